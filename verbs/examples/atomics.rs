@@ -13,7 +13,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const ADDITIONS: u64 = 500;
 
-/// Connects a client of `device` with a queue pair of the counter's `owner`, and adds one as often as told.
+/// Connects a client of `device` with a queue pair of the counter's `owner`, and adds one as often as requested.
 fn count(device: &Device, owner: (&Device, &ProtectionDomain), counter: RemoteBuffer) -> Outcome<()> {
     let unused = owner.0.create_cq(1)?;
     let mut responder = owner.1.queue_pair(&unused, &unused).build()?;

@@ -1,4 +1,4 @@
-//! Unreliable datagrams: one queue pair sends to a queue pair that it has no connection with, and is told who answered.
+//! Unreliable datagrams: one queue pair sends to a queue pair that it has no connection with, and learns the answer's sender.
 //!
 //! ```sh
 //! cargo run --release -p ferroce-verbs --example datagrams

@@ -21,7 +21,7 @@ const GREETING: &[u8] = b"hello, remote memory";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let server = std::env::args().nth(1);
-    // A core of its own polls the port while this thread waits on its socket.
+    // A dedicated core polls the port while this thread waits on its socket.
     let config = DeviceConfig::from_env()?.progress(Progress::Dedicated { core: None });
     let stream = match &server {
         Some(host) => TcpStream::connect((host.as_str(), TCP_PORT))?,

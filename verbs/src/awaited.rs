@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 pub(crate) struct Watched(AsyncFd<EventFd>);
 
 impl Watched {
-    /// Watches a descriptor of its own for `bell`, because an epoll takes each descriptor once and other tasks may wait for the same bell.
+    /// Watches a separate descriptor for `bell`, because an epoll takes each descriptor once and other tasks may wait for the same bell.
     pub(crate) fn new(bell: &EventFd) -> Result<Self, Error> {
         let own = bell.try_clone().map_err(Error::Descriptor)?;
         // SAFETY: `own` owns an open descriptor, always the same, and the result owns `own` until it is dropped.

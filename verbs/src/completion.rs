@@ -20,7 +20,7 @@ const POLLS_WITHOUT_TURN: u8 = 16;
 /// # use ferroce_verbs::Device;
 /// # fn take(device: &Device) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut completions = device.create_cq(128)?;
-/// // ok() makes a failed request an error, which names the request, the reason and the remedy.
+/// // ok() turns a failed request into an error, which names the request, the reason and the remedy.
 /// let completion = completions.wait()?.ok()?;
 /// println!("request {} has ended", completion.id);
 /// # Ok(())
@@ -39,7 +39,7 @@ pub struct CompletionQueue {
     pub(crate) handle: Arc<CqHandle>,
 }
 
-/// The queue in the core. It is destroyed when neither a poller nor a queue pair holds it.
+/// The queue in the core. It is destroyed when neither a poller nor a queue pair refers to it.
 #[derive(Debug)]
 pub(crate) struct CqHandle {
     pub(crate) device: Arc<Inner>,
@@ -272,7 +272,7 @@ impl Drop for CompletionQueue {
 impl Drop for CqHandle {
     fn drop(&mut self) {
         let id = self.id;
-        // A stopped core has no queues left. No queue pair serves it: each holds a handle.
+        // A stopped core has no queues left. No queue pair uses it, because each has a handle.
         let _ = self.device.engine.call_all(move |station, _| station.destroy_cq(id));
     }
 }

@@ -246,8 +246,8 @@ impl Device {
                 numbers: config.numbers,
             },
         };
-        // SAFETY: regions are registered by `MemoryRegion` alone. It frees memory of its own only after the core let go of
-        // it, and has its caller promise the same for foreign memory.
+        // SAFETY: regions are registered by `MemoryRegion` alone. It frees its own memory only after the core let go of it, and has its
+        // caller promise the same for foreign memory.
         let engine = unsafe { Engine::start(port, &core) };
         let engine = engine.map_err(|error| Error::port(&facts.name, error.to_string()))?;
         if let Some(rate) = config.link_rate {

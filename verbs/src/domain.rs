@@ -57,7 +57,7 @@ pub struct MemoryRegion {
 
 // SAFETY: the memory is reached by copies that are atomic or opaque to the compiler, from any thread.
 unsafe impl Send for MemoryRegion {}
-// SAFETY: as above; `&self` gives no reference into it.
+// SAFETY: as above; `&self` returns no reference into it.
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
@@ -289,7 +289,7 @@ impl Drop for MemoryRegion {
         let lkey = self.region.lkey;
         let let_go = match self.device.engine.call_all(move |station, _| station.endpoint.withdraw(lkey)) {
             Ok(results) => results.iter().all(Result::is_ok),
-            // A core that has stopped holds nothing.
+            // A core that has stopped has no regions.
             Err(_) => true,
         };
         if let (true, Some(layout)) = (let_go, self.owned) {

@@ -62,8 +62,8 @@ impl Events {
         self.queue.told()
     }
 
-    /// Returns whether the core has stopped and no event is left. Used by a caller that has read the descriptor and was
-    /// [told](Self::told) no event: the descriptor stays readable for the other callers.
+    /// Returns whether the core has stopped and no event is left. Used by a caller that has read the descriptor and got no event from
+    /// [`told`](Self::told): the descriptor stays readable for the other callers.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.queue.has_ended()

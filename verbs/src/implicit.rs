@@ -57,7 +57,7 @@ fn open(path: &Path) -> Result<Option<File>, String> {
     // SAFETY: geteuid takes nothing and can't fail.
     let caller = unsafe { libc::geteuid() };
     let Ok(entry) = fs::symlink_metadata(path) else { return Ok(None) };
-    // A link's mode says nothing, its owner chose where it leads.
+    // A link's mode means nothing: its owner chose its target.
     if entry.is_symlink() {
         check_owner(entry.uid(), caller).map_err(distrusted)?;
     }
@@ -164,7 +164,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = file(folder.path(), "port = 'veth0'", 0o644);
         if chown(&path, Some(65534), None).is_err() {
-            return; // Only root can make a stranger's file.
+            return; // Only root can create another user's file.
         }
         assert_eq!(read(&path).unwrap()[0].port(), None);
         assert!(open(&path).unwrap_err().contains("belongs to user 65534"));

@@ -149,7 +149,7 @@ impl<S> QueuePairBuilder<S> {
         Self { selective_repeat: offer, ..self }
     }
 
-    /// Creates the queue pair in INIT, where receive requests may be posted.
+    /// Creates the queue pair in INIT, in which receive requests may be posted.
     ///
     /// # Errors
     /// Returns an error if a limit is exceeded, the device has no such GID, or the core has stopped.

@@ -27,7 +27,7 @@ pub struct SharedReceiveQueue {
     handle: Arc<SrqHandle>,
 }
 
-/// The queue in the core. It is destroyed when neither a poster nor a queue pair holds it.
+/// The queue in the core. It is destroyed when neither a poster nor a queue pair refers to it.
 #[derive(Debug)]
 pub(crate) struct SrqHandle {
     pub(crate) device: Arc<Inner>,
@@ -145,7 +145,7 @@ fn create(
 impl Drop for SrqHandle {
     fn drop(&mut self) {
         let id = self.id;
-        // A stopped core has no queues left. No queue pair takes from it: each holds a handle.
+        // A stopped core has no queues left. No queue pair uses it, because each has a handle.
         let _ = self.device.engine.call_all(move |station, _| station.destroy_srq(id));
         self.device.loads.release(self.core);
     }

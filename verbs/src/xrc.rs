@@ -153,7 +153,7 @@ impl TargetBuilder {
 impl Drop for XrcdHandle {
     fn drop(&mut self) {
         let id = self.id;
-        // A stopped core has no domains left. Nothing is of it: whatever was holds a handle.
+        // A stopped core has no domains left. Nothing belongs to it, because every such object has a handle.
         let _ = self.device.engine.call_all(move |station, _| station.endpoint.destroy_xrcd(id));
     }
 }

@@ -43,7 +43,7 @@ fn nothing_is_allocated_per_packet() {
             }
         })
     };
-    // When the machine pauses, what was not answered is asked for again, and the answer may take memory: not ten times in a row.
+    // When the machine pauses, unanswered packets are requested again, and the answer may allocate: not ten times in a row.
     assert!((0..10).any(|_| rounds().count_total == 0));
     assert!(a.device.counters().unwrap().tx_frames - frames > 2000);
 }

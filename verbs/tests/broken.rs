@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A port that breaks when it is told to.
+/// A port that breaks on request.
 struct Fragile {
     port: Loopback,
     broken: Arc<AtomicBool>,

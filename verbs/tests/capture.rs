@@ -1,4 +1,4 @@
-//! A capture has every frame of a process, counts as the counters do, and never holds the process up.
+//! A capture has every frame of a process, counts as the counters do, and never delays the process.
 
 mod common;
 

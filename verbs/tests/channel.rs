@@ -1,4 +1,4 @@
-//! A thread that sleeps is told of completions, once for each time that it asks.
+//! A thread that sleeps learns of completions, once for each time that it asks.
 
 mod common;
 

@@ -82,7 +82,7 @@ fn a_connection_that_is_dropped_ends_at_the_peer() {
     server.wait_end().unwrap();
 }
 
-/// The peer may be gone before the program hears that it was connected: it gets the connection all the same.
+/// The peer may be gone before the program learns that it was connected: it gets the connection all the same.
 #[test]
 fn a_peer_that_leaves_at_once_was_connected() {
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! A program that subscribes hears of events that no completion reports.
+//! A program that subscribes learns of events that no completion reports.
 
 mod common;
 

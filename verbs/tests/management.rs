@@ -18,7 +18,7 @@ fn open(port: Loopback, side: usize) -> Device {
     Device::open_on(port, own, &config).unwrap()
 }
 
-/// A stranger that answers no ARP is answered all the same: a peer that asks cannot make us wait for its Ethernet address.
+/// A stranger that answers no ARP is answered all the same: a peer that asks cannot make this side wait for its Ethernet address.
 #[test]
 fn who_asks_is_answered_without_being_resolved() {
     let (left, right) = pair(64, FRAME);

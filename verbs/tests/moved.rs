@@ -13,7 +13,7 @@ use ferroce_verbs::{
 /// The address of a side that has moved.
 const NEW: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// The network between two devices. Who has moved is reached by, and speaks of, another Ethernet address.
+/// The network between two devices. A side that has moved is reached by another Ethernet address, and sends from it.
 struct Network {
     ends: [Loopback; 2],
     moved: [bool; 2],
@@ -102,7 +102,7 @@ fn write(network: &mut Network, a: &mut Side, b: &Side, seed: u8) -> CompletionS
     }
 }
 
-/// First who answers moves, so that requests don't arrive; then who asks, so that answers don't.
+/// First the answering side moves, so that requests do not arrive; then the asking side, so that answers do not.
 #[test]
 fn a_connection_follows_its_peer() {
     for moves in [1, 0] {
@@ -118,7 +118,7 @@ fn a_connection_follows_its_peer() {
         network.moved[moves] = true;
         assert_eq!(write(&mut network, &mut a, &b, 2), CompletionStatus::Success, "side {moves} moved");
         assert!(network.lost > 0);
-        // Found again, it is where it is: once what was under way has come, nothing is lost any more.
+        // Once it is found again and the packets under way have come, nothing is lost any more.
         for _ in 0..10 {
             devices.iter().for_each(|device| _ = device.progress());
             network.carry();

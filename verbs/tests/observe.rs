@@ -66,7 +66,7 @@ fn open_devices_report_and_closed_ones_leave_nothing() {
     drop(stopped);
 
     drop((qp, cq, domain, here, there));
-    // An observer that is being answered holds the devices until it is.
+    // An observer that is being answered keeps the devices until the answer ends.
     let mut looks = std::iter::repeat_with(std::thread::yield_now).take(1_000_000);
     assert!(looks.any(|()| !socket.exists()));
     assert!(matches!(read(pid), Err(AttachError::NotFerroce(_))));

@@ -175,7 +175,7 @@ fn a_queue_takes_as_many_as_it_is_deep() {
     }
 }
 
-/// Requests that make no completion give their room back all the same.
+/// Requests without a completion give their room back all the same.
 #[test]
 fn unsignalled_requests_do_not_jam_the_queue() {
     for mode in MODES {

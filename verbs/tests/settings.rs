@@ -1,4 +1,4 @@
-//! All that was set can be asked for, as it was set last.
+//! All that was set can be queried, as it was set last.
 
 mod common;
 

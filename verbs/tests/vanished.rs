@@ -35,7 +35,7 @@ struct Pages {
 
 impl Pages {
     fn new() -> Self {
-        // SAFETY: a new file, mapped where the kernel likes.
+        // SAFETY: a new file, mapped at an address that the kernel chooses.
         unsafe {
             let file = File::from_raw_fd(libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC));
             file.set_len(LENGTH as u64).unwrap();
@@ -85,7 +85,7 @@ enum Verb {
 const VERBS: [Verb; 6] =
     [Verb::Write, Verb::Read, Verb::Send, Verb::FetchAdd, Verb::CompareSwap, Verb::AtomicWrite];
 
-/// A second connection between the same devices, with memory of its own.
+/// A second connection between the same devices, with separate memory.
 fn another(a: &Side, b: &Side) -> (Side, Side) {
     let make = |side: &Side| common::side(&side.device, 4096, Capabilities::default(), 64);
     let (mut a, mut b) = (make(a), make(b));
@@ -124,7 +124,7 @@ fn ends(progress: Progress, way: Way, verb: Verb, loser: usize) -> [Option<Compl
     [Some(sent), received]
 }
 
-/// The side whose memory vanished says what fails; the peer hears of no more than a refusal.
+/// The side whose memory vanished reports what fails; the peer learns only of a refusal.
 #[test]
 fn a_request_whose_memory_vanished_fails_and_all_else_goes_on() {
     use CompletionStatus::{Flushed, LocalProtection, RemoteAccess, RemoteOperation};

@@ -16,7 +16,7 @@ static void check(int failed, const char *what)
 	}
 }
 
-/* To itself: two programs would tell each other number, GID and PSN. */
+/* To itself: two programs would exchange number, GID and PSN. */
 static void connect_to_itself(struct ibv_qp *qp, union ibv_gid gid)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};

@@ -14,12 +14,12 @@ struct ferroce_congestion {
 	uint64_t in_flight; /* bytes sent and not acknowledged */
 	uint64_t rate;      /* bits/s; 0: not paced */
 	double utilisation; /* of the path's busiest link, as telemetry says: 1 is full, and what it
-	                     * is before telemetry comes; below 0 where the algorithm computes none */
+	                     * is before telemetry comes; below 0 if the algorithm computes none */
 };
 
 /* Chooses congestion control before the queue pair goes to RTS: a name, then keys of a rule in ferroce.toml, as in
  * "hpcc,line_rate=1G,base_rtt=2ms". Without this the rules of the configuration decide.
- * 0, or EINVAL where the text is wrong or the queue pair is in RTS already; FERROCE_LOG=warn says what. */
+ * 0, or EINVAL if the text is wrong or the queue pair is in RTS already; FERROCE_LOG=warn logs the reason. */
 int ferroce_set_congestion(struct ibv_qp *qp, const char *choice);
 
 /* 0, or EINVAL. */
@@ -65,7 +65,7 @@ struct ferroce_cause {
 	char text[512];            /* the line in the log, with the remedy */
 };
 
-/* 0, EINVAL, or EIO where the device has stopped. After an error completion or IBV_EVENT_QP_FATAL, _REQ_ERR or _ACCESS_ERR, until the
+/* 0, EINVAL, or EIO if the device has stopped. After an error completion or IBV_EVENT_QP_FATAL, _REQ_ERR or _ACCESS_ERR, until the
  * program moves the queue pair to another state. */
 int ferroce_qp_cause(struct ibv_qp *qp, struct ferroce_cause *into);
 

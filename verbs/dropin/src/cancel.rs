@@ -1,6 +1,6 @@
-//! Threads that the program cancels (pthread_cancel(3)). Inside the library no thread is cancelled: a thread that unwinds from a system call would
-//! leave locks, and a core, half way. Calls that wait do so while nothing of ours is on the thread's stack. `librdmacm.so.1` has this
-//! file too.
+//! Threads that the program cancels (pthread_cancel(3)). Inside the library no thread is cancelled: a thread that unwinds from a system
+//! call would leave locks, and a core, half way. Calls that wait do so without a stack frame of the library. `librdmacm.so.1` has this file
+//! too.
 
 use std::ffi::{c_int, c_void};
 
@@ -46,10 +46,10 @@ pub(crate) extern "C-unwind" fn stay() -> ! {
     }
 }
 
-/// Takes one event from an eventfd, and waits for it where the descriptor blocks; `false` with `errno` set if there is none. A
-/// thread may be cancelled here, so the frames above must have nothing to drop.
+/// Takes one event from an eventfd, and waits for it if the descriptor blocks; `false` with `errno` set if there is none. A thread may be
+/// cancelled here, so the frames above must have nothing to drop.
 pub(crate) extern "C-unwind" fn take_event(descriptor: c_int) -> bool {
     let mut count = [0_u8; 8];
-    // SAFETY: the array has the eight bytes that an eventfd gives.
+    // SAFETY: the array has the eight bytes that an eventfd returns.
     unsafe { read(descriptor, count.as_mut_ptr().cast(), count.len()) >= 0 }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Channel {
 }
 
 struct Queues {
-    /// In the order in which they are looked at: who had an event goes to the end.
+    /// In the order in which they are looked at: a queue that had an event goes to the end.
     ring: Vec<*mut Cq>,
     /// Events of destroyed queues whose count in the descriptor a thread has read: it will look for a queue and must find none.
     read: u32,
@@ -49,7 +49,7 @@ impl Events {
         self.acknowledged.notify_all();
     }
 
-    /// As rdma-core does it: who destroys a queue waits for those who hold its events.
+    /// As rdma-core does it: the thread that destroys a queue waits for those that have its events.
     pub(crate) fn wait_until_acknowledged(&self) {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.acknowledged.wait_while(open, |open| *open > 0));

@@ -1,4 +1,4 @@
-//! Completion queues, and the descriptors that tell of completions.
+//! Completion queues, and the descriptors that announce completions.
 
 use crate::abi::*;
 use crate::channel::{Channel, Events};
@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use verbs::{Completion, CompletionOpcode, CompletionQueue, CompletionStatus};
 
-/// Polls that find nothing before each further one gives the CPU up.
+/// Polls that find nothing before each further one yields the CPU.
 const PATIENCE: u32 = 64;
 
 /// A completion queue. `ibv_cq` is how `ibv_cq_ex` begins.
@@ -47,24 +47,24 @@ impl Cq {
 
     /// Returns the context that the program gets with an event.
     pub(crate) fn user(&self) -> *mut c_void {
-        // SAFETY: set when the queue was made, and never changed.
+        // SAFETY: set when the queue was created, and never changed.
         unsafe { (*self.abi.get()).cq_context }
     }
 
     fn context(&self) -> *mut ibv_context {
-        // SAFETY: set when the queue was made, and never changed.
+        // SAFETY: set when the queue was created, and never changed.
         unsafe { (*self.abi.get()).context }
     }
 
     fn channel(&self) -> *mut ibv_comp_channel {
-        // SAFETY: set when the queue was made, and never changed.
+        // SAFETY: set when the queue was created, and never changed.
         unsafe { (*self.abi.get()).channel }
     }
 }
 
 impl Cq {
-    /// A program that polls in vain gives its CPU up now and then: where there are more pollers than CPUs, the peer whose
-    /// answer it waits for may need it. Costs nothing if no other thread wants to run.
+    /// A program that polls in vain yields its CPU now and then: if there are more pollers than CPUs, the peer whose answer it waits for
+    /// may need it. Costs nothing if no other thread wants to run.
     fn give_way(&self, found: usize) {
         if found > 0 {
             self.idle_polls.store(0, Ordering::Relaxed);

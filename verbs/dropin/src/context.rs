@@ -18,7 +18,7 @@ use verbs::management::ManagementPort;
 /// The value of `abi_compat` if a `verbs_context` is around the `ibv_context`.
 const EXTENDED: usize = usize::MAX;
 
-/// A context. The program holds the address of the `ibv_context` at the end of `abi`.
+/// A context. The program has the address of the `ibv_context` at the end of `abi`.
 #[repr(C)]
 pub(crate) struct Context {
     abi: verbs_context,
@@ -41,7 +41,7 @@ impl Context {
         let abi = verbs_context { context: table(device, events.descriptor()), ..extended() };
         let (management, device_memory) = (OnceLock::new(), AtomicUsize::new(0));
         let context = live::give(Self { abi, device: opened, configured, management, events, device_memory });
-        // SAFETY: the box was made right here.
+        // SAFETY: the box was created right here.
         Ok(unsafe { &raw mut (*context).abi.context })
     }
 
@@ -57,7 +57,7 @@ impl Context {
         Ok(())
     }
 
-    /// The whole around what the program holds.
+    /// Returns the whole structure around the program's pointer.
     fn around(context: *mut ibv_context) -> Result<*mut Self, Errno> {
         if context.is_null() {
             return Err(INVALID);
@@ -98,7 +98,7 @@ fn table(device: *mut ibv_device, events: c_int) -> ibv_context {
     }
 }
 
-/// The verbs that came later; where there is none, the headers answer `EOPNOTSUPP`.
+/// The later verbs. For those that are missing, the headers return `EOPNOTSUPP`.
 fn extended() -> verbs_context {
     verbs_context {
         query_port: Some(query::query_port),

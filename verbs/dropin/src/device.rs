@@ -29,7 +29,7 @@ pub(crate) struct Configured {
     open: Lock<Opened>,
 }
 
-// SAFETY: the pointers in `ibv_device` are null, and nothing writes it after it was made.
+// SAFETY: the pointers in `ibv_device` are null, and nothing writes it after its creation.
 unsafe impl Send for Configured {}
 // SAFETY: as above; the rest is behind its mutex.
 unsafe impl Sync for Configured {}
@@ -136,8 +136,8 @@ fn put(field: &mut [c_char], text: &str) {
     }
 }
 
-/// The EUI-64 of the interface's address; for a port without an interface, a number made from its name and addresses,
-/// with the bit of locally made ones.
+/// The EUI-64 of the interface's address. For a port without an interface, a number derived from its name and addresses, with the bit of
+/// local assignment.
 fn guid(config: &DeviceConfig) -> [u8; 8] {
     if let Some(interface) = interface(config) {
         let [a, b, c, d, e, f] = interface.mac.0;

@@ -140,7 +140,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         }
         let start = whole.start.as_ptr().wrapping_add(offset as usize);
         let placed = match length {
-            // It is allowed, and gives nothing; the core's regions have a byte at least.
+            // An empty region is allowed, and grants nothing; the core's regions have at least a byte.
             0 => Placed { start: whole.start.as_ptr(), length: 1, iova: 0, access: Access::LOCAL_READ },
             _ => Placed { start, length, iova: 0, access },
         };

@@ -1,4 +1,4 @@
-//! Protection domains, and the rights that a region or a queue pair may give.
+//! Protection domains, and the rights that a region or a queue pair may grant.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbs::{Access, ProtectionDomain};
 
-/// Rights that may be asked for and that change nothing here (`IBV_ACCESS_OPTIONAL_RANGE`).
+/// Rights that a program may request and that change nothing here (`IBV_ACCESS_OPTIONAL_RANGE`).
 const OPTIONAL: c_uint = 0x3ff0_0000;
 /// Rights that there are. Regions on demand and those of huge pages are as any other: nothing is pinned.
 const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
@@ -30,7 +30,7 @@ const FLUSH_GLOBAL: c_uint = 1 << 8;
 pub(crate) struct Pd {
     abi: ibv_pd,
     pub(crate) domain: ProtectionDomain,
-    /// Objects made in it, which keep it from being freed.
+    /// Objects created in it, which keep it from being freed.
     pub(crate) users: AtomicUsize,
     /// Regions on demand by their local key, and whether their owner may write them.
     pub(crate) on_demand: Lock<HashMap<u32, bool>>,
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         if unsafe { live::find_last(pd) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
-        // SAFETY: nothing made of it is left, and the program gives it up.
+        // SAFETY: nothing created in it is left, and the program gives it up.
         let parts = unsafe { live::take(pd) }?.parts;
         // SAFETY: a parent domain's parts live as long as it does.
         parts.map_or(Ok(()), |parts| unsafe { parts.release() })

@@ -57,7 +57,7 @@ pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T 
 impl From<Error> for Errno {
     fn from(error: Error) -> Self {
         match error {
-            // The program hears ENOMEM, which says nothing of the remedy.
+            // The program receives ENOMEM, which does not contain the remedy.
             Error::Control(ControlError::Limit { .. }) => tracing::error!("{error}"),
             _ => tracing::warn!("{error}"),
         }

@@ -39,7 +39,7 @@ impl Owners {
     }
 }
 
-/// Events of one context: of its own objects, and of the port.
+/// Events of one context: those of its objects, and those of the port.
 pub(crate) struct AsyncEvents {
     events: Events,
     owners: Arc<Owners>,
@@ -62,7 +62,7 @@ impl AsyncEvents {
         self.events.as_raw_fd()
     }
 
-    /// From now on the context hears of `object`, by this name unless it has one.
+    /// From now on the context receives the events of `object`, by this name unless it has one.
     pub(crate) fn join<T>(&self, object: Object, program: *mut T) {
         let owned = Owned { address: program.expose_provenance(), open: 0 };
         self.owners.lock().entry(object).or_insert(owned);
@@ -79,7 +79,7 @@ impl AsyncEvents {
         self.events.forget(|event| self::object(event) == Some(object));
     }
 
-    /// As [`leave`](Self::leave), where the object is told by this name: a target that was opened again is told by its first.
+    /// As [`leave`](Self::leave), if the object has this name: a target that was opened again keeps its first one.
     pub(crate) fn leave_as<T>(&self, object: Object, program: *mut T) {
         let told = self.owners.lock().get(&object).map(|owned| owned.address);
         if told == Some(program.addr()) {
@@ -87,7 +87,7 @@ impl AsyncEvents {
         }
     }
 
-    /// The event that the descriptor told of, unless it is about what is gone.
+    /// The event that the descriptor announced, unless it is about an object that no longer exists.
     fn told(&self) -> Option<ibv_async_event> {
         let event = self.events.told()?;
         let event_type = kind(&event);

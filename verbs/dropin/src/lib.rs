@@ -2,10 +2,10 @@
 //!
 //! The C interface is a thin layer: each file has one family of verbs, turns C's arguments into those of
 //! [`ferroce_verbs`](verbs), and errors into rdma-core's `errno` values. Structures are those of the installed headers
-//! ([`abi`]). `scripts/dropin` makes the shared library.
+//! ([`abi`]). `scripts/dropin` builds the shared library.
 //!
 //! # What every exported function relies on
-//! Callers keep the contract of the manual pages: pointers are null or come from the function that makes such objects, and
+//! Callers keep the contract of the manual pages: pointers are null or come from the function that creates such objects, and
 //! are not used after their destruction; arrays are as long as the caller says. Null is refused with `EINVAL`.
 // Exported functions have the contract of their manual page, said once above.
 #![allow(clippy::missing_safety_doc, clippy::not_unsafe_ptr_arg_deref)]

@@ -1,7 +1,7 @@
 //! The pointers of a program that lead to live objects of ours.
 //!
-//! Verbs that make, change and destroy look here first: what was destroyed, or never was ours, is refused as the kernel refuses a
-//! handle that it doesn't know. Verbs that post and poll don't look: they take the program's word, as rdma-core does.
+//! Verbs that create, change or destroy look here first: an object that was destroyed, or never was the library's, is refused as the kernel
+//! refuses a handle that it does not know. Verbs that post and poll do not look: they trust the program, as rdma-core does.
 
 use crate::errno::{Errno, INVALID};
 use std::any::TypeId;
@@ -34,11 +34,11 @@ pub(crate) unsafe fn find<'a, T: 'static>(pointer: *const T) -> Result<&'a T, Er
     if objects().get(&pointer.addr()) != Some(&TypeId::of::<T>()) {
         return Err(INVALID);
     }
-    // SAFETY: `give` made the object here, and `take` did not take it yet.
+    // SAFETY: `give` created the object here, and `take` did not take it yet.
     Ok(unsafe { &*pointer })
 }
 
-/// As [`find`], where null stands for none.
+/// As [`find`], but null means none.
 ///
 /// # Safety
 /// As [`find`].
@@ -47,7 +47,7 @@ pub(crate) unsafe fn find_any<'a, T: 'static>(pointer: *const T) -> Result<Optio
     if pointer.is_null() { Ok(None) } else { unsafe { find(pointer) }.map(Some) }
 }
 
-/// As [`find`], for who will destroy it: none that lives is `ENOENT`.
+/// As [`find`], for a caller that destroys the object: an object that does not live is `ENOENT`.
 ///
 /// # Safety
 /// As [`find`].
@@ -66,7 +66,7 @@ pub(crate) unsafe fn take<T: 'static>(pointer: *mut T) -> Result<Box<T>, Errno> 
         return Err(GONE);
     }
     objects.remove(&pointer.addr());
-    // SAFETY: `give` made the box, and nothing else takes it.
+    // SAFETY: `give` created the box, and nothing else takes it.
     Ok(unsafe { Box::from_raw(pointer) })
 }
 

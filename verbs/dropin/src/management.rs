@@ -22,8 +22,8 @@ pub unsafe extern "C" fn ferroce_mad_open(context: *mut ibv_context) -> c_int {
     })
 }
 
-/// Sends a datagram of 256 bytes from a GID, by its index, to a GID. 0; 1 where the receiver's Ethernet address was asked for
-/// instead, so that the datagram must be sent again; or -1.
+/// Sends a datagram of 256 bytes from a GID, by its index, to a GID. Returns 0; 1 if the receiver's Ethernet address was requested instead,
+/// so that the datagram must be sent again; or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_mad_send(
     context: *mut ibv_context,
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn ferroce_mad_send(
     })
 }
 
-/// Returns 1 if the Ethernet address of a GID is known, 0 if it was asked for, and -1 if no host answers.
+/// Returns 1 if the Ethernet address of a GID is known, 0 if it was requested, and -1 if no host answers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_mad_finds(context: *mut ibv_context, peer: *const [u8; 16]) -> c_int {
     count(|| {
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn ferroce_mad_finds(context: *mut ibv_context, peer: *con
     })
 }
 
-/// The oldest datagram that came, and who sent it: 1; 0 if there is none, or -1.
+/// Returns the oldest datagram that came, and its sender: 1; 0 if there is none, or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_mad_receive(
     context: *mut ibv_context,

@@ -22,7 +22,7 @@ fn pages(address: *mut c_void, length: usize) -> Result<(usize, usize), Errno> {
 }
 
 /// Refuses memory that is not mapped, or that may not be written if `write`: a device would pin it now.
-/// Memory of which the kernel cannot tell (before Linux 5.14, or a device's) is accepted.
+/// Memory about which the kernel cannot report (before Linux 5.14, or a device's) is accepted.
 pub(crate) fn populate(address: *mut c_void, length: usize, write: bool) -> Result<(), Errno> {
     const MADV_POPULATE_READ: c_int = 22;
     const MADV_POPULATE_WRITE: c_int = 23;
@@ -128,7 +128,7 @@ mod tests {
     fn registration_takes_all_pages_and_on_demand_takes_none() {
         const COUNT: usize = 64;
         let (flags, access) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a new mapping of its own.
+        // SAFETY: a new, separate mapping.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), COUNT * PAGE, access, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         assert_eq!((mapped(start, COUNT * PAGE), resident(start, COUNT)), (Ok(()), 0));

@@ -1,8 +1,8 @@
 //! Parent domains and thread domains (`ibv_alloc_parent_domain(3)`, `ibv_alloc_td(3)`).
 //!
-//! A thread domain is a promise that one thread at a time uses what is made with it. The library locks all the same: an uncontended
-//! lock costs little beside a work request. Allocators of a parent domain are not called: a provider may call them for its own
-//! queues, and ours lie in rings that the core shares.
+//! A thread domain is a promise that one thread at a time uses the objects created with it. The library locks all the same: an uncontended
+//! lock costs little beside a work request. Allocators of a parent domain are not called: a provider may call them for its own queues, and
+//! the library's lie in rings that the core shares.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[repr(C)]
 pub(crate) struct Td {
     abi: ibv_td,
-    /// Parent domains made with it, which keep it from being freed.
+    /// Parent domains created with it, which keep it from being freed.
     users: AtomicUsize,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Td {
 #[derive(Clone, Copy)]
 pub(crate) struct Parts {
     pd: *mut Pd,
-    /// Null if it was made without one.
+    /// Null if it was created without one.
     td: *mut Td,
 }
 

@@ -15,7 +15,7 @@ use verbs::{Data, Qpn, Remote, Rkey, SendOperation, SendRequest, Sge};
 #[derive(Default)]
 pub(crate) struct Draft {
     requests: Vec<SendRequest>,
-    /// The first thing that was wrong: told by `ibv_wr_complete`.
+    /// The first error; `ibv_wr_complete` returns it.
     error: Option<Errno>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn table(base: ibv_qp) -> ibv_qp_ex {
     }
 }
 
-/// Works on the draft; what fails is told when it is posted.
+/// Works on the draft; an error is returned when it is posted.
 ///
 /// # Safety
 /// The queue pair is alive.

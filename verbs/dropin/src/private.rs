@@ -1,7 +1,7 @@
 //! The symbols that rdma-core's libraries and their drivers share, version IBVERBS_PRIVATE_34.
 //!
-//! Programs that also link `libmlx5` or `libefa` load these, whose constructors register drivers; the loader wants every
-//! symbol that they name. No driver has a device here, so nothing of it is ever used: each function refuses.
+//! Programs that also link `libmlx5` or `libefa` load these, whose constructors register drivers; the loader wants every symbol that they
+//! name. No driver has a device here, so these functions are never used: each refuses.
 
 use std::ffi::{c_int, c_void};
 

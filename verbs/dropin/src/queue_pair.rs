@@ -1,4 +1,4 @@
-//! Queue pairs: made, asked, destroyed. `modify.rs` takes them through their states.
+//! Queue pairs: their creation, queries and destruction. `modify.rs` takes them through their states.
 
 use crate::abi::*;
 use crate::completion::Cq;
@@ -27,9 +27,9 @@ pub(crate) struct Qp {
     abi: UnsafeCell<ibv_qp_ex>,
     /// The slot of `wr_flush` in headers of rdma-core 45 and later, if these are older.
     _later: UnsafeCell<Option<post_ex::Flush>>,
-    /// It was made for `ibv_wr_start` and its like.
+    /// It was created for `ibv_wr_start` and its like.
     extended: bool,
-    /// Shared with those that `ibv_open_qp` made.
+    /// Shared with those that `ibv_open_qp` created.
     inner: Arc<Lock<Inner>>,
     /// Of an XRC target.
     xrcd: *mut Xrcd,
@@ -69,7 +69,7 @@ impl Qp {
 
     /// Returns the part that the program sees.
     fn base(&self) -> ibv_qp {
-        // SAFETY: only its state changes after it was made, and that is a word.
+        // SAFETY: only its state changes after its creation, and that is a word.
         unsafe { (*self.abi.get()).qp_base }
     }
 
@@ -93,7 +93,7 @@ impl Qp {
         self.inner.lock()
     }
 
-    /// The program's view of the state follows what it asked for.
+    /// Sets the program's view of the state to the state that it requested.
     pub(crate) fn show_state(&self, state: ibv_qp_state) {
         // SAFETY: called with the lock held; programs that read it meanwhile read a word.
         unsafe { (&raw mut (*self.abi.get()).qp_base.state).write(state) };
@@ -132,7 +132,7 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
     // SAFETY: passed on.
     let [send, recv] = [init.send_cq, init.recv_cq].map(|cq| unsafe { live::find(cq.cast::<Cq>()) });
     let (send, recv) = (send?, recv?);
-    // A queue holds one request at least. Where a list of buffers fits, as many bytes do: programs rely on that of devices.
+    // A queue has room for at least one request. If a list of buffers fits, as many bytes do: programs rely on that with devices.
     init.cap.max_send_wr = init.cap.max_send_wr.max(1);
     let list = init.cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
     init.cap.max_inline_data = init.cap.max_inline_data.max(list.min(LIST_INLINE));
@@ -280,7 +280,7 @@ pub(crate) fn state_code(state: State) -> ibv_qp_state {
     }
 }
 
-/// `ibv_query_qp(3)`: gives all attributes, whatever the mask asks for.
+/// `ibv_query_qp(3)`: returns all attributes, whatever the mask selects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
@@ -305,7 +305,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// The queue pair in its extended form, if it was made as one.
+/// The queue pair in its extended form, if it was created as one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the contract of the function.

@@ -61,7 +61,7 @@ impl Wanted {
     /// The rights, if they go together.
     pub(crate) fn access(&self) -> Result<Access, Errno> {
         let remote_writes = self.flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
-        // IBA 10.6.3.1: who lets a peer write may write too.
+        // IBA 10.6.3.1: a program that lets a peer write may write too.
         if remote_writes && !self.writable() {
             return Err(INVALID);
         }
@@ -112,7 +112,7 @@ impl Wanted {
     }
 }
 
-/// Registers `placed`, and gives the region to the program.
+/// Registers `placed`, and passes the region to the program.
 ///
 /// # Safety
 /// The domain is alive, and the memory stays until the region is deregistered.
@@ -120,7 +120,7 @@ pub(crate) unsafe fn give(wanted: Wanted, placed: &Placed, dm: *mut Dm) -> Resul
     let &Placed { start, length, iova, access } = placed;
     // SAFETY: passed on.
     let domain = unsafe { wanted.domain() }?;
-    // SAFETY: the caller keeps the memory; a program in C holds no references.
+    // SAFETY: the caller keeps the memory; a program in C has no references.
     let region = unsafe { MemoryRegion::register_raw_as(&domain.domain, start, length, iova, access) }?;
     let abi = ibv_mr {
         context: domain.context(),
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     object(|| unsafe { register(Wanted { pd, address, length, iova, flags: access as c_uint }) })
 }
 
-/// As [`ibv_reg_mr_iova`], with rights that are only asked for where they help.
+/// As [`ibv_reg_mr_iova`], with optional rights as well.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,

@@ -25,8 +25,8 @@ pub unsafe extern "C" fn ferroce_siblings_slot(context: *mut ibv_context) -> c_i
     count(|| Ok(unsafe { siblings(context) }?.map_or(64, |siblings| siblings.slot().into())))
 }
 
-/// Takes a service at a GID, or at all addresses of a family, or gives it up: 0, or -1 if another process has it. `flags`: 1 for
-/// its family alone, 2 for a place that others may have too, 4 to listen.
+/// Takes a service at a GID, or at all addresses of a family, or releases it: 0, or -1 if another process has it. `flags`: 1 for its family
+/// alone, 2 for a place that others may have too, 4 to listen.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_siblings_claim(
     context: *mut ibv_context,

@@ -22,7 +22,7 @@ pub(crate) struct Srq {
     attributes: ibv_srq_attr,
     /// Queue pairs that take from it, which keep it from being destroyed.
     pub(crate) users: AtomicUsize,
-    /// Of an XRC domain: the domain, and where completions go.
+    /// Of an XRC domain: the domain, and the queue that receives completions.
     pub(crate) xrc: Option<(*mut Xrcd, *mut Cq)>,
 }
 

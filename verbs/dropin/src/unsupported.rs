@@ -72,11 +72,11 @@ pub extern "C" fn ibv_unimport_dm(_dm: *mut ibv_dm) {}
 
 /// Nothing is to be done: no memory is pinned, so a process that forks keeps its own.
 ///
-/// A forked child inherits an open device's memory, and neither its threads nor its network: verbs that ask the device fail with an
-/// error there, completions don't come, and closing it does nothing to the parent's. Before `fork` returns in the child, its copies
-/// of the device's packet socket, of the sockets that hold RoCEv2's ports and of the program at the interface's ingress are closed.
-/// The child shares what descriptors the program got (completion and event channels), and can't open a device of its own if the
-/// parent opened one before: it opens its first one after the fork, or starts a program.
+/// A forked child inherits an open device's memory, and neither its threads nor its network. There, verbs that ask the device fail with an
+/// error, completions do not come, and closing the device does nothing to the parent's. Before `fork` returns in the child, its copies of
+/// the device's packet socket, of the sockets that keep RoCEv2's ports open and of the program at the interface's ingress are closed. The
+/// child shares the descriptors that the program got (completion and event channels). It cannot open a device if the parent opened one
+/// before: it opens its first one after the fork, or starts a program.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_fork_init() -> c_int {
     0

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use verbs::window::{Binding, MemoryWindow, WindowKind};
 use verbs::{Access, Lkey, Rkey, SendRequest};
 
-/// Rights that a binding may name. A window gives nothing to its owner, so `LOCAL_WRITE` changes nothing; programs name it beside the
+/// Rights that a binding may name. A window grants nothing to its owner, so `LOCAL_WRITE` changes nothing; programs name it beside the
 /// rights of peers, as they do for regions.
 const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
@@ -88,7 +88,7 @@ pub(crate) unsafe fn binding(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info
     })
 }
 
-/// `ibv_bind_mw(3)`, of a type 1 window: posts the binding, and tells the key that it will have.
+/// `ibv_bind_mw(3)`, of a type 1 window: posts the binding, and returns the key that it will have.
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.

@@ -1,4 +1,4 @@
-//! XRC: domains, what is made in them, and targets that are opened again by their number.
+//! XRC: domains, the objects created in them, and targets that are opened again by their number.
 
 use crate::abi::*;
 use crate::completion::Cq;
@@ -24,11 +24,11 @@ pub(crate) struct Xrcd {
     domain: XrcDomain,
     /// The file that it was opened by.
     file: Option<File>,
-    /// Targets and queues made by it, which keep it from being closed.
+    /// Targets and queues created in it, which keep it from being closed.
     pub(crate) users: AtomicUsize,
 }
 
-/// A file, whatever it is called: device and inode. It stands for one domain of each RDMA device.
+/// A file by its device and inode, whatever its name. It identifies one domain of each RDMA device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct File {
     of: *const Configured,
@@ -61,7 +61,7 @@ fn file_of(context: &Context, descriptor: c_int) -> Result<File, Errno> {
     Ok(File { of: context.configured, device: found.st_dev, inode: found.st_ino })
 }
 
-/// `ibv_open_xrcd(3)`: who opens it by the same file has the same domain. A descriptor of -1 is a domain of its own.
+/// `ibv_open_xrcd(3)`: programs that open it by the same file have the same domain. A descriptor of -1 opens a new domain.
 pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     wanted: *mut ibv_xrcd_init_attr,
@@ -106,7 +106,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
         if unsafe { live::find_last(xrcd) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
-        // SAFETY: nothing made by it is left, and the program gives it up.
+        // SAFETY: nothing created in it is left, and the program gives it up.
         let file = unsafe { live::take(xrcd) }?.file;
         let mut shared = shared();
         shared.domains.retain_mut(|(by, _, opened)| {
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     })
 }
 
-/// An initiator takes no messages, whatever it is made with.
+/// An initiator takes no messages, whatever the attributes of its creation.
 pub(crate) fn receive_nothing(init: &mut ibv_qp_init_attr) {
     (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
     (init.recv_cq, init.srq) = (init.send_cq, null_mut());

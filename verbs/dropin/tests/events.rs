@@ -1,4 +1,4 @@
-//! Asynchronous events as a program sees them: whose they are, when they come, and that who destroys waits for them.
+//! Asynchronous events as a program sees them: their owners, their times, and that destruction waits for them.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// All tests of the process hear of the port, and one context hears all: they take turns.
+/// All tests of the process receive the port's events, and one context receives all: they take turns.
 static TURNS: Mutex<()> = Mutex::new(());
 
 fn next() -> ibv_async_event {

@@ -1,7 +1,7 @@
 /*
  * A program's life with the library: threads, several contexts, fork, cancelled threads, an idle wait, and an end that leaves nothing.
  *
- *   lifecycle DEVICE loop     on a port that hears itself: what data does
+ *   lifecycle DEVICE loop     on a port that receives its own frames: what data does
  *   lifecycle DEVICE idle     on a port with a descriptor: what a wait costs
  *   lifecycle DEVICE looks    on one without
  *   lifecycle DEVICE killed   opens the device and is killed
@@ -125,7 +125,7 @@ static void *worker(void *context)
 	return NULL;
 }
 
-/* Each thread with objects of its own, on one context or on one each. */
+/* Each thread with separate objects, on one context or on one each. */
 static void threads(struct ibv_context *shared)
 {
 	pthread_t all[THREADS];
@@ -180,7 +180,7 @@ static void *polls(void *side)
 	return NULL;
 }
 
-/* A thread that is cancelled in the library ends, and takes nothing of the library's with it. */
+/* A thread that is cancelled in the library ends, and leaves the library usable. */
 static void cancels(struct side *side)
 {
 	void *(*bodies[])(void *) = { waits_for_completions, waits_for_events, polls };
@@ -235,7 +235,7 @@ static long microseconds(struct rusage usage)
 }
 
 /*
- * Who waits for a completion that doesn't come has the CPU time and the context switches of who sleeps, whatever the clock says: in one of
+ * A thread that waits in vain for a completion uses the CPU time and the context switches of one that sleeps, whatever the clock says: in one of
  * four waits, since the start, or a peer that comes, may take a while.
  */
 static void idle(long busy_at_most, long switches_at_most)
@@ -264,7 +264,7 @@ int main(int count, char **arguments)
 	device_name = arguments[1];
 	if (!strcmp(arguments[2], "loop")) loop();
 	else if (!strcmp(arguments[2], "idle")) idle(5000, 50);
-	/* Nothing wakes who waits on such a port: it looks, once a millisecond. */
+	/* Nothing wakes a thread that waits on such a port: it looks, once a millisecond. */
 	else if (!strcmp(arguments[2], "looks")) idle(60000, 1500);
 	else {
 		struct side side = make(open_device());

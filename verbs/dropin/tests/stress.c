@@ -2,7 +2,7 @@
  * Several threads call verbs in any order, by a seed: they create, destroy, modify, post, poll, wait and query on shared objects. Nothing
  * may crash or hang, each call returns what its manual page allows, and at the end all objects can be destroyed.
  *
- *   stress DEVICE SEED STEPS THREADS     on a port that hears itself
+ *   stress DEVICE SEED STEPS THREADS     on a port that receives its own frames
  *
  * An object is destroyed only while no other thread uses it, as the manual pages ask for: each has a lock, which users share.
  */
@@ -72,7 +72,7 @@ static void *use(struct slot *slot)
 }
 static void leave(struct slot *slot) { pthread_rwlock_unlock(&slot->lock); }
 
-/* A place to fill, if nobody uses it and nothing is there. */
+/* A place to fill, if no thread uses it and it is empty. */
 static int take_empty(struct slot *slot)
 {
 	if (pthread_rwlock_trywrlock(&slot->lock)) return 0;
@@ -95,7 +95,7 @@ static int destroy_mr(void *object) { return ibv_dereg_mr(object); }
 static int destroy_ah(void *object) { return ibv_destroy_ah(object); }
 static int destroy_qp(void *object) { return ibv_destroy_qp(object); }
 
-/* Every kind of object, those that others are made of last. */
+/* Every kind of object, those that others depend on last. */
 static const struct { struct slot *slots; unsigned count; int (*destroy)(void *); } kinds[] = {
 	{ qps, QPS, destroy_qp }, { ahs, AHS, destroy_ah }, { mrs, MRS, destroy_mr }, { srqs, SRQS, destroy_srq },
 	{ cqs, CQS, destroy_cq }, { pds, PDS, destroy_pd },
@@ -229,7 +229,7 @@ static void poll_one(uint64_t *seed, struct slot *slot)
 	struct ibv_wc wc[8];
 	int found = ibv_poll_cq(slot->object, 1 + below(seed, 8), wc);
 	calls++;
-	/* An overflow is told of as an error. */
+	/* An overflow is reported as an error. */
 	for (int n = 0; n < found; n++) {
 		need(wc[n].status <= IBV_WC_GENERAL_ERR, "a status that there is");
 		completions++;

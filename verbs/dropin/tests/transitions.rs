@@ -16,7 +16,7 @@ fn attributes_of(objects: &Objects) -> ibv_qp_attr {
     attributes
 }
 
-/// Writes 8 bytes to itself, and gives the completion's status.
+/// Writes 8 bytes to itself, and returns the completion's status.
 fn write(objects: &Objects) -> u32 {
     let address = objects.memory.as_ptr() as u64;
     // SAFETY: the region is alive.

@@ -1,5 +1,5 @@
 /*
- * How long it takes to wake who sleeps in ibv_get_cq_event: from before the post at the other side until the call returns. Beside it the
+ * How long waking a thread that sleeps in ibv_get_cq_event takes: from before the post at the other side until the call returns. Beside it the
  * same message by a UDP socket on the same way, and an eventfd between two threads. Both sides on one machine, which has one clock.
  *
  *   wakeup DEVICE             sleeps; prints what it took
@@ -24,7 +24,7 @@
 
 enum { ROUNDS = 1000, WARM_UP = 50, PORT = 18540 };
 
-/* What one side tells the other. */
+/* What one side sends to the other. */
 struct place {
 	uint32_t qpn;
 	union ibv_gid gid;
@@ -58,7 +58,7 @@ static int by_time(const void *a, const void *b)
 	return (left > right) - (left < right);
 }
 
-/* Prints the distribution, and gives the median in us. */
+/* Prints the distribution, and returns the median in us. */
 static double show(const char *what)
 {
 	uint64_t *times = took + WARM_UP;
@@ -156,7 +156,7 @@ static void verbs_sleep(void)
 		need(!ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
 		for (; ibv_poll_cq(cq, 1, &wc) == 1; round++) {
 			need(wc.status == IBV_WC_SUCCESS, "a message");
-			/* What came while the first was looked at woke nobody. */
+			/* What came while the first was looked at woke no thread. */
 			uint64_t sent = memory[wc.wr_id];
 			took[round] = sent < woken ? woken - sent : 0;
 		}

@@ -8,7 +8,7 @@ use ferroce_dropin::*;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
-/// A request that makes a completion.
+/// A request that completes with a completion.
 fn signalled(opcode: c_uint) -> ibv_send_wr {
     ibv_send_wr { opcode, send_flags: IBV_SEND_SIGNALED as c_uint, ..Default::default() }
 }
@@ -64,7 +64,7 @@ fn memory_windows_are_bound_used_and_taken_back() {
         assert_eq!(seen[2].__bindgen_anon_1.invalidated_rkey, rkey);
         assert_eq!(((memory + 64) as *const u64).read_volatile(), 0x1122_3344_5566_7788);
 
-        // Type 1 by its verb, which tells the key at once; bound to nothing it lets go.
+        // Type 1 by its verb, which returns the key at once; bound to an empty range it unbinds.
         let before = (*one).rkey;
         let mut bind = ibv_mw_bind { wr_id: 9, send_flags: IBV_SEND_SIGNALED as c_uint, bind_info: info };
         assert_eq!(bind_one(objects.qp, one, &mut bind), 0);
@@ -123,7 +123,7 @@ fn a_word_is_written_at_once() {
     }
 }
 
-/// The calls of an extended queue pair: bind, flush, take back; and what is wrong is told by `ibv_wr_complete`.
+/// The calls of an extended queue pair: bind, flush, invalidate; `ibv_wr_complete` returns errors.
 #[test]
 fn extended_queue_pairs_bind_flush_and_invalidate() {
     type Flush = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);

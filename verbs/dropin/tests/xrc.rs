@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 /// The verbs that the headers call by the context.
 fn verbs() -> &'static verbs_context {
     let whole = context().cast::<u8>().wrapping_sub(offset_of!(verbs_context, context));
-    // SAFETY: our contexts stand in such a structure, and this one is never closed.
+    // SAFETY: the library's contexts are parts of such a structure, and this one is never closed.
     unsafe { &*whole.cast() }
 }
 
@@ -97,7 +97,7 @@ unsafe fn next(cq: *mut ibv_cq) -> ibv_wc {
 fn a_file_names_a_domain_for_all_who_open_it() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let fd = file.as_raw_fd();
-    // SAFETY: what is made is alive until it is destroyed here.
+    // SAFETY: the objects are alive until they are destroyed here.
     unsafe {
         assert_eq!(refused(open_xrcd(fd, 0)), libc::EAGAIN);
         assert_eq!(refused(open_xrcd(9999, libc::O_CREAT)), libc::EBADF);
@@ -134,7 +134,7 @@ fn a_file_names_a_domain_for_all_who_open_it() {
 #[test]
 fn a_message_by_each_way_of_posting_goes_to_the_queue_that_it_names() {
     let objects = Objects::new();
-    // SAFETY: what is made is alive until it is destroyed here; the memory is registered for writing.
+    // SAFETY: the objects are alive until they are destroyed here; the memory is registered for writing.
     unsafe {
         let xrcd = open_xrcd(-1, libc::O_CREAT);
         let create_srq = verbs().create_srq_ex.unwrap();
@@ -210,7 +210,7 @@ fn a_message_by_each_way_of_posting_goes_to_the_queue_that_it_names() {
 #[test]
 fn what_is_asked_for_wrongly_is_refused_as_the_kernel_does_it() {
     let objects = Objects::new();
-    // SAFETY: what is made is alive until it is destroyed here.
+    // SAFETY: the objects are alive until they are destroyed here.
     unsafe {
         let mut device = ibv_device_attr::default();
         assert_eq!(ibv_query_device(context(), &mut device), 0);

@@ -6,7 +6,7 @@ use ferroce_verbs::{ConnectOptions, Device, DeviceConfig, Error, Progress, Queue
 
 /// The longest frame, in bytes: one with a payload of 4,096.
 const FRAME: usize = 4500;
-/// Frames that the cable holds in each direction.
+/// The number of frames on the cable in each direction, at most.
 const DEPTH: usize = 1024;
 
 /// Returns the devices 10.0.0.1 and 10.0.0.2. Each has a thread that runs its core.

@@ -66,7 +66,7 @@ pub(crate) fn gid(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Returns whether an address stands for all of ours. Linux takes a loopback address for one (`cma_any_addr`).
+/// Returns whether an address means all local ones. Linux takes a loopback address for one (`cma_any_addr`).
 pub(crate) fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.is_loopback()
 }

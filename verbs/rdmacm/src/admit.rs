@@ -1,4 +1,4 @@
-//! A peer asks to connect: who listens is told, with an identifier for the new connection.
+//! A peer asks to connect: the listener gets an event, with an identifier for the new connection.
 
 #[cfg(test)]
 mod tests;
@@ -39,7 +39,7 @@ impl Backlog {
         self.most.store(most.unwrap_or(MAX_BACKLOG), Ordering::Relaxed);
     }
 
-    /// Returns whether a further request must be dropped. A peer that hears nothing asks again. Only the manager's thread adds
+    /// Returns whether a further request must be dropped. A peer that receives no answer asks again. Only the manager's thread adds
     /// requests, so there is still room when it does.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed)
@@ -55,7 +55,7 @@ impl Backlog {
     }
 }
 
-/// Makes the identifier of what a peer asked `listener` for, and tells the program.
+/// Creates the identifier for a peer's request to `listener`, and reports it to the program.
 pub(crate) fn admit(
     device: &Device,
     tables: &mut Tables,
@@ -66,12 +66,12 @@ pub(crate) fn admit(
 ) -> Result<(), Errno> {
     // SAFETY: a listener in the tables is alive while they are locked.
     let heard = unsafe { &*listener };
-    // The request comes to the channel that its identifier is made for.
+    // The request comes to the channel that its identifier is created for.
     let stays = heard.stay();
     // SAFETY: as above.
     let (channel, user, ps) = unsafe { (heard.channel(), (*heard.abi()).context, (*heard.abi()).ps) };
     let child = Id::create(channel, user, ps)?;
-    // SAFETY: it was made right here.
+    // SAFETY: it was created right here.
     let id = unsafe { &*child };
     // SAFETY: as above.
     unsafe { (*id.abi()).qp_type = (*heard.abi()).qp_type };

@@ -1,4 +1,4 @@
-//! Connections: asked for, accepted, refused, ended; and their queue pairs through their states.
+//! Connections: requested, accepted, refused, ended; and their queue pairs through their states.
 
 use crate::abi::*;
 use crate::address;
@@ -41,7 +41,7 @@ const RTS_MASK: u32 = IBV_QP_STATE
     | IBV_QP_SQ_PSN
     | IBV_QP_MAX_QP_RD_ATOMIC;
 
-/// A datagram queue pair has no peer to be told of.
+/// A datagram queue pair has no peer.
 fn datagram_attributes(state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     let attributes = ibv_qp_attr { qp_state: state, port_num: 1, qkey: QKEY, ..Default::default() };
     let mask = match state {
@@ -240,8 +240,7 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, wanted: *mut rdma_con
     })
 }
 
-/// The peer's reply is here: the queue pair is made ready, and the peer told so. In the program's own thread, since it
-/// may wait.
+/// The peer's reply has arrived: prepares the queue pair, and confirms it to the peer. In the program's own thread, because it may wait.
 pub(crate) fn finish(id: &Id, event: &mut Waiting) {
     if id.qp().is_null() {
         return;
@@ -276,7 +275,7 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// Takes the queue pair to its peer, and tells the peer so.
+/// Takes the queue pair to its peer, and informs the peer.
 fn reply(id: &Id, wanted: Option<&rdma_conn_param>, data: &[u8]) -> Result<(), Errno> {
     let mut connection = id.lock_in(State::RequestCame)?;
     let mut ours = our_side(id, wanted, connection.ours.psn);
@@ -312,7 +311,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, wanted: *mut rdma_conn
             let mut connection = id.lock_in(State::RequestCame)?;
             let qpn = our_side(id, wanted, 0).qpn;
             datagram::answer(id, &mut connection, ServiceStatus::Valid, qpn, data)?;
-            // The peer is told, and says nothing more.
+            // The peer is informed, and answers no more.
             connection.state = State::Established;
             return Ok(());
         }

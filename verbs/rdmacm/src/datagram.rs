@@ -1,5 +1,5 @@
-//! Datagrams: who wants to send them asks a service for its queue pair, and is told (IBA 12.11). There is no connection
-//! afterwards: each side sends by an address handle.
+//! Datagrams: a sender asks a service for its queue pair, and receives it in the answer (IBA 12.11). There is no connection afterwards:
+//! each side sends by an address handle.
 
 use crate::abi::*;
 use crate::address;
@@ -17,7 +17,7 @@ use crate::tables::Tables;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-/// The key of all datagram queue pairs that librdmacm makes.
+/// The key of all datagram queue pairs that librdmacm creates.
 pub(crate) const QKEY: u32 = 0x0123_4567;
 
 /// Asks for the queue pair of the service that the identifier leads to.
@@ -38,7 +38,7 @@ pub(crate) fn connect(id: &Id, connection: &mut Connection, data: &[u8]) -> Resu
     begin(connection, mad, TRIES).inspect_err(|_| connection.state = State::RouteResolved)
 }
 
-/// Answers who asked. The answer is kept: where it is lost, the question comes again.
+/// Answers the requester. The answer is kept: if it is lost, the question comes again.
 pub(crate) fn answer(
     id: &Id,
     connection: &mut Connection,
@@ -60,7 +60,7 @@ pub(crate) fn answer(
     Ok(())
 }
 
-/// A peer tells its queue pair, or that it has none for us.
+/// A peer answers with its queue pair, or that it has none for this side.
 pub(crate) fn on_reply(device: &Device, tables: &Tables, from: IpAddr, mad: &Mad) {
     let Some(id) = tables.find(message::ids(mad).0).filter(|id| id.is_datagram()) else { return };
     let mut connection = id.lock();
@@ -104,7 +104,7 @@ pub(crate) fn on_request(
     if let Some(known) = tables.find_asked((from, remote, true)) {
         let connection = known.lock();
         if let (Some(answer), Ok((source, destination))) = (&connection.answer, connection.addresses()) {
-            // Lost again, it is asked for again.
+            // If it is lost again, the peer asks again.
             let _ = device.send(source, destination, answer);
         }
         return Ok(());

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 /// The fate of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// It may be lost on its way: who sends asks again.
+    /// It may be lost on its way: the sender asks again.
     Left,
     /// Its receiver is looked for, and the datagram gone: send it again in a moment.
     Asking,
@@ -35,7 +35,7 @@ pub(crate) struct Calls {
     pub(crate) end: End,
 }
 
-/// An object of libibverbs for those who bring none, kept for the process's life as the device is.
+/// An object of libibverbs for programs that bring none, kept for the process's life as the device is.
 pub(crate) struct Kept<T>(OnceLock<Result<*mut T, Errno>>);
 
 // SAFETY: libibverbs' objects may be used from any thread.
@@ -48,7 +48,7 @@ impl<T> Kept<T> {
         Self(OnceLock::new())
     }
 
-    /// The object, which `make` makes for the first who asks.
+    /// Returns the object, which `make` creates for the first caller.
     pub(crate) fn get_or_make(&self, make: impl FnOnce() -> Result<*mut T, Errno>) -> Result<*mut T, Errno> {
         *self.0.get_or_init(make)
     }
@@ -216,7 +216,7 @@ impl Device {
         unsafe { (self.calls.end)(self.context, qpn) };
     }
 
-    /// The oldest datagram that came, and who sent it.
+    /// Returns the oldest datagram that came, and its sender.
     pub(crate) fn receive(&self) -> Option<(IpAddr, Mad)> {
         let (mut from, mut mad) = ([0; 16], [0; 256]);
         // SAFETY: the context is open, and both arrays have room.

@@ -1,4 +1,4 @@
-//! Services that are not there yet: who asks for one asks again for a moment before the program is told.
+//! Services that are not there yet: a request for one is repeated for a moment before the failure is reported to the program.
 
 use crate::id::Connection;
 use crate::message::early_pause;

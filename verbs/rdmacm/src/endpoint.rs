@@ -120,7 +120,7 @@ unsafe fn find(
     }
 }
 
-/// Fills in what an address was asked for; of queue pair and port space, what is not named follows from the other.
+/// Fills in the hints of an address; of queue pair and port space, one that is not named follows from the other.
 fn describe(hints: &rdma_addrinfo, family: c_int, info: &mut rdma_addrinfo) {
     let datagrams = hints.ai_qp_type == IBV_QPT_UD as c_int || hints.ai_port_space == RDMA_PS_UDP as c_int;
     let or = |given: c_int, else_: c_int| if given == 0 { else_ } else { given };

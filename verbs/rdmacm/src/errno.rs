@@ -1,4 +1,4 @@
-//! Errors as librdmacm tells them: -1 and `errno`. Nothing unwinds into the program.
+//! Errors as librdmacm reports them: -1 and `errno`. Nothing unwinds into the program.
 
 use crate::cancel::Deferred;
 use std::ffi::c_int;
@@ -39,12 +39,12 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     }
 }
 
-/// For functions that give a number, or -1 with `errno` set.
+/// For functions that return a number, or -1 with `errno` set.
 pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     size(|| body().map(|number| number as usize)) as c_int
 }
 
-/// For functions that give a length, or -1 with `errno` set.
+/// For functions that return a length, or -1 with `errno` set.
 pub(crate) fn size(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
     match guarded(body) {
         Ok(size) => size as isize,

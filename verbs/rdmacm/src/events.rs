@@ -95,7 +95,7 @@ impl Waiting {
 // SAFETY: the pointers are ids that wait, in `rdma_destroy_id`, until no event names them.
 unsafe impl Send for Waiting {}
 
-/// An event that the program holds.
+/// An event that the program has not acknowledged.
 #[repr(C)]
 struct Taken {
     abi: rdma_cm_event,
@@ -114,7 +114,7 @@ impl Held {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
-    /// Counts one event less. The identifier may be freed as soon as the lock is released, so nothing of it is touched later.
+    /// Counts one event less. The identifier may be freed as soon as the lock is released, so it is not touched later.
     fn remove(&self) {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         *count -= 1;
@@ -163,7 +163,7 @@ impl Channel {
         }
     }
 
-    /// Waits for the next event, where the descriptor blocks.
+    /// Waits for the next event, if the descriptor blocks.
     fn take(&self) -> Result<Waiting, Errno> {
         loop {
             if !cancel::take_event(self.abi.fd) {
@@ -333,7 +333,7 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     if !channel.is_null() {
-        // SAFETY: `Channel::create` made the box, and the program gives it up.
+        // SAFETY: `Channel::create` created the box, and the program gives it up.
         unsafe { Box::from_raw(channel.cast::<Channel>()) }.end();
     }
 }
@@ -383,7 +383,7 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
         // SAFETY: the contract of the manual page.
         let abi = unsafe { *out(event)? };
         let holder = if abi.listen_id.is_null() { abi.id } else { abi.listen_id };
-        // SAFETY: `next` made the box, and the program gives it up.
+        // SAFETY: `next` created the box, and the program gives it up.
         drop(unsafe { Box::from_raw(event.cast::<Taken>()) });
         // SAFETY: an id lives until its events are acknowledged.
         unsafe { &*holder.cast::<Id>() }.held.remove();

@@ -35,8 +35,8 @@ const PEERS: [[u8; 4]; 3] = [[10, 9, 0, 1], [10, 9, 0, 2], [10, 9, 0, 3]];
 /// The queue pair of every connection.
 const QUEUE_PAIR: u32 = 0x901;
 
-/// Plays what `bytes` say. The server must give each message one answer at most, hold no more events than its backlog and its
-/// connections allow, and let all of it be destroyed.
+/// Plays `bytes`. The server must give each message at most one answer, keep no more events than its backlog and its connections allow, and
+/// let all of it be destroyed.
 ///
 /// # Panics
 /// Panics if it does not.
@@ -97,7 +97,7 @@ pub fn run(bytes: &[u8]) {
 /// A connection of the server's in any state.
 fn connection(server: &mut Server, peer: IpAddr, state: State) -> *mut Id {
     let id = Id::create(server.channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
-    // SAFETY: made right here.
+    // SAFETY: created right here.
     let made = unsafe { &*id };
     *made.lock() = Connection {
         state,
@@ -129,7 +129,7 @@ fn take_events(server: &Server, ids: &mut Vec<*mut Id>, known: &mut Vec<u32>) {
     }
 }
 
-/// Nothing holds an identifier any more: all can be destroyed.
+/// Nothing refers to an identifier any more: all can be destroyed.
 fn end(server: Server, mut ids: Vec<*mut Id>, mut known: Vec<u32>) {
     take_events(&server, &mut ids, &mut known);
     let Server { tables, strangers, channel, listener } = server;

@@ -31,9 +31,9 @@ pub(crate) struct Id {
     pub(crate) backlog: Backlog,
     /// Locked while an event goes to the channel, and while the identifier changes its channel.
     telling: Mutex<()>,
-    /// It has a channel of its own: calls wait for their events.
+    /// It has a separate channel: calls wait for their events.
     synchronous: AtomicBool,
-    /// The process that made it; a forked process inherits the memory only.
+    /// The process that created it; a forked process inherits only the memory.
     pub(crate) process: Process,
 }
 
@@ -114,9 +114,9 @@ pub(crate) struct Connection {
     pub(crate) too_early: u32,
     /// It has ended, and until then late packets of it may be on their way.
     pub(crate) time_wait: Option<Instant>,
-    /// Of who asked for datagrams: what it was told.
+    /// Of a requester of datagrams: the answer that it received.
     pub(crate) answer: Option<Box<Mad>>,
-    /// Of who listens by `rdma_create_ep`: what its connections' queue pairs are made with.
+    /// Of a listener by `rdma_create_ep`: the attributes of its connections' queue pairs.
     pub(crate) template: Option<(usize, ibv_qp_init_attr)>,
 }
 
@@ -132,7 +132,7 @@ impl Connection {
         }
     }
 
-    /// Returns the message that tells the peer that the connection ends (IBA 12.6.10).
+    /// Returns the message that ends the connection for the peer (IBA 12.6.10).
     pub(crate) fn disconnect_request(&self) -> Mad {
         message::disconnect_request(self.transaction, self.local, self.remote, self.theirs.qpn)
     }
@@ -152,7 +152,7 @@ impl Id {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`lock`](Self::lock), where the connection is in `state`; `EINVAL` elsewhere.
+    /// As [`lock`](Self::lock), if the connection is in `state`; `EINVAL` otherwise.
     pub(crate) fn lock_in(&self, state: State) -> Result<MutexGuard<'_, Connection>, Errno> {
         let connection = self.lock();
         if connection.state == state { Ok(connection) } else { Err(INVALID) }
@@ -169,24 +169,24 @@ impl Id {
     }
 
     pub(crate) fn qp(&self) -> *mut ibv_qp {
-        // SAFETY: the program makes and destroys the queue pair by this library, one thread at a time.
+        // SAFETY: the program creates and destroys the queue pair by this library, one thread at a time.
         unsafe { (*self.abi()).qp }
     }
 
     pub(crate) fn port_space(&self) -> rdma_port_space {
-        // SAFETY: set when the identifier was made.
+        // SAFETY: set when the identifier was created.
         unsafe { (*self.abi()).ps }
     }
 
     /// It leads to a service of datagrams, and has no connection.
     pub(crate) fn is_datagram(&self) -> bool {
-        // SAFETY: set when the identifier was made.
+        // SAFETY: set when the identifier was created.
         unsafe { (*self.abi()).qp_type == IBV_QPT_UD }
     }
 
     /// Its connection is an extended one.
     pub(crate) fn is_xrc(&self) -> bool {
-        // SAFETY: set when the identifier was made.
+        // SAFETY: set when the identifier was created.
         unsafe { matches!((*self.abi()).qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) }
     }
 
@@ -201,7 +201,7 @@ impl Id {
         unsafe { (*self.abi()).channel }
     }
 
-    /// Tells the program.
+    /// Reports an event to the program.
     pub(crate) fn tell(&self, kind: rdma_cm_event_type, status: c_int) {
         self.tell_more(Waiting {
             id: self.abi().cast(),
@@ -227,7 +227,7 @@ impl Id {
         self.tell_here(&self.stay(), event);
     }
 
-    /// Tells the program in the channel in which the caller keeps the identifier.
+    /// Reports an event to the program in the channel in which the caller keeps the identifier.
     pub(crate) fn tell_here(&self, _stays: &MutexGuard<'_, ()>, event: Waiting) {
         // SAFETY: an identifier's channel outlives it, or is given back once the identifier has left it.
         if let Some(channel) = unsafe { self.channel().cast::<Channel>().as_ref() } {
@@ -235,7 +235,7 @@ impl Id {
         }
     }
 
-    /// A new identifier; without a channel it gets one of its own.
+    /// A new identifier; without a channel it gets a separate one.
     pub(crate) fn create(
         channel: *mut rdma_event_channel,
         user: *mut c_void,
@@ -263,7 +263,7 @@ impl Id {
 
     /// Shows the program device and addresses.
     pub(crate) fn show(&self, device: Option<&Device>, connection: &Connection) {
-        // SAFETY: the program reads what it was told is there; the unions have room for either family.
+        // SAFETY: the program reads only the addresses that are set; the unions have room for either family.
         unsafe {
             let abi = self.abi();
             (*abi).verbs = device.map_or(std::ptr::null_mut(), |device| device.context);
@@ -295,7 +295,7 @@ impl Id {
         self.drop_event();
         // SAFETY: its own channel lives as long as it.
         let event = unsafe { events::next(self.channel()) }?;
-        // SAFETY: the event was just made.
+        // SAFETY: the event was created right here.
         let (kind, result) = unsafe {
             (*self.abi()).event = event;
             ((*event).event, (*event).status)
@@ -319,7 +319,7 @@ impl Id {
         }
     }
 
-    /// To another channel, or to one of its own.
+    /// Moves it to another channel, or to a separate one.
     ///
     /// # Safety
     /// The channel is null or alive.
@@ -329,7 +329,7 @@ impl Id {
         let _telling = self.stay();
         let from = self.channel();
         let was_own = self.synchronous.swap(own, Ordering::Relaxed);
-        // SAFETY: both channels are alive; one of its own that it leaves has no owner any more.
+        // SAFETY: both channels are alive; a separate one that it leaves has no owner any more.
         unsafe {
             (*self.abi()).channel = to;
             (*from.cast::<Channel>()).move_events(self.abi().cast(), to);
@@ -401,7 +401,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma
     status(|| unsafe { Id::from(id)?.migrate(channel) })
 }
 
-/// Takes an address of ours; the unspecified one stands for all, and port 0 for any that is free.
+/// Takes a local address; the unspecified one means all, and port 0 any that is free.
 fn bind(id: &Id, wanted: SocketAddr) -> Result<(), Errno> {
     let mut connection = id.lock();
     if connection.state != State::Idle {
@@ -505,7 +505,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int
     })
 }
 
-/// `rdma_listen(3)`: who is not bound listens at all addresses, on a port that is free.
+/// `rdma_listen(3)`: an identifier that is not bound listens at all addresses, on a port that is free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     status(|| {

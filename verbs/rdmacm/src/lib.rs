@@ -1,13 +1,13 @@
 //! `librdmacm.so.1` for unmodified programs: connection management by the IB CM's messages over queue pair 1, as Linux and
 //! hardware speak it.
 //!
-//! It stands on the C interface of this project's `libibverbs.so.1`, which the program has loaded too: queue pairs are made
-//! and modified by the same calls that a program would use. `message` has the messages, `manager` the thread that takes
-//! them in and repeats what is not answered, `strangers` holds requests of unresolved peers, `id` the program's handles,
-//! `socket` streams with the calls of sockets. Calls on an identifier without a channel wait.
+//! It uses the C interface of this project's `libibverbs.so.1`, which the program has loaded too: queue pairs are created and modified by
+//! the same calls that a program would use. `message` has the messages, `manager` the thread that receives them and repeats those that are
+//! not answered, `strangers` the requests of unresolved peers, `id` the program's handles, `socket` streams with the calls of sockets.
+//! Calls on an identifier without a channel wait.
 //!
 //! # What every exported function relies on
-//! Callers keep the contract of the manual pages: pointers are null or come from the function that makes such objects, and
+//! Callers keep the contract of the manual pages: pointers are null or come from the function that creates such objects, and
 //! are not used after their destruction. Null is refused with `EINVAL`.
 // Exported functions have the contract of their manual page, said once above.
 #![allow(clippy::missing_safety_doc, clippy::not_unsafe_ptr_arg_deref)]

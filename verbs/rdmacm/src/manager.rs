@@ -27,7 +27,7 @@ const FIRST_PORT: u16 = 32768;
 /// Messages that are taken in before what is due is looked at: a flood must not keep us from it.
 const BATCH: usize = 64;
 
-/// The longest time that the end of the process waits for the thread that tells all peers.
+/// The longest time that the end of the process waits for the thread that informs all peers.
 const PARTING: Duration = Duration::from_secs(1);
 
 /// Twice a packet's longest way, as Linux takes it for Ethernet (4.096 µs × 2¹⁷).
@@ -46,7 +46,7 @@ struct Manager {
     parted: Condvar,
 }
 
-/// The steps at the end of the process, in which all peers are told.
+/// The steps at the end of the process, in which all peers are informed.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Parting {
     #[default]
@@ -118,7 +118,7 @@ pub(crate) fn random() -> Result<u32, Errno> {
     getrandom::u32().map_err(|_| Errno(libc::EIO))
 }
 
-/// A port for who asked for none.
+/// A port for a caller that named none.
 pub(crate) fn free_port() -> Result<u16, Errno> {
     Ok(FIRST_PORT + (random()? % u32::from(u16::MAX - FIRST_PORT)) as u16)
 }
@@ -128,7 +128,7 @@ pub(crate) fn take(id: &Id, service: u64, place: Place) -> Result<(), Errno> {
     hold(&place.held(service, false), |tables| tables.take(id, service, place))
 }
 
-/// Has `id` be told of requests for a service at a place.
+/// Directs requests for a service at a place to `id`.
 pub(crate) fn listen(id: &Id, service: u64, place: Place) -> Result<(), Errno> {
     hold(&place.held(service, true), |tables| tables.listen(id, service, place))
 }
@@ -145,7 +145,7 @@ fn hold(held: &Held, take: impl FnOnce(&mut Tables) -> Result<(), Errno>) -> Res
     take(&mut manager.lock()).inspect_err(|_| release(held))
 }
 
-/// Gives up what [`hold`] took before other processes.
+/// Releases what [`hold`] took before other processes.
 fn release(held: &Held) {
     held.devices().into_iter().flatten().for_each(|device| device.release(held));
 }
@@ -168,8 +168,8 @@ pub(crate) fn look(local: u32) {
     }
 }
 
-/// Nothing is told to `id` any more, and its peer is told that it is gone. A forked process's copy of an identifier goes unheard, unless
-/// it was used there: the connection is its parent's.
+/// Reports nothing to `id` any more, and informs its peer that it is gone. The end of a forked process's copy of an identifier is not sent,
+/// unless it was used there: the connection is its parent's.
 pub(crate) fn leave(id: &Id) {
     let is_used_here = || match MANAGER.cell().get() {
         Some(Ok(manager)) => manager.lock().has(id),
@@ -184,7 +184,7 @@ pub(crate) fn leave(id: &Id) {
     let mut connection = id.lock();
     if id.is_datagram() {
         if connection.state == State::RequestCame {
-            // A peer that doesn't hear it asks again, and is answered that there is no such service.
+            // A peer that does not receive it asks again, and learns that there is no such service.
             let _ = datagram::answer(id, &mut connection, ServiceStatus::Rejected, 0, &[]);
         }
         return;
@@ -198,7 +198,7 @@ impl Connection {
         device_of(self.source.ok_or(INVALID)?.ip())
     }
 
-    /// Tells the peer that this side gives the connection up, if the peer waits for this side.
+    /// Informs the peer that this side gives the connection up, if the peer waits for this side.
     pub(crate) fn part(&self) {
         let Ok(device) = self.device() else { return };
         device.forget(self.local);
@@ -211,7 +211,7 @@ impl Connection {
             _ => return,
         };
         if let Ok((source, destination)) = self.addresses() {
-            // A peer that doesn't hear it finds out by itself.
+            // A peer that does not receive it finds out by itself.
             let _ = device.send(source, destination, &farewell);
         }
     }
@@ -243,7 +243,7 @@ impl Manager {
         drop(self.parted.wait_timeout_while(parting, PARTING, |parting| *parting != Parting::Done));
     }
 
-    /// Tells all peers if the process ends.
+    /// Informs all peers if the process ends.
     fn part_if_asked(&self) {
         if *self.parting.lock().unwrap_or_else(PoisonError::into_inner) == Parting::Asked {
             self.lock().part();
@@ -417,10 +417,10 @@ fn addressee<'a>(tables: &'a Tables, from: IpAddr, mad: &Mad) -> Option<&'a Id> 
     }
 }
 
-/// To one whom no connection knows: from the address that is nearest to it.
+/// Answers a peer that no connection knows: from the address that is nearest to it.
 pub(crate) fn answer(device: &Device, to: IpAddr, mad: &Mad) {
     if let Ok(from) = device.address_towards(to) {
-        // Lost, it is asked for again.
+        // If it is lost, the peer asks again.
         let _ = device.send(from, to, mad);
     }
 }

@@ -44,7 +44,7 @@ unsafe fn group(address: *const sockaddr) -> Result<IpAddr, Errno> {
     if group.is_multicast() { Ok(group) } else { Err(INVALID) }
 }
 
-/// Joins a group, and gives the program the address for its datagrams to the group.
+/// Joins a group, and reports the address for its datagrams to the group to the program.
 fn join(id: &Id, group: IpAddr, receives: bool, context: *mut c_void) -> Result<(), Errno> {
     if !id.is_datagram() {
         return Err(INVALID);

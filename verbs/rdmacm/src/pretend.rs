@@ -21,7 +21,7 @@ pub(crate) const PORT: u16 = 7471;
 /// The number of times that a peer is looked for before the test fails.
 pub(crate) const LOOKS: u32 = 12;
 
-/// The network: who answers, and how often each of the others was looked for.
+/// The network: the hosts that answer, and how often each of the others was looked for.
 pub(crate) struct Network {
     pub(crate) there: BTreeSet<IpAddr>,
     looks: BTreeMap<IpAddr, u32>,
@@ -129,7 +129,7 @@ impl Server {
         device();
         let channel = rdma_create_event_channel();
         let listener = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
-        // SAFETY: made right here.
+        // SAFETY: created right here.
         let id = unsafe { &*listener };
         *id.lock() = Connection { state: State::Listening, source: Some(ours()), ..Default::default() };
         let mut tables = Tables::default();
@@ -154,11 +154,11 @@ impl Server {
         }
     }
 
-    /// Whom the program is told of.
+    /// The peers whose requests the program received.
     #[cfg(test)]
     pub(crate) fn told(&self) -> Vec<*mut Id> {
         let mut told = Vec::new();
-        // SAFETY: the channel is alive; the listener holds the events until they are given back.
+        // SAFETY: the channel is alive; the listener keeps the events until they are given back.
         while let Some(event) = unsafe { crate::events::next_now(self.channel) } {
             // SAFETY: as above.
             unsafe {

@@ -13,7 +13,7 @@ unsafe extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Tells a process from those that are forked from it.
+/// Distinguishes a process from those that are forked from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process(usize);
 
@@ -33,7 +33,7 @@ impl Process {
     }
 }
 
-/// A value that each process makes for itself. A child never waits for a thread of its parent that was making one.
+/// A value that each process creates for itself. A child never waits for a thread of its parent that was creating one.
 pub(crate) struct PerProcess<T>([OnceLock<T>; DEEPEST]);
 
 impl<T> PerProcess<T> {

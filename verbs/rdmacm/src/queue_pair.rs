@@ -13,13 +13,13 @@ pub(crate) fn default_domain(device: &Device) -> Result<*mut ibv_pd, Errno> {
     device.domain.get_or_make(|| made(unsafe { ibv_alloc_pd(device.context) }))
 }
 
-/// A completion queue with a channel of its own.
+/// A completion queue with a separate channel.
 ///
 /// # Safety
 /// The identifier's device is open.
 unsafe fn queue(id: &Id, depth: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
     let context = id.device()?.context;
-    // SAFETY: the context is open; the channel is given back where the queue can't be made.
+    // SAFETY: the context is open; the channel is given back if the queue cannot be created.
     unsafe {
         let channel = made(ibv_create_comp_channel(context))?;
         let cq = made(ibv_create_cq(context, depth.max(1) as c_int, id.abi().cast(), channel, 0));
@@ -68,14 +68,14 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
         if attributes.recv_cq.is_null() && attributes.qp_type != IBV_QPT_XRC_SEND {
             attributes.recv_cq = receive_queue(id, attributes.cap.max_recv_wr)?;
         }
-        // As librdmacm has it: where the program brings queues they are the identifier's too, but not to be destroyed.
+        // As librdmacm has it: queues that the program brings are the identifier's too, but not to be destroyed.
         let qp = made(ibv_create_qp(pd, &mut attributes)).inspect_err(|_| destroy_queues(id))?;
         (*abi).qp = qp;
     }
-    // As rdma-core does it: what it was made with.
+    // As rdma-core does it: returns the attributes of the creation.
     *wanted = attributes;
     let ready = make_ready(id);
-    // SAFETY: the queue pair was made right here.
+    // SAFETY: the queue pair was created right here.
     ready.inspect_err(|_| unsafe { destroy(id) })
 }
 
@@ -92,7 +92,7 @@ fn make_ready(id: &Id) -> Result<(), Errno> {
 /// # Safety
 /// The caller must not use them any more.
 pub(crate) unsafe fn destroy_queues(id: &Id) {
-    // SAFETY: made by `queue`, or null; each is given back once.
+    // SAFETY: created by `queue`, or null; each is given back once.
     unsafe {
         let abi = id.abi();
         for (cq, channel) in [

@@ -42,12 +42,12 @@ unsafe fn create_named(id: &Id, wanted: &ibv_srq_init_attr_ex) -> Result<(), Err
     Ok(())
 }
 
-/// Gives it back, where the identifier has one.
+/// Gives it back, if the identifier has one.
 ///
 /// # Safety
 /// No queue pair takes from it.
 pub(crate) unsafe fn destroy(id: &Id) {
-    // SAFETY: null, or made by `create` and given back once.
+    // SAFETY: null, or created by `create` and given back once.
     unsafe {
         let srq = std::mem::replace(&mut (*id.abi()).srq, std::ptr::null_mut());
         if !srq.is_null() {

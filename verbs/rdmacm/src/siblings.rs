@@ -1,5 +1,5 @@
-//! The other processes of the interface. All have its queue pair 1, and each message of a peer comes to all: who has the connection, or
-//! listens to the service, takes it in; of the others one answers requests without an owner.
+//! The other processes of the interface. All have its queue pair 1, and each message of a peer comes to all. The process that has the
+//! connection, or listens to the service, takes it in; of the others one answers requests without an owner.
 
 use crate::abi::ibv_context;
 use crate::address;
@@ -73,7 +73,7 @@ impl Siblings {
 }
 
 impl Held {
-    /// The devices whose other processes may have it too: all, where the address is the unspecified one.
+    /// The devices whose other processes may have it too: all, if the address is the unspecified one.
     pub(crate) fn devices(&self) -> Result<impl Iterator<Item = &'static Device> + Clone, Errno> {
         let all = devices()?;
         let one = if address::is_any(self.at) { None } else { Some(device_of(self.at)?) };
@@ -118,13 +118,13 @@ impl Device {
         unsafe { (siblings.answers)(self.context, service, &address::gid(at)) == 1 }
     }
 
-    /// Returns whether this process answers a message to a communication id that is none of its own.
+    /// Returns whether this process answers a message to a communication id that is not one of its own.
     pub(crate) fn answers_to(&self, id: u32) -> bool {
         // SAFETY: the context is open.
         self.siblings.is_none_or(|siblings| unsafe { (siblings.answers_to)(self.context, id) == 1 })
     }
 
-    /// If this process dies, another tells the peer that the connection has ended.
+    /// If this process dies, another informs the peer that the connection has ended.
     pub(crate) fn remember(&self, connection: &Connection) {
         let (Some(siblings), Ok((source, destination))) = (self.siblings, connection.addresses()) else {
             return;
@@ -135,7 +135,7 @@ impl Device {
         unsafe { (siblings.farewell)(self.context, connection.local, &source, &destination, &mad) };
     }
 
-    /// The connection has ended: its peer knows, or has been told.
+    /// The connection has ended: its peer knows, or has been informed.
     pub(crate) fn forget(&self, local: u32) {
         let Some(siblings) = self.siblings.filter(|_| local != 0) else { return };
         let nothing = std::ptr::null();

@@ -23,7 +23,7 @@ pub(crate) type Asked = (IpAddr, u32, bool);
 #[derive(Default)]
 pub(crate) struct Tables {
     ids: HashMap<u32, *mut Id>,
-    /// The communication ids of the identifiers that peers' requests made.
+    /// The communication ids of the identifiers that peers' requests created.
     asked: HashMap<Asked, u32>,
     listeners: HashMap<u64, Vec<(Place, *mut Id)>>,
     /// The services that programs have taken.
@@ -51,7 +51,7 @@ impl Place {
         Self { at, family_only: at.is_ipv4() || connection.family_only, shared: connection.shares_port }
     }
 
-    /// Returns the place of a service, as other processes are told of it.
+    /// Returns the place of a service, as other processes see it.
     pub(crate) fn held(&self, service: u64, listens: bool) -> Held {
         Held { service, at: self.at, family_only: self.family_only, shared: self.shared && !listens, listens }
     }
@@ -98,7 +98,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Has `id` be told of requests for a service at a place. Two that share a port cannot both listen.
+    /// Directs requests for a service at a place to `id`. Two that share a port cannot both listen.
     pub(crate) fn listen(&mut self, id: &Id, service: u64, place: Place) -> Result<(), Errno> {
         let place = Place { shared: false, ..place };
         let listeners = self.listeners.entry(service).or_default();
@@ -120,7 +120,7 @@ impl Tables {
         }
     }
 
-    /// As [`insert`](Self::insert), for an identifier that a peer's request made.
+    /// As [`insert`](Self::insert), for an identifier that a peer's request created.
     pub(crate) fn insert_asked(&mut self, device: &Device, id: &Id, asked: Asked) -> Result<u32, Errno> {
         let local = self.insert(device, id)?;
         self.asked.insert(asked, local);
@@ -165,12 +165,12 @@ impl Tables {
         self.ids.get(&local).map(|id| unsafe { &**id })
     }
 
-    /// Returns the identifier that a peer's request made before.
+    /// Returns the identifier that a peer's request created before.
     pub(crate) fn find_asked(&self, asked: Asked) -> Option<&Id> {
         self.find(*self.asked.get(&asked)?)
     }
 
-    /// Tells the peers of all connections that this side gives them up.
+    /// Informs the peers of all connections that this side ends them.
     pub(crate) fn part(&self) {
         let connections =
             self.ids.keys().filter_map(|local| self.find(*local)).filter(|id| !id.is_datagram());

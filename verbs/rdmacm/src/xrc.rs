@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 /// The verbs that the headers call by the context.
 fn verbs(device: &Device) -> &'static verbs_context {
     let whole = device.context.cast::<u8>().wrapping_sub(offset_of!(verbs_context, context));
-    // SAFETY: libibverbs' contexts stand in such a structure, and this one is never closed.
+    // SAFETY: libibverbs' contexts are parts of such a structure, and this one is never closed.
     unsafe { &*whole.cast() }
 }
 
@@ -25,7 +25,7 @@ fn default_domain(device: &Device) -> Result<*mut ibv_xrcd, Errno> {
     })
 }
 
-/// Makes a target; what it is asked for beside its kind it has no use for.
+/// Creates a target. Of the attributes it uses only `qp_context`.
 ///
 /// # Safety
 /// The attributes' context is any.

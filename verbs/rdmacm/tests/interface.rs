@@ -110,7 +110,7 @@ fn plain_descriptors_are_polled_beside_sockets() {
     use std::os::fd::AsRawFd;
     let (reader, mut writer) = std::io::pipe().unwrap();
     let mut watched = [libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-    // SAFETY: the arrays are as long as said, and the sets hold the descriptor's number.
+    // SAFETY: the arrays are as long as said, and the sets contain the descriptor's number.
     unsafe {
         assert_eq!(rpoll(watched.as_mut_ptr(), 1, 0), 0);
         writer.write_all(b"x").unwrap();
@@ -129,7 +129,7 @@ fn who_comes_late_to_a_channel_waits_as_one_who_waited_before() {
     use ferroce_rdmacm::*;
     let late = |channel: usize| {
         let mut event = std::ptr::null_mut();
-        // SAFETY: the channel was made here; that it is gone is what is tried.
+        // SAFETY: the channel was created here; this test uses it after its destruction on purpose.
         let result = unsafe { rdma_get_cm_event(std::ptr::with_exposed_provenance_mut(channel), &mut event) };
         (result, std::io::Error::last_os_error().raw_os_error().unwrap())
     };

@@ -34,9 +34,9 @@ impl User {
 
 /// Connects `qp` to the program that listens at `to`, as [`connect`](super::connect), in a task.
 ///
-/// If the future is dropped before it returns, the queue pair is destroyed and the peer is told, as if this side had ended the
-/// connection. Waiting for the peer's answer does not block the thread. Changing the queue pair's state takes microseconds, unless the peer's Ethernet
-/// address has to be asked for again.
+/// If the future is dropped before it returns, the queue pair is destroyed and the peer is informed, as if this side had ended the
+/// connection. Waiting for the peer's answer does not block the thread. Changing the queue pair's state takes microseconds, unless the
+/// peer's Ethernet address has to be resolved again.
 ///
 /// # Errors
 /// As [`connect`](super::connect).
@@ -70,7 +70,7 @@ impl Listener {
 impl Request {
     /// Connects `qp` to the peer, as [`accept`](Self::accept), in a task.
     ///
-    /// If the future is dropped before it returns, the queue pair is destroyed and the peer is told, as if this side had ended the
+    /// If the future is dropped before it returns, the queue pair is destroyed and the peer is informed, as if this side had ended the
     /// connection.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ pub(super) struct Handle {
 /// [`disconnect`](Self::disconnect) waits.
 #[derive(Debug)]
 pub struct Connection {
-    // The peer is told before the queue pair is destroyed.
+    // The peer is informed before the queue pair is destroyed.
     handle: Handle,
     qp: QueuePair,
     private_data: Vec<u8>,
@@ -88,8 +88,8 @@ pub(super) fn establish(qp: &mut QueuePair, agreed: &Agreed, options: &ConnectOp
 ///
 /// # Errors
 /// Returns [`Error::Rejected`] if the peer refuses or no program listens there, [`Error::NoAnswer`] if nothing comes back in time, and
-/// another error if the peer's host is not found, the queue pair is not a new one, or a setting does not fit. The queue pair
-/// is destroyed, and the peer is told.
+/// another error if the peer's host is not found, the queue pair is not a new one, or a setting does not fit. The queue pair is destroyed,
+/// and the peer is informed.
 pub fn connect(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Connection, Error> {
     let connecting = begin(qp, to, options)?;
     let Connection { handle, .. } = &connecting;
@@ -213,7 +213,7 @@ impl Connection {
         &self.handle
     }
 
-    /// Takes the queue pair to the peer that has replied, and tells the peer so.
+    /// Takes the queue pair to the peer that has replied, and confirms this to the peer.
     pub(super) fn finish(
         mut self,
         (agreed, private_data): (Agreed, Vec<u8>),

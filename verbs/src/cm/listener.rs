@@ -177,20 +177,20 @@ impl Request {
         &self.private_data
     }
 
-    /// Connects `qp` to the peer, and waits until the peer has done the same. Post receives before this call: the peer may send as soon
-    /// as it has heard of it, and may even have ended the connection when this call returns.
+    /// Connects `qp` to the peer, and waits until the peer has done the same. Post receives before this call: the peer may send as soon as
+    /// the reply has arrived, and may even have ended the connection when this call returns.
     ///
     /// # Errors
-    /// Returns [`Error::NoAnswer`] if the peer does not confirm the connection in time, [`Error::Ended`] if it waits no longer, and
-    /// another error if the queue pair is not a new one of this device and of service RC, or a setting does not fit. The queue pair is
-    /// destroyed, and the peer is told.
+    /// Returns [`Error::NoAnswer`] if the peer does not confirm the connection in time, [`Error::Ended`] if it waits no longer, and another
+    /// error if the queue pair is not a new one of this device and of service RC, or a setting does not fit. The queue pair is destroyed,
+    /// and the peer is informed.
     pub fn accept(self, qp: QueuePair, options: &Options) -> Result<Connection, Error> {
         let mut connection = self.begin(qp, options)?;
         connection.wait_established(options.timeout)?;
         Ok(connection)
     }
 
-    /// Takes the queue pair to the peer, and tells the peer.
+    /// Takes the queue pair to the peer, and informs the peer.
     pub(super) fn begin(self, mut qp: QueuePair, options: &Options) -> Result<Connection, Error> {
         let Self { handle, .. } = self;
         let wanted = &options.connection;

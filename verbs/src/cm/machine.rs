@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const FAREWELL: Duration = Duration::from_secs(2);
 /// The longest time to wait for an answer: longer is like for ever, and the clock must not overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Requests that a listener holds until the program accepts them, at most.
+/// The limit on the requests that a listener keeps until the program accepts them.
 const BACKLOG: usize = 1024;
 /// The bits of a communication id below the slot of the process.
 const ID_BITS: u32 = 26;
@@ -117,18 +117,18 @@ impl Link {
         message::message(kind, self.transaction, local, self.remote)
     }
 
-    /// Returns the message that tells the peer that the connection ends (IBA 12.6.10).
+    /// Returns the message that ends the connection for the peer (IBA 12.6.10).
     fn disconnect_request(&self, local: u32) -> Mad {
         message::disconnect_request(self.transaction, local, self.remote, self.theirs.qpn)
     }
 
-    /// Tells the peer that there is no connection. A peer that does not hear it finds out by itself.
+    /// Informs the peer that there is no connection. A peer that does not receive this finds out by itself.
     fn reject(&self, local: u32, reason: Reason, guid: [u8; 8], world: &impl World) {
         let mad = message::reject(self.transaction, local, self.remote, reason, guid);
         let _ = world.send(self.source.ip(), self.peer.ip(), &mad);
     }
 
-    /// If this process dies, another one tells the peer.
+    /// Has another process inform the peer if this process dies.
     fn remember(&self, local: u32, world: &impl World) {
         let Some(siblings) = world.siblings() else { return };
         let mad = self.disconnect_request(local);
@@ -174,7 +174,7 @@ pub(crate) struct Machine {
     mtu: u8,
     max_rd_atomic: u8,
     links: HashMap<u32, Link>,
-    /// The communication ids of connections that peers asked for.
+    /// The communication ids of connections that peers requested.
     asked: HashMap<(IpAddr, u32), u32>,
     listeners: Vec<Listening>,
     strangers: Strangers,
@@ -283,7 +283,7 @@ impl Machine {
         Ok(local)
     }
 
-    /// Tells the peer that its request is accepted, until it hears it.
+    /// Informs the peer that its request is accepted, until it confirms.
     pub(crate) fn reply(
         &mut self,
         local: u32,
@@ -305,7 +305,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Tells the peer that this side has taken its queue pair to it.
+    /// Informs the peer that this side has taken its queue pair to it.
     pub(crate) fn ready(&mut self, local: u32, world: &impl World) {
         let Some(link) = self.links.get_mut(&local) else { return };
         if let State::ReplyCame = link.state {
@@ -322,13 +322,13 @@ impl Machine {
         put_private(&mut mad, Kind::Reject, private)?;
         if let State::RequestCame = link.state {
             link.becomes(State::Ended(End::Disconnected));
-            // If it is lost, the peer asks again, and hears that no one listens.
+            // If it is lost, the peer asks again, and learns that no program listens.
             let _ = world.send(link.source.ip(), link.peer.ip(), &mad);
         }
         Ok(())
     }
 
-    /// Ends a connection, and tells the peer until it answers.
+    /// Ends a connection, and informs the peer until it answers.
     pub(crate) fn disconnect(&mut self, local: u32, now: Instant, world: &impl World) {
         let Some(link) = self.links.get_mut(&local) else { return };
         if let State::Established | State::ReplySent | State::ReplyCame = link.state {
@@ -338,7 +338,7 @@ impl Machine {
         }
     }
 
-    /// Takes a connection back that the program has dropped. A peer with a connection is told until it answers, others once.
+    /// Takes a connection back that the program has dropped. A peer with a connection is informed until it answers, others once.
     pub(crate) fn leave(&mut self, local: u32, now: Instant, world: &impl World) {
         let is_replied = self.link(local).is_some_and(|link| matches!(link.state, State::ReplySent));
         self.disconnect(local, now, world);
@@ -403,7 +403,7 @@ impl Machine {
             let end = if let State::DisconnectSent = link.state {
                 End::Disconnected
             } else {
-                // The peer may have heard, and may still connect (IBA 12.9.7).
+                // The peer may have received it, and may still connect (IBA 12.9.7).
                 link.reject(local, Reason::Timeout, self.guid, world);
                 End::Silent
             };

@@ -114,7 +114,7 @@ impl User {
         Ok(lock(&self.manager.machine))
     }
 
-    /// Has the machine do something, which may give the thread something to repeat.
+    /// Has the machine do something, which may give the thread a message to repeat.
     ///
     /// # Errors
     /// Returns an error in a forked process.

@@ -12,7 +12,7 @@ pub enum CcName {
     Fixed,
     /// HPCC++ at the sender.
     Hpcc,
-    /// The variant of HPCC++ where each flow keeps its share of the receiver's link.
+    /// The variant of HPCC++ in which each flow keeps its share of the receiver's link.
     HpccFair,
     /// HPCC++ at the receiver.
     HpccRx,

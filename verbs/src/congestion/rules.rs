@@ -106,7 +106,7 @@ impl RuleText {
         rule_of(words, key).map_err(|error| {
             let place =
                 |name: &str| self.0.keys().find(|key| key.get_ref() == name).map(|key| key.span().start);
-            // A missing key has no place: the rule's first key stands for it.
+            // A missing key has no place: the place of the rule's first key is used.
             let offset = place(error.key()).or_else(|| self.0.keys().map(|key| key.span().start).min());
             RuleError { offset: offset.unwrap_or(0), reason: error.to_string() }
         })

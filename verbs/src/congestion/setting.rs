@@ -104,13 +104,13 @@ impl Written for bool {
     }
 }
 
-/// A choice that cannot be made: which key with which value, why, and the remedy. Keys are called as in `ferroce.toml`;
+/// A choice that cannot be built: which key with which value, why, and the remedy. Keys are called as in `ferroce.toml`;
 /// [`as_flags`](Self::as_flags) calls them as on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChoiceError {
     key: String,
     value: Option<String>,
-    /// Keys stand in braces: `{line_rate}`, or with a value `{line_rate=1G}`.
+    /// Keys are in braces: `{line_rate}`, or with a value `{line_rate=1G}`.
     reason: String,
 }
 
@@ -156,7 +156,7 @@ impl ChoiceError {
     }
 }
 
-/// Replaces what stands in braces by what `name` calls it.
+/// Replaces the text in braces by the name that `name` returns for it.
 fn fill(template: &str, name: impl Fn(&str, Option<&str>) -> String) -> String {
     let mut said = String::new();
     let mut rest = template;

@@ -61,7 +61,7 @@ pub enum AttachError {
     /// Its report is longer than one of 262,144 queue pairs.
     #[error("process {0}: its report is longer than 256 MiB; run it with fewer queue pairs")]
     TooLong(u32),
-    /// It does not do what it was asked for.
+    /// It refuses the request.
     #[error("process {pid}: {reason}")]
     Refused {
         /// The process.

@@ -137,7 +137,7 @@ pub struct QueuePairStatus {
     pub service: String,
     /// Its state.
     pub state: String,
-    /// The failure in one line with the remedy; `None` if it has not failed, or if the program asked for it.
+    /// The failure in one line with the remedy; `None` if it has not failed, or if the program caused it on request.
     pub failure: Option<String>,
     /// Its peer; `None` without a connection.
     pub peer: Option<PeerStatus>,

@@ -123,7 +123,7 @@ pub fn success(cq: &mut CompletionQueue, peer: &Device) -> Completion {
     completion
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that reveal the place to which they belong.
 pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|n| (n * 31 + n / 251) as u8 ^ seed).collect()
 }

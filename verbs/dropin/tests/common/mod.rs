@@ -168,7 +168,7 @@ impl Drop for Objects {
     fn drop(&mut self) {
         // SAFETY: each is alive, and is destroyed once.
         unsafe {
-            // Null where the test destroyed it.
+            // Null if the test destroyed it.
             assert!(self.qp.is_null() || ibv_destroy_qp(self.qp) == 0);
             assert_eq!(ibv_destroy_cq(self.cq), 0);
             assert_eq!(ibv_dereg_mr(self.mr), 0);

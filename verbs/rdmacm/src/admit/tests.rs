@@ -1,4 +1,4 @@
-//! Requests in other peers' names, on a device where a test says who answers.
+//! Requests in other peers' names, on a device on which a test chooses the hosts that answer.
 
 use super::*;
 use crate::abi::*;

@@ -134,7 +134,7 @@ fn a_connection_that_is_being_established_counts_as_held() {
     let channel = channel();
     let id = id(channel);
     let mut qp = ibv_qp { qp_num: 0x12, ..Default::default() };
-    // SAFETY: made right here, and not destroyed.
+    // SAFETY: created right here, and not destroyed.
     unsafe {
         let destination = Some(SocketAddr::new([10, 0, 0, 5].into(), PORT));
         let (source, mtu) = (Some(ours()), 5);

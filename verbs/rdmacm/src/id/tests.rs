@@ -138,7 +138,7 @@ fn a_service_is_its_port_space_and_port() {
     assert_eq!(service(RDMA_PS_UDP, 7174), 0x0111_1c06);
 }
 
-/// The address decides: of the program's own where it names one, or else what leads to the peer.
+/// The address decides: the program's own if it names one, or else the one that leads to the peer.
 #[test]
 fn an_identifier_is_on_the_device_of_its_address() {
     for (bound, to, device) in [
@@ -159,7 +159,7 @@ fn an_identifier_is_on_the_device_of_its_address() {
     assert_eq!(bind(id(), "10.8.0.1:7031"), UNAVAILABLE);
 }
 
-/// A listener at every address hears each device, and holds its port on each.
+/// A listener at every address receives from each device, and has its port on each.
 #[test]
 fn a_service_at_every_address_is_held_on_every_device() {
     let devices = crate::pretend::devices();

@@ -17,7 +17,7 @@ fn connection(server: &mut Server, peer: IpAddr, state: State, qpn: u32) -> &'st
 
 fn connection_of(process: Process, server: &mut Server, peer: IpAddr, state: State, qpn: u32) -> &'static Id {
     let id = Id::create(server.channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
-    // SAFETY: it was made right here, and no test destroys its identifiers.
+    // SAFETY: it was created right here, and no test destroys its identifiers.
     let id = unsafe {
         (*id).process = process;
         &*id

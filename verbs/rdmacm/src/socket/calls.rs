@@ -1,4 +1,4 @@
-//! Sockets made, bound, connected, ended.
+//! Sockets: their creation, binding, connection and end.
 
 use super::datagrams::Datagrams;
 use super::options::Options;
@@ -47,7 +47,7 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
         };
         let channel = Channel::create()?;
         let id = Id::create(channel, std::ptr::null_mut(), space).inspect_err(|_| {
-            // SAFETY: made right above.
+            // SAFETY: created right above.
             unsafe { events::rdma_destroy_event_channel(channel) };
         })?;
         Ok(Socket::publish(id, phase, options))
@@ -105,7 +105,7 @@ fn next_peer(listener: &Socket) -> Result<(*mut Id, Option<Greeting>), Errno> {
             // Threads that accept at once each take one.
             // SAFETY: the channel is alive as long as the identifier.
             if let Some(event) = unsafe { events::next_now(channel) } {
-                // SAFETY: the event was just made, and is given back once.
+                // SAFETY: the event was created right here, and is given back once.
                 unsafe {
                     let (kind, id) = ((*event).event, (*event).id.cast::<Id>());
                     let greeting = Greeting::read(events::private_data(event));

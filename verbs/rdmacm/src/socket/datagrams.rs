@@ -1,6 +1,6 @@
 //! A socket of datagrams: no connection, no order, no repetition. Each device that leads to a peer has a [`Port`].
 //!
-//! No thread answers for the program: what peers say through the kernel is heard when the program asks for something.
+//! No thread answers for the program: messages of peers through the kernel are read when the program next calls the library.
 
 use super::introduction::{Introduction, Source};
 use super::kernel::Kernel;
@@ -62,7 +62,7 @@ unsafe impl Send for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: made by `Peer::find`, and given back once; a posted request has a copy.
+        // SAFETY: created by `Peer::find`, and given back once; a posted request has a copy.
         unsafe { ibv_destroy_ah(self.0) };
     }
 }
@@ -102,12 +102,12 @@ impl Datagrams {
         })
     }
 
-    /// Returns whether no queue pair is made yet: the number of places may change.
+    /// Returns whether no queue pair exists yet: the number of places may change.
     pub(super) fn is_fresh(&self) -> bool {
         self.ports.is_empty()
     }
 
-    /// Sends to this peer from now on where the program names none.
+    /// Sends to this peer from now on if the program names none.
     pub(super) fn connect(&mut self, to: SocketAddr) -> Result<(), Errno> {
         self.kernel.connect(to)?;
         self.meet(to)?;

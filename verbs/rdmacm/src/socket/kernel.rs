@@ -34,7 +34,7 @@ impl Kernel {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: plain numbers.
         let descriptor = checked(unsafe { libc::syscall(libc::SYS_socket, domain, kind, 0) })?;
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor that no other object owns.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(descriptor as c_int) }))
     }
 
@@ -109,7 +109,7 @@ impl Kernel {
         }
     }
 
-    /// Sets an option as the program gives it.
+    /// Sets an option as the program passes it.
     pub(super) fn set(&self, (level, option): (c_int, c_int), value: &[u8]) -> Result<(), Errno> {
         // SAFETY: the value is as long as said.
         let set = unsafe {

@@ -48,7 +48,7 @@ impl Mappings {
         self.big_endian = peer.big_endian;
     }
 
-    /// Registers memory at a free place. Returns what tells the peer.
+    /// Registers memory at a free place. Returns the message for the peer.
     ///
     /// # Safety
     /// The domain is alive, and the memory the program's until it is removed.
@@ -100,7 +100,7 @@ impl Mappings {
     }
 }
 
-/// Returns what a stream answers who wants to use it, once it can be used.
+/// Returns a stream's answer to a caller that wants to use it, once it can be used.
 fn ready(stream: &Stream) -> Option<Result<(), Errno>> {
     match stream.link {
         Link::Connecting | Link::Accepting => None,

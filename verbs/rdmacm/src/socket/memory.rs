@@ -60,10 +60,10 @@ impl Registered {
         self.region.map_or(0, |region| unsafe { region.as_ref().rkey })
     }
 
-    /// Copies bytes in at `at`, where they fit.
+    /// Copies bytes in at `at`, if they fit.
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at <= self.len() && bytes.len() <= self.len() - at);
-        // SAFETY: within the memory, which overlaps with nothing of the caller's.
+        // SAFETY: within the memory, which does not overlap with the caller's.
         unsafe { self.start.as_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 

@@ -1,8 +1,8 @@
 //! `rsocket(7)`: streams and datagrams over RDMA, with the calls of sockets.
 //!
-//! A socket's number is its event channel's descriptor. `wire` has what two streams tell each other, `stream` a connection with
-//! its two sides `sender` and `receiver`, `datagrams` a socket without a connection, whose headers are in `introduction`. `calls`
-//! and `transfer` have the functions that programs call, `poll` how they wait for many.
+//! A socket's number is its event channel's descriptor. `wire` has the messages between two streams, `stream` a connection with its two
+//! sides `sender` and `receiver`, `datagrams` a socket without a connection, whose headers are in `introduction`. `calls` and `transfer`
+//! have the functions that programs call, `poll` how they wait for many.
 
 mod calls;
 mod datagrams;
@@ -183,12 +183,12 @@ impl Inner {
         }
     }
 
-    /// The datagrams of a socket that is made for them.
+    /// The datagrams of a socket that was created for them.
     fn datagrams(&mut self) -> Option<&mut Datagrams> {
         if let Phase::Datagrams(datagrams) = &mut self.phase { Some(datagrams) } else { None }
     }
 
-    /// A thread waits no more. The last one takes the rings: one that still waits must hear them.
+    /// A thread waits no more. The last one takes the rings: one that still waits must receive them.
     fn unwatch(&mut self) {
         self.watchers -= 1;
         if self.watchers == 0 {

@@ -170,7 +170,7 @@ pub unsafe extern "C" fn rselect(
                 if entry.revents & (event | POLLERR | POLLHUP) != 0 {
                     found += 1;
                 } else {
-                    // SAFETY: the set is the program's, since the event was asked for.
+                    // SAFETY: the set is the program's, because the program passed it with this event.
                     unsafe { libc::FD_CLR(entry.fd, set) };
                 }
             }

@@ -17,7 +17,7 @@ pub(super) const LONGEST: usize = 2048;
 const GRH: usize = 40;
 /// Places of received datagrams lie so far apart.
 const STRIDE: usize = GRH + LONGEST;
-/// Tells receive requests' completions from those of sends.
+/// Distinguishes receive requests' completions from those of sends.
 const RECEIVED: u64 = 1 << 63;
 
 /// A datagram that waits in the memory of a port.
@@ -47,7 +47,7 @@ impl Port {
     /// Creates a queue pair, with so many places for datagrams out and in.
     pub(super) fn new(device: &'static Device, sends: u32, receives: u32) -> Result<Self, Errno> {
         let id = Id::create(std::ptr::null_mut(), std::ptr::null_mut(), RDMA_PS_UDP)?;
-        // SAFETY: made right above, and the port's own; the device is open for the process's life.
+        // SAFETY: created right above, and the port's own; the device is open for the process's life.
         let parts = unsafe {
             (*id).show(Some(device), &Connection::default());
             Self::parts(device, &*id, sends, receives).inspect_err(|_| Id::destroy(id))

@@ -1,4 +1,4 @@
-//! A completion queue that threads poll, and wait for by a channel of its own.
+//! A completion queue that threads poll, and wait for by a separate channel.
 
 use crate::abi::*;
 use crate::errno::{Errno, made};
@@ -37,7 +37,7 @@ impl Queue {
     /// # Safety
     /// The context is open as long as the queue lives.
     pub(super) unsafe fn new(context: *mut ibv_context, depth: u32) -> Result<Self, Errno> {
-        // SAFETY: the caller's promise; the channel is given back where the queue can't be made.
+        // SAFETY: the caller's promise; the channel is given back if the queue cannot be created.
         unsafe {
             let channel = made(ibv_create_comp_channel(context))?;
             let cq = made(ibv_create_cq(context, depth as c_int, std::ptr::null_mut(), channel, 0))
@@ -60,7 +60,7 @@ impl Queue {
 
     /// Takes completions; returns how many there were.
     pub(super) fn poll(&self, batch: &mut [ibv_wc; BATCH]) -> usize {
-        // SAFETY: every context has the call; there is room for as many as asked for.
+        // SAFETY: every context has the call; there is room for as many as requested.
         let found = unsafe {
             let poll = (*(*self.cq).context).ops.poll_cq;
             poll.map_or(0, |poll| poll(self.cq, BATCH as c_int, batch.as_mut_ptr()))

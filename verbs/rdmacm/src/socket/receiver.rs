@@ -1,4 +1,4 @@
-//! The receiving side of a stream: what the peer wrote until the program has read it, and what the peer is told of free room.
+//! The receiving side of a stream: bytes that the peer wrote until the program has read them, and the free room that the peer knows of.
 
 use super::memory::Registered;
 use super::sender::Write;
@@ -12,10 +12,10 @@ pub(super) struct Receiver {
     unread_bytes: usize,
     /// The offset at which the program reads on.
     at: usize,
-    /// Bytes that the peer may have again, and where they begin.
+    /// Bytes that the peer may write again, and their beginning.
     returned: usize,
     free_at: usize,
-    /// Messages read, and at which count the peer is told: both wrap.
+    /// Messages read, and the count at which the peer is informed: both wrap.
     taken: u16,
     tell_at: u16,
     /// Messages that may be unread.
@@ -38,7 +38,7 @@ pub(super) struct Overrun;
 impl Receiver {
     /// A buffer of an even length; room for [`ENTRIES`] entries.
     pub(super) fn new(buffer: Registered, entries: Registered, window: u16) -> Self {
-        // The greeting names the first half; the second is told at once.
+        // The greeting names the first half; the second is announced at once.
         let half = buffer.len() / 2;
         let none = Target::default();
         let peer = Greeting { big_endian: false, credits: 0, mappings: 0, list: none, buffer: none };

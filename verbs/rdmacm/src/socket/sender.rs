@@ -1,4 +1,4 @@
-//! The sending side of a stream: what the program gave until it has left, and where the peer takes it.
+//! The sending side of a stream: the program's bytes until they have left, and the peer's buffer for them.
 
 use super::memory::Registered;
 use super::wire::{Greeting, Mapping, Message, Target};
@@ -13,7 +13,7 @@ pub(super) const CONTROLS: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Write {
     pub(super) message: Message,
-    /// The peer is not told: the message only says what completes.
+    /// The peer is not informed: the message only says what completes.
     pub(super) silent: bool,
     /// From our memory.
     pub(super) from: u64,
@@ -79,7 +79,7 @@ impl Sender {
         self.allowed = peer.credits;
     }
 
-    /// The peer allows messages until `limit`; with a target where it wrote one.
+    /// The peer allows messages until `limit`; with a target if it wrote one.
     pub(super) fn credited(&mut self, limit: u16, target: bool) {
         self.allowed = limit;
         // A peer that writes more than it may overwrites what it wrote before.
@@ -105,7 +105,7 @@ impl Sender {
     pub(super) fn send(&mut self, data: &[u8], post: Post<'_>) -> Result<usize, Errno> {
         let mut done = 0;
         while done < data.len() && self.has_room() {
-            // To the buffer's end: the rest goes to its start, as a message of its own.
+            // To the buffer's end: the rest goes to its start, as a separate message.
             let room = self.free.min(self.buffer.len() - self.at).min(self.target.length as usize);
             let length = room.min(data.len() - done).min(MAX_MESSAGE);
             self.buffer.write(self.at, &data[done..done + length]);
@@ -160,7 +160,7 @@ impl Sender {
         Ok(Some(length))
     }
 
-    /// Finds where bytes of the peer's lie, in the table behind our list, which the peer writes.
+    /// Finds the place of the peer's bytes, in the table behind this side's list, which the peer writes.
     fn mapping(&self, offset: u64) -> Option<Target> {
         let table = LIST * Target::SIZE..self.list.len();
         table.step_by(Mapping::SIZE).find_map(|place| {
@@ -170,12 +170,12 @@ impl Sender {
         })
     }
 
-    /// Returns whether the peer can be told of a mapping: that takes a message of data's place.
+    /// Returns whether a mapping can be announced to the peer: that takes the place of a message of data.
     pub(super) fn may_announce(&self) -> bool {
         self.slots > 0 && self.sent != self.allowed
     }
 
-    /// Tells the peer of a mapping.
+    /// Announces a mapping to the peer.
     pub(super) fn announce(&mut self, write: &Write, post: Post<'_>) -> Result<(), Errno> {
         post(write)?;
         self.slots -= 1;

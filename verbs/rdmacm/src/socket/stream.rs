@@ -23,7 +23,7 @@ pub(super) struct Sizes {
     /// Messages of data on their way, each way.
     pub(super) send_queue: u16,
     pub(super) receive_queue: u16,
-    /// Mappings that the peer may make.
+    /// Mappings that the peer may create.
     pub(super) mappings: u16,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Sizes {
 pub(super) enum Link {
     /// The peer was asked.
     Connecting,
-    /// The peer was told, and did not say yet that it knows.
+    /// The peer was informed, and has not confirmed yet.
     Accepting,
     Up,
     /// One side ended it, or the peer doesn't answer any more.
@@ -57,7 +57,7 @@ pub(super) struct Stream {
 // socket's lock.
 unsafe impl Send for Stream {}
 
-/// Tells receive requests' completions from those of sends.
+/// Distinguishes receive requests' completions from those of sends.
 const RECEIVED: u64 = 1 << 63;
 const LOCAL: u32 = IBV_ACCESS_LOCAL_WRITE;
 const REMOTE: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
@@ -66,13 +66,13 @@ impl Stream {
     /// A stream on an identifier that has its addresses; not connected yet.
     ///
     /// # Safety
-    /// The identifier is alive, has an event channel of its own, and is the stream's from now on.
+    /// The identifier is alive, has a separate event channel, and is the stream's from now on.
     unsafe fn new(id: *mut Id, sizes: &Sizes, link: Link) -> Result<Self, Errno> {
         // SAFETY: the caller's promise.
         let device = unsafe { (*id).device() }?;
         let receives = u32::from(sizes.receive_queue) + CONTROLS;
         let sends = u32::from(sizes.send_queue) + CONTROLS;
-        // SAFETY: the context is open; what is made is given back where the rest can't be.
+        // SAFETY: the context is open; objects are given back if a later one cannot be created.
         unsafe {
             let queue = Queue::new(device.context, sends + receives)?;
             let made = Self::with_queue(id, sizes, (sends, receives), queue.cq());
@@ -171,7 +171,7 @@ impl Stream {
         };
     }
 
-    /// Tells the peer of free room, if it is time.
+    /// Announces free room to the peer, if it is time.
     fn credit(&mut self) {
         while self.link == Link::Up && self.readable && self.sender.may_control() {
             let Some(write) = self.receiver.credit() else { return };
@@ -251,7 +251,7 @@ impl Stream {
         wrote.inspect_err(|_| self.link = Link::Down)?.ok_or(INVALID)
     }
 
-    /// Lets the peer write memory of the program's, and tells it so.
+    /// Lets the peer write memory of the program's, and announces it.
     ///
     /// # Safety
     /// The memory is the program's until it is unmapped, or the socket closed.
@@ -264,7 +264,7 @@ impl Stream {
         told.inspect_err(|_| self.link = Link::Down)
     }
 
-    /// Tells the peer that nothing follows; `message` says whether anything is wanted.
+    /// Informs the peer that nothing follows; `message` says whether anything is wanted.
     pub(super) fn say(&mut self, message: Message) {
         let write = self.receiver.empty(message);
         self.control(&write);
@@ -280,7 +280,7 @@ impl Waits for Stream {
     fn process(&mut self) {
         // SAFETY: the identifier's channel is alive, and only this socket takes its events.
         while let Some(event) = unsafe { events::next_now(self.id().channel()) } {
-            // SAFETY: the event was just made, and is given back once.
+            // SAFETY: the event was created right here, and is given back once.
             unsafe {
                 let data = events::private_data(event);
                 self.on_event((*event).event, (*event).status, Greeting::read(data));

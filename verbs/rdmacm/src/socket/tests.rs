@@ -134,7 +134,7 @@ fn a_peer_that_sends_more_than_it_may_is_found_out() {
 #[test]
 fn a_sender_stops_where_the_peer_has_no_room() {
     let mut pair = Pair::new(1 << 16, 4096, 16);
-    // Half the buffer is told by the greeting.
+    // The greeting announces half the buffer.
     assert_eq!(pair.send(&[1; 10_000]), 2048);
     assert!(!pair.sender.has_room());
     pair.credit();
@@ -168,7 +168,7 @@ fn bytes_are_written_where_the_peer_mapped_memory() {
         })
     };
     assert_eq!(write(&mut sender, &[1; 10], 1000), Ok(None), "nothing is mapped");
-    // The peer tells of the second place, as `Mappings` does.
+    // The peer announces the second place, as `Mappings` does.
     let mapped = memory(100);
     let target = Target { address: mapped.address(), key: 0, length: 100 };
     let mut entry = memory(Mapping::SIZE);

@@ -1,8 +1,8 @@
 //! The messages between two sockets, as in rdma-core's rsockets.
 //!
-//! Each side greets the other in the private data of request and reply: where its receive buffer's first half lies, and where its
-//! list of two targets does. Data are WRITEs into the buffer; their immediate data say how long they are. When half a buffer is
-//! free again, a WRITE into the peer's list says where it lies, and how many messages the peer may have sent by then.
+//! Each side greets the other in the private data of request and reply: with the addresses of its receive buffer's first half, and of its
+//! list of two targets. Data are WRITEs into the buffer; their immediate data contain their length. When half a buffer is free again, a
+//! WRITE into the peer's list reports its address, and how many messages the peer may have sent by then.
 
 /// A message, in the 32 bits of immediate data: what it is in the upper 3, the rest is its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Mapping {
         Self { offset, memory: Target::from_entry(std::array::from_fn(|n| entry[8 + n])) }
     }
 
-    /// Returns where the bytes from `offset` on lie, as far as the mapping goes.
+    /// Returns the place of the bytes from `offset` on, as far as the mapping goes.
     pub(super) fn at(&self, offset: u64) -> Option<Target> {
         let into = u32::try_from(offset.checked_sub(self.offset)?).ok()?;
         let length = self.memory.length.checked_sub(into).filter(|length| *length > 0)?;

@@ -66,7 +66,7 @@ fn a_listener_holds_no_more_requests_than_its_backlog() {
         server.hears(peer, id);
     }
     assert_eq!(server.told().len(), 2);
-    // A peer that heard nothing asks again.
+    // A peer that received no answer asks again.
     server.hears(peer, 2);
     assert_eq!(server.told().len(), 1);
     // A senseless number asks for the most.

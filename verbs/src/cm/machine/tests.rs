@@ -276,7 +276,7 @@ fn a_request_that_is_dropped_tells_the_other_side() {
     assert_eq!(client.state(here), "Ended(Rejected(28))");
 }
 
-/// IBA 12.9.7: the peer of a side that has waited in vain is told, whichever message was lost.
+/// IBA 12.9.7: the peer of a side that has waited in vain is informed, whichever message was lost.
 #[test]
 fn a_side_that_waited_in_vain_tells_the_peer() {
     let now = Instant::now();

@@ -219,7 +219,7 @@ impl Request {
         put_offer(mad, REQUEST_OFFER, &self.side);
         put_split(mad, 32, qpn, responder_resources);
         put_split(mad, 36, 0, initiator_depth);
-        // Reliable connection, or another that is told behind; no end-to-end flow control.
+        // Reliable connection, or another that a later field names; no end-to-end flow control.
         let (service, extended) = if xrc { (OTHER_SERVICE, XRC) } else { (0, 0) };
         put_split(mad, 40, 0, RESPONSE_TIMEOUT << 3 | service << 1);
         put_split(mad, 44, psn, RESPONSE_TIMEOUT << 3 | self.retry_count & 7);
@@ -275,7 +275,7 @@ pub(crate) fn write_reply(mad: &mut Mad, side: &Side, guid: [u8; 8]) {
     /// The target's ACK delay: as Linux says it of a software device.
     const ACK_DELAY: u8 = 15;
     put_offer(mad, REPLY_OFFER, side);
-    // A target's number stands where an end-to-end context's would.
+    // A target's number is in the place of an end-to-end context's.
     put_split(mad, if side.xrc { 16 } else { 12 }, side.qpn, 0);
     put_split(mad, 20, side.psn, 0);
     put(mad, 24, [side.responder_resources, side.initiator_depth, ACK_DELAY << 3]);
@@ -324,10 +324,10 @@ pub(crate) fn disconnect_request(transaction: u64, local: u32, remote: u32, qpn:
 }
 
 /// Returns the pause before a request is sent again that came before the peer listens, `times` times so far: 10 ms, then twice as long each
-/// time, 1.3 s in all. `None` means that the program is told.
+/// time, 1.3 s in all. `None` means that the failure is reported to the program.
 ///
-/// Programs tell each other by a socket that they connect now, and the server listens only after that (`perftest -R`). A client of Linux
-/// takes long enough to begin; this one does not.
+/// Programs agree over a socket that they connect now, and the server listens only after that (`perftest -R`). A client of Linux takes long
+/// enough to begin; this one does not.
 pub(crate) fn early_pause(times: u32) -> Option<Duration> {
     (times < 7).then(|| Duration::from_millis(10) * 2_u32.pow(times))
 }

@@ -56,7 +56,7 @@ fn a_reply_of_linux_is_read_and_written_again() {
     assert_eq!(ours, theirs);
 }
 
-/// IBA A14.6: another service in the request, the target's number in the reply where an end-to-end context's stands.
+/// IBA A14.6: another service in the request; in the reply, the target's number is in the place of an end-to-end context's.
 #[test]
 fn xrc_is_another_service() {
     let side = Side { qpn: 0x12_3456, psn: 5, xrc: true, srq: true, ..Default::default() };

@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn send(pair: &mut QueuePair<'_>, words: &mut MemoryRegion<u64>, word: u64) -> std::io::Result<()> {
     words[1] = word;
-    // SAFETY: who answers has the word, so that it may be changed.
+    // SAFETY: the responder of the atomic owns the word, so it may be changed.
     unsafe { pair.post_send(words, 1.., SENT) }
 }
 

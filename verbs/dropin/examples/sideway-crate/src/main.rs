@@ -109,7 +109,7 @@ impl Host {
         let (key, second) = (self.memory.lkey(), self.memory.get_ptr() as u64 + 8);
         let mut guard = self.pair.start_post_send();
         let request = guard.construct_wr(SENT, WorkRequestFlags::Signaled).setup_send();
-        // SAFETY: who answers has the word, so that it may be changed.
+        // SAFETY: the responder of the atomic owns the word, so it may be changed.
         unsafe { request.setup_sge(key, second, 8) };
         Ok(guard.post()?)
     }

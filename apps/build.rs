@@ -1,4 +1,4 @@
-//! Tells the program its version and the commit that it is built from, if there is one.
+//! Passes the program its version and the commit that it is built from, if there is one.
 
 use std::process::Command;
 

@@ -53,7 +53,7 @@ impl Failure {
         Self { code, text: format!("{program}: {error}; {remedy}") }
     }
 
-    /// Prints the one line and gives the exit code.
+    /// Prints the one line and returns the exit code.
     pub fn report(&self) -> ExitCode {
         if self.text.is_empty() {
             return ExitCode::from(self.code);

@@ -24,7 +24,7 @@ macro_rules! note {
     ($($part:tt)*) => { $crate::output::note(format_args!("{}\n", format_args!($($part)*))) };
 }
 
-/// Prints to standard output, without colours where that is not a terminal.
+/// Prints to standard output, without colours if that is not a terminal.
 ///
 /// # Errors
 /// Returns [`failed`]'s error if not all was written.

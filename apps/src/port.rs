@@ -110,7 +110,7 @@ impl PortArgs {
     /// Opens the port.
     ///
     /// # Errors
-    /// As [`device_config`](Self::device_config), and where the port can't be opened.
+    /// As [`device_config`](Self::device_config), and if the port cannot be opened.
     pub fn open(&self) -> Result<Device, Failure> {
         let config = self.device_config()?;
         let device = Device::open(&config).map_err(|error| Failure::run(error.to_string()))?;

@@ -10,7 +10,7 @@ fn ferroce(line: &str) -> Command {
     command
 }
 
-/// Runs `line`, expects `code` and one line of error, and gives it.
+/// Runs `line`, expects `code` and one line of error, and returns it.
 fn refused(line: &str, code: i32) -> String {
     let output = ferroce(line).assert().code(code).get_output().clone();
     let error = String::from_utf8(output.stderr).unwrap();

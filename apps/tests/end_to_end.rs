@@ -33,7 +33,7 @@ fn serve(folder: &Path, tcp_port: &str, tool: &str) -> Server {
     Server(child.unwrap())
 }
 
-/// The packets that are discarded after a pause of the machine, which makes the sender ask again: repetitions, and the answers to them.
+/// The packets that are discarded after a pause of the machine, because the sender asks again: repetitions, and the answers to them.
 const REPEATED: [&str; 2] = ["duplicate PSN", "acknowledgement outside what is in flight"];
 
 /// Returns whether no packet was discarded but what a pause repeats.
@@ -43,7 +43,7 @@ fn discards_nothing(json: &serde_json::Value) -> bool {
         .is_some_and(|discards| discards.keys().all(|why| REPEATED.contains(&why.as_str())))
 }
 
-/// Runs `tool` with the client's `flags`; gives the client's output and its JSON.
+/// Runs `tool` with the client's `flags`; returns the client's output and its JSON.
 fn run(tool: &str, flags: &str) -> (String, Value) {
     let folder = tempfile::tempdir().unwrap();
     let tcp_port = free_tcp_port();
@@ -128,7 +128,7 @@ fn a_paced_run_reports_its_window_and_rate() {
     assert!(average > 0.0 && average < 1.1, "{json}");
 }
 
-/// The second queue pair sends from the second phase on; who sleeps rather than polls loses nothing.
+/// The second queue pair sends from the second phase on; a side that sleeps rather than polls loses nothing.
 #[test]
 fn queue_pairs_join_by_phases_and_are_recorded() {
     let folder = tempfile::tempdir().unwrap();

@@ -155,7 +155,7 @@ fn a_run_that_is_killed_leaves_no_program_and_the_next_removes_its_hosts() {
 #[test]
 fn a_run_that_is_ended_ends_programs_that_outlive_their_parents() {
     let library = library();
-    // The program forks, as fio's jobs do, and ends; its child has a session of its own and keeps the output.
+    // The program forks, as fio's jobs do, and ends; its child has a separate session and keeps the output.
     let mut run = run(&library, "run --namespaces 2 -- setsid --fork tail -n 1 -f /proc/self/comm");
     let hosts = ["0", "1"].map(|place| format!("ferroce-{}-{place}", run.id()));
     let mut said = lines(&mut run);

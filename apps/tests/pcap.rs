@@ -149,7 +149,7 @@ fn every_format_gives_the_same_packets() {
     }
 }
 
-/// Each format's records, as the test that makes the capture has stamped them: 200 Mb/s and more.
+/// Each format's records, as the test that writes the capture has stamped them: 200 Mb/s and more.
 #[test]
 fn records_of_every_format_are_told() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../roce/tests/formats/formats.pcap");

@@ -33,7 +33,7 @@ fn a_run_leaves_tables_and_a_page_that_needs_nothing_else() {
     assert!(!page.contains("src=") && !page.contains("href="), "nothing from elsewhere");
 }
 
-/// `ci/sim` holds the same traces in the release build.
+/// `ci/sim` checks the same traces in the release build.
 #[test]
 fn traces_are_what_they_were() {
     let traces = fs::read_to_string(fabric("scenarios/traces.txt")).unwrap();

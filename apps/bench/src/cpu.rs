@@ -12,7 +12,7 @@ pub fn time() -> Duration {
     Duration::from_nanos(nanos.expect("/proc/thread-self/schedstat has the time that a thread ran"))
 }
 
-/// Has the calling thread run on one CPU, where the machine has it and the process may use it.
+/// Pins the calling thread to one CPU, if the machine has it and the process may use it.
 pub fn pin(cpu: usize) {
     let all = core_affinity::get_core_ids().unwrap_or_default();
     if let Some(id) = all.into_iter().find(|id| id.id == cpu) {

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-/// Writes `rows` into the table of `file` that stands between `<!-- TABLE -->` and `<!-- /TABLE -->`. A row that the table
-/// does not have yet goes to its end.
+/// Writes `rows` into the table of `file` between `<!-- TABLE -->` and `<!-- /TABLE -->`. A row that the table does not have yet goes to
+/// its end.
 ///
 /// # Errors
 /// Returns why the file cannot be read or written, or which mark it lacks.

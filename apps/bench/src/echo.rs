@@ -56,7 +56,7 @@ pub fn run(spec: &PortSpec, length: usize, is_client: bool) -> Result<(), String
     Ok(())
 }
 
-/// Half a round trip to who answers by [`echo`], the median in µs.
+/// Half a round trip to a peer that answers by [`echo`], the median in µs.
 ///
 /// # Errors
 /// Returns an error if nothing comes back.

@@ -20,7 +20,7 @@ pub enum Goal {
     },
 }
 
-/// A run: it measures once and gives a value in the figure's unit, or why it could not.
+/// A run: it measures once and returns a value in the figure's unit, or the reason of its failure.
 pub type Run = Box<dyn FnMut() -> Result<f64, String>>;
 
 /// One figure.
@@ -105,8 +105,8 @@ impl Goal {
 }
 
 impl Figure {
-    /// Runs both once to warm up, then `repetitions` times in turn. A run that fails has a second chance: one of a hundred that meets
-    /// a port still taken, or a machine that stood still, should not cost its figure.
+    /// Runs both once to warm up, then `repetitions` times in turn. A run that fails has a second chance: one of a hundred that meets a
+    /// port still taken, or a machine that paused, should not cost its figure.
     ///
     /// # Errors
     /// Returns what a run reports that fails twice.
@@ -145,7 +145,7 @@ impl Figure {
     }
 }
 
-/// Measures, and once more where that fails.
+/// Measures, and once more if that fails.
 fn again(name: &str, run: &mut Run) -> Result<f64, String> {
     run().or_else(|error| {
         eprintln!("{name}: {error}; once more");

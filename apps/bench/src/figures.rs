@@ -15,7 +15,7 @@ pub struct Place {
     pub memif: Link,
     /// Two processes.
     pub virtio: Link,
-    /// Two namespaces, where there are some.
+    /// Two namespaces, if there are some.
     pub af_packet: Option<Link>,
     /// The program that measures between two Soft-RoCE guests, if there are any. Its arguments are `ours` or `rxe`, and the figure.
     pub guests: Option<PathBuf>,
@@ -237,7 +237,7 @@ fn inside() -> Vec<Figure> {
     ]
 }
 
-/// A figure's name, and where it is measured.
+/// A figure's name, and the place of its measurement.
 type Named<'a> = (String, &'a Place, &'a Link);
 
 /// WRITEs of one packet each, beside testpmd.

@@ -1,5 +1,6 @@
-//! Measures how fast this machine hands bytes from one core to the other now. On a shared machine that changes threefold within seconds, by
-//! where the host runs our two CPUs and by who else uses its caches. Every figure of two cores changes with it.
+//! Measures how fast this machine hands bytes from one core to the other now. On a shared machine that changes threefold within seconds: it
+//! depends on the physical CPUs on which the host runs the two virtual ones, and on the other users of their caches. Every figure of two
+//! cores changes with it.
 
 use crate::cpu;
 use crate::host::Side;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Which side: each has a CPU of its own.
+/// Which side: each has a separate CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Waits for the other.
@@ -99,8 +99,8 @@ impl Link {
         }
     }
 
-    /// Waits until a client can connect to the server that was started: a client that comes too early has no port at all, and
-    /// says so nowhere. Where there is no socket to look for, the better part of a second must do.
+    /// Waits until a client can connect to the server that was started: a client that comes too early has no port at all, and does not
+    /// report it. If there is no socket to look for, waits the better part of a second.
     pub fn wait_for_server(&self, socket: &Path) {
         let start = Instant::now();
         let mut rest = 900;

@@ -3,7 +3,7 @@
 use crate::cpu;
 use std::hint::black_box;
 
-/// As the tools have it: a buffer to send from, and buffers for packets, more than the nearest caches hold.
+/// As the tools have it: a buffer to send from, and buffers for packets, more than fit in the nearest caches.
 const REGION: usize = 64 * 1024;
 const PACKETS: usize = 1024;
 const ROUNDS: usize = 200;

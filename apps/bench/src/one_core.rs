@@ -103,7 +103,7 @@ pub fn run(traffic: Traffic) -> Result<f64, String> {
     Ok((cpu::time() - begin).as_nanos() as f64 / messages)
 }
 
-/// As [`run`], in a process of its own.
+/// As [`run`], in a separate process.
 ///
 /// # Errors
 /// Returns what that process reported when it failed.

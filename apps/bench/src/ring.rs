@@ -19,7 +19,7 @@ use verbs::{
 };
 
 const DEPTH: u32 = 256;
-/// Requests handed over at a time, where they are small.
+/// Requests handed over at a time, if they are small.
 pub(crate) const LIST: usize = 32;
 /// The longest message.
 const LONGEST: usize = 1 << 16;
@@ -75,13 +75,13 @@ impl End {
     }
 }
 
-/// HPCC++ that nothing slows down: no switch tells of a queue.
+/// HPCC++ that nothing slows down: no switch reports a queue.
 pub(crate) fn hpcc() -> Congestion {
     let (rate, rtt) = (cc::Rate::from_gbps(400), Duration::from_micros(20));
     Congestion::new(CongestionAlgorithm::Hpcc(cc::HpccConfig::new(rate, rtt, NonZeroU32::MIN)))
 }
 
-/// Two ends, connected; who calls `progress` runs one.
+/// Two ends, connected; a caller of `progress` runs one.
 pub(crate) fn connected(mtu: Mtu, congestion: Option<Congestion>) -> Result<(End, End), String> {
     connected_to(mtu, congestion, 1)
 }
@@ -108,7 +108,7 @@ pub(crate) fn connected_to(
     Ok((a, b))
 }
 
-/// Runs `server` again and again on one CPU while `client` runs on the other, and gives what the client has.
+/// Runs `server` again and again on one CPU while `client` runs on the other, and returns the client's result.
 fn side_by_side<R: Send>(
     mut server: impl FnMut() -> Result<(), String> + Send,
     client: impl FnOnce() -> Result<R, String> + Send,
@@ -170,7 +170,7 @@ pub enum Run {
     Echo,
 }
 
-/// As [`run`], in a process of its own: ports leave their pools' memory behind where frames are still in a ring.
+/// As [`run`], in a separate process: ports leave their pools' memory behind if frames are still in a ring.
 ///
 /// # Errors
 /// Returns what that process reported when it failed.

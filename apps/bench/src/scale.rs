@@ -158,8 +158,8 @@ pub fn idle_bytes(count: u32) -> Result<f64, String> {
     Ok((resident()? - before) as f64 / f64::from(count))
 }
 
-/// Resident bytes that a queue pair takes that has a request of its four outstanding, of `count`; the first request makes
-/// room for all that its queue may hold.
+/// Resident bytes of a queue pair with one of its four requests outstanding, of `count`; the first request allocates room for all requests
+/// of its queue.
 ///
 /// # Errors
 /// Returns an error if an endpoint refuses, or /proc is missing.

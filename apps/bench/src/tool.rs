@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Runs a perftest-style tool between the two sides and gives a field of the client's first result.
+/// Runs a perftest-style tool between the two sides and returns a field of the client's first result.
 ///
 /// # Errors
 /// Returns what the client reported when it failed.
@@ -27,7 +27,7 @@ pub fn run(ferroce: &Path, link: &Link, args: &[&str], field: &str) -> Result<f6
         .ok_or_else(|| format!("the report has no number results.{field}: {text}"))
 }
 
-/// Runs this program again with `args`, for at most a minute, and returns the number that it prints. A measurement in a process of its own
+/// Runs this program again with `args`, for at most a minute, and returns the number that it prints. A measurement in a separate process
 /// meets no memory that an earlier one freed, and no pool that it left behind.
 ///
 /// # Errors
@@ -41,7 +41,7 @@ pub fn afresh(args: &[&str]) -> Result<f64, String> {
     text.trim().parse().map_err(|_| why())
 }
 
-/// Runs a server and its client, who is told where the server is, to their ends; gives what the client printed.
+/// Runs a server and its client, which gets the server's address, to their ends; returns the client's output.
 ///
 /// # Errors
 /// Returns the client's last line if it failed.

@@ -18,7 +18,7 @@ struct Row {
     disturbed: bool,
 }
 
-/// The phases of the runs before; none where there was none.
+/// The phases of the runs before; none if there was none.
 ///
 /// # Errors
 /// Returns an error if the file is not as [`write()`] writes it.

@@ -26,8 +26,8 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// One run: three files in, a picture and a line out. Ends with 1 where a promise was broken, and with 3 where the machine
-    /// paused too often to say
+    /// One run: three files in, a picture and a line out. Ends with 1 if a promise was broken, and with 3 if the machine paused too often
+    /// to judge
     Judge(Judge),
     /// Writes how long the threads of processes wait for a processor, and how late timers are, until the first one ends
     Watch {

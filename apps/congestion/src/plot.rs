@@ -95,7 +95,7 @@ pub fn svg(run: &Run, rate: f64, packet: u64) -> String {
     svg + "</svg>\n"
 }
 
-/// The pacing rate, or what completed where nothing paces: over 100 ms, since messages complete whole.
+/// The pacing rate, or the rate of completion if nothing paces: over 100 ms, because messages complete whole.
 fn rate_of(run: &Run, flow: usize) -> Vec<(f64, f64)> {
     let samples: Vec<_> = run.samples.iter().filter(|sample| sample.flow == flow).collect();
     let mut before = 0;

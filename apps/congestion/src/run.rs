@@ -23,9 +23,9 @@ pub struct Sample {
     pub at: f64,
     /// Which.
     pub flow: usize,
-    /// True if it was told to send.
+    /// True if it had to send.
     pub active: bool,
-    /// Pacing rate in Mb/s; none where nothing paces.
+    /// Pacing rate in Mb/s; none if nothing paces.
     pub rate: Option<f64>,
     /// Bytes that have completed.
     pub bytes: u64,

@@ -18,11 +18,9 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Returns for how long the flows feel that they were stopped, in seconds. A stop of less than half of T takes no more than half off
-    /// `U`: rates grow by that much for one round trip and are cut in the next. The queue drains in two more, and `maxStage` increases make
-    /// up for what was cut too far. After a longer stop the flows begin as if they joined.
-    /// `U`: rates grow by that much for one round trip, are cut in the next, the queue drains in two more, and what was cut
-    /// too far is back after `maxStage` increases. After a longer one they begin as if they joined.
+    /// Returns for how long the flows are affected by a stop, in seconds. A stop of less than half of T takes at most half off `U`: rates
+    /// grow by that much for one round trip and are cut in the next. The queue drains in two more, and `maxStage` increases restore what
+    /// was cut too far. After a longer stop the flows begin as if they joined.
     fn recovery(&self, pause: &Pause) -> f64 {
         if pause.length < self.round_trip / 2.0 {
             (10.0 * self.round_trip).min(self.settle)
@@ -35,7 +33,7 @@ impl Bounds {
 /// The least utilisation, and the longest queue in packets that 99 % of the time may see, once settled.
 const UTILISATION: f64 = 0.9;
 const QUEUE: f64 = 3.0;
-/// Probes and setups stand between the packets: a quarter packet's worth of them is not counted.
+/// Probes and setups are between the packets: a quarter packet's worth of them is not counted.
 const BETWEEN: f64 = 0.25;
 /// Over so many seconds together a phase counts as settled or not: longer than it takes those that leave to send their last.
 const LOOK: f64 = 0.2;
@@ -53,7 +51,7 @@ pub struct Phase {
     pub load: Load,
     /// Bytes of the longest queue at all, joining flows included.
     pub peak: u64,
-    /// Seconds after which utilisation and queue had settled; none where they never did.
+    /// Seconds after which utilisation and queue had settled; none if they never did.
     pub settled: Option<f64>,
     /// True if it settled late or never, and the machine paused meanwhile.
     pub disturbed: bool,
@@ -122,7 +120,7 @@ fn settles(intervals: &[&Interval], start: f64, bounds: &Bounds) -> Option<f64> 
     })
 }
 
-/// A line of the table. In brackets the seconds that were judged; `?` where the machine paused.
+/// A line of the table. In brackets the seconds that were judged; `?` if the machine paused.
 pub fn line(name: &str, phases: &[Phase], bounds: &Bounds) -> String {
     let mut line = name.to_owned();
     for phase in phases {
@@ -143,8 +141,8 @@ pub fn line(name: &str, phases: &[Phase], bounds: &Bounds) -> String {
     line
 }
 
-/// Each phase with what the runs before it came to: one that was whole and kept what is promised stands; one that the machine left
-/// too little of, but that broke nothing, is added to this run's.
+/// Each phase, with the results of the runs before it. A phase that was whole and kept its promises counts as it is. A phase of which the
+/// machine left too little, but that broke no promise, is added to this run's.
 pub fn keep(phases: Vec<Phase>, before: &[Phase], bounds: &Bounds) -> Vec<Phase> {
     let with_before = |(index, phase): (usize, Phase)| match before.get(index) {
         Some(before) if before.flows == phase.flows && broken(before, bounds).is_empty() => {
@@ -349,7 +347,7 @@ mod tests {
         assert_eq!(told(&both), Verdict::Kept, "{both:?}");
         assert!((both[0].judged() - 0.4).abs() < 1e-9 && (both[0].load.utilisation() - 0.95).abs() < 1e-9);
         assert_eq!((both[0].peak, both[0].settled), (2000, Some(0.1)));
-        // Together they may break what neither could be told to break, and then count no more.
+        // Together they may break a limit that neither alone was seen to break, and then count no more.
         let broken = keep(vec![part(None, 0.9, 9000)], &first, &BOUNDS);
         assert!(matches!(told(&broken), Verdict::Broken(_)), "{broken:?}");
         assert_eq!(keep(first.clone(), &broken, &BOUNDS), first);

@@ -21,7 +21,7 @@ pub struct Filter {
     qp: Option<u32>,
     peer: Option<IpAddr>,
     pid: u32,
-    /// A packet names only its receiver, so this tells which queue pair sent one: those of the last look, and of the one before, whose
+    /// Which queue pair sent a packet, because the packet names only its receiver: those of the last look, and of the one before, whose
     /// packets may still wait to be taken.
     senders: [Senders; 2],
     looked: Option<Instant>,

@@ -19,7 +19,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Counts one frame. An opcode is counted only where the ICRC vouches for it.
+    /// Counts one frame. An opcode is counted only if the ICRC is correct.
     pub fn add(&mut self, verdict: &Verdict<'_>) {
         self.frames += 1;
         match verdict {

@@ -84,7 +84,7 @@ pub fn statistics(out: &mut Vec<u8>, number: u32, statistics: &Statistics) {
     });
 }
 
-/// A block's length stands before and behind its body.
+/// A block has its length before and behind its body.
 fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let begin = out.len();
     words(out, &[kind, 0]);

@@ -37,7 +37,7 @@ pub struct Run {
 struct Flow {
     posted: u64,
     completed: u64,
-    /// The last posted message that makes a completion, counted from 1.
+    /// The last posted message with a completion, counted from 1.
     signalled: u64,
 }
 
@@ -135,7 +135,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Posts what fits. Once time is over, one last message where the tail would end without a completion.
+    /// Posts what fits. Once time is over, posts one last message if the tail would end without a completion.
     fn fill(&mut self, qp: usize, over: bool, now: u64) -> Result<(), Failure> {
         loop {
             let flow = self.flows[qp];

@@ -87,7 +87,7 @@ impl CongestionArgs {
     ///
     /// # Errors
     /// Returns [`Failure`] if the algorithm has no use for a flag or needs another, if it cannot pace this type of connection, or if the
-    /// key file holds no key.
+    /// key file contains no key.
     pub fn congestion(&self, connection: Connection) -> Result<Option<Congestion>, Failure> {
         let key = match &self.feedback_key {
             Some(path) => verbs::congestion::feedback_key_from_file(path).map(Some),

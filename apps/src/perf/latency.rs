@@ -68,7 +68,7 @@ pub fn measure(link: &mut Link, verb: Verb, size: u64, amount: Amount) -> Result
     Ok(latencies.figures(size, before - counted_from))
 }
 
-/// The server's side: answers until the client is through, and gives what the client says of it.
+/// The server's side: answers until the client is through, and returns the client's figures.
 ///
 /// # Errors
 /// Returns a failure if a request is refused or fails, or the control connection breaks.
@@ -95,7 +95,7 @@ pub fn answer(
     }
 }
 
-/// The server's side where the client doesn't tell when it is through: answers as many as it was told to, and times them.
+/// The server's side if the client does not report when it is through: answers as many as its flags say, and times them.
 ///
 /// # Errors
 /// Returns a failure if a request is refused or fails.

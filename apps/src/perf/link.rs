@@ -43,10 +43,10 @@ pub struct Link {
     arrivals: Option<Arrivals>,
     rx_depth: u32,
     inline_size: u32,
-    /// Of datagram queue pairs: where each one's messages go.
+    /// Of datagram queue pairs: the destination of each one's messages.
     datagrams: Vec<Datagram>,
     addresses: Vec<AddressHandle>,
-    /// Of datagram queue pairs: where the 40 bytes in front of each message go.
+    /// Of datagram queue pairs: the memory for the 40 bytes in front of each message.
     headers: Option<MemoryRegion>,
     pd: ProtectionDomain,
     verb: Verb,
@@ -87,7 +87,7 @@ impl Queues {
         Self { tx_depth, rx_depth: args.rx_depth, post_list, inline_size: inline }
     }
 
-    /// A completion is asked for every so many requests of `size` bytes: above 8 KiB each, as in perftest.
+    /// A completion is requested every so many requests of `size` bytes: above 8 KiB each, as in perftest.
     pub fn cq_mod(&self, size: u64, args: &QueueArgs) -> u32 {
         let default = if size > 8192 { 1 } else { 100 };
         args.cq_mod.unwrap_or(default).max(self.post_list).min(self.tx_depth)

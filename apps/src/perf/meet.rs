@@ -88,11 +88,11 @@ impl Reception {
         Ok(Self { listener, waiting: VecDeque::new() })
     }
 
-    /// Waits for a client that asks for what this server may do. `own` is what this server runs where the client's
-    /// language has no words for it.
+    /// Waits for a client that requests what this server may do. `own` is what this server runs if the client's language has no words for
+    /// it.
     ///
     /// # Errors
-    /// Returns a failure if waiting itself fails. A client that is refused is told why, and the wait goes on.
+    /// Returns a failure if waiting itself fails. A client that is refused receives the reason, and the wait goes on.
     pub fn accept(
         &mut self,
         args: &PerfArgs,
@@ -143,8 +143,8 @@ struct Visitor {
     since: Instant,
 }
 
-/// Takes out the first that has sent a whole greeting. Those that closed, or were silent for too long, are left; none of them holds
-/// up another.
+/// Takes out the first that has sent a whole greeting. Those that closed, or were silent for too long, are dropped; none of them delays
+/// another.
 fn greeted(waiting: &mut VecDeque<Visitor>) -> Option<Visitor> {
     let mut at = 0;
     while let Some(visitor) = waiting.get_mut(at) {
@@ -189,7 +189,7 @@ fn language(
 ) -> Result<Box<dyn Handshake + Send>, Failure> {
     let begins = control.pending.first().copied().unwrap_or_default();
     if control.pending.get(4) == Some(&b':') && begins != b'{' {
-        // It does not speak of the MTU: what this server was told, or the examples' own 1024.
+        // It does not speak of the MTU: this server's flag decides, or the examples' own 1024.
         let plan = Plan { mtu: told_mtu, ..own.clone() };
         return Ok(Box::new(Pingpong::new(control, plan, false)?));
     }
@@ -203,7 +203,7 @@ fn transient(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
 }
 
-/// On every address of this host: both families by one socket, or IPv4 where the kernel has no IPv6.
+/// On every address of this host: both families by one socket, or IPv4 if the kernel has no IPv6.
 fn listen(port: u16) -> Result<TcpListener, Failure> {
     let listener = TcpListener::bind(("::", port)).or_else(|error| match error.kind() {
         ErrorKind::AddrInUse | ErrorKind::PermissionDenied => Err(error),

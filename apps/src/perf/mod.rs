@@ -87,7 +87,7 @@ fn serve(tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
     })
 }
 
-/// Returns the MTU that this side tells a peer that uses the smaller one of both.
+/// Returns the MTU that this side sends to a peer that uses the smaller one of both.
 fn own_mtu(plan: &Plan, device: &Device) -> Result<u32, Failure> {
     let carried = device.query().map_err(|error| Failure::run(error.to_string()))?.mtu.bytes();
     Ok(plan.mtu.unwrap_or(carried))

@@ -27,7 +27,7 @@ pub fn fill(memory: &MemoryRegion, offset: usize, length: usize, seed: u64) -> R
     Ok(sum.0)
 }
 
-/// The checksum of what stands there.
+/// The checksum of the bytes there.
 ///
 /// # Errors
 /// Returns a failure if the range leaves the region.

@@ -84,7 +84,7 @@ pub struct Plan {
     /// The transport service.
     #[serde(default)]
     pub connection: Connection,
-    /// Path MTU, where the client asked for one.
+    /// Path MTU, if the client named one.
     pub mtu: Option<u32>,
     /// Send a pattern and compare checksums.
     pub verify: bool,
@@ -139,7 +139,8 @@ impl Plan {
         self.bidirectional || self.tool.kind == Kind::Latency
     }
 
-    /// Bytes of one side's memory region, 4 KiB a queue pair at least, since a stock perftest's short messages wander over so many; `None` where it can't be addressed.
+    /// Bytes of one side's memory region: at least 4 KiB a queue pair, because a stock perftest's short messages wander over so many.
+    /// `None` if it cannot be addressed.
     pub fn memory(&self) -> Option<usize> {
         let slot = usize::try_from(self.largest().max(4096)).ok()?.checked_next_multiple_of(64)?;
         slot.checked_mul(self.qps as usize)?.checked_mul(if self.both_ways() { 2 } else { 1 })
@@ -169,7 +170,7 @@ impl Plan {
         self.sizes.iter().try_for_each(|&size| check_size(self.tool, size))
     }
 
-    /// Refuses the client's plan where the server's own flags say otherwise.
+    /// Refuses the client's plan if the server's own flags say otherwise.
     ///
     /// # Errors
     /// Returns the flag, and both values, if the sides differ.

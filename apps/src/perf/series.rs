@@ -25,7 +25,7 @@ struct Row {
     seconds: f64,
     /// From 0.
     qp: usize,
-    /// 1 if it was told to send; it may still have packets in flight if not.
+    /// 1 if it has to send; it may still have packets in flight if not.
     active: u8,
     /// Empty for an algorithm that doesn't pace.
     rate_bps: Option<u64>,
@@ -39,14 +39,13 @@ impl Series {
     /// Makes the file.
     ///
     /// # Errors
-    /// Returns a failure if it can't be made.
+    /// Returns a failure if it cannot be created.
     pub fn create(file: &Path) -> Result<Self, Failure> {
         let writer = csv::Writer::from_path(file).map_err(|error| failed(file, error))?;
         Ok(Self { file: file.to_owned(), writer, next: Instant::now() })
     }
 
-    /// Writes the lines that are due. `each` says of a queue pair whether it is told to send, and how many bytes have
-    /// completed.
+    /// Writes the lines that are due. `each` returns of a queue pair whether it has to send, and how many bytes have completed.
     ///
     /// # Errors
     /// Returns a failure if the core has stopped, or the disk is full.

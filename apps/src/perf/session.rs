@@ -156,8 +156,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Runs one size on both sides. The server's row is what the client measured, or the sum of both directions; `None`
-    /// where a stock peer tells nothing and this side has nothing to count.
+    /// Runs one size on both sides. The server's row is what the client measured, or the sum of both directions; `None` if a stock peer
+    /// reports nothing and this side has nothing to count.
     fn measure(
         &mut self,
         handshake: &mut dyn Handshake,
@@ -295,7 +295,7 @@ impl<'a> Session<'a> {
         Ok(sum)
     }
 
-    /// Describes where this side's memory differs from what it should have received.
+    /// Describes the first difference between this side's memory and the expected bytes.
     fn difference(&self, size: u64) -> Result<Option<String>, Failure> {
         for qp in (0..self.link.qps.len()).filter(|_| self.is_sink()) {
             let seed = pattern::seed(self.plan.seed, size, qp, !self.link.is_client());

@@ -5,8 +5,8 @@ use super::link::Link;
 use super::plan::{Amount, Plan};
 use crate::failure::Failure;
 
-/// Checks this side's counters after a run of atomics that began at zero: where it is the target what they came to, and where it
-/// is the initiator what the last one found.
+/// Checks this side's counters after a run of atomics that began at zero. If this side is the target, it checks their sums; if it is the
+/// initiator, the value that the last atomic found.
 ///
 /// # Errors
 /// Returns which queue pair's counter is wrong.
@@ -25,7 +25,7 @@ pub fn atomics(link: &Link, plan: &Plan) -> Result<(), Failure> {
     outln!(" verified: {count} atomics on each of {} QPs", link.qps.len())
 }
 
-/// The counter after `count` of them: FETCH_ADD adds 1, CMP_SWAP makes 1 of 0 and leaves it.
+/// The counter after `count` of them: FETCH_ADD adds 1; CMP_SWAP turns 0 into 1 and leaves it.
 fn after(atomic: AtomicType, count: u64) -> u64 {
     match atomic {
         AtomicType::FetchAndAdd => count,

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use cc::Hpcc;
 use serde::Serialize;
 
-/// Mismatches that are told one by one; the others are counted.
+/// Mismatches that are reported one by one; the others are counted.
 const TOLD: usize = 10;
 /// The tolerance of U, as a share of it.
 const UTILISATION_TOLERANCE: f64 = 1e-9;

@@ -16,7 +16,7 @@ const HOP_COLUMNS: [[&str; 4]; HOPS] = [
     ["h3_rate_enum", "h3_time", "h3_bytes", "h3_qlen"],
     ["h4_rate_enum", "h4_time", "h4_bytes", "h4_qlen"],
 ];
-/// The rates that `rate_enum` stands for, Gb/s.
+/// The rates that `rate_enum` encodes, Gb/s.
 const LINK_RATES: [u64; 5] = [25, 50, 100, 200, 400];
 
 /// The flow that a row acknowledges.
@@ -74,7 +74,7 @@ struct Column {
     index: usize,
 }
 
-/// A trace, read row by row. Problems are told with line and column.
+/// A trace, read row by row. Problems are reported with line and column.
 pub struct Trace {
     table: Table,
     columns: Columns,
@@ -102,7 +102,7 @@ impl Trace {
     }
 }
 
-/// A csv error with its line, without the library's own words for where.
+/// A csv error with its line, without the library's own words for the place.
 fn explain(error: &csv::Error) -> String {
     let line = error.position().map_or(1, csv::Position::line);
     match error.kind() {

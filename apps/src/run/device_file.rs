@@ -35,7 +35,7 @@ fi
 exec "$@"
 "#;
 
-/// The same, in a mount namespace that it makes first.
+/// The same, in a mount namespace that it creates first.
 const PLACE_APART: &str = r#"
 place=$1; shift
 if [ -c /dev/infiniband/ferroce0 ]; then exec "$@"; fi
@@ -43,8 +43,7 @@ if unshare --mount true 2>/dev/null; then exec unshare --mount sh -c "$place" sh
 exec sh -c "$place" sh "$@"
 "#;
 
-/// UCX takes RoCE v1 for granted where sysfs says nothing, and hears datagrams over IPv6 only: the first GID is IPv6's
-/// link-local one.
+/// UCX assumes RoCE v1 if sysfs has no entry, and receives datagrams over IPv6 only: the first GID is IPv6's link-local one.
 pub const UCX_SETTING: (&str, &str) = ("UCX_IB_GID_INDEX", "0");
 
 /// A command in a private mount namespace, with the file.
@@ -52,8 +51,8 @@ pub fn inside(words: Vec<String>) -> Vec<String> {
     ["sh", "-c", PLACE, "sh"].map(str::to_owned).into_iter().chain(words).collect()
 }
 
-/// Returns the command to run in a mount namespace of its own, with the file: any program may use UCX, as `mpirun` and Python do. `None` if there is no
-/// such program, so that the caller finds out why.
+/// Returns the command to run in a separate mount namespace, with the file: any program may use UCX, as `mpirun` and Python do. `None` if
+/// there is no such program, so that the caller finds out why.
 pub fn apart(program: &str, rest: &[String]) -> Option<Vec<String>> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = match program.contains('/') {

@@ -147,7 +147,7 @@ impl Drop for Hosts {
             let _ = ip(&["netns", "del", &self.switch_namespace()]);
         }
         for rank in 0..self.count {
-            // One that was not made can't be removed.
+            // One that was not created cannot be removed.
             let _ = ip(&["netns", "del", &self.namespace(rank)]);
         }
     }

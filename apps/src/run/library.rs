@@ -8,7 +8,7 @@ const LIBRARY: &str = "libibverbs.so.1";
 const MANAGER: &str = "librdmacm.so.1";
 
 /// Returns the folder that `FERROCE_LIB` names, or `dropin` beside this program, or else the installed one: `ferroce` in `lib`, or in
-/// `lib`'s folder of this architecture, where Debian's package has it.
+/// `lib`'s folder of this architecture, to which Debian's package installs it.
 ///
 /// # Errors
 /// Returns a failure if none of them contains the library.

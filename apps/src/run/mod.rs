@@ -63,7 +63,7 @@ pub struct Args {
 /// Runs the program in this process's place, or in each of the hosts.
 ///
 /// # Errors
-/// Returns a failure if the libraries or the program are missing, or the hosts can't be made.
+/// Returns a failure if the libraries or the program are missing, or the hosts cannot be created.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.namespaces.is_some() {
         args.settings.check_for_namespaces()?;

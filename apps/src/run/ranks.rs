@@ -53,7 +53,7 @@ pub fn run(hosts: &Hosts, command: &[String], settings: &Settings) -> Result<Exi
             let _ = rank.child.wait();
         }
         if !rank.is_silent() {
-            // A process that outlives the one that started it holds the output open.
+            // A process that outlives the one that started it keeps the output open.
             stale::end_programs(&hosts.namespace(number));
         }
         rank.readers.drain(..).for_each(|reader| drop(reader.join()));
@@ -84,7 +84,7 @@ fn start_all(
 }
 
 fn start(hosts: &Hosts, command: &[String], settings: &Settings, rank: u8) -> Result<Rank, Failure> {
-    // `ip netns exec` has a mount namespace of its own.
+    // `ip netns exec` has a separate mount namespace.
     let words = device_file::inside(substitute(command, rank, Hosts::address(rank), Hosts::address(0)));
     let mut child = die_with_parent(&mut Command::new("ip"))
         .args(["netns", "exec", &hosts.namespace(rank)])

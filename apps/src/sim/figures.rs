@@ -95,7 +95,7 @@ pub fn table(rows: &[SizeRow]) -> String {
     text
 }
 
-/// The steady state's figures, where a series was taken.
+/// The steady state's figures, if a series was taken.
 pub fn steady(scenario: &Scenario, outcome: &Outcome) -> Option<Steady> {
     let conventions = scenario.setup.conventions;
     Steady::of(outcome, u64::from(conventions.payload + conventions.header + conventions.telemetry))

@@ -14,7 +14,7 @@ use std::path::Path;
 /// Flows that get columns in the series.
 const COLUMNS: usize = 64;
 
-/// The folder that takes a run's files. It is made before the run, and takes a file.
+/// The folder for a run's files. It is created before the run, and accepts a file.
 pub struct Folder<'a> {
     path: &'a Path,
     summary: OutFile,
@@ -24,7 +24,7 @@ impl<'a> Folder<'a> {
     /// Makes the folder.
     ///
     /// # Errors
-    /// Returns a failure that names the folder if it can't be made or takes no file.
+    /// Returns a failure that names the folder if it cannot be created or accepts no file.
     pub fn open(path: &'a Path) -> Result<Self, Failure> {
         fs::create_dir_all(path).map_err(|error| unwritten(path, &error))?;
         Ok(Self { path, summary: OutFile::open(&path.join("summary.json"))? })

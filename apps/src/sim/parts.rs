@@ -1,5 +1,5 @@
-//! Many runs in parts, on many machines: a shard runs every Nth job and leaves a file, and merged files are what one machine would have
-//! made of all jobs, to the byte. What a job leaves is text and whole numbers, which JSON changes nothing of.
+//! Many runs in parts, on many machines: a shard runs every Nth job and writes a file. Merged files equal the output of one machine that
+//! ran all jobs, to the byte. A job's result is text and whole numbers, which JSON does not change.
 
 use crate::failure::Failure;
 use crate::input;

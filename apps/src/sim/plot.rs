@@ -37,7 +37,7 @@ const SIZE: (u32, u32) = (900, 320);
 /// Points of a line that a picture can show.
 const POINTS: usize = 3000;
 
-/// Colours that people of any eyesight tell apart (Okabe and Ito), again and again.
+/// Colours that people of any eyesight can distinguish (Okabe and Ito), again and again.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -55,7 +55,7 @@ const fn colour(number: usize) -> RGBColor {
     COLOURS[number % COLOURS.len()]
 }
 
-/// Which line is which, as HTML that stands below a plot; nothing for one line, or for a crowd.
+/// Which line is which, as HTML below a plot; nothing for one line, or for a crowd.
 pub fn legend(lines: &[Line]) -> String {
     if !(2..=NAMED).contains(&lines.len()) {
         return String::new();

@@ -50,7 +50,7 @@ struct Text {
     /// The share of reports on a path that a host falsifies.
     #[serde(default)]
     lie: f64,
-    /// Hosts know nothing of probes.
+    /// Hosts do not know probes.
     #[serde(default)]
     deaf: bool,
     sample: Option<String>,
@@ -101,7 +101,7 @@ struct EcnText {
     probability: f64,
 }
 
-/// A class of its own for a DSCP, and how the ordinary one and it share each link.
+/// A separate class for a DSCP, and how the ordinary one and it share each link.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClassText {
@@ -109,7 +109,7 @@ struct ClassText {
     weights: [std::num::NonZeroU8; 2],
 }
 
-/// Above how many waiting bytes senders that subscribe are told at once, and each how often at most.
+/// The number of waiting bytes above which senders that subscribe get a direct response, and how often each gets one at most.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DirectText {

@@ -67,7 +67,7 @@ pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `sweep.csv` in the folder, which is made.
+/// `sweep.csv` in the folder, which is created.
 fn table_in(folder: &Path) -> Result<OutFile, Failure> {
     fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
     OutFile::open(&folder.join("sweep.csv"))

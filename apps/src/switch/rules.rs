@@ -1,4 +1,4 @@
-//! The rules of faults that a switch runs: those of the script at its start, and what `ferroce switch ctl` makes of them.
+//! The rules of faults that a switch runs: those of the script at its start, as `ferroce switch ctl` changes them.
 
 use super::faults::{self, Fault, TELL_APART};
 use crate::failure::Failure;
@@ -43,7 +43,7 @@ pub struct Running {
     pub fault: Fault,
 }
 
-/// The rules that run. A change makes new ones, so that a refused change leaves these as they are.
+/// The rules that run. A change creates new ones, so that a refused change leaves these as they are.
 #[derive(Clone, Debug)]
 pub struct Rules {
     ports: Vec<PortSpec>,

@@ -64,14 +64,14 @@ impl Recorder {
         Ok((Self { every, next, turn: now, pause, origin, series, rows }, thread))
     }
 
-    /// After a turn of the switch: notes the interval where one has ended.
+    /// After a turn of the switch: notes the interval if one has ended.
     pub fn after<B: PacketBuf>(&mut self, switch: &mut Switch<B>, now: Instant) {
         self.pause = self.pause.max(now.saturating_since(self.turn));
         self.turn = now;
         if now < self.next {
             return;
         }
-        // Late turns make long intervals: the grid stays.
+        // Late turns lengthen intervals: the grid stays.
         while self.next <= now {
             self.next = self.next + self.every;
         }

@@ -112,7 +112,7 @@ fn numbers(args: &Args) -> Result<Numbers, Failure> {
         .map_err(|wrong| Failure::usage(wrong.to_string()))
 }
 
-/// Returns how senders are told of congestion at once, with the key that seals it.
+/// Returns the settings of direct responses, with the key that seals them.
 fn told(args: &Args) -> Result<Option<Direct>, Failure> {
     let Some(direct) = args.direct else { return Ok(None) };
     let key = args.feedback_key.as_deref().map(verbs::congestion::feedback_key_from_file).transpose();
@@ -207,7 +207,7 @@ fn port_config(args: &Args, port: &PortSpec) -> PortConfig {
     }
 }
 
-/// A queue of short frames ends by their number before it ends by their bytes: each holds a whole buffer.
+/// A queue of short frames ends by their number before it ends by their bytes: each occupies a whole buffer.
 fn queue_frames(bytes: u64) -> usize {
     usize::try_from(bytes / 512).unwrap_or(usize::MAX).clamp(512, 16_384)
 }
@@ -221,8 +221,7 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// A port's frames may fill every other port's queue, and both rings of its own. A buffer takes 10 KiB where
-    /// frames are jumbo.
+    /// A port's frames may fill every other port's queue, and both of its rings. A buffer takes 10 KiB if frames are jumbo.
     pub fn new(args: &Args) -> Self {
         let others = args.ports.len() as u32 - 1;
         let buffers = (queue_frames(args.queue) as u32 * others + 4096).min(65_535);

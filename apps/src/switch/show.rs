@@ -1,5 +1,4 @@
-//! The switch's reports: a table for people, a file for programs. Runs on a separate thread, so that a slow terminal
-//! holds up no frame.
+//! The switch's reports: a table for people, a file for programs. Runs on a separate thread, so that a slow terminal delays no frame.
 
 use super::Args;
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! One TCP flow: when it sends a probe, and what HPCC++ makes of the answers.
+//! One TCP flow: when it sends a probe, and how HPCC++ uses the answers.
 
 use cc::{Ack, Algorithm, CongestionController, Hpcc, HpccConfig, Instant, PathTelemetry, Rate};
 use datapath::tcp::{Flow, Lease};
@@ -18,8 +18,8 @@ const HEADERS: u64 = 14 + 20 + 32;
 /// Flows that the additive increase allows for.
 const ALLOWED_FOR: NonZeroU32 = NonZeroU32::new(32).expect("above 0");
 
-/// `eta`. What the kernel's timers let leave late leaves together: a queue of some packets, about 5 % of what a path of 200 Mb/s and 6 ms
-/// holds. With the draft's 0.95 it costs a single flow as much of the link.
+/// `eta`. Packets that the kernel's timers delay leave together: a queue of some packets, about 5 % of the capacity of a path of 200 Mb/s
+/// and 6 ms. With the draft's 0.95 it costs a single flow as much of the link.
 const TARGET: f64 = 0.98;
 
 /// Settings that all flows share.
@@ -148,7 +148,7 @@ impl Paced {
 }
 
 /// A rate for some round trips. The window has half as much again as the rate needs, and a few segments for acknowledgements that are
-/// delayed: the rate holds a flow, the window limits what is on its way when answers stay away.
+/// delayed: the rate limits a flow, and the window limits the bytes on their way when answers stay away.
 fn lease(now: u64, rate: Rate, base_rtt: Duration, segment: u64) -> Lease {
     let bytes = rate.bytes_in(base_rtt * 3 / 2);
     let payload = u128::from(rate.as_bps()) * u128::from(segment) / u128::from(segment + HEADERS);
@@ -245,7 +245,7 @@ mod tests {
         assert!(free.rate > start.rate, "{free:?}");
     }
 
-    /// An answer that no probe on its way asked for changes nothing.
+    /// An answer to no probe on its way changes nothing.
     #[test]
     fn forged_and_repeated_answers_are_ignored() {
         let mut paced = Paced::new(MEASURED);

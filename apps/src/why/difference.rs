@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use verbs::observe::{DeviceStatus, HopStatus, QueuePairStatus};
 
-/// A link that holds this part or more limits the queue pairs that its telemetry paces: HPCC++ aims at 0.95, and one reading of a link that
-/// several flows fill is often well below.
+/// A link that is filled to this part or more limits the queue pairs that its telemetry paces: HPCC++ aims at 0.95, and one reading of a
+/// link that several flows fill is often well below.
 const BUSY: f64 = 0.5;
 
 /// The changes of a queue pair and its device while they were watched.

@@ -88,7 +88,7 @@ impl Control {
         }
     }
 
-    /// Runs `idle` until `look` gives something, `patience` at most if there is one.
+    /// Runs `idle` until `look` returns something, for at most `patience` if there is one.
     ///
     /// # Errors
     /// Returns an error if `look` or `idle` does, or patience ends.

@@ -42,15 +42,15 @@ pub type Idle<'a> = dyn FnMut() -> Result<bool, Failure> + 'a;
 
 /// The exchanges of a test, in order. All but `wait_outcome` fail after a time without answer.
 pub trait Handshake {
-    /// The client's part of the greeting: says what to run, and gives what was agreed.
+    /// The client's part of the greeting: proposes what to run, and returns the agreement.
     fn propose(&mut self, plan: Plan, idle: &mut Idle) -> Result<Plan, Failure>;
-    /// The server's part: `judge` gives why a plan is refused.
+    /// The server's part: `judge` returns the reason if it refuses a plan.
     fn agree(
         &mut self,
         judge: &mut dyn FnMut(&Plan) -> Result<(), Failure>,
         idle: &mut Idle,
     ) -> Result<Plan, Failure>;
-    /// Both tell how to connect to them.
+    /// Both sides exchange how to connect to them.
     fn swap_sides(&mut self, own: &Side, idle: &mut Idle) -> Result<Side, Failure>;
     /// Waits until the other side is as far.
     fn barrier(&mut self, step: u32, idle: &mut Idle) -> Result<(), Failure>;
@@ -64,7 +64,7 @@ pub trait Handshake {
     fn finish(&mut self, idle: &mut Idle) -> Result<(), Failure>;
     /// Sends the other side the reason of this side's failure, if it still listens.
     fn give_up(&mut self, why: &Failure);
-    /// Looks whether the other side is still there, where the connection lasts as long as the test.
+    /// Looks whether the other side is still there, if the connection lasts as long as the test.
     fn check(&mut self) -> Result<(), Failure> {
         Ok(())
     }
@@ -244,7 +244,7 @@ impl Handshake for JsonLines {
     }
 
     fn give_up(&mut self, why: &Failure) {
-        // The reason matters more than whether the other side still hears it.
+        // The reason matters more than whether the other side still receives it.
         let _ = self.send(&Message::Failed(why.to_string()));
     }
 }
@@ -272,7 +272,7 @@ impl Pause {
     const SPIN: u32 = 64;
     /// Turns without work before this thread sleeps.
     const SLEEP: u32 = 20_000;
-    /// The time that it sleeps if it was told to do so at once.
+    /// The time that it sleeps if it has to do so at once.
     const NAP: Duration = Duration::from_millis(1);
 
     /// From now on this process's turns without work sleep at once: others drive its ports.

@@ -16,7 +16,7 @@
 //!
 //! A ping-pong of WRITEs is begun by the server, one of SENDs by the client.
 //!
-//! Neither side tells what it will run: both need the same flags, as between two perftests.
+//! Neither side sends what it will run: both need the same flags, as between two perftests.
 
 use super::{Control, Handshake, Idle, Outcome, Side};
 use crate::failure::Failure;

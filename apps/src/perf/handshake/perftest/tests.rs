@@ -92,7 +92,7 @@ fn a_stock_write_client_is_served() {
     for _ in 0..3 {
         say(STOCK_KEY);
     }
-    // 2 Gb/s peak and 1 Gb/s average, told in Gb/s: the unit does not matter.
+    // 2 Gb/s peak and 1 Gb/s average, reported in Gb/s: the unit does not matter.
     for field in [4096, 100, 2.0_f64.to_bits(), 1.0_f64.to_bits(), 0.03_f64.to_bits()] {
         say(&field.to_be_bytes());
     }

@@ -74,7 +74,7 @@ impl Assembler {
         self.jump(0x56, value as i32, to);
     }
 
-    /// Of the packet, from the Ethernet header on, in host order. Where it is too short the program ends with 0.
+    /// Of the packet, from the Ethernet header on, in host order. If it is too short, the program ends with 0.
     pub(crate) fn byte(&mut self, at: i32) {
         self.emit(0x30, 0, 0, 0, at);
     }
@@ -191,7 +191,7 @@ impl Assembler {
     }
 }
 
-/// A processor for tests: what the kernel would make of a program.
+/// A processor for tests: runs a program as the kernel would.
 #[cfg(test)]
 pub(crate) mod processor {
     use super::Instruction;

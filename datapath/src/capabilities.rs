@@ -1,7 +1,7 @@
 //! Reads this process's capabilities, and hands them on to the program that it becomes or starts.
 //!
-//! A program with capabilities of its own runs in the loader's secure mode, which ignores injected libraries. One that inherits them as
-//! ambient capabilities does not, so `ferroce run` is given them and hands them on (capabilities(7)).
+//! A program with file capabilities runs in the loader's secure mode, which ignores injected libraries. One that inherits capabilities as
+//! ambient ones does not, so `ferroce run` has them and passes them on (capabilities(7)).
 
 use std::io;
 
@@ -29,7 +29,7 @@ struct Words {
     inheritable: u32,
 }
 
-/// Returns this process's effective capabilities as a mask, 0 if the kernel does not tell.
+/// Returns this process's effective capabilities as a mask, 0 if the kernel does not report them.
 pub(crate) fn effective() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

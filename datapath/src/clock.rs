@@ -2,7 +2,7 @@
 
 use cc::Instant;
 
-/// Monotonic time since the first clock of the process was made.
+/// Monotonic time since the first clock of the process was created.
 ///
 /// `CLOCK_MONOTONIC` by the vDSO: about 25 ns a read, no system call.
 #[derive(Clone, Copy, Debug)]

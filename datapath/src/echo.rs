@@ -67,7 +67,7 @@ pub fn echo(interface: &str, to: IpAddr, bytes: usize) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Opens a raw socket on the interface. Its packets are not fragmented, and no known path MTU holds them back.
+/// Opens a raw socket on the interface. Its packets are not fragmented, and no known path MTU delays them.
 fn open(family: &Family, interface: &str) -> io::Result<UdpSocket> {
     // SAFETY: socket takes integers, and what it returns is ours if it is not negative.
     let fd = unsafe { libc::socket(family.domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, family.protocol) };

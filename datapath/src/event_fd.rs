@@ -41,17 +41,17 @@ impl EventFd {
     /// Returns an error if a signal interrupts the wait, or `WouldBlock` if the descriptor does not block and the count is 0.
     pub fn take(&self) -> io::Result<()> {
         let mut count = [0_u8; 8];
-        // SAFETY: the array has the eight bytes that an eventfd gives.
+        // SAFETY: the array has the eight bytes that an eventfd returns.
         let read = unsafe { libc::read(self.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Takes from a semaphore's count without waiting. Returns `false` if the count is 0, or if the kernel cannot tell without
-    /// waiting (before Linux 5.8).
+    /// Takes from a semaphore's count without waiting. Returns `false` if the count is 0, or if the kernel cannot read it without waiting
+    /// (before Linux 5.8).
     pub fn take_now(&self) -> bool {
         let mut count = [0_u8; 8];
         let into = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
-        // The offset -1 reads as read(2) does, and the flag holds for this call alone: the program's readers still wait.
+        // The offset -1 reads as read(2) does, and the flag applies to this call alone: the program's readers still wait.
         // SAFETY: one buffer of the eight bytes that an eventfd fills.
         unsafe { libc::preadv2(self.as_raw_fd(), &raw const into, 1, -1, libc::RWF_NOWAIT) > 0 }
     }

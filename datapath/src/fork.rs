@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// The number of times that a child tries for a lock that one of its own threads may hold: longer than a port takes to open.
+/// The number of times that a child tries for a lock that one of its own threads may have: longer than a port takes to open.
 const TRIES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -55,7 +55,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     None
 }
 
-/// Runs in the child, where only what is async-signal-safe may be called: other threads may have held any lock.
+/// Runs in the child, in which only async-signal-safe functions may be called: other threads may have had any lock.
 unsafe extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     // SAFETY: eventfd takes plain numbers.
@@ -73,7 +73,7 @@ unsafe extern "C" fn in_child() {
     unsafe { libc::close(nothing) };
 }
 
-/// Has forked children give `fd` up until [`keep`] is called.
+/// Has forked children close `fd` until [`keep`] is called.
 pub fn give_up(fd: RawFd) {
     let _ = Process::this();
     let free =

@@ -21,10 +21,10 @@ use roce::{AccessError, Memory, Slice};
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
 
-/// The process's own memory. Every [`Slice`] it is given must lie in memory that is registered.
+/// The process's own memory. Every [`Slice`] passed to it must lie in memory that is registered.
 #[derive(Debug)]
 pub struct HostMemory {
-    /// That memory vanished was logged.
+    /// Whether the log reports already that memory vanished.
     is_told: Cell<bool>,
     _recovery: Recovery,
 }
@@ -33,9 +33,9 @@ impl HostMemory {
     /// The memory of this process.
     ///
     /// # Safety
-    /// Every [`Slice`] passed to it must come from an endpoint whose regions were all registered with addresses valid
-    /// for reads and writes of their whole length, until they are deregistered from that endpoint. On x86-64 and arm64 they may also be
-    /// addresses where nothing is, as long as nothing but what was registered comes to be there.
+    /// Every [`Slice`] passed to it must come from an endpoint whose regions were all registered with addresses valid for reads and writes
+    /// of their whole length, until they are deregistered from that endpoint. On x86-64 and arm64 they may also be unmapped addresses, as
+    /// long as only registered memory comes to be there.
     #[must_use]
     pub unsafe fn new() -> Self {
         Self { is_told: Cell::new(false), _recovery: Recovery::begin() }

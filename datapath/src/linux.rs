@@ -25,7 +25,7 @@ pub struct Interface {
     pub up: bool,
     /// It has a carrier.
     pub running: bool,
-    /// Its speed in Mb/s where the driver tells.
+    /// Its speed in Mb/s if the driver reports it.
     pub speed_mbps: Option<u32>,
 }
 

@@ -48,7 +48,7 @@ const CAPABILITIES: [(u64, &str, &str); 4] = [
     (capabilities::BPF, "CAP_BPF", "xdp ports"),
 ];
 
-/// The remedy where DPDK refuses in its own words.
+/// The remedy if DPDK refuses in its own words.
 pub const SEE_LOG: &str =
     "fix what the other checks report; FERROCE_LOG=dpdk=debug shows all messages of DPDK";
 

@@ -21,11 +21,11 @@ eal:DEVARGS                             a device in the form of DPDK's --vdev or
 const FORMS_LINE: &str = "IFACE, xdp:IFACE, tap:NAME, memif:/DIR/SOCKET, virtio:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
                           pci:0000:01:00.0, eal:DEVARGS";
 
-/// Linux holds an interface's name in 16 bytes, the last one NUL.
+/// An interface's name in Linux has 16 bytes, the last one NUL.
 const MAX_INTERFACE_NAME: usize = 15;
-/// `sun_path` holds 108 bytes, the last one NUL.
+/// `sun_path` has 108 bytes, the last one NUL.
 const MAX_SOCKET_PATH: usize = 107;
-/// DPDK holds a ring's name in 32 bytes with prefixes of its own and ours.
+/// A ring's name in DPDK has 32 bytes, with DPDK's and Ferroce's prefixes.
 const MAX_RING_NAME: usize = 16;
 
 /// A port's name, checked for form; whether such a port can be opened shows on opening.
@@ -35,11 +35,11 @@ pub enum PortSpec {
     Interface(String),
     /// A Linux interface, whose RoCEv2 packets the kernel hands to this process alone.
     Xdp(String),
-    /// A tap interface that the port makes; the kernel is the peer.
+    /// A tap interface that the port creates; the kernel is the peer.
     Tap(String),
     /// Shared memory with another process.
     Memif {
-        /// The Unix socket where the two meet.
+        /// The Unix socket at which the two meet.
         socket: String,
         /// The side that listens on it.
         role: SocketRole,
@@ -50,7 +50,7 @@ pub enum PortSpec {
     },
     /// Shared memory with another process by vhost-user, as virtual machines have it.
     Virtio {
-        /// The Unix socket where the two meet.
+        /// The Unix socket at which the two meet.
         socket: String,
         /// The server is vhost, the device's side; the client is virtio-user, the driver's, and lends all of this process's
         /// DPDK memory: the peer can write it.

@@ -1,6 +1,6 @@
 //! A hint to the processor.
 
-/// Bytes that one line of a cache holds.
+/// The bytes of one line of a cache.
 const LINE: usize = 64;
 /// Lines that headers and the begin of a payload lie in. From there on the processor sees for itself what comes next.
 const LINES: usize = 4;

@@ -1,5 +1,5 @@
-//! Trace points (USDT) for bpftrace, perf and SystemTap: a `nop` in the code, and an ELF note that says where it is and where its
-//! arguments are. `docs/reference/probes.md` lists them.
+//! Trace points (USDT) for bpftrace, perf and SystemTap: a `nop` in the code, and an ELF note with its address and the places of its
+//! arguments. `docs/reference/probes.md` lists them.
 //!
 //! Each has a semaphore that a tracer raises while it is attached. Without one a probe costs a load and a branch.
 
@@ -21,7 +21,8 @@ macro_rules! register {
     };
 }
 
-/// The notes' format, as SystemTap's `sys/sdt.h` writes it. `990` is the probe's address; `_.stapsdt.base` tells tools of prelinked files.
+/// The notes' format, as SystemTap's `sys/sdt.h` writes it. `990` is the probe's address; `_.stapsdt.base` informs tools of prelinked
+/// files.
 macro_rules! fire {
     ($name:ident, $semaphore:path, $($argument:ident)+) => {
         // Other processors name their registers otherwise: there, nothing can be attached.

@@ -109,7 +109,7 @@ impl Mapping {
                 (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE)
             }
         };
-        // SAFETY: a new mapping, where the kernel has room; the file is as long, which the caller checked.
+        // SAFETY: a new mapping, at an address that the kernel chooses; the file is as long, which the caller checked.
         let start = unsafe {
             let at = at as libc::off_t;
             libc::mmap(std::ptr::null_mut(), length, protection, flags, fd.as_raw_fd(), at)

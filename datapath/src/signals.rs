@@ -3,8 +3,7 @@
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Signals that tell of a fault in the instruction that the thread runs. Blocked, they would end the process without a word to the
-/// handlers that it has for them.
+/// Signals that report a fault in the instruction that the thread runs. Blocked, they would end the process before its handlers run.
 pub const FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
@@ -32,7 +31,7 @@ pub fn blocked<T>(f: impl FnOnce() -> T) -> T {
 /// Starts a thread that takes no signals.
 ///
 /// # Errors
-/// Returns the system's error if it has no thread to give.
+/// Returns the system's error if it cannot create a thread.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,

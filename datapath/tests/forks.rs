@@ -19,7 +19,7 @@ fn start(interface: &str, progress: Progress) -> Engine {
     engine
 }
 
-/// A forked process, which runs `body`, says that it did, and then waits to be told to end.
+/// A forked process, which runs `body`, reports that it did, and then waits for a message to end.
 struct Child {
     id: libc::pid_t,
     end: PipeWriter,

@@ -1,4 +1,4 @@
-//! A process that is forked from one with a device opens a device of its own.
+//! A process that is forked from one with a device opens another device.
 
 mod common;
 

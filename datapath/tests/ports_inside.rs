@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// A directory of its own for `test`, empty.
+/// A separate directory for `test`, empty.
 fn directory(test: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("ferroce-{test}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
@@ -43,7 +43,7 @@ fn a_ring_gives_back_what_it_takes() {
     assert_eq!(port.buffers_in_use(), 0, "every buffer is back in the pool");
 }
 
-/// A program that sends little stays within few buffers, which a cache holds, however many the pool has.
+/// A program that sends little stays within few buffers, which a cache keeps, however many the pool has.
 #[test]
 fn what_came_back_last_leaves_first() {
     let mut port = open("ring:last");

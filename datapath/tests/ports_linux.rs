@@ -126,8 +126,8 @@ fn an_interface_takes_no_more_than_a_container_has() {
     assert!(arrives);
 }
 
-/// Two ports of one process, as two processes with the same number in two containers: the driver's fan-out group would have the kernel
-/// give each frame to one of them alone.
+/// Two ports of one process, as two processes with the same number in two containers: the driver's fan-out group would have the kernel pass
+/// each frame to one of them alone.
 #[test]
 fn ports_that_share_an_interface_take_every_frame_each() {
     let _alone = alone();
@@ -152,7 +152,7 @@ fn a_full_ring_keeps_no_sender_waiting() {
     ip("link add dpdk0 type veth peer name dpdk1");
     ip("link set dpdk0 up");
     ip("link set dpdk1 up");
-    // Sent frames stay where they are: one bit leaves a second.
+    // Sent frames stay in the queue: one bit leaves a second.
     let words = "qdisc add dev dpdk0 root tbf rate 8bit burst 2000 limit 100000000";
     assert!(Command::new("tc").args(words.split(' ')).status().unwrap().success());
     let mut port = open_with("dpdk0", &PortConfig { qdisc_bypass: false, ..small() });

@@ -1,4 +1,4 @@
-//! Both ends of a vhost-user socket. A program of its own: memif's tests keep DPDK's interrupt thread busy.
+//! Both ends of a vhost-user socket. A separate program, because memif's tests keep DPDK's interrupt thread busy.
 
 mod common;
 

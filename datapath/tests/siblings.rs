@@ -31,12 +31,12 @@ fn join(interface: u32) -> Siblings {
     siblings
 }
 
-/// Tells a process that [`Process::start`] starts which interface it joins and which port it claims.
+/// Names to a process that [`Process::start`] starts the interface that it joins and the port that it claims.
 const CHILD: &str = "FERROCE_SIBLING";
 /// The word that such a process prints once it has claimed the service.
 const CLAIMED: &str = "claimed";
 
-/// A process that takes part in an interface, has claimed a service, and holds it until it is killed.
+/// A process that takes part in an interface, has claimed a service, and keeps it until it is killed.
 ///
 /// It is started as a program: the child of a fork from a process with threads inherits locks that are never released.
 struct Process(Child);

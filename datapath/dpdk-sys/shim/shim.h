@@ -20,7 +20,7 @@
 uint16_t ferroce_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
 uint16_t ferroce_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
 struct rte_mbuf *ferroce_mbuf_alloc(struct rte_mempool *pool);
-/* 0, or none where the pool has fewer than n. */
+/* 0, or none if the pool has fewer than n. */
 int ferroce_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned int n);
 /* Packet buffers one right after the other in one piece of memory, whatever pages it has; NULL with rte_errno set. */
 struct rte_mempool *ferroce_mbuf_pool_in_one_piece(const char *name, unsigned int n, unsigned int cache,
@@ -41,7 +41,7 @@ struct ferroce_offset {
 	size_t size;
 };
 
-/* Where the C compiler puts the fields of rte_mbuf that Rust touches; the row after the last has no name. */
+/* The offsets of the fields of rte_mbuf that Rust touches, as the C compiler chose them; the row after the last has no name. */
 extern const struct ferroce_offset ferroce_mbuf_offsets[];
 
 #endif

@@ -2,7 +2,7 @@
 //!
 //! Only what Ferroce calls is bound (the lists are in `build.rs`). Functions that DPDK defines inline in its headers
 //! come as `ferroce_*` from a small C shim. Drivers aren't linked: DPDK's shared build loads them at start from
-//! [`DRIVER_DIR`]. `net_ring` is the exception, since its ports are made by a call.
+//! [`DRIVER_DIR`]. `net_ring` is the exception, because a call creates its ports.
 //!
 //! Nothing here is safe by itself; `ferroce-datapath` wraps it.
 

@@ -1,4 +1,4 @@
-//! The bindings place `rte_mbuf`'s fields where the C compiler does.
+//! The bindings have `rte_mbuf`'s fields at the C compiler's offsets.
 
 use dpdk_sys::{ferroce_mbuf_offsets, rte_mbuf};
 use std::ffi::CStr;

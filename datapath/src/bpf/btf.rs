@@ -1,4 +1,4 @@
-//! The kernel's description of its own types (BTF): where the members of its structures are, and the numbers of its functions.
+//! The kernel's description of its own types (BTF): the offsets of the members of its structures, and the numbers of its functions.
 
 use std::io;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(crate) struct Btf {
     types: Vec<usize>,
 }
 
-/// A type's head: name, kind, number of members, size or another type, and where its members are.
+/// A type's head: name, kind, number of members, size or another type, and the place of its members.
 #[derive(Clone, Copy)]
 struct Head {
     name: u32,

@@ -19,7 +19,7 @@ const STRUCT_OPS: u32 = 26;
 /// A map of a kernel's structure that a link attaches.
 const LINKED: u32 = 1 << 13;
 
-/// Kinds of programs, and where they are attached.
+/// Kinds of programs, and their places of attachment.
 const SCHED_CLS: u32 = 3;
 const STRUCT_OPS_PROGRAM: u32 = 27;
 const TCX_INGRESS: u32 = 46;
@@ -190,7 +190,7 @@ impl<K: Copy + Default, V: Copy + Default> Map<K, V> {
 
     /// Reads entries from the map's start into `keys` and `values`, as many as both have room for; returns how many came.
     pub(crate) fn read(&self, keys: &mut [K], values: &mut [V]) -> io::Result<usize> {
-        // Where to go on is a number of 32 bits for this kind of map.
+        // The key to continue from is a number of 32 bits for this kind of map.
         let mut next = 0_u32;
         let mut request = Batch {
             from: 0,

@@ -14,9 +14,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The first word of the memory, which stands for the layout below. Another version is refused.
+/// The first word of the memory, which identifies the layout below. Another version is refused.
 const LAYOUT: u64 = 0x4652_4341_5054_0001;
-/// Offsets of the header. The core writes all but `TAKEN`, which has a cache line of its own.
+/// Offsets of the header. The core writes all but `TAKEN`, which has a separate cache line.
 const EPOCH: usize = 8;
 const SENT: usize = 64;
 const DROPPED: usize = 72;

@@ -1,5 +1,5 @@
 //! The descriptors that DPDK opens, and keeps to itself: the packet socket under an AF_PACKET port, for a thread that sleeps until a frame
-//! comes, and all of them, which programs that this one starts must not inherit. Its memory holds every packet.
+//! comes, and all of them, which programs that this one starts must not inherit. Its memory contains every packet.
 
 use super::eal;
 use crate::{fork, socket_option};
@@ -55,9 +55,8 @@ pub(super) fn closed_on_exec<T>(f: impl FnOnce() -> T) -> T {
 
 /// Closes to programs that are started later what became [`inheritable`] since `before`. The EAL runs.
 ///
-/// DPDK's interrupt thread opens its epoll set anew after each change of what it listens to, often under the number that it had. What
-/// it does for the first of the two calls comes behind such a change, what it does for the second behind one that a handler made in the
-/// meantime.
+/// DPDK's interrupt thread opens its epoll set anew after each change of the descriptors that it listens to, often under the same number.
+/// The first of the two calls runs behind such a change, the second behind one that a handler caused in the meantime.
 pub(in crate::dpdk) fn close_new_on_exec(before: &[RawFd]) {
     for _ in 0..2 {
         eal::on_interrupt_thread(|| {});
@@ -122,7 +121,7 @@ pub(super) fn keep_to_this_process(socket: RawFd) {
     }
 }
 
-/// Returns where `file` is mapped, each place with its length.
+/// Returns the addresses at which `file` is mapped, each with its length.
 pub(super) fn mappings_of(file: RawFd) -> Vec<(usize, usize)> {
     // SAFETY: all-zero bytes are a legal stat, and there is room for it.
     let status = unsafe {

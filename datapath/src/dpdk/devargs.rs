@@ -28,11 +28,11 @@ pub(super) fn memif_buffer(max_frame: usize) -> usize {
     max_frame.next_multiple_of(64)
 }
 
-/// The features that a virtio-user driver requests of its device: packed rings, and each frame in one buffer, which holds the largest.
+/// The features that a virtio-user driver requests of its device: packed rings, and each frame in one buffer, which fits the largest.
 const VIRTIO_FEATURES: &str = "packed_vq=1,mrg_rxbuf=0,in_order=1";
 
-/// The driver of `spec`, and its arguments; `meeting` is the driver's role and socket at a memif or vhost-user socket. Rings are
-/// made by a call, PCI devices have a name already.
+/// The driver of `spec`, and its arguments; `meeting` is the driver's role and socket at a memif or vhost-user socket. Rings are created by
+/// a call, PCI devices have a name already.
 pub(super) fn devargs(
     spec: &PortSpec,
     meeting: Option<&(SocketRole, String)>,

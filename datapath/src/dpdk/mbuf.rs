@@ -5,8 +5,7 @@ use dpdk_sys::rte_mbuf;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// An `rte_mbuf` that belongs to the holder of this value: one segment, referred to once. Dropping it gives it back to its
-/// pool.
+/// An `rte_mbuf` that belongs to the owner of this value: one segment, referred to once. Dropping it returns it to its pool.
 ///
 /// It is a bare pointer, so that a burst of them is what DPDK's burst functions take.
 #[repr(transparent)]
@@ -29,7 +28,7 @@ impl Mbuf {
         unsafe { self.0.as_ref() }
     }
 
-    /// One segment, referred to once: what a driver gives unless it was told to split or to share.
+    /// One segment, referred to once: a driver's frames are so unless it was configured to split or to share.
     pub(super) fn is_plain(&self) -> bool {
         let head = self.head();
         head.nb_segs == 1 && head.refcnt == 1

@@ -59,7 +59,7 @@ impl TransmitRing {
 
     /// Asks the kernel to send what is in the ring, as the driver does after each burst.
     pub(super) fn kick(&self) {
-        // SAFETY: nothing is passed but numbers. What the kernel refuses now it is asked for again.
+        // SAFETY: only numbers are passed. If the kernel refuses the call, a later one repeats it.
         unsafe { libc::sendto(self.socket, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
     }
 }

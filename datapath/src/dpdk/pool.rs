@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Buffers that a registered thread keeps to itself: the most that DPDK allows is 512.
 const CACHE: u32 = 256;
 const ANY_SOCKET: i32 = -1;
-/// The buffer that came back last leaves first, without a lock. Where another core frees what this one sends (two ports in one
+/// The buffer that came back last leaves first, without a lock. Otherwise, if another core frees what this one sends (two ports in one
 /// process), a queue would go round through all buffers, 40 MB or more, and find none in a cache.
 const ORDER: &CStr = c"lf_stack";
-/// Debian's packages of what makes such pools: DPDK begins each as one of rings.
+/// Debian's packages with the drivers of such pools: DPDK begins each as one of rings.
 const DRIVERS: &str = "librte-mempool-stack23 and librte-mempool-ring23";
 
 /// Buffers of one size. If some are still in use when the pool is dropped, in another port's queue for example, its memory stays.
@@ -24,8 +24,8 @@ pub(super) struct Pool(NonNull<dpdk_sys::rte_mempool>);
 unsafe impl Send for Pool {}
 
 impl Pool {
-    /// `buffers` buffers with room for `room` bytes each, besides DPDK's headroom; in one piece, they are one array, which the kernel
-    /// can be told of.
+    /// `buffers` buffers with room for `room` bytes each, besides DPDK's headroom. In one piece, they are one array, which can be
+    /// registered with the kernel.
     pub(super) fn new(_: Eal, buffers: u32, room: usize, in_one_piece: bool) -> Result<Self, PortError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let refused = |why: String| PortError::Pool { buffers, room, why };

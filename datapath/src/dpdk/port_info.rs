@@ -7,15 +7,15 @@ use roce::wire::{Mac, Mtu, Numbers};
 pub struct PortConfig {
     /// The largest IP packet in bytes: 340 to 16000. With none, the interface's if there is one, else 4500.
     pub mtu: Option<u16>,
-    /// Buffers in the port's pool. What waits in any queue holds one.
+    /// Buffers in the port's pool. Each frame that waits in a queue occupies one.
     pub buffers: u32,
-    /// Slots of each ring between the port and what is behind it, where that can be chosen.
+    /// Slots of each ring between the port and what is behind it, if that can be chosen.
     pub ring_slots: u16,
     /// Takes frames for all addresses, as a switch does.
     pub promiscuous: bool,
     /// On a Linux interface: bypasses the queueing discipline when sending. Faster, but `tc` has no effect.
     pub qdisc_bypass: bool,
-    /// On an AF_XDP port: the numbers by which its packets are told from the kernel's.
+    /// On an AF_XDP port: the numbers that distinguish its packets from the kernel's.
     pub numbers: Numbers,
     /// On an AF_XDP port: the VLAN whose frames are all the port's.
     pub vlan: Option<u16>,

@@ -15,7 +15,7 @@ use std::path::Path;
 pub(super) const ROCE_OVERHEAD: u16 = 84;
 /// The smallest path MTU (256) with what goes around it.
 const MIN_MTU: u16 = 256 + ROCE_OVERHEAD;
-/// The largest frame is what DPDK's buffers of 16-bit size still hold.
+/// The largest frame that still fits DPDK's buffers of 16-bit size.
 const MAX_MTU: u16 = 16000;
 /// The MTU if no interface sets it: a path MTU of 4096, and room for telemetry.
 const DEFAULT_MTU: u16 = 4500;
@@ -108,7 +108,7 @@ pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, 
     }
 }
 
-/// The MTU where no interface has one.
+/// The MTU if no interface has one.
 fn mtu(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError> {
     let remedy = "choose an MTU in this range, 4500 for a path MTU of 4096";
     mtu_within(spec, config.mtu.unwrap_or(DEFAULT_MTU), MAX_MTU, remedy)
@@ -182,7 +182,7 @@ fn raw_sockets(spec: &PortSpec) -> Result<(), PortError> {
     Ok(())
 }
 
-/// A tap is made by its port and goes with it, or was made before and lasts: then the port only attaches.
+/// A tap is created by its port and goes with it, or was created before and lasts: then the port only attaches.
 fn tap(name: &str) -> Result<(), PortError> {
     if linux::interface(name).is_ok() && !linux::is_lasting_tap(name).unwrap_or(false) {
         return Err(PortError::Interface {
@@ -206,7 +206,7 @@ fn tap(name: &str) -> Result<(), PortError> {
     }
 }
 
-/// Checks that a socket can be where `socket` is.
+/// Checks that a socket can be at the path `socket`.
 ///
 /// With [`SocketRole::Auto`] a port joins the process that listens there already, and may lend this process's memory to it. So that process
 /// must not belong to another user, who could be first in a directory that both can write. Root is exempt: it reaches that memory anyway.
@@ -255,7 +255,7 @@ pub(super) fn max_frame(mtu: u16) -> usize {
     usize::from(mtu) + ETHERNET
 }
 
-/// The largest path MTU whose packets fit an IP packet of `ip_mtu`, which holds the smallest at least.
+/// The largest path MTU whose packets fit an IP packet of `ip_mtu`, which fits at least the smallest.
 pub(crate) fn path_mtu(ip_mtu: u16) -> Mtu {
     let fits = |mtu: &&Mtu| mtu.bytes() + u32::from(ROCE_OVERHEAD) <= u32::from(ip_mtu);
     Mtu::ALL.iter().rev().find(fits).copied().unwrap_or(Mtu::M256)

@@ -1,7 +1,7 @@
-//! DPDK's memory made this process's own, so that a forked child has a copy of it and can open ports.
+//! Turns DPDK's memory into this process's own, so that a forked child has a copy of it and can open ports.
 //!
-//! Without hugepages DPDK maps a memfd, for peers that map it too (a memif's zero-copy peer, a vhost-user back end). Where no port has
-//! such a peer, private pages take its place right after DPDK's start: the kernel copies them for a child when either side writes.
+//! Without hugepages DPDK maps a memfd, for peers that map it too (a memif's zero-copy peer, a vhost-user back end). If no port has such a
+//! peer, private pages replace it right after DPDK's start: the kernel copies them for a child when either side writes.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -18,7 +18,7 @@ pub(super) fn take() -> io::Result<()> {
     let (start, length) = mapping().ok_or_else(missing)?;
     let file = file().ok_or_else(missing)?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping, where the kernel has room.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let copy =
         unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if copy == libc::MAP_FAILED {

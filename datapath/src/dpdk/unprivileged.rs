@@ -5,8 +5,8 @@
 //! refusal fails the start, unless it says that the driver can't. So the calls are answered with that: by a seccomp(2) filter on a
 //! thread that runs the start alone.
 //!
-//! When a device is made, the driver puts its socket into a fan-out group that is named after the process's number and the interface. The
-//! kernel splits frames among the sockets of a group. Two containers on one interface often have processes of the same number, as two
+//! When a device is created, the driver puts its socket into a fan-out group that is named after the process's number and the interface.
+//! The kernel splits frames among the sockets of a group. Two containers on one interface often have processes of the same number, as two
 //! ports of one process do, so the call is skipped: it succeeds, and does nothing.
 
 use crate::socket_option;
@@ -18,7 +18,7 @@ const NUMBER: u32 = 0;
 const SECOND: u32 = if cfg!(target_endian = "little") { 24 } else { 28 };
 const THIRD: u32 = SECOND + 8;
 
-/// Runs `f` on a thread that can't change an interface, nor join a fan-out group. Where the kernel has no filter for it, the thread can.
+/// Runs `f` on a thread that cannot change an interface, nor join a fan-out group. If the kernel has no filter for it, the thread can.
 pub(super) fn without_interface_changes<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
     let body = || {
         if let Err(error) = refuse_changes() {

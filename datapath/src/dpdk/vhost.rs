@@ -5,7 +5,7 @@ use crate::port_spec::{PortSpec, SocketRole};
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 
-/// The driver's role and socket, where `spec` is of this kind.
+/// The driver's role and socket, if `spec` is of this kind.
 ///
 /// The server's driver does not take over a socket that an earlier one left behind, and the client's does not wait for a
 /// server: both are seen to here.

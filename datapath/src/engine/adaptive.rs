@@ -34,9 +34,10 @@ const DRIVES_ON: u64 = 50;
 /// Idle turns that only spin, and those that then only yield, before the thread sleeps.
 const SPIN_TURNS: u32 = 64;
 const YIELD_TURNS: u32 = 128;
-/// A yield that takes longer went to others who want the CPU. They get it, and a packet wakes a sleeper before it wakes a thread that yields.
+/// During a yield that takes longer, other threads that want the CPU ran. They get it, and a packet wakes a sleeper before it wakes a
+/// thread that yields.
 const CROWDED: Duration = Duration::from_micros(50);
-/// The longest sleep where the port has a descriptor: what it waits for wakes it.
+/// The longest sleep if the port has a descriptor, which wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// The shortest and the longest sleep if the port has no descriptor, so that an arriving packet waits for its end. It grows by a quarter at
 /// a time: a packet waits for at most a fifth of the time that passed without one.
@@ -52,7 +53,7 @@ pub(super) struct Adaptive {
 
 struct Shared {
     core: OnDemand,
-    /// Turns that the application asked for, counted round 2⁶⁴.
+    /// Turns that the application requested, counted round 2⁶⁴.
     polls: AtomicU64,
     mode: AtomicU32,
     /// Ends a wait of the thread.
@@ -275,8 +276,8 @@ mod model {
         }
     }
 
-    /// The thread falls asleep, again and again, while `posts` requests are posted, each by a separate thread. No thread runs the core
-    /// but the thread that is told to: a lost wake-up leaves a request that is never served, and the model says that it goes on for ever.
+    /// The thread falls asleep, again and again, while `posts` requests are posted, each by a separate thread. Only the thread that is
+    /// woken runs the core: a lost wake-up leaves a request that is never served, and the model reports that it goes on for ever.
     fn nobody_sleeps_over(posts: u32) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);

@@ -25,8 +25,8 @@ pub struct CqRing {
 }
 
 impl CqRing {
-    /// Hands up to `most` of the completions that are there to `take`, oldest first, and returns how many. The room that they make in
-    /// their work queues is free when this returns.
+    /// Hands up to `most` of the completions that are there to `take`, oldest first, and returns how many. The room that they free in their
+    /// work queues is free when this returns.
     #[inline(always)]
     pub fn pop_each(&mut self, most: usize, take: &mut impl FnMut(&Completion)) -> usize {
         let most = most.min(self.ring.slots());
@@ -69,7 +69,7 @@ impl CqRing {
         self.overflow.load(Ordering::Acquire)
     }
 
-    /// Completions it holds.
+    /// The number of completions in it.
     #[must_use]
     pub fn depth(&self) -> u32 {
         self.depth
@@ -81,7 +81,7 @@ impl CqRing {
         self.ring.slots()
     }
 
-    /// Takes the ring out, for a caller that gives it another depth. Until it is put back there is nothing to poll.
+    /// Takes the ring out, for a caller that changes its depth. Until it is put back there is nothing to poll.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let (_, none) = RingBuffer::new(0);

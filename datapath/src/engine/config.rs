@@ -72,13 +72,13 @@ pub struct CoreConfig {
     pub name: String,
     /// The port's Ethernet address.
     pub mac: Mac,
-    /// The VLAN whose frames the port sends and takes, with the priority of its address resolution; `None`: untagged
+    /// The VLAN whose frames the port sends and receives, with the priority of its address resolution; `None`: untagged
     /// frames.
     pub vlan: Option<Vlan>,
     /// The Linux interface that the port shares, by its index. The kernel then keeps addresses and neighbours, and the
     /// core neither answers nor asks; but for a VLAN, of which the interface's kernel knows nothing.
     pub interface: Option<u32>,
-    /// Local addresses; ours to answer for where the kernel does not.
+    /// Local addresses, for which the core answers if the kernel does not.
     pub addresses: Vec<Address>,
     /// The gateway to peers outside the addresses' prefixes, if the kernel's routes do not name one.
     pub gateway: Option<IpAddr>,

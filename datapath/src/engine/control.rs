@@ -24,7 +24,7 @@ pub(super) struct Inbox {
 }
 
 pub(super) fn channel() -> (Commands, Inbox) {
-    // A thread has one call under way at a time, so the channel holds no more than there are threads.
+    // A thread has one call under way at a time, so the channel contains no more than there are threads.
     let (sender, receiver) = unbounded();
     let sent = Arc::new(AtomicU32::new(0));
     (Commands { sender, sent: sent.clone() }, Inbox { receiver, sent, taken: 0 })

@@ -37,7 +37,7 @@ pub(super) struct Core<P: PacketIo> {
     inbox: Inbox,
     received: Burst<P::Buf>,
     leaving: Burst<P::Buf>,
-    /// Frames to our own address: a port does not hear itself.
+    /// Frames to the port's own address: a port does not receive its own frames.
     hairpin: Burst<P::Buf>,
     /// A frame to another process of the interface, whose ring has no room yet, and the process's slot. What comes later waits behind.
     aside: Option<(u8, P::Buf)>,
@@ -55,7 +55,7 @@ pub(super) struct Core<P: PacketIo> {
     dry_since: Option<Instant>,
     /// Takes frames that have waited too long for a buffer; nothing reads them.
     sink: Box<[u8]>,
-    /// The port's descriptor tells of frames.
+    /// The port's descriptor announces frames.
     listens: bool,
     /// When the core looks next whether the program has set a handler for faults.
     look: Instant,

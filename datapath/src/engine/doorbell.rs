@@ -1,4 +1,4 @@
-//! The bells by which posters tell their core which queues have something new.
+//! The bells by which posters show their core which queues have new requests.
 
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{AtomicU64, Ordering};

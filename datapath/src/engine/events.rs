@@ -74,7 +74,7 @@ impl EventQueue {
         self.last.taken() && self.lock().events.is_empty()
     }
 
-    /// Takes the oldest event, and waits for it where the descriptor blocks, as it does unless the program changed that.
+    /// Takes the oldest event, and waits for it if the descriptor blocks, as it does unless the program changed that.
     ///
     /// # Errors
     /// Returns an error if a signal interrupts the wait, `WouldBlock` if the descriptor does not block and there is none, or `BrokenPipe` if
@@ -240,7 +240,7 @@ mod tests {
         [gone, there, gone].iter().for_each(|event| queue.tell(event));
         queue.forget(|event| *event == gone);
         assert_eq!([queue.take(), queue.take()], [Some(there), None]);
-        // A thread has read the descriptor, and looks after the event was forgotten: what comes next is told once.
+        // A thread has read the descriptor, and looks after the event was forgotten: the next event is announced once.
         queue.tell(&gone);
         queue.descriptor.take().unwrap();
         queue.forget(|event| *event == gone);

@@ -82,7 +82,7 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
 }
 
 impl<P: PacketIo> Filling<'_, P> {
-    /// Puts a whole frame where it goes.
+    /// Puts a whole frame into its burst.
     #[inline(always)]
     fn place(&mut self, buffer: P::Buf) {
         if let Some(tap) = self.tap {

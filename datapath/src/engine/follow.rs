@@ -12,12 +12,12 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Peers that are asked for at a time. Others are doubted again at their next timeout.
+/// Peers that are being resolved at a time. Others are doubted again at their next timeout.
 const LIMIT: usize = 64;
-/// A peer that was asked for is not doubted again for this long: where packets are lost, every duplicate is a doubt.
+/// A peer that was resolved is not doubted again for this long: if packets are lost, every duplicate is a doubt.
 const REST: Duration = Duration::from_millis(100);
 
-/// Peers that are being asked for, and those that were lately.
+/// Peers that are being resolved, and those that lately were.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
     waiting: Vec<IpAddr>,

@@ -253,7 +253,7 @@ impl Engine {
     }
 }
 
-/// Returns a command that answers, and where its answer comes.
+/// Returns a command that answers, and the receiver of its answer.
 fn asked<R: Send + 'static>(
     control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
 ) -> (Command, Receiver<R>) {

@@ -52,7 +52,7 @@ impl Drop for LinkWatch {
     fn drop(&mut self) {
         self.stop.signal();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to give back.
+            // It has nothing to return.
             let _ = thread.join();
         }
     }
@@ -62,7 +62,7 @@ impl Drop for LinkWatch {
 fn waits(socket: &Socket, stop: &EventFd) -> bool {
     let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut descriptors = [watch(socket.as_raw_fd()), watch(stop.as_raw_fd())];
-    // SAFETY: two descriptors, both alive. A signal only makes one look more.
+    // SAFETY: two descriptors, both alive. A signal only causes one more look.
     unsafe { libc::poll(descriptors.as_mut_ptr(), 2, -1) };
     descriptors[1].revents == 0
 }

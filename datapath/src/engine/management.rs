@@ -1,6 +1,6 @@
 //! Queue pair 1: management datagrams between ports (IBA 13.5.1), by which connection managers talk.
 //!
-//! A core without a connection manager has none, and drops what comes. What a peer can make us hold is bounded.
+//! A core without a connection manager has none, and drops what comes. The state that a peer can create here is limited.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::event_fd::EventFd;
@@ -92,7 +92,7 @@ impl Management {
         self.asker.filter(|asker| asker.ip == ip).map(|asker| asker.mac).filter(is_unicast)
     }
 
-    /// `false` where too many wait.
+    /// `false` if too many wait.
     pub(super) fn send(&mut self, path: Path, mad: Mad) -> bool {
         let room = self.outbox.len() < DEPTH;
         if room {
@@ -119,7 +119,7 @@ impl Management {
     }
 }
 
-/// A look at opcode and destination where they stand without VLAN tags and IP options: data packets pass at this cost.
+/// A look at opcode and destination at their offsets without VLAN tags and IP options: data packets pass at this cost.
 #[expect(clippy::arithmetic_side_effects, reason = "the sum is an offset in the frame and 8 bytes")]
 fn is_for_management(frame: &[u8]) -> bool {
     let bth = match (frame.get(12..14), frame.get(14)) {

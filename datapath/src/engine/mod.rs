@@ -80,7 +80,7 @@ pub struct Engine {
     /// Whose threads run the cores and watch the link.
     process: Process,
     kernel: Option<Arc<Kernel>>,
-    /// The interface's other processes, where the port is on one.
+    /// The interface's other processes, if the port is on one.
     siblings: ManuallyDrop<Option<Siblings>>,
     interface: Option<u32>,
     subscribers: Arc<events::Subscribers>,
@@ -144,8 +144,8 @@ impl Engine {
         }
     }
 
-    /// Joins a multicast group at the port's Linux interface: the kernel tells switches and routers, and the NIC lets its frames pass.
-    /// The membership ends when what this returns is dropped. There is nothing to join if the port is on no interface.
+    /// Joins a multicast group at the port's Linux interface: the kernel informs switches and routers, and the NIC lets its frames pass.
+    /// The membership ends when the returned value is dropped. There is nothing to join if the port is on no interface.
     ///
     /// # Errors
     /// Returns the kernel's error: ENODEV if the interface is gone.

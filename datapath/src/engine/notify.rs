@@ -82,7 +82,7 @@ impl Notifier {
         (0..rung).filter(|_| !self.descriptor.take_now()).count() as u32
     }
 
-    /// Completions came, one of which is solicited or an error where `solicited`.
+    /// Completions came, one of which is solicited or an error if `solicited`.
     pub(super) fn completions_came(&self, solicited: bool) {
         fence(Ordering::SeqCst);
         let armed = self.armed.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Messages of a core to the other cores of its port: which peers it doubts, and where peers have moved.
+//! Messages of a core to the other cores of its port: the peers that it doubts, and the new addresses of peers.
 
 use super::control::{Command, Commands};
 use super::team::Team;
@@ -38,7 +38,7 @@ impl Others {
         );
     }
 
-    /// Tells all other cores the new Ethernet address of a peer.
+    /// Sends a peer's new Ethernet address to all other cores.
     #[cold]
     pub(super) fn redirect(&self, peer: IpAddr, mac: Mac) {
         for core in (0..self.commands.len()).filter(|&core| core != self.own) {

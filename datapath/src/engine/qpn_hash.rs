@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// By queue pair number. The numbers are drawn by us, so no peer can choose colliding ones: one multiplication does, where the standard
+/// By queue pair number. The core draws the numbers, so no peer can choose colliding ones: one multiplication is enough, while the standard
 /// library's hash takes a hundred instructions for each completion.
 pub(super) type ByQpn<T> = HashMap<u32, T, BuildHasherDefault<QpnHasher>>;
 

@@ -21,7 +21,7 @@ pub(super) struct Queues {
     cqs: Vec<Option<CqProducer>>,
     /// Queues given a slot so far, counted round 2³².
     generation: u32,
-    /// Slots whose posters may have to be told of room.
+    /// Slots whose posters may have to learn of room.
     served: Vec<usize>,
     /// Completions on their way to a ring, by work queue.
     runs: Vec<Run>,
@@ -181,7 +181,7 @@ impl Queues {
         let Self { cqs, slots, unpolled, runs, served, .. } = self;
         let (mut overflows, mut filled) = (0, endpoint.poll_filled_cq());
         let any = filled.is_some();
-        // One move for all of them: a queue pair's two queues are told of together, and may complete to different ones.
+        // One move for all of them: a queue pair's two queues are announced together, and may complete to different ones.
         let half_way = any.then(|| unpolled.begin_move());
         while let Some(cq) = filled {
             let producer = cqs.get_mut(cq.0 as usize).and_then(Option::as_mut);
@@ -198,8 +198,8 @@ impl Queues {
 
 /// Moves the completions of one queue, while the counts are moved; `true` if it overflows by that.
 ///
-/// Room in the work queues is told before the completion that makes it: a program that polls it can post again. That it is not polled
-/// yet is told before both.
+/// Room in the work queues is published before the completion that frees it: a program that polls the completion can post again. That it is
+/// not polled yet is published before both.
 fn deliver_to(
     now: Instant,
     endpoint: &mut Endpoint,
@@ -237,7 +237,7 @@ fn deliver_to(
     if is_lost {
         endpoint.overflow_cq(now, cq);
     }
-    // More may have come in one turn than the queue holds: then the endpoint itself lost some.
+    // More may have come in one turn than the queue has room for: then the endpoint itself lost some.
     endpoint.cq_overflowed(cq) && producer.overflow()
 }
 
@@ -319,7 +319,7 @@ impl Slots {
         self.all.iter().flatten().map(outstanding).sum()
     }
 
-    /// Tells the posters of a slot what is done.
+    /// Publishes to the posters of a slot what is done.
     fn publish(&self, slot: usize, endpoint: &Endpoint) {
         match &self.all[slot] {
             None => {}

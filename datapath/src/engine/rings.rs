@@ -7,7 +7,7 @@ use roce::qp::{CheckedRecv, CheckedSend, PostError, PostRules, QpInit, RecvReque
 use roce::{CqId, Qpn, SrqId};
 use std::sync::Arc;
 
-/// A slot of the core's queues, as the ends of rings are made for it.
+/// A slot of the core's queues, for which the ends of rings are created.
 pub(super) struct Slot<'a> {
     pub(super) index: usize,
     /// The number of queues that the slot and all others have had.

@@ -54,7 +54,7 @@ impl Tells {
         self.bell.signal();
     }
 
-    /// The Ethernet address of a peer, where the kernel knows it: it sent frames a moment ago.
+    /// The Ethernet address of a peer, if the kernel knows it: it sent frames a moment ago.
     fn find(&self, peer: IpAddr) -> Option<Mac> {
         let kernel = self.kernel.as_ref()?;
         for _ in 0..LOOKS {

@@ -32,7 +32,7 @@ pub struct CoreCounters {
     pub not_for_us: u64,
     /// Frames to other processes of the interface.
     pub siblings: u64,
-    /// Frames of another VLAN than the port's, or tagged where the port has none.
+    /// Frames of another VLAN than the port's, or tagged if the port has none.
     pub other_vlan: u64,
     /// ARP and neighbour discovery packets taken in.
     pub neighbour_packets: u64,
@@ -102,7 +102,7 @@ pub struct Station {
     /// A peer that has moved has more senders than one turn changes: the next turn goes on.
     pub(super) follows: bool,
     pub(super) management: Option<Management>,
-    /// To and from the interface's other processes, where the port is on one.
+    /// To and from the interface's other processes, if the port is on one.
     pub(super) lanes: Option<Box<Lanes>>,
     /// The tap that frames are copied to while an observer captures them.
     pub(super) tap: Option<Box<Tap>>,
@@ -168,7 +168,7 @@ impl Station {
     /// Changes a completion queue's depth. `ring` is its present one; the one that comes back takes its place, with all that was in it.
     ///
     /// # Errors
-    /// As the endpoint has it: if more completions wait, or come when the posted sends are done, than the new depth holds. Then the
+    /// As the endpoint has it: if more completions wait, or come when the posted sends are done, than the new depth has room for. Then the
     /// ring is as it was.
     pub fn resize_cq(
         &mut self,
@@ -273,14 +273,14 @@ impl Station {
         self.management = None;
     }
 
-    /// Sends a management datagram; `false` where queue pair 1 is not open, or too many wait.
+    /// Sends a management datagram; `false` if queue pair 1 is not open, or too many wait.
     pub fn send_mad(&mut self, path: Path, mad: Mad) -> bool {
         self.management.as_mut().is_some_and(|management| management.send(path, mad))
     }
 
     /// Sends a management datagram in the name of a process that died, whether queue pair 1 is open or not.
     pub(super) fn part(&mut self, path: Path, mad: Mad) {
-        // A peer that is told nothing finds out by itself.
+        // A peer that receives nothing finds out by itself.
         self.management.get_or_insert_with(|| Management::new(None)).send(path, mad);
     }
 
@@ -289,8 +289,8 @@ impl Station {
         self.management.as_mut()?.receive()
     }
 
-    /// The Ethernet address that the management datagram received last came from, if `ip` sent it: the way back needs no
-    /// resolution, which a stranger could make us wait for.
+    /// The Ethernet address that the management datagram received last came from, if `ip` sent it. The way back needs no resolution, for
+    /// which a stranger could make this side wait.
     #[must_use]
     pub fn way_back(&self, ip: IpAddr) -> Option<Mac> {
         self.management.as_ref()?.way_back(ip)

@@ -66,7 +66,7 @@ fn who_runs_a_core_is_told_in_words() {
     }
 }
 
-/// A port that breaks when told to.
+/// A port that breaks on request.
 struct Fragile {
     port: Loopback,
     broken: Arc<AtomicUsize>,

@@ -37,7 +37,7 @@ impl Station {
             return;
         }
         let tag = vlan::tag(frame);
-        // A tag with identifier 0 tells a priority, and belongs to no VLAN.
+        // A tag with identifier 0 contains a priority, and belongs to no VLAN.
         if tag.map_or(0, Vlan::id) != self.vlan.map_or(0, Vlan::id) {
             self.counters.other_vlan += 1;
             return;

@@ -1,10 +1,10 @@
-//! 802.1Q tags of frames that no queue pair makes or takes: address resolution and management know nothing of them.
+//! 802.1Q tags of frames that no queue pair sends or receives: address resolution and management do not know them.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use roce::wire::Vlan;
 
 const TYPE: [u8; 2] = [0x81, 0x00];
-/// Both Ethernet addresses: a tag stands behind them.
+/// Both Ethernet addresses; a tag follows them.
 const ADDRESSES: usize = 12;
 const LENGTH: usize = 4;
 
@@ -17,7 +17,7 @@ pub(super) fn tag(frame: &[u8]) -> Option<Vlan> {
     ([a, b] == TYPE).then_some(Vlan(u16::from_be_bytes([high, low])))
 }
 
-/// A tagged frame without its tag, or as much of it as there is `room` for: enough to see what it holds.
+/// A tagged frame without its tag, or as much of it as there is `room` for: enough to see its content.
 #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "`tag` found the tag there")]
 pub(super) fn without<'a>(frame: &[u8], room: &'a mut [u8; ROOM]) -> &'a [u8] {
     let rest = &frame[ADDRESSES + LENGTH..];
@@ -27,7 +27,7 @@ pub(super) fn without<'a>(frame: &[u8], room: &'a mut [u8; ROOM]) -> &'a [u8] {
     &room[..ADDRESSES + length]
 }
 
-/// Puts a tag into the frame of `length` bytes that `frame` begins with, and gives the length that it then has.
+/// Puts a tag into the frame of `length` bytes that `frame` begins with, and returns the new length.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

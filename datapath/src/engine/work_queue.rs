@@ -25,12 +25,12 @@ struct Done(AtomicU32);
 
 /// The number of each work queue's completions that are in a completion queue and were not polled.
 ///
-/// Until its completion is polled a request takes room in its queue (it is outstanding, IBA 10.8), so a completion
-/// queue as deep as its work queues never overflows. A word holds the queue pair's generation and the count: a poll of
-/// completions of an earlier user of the slot changes nothing.
+/// Until its completion is polled a request occupies room in its queue (it is outstanding, IBA 10.8), so a completion queue as deep as its
+/// work queues never overflows. A word has the queue pair's generation and the count: a poll of completions of an earlier user of the slot
+/// changes nothing.
 ///
-/// While the core moves requests from "not done" to "not polled" they count as both. `moves` is odd then, so that no poster is told
-/// of a full queue that isn't.
+/// While the core moves requests from "not done" to "not polled" they count as both. `moves` is odd then, so that no poster sees a full
+/// queue that is not full.
 pub(super) struct Unpolled {
     counts: Box<[AtomicU64]>,
     moves: AtomicU32,
@@ -42,8 +42,8 @@ impl fmt::Debug for Unpolled {
     }
 }
 
-/// While the core moves requests. It ends when what was added is told to be done too, and when the core dies in the middle: no
-/// poster waits for it then.
+/// While the core moves requests. It ends when the added ones are published as done too, and when the core dies in the middle: no poster
+/// waits for it then.
 pub(super) struct Move<'a>(&'a Unpolled);
 
 impl Drop for Move<'_> {
@@ -121,7 +121,7 @@ pub(super) struct Poster<T> {
     unpolled: Arc<Unpolled>,
     place: Place,
     posted: u32,
-    /// Requests that there is room for at least. Only posting makes it less, so what the core writes is read when it is used up.
+    /// The number of requests for which there is at least room. Only posting lowers it, so the core's word is read when it is used up.
     room: u32,
     depth: u32,
 }
@@ -209,7 +209,7 @@ impl<T> WorkQueue<T> {
         self.ring.slots() + self.depth.saturating_sub(room) as usize
     }
 
-    /// Tells the poster what is done, given how many more the endpoint would take.
+    /// Publishes to the poster what is done, given how many more the endpoint would take.
     pub(super) fn publish(&self, room: u32) {
         let outstanding = self.depth.saturating_sub(room);
         self.done.0.store(self.handled.wrapping_sub(outstanding), Ordering::Release);
@@ -357,7 +357,7 @@ mod model {
         (unpolled, place, poster, queue)
     }
 
-    /// As the station delivers a completion: `tell` puts it where it can be polled.
+    /// As the station delivers a completion: `tell` puts it into the ring, from which it can be polled.
     fn completes(unpolled: &Unpolled, place: Place, queue: &WorkQueue<u64>, tell: impl FnOnce()) {
         let half_way = unpolled.begin_move();
         unpolled.add(place, 1);

@@ -65,7 +65,7 @@ impl Drop for Recovery {
 
 /// Puts our handler back if the program has set its own, which is called from ours from then on. Two system calls.
 pub(crate) fn renew() {
-    // Another thread does so now; or did so where this process was forked from, and the next core of it sees to that.
+    // Another thread does so now. Or one did so in the process that this one was forked from; then the next core of this process does it.
     let mut known = match KNOWN.try_lock() {
         _ if CORES.load(Ordering::Acquire) == 0 => return,
         Ok(known) => known,
@@ -128,9 +128,9 @@ fn is_ours(action: &sigaction) -> bool {
 
 /// The handler. What it calls may be called in one: no allocation, no lock.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    /// `BUS_MCEERR_AO` of sigaction(2): told of memory that this instruction did not touch.
+    /// `BUS_MCEERR_AO` of sigaction(2): reports memory that this instruction did not touch.
     const ELSEWHERE: c_int = 5;
-    // SAFETY: the kernel, or the program's handler in its name, gives both.
+    // SAFETY: the kernel, or the program's handler in its name, passes both.
     let (code, next) = unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
         ((*info).si_code, next_of(context))

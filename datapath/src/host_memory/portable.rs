@@ -20,7 +20,7 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> Result
     }
     for at in (head..head + words).step_by(8) {
         let word = std::array::from_fn(|i| load(at + i));
-        // SAFETY: `split` makes `to + at` aligned to 8 with 8 bytes inside.
+        // SAFETY: `split` returns `at` such that `to + at` is aligned to 8 with 8 bytes inside.
         unsafe { AtomicU64::from_ptr(to.add(at).cast()) }.store(u64::from_ne_bytes(word), Ordering::Relaxed);
     }
     Ok(())

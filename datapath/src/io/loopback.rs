@@ -5,7 +5,7 @@ use crossbeam::queue::ArrayQueue;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Frames that one direction of a [`pair`] holds. A full wire makes the sender wait.
+/// The limit on the frames in one direction of a [`pair`]. With a full wire the sender waits.
 const WIRE: usize = 1024;
 
 type Pool = ArrayQueue<Box<[u8]>>;
@@ -74,7 +74,7 @@ impl PacketIo for Loopback {
 
     fn transmit(&mut self, from: &mut Burst<LoopbackBuf>) {
         if Arc::strong_count(&self.outbound) == 1 {
-            // The other end is gone: an unplugged cable loses frames, it does not hold them.
+            // The other end is gone: an unplugged cable loses frames, and does not keep them.
             from.clear();
         }
         let room = self.outbound.capacity() - self.outbound.len();

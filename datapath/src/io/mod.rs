@@ -19,7 +19,7 @@ pub type Burst<B> = ArrayVec<B, BURST>;
 pub trait PacketBuf: Deref<Target = [u8]> + DerefMut + Send {
     /// Bytes that the frame may grow to.
     fn capacity(&self) -> usize;
-    /// Makes the frame `len` bytes long; what is new is whatever stood there. `len` is at most the capacity.
+    /// Sets the frame's length to `len` bytes, at most the capacity. New bytes have any content.
     fn set_len(&mut self, len: usize);
     /// Frees buffers, from any thread.
     fn free_all(from: &mut Burst<Self>)
@@ -35,7 +35,7 @@ pub trait PacketBuf: Deref<Target = [u8]> + DerefMut + Send {
 pub struct Caps {
     /// The largest frame, Ethernet header included, FCS excluded.
     pub max_frame: usize,
-    /// The link's speed in Mb/s where the port knows one.
+    /// The link's speed in Mb/s if the port knows one.
     pub speed_mbps: Option<u32>,
 }
 

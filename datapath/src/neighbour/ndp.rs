@@ -154,7 +154,7 @@ fn option(mut options: &[u8], kind: u8) -> Result<Option<Mac>, Malformed> {
     Ok(found)
 }
 
-/// RFC 4443 2.3: over a pseudo header too. 0 over a message that holds its right checksum.
+/// RFC 4443 2.3: over a pseudo header too. 0 over a message that contains its right checksum.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

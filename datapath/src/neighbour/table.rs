@@ -23,7 +23,7 @@ const FRESH: Duration = Duration::from_secs(30);
 const DOUBT: Duration = Duration::from_millis(100);
 /// The least time between two unasked changes of a neighbour's Ethernet address.
 const CHANGE: Duration = Duration::from_secs(1);
-/// Addresses that are asked for or known.
+/// Addresses that are being resolved or known.
 const ENTRIES: usize = 1024;
 /// The limit on packets waiting to be sent. Further requests are not answered; the sender repeats them.
 const OUTBOX: usize = 64;
@@ -76,12 +76,12 @@ enum Packet {
 
 /// Our own ARP and neighbour discovery: answers for local addresses, asks for those of others.
 ///
-/// Packets go in by [`on_frame`](Self::on_frame) and out by [`poll_transmit`](Self::poll_transmit). The table
-/// remembers only stations that were asked for, so strangers cannot fill it.
+/// Packets go in by [`on_frame`](Self::on_frame) and out by [`poll_transmit`](Self::poll_transmit). The table remembers only stations that
+/// a caller requested, so strangers cannot fill it.
 #[derive(Debug)]
 pub struct Neighbours {
     mac: Mac,
-    /// The kernel answers for these addresses, and keeps the table that connections are made by.
+    /// The kernel answers for these addresses, and its table is used for connections.
     quiet: bool,
     addresses: Vec<Address>,
     gateway: Option<IpAddr>,
@@ -94,7 +94,7 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// For a port of our own. Announces `addresses`, so that switches learn where `mac` is.
+    /// For a port without a kernel. Announces `addresses`, so that switches learn the port of `mac`.
     #[must_use]
     pub fn own(mac: Mac, addresses: &[Address], gateway: Option<IpAddr>) -> Self {
         let mut neighbours = Self { gateway, quiet: false, ..Self::kernels(mac, addresses) };
@@ -104,7 +104,7 @@ impl Neighbours {
         neighbours
     }
 
-    /// For a port on a Linux interface: the kernel answers for `addresses`, and we hear only those that we ask.
+    /// For a port on a Linux interface: the kernel answers for `addresses`, and this table learns only stations that it asks.
     #[must_use]
     pub fn kernels(mac: Mac, addresses: &[Address]) -> Self {
         Self {
@@ -224,8 +224,8 @@ impl Neighbours {
         Ok(Asked::Asking)
     }
 
-    /// Makes room: removes the address that has been asked for longest. A station that is there answers within a moment, so strangers that
-    /// a peer invents keep no other from being found. Returns `false` if no address is being asked for.
+    /// Frees room: removes the address that has been requested for longest. A station that is there answers within a moment, so strangers
+    /// that a peer invents prevent no other from being found. Returns `false` if no address is being requested.
     fn forget_longest_asked(&mut self) -> bool {
         let asking = self.entries.iter().filter_map(|(hop, entry)| match entry {
             Entry::Asking { tries, again, .. } => Some((Reverse(*tries), *again, *hop)),

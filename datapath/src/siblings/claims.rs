@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{Ordering, fence};
 
-/// States of an entry, in its lowest bits; above them stands the claim's number.
+/// States of an entry, in its lowest bits; above them is the claim's number.
 const FREE: u64 = 0;
 const ASKED: u64 = 1;
 const HELD: u64 = 2;
@@ -103,7 +103,7 @@ fn write(store: impl FnOnce(u64, Ordering), put: impl FnOnce(), state: u64) {
     store(state, Ordering::Release);
 }
 
-/// The claims in a process's memory, with their numbers, and whether they are held or asked for.
+/// The claims in a process's memory, with their numbers, and whether they are granted or requested.
 fn entries(head: &Head) -> impl Iterator<Item = (u64, bool, Claim)> + '_ {
     let used = (head.claims_used().load(Ordering::Acquire) as usize).min(CLAIMS);
     (0..used).filter_map(move |at| {
@@ -129,7 +129,7 @@ impl Granted {
         Self(members.flat_map(asked).collect())
     }
 
-    /// Decides whether the process in `slot` may have `claim`; gives 0, or an errno.
+    /// Decides whether the process in `slot` may have `claim`; returns 0, or an errno.
     pub(super) fn decide<'a>(
         &mut self,
         (slot, number): (u8, u64),
@@ -165,7 +165,7 @@ pub(super) struct Claimed {
 }
 
 impl Claimed {
-    /// Notes what is asked for; returns its place and number, or nothing if the table is full.
+    /// Notes a requested claim; returns its place and number, or nothing if the table is full.
     pub(super) fn ask(&mut self, own: &Own, claim: &Claim) -> Option<(usize, u64)> {
         let head = own.head();
         let free = |at: &usize| head.claim_state(*at).load(Ordering::Relaxed) & STATE == FREE;
@@ -279,7 +279,7 @@ mod tests {
         let asked: Vec<_> = (0..2).map(|n| own[n].ask(&members[n], &wanted).unwrap()).collect();
         let mut granted = Granted::default();
         assert_eq!(granted.decide((1, asked[1].1), &wanted, heads()), 0);
-        // The first has been told nothing yet, or it has.
+        // The first has received no answer yet, or it has.
         assert_eq!(granted.decide((0, asked[0].1), &wanted, heads()), libc::EADDRINUSE);
         assert_eq!(Granted::default().decide((0, asked[0].1), &wanted, heads()), 0, "an owner that forgot");
         let mut next = Granted::after_takeover(heads());

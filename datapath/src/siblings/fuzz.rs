@@ -135,7 +135,7 @@ impl Scene<'_> {
         let at = number as usize;
         let head = self.hostile.own.head();
         match kind % 11 {
-            // Near its end, where the next frames pass it.
+            // Near its end, which the next frames pass.
             10 => {
                 head.meant_for(slot).store(self.honest.shared.identity, Ordering::Release);
                 head.sent(slot).store(u64::MAX - number % 4096, Ordering::Release);

@@ -62,7 +62,7 @@ fn check_peer(peer: Peer) -> Result<(), JoinError> {
     if theirs == ours { Ok(()) } else { Err(JoinError::User { theirs, ours, process }) }
 }
 
-/// The name that the process in a slot holds.
+/// The name that the process in a slot has.
 fn slot_name(name: &str, slot: u8) -> String {
     format!("{name}/{slot}")
 }
@@ -177,7 +177,7 @@ impl Candidate {
         (0..MEMBERS as u8).all(|slot| Socket::hold(&slot_name(&self.name, slot)).is_ok())
     }
 
-    /// The first process's place; `None` where another was first.
+    /// The first process's place; `None` if another was first.
     fn own_place(&self) -> Result<Option<Place>, JoinError> {
         let listener = match Socket::listen(&self.name) {
             Ok(listener) => listener,
@@ -219,7 +219,7 @@ impl Candidate {
                     let member = |(there, descriptors)| {
                         Some((there, Member::new(descriptors, slot, self.identity).ok()?))
                     };
-                    // An owner that knows less than the kernel may assign a slot that is in use. It is told that this attempt failed.
+                    // An owner that knows less than the kernel may assign a slot that is in use. It learns that this attempt failed.
                     let Ok(held) = Socket::hold(&slot_name(&self.name, slot)) else { return Ok(None) };
                     let members = joined.into_iter().filter_map(member).collect();
                     return Ok(Some(Place { slot, held, role: Role::Sibling(socket), members }));

@@ -1,7 +1,7 @@
 //! Frames from process to process of one interface: a ring each way, which its sender alone writes.
 //!
-//! The sender counts the bytes that it put in, and the receiver, in memory of its own, those that it took out. Either may die between
-//! any two instructions: the other sees counters that stand still.
+//! The sender counts the bytes that it put in, and the receiver, in its own memory, those that it took out. Either may die between any two
+//! instructions: the other sees counters that no longer change.
 
 use super::memory::{Own, RING, Theirs};
 use super::{MEMBERS, Member};
@@ -282,7 +282,7 @@ impl Lane {
             return;
         }
         let theirs: &Theirs = &self.member.memory;
-        // Whatever stands there: records begin at whole headers, no more than a ring waits, and counts may wrap.
+        // Whatever the memory contains: records begin at whole headers, no more than a ring waits, and counts may wrap.
         let sent = theirs.head().sent(own).load(Ordering::Acquire) & !(HEADER as u64 - 1);
         // The rest of the burst is the port's.
         while self.taken != sent && into.len() < BURST / 2 {

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// The first word of the memory, which stands for the layout below. A sibling of another version is refused.
+/// The first word of the memory, which identifies the layout below. A sibling of another version is refused.
 const LAYOUT: u64 = 0x4652_5349_424c_0001;
 const PAGE: usize = 4096;
 

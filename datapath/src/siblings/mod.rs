@@ -1,10 +1,10 @@
 //! Processes that share an interface, as they would share a NIC.
 //!
-//! They meet at an abstract socket, one for each interface of a network namespace. The process that has its name is the *owner*: it
-//! gives each process a slot, and decides which process has a service. A slot is the top of a process's queue pair numbers and communication ids,
-//! so these never collide and name their process. All else stands in memory that each process writes and all others read
-//! (`memory`): frames for siblings, claims, and what to tell peers when the process is no more. So the owner holds nothing that
-//! another could not go on from, and when it dies, the process that takes its name next is the owner.
+//! They meet at an abstract socket, one for each interface of a network namespace. The process that has its name is the *owner*: it assigns
+//! each process a slot, and decides which process has a service. A slot is the top of a process's queue pair numbers and communication ids,
+//! so these never collide and name their process. All else is in memory that each process writes and all others read (`memory`): frames for
+//! siblings, claims, and the messages for peers when the process is no more. So the owner has no state from which another could not go on,
+//! and when it dies, the process that takes its name next is the owner.
 //!
 //! One thread of each process watches the others, and does nothing while none comes, goes or asks.
 
@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Processes that share an interface at most: as many as a queue pair's number tells apart.
+/// The limit on the processes that share an interface: as many as a queue pair's number distinguishes.
 pub const MEMBERS: usize = 64;
 
 /// The time that a process waits for the owner's answer before it asks again.
@@ -163,7 +163,7 @@ impl Siblings {
     /// Watches the siblings from now on. `events` learns of those that are there, too.
     ///
     /// # Errors
-    /// Returns an error if the system gives no thread.
+    /// Returns an error if the system cannot create a thread.
     pub(crate) fn watch(&mut self, events: Box<dyn Events>) -> io::Result<()> {
         let mut state = self.shared.lock();
         for (slot, member) in state.present() {
@@ -177,7 +177,7 @@ impl Siblings {
     /// Answers siblings from now on, in a process without a core.
     ///
     /// # Errors
-    /// Returns an error if the system gives no thread.
+    /// Returns an error if the system cannot create a thread.
     pub fn run(&mut self) -> io::Result<()> {
         let shared = self.shared.clone();
         self.thread = Some(signals::spawn("ferroce-sibling", move || watch::run(&shared))?);
@@ -228,7 +228,7 @@ impl Siblings {
             || state.members[usize::from(slot)].is_none() && self.shared.is_first(&mut state)
     }
 
-    /// Has a peer told of the end of a connection, by its communication id, if this process dies.
+    /// Has a peer informed of the end of a connection, by its communication id, if this process dies.
     pub fn remember(&self, farewell: &Farewell) {
         self.shared.lock().farewells.remember(&self.shared.own, farewell);
     }
@@ -243,7 +243,7 @@ impl Drop for Siblings {
     fn drop(&mut self) {
         self.shared.stop.signal();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to give back.
+            // It has nothing to return.
             let _ = thread.join();
         }
     }

@@ -32,7 +32,7 @@ impl Owner {
         connections.chain([self.listener.as_raw_fd()])
     }
 
-    /// Tells all, but the process in slot `but`. One that takes nothing more is given up, and comes back.
+    /// Sends `message` to all, but the process in slot `but`. One that takes nothing more is given up, and comes back.
     fn tell(&mut self, message: Message, descriptors: &[BorrowedFd<'_>], but: u8) {
         let hears = |it: &mut Connection| {
             it.slot.is_none_or(|slot| slot == but) || it.socket.send(&message.to_bytes(), descriptors).is_ok()
@@ -81,7 +81,7 @@ impl Shared {
         let mut at = 0;
         loop {
             let Role::Owner(owner) = &mut state.role else { return };
-            // Out of the list while it is served, which may tell all others.
+            // Out of the list while it is served, because that may send to all others.
             if at >= owner.connections.len() {
                 return;
             }

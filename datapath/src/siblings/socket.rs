@@ -28,7 +28,7 @@ impl Socket {
         owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
     }
 
-    /// Takes a name and listens; `AddrInUse` where another process has it.
+    /// Takes a name and listens; `AddrInUse` if another process has it.
     pub(super) fn listen(name: &str) -> io::Result<Self> {
         let socket = Self::hold(name)?;
         // SAFETY: plain numbers.
@@ -57,7 +57,7 @@ impl Socket {
     /// The next connection, without a wait.
     pub(super) fn accept(&self) -> io::Result<Self> {
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: no address is asked for.
+        // SAFETY: no address is requested.
         let fd =
             unsafe { libc::accept4(self.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
         owned(fd)

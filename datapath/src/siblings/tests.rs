@@ -147,7 +147,7 @@ fn when_the_owner_dies_another_goes_on_with_all_that_was_granted() {
     drop(owner);
     second.hears_end_of(gone);
     third.hears_end_of(gone);
-    // Its peers are told once, by one of the two.
+    // Its peers are informed once, by one of the two.
     let told = |process: &Process| match process.told.recv_timeout(LONG) {
         Ok(Told::Died(last)) => Some(*last),
         _ => None,

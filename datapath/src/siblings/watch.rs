@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_micros(500);
 const LOOKS: u32 = 40;
 
-/// The longest sleep, in ms. A thread that makes a claim may find the owner dead first and take over, while this one sleeps on descriptors
-/// of before: those who join would wait in vain.
+/// The longest sleep, in ms. A thread with a claim may find the owner dead first and take over, while this one sleeps on earlier
+/// descriptors: processes that join would wait in vain.
 const LONGEST: i32 = 500;
 
 /// Until the process takes no part any more.
@@ -84,7 +84,7 @@ impl Shared {
                 }
             }
             Some(Message::Left { slot }) => state.remove(slot),
-            // The new owner has buried some before it could tell this process.
+            // The new owner has removed some dead ones before it could inform this process.
             Some(Message::Welcome { .. }) => state.remove_dead(),
             Some(Message::Refused(why)) => {
                 tracing::error!("{}: refused by the new owner: {why:?}", self.name);

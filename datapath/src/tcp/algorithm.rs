@@ -1,4 +1,4 @@
-//! The registered congestion control: which flows it has, and the leases that user space gives them.
+//! The registered congestion control: its flows, and the leases that user space grants them.
 
 use super::TcpError;
 use super::programs::Kernel;

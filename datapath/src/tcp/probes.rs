@@ -93,7 +93,7 @@ impl Probes {
     pub fn receive(&self) -> io::Result<Option<Received>> {
         loop {
             let mut packet = [0; TCP_PROBE_LENGTH];
-            // SAFETY: there is room for as many bytes as are asked for.
+            // SAFETY: there is room for as many bytes as are requested.
             let length = unsafe {
                 libc::recv(
                     self.arrived.as_raw_fd(),
@@ -149,8 +149,8 @@ fn arrived(index: u32, numbers: Numbers) -> io::Result<OwnedFd> {
     if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(arrived) }
 }
 
-/// Returns the fields that tell a probe or an answer from other packets: the offset from the IP header, the number of bytes, a mask, and the
-/// value.
+/// Returns the fields that distinguish a probe or an answer from other packets: the offset from the IP header, the number of bytes, a mask,
+/// and the value.
 fn signs(numbers: Numbers) -> [(i32, u8, u32, u32); 4] {
     [
         (0, 1, 0xff, 0x45),
@@ -228,7 +228,7 @@ mod tests {
         processor::run(&program(Numbers::DEFAULT), &[&[2; 12][..], &[8, 0], packet].concat(), |_| 0)
     }
 
-    /// rtgwg-00 7.2: probes have a DSCP of their own, by which they are told from data.
+    /// rtgwg-00 7.2: probes have a separate DSCP, which distinguishes them from data.
     #[test]
     fn probes_and_answers_are_dropped_and_other_packets_pass() {
         let address = |text: &str| text.parse().unwrap();

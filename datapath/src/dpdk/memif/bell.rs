@@ -1,10 +1,10 @@
 //! memif's interrupts, for a thread that sleeps until a frame arrives: DPDK's driver has them, and no call for them.
 //!
 //! Each ring has an eventfd, and a flag in the shared memory that says that its receiver polls. The driver of the sender writes to the
-//! eventfd where the flag is not set, the driver of the receiver reads it then. Both pass through the relay when the link is set up.
+//! eventfd if the flag is not set, and the driver of the receiver reads it then. Both pass through the relay when the link is set up.
 //!
-//! The sender puts its frame into the ring, then looks at the flag, with no fence between: what was sent in the very moment in which
-//! a receiver begins to listen may not be told. So the first sleep is a short one.
+//! The sender puts its frame into the ring, then looks at the flag, with no fence between: a frame that is sent in the very moment in which
+//! a receiver begins to listen may not be announced. So the first sleep is a short one.
 
 use super::socket::Message;
 use std::fs::File;
@@ -116,7 +116,7 @@ impl Heard {
         let Some((region, offset, descriptor)) = self.ring else { return };
         let Some((_, memory)) = self.regions.into_iter().find(|(index, _)| *index == region) else { return };
         let (memory, flags_at) = (File::from(memory), u64::from(offset) + FLAGS);
-        // A write behind its end would make it longer.
+        // A write behind its end would lengthen it.
         if memory.metadata().is_ok_and(|memory| flags_at + 2 <= memory.len()) {
             bell.hang(Ring { memory, flags_at, bell: descriptor });
         }

@@ -27,7 +27,7 @@ const LAST_MESSAGES: u32 = 3;
 
 /// The way that this port meets its peer.
 pub(in crate::dpdk) enum Meeting {
-    /// Listens where the port's name says.
+    /// Listens on the socket in the port's name.
     Server { listener: Own, path: PathBuf },
     /// Has connected there.
     Client { peer: Own },

@@ -67,7 +67,7 @@ pub(super) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
 pub(super) fn wait<const N: usize>(sockets: [&OwnedFd; N], ms: i32) -> io::Result<[bool; N]> {
     let mut polled = sockets.map(|s| libc::pollfd { fd: s.as_raw_fd(), events: libc::POLLIN, revents: 0 });
     loop {
-        // SAFETY: `polled` holds N entries, exclusively borrowed for the call.
+        // SAFETY: `polled` has N entries, exclusively borrowed for the call.
         match check(unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, ms) }) {
             Ok(_) => return Ok(polled.map(|p| p.revents != 0)),
             Err(e) if e.kind() == ErrorKind::Interrupted => {}

@@ -23,7 +23,7 @@ const XSKMAP: u32 = 17;
 struct Texts(Vec<u8>);
 
 impl Texts {
-    /// Returns where `text` begins.
+    /// Returns the offset at which `text` begins.
     fn add(&mut self, text: &str) -> u32 {
         if self.0.is_empty() {
             self.0.push(0);

@@ -17,7 +17,7 @@ const IPV4: u32 = 0x0800;
 const IPV6: u32 = 0x86dd;
 const HOP_BY_HOP: u32 = 0;
 const UDP: u32 = 17;
-/// IFA 2.0's protocol number, which stands between the IP header and UDP.
+/// IFA 2.0's protocol number; its header is between the IP header and UDP.
 const IFA: u32 = 253;
 /// A VLAN tag and CSIG's compact tag at most.
 const TAGS: usize = 2;

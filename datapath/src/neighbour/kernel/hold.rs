@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// Holds UDP 4791 open, and the port of RoCEv2 packets with INT-MD, for IPv4 and IPv6, so that the kernel does not answer a
 /// peer's packets, which it sees too, with port-unreachable. A filter drops them before they are queued.
 ///
-/// If another program holds the port, or the family is off, there is nothing to prevent.
+/// If another program has the port, or the family is off, there is nothing to prevent.
 pub(super) fn roce_port(numbers: Numbers) -> Vec<Own> {
     let families = [libc::AF_INET, libc::AF_INET6].into_iter();
     families

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 /// As often and as far apart as we ask by ourselves elsewhere.
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
-/// The limit on addresses that are asked for; the one asked for longest makes room.
+/// The limit on addresses that are being resolved; one more replaces the oldest.
 const ASKED: usize = 1024;
-/// A datagram to the discard port makes the kernel look its receiver up.
+/// A datagram to the discard port causes the kernel to look its receiver up.
 const DISCARD: u16 = 9;
 
 /// An interface's addresses, routes and neighbours, read by rtnetlink on the control path.
@@ -67,8 +67,8 @@ impl Kernel {
         })
     }
 
-    /// From now on a port on the interface takes RoCEv2 packets to its present addresses alone, where the kernel can do that.
-    /// Without, it looks at each as well, only to drop it.
+    /// From now on a port on the interface receives RoCEv2 packets to its present addresses alone, if the kernel can do that. Otherwise, it
+    /// looks at each, only to drop it.
     #[must_use]
     pub fn without_ours(mut self) -> Self {
         let addresses: Vec<_> = self.addresses().unwrap_or_default().iter().map(|it| it.ip).collect();
@@ -165,7 +165,7 @@ impl Kernel {
     }
 }
 
-/// For one that is asked for first: the asker may have lost interest, so an attempt does not end by itself.
+/// Removes the oldest attempt: its caller may have lost interest, so an attempt does not end by itself.
 fn make_room(attempts: &mut HashMap<IpAddr, Attempt>, hop: IpAddr) {
     if attempts.len() < ASKED || attempts.contains_key(&hop) {
         return;

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// Of `bpf(2)`: commands.
 const PROG_GET_FD_BY_ID: libc::c_long = 13;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
-/// The part of `struct bpf_prog_info` that every kernel has, and where the name is in it.
+/// The part of `struct bpf_prog_info` that every kernel has, and the offset of the name in it.
 const INFO_BYTES: usize = 80;
 const NAME_AT: usize = 64;
 

@@ -76,7 +76,7 @@ impl AddressTable {
         }
     }
 
-    /// Forgets a handle and returns where its packets went. `None` if there is none of this name.
+    /// Forgets a handle and returns the destination of its packets. `None` if there is none of this name.
     pub(crate) fn destroy(&mut self, id: AddressId) -> Option<(IpAddr, Mac)> {
         let (index, generation) = split(id);
         let place = self.places.get_mut(usize::from(index)).filter(|place| place.generation == generation)?;
@@ -86,7 +86,7 @@ impl AddressTable {
         Some((path.destination, path.destination_mac))
     }
 
-    /// The headers of packets that go there, where the handle is one of `pd`.
+    /// The headers of packets along the handle, if it is one of `pd`.
     pub(crate) fn get(&self, id: AddressId, pd: PdId) -> Option<&Template> {
         self.way(id, pd).map(|(_, template)| template)
     }

@@ -52,7 +52,7 @@ discards! {
     QueueKey = "wrong Q_Key",
     /// Ahead of what is expected; a NAK asks for the gap.
     PsnGap = "PSN ahead of expected",
-    /// Received before; acknowledged again where the rules ask for it.
+    /// Received before; acknowledged again if the rules require it.
     Duplicate = "duplicate PSN",
     /// An acknowledgement for packets that were never sent, or acknowledged before.
     StaleAcknowledge = "acknowledgement outside what is in flight",
@@ -90,9 +90,9 @@ discards! {
     Telemetry = "bad telemetry",
     /// A telemetry request to a datagram queue pair that has as many answers to send as may wait.
     AnswersFull = "more telemetry requests than answers may wait",
-    /// Feedback without a seal, or with one that the shared key did not make.
+    /// Feedback without a seal, or with one that is not of the shared key.
     ForgedFeedback = "feedback not sealed by the peer",
-    /// Sealed feedback that was heard before, or is older than what was.
+    /// Sealed feedback that was received before, or is older than the last one.
     StaleFeedback = "feedback replayed or overtaken",
 }
 
@@ -105,7 +105,7 @@ pub struct Counters {
     pub tx_frames: u64,
     /// Payload bytes placed or delivered.
     pub rx_payload_bytes: u64,
-    /// Payload bytes sent, again where retransmitted.
+    /// Payload bytes sent, and again if retransmitted.
     pub tx_payload_bytes: u64,
     /// Data packets sent more than once.
     pub retransmitted: u64,

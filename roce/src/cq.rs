@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 /// Deepest completion queue.
 pub(crate) const MAX_CQ_DEPTH: u32 = 1 << 22;
 
-/// One completion queue. It holds exactly `depth` completions; one more and it is in error for good (IBA 10.2.6).
+/// One completion queue. It has room for exactly `depth` completions; one more and it is in error for good (IBA 10.2.6).
 struct CompletionQueue {
     entries: Vec<Completion>,
     depth: usize,
@@ -50,7 +50,7 @@ impl CompletionQueues {
             return Err(ControlError::Limit { what: "completion queues", limit: self.limit });
         }
         self.queues.push(Some(queue));
-        // A queue is named once, so no completion makes the list grow.
+        // A queue is named once, so no completion lets the list grow.
         self.filled.reserve(self.queues.len() - self.filled.len());
         Ok(CqId(index))
     }
@@ -70,7 +70,7 @@ impl CompletionQueues {
         }
     }
 
-    /// Gives `cq` another depth, at least what it holds now.
+    /// Changes the depth of `cq`, which is at least the number of its completions.
     pub(crate) fn resize(&mut self, cq: CqId, depth: u32) -> Result<(), ControlError> {
         let depth = checked(depth)?;
         let queue = self.get_mut(cq).ok_or(ControlError::NoCq(cq))?;

@@ -16,7 +16,7 @@ pub enum Event {
     SendQueueDrained(Qpn),
     /// The queue pair takes no more from its shared receive queue.
     LastReceive(Qpn),
-    /// The queue pair went to ERR, and nothing here had asked for it.
+    /// The queue pair went to ERR, and nothing here had requested it.
     QpFailed(QpFailure),
     /// A send request of an unreliable queue pair failed, which went to SQE: IBA has only the completion for it.
     SendQueueFailed(QpFailure),
@@ -117,9 +117,9 @@ impl Default for Events {
 impl Events {
     /// An application that does not take them costs no more room than this.
     const LIMIT: usize = 1 << 16;
-    /// Peers that wait to be told of: more are told of the next time that they don't answer.
+    /// The limit on peers that wait to be reported: more are reported the next time that they do not answer.
     const DOUBTS: usize = 64;
-    /// Changes that wait to be told: beyond that the oldest is dropped.
+    /// The limit on changes that wait to be reported: beyond it the oldest is dropped.
     const CHANGES: usize = 64;
     /// Peers of which it is known what ICMP said last: beyond that the oldest is forgotten.
     const UNREACHABLE: usize = 16;

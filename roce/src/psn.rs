@@ -4,7 +4,7 @@ use core::fmt;
 
 /// A packet sequence number: 24 bits on a circle (IBA 9.7.2).
 ///
-/// It has no order, because a circle has none; [`distance`](Self::distance) tells which of two is ahead.
+/// It has no order, because a circle has none; [`distance`](Self::distance) shows which of two is ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
@@ -18,7 +18,7 @@ impl Psn {
         Self(value & (Self::CIRCLE - 1))
     }
 
-    /// The number as it stands on the wire.
+    /// The number as on the wire.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0

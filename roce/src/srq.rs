@@ -31,7 +31,7 @@ pub struct XrcReceives {
     pub cq: CqId,
 }
 
-/// A shared receive queue that a message names, and what it stands for: whose memory, whose completions.
+/// A shared receive queue that a message names, with its memory's domain and its completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reached {
     pub(crate) number: SrqNumber,
@@ -45,7 +45,7 @@ pub(crate) struct Reached {
 pub struct SrqReport {
     /// Requests that wait.
     pub waiting: u32,
-    /// Below so many an event is raised, once; 0 where none is asked for.
+    /// Below so many an event is raised, once; 0 if none is requested.
     pub limit: u32,
     /// Queue pairs that take from it.
     pub qps: u32,
@@ -72,14 +72,14 @@ impl SharedQueue {
 #[derive(Debug, Default)]
 pub(crate) struct SharedQueues {
     queues: Vec<Option<SharedQueue>>,
-    /// Queues made so far. A number's upper bits count them, so that a queue's number is not given again soon.
+    /// The number of queues created so far. A number's upper bits count them, so that a queue's number is not reused soon.
     made: u32,
     /// Queues that fell below their limit, each once until it is armed again.
     low: VecDeque<SrqId>,
 }
 
 impl SharedQueues {
-    /// Queues of one endpoint: as many as the lower half of a number tells apart.
+    /// The limit on the queues of one endpoint: as many as the lower half of a number distinguishes.
     const LIMIT: u32 = 1 << Self::PLACE_BITS;
     const PLACE_BITS: u32 = 12;
 
@@ -109,7 +109,7 @@ impl SharedQueues {
         Ok(SrqId(place as u32))
     }
 
-    /// Gives what it was made with.
+    /// Destroys a queue, and returns the settings of its creation.
     pub(crate) fn destroy(&mut self, srq: SrqId) -> Result<SrqInit, ControlError> {
         let SharedQueue { qps, init, .. } = *self.get(srq)?;
         if qps > 0 {

@@ -5,7 +5,7 @@ use alloc::vec;
 use cc::Instant;
 use core::time::Duration;
 
-/// Bits of a tick that one level looks at, and what that makes.
+/// Bits of a tick that one level looks at, and the slots that they address.
 const LEVEL_BITS: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_BITS;
 /// Enough levels for 64-bit ticks: no timer is too far away to be kept.
@@ -14,7 +14,7 @@ const LEVELS: usize = 64usize.div_ceil(LEVEL_BITS as usize);
 /// No node, or no bucket.
 const NONE: u32 = u32::MAX;
 
-/// The earlier of two times, where there are any.
+/// The earlier of two times, if there are any.
 #[inline]
 pub(crate) fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {
@@ -29,15 +29,14 @@ struct Node {
     tick: u64,
     previous: u32,
     next: u32,
-    /// `level * SLOTS + slot`, or `NONE` where the timer is not set.
+    /// `level * SLOTS + slot`, or `NONE` if the timer is not set.
     bucket: u32,
 }
 
 /// A hierarchical timing wheel: one timer per token, tokens 0 to `capacity` - 1.
 ///
-/// A timer fires at or after its time, less than one granularity late. Setting, moving and cancelling cost the
-/// same however many timers are set; nothing is allocated after [`TimingWheel::new`]. A user that needs several kinds of
-/// timers per queue pair gives each its token.
+/// A timer fires at or after its time, less than one granularity late. Setting, moving and cancelling cost the same however many timers are
+/// set; nothing is allocated after [`TimingWheel::new`]. A user that needs several kinds of timers per queue pair uses a token for each.
 ///
 /// A tick is filed under the highest group of 6 bits in which it differs from the current tick; when time reaches
 /// that group's value, it is filed again, lower. So on every level all slots in use lie ahead of the current tick,
@@ -73,7 +72,7 @@ impl TimingWheel {
         }
     }
 
-    /// Sets the timer, or moves it where it is set. A time that has passed fires at the next [`Self::pop`].
+    /// Sets the timer, or moves it if it is set. A time that has passed fires at the next [`Self::pop`].
     ///
     /// # Panics
     /// If `token` is not below the capacity.
@@ -85,7 +84,7 @@ impl TimingWheel {
         self.insert(token, tick.max(self.current));
     }
 
-    /// Clears the timer; gives whether it was set.
+    /// Clears the timer; returns whether it was set.
     ///
     /// # Panics
     /// If `token` is not below the capacity.
@@ -117,8 +116,8 @@ impl TimingWheel {
         self.nodes[token as usize].bucket != NONE
     }
 
-    /// When to come back: never more than one granularity after the earliest timer, but maybe well before it, to
-    /// file it again. `None` where no timer is set.
+    /// When to come back: never more than one granularity after the earliest timer, but maybe well before it, to file it again. `None` if
+    /// no timer is set.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         let (_, tick) = self.earliest()?;

@@ -1,4 +1,4 @@
-//! Answers that tell all links of the path, not only the busiest (rtgwg-00 3, 4.2 line 3).
+//! Answers that report all links of the path, not only the busiest (rtgwg-00 3, 4.2 line 3).
 
 use crate::harness::script::{PSN, Script};
 use crate::harness::{BASE, Options, Pair};
@@ -49,7 +49,7 @@ fn all(path_id: u16, records: &[HopRecord]) -> Report {
     Report::All { path_id, records: Records::of(records.iter().copied()).unwrap() }
 }
 
-/// A receiver whose peer asked for all hops.
+/// A receiver whose peer requested all hops.
 fn asked() -> Script {
     let mut script = Script::receiving(hpcc(|_| {}));
     let header = Header::TelemetrySetup { bth: script.bth(0), setup: setup(), seal: None };
@@ -103,7 +103,7 @@ fn a_response_has_room_for_five_and_else_tells_the_busiest() {
     }
 }
 
-/// In another format: the same, at the resolution of Figure 4, where a code stands for each rate.
+/// In another format: the same, at the resolution of Figure 4, if a code exists for each rate.
 #[test]
 fn other_formats_come_back_as_records_of_figure_4() {
     for format in [Format::IntMd, Format::Ifa] {
@@ -136,7 +136,7 @@ fn other_formats_come_back_as_records_of_figure_4() {
                 (_, true) => {
                     assert_eq!(feedback.report, all(3, &[record(1, 1280, 800), record(2, 1280, 800)]));
                 }
-                // IFA's switch stamps nothing itself where it has no code.
+                // IFA's switch stamps nothing itself if it has no code.
                 (Format::Ifa, false) => assert_eq!(feedback.report, all(1, &[record(1, 1280, 800)])),
                 (_, false) => assert!(matches!(feedback.report, Report::Hop { hops: 2, .. }), "{feedback:?}"),
             }
@@ -144,8 +144,8 @@ fn other_formats_come_back_as_records_of_figure_4() {
     }
 }
 
-/// Line 3 is about each link: the one that has just become the busiest is compared with its own last record, where an answer of the
-/// busiest alone only has it recorded.
+/// Line 3 is about each link: the one that has just become the busiest is compared with its own last record, while an answer of the busiest
+/// alone only has it recorded.
 #[test]
 fn a_bottleneck_that_moves_is_measured_at_once() {
     let before = [record(0, 0, 0), record(0, 0, 100_000)];
@@ -170,7 +170,7 @@ fn a_bottleneck_that_moves_is_measured_at_once() {
         script.host.endpoint.report(qpn).unwrap().rate.unwrap()
     };
     assert_eq!(rate([one(0, &before), one(1, &after)]), LINE, "a first record says nothing");
-    // u' = 8 + 1: 100 kB wait where 12.5 kB are a round trip, and the link is full.
+    // u' = 8 + 1: 100 kB wait, 12.5 kB are a round trip, and the link is full.
     let measured = rate([all(3, &before), all(3, &after)]);
     assert!(measured < LINE && measured.as_bps() * 8 < LINE.as_bps(), "{measured}");
 }
@@ -215,7 +215,7 @@ fn transfer(options: Options) -> (Kinds, f64, Pair) {
     (kinds, after.as_bps() as f64 / before.as_bps() as f64, pair)
 }
 
-/// In every way of asking and answering: all answers but the first, which may come before the setup was heard, tell all hops.
+/// In every way of requests and answers: all answers but the first, which may come before the setup has arrived, report all hops.
 #[test]
 fn whoever_asks_is_told_all_hops_and_paced_by_them() {
     let ways: [fn(&mut Congestion); 4] = [

@@ -74,11 +74,11 @@ fn exchange(selective_repeat: bool) -> [Host; 2] {
     }
     let (mut now, mut random, mut packets) = (Instant::from_nanos(1), Random(1), 0);
     let mut frame = vec![0; 1024 + MAX_OVERHEAD];
-    // The first telemetry of a peer makes room for what answers it.
+    // The first telemetry of a peer allocates room for the state that answers it.
     while hosts[0].endpoint.counters().probe_responses == 0 {
         packets += round(&mut hosts, &mut now, &mut frame, &mut random);
     }
-    // Held and missing packets make room for as much as there ever was.
+    // Held and missing packets allocate room for as much as there ever was.
     for _ in 0..100 {
         packets += round(&mut hosts, &mut now, &mut frame, &mut random);
     }

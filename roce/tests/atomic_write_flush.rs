@@ -92,7 +92,7 @@ fn a_queue_pair_that_allows_no_flush_refuses_it_as_invalid() {
     assert_eq!(script.drain(), [(PSN, nak(NakCode::InvalidRequest, 0))]);
 }
 
-/// The requester: 8 bytes go out, and a READ response of nothing says that they are there; an Acknowledge says nothing of it.
+/// The requester: 8 bytes go out, and an empty READ response confirms that they are there; an Acknowledge does not confirm it.
 #[test]
 fn a_requester_waits_for_the_answer() {
     let (mut script, _) = script();
@@ -147,7 +147,7 @@ fn what_is_no_word_is_not_taken() {
     }
 }
 
-/// A lossy link: the last word written is the last that stands there, in order, each time.
+/// A lossy link: the last word written is the last that is there, in order, each time.
 #[test]
 fn words_arrive_in_order_over_a_lossy_link() {
     for selective_repeat in [false, true] {

@@ -1,4 +1,4 @@
-//! Unacknowledged data, READ responses and the packets of unreliable connections: probes tell how it fares.
+//! Unacknowledged data, READ responses and the packets of unreliable connections: probes report how it fares.
 
 use crate::harness::{BASE, Host, Options, Pair};
 use cc::{HpccConfig, Instant, Rate};
@@ -74,7 +74,7 @@ fn responses_are_probed_where_requests_carry_telemetry() {
     let options = Options { probe_interval: None, adjust, ..hpcc() };
     let (mut pair, probes) = read(Pair::connect(options));
     assert!(probes > 2);
-    // The other way, where all is acknowledged, no side probes.
+    // The other way, on which all is acknowledged, no side probes.
     let sent = |pair: &Pair| pair.hosts[0].endpoint.counters().probes_sent;
     let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
     let from = pair.hosts[0].sge(0, LENGTH);
@@ -106,7 +106,7 @@ fn a_full_link_slows_an_unreliable_connection() {
     assert_eq!(pair.hosts[1].endpoint.counters().rx_payload_bytes, u64::from(LENGTH));
 }
 
-/// Nothing is acknowledged: probes that come back unwritten, and those that never do, show that HPCC++ hears nothing.
+/// Nothing is acknowledged: probes that come back unwritten, and those that never do, show that HPCC++ receives no telemetry.
 #[test]
 fn an_unreliable_connection_without_telemetry_goes_by_marks() {
     for answers in [true, false] {

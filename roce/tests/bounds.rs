@@ -1,6 +1,6 @@
-//! Whatever telemetry says, in any format and by any way back, rates stay from the lowest to the line rate and windows from a byte to
-//! what the line rate carries in a round trip: by switches that stamp anything, bits that flip where no ICRC counts them, and clocks
-//! and counters that stand still, jump and wrap. All the way: codec, records, answers, algorithm.
+//! Whatever telemetry says, in any format and by any way back, rates stay from the lowest to the line rate and windows from a byte to the
+//! bytes that the line rate carries in a round trip: with switches that stamp anything, bits that flip where no ICRC counts them, and
+//! clocks and counters that stop, jump and wrap. All the way: codec, records, answers, algorithm.
 
 use crate::harness::{BASE, Options, Pair, Random};
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
@@ -20,11 +20,11 @@ const EVERY: Option<NonZeroU32> = Some(NonZeroU32::MIN);
 const LENGTH: u32 = 300_000;
 
 thread_local! {
-    /// The congestion control that the sender runs: options hold plain functions.
+    /// The congestion control that the sender runs: options are plain functions.
     static CHOSEN: Cell<Option<Congestion>> = const { Cell::new(None) };
 }
 
-/// W_AI is far below the lowest rate, so that the lowest rate is what holds.
+/// W_AI is far below the lowest rate, so that the lowest rate is the limit.
 fn config() -> HpccConfig {
     HpccConfig { min_rate: LEAST, ..HpccConfig::new(LINE, RTT, NonZeroU32::new(1000).unwrap()) }
 }
@@ -40,7 +40,7 @@ fn any(random: &mut Random) -> u64 {
     }
 }
 
-/// A switch's state that is anything at all; often its clock and its counter go on from where they were.
+/// A switch's state that is anything at all; often its clock and its counter go on from their last values.
 fn any_port(random: &mut Random, before: &mut PortState) -> PortState {
     let known = Speed::all().count() as u64;
     let rate = match random.below(4) {
@@ -102,8 +102,8 @@ fn cross(random: &mut Random, ports: &mut [PortState; 3], frame: &mut Vec<u8>) {
     }
 }
 
-/// Runs a transfer for some 200 round trips and holds the bounds after each step; gives how many answers the sender took in, and
-/// its slowest rate.
+/// Runs a transfer for some 200 round trips and checks the bounds after each step; returns the number of answers at the sender, and its
+/// slowest rate.
 fn transfer(congestion: Congestion, v6: bool, seed: u64) -> (u64, Rate) {
     CHOSEN.set(Some(congestion));
     let adjust = |congestion: &mut Congestion| *congestion = CHOSEN.get().expect("it was chosen");
@@ -168,7 +168,7 @@ fn nor_answers_of_all_hops_or_of_ratios_only() {
         let plain =
             Congestion { format, in_band: EVERY, ..Congestion::new(CongestionAlgorithm::Hpcc(config())) };
         holds(Congestion { all_hops: true, ..plain });
-        // Both sides are made alike, so the receiver says ratios.
+        // Both sides have the same settings, so the receiver reports ratios.
         holds(Congestion { ratio_only: true, ..plain });
     }
 }
@@ -182,7 +182,7 @@ fn nor_a_sender_by_what_its_receiver_computes() {
     }
 }
 
-/// They go by marks; telemetry that comes along (`paths`, `auto`) changes nothing of that.
+/// They go by marks; telemetry that comes along (`paths`, `auto`) does not change that.
 #[test]
 fn nor_those_that_go_by_marks() {
     let dctcp = CongestionAlgorithm::Dctcp(DctcpConfig { min_rate: LEAST, ..DctcpConfig::new(LINE, RTT) });

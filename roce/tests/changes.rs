@@ -1,4 +1,4 @@
-//! Packet scripts of queue pairs whose settings change after they were first made (IBA 11.2.5.2).
+//! Packet scripts of queue pairs whose settings change after they were first set (IBA 11.2.5.2).
 
 use crate::harness::script::{PSN, SEND, Script, ack, nak, rnr};
 use crate::harness::{BASE, Host, Options, path};

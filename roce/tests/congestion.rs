@@ -78,7 +78,7 @@ fn second(script: &mut Script, options: &Options) -> roce::Qpn {
     core::mem::replace(&mut host.qpn, first)
 }
 
-/// Round robin: a long message doesn't hold back a short one of another queue pair.
+/// Round robin: a long message does not delay a short one of another queue pair.
 #[test]
 fn queue_pairs_take_turns() {
     let options = Options { congestion: open_window(), ..Options::default() };
@@ -219,7 +219,7 @@ fn a_telemetry_response_nobody_asked_for_is_refused() {
     assert_eq!(script.discarded(Discard::Telemetry), 3);
 }
 
-/// Memory that holds nothing, and checks that bytes come in order.
+/// Memory without content, which checks that bytes come in order.
 #[derive(Default)]
 struct Counting {
     placed: u64,
@@ -283,7 +283,7 @@ fn a_message_of_two_gibibytes_arrives() {
     assert_eq!(hosts[1].endpoint.report(qpns[1]).unwrap().expected_psn, expected);
 }
 
-/// A port without a link of its own is given one: frames leave one after the other.
+/// A port without its own link has one: frames leave one after the other.
 #[test]
 fn frames_keep_to_the_links_rate() {
     let rate = Rate::from_gbps(1);

@@ -200,7 +200,7 @@ pub fn at(tenths: u64) -> Instant {
     Instant::from_nanos(tenths * 10_000)
 }
 
-/// A link that frames wait for, as far as its records tell.
+/// A link that frames wait for, according to its records.
 struct Link {
     rate: Rate,
     free_at: Instant,

@@ -1,4 +1,4 @@
-//! Direct responses (pan-01 6.3): a switch tells a sender of congestion at once, and knows only whom its packet was for.
+//! Direct responses (pan-01 6.3): a switch reports congestion to a sender at once, and knows only the destination of its packet.
 
 use crate::harness::script::{PEER, PSN, Script};
 use crate::harness::{Options, path};
@@ -57,7 +57,7 @@ fn the_queue_pair_that_talks_to_the_packets_destination_hears() {
     assert!(rate(&script) < Rate::from_gbps(5), "{}", rate(&script));
 }
 
-/// Responses to no queue pair do not keep others from being heard, however often they come.
+/// Responses to no queue pair do not keep others from being processed, however often they come.
 #[test]
 fn responses_to_nobody_cost_the_others_nothing() {
     let mut script = script(|_| {});

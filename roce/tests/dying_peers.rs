@@ -64,7 +64,7 @@ fn die(pair: &mut Pair, death: Death) {
     }
 }
 
-/// Runs on until nothing happens any more; gives when the last send request of each side ended.
+/// Runs on until nothing happens any more; returns when the last send request of each side ended.
 fn finish(pair: &mut Pair, sent: &mut [Vec<Completion>; 2]) -> [Instant; 2] {
     let mut last = [pair.now; 2];
     loop {
@@ -142,7 +142,7 @@ fn whenever_and_however_a_peer_dies_every_request_ends_in_time() {
     }
 }
 
-/// IBA 9.7.6.1.3: no answer, no end, where the timeout is infinite: then the program's own patience counts.
+/// IBA 9.7.6.1.3: no answer, no end, if the timeout is infinite: then the program's own patience counts.
 #[test]
 fn without_a_timeout_only_the_program_ends_it() {
     let mut pair = Pair::connect(Options { ack_timeout: 0, ..Options::default() });

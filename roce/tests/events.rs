@@ -30,7 +30,7 @@ fn the_first_packet_in_rtr_establishes_the_communication() {
     let options = Options::default();
     let mut script = Script::receiving(options);
     let (qpn, into) = (script.host.qpn, script.host.sge(0, 100));
-    // A packet out of place says nothing of the peer's state.
+    // A packet out of place reveals nothing of the peer's state.
     assert_eq!(script.send(PSN + 7, SEND, &[1; 10]), Err(Discard::PsnGap));
     assert_eq!(events(&mut script.host), []);
     for id in 0..2 {
@@ -69,7 +69,7 @@ fn a_queue_is_drained_when_what_had_begun_is_acknowledged() {
     }
 }
 
-/// The line says who, with whom, how far both had come, and why.
+/// The line has both sides, their progress, and the reason.
 #[test]
 fn a_peer_that_dies_leaves_a_line_for_the_log() {
     let mut script = Script::new(Options { retry_count: 2, ..Options::default() });
@@ -104,7 +104,7 @@ fn a_peer_that_dies_leaves_a_line_for_the_log() {
             PSN + 2
         )
     );
-    // It is told once, and not of what was asked for.
+    // It is reported once, and not if it was requested.
     modify(&mut script, Modify::Error);
     assert_eq!(events(&mut script.host), []);
 }
@@ -145,7 +145,7 @@ fn a_queue_pair_that_fails_takes_no_more_shared_receives() {
         host.endpoint.modify_qp(now, qpn, Modify::Error).unwrap();
         host.endpoint.modify_qp(now, qpn, Modify::Error).unwrap();
     }
-    // Of what is gone nothing is told.
+    // Events of destroyed queue pairs are dropped.
     host.endpoint.destroy_qp(now, a).unwrap();
     assert_eq!(events(&mut host), [Event::LastReceive(b)]);
 }

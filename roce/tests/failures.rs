@@ -334,7 +334,7 @@ fn icmp(v6: bool, kind: u8, code: u8, word: [u8; 4], about: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A frame from host `from` as it stands on the wire.
+/// A frame from host `from` as on the wire.
 fn sent(v6: bool, from: u8, to: u8) -> Vec<u8> {
     let bth = roce::wire::Bth::new(Qpn::new(PEER), roce::Psn::new(PSN));
     let header = roce::wire::Header::Connected { service: Service::Rc, bth, operation: SEND };

@@ -1,5 +1,5 @@
-//! Every wrong answer that a peer can give: which are ignored, which end the queue pair, and that no byte changes that a
-//! right answer would not have changed.
+//! Every wrong answer of a peer: which are ignored, which end the queue pair, and that no byte changes that a right answer would not have
+//! changed.
 
 use crate::harness::raw::Raw;
 use crate::harness::script::{PSN, SEND, Script, ack, nak, rnr};

@@ -1,4 +1,4 @@
-//! Probes of datagrams by strangers, and answers that nobody asked for: what they get, and what they change.
+//! Probes of datagrams by strangers, and answers that no probe requested: what they get, and what they change.
 
 use crate::datagrams::{KEY, World, at, host, hpcc, idle};
 use crate::harness::{Host, path};
@@ -12,7 +12,7 @@ use roce::wire::telemetry::{HopRecord, Speed};
 use roce::wire::{Bth, Feedback, Header, Path, Report, emit, parse, reseal};
 use roce::{Discard, Psn, Qpn};
 
-/// A receiver, and packets made by hand.
+/// A receiver, and packets built by hand.
 struct Stranger {
     host: Host,
     now: Instant,
@@ -142,7 +142,7 @@ fn forged_and_stale_answers_change_nothing() {
         let after = world.hosts[0].endpoint.report(world.hosts[0].qpn).unwrap();
         assert_eq!((before.rate, before.busiest), (after.rate, after.busiest));
         if sealed {
-            // One that is awaited, but of nobody who has the key.
+            // One that is awaited, but from a sender without the key.
             world.wire = Box::new(|_, frame, _| {
                 !matches!(parse(frame).unwrap().header, Header::DatagramTelemetryRequest { .. })
             });

@@ -107,7 +107,7 @@ const GAP: Syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
 ///
 /// A message without a receive drew an RNR NAK. The message right behind it drew a NAK for the gap from rxe, and draws
 /// nothing from us: until the packet that was refused comes again, no other NAK follows it (IBA 9.7.5.2.8). A peer that
-/// acted on both would come back at once instead of after the time that it was told to wait.
+/// acted on both would come back at once instead of after the time that the NAK names.
 const LESS: [(u32, Said); 1] = [(35, (FIRST + 1, GAP, 1))];
 
 #[test]

@@ -146,8 +146,8 @@ fn a_notification_lowers_dcqcns_rate() {
     assert_eq!(script.send_header(&foreign, &[]), Err(Discard::PartitionKey));
 }
 
-/// Over a link that marks every packet while it carries more than half a gigabit, both find their way down, and all
-/// data arrives. Packets are marked only where their sender reacts.
+/// Over a link that marks every packet while it carries more than half a gigabit, both find their way down, and all data arrives. Packets
+/// are marked only if their sender reacts.
 #[test]
 fn marks_bring_both_algorithms_down() {
     for options in [dctcp(), dcqcn()] {

@@ -79,7 +79,7 @@ fn the_owners_address_is_none_of_the_regions() {
     assert_eq!(status, CompletionStatus::LocalProtection);
 }
 
-/// A window is bound where the region's addresses say, and is called as it asks.
+/// A window is bound at the region's addresses, and has the addresses that it requests.
 #[test]
 fn a_window_lies_where_the_regions_addresses_say() {
     for zero_based in [false, true] {

@@ -1,4 +1,4 @@
-//! Path migration (rtgwg-00 9.4): probes tell how loaded each path is, and requests go over to a less loaded one.
+//! Path migration (rtgwg-00 9.4): probes report how loaded each path is, and requests go over to a less loaded one.
 
 use crate::harness::{BASE, Options, Pair};
 use cc::{HpccConfig, Rate};
@@ -40,13 +40,12 @@ fn paced(paths: u8) -> Options {
             congestion.paths = Some(PathChoice { count: 4, interval: EVERY, spray: false })
         },
     };
-    // A tenth of the links that the switches tell of.
+    // A tenth of the links that the switches report.
     let congestion = CongestionAlgorithm::Fixed { window: 32 * 1024, rate: Some(Rate::from_gbps(1)) };
     Options { congestion, ack_timeout: 10, adjust, ..Options::default() }
 }
 
-/// Writes 400 kB over paths of 10 Gb/s each. `busy` says how much of the `index`th port seen others take, of so many moves
-/// already made.
+/// Writes 400 kB over paths of 10 Gb/s each. `busy` returns how much of the `index`th port seen others take, after so many moves.
 fn write(options: Options, busy: fn(usize, usize) -> f64) -> (Pair, Seen) {
     let mut pair = Pair::connect(options);
     let seen = Rc::new(RefCell::new(Seen::default()));
@@ -102,7 +101,7 @@ fn write(options: Options, busy: fn(usize, usize) -> f64) -> (Pair, Seen) {
     (pair, seen)
 }
 
-/// Nothing overtakes: where the port changes, all before it was acknowledged, and nothing is sent twice.
+/// Nothing overtakes: if the port changes, all before it was acknowledged, and nothing is sent twice.
 fn on_request(seen: &mut Seen, port: u16, psn: u32) {
     assert!(seen.last_psn.is_none_or(|last| psn == last + 1), "{psn} after {:?}", seen.last_psn);
     match seen.requests.last_mut() {
@@ -134,7 +133,7 @@ fn requests_go_over_to_the_less_loaded_path_once_nothing_is_on_its_way() {
     assert_eq!(pair.hosts[0].endpoint.counters().retransmitted, 0);
 }
 
-/// A peer without telemetry takes no harm, and is not asked for ever.
+/// A peer without telemetry is not harmed, and is not probed for ever.
 #[test]
 fn a_peer_that_never_answers_is_asked_twenty_times() {
     let mut pair = Pair::connect(paced(4));
@@ -204,7 +203,7 @@ fn ways_that_are_as_good_as_each_other_do_not_keep_it_from_moving() {
     assert_eq!((moves(&pair), seen.requests.len()), (1, 2), "{:?}", seen.requests);
 }
 
-/// Our own tenth of a link counts where we would go.
+/// The flow's own tenth of a link counts on the other path.
 #[test]
 fn too_small_a_difference_moves_nobody() {
     for busy in [|_, _| 0.5, |index, _| if index == 0 { 0.7 } else { 0.45 }] as [fn(usize, usize) -> f64; 2] {

@@ -1,4 +1,4 @@
-//! Tests what a peer's telemetry makes a queue pair keep: little, and not for ever.
+//! Tests the state that a peer's telemetry creates in a queue pair: little, and not for ever.
 
 use crate::harness::Options;
 use crate::harness::script::{PSN, SEND, Script};
@@ -9,7 +9,7 @@ use roce::wire::{Header, Reverse, Setup, Tells};
 
 /// After so long without telemetry its memory is given back.
 const IDLE: Duration = Duration::from_secs(2);
-/// More than a queue pair keeps for a peer that was heard on one path.
+/// More than a queue pair keeps for a peer with telemetry on one path.
 const ONE_PATH: i64 = 2560;
 
 /// A probe comes, from this UDP port, and is answered.
@@ -66,7 +66,7 @@ fn what_telemetry_took_is_given_back_when_it_stops() {
     probe(&mut script, 40, 1);
 }
 
-/// A queue pair that goes with what it holds is not missed.
+/// A queue pair that is destroyed with its state is not missed.
 #[test]
 fn a_queue_pair_that_is_gone_is_no_longer_looked_after() {
     let mut script = Script::new(Options::default());

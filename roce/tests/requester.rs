@@ -1,4 +1,4 @@
-//! Packet scripts against the requester: what it makes of each answer, and of none.
+//! Packet scripts against the requester: its reaction to each answer, and to none.
 
 use crate::harness::script::{PSN, Script, ack, nak, rnr};
 use crate::harness::{BASE, Options};
@@ -216,7 +216,7 @@ fn after_a_timeout_the_window_opens_by_what_is_acknowledged() {
         assert_eq!(script.send(PSN + sent - 1, ack(0), &[]), Ok(()));
     }
     assert_eq!(script.drain().len(), 5, "the rest");
-    // A gap that the peer tells of is no such sign: it has time to answer.
+    // A gap that the peer reports is no such sign: it has time to answer.
     assert_eq!(script.send(PSN + 15, nak(NakCode::PsnSequenceError, 0), &[]), Ok(()));
     assert_eq!(script.drain().len(), 5);
 }
@@ -234,7 +234,7 @@ fn progress_gives_all_retries_back() {
     assert_eq!(script.state(), State::ReadyToSend);
 }
 
-/// IBA 10.7, 11.6.2: completions keep the order of requests, also where one fails here.
+/// IBA 10.7, 11.6.2: completions keep the order of requests, also if one fails here.
 #[test]
 fn a_bad_local_buffer_fails_after_what_came_before() {
     let mut script = script();
@@ -313,7 +313,7 @@ fn a_peer_that_still_streams_old_answers_is_waited_for() {
     read(&mut script, 2, 3000);
     assert_eq!(psns(&mut script), [PSN, PSN + 3]);
     let middle = Operation::ReadResponseMiddle;
-    // The first packet of all is lost; both are asked for again, once.
+    // The first packet of all is lost; both are requested again, once.
     assert_eq!(script.send(PSN + 1, middle, &[1; 1024]), Ok(()));
     assert_eq!(psns(&mut script), [PSN, PSN + 3]);
     for _ in 0..3 {
@@ -329,7 +329,7 @@ fn a_peer_that_still_streams_old_answers_is_waited_for() {
     assert_eq!(psns(&mut script), [PSN + 1]);
 }
 
-/// A peer that loses what it answers is asked for half as much at a time, and for one READ more with each that is done.
+/// From a peer that loses answers, half as much is requested at a time, and one READ more with each that is done.
 #[test]
 fn losses_halve_the_reads_that_are_asked_for_at_a_time() {
     let mut script = Script::new(Options { memory: 1 << 16, ..Options::default() });
@@ -348,7 +348,7 @@ fn losses_halve_the_reads_that_are_asked_for_at_a_time() {
     assert_eq!(psns(&mut script), [PSN + 2, PSN + 3]);
 }
 
-/// The same with a READ that is done: two rounds asked for it, and the answers to the second come before anything new.
+/// The same with a READ that is done: two rounds requested it, and the answers to the second come before anything new.
 #[test]
 fn a_peer_that_answers_what_is_done_is_waited_for() {
     let mut script = Script::new(Options { retry_count: 1, memory: 1 << 16, ..Options::default() });
@@ -372,7 +372,7 @@ fn a_peer_that_answers_what_is_done_is_waited_for() {
         assert_eq!(script.send(psn, operation, &vec![1; length]), Err(Discard::StaleAcknowledge));
     }
     assert_eq!(script.host.endpoint.counters().timeouts, 1);
-    // A packet that was never asked for holds nothing up.
+    // A packet that was never requested delays nothing.
     script.wait(TIMEOUT - Duration::from_micros(1));
     assert_eq!(psns(&mut script), []);
     assert_eq!(
@@ -407,7 +407,7 @@ fn a_peer_that_answers_nothing_but_the_past_is_given_up() {
     assert_eq!(ends, [CompletionStatus::Success, CompletionStatus::RetryExceeded]);
 }
 
-/// The bytes that READs bring back count against the window, so that a slow peer is not asked for more than it can answer in time.
+/// The bytes that READs bring back count against the window, so that no more is requested from a slow peer than it can answer in time.
 #[test]
 fn reads_ask_for_no_more_than_the_window() {
     let window = CongestionAlgorithm::Fixed { window: 6 << 10, rate: None };

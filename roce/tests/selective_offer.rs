@@ -63,7 +63,7 @@ fn until_lost(script: &mut Script) -> Vec<u32> {
     sent
 }
 
-/// Sends three more packets, whose first is lost; the peer says that it holds the others. Returns what is sent again.
+/// Sends three more packets, whose first is lost; the peer reports that it holds the others. Returns what is sent again.
 fn repeats_after_hole(script: &mut Script) -> Vec<u32> {
     assert_eq!(script.send(PSN + 2, ack(1), &[]), Ok(()));
     let request = write(script, 1, 3000);
@@ -256,7 +256,7 @@ fn a_responder_before_rts_accepts() {
     assert_eq!(offer(&mut script), (true, 0));
 }
 
-/// A new connection of the same queue pair knows nothing of what the one before agreed on.
+/// A new connection of the same queue pair keeps nothing of the agreement of the one before.
 #[test]
 fn a_reset_forgets_what_was_agreed() {
     let mut script = offered();
@@ -291,7 +291,7 @@ fn a_read_may_be_answered_in_stretches_before_the_acceptance_comes() {
     assert_eq!(script.send(PSN, only, &FULL), Ok(()));
     assert_eq!(script.send(PSN + 1, Operation::ReadResponseFirst(ANSWERED), &FULL), Ok(()));
     assert_eq!(script.send(PSN + 2, Operation::ReadResponseLast(ANSWERED), &FULL), Ok(()));
-    // Now the acceptance comes, and the rest is asked for as what is missing.
+    // Now the acceptance comes, and the rest is requested as missing.
     assert_eq!(accept(&mut script, 4), Ok(()));
     assert_eq!(script.send(PSN + 3, only, &FULL), Ok(()));
     let sent = script.host.sent();
@@ -311,7 +311,7 @@ fn a_stretch_is_answered_before_the_offer_comes() {
     assert_eq!(sends(&mut script), [1]);
 }
 
-/// More outstanding than a bitmap covers puts the change off; what the peer holds still counts as a gap, once.
+/// If more is outstanding than a bitmap covers, the change waits; what the peer holds still counts as a gap, once.
 #[test]
 fn too_much_outstanding_puts_the_change_off() {
     let options = Options { congestion: crate::harness::open_window(), memory: 1 << 23, ..options() };
@@ -338,7 +338,7 @@ fn too_much_outstanding_puts_the_change_off() {
     assert_eq!(until_lost(&mut script), [5000]);
 }
 
-/// Returns how many packets a lossy wire makes two peers send again.
+/// Returns how many packets two peers send again over a lossy wire.
 fn retransmitted(offered: bool, keep: fn(&Header) -> bool) -> u64 {
     let mut pair = Pair::connect(Options { offered, ..options() });
     pair.faults = Faults { loss: 10, ..Faults::default() };

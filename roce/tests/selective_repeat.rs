@@ -1,4 +1,4 @@
-//! Selective repeat between two peers that agreed on it: what a receiver holds and says, what a sender sends again.
+//! Selective repeat between two peers that agreed on it: what a receiver holds and reports, what a sender sends again.
 
 use crate::harness::script::{LAST, PSN, SEND, Script, ack, nak, rnr};
 use crate::harness::{BASE, Faults, Options, Pair, paced};
@@ -98,7 +98,7 @@ fn sends_and_atomics_keep_their_order() {
     assert_eq!(script.send(PSN + 1, first, &[]), Ok(()));
     assert_eq!(selective(&mut script), (0, 0b11110));
     assert!(script.host.received().is_empty());
-    // The SEND that PSN + 2 ends has not begun: the peer is at fault, and hears of it when its turn comes.
+    // The SEND that PSN + 2 ends has not begun: the peer is at fault, and receives the NAK when its turn comes.
     assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Sequence));
     let answers = script.drain();
     assert_eq!(
@@ -135,7 +135,7 @@ fn what_is_held_is_bounded() {
     for ahead in 1..4096 {
         assert_eq!(script.send(PSN + ahead, write, &[1]), Ok(()));
     }
-    // Each packet is told once, 128 at a time.
+    // Each packet is reported once, 128 at a time.
     assert_eq!(selective(&mut script), (0, u128::MAX - 1));
     let mut told = u128::BITS;
     while let Some((Header::SelectiveAcknowledge { bth, ahead, held, .. }, _)) = script.next_header() {

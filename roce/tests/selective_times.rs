@@ -14,7 +14,7 @@ use roce::wire::Operation;
 /// The round trip of [`measured`].
 const ROUND_TRIP: Duration = Duration::from_micros(100);
 
-/// A packet that is acknowledged measures the round trip. Its variation is half of it: what is asked is waited for three times as long.
+/// A packet that is acknowledged measures the round trip. Its variation is half of it: an answer is awaited for three times as long.
 fn measured(mut script: Script) -> Script {
     let request = write(&script, 0, 1024);
     post(&mut script, request);
@@ -39,7 +39,7 @@ fn a_lost_tail_is_asked_for_however_late_the_answer_before_it_came() {
     assert_eq!(sends(&mut script), [3]);
 }
 
-/// Of 384 packets three are lost, and all answers but the last, which tells of the last 118 packets and names the first that is missing.
+/// Of 384 packets three are lost, and all answers but the last, which reports the last 118 packets and names the first that is missing.
 #[test]
 fn what_no_answer_told_of_is_not_sent_again() {
     let mut script = measured(Script::new(Options { congestion: open_window(), ..options() }));
@@ -91,7 +91,7 @@ fn what_the_pacer_holds_back_makes_nothing_else_lost() {
     assert_eq!(script.host.sent().len(), 2);
 }
 
-/// A repetition that does not come is waited for twice as long each time (RFC 6298 5.5), while the peer takes what is new.
+/// A repetition that does not come is awaited for twice as long each time (RFC 6298 5.5), while the peer takes what is new.
 #[test]
 fn a_packet_that_is_lost_again_and_again_is_sent_ever_more_seldom() {
     let mut script = measured(script());
@@ -116,7 +116,7 @@ fn a_packet_that_is_lost_again_and_again_is_sent_ever_more_seldom() {
     }
 }
 
-/// Twelve answers are missing. Asked for again they come one each round trip, in their order: none of them is asked for once more.
+/// Twelve answers are missing. Requested again they come one each round trip, in their order: none of them is requested once more.
 #[test]
 fn a_repetition_that_takes_long_is_waited_for_while_it_comes() {
     let mut script = measured(script());
@@ -154,7 +154,7 @@ fn a_stretch_that_waits_to_be_repeated_is_repeated_once() {
     again(&mut script, 2, 3);
     again(&mut script, 4, 1);
     assert_eq!(sends(&mut script), [2, 3, 4]);
-    // Packets that were lost after they left may be asked for again.
+    // Packets that were lost after they left may be requested again.
     again(&mut script, 2, 3);
     assert_eq!(sends(&mut script), [2, 3, 4]);
 }
@@ -213,7 +213,7 @@ fn rates_around_two_losses(congestion: CongestionAlgorithm) -> [[u64; 2]; 2] {
     })
 }
 
-/// RFC 5681 4.3: the loss of a repetition is an indication of congestion of its own.
+/// RFC 5681 4.3: the loss of a repetition is a separate indication of congestion.
 #[test]
 fn congestion_control_is_told_of_a_repetition_that_is_lost() {
     let line_rate = Rate::from_gbps(10);

@@ -158,7 +158,7 @@ fn a_path_that_goes_dark_is_left_within_two_round_trips_and_taken_again_later() 
     }
 }
 
-/// The path of the peer's answers goes dark for good: what is asked again makes it take another.
+/// The path of the peer's answers goes dark for good: repeated requests make it take another.
 #[test]
 fn answers_leave_a_dark_path_too() {
     let (mut pair, network) = connect(options(), &[0, 1, 2, 3]);

@@ -57,7 +57,7 @@ fn switched(pair: &mut Pair, queue: u64) -> Seen {
     seen
 }
 
-/// Writes `LENGTH` bytes through the busy switch; gives the packets seen, and the rate at the end as a share of the first.
+/// Writes `LENGTH` bytes through the busy switch; returns the packets seen, and the rate at the end as a share of the first.
 fn transfer(options: Options) -> (Seen, f64, Pair) {
     let mut pair = Pair::connect(options);
     let seen = switched(&mut pair, 100_000);
@@ -89,7 +89,7 @@ const NOTIFICATION: &[u8] = &[0xc2];
 fn every_data_packet_brings_telemetry_and_acknowledgements_return_it() {
     let (seen, share, pair) = transfer(hpcc(|congestion| congestion.in_band = EVERY));
     assert!(share < 0.25, "{share}");
-    // 100,000 B in the queue of a link that holds 1,250 B in a base round trip, and is always busy: 81,000 thousandths.
+    // 100,000 B in the queue of a link that carries 1,250 B in a base round trip, and is always busy: 81,000 thousandths.
     let busiest = pair.reports()[0].unwrap().busiest.unwrap();
     assert_eq!((busiest.index, busiest.queue, busiest.permille.unwrap() / 1000), (0, 100_000, 81));
     let (observed, _) = pair.hosts[0].endpoint.observe(pair.now, 0, 1);
@@ -205,7 +205,7 @@ fn sealed_feedback_works_like_any() {
     }
 }
 
-/// An attacker on the path can change feedback, send its own, and repeat what it heard, with a good ICRC. rtgwg-00 9.1: feedback is
+/// An attacker on the path can change feedback, send its own, and repeat earlier feedback, with a good ICRC. rtgwg-00 9.1: feedback is
 /// authenticated, and good once.
 #[test]
 fn forged_and_replayed_feedback_is_counted_and_ignored() {

@@ -171,7 +171,7 @@ fn what_is_not_allowed_is_dropped_without_a_word() {
     assert!(b.ram.0.iter().all(|&byte| byte == 0));
 }
 
-/// IBA 9.7.4.1.6: a message has 2 GiB at most, whatever the region would hold.
+/// IBA 9.7.4.1.6: a message has 2 GiB at most, however large the region is.
 #[test]
 fn a_write_that_announces_more_than_a_message_may_have_is_dropped() {
     let [mut a, mut b] = connections();
@@ -229,7 +229,7 @@ fn a_drained_queue_ends_what_has_begun() {
     assert_eq!(sent(&mut a).len(), 1);
 }
 
-/// IBA 9.8.3, 11.4.1.2, A17.4.5.1: 40 bytes stand before the payload; an IPv4 header in the last 20 of them.
+/// IBA 9.8.3, 11.4.1.2, A17.4.5.1: 40 bytes precede the payload; an IPv4 header in the last 20 of them.
 #[test]
 fn a_datagram_comes_with_its_ip_header_and_its_sender() {
     let v6 = |last: u16| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last]);
@@ -252,7 +252,7 @@ fn a_datagram_comes_with_its_ip_header_and_its_sender() {
     }
 }
 
-/// IBA 9.6.1.1.3: the queue key; IBA 10.2.5: a key with its top bit set stands for the sender's own.
+/// IBA 9.6.1.1.3: the queue key; IBA 10.2.5: a key with its top bit set means the sender's own.
 #[test]
 fn a_datagram_of_another_key_or_without_room_is_dropped() {
     let ([mut a, mut b], address) = datagrams();

@@ -41,7 +41,7 @@ fn dctcp_below(micros: u64) -> Upgrade {
     Upgrade { when: When::RttBelow(Duration::from_micros(micros)), to }
 }
 
-/// Writes 400 kB and gives the algorithm that runs at the end.
+/// Writes 400 kB and returns the algorithm that runs at the end.
 fn algorithm_after(pair: &mut Pair) -> &'static str {
     let from = pair.hosts[0].sge(0, 400_000);
     let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
@@ -66,14 +66,14 @@ fn switches_that_answer_bring_hpcc() {
     assert_eq!(algorithm_after(&mut pair), "hpcc");
 }
 
-/// The port does not tell its rate: the line rate is that of the switch's link.
+/// The port does not report its rate: the line rate is that of the switch's link.
 #[test]
 fn a_line_rate_that_is_not_known_comes_from_telemetry() {
     at_the_switchs_rate(|congestion| {
         fast(congestion);
         congestion.unknown.line_rate = true;
     });
-    // As a port without a link of its own may say.
+    // As a port without its own link may report.
     at_the_switchs_rate(|congestion| {
         fast(congestion);
         congestion.unknown.path_rate = true;
@@ -178,7 +178,7 @@ fn a_short_round_trip_brings_dctcp() {
     assert_eq!(algorithm_after(&mut far), "fixed");
 }
 
-/// Posts WRITEs until `end`, and gives the algorithm that runs then.
+/// Posts WRITEs until `end`, and returns the algorithm that runs then.
 fn write_until(pair: &mut Pair, end: Instant) -> &'static str {
     let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
     while pair.now < end {
@@ -239,7 +239,7 @@ fn telemetry_that_ends_is_missed_and_comes_back() {
     }
 }
 
-/// A base round trip that is not the empty path's is told once; the right one is not.
+/// A base round trip that is not the empty path's is reported once; the right one is not.
 #[test]
 fn a_wrong_base_rtt_is_told_once() {
     let told = |base_rtt| {

@@ -1,4 +1,4 @@
-//! Memory windows, and what takes them back: who binds, which key leads where, and when.
+//! Memory windows, and their invalidation: which queue pair may bind, which key leads to which memory, and when.
 
 use crate::harness::script::{PEER, PSN, Script, ack, nak};
 use crate::harness::window::bind;
@@ -74,7 +74,7 @@ fn a_window_gives_no_more_than_its_own_rights() {
     assert_eq!(script.send(PSN + 1, Operation::FetchAdd(add), &[]), Err(Discard::RemoteAccess));
 }
 
-/// A zero-based window is called from 0, wherever it lies; an atomic must be aligned where it lies.
+/// A zero-based window has addresses from 0, wherever it lies; an atomic must be aligned in memory.
 #[test]
 fn a_zero_based_window_counts_from_its_first_byte() {
     let (mut script, region) = script();
@@ -283,8 +283,8 @@ fn second_queue_pair(script: &mut Script) -> Qpn {
     core::mem::replace(&mut host.qpn, ours)
 }
 
-/// A message that a bind makes possible does not leave before it: the SEND behind it carries the key. Completions are in order, though the
-/// bind is done before the WRITE ahead of it is acknowledged.
+/// A message that depends on a bind does not leave before it: the SEND behind it carries the key. Completions are in order, though the bind
+/// is done before the WRITE ahead of it is acknowledged.
 #[test]
 fn local_requests_run_in_their_turn_and_complete_in_order() {
     let (mut script, region) = script();
@@ -340,7 +340,7 @@ fn a_fence_holds_a_local_request_until_reads_are_done() {
     assert_eq!(ids, [1, 2]);
 }
 
-/// A bind that fails is told after all before it has ended well.
+/// The failure of a bind is reported after all before it has ended well.
 #[test]
 fn a_failing_bind_waits_for_those_before_it() {
     let (mut script, region) = script();

@@ -1,5 +1,5 @@
-//! Extended reliable connections (IBA annex A14): each request names the shared receive queue that it is for, and that queue
-//! says whose memory its keys are of and whose completions tell of it.
+//! Extended reliable connections (IBA annex A14): each request names the shared receive queue that it is for, and with it the domain of its
+//! keys and the queue of its completions.
 
 use crate::harness::xrc::{Inbox, connected};
 use crate::harness::{BASE, Faults, Host, Options, Pair, Random, path};
@@ -85,7 +85,7 @@ fn every_operation_works_by_the_keys_of_the_queues_domain() {
         arrived.iter().map(|c| (c.id, c.opcode, c.length)).collect::<Vec<_>>(),
         [(9, CompletionOpcode::RecvWithWrite, 3000)]
     );
-    // This region gives no right to flush.
+    // This region grants no right to flush.
     pair.post(0, SendRequest::flush(6, remote(&a, 0), 8, flush).to_srq(a.number));
     pair.run(LIMIT);
     assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::RemoteInvalidRequest);
@@ -269,8 +269,8 @@ fn a_domain_goes_when_all_of_it_is_gone_and_numbers_are_not_given_again() {
     assert!(!distinct.contains(&0));
 }
 
-/// The queue goes in the middle of a message to it: the rest is refused, and no side is told of its receive, whose completion queue
-/// may be another's by then.
+/// The queue goes in the middle of a message to it: the rest is refused, and no side gets a completion of its receive, whose completion
+/// queue may be another's by then.
 #[test]
 fn a_queue_that_goes_within_a_message_takes_it_along() {
     let (mut pair, _, [a, b]) = connected(options());
@@ -335,7 +335,7 @@ fn an_overflow_reaches_the_targets_that_used_the_queue() {
     assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::RemoteOperation);
 }
 
-/// An ERR that is asked for flushes the message in progress into its queue's completion queue, and leaves what waits.
+/// A requested ERR flushes the message in progress into its queue's completion queue, and leaves what waits.
 #[test]
 fn a_target_that_fails_gives_up_its_message_alone() {
     let (mut pair, _, [a, _]) = connected(options());

@@ -83,8 +83,8 @@ impl Endpoint {
         taken
     }
 
-    /// Writes the next frame that may leave now to the start of `frame`, ICRC and all, and gives its length.
-    /// `frame` must have room for the largest packet: MTU + [`MAX_OVERHEAD`](crate::wire::MAX_OVERHEAD).
+    /// Writes the next frame that may leave now to the start of `frame`, ICRC and all, and returns its length. `frame` must have room for
+    /// the largest packet: MTU + [`MAX_OVERHEAD`](crate::wire::MAX_OVERHEAD).
     ///
     /// Queue pairs with something to send take turns, a packet each; one that owes a peer an answer has the first turn.
     #[inline]
@@ -125,7 +125,7 @@ impl Endpoint {
 
     fn take_turn<M: Memory, O: Outbox>(&mut self, now: Instant, memory: &M, index: u32, out: &mut O) {
         let Some(slot) = self.qps.at_mut(index) else { return };
-        // On a link of its own rate, one frame after the other.
+        // On a link with its own rate, one frame after the other.
         let quantum = if self.link.is_some() { 1 } else { QUANTUM };
         let before = self.commons.counters.retransmitted;
         let Sent { bytes, has_more } = slot.qp.transmit(memory, &mut self.commons.context(now), out, quantum);
@@ -163,7 +163,7 @@ impl Endpoint {
         self.answering.pop_front().or_else(|| self.ready.pop_front())
     }
 
-    /// Returns true if a queue pair may have something to send that [`Self::poll_transmit`] was not asked for. No timer reports it.
+    /// Returns true if a queue pair may have something to send for which [`Self::poll_transmit`] was not called. No timer reports it.
     #[must_use]
     pub fn may_transmit(&self) -> bool {
         // The link's end of the frame before is a timer.
@@ -177,8 +177,8 @@ impl Endpoint {
         self.alone.is_some() || !self.ready.is_empty() || !self.answering.is_empty()
     }
 
-    /// When something happens without a packet: a retry, a pacing gap that ends, a probe. `None`: never. It may be
-    /// earlier than need be. It holds once [`Self::poll_transmit`] has nothing more to send.
+    /// When something happens without a packet: a retry, a pacing gap that ends, a probe. `None`: never. It may be earlier than necessary.
+    /// It is valid once [`Self::poll_transmit`] has nothing more to send.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.link.filter(|_| self.is_asked()).map(|link| link.free_at);
@@ -213,8 +213,8 @@ impl Endpoint {
         queue.push_back(index);
     }
 
-    /// Sets the queue pair's timer where it must fire earlier than it is set. A later time waits until it has fired:
-    /// acknowledgements move it all the time. A queue pair in the ready queue needs none: its turn comes.
+    /// Sets the queue pair's timer if it must fire earlier than it is set. A later time waits until it has fired: acknowledgements move it
+    /// all the time. A queue pair in the ready queue needs none: its turn comes.
     fn rearm(&mut self, now: Instant, index: u32) {
         let Some(slot) = self.qps.at_mut(index) else { return };
         // Never at `now`: what is due now was just looked at, and `on_timeout` must end.

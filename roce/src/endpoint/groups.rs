@@ -10,7 +10,7 @@ use core::net::IpAddr;
 
 /// The destination of every packet to a group (IBA 3.5.3).
 pub const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
-/// Groups that an endpoint holds at most.
+/// The limit on the groups of an endpoint.
 pub const MOST_GROUPS: u32 = 1024;
 /// Queue pairs that are attached to one group at most: each gets a copy of every packet.
 pub const MOST_MEMBERS: u32 = 64;

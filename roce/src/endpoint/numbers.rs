@@ -59,7 +59,7 @@ impl CoreIndex {
         (qpn.get() >> self.low_bits()) as u8 & ((1 << self.bits) - 1)
     }
 
-    /// Returns the number of queue pairs that the numbers of one core can tell apart.
+    /// Returns the number of queue pairs that the numbers of one core can distinguish.
     #[must_use]
     pub const fn max_qps(self) -> u32 {
         1 << self.low_bits()

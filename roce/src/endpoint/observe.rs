@@ -66,7 +66,7 @@ impl Endpoint {
         sum
     }
 
-    /// Tells a queue pair with nothing posted whether its completions wait to be polled.
+    /// Notes for a queue pair with nothing posted whether its completions wait to be polled.
     pub fn note_unpolled(&mut self, now: Instant, qpn: Qpn, unpolled: bool) {
         if let Some(slot) = self.qps.find(qpn).and_then(|index| self.qps.at_mut(index)) {
             slot.account.note_unpolled(now, unpolled);

@@ -9,15 +9,15 @@ impl Endpoint {
     /// Queue pairs and address handles that one call of [`Self::redirect`] changes at most.
     pub const REDIRECTS: usize = 1024;
 
-    /// An address for which packets leave that may not arrive: a request was not answered in time, or a peer asked again for what it
-    /// had been answered. The caller that found its Ethernet address should ask for it again, and tell what comes of it by
-    /// [`redirect`](Self::redirect). Each is told once, until it is suspected again; at most 64 wait.
+    /// An address for which packets leave that may not arrive: a request was not answered in time, or a peer repeated an answered request.
+    /// The caller that found its Ethernet address should resolve it again, and report the result by [`redirect`](Self::redirect). Each is
+    /// returned once, until it is suspected again; at most 64 wait.
     pub fn poll_doubted(&mut self) -> Option<IpAddr> {
         self.commons.events.pop_doubt()
     }
 
-    /// Returns the oldest change of a queue pair's congestion control that was not told yet: its telemetry ended, or came back. At most
-    /// 64 wait, more are not told.
+    /// Returns the oldest change of a queue pair's congestion control that was not returned yet: its telemetry ended, or came back. At most
+    /// 64 wait, more are dropped.
     pub fn poll_congestion_change(&mut self) -> Option<crate::CongestionChange> {
         self.commons.events.pop_change()
     }

@@ -14,7 +14,7 @@ use core::time::Duration;
 /// A queue pair in its place, with what the scheduler notes about it.
 pub(super) struct Slot {
     pub(super) qp: QueuePair,
-    /// It stands in the ready queue.
+    /// It is in the ready queue.
     pub(super) is_ready: bool,
     /// It is among those that keep memory for telemetry.
     pub(super) is_keeper: bool,
@@ -61,7 +61,7 @@ impl QpTable {
         }
     }
 
-    /// Makes a queue pair where its number has it. A place that was given up waits behind all others.
+    /// Creates a queue pair at the place of its number. A place that was freed waits behind all others.
     pub(super) fn insert(
         &mut self,
         now: Instant,
@@ -94,7 +94,7 @@ impl QpTable {
         Err(ControlError::Limit { what: "queue pairs", limit: self.limit })
     }
 
-    /// Takes a queue pair out; gives it and its place.
+    /// Takes a queue pair out; returns it and its place.
     ///
     /// Its next number is another one, so that the place may be had at once; only one whose numbers go round rests. Then each
     /// of them rested at least as long: those before the last were given up earlier.

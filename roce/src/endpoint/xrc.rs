@@ -1,4 +1,4 @@
-//! XRC domains of an endpoint, and what is made in them (IBA annex A14).
+//! XRC domains of an endpoint, and the objects created in them (IBA annex A14).
 
 use super::Endpoint;
 use crate::qp::{Identity, QpInit, Receives};
@@ -49,7 +49,7 @@ impl Endpoint {
         made.inspect_err(|_| self.commons.xrc.leave(xrc.domain))
     }
 
-    /// A queue that [`Self::create_xrc_srq`] made is gone.
+    /// A queue that [`Self::create_xrc_srq`] created is gone.
     pub(super) fn leave_xrc(&mut self, xrc: XrcReceives) {
         self.commons.cqs.leave(xrc.cq);
         self.commons.xrc.leave(xrc.domain);

@@ -9,13 +9,13 @@ macro_rules! number {
         pub struct $name(u32);
 
         impl $name {
-            /// Takes the number as it stands on the wire; bits beyond the field's width are dropped.
+            /// Takes the number as on the wire; bits beyond the field's width are dropped.
             #[must_use]
             pub const fn new(value: u32) -> Self {
                 Self(value & (u32::MAX >> (32 - $width)))
             }
 
-            /// The number as it stands on the wire.
+            /// The number as on the wire.
             #[must_use]
             pub const fn get(self) -> u32 {
                 self.0

@@ -7,8 +7,8 @@ const ROUNDS: usize = 22;
 /// Keys whose numbers are remembered.
 const RECENT: usize = 16;
 
-/// A secret permutation of the 32-bit numbers: a key tells nothing about the region it names to a host without the
-/// secret, nor about any other key.
+/// A secret permutation of the 32-bit numbers. Without the secret, a host learns from a key nothing about the region that it names, nor
+/// about any other key.
 ///
 /// It is the block cipher Speck32/64, with the secret's other half added before and after it, since 64 bits of
 /// key alone are few.
@@ -36,7 +36,7 @@ impl KeySpace {
         space
     }
 
-    /// The key that stands for `number`.
+    /// The key of `number`.
     pub(crate) fn seal(&self, number: u32) -> u32 {
         let (mut x, mut y) = split(number ^ self.before);
         for key in self.round_keys {
@@ -45,7 +45,7 @@ impl KeySpace {
         join(x, y) ^ self.after
     }
 
-    /// The number that `key` stands for.
+    /// The number of `key`.
     #[inline]
     pub(crate) fn open(&self, key: u32) -> u32 {
         let recent = &self.recent[key as usize % RECENT];

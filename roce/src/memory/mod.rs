@@ -13,7 +13,7 @@ pub(crate) use key_space::KeySpace;
 
 /// A stretch of registered memory that was checked for the access it is used for.
 ///
-/// Only the region table makes one, so holding a `Slice` is the proof of the check.
+/// Only the region table creates one, so a `Slice` is the proof of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     address: u64,
@@ -62,8 +62,8 @@ pub trait Memory {
     }
     /// When it returns, all that was placed before is seen by everyone (IBA annex A19: FLUSH to global visibility).
     fn flush(&mut self) {}
-    /// Adds `add` to the 8-byte integer at `at`, wrapping, in host byte order; gives what was there before.
+    /// Adds `add` to the 8-byte integer at `at`, wrapping, in host byte order; returns the value before.
     fn fetch_add(&mut self, at: Slice, add: u64) -> Result<u64, AccessError>;
-    /// Stores `swap` at `at` where `compare` stands there; gives what was there before.
+    /// Stores `swap` at `at` if the value there is `compare`; returns the value before.
     fn compare_swap(&mut self, at: Slice, compare: u64, swap: u64) -> Result<u64, AccessError>;
 }

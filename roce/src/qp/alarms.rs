@@ -6,7 +6,7 @@ use crate::{Event, QpFailure};
 /// The events that were reported already, and those that are still to be reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Alarms {
-    /// The peer's first packet was told of.
+    /// The peer's first packet was reported.
     established: bool,
     /// The program waits until the send queue is drained.
     draining: bool,
@@ -22,7 +22,7 @@ impl Alarms {
         }
     }
 
-    /// To SQD, and whether an event is asked for.
+    /// To SQD, and whether an event is requested.
     pub(super) const fn on_drain(&mut self, notify: bool) {
         self.draining = notify;
     }

@@ -4,7 +4,7 @@ use super::wqe::MAX_MESSAGE;
 use super::{Data, Sge};
 use crate::{Access, AccessError, Memory, PdId, RegionTable, Slice};
 
-/// The stretches of `buffers` that hold bytes `offset` to `offset + length` of the message.
+/// The stretches of `buffers` for bytes `offset` to `offset + length` of the message.
 fn stretches(buffers: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = Sge> {
     let mut skip = u64::from(offset);
     let mut left = u64::from(length);
@@ -81,7 +81,7 @@ pub(super) fn place<M: Memory>(
     Ok(())
 }
 
-/// Bytes of a message that fit into `buffers`: no more than a message may have, however much they hold (IBA 9.7.4.1.6).
+/// Bytes of a message that fit into `buffers`: no more than a message may have, however large they are (IBA 9.7.4.1.6).
 pub(super) fn room(buffers: &[Sge]) -> u32 {
     let held: u64 = buffers.iter().map(|sge| u64::from(sge.length)).sum();
     u32::try_from(held).map_or(MAX_MESSAGE, |held| held.min(MAX_MESSAGE))

@@ -142,7 +142,7 @@ impl SendRequest {
         Self { srq: Some(srq), ..self }
     }
 
-    /// Success makes no completion.
+    /// Success causes no completion.
     #[must_use]
     pub fn unsignalled(self) -> Self {
         Self { signalled: false, ..self }

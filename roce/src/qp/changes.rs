@@ -1,5 +1,5 @@
-//! Settings that may change after they were first made, and in which states (IBA 11.2.5.2, the table of the queue pair's
-//! transitions to the state that it is in).
+//! Settings that may change after they were first set, and in which states (IBA 11.2.5.2, the table of the queue pair's transitions to the
+//! state that it is in).
 
 use super::queue_pair::{MAX_RD_ATOMIC, limit};
 use super::{AckTimeout, State};
@@ -23,7 +23,7 @@ pub struct Changes {
     pub ack_timeout: Option<AckTimeout>,
     /// The number of retries after a timeout, 0 to 7.
     pub retry_count: Option<u8>,
-    /// The number of retries after RNR NAKs, 0 to 6; 7 stands for no limit.
+    /// The number of retries after RNR NAKs, 0 to 6; 7 means no limit.
     pub rnr_retry: Option<u8>,
     /// READs and atomics that we may have outstanding at the peer, 0 to 16.
     pub max_rd_atomic: Option<u8>,

@@ -85,7 +85,7 @@ pub(crate) struct Common {
     pub(super) connection: Option<Connection>,
     pub(super) congestion: CongestionControl,
     pub(super) alarms: Alarms,
-    /// The failure that moved it to ERR or SQE; `None` if the program asked for the move.
+    /// The failure that moved it to ERR or SQE; `None` if the program requested the move.
     pub(super) failure: Option<Box<QpFailure>>,
     /// The IPv4 identification of the next packet.
     pub(super) identification: u16,
@@ -119,7 +119,7 @@ impl Common {
         }
     }
 
-    /// Returns where it sends its packets; `None` if it has no peer, or many.
+    /// Returns the peer to which it sends; `None` if it has no peer, or many.
     pub(super) fn peer(&self) -> Option<Peer> {
         let Connection { path, destination, .. } = self.connection.as_ref()?;
         Some(Peer { address: path.destination, mac: path.destination_mac, qpn: *destination })
@@ -148,8 +148,8 @@ impl Common {
         if is_same { Ok(()) } else { Err(Discard::PartitionKey) }
     }
 
-    /// Returns whether a plain packet comes from the connection's peer, and both are full members of one partition. Where this is
-    /// false, the complete way tells why.
+    /// Returns whether a plain packet comes from the connection's peer, and both are full members of one partition. If this is false, the
+    /// complete check finds the reason.
     #[inline(always)]
     pub(super) fn expects(&self, plain: &Plain<'_>) -> bool {
         self.connection
@@ -216,7 +216,7 @@ impl Common {
         }
     }
 
-    /// Goes to ERR. Without a cause the program asked for it.
+    /// Goes to ERR. Without a cause the program requested it.
     pub(super) fn enter_error(
         &mut self,
         why: Option<(FailureCause, FailureReason)>,

@@ -69,7 +69,7 @@ impl Identity {
 /// The queue that a queue pair takes its receive requests from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receives {
-    /// A queue of its own.
+    /// The queue pair's own queue.
     Own,
     /// One that it shares.
     Shared(SrqId),

@@ -1,5 +1,5 @@
 //! The rules for posting: every rule that a request can break before its queue pair sees it. The application's thread applies them, so a
-//! core never refuses a request that the application was told is accepted.
+//! core never refuses a request that was accepted.
 
 use super::wqe::MAX_MESSAGE;
 use super::{Data, Identity, PostError, Receives, RecvRequest, SendOperation, SendRequest};
@@ -41,7 +41,7 @@ pub struct PostRules {
 }
 
 impl PostRules {
-    /// The rules of a queue pair. `longest` is the longest datagram, for the service that has a limit of its own.
+    /// The rules of a queue pair. `longest` is the longest datagram, for the service that has such a limit.
     pub(crate) const fn new(identity: &Identity, service: Service, longest: Option<u32>) -> Self {
         let Identity { qpn, receives, capabilities, .. } = *identity;
         let elsewhere = match receives {
@@ -214,7 +214,7 @@ impl RecvRules {
         Self { max_sge, elsewhere: None }
     }
 
-    /// Checks a request. Its buffers may hold more than the longest message, as rdma-core allows.
+    /// Checks a request. Its buffers may be longer than the longest message, as rdma-core allows.
     ///
     /// # Errors
     /// Returns the first rule that the request breaks.

@@ -191,7 +191,7 @@ impl QueuePair {
     /// The queue pair ends: a shared receive request whose message has not arrived goes back to its queue.
     pub(crate) fn abandon(&mut self, shared: &mut SharedQueues) {
         match &mut self.transport {
-            // A reliable service gives no message up: its request goes with it.
+            // A reliable service abandons no message: its request goes with it.
             Transport::Reliable(_) => {}
             Transport::Unreliable(unreliable) => unreliable.abandon(shared),
         }
@@ -232,7 +232,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// To RTS. A sender that hears nothing uses the first PSN and the pace, and no telemetry.
+    /// To RTS. A sender that receives no answers uses the first PSN and the pace, and no telemetry.
     fn begin_to_send(&mut self, send_psn: Psn, settings: &Congestion) -> Result<(), ControlError> {
         let Common { congestion, connection, identity, .. } = &mut self.common;
         let path = connection.as_ref().map(|connection| connection.path);
@@ -294,7 +294,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Goes to ERR: the receive in progress ends as `receive`, the others as flushed. Without a cause the program asked for it.
+    /// Goes to ERR: the receive in progress ends as `receive`, the others as flushed. Without a cause the program requested it.
     pub(crate) fn fail(
         &mut self,
         cause: Option<FailureCause>,
@@ -314,7 +314,7 @@ impl QueuePair {
         send_cq == cq || recv_cq == cq || lately == Some(cq)
     }
 
-    /// Returns where it sends its packets; `None` if it has no peer, or many.
+    /// Returns the peer to which it sends; `None` if it has no peer, or many.
     pub(crate) fn peer(&self) -> Option<Peer> {
         self.common.peer()
     }

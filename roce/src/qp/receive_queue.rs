@@ -116,7 +116,7 @@ impl ReceiveQueue {
         match self {
             Self::Own(queue) => queue.push_front(request),
             Self::Shared(srq) => shared.give_back(*srq, request),
-            // A reliable service gives no message up.
+            // A reliable service abandons no message.
             Self::Named(_) => {}
         }
     }

@@ -81,7 +81,7 @@ impl SendQueue {
         }
     }
 
-    /// Appends a request, and returns it. It is read where it lies; only what it owns is moved out. The first makes room for `most`: many
+    /// Appends a request, and returns it. It is read in place; only what it owns is moved out. The first allocates room for `most`: many
     /// queue pairs never have one.
     #[inline]
     pub(super) fn push(&mut self, checked: &mut CheckedSend, most: u32) -> &mut Wqe {

@@ -21,7 +21,7 @@ pub enum State {
     Error,
 }
 
-/// Depths and limits, fixed when a queue pair is made.
+/// Depths and limits, fixed when a queue pair is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Send requests that may be outstanding.
@@ -61,15 +61,15 @@ pub struct QpInit {
     pub recv_cq: CqId,
     /// Depths and limits.
     pub capabilities: Capabilities,
-    /// Every send request makes a completion, signalled or not.
+    /// Every send request causes a completion, signalled or not.
     pub signal_all: bool,
-    /// The shared receive queue that it takes receive requests from; none for a queue of its own.
+    /// The shared receive queue that it takes receive requests from; none for a separate queue.
     pub srq: Option<SrqId>,
 }
 
 impl QpInit {
-    /// The settings of an XRC target. It has no protection domain, no completion queues and no queues of its own: it uses those of the
-    /// shared receive queue that a message names.
+    /// The settings of an XRC target. It has no protection domain, no completion queues and no work queues: it uses those of the shared
+    /// receive queue that a message names.
     pub const XRC_TARGET: Self = Self {
         service: Service::Xrc,
         pd: PdId(0),
@@ -104,7 +104,7 @@ impl AckTimeout {
         self.0
     }
 
-    /// Returns the time to wait; `None` stands for no limit.
+    /// Returns the time to wait; `None` means no limit.
     #[must_use]
     pub const fn duration(self) -> Option<Duration> {
         match self.0 {
@@ -136,7 +136,7 @@ pub struct RtrSettings {
 /// The packets that a reliable queue pair sends again after a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossRecovery {
-    /// Everything from the lost packet on, as IBA has it. Selective repeat is neither offered nor accepted.
+    /// Everything from the lost packet on, as IBA specifies. Selective repeat is neither offered nor accepted.
     GoBackN,
     /// As [`Self::GoBackN`] until a packet is lost. Then the sender offers selective repeat to its peer, and uses it if the peer
     /// accepts. Each direction changes by itself. Peers that do not know the offer drop it.
@@ -154,7 +154,7 @@ pub struct RtsSettings {
     pub ack_timeout: AckTimeout,
     /// The number of retries, 0 to 7, before the queue pair fails.
     pub retry_count: u8,
-    /// The number of retries after RNR NAKs, 0 to 6; 7 stands for no limit.
+    /// The number of retries after RNR NAKs, 0 to 6; 7 means no limit.
     pub rnr_retry: u8,
     /// READs and atomics that we may have outstanding at the peer, 0 to 16.
     pub max_rd_atomic: u8,
@@ -200,7 +200,7 @@ pub enum Modify {
     },
     /// RTS to SQD: messages that have begun are sent to their end, no other begins.
     Drain {
-        /// An event tells when that is so.
+        /// An event reports when that is so.
         notify: bool,
     },
     /// SQD or SQE to RTS.
@@ -286,7 +286,7 @@ impl QpReport {
     }
 }
 
-/// Returns the hop that was heard last; of several, the busiest. Where a responder reports one hop at a time, it is the busiest.
+/// Returns the hop that was reported last; of several, the busiest. If a responder reports one hop at a time, it is the busiest.
 pub(super) fn busiest(algorithm: &Algorithm) -> Option<HeardHop> {
     algorithm.hops().max_by_key(|hop| (hop.heard, hop.permille))
 }

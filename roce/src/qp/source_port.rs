@@ -13,7 +13,7 @@ pub const fn udp_source_port(local: Qpn, remote: Qpn) -> u16 {
     of_flow_label(fold(local.get() as u64 * remote.get() as u64))
 }
 
-/// As [`udp_source_port`], where a program may have chosen the flow label: it then chose the port too, as with hardware
+/// As [`udp_source_port`], if a program may have chosen the flow label: it then chose the port too, as with hardware
 /// (`rdma_get_udp_sport`). 0 is no choice.
 #[must_use]
 pub const fn udp_source_port_of_flow(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
@@ -23,8 +23,8 @@ pub const fn udp_source_port_of_flow(flow_label: u32, local: Qpn, remote: Qpn) -
     }
 }
 
-/// The UDP source port of datagrams that go along one address handle: by the flow label, where the program chose one, else spread by
-/// both addresses, so that what goes to different hosts takes different paths there, and different queues.
+/// The UDP source port of datagrams that go along one address handle: by the flow label, if the program chose one, else spread by both
+/// addresses, so that datagrams to different hosts take different paths there, and different queues.
 #[must_use]
 pub fn udp_source_port_of_datagrams(flow_label: u32, from: IpAddr, to: IpAddr) -> u16 {
     match flow_label & FLOW_LABEL {
@@ -33,7 +33,7 @@ pub fn udp_source_port_of_datagrams(flow_label: u32, from: IpAddr, to: IpAddr) -
     }
 }
 
-/// 20 bits of a number that differ where it does.
+/// 20 bits of a number that differ if the number does.
 const fn fold(mut v: u64) -> u32 {
     v ^= v >> 20;
     v ^= v >> 40;

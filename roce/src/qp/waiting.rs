@@ -1,13 +1,13 @@
 //! The states that a queue pair waits in, with the nanoseconds spent in each. The states exclude each other, and sum to the queue pair's
 //! age.
 //!
-//! The endpoint notes the state where it decides which queue pair sends, and adds time when the state changes.
+//! The endpoint notes the state when it decides which queue pair sends, and adds time when the state changes.
 
 use cc::Instant;
 
 macro_rules! states {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
-        /// The one thing that holds a queue pair back.
+        /// The one thing that delays a queue pair.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Waiting {
@@ -32,7 +32,7 @@ macro_rules! states {
 states! {
     /// Nothing is posted and nothing in flight.
     Idle = "idle",
-    /// The pacer holds the next packet back.
+    /// The pacer delays the next packet.
     Pacing = "pacing",
     /// As many bytes are in flight as the congestion window allows.
     Window = "window",

@@ -35,8 +35,8 @@ impl Position {
 
 /// A send request in its queue, and the packets it takes.
 ///
-/// Packet numbers count all PSNs since the connection began and never wrap: the low 24 bits plus the initial PSN
-/// make the PSN. So a PSN is turned into a number once, where it comes in, and all else is plain arithmetic.
+/// Packet numbers count all PSNs since the connection began and never wrap: the low 24 bits plus the initial PSN are the PSN. So a PSN is
+/// turned into a number once, on arrival, and all else is plain arithmetic.
 #[derive(Debug)]
 pub(super) struct Wqe {
     pub(super) request: SendRequest,
@@ -50,7 +50,7 @@ pub(super) struct Wqe {
     pub(super) stream: u64,
     /// A local request has run.
     pub(super) is_done: bool,
-    /// Properties of `request` that are asked for several times a packet.
+    /// Properties of `request` that are read several times a packet.
     is_answered: bool,
     is_local: bool,
 }

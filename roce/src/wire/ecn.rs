@@ -28,13 +28,13 @@ impl Ecn {
     }
 }
 
-/// The ECN field of any IP packet in an Ethernet frame; `None` if it holds none.
+/// The ECN field of any IP packet in an Ethernet frame; `None` if there is none.
 #[must_use]
 pub fn ecn(frame: &[u8]) -> Option<Ecn> {
     traffic_class(frame).map(Ecn::from_traffic_class)
 }
 
-/// The traffic class (DSCP 6, ECN 2) of any IP packet in an Ethernet frame; `None` if it holds none.
+/// The traffic class (DSCP 6, ECN 2) of any IP packet in an Ethernet frame; `None` if there is none.
 #[must_use]
 pub fn traffic_class(frame: &[u8]) -> Option<u8> {
     let (family, ip) = locate_class(frame)?;

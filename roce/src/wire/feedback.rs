@@ -13,8 +13,8 @@ pub const MAX_FEEDBACK: usize = MAX_REPORT + SEAL_LENGTH;
 const MAX_REPORT: usize = 4 + HOP_LENGTH + 4;
 const _: () = assert!(4 + Records::MOST * RECORD_LENGTH <= MAX_REPORT);
 
-/// Bytes of a hop that no [`HopRecord`] can hold: {B 64 in bit/s, ts 64, txBytes 64, qlen 64 in bytes, bits of ts 8, bits of
-/// txBytes 8, 0 16, unit of ts 32 in ns, unit of txBytes 32 in bytes}. Bits are 1 to 64, units at least 1.
+/// Bytes of a hop that does not fit a [`HopRecord`]: {B 64 in bit/s, ts 64, txBytes 64, qlen 64 in bytes, bits of ts 8, bits of txBytes 8,
+/// 0 16, unit of ts 32 in ns, unit of txBytes 32 in bytes}. Bits are 1 to 64, units at least 1.
 const HOP_LENGTH: usize = 44;
 
 /// Bytes of a [`Seal`].
@@ -39,14 +39,14 @@ pub enum Report {
     Ratio {
         /// The path's id, 12 bits.
         path_id: u16,
-        /// In-flight bytes as a share of what link and base round trip hold, in units of 2^-20.
+        /// In-flight bytes as a share of the capacity of link and base round trip, in units of 2^-20.
         utilisation: u32,
         /// The time between the two stamps, ns.
         interval: u32,
     },
     /// Kind 3: the setup was taken in.
     Ready,
-    /// Kind 4: the busiest link, where the telemetry came in another format than HPCC INT: as it was stamped, or estimated.
+    /// Kind 4: the busiest link, if the telemetry came in another format than HPCC INT: as it was stamped, or estimated.
     Hop {
         /// The XOR of the switches' ids, 12 bits.
         path_id: u16,
@@ -57,7 +57,7 @@ pub enum Report {
         /// The link's state.
         hop: Hop,
     },
-    /// Kind 5: as kind 4, in any format, and behind it how many flows the receiver takes in (32 bits): for a sender that asked for it in its
+    /// Kind 5: as kind 4, in any format, and behind it the number of flows at the receiver (32 bits): for a sender that requested it in its
     /// setup.
     Shared {
         /// The XOR of the switches' ids, 12 bits.
@@ -71,7 +71,7 @@ pub enum Report {
         /// Flows that the receiver takes in.
         flows: NonZeroU32,
     },
-    /// Kind 6: all links of the path, as records of rtgwg-00 Figure 4: for a sender that asked for it in its setup.
+    /// Kind 6: all links of the path, as records of rtgwg-00 Figure 4: for a sender that requested it in its setup.
     All {
         /// The XOR of the switches' ids, 12 bits.
         path_id: u16,
@@ -121,7 +121,7 @@ impl Report {
         Some(path)
     }
 
-    /// Switches that the packet in question passed, where it says so.
+    /// Switches that the packet in question passed, if it says so.
     #[must_use]
     pub const fn hops(&self) -> Option<u8> {
         match self {
@@ -184,7 +184,7 @@ impl Report {
         }
     }
 
-    /// Takes a report from the front of `bytes`; gives what follows.
+    /// Takes a report from the front of `bytes`; returns the rest.
     fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let ([high, low, hops, index], rest) = bytes.split_first_chunk()?;
         let (kind, path_id) = (high >> 4, u16::from_be_bytes([*high, *low]) & 0xfff);
@@ -257,7 +257,7 @@ fn unpack_hop(bytes: &[u8; HOP_LENGTH]) -> Option<Hop> {
     })
 }
 
-/// The proof of where feedback comes from: a counter that only grows, and a keyed hash over packet and counter.
+/// The proof of the feedback's origin: a counter that only grows, and a keyed hash over packet and counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
     /// Larger than in every packet before.
@@ -273,7 +273,7 @@ impl Seal {
         into[8..24].copy_from_slice(&self.tag);
     }
 
-    /// All of `bytes`; no seal where there are none.
+    /// All of `bytes`; no seal if there are none.
     pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>, Discard> {
         if bytes.is_empty() {
             return Ok(None);
@@ -285,7 +285,7 @@ impl Seal {
     }
 }
 
-/// A report, sealed where the queue pairs share a key.
+/// A report, sealed if the queue pairs share a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feedback {
     /// The state of the path.
@@ -301,7 +301,7 @@ impl Feedback {
         self.report.length().saturating_add(if self.seal.is_some() { SEAL_LENGTH } else { 0 })
     }
 
-    /// Writes it to the start of `into`, which has room for it; gives how many bytes that were.
+    /// Writes it to the start of `into`, which has room for it; returns the number of bytes written.
     #[expect(clippy::indexing_slicing, reason = "the room is MAX_FEEDBACK bytes")]
     pub fn write(&self, into: &mut [u8]) -> usize {
         self.report.write(into);

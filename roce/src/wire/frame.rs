@@ -29,7 +29,7 @@ impl Frame<'_> {
     }
 }
 
-/// The headers below the BTH of a frame, each read when it is asked for: most packets are of a known peer, and few of these are.
+/// The headers below the BTH of a frame, each read on demand: most packets are of a known peer, and few of these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network<'a> {
     /// The whole frame. It is as long as `layers` says.

@@ -16,7 +16,7 @@ pub struct Bth {
     pub migration: bool,
     /// P_Key; its top bit is full membership.
     pub partition_key: u16,
-    /// FECN, BECN and six reserved bits as they stand: outside the ICRC, so a switch may change them.
+    /// FECN, BECN and six reserved bits unchanged: outside the ICRC, so a switch may change them.
     pub congestion: u8,
     /// The receiving queue pair.
     pub destination: Qpn,
@@ -90,7 +90,7 @@ pub struct AtomicEth<T> {
     pub operands: T,
 }
 
-/// Store `swap` where `compare` stands.
+/// Store `swap` if the value there is `compare`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct CompareSwap {
@@ -168,7 +168,7 @@ impl RnrTimer {
         Self(code & 31)
     }
 
-    /// The code as it stands on the wire.
+    /// The code as on the wire.
     #[must_use]
     pub const fn code(self) -> u8 {
         self.0
@@ -181,7 +181,7 @@ impl RnrTimer {
         Duration::from_micros(RNR_MICROS[self.0 as usize] as u64)
     }
 
-    /// The code of the shortest wait that is not below `wait`; the longest where none is long enough.
+    /// The code of the shortest wait that is not below `wait`; the longest if none is long enough.
     #[must_use]
     pub fn at_least(wait: Duration) -> Self {
         (1..32).map(Self).find(|timer| timer.duration() >= wait).unwrap_or(Self(0))
@@ -303,7 +303,7 @@ pub enum Operation {
     },
     CompareSwap(AtomicEth<CompareSwap>),
     FetchAdd(AtomicEth<FetchAdd>),
-    /// RETH of the range, whose data is to be where it is asked for before the answer.
+    /// RETH of the range, whose data must reach the requested place before the answer.
     Flush(Feth, Reth),
     /// RETH of 8 bytes, that the payload brings.
     AtomicWrite(Reth),
@@ -340,7 +340,7 @@ impl Operation {
 
 /// A packet from the BTH to the payload.
 ///
-/// Which services have which operations is checked when a packet is parsed and when one is made.
+/// Which services have which operations is checked when a packet is parsed and when one is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
     /// RC or UC, or an answer of XRC.
@@ -392,7 +392,7 @@ pub enum Header {
         /// The state of the path.
         feedback: Feedback,
     },
-    /// Feedback that nothing asked for by a probe, opcode 0xC2.
+    /// Feedback that no probe requested, opcode 0xC2.
     TelemetryNotification {
         /// Common fields; the PSN is that of the packet that brought the telemetry.
         bth: Bth,
@@ -406,7 +406,7 @@ pub enum Header {
         /// The load of the switch's port.
         feedback: Feedback,
     },
-    /// A probe to a datagram queue pair, opcode 0xC5, behind an INT header as data has it. It names who asks, as a UD SEND does.
+    /// A probe to a datagram queue pair, opcode 0xC5, behind an INT header as data has it. It names the sender, as a UD SEND does.
     /// [`Opcode::TELEMETRY_RESPONSE`](super::Opcode::TELEMETRY_RESPONSE) answers it.
     DatagramTelemetryRequest {
         /// Common fields with [`Bth::TELEMETRY`]; the PSN is the probe's number.

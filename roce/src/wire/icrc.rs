@@ -4,7 +4,7 @@ use super::layers::{Family, Layers, UDP, UDP_LENGTH};
 use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
 use crc32fast::Hasher;
 
-/// The CRC's register after eight bytes of ones, which stand for a link header (IBA A17.3.3).
+/// The CRC's register after eight bytes of ones, which replace a link header (IBA A17.3.3).
 const LINK_HEADER: u32 = !0x2144_df1c;
 
 /// BTH bytes up to and with the reserved byte that is masked.
@@ -24,8 +24,8 @@ const ON_STACK: usize = 2 * LEAST;
 /// The bytes that routers and switches may change count as ones. The `hidden` bytes after the BTH, telemetry around UDP, and the share of
 /// both in the IP and UDP lengths count as absent.
 ///
-/// The first bytes are copied, masked and summed on the stack, behind as many zeros as make whole folds: zeros leave an
-/// empty register empty. Its initial value is the same as its bits in the first four bytes.
+/// The first bytes are copied, masked and summed on the stack, behind as many zeros as fill whole folds: zeros leave an empty register
+/// empty. Its initial value is the same as its bits in the first four bytes.
 #[inline]
 #[expect(
     clippy::arithmetic_side_effects,
@@ -113,7 +113,7 @@ const SHORT_HEAD: usize = 20 + UDP_LENGTH + BTH_MASKED;
 /// The header of such a packet, and then some: no packet is shorter.
 const HEAD: usize = 36;
 const _: () = assert!(SHORT_HEAD <= HEAD);
-/// The mask that is or-ed to it: ones where routers may change it.
+/// The mask that is or-ed to it: ones for the fields that routers may change.
 #[expect(clippy::indexing_slicing, reason = "an index out of range would not compile")]
 const CHANGED: [u8; HEAD] = {
     let mut bytes = [0; HEAD];
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    /// Bit by bit, as the polynomial says (IBA 9.2.1), with nothing of the code above.
+    /// Bit by bit, as the polynomial says (IBA 9.2.1), independent of the code above.
     fn by_bits(bytes: &[u8]) -> u32 {
         let by_bit =
             |crc: u32| (0..8).fold(crc, |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()));
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// IBA A17.3.3: what stands for the link header.
+    /// IBA A17.3.3: the bytes that replace the link header.
     #[test]
     fn the_link_header_is_eight_bytes_of_ones() {
         assert_eq!(by_bits(&[0xff; 8]), !LINK_HEADER);

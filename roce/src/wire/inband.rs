@@ -65,7 +65,7 @@ fn length_of(rest: &[u8]) -> Result<(IntHeader, usize), Discard> {
     if length <= rest.len() { Ok((int, length)) } else { Err(Discard::Telemetry) }
 }
 
-/// Takes the INT header from the front of `rest`, where the BTH says that there is one.
+/// Takes the INT header from the front of `rest`, if the BTH says that there is one.
 pub(super) fn split<'a>(
     opcode: u8,
     congestion: u8,

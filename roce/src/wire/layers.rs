@@ -27,7 +27,7 @@ impl Family {
     }
 }
 
-/// The offsets of a frame's layers; `end` is where its IP packet ends. Telemetry that switches read and write ([`Carried`]) may be before
+/// The offsets of a frame's layers; `end` is the end of its IP packet. Telemetry that switches read and write ([`Carried`]) may be before
 /// IP, between IP and UDP, and between UDP and BTH. Plain frames have none; the others take one more pass ([`below`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layers {
@@ -45,7 +45,7 @@ pub(super) fn chunk<const N: usize>(frame: &[u8], at: usize) -> Result<&[u8; N],
     frame.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Discard::Truncated)
 }
 
-/// Whose IP packet a frame holds, where it starts, and the length of CSIG's tag before it, if there is one.
+/// The family of a frame's IP packet, its offset, and the length of CSIG's tag before it, if there is one.
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "few tags follow each other")]
 fn locate_ip(frame: &[u8], numbers: Numbers) -> Result<(Family, usize, Option<usize>), Discard> {
@@ -71,8 +71,8 @@ const fn family_of(ethertype: u16) -> Option<Family> {
     }
 }
 
-/// Whose IP packet a frame holds, and where it starts, whatever tag of CSIG's lengths is before it: what looks at traffic classes alone
-/// knows no network's numbers.
+/// The family of a frame's IP packet and its offset, whatever tag of CSIG's lengths is before it: code that looks at traffic classes alone
+/// does not know the network's numbers.
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "few tags follow each other")]
 pub(super) fn locate_class(frame: &[u8]) -> Option<(Family, usize)> {
@@ -92,8 +92,8 @@ impl Layers {
     /// The layers of a frame that is no RoCEv2 packet.
     pub const NONE: Self = Self { family: Family::V4, ip: 0, udp: 0, bth: 0, end: 0, carried: None };
 
-    /// Finds the layers by the lengths that the headers tell; from `bth` to `end` there is room for a BTH and an
-    /// ICRC, and all of it is in the frame. No checksum is verified.
+    /// Finds the layers by the lengths in the headers; from `bth` to `end` there is room for a BTH and an ICRC, and all of it is in the
+    /// frame. No checksum is verified.
     #[inline]
     pub fn locate(frame: &[u8], numbers: Numbers) -> Result<Self, Discard> {
         match Self::locate_plain(frame) {
@@ -102,8 +102,8 @@ impl Layers {
         }
     }
 
-    /// The same of the most frequent kind, IPv4 without a tag, options and telemetry: all places are known. `None` where it is of
-    /// another kind, or anything is wrong with it. INT's port is never RoCEv2's.
+    /// The same of the most frequent kind, IPv4 without a tag, options and telemetry: all places are known. `None` if it is of another
+    /// kind, or anything is wrong with it. INT's port is never RoCEv2's.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -205,8 +205,8 @@ impl Layers {
         self.bth - self.udp - UDP_LENGTH
     }
 
-    /// The IPv4 header's checksum, and UDP's where the sender made one. RoCEv2 senders leave it 0 over IPv4 and
-    /// IPv6 alike, as the ICRC covers more.
+    /// The IPv4 header's checksum, and UDP's if the sender wrote one. RoCEv2 senders leave it 0 over IPv4 and IPv6 alike, because the ICRC
+    /// covers more.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -234,7 +234,7 @@ impl Layers {
     }
 }
 
-/// The packet's length and what it holds. RoCEv2 has neither IPv4 options nor fragments here.
+/// The packet's length and its content. RoCEv2 has neither IPv4 options nor fragments here.
 #[inline]
 fn ipv4_length(ip: &[u8; 20]) -> Result<(usize, u8), Discard> {
     if ip[0] >> 4 != 4 {
@@ -247,7 +247,7 @@ fn ipv4_length(ip: &[u8; 20]) -> Result<(usize, u8), Discard> {
     Ok((usize::from(u16::from_be_bytes([ip[2], ip[3]])), ip[9]))
 }
 
-/// The packet's length and what it holds.
+/// The packet's length and its content.
 #[inline]
 fn ipv6_length(ip: &[u8; 40]) -> Result<(usize, u8), Discard> {
     if ip[0] >> 4 != 6 {
@@ -256,8 +256,7 @@ fn ipv6_length(ip: &[u8; 40]) -> Result<(usize, u8), Discard> {
     Ok((40 + usize::from(u16::from_be_bytes([ip[4], ip[5]])), ip[6]))
 }
 
-/// Adds 16-bit words, two at a time: folding makes no difference between them. What a last odd word or byte lacks
-/// counts as 0 (RFC 1071).
+/// Adds 16-bit words, two at a time: folding gives the same sum. The missing bytes of a last odd word or byte count as 0 (RFC 1071).
 #[inline]
 #[expect(
     clippy::arithmetic_side_effects,

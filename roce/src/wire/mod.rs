@@ -1,7 +1,7 @@
 //! The wire format: Ethernet II (VLAN), IPv4 or IPv6, UDP 4791, BTH, extension headers, ICRC.
 //!
-//! [`parse`] gives a [`Frame`] whose fields can only hold legal values; [`emit`] writes one. What is emitted and
-//! parsed again is the same, ICRC and all.
+//! [`parse`] returns a [`Frame`] whose fields can only have legal values; [`emit`] writes one. A frame that is emitted and parsed again is
+//! the same, ICRC and all.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 mod ecn;
@@ -191,8 +191,7 @@ fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Head
     Ok((header, payload))
 }
 
-/// The destination QPN of a frame that looks like RoCEv2, without a check of its checksums: enough to tell whose
-/// it is.
+/// The destination QPN of a frame that looks like RoCEv2, without a check of its checksums: enough to find its queue pair.
 #[must_use]
 pub fn destination(frame: &[u8]) -> Option<Qpn> {
     located(frame, Numbers::DEFAULT).map(|(_, destination)| destination)
@@ -230,7 +229,7 @@ pub fn body(frame: &[u8]) -> Option<core::ops::Range<usize>> {
     (begin <= end).then_some(begin..end)
 }
 
-/// Writes the ICRC that the bytes of a frame call for, whatever stands there now.
+/// Writes the ICRC of a frame's bytes, whatever its field contains now.
 ///
 /// # Errors
 /// Returns the [`Discard`] reason if the frame has no place for an ICRC.

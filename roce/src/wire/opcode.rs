@@ -22,7 +22,7 @@ pub struct Shape {
     pub payload: bool,
     /// By the top three bits of an opcode.
     services: u8,
-    /// Bytes of the extension headers, without an XRCETH; 0 where they differ.
+    /// Bytes of the extension headers, without an XRCETH; 0 if they differ.
     extensions: u8,
 }
 
@@ -86,7 +86,7 @@ const XRCETH_LENGTH: usize = 4;
 /// Bytes after a CNP's BTH, reserved (IBA A17.9.3).
 const NOTIFICATION_RESERVED: usize = 16;
 
-/// The bit of an offer's first word that makes it an acceptance.
+/// The bit of an offer's first word that marks an acceptance.
 const OFFER_ACCEPTS: u32 = 1 << 24;
 
 impl Opcode {
@@ -334,7 +334,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads the extension headers of `opcode`; gives what follows them.
+/// Reads the extension headers of `opcode`; returns what follows them.
 #[inline(always)]
 pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u8]), Discard> {
     let mut reader = Reader(rest);

@@ -19,7 +19,7 @@ impl fmt::Display for Mac {
 pub struct Vlan(pub u16);
 
 impl Vlan {
-    /// The network's identifier; 0 in a tag that tells the priority alone (802.1Q 9.6).
+    /// The network's identifier; 0 in a tag that contains only a priority (802.1Q 9.6).
     #[must_use]
     pub const fn id(self) -> u16 {
         self.0 & 0xfff

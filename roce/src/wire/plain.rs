@@ -1,6 +1,6 @@
 //! The packets that nearly all are: of a reliable connection over IPv4, without a tag, a mark, options, telemetry or a UDP checksum. All
-//! their places are known, so they are told, checked and read with few steps. What is not plain takes the complete way, [`parse`](super::parse),
-//! which would read a plain packet the same.
+//! their places are known, so they are recognised, checked and read with few steps. Other packets take the complete way,
+//! [`parse`](super::parse), which would read a plain packet the same.
 
 use super::header::{Bth, Operation};
 use super::layers::Layers;

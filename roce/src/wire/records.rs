@@ -7,7 +7,7 @@ use cc::Hop;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
     count: u8,
-    /// As they stand on the wire, so that a header that holds feedback stays small.
+    /// As on the wire, so that a header with feedback stays small.
     packed: [[u8; RECORD_LENGTH]; Self::MOST],
 }
 
@@ -15,7 +15,7 @@ impl Records {
     /// Records at most: "inside a data center, the path length is often no more than 5 hops" (rtgwg-00 6.1).
     pub const MOST: usize = 5;
 
-    /// Of these records; `None` where there is none, or more than there is room for.
+    /// Of these records; `None` if there is none, or more than there is room for.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "`packed` has a place for it")]
     pub fn of(records: impl Iterator<Item = HopRecord>) -> Option<Self> {
@@ -27,7 +27,7 @@ impl Records {
         (all.count > 0).then_some(all)
     }
 
-    /// Of hops told in any layout, at the resolution of Figure 4; `None` also where a rate has no code there.
+    /// Of hops in any layout, at the resolution of Figure 4; `None` also if a rate has no code there.
     #[must_use]
     pub fn of_hops<'a>(hops: impl Iterator<Item = &'a Hop>) -> Option<Self> {
         let mut told = [None; MAX_HOPS as usize];
@@ -64,7 +64,7 @@ impl Records {
         into[..self.length()].copy_from_slice(&self.packed.as_flattened()[..self.length()]);
     }
 
-    /// `count` records from the front of `bytes`; gives what follows.
+    /// `count` records from the front of `bytes`; returns what follows.
     pub(super) fn read(count: u8, bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (records, rest) = bytes.split_at_checked(usize::from(count) * RECORD_LENGTH)?;
         let (packed, _) = records.as_chunks::<RECORD_LENGTH>();

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-/// The kind of answer that the receiver gives to telemetry.
+/// The kind of the receiver's answer to telemetry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Reverse {
     /// Behind Acknowledges, as they come.

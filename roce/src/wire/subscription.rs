@@ -1,6 +1,6 @@
-//! Subscription: a data packet asks switches on its way to tell its sender of congestion at once (pan-01 6.3), by a flag in
-//! the INT header's word, or by its DSCP alone. A switch knows no queue pair of the sender: its answer names the packet's own
-//! destination, and the sender knows which of its queue pairs talks to that one.
+//! Subscription: a data packet asks switches on its way to report congestion to its sender at once (pan-01 6.3), by a flag in the INT
+//! header's word, or by its DSCP alone. A switch knows no queue pair of the sender: its answer names the packet's own destination, and the
+//! sender knows which of its queue pairs sends to that one.
 
 use super::feedback::{Feedback, MAX_FEEDBACK, Report, Seal};
 use super::header::{Bth, Header};
@@ -26,8 +26,8 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Subscribes with a sealed data packet of queue pair `sender`. The packet stands [`SUBSCRIPTION_LENGTH`] bytes from the
-    /// start of `frame` and takes `length` bytes; the whole begins at the start afterwards. Gives its length.
+    /// Subscribes with a sealed data packet of queue pair `sender`. The packet is [`SUBSCRIPTION_LENGTH`] bytes from the start of `frame`
+    /// and takes `length` bytes; the whole begins at the start afterwards. Returns its length.
     ///
     /// # Errors
     /// Returns an error if the packet is not of a connected service, or carries telemetry already.
@@ -99,7 +99,7 @@ impl Subscription {
     }
 
     /// Writes the direct response to `frame`: to the sender, as if from its peer, about the packet that caused it.
-    /// `utilisation` is the in-flight share in 2^-20, `interval` the time it was measured over, ns; `seal` makes the seal, if
+    /// `utilisation` is the in-flight share in 2^-20, `interval` the time it was measured over, ns; `seal` creates the seal, if
     /// there is to be one, from BTH and content.
     ///
     /// # Errors

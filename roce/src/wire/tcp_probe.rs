@@ -1,7 +1,7 @@
 //! Telemetry for Linux's own TCP (rtgwg-00 7.2): probes with a flow's addresses and ports, and their answers.
 //!
 //! A probe is an IPv4 packet of TCP whose payload is a telemetry request: an INT header of rtgwg-00 Figure 4 with room for records, behind
-//! what says which probe it is. DSCP, a checksum of 0 and the first four bytes tell it from a segment. No stack takes one for data: its
+//! the probe's identity. DSCP, a checksum of 0 and the first four bytes distinguish it from a segment. No stack takes one for data: its
 //! checksum is wrong, and its sequence number is old.
 
 use super::layers::{ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_VLAN, VLAN_LENGTH, chunk, fold, sum};
@@ -104,7 +104,7 @@ pub fn read_tcp_probe(packet: &[u8], numbers: Numbers) -> Option<TcpTelemetry> {
     Some(TcpTelemetry::Answer(probe, path))
 }
 
-/// Makes a probe, from the IP header on, its own answer: with the telemetry that it brought, back to where it came from.
+/// Turns a probe, from the IP header on, into its own answer: with the telemetry that it brought, back to its sender.
 #[must_use]
 #[expect(
     clippy::arithmetic_side_effects,

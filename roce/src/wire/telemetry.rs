@@ -1,4 +1,4 @@
-//! HPCC telemetry between endpoints and switches: the INT header of rtgwg-00 Figure 4 in packets of its own.
+//! HPCC telemetry between endpoints and switches: the INT header of rtgwg-00 Figure 4 in separate packets.
 
 use super::layers::{Layers, chunk};
 use super::{BTH_LENGTH, ICRC_LENGTH, Numbers, Opcode, inband};
@@ -17,7 +17,7 @@ pub(super) const WORD_LENGTH: usize = 4;
 const TX_UNIT: u32 = 128;
 const QUEUE_UNIT: u32 = 80;
 
-/// The capacity of a switch port (`B`): what a code on the wire stands for.
+/// The capacity of a switch port (`B`), as a code on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Speed(u8);
 
@@ -58,7 +58,7 @@ impl Speed {
         self.0
     }
 
-    /// The speed that is exactly `rate`, if a code stands for it.
+    /// The speed that is exactly `rate`, if a code exists for it.
     #[must_use]
     pub fn from_rate(rate: Rate) -> Option<Self> {
         Self::all().find(|speed| speed.rate() == rate)
@@ -98,7 +98,7 @@ impl HopRecord {
         }
     }
 
-    /// Converts a switch's telemetry in another layout to this one's resolution; `None` if no code stands for its rate. Two such records
+    /// Converts a switch's telemetry in another layout to this one's resolution; `None` if no code exists for its rate. Two such records
     /// are as far apart as the readings: every layout's counters wrap at a multiple of this one's periods.
     #[must_use]
     pub fn of(hop: &Hop) -> Option<Self> {
@@ -142,7 +142,7 @@ impl HopRecord {
         word.to_be_bytes()
     }
 
-    /// The record that these bytes hold; `None` where no speed has that code.
+    /// The record in these bytes; `None` if no speed has that code.
     #[must_use]
     pub const fn unpack(bytes: [u8; RECORD_LENGTH]) -> Option<Self> {
         let word = u64::from_be_bytes(bytes);
@@ -191,7 +191,7 @@ impl IntHeader {
         self.is_subscription
     }
 
-    /// A header with room for `room` records, at most [`MAX_HOPS`], as a probe's sender makes it.
+    /// A header with room for `room` records, at most [`MAX_HOPS`], as a probe's sender writes it.
     #[must_use]
     pub const fn with_room(room: u8) -> Self {
         Self {
@@ -270,7 +270,7 @@ pub fn stamp(frame: &mut [u8], switch_id: u16, record: HopRecord) -> bool {
     found.is_ok_and(|place| write(frame, place, switch_id, record))
 }
 
-/// As [`stamp`], where the header was found.
+/// As [`stamp`], if the header was found.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -84,7 +84,7 @@ impl Template {
         is_new
     }
 
-    /// Returns whether IPv4 packets between these addresses, the source first, come from where this path leads.
+    /// Returns whether IPv4 packets between these addresses, the source first, come from this path's destination.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -127,7 +127,7 @@ impl Template {
         let udp_length = (end - udp) as u16;
         match self.family {
             Family::V4 => {
-                // The places are known, but for a tag. BTH and ICRC make the packet long enough.
+                // The places are known, but for a tag. With BTH and ICRC the packet is long enough.
                 let Some(start) = frame.first_chunk_mut() else { return };
                 match self.ip as usize {
                     ETHERNET_LENGTH => self.write_v4::<ETHERNET_LENGTH>(udp_length, identification, start),

@@ -126,7 +126,7 @@ fn answers_have_none() {
     }
 }
 
-/// Its first 8 bits are reserved: what stands there is ignored.
+/// Its first 8 bits are reserved and ignored.
 #[test]
 fn reserved_bits_are_ignored_and_a_missing_xrceth_is_refused() {
     let send = Operation::SendOnly(SendTail::Plain);

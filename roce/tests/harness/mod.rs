@@ -107,7 +107,7 @@ pub struct Options {
     pub adjust: fn(&mut Congestion),
     pub capabilities: Capabilities,
     pub cq_depth: u32,
-    /// Queue pairs that the endpoint may hold.
+    /// The limit on the endpoint's queue pairs.
     pub max_qps: u32,
     pub memory: usize,
     /// One way's.
@@ -367,7 +367,7 @@ impl Pair {
         [0, 1].map(|host: usize| self.hosts[host].endpoint.report(self.hosts[host].qpn))
     }
 
-    /// Sends what may be sent, then goes to the next event. `false` where there is none.
+    /// Sends what may be sent, then goes to the next event. `false` if there is none.
     pub fn step(&mut self) -> bool {
         self.transmit();
         let Some(next) = self.next() else { return false };

@@ -1,4 +1,4 @@
-//! Packets byte by byte, for what the codec refuses to make.
+//! Packets byte by byte, for those that the codec refuses to build.
 
 use super::path;
 use core::net::IpAddr;
@@ -19,7 +19,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Any bytes as a packet, where the first of them is even.
+    /// Any bytes as a packet, if the first of them is even.
     pub fn around(bytes: &[u8]) -> Option<Self> {
         let [choice, opcode, flags, ack, rest @ ..] = bytes else { return None };
         (choice % 2 == 0).then(|| Self {

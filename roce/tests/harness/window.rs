@@ -12,7 +12,7 @@ impl Script {
         self.host.endpoint.register(self.host.pd, BASE, length, access | Access::WINDOWS).unwrap()
     }
 
-    /// A window over `length` bytes from `offset` on, bound; gives its key.
+    /// A window over `length` bytes from `offset` on, bound; returns its key.
     pub fn window(
         &mut self,
         kind: WindowKind,
@@ -27,7 +27,7 @@ impl Script {
         binding.rkey
     }
 
-    /// Posts a request that no packet carries, and gives how it ended.
+    /// Posts a request that no packet carries, and returns how it ended.
     pub fn run_local(&mut self, request: SendRequest) -> CompletionStatus {
         self.host.endpoint.post_send(self.now, self.host.qpn, request).unwrap();
         assert_eq!(self.next(), None);

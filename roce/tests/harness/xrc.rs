@@ -6,8 +6,8 @@ use roce::qp::{Completion, QpInit, RecvRequest, Sge};
 use roce::wire::Service;
 use roce::{Access, CqId, PdId, Region, SrqId, SrqInit, SrqNumber, XrcReceives, XrcdId};
 
-/// A shared receive queue of an XRC domain, with a domain of memory and a completion queue of its own. All of the host's memory
-/// is a region of that domain.
+/// A shared receive queue of an XRC domain, with a separate domain of memory and completion queue. All of the host's memory is a region of
+/// that domain.
 #[derive(Clone, Copy, Debug)]
 pub struct Inbox {
     pub srq: SrqId,

@@ -60,7 +60,7 @@ impl Crowd {
         Self { script, options, cases, buffer: vec![0; 4096 + MAX_OVERHEAD] }
     }
 
-    /// Brings the queue pair to where each frame meets it, and gives its name and the work that it makes to `each`.
+    /// Brings the queue pair to the state in which each frame meets it, and passes its name and the work that it causes to `each`.
     pub fn each(&mut self, each: &mut dyn FnMut(&str, &mut dyn FnMut())) {
         for index in 0..self.cases.len() {
             self.restore(index);

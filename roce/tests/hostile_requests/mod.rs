@@ -156,7 +156,7 @@ fn raw_packets_are_what_the_codec_would_make() {
     assert_eq!(script.host.bytes(0, 1), [5]);
 }
 
-/// IBA 9.7.4.1.4, 9.7.3.1: nothing is asked of memory where no bytes move, so not even the key is looked at.
+/// IBA 9.7.4.1.4, 9.7.3.1: memory is not accessed if no bytes move, so not even the key is looked at.
 #[test]
 fn requests_of_no_bytes_need_no_key() {
     let (mut script, keys) = prepare();
@@ -190,7 +190,7 @@ fn a_key_that_goes_stale_within_a_message_ends_it() {
     assert!(script.host.bytes(1024, 976).iter().all(|&byte| byte == 0));
 }
 
-/// IBA 9.7.5.2.4: where this side can't do what it promised, the peer hears of a remote operational error.
+/// IBA 9.7.5.2.4: if this side cannot keep a promise, the peer receives a remote operational error.
 #[test]
 fn a_receive_buffer_that_went_away_is_an_operational_error() {
     let (mut script, _) = prepare();

@@ -16,7 +16,7 @@ const MTU: usize = 1024;
 pub const FULL: &[u8] = &[0xa5; MTU];
 const OVER: &[u8] = &[0xa5; MTU + 1];
 const SIZE: u64 = 1 << 16;
-/// Bytes of a receive, where a row doesn't say.
+/// Bytes of a receive, if a row does not say.
 const RECEIVE: u32 = 3000;
 /// READs and atomics that the peer may have outstanding.
 const READS: u32 = 2;

@@ -70,7 +70,7 @@ fn another_queue_pairs(script: &mut Script) -> Rkey {
     rkey
 }
 
-/// IBA 10.6.7.2: a window's key is good where, for whom and as long as it is bound; IBA 9.4.1.1.3: who may take it back.
+/// IBA 10.6.7.2: the range, queue pair and time for which a window's key is good; IBA 9.4.1.1.3: which peer may invalidate it.
 pub fn rows(keys: Windows) -> Vec<Row> {
     let refused = |name, operation, payload: &[u8], discard| {
         made(name, operation, payload, discard, Fatal(RemoteAccessError, CompletionStatus::Flushed))

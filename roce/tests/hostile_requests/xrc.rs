@@ -147,7 +147,7 @@ fn check(index: usize) {
     assert!(target.script.host.ram.0 == memory, "{name}: memory changed");
     assert_eq!(target.script.drain(), [(psn, nak(code, 0))], "{name}");
     assert_eq!(target.script.state(), State::Error, "{name}");
-    // The message in progress is told where it belongs; what waits in the queues is the other targets'.
+    // The message in progress is reported to its own queue; what waits in the queues is the other targets'.
     let arrived: Vec<_> = target.script.host.arrived(&first).iter().map(|c| (c.id, c.status)).collect();
     let begun = matches!(before.first(), Some((Operation::SendFirst, _)));
     let broken = (0, CompletionStatus::RemoteInvalidRequest);
@@ -178,7 +178,7 @@ fn a_target_and_an_initiator_take_their_own_packets_only() {
     let answer = Header::Connected { service: Service::Xrc, bth, operation: ack(0) };
     assert_eq!(target.script.send_header(&answer, &[]), Err(Discard::Opcode));
     assert_eq!(target.script.drain(), []);
-    // An initiator is asked for nothing.
+    // An initiator receives no requests.
     let options = Options { send_psn: PSN, ..Options::default() };
     let mut host = Host::new(2, &options);
     let init = host.initiator(&options);

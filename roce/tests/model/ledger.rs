@@ -1,4 +1,4 @@
-//! The requests to one side, and the answers that it may give.
+//! The requests to one side, and the answers that it may send.
 
 use super::REQUESTS;
 use roce::Rkey;
@@ -46,8 +46,7 @@ impl Ledger {
         self.asked.len() < REQUESTS
     }
 
-    /// A send completion: of the next request, or of a later one where those between said nothing because they ended well
-    /// and were not signalled.
+    /// A send completion: of the next request, or of a later one if those between ended well and were not signalled.
     pub fn on_sent(&mut self, completion: &Completion) {
         let index = completion.id as usize;
         assert!(index >= self.ended, "request {index} completed again, or out of order");
@@ -78,7 +77,7 @@ impl Ledger {
         self.ended = index + 1;
     }
 
-    /// A receive completion: always the next one's. `asked` is what the peer asked for.
+    /// A receive completion: always the next one's. `asked` has the peer's requests.
     pub fn on_received(&mut self, completion: &Completion, asked: &[Asked]) {
         let index = completion.id as usize;
         assert_eq!(index, self.received, "receives end in order");

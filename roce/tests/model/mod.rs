@@ -186,7 +186,7 @@ pub struct Setting {
     pub selective_repeat: bool,
     /// An extended connection: host 0 has the initiator, host 1 the target; what host 1 would ask, host 0 asks.
     pub xrc: bool,
-    /// Completions that a queue holds beyond a few; 255: all.
+    /// The depth of a completion queue beyond a few; 255: all.
     pub completions: u8,
     /// Which algorithm, and which format of telemetry.
     pub algorithm: u8,

@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    /// The bytes of request `index` of `host` are where they belong.
+    /// The bytes of request `index` of `host` are in their place.
     fn check_arrived(&self, host: usize, index: usize) {
         let asked = self.ledgers[host].asked[index];
         let (ours, theirs) = (&self.pair.hosts[host], &self.pair.hosts[1 - host]);
@@ -145,7 +145,7 @@ impl World {
         self.excuses >= ROUNDS || waited
     }
 
-    /// Every byte is what it was, or what a request of the peer, or a READ of its own, was to bring there.
+    /// Every byte is what it was, or what a request of the peer, or the host's own READ, was to bring there.
     fn check_untouched(&self, host: usize) {
         let (now, before) = (&self.pair.hosts[host].ram.0, &self.before[host]);
         let peer = 1 - host;

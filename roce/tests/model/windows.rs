@@ -1,7 +1,7 @@
 //! Memory windows in the model: one of type 2 per host, over all that its peer writes.
 //!
-//! A host binds it; then the peer may write by its key, and gives it back by a SEND with invalidate behind its WRITEs. Or the host
-//! takes it back itself, as long as the peer did not write by it. So no key is ever used where it may be gone already.
+//! A host binds it; then the peer may write by its key, and returns it by a SEND with invalidate behind its WRITEs. Or the host invalidates
+//! it itself, as long as the peer did not write by it. So no key is ever used when it may be gone already.
 
 use super::*;
 use roce::{Access, Binding, Rkey, WindowKind};
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// `host` was told of its own request.
+    /// `host` has a completion of its own request.
     pub(super) fn follow_window(&mut self, host: usize, completion: &Completion) {
         if completion.status != CompletionStatus::Success {
             return;
@@ -125,7 +125,7 @@ impl World {
     }
 }
 
-/// The model must hear how it ended.
+/// The model must learn how it ended.
 const fn said(with: With) -> With {
     With { signalled: true, ..with }
 }

@@ -47,8 +47,7 @@ fn spray(congestion: &mut Congestion) {
     congestion.paths = Some(PathChoice { count: 3, interval: T, spray: true });
 }
 
-/// Runs `operations` on two queue pairs; panics where they and the model disagree. Gives what both counted, and what was
-/// reached.
+/// Runs `operations` on two queue pairs; panics if they and the model disagree. Returns the counters of both, and what was reached.
 pub fn run(setting: Setting, operations: &[Operation]) -> ([Counters; 2], Reached) {
     let mut world = World::new(setting);
     for operation in operations {
@@ -67,7 +66,7 @@ struct World {
     ledgers: [Ledger; 2],
     /// The bytes in both memories at first.
     before: [Vec<u8>; 2],
-    /// Frames lost or delayed, and answers made up: each may cost a round.
+    /// Frames lost or delayed, and invented answers: each may cost a round.
     excuses: u32,
     deregistered: [bool; 2],
     /// Taken to ERR or destroyed by an operation.
@@ -76,7 +75,7 @@ struct World {
     windows: [Window; 2],
     /// Of each window, the newest.
     keys: [Rkey; 2],
-    /// Of an extended connection: where host 1's messages come to.
+    /// Of an extended connection: the inbox of host 1's messages.
     inbox: Option<Inbox>,
     /// Send requests that each queue pair takes.
     sends: [u32; 2],

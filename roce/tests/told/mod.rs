@@ -53,13 +53,13 @@ pub struct Setting {
 /// A report that arrives.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub enum Told {
-    /// In a packet of its own or behind an Acknowledge, about a packet or probe near those that were sent.
+    /// In a separate packet or behind an Acknowledge, about a packet or probe near those that were sent.
     Feedback {
         way: u8,
         behind: u8,
         report: Report,
     },
-    /// Also one that no sender makes.
+    /// Also one that no sender sends.
     Setup {
         reverse: u8,
         tells: u8,
@@ -352,7 +352,7 @@ impl World {
     }
 }
 
-/// Runs what `bytes` stand for.
+/// Runs the operations that `bytes` encode.
 pub fn run(bytes: &[u8]) {
     let mut rest = Unstructured::new(bytes);
     let Ok(setting) = Setting::arbitrary(&mut rest) else { return };

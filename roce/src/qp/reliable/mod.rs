@@ -79,7 +79,7 @@ impl Reliable {
         self.responder.lately_completed_to()
     }
 
-    /// Returns what requests wait for that the pacer does not hold back.
+    /// Returns what requests wait for other than the pacer.
     #[inline]
     pub(super) fn waits_for(&self, common: &Common) -> Waiting {
         self.requester.waits_for(common.congestion.window().unwrap_or(0))
@@ -421,7 +421,7 @@ impl Reliable {
         if common.identity.receives == Receives::Never {
             return Err(Discard::Opcode);
         }
-        // Before RTS this side does not know where it begins.
+        // Before RTS this side does not know its own beginning.
         let is_known = common.state != State::ReadyToReceive;
         if sent != self.responder.first() || is_known && received != self.requester.first() {
             return Err(Discard::StaleOffer);

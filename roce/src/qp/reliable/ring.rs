@@ -7,8 +7,8 @@ pub(super) const SPAN: u64 = 4096;
 
 const WORDS: usize = (SPAN / 64) as usize;
 
-/// One bit for each packet of a window of [`SPAN`] numbers, by number modulo [`SPAN`]. Bits outside the window are clear; the owner
-/// knows where the window begins. The first bit that is set takes the memory: most queue pairs never lose a packet.
+/// One bit for each packet of a window of [`SPAN`] numbers, by number modulo [`SPAN`]. Bits outside the window are clear; the owner knows
+/// the window's beginning. The first bit that is set allocates the memory: most queue pairs never lose a packet.
 #[derive(Debug)]
 pub(super) struct Ring(Option<Box<[u64; WORDS]>>);
 

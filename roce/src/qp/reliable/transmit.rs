@@ -8,7 +8,7 @@ use crate::congestion::{Brings, insert_telemetry};
 use crate::wire::{Bth, Header, MAX_OVERHEAD, NakCode, Operation, Report, Reth, Service, Template};
 use crate::{Access, AccessError, Discard, FailureCause, Memory, Psn, Rkey};
 
-/// Why a packet that was planned can't be made.
+/// Why a packet that was planned cannot be built.
 enum Failure {
     /// A buffer is not, or no longer, allowed.
     Access,

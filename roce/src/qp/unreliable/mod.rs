@@ -116,7 +116,7 @@ impl Unreliable {
         }
     }
 
-    /// Returns where both directions stand. The peer acknowledges nothing: what has left counts.
+    /// Returns the state of both directions. The peer acknowledges nothing: what has left counts.
     pub(super) fn ends(&self) -> Ends {
         let send = self.psn(self.next);
         Ends { acknowledged: send.plus(Psn::CIRCLE - 1), send, expected: self.expected, retries: 0 }

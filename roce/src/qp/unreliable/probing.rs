@@ -82,7 +82,7 @@ impl Unreliable {
         destinations.transmit_probe(&sender(common, context), context.counters, context.events, frame)
     }
 
-    /// Returns whether the next datagram's destination holds it back. The queue pair then waits as for its own pacer.
+    /// Returns whether the next datagram's destination delays it. The queue pair then waits as for its own pacer.
     pub(super) fn is_held(&mut self, common: &mut Common, context: &Context<'_>) -> bool {
         let (Some(destinations), Kind::Datagram { queue_key, .. }) = (&mut self.destinations, self.kind)
         else {
@@ -92,7 +92,7 @@ impl Unreliable {
         else {
             return false;
         };
-        // Of a handle that is gone the completion tells.
+        // If the handle is gone, the completion reports it.
         let Some((path, _)) = context.addresses.way(to.address, common.identity.pd) else { return false };
         let held = destinations.hold_until(context.now, path, to, key_of(&to, queue_key));
         held.map(|until| common.congestion.hold(until)).is_some()
@@ -103,7 +103,7 @@ impl Unreliable {
         self.destinations.as_ref()?.algorithm()
     }
 
-    /// Returns whether somebody waits for an answer.
+    /// Returns whether a sender waits for an answer.
     #[inline]
     pub(in crate::qp) fn owes_answer(&self) -> bool {
         self.reflections.is_due()

@@ -9,8 +9,8 @@ use crate::Memory;
 use crate::congestion::{Sequence, Transport};
 use crate::wire::{Header, Service, Template};
 
-/// A Q_Key with this bit set in a request stands for the queue pair's own (IBA 10.2.5): only a program that may set the queue
-/// pair's can send such a key.
+/// A Q_Key with this bit set in a request means the queue pair's own (IBA 10.2.5): only a program that may set the queue pair's can send
+/// such a key.
 const CONTROLLED: u32 = 1 << 31;
 
 /// The next packet, and the headers below it.
@@ -66,7 +66,7 @@ impl Unreliable {
         length
     }
 
-    /// Returns what congestion control may know, at this moment. Nothing is ever acknowledged: probes tell how data fares.
+    /// Returns what congestion control may know, at this moment. Nothing is ever acknowledged: probes report how data fares.
     pub(super) fn transport<'a>(
         &self,
         common: &Common,

@@ -1,5 +1,5 @@
-//! Advanced ECN (draft-shi-ippm-advanced-ecn-00) as an IPv6 hop-by-hop option: a byte for each kind of information, which
-//! each switch raises to its own value, or adds its own to. The draft gives neither the option's type nor the units.
+//! Advanced ECN (draft-shi-ippm-advanced-ecn-00) as an IPv6 hop-by-hop option: a byte for each kind of information, which each switch
+//! raises to its own value, or adds its own to. The draft defines neither the option's type nor the units.
 
 use super::{Numbers, PortState, hop_by_hop};
 use crate::wire::layers::Layers;
@@ -15,7 +15,7 @@ const OPTION_LENGTH: usize = 2 + HEADER_LENGTH + KINDS;
 /// The hop-by-hop header.
 pub const INSERTED: usize = (hop_by_hop::HEADER_LENGTH + OPTION_LENGTH).next_multiple_of(8);
 
-/// A share of 1 in the units of [`Load`]'s shares; the largest that can be told is 255/128.
+/// A share of 1 in the units of [`Load`]'s shares; the largest that can be expressed is 255/128.
 pub const ONE: f64 = 128.0;
 /// From a share's unit to 2^-20.
 const TO_RATIO: u32 = (1 << 20) / 128;
@@ -23,7 +23,7 @@ const TO_RATIO: u32 = (1 << 20) / 128;
 /// The load of a port, one byte for each value, in the order of the draft's Table 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// In-flight bytes as a share of what link and base round trip hold, in 1/128. The path's is the highest.
+    /// In-flight bytes as a share of the capacity of link and base round trip, in 1/128. The path's is the highest.
     pub inflight: u8,
     /// The discounted rate (CONGA's DRE) as a share of the link's, in 1/128. The highest.
     pub rate: u8,
@@ -31,7 +31,7 @@ pub struct Load {
     pub queue: u8,
     /// The packet's time in the queue, µs. A path's is the sum.
     pub delay: u8,
-    /// 1 where the port is congested. The sum.
+    /// 1 if the port is congested. The sum.
     pub congested: u8,
 }
 
@@ -67,7 +67,7 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Number
     option[..6].copy_from_slice(&[numbers.aecn_option(), (OPTION_LENGTH - 2) as u8, 0, ALL, 0, 0]);
 }
 
-/// The bitmap of kinds, where it is one, of those that are known and have their byte.
+/// The bitmap of kinds, if it is one, of those that are known and have their byte.
 fn kinds(data: &[u8]) -> Option<u8> {
     let [flags, kinds, _, _, fields @ ..] = data else { return None };
     let known = kinds & ALL;
@@ -106,7 +106,7 @@ pub fn load(data: &[u8]) -> Option<Load> {
     Some(Load { inflight, rate, queue, delay, congested })
 }
 
-/// The path's in-flight share in 2^-20, where it was asked for.
+/// The path's in-flight share in 2^-20, if it was requested.
 pub(in crate::wire) fn read(data: &[u8]) -> Option<u32> {
     kinds(data).filter(|kinds| kinds & 0x80 != 0)?;
     load(data).map(|load| u32::from(load.inflight) * TO_RATIO)

@@ -6,7 +6,7 @@ use crate::Discard;
 use crate::wire::ROCE_PORT;
 use crate::wire::layers::{Family, Layers, UDP, UDP_LENGTH, chunk};
 
-/// Moves UDP and BTH of `layers`, which are those of a plain packet, to where they are. `protocol` is what follows the IP header.
+/// Moves UDP and BTH of `layers`, which are those of a plain packet, to their real offsets. `protocol` is what follows the IP header.
 #[expect(clippy::arithmetic_side_effects, reason = "each length was checked to be in the packet")]
 pub fn find(
     packet: &[u8],

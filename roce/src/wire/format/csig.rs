@@ -130,7 +130,7 @@ pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
     true
 }
 
-/// Half of 1/128 in 2^-20: the share in use is told rounded down, and meant is the middle of its step.
+/// Half of 1/128 in 2^-20: the share in use is written rounded down, and the middle of its step is meant.
 const HALF: u32 = 1 << 12;
 
 /// Returns the share that a link has left, in 1/128: the largest is an idle link's.
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(Fields::read(&[]), None);
     }
 
-    /// The worst of three switches stays, with its name, whatever is asked for.
+    /// The worst of three switches stays, with its name, whatever is requested.
     #[test]
     fn a_switch_replaces_what_is_better() {
         for is_wide in [false, true] {

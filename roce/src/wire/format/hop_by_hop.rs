@@ -12,7 +12,7 @@ pub const HEADER_LENGTH: usize = 2;
 
 const PAD_1: u8 = 0;
 const PAD_N: u8 = 1;
-/// The bits of an option's type that tell a node without knowledge of it what to do: 0, to skip it.
+/// The bits of an option's type that instruct a node without knowledge of it: 0, to skip it.
 const UNKNOWN: u8 = 0xc0;
 
 /// Returns the length of the header at `at`, and the telemetry in it; the first, if there are several.
@@ -51,8 +51,8 @@ pub fn options(packet: &[u8], at: usize, numbers: Numbers) -> Result<(usize, Opt
     Ok((length, carried))
 }
 
-/// Moves Ethernet's and IPv6's header of a packet at `gap` to the front and writes a hop-by-hop header of `gap` bytes
-/// behind them; gives it without its first two bytes, zeroed.
+/// Moves Ethernet's and IPv6's header of a packet at `gap` to the front and writes a hop-by-hop header of `gap` bytes behind them; returns
+/// it without its first two bytes, zeroed.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

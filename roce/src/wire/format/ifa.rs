@@ -1,6 +1,6 @@
-//! IFA 2.0 (draft-kumar-ippm-ifa): a header between IP and UDP, and behind UDP's header, which knows nothing of it, the
-//! metadata: a header, then 32 bytes from each switch, the newest first. The 32 bytes are those of local name space 1, in
-//! which switches tell transmitted bytes.
+//! IFA 2.0 (draft-kumar-ippm-ifa): a header between IP and UDP, and the metadata behind UDP's header, which does not count it. The metadata
+//! are a header, then 32 bytes from each switch, the newest first. The 32 bytes are those of local name space 1, in which switches report
+//! transmitted bytes.
 
 use super::{HopReading, Hops, PortState, grow, word, write_words};
 use crate::Discard;

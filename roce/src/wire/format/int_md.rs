@@ -82,7 +82,7 @@ pub(in crate::wire) fn stamp(
     let at = layers.udp + UDP_LENGTH;
     let header = at + SHIM_LENGTH;
     let first = asked(&frame[at..layers.bth])?;
-    // A UDP checksum would have to follow; senders of RoCEv2 make none.
+    // A UDP checksum would have to follow; senders of RoCEv2 write none.
     if frame[layers.udp + 6..at] != [0, 0] {
         return None;
     }
@@ -107,7 +107,7 @@ pub(in crate::wire) fn stamp(
     Some(length + HOP_LENGTH)
 }
 
-/// The header's first word, where it asks for what we know.
+/// The header's first word, if it requests known values.
 fn asked(bytes: &[u8]) -> Option<u32> {
     let first = word(bytes, 1)?;
     let is_ours = first >> 28 == VERSION >> 28

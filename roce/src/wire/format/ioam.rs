@@ -28,7 +28,7 @@ const TX_BITS: u8 = 54;
 /// {reserved 8, IOAM type 8}, then {namespace 16, node words 5, flags 4, remaining words 7}, {trace type 24, reserved 8}.
 const HEADER_LENGTH: usize = 2 + 8;
 const SPACE: usize = super::HOPS as usize * NODE_LENGTH;
-/// The option stands at a multiple of 4 (RFC 9486 3): two bytes of padding come first.
+/// The option is at a multiple of 4 (RFC 9486 3): two bytes of padding come first.
 const BEFORE: usize = 2;
 const OPTION_LENGTH: usize = 2 + HEADER_LENGTH + SPACE;
 /// The hop-by-hop header.
@@ -76,7 +76,7 @@ impl<'a> Trace<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::wire) enum Node {
     Ferroce,
-    /// Of the kernel: ones in place of the wide data that it was not told.
+    /// Of the kernel: ones in place of the wide data, which it does not know.
     Linux,
 }
 

@@ -1,8 +1,8 @@
 //! Telemetry in the layouts of others: INT-MD, IOAM, IFA, AECN and CSIG, beside the HPCC INT header of rtgwg-00.
 //!
-//! Each file here is one layout: what a sender inserts, what a switch writes, what a receiver reads. All stand below the
-//! BTH, where the ICRC counts them as absent, and tell themselves what they are, so a receiver needs no setting.
-//! `roce/src/wire/format/README.md` says for each how `txBytes`, `qlen`, `ts` and `B` come out of it, and what is lost.
+//! Each file here is one layout: what a sender inserts, what a switch writes, what a receiver reads. All are below the BTH, where the ICRC
+//! counts them as absent, and identify themselves, so a receiver needs no setting. `roce/src/wire/format/README.md` says for each how
+//! `txBytes`, `qlen`, `ts` and `B` come out of it, and what is lost.
 
 pub mod aecn;
 pub(super) mod below;
@@ -101,8 +101,8 @@ impl Format {
         }
     }
 
-    /// Puts the telemetry into a sealed packet. The packet stands [`inserted`](Self::inserted) bytes from the start of
-    /// `frame` and takes `length` bytes; the whole begins at the start afterwards. Gives its length.
+    /// Puts the telemetry into a sealed packet. The packet is [`inserted`](Self::inserted) bytes from the start of `frame` and takes
+    /// `length` bytes; the whole begins at the start afterwards. Returns its length.
     ///
     /// # Errors
     /// Returns an error if it is no packet, or its family has no place for telemetry.
@@ -149,7 +149,7 @@ impl FromStr for Format {
 /// Switches that a sender leaves room for, or allows for.
 pub const HOPS: u8 = 5;
 
-/// Which telemetry a packet carries below its BTH, and where.
+/// Which telemetry a packet carries below its BTH, and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carried {
     IntMd,
@@ -232,7 +232,7 @@ pub struct PortState {
     pub queue: u64,
     /// The time that this packet waited, ns.
     pub sojourn: u64,
-    /// The port's load as AECN tells it.
+    /// The port's load in AECN's units.
     pub load: aecn::Load,
 }
 
@@ -269,9 +269,8 @@ impl Request {
         }
     }
 
-    /// Writes what `port` is like into the frame in which this was found. It takes the first `length` bytes of `frame`; what
-    /// is behind is room to grow. Gives the new length; `None` where nothing was told: the frame then says at most that room
-    /// lacked.
+    /// Writes the state of `port` into the frame in which this was found. The frame takes the first `length` bytes of `frame`; the rest is
+    /// room to grow. Returns the new length; `None` if nothing was written: the frame then says at most that room lacked.
     #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
     pub fn stamp(&self, frame: &mut [u8], length: usize, port: &PortState) -> Option<usize> {
         let layers = &self.layers;
@@ -351,12 +350,12 @@ fn write_words<const N: usize>(into: &mut [u8], words: [u32; N]) {
     }
 }
 
-/// A rate in kbit/s, as INT-MD and IOAM tell it.
+/// A rate in kbit/s, as INT-MD and IOAM express it.
 fn to_kbps(rate: Rate) -> u32 {
     u32::try_from(rate.as_bps() / 1000).unwrap_or(u32::MAX - 1)
 }
 
-/// The rate of so many kbit/s; none where nothing was told.
+/// The rate of so many kbit/s; none if none was written.
 fn from_kbps(kbps: u32) -> Option<Rate> {
     match kbps {
         0 | u32::MAX => None,

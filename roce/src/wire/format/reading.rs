@@ -12,7 +12,7 @@ pub enum Reading {
     Hops(Hops),
     /// The highest in-flight share of the path's links, in units of 2^-20: the switches computed it.
     Inflight(u32),
-    /// One of the signals that make up such a share.
+    /// One of the signals of such a share.
     Signal(Signal),
 }
 
@@ -21,7 +21,7 @@ pub enum Reading {
 pub struct HopReading {
     /// The link's capacity (`B`).
     pub bandwidth: Option<Rate>,
-    /// When the packet left, or came where that is all there is (`ts`), in ns.
+    /// When the packet left, or came if that is all there is (`ts`), in ns.
     pub time: Counter,
     /// Bytes sent by the port (`txBytes`).
     pub tx_bytes: Option<Counter>,
@@ -30,7 +30,7 @@ pub struct HopReading {
 }
 
 impl HopReading {
-    /// As the algorithms take it; `None` where something lacks.
+    /// As the algorithms take it; `None` if something lacks.
     #[must_use]
     pub fn complete(&self) -> Option<Hop> {
         let Self { bandwidth: Some(bandwidth), time, tx_bytes: Some(tx_bytes), queue } = *self else {

@@ -316,7 +316,7 @@ fn csig_stands_between_ethernet_and_ip() {
     }
 }
 
-/// RFC 8200 4.3: the header stands behind IPv6's own.
+/// RFC 8200 4.3: the header follows IPv6's own.
 #[test]
 fn hop_by_hop_options_need_ipv6() {
     for format in [Format::Ioam, Format::Aecn] {

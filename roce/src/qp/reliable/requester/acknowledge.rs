@@ -152,7 +152,7 @@ impl Requester {
         Ok(progress)
     }
 
-    /// Takes all before `up_to` as arrived, except that it stops at a READ or atomic: only their answers tell.
+    /// Takes all before `up_to` as arrived, except that it stops at a READ or atomic: only their answers show that.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "neither `una` nor the count of bytes sent before it goes back"
@@ -204,7 +204,7 @@ impl Requester {
         progress.lost |= lost;
     }
 
-    /// Completes the front request where all of it is acknowledged, and the local ones behind it that have run.
+    /// Completes the front request if all of it is acknowledged, and the local ones behind it that have run.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "a READ before `next` was counted; `reads_at_once` is at most 256; the held requests are few"
@@ -233,7 +233,7 @@ impl Requester {
     }
 
     /// `una` moved on from `before`: counters and timers start again. Returns the round trip if the packet that measures it is in, and
-    /// whether there is a loss that congestion control has not heard of.
+    /// whether there is a loss that was not reported to congestion control.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "`una` has advanced; a window's packets fit into 64 bits of bytes; adding to an `Instant` saturates"
@@ -284,10 +284,10 @@ impl Requester {
         Ok(true)
     }
 
-    /// The peer streams what it was asked for in a round before: Soft-RoCE does so to the end before it looks at the request
-    /// that was sent again, or is new. Asking once more meanwhile would only make the stream longer, until nothing but the
-    /// past is answered; the peer is alive, so the timer starts again. A peer that answers nothing else for too long is as good as
-    /// silent, or another host sends in its name: then the timer fires.
+    /// The peer streams an answer that was requested in an earlier round: Soft-RoCE does so to the end before it looks at the request that
+    /// was sent again, or is new. Another request meanwhile would only lengthen the stream, until nothing but the past is answered. The
+    /// peer is alive, so the timer starts again. A peer that answers nothing else for too long is as good as silent, or another host sends
+    /// in its name: then the timer fires.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "`waits` is below WAITS; the wait is at most hours; adding to an `Instant` saturates"
@@ -338,7 +338,7 @@ fn complete(wqe: &Wqe, context: &mut Context<'_>, identity: &Identity) {
     }
 }
 
-/// Checks that a response is what was asked for at this place; gives where its bytes belong (IBA 9.7.5.1).
+/// Checks that a response is the requested one at this place; returns the place of its bytes (IBA 9.7.5.1).
 #[expect(clippy::arithmetic_side_effects, reason = "`number` is one of the packets of `wqe`")]
 fn check_read_response(
     wqe: &Wqe,
@@ -358,7 +358,7 @@ fn check_read_response(
     if fits { check_length(wqe, number, mtu, payload) } else { Err(BAD_RESPONSE) }
 }
 
-/// The same where any stretch of a READ may have been asked for again: only the length is sure.
+/// The same if any stretch of a READ may have been requested again: only the length is sure.
 #[expect(clippy::arithmetic_side_effects, reason = "the offset is at most the length")]
 fn check_length(wqe: &Wqe, number: u64, mtu: u32, payload: &[u8]) -> Result<u32, Trouble> {
     let offset = wqe.offset(number, mtu);

@@ -32,15 +32,15 @@ pub(super) struct Missing {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hole {
     pub(super) missing: Missing,
-    /// It waits to be sent or asked for again.
+    /// It waits to be sent or requested again.
     pub(super) is_lost: bool,
     /// Something that left later on the same path has arrived. Without spraying there is one path.
     is_overtaken: bool,
     /// If it does not come until then it is lost.
     due: Instant,
-    /// When it was sent or asked for again last.
+    /// When it was sent or requested again last.
     resent: Option<Instant>,
-    /// The number of times that it was sent or asked for again.
+    /// The number of times that it was sent or requested again.
     tries: u8,
     /// It has come. It keeps its place until all before it have.
     is_filled: bool,
@@ -95,7 +95,7 @@ pub(super) struct Selective {
     calm: u8,
     /// If packets leave over several paths.
     pub(super) spray: Option<Box<Spray>>,
-    /// The repeated answer that came last: when it was asked for, its number, and when it came.
+    /// The repeated answer that came last: when it was requested, its number, and when it came.
     streams: Option<(Instant, u64, Instant)>,
 }
 
@@ -125,7 +125,7 @@ impl Selective {
         }
     }
 
-    /// Of a connection whose oldest packet not acknowledged is `una`; congestion control was told of losses before `told`.
+    /// Of a connection whose oldest packet not acknowledged is `una`; losses before `told` were reported to congestion control.
     pub(super) fn joining(una: u64, told: (u64, Instant)) -> Self {
         Self { base: una, arrived_from: una, reported: told, ..Self::new(None) }
     }
@@ -134,7 +134,7 @@ impl Selective {
     pub(super) fn advance_to(&mut self, number: u64) {
         if number > self.base {
             self.held.clear_range(self.base, number);
-            // Not the next one, as far as one can tell: its acknowledgement is what is waited for, or it met no receive.
+            // The peer probably lacks the next one: its acknowledgement has not come, or it met no receive.
             self.held.clear(number);
             self.hears(self.base, number);
             self.base = number;
@@ -173,7 +173,7 @@ impl Selective {
         self.held.clear(self.base);
     }
 
-    /// Returns the highest request packet that the peer was heard to hold, and one.
+    /// Returns the highest request packet that the peer reported as held, plus one.
     pub(super) const fn heard(&self) -> u64 {
         self.heard
     }
@@ -377,7 +377,7 @@ impl Selective {
         true
     }
 
-    /// Finds what has become lost by `now`. Returns whether congestion control is to be told; `sent` is the next packet that was never
+    /// Finds what has become lost by `now`. Returns whether congestion control must learn of it; `sent` is the next packet that was never
     /// sent.
     #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a place is below BLOCKS")]
     pub(super) fn detect(&mut self, now: Instant, sent: u64) -> bool {
@@ -430,7 +430,7 @@ impl Selective {
             self.holes[at].is_lost = true;
             self.lost_from = if self.lost == 0 { hole.number() } else { self.lost_from.min(hole.number()) };
             self.lost += 1;
-            // A repetition that was lost is a loss of its own. It may have left at the moment of the report.
+            // The loss of a repetition counts separately. It may have left at the moment of the report.
             let (number, reported) = self.reported;
             *is_news |= hole.number() >= number || hole.resent.is_some_and(|resent| resent >= reported);
             self.goes_away(hole.missing);
@@ -438,8 +438,8 @@ impl Selective {
         due
     }
 
-    /// When a hole becomes lost. Repeated answers come in the order in which they were asked for, and a stretch of them may take longer
-    /// than a round trip: those behind the one that came last have as much time from that on as they had from their repetition on.
+    /// When a hole becomes lost. Repeated answers come in the order of their requests, and a stretch of them may take longer than a round
+    /// trip: those behind the one that came last have as much time from that on as they had from their repetition on.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn due_of(&self, hole: &Hole) -> Instant {
         match (self.streams, hole.resent) {

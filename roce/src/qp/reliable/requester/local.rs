@@ -37,8 +37,8 @@ impl Requester {
         self.queue.get(self.cursor).is_some_and(Wqe::is_local)
     }
 
-    /// Runs the local requests that are next; new ones only where they may `begin`. One that fails waits until all before it
-    /// are done, and then is the oldest, that fails the queue pair.
+    /// Runs the local requests that are next; new ones only if they may `begin`. One that fails waits until all before it are done. Then it
+    /// is the oldest, and fails the queue pair.
     #[expect(clippy::arithmetic_side_effects, reason = "the cursor is at a request of the queue")]
     pub(in crate::qp) fn run_local(
         &mut self,

@@ -33,7 +33,7 @@ use suspicion::Suspicion;
 pub(in crate::qp) use local::run;
 pub(in crate::qp) use send::{Plan, operation};
 
-/// Half the circle: PSNs that may be outstanding, or new and old can't be told apart (IBA 9.7.2).
+/// Half the circle: PSNs that may be outstanding, or new and old cannot be distinguished (IBA 9.7.2).
 const MAX_OUTSTANDING: u64 = 1 << 23;
 
 /// Doublings of the time that an answer may take.
@@ -43,7 +43,7 @@ const MOST_PATIENT: u8 = 2;
 /// may take, at the least.
 const WAITS: u8 = 64;
 
-/// Doublings of the time after which something is asked for again that was not answered.
+/// Doublings of the time after which an unanswered packet is requested again.
 const MOST_PROBES: u8 = 6;
 
 /// Packets that go-back-N sends at once after a loss, at the least.
@@ -62,9 +62,9 @@ pub(super) enum Trouble {
 /// `una` ≤ `next` ≤ `sent` ≤ `end`.
 #[derive(Debug)]
 pub(super) struct Requester {
-    /// Requests not yet done, oldest first. The front one holds `una`.
+    /// Requests not yet done, oldest first. The front one contains `una`.
     queue: SendQueue,
-    /// Index of the request that holds `next`; the queue's length where all is sent.
+    /// Index of the request that contains `next`; the queue's length if all is sent.
     cursor: usize,
     /// The oldest packet not yet acknowledged.
     una: u64,
@@ -80,7 +80,7 @@ pub(super) struct Requester {
     stream_end: u64,
     /// READs and atomics between `una` and `next`.
     outstanding_reads: u32,
-    /// One more than the newest packet of this round that asks for an answer; below `una` where none does.
+    /// One more than the newest packet of this round that requests an answer; below `una` if none does.
     asked: u64,
     /// When the last packet left that asks for an answer.
     asked_at: Instant,
@@ -95,7 +95,7 @@ pub(super) struct Requester {
     rnr_left: u8,
     max_reads: u8,
     /// The number of READs requested at a time. A loss halves it, and each one that is done adds one. A peer that answers slowly, as
-    /// Soft-RoCE does, would have more and more rounds of all of them before it, and drop what its own queues cannot hold.
+    /// Soft-RoCE does, would have more and more rounds of all of them before it, and drop what does not fit its own queues.
     reads_at_once: u32,
     /// When the oldest packet counts as lost.
     deadline: Option<Instant>,
@@ -112,7 +112,7 @@ pub(super) struct Requester {
     run: u32,
     /// The smoothed value of `run` at recent losses.
     bears: Option<NonZeroU32>,
-    /// When something is asked for again because nothing was answered for as long as two round trips take.
+    /// When something is requested again because nothing was answered for as long as two round trips take.
     probe_at: Option<Instant>,
     /// The number of such requests since a round trip was measured: each time the wait is twice as long.
     probes: u8,
@@ -319,7 +319,7 @@ impl Requester {
         self.next == self.sent && self.asked == self.sent && self.probes == 0
     }
 
-    /// The last PSN that was acknowledged; one before the first where none was.
+    /// The last PSN that was acknowledged; one before the first if none was.
     pub(super) fn acknowledged_psn(&self) -> Psn {
         self.psn(self.una).plus(Psn::CIRCLE - 1)
     }
@@ -449,7 +449,7 @@ impl Requester {
         self.deadline = deadline;
     }
 
-    /// Returns the time without an answer after which something is asked for again: never longer than the timeout.
+    /// Returns the time without an answer after which something is requested again: never longer than the timeout.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "`probes` is at most MOST_PROBES; seconds times 128 are far below the longest Duration"
@@ -461,9 +461,9 @@ impl Requester {
         Some(self.wait().map_or(wait, |timeout| timeout.min(wait)))
     }
 
-    /// When something is asked for again if nothing more is answered. With selective repeat that is when nothing was asked for as long
-    /// as [`Self::probe_wait`] says, and nothing was answered for half as long (RFC 9002 6.2.1 has it since the last packet): an answer
-    /// to what was sent before a lost tail puts nothing off. The answers of a READ may come slowly.
+    /// When something is requested again if nothing more is answered. With selective repeat that is when nothing was requested for as long
+    /// as [`Self::probe_wait`] says, and nothing was answered for half as long (RFC 9002 6.2.1 has it since the last packet). An answer to
+    /// packets before a lost tail postpones nothing. The answers of a READ may come slowly.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "adding to an `Instant` saturates; the divisor is a constant"
@@ -507,8 +507,7 @@ impl Requester {
         self.origin.plus((number & u64::from(Psn::CIRCLE - 1)) as u32)
     }
 
-    /// The number of the packet that an answer with this PSN is about, `None` where it was acknowledged before or
-    /// never sent.
+    /// The number of the packet that an answer with this PSN is about, `None` if it was acknowledged before or never sent.
     fn answered(&self, psn: Psn) -> Option<u64> {
         let ahead = psn.distance(self.psn(self.una));
         let number = self.una.checked_add_signed(i64::from(ahead))?;

@@ -10,13 +10,13 @@ use crate::{Discard, Psn};
 use alloc::boxed::Box;
 use cc::Instant;
 
-/// Offers that a connection makes at most: a peer that answers none of them does not know them.
+/// The limit on the offers of a connection: a peer that answers none of them does not know them.
 const MOST: u8 = 20;
 
 /// The state of the offer to the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
-    /// Offers that may still be made.
+    /// Offers that may still be sent.
     left: u8,
     /// At least one was sent in this connection.
     is_made: bool,

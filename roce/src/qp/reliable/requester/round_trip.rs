@@ -58,7 +58,7 @@ impl RoundTrip {
         nanos(new.min(old).get())
     }
 
-    /// Returns the longest that a round trip takes as far as the measurements tell.
+    /// Returns the longest that a round trip takes according to the measurements.
     #[expect(clippy::arithmetic_side_effects, reason = "the result is at most a minute")]
     pub(super) fn latest(&self) -> Duration {
         self.smoothed() + self.slack()
@@ -70,8 +70,8 @@ impl RoundTrip {
         (self.smoothed() / 2).max(nanos(self.variation) * 4).max(SLACK)
     }
 
-    /// Returns after which time without an answer something is asked for again: two round trips at the least, as RFC 8985 7.2 has it
-    /// for a probe, and 20 µs.
+    /// Returns the time without an answer after which something is requested again: at least two round trips, as RFC 8985 7.2 has it for a
+    /// probe, and 20 µs.
     #[expect(clippy::arithmetic_side_effects, reason = "the result is at most a minute")]
     pub(super) fn patience(&self) -> Duration {
         (self.smoothed() + self.smoothed().max(nanos(self.variation) * 4)).max(SHORTEST)

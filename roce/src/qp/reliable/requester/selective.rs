@@ -15,7 +15,7 @@ use crate::Psn;
 use cc::Instant;
 use core::time::Duration;
 
-/// Bytes of packets that a peer must be able to hold behind one that is missing.
+/// Bytes of packets that a peer must be able to hold behind a missing one.
 pub(super) const HELD: u64 = 1 << 20;
 
 /// The lateness that a packet may have while no round trip was measured.
@@ -171,7 +171,7 @@ impl Requester {
         selective.answers_until(end);
     }
 
-    /// Something was acknowledged, or arrived early. Returns whether there is a loss that congestion control has not heard of.
+    /// Something was acknowledged, or arrived early. Returns whether there is a loss that was not reported to congestion control.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn after_progress(&mut self, now: Instant) -> bool {
         let late = self.lateness();
@@ -188,7 +188,7 @@ impl Requester {
         self.detect(now)
     }
 
-    /// Finds what is lost by now. Returns whether congestion control has not heard of it.
+    /// Finds what is lost by now. Returns whether it was not reported to congestion control.
     pub(super) fn detect(&mut self, now: Instant) -> bool {
         let Some(selective) = &mut self.selective else { return false };
         let is_news = selective.detect(now, self.sent);
@@ -262,7 +262,7 @@ impl Requester {
         }
     }
 
-    /// The peer answers the request that holds `number`, so it has that request and all before it.
+    /// The peer answers the request that contains `number`, so it has that request and all before it.
     pub(super) fn peer_answers(&mut self, number: u64, now: Instant) {
         if self.selective.is_none() {
             return;
@@ -282,7 +282,7 @@ impl Requester {
         self.queue.get(index).filter(|_| near)
     }
 
-    /// The early answer `number` is in its place. Returns whether it shows a loss that congestion control has not heard of.
+    /// The early answer `number` is in its place. Returns whether it shows a loss that was not reported to congestion control.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn on_early_answer(&mut self, number: u64, now: Instant) -> bool {
         let una = self.una;
@@ -373,7 +373,7 @@ impl Requester {
                 // The window is full of what is lost as well.
                 self.lose_all(now);
             }
-            // A packet that the pacer holds back asks once it leaves.
+            // A packet that the pacer delays requests an answer once it leaves.
             return;
         }
         self.probes = (self.probes + 1).min(MOST_PROBES);
@@ -447,7 +447,7 @@ impl Requester {
         // Without a round trip that was measured nothing says how long it takes: the timer does.
         let wait = if self.trip.is_none() { self.wait().unwrap_or(UNKNOWN) } else { wait };
         let longest = self.wait();
-        // It asks, and what answers it tells of all that was sent before.
+        // It requests an answer, which reports on all that was sent before.
         self.asked = self.asked.max(self.next);
         self.asked_at = now;
         self.unasked = (0, 0);

@@ -12,8 +12,8 @@ use crate::{Psn, SrqNumber};
 /// A long message asks for an acknowledgement at least this often, so that the window keeps moving.
 const PACKETS_PER_ACK: u32 = 64;
 
-/// As often as that in a window too. A window of one round trip's bytes, as HPCC++ has it, stands still for what an
-/// acknowledgement comes late: asked for twice a window, a 100 Gb/s link is 71 % busy in the simulator, so 94 %.
+/// As often as that in a window too. A window of one round trip's bytes, as HPCC++ has it, stops for as long as an acknowledgement is late.
+/// Requested twice a window, they keep a 100 Gb/s link 71 % busy in the simulator; requested this often, 94 %.
 const WINDOW_PER_ACK: u64 = 16;
 
 /// The next packet to send, not yet sent.
@@ -29,7 +29,7 @@ pub(in crate::qp) struct Plan<'a> {
     pub(in crate::qp) data: &'a Data,
     pub(in crate::qp) offset: u32,
     pub(in crate::qp) length: u32,
-    /// Nothing older is outstanding: if this packet can't be made, its request is the one to fail.
+    /// Nothing older is outstanding: if this packet cannot be built, its request is the one to fail.
     pub(in crate::qp) is_oldest: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Spraying with selective repeat: packets leave over several paths, told apart by UDP source port, each of which keeps its own order.
+//! Spraying with selective repeat: packets leave over several paths, each with its UDP source port, each of which keeps its own order.
 //!
 //! A packet is late once one that left later on the same path has arrived, and lost if it stays away; what other paths bring proves
 //! nothing. If nothing arrives on a path for longer than it ever takes, the path is left, and tried again now and then by one packet
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn an_answer_that_is_asked_for_again_measures_nothing() {
         let mut spray = measured();
-        // A READ with an answer of ten packets, asked for again from the fourth on.
+        // A READ with an answer of ten packets, requested again from the fourth on.
         let way = spray.pick(micros(50));
         spray.took(5, 15, way, false, micros(50));
         assert_eq!(spray.way_of(8), None);

@@ -10,7 +10,7 @@ use cc::Instant;
 /// The longest payload that any path carries: the smallest MTU of IPv6 is 1280 (RFC 8200 5), of Ethernet 1500.
 const ANY_PATH: u32 = 1024;
 
-/// The number of requests that tell which packets arrived lately.
+/// The number of requests that show which packets arrived lately.
 const LATELY: u32 = 8;
 
 /// The number of retries of a packet after which it is not lost by chance.
@@ -22,7 +22,7 @@ const NEVER: u64 = u64::MAX;
 /// When something was noted, as the packet that was the oldest then. Once it is acknowledged, the note means nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suspicion {
-    /// A NAK asked for the packet.
+    /// A NAK requested the packet.
     nak: u64,
     /// An answer came that is about no packet in flight.
     stale: u64,
@@ -112,8 +112,8 @@ impl Requester {
         oldest.map_or(0, |oldest| (oldest.length - oldest.offset(self.una, self.mtu)).min(self.mtu))
     }
 
-    /// Returns the likely reason for which all retries were in vain. ICMP was `heard` to say something of the peer at some time; of the
-    /// PSNs that are expected from the peer, the connection's first and the next are given.
+    /// Returns the likely reason for which all retries were in vain. `heard` is an ICMP statement about the peer with its time. Of the PSNs
+    /// that are expected from the peer, the connection's first and the next are given.
     #[expect(clippy::arithmetic_side_effects, reason = "hours times 15 are far below the longest Duration")]
     pub(in crate::qp) fn why_unanswered(
         &self,

@@ -4,7 +4,7 @@ use super::super::super::Waiting;
 use super::{MAX_OUTSTANDING, Requester};
 
 impl Requester {
-    /// Returns what holds the next packet back beside the pacer; `window` is the congestion controller's.
+    /// Returns what delays the next packet beside the pacer; `window` is the congestion controller's.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "a request at the cursor does not end before `una`")]
     pub(in crate::qp) fn waits_for(&self, window: u64) -> Waiting {

@@ -28,8 +28,8 @@ impl Responder {
         self.answer.is_some() || self.echo.due().is_some() || self.resources.has_due()
     }
 
-    /// The next answer. READ responses and atomics come first and in order: an acknowledgement that overtook one
-    /// would tell the peer that it was lost.
+    /// The next answer. READ responses and atomics come first and in order: an acknowledgement that overtook one would mean to the peer
+    /// that it was lost.
     #[expect(clippy::arithmetic_side_effects, reason = "a round goes from `from` by way of `next` to `end`")]
     pub(in crate::qp) fn plan(&self, mtu: u32) -> Option<Answered> {
         let ack = Syndrome::Ack { credits: NO_CREDITS };

@@ -1,4 +1,4 @@
-//! One function per check of a request packet, in the order in which they are made (IBA 9.7.4.1).
+//! One function per check of a request packet, in the order of the checks (IBA 9.7.4.1).
 
 use super::{Message, Refusal, Responder, Rights};
 use crate::qp::wqe::MAX_MESSAGE;
@@ -23,9 +23,9 @@ impl Responder {
     }
 }
 
-/// A packet's payload fits its opcode: full where more follow, at least a byte at the end of several, none in requests
-/// without data (IBA 9.7.4.1.6). And the queue pair allows its peer this kind of access; where it does not, the request
-/// is invalid rather than out of bounds, as it is with Linux.
+/// A packet's payload fits its opcode: full if more follow, at least a byte at the end of several, none in requests without data (IBA
+/// 9.7.4.1.6). And the queue pair allows its peer this kind of access. If it does not, the request is invalid rather than out of bounds, as
+/// it is with Linux.
 #[inline(always)]
 pub(super) fn check_payload_right(operation: Operation, length: u32, rights: Rights) -> Result<(), Refusal> {
     check_payload(operation, length, rights.mtu)?;
@@ -112,7 +112,7 @@ pub(super) fn check_room(request: &RecvRequest, received: u32, length: u32) -> R
     })
 }
 
-/// A range that is to be flushed, by a key that is good also where there are no bytes (IBA annex A19).
+/// A range that is to be flushed, by a key that is good also if there are no bytes (IBA annex A19).
 pub(super) fn check_flush(
     feth: Feth,
     reth: Reth,

@@ -39,7 +39,7 @@ impl<M> Arrival<'_, '_, M> {
 }
 
 impl Responder {
-    /// A request packet: checked, then executed. Whatever check fails, nothing of it was written.
+    /// A request packet: checked, then executed. Whatever check fails, no byte of it was written.
     #[inline(always)]
     pub(in crate::qp) fn on_request<M: Memory>(
         &mut self,
@@ -126,7 +126,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Packets are missing: they are asked for once, until they come (IBA 9.7.5).
+    /// Packets are missing: they are requested once, until they come (IBA 9.7.5).
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(super) fn on_gap(&mut self, context: &mut Context<'_>) -> Refusal {
         if !self.nak_sent {
@@ -218,8 +218,8 @@ impl Responder {
         outcome
     }
 
-    /// Takes back the window that a SEND names (IBA 9.4.1.1.3). A wrong key is an error of this side alone, its class J, as
-    /// Linux has it: the packet is acknowledged as it came, the message does not count, and nothing of this packet is placed.
+    /// Invalidates the window that a SEND names (IBA 9.4.1.1.3). A wrong key is an error of this side alone, its class J, as Linux has it:
+    /// the packet is acknowledged as it came, the message does not count, and no byte of this packet is placed.
     fn invalidate<M>(&mut self, rkey: Rkey, arrival: &mut Arrival<'_, '_, M>) -> Result<(), Refusal> {
         let Identity { pd, qpn, .. } = *arrival.identity;
         arrival.context.regions.invalidate(rkey, pd, qpn).map_err(|error| {

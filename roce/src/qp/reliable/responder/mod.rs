@@ -32,9 +32,9 @@ const NO_CREDITS: u8 = 31;
 pub(super) enum Refusal {
     /// Nothing but this count follows; an answer may already be on its way.
     Drop(Discard),
-    /// The queue pair fails and the peer is not told, since its packet was well; the receive request ends as `receive`.
+    /// The queue pair fails without a NAK, because the peer's packet was well; the receive request ends as `receive`.
     Quiet { discard: Discard, receive: CompletionStatus },
-    /// The peer is told, and the queue pair fails. A receive request that the message had taken ends as `receive`.
+    /// A NAK informs the peer, and the queue pair fails. A receive request that the message had taken ends as `receive`.
     Fatal { code: NakCode, discard: Discard, receive: CompletionStatus },
 }
 
@@ -167,7 +167,7 @@ impl Responder {
         self.expected
     }
 
-    /// Of an XRC target: where completions of the queue go that was named last.
+    /// Of an XRC target: the completion queue of the receive queue that was named last.
     pub(super) fn lately_completed_to(&self) -> Option<CqId> {
         self.queue.reached().map(|reached| reached.cq)
     }
@@ -195,12 +195,12 @@ impl Responder {
         self.resources.silence();
     }
 
-    /// The queue pair fails; the peer is told why, after the answers that are due before.
+    /// The queue pair fails; a NAK informs the peer, after the answers that are due before.
     pub(super) fn refuse(&mut self, code: NakCode) {
         self.answer = Some(Answer::Refuse(self.expected, Syndrome::Nak(code)));
     }
 
-    /// The queue pair fails because the READ response `psn` can't be made any more.
+    /// The queue pair fails because the READ response `psn` cannot be built any more.
     pub(super) fn refuse_response(&mut self, psn: Psn) {
         self.resources.silence();
         self.answer = Some(Answer::Refuse(psn, Syndrome::Nak(NakCode::RemoteAccessError)));

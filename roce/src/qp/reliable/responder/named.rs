@@ -1,5 +1,5 @@
-//! The responder of an XRC target: each request names the shared receive queue that it is for, and with it whose memory its
-//! keys are of and whose completions tell of it (IBA annex A14).
+//! The responder of an XRC target: each request names the shared receive queue that it is for, and with it the domain of its keys and the
+//! queue of its completions (IBA annex A14).
 
 use super::{Arrival, Refusal, Responder};
 use crate::qp::receive_queue::ReceiveQueue;

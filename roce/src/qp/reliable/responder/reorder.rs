@@ -9,7 +9,7 @@ use crate::wire::{Bth, Operation, Reth};
 use crate::{Discard, Memory, Psn, SrqNumber};
 use alloc::vec::Vec;
 
-/// Payload bytes that a queue pair holds at most, each payload rounded up to a power of two.
+/// The limit on the payload bytes that a queue pair holds, each payload rounded up to a power of two.
 const MOST_HELD: usize = 2 << 20;
 
 /// A packet that came early, but for its payload.
@@ -33,7 +33,7 @@ enum Held {
     Not,
 }
 
-/// Payloads of up to so many bytes, each in a place of its own.
+/// Payloads of up to so many bytes, each in a separate place.
 #[derive(Debug, Default)]
 struct Payloads {
     bytes: Vec<u8>,
@@ -56,7 +56,7 @@ pub(super) struct Reorder {
     payloads: [Payloads; 7],
     /// Bytes of them all.
     taken: usize,
-    /// Stretches of 64 PSNs, by their place in the ring, of which something came that the peer was not told.
+    /// Stretches of 64 PSNs, by their place in the ring, with arrivals that were not reported to the peer.
     untold: u64,
     /// The acceptance that is due, and what it repeats of the offer.
     pub(super) acceptance: Option<Psn>,
@@ -105,7 +105,7 @@ impl Reorder {
     /// The first stretch behind the missing packet that has news.
     fn ahead(&self) -> u8 {
         let turned = self.untold.rotate_right((number(self.base) / 64 % 64) as u32);
-        // Stretches are aligned in the ring, and what is told begins with the missing packet: up to 63 before the stretch.
+        // Stretches are aligned in the ring, and a report begins with the missing packet: up to 63 before the stretch.
         if turned == 0 { 0 } else { (turned.trailing_zeros().saturating_sub(1)) as u8 }
     }
 
@@ -115,7 +115,7 @@ impl Reorder {
         reason = "the sum of 24 bits and 64 times 63 fits into 32 bits"
     )]
     pub(super) fn reported(&mut self) -> bool {
-        // A report has 128 packets. If they begin within a stretch, that one and the next are told to their ends, the third is not.
+        // A report has 128 packets. If they begin within a stretch, that one and the next are reported to their ends, the third is not.
         let first = (number(self.base) + 64 * u64::from(self.ahead())) / 64;
         for stretch in [first, first + 1] {
             self.untold &= !(1 << (stretch % 64));

@@ -1,4 +1,4 @@
-//! READs and atomics whose answers may be asked for again (IBA 9.7.5.1.5).
+//! READs and atomics whose answers may be requested again (IBA 9.7.5.1.5).
 
 use crate::wire::Reth;
 use crate::{PdId, Psn};
@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 /// The state that a READ or an atomic needs to be answered again.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// A duplicate is executed anew: it reads whatever stands there then (IBA 9.7.5.1). The domain is that of the memory.
+    /// A duplicate is executed anew: it reads the bytes that are there then (IBA 9.7.5.1). The domain is that of the memory.
     Read(PdId, Reth),
     /// An atomic must not run twice: what it found.
     Atomic(u64),
@@ -64,7 +64,7 @@ impl Resource {
     }
 }
 
-/// A stretch of a READ's answer that is asked for again, with selective repeat.
+/// A stretch of a READ's answer that is requested again, with selective repeat.
 #[derive(Clone, Copy, Debug)]
 struct Repeat {
     /// The READ's first PSN.
@@ -89,8 +89,8 @@ pub(super) struct Due {
     pub(super) end: u32,
 }
 
-/// The newest READs and atomics, oldest first: as many as the peer may have outstanding, so any of them that is
-/// asked for again is still here.
+/// The newest READs and atomics, oldest first: as many as the peer may have outstanding, so any of them that is requested again is still
+/// here.
 #[derive(Debug)]
 pub(super) struct Resources {
     list: VecDeque<Resource>,
@@ -165,7 +165,7 @@ impl Resources {
         })
     }
 
-    /// The packet of [`Self::due`] left. `false` where none was due.
+    /// The packet of [`Self::due`] left. `false` if none was due.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the number is below that of packets, or of resources"
@@ -184,9 +184,9 @@ impl Resources {
         self.list.get_mut(self.due).map(Resource::advance).is_some()
     }
 
-    /// Answers again `packets` from `psn` on, and nothing more; whatever else is due stays due. What never left yet is due
-    /// anyway: were it sent here first, the peer could have all of it, and ask for more, before it counts as answered. So is what was
-    /// asked for again already.
+    /// Answers again `packets` from `psn` on, and nothing more; whatever else is due stays due. Packets that never left yet are due anyway:
+    /// were they sent here first, the peer could have all of the answer, and ask for more, before it counts as answered. Packets that were
+    /// requested again already are due, too.
     #[expect(clippy::arithmetic_side_effects, reason = "two messages have at most 2^31 bytes each")]
     pub(super) fn repeat(&mut self, psn: Psn, packets: u32) {
         let found = self.list.iter().find_map(|resource| resource.index(psn).map(|at| (resource, at)));

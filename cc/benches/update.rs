@@ -13,8 +13,8 @@ use std::time::Duration;
 const UPDATES: u64 = 1_000_000;
 const HOPS: u8 = 5;
 const T: Duration = Duration::from_micros(400);
-/// Telemetry is laid out before, and goes round: after so many, clock (24 bits of ns) and counter (20 bits of 128 B) are where they
-/// began, so that each is newer than the one before.
+/// Telemetry is laid out before, and goes round: after so many, clock (24 bits of ns) and counter (20 bits of 128 B) have their first
+/// values again, so that each is newer than the one before.
 const ROUND: u64 = 256;
 const STEP: u64 = (1 << 24) / ROUND;
 /// At 64 Gb/s.

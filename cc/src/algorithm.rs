@@ -65,7 +65,7 @@ impl AlgorithmConfig {
         }
     }
 
-    /// Returns the rate of the sender's link, if the algorithm is told: a fixed window may be paced below it.
+    /// Returns the rate of the sender's link, if the algorithm knows it: a fixed window may be paced below it.
     #[must_use]
     pub const fn line_rate(&self) -> Option<Rate> {
         match self {
@@ -143,7 +143,7 @@ impl Algorithm {
         }
     }
 
-    /// HPCC++'s state, where that is what runs.
+    /// HPCC++'s state, if that is what runs.
     #[must_use]
     pub const fn as_hpcc(&self) -> Option<&Hpcc> {
         match self {

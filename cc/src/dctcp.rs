@@ -180,8 +180,8 @@ impl CongestionController for Dctcp {
     /// CNPs are for hardware peers' algorithm.
     fn on_congestion_notification(&mut self, _now: Instant) {}
 
-    /// As with TCP: half, and again only if something was sent since. What was sent again and is lost is a loss of its own
-    /// (RFC 5681 4.3), although nothing behind it is acknowledged. If nothing was sent since, it is not told from the loss before.
+    /// As with TCP: half, and again only if something was sent since. The loss of a retransmission counts separately (RFC 5681 4.3),
+    /// although nothing behind it is acknowledged. If nothing was sent since, it counts as the loss before.
     fn on_loss(&mut self, _now: Instant) {
         self.reduced_until = self.reduced_until.filter(|&end| self.next <= end);
         self.reduce(0.5, self.next);

@@ -1,8 +1,8 @@
-//! A fixed window and, if asked for, a fixed rate: no control at all.
+//! A fixed window and, if configured, a fixed rate: no control at all.
 
 use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate};
 
-/// A constant window, and a constant rate where one is given: no congestion control.
+/// A constant window, and a constant rate if one is configured: no congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fixed {
     window: u64,

@@ -3,7 +3,7 @@
 use crate::{Algorithm, AlgorithmConfig, DcqcnConfig, DctcpConfig, HpccConfig, Rate, SwiftConfig};
 use core::time::Duration;
 
-/// Returns `rate` in proportion to a link of `line` where it was chosen for one of `before`; at most `line`.
+/// Returns `rate` in proportion to a link of `line` if it was chosen for one of `before`; at most `line`.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "the product of two 64-bit numbers fits into 128 bits, and the divisor is at least 1"

@@ -1,7 +1,7 @@
 //! Congestion control as arithmetic: no I/O, no clock, no allocation.
 //!
-//! A [`CongestionController`] is told what was sent, what came back and what the network's telemetry says;
-//! it answers with a window and a pacing rate. [`Algorithm`] holds any of them inline in a queue pair.
+//! A [`CongestionController`] receives reports of what was sent, what came back and what the network's telemetry says; it answers with a
+//! window and a pacing rate. [`Algorithm`] contains any of them inline in a queue pair.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 #![no_std]
 #![forbid(unsafe_code)]
@@ -53,7 +53,7 @@ pub struct Ack {
     pub acked_bytes: u32,
     /// Of these, bytes that arrived with an ECN congestion mark.
     pub ce_bytes: u32,
-    /// A round trip measured by this acknowledgement, where it gives one.
+    /// A round trip measured by this acknowledgement, if it measures one.
     pub rtt: Option<Duration>,
 }
 
@@ -63,9 +63,9 @@ pub struct Ack {
 pub trait CongestionController {
     /// A data packet with `bytes` of payload left; `pn` counts packets.
     fn on_send(&mut self, now: Instant, pn: u64, bytes: u32);
-    /// Telemetry came back. Called before [`on_ack`](Self::on_ack) where one packet brings both.
+    /// Telemetry came back. Called before [`on_ack`](Self::on_ack) if one packet brings both.
     fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry);
-    /// The receiver measured the busiest hop and says no more than how busy it is (rtgwg-00 9.1). [`Hpcc`] and [`PowerTcp`] listen.
+    /// The receiver measured the busiest hop and reports only how busy it is (rtgwg-00 9.1). [`Hpcc`] and [`PowerTcp`] listen.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         let _ = (ack, busiest);
     }
@@ -77,7 +77,7 @@ pub trait CongestionController {
     fn on_window(&mut self, window: u64) {
         let _ = window;
     }
-    /// The receiver told of its own link. Before the telemetry that came along. Only the variant `hpcc-fair` of [`Hpcc`] listens.
+    /// The receiver reported its own link. Called before the telemetry that came along. Only the variant `hpcc-fair` of [`Hpcc`] listens.
     fn on_receiver_link(&mut self, link: ReceiverLink) {
         let _ = link;
     }

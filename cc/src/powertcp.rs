@@ -1,4 +1,4 @@
-//! PowerTCP: rates follow the product of a link's arrival rate and what it holds (Addanki et al., NSDI 2022).
+//! PowerTCP: rates follow the product of a link's arrival rate and the bytes in it and its queue (Addanki et al., NSDI 2022).
 
 use crate::hpcc::{Heard, Signal};
 use crate::{
@@ -29,7 +29,7 @@ impl PowerTcp {
     /// The authors' `beta` at 100 Gb/s, 150 Mb/s, as a share of the line rate's headroom: of so many flows.
     pub const DEFAULT_FLOWS: u32 = 33;
 
-    /// Creates a flow at line rate that has heard nothing yet.
+    /// Creates a flow at line rate that has received no telemetry yet.
     ///
     /// # Errors
     /// Returns [`ConfigError`] if a parameter is out of its limits.
@@ -39,7 +39,7 @@ impl PowerTcp {
         Ok(Self { config, records: PathRecords::new(), power: 1.0, rate, before, round_ends: 0 })
     }
 
-    /// Returns what it was made with.
+    /// Returns the parameters of its creation.
     #[must_use]
     pub const fn config(&self) -> &HpccConfig {
         &self.config
@@ -68,7 +68,7 @@ impl PowerTcp {
         self.power = (1.0 - weight) * self.power + weight * busiest.utilisation;
         let [before, rate, increase] =
             [self.before, self.rate, additive_increase].map(|rate| rate.as_bps() as f64);
-        // A power of 0 gives the line rate below.
+        // A power of 0 results in the line rate below.
         let computed = before / (self.power / target_utilisation) + increase;
         let rate = GAMMA * computed.min(line_rate.as_bps() as f64) + (1.0 - GAMMA) * rate;
         // A float's cast to an integer stops at the integer's ends.
@@ -90,7 +90,7 @@ impl CongestionController for PowerTcp {
         }
     }
 
-    /// A share of what a link holds stands for its power: where its queue does not change, both are the same.
+    /// A share of the link's capacity replaces its power: if its queue does not change, both are the same.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         if self.round_ends == 0 {
             self.round_ends = ack.next;

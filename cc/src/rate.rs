@@ -139,7 +139,7 @@ mod tests {
         let start = Instant::from_nanos(7);
         assert_eq!(Rate::from_gbps(100).passed_at(start, 1000), start + Duration::from_nanos(80));
         assert_eq!(Rate::default().passed_at(start, 1), Instant::from_nanos(u64::MAX));
-        // On both sides of what 64 bits hold.
+        // On both sides of the range of 64 bits.
         assert_eq!(Rate::from_gbps(8).time_for(2_305_843_009), Duration::from_nanos(2_305_843_009));
         assert_eq!(Rate::from_gbps(8).time_for(2_305_843_010), Duration::from_nanos(2_305_843_010));
     }

@@ -26,7 +26,7 @@ pub struct SwiftConfig {
 const MOST_CUT: f64 = 0.5;
 /// A packet's payload, in which the scaling by flows counts windows.
 const PACKET: u64 = 1024;
-/// Windows of so many packets have nothing of the flows' part of the target.
+/// Windows of so many packets have no flows' part in the target.
 const LARGEST: f64 = 100.0;
 
 impl SwiftConfig {
@@ -76,8 +76,7 @@ impl SwiftConfig {
     }
 }
 
-/// A window that grows while round trips stay below a target, and shrinks with how far they are above it. It needs nothing of the
-/// network.
+/// A window that grows while round trips stay below a target, and shrinks with how far they are above it. It needs no help of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Swift {
     config: SwiftConfig,
@@ -99,7 +98,7 @@ impl Swift {
         Ok(Self { config, rate: config.line_rate, acked: 0, cut_until: 0, next: 0 })
     }
 
-    /// Returns what it was made with.
+    /// Returns the parameters of its creation.
     #[must_use]
     pub const fn config(&self) -> &SwiftConfig {
         &self.config

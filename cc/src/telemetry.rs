@@ -3,7 +3,7 @@
 use crate::Rate;
 use core::num::NonZeroU32;
 
-/// Hops that one path may report: what the 4-bit count of rtgwg-00 Figure 4 can hold.
+/// The limit on the hops that one path may report: that of the 4-bit count of rtgwg-00 Figure 4.
 pub const MAX_HOPS: usize = 15;
 
 /// A running counter as a telemetry header carries it: `bits` wide, each count worth `unit`.
@@ -111,7 +111,7 @@ impl PathTelemetry {
         Self { path_id, hops: [None; MAX_HOPS] }
     }
 
-    /// Adds the hop at `index`; one at or beyond [`MAX_HOPS`] is not kept and gives `false`.
+    /// Adds the hop at `index`; one at or beyond [`MAX_HOPS`] is not kept, and returns `false`.
     pub fn set(&mut self, index: HopIndex, hop: Hop) -> bool {
         match self.hops.get_mut(usize::from(index)) {
             Some(place) => {

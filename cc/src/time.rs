@@ -23,7 +23,7 @@ impl Instant {
         self.0
     }
 
-    /// Time since `earlier`; zero where `earlier` is later.
+    /// Time since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

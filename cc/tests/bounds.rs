@@ -1,4 +1,4 @@
-//! Windows and rates stay in their bounds, whatever a controller is told.
+//! Windows and rates stay in their bounds, whatever a controller receives.
 
 extern crate ferroce_cc as cc;
 

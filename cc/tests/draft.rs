@@ -1,6 +1,6 @@
-//! draft-miao-rtgwg-hpccplus-00, section 4.2 and 6.3.2, as it is written, beside ours: windows in bytes in place of rates in bits, real
-//! numbers in place of counters that wrap. Where the draft is silent (README), it does as we do: `U` begins at 1, the first
-//! telemetry only records, windows are bounded.
+//! draft-miao-rtgwg-hpccplus-00, section 4.2 and 6.3.2, as it is written, beside this crate: windows in bytes in place of rates in bits,
+//! real numbers in place of counters that wrap. Where the draft is silent (README), it does as this crate does: `U` begins at 1, the first
+//! telemetry is only recorded, windows are bounded.
 
 use ferroce_cc::{
     Ack, CongestionController, Counter, Hop, Hpcc, HpccConfig, Instant, PathTelemetry, Rate, RxHpcc,
@@ -118,7 +118,7 @@ impl Draft {
         }
     }
 
-    /// Lines 28 to 34; gives whether `send_ack(W)` runs.
+    /// Lines 28 to 34; returns whether `send_ack(W)` runs.
     fn new_int(&mut self, now: f64, int: &[Link; LINKS]) -> bool {
         let Some(L) = self.L.replace(*int) else {
             self.last_update_time = now;
@@ -191,7 +191,7 @@ fn told(links: &[Link; LINKS]) -> PathTelemetry {
     path
 }
 
-/// A window as the rate that it stands for, b/s.
+/// A window as a rate, b/s.
 fn rate(window: f64) -> f64 {
     window / T * 8e9
 }

@@ -34,7 +34,7 @@ fn setup(topology: Topology, flows: Vec<Flow>, algorithm: AlgorithmConfig) -> Se
     }
 }
 
-/// CPU time of this thread's process, which other work on the machine does not lengthen; the clock's where it can't be read.
+/// CPU time of this thread's process, which other work on the machine does not lengthen; the clock's if it cannot be read.
 fn cpu(begin: Instant) -> Duration {
     let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let nanos = stat.split(' ').next().and_then(|word| word.parse().ok());

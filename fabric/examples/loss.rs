@@ -27,7 +27,7 @@ const SINGLES: u64 = 600;
 
 /// The figures that must be reached, by loss: go-back-N, then selective repeat.
 const FLOORS: [[f64; 4]; 2] = [[1.0, 0.85, 0.40, 0.0], [0.98, 0.99, 0.90, 0.60]];
-/// Responses that HPCC++ paces miss the last of them where packets are small.
+/// Responses that HPCC++ paces miss the last of them if packets are small.
 const FLOOR_OF_PACED_READS: f64 = 0.30;
 /// The extra delay of each of the four paths over the first that packets are sprayed over, µs, and the figure that must be reached.
 const DETOURS: [u64; 4] = [0, 2, 3, 5];

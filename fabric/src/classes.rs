@@ -15,7 +15,7 @@ pub struct SecondClass {
     pub weights: [std::num::NonZeroU8; 2],
 }
 
-/// Bytes that a weight of 1 gives a class at each of its turns.
+/// The bytes that a class may send per weight of 1 at each of its turns.
 const QUANTUM: u64 = 256;
 
 /// A frame's length on the link, in bytes.

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// Frames that went no further, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Drops {
-    /// Shorter than an Ethernet header. Counted where they came in, as the three below.
+    /// Shorter than an Ethernet header. Counted at the port of arrival, as the three below.
     pub runt: u64,
     /// The source address is a group's.
     pub group_source: u64,
@@ -44,7 +44,7 @@ pub struct PortCounters {
     pub tx_bytes: u64,
     /// Frames that came in here and went to every other port.
     pub flooded: u64,
-    /// Copies made for this port.
+    /// Copies for this port.
     pub copies: u64,
     /// Telemetry requests that left with this port's record.
     pub stamped: u64,

@@ -6,12 +6,12 @@ use roce::qp::FeedbackKey;
 use roce::wire::{Bth, Numbers, Seal, Subscription};
 use std::time::Duration;
 
-/// Telemetry straight back to the senders of packets that subscribe, where they meet congestion (pan-01 6.3).
+/// Telemetry straight back to the senders of packets that subscribe, if they meet congestion (pan-01 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Direct {
     /// More waiting bytes than so many are congestion.
     pub threshold: u64,
-    /// A sender is told once in so long, at most.
+    /// The shortest time between two responses to a sender.
     pub interval: Duration,
     /// Data packets of this DSCP subscribe without a flag.
     pub dscp: Option<u8>,
@@ -32,8 +32,8 @@ impl Direct {
 const WORDS: usize = 128;
 const BITS: u64 = WORDS as u64 * 64;
 
-/// The senders that were told within the present interval: a Bloom filter that a timer empties. One that was not told may seem to have
-/// been; none is told twice.
+/// The senders that got a response within the present interval: a Bloom filter that a timer empties. One that got none may seem to have got
+/// one; none gets two.
 pub(crate) struct Told {
     config: Direct,
     numbers: Numbers,
@@ -52,7 +52,7 @@ impl Told {
         self.config.key.map(|key| key.seal_direct(bth, content, counter))
     }
 
-    /// The subscription of a frame that meets so many waiting bytes, where its sender is to be told of them now.
+    /// The subscription of a frame that meets so many waiting bytes, if its sender must get a response now.
     pub(crate) fn asks(&mut self, now: Instant, frame: &[u8], waiting: u64) -> Option<Subscription> {
         if !self.is_congested(waiting) {
             return None;
@@ -80,7 +80,7 @@ impl Told {
         waiting > self.config.threshold
     }
 
-    /// Returns whether the sender with this key is to be told now; it then counts as told.
+    /// Returns whether the sender with this key must get a response now; it then counts as answered.
     fn tell(&mut self, now: Instant, key: u64) -> bool {
         if now.saturating_since(self.since) >= self.config.interval {
             self.bits = [0; WORDS];

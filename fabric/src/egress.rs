@@ -18,7 +18,7 @@ pub(crate) struct Snapshot {
     pub(crate) tx_bytes: u64,
     /// Bytes that wait behind it, in its class.
     pub(crate) queue: u64,
-    /// The two as telemetry tells them: of two classes, each in units of the whole link.
+    /// The two as telemetry reports them: of two classes, each in units of the whole link.
     pub(crate) told: (u64, u64),
     /// The time that it has waited.
     pub(crate) sojourn: Duration,
@@ -122,8 +122,8 @@ impl<B: PacketBuf> Egress<B> {
         self.waiting.push(class, Queued { buf, ready });
     }
 
-    /// Lets all frames go whose start lies at or before `now`. `leave` sees each with the port's state at its start, and may
-    /// make it longer: what it is then, the link carries.
+    /// Lets all frames go whose start lies at or before `now`. `leave` sees each with the port's state at its start, and may lengthen it:
+    /// the link carries the new length.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the bytes of held frames fit into 64 bits and products into 128, and rates are above 0"
@@ -165,7 +165,7 @@ impl<B: PacketBuf> Egress<B> {
         Some(buf)
     }
 
-    /// When the next frame starts to leave; the origin of time where one has left already.
+    /// When the next frame starts to leave; the origin of time if one has left already.
     pub(crate) fn next_departure(&self) -> Option<Instant> {
         if !self.released.is_empty() {
             return Some(Instant::ZERO);

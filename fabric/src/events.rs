@@ -94,7 +94,7 @@ impl<E> Events<E> {
         self.due.pop().map(|entry| (entry.at, entry.event))
     }
 
-    /// Goes to the next stretch that holds something.
+    /// Goes to the next stretch with events.
     fn advance(&mut self) -> Option<()> {
         let later = self.later.peek().map(|Reverse(entry)| entry.at >> SHIFT);
         let next = self.next_in_ring().into_iter().chain(later).min()?;
@@ -110,7 +110,7 @@ impl<E> Events<E> {
         Some(())
     }
 
-    /// The next stretch of the ring that holds something.
+    /// The next stretch of the ring with events.
     fn next_in_ring(&self) -> Option<u64> {
         let from = (self.reached + 1) % RING;
         let words = RING / WORD;

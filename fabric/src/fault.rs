@@ -53,7 +53,7 @@ pub struct FaultConfig {
     pub reorder_hold: Duration,
     /// One bit of a frame is flipped.
     pub flip: Probability,
-    /// A frame that tells a sender of its path tells something else, with a good ICRC: what a lying receiver does.
+    /// A frame that reports a path to its sender is falsified, with a good ICRC, as a lying receiver does.
     pub lie: Probability,
     /// Probes and all else that only Ferroce knows is lost: what a peer that is none does with it.
     pub deaf: bool,
@@ -61,7 +61,7 @@ pub struct FaultConfig {
     pub delay: Duration,
     /// Frames on the link at most; at least 2.
     pub capacity: usize,
-    /// The same seed makes the same faults.
+    /// The same seed causes the same faults.
     pub seed: u64,
 }
 
@@ -178,7 +178,7 @@ impl<B: PacketBuf> FaultLine<B> {
         self.counters = FaultCounters::default();
     }
 
-    /// A frame goes in. `alloc` makes the buffer for a duplicate; without one there is none.
+    /// A frame goes in. `alloc` returns the buffer for a duplicate; without one there is none.
     ///
     /// # Panics
     /// Panics if [`room`](Self::room) is 0.

@@ -5,10 +5,10 @@
 //!
 //! # What an egress port does with time
 //!
-//! A shaped port is a link of so many bits per second with a queue before it. Departures are computed on the
-//! link's own clock: a frame starts to leave when the one before it has ended, whenever the switch runs. All frames
-//! whose start has passed are released together, each stamped with its own start and with the queue as it stood
-//! then. So a poller that pauses for milliseconds looks like a link with jitter, not like a slower link.
+//! A shaped port is a link of so many bits per second with a queue before it. Departures are computed on the link's own clock: a frame
+//! starts to leave when the one before it has ended, whenever the switch runs. All frames whose start has passed are released together,
+//! each stamped with its own start and with the queue at that time. So a poller that pauses for milliseconds looks like a link with jitter,
+//! not like a slower link.
 //!
 //! Frames that wait in the port's driver during such a pause would still find the link idle in the past. They are
 //! taken to have arrived when the pause began, at most [`PortConfig::catch_up`] ago: the link makes up for that

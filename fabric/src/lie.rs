@@ -1,5 +1,5 @@
-//! Peers that are not as they should be: one that is no Ferroce, and a receiver that lies. What that one tells a sender of its path,
-//! any station on the way that can write a good ICRC could report it too (rtgwg-00 9.1).
+//! Misbehaving peers: one without Ferroce, and a receiver that lies. Any station on the way that can write a good ICRC could send the same
+//! false reports (rtgwg-00 9.1).
 
 use crate::random::Random;
 use datapath::io::PacketBuf;
@@ -11,8 +11,8 @@ use roce::wire::{
 /// A frame with feedback in it at most: its headers take less than 100 bytes.
 const LONGEST: usize = 100 + MAX_FEEDBACK;
 
-/// Has a frame that tells its receiver of a path tell something else. The seal, if any, stays: it is wrong then. Returns whether it
-/// did; every other frame is left alone, and so is the answer to a setup.
+/// Falsifies a frame that reports a path to its receiver. The seal, if any, stays: it is wrong then. Returns whether it did; every other
+/// frame is left alone, and so is the answer to a setup.
 pub(crate) fn lie<B: PacketBuf>(buf: &mut B, random: &mut Random) -> bool {
     let mut frame = [0; LONGEST];
     match forged(buf, random, &mut frame) {

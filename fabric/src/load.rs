@@ -8,9 +8,9 @@ use std::time::Duration;
 /// CONGA's alpha: how much of the discounted rate goes each [`DRE_STEPS`]-th of the period.
 const DRE_GAIN: f64 = 1.0 / DRE_STEPS as f64;
 const DRE_STEPS: u32 = 8;
-/// `txRate` is measured over the last half of the period, from one departure to another, and anew every eighth. A sender
-/// that hears it with every packet smooths it over a round trip. Measured over a whole one it would be late, and rates would
-/// swing. A sender that hears it once a round trip does not smooth it.
+/// `txRate` is measured over the last half of the period, from one departure to another, and anew every eighth. A sender that receives it
+/// with every packet smooths it over a round trip. Measured over a whole one it would be late, and rates would swing. A sender that
+/// receives it once a round trip does not smooth it.
 const RATE_STEPS: u32 = 8;
 const RATE_PARTS: usize = 4;
 
@@ -35,7 +35,7 @@ pub(crate) struct LoadMeter {
 }
 
 impl LoadMeter {
-    /// Of a link of this rate. Without a threshold, an eighth of what link and period hold is congestion.
+    /// Of a link of this rate. Without a threshold, an eighth of the capacity of link and period is congestion.
     pub(crate) fn new(rate: Rate, period: Duration, queue_limit: u64, threshold: Option<u64>) -> Self {
         let period = period.max(Duration::from_nanos(1));
         Self {
@@ -65,7 +65,7 @@ impl LoadMeter {
         self.discount(at.time);
         self.discounted += bytes as f64;
         let held = self.bytes_per_nano * self.period.as_nanos() as f64;
-        // As where hosts compute it (rtgwg-00 4.2 line 5): packets that meet by chance are no queue that stays.
+        // As hosts compute it (rtgwg-00 4.2 line 5): packets that meet by chance are not a lasting queue.
         let standing = at.queue.min(self.queues[0]);
         Load {
             inflight: Load::share(standing as f64 / held + self.busy),
@@ -125,7 +125,7 @@ mod tests {
         let load = meter.on_departure(&at(125, 62_500, 25_000), 1000);
         assert_eq!((load.inflight, load.queue, load.delay, load.congested), (96, 3, 25, 1));
         assert_eq!(meter.on_departure(&at(126, 62_500, 0), 1000).inflight, 64, "no queue any more");
-        // Until an eighth has passed, the rate stands. Then of the last 100 µs half had 1.0 and half 0.5.
+        // Until an eighth has passed, the rate is unchanged. Then of the last 100 µs half had 1.0 and half 0.5.
         assert_eq!(meter.on_departure(&at(137, 74_500, 0), 1000).inflight, 64);
         meter.on_departure(&at(150, 87_500, 0), 1000);
         assert_eq!(meter.on_departure(&at(175, 112_500, 0), 1000).inflight, 96);

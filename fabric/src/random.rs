@@ -1,6 +1,6 @@
 //! Random numbers by seed.
 
-/// A small generator that gives the same numbers for the same seed, for ever (SplitMix64).
+/// A small generator that returns the same numbers for the same seed, for ever (SplitMix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 

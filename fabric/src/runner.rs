@@ -20,7 +20,7 @@ const NEAR: Duration = Duration::from_micros(10);
 /// The behaviour of a switch while nothing moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rest {
-    /// Looks on for a while, and waits awake for what departs within 100 µs: frames leave on time, for a core of its own.
+    /// Looks on for a while, and waits awake for departures within 100 µs: frames leave on time, for a dedicated core.
     #[default]
     Awake,
     /// Sleeps at once, until the next departure or for so long: for a core that others need. Frames that come meanwhile wait

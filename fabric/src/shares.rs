@@ -11,8 +11,8 @@ const FRACTION: u64 = 1 << 16;
 
 /// The shares of two classes of one link.
 ///
-/// A class can send what deficit round robin guarantees it and what the other leaves: `B_c = max(guarantee, B - the other's
-/// rate)`. Telemetry tells rates by a code that few rates have, so it tells the link's, and `txBytes` and queue `B / B_c` times as
+/// A class can send what deficit round robin guarantees it and what the other leaves: `B_c = max(guarantee, B - the other's rate)`.
+/// Telemetry expresses rates by a code that few rates have, so it reports the link's rate, and `txBytes` and queue `B / B_c` times as
 /// large: `u' = qlen / (B T) + txRate / B` is then what it is for a link of `B_c` that carries this class alone.
 #[derive(Debug)]
 pub(crate) struct Shares {
@@ -77,7 +77,7 @@ impl Shares {
         self.scaled[class] = self.scaled[class].wrapping_add(parts as u64);
     }
 
-    /// A window that has passed tells what each class used; two that passed without a frame, nothing.
+    /// A window that has passed shows what each class used; two that passed without a frame, nothing.
     fn roll(&mut self, now: Instant) {
         let elapsed = now.saturating_since(self.since);
         if elapsed < self.window {
@@ -132,7 +132,7 @@ mod tests {
     fn a_class_has_its_guarantee_and_what_the_other_leaves() {
         let [ordinary, second] = carries(&mut shares(), [20, 80]);
         assert!((ordinary - 0.8).abs() < 0.02 && (second - 1.0).abs() < 0.02, "{ordinary} {second}");
-        // A hog beyond its guarantee takes nothing of the other's.
+        // A hog beyond its guarantee does not take from the other's.
         let [hog, held] = carries(&mut shares(), [95, 5]);
         assert!((held - 5.0 / 75.0).abs() < 0.01 && (hog - 1.0).abs() < 0.02, "{hog} {held}");
         let mut shares = shares();

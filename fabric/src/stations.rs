@@ -5,7 +5,7 @@ use cc::Instant;
 use roce::wire::Mac;
 use std::time::Duration;
 
-/// Places that one address may stand in.
+/// The number of places for one address.
 const WAYS: usize = 8;
 
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ impl Stations {
         Self { places: vec![None; places].into_boxed_slice(), age, refused: 0 }
     }
 
-    /// `mac` was heard from `port`. A station that moved is found at its new port from now on.
+    /// A frame of `mac` came from `port`. A station that moved is found at its new port from now on.
     pub(crate) fn learn(&mut self, now: Instant, mac: Mac, port: PortId) {
         let age = self.age;
         let ways = self.ways(mac);
@@ -53,7 +53,7 @@ impl Stations {
         }
     }
 
-    /// The port that `mac` was heard from within the last `age`.
+    /// The port from which a frame of `mac` came within the last `age`.
     pub(crate) fn find(&mut self, now: Instant, mac: Mac) -> Option<PortId> {
         let age = self.age;
         self.ways(mac)

@@ -21,7 +21,7 @@ pub(crate) struct Statistics {
     interval: Option<Interval>,
 }
 
-/// The queue since it was asked for last.
+/// The queue since the last report.
 struct Interval {
     queue: Histogram<u64>,
     since: Instant,
@@ -51,8 +51,7 @@ impl Statistics {
         }
     }
 
-    /// For how long the queue had which length since this was asked last, bytes and nanoseconds; it holds `waiting` now. Nothing the
-    /// first time.
+    /// For how long the queue had which length since the last call, in bytes and nanoseconds; it has `waiting` now. Nothing the first time.
     pub(crate) fn take_interval(&mut self, waiting: u64, now: Instant) -> Vec<(u64, u64)> {
         let Some(interval) = &mut self.interval else {
             self.interval = Some(Interval { queue: Histogram::new_from(&self.queue), since: now });
@@ -65,7 +64,7 @@ impl Statistics {
         times
     }
 
-    /// The queue held `bytes` until `until`. Time that was told already counts once.
+    /// The queue had `bytes` until `until`. Time that was reported already counts once.
     pub(crate) fn held(&mut self, bytes: u64, until: Instant) {
         if let Some(interval) = &mut self.interval {
             interval.held(bytes, until);

@@ -1,5 +1,5 @@
-//! Queue pairs with nothing configured but `auto`, beside HPCC++ that was told the link's rate, the base round trip and the number of
-//! flows: `cargo test -p ferroce-fabric --test auto -- --nocapture` prints both.
+//! Queue pairs with nothing configured but `auto`, beside HPCC++ with the link's rate, the base round trip and the number of flows
+//! configured: `cargo test -p ferroce-fabric --test auto -- --nocapture` prints both.
 
 use cc::{HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, Topology, run, window};
@@ -35,7 +35,7 @@ fn auto() -> Congestion {
     }
 }
 
-/// HPCC++ of the draft with everything told.
+/// HPCC++ of the draft with everything configured.
 fn tuned(rtt: Duration) -> Congestion {
     let config = HpccConfig::new(LINE, rtt, NonZeroU32::new(16).unwrap());
     Congestion::new(CongestionAlgorithm::Hpcc(HpccConfig { min_rate: Rate::from_mbps(1), ..config }))

@@ -63,7 +63,7 @@ fn auto_is_hpcc_where_switches_answer_and_else_dcqcn() {
         Congestion { upgrade, ..Congestion::new(fallback) }.probing(Some(RTT))
     };
     keeps_the_promise("auto", &outcome(&two_to_one(LINE, auto(LINE))));
-    // No code stands for 30 Gb/s, so switches stamp nothing: what lowers the rates is marks.
+    // No code exists for 30 Gb/s, so switches stamp nothing: marks lower the rates.
     let line = Rate::from_gbps(30);
     let red = Red { from: 40_000, to: 160_000, most: Probability::new(0.2).unwrap() };
     let marked = outcome(&Setup { red: Some(red), ..two_to_one(line, auto(line)) });
@@ -105,8 +105,8 @@ fn all_hops_keep_the_queue_short() {
     }
 }
 
-/// Two flows between two leaves and two spines with links as fast as the hosts': where both hash to the same spine, each has half a link,
-/// until it has somewhere else to go.
+/// Two flows between two leaves and two spines with links as fast as the hosts': if both hash to the same spine, each has half a link,
+/// until another path is free.
 #[test]
 fn flows_move_to_the_other_spine() {
     let rtt = Duration::from_nanos(8_800);
@@ -119,7 +119,7 @@ fn flows_move_to_the_other_spine() {
         // The four ports of seed 6 lead to one spine.
         [1, 2, 3, 4, 5, 7].map(|seed| longest(&outcome(&Setup { seed, ..setup.clone() }))).to_vec()
     };
-    // AECN and CSIG tell of no link: where the receiver's is the busiest, what we send there already counts again.
+    // AECN and CSIG name no link: if the receiver's is the busiest, the flow's own rate there already counts again.
     for (name, format) in Format::ALL.into_iter().filter(|(_, format)| !format.tells_load()) {
         let (one, four) = (times(format, 1), times(format, 4));
         println!("{name}: one path {one:.0?}, four {four:.0?}");
@@ -130,8 +130,8 @@ fn flows_move_to_the_other_spine() {
     }
 }
 
-/// The same with spines half as fast as the hosts' links, where AECN is enough too: with what we send counted twice at the receiver's
-/// link, the other spine still is the better.
+/// The same with spines half as fast as the hosts' links, for which AECN is enough too: although the flow's own rate is counted twice at
+/// the receiver's link, the other spine still is the better.
 #[test]
 fn flows_move_off_slow_spines_by_every_format() {
     let rtt = Duration::from_nanos(8_800);
@@ -162,8 +162,8 @@ fn the_time_in_the_queue_stands_for_its_length() {
     keeps_the_promise("two classes", &outcome(&setup));
 }
 
-/// pan-01 6.3: one flow runs, another begins. One packet in 256 brings telemetry, so that it takes them long to hear of each other, but for
-/// the switch that says at once that its queue is long.
+/// pan-01 6.3: one flow runs, another begins. One packet in 256 brings telemetry, so the flows react late to each other, but for the switch
+/// that reports at once that its queue is long.
 #[test]
 fn a_congested_switch_tells_senders_at_once() {
     let queue = |subscribe, threshold| {

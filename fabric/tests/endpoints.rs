@@ -1,5 +1,5 @@
-//! The product's endpoints in the simulator, on every topology: equal runs are equal, all that is asked for arrives, congestion
-//! control does what it is for, and it agrees with the model of hosts as far as the two are alike.
+//! The product's endpoints in the simulator, on every topology: equal runs are equal, all requested data arrives, congestion control does
+//! its task, and it agrees with the model of hosts as far as the two are alike.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::SecondClass;
@@ -106,10 +106,9 @@ fn topologies_carry() {
     }
 }
 
-/// Endpoints acknowledge, and so hear telemetry, sixteen times a window instead of for every packet, and their first window goes without
-/// telemetry, since the peer has not yet said that it knows it. So who joins cuts its rate later than who was there, and who of several
-/// that begin together cuts how far is decided otherwise; W_ai evens that out in milliseconds. Single times differ, what all take
-/// together does not.
+/// Endpoints acknowledge, and so receive telemetry, sixteen times a window instead of for every packet. Their first window goes without
+/// telemetry, because the peer has not yet said that it knows it. So a flow that joins cuts its rate later than one that was there, and
+/// flows that begin together share the cut differently; W_ai evens that out in milliseconds. Single times differ, the total does not.
 #[test]
 fn endpoints_and_the_model_agree() {
     let join = vec![flow(1, 3, 30_000_000, 0), flow(2, 3, 1_000_000, 300)];
@@ -167,7 +166,7 @@ fn a_full_switch_pauses_or_drops_and_all_arrives() {
     assert_eq!((dropped.pauses, dropped.finished.len()), (0, 16));
 }
 
-/// Two flows, one of them of DSCP 46, at a port that gives that class three quarters of the link: of both kinds of hosts.
+/// Two flows, one of them of DSCP 46, at a port that guarantees that class three quarters of the link: of both kinds of hosts.
 #[test]
 fn classes_share_a_link_by_their_weights() {
     let weights = [1, 3].map(|weight| NonZeroU8::new(weight).unwrap());
@@ -241,7 +240,7 @@ fn what_can_not_be_is_named() {
 /// Cases that simulations found: each ran dry with flows that had not ended.
 #[test]
 fn what_once_fell_silent_comes_to_its_end() {
-    // A window that shrank below what was in flight and had not asked for an acknowledgement.
+    // A window that shrank below what was in flight, without a request for an acknowledgement.
     let leaves = Topology::leaf_spine(4, 2, 16, LINE, Rate::from_gbps(400), HOP);
     let incast = Incast { senders: 20, bytes: 50_000, load: 0.02 };
     let sizes = SizeDistribution::web_search();

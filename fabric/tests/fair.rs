@@ -15,8 +15,8 @@ const LINE: Rate = Rate::from_gbps(100);
 const PACKET: u64 = 1090;
 const SEEDS: u64 = 3;
 
-/// A variant: its name, eta, maxStage, whether it is `hpcc-fair`, and who runs it: the model with the authors' conventions, or the
-/// product's endpoints as they ship.
+/// A variant: its name, eta, maxStage, whether it is `hpcc-fair`, and the hosts that run it: the model with the authors' conventions, or
+/// the product's endpoints as they ship.
 type Variant = (&'static str, f64, u32, bool, Hosts);
 
 const VARIANTS: [Variant; 5] = [

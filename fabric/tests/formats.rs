@@ -1,4 +1,4 @@
-//! HPCC++ holds the queue down whatever the telemetry is laid out like, in virtual time, by the telemetry writer of the very switch.
+//! HPCC++ keeps the queue short with every layout of telemetry, in virtual time, by the telemetry writer of the very switch.
 
 use cc::{HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Sampling, Setup, Topology, run, window};

@@ -1,5 +1,5 @@
 //! Tests the effect of loss and reordering on the product's endpoints in the simulator, at 100 Gb/s over a round trip of 10 µs. `ci/loss`
-//! holds more.
+//! checks more.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::Probability;

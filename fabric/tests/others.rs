@@ -48,8 +48,8 @@ fn settled(name: &str, outcome: &Outcome) -> (f64, f64) {
     (busy, p99 / PACKET as f64)
 }
 
-/// A Linux router tells queue and time and no `txBytes` (cc/README.md, roce/src/wire/format/README.md): what is derived from that
-/// keeps its queue down, and the link in use.
+/// A Linux router reports queue and time and no `txBytes` (cc/README.md, roce/src/wire/format/README.md): the values derived from that keep
+/// its queue down, and the link in use.
 #[test]
 fn linux_as_an_ioam_node_is_enough_to_keep_its_queue_down() {
     let by_linux = |hosts, congestion| {
@@ -74,8 +74,8 @@ fn linux_as_an_ioam_node_is_enough_to_keep_its_queue_down() {
     assert_eq!(refused.unwrap_err(), SetupError::LinuxIoam);
 }
 
-/// rtgwg-00 9.1: whatever a receiver says, no sender leaves the range from the floor to the line rate; and with a key, what others say in its
-/// name is not heard.
+/// rtgwg-00 9.1: whatever a receiver reports, no sender leaves the range from the floor to the line rate; and with a key, reports of others
+/// in its name are ignored.
 #[test]
 fn a_receiver_that_lies_drives_nobody_out_of_bounds() {
     for algorithm in [
@@ -84,7 +84,7 @@ fn a_receiver_that_lies_drives_nobody_out_of_bounds() {
         CongestionAlgorithm::HpccReceiver(config()),
     ] {
         let congestion = Congestion { in_band: EVERY, ..Congestion::new(algorithm) };
-        // A sender that is told so does not come to an end.
+        // A sender that receives such reports does not come to an end.
         let limit = Duration::from_millis(200);
         let setup = Setup { lie: Probability::ALWAYS, limit, ..incast(2, congestion) };
         let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
@@ -111,7 +111,7 @@ fn with_a_key_only_what_is_sealed_is_heard() {
     assert!(busy >= 9.0 && p99 <= 3.0, "{busy} Gb/s, {p99} packets");
 }
 
-/// `auto` where nothing answers at all: 20 probes at most, and then DCQCN by the switch's marks.
+/// `auto` if nothing answers at all: 20 probes at most, and then DCQCN by the switch's marks.
 #[test]
 fn auto_among_hosts_that_know_no_probes_is_dcqcn() {
     let fallback = CongestionAlgorithm::Dcqcn(DcqcnConfig::new(LINE, Some(RTT)));

@@ -41,8 +41,8 @@ fn between(millis: [u64; 2], setup: &Setup) -> (f64, f64, [f64; 4]) {
     window(&outcome.series, from, until).unwrap()
 }
 
-/// Line 29 counts real round trips: while a queue stands, they are longer than T, and a reference that moves every T answers the same
-/// queue several times.
+/// Line 29 counts real round trips: while a queue exists, they are longer than T, and a reference that moves every T answers the same queue
+/// several times.
 #[test]
 fn an_incast_of_any_size_stays_busy_and_fair() {
     for (senders, millis) in [(16, [1, 4]), (64, [2, 6]), (256, [5, 15])] {

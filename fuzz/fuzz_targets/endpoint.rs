@@ -1,4 +1,4 @@
-//! A whole endpoint with requests outstanding, fed by frames: any bytes, and packets that only their ICRC makes good.
+//! A whole endpoint with requests outstanding, fed by frames: any bytes, and packets of which only the ICRC is right.
 #![no_main]
 
 use arbitrary::Arbitrary;

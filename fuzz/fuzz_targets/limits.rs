@@ -13,11 +13,11 @@ use roce::{Psn, Qpn, SrqId, SrqInit};
 #[path = "../../roce/tests/harness/mod.rs"]
 mod harness;
 
-/// Requests that the shared receive queue holds.
+/// The number of requests in the shared receive queue.
 const DEPTH: u32 = 4;
 /// Bytes of each: as many as three packets.
 const ROOM: u64 = 3000;
-/// READs and atomics that are asked for again, at most, to see which are kept.
+/// READs and atomics that are requested again, at most, to see which are kept.
 const ASKED_AGAIN: usize = 24;
 
 #[derive(Arbitrary, Clone, Copy, Debug)]

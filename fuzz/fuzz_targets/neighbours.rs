@@ -1,4 +1,4 @@
-//! Feeds any ARP and neighbour discovery to the table: it remembers only stations that were asked for, and answers little.
+//! Feeds any ARP and neighbour discovery to the table: it remembers only requested stations, and answers little.
 #![no_main]
 
 use arbitrary::Arbitrary;

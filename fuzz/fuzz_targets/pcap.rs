@@ -1,4 +1,4 @@
-//! A capture file may hold anything.
+//! A capture file may contain anything.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! A queue pair of any algorithm, told anything about the network: the property test's run, with coverage to lead the way.
+//! A queue pair of any algorithm that receives any reports about the network: the property test's run, with coverage to lead the way.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -7,7 +7,7 @@ pub use config::DcqcnConfig;
 use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate, limits};
 use core::time::Duration;
 
-/// Raises that one late timeout makes up for; a longer pause raises no further.
+/// The number of raises that one late timeout makes up for; a longer pause raises no further.
 const MAX_CATCH_UP: u32 = 1000;
 
 /// DCQCN's reaction point: a rate, lowered by congestion notification packets and raised by time and bytes (Zhu et
@@ -37,7 +37,7 @@ struct Clocks {
     alpha_heard: bool,
     /// A CNP came and is not yet answered by a cut; from when on it may.
     cut_at: Option<Instant>,
-    /// Cuts are made on this grid.
+    /// Cuts fall on this grid.
     cut_grid: Instant,
     /// The timer's next raise; none at line rate.
     raise_at: Option<Instant>,
@@ -61,7 +61,7 @@ impl Dcqcn {
         })
     }
 
-    /// Goes on at the rate of an algorithm that ran before, within the limits of its own.
+    /// Goes on at the rate of an algorithm that ran before, within its own limits.
     pub fn go_on_at(&mut self, rate: Rate) {
         self.rate = rate.clamp(self.config.min_rate, self.config.line_rate);
         self.target = self.rate;

@@ -119,7 +119,7 @@ fn the_byte_counter_raises_too() {
     assert_eq!(send(&mut dcqcn, 1), 120.0 + 3.0 * 40.0 + 400.0, "three by the timer, then hyper");
 }
 
-/// The authors' simulator leaves the target where no raise came between two cuts.
+/// The authors' simulator leaves the target if no raise came between two cuts.
 #[test]
 fn a_second_cut_may_keep_the_target() {
     let mut dcqcn = Dcqcn::new(DcqcnConfig { clamp_target: false, ..config() }).unwrap();

@@ -53,7 +53,7 @@ pub struct ReceiverLink {
 }
 
 impl Hpcc {
-    /// A flow at line rate that has heard nothing yet.
+    /// A flow at line rate that has received no telemetry yet.
     ///
     /// # Errors
     /// Returns an error if a parameter is out of its limits.
@@ -81,7 +81,7 @@ impl Hpcc {
         &mut self.config
     }
 
-    /// `U`: smoothed in-flight bytes of the busiest link, as a share of what link and base round trip hold.
+    /// `U`: smoothed in-flight bytes of the busiest link, as a share of the capacity of link and base round trip.
     #[must_use]
     pub const fn utilisation(&self) -> f64 {
         self.utilisation
@@ -147,7 +147,7 @@ impl Hpcc {
         self.share(bandwidth, link.flows).max(min_rate)
     }
 
-    /// Below what a flow does not go at a link of `bandwidth` that it shares with others: `eta` of its share of it, less the longer
+    /// The rate below which a flow does not go at a link of `bandwidth` that it shares with others: `eta` of its share of it, less the longer
     /// the link's queue is, and nothing if the flow is alone.
     fn share(&self, bandwidth: Rate, flows: NonZeroU32) -> Rate {
         if flows.get() < 2 {
@@ -193,7 +193,7 @@ impl Hpcc {
         let HpccConfig { max_stage, additive_increase, .. } = self.config;
         let eta = self.target();
         let (base, inc_stage) = if self.utilisation >= eta || self.inc_stage >= max_stage {
-            // A float's cast to an integer stops at the integer's ends: U = 0 gives the line rate below.
+            // A float's cast to an integer stops at the integer's ends: U = 0 results in the line rate below.
             ((self.reference_rate.as_bps() as f64 / (self.utilisation / eta)) as u64, 0)
         } else {
             (self.reference_rate.as_bps(), self.inc_stage.saturating_add(1))
@@ -211,7 +211,7 @@ impl Hpcc {
 const SPAN: f64 = 0.08;
 const DOUBLINGS: f64 = 10.0;
 
-/// The logarithm of a normal number above 0, straight between powers of two: as good as the exact one to tell faster from slower.
+/// The logarithm of a normal number above 0, straight between powers of two: as good as the exact one to distinguish faster from slower.
 fn log2(number: f64) -> f64 {
     const MANTISSA: f64 = (1_u64 << 52) as f64;
     const BIAS: f64 = 1023.0;
@@ -236,7 +236,7 @@ impl CongestionController for Hpcc {
         }
     }
 
-    /// The same, where the receiver measured.
+    /// The same, if the receiver measured.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         if self.last_update_seq == 0 {
             self.last_update_seq = ack.next;

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 /// The receiver's side: it computes a flow's window from the telemetry that its packets bring.
 ///
-/// The flow's parameters are the sender's: `T`, line rate and the rest must be told.
+/// The flow's parameters are the sender's: the sender must send `T`, line rate and the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct RxHpcc {
     hpcc: Hpcc,
@@ -25,7 +25,7 @@ pub struct RxHpcc {
 }
 
 impl RxHpcc {
-    /// A flow that nothing was heard of yet.
+    /// A flow without telemetry yet.
     ///
     /// # Errors
     /// Returns an error if a parameter is out of its limits.
@@ -72,14 +72,13 @@ impl RxHpcc {
         self.react(now, (busiest, inflight), queueing, flows)
     }
 
-    /// As [`on_telemetry`](Self::on_telemetry), where the switches computed the busiest link's in-flight share; it counts as
-    /// the last link's.
+    /// As [`on_telemetry`](Self::on_telemetry), if the switches computed the busiest link's in-flight share; it counts as the last link's.
     pub fn on_inflight(&mut self, now: Instant, inflight: Inflight, flows: NonZeroU32) -> Option<u64> {
         if self.last_update.is_none() {
             self.last_update = Some(now);
             return None;
         }
-        // In-flight bytes beyond what the link and T hold wait in a queue; a link that is full and no more is taken to have no queue.
+        // In-flight bytes beyond the capacity of the link and T wait in a queue; a link that is just full is taken to have no queue.
         let excess = (inflight.utilisation - 1.0).clamp(0.0, Inflight::MOST);
         let queueing = self.hpcc.config.base_rtt.mul_f64(excess);
         self.react(now, (self.last_hop, inflight), queueing, flows)
@@ -168,7 +167,7 @@ pub struct HpccReceiver {
 }
 
 impl HpccReceiver {
-    /// A flow at line rate that was told nothing yet.
+    /// A flow at line rate that received no window yet.
     ///
     /// # Errors
     /// Returns an error if a parameter is out of its limits.
@@ -329,7 +328,7 @@ mod tests {
         assert!(rx.on_telemetry(at(16_522), &path(0, 15_522, 1516, 90_000), ONE).unwrap() < window);
     }
 
-    /// rtgwg-00 6.3.2: N is measured, and counts where the last hop is the congestion point.
+    /// rtgwg-00 6.3.2: N is measured, and counts if the last hop is the congestion point.
     #[test]
     fn the_increase_is_shared_by_the_flows_at_the_last_hop() {
         let grown = |busy, flows| {

@@ -4,8 +4,8 @@
 use crate::{Counter, Hop, HopIndex, Instant, MAX_HOPS, PathTelemetry, limits};
 use core::time::Duration;
 
-/// The last reading of a hop, and when it was heard. The next reading brings the width of its counters and the unit of a count:
-/// both are its format's. There are two lists of these per queue pair, so they are small.
+/// The last reading of a hop, and its time of arrival. The next reading brings the width of its counters and the unit of a count: both are
+/// its format's. There are two lists of these per queue pair, so they are small.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     time: u64,
@@ -36,17 +36,17 @@ pub struct HeardHop {
     pub index: HopIndex,
     /// Bytes that waited in its egress queue, at most 4 GiB.
     pub queue: u32,
-    /// The bytes of link and queue, in thousandths of what the link holds in a base round trip: 1000 for a full link without a queue.
+    /// The bytes of link and queue, in thousandths of the link's capacity in a base round trip: 1000 for a full link without a queue.
     /// PowerTCP's power in the same unit. `None` until two readings could be compared.
     pub permille: Option<u32>,
-    /// When it was heard.
+    /// When it arrived.
     pub heard: Instant,
 }
 
 /// The difference between two readings of one hop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inflight {
-    /// `u'`: in-flight bytes as a share of what the link and the base round trip hold; 0 to [`Self::MOST`].
+    /// `u'`: in-flight bytes as a share of the capacity of the link and the base round trip; 0 to [`Self::MOST`].
     pub utilisation: f64,
     /// `ack.L[i].ts - L[i].ts` in ns; above 0.
     pub interval: u64,
@@ -54,24 +54,24 @@ pub struct Inflight {
 
 impl Inflight {
     /// The largest `u'` that counts: the largest that a ratio can carry on the wire, rounded up. A real one comes near it only on a link
-    /// that holds less than a packet. Without a bound one forged pair of readings makes `U` 10^25, and the rate stays at its lowest
-    /// for thousands of reports.
+    /// whose capacity is less than a packet. Without a bound one forged pair of readings raises `U` to 10^25, and the rate stays at its
+    /// lowest for thousands of reports.
     pub const MOST: f64 = 4096.0;
 }
 
 /// The quantity that is measured of a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Signal {
-    /// `u'`: the bytes that link and queue hold (line 5).
+    /// `u'`: the bytes in link and queue (line 5).
     Inflight,
-    /// PowerTCP's: the bytes that arrive in a second, by those that link and queue hold.
+    /// PowerTCP's: the bytes that arrive in a second, times the bytes in link and queue.
     Power,
 }
 
 /// The result of telemetry beside the records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Heard {
-    /// Nothing was heard before.
+    /// No record came before.
     FirstPath,
     /// The path changed: the old records are gone.
     NewPath,
@@ -89,7 +89,7 @@ pub(crate) enum Heard {
 pub struct PathRecords {
     /// None before the first telemetry.
     path_id: Option<u16>,
-    /// A bit for each hop that was heard of.
+    /// A bit for each hop that has reported.
     heard: u16,
     records: [Record; MAX_HOPS],
 }
@@ -101,16 +101,16 @@ impl Default for PathRecords {
 }
 
 impl PathRecords {
-    /// Nothing heard yet.
+    /// No record yet.
     #[must_use]
     pub const fn new() -> Self {
         Self { path_id: None, heard: 0, records: [Record::NONE; MAX_HOPS] }
     }
 
-    /// Takes telemetry in and gives its busiest hop: the one a responder reports (rtgwg-00 7.1).
+    /// Takes telemetry in and returns its busiest hop: the one a responder reports (rtgwg-00 7.1).
     ///
-    /// Busiest is the highest `u'`. Where no hop can be compared with its record yet, it is the one whose queue
-    /// takes longest to drain, of equal ones the first. `None` for a path without hops.
+    /// Busiest is the highest `u'`. If no hop can be compared with its record yet, it is the one whose queue takes longest to drain, of
+    /// equal ones the first. `None` for a path without hops.
     pub fn busiest(
         &mut self,
         now: Instant,
@@ -127,8 +127,8 @@ impl PathRecords {
         longest.map(|(at, hop)| (at, *hop))
     }
 
-    /// Takes telemetry in and gives what its busiest hop is like: all that a response may say where the network's figures
-    /// are not for everyone (rtgwg-00 9.1). `None` where no hop could be compared with its record.
+    /// Takes telemetry in and returns the share of its busiest hop: all that a response may say if the network's figures are not for
+    /// everyone (rtgwg-00 9.1). `None` if no hop could be compared with its record.
     pub fn inflight(&mut self, now: Instant, path: &PathTelemetry, base_rtt: Duration) -> Option<Inflight> {
         match self.hear(now, path, base_rtt) {
             Heard::Measured(_, inflight) => Some(inflight),
@@ -136,8 +136,8 @@ impl PathRecords {
         }
     }
 
-    /// Returns what was heard last of each hop of the present path, in path order. Where a responder reports the busiest hop only, the
-    /// busiest is the one heard last.
+    /// Returns the last report of each hop of the present path, in path order. If a responder reports the busiest hop only, the busiest is
+    /// the one that was reported last.
     pub fn hops(&self) -> impl Iterator<Item = HeardHop> {
         let heard = (0u8..).zip(&self.records).filter(|(index, _)| self.heard & 1 << index != 0);
         heard.map(|(index, &Record { queue, permille, heard, .. })| {
@@ -198,7 +198,7 @@ impl PathRecords {
 enum Comparison {
     /// It was stamped before the record, and overtaken on its way.
     Late,
-    /// They can't be told apart: no time lies between, or the link has no capacity.
+    /// They cannot be distinguished: no time lies between, or the link has no capacity.
     Unknown,
     Measured(Inflight),
 }
@@ -238,14 +238,14 @@ fn compare(signal: Signal, last: &Record, hop: &Hop, now: Instant, base_rtt: f64
     Comparison::Measured(Inflight { utilisation: utilisation.min(Inflight::MOST), interval })
 }
 
-/// `txRate / B` of a link whose byte counter may have gone round: between 0 and 1, and its queue tells if it is full. It must be below
-/// eta: a flow whose packets are so far apart that none of them can be measured would never grow again.
+/// `txRate / B` of a link whose byte counter may have gone round: between 0 and 1, and its queue shows if it is full. It must be below eta:
+/// a flow whose packets are so far apart that none of them can be measured would never grow again.
 const UNMEASURED: f64 = 0.5;
 
 /// A link that seems to send so many times what it can was measured over another number of the clock's periods.
 const FASTER_THAN_POSSIBLE: f64 = 1.25;
 
-/// The time in ns between two stamps, `None` where the later was made before the earlier.
+/// The time in ns between two stamps, `None` if the later was stamped before the earlier.
 ///
 /// A stamp says it modulo the counter's period. Of the times that fit, it is the one nearest to `elapsed`, what passed by
 /// our own clock between their arrivals: right as long as one took less than half a period longer on its way than the other.
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(busiest(8000, path(2, &[hop(8000, 900, 0), hop(8000, 0, 8)])), Some(1));
     }
 
-    /// Observers see queue and share of each hop that was heard of, and nothing of another path's.
+    /// Observers see queue and share of each hop that has reported, and nothing of another path's.
     #[test]
     fn records_show_each_hop_as_it_was_last() {
         let mut records = PathRecords::new();

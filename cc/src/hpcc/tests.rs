@@ -39,7 +39,7 @@ fn ack(now: u64, seq: u64, next: u64) -> Ack {
     Ack { now: Instant::from_nanos(now), seq, next, acked_bytes: 0, ce_bytes: 0, rtt: None }
 }
 
-/// A flow that heard hop 0 (100 Gb/s) once, at 10 000 ns, with every counter at 0.
+/// A flow that received one record of hop 0 (100 Gb/s), at 10 000 ns, with every counter at 0.
 fn started() -> Hpcc {
     let mut hpcc = Hpcc::new(config()).unwrap();
     hpcc.on_telemetry(&ack(10_000, 1, 10), &path(7, &[(0, hop(100, 0, 0, 0))]));
@@ -130,7 +130,7 @@ fn the_busiest_hop_counts() {
         &ack(4160, 2, 2),
         &path(7, &[(0, hop(100, 4160, 203, 0)), (3, hop(25, 4660, 101, 8000))]),
     );
-    // 8000 waiting bytes of the 13 000 that 25 Gb/s hold, and 101 * 128 bytes sent.
+    // 8000 waiting bytes of the 13 000 that are 25 Gb/s times T, and 101 * 128 bytes sent.
     let expected = 8000.0 / 13_000.0 + 101.0 * 128.0 / 13_000.0;
     assert!((hpcc.utilisation() - expected).abs() < 1e-12);
 }
@@ -205,8 +205,8 @@ fn a_link_whose_counter_may_have_wrapped_is_taken_to_be_half_full() {
     }
 }
 
-/// A slow flow's packets, and with them its telemetry, are farther apart than 24 bits of nanoseconds can tell. If they said
-/// nothing, it would stay slow.
+/// A slow flow's packets, and with them its telemetry, are farther apart than 24 bits of nanoseconds can express. If they were ignored, it
+/// would stay slow.
 #[test]
 fn the_clocks_periods_between_slow_readings_are_counted_by_our_own() {
     const PERIOD: u64 = 1 << 24;

@@ -178,7 +178,7 @@ impl Card {
         Ok(())
     }
 
-    /// Posts a request of some bytes, about `peer`'s memory where the verb has one.
+    /// Posts a request of some bytes, about `peer`'s memory if the verb has one.
     pub(super) fn post(
         &mut self,
         now: Instant,

@@ -60,7 +60,7 @@ pub(super) fn run<'a, H: Hosts<'a>>(
     Engine { hosts: H::new(setup)?, network, series: Vec::new() }.run(watch)
 }
 
-/// Everything that a run holds.
+/// The complete state of a run.
 struct Engine<'a, H: Hosts<'a>> {
     network: Network<'a, H::Parcel>,
     hosts: H,

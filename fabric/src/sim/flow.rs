@@ -17,7 +17,7 @@ pub(super) struct Sender {
     pub(super) rate: Rate,
     /// When its algorithm wants to be woken (ps).
     pub(super) timer: Option<u64>,
-    /// When it last heard of progress.
+    /// When it last made progress.
     pub(super) progress: u64,
 }
 

@@ -72,12 +72,12 @@ impl Frame {
 /// Returns the bits that a switch's ECMP goes by. Addresses of both families end in the bits that distinguish hosts.
 fn five_tuple(frame: &[u8]) -> u64 {
     const IPV6: [u8; 2] = [0x86, 0xdd];
-    /// Next header: an option that switches look at stands first.
+    /// Next header: an option that switches look at comes first.
     const HOP_BY_HOP: u8 = 0;
     const UDP: u8 = 17;
-    /// IFA's header stands before UDP, 4 bytes.
+    /// IFA's header precedes UDP, 4 bytes.
     const IFA: usize = 4;
-    // CSIG's tag stands before the EtherType of IP, and its fields change from packet to packet.
+    // CSIG's tag precedes the EtherType of IP, and its fields change from packet to packet.
     let tpid = Numbers::DEFAULT.csig_tpid();
     let ethertype = frame.get(12..14).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
     let tag = match ethertype.wrapping_sub(tpid) {

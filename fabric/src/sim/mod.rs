@@ -1,8 +1,7 @@
 //! The simulator: hosts, links and switches in virtual time, from two hosts to hundreds, with tens of thousands of flows.
 //!
-//! Hosts are the product's endpoints, or a model of them that is faster ([`Hosts`]). Either way what paces is the product's: the
-//! algorithms of `cc`. Switches have a shared buffer, PFC and ECMP, and around them what [`Switch`](crate::Switch) is made of:
-//! classes, marks and telemetry.
+//! Hosts are the product's endpoints, or a model of them that is faster ([`Hosts`]). Either way the product's algorithms, in `cc`, pace.
+//! Switches have a shared buffer, PFC and ECMP, and around them the parts of [`Switch`](crate::Switch): classes, marks and telemetry.
 //!
 //! Events are ordered by time (ps) and then by number, one seed draws everything, and nothing else decides: equal runs are
 //! equal, trace and all, in every build.
@@ -45,8 +44,8 @@ pub const ARENA: [(&str, &str); 8] = [
     ("fat-tree", include_str!("../../scenarios/fat-tree.toml")),
 ];
 
-/// Runs a setup until its last flow has ended, or to its limit. `watch` is told now and then: flows done, events so far,
-/// and the virtual time in ns.
+/// Runs a setup until its last flow has ended, or to its limit. `watch` is called now and then with the flows done, the events so far, and
+/// the virtual time in ns.
 ///
 /// # Errors
 /// Returns an error if the setup cannot be run, or a flow failed.

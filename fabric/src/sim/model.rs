@@ -28,7 +28,7 @@ pub(super) struct Model<'a> {
     setup: &'a Setup,
     hosts: Vec<Host>,
     flows: Vec<FlowState>,
-    /// An algorithm that has heard nothing yet.
+    /// An algorithm that has received nothing yet.
     fresh: Algorithm,
     /// By flow: its place in its receiver's count.
     marks: Vec<FlowMark>,
@@ -117,7 +117,7 @@ impl<'a> Hosts<'a> for Model<'a> {
         let state = &mut self.flows[flow as usize];
         let is_gap = seq > state.expected;
         if is_gap && std::mem::replace(&mut state.gap_told, true) {
-            // It was told, and all behind it comes again.
+            // The flow was informed, and all behind it comes again.
             return network.parcels.give_back(packet);
         }
         if seq == state.expected {
@@ -226,7 +226,7 @@ impl<'a> Model<'a> {
         self.serve(network, spec.source);
     }
 
-    /// Its algorithm's timer is set where it wants it earlier.
+    /// Sets its algorithm's timer, if the algorithm wants it earlier.
     fn arm(&mut self, network: &mut Network<'a>, flow: u32) {
         let now = network.now;
         let Some(sender) = &mut self.flows[flow as usize].sender else { return };

@@ -66,7 +66,7 @@ pub(super) struct Network<'a, P> {
     pub(super) failed: Option<(u32, String)>,
     pub(super) counts: Counts,
     pub(super) trace: u64,
-    /// Queues count until the last flow has begun: behind it the network only empties. To the end where all begin at once.
+    /// Queues count until the last flow has begun: behind it the network only empties. To the end if all begin at once.
     last_start: u64,
     /// True if switches write into packets.
     stamps: bool,
@@ -96,7 +96,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         let jitter = picos(setup.jitter) / 1000 + 1;
         let begun = setup.flows.iter().map(|flow| {
             let start = picos(flow.start) + random.below(jitter) * 1000;
-            // Source, destination and a source port of its own.
+            // Source, destination and a separate source port.
             let hash = mix(u64::from(flow.source) << 32 | u64::from(flow.destination)) ^ random.next();
             (start, hash)
         });
@@ -369,7 +369,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         Some(answer)
     }
 
-    /// A switch tells the other end of `ingress` to pause, or to go on. The frame waits for no other.
+    /// A switch asks the other end of `ingress` to pause, or to go on. The frame waits for no other.
     fn tell_pause(&mut self, ingress: u32, on: bool) {
         self.counts.pauses += u64::from(on);
         let place = &self.ports[ingress as usize];

@@ -53,7 +53,7 @@ pub struct Outcome {
     pub marked: u64,
     /// Direct responses of switches.
     pub told: u64,
-    /// Packets that told a sender something else of its path than its receiver meant.
+    /// Packets whose report of a path was falsified on the way to the sender.
     pub lied: u64,
     /// Packets that a deaf host did not take in.
     pub unheard: u64,
@@ -61,7 +61,7 @@ pub struct Outcome {
     pub pauses: u64,
     /// The time that ports were paused, summed over them.
     pub paused: Duration,
-    /// The series that was asked for.
+    /// The series that was requested.
     pub series: Series,
     /// The most packets that were on their way at once.
     pub packets_most: usize,
@@ -72,7 +72,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// KB below which the queues of all switch ports were for `share` of the time until the last flow
-    /// began (to the end where all began within 100 µs), in steps of 1 KB.
+    /// began (to the end if all began within 100 µs), in steps of 1 KB.
     #[must_use]
     pub fn queue_quantile(&self, share: f64) -> u64 {
         self.queues.quantile(share)

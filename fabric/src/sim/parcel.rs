@@ -29,11 +29,11 @@ pub(super) trait Parcel: Default {
     fn only_ferroce_knows(&self) -> bool;
     /// Changes it if it reports the path to a sender; returns true if it did.
     fn lie(&mut self, random: &mut Random) -> bool;
-    /// The subscription of one that meets so many waiting bytes, where its sender is to be told of them now.
+    /// The subscription of one that meets so many waiting bytes, if its sender must get a response now.
     fn asks(&self, told: &mut Told, now: Instant, waiting: u64) -> Option<Subscription>;
     /// Becomes the answer to a subscription; returns whether it did.
     fn answer(&mut self, told: &Told, now: Instant, asks: &Subscription, load: (&LoadMeter, u64)) -> bool;
-    /// The flow that must be told when it is dropped; real packets' owners find out by themselves.
+    /// The flow that must be informed when it is dropped; real packets' owners find out by themselves.
     fn bereaved(&self) -> Option<u32>;
     /// Returns two words that distinguish packets in the trace.
     fn digest(&self) -> [u64; 2];

@@ -1,4 +1,4 @@
-//! One direction of a link, and what waits for it; and which ports lead where.
+//! One direction of a link, and what waits for it; and the ports towards each host.
 
 use super::setup::{Setup, SetupError};
 use super::topology::Topology;
@@ -45,7 +45,7 @@ pub(super) struct Port {
     pub(super) marker: Marker,
     /// The meter of the link's load, if packets ask for it.
     pub(super) load: Option<LoadMeter>,
-    /// Whom it tells of congestion at once.
+    /// The senders that it answers directly upon congestion.
     pub(super) told: Option<Told>,
     /// The shares of two classes, as telemetry reports them.
     pub(super) shares: Option<Shares>,
@@ -57,7 +57,7 @@ pub(super) struct Port {
     pub(super) changed: u64,
 }
 
-/// Setups tell RED's limits for links of 100 Gb/s.
+/// Setups express RED's limits for links of 100 Gb/s.
 const HUNDRED: u128 = 100_000_000_000;
 
 impl Port {
@@ -95,7 +95,7 @@ impl Port {
     }
 }
 
-/// Whole ns where the conventions ask for it.
+/// Whole ns if the conventions require it.
 pub(super) const fn cut(picos: u64, whole_nanos: bool) -> u64 {
     if whole_nanos { picos / 1000 * 1000 } else { picos }
 }
@@ -127,7 +127,7 @@ pub(super) fn ports(setup: &Setup) -> Vec<Port> {
 /// Which ports of a switch lead towards a host by a shortest way.
 pub(super) struct Routes {
     hosts: usize,
-    /// By switch and host: where in `ports`, and how many.
+    /// By switch and host: the index in `ports`, and how many.
     places: Vec<(u32, u32)>,
     ports: Vec<u32>,
 }
@@ -160,7 +160,7 @@ impl Routes {
         Ok(routes)
     }
 
-    /// The port towards `host`; where several are as near, the flow's hash decides, anew at each switch.
+    /// The port towards `host`; if several are as near, the flow's hash decides, anew at each switch.
     #[inline]
     pub(super) fn port(&self, switch: u32, host: u32, hash: u64) -> u32 {
         let (begin, count) = self.places[switch as usize * self.hosts + host as usize];

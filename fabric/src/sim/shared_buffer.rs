@@ -48,7 +48,7 @@ impl SharedBuffer {
         Self { size, used: 0, shared: 0, pfc, ports, headroom }
     }
 
-    /// The share of the shared buffer that a port may hold.
+    /// The share of the shared buffer that a port may use.
     fn threshold(&self, port: usize) -> u64 {
         let own = self.headroom + RESERVE * self.ports.len() as u64;
         let free = self.size.saturating_sub(own).saturating_sub(self.shared);

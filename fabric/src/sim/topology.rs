@@ -69,7 +69,7 @@ impl Topology {
         Self { hosts, switches: leaves + spines, links }
     }
 
-    /// Two hosts, each on a switch of its own, and a path of `fabric` between the switches for each of `detours`, longer by that.
+    /// Two hosts, each on a separate switch, and a path of `fabric` between the switches for each of `detours`, longer by that.
     #[must_use]
     pub fn unequal_paths(rate: Rate, fabric: Rate, delay: Duration, detours: &[Duration]) -> Self {
         let mut links: Vec<_> = (0..2).map(|host| Link { ends: [host, 2 + host], rate, delay }).collect();

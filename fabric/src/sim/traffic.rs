@@ -107,7 +107,7 @@ fn share(random: &mut Random) -> f64 {
     ((random.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
-/// The next arrival of a Poisson process with this mean gap. The logarithm makes this the one place where a run may differ
+/// The next arrival of a Poisson process with this mean gap. Because of the logarithm, this is the one place in which a run may differ
 /// between machines by a rounding.
 fn gap(random: &mut Random, mean: f64) -> f64 {
     -share(random).ln() * mean

@@ -55,7 +55,7 @@ impl Connection {
     fn ask_for(&mut self, now: u64, side: usize, kind: u64, hosts: &mut [Host]) -> Result<(), String> {
         let host = &mut hosts[self.sides[side].host];
         let Wish { mut request, kind, length, consumes, finds, returns } = self.wish(side, kind, host);
-        // Of its own window the side must hear.
+        // The side needs the completion of its own window's requests.
         let is_local = matches!(kind, CompletionOpcode::Bind | CompletionOpcode::LocalInvalidate);
         let signalled = self.random.below(3) > 0 || is_local;
         request.signalled = signalled;

@@ -35,7 +35,7 @@ pub(super) struct Ledger {
     pub(super) receive_failed: Option<CompletionStatus>,
     /// Messages posted to the peer that take a receive there.
     pub(super) consuming: usize,
-    /// The sum of all FETCH_ADDs, and what stands where COMPARE_SWAPs go.
+    /// The sum of all FETCH_ADDs, and the word that COMPARE_SWAPs change.
     pub(super) added: u64,
     pub(super) swapped: u64,
 }
@@ -46,8 +46,7 @@ pub(super) fn rule(holds: bool, why: impl FnOnce() -> String) -> Result<(), Stri
 }
 
 impl Ledger {
-    /// A send completion: of the next request, or of a later one where those between said nothing because they ended well
-    /// and were not signalled.
+    /// A send completion: of the next request, or of a later one if those between ended well and were not signalled.
     pub(super) fn on_sent(&mut self, completion: &Completion) -> Result<(), String> {
         let (index, status) = (completion.id as usize, completion.status);
         rule(index >= self.ended, || format!("request {index} completed twice, or out of order"))?;
@@ -77,7 +76,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A receive completion: always the next one's. `asked` is what the peer asked for. Returns the message's number.
+    /// A receive completion: always the next one's. `asked` has the peer's requests. Returns the message's number.
     pub(super) fn on_received(
         &mut self,
         completion: &Completion,

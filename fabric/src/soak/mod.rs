@@ -1,10 +1,10 @@
 //! Correctness by seed: the product's endpoints and switches in virtual time, with everything that can go wrong.
 //!
-//! A seed decides all: hosts, topology, connections of every service, what they ask for, and the faults. While the faults
+//! A seed decides all: hosts, topology, connections of every service, their requests, and the faults. While the faults
 //! last, what must never happen is looked for: wrong bytes, completions twice or out of order, more in flight than the
 //! window. Then the faults stop, and all that is alive must come to its end, every buffer be given back, and every endpoint fall silent.
 //!
-//! A run that breaks a rule is made smaller as long as it still breaks one; what is left is told with its frames.
+//! A run that breaks a rule is made smaller as long as it still breaks one; the smallest is reported with its frames.
 
 mod asking;
 mod connection;
@@ -51,7 +51,7 @@ pub struct Broken {
     pub frames: Vec<Captured>,
 }
 
-/// Runs one seed; gives how often each rare path was reached.
+/// Runs one seed; returns how often each rare path was reached.
 ///
 /// # Errors
 /// Returns the rule that was broken, with the smallest run that was found.

@@ -28,7 +28,7 @@ pub(super) struct Detours {
 /// The ailments of a host, per mille of its turns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Core {
-    /// Frames that its receive ring holds.
+    /// The number of frames in its receive ring.
     pub(super) ring: usize,
     /// Its core pauses, for up to `pause` ns.
     pub(super) pauses: u64,
@@ -238,7 +238,7 @@ impl Talk {
             fate: (random.below(5) == 0).then_some((side, when, fate)),
             seed: random.next(),
         };
-        // No draw of its own: seeds that were kept go on as they were.
+        // No separate draw: seeds that were kept go on as they were.
         let windows = matches!(talk.congestion.algorithm, CongestionAlgorithm::HpccReceiver(_));
         if !talk.is_selective() && is_reliable(service) && talk.seed & 1 == 1 {
             talk.loss_recovery = LossRecovery::Offered;
@@ -281,7 +281,7 @@ fn congestion(random: &mut Random, rate: Rate, base_rtt: Duration, service: Serv
         probe_interval: probes.then_some(base_rtt),
         in_band,
         reverse,
-        // No draw of its own: seeds that were kept go on as they were.
+        // No separate draw: seeds that were kept go on as they were.
         all_hops: in_band.is_some() && reverse == Reverse::Ack,
         ratio_only: telemetry && random.below(8) == 0,
         upgrade,

@@ -16,7 +16,7 @@ pub(super) struct Losses {
     pub(super) last: u64,
 }
 
-/// The bytes of a side's request are where they belong; `receive` is where a SEND without a promised place went.
+/// The bytes of a side's request are in their place; `receive` is the place of a SEND without a promised one.
 pub(super) fn arrived(
     connection: &Connection,
     side: usize,

@@ -1,7 +1,7 @@
 //! Memory windows: one of type 2 per side, over all that its peer writes.
 //!
-//! A side binds it; then the peer may write by its key, and gives it back by a SEND with invalidate behind its WRITEs. Or the side
-//! takes it back itself, as long as the peer did not write by it. So no key is used where it may be gone already.
+//! A side binds it; then the peer may write by its key, and returns it by a SEND with invalidate behind its WRITEs. Or the side invalidates
+//! it itself, as long as the peer did not write by it. So no key is used when it may be gone already.
 
 use super::asking::Wish;
 use super::connection::{Area, Connection, Host};
@@ -55,7 +55,7 @@ impl Connection {
         Some(Wish { request, kind, length: 0, consumes: false, finds: 0, returns: false })
     }
 
-    /// A message that takes the peer's window back; `None` if it has none to give.
+    /// A message that invalidates the peer's window; `None` if it has none to return.
     pub(super) fn return_wish(&mut self, side: usize, length: u32, host: &Host) -> Option<Wish> {
         let peer = 1 - side;
         if self.sides[peer].window != Window::Used {

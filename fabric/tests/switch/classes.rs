@@ -1,4 +1,4 @@
-//! Two classes share a link by deficit-weighted round robin, and telemetry tells how long a packet waited.
+//! Two classes share a link by deficit-weighted round robin, and telemetry reports how long a packet waited.
 
 use crate::script::{Script, at, byte_a_microsecond, frame, station};
 use ferroce_fabric::{ConfigError, PortConfig, Probability, Red, SecondClass, Switch, SwitchConfig};

@@ -6,7 +6,7 @@ fn often(value: f64) -> Probability {
     Probability::new(value).unwrap()
 }
 
-/// Sends `count` tagged frames, one a microsecond, and gives what came out when all is quiet.
+/// Sends `count` tagged frames, one a microsecond, and returns the frames that came out when all is quiet.
 fn through(config: FaultConfig, count: u32) -> (Vec<Vec<u8>>, FaultCounters) {
     let mut line = FaultLine::new(config);
     let mut out = Vec::new();

@@ -26,7 +26,7 @@ fn psn(frame: &[u8]) -> u32 {
     roce::wire::parse_unverified(frame).unwrap().header.bth().psn.get()
 }
 
-/// Sends `frames`, one a microsecond; gives each that comes out with its time in microseconds.
+/// Sends `frames`, one a microsecond; returns each that comes out with its time in microseconds.
 fn through(rules: &[FaultRule], frames: &[Vec<u8>]) -> (Vec<(u64, Vec<u8>)>, FaultCounters) {
     let mut line = FaultLine::new(FaultConfig::default()).with_rules(rules.iter().cloned());
     let mut out = Vec::new();

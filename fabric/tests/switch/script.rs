@@ -54,7 +54,7 @@ pub fn station(n: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, n]
 }
 
-/// A frame of `len` bytes that carries `tag` where its payload begins.
+/// A frame of `len` bytes that carries `tag` at the beginning of its payload.
 pub fn frame(to: [u8; 6], from: [u8; 6], len: usize, tag: u32) -> Vec<u8> {
     let mut frame = [&to[..], &from[..], &[0x88, 0xb5], &tag.to_be_bytes()].concat();
     frame.resize(len.max(18), 0);

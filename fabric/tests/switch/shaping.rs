@@ -3,7 +3,7 @@ use cc::{Instant, Rate};
 use ferroce_fabric::PortConfig;
 use std::time::Duration;
 
-/// Keeps station 1's queue filled for a second of virtual time, looking at it every `turn`; gives bytes sent.
+/// Keeps station 1's queue filled for a second of virtual time, looking at it every `turn`; returns the bytes sent.
 fn saturate(rate: Rate, len: usize, turn: Duration) -> u64 {
     let shaped = PortConfig { rate: Some(rate), queue_bytes: 20_000_000, ..PortConfig::default() };
     let mut script = Script::new(&[PortConfig::default(), shaped]);
@@ -41,7 +41,7 @@ fn the_rate_is_exact_over_a_second_however_late_the_poller() {
 
 #[test]
 fn fractions_of_a_nanosecond_add_up() {
-    // 64 bytes at 10 Gb/s take 51.2 ns: frame 999 starts at 51148.8, told in whole ns.
+    // 64 bytes at 10 Gb/s take 51.2 ns: frame 999 starts at 51148.8, reported in whole ns.
     let shaped = PortConfig { rate: Some(Rate::from_gbps(10)), queue_bytes: 64_000, ..PortConfig::default() };
     let mut script = Script::new(&[PortConfig::default(), shaped]);
     for tag in 0..1000 {

@@ -37,7 +37,7 @@ fn word(frame: &[u8]) -> u32 {
     u32::from_be_bytes(frame[WORD..WORD + 4].try_into().unwrap())
 }
 
-/// {B, ts, txBytes, qlen} as they stand in the record at `index`.
+/// {B, ts, txBytes, qlen} as in the record at `index`.
 fn record(frame: &[u8], index: usize) -> (u64, u64, u64, u64) {
     let from = WORD + 4 + index * 8;
     let bits = u64::from_be_bytes(frame[from..from + 8].try_into().unwrap());

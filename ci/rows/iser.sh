@@ -47,7 +47,7 @@ else
   set --
   for part in $(seq 0 127); do set -- "$@" -c "write -q -P $((part + 1)) $((part * 64))k 64k"; done
   timeout 30 qemu-io -f raw "$@" "$disk" || fails 'qemu-io does not write the disk'
-  # An initiator that is killed while it reads disturbs nobody.
+  # An initiator that is killed while it reads disturbs no other.
   qemu-img dd -f raw -O raw bs=64k if="$disk" of="$work/killed" & client=$!
   sleep 0.2
   kill -KILL $client 2>/dev/null

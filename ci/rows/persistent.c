@@ -1,4 +1,4 @@
-/* A region of memory by librpma: the client writes, flushes and reads it back; the server compares what it holds then.
+/* A region of memory by librpma: the client writes, flushes and reads it back; the server compares its content then.
  * persistent serve ADDRESS: the server. persistent ADDRESS: the client. It exits with 0 if all bytes are as they must be. */
 #include <librpma.h>
 #include <stdio.h>

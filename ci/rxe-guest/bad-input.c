@@ -1,10 +1,10 @@
 /*
- * Bad input to libibverbs and librdmacm: every call that must be refused, with the errno that it must give.
+ * Bad input to libibverbs and librdmacm: every call that must be refused, with the errno that it must return.
  *
  *   bad-input DEVICE GID_INDEX [rdma-core]
  *
  * What is said here of both was seen on rdma-core with Soft-RoCE, and is run there too (ci/programs-rxe). With `rdma-core` those calls
- * are left out where that library crashes, or where its answer is another: these stand under `if (ours)`, with the reason.
+ * are left out if that library crashes, or if its answer is another: these are under `if (ours)`, with the reason.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -46,7 +46,7 @@ static void need(int ok, const char *what)
 	exit(2);
 }
 
-/* The error of a call that gives an object, or -1 where it must not have given one; of one that returns -1. */
+/* The error of a call that returns an object, or -1 if it must not have returned one; of one that returns -1. */
 static int of_object(const void *object) { return object ? 0 : errno; }
 static int of_count(int result) { return result < 0 ? errno : 0; }
 
@@ -122,9 +122,9 @@ static void completion_queues(void)
 	expect("resized to none", ibv_resize_cq(cq, 0), EINVAL);
 	expect("resized to too many", ibv_resize_cq(cq, limits.max_cqe + 1), EINVAL);
 	struct ibv_cq_init_attr_ex extended = { .cqe = 16, .wc_flags = 1ull << 40 };
-	expect("an extended one with fields that nobody knows", of_object(ibv_create_cq_ex(context, &extended)), EOPNOTSUPP);
+	expect("an extended one with unknown fields", of_object(ibv_create_cq_ex(context, &extended)), EOPNOTSUPP);
 	extended = (struct ibv_cq_init_attr_ex) { .cqe = 16, .comp_mask = 1 << 30 };
-	expect("an extended one with attributes that nobody knows", of_object(ibv_create_cq_ex(context, &extended)), EOPNOTSUPP);
+	expect("an extended one with unknown attributes", of_object(ibv_create_cq_ex(context, &extended)), EOPNOTSUPP);
 }
 
 static int make(struct ibv_qp_init_attr wanted)
@@ -140,7 +140,7 @@ static void queue_pairs(void)
 	struct ibv_device_attr limits;
 	need(!ibv_query_device(context, &limits), "ibv_query_device");
 	struct ibv_qp_init_attr wanted = init(77);
-	expect("a type that nobody knows", make(wanted), EINVAL);
+	expect("an unknown type", make(wanted), EINVAL);
 	wanted = init(IBV_QPT_RC);
 	wanted.cap.max_send_sge = limits.max_sge + 1;
 	expect("too many buffers to send from", make(wanted), EINVAL);
@@ -167,7 +167,7 @@ static void queue_pairs(void)
 	}
 	struct ibv_qp_init_attr_ex extended = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .pd = pd, .comp_mask = 1 << 30,
 		.cap = init(IBV_QPT_RC).cap };
-	expect("an extended one with attributes that nobody knows", of_object(ibv_create_qp_ex(context, &extended)), EOPNOTSUPP);
+	expect("an extended one with unknown attributes", of_object(ibv_create_qp_ex(context, &extended)), EOPNOTSUPP);
 }
 
 static void states(void)
@@ -176,13 +176,13 @@ static void states(void)
 	expect("RESET to RTR", modify(to(IBV_QPS_RTR), RTR), EINVAL);
 	expect("RESET to RTS", modify(to(IBV_QPS_RTS), RTS), EINVAL);
 	expect("RESET to SQD", modify(to(IBV_QPS_SQD), IBV_QP_STATE), EINVAL);
-	expect("a state that nobody knows", modify(to(77), IBV_QP_STATE), EINVAL);
+	expect("an unknown state", modify(to(77), IBV_QP_STATE), EINVAL);
 	expect("INIT without rights", modify(attributes, INIT & ~IBV_QP_ACCESS_FLAGS), EINVAL);
 	expect("INIT without a port", modify(attributes, INIT & ~IBV_QP_PORT), EINVAL);
 	expect("INIT without a partition", modify(attributes, INIT & ~IBV_QP_PKEY_INDEX), EINVAL);
 	expect("INIT with a timeout", modify(attributes, INIT | IBV_QP_TIMEOUT), EINVAL);
 	expect("INIT with a Q_Key, of RC", modify(attributes, INIT | IBV_QP_QKEY), EINVAL);
-	expect("attributes that nobody knows", modify(attributes, INIT | 1 << 30), EOPNOTSUPP);
+	expect("unknown attributes", modify(attributes, INIT | 1 << 30), EOPNOTSUPP);
 	attributes.port_num = 2;
 	expect("a port that isn't there", modify(attributes, INIT), EINVAL);
 	if (ours) {
@@ -285,7 +285,7 @@ static void posts(void)
 	expect("an atomic of four bytes", post(wr), EINVAL);
 	if (ours) {
 		/* Soft-RoCE finds these out when it sends. */
-		expect("an operation that nobody knows", post(sending(99, 1)), EINVAL);
+		expect("an unknown operation", post(sending(99, 1)), EINVAL);
 		wr = sending(IBV_WR_SEND, 1);
 		wr.sg_list = NULL;
 		expect("buffers that are nowhere", post(wr), EINVAL);
@@ -316,7 +316,7 @@ static void attached(void)
 	struct ibv_srq_attr limit = { .srq_limit = 1 << 20 };
 	expect("a limit above the queue", ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), EINVAL);
 	/* Soft-RoCE passes over them. */
-	if (ours) expect("attributes that nobody knows", ibv_modify_srq(srq, &limit, 1 << 20), EINVAL);
+	if (ours) expect("unknown attributes", ibv_modify_srq(srq, &limit, 1 << 20), EINVAL);
 	struct ibv_sge two[2] = { { (uintptr_t)memory, 8, mr->lkey }, { (uintptr_t)memory, 8, mr->lkey } };
 	struct ibv_recv_wr receive = { .sg_list = two, .num_sge = 2 }, *bad = NULL;
 	expect("too many buffers for a shared queue", ibv_post_srq_recv(srq, &receive, &bad), EINVAL);
@@ -389,7 +389,7 @@ static void gone(void)
 	expect("a queue pair that is gone is asked", ibv_query_qp(dead_qp, &attributes, 0, &wanted), EINVAL);
 	expect("a queue that is gone is resized", ibv_resize_cq(dead_cq, 8), EINVAL);
 	qp = own;
-	/* Pointers of one kind where another should be. */
+	/* Pointers of one kind in the place of another. */
 	expect("a queue as a domain", ibv_dealloc_pd((void *)cq), ENOENT);
 	expect("the program's own memory as a queue pair", ibv_destroy_qp((void *)memory), ENOENT);
 	struct ibv_device *foreign = (void *)memory;
@@ -457,8 +457,8 @@ static void connections(void)
 	}
 	expect("nothing to refuse", of_count(rdma_reject(id, NULL, 0)), EINVAL);
 	expect("nothing to end", of_count(rdma_disconnect(id)), EINVAL);
-	expect("an option of nobody's", of_count(rdma_set_option(id, 77, 0, &here, 1)), ENOSYS);
-	expect("an option that nobody knows", of_count(rdma_set_option(id, RDMA_OPTION_ID, 77, &here, 1)), ENOSYS);
+	expect("an option of an unknown level", of_count(rdma_set_option(id, 77, 0, &here, 1)), ENOSYS);
+	expect("an unknown option", of_count(rdma_set_option(id, RDMA_OPTION_ID, 77, &here, 1)), ENOSYS);
 	expect("an option that is too short", of_count(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &here, 1)), EINVAL);
 	expect("another's address", of_count(rdma_bind_addr(id, theirs_is)), EADDRNOTAVAIL);
 	expect("bound", of_count(rdma_bind_addr(id, ours_is)), 0);

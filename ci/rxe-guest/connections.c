@@ -4,9 +4,9 @@
  *   connections [SERVER]
  *
  * Round 0 is refused by the server, with words. Rounds 1 and 2 are accepted, with words, and the server receives from a shared queue
- * (by rdma_create_srq, then by rdma_create_srq_ex). In round 3 both bring queue pairs of their own: rdma_init_qp_attr says how they are
- * taken to RTS, on the server before it accepts, and the client says rdma_establish. A message goes each way, the client disconnects, and both hear of the end: first that it
- * has come, then that the identifiers have rested.
+ * (by rdma_create_srq, then by rdma_create_srq_ex). In round 3 both bring their own queue pairs: rdma_init_qp_attr says how they are
+ * taken to RTS, on the server before it accepts, and the client says rdma_establish. A message goes each way, the client disconnects, and
+ * both get events of the end: first that it has come, then that the identifiers have rested.
  */
 #include <errno.h>
 #include <rdma/rdma_cma.h>
@@ -60,7 +60,7 @@ static struct rdma_conn_param says(const char *what)
 
 static const struct ibv_qp_init_attr small = { .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 }, .qp_type = IBV_QPT_RC };
 
-/* The call tells what it made, in its argument. */
+/* The call returns the new object in its argument. */
 static void make_qp(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr init = small;
@@ -68,7 +68,7 @@ static void make_qp(struct rdma_cm_id *id)
 	need(init.send_cq == id->send_cq && init.recv_cq == id->recv_cq && init.srq == id->srq, "what it was made with");
 }
 
-/* One that librdmacm knows nothing of. */
+/* One that librdmacm does not know. */
 static struct ibv_qp *own_qp(struct rdma_cm_id *id)
 {
 	struct ibv_cq *cq = ibv_create_cq(id->verbs, 8, NULL, NULL, 0);
@@ -136,7 +136,7 @@ static void serve(int round)
 		need(!rdma_destroy_id(id), "rdma_destroy_id");
 		return;
 	}
-	/* The next round's request may come before this one's end: each connection has a channel of its own. */
+	/* The next round's request may come before this one's end: each connection has a separate channel. */
 	channel = rdma_create_event_channel();
 	need(channel && !rdma_migrate_id(id, channel), "rdma_migrate_id");
 	struct ibv_srq_init_attr basic = { .attr = { .max_wr = 4, .max_sge = 1 } };

@@ -217,7 +217,7 @@ static void reliable(struct ibv_srq *srq)
 	need(!ibv_destroy_qp(&qp->qp_base), "ibv_destroy_qp");
 }
 
-/* Memory by addresses of its own, and a window into it. */
+/* Memory by other addresses than its own, and a window into it. */
 static void memory_of_its_own(void)
 {
 	static char behind[SIZE] __attribute__((aligned(SIZE)));
@@ -251,7 +251,7 @@ static void memory_of_its_own(void)
 	need(!ibv_dealloc_mw(window) && !ibv_destroy_qp(&qp->qp_base) && !ibv_dereg_mr(moved), "all goes");
 }
 
-/* A datagram, and the answer to who sent it. */
+/* A datagram, and the answer to its sender. */
 static void datagrams(void)
 {
 	struct ibv_qp_ex *qp = make(IBV_QPT_UD, NULL, IBV_QP_EX_WITH_SEND);
@@ -296,7 +296,7 @@ static void datagrams(void)
 	need(!ibv_destroy_ah(ah) && !ibv_destroy_qp(&qp->qp_base), "all goes");
 }
 
-/* A channel rings for a completion queue that was armed, and an event comes where a shared queue runs low. */
+/* A channel rings for a completion queue that was armed, and an event comes if a shared queue runs low. */
 static void events(void)
 {
 	struct ibv_srq_init_attr_ex init = { .attr = { .max_wr = 8, .max_sge = 1 }, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,

@@ -178,14 +178,14 @@ static void start(const struct peer *peer, unsigned psn, enum ibv_mtu path_mtu)
 
 static void receive_into_memory(void)
 {
-	/* In front of a datagram stand 40 bytes of its network header. */
+	/* A datagram has 40 bytes of its network header in front of it. */
 	struct ibv_sge places[2] = { { (uintptr_t)headers->addr, GRH, headers->lkey }, { (uintptr_t)memory, bytes, region->lkey } };
 	int skip = type != IBV_QPT_UD;
 	struct ibv_recv_wr request = { .sg_list = places + skip, .num_sge = 2 - skip }, *bad;
 	for (uint64_t posted = 0; posted < count; posted++) if (ibv_post_recv(qp, &request, &bad)) die("no room for receives");
 }
 
-/* Posts all requests, DEPTH at a time, and gives the seconds that they took. */
+/* Posts all requests, DEPTH at a time, and returns the seconds that they took. */
 static double run(const struct peer *peer)
 {
 	static const enum ibv_wr_opcode opcodes[] =
@@ -242,7 +242,7 @@ static void check(void)
 	switch (operation) {
 	case SEND: case WRITE: if (!client) compare(1); break;
 	case READ: if (client) compare(0); break;
-	/* The target has the sum; the initiator has what stood there before its last one. */
+	/* The target has the sum; the initiator has the value before its last one. */
 	case FETCH_ADD: expect(client ? count - 1 : count); break;
 	case CMP_SWAP: expect(!client || count > 1); break;
 	}

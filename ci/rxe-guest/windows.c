@@ -6,7 +6,7 @@
  * Round 1: a type 2 window is bound, written through, and taken back by the client's SEND with invalidate, which the server's
  * completion names. Meanwhile the region can't be deregistered. Round 2: a type 1 window, by ibv_bind_mw, is read through. Round
  * 3: a type 2 window is taken back by LOCAL_INV, and the client's WRITE is refused. Round 4, on another connection: a SEND with
- * invalidate by a key that is no window's is acknowledged, and fails the server alone. The region itself gives a peer no right.
+ * invalidate by a key that is no window's is acknowledged, and fails the server alone. The region itself grants a peer no right.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -43,7 +43,7 @@ static void check(int ok, const char *what)
 	if (!ok) die("windows: %s", what);
 }
 
-/* Both sides say something and hear the other. */
+/* Both sides send a word and receive the other's. */
 static struct words exchange(struct words own)
 {
 	struct words theirs;
@@ -70,7 +70,7 @@ static void meet(const char *server)
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 	check(!bind(listener, (void *)&address, sizeof address) && !listen(listener, 1), "the port is taken");
 	stream = accept(listener, NULL, NULL);
-	check(stream >= 0, "nobody came");
+	check(stream >= 0, "no client came");
 }
 
 static void connect_to(struct words peer, int gid_index, uint32_t psn)
@@ -166,7 +166,7 @@ static void serve(struct ibv_pd *pd)
 	exchange(lent);
 	struct ibv_wc came = completion();
 	expect(came, IBV_WC_SUCCESS, IBV_WC_RECV, "SEND with invalidate");
-	/* Soft-RoCE hands on the kernel's own flag, 1 << 2, which is another one in libibverbs. */
+	/* Soft-RoCE passes on the kernel's own flag, 1 << 2, which is another one in libibverbs. */
 	unsigned flags = came.wc_flags & (IBV_WC_WITH_INV | 1 << 2);
 	if (!flags || came.invalidated_rkey != lent.rkey)
 		die("windows: flags %#x, key %#x instead of %#x", came.wc_flags, came.invalidated_rkey, lent.rkey);

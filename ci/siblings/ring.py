@@ -65,7 +65,7 @@ def process(rank, before, after):
     wait(cq)
     wait(cq)
     assert received.read(LENGTH, 0) == pattern((rank - 1) % PROCESSES), f'process {rank} received other bytes'
-    # Nobody closes before all are done.
+    # No process closes before all are done.
     before.send('done')
     assert after.recv() == 'done'
 

@@ -24,7 +24,7 @@ use std::sync::atomic::{Ordering, fence};
 /// The process's own memory. Every [`Slice`] passed to it must lie in memory that is registered.
 #[derive(Debug)]
 pub struct HostMemory {
-    /// Whether the log reports already that memory vanished.
+    /// True once the log reports that memory vanished.
     is_told: Cell<bool>,
     _recovery: Recovery,
 }

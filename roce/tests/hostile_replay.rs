@@ -103,10 +103,10 @@ const INVALID: Syndrome = Syndrome::Nak(NakCode::InvalidRequest);
 const RNR: Syndrome = Syndrome::RnrNak(RnrTimer::new(12));
 const GAP: Syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
 
-/// The places at which we answer less than rxe, with the reason.
+/// The places at which this side answers less than rxe, with the reason.
 ///
 /// A message without a receive drew an RNR NAK. The message right behind it drew a NAK for the gap from rxe, and draws
-/// nothing from us: until the packet that was refused comes again, no other NAK follows it (IBA 9.7.5.2.8). A peer that
+/// nothing from this side: until the packet that was refused comes again, no other NAK follows it (IBA 9.7.5.2.8). A peer that
 /// acted on both would come back at once instead of after the time that the NAK names.
 const LESS: [(u32, Said); 1] = [(35, (FIRST + 1, GAP, 1))];
 
@@ -124,7 +124,7 @@ fn what_rxe_answers_we_answer_or_a_rule_says_otherwise() {
     }
 }
 
-/// Queue pair, what is probed, what we say, what we count of each packet.
+/// Queue pair, what is probed, this side's answers, and its counts of each packet.
 type Case = (u32, &'static str, &'static [Said], &'static [Option<Discard>]);
 
 /// Checks what the probes are, so that the comparison above cannot be one of nothing with nothing.

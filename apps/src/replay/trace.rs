@@ -51,7 +51,7 @@ pub struct Row {
     pub expected: State,
 }
 
-/// The places of the columns that we read.
+/// The places of the columns that are read.
 struct Columns {
     time: Column,
     source: Column,

@@ -1,9 +1,9 @@
 //! Prepares the files of RDMA devices that programs look for.
 //!
 //! UCX takes a device only if there is a character device of its name in `/dev/infiniband`, which UCX may read and write and never opens.
-//! There is one for each of eight devices. Other programs read `/sys/class/infiniband`, which sysfs does not let anybody create: an overlay
-//! adds an empty folder, and the drop-in library describes its devices there (`verbs/dropin/src/sysfs.rs`). All of it is in a mount namespace
-//! of the program's own, so that nothing but an empty folder in `/dev` is left behind.
+//! There is one for each of eight devices. Other programs read `/sys/class/infiniband`, a folder that no process can create in sysfs: an
+//! overlay adds an empty one, and the drop-in library describes its devices there (`verbs/dropin/src/sysfs.rs`). All of it is in a separate
+//! mount namespace of the program, so that only an empty folder in `/dev` is left behind.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -297,7 +297,7 @@ fn arguments(config: &EalConfig, huge: bool, cores: &[usize], prefix: &str) -> V
     for address in &config.pci {
         words.extend(["-a".into(), address.clone()]);
     }
-    // One lcore that floats over all cores we may use: the EAL then pins no thread and starts no worker.
+    // One lcore that floats over all cores that this process may use: the EAL then pins no thread and starts no worker.
     let cores: Vec<String> = cores.iter().filter(|&&core| core < MAX_CORES).map(usize::to_string).collect();
     if !cores.is_empty() {
         words.push(format!("--lcores=0@({})", cores.join(",")));
@@ -341,7 +341,7 @@ fn remove_runtime_directory() {
     let directory = PathBuf::from(directory.to_string_lossy().into_owned());
     let removed = std::fs::remove_dir(&directory);
     tracing::trace!("{directory:?} removed: {removed:?}");
-    // Left in /tmp, the one above would shut other users out, since it belongs to us alone.
+    // Left in /tmp, the one above would shut other users out, because it belongs to this user alone.
     if let Some(above) = directory.parent().filter(|above| above.starts_with("/tmp")) {
         let _ = std::fs::remove_dir(above);
     }

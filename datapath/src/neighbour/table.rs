@@ -251,7 +251,7 @@ impl Neighbours {
 
     fn on_arp(&mut self, now: Instant, arp: Arp) {
         let to_us = self.owns(arp.target.into());
-        // RFC 826: a host that asks or answers us reveals its address; so does an announcement (RFC 5227 3).
+        // RFC 826: a host that asks or answers this one reveals its address; so does an announcement (RFC 5227 3).
         if to_us || arp.sender == arp.target {
             self.learn(now, arp.sender.into(), arp.sender_mac);
         }

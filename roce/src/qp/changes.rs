@@ -25,7 +25,7 @@ pub struct Changes {
     pub retry_count: Option<u8>,
     /// The number of retries after RNR NAKs, 0 to 6; 7 means no limit.
     pub rnr_retry: Option<u8>,
-    /// READs and atomics that we may have outstanding at the peer, 0 to 16.
+    /// READs and atomics that this side may have outstanding at the peer, 0 to 16.
     pub max_rd_atomic: Option<u8>,
     /// READs and atomics that the peer may have outstanding here, 0 to 16.
     pub max_dest_rd_atomic: Option<u8>,

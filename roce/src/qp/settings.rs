@@ -148,7 +148,7 @@ pub enum LossRecovery {
 /// The settings that a queue pair takes on its way to RTS, all for sending.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RtsSettings {
-    /// The first PSN that we send.
+    /// The first PSN that this side sends.
     pub send_psn: Psn,
     /// When an unanswered request is sent again.
     pub ack_timeout: AckTimeout,
@@ -156,7 +156,7 @@ pub struct RtsSettings {
     pub retry_count: u8,
     /// The number of retries after RNR NAKs, 0 to 6; 7 means no limit.
     pub rnr_retry: u8,
-    /// READs and atomics that we may have outstanding at the peer, 0 to 16.
+    /// READs and atomics that this side may have outstanding at the peer, 0 to 16.
     pub max_rd_atomic: u8,
     /// The congestion control that paces sending.
     pub congestion: Congestion,
@@ -192,7 +192,7 @@ pub enum Modify {
     },
     /// RTR to RTS, of a datagram queue pair.
     ReadyToSendDatagrams {
-        /// The first PSN that we send.
+        /// The first PSN that this side sends.
         send_psn: Psn,
         /// Without an algorithm that computes with telemetry, one pace for all that it sends. With one, each destination has a pace of its
         /// own, by probes that its host answers; all together leave at the line rate at most.

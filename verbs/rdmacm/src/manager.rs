@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// The first of the ports that programs get when they don't ask for one.
 const FIRST_PORT: u16 = 32768;
 
-/// Messages that are taken in before what is due is looked at: a flood must not keep us from it.
+/// Messages that are taken in before due ones are looked at: a flood must not prevent that.
 const BATCH: usize = 64;
 
 /// The longest time that the end of the process waits for the thread that informs all peers.
@@ -335,7 +335,7 @@ pub(crate) fn take_in(
     let (sender, receiver) = message::ids(mad);
     let Some(kind) = message::kind(mad) else { return };
     match kind {
-        // A request for a connection that we could not have is not answered.
+        // A request for a connection that this side could not have is not answered.
         Kind::Request => {
             return admit::on_request(device, tables, strangers, from, mad).unwrap_or_default();
         }
@@ -436,7 +436,8 @@ fn tell(id: &Id, connection: &Connection, kind: rdma_cm_event_type, status: i32,
     });
 }
 
-/// Returns the parameters of the peer, as the program reads them: what the peer begins is what we answer, and the other way round.
+/// Returns the parameters of the peer, as the program reads them: the requests that the peer begins are those that this side answers, and
+/// the other way round.
 pub(crate) fn parameters(connection: &Connection) -> rdma_conn_param {
     rdma_conn_param {
         responder_resources: connection.theirs.initiator_depth,

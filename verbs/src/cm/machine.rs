@@ -431,7 +431,7 @@ impl Machine {
         let Some(kind) = message::kind(mad) else { return };
         let (sender, receiver) = message::ids(mad);
         if kind == Kind::Request {
-            // A request for a connection that we could not have is not answered.
+            // A request for a connection that this side could not have is not answered.
             return self.on_request(from, mad, world).unwrap_or_default();
         }
         let local = match kind {

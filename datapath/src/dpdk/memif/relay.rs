@@ -120,7 +120,7 @@ pub(in crate::dpdk) struct Relay {
 /// The state of the relay's thread.
 struct Work {
     meeting: Meeting,
-    /// The driver's way to us: the socket that we listen on when it is the client, or the one that it listens on.
+    /// The driver's way to the relay: the socket that the relay listens on when the driver is the client, or the one that it listens on.
     driver: Option<OwnedFd>,
     path: PathBuf,
     stopped: OwnedFd,

@@ -1,4 +1,4 @@
-//! Sockets that we open for what the kernel then does, not for data.
+//! Sockets that are open for their effect on the kernel, not for data.
 
 use crate::fork::Own;
 use crate::socket_option;

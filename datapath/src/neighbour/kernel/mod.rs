@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// As often and as far apart as we ask by ourselves elsewhere.
+/// As often and as far apart as the table asks without a kernel.
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 /// The limit on addresses that are being resolved; one more replaces the oldest.

@@ -39,7 +39,7 @@ pub(super) struct Sender {
     sent: u16,
     allowed: u16,
     target: Target,
-    /// Entries of our list that the peer wrote and we did not take, and which is next.
+    /// Entries of this side's list that the peer wrote and this side did not take, and which is next.
     fresh: u32,
     next: usize,
     /// The list that the peer writes: the places of its buffers.

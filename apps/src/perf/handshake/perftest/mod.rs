@@ -205,7 +205,7 @@ impl Perftest {
         self.latency() && self.is(Verb::Write)
     }
 
-    /// A peer of whose figures we learn nothing, since it only says when it is through.
+    /// A peer that sends no figures: it only says when it is through.
     fn is_told_nothing(&self) -> bool {
         self.latency() || (self.is(Verb::Send) && !self.plan.bidirectional)
     }

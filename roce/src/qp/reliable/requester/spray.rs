@@ -1,4 +1,4 @@
-//! Spraying with selective repeat: packets leave over several paths, each with its UDP source port, each of which keeps its own order.
+//! Spraying with selective repeat: packets leave over several paths, each with its own UDP source port and its own order.
 //!
 //! A packet is late once one that left later on the same path has arrived, and lost if it stays away; what other paths bring proves
 //! nothing. If nothing arrives on a path for longer than it ever takes, the path is left, and tried again now and then by one packet

@@ -88,14 +88,20 @@ pub fn usage(refused: &clap::Error) -> ExitCode {
 
 /// clap's paragraphs joined: the error, its tips, and the pointer to `--help`; the usage is left to `--help`.
 fn one_line(text: &str) -> String {
-    let parts: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with("Usage:"))
-        .map(|line| line.strip_prefix("error: ").unwrap_or(line))
-        .map(|line| line.strip_suffix('.').unwrap_or(line))
-        .collect();
-    parts.join("; ")
+    let parts = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Usage:"));
+    let mut joined = String::new();
+    for part in parts {
+        let part = part.strip_prefix("error: ").unwrap_or(part);
+        // Three dots mean that an argument may be repeated.
+        let part = if part.ends_with("...") { part } else { part.strip_suffix('.').unwrap_or(part) };
+        joined += match joined.chars().last() {
+            None => "",
+            Some(':') => " ",
+            Some(_) => "; ",
+        };
+        joined += part;
+    }
+    joined
 }
 
 #[cfg(test)]
@@ -109,5 +115,7 @@ mod tests {
             one_line(text),
             "unexpected argument '--frob' found; tip: did you mean '--from'?; For more information, try '--help'"
         );
+        let text = "error: the following required arguments were not provided:\n  <PROGRAM>...\n\nUsage: ferroce run\n";
+        assert_eq!(one_line(text), "the following required arguments were not provided: <PROGRAM>...");
     }
 }

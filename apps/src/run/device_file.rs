@@ -6,6 +6,7 @@
 //! mount namespace of the program, so that only an empty folder in `/dev` is left behind.
 
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Runs the words after it with the file in place, in a mount namespace that is private already. Without the right to mount
@@ -52,15 +53,20 @@ pub fn inside(words: Vec<String>) -> Vec<String> {
 }
 
 /// Returns the command to run in a separate mount namespace, with the file: any program may use UCX, as `mpirun` and Python do. `None` if
-/// there is no such program, so that the caller finds out why.
+/// the program does not exist or cannot be executed, so that the caller finds out why.
 pub fn apart(program: &str, rest: &[String]) -> Option<Vec<String>> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = match program.contains('/') {
-        true => Path::new(program).is_file(),
-        false => std::env::split_paths(&path).any(|folder| folder.join(program).is_file()),
+        true => is_executable(Path::new(program)),
+        false => std::env::split_paths(&path).any(|folder| is_executable(&folder.join(program))),
     };
     let words = ["sh", "-c", PLACE_APART, "sh", PLACE, program].map(str::to_owned);
     is_there.then(|| words.into_iter().chain(rest.iter().cloned()).collect())
+}
+
+/// Returns whether a file may be executed by some user.
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
 /// [`UCX_SETTING`], unless the user chose.
@@ -78,6 +84,8 @@ mod tests {
         assert_eq!(words[words.len() - 3..], ["prog", "two words", "$x"]);
         let words = apart("/bin/sh", &["two words", "$x"].map(str::to_owned)).unwrap();
         assert_eq!(words[words.len() - 3..], ["/bin/sh", "two words", "$x"]);
-        assert_eq!([apart("/bin/there-is-none", &[]), apart("there-is-none", &[])], [None, None]);
+        for none in ["/bin/there-is-none", "there-is-none", "/etc/passwd", "/etc"] {
+            assert_eq!(apart(none, &[]), None, "{none}");
+        }
     }
 }

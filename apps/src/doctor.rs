@@ -121,10 +121,10 @@ fn port(device: &Device, spec: &PortSpec, peer: Option<IpAddr>, checks: &mut Vec
         return checks.push(check("peer", Status::Fail, found, Some("give --peer the other host's address")));
     }
     match reach(device, info.gid_towards(peer), peer) {
-        Ok(()) => {
-            checks.push(check("peer", Status::Ok, format!("{peer} answers"), None));
-            checks.extend(path(spec, &info, peer));
-        }
+        Ok(()) => match path(spec, &info, peer) {
+            Some(path) => checks.extend(path),
+            None => checks.push(check("peer", Status::Ok, format!("{peer} answers"), None)),
+        },
         Err(error) => checks.push(split("peer", &error.to_string())),
     }
 }
@@ -134,9 +134,9 @@ fn packet_of(mtu: u32, peer: IpAddr) -> usize {
     mtu as usize + if peer.is_ipv4() { 64 } else { 84 }
 }
 
-/// Tests if the path carries packets of the path MTU. Only a Linux interface has a kernel behind it that can ask, and no kernel asks within
-/// a VLAN of the device's own.
-fn path(spec: &PortSpec, info: &DeviceInfo, peer: IpAddr) -> Option<Check> {
+/// Tests if the peer answers an echo, and if the path carries packets of the path MTU. Only a Linux interface has a kernel behind it that can
+/// ask, and no kernel asks within a VLAN of the device's own.
+fn path(spec: &PortSpec, info: &DeviceInfo, peer: IpAddr) -> Option<Vec<Check>> {
     let (PortSpec::Interface(interface) | PortSpec::Xdp(interface)) = spec else { return None };
     if info.vlan.is_some() {
         return None;
@@ -144,16 +144,20 @@ fn path(spec: &PortSpec, info: &DeviceInfo, peer: IpAddr) -> Option<Check> {
     Some(path_by(info.mtu, peer, |bytes| echo(interface, peer, bytes)))
 }
 
-fn path_by(mtu: Mtu, peer: IpAddr, mut passes: impl FnMut(usize) -> io::Result<bool>) -> Check {
+fn path_by(mtu: Mtu, peer: IpAddr, mut passes: impl FnMut(usize) -> io::Result<bool>) -> Vec<Check> {
     let full = packet_of(mtu.bytes(), peer);
-    let unknown = |why: String| {
-        let remedy = format!("check with another tool that packets of {full} bytes arrive");
-        check("path MTU", Status::Warn, why, Some(&remedy))
-    };
+    let answers = check("peer", Status::Ok, format!("{peer} answers"), None);
     match passes(full) {
-        Ok(true) => return check("path MTU", Status::Ok, format!("packets of {full} bytes arrive"), None),
+        Ok(true) => {
+            let arrive = check("path MTU", Status::Ok, format!("packets of {full} bytes arrive"), None);
+            return vec![answers, arrive];
+        }
         Ok(false) => {}
-        Err(error) => return unknown(format!("not tried: {error}")),
+        Err(error) => {
+            let remedy = format!("check with another tool that packets of {full} bytes arrive");
+            let untried = check("path MTU", Status::Warn, format!("not tried: {error}"), Some(&remedy));
+            return vec![answers, untried];
+        }
     }
     let smaller = Mtu::ALL.into_iter().rev().filter(|smaller| *smaller < mtu);
     let found = smaller
@@ -167,9 +171,16 @@ fn path_by(mtu: Mtu, peer: IpAddr, mut passes: impl FnMut(usize) -> io::Result<b
             );
             let remedy =
                 format!("raise the MTU of every link on the way, or set mtu = {mtu} in ferroce.toml");
-            check("path MTU", Status::Fail, found, Some(&remedy))
+            vec![answers, check("path MTU", Status::Fail, found, Some(&remedy))]
         }
-        None => unknown(format!("{peer} answers no packet of any size")),
+        // A gateway answers ARP for the hosts behind it.
+        None => {
+            let found = format!("{peer} answers no echo; its Ethernet address is known, or its gateway's");
+            let remedy = format!(
+                "check that the host runs; if a firewall drops ICMP, check with another tool that packets of {full} bytes arrive"
+            );
+            vec![check("peer", Status::Warn, found, Some(&remedy))]
+        }
     }
 }
 
@@ -234,15 +245,20 @@ mod tests {
     fn a_way_that_swallows_large_packets_is_named_with_what_it_carries() {
         let peer = "10.0.0.2".parse().unwrap();
         let way = |most: usize| path_by(Mtu::M4096, peer, move |bytes| Ok(bytes <= most));
-        assert_eq!(way(9000).status, Status::Ok);
+        assert!(way(9000).iter().all(|check| check.status == Status::Ok));
         let lossy = way(1500);
-        assert_eq!(lossy.status, Status::Fail);
-        assert!(lossy.found.contains("4160 bytes to 10.0.0.2 are lost, but 1088 bytes arrive"), "{lossy:?}");
-        assert!(lossy.remedy.unwrap().contains("mtu = 1024"));
-        let mute = way(0);
-        assert!(mute.status == Status::Warn && mute.remedy.is_some(), "{mute:?}");
+        assert_eq!((lossy[0].status, lossy[1].status), (Status::Ok, Status::Fail));
+        let lost = "4160 bytes to 10.0.0.2 are lost, but 1088 bytes arrive";
+        assert!(lossy[1].found.contains(lost), "{lossy:?}");
+        assert!(lossy[1].remedy.as_ref().unwrap().contains("mtu = 1024"));
         let closed = path_by(Mtu::M1024, peer, |_| Err(io::Error::other("no right")));
-        assert!(closed.status == Status::Warn && closed.found.contains("no right"), "{closed:?}");
+        assert!(closed[1].status == Status::Warn && closed[1].found.contains("no right"), "{closed:?}");
+    }
+
+    #[test]
+    fn an_answer_to_arp_alone_is_no_answer_of_the_peer() {
+        let mute = path_by(Mtu::M4096, "10.0.0.2".parse().unwrap(), |_| Ok(false));
+        assert!(mute.len() == 1 && mute[0].status == Status::Warn && mute[0].remedy.is_some(), "{mute:?}");
     }
 
     #[test]

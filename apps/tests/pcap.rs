@@ -82,8 +82,8 @@ fn what_is_no_capture_gets_one_line_and_exit_2() {
         assert_eq!(error.lines().count(), 1, "{error}");
         assert!(error.contains(says), "{error}");
     }
-    let (code, _, error) = pcap(&["/nonexistent.pcap"], b"");
-    assert_eq!(code, 2);
+    let (code, out, error) = pcap(&["/nonexistent.pcap"], b"");
+    assert_eq!((code, &*out), (2, ""), "nothing was read, so there is nothing to sum up");
     assert!(error.contains("/nonexistent.pcap: No such file"), "{error}");
 }
 

@@ -56,6 +56,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             }
         }
     }
+    if let Some(failure) = unreadable.take_if(|_| totals.is_empty()) {
+        return Err(failure);
+    }
     let printed = if args.json { totals.write_json(&mut out) } else { totals.write(&mut out) };
     printed.and_then(|()| out.flush()).map_err(|error| output::failed(&error))?;
     match unreadable {

@@ -45,6 +45,11 @@ impl Totals {
         *self.discards.entry(reason.to_string()).or_default() += 1;
     }
 
+    /// Returns whether no frame was read.
+    pub const fn is_empty(&self) -> bool {
+        self.frames == 0
+    }
+
     /// Packets whose ICRC is wrong.
     pub const fn bad_icrc(&self) -> u64 {
         self.bad_icrc

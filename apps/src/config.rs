@@ -17,7 +17,8 @@ Examples:
   ferroce config                              settings of a tool or program started in this folder
   ferroce config --config ./ferroce.toml      check this file and show its settings
 
-A flag overrides a variable, and a variable overrides the file. Exit code 2: a setting is wrong.")]
+A flag overrides a variable, and a variable overrides the file. The default of progress is that of programs; Ferroce's own tools
+poll all the time, so theirs is inline. Exit code 2: a setting is wrong.")]
 pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]

@@ -57,8 +57,7 @@ impl PortArgs {
         if let Some(rate) = self.link_rate {
             config = config.link_rate(rate);
         }
-        // The tools poll all the time.
-        Ok(config.progress_by_default(Progress::Inline))
+        Ok(config)
     }
 
     /// The settings, whose port, if there is one, has a legal name.
@@ -80,7 +79,7 @@ impl PortArgs {
         Ok(self.settings()?.port().is_some())
     }
 
-    /// The device's settings: flags and environment before the file.
+    /// The settings of a tool's device: flags and environment before the file. Tools poll all the time.
     ///
     /// # Errors
     /// Returns a failure if the file is wrong or no port is named.
@@ -91,7 +90,7 @@ impl PortArgs {
                 "no port is named; give --port veth0 (or tap:rdma0, memif:/run/x.sock), or set FERROCE_PORT",
             ));
         }
-        Ok(config)
+        Ok(config.progress_by_default(Progress::Inline))
     }
 
     /// Describes the thread that runs the core, in words.
@@ -99,12 +98,7 @@ impl PortArgs {
     /// # Errors
     /// As [`device_config`](Self::device_config).
     pub fn who_runs(&self) -> Result<String, Failure> {
-        Ok(match self.settings()?.who_runs() {
-            Progress::Inline => "inline".into(),
-            Progress::Adaptive => "adaptive".into(),
-            Progress::Dedicated { core: None } => "dedicated".into(),
-            Progress::Dedicated { core: Some(core) } => format!("dedicated, CPU {core}"),
-        })
+        Ok(self.device_config()?.who_runs().to_string())
     }
 
     /// Opens the port.

@@ -210,6 +210,7 @@ fn config_shows_each_setting_and_where_it_comes_from() {
     assert_eq!(find("queue_pairs"), pair("77", "FERROCE_QUEUE_PAIRS"));
     assert_eq!(find("selective_repeat"), pair("false", "FERROCE_SELECTIVE_REPEAT"));
     assert_eq!(find("buffers"), pair("8192", "default"));
+    assert_eq!(find("progress"), pair("adaptive", "default"), "as programs have it");
     assert_eq!(find("link_rate").1, "--link-rate");
     assert_eq!(find("congestion"), pair("peer 10.0.0.0/8: fixed window 9000 B", "ferroce.toml"));
     let others = json["settings"].as_array().unwrap().last().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::DeviceConfig;
 use crate::congestion::CongestionRule;
-use datapath::engine::{Idle, Progress};
+use datapath::engine::Idle;
 
 impl DeviceConfig {
     /// Returns each setting by its key in `ferroce.toml`, with its value or `None` if the port decides. [`rules`](Self::rules) returns the
@@ -11,12 +11,6 @@ impl DeviceConfig {
     pub fn settings(&self) -> Vec<(&'static str, Option<String>)> {
         let addresses = self.addresses.iter().map(|address| format!("{}/{}", address.ip, address.prefix));
         let addresses = addresses.collect::<Vec<_>>().join(", ");
-        let progress = match self.who_runs() {
-            Progress::Inline => "inline".into(),
-            Progress::Adaptive => "adaptive".into(),
-            Progress::Dedicated { core: None } => "dedicated".into(),
-            Progress::Dedicated { core: Some(core) } => format!("dedicated:{core}"),
-        };
         let idle = if self.idle == Idle::Busy { "busy" } else { "yield" };
         let numbers = self.numbers;
         vec![
@@ -24,7 +18,7 @@ impl DeviceConfig {
             ("ip", (!addresses.is_empty()).then_some(addresses)),
             ("gateway", self.gateway.map(|gateway| gateway.to_string())),
             ("vlan", self.vlan.map(|vlan| vlan.id().to_string())),
-            ("progress", Some(progress)),
+            ("progress", Some(self.who_runs().to_string())),
             ("cores", Some(self.cores.to_string())),
             ("idle", Some(idle.into())),
             ("mtu", self.mtu.map(|mtu| mtu.bytes().to_string())),

@@ -3,17 +3,18 @@
 use crate::neighbour::Address;
 use roce::EndpointConfig;
 use roce::wire::{Mac, Vlan};
+use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
 /// The thread that runs the core.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Progress {
     /// The thread that polls a completion queue runs a turn each time; control calls run turns until answered. No
     /// second thread: best on few cores, but requests are answered only while the program polls.
-    #[default]
     Inline,
     /// A separate thread, named `ferroce-core`.
     Dedicated {
@@ -47,8 +48,21 @@ impl FromStr for Progress {
     }
 }
 
+/// As the text that it is parsed from.
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inline => f.write_str("inline"),
+            Self::Adaptive => f.write_str("adaptive"),
+            Self::Dedicated { core: None } => f.write_str("dedicated"),
+            Self::Dedicated { core: Some(core) } => write!(f, "dedicated:{core}"),
+        }
+    }
+}
+
 /// The behaviour of an idle core. Any work ends it at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Idle {
     /// Busy-polls: lowest latency, but it needs its own CPU.
     Busy,
@@ -129,6 +143,7 @@ pub struct Stopped {
 /// Why a peer can't be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum ResolveError {
     #[error(
         "no answer from {address} by {protocol} on port {port} after {tries} tries; check the address, that the host is up, and that both ports are on one network"

@@ -103,6 +103,14 @@ fn a_signal_ends_a_tool_with_the_exit_code_that_a_shell_reports() {
     }
 }
 
+#[test]
+fn a_signal_is_the_regular_end_of_a_switch() {
+    let mut switch = ferroce(&["env"], "switch --port ring:one --port ring:two").spawn().unwrap();
+    assert!(lines(&mut switch).any(|line| line.unwrap().contains("switching between")));
+    assert!(Command::new("kill").args(["-TERM", &switch.id().to_string()]).status().unwrap().success());
+    assert_eq!(error_of(switch).0, Some(0));
+}
+
 /// A folder that `ferroce run` takes for that of the drop-in libraries.
 fn library() -> TempDir {
     let folder = tempfile::tempdir().unwrap();

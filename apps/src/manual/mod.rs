@@ -1,6 +1,7 @@
 //! `ferroce manual`: the man pages and the reference pages, written from the code. Packages call it; `--help` does not show it.
 
 mod commands;
+mod counters;
 mod files;
 
 use crate::cli::Cli;
@@ -28,6 +29,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     pages.push(("ferroce.h.3".into(), files::header()));
     pages.push(("ferroce-toml.md".into(), files::reference()));
     pages.push(("commands.md".into(), commands::reference(&command)));
+    pages.push(("counters.md".into(), counters::reference()));
     for (name, text) in pages {
         let path = args.folder.join(name);
         std::fs::write(&path, text).map_err(|error| {

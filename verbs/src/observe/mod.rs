@@ -4,6 +4,17 @@
 //! and queries the cores between two turns, 64 queue pairs at a time. It costs the datapath nothing until an observer connects.
 //!
 //! An observer that asks for a capture gets a ring of shared memory per device instead of a report ([`Capture`]).
+//!
+//! ```
+//! use ferroce_verbs::observe;
+//!
+//! // Every process of this user that has an open device.
+//! for process in observe::read_all().into_iter().flatten() {
+//!     for pair in process.devices.iter().flat_map(|device| &device.queue_pairs) {
+//!         println!("{}: QP {} waits for {}", process.command, pair.qpn, pair.waiting);
+//!     }
+//! }
+//! ```
 
 mod capture;
 mod client;
@@ -21,7 +32,7 @@ pub use roce::qp::{QpReport, Waiting, WaitingTimes};
 pub use roce::{Counters, Discard, SrqReport};
 pub use status::{
     CoreStatus, DeviceStatus, FORMAT, HopStatus, PeerStatus, ProcessStatus, QueuePairStatus, Suspicion,
-    named_counters,
+    named_core_counters, named_counters,
 };
 
 pub(crate) use server::{publish, withdraw};

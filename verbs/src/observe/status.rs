@@ -203,22 +203,27 @@ pub fn named_counters(counters: &Counters) -> [(&'static str, &'static str, u64)
     ]
 }
 
+/// Returns a core's counters: name, words, and value.
+#[must_use]
+pub fn named_core_counters(counters: &CoreCounters) -> [(&'static str, &'static str, u64); 12] {
+    [
+        ("busy_turns", "turns that found work", counters.busy_turns),
+        ("idle_turns", "turns that found nothing", counters.idle_turns),
+        ("not_for_us", "frames to another Ethernet address", counters.not_for_us),
+        ("other_processes", "frames to other processes of the interface", counters.siblings),
+        ("other_vlan", "frames of another VLAN than the port's", counters.other_vlan),
+        ("neighbour_packets", "ARP and ND packets received", counters.neighbour_packets),
+        ("neighbour_malformed", "malformed ARP and ND packets", counters.neighbour_malformed),
+        ("pool_dry", "times that the port's pool had no buffer", counters.pool_dry),
+        ("port_held", "frames lost because the port took none for 0.5 s", counters.port_held),
+        ("cq_overflows", "completion queues that overflowed", counters.cq_overflows),
+        ("handed_over", "frames that core 0 handed to the core of their queue pair", counters.handed_over),
+        ("hand_over_full", "frames lost because the ring to their core was full", counters.hand_over_full),
+    ]
+}
+
 fn core_counters(counters: &CoreCounters) -> BTreeMap<String, u64> {
-    let named = [
-        ("busy_turns", counters.busy_turns),
-        ("idle_turns", counters.idle_turns),
-        ("not_for_us", counters.not_for_us),
-        ("other_processes", counters.siblings),
-        ("other_vlan", counters.other_vlan),
-        ("neighbour_packets", counters.neighbour_packets),
-        ("neighbour_malformed", counters.neighbour_malformed),
-        ("pool_dry", counters.pool_dry),
-        ("port_held", counters.port_held),
-        ("cq_overflows", counters.cq_overflows),
-        ("handed_over", counters.handed_over),
-        ("hand_over_full", counters.hand_over_full),
-    ];
-    named.into_iter().map(|(name, value)| (name.into(), value)).collect()
+    named_core_counters(counters).into_iter().map(|(name, _, value)| (name.into(), value)).collect()
 }
 
 fn times(waited: &WaitingTimes) -> BTreeMap<String, u64> {

@@ -10,6 +10,17 @@ use std::sync::Arc;
 
 /// An address handle: the complete headers of datagrams to another port, for the queue pairs of one protection
 /// domain.
+///
+/// ```
+/// # use ferroce_verbs::{AddressOptions, MemoryRegion, ProtectionDomain, Qpn, QueuePair};
+/// # use ferroce_verbs::{service::{Request, Ud}, wire::DEFAULT_QUEUE_KEY};
+/// # type Outcome = Result<(), Box<dyn std::error::Error>>;
+/// fn send(domain: &ProtectionDomain, qp: &mut QueuePair<Ud>, data: &MemoryRegion, peer: Qpn) -> Outcome {
+///     let address = domain.address("10.0.0.2".parse()?, &AddressOptions::new().hop_limit(1))?;
+///     qp.post_send(Request::send_to(1, data.sge(0, 64)?, address.to(peer, DEFAULT_QUEUE_KEY)))?;
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct AddressHandle {
     device: Arc<Inner>,
@@ -19,6 +30,11 @@ pub struct AddressHandle {
 }
 
 /// The settings of an address handle, as in `AddressOptions::new().hop_limit(1)`.
+///
+/// ```
+/// # use ferroce_verbs::AddressOptions;
+/// let within_the_subnet = AddressOptions::new().hop_limit(1).traffic_class(26 << 2);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it changes nothing before it is passed to address()"]
 #[non_exhaustive]

@@ -24,6 +24,19 @@ pub struct Address {
 }
 
 /// The settings of a device: its port, addresses, progress and limits.
+///
+/// ```
+/// # use ferroce_verbs::{DeviceConfig, Progress};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = DeviceConfig::on("memif:/tmp/x.sock,server")
+///     .address("10.0.0.1/24".parse()?)
+///     .queue_pairs(4096)?
+///     .progress(Progress::Dedicated { core: Some(1) });
+/// // A file ferroce.toml, and variables such as FERROCE_PORT, say the same without a change of the program.
+/// let from_outside = DeviceConfig::from_env();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceConfig {
     pub(crate) port: Option<String>,
@@ -48,7 +61,7 @@ pub struct DeviceConfig {
 #[non_exhaustive]
 pub enum ConfigError {
     #[error(
-        "no port is named: set FERROCE_PORT, or port = \"...\" in ferroce.toml, such as veth0, tap:rdma0 or memif:/run/x.sock"
+        "no port is named; set FERROCE_PORT, or port = \"...\" in ferroce.toml, such as veth0, tap:rdma0 or memif:/run/x.sock"
     )]
     NoPort,
     #[error("{place}: {reason}")]

@@ -13,6 +13,16 @@ use thiserror::Error;
 
 /// The data that a peer needs to connect to a queue pair. Programs exchange it by any means, as text (`Display`,
 /// `FromStr`) or as data (`serde`).
+///
+/// ```
+/// # use ferroce_verbs::QpEndpoint;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let peer: QpEndpoint = "ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16".parse()?;
+/// assert_eq!(peer.qpn.get(), 0x11);
+/// assert_eq!(peer.to_string().parse::<QpEndpoint>()?, peer);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct QpEndpoint {
@@ -32,6 +42,15 @@ pub struct QpEndpoint {
 }
 
 /// The settings of a connection, as in `ConnectOptions::new().retry_count(2)`.
+///
+/// ```
+/// # use ferroce_verbs::{ConnectOptions, congestion::parse_congestion};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // A queue pair that gives up early, with an algorithm of its own.
+/// let options = ConnectOptions::new().retry_count(2).congestion(parse_congestion("dcqcn,line_rate=10G")?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "it changes nothing before it is passed to connect()"]
 #[non_exhaustive]

@@ -33,6 +33,16 @@ const fn limits(queue_pairs: u32) -> DeviceLimits {
 
 /// An open port with its poll-mode cores. Clones share the device. It closes when the last object created from it is
 /// dropped.
+///
+/// ```
+/// # use ferroce_verbs::{Device, DeviceConfig, Error};
+/// # fn open() -> Result<(), Error> {
+/// let device = Device::open(&DeviceConfig::from_env()?)?;
+/// let info = device.query()?;
+/// println!("{}: path MTU {}, addresses {:?}", info.port, info.mtu.bytes(), info.gids);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Device {
     pub(crate) inner: Arc<Inner>,
@@ -52,6 +62,13 @@ pub(crate) struct Inner {
 }
 
 /// Properties of a device.
+///
+/// ```
+/// # use ferroce_verbs::{Device, Error};
+/// fn addresses(device: &Device) -> Result<Vec<std::net::IpAddr>, Error> {
+///     Ok(device.query()?.gids)
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// The port's name.

@@ -18,6 +18,15 @@ const PAGE: usize = 4096;
 const MAPPED: &str = "a region's memory is mapped while the region lives";
 
 /// A protection domain: its queue pairs can access its regions and no others.
+///
+/// ```
+/// # use ferroce_verbs::{Access, CompletionQueue, Device, Error, MemoryRegion, QueuePair};
+/// fn queue_pair(device: &Device, cq: &CompletionQueue) -> Result<(QueuePair, MemoryRegion), Error> {
+///     let domain = device.allocate_pd()?;
+///     let memory = MemoryRegion::alloc(&domain, 1 << 20, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+///     Ok((domain.queue_pair(cq, cq).build()?, memory))
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     pub(crate) device: Arc<Inner>,

@@ -9,6 +9,14 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// An error of a verb.
+///
+/// ```
+/// # use ferroce_verbs::{Device, DeviceConfig};
+/// if let Err(error) = Device::open(&DeviceConfig::on("ring:")) {
+///     eprintln!("{error}");
+///     eprintln!("what to do: {}", error.remedy().unwrap_or_default());
+/// }
+/// ```
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]

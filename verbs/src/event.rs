@@ -13,6 +13,18 @@ pub use roce::{CqId, Event, FailureCause, FailureReason, QpFailure, SrqId, Unrea
 
 /// Events of a device, oldest first. Each makes the descriptor readable, for `poll`, `epoll`, or
 /// [`wait`](Self::wait). Only one thread may take events at a time.
+///
+/// ```
+/// # use ferroce_verbs::{Device, Error};
+/// fn report(device: &Device) -> Result<(), Error> {
+///     let events = device.events()?;
+///     // Such as a queue pair that failed, and why.
+///     while let Some(event) = events.take() {
+///         println!("{event:?}");
+///     }
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Events {
     device: Arc<Inner>,

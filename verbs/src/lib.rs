@@ -160,6 +160,37 @@ mod tests {
             .collect()
     }
 
+    /// Returns the sources of the crate.
+    fn sources() -> String {
+        let mut text = String::new();
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut folders = vec![root.join("src")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                match entry.is_dir() {
+                    true => folders.push(entry),
+                    false => text += &std::fs::read_to_string(entry).unwrap(),
+                }
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn every_entry_point_has_an_example() {
+        let sources = sources();
+        let mut tried = 0;
+        for name in exports() {
+            let mut places = [" ", "(", "<"].into_iter().map(|end| format!("\npub struct {name}{end}"));
+            let Some(at) = places.find_map(|place| sources.find(&place)) else { continue };
+            let lines = sources[..at].lines().rev();
+            let mut doc = lines.take_while(|line| line.starts_with("///") || line.starts_with("#["));
+            assert!(doc.any(|line| line.starts_with("/// ```")), "{name} has no example");
+            tried += 1;
+        }
+        assert!(tried > 12, "{tried}");
+    }
+
     #[test]
     fn the_root_stays_small_enough_to_read() {
         let names = exports();

@@ -9,6 +9,10 @@ const VARIABLE: &str = "FERROCE_LOG";
 
 /// Starts a log on standard error. `FERROCE_LOG` selects its lines, or `default` if it is not set. Does nothing if the program has started
 /// a log already.
+///
+/// ```
+/// ferroce_verbs::start_log("warn");
+/// ```
 pub fn start_log(default: &str) {
     let filter = EnvFilter::try_from_env(VARIABLE).unwrap_or_else(|_| EnvFilter::new(default));
     let is_coloured =

@@ -1,4 +1,16 @@
 //! Management datagrams, which connection managers exchange over queue pair 1.
+//!
+//! ```
+//! # use ferroce_verbs::{Device, Error};
+//! fn receive(device: &Device) -> Result<(), Error> {
+//!     let port = device.open_management()?;
+//!     // To be called when the port's descriptor is readable.
+//!     while let Some((sender, datagram)) = port.receive()? {
+//!         println!("{sender}: {datagram:?}");
+//!     }
+//!     Ok(())
+//! }
+//! ```
 
 use crate::channel::event_fd;
 use crate::device::Inner;
@@ -25,6 +37,7 @@ pub struct ManagementPort {
 /// The outcome of sending a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
+#[non_exhaustive]
 pub enum Sent {
     /// It was sent. It may be lost, so the sender must retry.
     Left,

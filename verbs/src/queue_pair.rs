@@ -23,6 +23,14 @@ use std::sync::Arc;
 pub const DEFAULT_QUEUE_KEY: u32 = 0x1111_1111;
 
 /// A builder for queue pairs of service `S`.
+///
+/// ```
+/// # use ferroce_verbs::{Access, Capabilities, CompletionQueue, Error, ProtectionDomain, QueuePair};
+/// fn build(domain: &ProtectionDomain, sent: &CompletionQueue, received: &CompletionQueue) -> Result<QueuePair, Error> {
+///     let deep = Capabilities { max_send: 1024, ..Capabilities::default() };
+///     domain.queue_pair(sent, received).capabilities(deep).access(Access::REMOTE_WRITE).build()
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is created before build()"]
 pub struct QueuePairBuilder<S = Rc> {

@@ -6,6 +6,7 @@ use roce::wire::Path;
 
 /// The settings that a queue pair was last given, by [`connect`](QueuePair::connect) or step by step.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct QpSettings {
     /// The operations that the peer may request.
     pub access: Access,

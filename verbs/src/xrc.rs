@@ -15,6 +15,17 @@ use std::sync::Arc;
 pub use roce::SrqNumber;
 
 /// An XRC domain: its targets receive messages for its shared receive queues.
+///
+/// ```
+/// # use ferroce_verbs::{CompletionQueue, Device, Error, ProtectionDomain, xrc::SrqNumber};
+/// fn receive(device: &Device, domain: &ProtectionDomain, cq: &CompletionQueue) -> Result<SrqNumber, Error> {
+///     let xrc = device.xrc_domain()?;
+///     let target = xrc.target().build()?;
+///     let queue = domain.xrc_receive_queue(&xrc, cq, 64, 1)?;
+///     println!("connect to {} and name {:?}", target.endpoint(), queue.number());
+///     # Ok(queue.number())
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct XrcDomain {
     handle: Arc<XrcdHandle>,

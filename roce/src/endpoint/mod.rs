@@ -71,6 +71,7 @@ pub struct EndpointConfig {
 /// Why a control call was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum ControlError {
     #[error("{what}: the limit of {limit} is reached")]
     Limit { what: &'static str, limit: u32 },

@@ -35,6 +35,7 @@ pub struct Binding {
 
 /// Why a window was not bound (IBA 10.6.7.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
 pub enum BindError {
     /// There is no such window, or it is of another protection domain.
     #[error("there is no such memory window in this protection domain")]

@@ -38,6 +38,7 @@ pub struct Datagram {
 
 /// The operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SendOperation {
     /// Fill the peer's next receive buffer.
     Send {
@@ -189,6 +190,7 @@ pub struct RecvRequest {
 /// Why a request was not accepted. No part of it was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum PostError {
     #[error(
         "queue full: {limit} requests are outstanding; poll completions, or create the queue pair with a deeper queue"

@@ -1,4 +1,16 @@
 //! Congestion control as people choose it: by names and units, in flags and in `ferroce.toml`.
+//!
+//! ```
+//! # use ferroce_verbs::congestion::{CongestionRule, parse_congestion};
+//! # fn main() -> Result<(), String> {
+//! // Of one queue pair, for ConnectOptions::congestion.
+//! let choice = parse_congestion("hpcc,line_rate=10G,base_rtt=50us")?;
+//! // Of a device's queue pairs, for DeviceConfig::congestion_rules; the first that matches decides.
+//! let rule: CongestionRule = "dcqcn,peer=10.0.0.0/8".parse()?;
+//! assert!(parse_congestion("hpcc,line_rate=fast").unwrap_err().contains("line_rate"));
+//! # Ok(())
+//! # }
+//! ```
 
 mod build;
 mod choice;

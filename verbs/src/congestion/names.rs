@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 /// An algorithm of congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CcName {
     /// A constant window.
     Fixed,
@@ -62,6 +63,7 @@ impl FromStr for CcName {
 
 /// The packets that bring HPCC++ its telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TelemetryMode {
     /// One data packet of so many.
     InBand(NonZeroU32),

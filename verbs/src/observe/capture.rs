@@ -16,6 +16,7 @@ const PART: usize = 1 << 16;
 
 /// The reason for which [`Capture::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Waited {
     /// The time is over.
     Time,

@@ -8,6 +8,7 @@ use datapath::neighbour;
 use roce::CoreIndex;
 use roce::wire::format::{Numbers, NumbersError};
 use roce::wire::{Mtu, Vlan};
+use std::fmt;
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ pub struct DeviceConfig {
 }
 
 /// An error in a configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -111,6 +112,13 @@ pub enum ConfigError {
     CoresText(String),
     #[error("cores = {given}: out of range; write 1 to {most}", most = CoreIndex::MOST)]
     Cores { given: u8 },
+}
+
+/// As `Display`: a `main` that returns the error prints it by `Debug`.
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl ConfigError {

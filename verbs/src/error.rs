@@ -4,6 +4,7 @@ use crate::cm;
 use datapath::engine::{ResolveError, Stopped};
 use roce::qp::{PostError, State};
 use roce::{ControlError, Qpn};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use thiserror::Error;
@@ -17,7 +18,7 @@ use thiserror::Error;
 ///     eprintln!("what to do: {}", error.remedy().unwrap_or_default());
 /// }
 /// ```
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum Error {
@@ -83,6 +84,13 @@ pub enum Error {
     NoAnswer { peer: SocketAddr, timeout: Duration },
     #[error("connection to {peer}: the peer ended it")]
     Ended { peer: SocketAddr },
+}
+
+/// As `Display`: a `main` that returns the error prints it by `Debug`.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Returns what to do about a limit that is reached: some of them the caller can raise.
@@ -173,6 +181,15 @@ mod tests {
         let said = "net_af_packet0: call to mmap failed on AF_PACKET socket for eth0:Resource temporarily unavailable";
         let error = Error::port("eth0", said.into());
         assert!(error.remedy().unwrap().contains("ulimit -l"), "{error}");
+    }
+
+    #[test]
+    fn a_main_that_returns_an_error_prints_what_a_person_can_read() {
+        let error = Error::from(crate::errors::ConfigError::NoPort);
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(error.remedy().unwrap().starts_with("set FERROCE_PORT"), "{error}");
+        let error = crate::errors::ConfigError::NoPort;
+        assert_eq!(format!("{error:?}"), error.to_string());
     }
 
     #[test]

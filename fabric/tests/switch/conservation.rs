@@ -1,3 +1,5 @@
+//! Every frame that enters the switch leaves it, is counted as dropped, or waits in a queue.
+
 use crate::script::{BROADCAST, Buf, Script, frame, station};
 use cc::{Instant, Rate};
 use ferroce_fabric::{FaultConfig, PortConfig, PortId, Probability};

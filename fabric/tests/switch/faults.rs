@@ -1,3 +1,5 @@
+//! What a line with faults loses, repeats, delays and damages.
+
 use crate::script::{Buf, Script, at, frame, station, tag};
 use ferroce_fabric::{FaultConfig, FaultCounters, FaultLine, PortConfig, Probability};
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! Stations that the switch learned get their frames alone; all others are flooded.
+
 use crate::script::{BROADCAST, Buf, SECOND, Script, at, frame, station};
 use ferroce_fabric::{ConfigError, PortConfig, PortId, Switch, SwitchConfig};
 

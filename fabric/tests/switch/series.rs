@@ -1,3 +1,5 @@
+//! Statistics by interval.
+
 use crate::script::{Script, at, byte_a_microsecond};
 use cc::Rate;
 use ferroce_fabric::{PortConfig, Series};

@@ -1,3 +1,5 @@
+//! Ports with a rate: how much they send, and what their queues hold.
+
 use crate::script::{SECOND, Script, at, byte_a_microsecond};
 use cc::{Instant, Rate};
 use ferroce_fabric::PortConfig;

@@ -1,3 +1,5 @@
+//! Telemetry and ECN marks that the switch writes into frames.
+
 use crate::script::{Script, at, byte_a_microsecond, station};
 use cc::{Instant, Rate};
 use ferroce_fabric::{PortConfig, SwitchConfig};

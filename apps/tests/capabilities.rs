@@ -1,4 +1,5 @@
-//! `ferroce run` hands the capabilities that it was given by setcap(8) on to its program, which then still takes injected libraries.
+//! `ferroce run` hands the capabilities that it was given by setcap(8) on to its program, which then still takes injected libraries. A Linux
+//! interface needs CAP_NET_RAW alone.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -51,4 +52,25 @@ fn run_hands_on_what_it_was_given() {
     environment.arg(&program).args(["run", "--", "env"]).env("FERROCE_LIB", folder.path());
     let environment = String::from_utf8(environment.output().unwrap().stdout).unwrap();
     assert!(environment.contains("LD_LIBRARY_PATH="), "{environment}");
+}
+
+/// The capabilities that a container has by default, and CAP_NET_RAW.
+const OF_A_CONTAINER: &str = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,\
+                              +sys_chroot,+mknod,+audit_write,+setfcap";
+
+#[test]
+fn an_interface_opens_with_the_capabilities_of_a_container() {
+    if !succeeds(Command::new("unshare").args(["--net", "true"])) {
+        return; // Not root.
+    }
+    let script =
+        "ip link add near0 type veth peer name far0 && ip link set near0 up && ip link set far0 up &&
+        ip address add 10.9.9.1/24 dev near0 && exec setpriv --bounding-set=$0 --inh-caps=-all \"$@\"";
+    let ferroce = assert_cmd::cargo::cargo_bin("ferroce");
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", script, OF_A_CONTAINER]).arg(ferroce);
+    let output = command.args(["doctor", "--port", "near0"]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("lacks CAP_NET_ADMIN") && said.contains("near0 by net_af_packet"), "{said}");
+    assert!(output.status.success(), "{said}");
 }

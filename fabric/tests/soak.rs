@@ -5,17 +5,22 @@ use ferroce_fabric::soak::{Reached, run};
 #[test]
 fn seeds_break_no_rule() {
     let mut reached = Reached::default();
-    for seed in 0..300 {
-        let paths = run(seed).unwrap_or_else(|broken| panic!("seed {seed}: {}", broken.why));
+    for (seed, cores) in
+        (0..300).map(|seed| (seed, 1)).chain((0..100).flat_map(|seed| [(seed, 2), (seed, 4)]))
+    {
+        let paths = run(seed, cores);
+        let paths = paths.unwrap_or_else(|broken| panic!("seed {seed}, {cores} cores: {}", broken.why));
         reached.add(&paths);
     }
     let most: Vec<_> = reached.iter().filter(|(_, count)| *count > 0).collect();
     assert!(most.len() > 40, "{most:?}");
+    let count = |path| reached.iter().find(|&(name, _)| name == path).map_or(0, |(_, count)| count);
+    assert!(count("host: handed over") > 1000, "{most:?}");
 }
 
 #[test]
 fn a_seed_gives_the_same_run_again() {
-    for seed in [1, 7, 13_400, 60_968] {
-        assert_eq!(run(seed), run(seed), "seed {seed}");
+    for (seed, cores) in [(1, 1), (7, 2), (13_400, 4), (60_968, 16)] {
+        assert_eq!(run(seed, cores), run(seed, cores), "seed {seed}, {cores} cores");
     }
 }

@@ -25,19 +25,24 @@ const GIVE_UP: usize = 20;
 #[command(after_help = "\
 Each seed is a run of the product's endpoints and switches in virtual time. The seed chooses the hosts, the topology, the connections of \
 every service, their requests, and the faults (loss, reordering, duplicates, bit flips, dry pools, pausing cores, tiny rings, dying \
-peers). A run fails if a byte is wrong, if a completion comes twice or out of order, or if more is in flight than the window. Once the \
-faults stop, all requests between living hosts must end.
+peers). With --cores, queue pairs of a host live on different cores, which hand frames over by the product's rings. A run fails if a byte \
+is wrong, if a completion comes twice or out of order, or if more is in flight than the window. Once the faults stop, all requests between \
+living hosts must end.
 
 Seeds that once failed are run first. A seed that fails is made smaller, and its frames are written for `ferroce \
 pcap`. From 5000 seeds on, a rare path that none of them reached is a failure too.
 
 Examples:
   ferroce soak --seeds 0..10000
+  ferroce soak --seeds 0..5000 --cores 4
   ferroce soak --seeds 13400..13401 --out broken")]
 pub struct Args {
     /// Run seeds A to B-1
     #[arg(long, value_name = "A..B", default_value = "0..1000", value_parser = range)]
     seeds: Range<u64>,
+    /// Cores of each host, 1 to 16
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    cores: u8,
     /// Folder for captures of failing seeds, created if needed
     #[arg(long, value_name = "FOLDER", default_value = "soak-failures")]
     out: PathBuf,
@@ -66,6 +71,7 @@ pub fn range(text: &str) -> Result<Range<u64>, String> {
 struct Soak {
     known: Vec<u64>,
     seeds: Range<u64>,
+    cores: u8,
     next: AtomicU64,
     done: AtomicU64,
     reached: Mutex<Reached>,
@@ -77,7 +83,7 @@ struct Soak {
 /// # Errors
 /// Returns an error if a rule was broken, a rare path was not reached, or a capture cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let soak = Soak::new(known(), args.seeds.clone());
+    let soak = Soak::new(known(), args.seeds.clone(), args.cores);
     let known = soak.known.len();
     let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = args.threads.map_or_else(cores, usize::from);
@@ -129,9 +135,9 @@ fn known() -> Vec<u64> {
 }
 
 impl Soak {
-    fn new(known: Vec<u64>, seeds: Range<u64>) -> Self {
+    fn new(known: Vec<u64>, seeds: Range<u64>, cores: u8) -> Self {
         let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { known, seeds, next, done, reached: Mutex::default(), broken: Mutex::default() }
+        Self { known, seeds, cores, next, done, reached: Mutex::default(), broken: Mutex::default() }
     }
 
     /// The next seed: those that once failed, then the range's.
@@ -160,7 +166,7 @@ impl Soak {
         let shows = shows && std::io::stderr().is_terminal();
         let mut reached = Reached::default();
         while let Some(seed) = self.take() {
-            match soak::run(seed) {
+            match soak::run(seed, self.cores) {
                 Ok(paths) => reached.add(&paths),
                 Err(broken) => {
                     let mut all = self.broken.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -197,9 +203,9 @@ mod tests {
 
     #[test]
     fn any_range_is_taken_one_by_one() {
-        let soak = Soak::new(vec![7, 9], 0..u64::MAX);
+        let soak = Soak::new(vec![7, 9], 0..u64::MAX, 1);
         assert_eq!([soak.take(), soak.take(), soak.take(), soak.take()], [7, 9, 0, 1].map(Some));
-        let soak = Soak::new(vec![7], u64::MAX - 1..u64::MAX);
+        let soak = Soak::new(vec![7], u64::MAX - 1..u64::MAX, 2);
         assert_eq!([soak.take(), soak.take(), soak.take()], [Some(7), Some(u64::MAX - 1), None]);
         soak.give_up();
         assert_eq!(soak.take(), None);

@@ -28,7 +28,7 @@ mod runner;
 mod siblings;
 mod start;
 mod station;
-mod team;
+pub mod team;
 #[cfg(test)]
 mod team_tests;
 #[cfg(test)]

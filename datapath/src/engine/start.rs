@@ -2,7 +2,6 @@
 
 use super::config::{CoreConfig, Progress, StartError};
 use super::core::Core;
-use super::doze::Doze;
 use super::handle::Handle;
 use super::others::Others;
 use super::runner::{Runner, Status};
@@ -132,8 +131,8 @@ fn ways<P: PacketIo>(
     begins: &mut [Begin],
 ) -> Result<Vec<Way<P>>, StartError> {
     let no_bell = |error| StartError::Thread { port: config.name.clone(), error };
-    let dozes = begins.iter_mut().map(doze).collect::<io::Result<_>>().map_err(no_bell)?;
-    let team = Arc::new(Team::new(dozes));
+    let bells = begins.iter_mut().map(bell).collect::<io::Result<Vec<_>>>().map_err(no_bell)?;
+    let team = Arc::new(Team::new(bells));
     let commands: Vec<_> = begins.iter().map(|begin| begin.commands.clone()).collect();
     for (own, begin) in begins.iter_mut().enumerate() {
         begin.station.others = Some(Box::new(Others::new(own, commands.clone(), team.clone())));
@@ -148,11 +147,10 @@ fn ways<P: PacketIo>(
     Ok(Way::of_all(port, &team, names))
 }
 
-fn doze(begin: &mut Begin) -> io::Result<Doze> {
+/// Returns the descriptor that ends a sleep of the core, which is created if it has none.
+fn bell(begin: &mut Begin) -> io::Result<EventFd> {
     let bell = begin.bell.take().map_or_else(|| EventFd::new(libc::EFD_NONBLOCK), Ok)?;
-    let doze = Doze::new(bell.try_clone()?);
-    begin.bell = Some(bell);
-    Ok(doze)
+    begin.bell.insert(bell).try_clone()
 }
 
 /// Starts the cores; stops those that run if another does not start.

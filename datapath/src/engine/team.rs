@@ -3,8 +3,11 @@
 //! Core 0 leads: it alone owns the port and its one queue. It hands each received frame to the core that the destination QPN names, and
 //! sends what the others pass to it. Between it and each other core there are three rings of buffers, none of which is copied: received
 //! frames and empty buffers one way, leaving frames the other.
+//!
+//! The poll-mode cores use it, and the soak of `fabric`, whose cores run in virtual time.
 
 use super::doze::Doze;
+use crate::event_fd::EventFd;
 use crate::io::{BURST, Bell, Burst, PacketBuf, PacketIo};
 use roce::wire::{self, Mac, Numbers, Opcode};
 use roce::{CoreIndex, GROUP_QPN};
@@ -24,7 +27,7 @@ const STOCK: usize = 4 * BURST;
 
 /// The state that all cores of a port share.
 #[derive(Debug)]
-pub(super) struct Team {
+pub struct Team {
     /// One for each core, in the cores' order.
     dozes: Box<[Doze]>,
     failed: AtomicBool,
@@ -33,7 +36,10 @@ pub(super) struct Team {
 }
 
 impl Team {
-    pub(super) fn new(dozes: Box<[Doze]>) -> Self {
+    /// Creates the state of as many cores as there are bells. Each bell ends the sleep of its core.
+    #[must_use]
+    pub fn new(bells: impl IntoIterator<Item = EventFd>) -> Self {
+        let dozes = bells.into_iter().map(Doze::new).collect();
         Self { dozes, failed: AtomicBool::new(false), reason: OnceLock::new() }
     }
 
@@ -66,7 +72,7 @@ impl Team {
 }
 
 /// The way of a core to the port. It is one type for all, so that a core's code is compiled once.
-pub(super) enum Way<P: PacketIo> {
+pub enum Way<P: PacketIo> {
     /// The port's only core.
     Alone(P),
     /// Core 0 of several.
@@ -83,7 +89,7 @@ struct Link<B> {
 }
 
 /// Core 0's way to the port: the port itself, and the rings to the other cores.
-pub(super) struct Lead<P: PacketIo> {
+pub struct Lead<P: PacketIo> {
     team: Arc<Team>,
     names: Names,
     /// The links to cores 1 and up.
@@ -98,21 +104,26 @@ pub(super) struct Lead<P: PacketIo> {
 
 /// Frames that core 0 handed to others.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Handed {
-    pub(super) over: u64,
-    pub(super) full: u64,
+pub struct Handed {
+    /// Frames that were handed over.
+    pub over: u64,
+    /// Frames that found a full ring, and were dropped.
+    pub full: u64,
 }
 
 /// The addresses by which core 0 finds the core of a frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Names {
-    pub(super) mac: Mac,
+pub struct Names {
+    /// The port's Ethernet address.
+    pub mac: Mac,
     /// The top bits of this process's QPNs.
-    pub(super) process: u8,
+    pub process: u8,
     /// Core 0.
-    pub(super) core: CoreIndex,
-    pub(super) cores: u8,
-    pub(super) numbers: Numbers,
+    pub core: CoreIndex,
+    /// The number of cores.
+    pub cores: u8,
+    /// The port numbers and identifiers of the wire format.
+    pub numbers: Numbers,
 }
 
 /// The core that a frame belongs to.
@@ -258,7 +269,7 @@ impl<P: PacketIo> Lead<P> {
 }
 
 /// Another core's ends of the rings to core 0.
-pub(super) struct Member<B> {
+pub struct Member<B> {
     team: Arc<Team>,
     core: usize,
     /// The capacity of a buffer to send from, in bytes.
@@ -317,8 +328,9 @@ impl<B: PacketBuf> Member<B> {
 }
 
 impl<P: PacketIo> Way<P> {
-    /// Returns the ways of all cores, core 0's first.
-    pub(super) fn of_all(port: P, team: &Arc<Team>, names: Names) -> Vec<Self> {
+    /// Returns the ways of all cores, core 0's first. There are at least two.
+    #[must_use]
+    pub fn of_all(port: P, team: &Arc<Team>, names: Names) -> Vec<Self> {
         let room = port.caps().max_frame;
         let (mut links, mut members) = (Vec::new(), Vec::new());
         for core in 1..usize::from(names.cores) {
@@ -350,8 +362,9 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
+    /// Appends received frames to `into`: those of the port, or those that core 0 has handed over.
     #[inline(always)]
-    pub(super) fn receive(&mut self, into: &mut Burst<P::Buf>) {
+    pub fn receive(&mut self, into: &mut Burst<P::Buf>) {
         match self {
             Self::Alone(port) => port.receive(into),
             Self::Lead(lead) => lead.receive(into),
@@ -359,8 +372,9 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
+    /// Returns an empty buffer; `None` while there is none.
     #[inline(always)]
-    pub(super) fn alloc(&mut self) -> Option<P::Buf> {
+    pub fn alloc(&mut self) -> Option<P::Buf> {
         match self {
             Self::Alone(port) => port.alloc(),
             Self::Lead(lead) => lead.port.alloc(),
@@ -368,8 +382,9 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
+    /// Frees received buffers.
     #[inline(always)]
-    pub(super) fn recycle(&mut self, from: &mut Burst<P::Buf>) {
+    pub fn recycle(&mut self, from: &mut Burst<P::Buf>) {
         match self {
             Self::Alone(port) => port.recycle(from),
             Self::Lead(lead) => lead.port.recycle(from),
@@ -377,8 +392,9 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
+    /// Sends from the front of `from` what the port, or core 0, takes now. The rest stays, in order.
     #[inline(always)]
-    pub(super) fn transmit(&mut self, from: &mut Burst<P::Buf>) {
+    pub fn transmit(&mut self, from: &mut Burst<P::Buf>) {
         match self {
             Self::Alone(port) => port.transmit(from),
             Self::Lead(lead) => lead.port.transmit(from),
@@ -414,8 +430,9 @@ impl<P: PacketIo> Way<P> {
     }
 
     /// Returns true if other cores have frames that leave.
+    #[must_use]
     #[inline(always)]
-    pub(super) fn has_leaving(&self) -> bool {
+    pub fn has_leaving(&self) -> bool {
         match self {
             Self::Alone(_) | Self::Member(_) => false,
             Self::Lead(lead) => lead.links.iter().any(|link| !link.leaving.is_empty()),
@@ -424,7 +441,7 @@ impl<P: PacketIo> Way<P> {
 
     /// Hands received frames to their cores if this is core 0 of several, and shows each to `seen`. Returns true if there were any.
     #[inline(never)]
-    pub(super) fn deal(&mut self, frames: &mut Burst<P::Buf>, seen: impl FnMut(&[u8])) -> bool {
+    pub fn deal(&mut self, frames: &mut Burst<P::Buf>, seen: impl FnMut(&[u8])) -> bool {
         match self {
             Self::Lead(lead) if !frames.is_empty() => lead.deal(frames, seen),
             Self::Alone(_) | Self::Lead(_) | Self::Member(_) => false,
@@ -441,19 +458,20 @@ impl<P: PacketIo> Way<P> {
     }
 
     /// Lets the frames of another core leave first in the next turn.
-    pub(super) fn turn_to_next(&mut self) {
+    pub fn turn_to_next(&mut self) {
         if let Self::Lead(lead) = self {
             lead.turn_to_next();
         }
     }
 
     /// Returns the next frame of another core that leaves.
-    pub(super) fn next_leaving(&mut self) -> Option<P::Buf> {
+    pub fn next_leaving(&mut self) -> Option<P::Buf> {
         if let Self::Lead(lead) = self { lead.next_leaving() } else { None }
     }
 
     /// Returns the counts of frames handed over so far.
-    pub(super) fn handed(&self) -> Handed {
+    #[must_use]
+    pub fn handed(&self) -> Handed {
         if let Self::Lead(lead) = self { lead.handed } else { Handed::default() }
     }
 

@@ -68,7 +68,8 @@ impl Connection {
         ledger.consuming += usize::from(consumes);
         ledger.asked.push(Asked { kind, length, signalled, receive, finds, returns });
         let qpn = self.sides[side].qpn;
-        let posted = host.endpoint.post_send(Instant::from_nanos(now), qpn, request);
+        let endpoint = host.endpoint_mut(&self.sides[side]);
+        let posted = endpoint.post_send(Instant::from_nanos(now), qpn, request);
         posted.map_err(|error| format!("a request was refused: {error}"))
     }
 
@@ -195,7 +196,7 @@ impl Connection {
             Service::Rc | Service::Uc | Service::Xrc => self.pieces(side, into, length),
         };
         let request = RecvRequest::scatter(index as u64, &pieces);
-        let endpoint = &mut hosts[self.sides[side].host].endpoint;
+        let endpoint = hosts[self.sides[side].host].endpoint_mut(&self.sides[side]);
         let posted = match self.sides[side].srq {
             Some(srq) => endpoint.post_srq_recv(srq, request),
             None => endpoint.post_recv(self.sides[side].qpn, request),
@@ -215,11 +216,11 @@ impl Connection {
         if self.is_gone(side) {
             return Ok(());
         }
-        let host = &mut hosts[self.sides[side].host];
+        let endpoint = hosts[self.sides[side].host].endpoint_mut(&self.sides[side]);
         let (send_cq, recv_cq) = (self.sides[side].send_cq, self.sides[side].recv_cq);
         let mut take = |cq| {
             let mut completions: Vec<Completion> = Vec::new();
-            host.endpoint.poll_cq(cq, &mut |completion| {
+            endpoint.poll_cq(cq, &mut |completion| {
                 completions.push(*completion);
                 true
             });

@@ -1,10 +1,11 @@
 //! Hosts, and connections between them.
 
 use super::ledger::Ledger;
-use super::memory::{BASE, Buffer, Ram};
+use super::memory::{BASE, Ram};
 use super::network::mac;
 use super::plan::{Fate, Plan, Talk};
 use super::repeats::Repeats;
+use super::team::Cores;
 use super::windows::Window;
 use crate::random::Random;
 use cc::Instant;
@@ -16,8 +17,9 @@ use roce::{
     Access, AddressId, ControlError, CqId, Endpoint, EndpointConfig, PdId, Psn, Qpn, Region, Rkey, SrqId,
     SrqInit, SrqNumber, WindowKind, XrcReceives,
 };
-use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 pub(super) const QUEUE_KEY: u32 = 0x11;
 /// Send requests and receives that a queue pair takes.
@@ -48,14 +50,11 @@ pub(super) enum Area {
 }
 
 pub(super) struct Host {
-    pub(super) endpoint: Endpoint,
+    pub(super) cores: Cores,
     pub(super) ram: Ram,
     /// The bytes in memory at first.
     pub(super) before: Vec<u8>,
     pd: PdId,
-    pub(super) ring: VecDeque<Buffer>,
-    pub(super) wake: Option<u64>,
-    pub(super) paused_until: u64,
     pub(super) free_at: u64,
     pub(super) is_dead: bool,
     /// The sides that live here: connection, side.
@@ -65,6 +64,8 @@ pub(super) struct Host {
 /// One end of a connection.
 pub(super) struct Side {
     pub(super) host: usize,
+    /// The core of its queue pair.
+    pub(super) core: usize,
     pub(super) qpn: Qpn,
     pub(super) send_cq: CqId,
     pub(super) recv_cq: CqId,
@@ -81,6 +82,8 @@ pub(super) struct Side {
     /// The fate that it met.
     pub(super) fate: Option<Fate>,
     pub(super) is_deregistered: bool,
+    /// The bytes of its memory when it was deregistered.
+    pub(super) frozen: Vec<u8>,
     /// The first address of its memory in its host's.
     base: u64,
 }
@@ -114,7 +117,7 @@ impl Talk {
 }
 
 impl Host {
-    pub(super) fn new(number: usize, plan: &Plan, random: &mut Random) -> Self {
+    pub(super) fn new(number: usize, plan: &Plan, random: &mut Random, alive: &Arc<AtomicUsize>) -> Self {
         let mut seed = [0; 32];
         seed[..8].copy_from_slice(&random.next().to_le_bytes());
         let config = EndpointConfig {
@@ -125,39 +128,32 @@ impl Host {
             process: 0,
             numbers: roce::wire::Numbers::DEFAULT,
         };
-        let mut endpoint = Endpoint::new(config);
-        let pd = endpoint.create_pd();
+        let mut cores = Cores::new(number, plan.team, config, alive);
+        let pd = cores.on_all(Endpoint::create_pd);
         let ends = plan.talks.iter().flat_map(|talk| talk.hosts.map(|host| (host, talk.memory())));
         let length: u64 = ends.filter(|(host, _)| *host == number).map(|(_, memory)| memory).sum();
         let mut bytes = vec![0; length as usize];
         for word in bytes.chunks_exact_mut(8) {
             word.copy_from_slice(&random.next().to_le_bytes());
         }
-        Self {
-            endpoint,
-            before: Vec::new(),
-            ram: Ram(bytes),
-            pd,
-            ring: VecDeque::new(),
-            wake: None,
-            paused_until: 0,
-            free_at: 0,
-            is_dead: false,
-            sides: Vec::new(),
-        }
+        Self { cores, before: Vec::new(), ram: Ram(bytes), pd, free_at: 0, is_dead: false, sides: Vec::new() }
     }
 
     fn side(&mut self, (host, which): (usize, usize), base: u64, talk: &Talk) -> Result<Side, ControlError> {
-        let (endpoint, pd) = (&mut self.endpoint, self.pd);
-        let send_cq = endpoint.create_cq(talk.completions)?;
-        let recv_cq = endpoint.create_cq(talk.completions)?;
-        let region = endpoint.register(pd, BASE + base, talk.memory(), rights() | Access::WINDOWS)?;
-        let key = endpoint.create_window(pd, WindowKind::Two)?;
-        let domain = (!talk.asks(which)).then(|| endpoint.create_xrcd()).transpose()?;
+        let core = talk.core(which, self.cores.count());
+        let (cores, pd) = (&mut self.cores, self.pd);
+        let send_cq = cores.on_all(|endpoint| endpoint.create_cq(talk.completions))?;
+        let recv_cq = cores.on_all(|endpoint| endpoint.create_cq(talk.completions))?;
+        let (length, access) = (talk.memory(), rights() | Access::WINDOWS);
+        let region = cores.on_all(|endpoint| endpoint.register(pd, BASE + base, length, access))?;
+        let key = cores.on_all(|endpoint| endpoint.create_window(pd, WindowKind::Two))?;
+        let domain = (!talk.asks(which)).then(|| cores.on_all(Endpoint::create_xrcd)).transpose()?;
         let xrc = domain.map(|domain| XrcReceives { domain, cq: recv_cq });
         let shared = SrqInit { pd, depth: DEPTH, max_sge: 4, xrc };
         let shares = talk.shared_receives && talk.service != Service::Xrc;
-        let srq = (shares || xrc.is_some()).then(|| endpoint.create_srq(shared)).transpose()?;
+        let srq = (shares || xrc.is_some()).then(|| cores.on_all(|endpoint| endpoint.create_srq(shared)));
+        let srq = srq.transpose()?;
+        let endpoint = &mut cores.all[core].endpoint;
         let number = srq.filter(|_| xrc.is_some()).and_then(|srq| endpoint.srq_number(srq));
         let qpn = match domain {
             Some(domain) => endpoint.create_xrc_target(Instant::ZERO, domain)?,
@@ -182,6 +178,7 @@ impl Host {
         self.ram.0[base as usize..(base + AREAS) as usize].fill(0);
         Ok(Side {
             host,
+            core,
             qpn,
             send_cq,
             recv_cq,
@@ -195,12 +192,22 @@ impl Host {
             repeats: Repeats::default(),
             fate: None,
             is_deregistered: false,
+            frozen: Vec::new(),
             base,
         })
     }
 
     pub(super) fn report(&self, side: &Side) -> Option<QpReport> {
-        self.endpoint.report(side.qpn)
+        self.endpoint(side).report(side.qpn)
+    }
+
+    /// Returns the endpoint of a side's queue pair.
+    pub(super) fn endpoint(&self, side: &Side) -> &Endpoint {
+        &self.cores.all[side.core].endpoint
+    }
+
+    pub(super) fn endpoint_mut(&mut self, side: &Side) -> &mut Endpoint {
+        &mut self.cores.all[side.core].endpoint
     }
 
     pub(super) fn state(&self, side: &Side) -> Option<State> {
@@ -208,7 +215,8 @@ impl Host {
     }
 
     pub(super) fn overflowed(&self, side: &Side) -> bool {
-        self.endpoint.cq_overflowed(side.send_cq) || self.endpoint.cq_overflowed(side.recv_cq)
+        let endpoint = self.endpoint(side);
+        endpoint.cq_overflowed(side.send_cq) || endpoint.cq_overflowed(side.recv_cq)
     }
 }
 
@@ -247,7 +255,9 @@ impl Connection {
         let path = path(talk.hosts[side], talk.hosts[1 - side], plan.ipv6, udp_source_port(ours, theirs));
         let psn = Psn::new(talk.first_psn);
         let modifies = if talk.service == Service::Ud {
-            self.sides[side].address = Some(host.endpoint.create_address(host.pd, &path)?);
+            let pd = host.pd;
+            let address = host.endpoint_mut(&self.sides[side]).create_address(pd, &path)?;
+            self.sides[side].address = Some(address);
             [
                 Modify::InitDatagram { queue_key: QUEUE_KEY, partition_key: 0xffff },
                 Modify::ReadyToReceiveDatagrams { mtu: talk.mtu },
@@ -274,7 +284,8 @@ impl Connection {
             let init = Modify::Init { access: rights(), partition_key: 0xffff };
             [init, Modify::ReadyToReceive(receive), Modify::ReadyToSend(send)]
         };
-        modifies.into_iter().try_for_each(|modify| host.endpoint.modify_qp(Instant::ZERO, ours, modify))
+        let endpoint = host.endpoint_mut(&self.sides[side]);
+        modifies.into_iter().try_for_each(|modify| endpoint.modify_qp(Instant::ZERO, ours, modify))
     }
 
     /// Returns the offset of a request's place in its host's memory.
@@ -290,6 +301,12 @@ impl Connection {
 
     pub(super) const fn place(&self) -> u64 {
         self.place
+    }
+
+    /// Returns a side's memory.
+    pub(super) fn memory<'h>(&self, side: usize, hosts: &'h [Host]) -> &'h [u8] {
+        let side = &self.sides[side];
+        hosts[side.host].ram.bytes(side.base, self.talk.memory() as u32)
     }
 
     pub(super) const fn sge(&self, side: usize, offset: u64, length: u32) -> Sge {

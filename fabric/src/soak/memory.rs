@@ -53,13 +53,20 @@ impl Memory for Ram {
 /// A frame's buffer, counted as long as it lives.
 pub(super) struct Buffer {
     bytes: Vec<u8>,
+    capacity: usize,
     alive: Arc<AtomicUsize>,
 }
 
 impl Buffer {
     pub(super) fn new(bytes: &[u8], alive: &Arc<AtomicUsize>) -> Self {
         alive.fetch_add(1, Ordering::Relaxed);
-        Self { bytes: bytes.to_vec(), alive: Arc::clone(alive) }
+        Self { bytes: bytes.to_vec(), capacity: bytes.len(), alive: Arc::clone(alive) }
+    }
+
+    /// Returns the same frame with room to grow to `capacity` bytes.
+    pub(super) fn with_capacity(mut self, capacity: usize) -> Self {
+        self.capacity = capacity;
+        self
     }
 
     pub(super) fn again(&self) -> Self {
@@ -89,10 +96,10 @@ impl DerefMut for Buffer {
 
 impl PacketBuf for Buffer {
     fn capacity(&self) -> usize {
-        self.bytes.len()
+        self.capacity
     }
 
     fn set_len(&mut self, len: usize) {
-        self.bytes.truncate(len);
+        self.bytes.resize(len, 0);
     }
 }

@@ -1,6 +1,7 @@
 //! Correctness by seed: the product's endpoints and switches in virtual time, with everything that can go wrong.
 //!
-//! A seed decides all: hosts, topology, connections of every service, their requests, and the faults. While the faults
+//! A seed and the number of cores of each host decide all: hosts, topology, connections of every service, their requests, and the
+//! faults. While the faults
 //! last, what must never happen is looked for: wrong bytes, completions twice or out of order, more in flight than the
 //! window. Then the faults stop, and all that is alive must come to its end, every buffer be given back, and every endpoint fall silent.
 //!
@@ -15,6 +16,7 @@ mod plan;
 mod reached;
 mod repeats;
 mod shrink;
+mod team;
 mod verdict;
 mod windows;
 mod world;
@@ -51,12 +53,12 @@ pub struct Broken {
     pub frames: Vec<Captured>,
 }
 
-/// Runs one seed; returns how often each rare path was reached.
+/// Runs one seed on hosts with `cores` cores each, 1 to 16; returns how often each rare path was reached.
 ///
 /// # Errors
 /// Returns the rule that was broken, with the smallest run that was found.
-pub fn run(seed: u64) -> Result<Reached, Box<Broken>> {
-    let plan = Plan::draw(seed);
+pub fn run(seed: u64, cores: u8) -> Result<Reached, Box<Broken>> {
+    let plan = Plan { team: cores, ..Plan::draw(seed) };
     attempt(&plan, false).0.map_err(|why| {
         let (smallest, frames) = shrink::smallest(&plan);
         Box::new(Broken { seed, why, smallest: format!("{smallest:#?}"), frames })

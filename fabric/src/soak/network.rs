@@ -20,8 +20,8 @@ pub(super) enum Event {
     AtSwitch(usize, PortId, Buffer),
     /// Frames may leave a switch.
     Leave(usize),
-    /// A host's core looks.
-    Turn(usize),
+    /// A core of a host looks.
+    Turn(usize, usize),
     /// A connection's program looks, at one side.
     Look(usize, usize),
     /// A connection's fate.
@@ -47,7 +47,7 @@ pub(super) struct Network<'c> {
     random: Random,
     picos_per_byte: u64,
     delay: u64,
-    alive: Arc<AtomicUsize>,
+    pub(super) alive: Arc<AtomicUsize>,
     capture: Option<&'c mut Vec<Captured>>,
 }
 

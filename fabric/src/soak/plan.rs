@@ -89,6 +89,8 @@ pub(super) struct Talk {
 pub(super) struct Plan {
     pub(super) shape: Shape,
     pub(super) cores: Vec<Core>,
+    /// Cores of each host.
+    pub(super) team: u8,
     pub(super) rate: Rate,
     /// One link's, ns.
     pub(super) delay: u64,
@@ -131,6 +133,7 @@ impl Plan {
         Self {
             shape: pick(random, &[Shape::Star, Shape::Dumbbell]),
             cores: (0..hosts).map(|_| Core::draw(random)).collect(),
+            team: 1,
             rate,
             delay,
             queue: pick(random, &[5_000, 40_000, 1 << 20, 1 << 20]),

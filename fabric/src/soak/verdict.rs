@@ -100,7 +100,7 @@ fn alive(connection: &Connection, side: usize, hosts: &[Host], lost: u64) -> Res
     let (ours, peer) = (&connection.sides[side], &connection.sides[1 - side]);
     let (ledger, host) = (&ours.ledger, &hosts[ours.host]);
     rule(ledger.failed.is_none(), || format!("{:?} without ERR", ledger.failed))?;
-    let room = host.endpoint.send_room(ours.qpn);
+    let room = host.endpoint(ours).send_room(ours.qpn);
     let depth = depth(connection, side);
     rule(room == depth, || format!("{} requests have not ended", depth - room))?;
     let silent = ledger.asked[ledger.ended..].iter().all(|asked| !asked.signalled);
@@ -139,7 +139,7 @@ const fn depth(connection: &Connection, side: usize) -> u32 {
 fn dead(connection: &Connection, side: usize, hosts: &[Host], dropped: u64) -> Result<(), String> {
     let (ours, peer) = (&connection.sides[side], &connection.sides[1 - side]);
     let (ledger, host) = (&ours.ledger, &hosts[ours.host]);
-    let room = host.endpoint.send_room(ours.qpn);
+    let room = host.endpoint(ours).send_room(ours.qpn);
     let depth = depth(connection, side);
     rule(room == depth, || format!("{} requests are not flushed", depth - room))?;
     if ours.srq.is_none() {
@@ -184,6 +184,10 @@ fn tired(connection: &Connection, dropped: u64) -> bool {
 /// Every byte is unchanged, or was written by a request of the peer or of this side.
 fn untouched(connection: &Connection, side: usize, hosts: &[Host]) -> Result<(), String> {
     let peer = 1 - side;
+    let ours = &connection.sides[side];
+    rule(!ours.is_deregistered || connection.memory(side, hosts) == ours.frozen, || {
+        format!("side {side}: memory changed after it was deregistered")
+    })?;
     let host = &hosts[connection.sides[side].host];
     let (now, before) = (&host.ram.0, &host.before);
     let places = connection.places;

@@ -7,17 +7,19 @@ use super::memory::Buffer;
 use super::network::{Event, Network, mac};
 use super::plan::{Fate, Plan};
 use super::reached::Reached;
+use super::team::{BURST, LONGEST};
 use super::verdict::{self, Losses};
 use crate::random::Random;
 use cc::Instant;
+use datapath::io::PacketBuf;
 use roce::Qpn;
 use roce::qp::{Modify, State};
-use roce::wire::{Header, MAX_IN_BAND, MAX_OVERHEAD};
+use roce::wire::Header;
 
-/// Frames that a core takes in, or sends, in one turn.
-const BURST: usize = 16;
 /// Frames that wait for the card at most, as time.
 const CARD: u64 = 5_000;
+/// The longest time between a frame in a ring and the turn of the core that takes it, ns.
+const HAND_OVER: u64 = 300;
 /// Virtual time that a run may take after its faults have stopped, ns.
 const LIMIT: u64 = 5_000_000_000;
 /// Events that a run may take.
@@ -55,8 +57,9 @@ struct World<'p, 'c> {
 impl<'p, 'c> World<'p, 'c> {
     fn new(plan: &'p Plan, capture: Option<&'c mut Vec<Captured>>) -> Result<Self, String> {
         let mut random = Random::new(plan.seed ^ 1);
-        let mut hosts: Vec<Host> =
-            (0..plan.cores.len()).map(|number| Host::new(number, plan, &mut random)).collect();
+        let network = Network::new(plan, capture)?;
+        let host = |number| Host::new(number, plan, &mut random, &network.alive);
+        let mut hosts: Vec<Host> = (0..plan.cores.len()).map(host).collect();
         let mut used = vec![0; hosts.len()];
         let mut connections = Vec::new();
         for (index, talk) in plan.talks.iter().enumerate() {
@@ -69,7 +72,6 @@ impl<'p, 'c> World<'p, 'c> {
         for host in &mut hosts {
             host.before.clone_from(&host.ram.0);
         }
-        let network = Network::new(plan, capture)?;
         let (reached, healed) = (Reached::default(), false);
         Ok(Self {
             plan,
@@ -133,7 +135,7 @@ impl<'p, 'c> World<'p, 'c> {
             Event::AtHost(host, frame) => self.at_host(host, frame),
             Event::AtSwitch(switch, port, frame) => self.network.at_switch(self.now, switch, port, frame),
             Event::Leave(switch) => self.network.leave(self.now, switch),
-            Event::Turn(host) => return self.turn(host),
+            Event::Turn(host, core) => return self.turn(host, core),
             Event::Look(index, side) => return self.look(index, side),
             Event::Fate(index) => return self.fate(index),
         }
@@ -146,82 +148,132 @@ impl<'p, 'c> World<'p, 'c> {
         if host.is_dead || frame[..6] != mac(index).0 {
             return;
         }
-        if host.ring.len() >= self.plan.cores[index].ring && !self.healed {
+        // Nothing is lost any more.
+        let most = if self.healed { usize::MAX } else { self.plan.cores[index].ring };
+        if host.cores.arrives(frame, most) {
+            self.wake_core(index, 0, self.now);
+        } else {
             self.overrun += 1;
             self.reached.once("host: ring full");
-            return;
         }
-        host.ring.push_back(frame);
-        self.wake(index, self.now);
     }
 
+    /// Wakes all cores of a host.
     fn wake(&mut self, index: usize, at: u64) {
+        (0..self.hosts[index].cores.all.len()).for_each(|core| self.wake_core(index, core, at));
+    }
+
+    fn wake_core(&mut self, index: usize, core: usize, at: u64) {
         let host = &mut self.hosts[index];
         if host.is_dead {
             return;
         }
-        let at = at.max(host.paused_until);
-        if host.wake.is_none_or(|wake| at < wake) {
-            host.wake = Some(at);
-            self.network.push(at, Event::Turn(index));
+        let sleeper = &mut host.cores.all[core];
+        let at = at.max(sleeper.paused_until);
+        if sleeper.wake.is_none_or(|wake| at < wake) {
+            sleeper.wake = Some(at);
+            self.network.push(at, Event::Turn(index, core));
         }
     }
 
-    fn turn(&mut self, index: usize) -> Result<(), String> {
-        if self.hosts[index].wake != Some(self.now) || self.hosts[index].is_dead {
+    /// Core 0 has put frames into rings, or another core into its ring to core 0.
+    fn wake_others(&mut self, index: usize, core: usize) {
+        let others = if core == 0 { 1..self.hosts[index].cores.all.len() } else { 0..1 };
+        for other in others {
+            let at = self.now + 1 + self.random.below(HAND_OVER);
+            self.wake_core(index, other, at);
+        }
+    }
+
+    fn turn(&mut self, index: usize, core: usize) -> Result<(), String> {
+        let (ails, host) = (self.plan.cores[index], &mut self.hosts[index]);
+        let at = &mut host.cores.all[core];
+        if at.wake != Some(self.now) || host.is_dead {
             return Ok(());
         }
-        self.hosts[index].wake = None;
-        let core = self.plan.cores[index];
-        if !self.healed && self.random.below(1000) < core.pauses {
+        at.wake = None;
+        if !self.healed && self.random.below(1000) < ails.pauses {
             self.reached.once("host: core paused");
-            self.hosts[index].paused_until = self.now + 1 + self.random.below(core.pause);
-            self.wake(index, self.now);
+            at.paused_until = self.now + 1 + self.random.below(ails.pause);
+            self.wake_core(index, core, self.now);
             return Ok(());
         }
-        let instant = Instant::from_nanos(self.now);
-        let host = &mut self.hosts[index];
-        for _ in 0..BURST {
-            let Some(frame) = host.ring.pop_front() else { break };
-            // A dropped frame is counted by its reason.
-            let _ = host.endpoint.on_frame(instant, &mut host.ram, &frame);
+        let (any, dealt) = host.cores.take_in(core, &mut host.ram, Instant::from_nanos(self.now));
+        if dealt {
+            self.wake_others(index, core);
         }
-        host.endpoint.on_timeout(instant);
-        if !self.healed && self.random.below(1000) < core.dry {
+        if !self.healed && self.random.below(1000) < ails.dry {
             self.reached.once("host: pool dry");
-            self.wake(index, self.now + 2_000);
+            self.wake_core(index, core, self.now + 2_000);
             return Ok(());
         }
-        self.transmit(index)?;
+        self.transmit(index, core)?;
         if self.healed {
             self.poll(index)?;
         }
         let host = &self.hosts[index];
-        if !host.ring.is_empty() || host.endpoint.may_transmit() {
-            let at = (self.now + 100).max(host.free_at.saturating_sub(CARD));
-            self.wake(index, at);
-        } else if let Some(at) = host.endpoint.poll_timeout() {
-            self.wake(index, at.as_nanos().max(self.now + 1));
+        let at = &host.cores.all[core];
+        if host.cores.has_received(core) || at.waits() || (any && core > 0) {
+            let again = (self.now + 100).max(host.free_at.saturating_sub(CARD));
+            self.wake_core(index, core, again);
+        } else if let Some(due) = at.endpoint.poll_timeout() {
+            self.wake_core(index, core, due.as_nanos().max(self.now + 1));
         }
         Ok(())
     }
 
-    fn transmit(&mut self, index: usize) -> Result<(), String> {
-        let mut frame = [0; 4096 + MAX_OVERHEAD + MAX_IN_BAND];
-        for _ in 0..BURST {
-            if self.hosts[index].free_at > self.now + CARD {
+    fn transmit(&mut self, index: usize, core: usize) -> Result<(), String> {
+        let mut frame = [0; LONGEST];
+        // Frames of other cores first, so that no core waits for ever.
+        for _ in 0..BURST / 2 {
+            if !self.is_taken(index, core) || !self.hosts[index].cores.all[core].forward() {
                 break;
             }
+            self.leave(index);
+        }
+        for _ in 0..BURST {
+            let Some(mut buffer) = self.alloc(index, core) else { break };
             let before = self.in_flight(index);
             let host = &mut self.hosts[index];
-            let instant = Instant::from_nanos(self.now);
-            let Some(length) = host.endpoint.poll_transmit(instant, &host.ram, &mut frame) else { break };
+            let (instant, at) = (Instant::from_nanos(self.now), &mut host.cores.all[core]);
+            let Some(length) = at.endpoint.poll_transmit(instant, &host.ram, &mut frame) else { break };
+            buffer.set_len(length);
+            buffer.copy_from_slice(&frame[..length]);
+            at.transmit(buffer);
             self.check_windows(index, &before)?;
-            let leaves = self.now.max(self.hosts[index].free_at);
-            self.hosts[index].free_at = leaves + self.network.serialisation(length);
-            self.carry(leaves, index, &frame[..length]);
+            self.leave(index);
+            if core > 0 {
+                self.wake_others(index, core);
+            }
         }
+        self.hosts[index].cores.all[core].way.turn_to_next();
         Ok(())
+    }
+
+    /// Returns true if the card takes another frame of core 0. Those of other cores go to core 0.
+    fn is_taken(&self, index: usize, core: usize) -> bool {
+        core > 0 || self.hosts[index].free_at <= self.now + CARD
+    }
+
+    fn alloc(&mut self, index: usize, core: usize) -> Option<Buffer> {
+        if !self.is_taken(index, core) {
+            return None;
+        }
+        let buffer = self.hosts[index].cores.all[core].alloc();
+        if buffer.is_none() {
+            self.reached.once("host: core waits for core 0");
+            self.wake_others(index, core);
+        }
+        buffer
+    }
+
+    /// Frames leave the card.
+    fn leave(&mut self, index: usize) {
+        while let Some(frame) = self.hosts[index].cores.leaves() {
+            let leaves = self.now.max(self.hosts[index].free_at);
+            self.hosts[index].free_at = leaves + self.network.serialisation(frame.len());
+            self.carry(leaves, index, &frame);
+        }
     }
 
     /// Returns the in-flight bytes and the window of each reliable queue pair of a host.
@@ -331,12 +383,13 @@ impl<'p, 'c> World<'p, 'c> {
         let (qpn, lkey) =
             (self.connections[index].sides[side].qpn, self.connections[index].sides[side].region.lkey);
         let instant = Instant::from_nanos(self.now);
-        let endpoint = &mut self.hosts[host].endpoint;
+        let cores = &mut self.hosts[host].cores;
+        let endpoint = &mut cores.all[self.connections[index].sides[side].core].endpoint;
         let done = match fate {
             Fate::Destroyed => endpoint.destroy_qp(instant, qpn),
             Fate::Failed => endpoint.modify_qp(instant, qpn, Modify::Error),
             Fate::Reset => endpoint.modify_qp(instant, qpn, Modify::Reset),
-            Fate::Deregistered => endpoint.withdraw(lkey),
+            Fate::Deregistered => cores.on_all(|endpoint| endpoint.withdraw(lkey)),
             Fate::Drained
                 if endpoint.report(qpn).is_some_and(|report| report.state == State::ReadyToSend) =>
             {
@@ -349,14 +402,17 @@ impl<'p, 'c> World<'p, 'c> {
         let all = self.hosts[host].sides.clone();
         if fate == Fate::HostDies {
             self.hosts[host].is_dead = true;
-            self.hosts[host].ring.clear();
+            self.hosts[host].cores.clear();
             for (connection, side) in all {
                 self.connections[connection].sides[side].fate = Some(fate);
             }
         } else {
+            let frozen = self.connections[index].memory(side, &self.hosts).to_vec();
             let at = &mut self.connections[index].sides[side];
             at.fate = Some(fate);
-            at.is_deregistered = fate == Fate::Deregistered;
+            if fate == Fate::Deregistered {
+                (at.is_deregistered, at.frozen) = (true, frozen);
+            }
         }
         self.wake(host, self.now);
         Ok(())
@@ -370,13 +426,14 @@ impl<'p, 'c> World<'p, 'c> {
             for side in &connection.sides {
                 let host = &mut self.hosts[side.host];
                 if host.state(side) == Some(State::SendQueueDrained) && !host.is_dead {
-                    let resumed = host.endpoint.modify_qp(Instant::from_nanos(now), side.qpn, Modify::Resume);
+                    let endpoint = host.endpoint_mut(side);
+                    let resumed = endpoint.modify_qp(Instant::from_nanos(now), side.qpn, Modify::Resume);
                     resumed.map_err(|error| format!("resume: {error}"))?;
                 }
             }
         }
         for index in 0..self.hosts.len() {
-            self.hosts[index].paused_until = 0;
+            self.hosts[index].cores.all.iter_mut().for_each(|core| core.paused_until = 0);
             self.wake(index, now);
         }
         Ok(())
@@ -419,8 +476,12 @@ impl<'p, 'c> World<'p, 'c> {
             }
         }
         for host in &mut self.hosts {
-            self.reached.counters(host.endpoint.counters());
-            host.ring.clear();
+            for core in &host.cores.all {
+                self.reached.counters(core.endpoint.counters());
+            }
+            let handed = host.cores.close(host.is_dead)?;
+            self.reached.count("host: handed over", handed.over);
+            self.overrun += handed.full;
         }
         let (dropped, marked) = self.network.dropped_and_marked(self.now);
         self.reached.count("switch: dropped", dropped);

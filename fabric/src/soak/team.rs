@@ -1,0 +1,221 @@
+//! The cores of a host, and the card behind them.
+//!
+//! As in the product, core 0 has the card and hands frames over by the rings of `datapath`'s team, all cores create the same shared
+//! objects by the same commands, and a queue pair lives on one core. Here all cores run in one thread, in an order that the seed decides.
+
+use super::ledger::rule;
+use super::memory::{Buffer, Ram};
+use super::network::mac;
+use super::plan::Talk;
+use cc::Instant;
+use datapath::engine::team::{Handed, Names, Team, Way};
+use datapath::event_fd::EventFd;
+use datapath::io::{Burst, Caps, PacketIo};
+use roce::wire::{MAX_IN_BAND, MAX_OVERHEAD, Numbers, Service};
+use roce::{CoreIndex, Endpoint, EndpointConfig};
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Frames that a core takes in, or sends, in one turn.
+pub(super) const BURST: usize = 16;
+/// Bytes of the longest frame.
+pub(super) const LONGEST: usize = 4096 + MAX_OVERHEAD + MAX_IN_BAND;
+
+/// The frames between the network and a card, in one direction.
+#[derive(Clone, Default)]
+struct Ring(Arc<Mutex<VecDeque<Buffer>>>);
+
+impl Ring {
+    /// The ring, which no other thread uses.
+    fn get(&self) -> MutexGuard<'_, VecDeque<Buffer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A host's card: the port of its core 0.
+#[derive(Clone)]
+pub(super) struct Card {
+    received: Ring,
+    sent: Ring,
+    alive: Arc<AtomicUsize>,
+}
+
+impl PacketIo for Card {
+    type Buf = Buffer;
+
+    fn receive(&mut self, into: &mut Burst<Buffer>) {
+        let mut ring = self.received.get();
+        while into.len() < BURST
+            && let Some(frame) = ring.pop_front()
+        {
+            into.push(frame.with_capacity(LONGEST));
+        }
+    }
+
+    fn alloc(&mut self) -> Option<Buffer> {
+        Some(Buffer::new(&[], &self.alive).with_capacity(LONGEST))
+    }
+
+    fn transmit(&mut self, from: &mut Burst<Buffer>) {
+        self.sent.get().extend(from.drain(..));
+    }
+
+    fn caps(&self) -> Caps {
+        Caps { max_frame: LONGEST, speed_mbps: None }
+    }
+}
+
+/// A core of a host.
+pub(super) struct Core {
+    pub(super) endpoint: Endpoint,
+    pub(super) way: Way<Card>,
+    /// A frame that found the ring to core 0 full.
+    waiting: Burst<Buffer>,
+    pub(super) wake: Option<u64>,
+    pub(super) paused_until: u64,
+}
+
+impl Core {
+    /// Returns a buffer to send with if core 0 takes the core's frames.
+    pub(super) fn alloc(&mut self) -> Option<Buffer> {
+        self.way.transmit(&mut self.waiting);
+        if self.waiting.is_empty() { self.way.alloc() } else { None }
+    }
+
+    /// Returns true if the core has more to do as soon as others have done their part.
+    pub(super) fn waits(&self) -> bool {
+        !self.waiting.is_empty() || self.endpoint.may_transmit() || self.way.has_leaving()
+    }
+
+    /// Sends the next frame to the card, or to core 0.
+    pub(super) fn transmit(&mut self, frame: Buffer) {
+        self.waiting.push(frame);
+        self.way.transmit(&mut self.waiting);
+    }
+
+    /// Sends the next frame of another core to the card. Returns `false` if there is none.
+    pub(super) fn forward(&mut self) -> bool {
+        let frame = self.way.next_leaving();
+        let any = frame.is_some();
+        frame.into_iter().for_each(|frame| self.transmit(frame));
+        any
+    }
+}
+
+/// All cores of a host.
+pub(super) struct Cores {
+    pub(super) all: Vec<Core>,
+    card: Card,
+}
+
+impl Cores {
+    pub(super) fn new(host: usize, count: u8, config: EndpointConfig, alive: &Arc<AtomicUsize>) -> Self {
+        let card = Card { received: Ring::default(), sent: Ring::default(), alive: alive.clone() };
+        let names = Names {
+            mac: mac(host),
+            process: config.process,
+            core: CoreIndex::new(0, count),
+            cores: count,
+            numbers: Numbers::DEFAULT,
+        };
+        let ways = match count {
+            1 => vec![Way::Alone(card.clone())],
+            _ => {
+                let bell = |_| EventFd::new(0).expect("a descriptor for each core");
+                Way::of_all(card.clone(), &Arc::new(Team::new((0..count).map(bell))), names)
+            }
+        };
+        let core = |(index, way)| Core {
+            endpoint: Endpoint::of_core(config, CoreIndex::new(index, count)),
+            way,
+            waiting: Burst::new(),
+            wake: None,
+            paused_until: 0,
+        };
+        Self { all: (0..count).zip(ways).map(core).collect(), card }
+    }
+
+    /// Returns the number of cores.
+    pub(super) const fn count(&self) -> u8 {
+        self.all.len() as u8
+    }
+
+    /// Runs a command on all cores. All must answer alike.
+    pub(super) fn on_all<R: PartialEq + Debug>(&mut self, mut command: impl FnMut(&mut Endpoint) -> R) -> R {
+        let mut answers = self.all.iter_mut().map(|core| command(&mut core.endpoint));
+        let first = answers.next().expect("a host has a core");
+        answers.for_each(|answer| assert_eq!(answer, first, "cores agree on numbers and keys"));
+        first
+    }
+
+    /// A frame reaches the card, whose ring holds `most`. Returns `false` if it is full.
+    pub(super) fn arrives(&mut self, frame: Buffer, most: usize) -> bool {
+        let mut ring = self.card.received.get();
+        let has_room = ring.len() < most;
+        if has_room {
+            ring.push_back(frame);
+        }
+        has_room
+    }
+
+    /// Returns the next frame that leaves the card.
+    pub(super) fn leaves(&mut self) -> Option<Buffer> {
+        self.card.sent.get().pop_front()
+    }
+
+    /// Returns true if frames of the card wait for `core`.
+    pub(super) fn has_received(&self, core: usize) -> bool {
+        core == 0 && !self.card.received.get().is_empty()
+    }
+
+    /// Drops the frames that the card has received.
+    pub(super) fn clear(&mut self) {
+        self.card.received.get().clear();
+    }
+
+    /// Takes the frames of `core` in, and runs its timers. Returns whether there were any, and whether core 0 handed frames to others.
+    pub(super) fn take_in(&mut self, core: usize, ram: &mut Ram, now: Instant) -> (bool, bool) {
+        let Core { way, endpoint, .. } = &mut self.all[core];
+        let mut frames = Burst::new();
+        way.receive(&mut frames);
+        let any = !frames.is_empty();
+        let dealt = way.deal(&mut frames, |_| {});
+        for frame in &frames {
+            // A dropped frame is counted by its reason.
+            let _ = endpoint.on_frame(now, ram, frame);
+        }
+        way.recycle(&mut frames);
+        endpoint.on_timeout(now);
+        (any, dealt)
+    }
+
+    /// Frees the rings between the cores with all buffers. Every frame must have been taken out unless the host is dead. Returns the
+    /// counts of frames that were handed over.
+    pub(super) fn close(&mut self, is_dead: bool) -> Result<Handed, String> {
+        self.clear();
+        let handed = self.all[0].way.handed();
+        for core in &mut self.all {
+            let mut frames = Burst::new();
+            core.way.receive(&mut frames);
+            let left = frames.len() + core.waiting.len() + usize::from(core.way.has_leaving());
+            rule(is_dead || left == 0, || format!("{left} frames were left between cores"))?;
+            core.waiting.clear();
+            core.way = Way::Alone(self.card.clone());
+        }
+        Ok(handed)
+    }
+}
+
+impl Talk {
+    /// Returns the core of a side's queue pair: datagrams are core 0's.
+    pub(super) fn core(&self, side: usize, cores: u8) -> usize {
+        match self.service {
+            Service::Ud => 0,
+            Service::Rc | Service::Xrc | Service::Uc => {
+                (self.seed >> (8 + 24 * side)) as usize % usize::from(cores)
+            }
+        }
+    }
+}

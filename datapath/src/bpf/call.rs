@@ -155,14 +155,20 @@ fn load(program: &[Instruction], kind: u32, attach: u32, target: u32) -> io::Res
     unsafe { opens(PROG_LOAD, &request) }
 }
 
-/// A map from `K` to `V`, both plain numbers without padding.
+/// A type that the kernel may read and write as bytes.
+///
+/// # Safety
+/// The type consists of plain numbers without padding, so any bytes of its size are a value of it.
+pub(crate) unsafe trait Plain: Copy + Default {}
+
+/// A map from `K` to `V`.
 #[derive(Debug)]
 pub(crate) struct Map<K, V> {
     fd: OwnedFd,
     kinds: std::marker::PhantomData<(K, V)>,
 }
 
-impl<K: Copy + Default, V: Copy + Default> Map<K, V> {
+impl<K: Plain, V: Plain> Map<K, V> {
     /// An empty map with room for so many `entries`.
     pub(crate) fn new(entries: u32) -> io::Result<Self> {
         let request = Create {
@@ -203,7 +209,7 @@ impl<K: Copy + Default, V: Copy + Default> Map<K, V> {
             flags: 0,
         };
         // SAFETY: the kernel writes at most `count` keys and values of the sizes that the map was created with, for which there is
-        // room in both slices, any bytes of which are legal; and a number of 32 bits.
+        // room in both slices, any bytes of which are legal as they are [`Plain`]; and a number of 32 bits.
         match unsafe { call(MAP_LOOKUP_BATCH, &raw mut request) } {
             // All came.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(request.count as usize),

@@ -17,6 +17,13 @@ const LIMIT: usize = 64;
 /// A peer that was resolved is not doubted again for this long: if packets are lost, every duplicate is a doubt.
 const REST: Duration = Duration::from_millis(100);
 
+/// The parts of a core that following a peer uses.
+pub(super) struct Around<'a> {
+    pub(super) endpoint: &'a mut Endpoint,
+    pub(super) neighbours: &'a mut Neighbours,
+    pub(super) others: Option<&'a Others>,
+}
+
 /// Peers that are being resolved, and those that lately were.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
@@ -30,29 +37,21 @@ pub(super) struct Followed {
 impl Followed {
     /// Follows the peers that are doubted; called once a turn. Returns whether there is more to do in the next turn.
     #[inline]
-    pub(super) fn turn(
-        &mut self,
-        now: Instant,
-        endpoint: &mut Endpoint,
-        neighbours: &mut Neighbours,
-        others: Option<&Others>,
-    ) -> bool {
-        while let Some(change) = endpoint.poll_congestion_change() {
+    pub(super) fn turn(&mut self, now: Instant, around: Around<'_>) -> bool {
+        while let Some(change) = around.endpoint.poll_congestion_change() {
             match change.news {
                 CongestionNews::WrongBaseRtt { .. } => tracing::warn!("{change}"),
                 CongestionNews::Missed(_) | CongestionNews::Back(_) => tracing::info!("{change}"),
             }
         }
-        while let Some(peer) = endpoint.poll_doubted() {
-            match others.filter(|others| !others.is_lead()) {
+        while let Some(peer) = around.endpoint.poll_doubted() {
+            match around.others.filter(|others| !others.is_lead()) {
                 // Core 0 asks for neighbours.
                 Some(others) => others.doubt(peer),
-                None => self.doubt(now, peer, neighbours),
+                None => self.doubt(now, peer, around.neighbours),
             }
         }
-        !self.waiting.is_empty()
-            && self.seen != neighbours.answers()
-            && self.look(now, endpoint, neighbours, others)
+        !self.waiting.is_empty() && self.seen != around.neighbours.answers() && self.look(now, around)
     }
 
     #[cold]
@@ -72,13 +71,7 @@ impl Followed {
     }
 
     #[cold]
-    fn look(
-        &mut self,
-        now: Instant,
-        endpoint: &mut Endpoint,
-        neighbours: &mut Neighbours,
-        others: Option<&Others>,
-    ) -> bool {
+    fn look(&mut self, now: Instant, Around { endpoint, neighbours, others }: Around<'_>) -> bool {
         self.seen = neighbours.answers();
         let (mut is_more, rested) = (false, &mut self.rested);
         self.waiting.retain(|&peer| {
@@ -193,7 +186,8 @@ mod tests {
         }
 
         fn turn(&mut self, now: Instant) -> bool {
-            self.followed.turn(now, &mut self.endpoint, &mut self.neighbours, None)
+            let Self { endpoint, neighbours, followed, .. } = self;
+            followed.turn(now, Around { endpoint, neighbours, others: None })
         }
 
         /// Returns the number of queue pairs that still send to another address than `mac`.

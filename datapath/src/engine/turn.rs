@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::events::AsyncEvent;
+use super::follow::Around;
 use super::management::Management;
 use super::station::Station;
 use super::vlan;
@@ -135,8 +136,8 @@ impl Station {
     #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
         let mut told = self.tell_events();
-        let others = self.others.as_deref();
-        self.follows = self.followed.turn(now, &mut self.endpoint, &mut self.neighbours, others);
+        let Self { endpoint, neighbours, others, followed, .. } = self;
+        self.follows = followed.turn(now, Around { endpoint, neighbours, others: others.as_deref() });
         let (overflows, moved) = self.queues.deliver(now, &mut self.endpoint);
         if overflows > 0 {
             self.counters.cq_overflows += overflows;

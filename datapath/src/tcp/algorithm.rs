@@ -3,7 +3,7 @@
 use super::TcpError;
 use super::programs::Kernel;
 use crate::bpf::btf::{self, Btf};
-use crate::bpf::call::{Map, Structure, load_member};
+use crate::bpf::call::{Map, Plain, Structure, load_member};
 use cc::Rate;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -58,6 +58,9 @@ struct Key {
     zero: u32,
 }
 
+// SAFETY: three arrays of bytes, a u16 at 10 and a u32 at 12 fill it.
+unsafe impl Plain for Key {}
+
 /// The entry that `programs::report` writes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,6 +72,9 @@ struct Report {
     zero: u32,
 }
 
+// SAFETY: a u64 and four u32 fill it.
+unsafe impl Plain for Report {}
+
 /// The entry that `programs::avoid` reads.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,6 +83,9 @@ struct LeaseEntry {
     window: u32,
     until: u64,
 }
+
+// SAFETY: two u32 and a u64 fill it.
+unsafe impl Plain for LeaseEntry {}
 
 /// The congestion control of a network namespace, registered until it is dropped. Flows that have it keep it, and are CUBIC's from then on.
 #[derive(Debug)]

@@ -78,6 +78,10 @@ impl Station {
         if self.neighbours.on_frame(now, frame).is_err() {
             self.counters.neighbour_malformed += 1;
         }
+        while let Some((address, mac)) = self.neighbours.poll_conflict() {
+            let name = &self.name;
+            tracing::warn!("{name}: address {address}: {mac} uses it too; give one of both stations another");
+        }
     }
 
     /// Writes the frames that may leave now, as many as have room.

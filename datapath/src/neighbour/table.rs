@@ -10,7 +10,7 @@ use cc::Instant;
 use roce::wire::Mac;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -88,17 +88,24 @@ pub struct Neighbours {
     fixed: HashMap<IpAddr, Mac>,
     entries: HashMap<IpAddr, Entry>,
     outbox: VecDeque<Packet>,
+    /// Addresses of ours that another station has, and that station; those that were not reported yet come last.
+    conflicts: Vec<(IpAddr, Mac)>,
+    reported: usize,
     next: Option<Instant>,
     /// Counts up with each answer, and with each address without an answer.
     answers: u64,
 }
 
 impl Neighbours {
-    /// For a port without a kernel. Announces `addresses`, so that switches learn the port of `mac`.
+    /// For a port without a kernel. Asks if another station has one of `addresses`, and announces them, so that switches learn the port of
+    /// `mac`.
+    ///
+    /// Waits for no answer, unlike RFC 5227 2.1 and RFC 4862 5.4: see [`poll_conflict`](Self::poll_conflict).
     #[must_use]
     pub fn own(mac: Mac, addresses: &[Address], gateway: Option<IpAddr>) -> Self {
         let mut neighbours = Self { gateway, quiet: false, ..Self::kernels(mac, addresses) };
-        for address in addresses.iter().take(OUTBOX) {
+        for address in addresses.iter().take(OUTBOX / 2) {
+            neighbours.probe(address.ip);
             neighbours.announce(address.ip);
         }
         neighbours
@@ -115,6 +122,8 @@ impl Neighbours {
             fixed: HashMap::new(),
             entries: HashMap::new(),
             outbox: VecDeque::with_capacity(OUTBOX),
+            conflicts: Vec::new(),
+            reported: 0,
             next: None,
             answers: 0,
         }
@@ -250,6 +259,8 @@ impl Neighbours {
     }
 
     fn on_arp(&mut self, now: Instant, arp: Arp) {
+        // RFC 5227 2.4.
+        self.hear_owner(arp.sender.into(), arp.sender_mac);
         let to_us = self.owns(arp.target.into());
         // RFC 826: a host that asks or answers this one reveals its address; so does an announcement (RFC 5227 3).
         if to_us || arp.sender == arp.target {
@@ -268,6 +279,10 @@ impl Neighbours {
     }
 
     fn on_ndp(&mut self, now: Instant, ndp: Ndp, from: Mac) {
+        // RFC 4862 5.4.4.
+        if let Message::Advertisement { target_mac, .. } = ndp.message {
+            self.hear_owner(ndp.target.into(), target_mac.unwrap_or(from));
+        }
         match ndp.message {
             Message::Solicitation { source_mac } if self.owns(ndp.target.into()) && from != self.mac => {
                 if let Some(mac) = source_mac {
@@ -304,6 +319,22 @@ impl Neighbours {
         }
     }
 
+    /// A station says that `address` is its own.
+    fn hear_owner(&mut self, address: IpAddr, mac: Mac) {
+        let is_known = |conflicts: &[(IpAddr, Mac)]| conflicts.iter().any(|&(known, _)| known == address);
+        // On a Linux interface, the addresses are the kernel's.
+        if !self.quiet && mac != self.mac && self.owns(address) && !is_known(&self.conflicts) {
+            self.conflicts.push((address, mac));
+        }
+    }
+
+    /// Returns an address of ours that another station uses too, with the Ethernet address of that station. Each address is returned once.
+    pub fn poll_conflict(&mut self) -> Option<(IpAddr, Mac)> {
+        let conflict = self.conflicts.get(self.reported).copied();
+        self.reported += usize::from(conflict.is_some());
+        conflict
+    }
+
     fn owns(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|ours| ours.ip == address)
     }
@@ -330,6 +361,30 @@ impl Neighbours {
             }
             // Without an address of the family there is no source address for a request.
             (IpAddr::V4(_) | IpAddr::V6(_), _) => {}
+        }
+    }
+
+    /// Asks for an address of ours in nobody's name, so that no cache changes: RFC 5227 2.1.1, RFC 4862 5.4.2.
+    fn probe(&mut self, address: IpAddr) {
+        match address {
+            IpAddr::V4(target) => {
+                let probe = Arp {
+                    operation: arp::Operation::Request,
+                    sender_mac: self.mac,
+                    sender: Ipv4Addr::UNSPECIFIED,
+                    target_mac: Mac::default(),
+                    target,
+                };
+                self.send(Packet::Arp(probe, BROADCAST));
+            }
+            IpAddr::V6(target) => {
+                let (destination, to) = ndp::solicited_node(target);
+                let message = Message::Solicitation { source_mac: None };
+                self.send(Packet::Ndp(
+                    Ndp { source: Ipv6Addr::UNSPECIFIED, destination, target, message },
+                    to,
+                ));
+            }
         }
     }
 

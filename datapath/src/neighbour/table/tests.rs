@@ -129,6 +129,38 @@ fn who_is_doubted_is_asked_again_and_found_elsewhere() {
     }
 }
 
+/// RFC 5227 2.1.1 and 2.4, RFC 4862 5.4: a station that starts asks for its addresses, the one that has them answers, and both know.
+#[test]
+fn an_address_that_two_stations_have_is_reported_by_both_once() {
+    for ours in ["10.0.0.1/24", "fd00::1/64"] {
+        let address = ours.parse::<Address>().unwrap();
+        let mut a = host(A, &[ours]);
+        let mut b = Neighbours::own(B, &[address], None);
+        let [probe, announcement] = frames(&mut b).try_into().unwrap();
+        a.on_frame(at(0), &probe).unwrap();
+        assert_eq!(a.poll_conflict(), None, "it may yet give the address up");
+        carry(at(0), &mut a, &mut b);
+        assert_eq!(b.poll_conflict(), Some((address.ip, A)), "{ours}");
+        a.on_frame(at(0), &announcement).unwrap();
+        assert_eq!(a.poll_conflict(), Some((address.ip, B)), "{ours}");
+        for _ in 0..2 {
+            a.on_frame(at(1), &announcement).unwrap();
+            assert_eq!((a.poll_conflict(), b.poll_conflict()), (None, None), "once is enough");
+        }
+        // Its own packets, which a switch may return, and those of others are no conflict.
+        let (mut c, mut other) =
+            (host(A, &[ours]), Neighbours::own(B, &["10.0.0.9/24".parse().unwrap()], None));
+        let mut again = Neighbours::own(A, &[address], None);
+        carry(at(0), &mut again, &mut c);
+        carry(at(0), &mut other, &mut c);
+        assert_eq!(c.poll_conflict(), None);
+        // On a Linux interface, the addresses are the kernel's, which may answer by another interface.
+        let mut quiet = Neighbours::kernels(A, &[address]);
+        quiet.on_frame(at(0), &announcement).unwrap();
+        assert_eq!(quiet.poll_conflict(), None);
+    }
+}
+
 #[test]
 fn beside_the_kernel_nobody_is_answered_and_nobody_believed_unasked() {
     for (ours, theirs) in [("10.0.0.1/24", "10.0.0.2/24"), ("fd00::1/64", "fd00::2/64")] {

@@ -5,6 +5,8 @@
  *
  *   rxe-verify RC|UC|UD OPERATION BYTES COUNT MTU GID_INDEX [SERVER]
  *   rxe-verify RC WRITE 65536 50 4096 1 10.77.0.1
+ *
+ * The variable QPS is the number of queue pairs, 1 to 8. Each has its own bytes, COUNT requests each. With several, BYTES is a multiple of 64.
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -19,19 +21,19 @@
 
 enum operation { SEND, WRITE, READ, FETCH_ADD, CMP_SWAP };
 static const char *const names[] = { "SEND", "WRITE", "READ", "FETCH_ADD", "CMP_SWAP" };
-enum { PORT = 18515, KEY = 108, DEPTH = 16, PLACE = 4096, GRH = 40, QUEUE_KEY = 0x11111111 };
+enum { PORT = 18515, KEY = 108, DEPTH = 16, PLACE = 4096, GRH = 40, QUEUE_KEY = 0x11111111, MOST = 8 };
 
 static enum operation operation;
 static enum ibv_qp_type type;
 static size_t bytes;
 static uint64_t count;
-static int mtu, gid_index, client, stream;
+static int mtu, gid_index, client, stream, qps = 1;
 static uint8_t *memory;
 static struct ibv_cq *cq;
-static struct ibv_qp *qp;
+static struct ibv_qp *pairs[MOST];
 static struct ibv_mr *region, *headers;
 static struct ibv_pd *pd;
-static char own_key[KEY];
+static char own_keys[MOST][KEY];
 
 struct peer { unsigned qpn, psn, rkey, max_rd_atomic; uint64_t address; union ibv_gid gid; };
 
@@ -50,23 +52,25 @@ static uint64_t mix(uint64_t value)
 	return c ^ c >> 31;
 }
 
-/* Byte `at` of what the client, or the server, sends. */
+/* Byte `at` of what the client, or the server, sends: the queue pairs' bytes one after another. */
 static uint8_t pattern(size_t at, int from_client)
 {
-	static uint64_t seed, word, index = -1;
-	if (!seed) seed = mix(0x5eedf00d ^ mix(bytes) ^ mix(from_client));
-	if (index != at / 8) { index = at / 8; word = mix(seed + index); }
+	static uint64_t word, index = -1;
+	if (index != at / 8) {
+		index = at / 8;
+		word = mix(mix(0x5eedf00d ^ mix(bytes) ^ mix(at / bytes << 1 | from_client)) + at % bytes / 8);
+	}
 	return word >> 8 * (at % 8);
 }
 
-static void fill(int from_client) { for (size_t at = 0; at < bytes; at++) memory[at] = pattern(at, from_client); }
+static void fill(int from_client) { for (size_t at = 0; at < qps * bytes; at++) memory[at] = pattern(at, from_client); }
 
 static void compare(int from_client)
 {
-	for (size_t at = 0; at < bytes; at++)
+	for (size_t at = 0; at < qps * bytes; at++)
 		if (memory[at] != pattern(at, from_client))
-			die("byte %zu of %zu is %02x and not %02x", at, bytes, memory[at], pattern(at, from_client));
-	printf("verified: %zu bytes\n", bytes);
+			die("byte %zu of %zu is %02x and not %02x", at, qps * bytes, memory[at], pattern(at, from_client));
+	printf("verified: %zu bytes\n", qps * bytes);
 }
 
 static void expect(uint64_t value)
@@ -99,7 +103,7 @@ static void exchange(const void *own, void *theirs, size_t length)
 	if (!client && write(stream, own, length) != (ssize_t)length) die("the other side is gone");
 }
 
-static void step(void) { char theirs[KEY]; exchange(own_key, theirs, KEY); }
+static void step(int qp) { char theirs[KEY]; exchange(own_keys[qp], theirs, KEY); }
 
 static enum ibv_mtu greet(void)
 {
@@ -113,14 +117,15 @@ static enum ibv_mtu greet(void)
 	return theirs[0] < digit[0] ? theirs[0] - '0' : digit[0] - '0';
 }
 
-static struct peer swap_keys(unsigned psn, const union ibv_gid *gid)
+static struct peer swap_keys(int qp, unsigned psn, const union ibv_gid *gid)
 {
 	struct peer peer;
-	char theirs[KEY], *at = own_key;
-	at += sprintf(at, "0000:0010:%06x:%06x:%08x:%016llx:", qp->qp_num, psn, region->rkey, (unsigned long long)(uintptr_t)memory);
+	char theirs[KEY], *at = own_keys[qp];
+	at += sprintf(at, "0000:0010:%06x:%06x:%08x:%016llx:", pairs[qp]->qp_num, psn, region->rkey,
+		(unsigned long long)(uintptr_t)(memory + qp * bytes));
 	for (int byte = 0; byte < 16; byte++) at += sprintf(at, "%02x:", gid->raw[byte]);
 	sprintf(at, "00000000:");
-	exchange(own_key, theirs, KEY);
+	exchange(own_keys[qp], theirs, KEY);
 	unsigned long long address;
 	int length;
 	if (sscanf(theirs, "%*x:%x:%x:%x:%x:%llx:%n", &peer.max_rd_atomic, &peer.qpn, &peer.psn, &peer.rkey, &address, &length) != 5)
@@ -138,7 +143,7 @@ static void make(union ibv_gid *gid)
 	static uint8_t header[GRH];
 	pd = ibv_alloc_pd(context);
 	headers = ibv_reg_mr(pd, header, GRH, IBV_ACCESS_LOCAL_WRITE);
-	size_t room = bytes < PLACE ? PLACE : bytes;
+	size_t room = qps * bytes < PLACE ? PLACE : qps * bytes;
 	memory = aligned_alloc(PLACE, (room + PLACE - 1) / PLACE * PLACE);
 	memset(memory, 0, room);
 	region = ibv_reg_mr(pd, memory, room,
@@ -146,10 +151,11 @@ static void make(union ibv_gid *gid)
 	cq = ibv_create_cq(context, 1024, NULL, NULL, 0);
 	struct ibv_qp_init_attr how = { .send_cq = cq, .recv_cq = cq, .qp_type = type, .sq_sig_all = 1,
 		.cap = { .max_send_wr = DEPTH, .max_recv_wr = 512, .max_send_sge = 1, .max_recv_sge = 2 } };
-	if (!region || !cq || !(qp = ibv_create_qp(pd, &how)) || ibv_query_gid(context, 1, gid_index, gid)) die("the device refuses");
+	if (!region || !cq || ibv_query_gid(context, 1, gid_index, gid)) die("the device refuses");
+	for (int qp = 0; qp < qps; qp++) if (!(pairs[qp] = ibv_create_qp(pd, &how))) die("the device refuses a queue pair");
 }
 
-static void start(const struct peer *peer, unsigned psn, enum ibv_mtu path_mtu)
+static void start(struct ibv_qp *qp, const struct peer *peer, unsigned psn, enum ibv_mtu path_mtu)
 {
 	int reliable = type == IBV_QPT_RC;
 	if (type == IBV_QPT_UD) {
@@ -176,27 +182,30 @@ static void start(const struct peer *peer, unsigned psn, enum ibv_mtu path_mtu)
 		die("the queue pair does not connect");
 }
 
-static void receive_into_memory(void)
+static void receive_into_memory(int qp)
 {
 	/* A datagram has 40 bytes of its network header in front of it. */
-	struct ibv_sge places[2] = { { (uintptr_t)headers->addr, GRH, headers->lkey }, { (uintptr_t)memory, bytes, region->lkey } };
+	struct ibv_sge places[2] =
+		{ { (uintptr_t)headers->addr, GRH, headers->lkey }, { (uintptr_t)(memory + qp * bytes), bytes, region->lkey } };
 	int skip = type != IBV_QPT_UD;
 	struct ibv_recv_wr request = { .sg_list = places + skip, .num_sge = 2 - skip }, *bad;
-	for (uint64_t posted = 0; posted < count; posted++) if (ibv_post_recv(qp, &request, &bad)) die("no room for receives");
+	for (uint64_t posted = 0; posted < count; posted++) if (ibv_post_recv(pairs[qp], &request, &bad)) die("no room for receives");
 }
 
-/* Posts all requests, DEPTH at a time, and returns the seconds that they took. */
-static double run(const struct peer *peer)
+/* Posts the next request of a queue pair. */
+static void ask(int qp, const struct peer *peer)
 {
 	static const enum ibv_wr_opcode opcodes[] =
 		{ IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP };
-	struct ibv_sge place = { (uintptr_t)memory, bytes, region->lkey };
-	struct ibv_send_wr request = { .sg_list = &place, .num_sge = bytes ? 1 : 0, .opcode = opcodes[operation] }, *bad;
-	struct timespec from, to;
+	static struct ibv_ah *way;
+	struct ibv_sge place = { (uintptr_t)(memory + qp * bytes), bytes, region->lkey };
+	struct ibv_send_wr request =
+		{ .wr_id = qp, .sg_list = &place, .num_sge = bytes ? 1 : 0, .opcode = opcodes[operation] }, *bad;
 	if (type == IBV_QPT_UD) {
-		struct ibv_ah_attr way =
+		struct ibv_ah_attr to =
 			{ .is_global = 1, .port_num = 1, .grh = { .dgid = peer->gid, .sgid_index = gid_index, .hop_limit = 64 } };
-		request.wr.ud.ah = ibv_create_ah(pd, &way);
+		if (!way) way = ibv_create_ah(pd, &to);
+		request.wr.ud.ah = way;
 		request.wr.ud.remote_qpn = peer->qpn;
 		request.wr.ud.remote_qkey = QUEUE_KEY;
 		if (!request.wr.ud.ah) die("no way to the other side");
@@ -209,16 +218,23 @@ static double run(const struct peer *peer)
 		request.wr.rdma.remote_addr = peer->address;
 		request.wr.rdma.rkey = peer->rkey;
 	}
+	if (ibv_post_send(pairs[qp], &request, &bad)) die("a request is refused");
+}
+
+/* Posts all requests, DEPTH at a time on each queue pair, and gives the seconds that they took. */
+static double run(const struct peer *peers)
+{
+	struct timespec from, to;
+	uint64_t posted[MOST] = { 0 }, done[MOST] = { 0 }, all = 0;
 	clock_gettime(CLOCK_MONOTONIC, &from);
-	for (uint64_t posted = 0, done = 0; done < count;) {
+	while (all < qps * count) {
 		struct ibv_wc completion;
-		while (posted < count && posted - done < DEPTH) {
-			if (ibv_post_send(qp, &request, &bad)) die("a request is refused");
-			posted++;
-		}
-		int got = ibv_poll_cq(cq, 1, &completion);
-		if (got && completion.status) die("request %llu: %s", (unsigned long long)done, ibv_wc_status_str(completion.status));
-		done += got;
+		for (int qp = 0; qp < qps; qp++)
+			for (; posted[qp] < count && posted[qp] - done[qp] < DEPTH; posted[qp]++) ask(qp, &peers[qp]);
+		if (!ibv_poll_cq(cq, 1, &completion)) continue;
+		if (completion.status) die("request %llu: %s", (unsigned long long)all, ibv_wc_status_str(completion.status));
+		done[completion.wr_id]++;
+		all++;
 	}
 	clock_gettime(CLOCK_MONOTONIC, &to);
 	return to.tv_sec - from.tv_sec + (to.tv_nsec - from.tv_nsec) / 1e9;
@@ -226,8 +242,8 @@ static double run(const struct peer *peer)
 
 static void report(double seconds)
 {
-	double rate = client ? count / seconds / 1e6 : 0, average = rate * 1e6 * bytes / (1 << 20);
-	uint64_t fields[5] = { bytes, count, 0, 0, 0 }, theirs;
+	double rate = client ? qps * count / seconds / 1e6 : 0, average = rate * 1e6 * bytes / (1 << 20);
+	uint64_t fields[5] = { bytes, qps * count, 0, 0, 0 }, theirs;
 	memcpy(&fields[2], &average, 8);
 	memcpy(&fields[3], &average, 8);
 	memcpy(&fields[4], &rate, 8);
@@ -258,19 +274,27 @@ int main(int argc, char **argv)
 	while (operation < CMP_SWAP && strcmp(argv[2], names[operation])) operation++;
 	bytes = strtoull(argv[3], NULL, 0), count = strtoull(argv[4], NULL, 0), mtu = atoi(argv[5]), gid_index = atoi(argv[6]);
 	client = argc > 7;
+	if (getenv("QPS")) qps = atoi(getenv("QPS"));
+	if (qps < 1 || qps > MOST) die("QPS is not 1 to %d", MOST);
 	unsigned psn = mix(time(NULL)) & 0xffffff;
 
 	make(&gid);
 	if (client ? operation <= WRITE : operation == READ) fill(client);
 	meet(client ? argv[7] : NULL);
 	enum ibv_mtu path_mtu = greet();
-	struct peer peer = swap_keys(psn, &gid);
-	start(&peer, psn, path_mtu);
-	if (!client && operation == SEND) receive_into_memory();
-	for (int steps = operation == SEND ? 3 : 2; steps; steps--) step();
-	double seconds = client ? run(&peer) : 0;
-	if (operation != SEND) { step(); report(seconds); }
-	step();
+	struct peer peers[MOST];
+	for (int qp = 0; qp < qps; qp++) peers[qp] = swap_keys(qp, psn, &gid);
+	for (int qp = 0; qp < qps; qp++) {
+		start(pairs[qp], &peers[qp], psn, path_mtu);
+		if (!client && operation == SEND) receive_into_memory(qp);
+	}
+	/* Where all meet: once for each queue pair, and once more. SENDs have a step in front. */
+	if (operation == SEND) step(0);
+	for (int qp = 0; qp < qps; qp++) step(qp);
+	step(0);
+	double seconds = client ? run(peers) : 0;
+	if (operation != SEND) { step(0); report(seconds); }
+	step(0);
 	check();
 	if (write(stream, "done", 5) != 5) die("the other side is gone");
 	recv(stream, theirs, 5, MSG_WAITALL);

@@ -29,6 +29,8 @@ mod siblings;
 mod start;
 mod station;
 pub mod team;
+#[cfg(all(test, loom))]
+mod team_model;
 #[cfg(test)]
 mod team_tests;
 #[cfg(test)]

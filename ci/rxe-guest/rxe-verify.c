@@ -221,7 +221,7 @@ static void ask(int qp, const struct peer *peer)
 	if (ibv_post_send(pairs[qp], &request, &bad)) die("a request is refused");
 }
 
-/* Posts all requests, DEPTH at a time on each queue pair, and gives the seconds that they took. */
+/* Posts all requests, DEPTH at a time on each queue pair, and returns the seconds that they took. */
 static double run(const struct peer *peers)
 {
 	struct timespec from, to;

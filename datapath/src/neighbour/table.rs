@@ -100,7 +100,7 @@ impl Neighbours {
     /// For a port without a kernel. Asks if another station has one of `addresses`, and announces them, so that switches learn the port of
     /// `mac`.
     ///
-    /// Waits for no answer, unlike RFC 5227 2.1 and RFC 4862 5.4: see [`poll_conflict`](Self::poll_conflict).
+    /// The port works without waiting for an answer: see [`poll_conflict`](Self::poll_conflict).
     #[must_use]
     pub fn own(mac: Mac, addresses: &[Address], gateway: Option<IpAddr>) -> Self {
         let mut neighbours = Self { gateway, quiet: false, ..Self::kernels(mac, addresses) };

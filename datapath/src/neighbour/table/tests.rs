@@ -129,7 +129,8 @@ fn who_is_doubted_is_asked_again_and_found_elsewhere() {
     }
 }
 
-/// RFC 5227 2.1.1 and 2.4, RFC 4862 5.4: a station that starts asks for its addresses, the one that has them answers, and both know.
+/// RFC 5227 2.1.1 and 2.4, RFC 4862 5.4.2 and 5.4.4: a station that starts asks for its addresses, the one that has them answers, and both
+/// know.
 #[test]
 fn an_address_that_two_stations_have_is_reported_by_both_once() {
     for ours in ["10.0.0.1/24", "fd00::1/64"] {

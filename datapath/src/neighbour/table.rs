@@ -364,7 +364,7 @@ impl Neighbours {
         }
     }
 
-    /// Asks for an address of ours in nobody's name, so that no cache changes: RFC 5227 2.1.1, RFC 4862 5.4.2.
+    /// Asks for one of the device's own addresses without a sender address, so that no cache changes: RFC 5227 2.1.1, RFC 4862 5.4.2.
     fn probe(&mut self, address: IpAddr) {
         match address {
             IpAddr::V4(target) => {

@@ -1,4 +1,4 @@
-//! What a line with faults loses, repeats, delays and damages.
+//! Losses, repetitions, delays and damage on a line with faults.
 
 use crate::script::{Buf, Script, at, frame, station, tag};
 use ferroce_fabric::{FaultConfig, FaultCounters, FaultLine, PortConfig, Probability};

@@ -1,4 +1,4 @@
-//! Losses, repetitions, delays and damage on a line with faults.
+//! Loss, repetition, delay and damage on a line with faults.
 
 use crate::script::{Buf, Script, at, frame, station, tag};
 use ferroce_fabric::{FaultConfig, FaultCounters, FaultLine, PortConfig, Probability};

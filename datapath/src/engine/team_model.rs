@@ -17,12 +17,14 @@ struct Ring {
     places: [UnsafeCell<usize>; PLACES],
     head: AtomicUsize,
     tail: AtomicUsize,
+    /// The orderings of the stores to the head and to the tail.
+    stores: [Ordering; 2],
 }
 
 impl Ring {
-    fn new() -> Self {
+    fn new(stores: [Ordering; 2]) -> Self {
         let places = std::array::from_fn(|_| UnsafeCell::new(usize::MAX));
-        Self { places, head: AtomicUsize::new(0), tail: AtomicUsize::new(0) }
+        Self { places, head: AtomicUsize::new(0), tail: AtomicUsize::new(0), stores }
     }
 
     /// Puts a buffer in as soon as there is room.
@@ -33,7 +35,7 @@ impl Ring {
         }
         // SAFETY: the consumer has left this place, and does not look at it before the new tail. loom checks it.
         self.places[tail % PLACES].with_mut(|place| unsafe { *place = buffer });
-        self.tail.store(tail + 1, Ordering::Release);
+        self.tail.store(tail + 1, self.stores[1]);
     }
 
     /// Takes a buffer out as soon as there is one.
@@ -44,7 +46,7 @@ impl Ring {
         }
         // SAFETY: the producer has left this place, and does not write it before the new head. loom checks it.
         let buffer = self.places[head % PLACES].with(|place| unsafe { *place });
-        self.head.store(head + 1, Ordering::Release);
+        self.head.store(head + 1, self.stores[0]);
         buffer
     }
 }
@@ -68,13 +70,11 @@ impl Link {
     }
 }
 
-/// Core 0 hands frames over, and the other core answers each in its own buffer. No core touches the bytes of a buffer that the other has,
-/// and frames stay in order.
-#[test]
-fn buffers_belong_to_one_core_at_a_time() {
-    loom::model(|| {
+/// Core 0 hands frames over, and the other core answers each in its own buffer.
+fn hand_over(stores: [Ordering; 2]) {
+    loom::model(move || {
         let buffers = std::array::from_fn(|_| UnsafeCell::new(0));
-        let link = Arc::new(Link { received: Ring::new(), leaving: Ring::new(), buffers });
+        let link = Arc::new(Link { received: Ring::new(stores), leaving: Ring::new(stores), buffers });
         let member = {
             let link = link.clone();
             thread::spawn(move || {
@@ -94,4 +94,22 @@ fn buffers_belong_to_one_core_at_a_time() {
         }
         member.join().unwrap();
     });
+}
+
+/// No core touches the bytes of a buffer that the other has, and frames stay in order.
+#[test]
+fn buffers_belong_to_one_core_at_a_time() {
+    hand_over([Ordering::Release; 2]);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_relaxed_head_is_noticed() {
+    hand_over([Ordering::Relaxed, Ordering::Release]);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_relaxed_tail_is_noticed() {
+    hand_over([Ordering::Release, Ordering::Relaxed]);
 }

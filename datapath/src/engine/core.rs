@@ -232,11 +232,9 @@ impl<P: PacketIo> Core<P> {
     /// Hands received frames of other cores to them. Returns whether there were any.
     fn deal(&mut self) -> bool {
         let Self { port, station, received, clock, .. } = self;
-        let any = port.deal(received, |frame| {
-            if let Some(tap) = &mut station.tap {
-                tap.record(clock.now(), Direction::In, frame);
-            }
-        });
+        let seen =
+            station.tap.as_mut().map(|tap| |frame: &[u8]| tap.record(clock.now(), Direction::In, frame));
+        let any = port.deal(received, seen);
         let handed = port.handed();
         (station.counters.handed_over, station.counters.hand_over_full) = (handed.over, handed.full);
         any

@@ -130,14 +130,14 @@ pub struct Names {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Leads,
-    /// The core behind this link.
-    Of(usize),
+    /// The core behind this link. A byte, since 32 of these stand beside a burst.
+    Of(u8),
     /// All cores: its QPN is not one of ours.
     Any,
 }
 
 impl Names {
-    #[inline]
+    #[inline(always)]
     fn whose(&self, frame: &[u8]) -> Whose {
         if !frame.starts_with(&self.mac.0) {
             return Whose::Leads;
@@ -149,13 +149,11 @@ impl Names {
         if opcode == Opcode::DIRECT_RESPONSE {
             return Whose::Any;
         }
-        if roce::process_of(qpn) != self.process || qpn == GROUP_QPN {
-            return Whose::Leads;
-        }
-        match self.core.named_by(qpn) {
-            0 => Whose::Leads,
-            core if core < self.cores => Whose::Of(usize::from(core) - 1),
-            // No core has such a number, so core 0 counts the frame.
+        match self.core.place_of(self.process, qpn) {
+            core if (1..u32::from(self.cores)).contains(&core) && qpn != GROUP_QPN => {
+                Whose::Of(core as u8 - 1)
+            }
+            // Core 0 counts frames to a number that no core has.
             _ => Whose::Leads,
         }
     }
@@ -179,8 +177,8 @@ impl<P: PacketIo> Lead<P> {
         }
     }
 
-    /// Hands frames of other cores to them, and shows each to `seen`. Returns true if there were any.
-    fn deal(&mut self, frames: &mut Burst<P::Buf>, mut seen: impl FnMut(&[u8])) -> bool {
+    /// Hands frames of other cores to them, and shows each to `seen` first. Returns true if there were any.
+    fn deal(&mut self, frames: &mut Burst<P::Buf>, mut seen: Option<impl FnMut(&[u8])>) -> bool {
         let mut touched = 0_u32;
         let whose: Burst<Whose> = frames.iter().map(|frame| self.names.whose(frame)).collect();
         let mut all = std::mem::take(frames).into_iter();
@@ -188,8 +186,10 @@ impl<P: PacketIo> Lead<P> {
             match run[0] {
                 Whose::Leads => frames.extend(all.by_ref().take(run.len())),
                 Whose::Of(link) => {
-                    all.as_slice()[..run.len()].iter().for_each(|frame| seen(frame));
-                    self.hand_run(link, all.by_ref().take(run.len()), run.len());
+                    if let Some(seen) = &mut seen {
+                        all.as_slice()[..run.len()].iter().for_each(|frame| seen(frame));
+                    }
+                    self.hand_run(link.into(), all.by_ref().take(run.len()), run.len());
                     touched |= 1 << link;
                 }
                 Whose::Any => {
@@ -240,8 +240,8 @@ impl<P: PacketIo> Lead<P> {
         match self.names.whose(&frame) {
             Whose::Leads => Some(frame),
             Whose::Of(link) => {
-                self.hand(link, frame);
-                self.team.wake(link + 1);
+                self.hand(link.into(), frame);
+                self.team.wake(usize::from(link) + 1);
                 None
             }
             Whose::Any => {
@@ -439,9 +439,9 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
-    /// Hands received frames to their cores if this is core 0 of several, and shows each to `seen`. Returns true if there were any.
+    /// Hands received frames to their cores if this is core 0 of several, and shows each to `seen` first. Returns true if there were any.
     #[inline(never)]
-    pub fn deal(&mut self, frames: &mut Burst<P::Buf>, seen: impl FnMut(&[u8])) -> bool {
+    pub fn deal(&mut self, frames: &mut Burst<P::Buf>, seen: Option<impl FnMut(&[u8])>) -> bool {
         match self {
             Self::Lead(lead) if !frames.is_empty() => lead.deal(frames, seen),
             Self::Alone(_) | Self::Lead(_) | Self::Member(_) => false,

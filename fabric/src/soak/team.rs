@@ -181,7 +181,7 @@ impl Cores {
         let mut frames = Burst::new();
         way.receive(&mut frames);
         let any = !frames.is_empty();
-        let dealt = way.deal(&mut frames, |_| {});
+        let dealt = way.deal(&mut frames, None::<fn(&[u8])>);
         for frame in &frames {
             // A dropped frame is counted by its reason.
             let _ = endpoint.on_frame(now, ram, frame);

@@ -59,6 +59,14 @@ impl CoreIndex {
         (qpn.get() >> self.low_bits()) as u8 & ((1 << self.bits) - 1)
     }
 
+    /// Returns the place of the core that `qpn` names, of a port with as many cores as this one's, which belongs to `process`. The place is
+    /// beyond all cores if the number is another process's.
+    #[inline]
+    #[must_use]
+    pub const fn place_of(self, process: u8, qpn: Qpn) -> u32 {
+        (qpn.get() >> self.low_bits()).wrapping_sub((process as u32) << self.bits)
+    }
+
     /// Returns the number of queue pairs that the numbers of one core can distinguish.
     #[must_use]
     pub const fn max_qps(self) -> u32 {
@@ -186,6 +194,8 @@ mod tests {
                 for slot in [0, 1, 77, core.max_qps() - 1] {
                     let Some(qpn) = numbers.seal(slot, 0) else { continue };
                     assert_eq!((process_of(qpn), core.named_by(qpn)), (9, index), "core {index} of {cores}");
+                    assert_eq!(core.place_of(9, qpn), index.into());
+                    assert!([0, 8, 10, 63].iter().all(|&other| core.place_of(other, qpn) >= 1 << bits));
                     assert_eq!(numbers.slot(qpn), slot);
                 }
             }

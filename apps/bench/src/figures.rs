@@ -3,6 +3,7 @@
 use crate::figure::{Figure, Goal, Run};
 use crate::host::Link;
 use crate::one_core::{self, Traffic};
+use crate::two_cores::{self, Work};
 use crate::{dropin, echo, memory, ring, scale, testpmd, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,6 +36,7 @@ const RAW_ECHO: &str = "a raw echo of frames of the same size";
 /// Every figure that this place allows.
 pub fn all(place: &Place) -> Vec<Figure> {
     let mut figures = one_core();
+    figures.extend(two_cores());
     figures.extend(ring());
     figures.extend(between(place, &place.memif, "memif", SMALL, Goal::Least(0.6)));
     figures.push(library(place, &place.memif));
@@ -163,6 +165,38 @@ fn one_core() -> Vec<Figure> {
             theirs: Box::new(|| Ok(75.0)),
         },
         nanos("one-core-single", "WRITE of 64 B, post to completion", Traffic::Single64, "500 ns", 500.0),
+    ]
+}
+
+/// Two threads on a CPU each beside one, by the work in a second of each thread's time.
+fn two_cores() -> Vec<Figure> {
+    let run =
+        |work, threads| -> Run { Box::new(move || Ok(two_cores::run_afresh(work, threads)? / MILLION)) };
+    let figure = |name: &str, what: &str, work, yardstick| Figure {
+        name: name.into(),
+        what: what.into(),
+        unit: "M/s",
+        yardstick,
+        goal: Goal::Least(1.9),
+        ours: run(work, 2),
+        theirs: run(work, 1),
+    };
+    let (pair, core) = ("one pair on one CPU", "the same device with one core");
+    vec![
+        figure("two-pairs-64", "WRITE of 64 B, two pairs of ends on two CPUs", Work::Pair64, pair),
+        figure("two-pairs-4k", "WRITE of 4 KiB, two pairs of ends on two CPUs", Work::Pair4k, pair),
+        figure(
+            "two-cores-64",
+            "WRITE of 64 B into `null`, UC, one device with two cores",
+            Work::Null64,
+            core,
+        ),
+        figure(
+            "two-cores-4k",
+            "WRITE of 4 KiB into `null`, UC, one device with two cores",
+            Work::Null4k,
+            core,
+        ),
     ]
 }
 

@@ -24,6 +24,7 @@ mod show;
 mod steps;
 mod testpmd;
 mod tool;
+mod two_cores;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use datapath::port_spec::PortSpec;
@@ -70,6 +71,13 @@ enum Command {
     /// Both ends on one core: ns of the processor a message
     #[command(hide = true)]
     OneCore { what: one_core::Traffic },
+    /// One or two threads, each on a CPU of its own: messages in a second of each thread's time, summed
+    #[command(hide = true)]
+    TwoCores {
+        what: two_cores::Work,
+        #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+        threads: u8,
+    },
     /// One side of a raw echo, the yardstick of latency
     #[command(hide = true)]
     Echo {
@@ -144,6 +152,10 @@ fn main() -> ExitCode {
         Command::Idle { count } => scale::idle_bytes(count).map(print_bytes),
         Command::Active { count } => scale::active_bytes(count).map(print_bytes),
         Command::OneCore { what } => one_core::run(what).map(|value| {
+            println!("{value}");
+            ExitCode::SUCCESS
+        }),
+        Command::TwoCores { what, threads } => two_cores::run(what, threads).map(|value| {
             println!("{value}");
             ExitCode::SUCCESS
         }),

@@ -6,6 +6,7 @@ mod loss;
 mod one_core;
 mod parts;
 mod path;
+mod two_cores;
 mod wire;
 
 use crate::instructions::Cost;
@@ -64,17 +65,23 @@ pub fn step_ends(name: &str) {
 
 /// Every step, in the order of the table.
 pub fn all() -> Vec<Step> {
-    [wire::STEPS, parts::STEPS, path::STEPS, application::STEPS, one_core::STEPS, hostile::STEPS, loss::STEPS]
-        .into_iter()
-        .flatten()
-        .map(|step| Step { ..*step })
-        .collect()
+    let groups = [
+        wire::STEPS,
+        parts::STEPS,
+        path::STEPS,
+        application::STEPS,
+        one_core::STEPS,
+        two_cores::STEPS,
+        hostile::STEPS,
+        loss::STEPS,
+    ];
+    groups.into_iter().flatten().map(|step| Step { ..*step }).collect()
 }
 
 /// Returns what a step may take, given what those before it took: with selective repeat 2 % more than without, and with the default
-/// congestion control 3 % more than with a fixed window.
+/// congestion control 3 % more than with a fixed window. What two cores may take is in [`application`] and [`two_cores`].
 pub fn budget(step: &Step, before: &[Cost]) -> u64 {
-    if let Some(budget) = application::budget(step, before) {
+    if let Some(budget) = application::budget(step, before).or_else(|| two_cores::budget(step, before)) {
         return budget;
     }
     let Some(plain) = step.name.strip_suffix("-selective") else {

@@ -27,6 +27,7 @@ mod hostile_feedback;
 mod hostile_replay;
 mod hostile_requests;
 mod hostile_selective;
+mod joins;
 mod marks;
 mod model;
 mod multicast;

@@ -67,6 +67,18 @@ impl Fallback {
         (self.asked_at, self.asked) = (None, 0);
     }
 
+    /// Returns whether the pace of unacknowledged data keeps to the windows of the algorithm that runs. PowerTCP's rate follows the queue's
+    /// growth already, and swings if the pace does so, too.
+    #[inline]
+    pub(super) const fn has_windows(&self) -> bool {
+        !self.is_in_place && !matches!(self.preferred, CongestionAlgorithm::PowerTcp(_))
+    }
+
+    /// Returns the base round trip that the windows are for.
+    pub(super) const fn base_rtt(&self) -> Duration {
+        self.base_rtt
+    }
+
     /// Returns whether the algorithm has changed without a report.
     pub(super) const fn is_news(&self) -> bool {
         self.is_news

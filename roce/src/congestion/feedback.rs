@@ -127,8 +127,9 @@ impl CongestionControl {
         let mut ack = telemetry.prober.on_response(transport.now, bth.psn)?;
         let way = telemetry.paths.as_ref().and_then(|paths| paths.of_probe(ack.seq - 1));
         telemetry.sampler.on_answer();
-        if telemetry.queue_key.is_some() {
-            // Between two datagrams may be many round trips. A reference moves by what two probes measure that both left since it moved.
+        if !transport.is_sending {
+            // Only probes measure unacknowledged data, and each measures the time since the one before it. A reference moves by two probes
+            // that both left since it moved.
             ack.seq -= 1;
         }
         if !telemetry.is_by_probes() {
@@ -143,6 +144,7 @@ impl CongestionControl {
         self.on_report(&ack, way, feedback.report);
         if let Some(rtt) = ack.rtt {
             self.measure_rtt(transport.now, rtt);
+            self.stretch(rtt);
         }
         let misses = hops == Some(0) && self.miss_telemetry(transport.now - ack.rtt.unwrap_or_default());
         let prober = self.telemetry.as_ref().map(|telemetry| &telemetry.prober);

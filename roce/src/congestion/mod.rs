@@ -327,13 +327,23 @@ impl CongestionControl {
     /// probes tell how it fares.
     #[inline]
     pub(crate) fn on_blind_data_sent(&mut self, now: Instant, payload: u32, frame: usize) {
+        let mut rounds = 1;
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.prober.on_blind_data();
+            rounds = telemetry.rounds_in_flight();
         }
         if let Some(flow) = &mut self.flow {
             // It has no number that an acknowledgement could name.
             flow.algorithm_mut().on_send(now, 0, payload);
-            flow.on_wire(now, frame);
+            flow.on_blind_wire(now, frame, rounds);
+        }
+    }
+
+    /// A probe's round trip was measured, which the pace of unacknowledged data follows.
+    fn stretch(&mut self, rtt: Duration) {
+        let fallback = self.telemetry.as_ref().and_then(|telemetry| telemetry.fallback.as_ref());
+        if let (Some(fallback), Some(flow)) = (fallback.filter(|one| one.has_windows()), &mut self.flow) {
+            flow.on_probe_rtt(rtt, fallback.base_rtt());
         }
     }
 

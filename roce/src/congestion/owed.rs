@@ -105,7 +105,7 @@ impl CongestionControl {
         let (sent, unheard) = (telemetry.prober.sent(), telemetry.prober.unheard());
         let template = telemetry.paths.as_mut()?.on_probe(transport.now, sent, unheard);
         let written = write_probe(transport, telemetry, &template, frame);
-        telemetry.prober.skip();
+        telemetry.prober.skip(transport.now);
         counters.probes_sent += 1;
         written
     }

@@ -14,6 +14,11 @@ const SHORTEST_CATCH_UP: Duration = Duration::from_micros(20);
 /// The longest, for slow flows.
 const LONGEST_CATCH_UP: Duration = Duration::from_millis(1);
 
+/// The round trip of an empty path, as [`Flow::stretch`] counts it, and the longest that counts: a flow whose answers are lost does not stand
+/// still.
+const UNSTRETCHED: u32 = 256;
+const LONGEST: u32 = 64 * UNSTRETCHED;
+
 /// A queue pair's congestion control: the algorithm, and the token bucket that holds its pacing rate.
 #[derive(Debug)]
 pub(super) struct Flow {
@@ -25,6 +30,8 @@ pub(super) struct Flow {
     rate: Option<Rate>,
     /// When the bytes sent so far have passed at the pacing rate.
     free_at: Instant,
+    /// The round trip of unacknowledged data in parts of [`UNSTRETCHED`] of the base round trip, at least that.
+    stretch: u32,
     /// The last and the shortest round trip in ns, those above 1 s as 4.3 s; 0 before the first.
     round_trip: (u32, u32),
 }
@@ -33,7 +40,15 @@ impl Flow {
     pub(super) fn new(algorithm: Algorithm) -> Self {
         let data_bits = if matches!(algorithm, Algorithm::Dctcp(_)) { Bth::EXACT_ECHO } else { 0 };
         let (window, rate) = (algorithm.window(), algorithm.pacing_rate());
-        Self { algorithm, data_bits, window, rate, free_at: Instant::ZERO, round_trip: (0, 0) }
+        Self {
+            algorithm,
+            data_bits,
+            window,
+            rate,
+            free_at: Instant::ZERO,
+            stretch: UNSTRETCHED,
+            round_trip: (0, 0),
+        }
     }
 
     /// Asks the algorithm what holds for the packets of the turn that begins.
@@ -84,6 +99,21 @@ impl Flow {
             self.catch_up(now, rate);
         }
         self.free_at = rate.passed_at(self.free_at, bytes as u64);
+    }
+
+    /// `bytes` of unacknowledged data are leaving. No window holds them, so their pace does what a window would: while the round trip is
+    /// longer than the base round trip, no more leaves in one than the algorithm allows in the other. `rounds` is the least length of the
+    /// present round trip, which no answer has measured yet, in base round trips.
+    #[inline]
+    pub(super) fn on_blind_wire(&mut self, now: Instant, bytes: usize, rounds: u64) {
+        let stretch = (rounds * u64::from(UNSTRETCHED)).clamp(self.stretch.into(), LONGEST.into());
+        self.on_wire(now, bytes * stretch as usize / UNSTRETCHED as usize);
+    }
+
+    /// A probe's round trip was measured.
+    pub(super) fn on_probe_rtt(&mut self, rtt: Duration, base_rtt: Duration) {
+        let stretch = rtt.as_nanos() * u128::from(UNSTRETCHED) / base_rtt.as_nanos().max(1);
+        self.stretch = u32::try_from(stretch).map_or(LONGEST, |stretch| stretch.clamp(UNSTRETCHED, LONGEST));
     }
 
     #[cold]

@@ -18,6 +18,9 @@ const SELDOM: Duration = Duration::from_millis(100);
 /// The number of probes to a peer that has never answered one, and of those that look for telemetry on a path that has none.
 const MOST_IN_VAIN: u64 = 20;
 
+/// The number of probes whose round trips are measured at the same time.
+const TIMED: usize = 16;
+
 /// Returns the time after so many unanswered probes until the next. From the eighth on, each is twice the one before, so that an outage
 /// at the beginning of a connection does not use them up.
 pub(super) fn later(interval: Duration, unanswered: u64) -> Duration {
@@ -37,6 +40,8 @@ pub(super) struct Prober {
     /// Answers below this number are old.
     awaited: u64,
     last_sent: Option<Instant>,
+    /// When the newest probes left, each at its number modulo the number of places.
+    sent_at: [Instant; TIMED],
     /// The peer has reported something of the network.
     is_heard: bool,
     /// Probes only find out if the path has telemetry.
@@ -70,6 +75,12 @@ impl Prober {
     /// Returns whether the peer has answered the newest probe.
     pub(super) const fn is_answered(&self) -> bool {
         self.awaited == self.next
+    }
+
+    /// Returns the number of probes that are not answered.
+    #[inline]
+    pub(super) const fn unanswered(&self) -> u64 {
+        self.next - self.awaited
     }
 
     /// Returns whether it ever sends a probe.
@@ -161,12 +172,13 @@ impl Prober {
     }
 
     /// Skips a number, which a probe of another purpose has.
-    pub(super) const fn skip(&mut self) {
+    pub(super) const fn skip(&mut self, now: Instant) {
+        self.sent_at[self.next as usize % TIMED] = now;
         self.next += 1;
     }
 
     pub(super) fn on_sent(&mut self, now: Instant) {
-        self.next += 1;
+        self.skip(now);
         self.is_blind = false;
         self.last_sent = Some(now);
     }
@@ -186,8 +198,8 @@ impl Prober {
     pub(super) fn on_response(&mut self, now: Instant, psn: Psn) -> Result<Ack, Discard> {
         let number = self.number(psn).ok_or(Discard::Telemetry)?;
         self.awaited = number + 1;
-        let newest = number + 1 == self.next;
-        let rtt = self.last_sent.filter(|_| newest).map(|sent| now.saturating_since(sent));
+        let is_timed = self.next - number <= TIMED as u64;
+        let rtt = is_timed.then(|| now.saturating_since(self.sent_at[number as usize % TIMED]));
         Ok(Ack { now, seq: number + 1, next: self.next, acked_bytes: 0, ce_bytes: 0, rtt })
     }
 }

@@ -193,6 +193,17 @@ impl Telemetry {
         }
     }
 
+    /// Returns the number of base round trips that unacknowledged data has been in flight: a probe leaves in each, and the answer to the first
+    /// may just be late. It is 1 if the algorithm that runs has no windows.
+    #[inline]
+    pub(super) fn rounds_in_flight(&self) -> u64 {
+        if self.fallback.as_ref().is_some_and(Fallback::has_windows) {
+            self.prober.unanswered().saturating_sub(1)
+        } else {
+            1
+        }
+    }
+
     pub(super) const fn format(&self) -> Format {
         self.format
     }

@@ -3,6 +3,8 @@
 
 #[path = "../../../roce/tests/hostile_requests/crowd.rs"]
 pub mod crowd;
+#[path = "../../../roce/tests/hostile_requests/datagrams.rs"]
+pub mod datagrams;
 #[path = "../../../roce/tests/hostile_requests/table.rs"]
 mod table;
 #[path = "../../../roce/tests/hostile_requests/windows.rs"]

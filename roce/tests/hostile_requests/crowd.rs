@@ -57,6 +57,9 @@ impl Crowd {
         cases.extend(answers());
         cases.extend(good(&script));
         cases.extend(control(&script));
+        let datagrams =
+            super::datagrams::packets(&mut script, &Options { congestion: theirs.congestion, ..options });
+        cases.extend(datagrams.into_iter().map(|(name, packet)| case(name, packet)));
         Self { script, options, cases, buffer: vec![0; 4096 + MAX_OVERHEAD] }
     }
 
@@ -222,7 +225,7 @@ fn control(script: &Script) -> Vec<Case> {
             Header::Datagram { bth: stray(0x66), queue_key: 0, source: Qpn::new(PEER), immediate: None },
         ),
         (
-            "probe of datagrams",
+            "probe of datagrams to a connection",
             Header::DatagramTelemetryRequest { bth, queue_key: 0, source: Qpn::new(PEER) },
         ),
         ("UC SEND", Header::Connected { service: Service::Uc, bth, operation: SEND }),

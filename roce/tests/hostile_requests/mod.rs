@@ -2,6 +2,7 @@
 //! counted, what becomes of both queue pairs, and that no byte of memory changes.
 
 mod crowd;
+mod datagrams;
 mod table;
 mod windows;
 mod xrc;
@@ -219,5 +220,5 @@ fn no_hostile_frame_makes_memory_grow() {
         count += 1;
     });
     assert!(grown.is_empty(), "{grown:?}");
-    assert!(count > 200, "{count} frames");
+    assert_eq!(count, 218);
 }

@@ -41,7 +41,7 @@ pub(super) struct Due {
 /// The answer to a path's telemetry.
 enum Said {
     Report(Report),
-    /// The busiest hop is to be told as its format tells it.
+    /// The busiest hop, to be reported as its format reports it.
     Busiest(Option<(HopIndex, Hop)>),
 }
 
@@ -207,7 +207,7 @@ impl Collector {
         }
     }
 
-    /// Takes the records of an INT header in; gives what to say.
+    /// Processes the records of an INT header; returns what to report.
     #[expect(clippy::indexing_slicing, reason = "the busiest hop is one of those kept")]
     fn on_records(
         &mut self,
@@ -237,7 +237,7 @@ impl Collector {
         Some(Report::Busiest { path_id, hops, busiest })
     }
 
-    /// Takes telemetry in another format in; gives what to say.
+    /// Processes telemetry in another format; returns what to report.
     fn on_reading(&mut self, now: Instant, reading: &Reading, flows: &mut ActiveFlows) -> Option<Report> {
         let hops = match reading {
             Reading::Hops(hops) => hops,

@@ -64,8 +64,8 @@ impl Destinations {
         self.places.get(self.last?)?.control.algorithm()
     }
 
-    /// The next packet goes `to` there along `path`. Returns until when its destination's pacer holds it back, if it does. Nobody answers
-    /// for a group, so its packets are held by the queue pair's pace alone.
+    /// The next packet goes to `to` along `path`. Returns until when its destination's pacer holds it back, if it does. No member of a
+    /// group answers probes, so the group's packets are held by the queue pair's pace alone.
     pub(crate) fn hold_until(
         &mut self,
         now: Instant,
@@ -141,7 +141,7 @@ impl Destinations {
                     return written;
                 }
             }
-            // Without its address handle it asks nobody, until it has another.
+            // Without its address handle it sends no probe, until it has another.
             due = sooner(due, destination.control.probe_due_at().filter(|&at| at > sender.now));
         }
         self.due = due;

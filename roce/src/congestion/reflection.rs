@@ -29,7 +29,7 @@ pub(crate) struct Reflections {
     /// Without room until the first: most queue pairs are never asked.
     waiting: VecDeque<Answer>,
     seals: Seals,
-    /// Nobody is told of the network but by ratios, which one packet does not make.
+    /// Senders receive only ratios, which one packet does not yield.
     is_silent: bool,
 }
 

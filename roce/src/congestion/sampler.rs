@@ -38,7 +38,7 @@ impl Sampler {
     /// Of a queue pair that runs `algorithm`, and was asked for the rest.
     pub(super) fn new(algorithm: &AlgorithmConfig, asked: &Congestion) -> Self {
         let &Congestion { in_band: every, reverse, subscribe, all_hops, format, .. } = asked;
-        // A wait is a share of T, which the receiver must be told.
+        // A wait is a share of T, which the receiver must know.
         let is_delay = matches!(format, Format::Csig | Format::CsigWide);
         let (config, reverse, tells) = match algorithm {
             AlgorithmConfig::HpccFair(config) => (config, reverse, Tells::Flows),
@@ -87,7 +87,7 @@ impl Sampler {
         }
     }
 
-    /// The base round trip was measured anew. The peer, which compares by it, is told if it knows one of less than half or more than twice.
+    /// The base round trip was measured anew. The peer, which compares by it, receives it if it knows one of less than half or more than twice.
     pub(super) fn on_base_rtt(&mut self, base_rtt: Duration) {
         if let Some(Handshake { setup, is_heard, attempts, .. }) = &mut self.handshake
             && (base_rtt > setup.base_rtt * 2 || base_rtt < setup.base_rtt / 2)

@@ -45,7 +45,7 @@ impl CongestionControl {
         let Some(telemetry) = &mut self.telemetry else { return false };
         // Its parameters were checked on the way to RTS, and a rate from telemetry when it came.
         let Ok(algorithm) = to.build() else { return false };
-        // A receiver of datagrams is told nothing of their sender.
+        // A receiver of datagrams learns nothing of their sender.
         if telemetry.queue_key.is_none() {
             telemetry.sampler = Sampler::new(&to, &settings);
         }

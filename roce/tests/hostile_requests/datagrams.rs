@@ -1,4 +1,4 @@
-//! Probes of datagrams, and answers to some: right ones, repeated ones, late ones, and those that nobody asked for.
+//! Probes of datagrams, and answers to some: right ones, repeated ones, late ones, and unsolicited ones.
 
 use super::table::Packet;
 use crate::harness::script::Script;

@@ -1,15 +1,22 @@
-//! A whole endpoint with requests outstanding, fed by frames: any bytes, and packets of which only the ICRC is right.
+//! A whole endpoint with requests outstanding, fed by frames: any bytes, and packets of which only the ICRC is right. Beside its connection,
+//! it has datagram queue pairs under HPCC++ and PowerTCP, which receive probes and answers.
 #![no_main]
 
 use arbitrary::Arbitrary;
+use cc::{HpccConfig, Rate};
+use core::num::NonZeroU32;
 use core::time::Duration;
 use harness::raw::Raw;
-use harness::script::{PSN, Script};
-use harness::{BASE, Options};
+use harness::script::{PEER, PSN, Script};
+use harness::{BASE, Options, path};
 use libfuzzer_sys::fuzz_target;
-use roce::qp::{CompletionStatus, RecvRequest, Remote, SendRequest, State};
-use roce::wire::MAX_OVERHEAD;
-use roce::{Discard, Rkey};
+use roce::qp::{
+    CompletionStatus, Congestion, CongestionAlgorithm, Datagram, Modify, QpInit, RecvRequest, Remote,
+    SendRequest, State,
+};
+use roce::wire::telemetry::{HopRecord, Speed, stamp};
+use roce::wire::{Bth, Feedback, Header, MAX_OVERHEAD, Mtu, Report, Service, emit, reseal};
+use roce::{AddressId, Discard, Psn, Qpn, Rkey};
 
 #[path = "../../roce/tests/harness/mod.rs"]
 mod harness;
@@ -30,6 +37,22 @@ enum Input<'a> {
         payload: u16,
     },
     Wait(u16),
+    Datagrams(Telling),
+}
+
+/// A probe of datagrams, or an answer to one, to one of [`Datagrams`].
+#[derive(Arbitrary, Debug)]
+struct Telling {
+    to: u8,
+    is_answer: bool,
+    /// The last byte of the sender's address.
+    from: u8,
+    number: u8,
+    is_forged: bool,
+    hops: u8,
+    record: [u32; 4],
+    /// Places and values of bytes that are other than they should be.
+    edits: [(u8, u8); 2],
 }
 
 /// The bytes that most packets begin with behind the BTH.
@@ -81,6 +104,91 @@ impl Extension {
     }
 }
 
+/// The Q_Key of datagrams.
+const KEY: u32 = 0x1234;
+/// The link of [`Datagrams`].
+const LINE_RATE: Rate = Rate::from_gbps(10);
+
+/// The datagram queue pairs, and where they send.
+struct Datagrams {
+    qps: [Qpn; 2],
+    to: AddressId,
+}
+
+impl Datagrams {
+    fn new(script: &mut Script) -> Self {
+        let hpcc = HpccConfig::new(LINE_RATE, Duration::from_micros(10), NonZeroU32::MIN);
+        let qps = [CongestionAlgorithm::Hpcc(hpcc), CongestionAlgorithm::PowerTcp(hpcc)].map(|algorithm| {
+            let init = QpInit { service: Service::Ud, ..script.host.init(&Options::default()) };
+            let endpoint = &mut script.host.endpoint;
+            let qpn = endpoint.create_qp(script.now, init).expect("room");
+            for modify in [
+                Modify::InitDatagram { queue_key: KEY, partition_key: 0xffff },
+                Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024 },
+                Modify::ReadyToSendDatagrams {
+                    send_psn: Psn::new(7),
+                    congestion: Congestion::new(algorithm),
+                },
+            ] {
+                endpoint.modify_qp(script.now, qpn, modify).expect("legal");
+            }
+            qpn
+        });
+        let to = script.host.endpoint.create_address(script.host.pd, &path(2, 1)).expect("legal");
+        Self { qps, to }
+    }
+
+    /// Each has a datagram to send, which a probe follows.
+    fn post(&self, script: &mut Script) {
+        for qpn in self.qps {
+            if script.host.endpoint.report(qpn).expect("it is there").outstanding > 0 {
+                continue;
+            }
+            let to = Datagram { address: self.to, qpn: Qpn::new(PEER), queue_key: KEY };
+            let request = SendRequest::send_to(0, script.host.sge(0, 8), to).unsignalled();
+            script.host.endpoint.post_send(script.now, qpn, request).expect("room");
+        }
+    }
+
+    fn feed(&self, script: &mut Script, telling: &Telling) {
+        self.post(script);
+        drain(script);
+        let Telling {
+            to, is_answer, from, number, is_forged, hops, record: [code, time, sent, queue], ..
+        } = *telling;
+        let qpn = self.qps[usize::from(to) % self.qps.len()];
+        let bth = Bth { partition_key: 0xffff, ..Bth::new(qpn, Psn::new(number.into())) };
+        let speed =
+            Speed::from_code(code as u8 % 16).unwrap_or_else(|| Speed::from_rate(LINE_RATE).expect("known"));
+        let record = HopRecord::new(speed, time.into(), sent.into(), queue.into());
+        let header = if is_answer {
+            let report = Report::Busiest { path_id: 0, hops: 1, busiest: Some((0, record)) };
+            Header::TelemetryResponse { bth, feedback: Feedback { report, seal: None } }
+        } else {
+            let bth = Bth { congestion: Bth::TELEMETRY, ..bth };
+            Header::DatagramTelemetryRequest {
+                bth,
+                queue_key: KEY ^ u32::from(is_forged),
+                source: Qpn::new(PEER),
+            }
+        };
+        let mut frame = vec![0; 2 * MAX_OVERHEAD];
+        let length = emit(&path(from.clamp(1, 9), 2), 0, &header, 0, &mut frame).expect("room").seal();
+        frame.truncate(length);
+        for switch in 0..hops % 10 {
+            stamp(&mut frame, u16::from(switch), record);
+        }
+        for (place, byte) in telling.edits.iter().filter(|(_, byte)| *byte != 0) {
+            let behind_the_network = 42 + usize::from(*place) % (length - 42);
+            frame[behind_the_network] ^= byte;
+        }
+        let _ = reseal(&mut frame);
+        feed(script, &frame, false);
+        let report = script.host.endpoint.report(qpn).expect("it is there");
+        assert!(report.rate.is_none_or(|rate| rate <= LINE_RATE), "{report:?}");
+    }
+}
+
 fn start(selective_repeat: bool, offered: bool) -> Script {
     let mut script =
         Script::new(Options { memory: 1 << 13, selective_repeat, offered, ..Options::default() });
@@ -116,8 +224,9 @@ fn feed(script: &mut Script, frame: &[u8], may_hold: bool) {
     drain(script);
 }
 
-fn packet(script: &mut Script, input: &Input<'_>, may_hold: bool) {
+fn packet(script: &mut Script, datagrams: &Datagrams, input: &Input<'_>, may_hold: bool) {
     match *input {
+        Input::Datagrams(ref telling) => datagrams.feed(script, telling),
         Input::Bytes(bytes) => feed(script, bytes, may_hold),
         Input::Wait(micros) => script.wait(Duration::from_micros(micros.into())),
         Input::Packet { opcode, flags, ack_request, ahead, ref extension, payload } => {
@@ -139,8 +248,9 @@ fuzz_target!(|input: (u8, Vec<Input<'_>>)| {
     let (selective_repeat, offered) = (recovery % 3 == 1, recovery % 3 == 2);
     let may_hold = selective_repeat || offered;
     let mut script = start(selective_repeat, offered);
+    let datagrams = Datagrams::new(&mut script);
     drain(&mut script);
-    inputs.iter().take(64).for_each(|input| packet(&mut script, input, may_hold));
+    inputs.iter().take(64).for_each(|input| packet(&mut script, &datagrams, input, may_hold));
     drain(&mut script);
     let (sent, received) = (script.host.sent(), script.host.received());
     for completions in [&sent, &received] {

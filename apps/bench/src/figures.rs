@@ -43,6 +43,7 @@ pub fn all(place: &Place) -> Vec<Figure> {
     figures.extend(between(place, &place.virtio, "virtio", SMALL, Goal::Least(0.6)));
     if let Some(link) = &place.af_packet {
         figures.extend(between(place, link, "af_packet", Goal::Least(0.5), Goal::Least(0.95)));
+        figures.extend(shared(place, link));
     }
     figures.extend(inside());
     if let Some(measure) = &place.guests {
@@ -104,6 +105,47 @@ fn between(place: &Place, link: &Link, port: &str, small: Goal, packets: Goal) -
     ]
 }
 
+/// Two processes that share an interface, beside the same between the two ends of a veth pair.
+fn shared(place: &Place, link: &Link) -> Vec<Figure> {
+    let Link::AfPacket { server, .. } = link else { return Vec::new() };
+    let own = Link::Shared(server.clone());
+    let figure = |name: &str, what: &str, args, field, unit, goal| Figure {
+        name: name.into(),
+        what: format!("{what} between two processes of one interface"),
+        unit,
+        yardstick: "the same over af_packet, through veth",
+        goal,
+        ours: tool_run(place, &own, args, field),
+        theirs: tool_run(place, link, args, field),
+    };
+    vec![
+        figure(
+            "shared-write-64k",
+            "WRITE of 64 KiB, MTU 4096,",
+            &WRITE_64K,
+            "BW_average",
+            "Gb/s",
+            Goal::Least(5.0),
+        ),
+        figure(
+            "shared-write-64k-1k",
+            "WRITE of 64 KiB, MTU 1024,",
+            &WRITE_64K_1K,
+            "BW_average",
+            "Gb/s",
+            Goal::Least(5.0),
+        ),
+        figure(
+            "shared-send-64",
+            "SEND of 64 B, half a round trip,",
+            &SEND_64,
+            "t_typical",
+            "µs",
+            Goal::Most(0.2),
+        ),
+    ]
+}
+
 /// The tools' flags, with half of the time to warm up. Small messages run with HPCC++, which no switch slows down.
 const WRITE_64: [&str; 15] = [
     "write-bw",
@@ -123,6 +165,8 @@ const WRITE_64: [&str; 15] = [
     "20us",
 ];
 const WRITE_4K: [&str; 9] = ["write-bw", "-s", "4096", "-m", "4096", "-D", "1", "-l", "8"];
+const WRITE_64K: [&str; 8] = ["write-bw", "-s", "65536", "-m", "4096", "-D", "1", "--report_gbits"];
+const WRITE_64K_1K: [&str; 8] = ["write-bw", "-s", "65536", "-m", "1024", "-D", "1", "--report_gbits"];
 const SEND_64: [&str; 5] = ["send-lat", "-s", "64", "-n", "20000"];
 
 /// Measures a program on the drop-in library against our tool.

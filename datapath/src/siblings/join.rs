@@ -122,6 +122,7 @@ impl Siblings {
             claimed: Claimed::default(),
             farewells: Farewells::default(),
             events: None,
+            changes: 0,
         };
         place.members.into_iter().for_each(|(slot, member)| state.add(slot, member));
         let Candidate { name, own, identity, bell, life } = candidate;
@@ -134,6 +135,7 @@ impl Siblings {
             bell,
             life: (life.0, life.1.into()),
             stop: EventFd::new(0)?,
+            changed: EventFd::new(libc::EFD_NONBLOCK)?,
             state: Mutex::new(state),
         };
         Ok(Self { shared: Arc::new(shared), thread: None })

@@ -235,11 +235,9 @@ impl Lane {
         }
     }
 
-    /// Adds a frame, if there is room.
+    /// Adds a frame, if there is room. The ring also holds frames for a sibling that is not ready yet: it
+    /// learns of this process a moment later.
     fn put(&mut self, own: &Own, from: u8, frame: &[u8]) -> bool {
-        if !self.is_ready(from) {
-            return false;
-        }
         let place = (self.sent % RING as u64) as usize;
         let record = (HEADER + frame.len()).next_multiple_of(HEADER);
         let skipped = if record > RING - place { RING - place } else { 0 };
@@ -249,7 +247,10 @@ impl Lane {
             return true;
         }
         if self.sent - self.left + need > RING as u64 {
-            self.left = self.member.memory.head().taken(from).load(Ordering::Acquire).min(self.sent);
+            // Before it is ready, its counter is that of the process that had this slot earlier.
+            if self.is_ready(from) {
+                self.left = self.member.memory.head().taken(from).load(Ordering::Acquire).min(self.sent);
+            }
             if self.sent - self.left + need > RING as u64 {
                 return false;
             }

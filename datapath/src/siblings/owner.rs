@@ -40,9 +40,11 @@ impl Owner {
         self.connections.retain_mut(hears);
     }
 
-    fn accept(&mut self) {
+    /// Accepts the connections that wait; returns their number.
+    fn accept(&mut self) -> u64 {
         // SAFETY: takes nothing and cannot fail.
         let us = unsafe { libc::geteuid() };
+        let mut accepted = 0;
         loop {
             let socket = match self.listener.accept() {
                 Ok(socket) => socket,
@@ -51,11 +53,12 @@ impl Owner {
                         // No descriptor is left, and the connection stays: not all the time.
                         std::thread::sleep(PAUSE);
                     }
-                    return;
+                    return accepted;
                 }
             };
             if socket.peer().is_ok_and(|peer| peer.user == us) {
                 self.connections.push(Connection { socket, slot: None });
+                accepted += 1;
             } else {
                 // Heard or not, it is closed.
                 let _ = socket.send(&Message::Refused(Refusal::User(us)).to_bytes(), &[]);
@@ -76,7 +79,7 @@ impl Shared {
             }
         }
         if let Role::Owner(owner) = &mut state.role {
-            owner.accept();
+            state.changes += owner.accept();
         }
         let mut at = 0;
         loop {

@@ -166,6 +166,21 @@ fn when_the_owner_dies_another_goes_on_with_all_that_was_granted() {
     assert_eq!(errno(second.siblings.claim(&claim(2))), libc::EADDRINUSE);
 }
 
+/// The watching thread sleeps on the descriptors that it saw last: what another thread accepts must wake it.
+#[test]
+fn a_thread_that_accepts_a_process_has_it_watched() {
+    let name = name();
+    let owner = Siblings::join_at(name.clone()).unwrap();
+    assert!(owner.shared.changed.take().is_err());
+    let newcomer = std::thread::spawn(move || Siblings::join_at(name).map(|it| it.slot()));
+    while !newcomer.is_finished() {
+        drop(owner.shared.catch_up());
+        std::thread::yield_now();
+    }
+    assert_ne!(newcomer.join().unwrap().unwrap(), owner.slot());
+    owner.shared.changed.take().expect("the thread is to look again");
+}
+
 #[test]
 fn a_slot_rests_when_its_process_has_gone() {
     let name = name();
@@ -221,6 +236,24 @@ fn frames_reach_a_sibling_whole_and_in_order() {
         }
     }
     assert!(!other.lanes.has_news());
+}
+
+/// A process that joins knows the others before their cores know it. A connection request that was dropped then would take seconds.
+#[test]
+fn frames_wait_for_a_sibling_that_has_not_met_their_sender() {
+    let name = name();
+    let mut first = Process::new(&name);
+    let mut newcomer = Process::new(&name);
+    newcomer.meets(1);
+    let to = first.siblings.slot();
+    newcomer.lanes.push_to_all(&[1; 100]);
+    assert_eq!(newcomer.lanes.push(to, &[2; 100], cc::Instant::ZERO), Pushed::Done);
+    newcomer.lanes.publish();
+    first.meets(1);
+    let (mut port, _far) = pair(64, 9000);
+    let mut burst: Burst<LoopbackBuf> = Burst::new();
+    first.lanes.receive(&mut burst, || port.alloc());
+    assert_eq!(burst.drain(..).map(|buffer| buffer[0]).collect::<Vec<_>>(), [1, 2]);
 }
 
 #[test]

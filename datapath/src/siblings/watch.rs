@@ -14,18 +14,16 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_micros(500);
 const LOOKS: u32 = 40;
 
-/// The longest sleep, in ms. A thread with a claim may find the owner dead first and take over, while this one sleeps on earlier
-/// descriptors: processes that join would wait in vain.
-const LONGEST: i32 = 500;
-
 /// Until the process takes no part any more.
 pub(super) fn run(shared: &Shared) {
     let mut descriptors: Vec<RawFd> = Vec::new();
     loop {
+        // Empty unless another thread changed the descriptors since.
+        let _ = shared.changed.take();
         let mut state = shared.lock();
         shared.step(&mut state);
         descriptors.clear();
-        descriptors.push(shared.stop.as_raw_fd());
+        descriptors.extend([shared.stop.as_raw_fd(), shared.changed.as_raw_fd()]);
         match &state.role {
             Role::Owner(owner) => {
                 descriptors.extend(owner.descriptors());
@@ -34,7 +32,7 @@ pub(super) fn run(shared: &Shared) {
             Role::Sibling(socket) => descriptors.push(socket.as_raw_fd()),
             Role::Nobody => {}
         }
-        let longest = if matches!(state.role, Role::Nobody) { 1 } else { LONGEST };
+        let longest = if matches!(state.role, Role::Nobody) { 1 } else { -1 };
         drop(state);
         if waits(&descriptors, longest) {
             return;
@@ -42,7 +40,7 @@ pub(super) fn run(shared: &Shared) {
     }
 }
 
-/// Until one of the descriptors has news, or for so many ms; `true` if it is the first. A descriptor that is closed meanwhile may be that
+/// Until one of the descriptors has news, or for so many ms, or for ever with -1; `true` if it is the first. A descriptor that is closed meanwhile may be that
 /// of another, which has no news.
 fn waits(descriptors: &[RawFd], longest: i32) -> bool {
     let watch = |&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -98,6 +96,7 @@ impl Shared {
     /// Becomes the owner, or finds the process that is.
     pub(super) fn regain(&self, state: &mut State) {
         state.role = Role::Nobody;
+        state.changes += 1;
         for _ in 0..LOOKS {
             match Socket::listen(&self.name) {
                 Ok(listener) => {
@@ -133,6 +132,7 @@ impl State {
         }
         let member = Arc::new(member);
         *place = Some(member.clone());
+        self.changes += 1;
         if let Some(events) = &self.events {
             events.joined(slot, member);
         }

@@ -74,3 +74,23 @@ fn an_interface_opens_with_the_capabilities_of_a_container() {
     assert!(said.contains("lacks CAP_NET_ADMIN") && said.contains("near0 by net_af_packet"), "{said}");
     assert!(output.status.success(), "{said}");
 }
+
+/// Mounts are not permitted in a container: the device files are links in its `/dev`.
+#[test]
+fn a_container_without_the_right_to_mount_gets_device_files() {
+    if !succeeds(Command::new("unshare").args(["--mount", "true"])) {
+        return; // Not root.
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("libibverbs.so.1"), "").unwrap();
+    let script = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec setpriv --bounding-set=$0 --inh-caps=-all \"$@\"";
+    let ferroce = assert_cmd::cargo::cargo_bin("ferroce");
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", script, OF_A_CONTAINER])
+        .arg(ferroce)
+        .env("FERROCE_LIB", folder.path());
+    let program = "test -c /dev/infiniband/ferroce0 && test -w /dev/infiniband/ferroce7";
+    let output = command.args(["run", "--port", "null", "--", "sh", "-c", program]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -9,6 +9,18 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+/// Prints errors by `Debug` as by `Display`: a `main` that returns one prints it by `Debug`.
+#[macro_export]
+macro_rules! debug_as_display {
+    ($($error:ty),+) => {
+        $(impl ::core::fmt::Debug for $error {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                ::core::fmt::Display::fmt(self, f)
+            }
+        })+
+    };
+}
+
 mod address;
 mod congestion;
 mod counters;

@@ -8,7 +8,6 @@ use datapath::neighbour;
 use roce::CoreIndex;
 use roce::wire::format::{Numbers, NumbersError};
 use roce::wire::{Mtu, Vlan};
-use std::fmt;
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -114,12 +113,7 @@ pub enum ConfigError {
     Cores { given: u8 },
 }
 
-/// As `Display`: a `main` that returns the error prints it by `Debug`.
-impl fmt::Debug for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+roce::debug_as_display!(ConfigError);
 
 impl ConfigError {
     fn file(path: &Path, reason: impl ToString) -> Self {

@@ -177,13 +177,12 @@ impl Device {
     /// Returns an error if the port cannot be opened or the configuration does not fit it.
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {
         let name = config.port.clone().ok_or(crate::errors::ConfigError::NoPort)?;
-        let failed = |reason: String| Error::port(&name, reason);
-        let spec: PortSpec = name.parse().map_err(|error| failed(format!("{error}")))?;
+        let spec: PortSpec = name.parse().map_err(|error| Error::port(&name, error))?;
         // Before what a port needs fails for reasons that say less.
         if let PortSpec::Interface(interface) | PortSpec::Xdp(interface) = &spec
             && let Ok(interface) = datapath::linux::interface(interface)
         {
-            Siblings::check_user(interface.index).map_err(|error| failed(error.to_string()))?;
+            Siblings::check_user(interface.index).map_err(|error| Error::port(&name, error))?;
         }
         let pci = if let PortSpec::Pci(address) = &spec { vec![address.clone()] } else { Vec::new() };
         let eal = Eal::start(&EalConfig {
@@ -191,14 +190,14 @@ impl Device {
             shared: spec.shares_memory(),
             ..EalConfig::for_buffers(config.buffers)
         });
-        let eal = eal.map_err(|error| failed(error.to_string()))?;
+        let eal = eal.map_err(|error| Error::port(&name, error))?;
         let port_config = PortConfig {
             buffers: config.buffers,
             numbers: config.numbers,
             vlan: config.vlan.map(|vlan| vlan.id()),
             ..PortConfig::default()
         };
-        let port = Port::open(eal, &spec, &port_config).map_err(|error| failed(error.to_string()))?;
+        let port = Port::open(eal, &spec, &port_config).map_err(|error| Error::port(&name, error))?;
         let info = port.info();
         let facts = PortFacts {
             name: name.clone(),
@@ -222,12 +221,12 @@ impl Device {
     ) -> Result<Self, Error> {
         let max_frame = port.caps().max_frame;
         let fits = |mtu: &Mtu| mtu.bytes() as usize + MAX_OVERHEAD <= max_frame;
-        let mtu = Mtu::ALL.into_iter().rfind(fits).ok_or_else(|| Error::Port {
-            port: own.name.clone(),
-            reason: format!(
-                "frames of {max_frame} bytes are too short for a packet: at least {} bytes are needed",
-                256 + MAX_OVERHEAD
-            ),
+        let mtu = Mtu::ALL.into_iter().rfind(fits).ok_or_else(|| {
+            let least = 256 + MAX_OVERHEAD;
+            let reason = format!(
+                "frames of {max_frame} bytes are too short for a packet: at least {least} bytes are needed"
+            );
+            Error::port(&own.name, reason)
         })?;
         let facts =
             PortFacts { name: own.name, driver: "in process".into(), mac: own.mac, mtu, interface: None };
@@ -266,7 +265,7 @@ impl Device {
         // SAFETY: regions are registered by `MemoryRegion` alone. It frees its own memory only after the core let go of it, and has its
         // caller promise the same for foreign memory.
         let engine = unsafe { Engine::start(port, &core) };
-        let engine = engine.map_err(|error| Error::port(&facts.name, error.to_string()))?;
+        let engine = engine.map_err(|error| Error::port(&facts.name, error))?;
         if let Some(rate) = config.link_rate {
             // Each core sends at its share, so that all together send at the link's rate.
             let share = Rate::from_bps(rate.as_bps() / u64::from(config.cores));
@@ -372,7 +371,7 @@ impl Device {
     /// Returns an error if there are more than 1024 entries or the core has stopped.
     pub fn set_neighbour(&self, ip: IpAddr, mac: Mac) -> Result<(), Error> {
         let set = self.inner.engine.call(move |station, _| station.neighbours.set(ip, mac))?;
-        set.map_err(|error| Error::port(&self.inner.info.port, error.to_string()))
+        set.map_err(|error| Error::port(&self.inner.info.port, error))
     }
 
     /// Runs one turn of an [`Inline`](crate::Progress::Inline) core, for a program that waits for something other
@@ -391,17 +390,15 @@ fn addresses(facts: &PortFacts, config: &DeviceConfig) -> Result<Vec<Address>, E
         let from_mac = Address { ip: link_local(facts.mac).into(), prefix: 64 };
         return Ok([vec![from_mac], configured].concat());
     };
-    let failed = |error: std::io::Error| Error::port(&facts.name, error.to_string());
+    let failed = |error: std::io::Error| Error::port(&facts.name, error);
     let present =
         Kernel::open(interface, config.numbers).and_then(|kernel| kernel.addresses()).map_err(failed)?;
     if let Some(missing) = configured.iter().find(|ours| !present.iter().any(|there| there.ip == ours.ip)) {
-        return Err(Error::Port {
-            port: facts.name.clone(),
-            reason: format!(
-                "address {} is not on the interface; ip address add {missing} dev {}",
-                missing.ip, facts.name
-            ),
-        });
+        let reason = format!(
+            "address {} is not on the interface; ip address add {missing} dev {}",
+            missing.ip, facts.name
+        );
+        return Err(Error::port(&facts.name, reason));
     }
     match (configured.is_empty(), present.is_empty()) {
         (true, true) => Err(Error::NoAddress { port: facts.name.clone() }),

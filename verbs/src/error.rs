@@ -4,7 +4,6 @@ use crate::cm;
 use datapath::engine::{ResolveError, Stopped};
 use roce::qp::{PostError, State};
 use roce::{ControlError, Qpn};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use thiserror::Error;
@@ -22,8 +21,8 @@ use thiserror::Error;
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum Error {
-    #[error("port {port}: {reason}")]
-    Port { port: String, reason: String },
+    #[error("port {port}: {source}{remedy}", remedy = port_remedy(&source.to_string()))]
+    Port { port: String, source: Box<dyn std::error::Error + Send + Sync> },
     #[error(transparent)]
     Config(#[from] crate::errors::ConfigError),
     #[error("{0}{remedy}", remedy = remedy(.0))]
@@ -86,12 +85,7 @@ pub enum Error {
     Ended { peer: SocketAddr },
 }
 
-/// As `Display`: a `main` that returns the error prints it by `Debug`.
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+roce::debug_as_display!(Error, PollError, PostListError);
 
 /// Returns what to do about a limit that is reached: some of them the caller can raise.
 fn remedy(error: &ControlError) -> &'static str {
@@ -108,6 +102,21 @@ fn remedy(error: &ControlError) -> &'static str {
     }
 }
 
+/// Returns the remedy if one of the process's limits keeps a port from opening: neither the system nor DPDK names it.
+fn port_remedy(reason: &str) -> &'static str {
+    const FILES: &str = "; raise the limit of open files, `ulimit -n`";
+    const MEMORY: &str = "; free memory, or raise the limits `ulimit -v` and `ulimit -l`";
+    const RINGS: &str = "; raise the limit of locked memory to 16 MiB: `ulimit -l 16384`, or for a container --ulimit memlock=-1";
+    // The last is the dynamic linker's, of a library that EAL loads.
+    let remedies = [
+        ("mmap failed on AF_PACKET socket", RINGS),
+        ("Too many open files", FILES),
+        ("Cannot allocate memory", MEMORY),
+        ("failed to map segment", MEMORY),
+    ];
+    remedies.iter().find(|(said, _)| reason.contains(said)).map_or("", |(_, remedy)| remedy)
+}
+
 impl Error {
     /// Returns the remedy in the error's message, if there is one: the text after the first semicolon.
     #[must_use]
@@ -119,20 +128,8 @@ impl Error {
         Self::Value { what, value: value.to_string(), limit }
     }
 
-    /// Returns the error of a port. If one of the process's limits is the cause, adds the remedy, which neither the system nor DPDK names.
-    pub(crate) fn port(port: &str, reason: String) -> Self {
-        const FILES: &str = "; raise the limit of open files, `ulimit -n`";
-        const MEMORY: &str = "; free memory, or raise the limits `ulimit -v` and `ulimit -l`";
-        const RINGS: &str = "; raise the limit of locked memory to 16 MiB: `ulimit -l 16384`, or for a container --ulimit memlock=-1";
-        // The last is the dynamic linker's, of a library that EAL loads.
-        let remedies = [
-            ("mmap failed on AF_PACKET socket", RINGS),
-            ("Too many open files", FILES),
-            ("Cannot allocate memory", MEMORY),
-            ("failed to map segment", MEMORY),
-        ];
-        let remedy = remedies.iter().find(|(said, _)| reason.contains(said)).map_or("", |(_, remedy)| remedy);
-        Self::Port { port: port.to_owned(), reason: reason + remedy }
+    pub(crate) fn port(port: &str, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Port { port: port.to_owned(), source: cause.into() }
     }
 }
 
@@ -149,7 +146,7 @@ pub struct BoundsError {
 }
 
 /// The error of a list of requests that was posted only in part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[error("{posted} requests were posted, but the next was refused: {error}")]
 pub struct PostListError {
     /// The number of posted requests, which is the index of the refused one.
@@ -160,7 +157,7 @@ pub struct PostListError {
 }
 
 /// The error of a completion queue that cannot be polled any more.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum PollError {
@@ -179,8 +176,16 @@ mod tests {
     #[test]
     fn rings_beyond_the_limit_of_locked_memory_name_it() {
         let said = "net_af_packet0: call to mmap failed on AF_PACKET socket for eth0:Resource temporarily unavailable";
-        let error = Error::port("eth0", said.into());
+        let error = Error::port("eth0", said);
         assert!(error.remedy().unwrap().contains("ulimit -l"), "{error}");
+    }
+
+    #[test]
+    fn the_cause_of_a_port_that_does_not_open_is_kept() {
+        let cause = std::io::Error::from_raw_os_error(libc::EACCES);
+        let error: Box<dyn std::error::Error> = Box::new(Error::port("eth0", cause));
+        let cause = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+        assert_eq!(cause.and_then(std::io::Error::raw_os_error), Some(libc::EACCES));
     }
 
     #[test]
@@ -189,6 +194,11 @@ mod tests {
         assert_eq!(format!("{error:?}"), error.to_string());
         assert!(error.remedy().unwrap().starts_with("set FERROCE_PORT"), "{error}");
         let error = crate::errors::ConfigError::NoPort;
+        assert_eq!(format!("{error:?}"), error.to_string());
+        let error = PostListError { posted: 3, error: PostError::BadAtomic };
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert_eq!(format!("{:?}", error.error), error.error.to_string());
+        let error = PollError::Overflow { depth: 16 };
         assert_eq!(format!("{error:?}"), error.to_string());
     }
 

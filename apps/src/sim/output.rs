@@ -136,7 +136,7 @@ pub fn summary(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow], cost: C
         "queue_max_bytes": outcome.queue_max,
         "dropped": outcome.dropped,
         "marked": outcome.marked,
-        "told": outcome.told,
+        "direct_responses": outcome.told,
         "pauses": outcome.pauses,
         "packets": outcome.packets,
         "events": outcome.events,

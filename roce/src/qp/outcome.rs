@@ -5,7 +5,7 @@ use crate::Qpn;
 use thiserror::Error;
 
 /// A request that ended with another status than success.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[error("request {id} of QP {qpn} ({opcode:?}): {status}; {}", status.remedy())]
 pub struct RequestFailed {
     /// The request's id.
@@ -17,6 +17,8 @@ pub struct RequestFailed {
     /// The way that the request ended.
     pub status: CompletionStatus,
 }
+
+crate::debug_as_display!(RequestFailed, super::PostError);
 
 impl Completion {
     /// Returns the completion itself if its request succeeded.
@@ -81,5 +83,6 @@ mod tests {
         for part in ["request 7", "Write", "remote access error", "; check the peer's rkey"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        assert_eq!(std::format!("{failed:?}"), text);
     }
 }

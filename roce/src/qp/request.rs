@@ -188,7 +188,7 @@ pub struct RecvRequest {
 }
 
 /// Why a request was not accepted. No part of it was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum PostError {

@@ -207,7 +207,7 @@ impl Running {
         });
         let body = manager.clone();
         let thread = signals::spawn("ferroce-cm", move || body.run());
-        let thread = thread.map_err(|error| Error::port(&info.port, error.to_string()))?;
+        let thread = thread.map_err(|error| Error::port(&info.port, error))?;
         Ok(Self { manager, thread, users: 0 })
     }
 }

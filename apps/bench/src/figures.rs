@@ -111,9 +111,9 @@ fn shared(place: &Place, link: &Link) -> Vec<Figure> {
     let own = Link::Shared(server.clone());
     let figure = |name: &str, what: &str, args, field, unit, goal| Figure {
         name: name.into(),
-        what: format!("{what} between two processes of one interface"),
+        what: format!("{what} between processes of one interface"),
         unit,
-        yardstick: "the same over af_packet, through veth",
+        yardstick: "the same through veth",
         goal,
         ours: tool_run(place, &own, args, field),
         theirs: tool_run(place, link, args, field),

@@ -80,13 +80,14 @@ fn quoted_messages_are_those_of_the_code() {
         code(&root().join(folder), &mut lines);
     }
     let shapes: Vec<String> = lines.iter().map(|line| shape(line)).collect();
-    let is_others = |quote: &&&str| OTHERS.iter().any(|(text, _)| text == *quote);
-    let is_unknown = |quote: &&&str| {
-        let composed = COMPOSED.iter().find(|(text, _)| text == *quote);
-        let wanted = shape(composed.map_or(quote, |(_, format)| format));
-        !shapes.iter().any(|line| line.contains(&wanted))
-    };
-    let unknown: Vec<_> = quotes.iter().filter(|quote| !is_others(quote)).filter(is_unknown).collect();
+    let of_the_code = quotes.iter().filter(|quote| !OTHERS.iter().any(|(text, _)| text == *quote));
+    let unknown: Vec<_> = of_the_code
+        .filter(|quote| {
+            let composed = COMPOSED.iter().find(|(text, _)| text == *quote);
+            let wanted = shape(composed.map_or(quote, |(_, format)| format));
+            !shapes.iter().any(|line| line.contains(&wanted))
+        })
+        .collect();
     assert!(unknown.is_empty(), "no messages of the code: {unknown:#?}");
     // The lists above name nothing that the page no longer quotes.
     for quote in COMPOSED.iter().chain(&OTHERS).map(|(quote, _)| quote) {

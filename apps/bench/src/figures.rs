@@ -108,41 +108,25 @@ fn between(place: &Place, link: &Link, port: &str, small: Goal, packets: Goal) -
 /// Two processes that share an interface, beside the same between the two ends of a veth pair.
 fn shared(place: &Place, link: &Link) -> Vec<Figure> {
     let Link::AfPacket { server, .. } = link else { return Vec::new() };
-    let own = Link::Shared(server.clone());
-    let figure = |name: &str, what: &str, args, field, unit, goal| Figure {
+    let own = &Link::AfPacket { server: server.clone(), client: server.clone() };
+    let figure = |name: &str, what: &str, unit, goal, run: &dyn Fn(&Link) -> Run| Figure {
         name: name.into(),
-        what: format!("{what} between processes of one interface"),
+        what: format!("{what}, between processes of one interface"),
         unit,
         yardstick: "the same through veth",
         goal,
-        ours: tool_run(place, &own, args, field),
-        theirs: tool_run(place, link, args, field),
+        ours: run(own),
+        theirs: run(link),
     };
+    let write = |name: &str, mtu| {
+        let run = |link: &Link| bandwidth(place, link, "write-bw", mtu);
+        figure(name, &format!("WRITE of 64 KiB, MTU {mtu}"), "Gb/s", Goal::Least(5.0), &run)
+    };
+    let send = |link: &Link| tool_run(place, link, &SEND_64, "t_typical");
     vec![
-        figure(
-            "shared-write-64k",
-            "WRITE of 64 KiB, MTU 4096,",
-            &WRITE_64K,
-            "BW_average",
-            "Gb/s",
-            Goal::Least(5.0),
-        ),
-        figure(
-            "shared-write-64k-1k",
-            "WRITE of 64 KiB, MTU 1024,",
-            &WRITE_64K_1K,
-            "BW_average",
-            "Gb/s",
-            Goal::Least(5.0),
-        ),
-        figure(
-            "shared-send-64",
-            "SEND of 64 B, half a round trip,",
-            &SEND_64,
-            "t_typical",
-            "µs",
-            Goal::Most(0.2),
-        ),
+        write("shared-write-64k", 4096),
+        write("shared-write-64k-1k", 1024),
+        figure("shared-send-64", "SEND of 64 B, half a round trip", "µs", Goal::Most(0.2), &send),
     ]
 }
 
@@ -165,8 +149,6 @@ const WRITE_64: [&str; 15] = [
     "20us",
 ];
 const WRITE_4K: [&str; 9] = ["write-bw", "-s", "4096", "-m", "4096", "-D", "1", "-l", "8"];
-const WRITE_64K: [&str; 8] = ["write-bw", "-s", "65536", "-m", "4096", "-D", "1", "--report_gbits"];
-const WRITE_64K_1K: [&str; 8] = ["write-bw", "-s", "65536", "-m", "1024", "-D", "1", "--report_gbits"];
 const SEND_64: [&str; 5] = ["send-lat", "-s", "64", "-n", "20000"];
 
 /// Measures a program on the drop-in library against our tool.
@@ -341,21 +323,24 @@ fn rate(
 }
 
 fn gigabits((name, place, link): Named<'_>, what: String, command: &'static str, mtu: usize) -> Figure {
-    let (ferroce, link) = (place.ferroce.clone(), link.clone());
-    let mtu_text = mtu.to_string();
-    let ours = move || {
-        let args = [command, "-s", "65536", "-m", &mtu_text, "-D", "1", "--report_gbits"];
-        tool::run(&ferroce, &link, &args, "BW_average")
-    };
     Figure {
         name,
         what: format!("{what}, MTU {mtu}"),
         unit: "Gb/s",
         yardstick: COPY_AND_CRC,
         goal: Goal::LeastOr { ratio: 0.8, ours: 100.0 },
-        ours: Box::new(ours),
+        ours: bandwidth(place, link, command, mtu),
         theirs: Box::new(move || Ok(memory::copy_and_crc(mtu))),
     }
+}
+
+/// Messages of 64 KiB, in Gb/s.
+fn bandwidth(place: &Place, link: &Link, command: &'static str, mtu: usize) -> Run {
+    let (ferroce, link, mtu) = (place.ferroce.clone(), link.clone(), mtu.to_string());
+    Box::new(move || {
+        let args = [command, "-s", "65536", "-m", &mtu, "-D", "1", "--report_gbits"];
+        tool::run(&ferroce, &link, &args, "BW_average")
+    })
 }
 
 fn latency((name, place, link): Named<'_>, what: String) -> Figure {

@@ -37,15 +37,14 @@ pub enum Link {
     Memif(PathBuf),
     /// The same by vhost-user.
     Virtio(PathBuf),
-    /// The two ends of a veth pair, `eth0` in each of two network namespaces.
+    /// The two ends of a veth pair, `eth0` in each of two network namespaces. If both are the same namespace, two processes that share its
+    /// interface.
     AfPacket {
         /// The server's namespace; its address is 10.77.0.1.
         server: String,
         /// The client's namespace; its address is 10.77.0.2.
         client: String,
     },
-    /// One interface, `eth0` of a network namespace, which both processes share. Its address is 10.77.0.1.
-    Shared(String),
 }
 
 impl Link {
@@ -55,7 +54,6 @@ impl Link {
             Self::Memif(_) => "memif",
             Self::Virtio(_) => "vhost-user",
             Self::AfPacket { .. } => "af_packet",
-            Self::Shared(_) => "one interface",
         }
     }
 
@@ -64,7 +62,7 @@ impl Link {
         let kind = match self {
             Self::Memif(_) => "memif",
             Self::Virtio(_) => "virtio",
-            Self::AfPacket { .. } | Self::Shared(_) => return vec!["--port".into(), "eth0".into()],
+            Self::AfPacket { .. } => return vec!["--port".into(), "eth0".into()],
         };
         let number = if side == Side::Server { 1 } else { 2 };
         let socket = self.socket();
@@ -95,7 +93,7 @@ impl Link {
                     }
                 }
             }
-            Self::AfPacket { .. } | Self::Shared(_) => {
+            Self::AfPacket { .. } => {
                 "net_af_packet0,iface=eth0,blocksz=65536,framesz=8192,framecnt=512,qpairs=1,qdisc_bypass=1"
                     .into()
             }
@@ -107,7 +105,7 @@ impl Link {
     pub fn wait_for_server(&self, socket: &Path) {
         let start = Instant::now();
         let mut rest = 900;
-        if matches!(self, Self::Memif(_) | Self::Virtio(_)) {
+        if !matches!(self, Self::AfPacket { .. }) {
             rest = 300;
             while !socket.exists() && start.elapsed() < Duration::from_secs(20) {
                 std::thread::sleep(Duration::from_millis(20));
@@ -121,7 +119,7 @@ impl Link {
         match self {
             Self::Memif(folder) => folder.join("memif.sock"),
             Self::Virtio(folder) => folder.join("virtio.sock"),
-            Self::AfPacket { .. } | Self::Shared(_) => PathBuf::new(),
+            Self::AfPacket { .. } => PathBuf::new(),
         }
     }
 
@@ -134,20 +132,15 @@ impl Link {
     pub const fn server_address(&self) -> &'static str {
         match self {
             Self::Memif(_) | Self::Virtio(_) => "127.0.0.1",
-            Self::AfPacket { .. } | Self::Shared(_) => "10.77.0.1",
+            Self::AfPacket { .. } => "10.77.0.1",
         }
     }
 
     /// A command that runs on `side`, pinned to its CPU, ended after a minute. `pin` leaves pinning to the program.
     pub fn command(&self, side: Side, program: &Path, pin: bool) -> Command {
         let mut words: Vec<String> = Vec::new();
-        let namespace = match (self, side) {
-            (Self::Memif(_) | Self::Virtio(_), _) => None,
-            (Self::AfPacket { server, .. }, Side::Server) => Some(server),
-            (Self::AfPacket { client, .. }, Side::Client) => Some(client),
-            (Self::Shared(namespace), _) => Some(namespace),
-        };
-        if let Some(namespace) = namespace {
+        if let Self::AfPacket { server, client } = self {
+            let namespace = if side == Side::Server { server } else { client };
             words.extend(["ip", "netns", "exec", namespace].map(String::from));
         }
         words.extend(["timeout", "--foreground", "60"].map(String::from));

@@ -14,14 +14,15 @@ use std::path::Path;
 /// Runs the words after it with the files in place, in a mount namespace that is private already. The program also runs if neither mounts
 /// nor links are permitted.
 const PLACE: &str = r#"
+devices='0 1 2 3 4 5 6 7'
 place() {
   mkdir -p /dev/infiniband && mount -t tmpfs -o mode=755,size=64k ferroce /dev/infiniband &&
-  for number in 0 1 2 3 4 5 6 7; do
+  for number in $devices; do
     : >/dev/infiniband/ferroce$number && mount --bind /dev/null /dev/infiniband/ferroce$number || return
   done
 }
 link() {
-  mkdir -p /dev/infiniband && for number in 0 1 2 3 4 5 6 7; do
+  mkdir -p /dev/infiniband && for number in $devices; do
     [ -c /dev/infiniband/ferroce$number ] || ln -s /dev/null /dev/infiniband/ferroce$number || return
   done
 }

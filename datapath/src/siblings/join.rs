@@ -122,7 +122,7 @@ impl Siblings {
             claimed: Claimed::default(),
             farewells: Farewells::default(),
             events: None,
-            changes: 0,
+            stale: false,
         };
         place.members.into_iter().for_each(|(slot, member)| state.add(slot, member));
         let Candidate { name, own, identity, bell, life } = candidate;

@@ -235,8 +235,8 @@ impl Lane {
         }
     }
 
-    /// Adds a frame, if there is room. The ring also holds frames for a sibling that is not ready yet: it
-    /// learns of this process a moment later.
+    /// Adds a frame, if there is room. The ring also holds frames for a sibling that is not ready yet: it learns of this process a moment
+    /// later.
     fn put(&mut self, own: &Own, from: u8, frame: &[u8]) -> bool {
         let place = (self.sent % RING as u64) as usize;
         let record = (HEADER + frame.len()).next_multiple_of(HEADER);

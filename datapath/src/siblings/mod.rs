@@ -132,8 +132,8 @@ struct State {
     claimed: Claimed,
     farewells: Farewells,
     events: Option<Box<dyn Events>>,
-    /// The number of changes to the descriptors that the thread waits for.
-    changes: u64,
+    /// The thread must look at the descriptors again before it waits for them.
+    stale: bool,
 }
 
 enum Role {
@@ -196,12 +196,11 @@ impl Siblings {
     pub fn claim(&self, claim: &Claim) -> io::Result<()> {
         let shared = &*self.shared;
         let mut state = shared.lock();
-        let before = state.changes;
         let asked = state.claimed.ask(&shared.own, claim);
         let (at, number) = asked.ok_or(io::Error::from_raw_os_error(libc::ENOBUFS))?;
         let errno = (0..TRIES).find_map(|_| shared.ask(&mut state, claim, number)).unwrap_or(libc::ETIMEDOUT);
         state.claimed.decided(&shared.own, at, number, errno);
-        shared.rewatch(&state, before);
+        shared.rewatch(&state);
         if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
     }
 
@@ -267,16 +266,14 @@ impl Shared {
     /// The state, with all that the owner has said so far.
     fn catch_up(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        let before = state.changes;
         self.step(&mut state);
-        self.rewatch(&state, before);
+        self.rewatch(&state);
         state
     }
 
-    /// Wakes the thread if its descriptors have changed since `before`: it may have found the owner dead later than a thread with a claim,
-    /// which took over, or accepted a process.
-    fn rewatch(&self, state: &State, before: u64) {
-        if state.changes != before {
+    /// Wakes the thread if its descriptors are stale: a thread with a claim took over from a dead owner, or accepted a process.
+    fn rewatch(&self, state: &State) {
+        if state.stale {
             self.changed.signal();
         }
     }

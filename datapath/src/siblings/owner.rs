@@ -40,11 +40,11 @@ impl Owner {
         self.connections.retain_mut(hears);
     }
 
-    /// Accepts the connections that wait; returns their number.
-    fn accept(&mut self) -> u64 {
+    /// Accepts the connections that wait; returns `false` if there were none.
+    fn accept(&mut self) -> bool {
         // SAFETY: takes nothing and cannot fail.
         let us = unsafe { libc::geteuid() };
-        let mut accepted = 0;
+        let mut accepted = false;
         loop {
             let socket = match self.listener.accept() {
                 Ok(socket) => socket,
@@ -58,7 +58,7 @@ impl Owner {
             };
             if socket.peer().is_ok_and(|peer| peer.user == us) {
                 self.connections.push(Connection { socket, slot: None });
-                accepted += 1;
+                accepted = true;
             } else {
                 // Heard or not, it is closed.
                 let _ = socket.send(&Message::Refused(Refusal::User(us)).to_bytes(), &[]);
@@ -79,7 +79,7 @@ impl Shared {
             }
         }
         if let Role::Owner(owner) = &mut state.role {
-            state.changes += owner.accept();
+            state.stale |= owner.accept();
         }
         let mut at = 0;
         loop {

@@ -171,7 +171,8 @@ fn when_the_owner_dies_another_goes_on_with_all_that_was_granted() {
 fn a_thread_that_accepts_a_process_has_it_watched() {
     let name = name();
     let owner = Siblings::join_at(name.clone()).unwrap();
-    assert!(owner.shared.changed.take().is_err());
+    drop(owner.shared.catch_up());
+    assert!(owner.shared.changed.take().is_err(), "no process has come");
     let newcomer = std::thread::spawn(move || Siblings::join_at(name).map(|it| it.slot()));
     while !newcomer.is_finished() {
         drop(owner.shared.catch_up());

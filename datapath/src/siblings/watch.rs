@@ -18,10 +18,11 @@ const LOOKS: u32 = 40;
 pub(super) fn run(shared: &Shared) {
     let mut descriptors: Vec<RawFd> = Vec::new();
     loop {
-        // Empty unless another thread changed the descriptors since.
+        // There is nothing to take unless another thread changed the descriptors.
         let _ = shared.changed.take();
         let mut state = shared.lock();
         shared.step(&mut state);
+        state.stale = false;
         descriptors.clear();
         descriptors.extend([shared.stop.as_raw_fd(), shared.changed.as_raw_fd()]);
         match &state.role {
@@ -40,8 +41,8 @@ pub(super) fn run(shared: &Shared) {
     }
 }
 
-/// Until one of the descriptors has news, or for so many ms, or for ever with -1; `true` if it is the first. A descriptor that is closed meanwhile may be that
-/// of another, which has no news.
+/// Until one of the descriptors has news, or for so many ms, or for ever with -1; `true` if it is the first. A descriptor that is closed
+/// meanwhile may be that of another, which has no news.
 fn waits(descriptors: &[RawFd], longest: i32) -> bool {
     let watch = |&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut watched: Vec<_> = descriptors.iter().map(watch).collect();
@@ -96,7 +97,7 @@ impl Shared {
     /// Becomes the owner, or finds the process that is.
     pub(super) fn regain(&self, state: &mut State) {
         state.role = Role::Nobody;
-        state.changes += 1;
+        state.stale = true;
         for _ in 0..LOOKS {
             match Socket::listen(&self.name) {
                 Ok(listener) => {
@@ -132,7 +133,7 @@ impl State {
         }
         let member = Arc::new(member);
         *place = Some(member.clone());
-        self.changes += 1;
+        self.stale = true;
         if let Some(events) = &self.events {
             events.joined(slot, member);
         }

@@ -28,6 +28,7 @@ mod shared_memory;
 pub mod siblings;
 pub mod signals;
 mod socket_option;
+pub mod steering;
 pub mod tcp;
 mod unix_address;
 

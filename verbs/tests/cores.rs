@@ -308,6 +308,33 @@ fn what_several_cores_cannot_do_is_refused_by_name() {
     }
 }
 
+/// On `null` each core has a queue that sends by itself. What goes to the device's own address passes core 0, more than fits its ring.
+#[test]
+fn cores_with_queues_of_their_own_reach_each_other() {
+    const LENGTH: usize = 1 << 20;
+    let address = "10.0.0.1/24".parse().unwrap();
+    let config = DeviceConfig::on("null").address(address).progress(Progress::Inline).cores(3).unwrap();
+    let device = Device::open(&config).unwrap();
+    let mut host = host(&device, 6, 2 * LENGTH);
+    let bytes: Vec<u8> = (0..LENGTH).map(|n| (n % 251) as u8).collect();
+    host.region.write(0, &bytes).unwrap();
+    let remote = host.region.remote();
+    for pair in host.qps.chunks_mut(2) {
+        let [a, b] = pair else { panic!("pairs") };
+        assert_ne!(core_of(a, 3), core_of(b, 3));
+        let (to_a, to_b) = (a.endpoint(), b.endpoint());
+        a.connect(&to_b, &ConnectOptions::default()).unwrap();
+        b.connect(&to_a, &ConnectOptions::default()).unwrap();
+        let request =
+            SendRequest::write(1, host.region.sge(0, LENGTH as u32).unwrap(), remote.at(LENGTH as u64));
+        a.post_send(request).unwrap();
+    }
+    take(&mut host.cq, &device, 3);
+    let mut received = vec![0; LENGTH];
+    host.region.read(LENGTH, &mut received).unwrap();
+    assert!(received == bytes);
+}
+
 #[test]
 fn a_device_closes_while_its_cores_have_work() {
     for mode in MODES {

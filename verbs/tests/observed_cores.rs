@@ -78,18 +78,21 @@ fn every_core_has_its_own_figures_and_none_counts_twice() {
     captured(&mut capture, [here, there]);
 }
 
-/// A capture has each frame once, whichever core it is of.
+/// A capture has each frame once, in the ring of its core.
 fn captured(capture: &mut Capture, devices: [&DeviceStatus; 2]) {
     let (mut bytes, mut counts) = (Vec::new(), BTreeMap::new());
-    while let Some((port, record)) = capture.take(&mut bytes).unwrap() {
+    while let Some((core, record)) = capture.take(&mut bytes).unwrap() {
         // ARP is none of a queue pair's.
         if bytes.get(36..38) != Some(&4791_u16.to_be_bytes()) {
             continue;
         }
-        *counts.entry((port, record.direction == Direction::In)).or_insert(0) += 1;
+        *counts.entry((core, record.direction == Direction::In)).or_insert(0) += 1;
     }
-    for (port, device) in devices.into_iter().enumerate() {
-        assert_eq!(counts[&(port, true)], device.counters["rx_frames"], "{port}");
-        assert_eq!(counts[&(port, false)], device.counters["tx_frames"], "{port}");
+    let cores =
+        devices.iter().flat_map(|device| device.cores.iter().map(|core| (&device.port, &core.counters)));
+    for (number, (port, counters)) in cores.enumerate() {
+        assert_eq!(capture.ports()[number], *port);
+        assert_eq!(counts[&(number, true)], counters["rx_frames"], "{number}");
+        assert_eq!(counts[&(number, false)], counters["tx_frames"], "{number}");
     }
 }

@@ -24,7 +24,7 @@ const CHUNK: usize = 256 << 10;
 /// Packets after which the process, the output and the time are looked at again.
 const TURN: usize = 4096;
 
-/// More packets than fit in the rings of 64 ports.
+/// More packets than fit in the rings of 64 cores.
 const RINGS: usize = 64 << 18;
 
 /// The command line of `ferroce capture`.

@@ -12,8 +12,9 @@ use super::port_info::{LinuxInterface, PortConfig, PortCounters, PortInfo};
 use super::prepare::{PortError, Prepared, max_frame, path_mtu, prepare, relay_failed};
 use super::xdp::{self, Attachment};
 use super::{unprivileged, vhost};
-use crate::io::{BURST, Bell, Burst, Caps, PacketIo};
+use crate::io::{BURST, Bell, Burst, Caps, PacketIo, QueueError};
 use crate::port_spec::{PortSpec, RingEnd, SocketRole};
+use crate::steering::Steering;
 use crate::{fork, signals};
 use dpdk_sys as dpdk;
 use roce::wire::Mac;
@@ -29,14 +30,19 @@ static SETUP: Mutex<()> = Mutex::new(());
 
 const ANY_SOCKET: c_int = -1;
 const QUEUE: u16 = 0;
+/// The fewest buffers of a core's queue. The drivers of such ports keep none.
+const LEAST_BUFFERS: u32 = 1024;
 
-/// An open port with one receive and one transmit queue, and its own pool of buffers.
+/// An open port with one receive and one transmit queue, and its own pool of buffers. On a Linux interface and on `null`, a queue of another
+/// core is another port like this.
 ///
 /// If it shares a Linux interface, the kernel sees its packets too and would answer them with port-unreachable. The caller must then keep
 /// UDP 4791 open, as [`neighbour`](crate::neighbour) does with the kernel's table.
 pub struct Port {
     id: u16,
     eal: Eal,
+    spec: PortSpec,
+    config: PortConfig,
     /// A memif's messenger.
     relay: Option<Relay>,
     info: PortInfo,
@@ -94,6 +100,8 @@ impl Port {
         let mut port = Self {
             id,
             eal,
+            spec: spec.clone(),
+            config: config.clone(),
             relay,
             info,
             counters: PortCounters::default(),
@@ -140,6 +148,24 @@ impl Port {
         self.pool.in_use() - self.stock.len() as u32
     }
 
+    /// Opens the queue of core `core` from 1 on: another device on the same interface, whose socket receives that core's frames alone.
+    fn open_queue(&self, steering: &Steering, core: u8) -> Result<Self, QueueError> {
+        let buffers = (self.config.buffers / u32::from(steering.cores)).max(LEAST_BUFFERS);
+        let config = PortConfig { buffers, ..self.config.clone() };
+        let mut queue = Self::open(self.eal, &self.spec, &config)?;
+        if self.socket.is_some() {
+            let socket = queue.socket.ok_or("its packet socket is not found")?;
+            steering.attach(&socket, core)?;
+        }
+        // What came before the filter.
+        let mut early = Burst::new();
+        for _ in 0..=usize::from(config.ring_slots) / BURST {
+            queue.receive(&mut early);
+            early.clear();
+        }
+        Ok(queue)
+    }
+
     #[cold]
     fn drop_odd_buffers(&mut self, from: &mut Burst<Mbuf>) {
         let before = from.len();
@@ -159,6 +185,19 @@ impl Port {
 
 impl PacketIo for Port {
     type Buf = Mbuf;
+
+    fn open_queues(&mut self, steering: &Steering) -> Result<Vec<Self>, QueueError> {
+        match (&self.spec, &self.socket) {
+            (PortSpec::Null, _) | (PortSpec::Interface(_), Some(_)) => {}
+            _ => return Ok(Vec::new()),
+        }
+        let queues: Result<_, _> = (1..steering.cores).map(|core| self.open_queue(steering, core)).collect();
+        let queues = queues?;
+        if let Some(socket) = &self.socket {
+            steering.attach(socket, 0)?;
+        }
+        Ok(queues)
+    }
 
     fn attach(&mut self) {
         // Without a place among DPDK's threads it works too, slower.

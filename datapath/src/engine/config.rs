@@ -116,18 +116,20 @@ pub enum StartError {
     Cpu { core: usize, allowed: String },
     #[error("queue_pairs = {given}: with cores = {cores} the limit is {limit}; lower queue_pairs")]
     TooManyQps { given: u32, limit: usize, cores: u8 },
-    #[error("port {port}: cores = {given}: out of range; write 1 to {limit}")]
-    Cores { port: String, given: u8, limit: u8 },
+    #[error("cores = {given}: out of range; write 1 to {limit}")]
+    Cores { given: u8, limit: u8 },
     #[error(
-        "port {port}: cores = {given}: this process may use {cpus} CPUs{from}, and each dedicated core needs one; lower cores, or use progress adaptive"
+        "cores = {given}: this process may use {cpus} CPUs{from}, and each dedicated core needs one; lower cores, or use progress adaptive"
     )]
-    CoresOfCpus { port: String, given: u8, cpus: usize, from: String },
-    #[error("cannot create a thread for the core of port {port}: {error}")]
-    Thread { port: String, error: std::io::Error },
-    #[error("port {port}: {error}")]
-    Siblings { port: String, error: crate::siblings::JoinError },
-    #[error("cannot read the neighbours of the Linux interface that port {port} shares: {error}")]
-    Netlink { port: String, error: std::io::Error },
+    CoresOfCpus { given: u8, cpus: usize, from: String },
+    #[error("cannot create a thread for the core: {0}")]
+    Thread(#[source] std::io::Error),
+    #[error(transparent)]
+    Siblings(#[from] crate::siblings::JoinError),
+    #[error("cannot open a queue for each core: {0}")]
+    Queues(#[source] crate::io::QueueError),
+    #[error("cannot read the neighbours of the Linux interface that the port shares: {0}")]
+    Netlink(#[source] std::io::Error),
 }
 
 /// The core has stopped, for the reason given: nothing answers any more.

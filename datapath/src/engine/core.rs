@@ -4,7 +4,6 @@ use super::control::Inbox;
 use super::filling::Filling;
 use super::station::Station;
 use super::team::Way;
-use crate::capture::Direction;
 use crate::clock::Clock;
 use crate::host_memory::faults;
 use crate::io::{BURST, Bell, Burst, PacketIo};
@@ -231,12 +230,10 @@ impl<P: PacketIo> Core<P> {
 
     /// Hands received frames of other cores to them. Returns whether there were any.
     fn deal(&mut self) -> bool {
-        let Self { port, station, received, clock, .. } = self;
-        let seen =
-            station.tap.as_mut().map(|tap| |frame: &[u8]| tap.record(clock.now(), Direction::In, frame));
-        let any = port.deal(received, seen);
-        let handed = port.handed();
-        (station.counters.handed_over, station.counters.hand_over_full) = (handed.over, handed.full);
+        let any = self.port.deal(&mut self.received);
+        let handed = self.port.handed();
+        let counters = &mut self.station.counters;
+        (counters.handed_over, counters.hand_over_full) = (handed.over, handed.full);
         any
     }
 

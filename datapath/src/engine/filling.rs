@@ -77,6 +77,9 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
         buffer.set_len(length);
         self.filled += 1;
         probes::transmitted(&buffer);
+        if let Some(tap) = self.tap {
+            tap.record(self.now, Direction::Out, &buffer);
+        }
         self.place(buffer);
     }
 }
@@ -85,9 +88,6 @@ impl<P: PacketIo> Filling<'_, P> {
     /// Puts a whole frame into its burst.
     #[inline(always)]
     fn place(&mut self, buffer: P::Buf) {
-        if let Some(tap) = self.tap {
-            tap.record(self.now, Direction::Out, &buffer);
-        }
         if buffer.starts_with(&self.mac.0) {
             self.keep_here(buffer);
         } else {
@@ -132,6 +132,8 @@ impl<P: PacketIo> Filling<'_, P> {
         match self.port.route(frame) {
             Routed::Here(frame) => self.hairpin.push(frame),
             Routed::Leaves(frame) => self.leaving.push(frame),
+            // The slot is nobody's: only core 0 has lanes.
+            Routed::Waits(frame) => *self.aside = Some((0, frame)),
             Routed::Done => {}
         }
     }
@@ -153,9 +155,9 @@ impl<P: PacketIo> Filling<'_, P> {
         }
     }
 
-    /// Passes a frame to another process of the interface, or keeps it until there is room.
+    /// Passes a frame to another process of the interface, or to core 0, or keeps it until there is room.
     pub(super) fn send_aside(&mut self, slot: u8, frame: P::Buf) {
-        let Some(lanes) = self.lanes else { return };
+        let Some(lanes) = self.lanes else { return self.route(frame) };
         match lanes.push(slot, &frame, self.now) {
             Pushed::Done => *self.spare = Some(frame),
             Pushed::Full => *self.aside = Some((slot, frame)),

@@ -101,13 +101,12 @@ impl Runner {
         status: &Arc<Status>,
         bell: Option<EventFd>,
     ) -> Result<Self, StartError> {
-        let no_thread = |error| StartError::Thread { port: config.name.clone(), error };
         let pin = match config.progress {
             Progress::Inline => return Ok(Self::Inline(OnDemand::new(core))),
             Progress::Adaptive => {
                 let wake = bell.map_or_else(Wake::new, |bell| Ok(bell.into()));
                 let started = wake.and_then(|wake| Adaptive::start(core, status, wake));
-                return started.map(Self::Adaptive).map_err(no_thread);
+                return started.map(Self::Adaptive).map_err(StartError::Thread);
             }
             Progress::Dedicated { core } => core.map(|core| find_cpu(core, place)).transpose()?,
         };
@@ -127,7 +126,7 @@ impl Runner {
                 Err(panic) => status.end_of(Box::new(core), &*panic),
             }
         };
-        let thread = signals::spawn("ferroce-core", body).map_err(no_thread)?;
+        let thread = signals::spawn("ferroce-core", body).map_err(StartError::Thread)?;
         Ok(Self::Dedicated(Some(thread)))
     }
 

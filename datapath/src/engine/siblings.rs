@@ -6,7 +6,7 @@ use super::management::MAD_UDP_SOURCE;
 use super::station::Station;
 use crate::event_fd::EventFd;
 use crate::neighbour::{Asked, Kernel};
-use crate::siblings::{Events, Farewell, JoinError, Member, Siblings};
+use crate::siblings::{Events, Farewell, Member, Siblings};
 use roce::wire::{Mac, Path, Vlan};
 use std::io;
 use std::net::IpAddr;
@@ -19,11 +19,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Joins the processes of the port's interface, if it has one.
 pub(super) fn join(config: &CoreConfig) -> Result<Option<Siblings>, StartError> {
-    config.interface.map(Siblings::join).transpose().map_err(|error| failed(config, error))
-}
-
-pub(super) fn failed(config: &CoreConfig, error: JoinError) -> StartError {
-    StartError::Siblings { port: config.name.clone(), error }
+    Ok(config.interface.map(Siblings::join).transpose()?)
 }
 
 /// Has the core know of siblings that come and go.

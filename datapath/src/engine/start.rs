@@ -6,14 +6,15 @@ use super::handle::Handle;
 use super::others::Others;
 use super::runner::{Runner, Status};
 use super::station::Station;
-use super::team::{Names, Team, Way};
+use super::team::{Team, Way};
 use super::{Engine, control, doorbell, events, siblings};
 use crate::clock::Clock;
 use crate::event_fd::EventFd;
 use crate::fork::Process;
 use crate::io::PacketIo;
 use crate::neighbour::{Kernel, Neighbours};
-use crate::siblings::Siblings;
+use crate::siblings::{JoinError, Siblings};
+use crate::steering::Steering;
 use roce::{CoreIndex, Endpoint, EndpointConfig};
 use std::io;
 use std::mem::ManuallyDrop;
@@ -42,13 +43,13 @@ impl Engine {
         check(config)?;
         let interface = config.interface.filter(|_| config.vlan.is_none());
         let kernel = interface.map(|index| Kernel::open(index, config.endpoint.numbers)).transpose();
-        let kernel = kernel.map_err(|error| StartError::Netlink { port: config.name.clone(), error })?;
+        let kernel = kernel.map_err(StartError::Netlink)?;
         let kernel = kernel.map(|kernel| Arc::new(kernel.without_ours()));
         let mut siblings = siblings::join(config)?;
         let mut endpoint = config.endpoint;
         endpoint.process = siblings.as_ref().map_or(endpoint.process, Siblings::slot);
         let bell = siblings.as_ref().map(Siblings::bell).transpose();
-        let bell = bell.map_err(|error| siblings::failed(config, error.into()))?;
+        let bell = bell.map_err(JoinError::from)?;
         let subscribers = Arc::new(events::Subscribers::default());
         let lanes = siblings.as_ref().map(|siblings| Box::new(siblings.lanes()));
         let mut begins: Vec<_> = (0..config.cores)
@@ -71,7 +72,7 @@ impl Engine {
         let (lead, members) = start_all(ways, begins, config)?;
         if let Some(siblings) = &mut siblings {
             let watched = siblings::watch(siblings, config, &lead.commands, kernel.clone());
-            watched.map_err(|error| siblings::failed(config, error.into()))?;
+            watched.map_err(JoinError::from)?;
         }
         Ok(Self {
             name: config.name.clone(),
@@ -101,9 +102,9 @@ fn neighbours(core: u8, has_kernel: bool, config: &CoreConfig) -> Neighbours {
 
 /// Refuses more cores or queue pairs than there are numbers, and more dedicated cores than CPUs.
 fn check(config: &CoreConfig) -> Result<(), StartError> {
-    let (port, given) = (config.name.clone(), config.cores);
+    let given = config.cores;
     if !(1..=CoreIndex::MOST).contains(&given) {
-        return Err(StartError::Cores { port, given, limit: CoreIndex::MOST });
+        return Err(StartError::Cores { given, limit: CoreIndex::MOST });
     }
     if let Progress::Dedicated { core } = config.progress
         && given > 1
@@ -113,7 +114,7 @@ fn check(config: &CoreConfig) -> Result<(), StartError> {
         let cpus = cpus.len() - first;
         if usize::from(given) > cpus {
             let from = core.map_or_else(String::new, |core| format!(" from CPU {core} on"));
-            return Err(StartError::CoresOfCpus { port, given, cpus, from });
+            return Err(StartError::CoresOfCpus { given, cpus, from });
         }
     }
     let limit = (CoreIndex::new(0, given).max_qps() as usize * usize::from(given)).min(doorbell::MAX_SLOTS);
@@ -130,21 +131,20 @@ fn ways<P: PacketIo>(
     endpoint: &EndpointConfig,
     begins: &mut [Begin],
 ) -> Result<Vec<Way<P>>, StartError> {
-    let no_bell = |error| StartError::Thread { port: config.name.clone(), error };
-    let bells = begins.iter_mut().map(bell).collect::<io::Result<Vec<_>>>().map_err(no_bell)?;
+    let bells = begins.iter_mut().map(bell).collect::<io::Result<Vec<_>>>().map_err(StartError::Thread)?;
     let team = Arc::new(Team::new(bells));
     let commands: Vec<_> = begins.iter().map(|begin| begin.commands.clone()).collect();
     for (own, begin) in begins.iter_mut().enumerate() {
         begin.station.others = Some(Box::new(Others::new(own, commands.clone(), team.clone())));
     }
-    let names = Names {
+    let steering = Steering {
         mac: config.mac,
         process: endpoint.process,
         core: CoreIndex::new(0, config.cores),
         cores: config.cores,
         numbers: endpoint.numbers,
     };
-    Ok(Way::of_all(port, &team, names))
+    Way::of_all(port, &team, steering).map_err(StartError::Queues)
 }
 
 /// Returns the descriptor that ends a sleep of the core, which is created if it has none.

@@ -1,17 +1,19 @@
 //! The cores behind one port, and how each of them reaches it.
 //!
-//! Core 0 leads: it alone owns the port and its one queue. It hands each received frame to the core that the destination QPN names, and
-//! sends what the others pass to it. Between it and each other core there are three rings of buffers, none of which is copied: received
-//! frames and empty buffers one way, leaving frames the other.
+//! Core 0 leads: it owns the port. It hands each received frame to the core that the destination QPN names, and sends what the others pass
+//! to it. Between it and each other core there are three rings of buffers, none of which is copied: received frames and empty buffers one
+//! way, leaving frames the other.
+//!
+//! Some ports have a queue for each core. There the others receive most of their frames and send by themselves, and the rings carry the
+//! rest: frames that the port cannot steer, and those to the port's own address.
 //!
 //! The poll-mode cores use it, and the soak of `fabric`, whose cores run in virtual time.
 
 use super::doze::Doze;
 use crate::event_fd::EventFd;
-use crate::io::{BURST, Bell, Burst, PacketBuf, PacketIo};
-use roce::wire::{self, Mac, Numbers, Opcode};
-use roce::{CoreIndex, GROUP_QPN};
-use rtrb::{Consumer, Producer, RingBuffer};
+use crate::io::{BURST, Bell, Burst, PacketBuf, PacketIo, QueueError};
+use crate::steering::{Steering, Whose};
+use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -78,7 +80,7 @@ pub enum Way<P: PacketIo> {
     /// Core 0 of several.
     Lead(Box<Lead<P>>),
     /// Any other core.
-    Member(Box<Member<P::Buf>>),
+    Member(Box<Member<P>>),
 }
 
 /// Core 0's ends of the rings to another core.
@@ -91,7 +93,7 @@ struct Link<B> {
 /// Core 0's way to the port: the port itself, and the rings to the other cores.
 pub struct Lead<P: PacketIo> {
     team: Arc<Team>,
-    names: Names,
+    steering: Steering,
     /// The links to cores 1 and up.
     links: Box<[Link<P::Buf>]>,
     /// The link whose frames leave first in this turn.
@@ -109,54 +111,6 @@ pub struct Handed {
     pub over: u64,
     /// Frames that found a full ring, and were dropped.
     pub full: u64,
-}
-
-/// The addresses by which core 0 finds the core of a frame.
-#[derive(Clone, Copy, Debug)]
-pub struct Names {
-    /// The port's Ethernet address.
-    pub mac: Mac,
-    /// The top bits of this process's QPNs.
-    pub process: u8,
-    /// Core 0.
-    pub core: CoreIndex,
-    /// The number of cores.
-    pub cores: u8,
-    /// The port numbers and identifiers of the wire format.
-    pub numbers: Numbers,
-}
-
-/// The core that a frame belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
-    Leads,
-    /// The core behind this link. A byte, since 32 of these stand beside a burst.
-    Of(u8),
-    /// All cores: its QPN is not one of ours.
-    Any,
-}
-
-impl Names {
-    #[inline(always)]
-    fn whose(&self, frame: &[u8]) -> Whose {
-        if !frame.starts_with(&self.mac.0) {
-            return Whose::Leads;
-        }
-        let Some((opcode, qpn)) = wire::opcode_and_destination(frame, self.numbers) else {
-            return Whose::Leads;
-        };
-        // A switch names the queue pair that its packet was for.
-        if opcode == Opcode::DIRECT_RESPONSE {
-            return Whose::Any;
-        }
-        match self.core.place_of(self.process, qpn) {
-            core if (1..u32::from(self.cores)).contains(&core) && qpn != GROUP_QPN => {
-                Whose::Of(core as u8 - 1)
-            }
-            // Core 0 counts frames to a number that no core has.
-            _ => Whose::Leads,
-        }
-    }
 }
 
 impl<P: PacketIo> Lead<P> {
@@ -177,18 +131,15 @@ impl<P: PacketIo> Lead<P> {
         }
     }
 
-    /// Hands frames of other cores to them, and shows each to `seen` first. Returns true if there were any.
-    fn deal(&mut self, frames: &mut Burst<P::Buf>, mut seen: Option<impl FnMut(&[u8])>) -> bool {
+    /// Hands frames of other cores to them. Returns true if there were any.
+    fn deal(&mut self, frames: &mut Burst<P::Buf>) -> bool {
         let mut touched = 0_u32;
-        let whose: Burst<Whose> = frames.iter().map(|frame| self.names.whose(frame)).collect();
+        let whose: Burst<Whose> = frames.iter().map(|frame| self.steering.whose(frame)).collect();
         let mut all = std::mem::take(frames).into_iter();
         for run in whose.chunk_by(Whose::eq) {
             match run[0] {
                 Whose::Leads => frames.extend(all.by_ref().take(run.len())),
                 Whose::Of(link) => {
-                    if let Some(seen) = &mut seen {
-                        all.as_slice()[..run.len()].iter().for_each(|frame| seen(frame));
-                    }
                     self.hand_run(link.into(), all.by_ref().take(run.len()), run.len());
                     touched |= 1 << link;
                 }
@@ -237,7 +188,7 @@ impl<P: PacketIo> Lead<P> {
 
     /// Delivers a frame to this process's own address; returns it if it belongs to core 0.
     fn route(&mut self, frame: P::Buf) -> Option<P::Buf> {
-        match self.names.whose(&frame) {
+        match self.steering.whose(&frame) {
             Whose::Leads => Some(frame),
             Whose::Of(link) => {
                 self.hand(link.into(), frame);
@@ -268,28 +219,36 @@ impl<P: PacketIo> Lead<P> {
     }
 }
 
-/// Another core's ends of the rings to core 0.
-pub struct Member<B> {
+/// Another core's way to the port: its ends of the rings to core 0, and a queue of its own if the port has one for it.
+pub struct Member<P: PacketIo> {
     team: Arc<Team>,
     core: usize,
     /// The capacity of a buffer to send from, in bytes.
     room: usize,
-    received: Consumer<B>,
-    empty: Consumer<B>,
-    leaving: Producer<B>,
-    stock: Vec<B>,
+    received: Consumer<P::Buf>,
+    empty: Consumer<P::Buf>,
+    leaving: Producer<P::Buf>,
+    stock: Vec<P::Buf>,
+    /// Last, so that it outlives the buffers above.
+    queue: Option<P>,
 }
 
-impl<B: PacketBuf> Member<B> {
-    fn receive(&mut self, into: &mut Burst<B>) {
+impl<P: PacketIo> Member<P> {
+    fn receive(&mut self, into: &mut Burst<P::Buf>) {
         self.team.check();
         let count = self.received.slots().min(BURST - into.len());
         if let Ok(chunk) = self.received.read_chunk(count) {
             into.extend(chunk);
         }
+        if let Some(queue) = &mut self.queue {
+            queue.receive(into);
+        }
     }
 
-    fn alloc(&mut self) -> Option<B> {
+    fn alloc(&mut self) -> Option<P::Buf> {
+        if let Some(queue) = &mut self.queue {
+            return queue.alloc();
+        }
         if let Some(buffer) = self.stock.pop() {
             return Some(buffer);
         }
@@ -302,17 +261,23 @@ impl<B: PacketBuf> Member<B> {
     }
 
     /// Keeps received buffers to send from, as far as there is room, and frees the others.
-    fn recycle(&mut self, from: &mut Burst<B>) {
+    fn recycle(&mut self, from: &mut Burst<P::Buf>) {
+        if let Some(queue) = &mut self.queue {
+            return queue.recycle(from);
+        }
         while self.stock.len() < STOCK
             && from.last().is_some_and(|buffer| buffer.capacity() >= self.room)
             && let Some(buffer) = from.pop()
         {
             self.stock.push(buffer);
         }
-        B::free_all(from);
+        P::Buf::free_all(from);
     }
 
-    fn transmit(&mut self, from: &mut Burst<B>) {
+    fn transmit(&mut self, from: &mut Burst<P::Buf>) {
+        if let Some(queue) = &mut self.queue {
+            return queue.transmit(from);
+        }
         if self.leaving.is_abandoned() {
             // The port is gone.
             from.clear();
@@ -325,15 +290,25 @@ impl<B: PacketBuf> Member<B> {
             self.team.wake(0);
         }
     }
+
+    /// Passes a frame to the port's own address on to core 0, which knows whose it is. Returns the frame while there is no room.
+    fn pass(&mut self, frame: P::Buf) -> Result<(), P::Buf> {
+        self.leaving.push(frame).map_err(|PushError::Full(frame)| frame)?;
+        self.team.wake(0);
+        Ok(())
+    }
 }
 
 impl<P: PacketIo> Way<P> {
     /// Returns the ways of all cores, core 0's first. There are at least two.
-    #[must_use]
-    pub fn of_all(port: P, team: &Arc<Team>, names: Names) -> Vec<Self> {
+    ///
+    /// # Errors
+    /// Returns the port's error if it has queues for the cores, and one does not open.
+    pub fn of_all(mut port: P, team: &Arc<Team>, steering: Steering) -> Result<Vec<Self>, QueueError> {
         let room = port.caps().max_frame;
         let (mut links, mut members) = (Vec::new(), Vec::new());
-        for core in 1..usize::from(names.cores) {
+        let mut queues = port.open_queues(&steering)?.into_iter();
+        for core in 1..usize::from(steering.cores) {
             let (received, received_end) = RingBuffer::new(RECEIVED);
             let (empty, empty_end) = RingBuffer::new(EMPTY);
             let (leaving_end, leaving) = RingBuffer::new(LEAVING);
@@ -346,11 +321,12 @@ impl<P: PacketIo> Way<P> {
                 empty: empty_end,
                 leaving: leaving_end,
                 stock: Vec::with_capacity(STOCK),
+                queue: queues.next(),
             })));
         }
         let (team, links) = (team.clone(), links.into_boxed_slice());
-        let lead = Lead { team, names, links, first: 0, handed: Handed::default(), port };
-        std::iter::once(Self::Lead(Box::new(lead))).chain(members).collect()
+        let lead = Lead { team, steering, links, first: 0, handed: Handed::default(), port };
+        Ok(std::iter::once(Self::Lead(Box::new(lead))).chain(members).collect())
     }
 
     #[inline(always)]
@@ -358,7 +334,7 @@ impl<P: PacketIo> Way<P> {
         match self {
             Self::Alone(port) => port.attach(),
             Self::Lead(lead) => lead.port.attach(),
-            Self::Member(_) => {}
+            Self::Member(member) => member.queue.iter_mut().for_each(P::attach),
         }
     }
 
@@ -410,7 +386,10 @@ impl<P: PacketIo> Way<P> {
                 lead.port.listen(on);
                 lead.team.dozes[0].listen(on);
             }
-            Self::Member(member) => member.team.dozes[member.core].listen(on),
+            Self::Member(member) => {
+                member.queue.iter_mut().for_each(|queue| queue.listen(on));
+                member.team.dozes[member.core].listen(on);
+            }
         }
     }
 
@@ -419,7 +398,11 @@ impl<P: PacketIo> Way<P> {
         match self {
             Self::Alone(port) => port.descriptor(),
             Self::Lead(lead) => lead.port.descriptor(),
-            Self::Member(member) => Some(Bell::Now(member.team.dozes[member.core].descriptor())),
+            // Core 0 ends the sleep of any core.
+            Self::Member(member) => match &member.queue {
+                Some(queue) => queue.descriptor(),
+                None => Some(Bell::Now(member.team.dozes[member.core].descriptor())),
+            },
         }
     }
 
@@ -439,11 +422,11 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
-    /// Hands received frames to their cores if this is core 0 of several, and shows each to `seen` first. Returns true if there were any.
+    /// Hands received frames to their cores if this is core 0 of several. Returns true if there were any.
     #[inline(never)]
-    pub fn deal(&mut self, frames: &mut Burst<P::Buf>, seen: Option<impl FnMut(&[u8])>) -> bool {
+    pub fn deal(&mut self, frames: &mut Burst<P::Buf>) -> bool {
         match self {
-            Self::Lead(lead) if !frames.is_empty() => lead.deal(frames, seen),
+            Self::Lead(lead) if !frames.is_empty() => lead.deal(frames),
             Self::Alone(_) | Self::Lead(_) | Self::Member(_) => false,
         }
     }
@@ -453,6 +436,10 @@ impl<P: PacketIo> Way<P> {
         match self {
             Self::Alone(_) => Routed::Here(frame),
             Self::Lead(lead) => lead.route(frame).map_or(Routed::Done, Routed::Here),
+            Self::Member(member) if member.queue.is_some() => match member.pass(frame) {
+                Ok(()) => Routed::Done,
+                Err(frame) => Routed::Waits(frame),
+            },
             Self::Member(_) => Routed::Leaves(frame),
         }
     }
@@ -489,58 +476,10 @@ impl<P: PacketIo> Way<P> {
 pub(super) enum Routed<B> {
     /// It belongs to the calling core.
     Here(B),
-    /// Core 0 passes it on.
+    /// Core 0 passes it on, as the port would.
     Leaves(B),
+    /// Core 0 passes it on when there is room.
+    Waits(B),
     /// Another core has it.
     Done,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use roce::wire::{Bth, Header, Path};
-    use roce::{Psn, Qpn};
-
-    const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
-
-    fn whose(process: u8, cores: u8, qpn: u32, to: Mac) -> Whose {
-        let names =
-            Names { mac: MAC, process, core: CoreIndex::new(0, cores), cores, numbers: Numbers::DEFAULT };
-        let (from, to) = ((MAC, [10, 0, 0, 1].into()), (to, [10, 0, 0, 2].into()));
-        let bth = Bth::new(Qpn::new(qpn), Psn::new(0));
-        let header = Header::Datagram { bth, queue_key: 1, source: Qpn::new(1), immediate: None };
-        let mut frame = [0; 256];
-        let length = wire::emit(&Path::new(from, to), 0, &header, 0, &mut frame).unwrap().seal();
-        names.whose(&frame[..length])
-    }
-
-    #[test]
-    fn a_frame_is_the_cores_that_its_qpn_names() {
-        for (process, cores, qpn, is) in [
-            (0, 4, 5, Whose::Leads),
-            (0, 4, 1 << 16 | 5, Whose::Of(0)),
-            (0, 4, 3 << 16 | 5, Whose::Of(2)),
-            (0, 3, 3 << 16 | 5, Whose::Leads),
-            (0, 16, 15 << 14 | 5, Whose::Of(14)),
-            (9, 2, 9 << 18 | 1 << 16, Whose::Of(0)),
-            // A number of another process, queue pair 1, and a group's.
-            (9, 2, 8 << 18 | 1 << 16, Whose::Leads),
-            (9, 2, 1, Whose::Leads),
-            (63, 16, 0xff_ffff, Whose::Leads),
-        ] {
-            assert_eq!(whose(process, cores, qpn, MAC), is, "process {process}, {cores} cores, QPN {qpn:#x}");
-        }
-        assert_eq!(whose(0, 4, 1 << 16, Mac([1, 0, 0x5e, 0, 0, 1])), Whose::Leads, "a group's address");
-    }
-
-    #[test]
-    fn what_is_no_packet_is_core_0s() {
-        let (mac, core, numbers) = (MAC, CoreIndex::new(0, 4), Numbers::DEFAULT);
-        let names = Names { mac, process: 0, core, cores: 4, numbers };
-        for length in 0..80 {
-            let mut frame = vec![0x45; length];
-            frame.iter_mut().zip(MAC.0).for_each(|(byte, mac)| *byte = mac);
-            assert_eq!(names.whose(&frame), Whose::Leads);
-        }
-    }
 }

@@ -4,6 +4,7 @@ mod loopback;
 
 pub use loopback::{Loopback, LoopbackBuf, pair};
 
+use crate::steering::Steering;
 use arrayvec::ArrayVec;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
@@ -48,10 +49,25 @@ pub enum Bell {
     Soon(RawFd),
 }
 
+/// Why a port could not open a queue for each core.
+pub type QueueError = Box<dyn std::error::Error + Send + Sync>;
+
 /// A port that moves whole frames in bursts. One thread at a time.
 pub trait PacketIo: Send {
     /// The buffer of a frame.
     type Buf: PacketBuf;
+
+    /// Opens a queue for each core but core 0, in their order, if the port has more than one. A queue receives only frames of its core and
+    /// sends by itself; the port goes on to receive all other frames.
+    ///
+    /// # Errors
+    /// Returns the port's error if it has queues, and one does not open.
+    fn open_queues(&mut self, _steering: &Steering) -> Result<Vec<Self>, QueueError>
+    where
+        Self: Sized,
+    {
+        Ok(Vec::new())
+    }
 
     /// The calling thread is about to use the port. Called again and again.
     fn attach(&mut self) {}

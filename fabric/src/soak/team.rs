@@ -8,9 +8,10 @@ use super::memory::{Buffer, Ram};
 use super::network::mac;
 use super::plan::Talk;
 use cc::Instant;
-use datapath::engine::team::{Handed, Names, Team, Way};
+use datapath::engine::team::{Handed, Team, Way};
 use datapath::event_fd::EventFd;
-use datapath::io::{Burst, Caps, PacketIo};
+use datapath::io::{Burst, Caps, PacketIo, QueueError};
+use datapath::steering::Steering;
 use roce::wire::{MAX_IN_BAND, MAX_OVERHEAD, Numbers, Service};
 use roce::{CoreIndex, Endpoint, EndpointConfig};
 use std::collections::VecDeque;
@@ -34,10 +35,13 @@ impl Ring {
     }
 }
 
-/// A host's card: the port of its core 0.
+/// A host's card as one of its cores has it. It has one queue, which is core 0's, or one for each core.
 #[derive(Clone)]
 pub(super) struct Card {
-    received: Ring,
+    /// The received frames of each queue.
+    received: Arc<[Ring]>,
+    /// This core's queue.
+    queue: usize,
     sent: Ring,
     alive: Arc<AtomicUsize>,
 }
@@ -45,8 +49,12 @@ pub(super) struct Card {
 impl PacketIo for Card {
     type Buf = Buffer;
 
+    fn open_queues(&mut self, _steering: &Steering) -> Result<Vec<Self>, QueueError> {
+        Ok((1..self.received.len()).map(|queue| Self { queue, ..self.clone() }).collect())
+    }
+
     fn receive(&mut self, into: &mut Burst<Buffer>) {
-        let mut ring = self.received.get();
+        let mut ring = self.received[self.queue].get();
         while into.len() < BURST
             && let Some(frame) = ring.pop_front()
         {
@@ -108,12 +116,16 @@ impl Core {
 pub(super) struct Cores {
     pub(super) all: Vec<Core>,
     card: Card,
+    steering: Steering,
 }
 
 impl Cores {
     pub(super) fn new(host: usize, count: u8, config: EndpointConfig, alive: &Arc<AtomicUsize>) -> Self {
-        let card = Card { received: Ring::default(), sent: Ring::default(), alive: alive.clone() };
-        let names = Names {
+        // The seed decides whether there is a queue for each core.
+        let queues = if config.seed[0] & 1 == 1 { count } else { 1 };
+        let received = (0..queues).map(|_| Ring::default()).collect();
+        let card = Card { received, queue: 0, sent: Ring::default(), alive: alive.clone() };
+        let steering = Steering {
             mac: mac(host),
             process: config.process,
             core: CoreIndex::new(0, count),
@@ -124,7 +136,8 @@ impl Cores {
             1 => vec![Way::Alone(card.clone())],
             _ => {
                 let bell = |_| EventFd::new(0).expect("a descriptor for each core");
-                Way::of_all(card.clone(), &Arc::new(Team::new((0..count).map(bell))), names)
+                Way::of_all(card.clone(), &Arc::new(Team::new((0..count).map(bell))), steering)
+                    .expect("a card's queues open")
             }
         };
         let core = |(index, way)| Core {
@@ -134,7 +147,7 @@ impl Cores {
             wake: None,
             paused_until: 0,
         };
-        Self { all: (0..count).zip(ways).map(core).collect(), card }
+        Self { all: (0..count).zip(ways).map(core).collect(), card, steering }
     }
 
     /// Returns the number of cores.
@@ -150,14 +163,15 @@ impl Cores {
         first
     }
 
-    /// A frame reaches the card, whose ring holds `most`. Returns `false` if it is full.
-    pub(super) fn arrives(&mut self, frame: Buffer, most: usize) -> bool {
-        let mut ring = self.card.received.get();
-        let has_room = ring.len() < most;
-        if has_room {
+    /// A frame reaches the card, each of whose rings holds `most`. Returns the core that receives it; `None` if its ring is full.
+    pub(super) fn arrives(&mut self, frame: Buffer, most: usize) -> Option<usize> {
+        let rings = &self.card.received;
+        let core = if rings.len() > 1 { self.steering.core_of(&frame).into() } else { 0 };
+        let mut ring = rings[core].get();
+        (ring.len() < most).then(|| {
             ring.push_back(frame);
-        }
-        has_room
+            core
+        })
     }
 
     /// Returns the next frame that leaves the card.
@@ -167,12 +181,12 @@ impl Cores {
 
     /// Returns true if frames of the card wait for `core`.
     pub(super) fn has_received(&self, core: usize) -> bool {
-        core == 0 && !self.card.received.get().is_empty()
+        self.card.received.get(core).is_some_and(|ring| !ring.get().is_empty())
     }
 
     /// Drops the frames that the card has received.
     pub(super) fn clear(&mut self) {
-        self.card.received.get().clear();
+        self.card.received.iter().for_each(|ring| ring.get().clear());
     }
 
     /// Takes the frames of `core` in, and runs its timers. Returns whether there were any, and whether core 0 handed frames to others.
@@ -181,7 +195,7 @@ impl Cores {
         let mut frames = Burst::new();
         way.receive(&mut frames);
         let any = !frames.is_empty();
-        let dealt = way.deal(&mut frames, None::<fn(&[u8])>);
+        let dealt = way.deal(&mut frames);
         for frame in &frames {
             // A dropped frame is counted by its reason.
             let _ = endpoint.on_frame(now, ram, frame);

@@ -150,8 +150,11 @@ impl<'p, 'c> World<'p, 'c> {
         }
         // Nothing is lost any more.
         let most = if self.healed { usize::MAX } else { self.plan.cores[index].ring };
-        if host.cores.arrives(frame, most) {
-            self.wake_core(index, 0, self.now);
+        if let Some(core) = host.cores.arrives(frame, most) {
+            if core > 0 {
+                self.reached.once("host: a core's own queue");
+            }
+            self.wake_core(index, core, self.now);
         } else {
             self.overrun += 1;
             self.reached.once("host: ring full");

@@ -73,7 +73,9 @@ impl CoreIndex {
         1 << self.low_bits()
     }
 
-    const fn low_bits(self) -> u32 {
+    /// Returns the number of bits of a QPN below those that name the core.
+    #[must_use]
+    pub const fn low_bits(self) -> u32 {
         BITS - self.bits
     }
 }

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Bytes read at once: more than the answer to a request has, of 64 ports.
+/// Bytes read at once: more than the answer to a request has, of 64 cores.
 const PART: usize = 1 << 16;
 
 /// The reason for which [`Capture::wait`] returned.
@@ -39,7 +39,7 @@ pub struct Capture {
 
 impl Capture {
     /// Starts to capture the first `snap` bytes of each frame that process `pid` sends and receives, on all devices that it has open
-    /// now, up to 64.
+    /// now, up to 64 cores.
     ///
     /// # Errors
     /// Returns an [`AttachError`] if this user cannot observe the process, or if another capture of it is running.
@@ -61,13 +61,13 @@ impl Capture {
         Ok(Self { pid, connection, ports: offer.ports, rings })
     }
 
-    /// Returns the names of the captured ports.
+    /// Returns the port of each captured core.
     #[must_use]
     pub fn ports(&self) -> &[String] {
         &self.ports
     }
 
-    /// Takes the oldest captured frame: `frame` becomes its bytes. Returns the number of its port in [`ports`](Self::ports), or `None` if
+    /// Takes the oldest captured frame: `frame` becomes its bytes. Returns the number of its core in [`ports`](Self::ports), or `None` if
     /// no frame waits.
     ///
     /// # Errors
@@ -75,22 +75,22 @@ impl Capture {
     pub fn take(&mut self, frame: &mut Vec<u8>) -> Result<Option<(usize, Record)>, AttachError> {
         let damaged = |error| AttachError::System { pid: self.pid, error };
         let mut oldest: Option<(u64, usize)> = None;
-        for (port, ring) in self.rings.iter_mut().enumerate() {
+        for (core, ring) in self.rings.iter_mut().enumerate() {
             if let Some(record) = ring.peek().map_err(damaged)?
                 && oldest.is_none_or(|(time, _)| record.time < time)
             {
-                oldest = Some((record.time, port));
+                oldest = Some((record.time, core));
             }
         }
-        let Some((_, port)) = oldest else { return Ok(None) };
-        let record = self.rings[port].take(frame).map_err(damaged)?;
-        Ok(record.map(|record| (port, record)))
+        let Some((_, core)) = oldest else { return Ok(None) };
+        let record = self.rings[core].take(frame).map_err(damaged)?;
+        Ok(record.map(|record| (core, record)))
     }
 
-    /// Returns how many frames of a port were dropped for want of room.
+    /// Returns how many frames of a core were dropped for want of room.
     #[must_use]
-    pub fn dropped(&self, port: usize) -> u64 {
-        self.rings.get(port).map_or(0, Reader::dropped)
+    pub fn dropped(&self, core: usize) -> u64 {
+        self.rings.get(core).map_or(0, Reader::dropped)
     }
 
     /// Asks the process to capture no further frame. Those that wait can still be taken.

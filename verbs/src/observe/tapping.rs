@@ -20,12 +20,12 @@ const REQUEST: &str = "capture ";
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The answer to a request: a line of JSON, with a ring's memory per port.
+/// The answer to a request: a line of JSON, with a ring's memory per core.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Offer {
     format: u32,
     version: String,
-    /// The ports, in the order of their rings.
+    /// The port of each core, in the order of their rings.
     pub(super) ports: Vec<String>,
     /// The reason for which there is none.
     pub(super) refused: Option<String>,
@@ -118,24 +118,26 @@ fn capture(stream: &UnixStream, devices: &[Weak<Inner>], snap: u32) -> io::Resul
         wait(stream);
     }
     for device in devices.iter().filter_map(Weak::upgrade) {
-        // The tap is dropped here, not in the core.
-        let _ = device.engine.call(|station, _| station.capture(None));
+        // The taps are dropped here, not in the cores.
+        let _ = device.engine.call_all(|station, _| station.capture(None));
     }
     Ok(())
 }
 
-/// Installs a tap in each core, and returns the names of the ports with their rings. The devices are not held longer: the program closes
-/// them when it likes.
+/// Installs a tap in each core, and returns the names of the cores' ports with their rings. The devices are not held longer: the program
+/// closes them when it likes.
 fn install(devices: &[Weak<Inner>], snap: u32) -> io::Result<(Vec<String>, Vec<OwnedFd>)> {
-    let devices: Vec<_> = devices.iter().filter_map(Weak::upgrade).take(passing::DESCRIPTORS).collect();
-    let made: Vec<_> = devices.iter().map(|_| Tap::new(snap)).collect::<io::Result<_>>()?;
+    let devices: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
+    let cores = devices.iter().flat_map(|device| (0..device.engine.cores()).map(move |core| (device, core)));
+    let cores: Vec<_> = cores.take(passing::DESCRIPTORS).collect();
+    let made: Vec<_> = cores.iter().map(|_| Tap::new(snap)).collect::<io::Result<_>>()?;
     let (taps, rings): (Vec<_>, Vec<_>) = made.into_iter().unzip();
-    for (device, tap) in devices.iter().zip(taps) {
+    for ((device, core), tap) in cores.iter().zip(taps) {
         let tap = Box::new(tap);
         // A core that has stopped drops its tap, and the observer sees the end of that ring.
-        let _ = device.engine.call(move |station, _| station.capture(Some(tap)));
+        let _ = device.engine.call_on(*core, move |station, _| station.capture(Some(tap)));
     }
-    Ok((devices.iter().map(|device| device.info.port.clone()).collect(), rings))
+    Ok((cores.iter().map(|(device, _)| device.info.port.clone()).collect(), rings))
 }
 
 /// Sleeps until the observer closes the connection.

@@ -1,0 +1,302 @@
+//! The core that a received frame belongs to, and a filter by which the kernel gives each core's socket that core's frames alone.
+
+use crate::socket_option;
+use roce::wire::{self, Mac, Numbers, Opcode};
+use roce::{CoreIndex, GROUP_QPN, Qpn};
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// The addresses by which the core of a frame is found.
+#[derive(Clone, Copy, Debug)]
+pub struct Steering {
+    /// The port's Ethernet address.
+    pub mac: Mac,
+    /// The top bits of this process's QPNs.
+    pub process: u8,
+    /// Core 0.
+    pub core: CoreIndex,
+    /// The number of cores.
+    pub cores: u8,
+    /// The port numbers and identifiers of the wire format.
+    pub numbers: Numbers,
+}
+
+/// The core that a frame belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Leads,
+    /// The core behind this link. A byte, since 32 of these stand beside a burst.
+    Of(u8),
+    /// All cores: its QPN is not one of ours.
+    Any,
+}
+
+/// Bytes of the shortest packet over IPv4 and IPv6: Ethernet, IP, UDP, BTH.
+const V4_LENGTH: u32 = 14 + 20 + 8 + 12;
+const V6_LENGTH: u32 = 14 + 40 + 8 + 12;
+/// The kernel's answers of a filter: how many bytes of the frame are received.
+const WHOLE: u32 = u32::MAX;
+const NONE: u32 = 0;
+
+impl Steering {
+    /// Returns the core of a frame. Frames that are no packets of this port's address are core 0's.
+    #[inline(always)]
+    pub(crate) fn whose(&self, frame: &[u8]) -> Whose {
+        if !frame.starts_with(&self.mac.0) {
+            return Whose::Leads;
+        }
+        let Some((opcode, qpn)) = wire::opcode_and_destination(frame, self.numbers) else {
+            return Whose::Leads;
+        };
+        // A switch names the queue pair that its packet was for.
+        if opcode == Opcode::DIRECT_RESPONSE {
+            return Whose::Any;
+        }
+        match self.core.place_of(self.process, qpn) {
+            core if (1..u32::from(self.cores)).contains(&core) && qpn != GROUP_QPN => {
+                Whose::Of(core as u8 - 1)
+            }
+            // Core 0 counts frames to a number that no core has.
+            _ => Whose::Leads,
+        }
+    }
+
+    /// Returns the core that receives a frame if each has a queue. A frame for all cores is core 0's, which copies it.
+    #[must_use]
+    pub fn core_of(&self, frame: &[u8]) -> u8 {
+        match self.whose(frame) {
+            Whose::Leads | Whose::Any => 0,
+            Whose::Of(link) => link + 1,
+        }
+    }
+
+    /// Has the kernel give `socket` the frames of one core alone, 0 to `cores - 1`. Each frame passes the filter of exactly one core. That
+    /// is [`core_of`](Self::core_of) the frame if it is a RoCEv2 packet without options or extension headers, and else core 0, which hands it
+    /// over.
+    ///
+    /// # Errors
+    /// Returns the kernel's error if it takes no filter.
+    pub fn attach(&self, socket: &impl AsRawFd, core: u8) -> io::Result<()> {
+        let mut filter = self.filter(core);
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        socket_option::set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+    }
+
+    /// Returns the filter of one core, in the kernel's classic BPF, which needs no privilege.
+    fn filter(&self, core: u8) -> Vec<libc::sock_filter> {
+        let [a, b, c, d, e, f] = self.mac.0;
+        let mut filter = Filter::default();
+        filter.load_length();
+        filter.lead_unless(libc::BPF_JGE, V4_LENGTH);
+        filter.load(libc::BPF_W, 0);
+        filter.lead_unless(libc::BPF_JEQ, u32::from_be_bytes([a, b, c, d]));
+        filter.load(libc::BPF_H, 4);
+        filter.lead_unless(libc::BPF_JEQ, u16::from_be_bytes([e, f]).into());
+        filter.load(libc::BPF_H, 12);
+        let begin_of_v6 = filter.skip_unless(0x0800);
+        filter.load(libc::BPF_B, 14);
+        filter.lead_unless(libc::BPF_JEQ, 0x45);
+        // A fragment's offset, and whether more follow.
+        filter.load(libc::BPF_H, 14 + 6);
+        filter.lead_if(libc::BPF_JSET, 0x3fff);
+        filter.qpn_behind(14 + 9, 14 + 20);
+        let end_of_v4 = filter.skip();
+        filter.land(begin_of_v6);
+        filter.lead_unless(libc::BPF_JEQ, 0x86dd);
+        filter.load_length();
+        filter.lead_unless(libc::BPF_JGE, V6_LENGTH);
+        filter.qpn_behind(14 + 6, 14 + 40);
+        filter.land(end_of_v4);
+        // The number's place, as `CoreIndex::place_of` finds it.
+        filter.line(libc::BPF_ALU | libc::BPF_AND, 0xff_ffff);
+        filter.lead_if(libc::BPF_JEQ, GROUP_QPN.get());
+        filter.line(libc::BPF_ALU | libc::BPF_RSH, self.core.low_bits());
+        filter.line(libc::BPF_ALU | libc::BPF_ADD, self.core.place_of(self.process, Qpn::new(0)));
+        filter.lead_if(libc::BPF_JGE, self.cores.into());
+        let other = filter.skip_unless(core.into());
+        filter.line(libc::BPF_RET, WHOLE);
+        filter.land(other);
+        filter.line(libc::BPF_RET, NONE);
+        filter.end(if core == 0 { WHOLE } else { NONE })
+    }
+}
+
+/// A filter while it is written. Core 0 has the frames that jump to its end.
+#[derive(Default)]
+struct Filter {
+    lines: Vec<libc::sock_filter>,
+    /// Jumps to the end, and whether they are made if the test is true.
+    leads: Vec<(usize, bool)>,
+}
+
+impl Filter {
+    fn line(&mut self, code: u32, k: u32) {
+        self.lines.push(libc::sock_filter { code: code as u16, jt: 0, jf: 0, k });
+    }
+
+    fn load(&mut self, size: u32, at: u32) {
+        self.line(libc::BPF_LD | libc::BPF_ABS | size, at);
+    }
+
+    fn load_length(&mut self) {
+        self.line(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0);
+    }
+
+    fn lead_if(&mut self, test: u32, k: u32) {
+        self.leads.push((self.lines.len(), true));
+        self.line(libc::BPF_JMP | test, k);
+    }
+
+    fn lead_unless(&mut self, test: u32, k: u32) {
+        self.leads.push((self.lines.len(), false));
+        self.line(libc::BPF_JMP | test, k);
+    }
+
+    /// Loads the word that ends with the QPN of a packet of UDP, whose IP header names its protocol at `protocol`. A direct response is
+    /// for all cores.
+    fn qpn_behind(&mut self, protocol: u32, udp: u32) {
+        self.load(libc::BPF_B, protocol);
+        self.lead_unless(libc::BPF_JEQ, 17);
+        self.load(libc::BPF_H, udp + 2);
+        self.lead_unless(libc::BPF_JEQ, wire::ROCE_PORT.into());
+        self.load(libc::BPF_B, udp + 8);
+        self.lead_if(libc::BPF_JEQ, Opcode::DIRECT_RESPONSE.0.into());
+        self.load(libc::BPF_W, udp + 8 + 4);
+    }
+
+    /// Jumps over what follows, up to [`land`](Self::land), unless the value is `k`.
+    fn skip_unless(&mut self, k: u32) -> usize {
+        self.line(libc::BPF_JMP | libc::BPF_JEQ, k);
+        self.lines.len() - 1
+    }
+
+    fn skip(&mut self) -> usize {
+        self.line(libc::BPF_JMP | libc::BPF_JA, 0);
+        self.lines.len() - 1
+    }
+
+    fn land(&mut self, skip: usize) {
+        let distance = self.lines.len() - skip - 1;
+        let line = &mut self.lines[skip];
+        (line.k, line.jf) = match u32::from(line.code) {
+            code if code == libc::BPF_JMP | libc::BPF_JA => (distance as u32, 0),
+            _ => (line.k, distance as u8),
+        };
+    }
+
+    /// Ends the filter with the answer about frames that are core 0's.
+    fn end(mut self, answer: u32) -> Vec<libc::sock_filter> {
+        let end = self.lines.len();
+        for (at, if_true) in self.leads {
+            let line = &mut self.lines[at];
+            *(if if_true { &mut line.jt } else { &mut line.jf }) = (end - at - 1) as u8;
+        }
+        self.lines.push(libc::sock_filter { code: libc::BPF_RET as u16, jt: 0, jf: 0, k: answer });
+        self.lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use roce::Psn;
+    use roce::wire::{Bth, Header, Path};
+    use std::net::IpAddr;
+    use std::os::unix::net::UnixDatagram;
+
+    const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+    fn steering(process: u8, cores: u8) -> Steering {
+        Steering { mac: MAC, process, core: CoreIndex::new(0, cores), cores, numbers: Numbers::DEFAULT }
+    }
+
+    fn packet(qpn: u32, to: Mac, [from_ip, to_ip]: [IpAddr; 2]) -> Vec<u8> {
+        let bth = Bth::new(Qpn::new(qpn), Psn::new(0));
+        let header = Header::Datagram { bth, queue_key: 1, source: Qpn::new(1), immediate: None };
+        let mut frame = [0; 256];
+        let path = Path::new((MAC, from_ip), (to, to_ip));
+        let length = wire::emit(&path, 0, &header, 0, &mut frame).unwrap().seal();
+        frame[..length].to_vec()
+    }
+
+    fn v4() -> [IpAddr; 2] {
+        [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()]
+    }
+
+    /// Returns the cores whose filter lets the frame pass, as the kernel says.
+    fn passes(steering: &Steering, frame: &[u8]) -> Vec<u8> {
+        let passes = |&core: &u8| {
+            let (from, to) = UnixDatagram::pair().unwrap();
+            to.set_nonblocking(true).unwrap();
+            steering.attach(&to, core).unwrap();
+            // A frame that is filtered out is refused to the sender, or lost.
+            let _ = from.send(frame);
+            to.recv(&mut [0; 512]).is_ok()
+        };
+        (0..steering.cores).filter(passes).collect()
+    }
+
+    #[test]
+    fn a_frame_is_the_cores_that_its_qpn_names() {
+        for (process, cores, qpn, is) in [
+            (0, 4, 5, Whose::Leads),
+            (0, 4, 1 << 16 | 5, Whose::Of(0)),
+            (0, 4, 3 << 16 | 5, Whose::Of(2)),
+            (0, 3, 3 << 16 | 5, Whose::Leads),
+            (0, 16, 15 << 14 | 5, Whose::Of(14)),
+            (9, 2, 9 << 18 | 1 << 16, Whose::Of(0)),
+            // A number of another process, queue pair 1, and a group's.
+            (9, 2, 8 << 18 | 1 << 16, Whose::Leads),
+            (9, 2, 1, Whose::Leads),
+            (63, 16, 0xff_ffff, Whose::Leads),
+        ] {
+            let steering = steering(process, cores);
+            for addresses in [v4(), ["fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()]] {
+                let frame = packet(qpn, MAC, addresses);
+                assert_eq!(steering.whose(&frame), is, "process {process}, {cores} cores, QPN {qpn:#x}");
+                assert_eq!(
+                    passes(&steering, &frame),
+                    [steering.core_of(&frame)],
+                    "{cores} cores, QPN {qpn:#x}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn other_addresses_fragments_and_direct_responses_are_core_0s() {
+        let steering = steering(0, 4);
+        let group = packet(1 << 16, Mac([1, 0, 0x5e, 0, 0, 1]), v4());
+        assert_eq!(steering.whose(&group), Whose::Leads, "a group's address");
+        assert_eq!(passes(&steering, &group), [0], "a group's address");
+        for (at, byte, what) in [
+            (3, 9, "another address"),
+            (13, 6, "ARP"),
+            (14, 0x46, "options"),
+            (20, 0x20, "a first fragment"),
+            (21, 1, "a later one"),
+            (23, 6, "TCP"),
+            (37, 1, "another port"),
+            (42, Opcode::DIRECT_RESPONSE.0, "a direct response"),
+        ] {
+            let mut frame = packet(1 << 16, MAC, v4());
+            assert_eq!(passes(&steering, &frame), [1]);
+            frame[at] = byte;
+            assert_eq!(passes(&steering, &frame), [0], "{what}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_packet_is_core_0s() {
+        let steering = steering(0, 4);
+        let whole = packet(1 << 16, MAC, v4());
+        for length in 0..80 {
+            let mut frame = vec![0x45; length];
+            frame.iter_mut().zip(MAC.0).for_each(|(byte, mac)| *byte = mac);
+            assert_eq!(steering.whose(&frame), Whose::Leads);
+        }
+        for length in 6..54 {
+            assert_eq!(passes(&steering, &whole[..length]), [0], "{length} bytes");
+        }
+    }
+}

@@ -49,11 +49,8 @@ impl AsyncEvents {
     pub(crate) fn new(device: &Device) -> Result<Self, Errno> {
         let owners = Arc::new(Owners::default());
         let ours = owners.clone();
-        let events = device.events_where(move |event| match (event, object(event)) {
-            // The interface has no such event: the completion reports it.
-            (AsyncEvent::Transport(Event::SendQueueFailed(_)), _) => false,
-            (_, Some(object)) => ours.lock().contains_key(&object),
-            (_, None) => true,
+        let events = device.events_where(move |event| {
+            kind(event).is_some() && object(event).is_none_or(|object| ours.lock().contains_key(&object))
         })?;
         Ok(Self { events, owners })
     }
@@ -90,7 +87,7 @@ impl AsyncEvents {
     /// The event that the descriptor announced, unless it is about an object that no longer exists.
     fn told(&self) -> Option<ibv_async_event> {
         let event = self.events.told()?;
-        let event_type = kind(&event);
+        let event_type = kind(&event)?;
         let Some(object) = object(&event) else {
             return Some(ibv_async_event {
                 element: ibv_async_event__bindgen_ty_1 { port_num: 1 },
@@ -126,8 +123,9 @@ fn object(event: &AsyncEvent) -> Option<Object> {
     }
 }
 
-fn kind(event: &AsyncEvent) -> ibv_event_type {
-    match event {
+/// Returns the event's type; `None` for a failure that a completion reports, which is no event then (IBA 11.6.3.2).
+fn kind(event: &AsyncEvent) -> Option<ibv_event_type> {
+    Some(match event {
         AsyncEvent::PortUp => IBV_EVENT_PORT_ACTIVE,
         AsyncEvent::PortDown => IBV_EVENT_PORT_ERR,
         AsyncEvent::CoreFailed => IBV_EVENT_DEVICE_FATAL,
@@ -140,12 +138,11 @@ fn kind(event: &AsyncEvent) -> ibv_event_type {
             Event::QpFailed(failure) | Event::SendQueueFailed(failure) => match failure.cause {
                 FailureCause::Refused(verbs::event::NakCode::RemoteAccessError, _) => IBV_EVENT_QP_ACCESS_ERR,
                 FailureCause::Refused(..) => IBV_EVENT_QP_REQ_ERR,
-                FailureCause::Request(_) | FailureCause::Receive(_) | FailureCause::CompletionQueue => {
-                    IBV_EVENT_QP_FATAL
-                }
+                FailureCause::CompletionQueue => IBV_EVENT_QP_FATAL,
+                FailureCause::Request(_) | FailureCause::Receive(_) => return None,
             },
         },
-    }
+    })
 }
 
 /// `ibv_get_async_event(3)`: waits as the descriptor does.

@@ -119,6 +119,31 @@ fn a_shared_queue_that_runs_low_is_told_of() {
 }
 
 #[test]
+fn a_failure_that_a_completion_reports_is_no_event() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let objects = Objects::new();
+    objects.connect();
+    let mut sge = ibv_sge { addr: objects.memory.as_ptr() as u64, length: 8, lkey: !lkey_of(&objects) };
+    let mut wr = ibv_send_wr { sg_list: &mut sge, num_sge: 1, opcode: IBV_WR_SEND, ..Default::default() };
+    assert_eq!(objects.post(&mut wr).0, 0);
+    assert_eq!(objects.poll().status, IBV_WC_LOC_PROT_ERR);
+    // The next event comes from a later request: there was none before it.
+    let attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
+    let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
+    // SAFETY: the domain is alive, and the queue until it is destroyed.
+    unsafe {
+        let srq = ibv_create_srq(objects.pd, &mut init);
+        let mut limit = ibv_srq_attr { srq_limit: 2, ..Default::default() };
+        assert_eq!(ibv_modify_srq(srq, &mut limit, IBV_SRQ_LIMIT as i32), 0);
+        let mut event = next();
+        // Acknowledged before the check: a queue pair's destruction waits for that.
+        ibv_ack_async_event(&mut event);
+        assert_eq!(event.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
+        assert_eq!(ibv_destroy_srq(srq), 0);
+    }
+}
+
+#[test]
 fn who_destroys_waits_until_events_are_acknowledged() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut objects = Objects::new();

@@ -65,6 +65,11 @@ int ferroce_errno(void)
 	return rte_errno;
 }
 
+unsigned int ferroce_lcore_id(void)
+{
+	return rte_lcore_id();
+}
+
 static ferroce_log_sink log_sink;
 
 static ssize_t log_write(void *cookie, const char *text, size_t len)

@@ -28,6 +28,8 @@ struct rte_mempool *ferroce_mbuf_pool_in_one_piece(const char *name, unsigned in
 void ferroce_mbuf_free(struct rte_mbuf *mbuf);
 void ferroce_mbuf_free_bulk(struct rte_mbuf **mbufs, unsigned int n);
 int ferroce_errno(void);
+/* This thread's number among DPDK's, or LCORE_ID_ANY. */
+unsigned int ferroce_lcore_id(void);
 
 /* Called with one piece of a log message and its RTE_LOG_ level. Not NUL-terminated. */
 typedef void (*ferroce_log_sink)(uint32_t level, const char *text, size_t len);

@@ -1,4 +1,5 @@
-//! DPDK's environment: once in a process, with hugepages or without, as any user.
+//! DPDK's environment: once in a process, with hugepages or without, as any user. Devices of a program that runs DPDK share its
+//! environment.
 
 use super::{descriptor, log, private_memory};
 use crate::fork::{self, Process};
@@ -7,6 +8,9 @@ use std::cell::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
+
+/// The number of a thread that has no place among DPDK's (LCORE_ID_ANY).
+const NO_LCORE: u32 = u32::MAX;
 
 /// The EAL numbers at most this many cores (RTE_MAX_LCORE).
 const MAX_CORES: usize = dpdk_sys::RTE_MAX_LCORE as usize;
@@ -84,8 +88,8 @@ pub enum EalError {
     },
     /// DPDK runs with other settings, which it takes only when it starts.
     #[error(
-        "an earlier device started DPDK in this process {has}; this device needs {wants}, which DPDK accepts \
-         only when it starts: {remedy}"
+        "DPDK already runs in this process {has}; this device needs {wants}, which DPDK accepts only when it \
+         starts: {remedy}"
     )]
     Running {
         /// The settings that it runs with.
@@ -123,7 +127,7 @@ static STATE: Mutex<State> = Mutex::new(State::NotStarted);
 pub struct Eal(());
 
 impl Eal {
-    /// Starts DPDK, or returns the running one, if that has what `config` wants.
+    /// Starts DPDK, or returns the running one, if that has what `config` wants. The program may have started it.
     ///
     /// The caller's thread keeps its affinity.
     ///
@@ -141,7 +145,15 @@ impl Eal {
                 return Ok(Self(()));
             }
             State::Failed(why) => return Err(EalError::Before(Box::new(why.clone()))),
-            State::NotStarted => {}
+            State::NotStarted => check_version()?,
+        }
+        if let Some(huge) = started_by_program() {
+            // How much memory it has shows when a port's pools are created.
+            let running = EalConfig { memory_mb: u32::MAX, ..EalConfig::default() };
+            suits(&running, huge, config)?;
+            let _ = STARTED_IN.set(Process::this());
+            *state = State::Running(running, huge, Process::this());
+            return Ok(Self(()));
         }
         // A failure before DPDK is called leaves room for another try.
         let huge = check(config)?;
@@ -163,6 +175,11 @@ impl Eal {
     /// atomic operations more per buffer. Returns false if all of DPDK's places (128) are taken. It also returns false in a thread that
     /// ends and has given its place back: key destructors and `atexit` handlers run then.
     pub fn register_thread(self) -> bool {
+        // SAFETY: reads a variable of this thread.
+        if unsafe { dpdk_sys::ferroce_lcore_id() } != NO_LCORE {
+            // Registered before, or a thread of the program's DPDK, which keeps its number.
+            return true;
+        }
         thread_local!(static HERE: OnceCell<Registration> = const { OnceCell::new() });
         HERE.try_with(|here| here.get_or_init(Registration::new).0).unwrap_or(false)
     }
@@ -249,12 +266,21 @@ fn suits(running: &EalConfig, huge: bool, wanted: &EalConfig) -> Result<(), EalE
     refused(format!("in {}", kind(huge)), kind(wants).to_owned(), remedy)
 }
 
+fn check_version() -> Result<(), EalError> {
+    let found = version();
+    if found.starts_with("DPDK 22.11") { Ok(()) } else { Err(EalError::Version { found }) }
+}
+
+/// Returns whether DPDK's memory is in hugepages, if the program started DPDK before the first device; else `None`.
+fn started_by_program() -> Option<bool> {
+    // SAFETY: needs no EAL and returns a static NUL-terminated text, which is empty until the EAL starts.
+    let directory = unsafe { CStr::from_ptr(dpdk_sys::rte_eal_get_runtime_dir()) };
+    // SAFETY: the EAL runs.
+    (!directory.is_empty()).then(|| unsafe { dpdk_sys::rte_eal_has_hugepages() } != 0)
+}
+
 /// Returns true if DPDK's memory will be in hugepages, once it is certain that DPDK can start.
 fn check(config: &EalConfig) -> Result<bool, EalError> {
-    let found = version();
-    if !found.starts_with("DPDK 22.11") {
-        return Err(EalError::Version { found });
-    }
     let free_mb = machine::free_hugepage_bytes() >> 20;
     let enough = free_mb >= u64::from(config.memory_mb);
     match config.hugepages {

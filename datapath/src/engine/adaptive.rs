@@ -55,6 +55,8 @@ struct Shared {
     core: OnDemand,
     /// Turns that the application requested, counted round 2⁶⁴.
     polls: AtomicU64,
+    /// Those of them before the application last said that it stops: they do not count any more.
+    before: AtomicU64,
     mode: AtomicU32,
     /// Ends a wait of the thread.
     wake: Wake,
@@ -106,6 +108,9 @@ impl Adaptive {
 
     /// The application stops polling now: the thread takes over at once.
     pub(super) fn hand_over(&self) {
+        self.shared.before.store(self.shared.polls.load(Ordering::Relaxed), Ordering::Relaxed);
+        // As in `posted`: a thread that stands back now sees the polls as over, or this sees that it stands back.
+        fence(Ordering::SeqCst);
         self.shared.rouse(STANDING_BACK);
     }
 
@@ -126,8 +131,13 @@ fn end_sleeps_in_time() {
 
 impl Shared {
     fn new(core: impl Turn + 'static, wake: Wake) -> Self {
-        let (polls, mode) = (AtomicU64::new(0), AtomicU32::new(WORKING));
-        Self { core: OnDemand::new(core), polls, mode, wake }
+        let (polls, before, mode) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU32::new(WORKING));
+        Self { core: OnDemand::new(core), polls, before, mode, wake }
+    }
+
+    /// Returns how often the application has polled since it last said that it stops.
+    fn current_polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed).wrapping_sub(self.before.load(Ordering::Relaxed))
     }
 
     /// Ends the thread's wait if it waits in `mode`; only the first to see it does.
@@ -143,7 +153,8 @@ impl Shared {
         let (mut idle, mut nap) = (0_u32, NAPS[0]);
         let mut polls = self.polls.load(Ordering::Relaxed);
         while !status.stopping() && !status.stopped() {
-            if self.polls.load(Ordering::Relaxed).wrapping_sub(polls) >= DRIVES {
+            let polled = self.polls.load(Ordering::Relaxed).wrapping_sub(polls);
+            if polled.min(self.current_polls()) >= DRIVES {
                 self.stand_back(status);
                 idle = 0;
             }
@@ -190,6 +201,12 @@ impl Shared {
         self.core.take().listen(false);
         loop {
             self.mode.store(STANDING_BACK, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if self.current_polls() < DRIVES {
+                // It said so while this thread was about to stand back, and waits now.
+                self.mode.store(WORKING, Ordering::Relaxed);
+                return;
+            }
             let polls = self.polls.load(Ordering::Relaxed);
             self.wake.wait(None, STAND_BACK);
             let roused = self.mode.swap(WORKING, Ordering::Relaxed) == WORKING;
@@ -234,6 +251,53 @@ fn needs(core: &Running<'_>, nap: Duration) -> (Option<RawFd>, Duration) {
     };
     let longest = if core.waits_for_port() { longest.min(looks) } else { longest };
     (descriptor, core.idle_time().map_or(longest, |timer| timer.min(longest)))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A core without work.
+    struct Idle;
+
+    impl Turn for Idle {
+        fn turn(&mut self) -> bool {
+            false
+        }
+
+        fn give_up(&mut self, _reason: &str) {}
+
+        fn idle_time(&self) -> Option<Duration> {
+            None
+        }
+
+        fn waits_for_port(&self) -> bool {
+            false
+        }
+
+        fn listen(&mut self, _on: bool) {}
+
+        fn descriptor(&self) -> Option<Bell> {
+            None
+        }
+    }
+
+    #[test]
+    fn polls_before_the_application_waits_make_no_thread_stand_back() {
+        let status = Status::default();
+        let shared = Arc::new(Shared::new(Idle, Wake::new().unwrap()));
+        let adaptive = Adaptive { shared: shared.clone(), thread: None };
+        for _ in 0..DRIVES {
+            adaptive.poll(&status);
+        }
+        assert_eq!(shared.current_polls(), DRIVES, "it drives the core");
+        adaptive.hand_over();
+        // The look between arming and waiting.
+        adaptive.poll(&status);
+        assert_eq!(shared.current_polls(), 1);
+        shared.stand_back(&status);
+        assert_eq!(shared.mode.load(Ordering::Relaxed), WORKING);
+    }
 }
 
 /// `ci/loom` runs it.

@@ -197,6 +197,7 @@ mod tests {
             vlan: Some(Vlan(5)),
             gids: vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()],
             mtu: Mtu::M1024,
+            longest_frame: Some(1518),
             speed_mbps: None,
             cores: 2,
             limits: DeviceLimits {

@@ -36,6 +36,12 @@ pub(crate) fn effective() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
+/// Returns true if this process has CAP_NET_RAW, which the kernel requires for raw packets.
+#[must_use]
+pub fn has_net_raw() -> bool {
+    effective() & NET_RAW != 0
+}
+
 /// Makes CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK and CAP_BPF ambient, as far as this process has them. Does nothing for root, whose programs
 /// have all.
 ///

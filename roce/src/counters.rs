@@ -42,6 +42,8 @@ discards! {
     UnknownQp = "unknown QPN",
     /// No queue pair is attached to that multicast group.
     UnknownGroup = "multicast group without a queue pair",
+    /// A flow rule says so.
+    FlowRule = "dropped by a flow rule",
     /// The queue pair is in a state that takes no packets.
     QpState = "QP state takes no packets",
     /// The addresses are not those of the queue pair's peer.

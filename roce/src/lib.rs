@@ -32,6 +32,7 @@ mod memory;
 mod psn;
 pub mod qp;
 mod srq;
+pub mod steering;
 mod wheel;
 pub mod wire;
 mod xrc;

@@ -44,6 +44,7 @@ mod selective_times;
 mod shared_receives;
 mod spray;
 mod state_machine;
+mod steering;
 mod telemetry;
 mod told;
 mod traces;

@@ -84,6 +84,9 @@ pub struct DeviceInfo {
     pub gids: Vec<IpAddr>,
     /// The largest path MTU that its frames carry.
     pub mtu: Mtu,
+    /// Bytes of the longest frame of [raw packets](crate::raw), Ethernet header and a VLAN tag included, FCS excluded. `None` if the port
+    /// has no raw packets: AF_XDP receives RoCEv2 packets alone.
+    pub longest_frame: Option<u32>,
     /// Link speed in Mb/s, if the port knows it.
     pub speed_mbps: Option<u32>,
     /// The number of its cores.
@@ -127,6 +130,7 @@ struct PortFacts {
     driver: String,
     mac: Mac,
     mtu: Mtu,
+    longest_frame: Option<u32>,
     interface: Option<u32>,
 }
 
@@ -204,6 +208,7 @@ impl Device {
             driver: info.driver.clone(),
             mac: info.mac,
             mtu: info.mtu,
+            longest_frame: (!matches!(spec, PortSpec::Xdp(_))).then_some(info.max_frame as u32),
             interface: info.linux_interface.as_ref().map(|interface| interface.index),
         };
         Self::start(port, facts, config)
@@ -228,8 +233,9 @@ impl Device {
             );
             Error::port(&own.name, reason)
         })?;
-        let facts =
-            PortFacts { name: own.name, driver: "in process".into(), mac: own.mac, mtu, interface: None };
+        let longest_frame = Some(max_frame as u32);
+        let (name, driver, mac, interface) = (own.name, "in process".into(), own.mac, None);
+        let facts = PortFacts { name, driver, mac, mtu, longest_frame, interface };
         Self::start(port, facts, config)
     }
 
@@ -278,6 +284,7 @@ impl Device {
             vlan: config.vlan,
             gids,
             mtu,
+            longest_frame: facts.longest_frame,
             speed_mbps,
             cores: config.cores,
             limits,

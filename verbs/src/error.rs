@@ -53,6 +53,8 @@ pub enum Error {
         "multicast group {group}: cannot join at the interface: {reason}; check that it exists and has MULTICAST set"
     )]
     Multicast { group: IpAddr, reason: String },
+    #[error("raw packet queue pair on port {port}: {reason}")]
+    Raw { port: String, reason: &'static str },
     #[error(
         "type 1 memory window: port {port} has cores = {cores}, and all queue pairs of a domain share such a window; create a type 2 window, or set cores = 1"
     )]

@@ -80,6 +80,7 @@ mod modify;
 mod multicast;
 pub mod observe;
 mod queue_pair;
+pub mod raw;
 mod remote_buffer;
 pub mod service;
 mod settings;

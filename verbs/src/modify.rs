@@ -95,11 +95,14 @@ impl<S> QueuePair<S> {
         self.settings.take(&modify);
         self.state = match modify {
             Modify::Reset => State::Reset,
-            Modify::Init { .. } | Modify::InitDatagram { .. } => State::Init,
-            Modify::ReadyToReceive(_) | Modify::ReadyToReceiveDatagrams { .. } => State::ReadyToReceive,
-            Modify::ReadyToSend(_) | Modify::ReadyToSendDatagrams { .. } | Modify::Resume => {
-                State::ReadyToSend
-            }
+            Modify::Init { .. } | Modify::InitDatagram { .. } | Modify::InitRaw => State::Init,
+            Modify::ReadyToReceive(_)
+            | Modify::ReadyToReceiveDatagrams { .. }
+            | Modify::ReadyToReceiveRaw { .. } => State::ReadyToReceive,
+            Modify::ReadyToSend(_)
+            | Modify::ReadyToSendDatagrams { .. }
+            | Modify::ReadyToSendRaw
+            | Modify::Resume => State::ReadyToSend,
             Modify::Drain { .. } => State::SendQueueDrained,
             Modify::Error => State::Error,
             Modify::Change(_) => self.state,

@@ -4,7 +4,7 @@ use crate::completion::CqHandle;
 use crate::congestion::DEFAULT_CONGESTION;
 use crate::device::{Inner, random};
 use crate::errors::PostListError;
-use crate::service::{Any, Connected, Datagrams, Rc, Transport, Uc, Ud};
+use crate::service::{Any, Connected, Datagrams, Raw, Rc, Transport, Uc, Ud};
 use crate::srq::SrqHandle;
 use crate::state::QpSettings;
 use crate::xrc::XrcdHandle;
@@ -117,6 +117,11 @@ impl<S> QueuePairBuilder<S> {
         self.of(Service::Ud)
     }
 
+    /// Sets the service to [raw packets](crate::raw).
+    pub fn raw(self) -> QueuePairBuilder<Raw> {
+        self.of(Service::Raw)
+    }
+
     /// Sets the Q_Key that datagrams to this queue pair must carry. The default is 0x11111111, as in perftest and the
     /// examples of libibverbs.
     pub fn queue_key(self, key: u32) -> Self {
@@ -166,6 +171,7 @@ impl<S> QueuePairBuilder<S> {
         let init = match self.service {
             Service::Rc | Service::Uc | Service::Xrc => Modify::Init { access, partition_key },
             Service::Ud => Modify::InitDatagram { queue_key, partition_key },
+            Service::Raw => Modify::InitRaw,
         };
         let mut qp = self.build_reset()?;
         qp.modify(init)?;
@@ -203,8 +209,8 @@ impl<S> QueuePairBuilder<S> {
     fn core(&self) -> usize {
         match (&self.srq, self.service) {
             (Some(srq), _) => srq.core,
-            // Address handles and multicast groups are core 0's.
-            (None, Service::Ud) => 0,
+            // Address handles, multicast groups and flow rules are core 0's.
+            (None, Service::Ud | Service::Raw) => 0,
             (None, Service::Rc | Service::Uc | Service::Xrc) => self.device.loads.least(),
         }
     }
@@ -221,6 +227,9 @@ impl<S> QueuePairBuilder<S> {
             && !Arc::ptr_eq(&srq.device, &self.device)
         {
             return Err(Error::OtherDevice { what: "the shared receive queue" });
+        }
+        if self.service == Service::Raw {
+            self.device.info.longest_raw(self.srq.is_some())?;
         }
         let limits = &self.device.info.limits;
         let Capabilities { max_send, max_recv, max_send_sge, max_recv_sge, max_inline } = self.capabilities;

@@ -5,6 +5,7 @@
 //! | reliable connection | [`QueuePair<Rc>`](crate::QueuePair), the default | `build()` | [`SendRequest`] |
 //! | unreliable connection | `QueuePair<Uc>` | [`unreliable()`](crate::QueuePairBuilder::unreliable) | [`Request<Uc>`] |
 //! | datagrams | `QueuePair<Ud>` | [`datagrams()`](crate::QueuePairBuilder::datagrams) | [`Request<Ud>`] |
+//! | raw packets | `QueuePair<Raw>` | [`raw()`](crate::QueuePairBuilder::raw) | [`Request<Raw>`] |
 //! | chosen at run time, or XRC | `QueuePair<Any>` | [`service(..)`](crate::QueuePairBuilder::service) | [`SendRequest`] |
 //!
 //! Datagrams carry no WRITE, and an unreliable connection no READ:
@@ -71,6 +72,10 @@ pub enum Uc {}
 #[derive(Clone, Copy, Debug)]
 pub enum Ud {}
 
+/// [Raw packets](crate::raw): whole Ethernet frames, as the program wrote them.
+#[derive(Clone, Copy, Debug)]
+pub enum Raw {}
+
 /// A service that the program chooses at run time. `post_send` refuses what the service does not have.
 #[derive(Clone, Copy, Debug)]
 pub enum Any {}
@@ -80,6 +85,7 @@ mod sealed {
     impl Sealed for super::Rc {}
     impl Sealed for super::Uc {}
     impl Sealed for super::Ud {}
+    impl Sealed for super::Raw {}
     impl Sealed for super::Any {}
 }
 
@@ -101,6 +107,10 @@ impl Transport for Ud {
     type Request = Request<Self>;
 }
 
+impl Transport for Raw {
+    type Request = Request<Self>;
+}
+
 impl Transport for Any {
     type Request = SendRequest;
 }
@@ -115,6 +125,11 @@ impl Connected for Any {}
 pub trait Datagrams: Transport {}
 impl Datagrams for Ud {}
 impl Datagrams for Any {}
+
+/// A service whose queue pairs exchange raw packets.
+pub trait Frames: Transport {}
+impl Frames for Raw {}
+impl Frames for Any {}
 
 /// A send request of service `S`, which has it.
 #[derive(Clone, Debug)]
@@ -168,6 +183,13 @@ impl Request<Ud> {
     /// Creates a SEND to another queue pair, as [`SendRequest::send_to`].
     pub fn send_to(id: u64, data: impl Into<Data>, to: Datagram) -> Self {
         Self::of(SendRequest::send_to(id, data, to))
+    }
+}
+
+impl Request<Raw> {
+    /// Sends an Ethernet frame, as [`SendRequest::send`] does for this service.
+    pub fn frame(id: u64, data: impl Into<Data>) -> Self {
+        Self::of(SendRequest::send(id, data))
     }
 }
 

@@ -54,6 +54,9 @@ impl QpSettings {
             Modify::ReadyToSendDatagrams { congestion, .. } => self.datagrams = Some(congestion),
             Modify::Change(changes) => self.change(&changes),
             Modify::ReadyToReceiveDatagrams { .. }
+            | Modify::InitRaw
+            | Modify::ReadyToReceiveRaw { .. }
+            | Modify::ReadyToSendRaw
             | Modify::Drain { .. }
             | Modify::Resume
             | Modify::Error => {}

@@ -46,6 +46,8 @@ pub struct Port {
     /// A memif's messenger.
     relay: Option<Relay>,
     info: PortInfo,
+    /// It receives what it sends.
+    loops: bool,
     counters: PortCounters,
     /// The packet socket under it, and the ring by which it sends.
     socket: Option<RawFd>,
@@ -104,6 +106,7 @@ impl Port {
             config: config.clone(),
             relay,
             info,
+            loops: matches!(spec, PortSpec::Ring { end: None, .. }),
             counters: PortCounters::default(),
             socket,
             ring: socket.and_then(|socket| setup.transmit_ring(socket)),
@@ -263,6 +266,10 @@ impl PacketIo for Port {
 
     fn caps(&self) -> Caps {
         Caps { max_frame: self.info.max_frame, speed_mbps: self.info.speed_mbps }
+    }
+
+    fn loops(&self) -> bool {
+        self.loops
     }
 
     fn listen(&mut self, on: bool) {

@@ -1,6 +1,7 @@
 //! A core's burst while it is filled: frames for the port, for this process itself, and for others of the interface.
 
 use super::team::{Routed, Way as PortWay};
+use super::vlan;
 use crate::capture::{Direction, Tap};
 use crate::io::{BURST, Burst, PacketBuf, PacketIo};
 use crate::probes;
@@ -138,11 +139,16 @@ impl<P: PacketIo> Filling<'_, P> {
         }
     }
 
-    /// Delivers a copy of a packet to a multicast group to this process and to others of the interface: the port returns none to them.
+    /// Delivers a copy of a frame to a multicast group to this process and to others of the interface: most ports return none to them.
     /// Without a buffer it is lost, as on a busy network.
     #[cold]
     fn copy_here(&mut self, frame: &P::Buf) {
-        if roce::wire::destination(frame) != Some(roce::GROUP_QPN) {
+        let is_wanted = match roce::wire::destination(frame) {
+            Some(qpn) => qpn == roce::GROUP_QPN,
+            // A raw packet, which a queue pair of this interface may take by a rule.
+            None => !vlan::is_resolution(frame),
+        };
+        if self.port.loops() || !is_wanted {
             return;
         }
         if let Some(lanes) = self.lanes {

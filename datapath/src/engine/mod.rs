@@ -23,6 +23,8 @@ mod on_demand;
 mod others;
 mod qpn_hash;
 mod queues;
+#[cfg(test)]
+mod raw_tests;
 mod rings;
 mod runner;
 mod siblings;

@@ -378,6 +378,15 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
+    /// Returns true if the port receives all that it sends.
+    pub(super) fn loops(&self) -> bool {
+        match self {
+            Self::Alone(port) => port.loops(),
+            Self::Lead(lead) => lead.port.loops(),
+            Self::Member(_) => false,
+        }
+    }
+
     /// Sets whether the port's descriptor, or another core, reports frames from now on.
     pub(super) fn listen(&mut self, on: bool) {
         match self {

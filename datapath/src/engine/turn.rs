@@ -29,6 +29,9 @@ impl Station {
     /// Takes one frame in.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
     pub(super) fn on_frame(&mut self, now: Instant, frame: &[u8]) {
+        if self.endpoint.has_flows() && self.steer(now, frame) {
+            return;
+        }
         if !is_for(self.mac, frame) {
             self.counters.not_for_us += 1;
             return;
@@ -43,10 +46,7 @@ impl Station {
             self.counters.other_vlan += 1;
             return;
         }
-        probes::received(frame);
-        if let Some(tap) = &mut self.tap {
-            tap.record(now, Direction::In, frame);
-        }
+        self.show(now, frame);
         let mut room;
         let untagged = match tag {
             None => frame,
@@ -58,6 +58,26 @@ impl Station {
         if !self.take_control(now, untagged) {
             // The endpoint counts what it drops, by reason.
             let _ = self.endpoint.on_frame(now, &mut self.memory, frame);
+        }
+    }
+
+    /// Delivers a frame by the rules of raw packet queue pairs, whatever its address and tag. Returns true if nothing else wants it:
+    /// address resolution takes its packets too.
+    #[cold]
+    fn steer(&mut self, now: Instant, frame: &[u8]) -> bool {
+        let taken = self.endpoint.steer(now, &mut self.memory, frame) && !vlan::is_resolution(frame);
+        if taken {
+            self.show(now, frame);
+        }
+        taken
+    }
+
+    /// Shows a frame that is taken in to tracers, and to the observer that captures.
+    #[inline(always)]
+    fn show(&mut self, now: Instant, frame: &[u8]) {
+        probes::received(frame);
+        if let Some(tap) = &mut self.tap {
+            tap.record(now, Direction::In, frame);
         }
     }
 

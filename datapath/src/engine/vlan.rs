@@ -1,6 +1,7 @@
 //! 802.1Q tags of frames that no queue pair sends or receives: address resolution and management do not know them.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
+use crate::neighbour;
 use roce::wire::Vlan;
 
 const TYPE: [u8; 2] = [0x81, 0x00];
@@ -25,6 +26,14 @@ pub(super) fn without<'a>(frame: &[u8], room: &'a mut [u8; ROOM]) -> &'a [u8] {
     room[..ADDRESSES].copy_from_slice(&frame[..ADDRESSES]);
     room[ADDRESSES..][..length].copy_from_slice(&rest[..length]);
     &room[..ADDRESSES + length]
+}
+
+/// Returns true for a packet of address resolution, tagged or not.
+pub(super) fn is_resolution(frame: &[u8]) -> bool {
+    match tag(frame) {
+        None => neighbour::is_resolution(frame),
+        Some(_) => neighbour::is_resolution(without(frame, &mut [0; ROOM])),
+    }
 }
 
 /// Puts a tag into the frame of `length` bytes that `frame` begins with, and returns the new length.

@@ -83,6 +83,10 @@ pub trait PacketIo: Send {
     fn transmit(&mut self, from: &mut Burst<Self::Buf>);
     /// Returns the port's capabilities.
     fn caps(&self) -> Caps;
+    /// Returns true if the port receives all that it sends.
+    fn loops(&self) -> bool {
+        false
+    }
     /// Sets if the descriptor reports frames from now on, for a thread that sleeps until one arrives. It costs a system call a burst.
     fn listen(&mut self, _on: bool) {}
     /// Returns a descriptor that is readable while a received frame waits and the port listens; `None` if there is no

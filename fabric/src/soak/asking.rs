@@ -42,7 +42,7 @@ impl Connection {
         let kind = match self.talk.service {
             Service::Rc | Service::Xrc => self.random.below(12),
             Service::Uc => self.random.below(4),
-            Service::Ud => 0,
+            Service::Ud | Service::Raw => 0,
         };
         self.ask_for(now, side, kind, hosts)
     }
@@ -193,7 +193,7 @@ impl Connection {
         // The header of a datagram stays in one piece.
         let pieces = match self.talk.service {
             Service::Ud => vec![self.sge(side, into, length)],
-            Service::Rc | Service::Uc | Service::Xrc => self.pieces(side, into, length),
+            Service::Rc | Service::Uc | Service::Xrc | Service::Raw => self.pieces(side, into, length),
         };
         let request = RecvRequest::scatter(index as u64, &pieces);
         let endpoint = hosts[self.sides[side].host].endpoint_mut(&self.sides[side]);

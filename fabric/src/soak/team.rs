@@ -226,7 +226,7 @@ impl Talk {
     /// Returns the core of a side's queue pair: datagrams are core 0's.
     pub(super) fn core(&self, side: usize, cores: u8) -> usize {
         match self.service {
-            Service::Ud => 0,
+            Service::Ud | Service::Raw => 0,
             Service::Rc | Service::Xrc | Service::Uc => {
                 (self.seed >> (8 + 24 * side)) as usize % usize::from(cores)
             }

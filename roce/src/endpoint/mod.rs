@@ -10,6 +10,7 @@ mod observe;
 mod peers;
 mod posting;
 mod redirect;
+mod steering;
 mod table;
 mod xrc;
 
@@ -19,6 +20,7 @@ use crate::qp::{
     Capabilities, Completion, CompletionStatus, Context, Identity, Modify, QpInit, QpReport, QueuePair,
     Receives, WaitingTimes,
 };
+use crate::steering::FlowTable;
 use crate::wire::{Numbers, Service};
 use crate::{
     Access, Counters, FailureCause, Lkey, Qpn, Region, Rkey, SrqId, SrqInit, SrqReport, TimingWheel,
@@ -123,6 +125,8 @@ pub enum ControlError {
     NoGroup(IpAddr),
     #[error("multicast: QP {qpn} is not attached to {group}")]
     NotAttached { qpn: Qpn, group: IpAddr },
+    #[error("flow rule: QP {0} is not a raw packet queue pair; only those take frames by rules")]
+    NotRaw(Qpn),
     #[error("the address handle does not exist")]
     NoAddress,
     #[error("congestion control: {0}")]
@@ -154,6 +158,7 @@ pub struct Endpoint {
     next_pd: u32,
     peers: Peers,
     groups: Groups,
+    flows: FlowTable,
     keepers: Keepers,
     /// The waiting times of destroyed queue pairs.
     gone: WaitingTimes,
@@ -192,6 +197,7 @@ impl Endpoint {
             next_pd: 0,
             peers: Peers::default(),
             groups: Groups::default(),
+            flows: FlowTable::default(),
             keepers: Keepers::default(),
             gone: WaitingTimes::default(),
         }
@@ -477,6 +483,7 @@ impl Endpoint {
         self.wheel.cancel(index);
         self.peers.update(index, Known::of(&slot.qp), Known::default());
         self.groups.forget(qpn);
+        self.flows.forget(qpn);
         self.commons.regions.release_queue_pair(qpn);
         slot.qp.abandon(&mut self.commons.shared);
         if slot.is_ready {

@@ -112,6 +112,9 @@ pub(super) const DATAGRAM: Table = &[
     (State::SendQueueError, &[S::QueueKey]),
 ];
 
+/// Of a raw packet queue pair: it has none.
+pub(super) const RAW: Table = &[];
+
 impl Changes {
     fn settings(&self) -> impl Iterator<Item = Setting> {
         [

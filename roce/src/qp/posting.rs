@@ -4,7 +4,7 @@
 use super::wqe::MAX_MESSAGE;
 use super::{Data, Identity, PostError, Receives, RecvRequest, SendOperation, SendRequest};
 use crate::Qpn;
-use crate::wire::Service;
+use crate::wire::{ETHERNET_LENGTH, Service};
 use core::mem;
 
 /// A send request that its queue pair's [`SendRules`] allow; only they create one.
@@ -56,6 +56,10 @@ impl PostRules {
                 services: if matches!(receives, Receives::Named(_)) { 0 } else { bit(service) },
                 max_sge: capabilities.max_send_sge,
                 max_inline: capabilities.max_inline,
+                shortest: match service {
+                    Service::Raw => ETHERNET_LENGTH as u32,
+                    Service::Rc | Service::Uc | Service::Ud | Service::Xrc => 0,
+                },
                 longest: match longest {
                     Some(longest) => longest,
                     None => MAX_MESSAGE,
@@ -75,7 +79,8 @@ pub struct SendRules {
     services: u8,
     max_sge: u32,
     max_inline: u32,
-    /// Bytes of the longest message.
+    /// Bytes of the shortest and of the longest message.
+    shortest: u32,
     longest: u32,
 }
 
@@ -95,18 +100,22 @@ const fn bit(service: Service) -> u8 {
         Service::Uc => 2,
         Service::Ud => 4,
         Service::Xrc => 8,
+        Service::Raw => 16,
     }
 }
 
 const RELIABLE: u8 = bit(Service::Rc) | bit(Service::Xrc);
 const CONNECTED: u8 = RELIABLE | bit(Service::Uc);
 const DATAGRAMS: u8 = bit(Service::Ud);
+/// Those that send bytes without immediate data.
+const PLAIN: u8 = CONNECTED | bit(Service::Raw);
 
 impl SendOperation {
     /// Which services have it (IBA table 38), and what it does with its data.
     #[inline]
     const fn demands(&self) -> (u8, Moves) {
         match self {
+            Self::Send { immediate: None } => (PLAIN, Moves::Out),
             Self::Send { .. } | Self::Write { .. } => (CONNECTED, Moves::Out),
             Self::SendTo { .. } => (DATAGRAMS, Moves::Out),
             Self::SendInvalidate { .. } => (RELIABLE, Moves::Out),
@@ -165,8 +174,8 @@ impl SendRules {
             Data::Inline(bytes) => self.check_inline(&request.operation, bytes.len())?,
         }
         let given = request.data.length();
-        if given > u64::from(self.longest) {
-            return Err(self.too_long(given));
+        if given > u64::from(self.longest) || given < u64::from(self.shortest) {
+            return Err(self.bad_length(given));
         }
         if moves == Moves::Word {
             check_word(&request.operation, given)?;
@@ -190,11 +199,10 @@ impl SendRules {
     }
 
     #[cold]
-    fn too_long(&self, given: u64) -> PostError {
-        match u32::try_from(given) {
-            Ok(given) if self.service == Service::Ud => {
-                PostError::DatagramTooLong { given, limit: self.longest }
-            }
+    fn bad_length(&self, given: u64) -> PostError {
+        match (self.service, u32::try_from(given)) {
+            (Service::Raw, _) => PostError::FrameLength { given, limit: self.longest },
+            (Service::Ud, Ok(given)) => PostError::DatagramTooLong { given, limit: self.longest },
             _ => PostError::MessageTooLong { given },
         }
     }

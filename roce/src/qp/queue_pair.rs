@@ -62,6 +62,7 @@ impl QueuePair {
             Service::Rc | Service::Xrc => Transport::Reliable(Reliable::new(&identity)),
             Service::Uc => Transport::Unreliable(Unreliable::connected(&identity)),
             Service::Ud => Transport::Unreliable(Unreliable::datagram(&identity)),
+            Service::Raw => Transport::Unreliable(Unreliable::raw(&identity)),
         };
         Self { common: Common::new(identity), transport }
     }
@@ -74,8 +75,7 @@ impl QueuePair {
     pub(crate) fn service(&self) -> Service {
         match &self.transport {
             Transport::Reliable(_) => self.common.identity.receives.service(),
-            Transport::Unreliable(Unreliable { kind: Kind::Connected, .. }) => Service::Uc,
-            Transport::Unreliable(Unreliable { kind: Kind::Datagram { .. }, .. }) => Service::Ud,
+            Transport::Unreliable(unreliable) => unreliable.kind.service(),
         }
     }
 
@@ -126,64 +126,76 @@ impl QueuePair {
     /// # Errors
     /// Returns why it can't; the queue pair is then as it was.
     pub(crate) fn modify(&mut self, modify: Modify, context: &mut Context<'_>) -> Result<(), ControlError> {
-        let name = modify.name();
-        let datagram = match &mut self.transport {
-            Transport::Unreliable(Unreliable { kind: Kind::Datagram { queue_key, mtu }, .. }) => {
-                Some((queue_key, mtu))
-            }
-            Transport::Reliable(_) | Transport::Unreliable(_) => None,
-        };
         let common = &mut self.common;
-        match (common.state, modify, datagram) {
-            (_, Modify::Reset, _) => {
+        match (common.state, modify) {
+            (_, Modify::Reset) => {
                 self.abandon(context.shared);
                 self.reset();
             }
-            (_, Modify::Error, _) => self.silence_and_fail(context),
+            (_, Modify::Error) => self.silence_and_fail(context),
+            (State::ReadyToSend, Modify::Drain { notify }) => {
+                common.state = State::SendQueueDrained;
+                common.alarms.on_drain(notify);
+                self.look_whether_drained(context);
+            }
+            (State::SendQueueDrained | State::SendQueueError, Modify::Resume) => {
+                common.state = State::ReadyToSend;
+                common.failure = None;
+            }
+            (_, Modify::Change(changes)) => self.change(&changes)?,
+            (_, modify) => self.advance(modify)?,
+        }
+        Ok(())
+    }
+
+    /// Goes on its way to RTS, which differs by service.
+    fn advance(&mut self, modify: Modify) -> Result<(), ControlError> {
+        let mut connected = Kind::Connected;
+        let kind = match &mut self.transport {
+            Transport::Reliable(_) => &mut connected,
+            Transport::Unreliable(unreliable) => &mut unreliable.kind,
+        };
+        let common = &mut self.common;
+        match (common.state, modify, kind) {
             // Again in INIT is legal for all services, as it is in Linux.
-            (State::Reset | State::Init, Modify::Init { access, partition_key }, None) => {
+            (State::Reset | State::Init, Modify::Init { access, partition_key }, Kind::Connected) => {
                 (common.access, common.partition_key) = (access, partition_key);
                 common.state = State::Init;
             }
             (
                 State::Reset | State::Init,
                 Modify::InitDatagram { queue_key: key, partition_key },
-                Some((queue_key, _)),
+                Kind::Datagram { queue_key, .. },
             ) => {
                 (*queue_key, common.partition_key) = (key, partition_key);
                 common.state = State::Init;
             }
-            (State::Init, Modify::ReadyToReceive(settings), None) => self.ready_to_receive(&settings)?,
-            (State::Init, Modify::ReadyToReceiveDatagrams { mtu: most }, Some((_, mtu))) => {
+            (State::Reset | State::Init, Modify::InitRaw, Kind::Raw { .. }) => common.state = State::Init,
+            (State::Init, Modify::ReadyToReceive(settings), Kind::Connected) => {
+                self.ready_to_receive(&settings)?;
+            }
+            (State::Init, Modify::ReadyToReceiveDatagrams { mtu: most }, Kind::Datagram { mtu, .. }) => {
                 *mtu = most.bytes();
                 common.state = State::ReadyToReceive;
             }
-            (State::ReadyToReceive, Modify::ReadyToSend(settings), None) => self.ready_to_send(&settings)?,
-            (State::ReadyToReceive, Modify::ReadyToSendDatagrams { send_psn, congestion }, Some(_)) => {
-                self.begin_to_send(send_psn, &congestion)?
+            (State::Init, Modify::ReadyToReceiveRaw { longest: most }, Kind::Raw { longest }) => {
+                *longest = most;
+                common.state = State::ReadyToReceive;
             }
-            (State::ReadyToSend, Modify::Drain { notify }, _) => {
-                common.state = State::SendQueueDrained;
-                common.alarms.on_drain(notify);
-                self.look_whether_drained(context);
+            (State::ReadyToReceive, Modify::ReadyToSend(settings), Kind::Connected) => {
+                self.ready_to_send(&settings)?;
             }
-            (State::SendQueueDrained | State::SendQueueError, Modify::Resume, _) => {
-                common.state = State::ReadyToSend;
-                common.failure = None;
-            }
-            (_, Modify::Change(changes), _) => self.change(&changes)?,
             (
-                from,
-                Modify::Init { .. }
-                | Modify::InitDatagram { .. }
-                | Modify::ReadyToReceive(_)
-                | Modify::ReadyToReceiveDatagrams { .. }
-                | Modify::ReadyToSend(_)
-                | Modify::ReadyToSendDatagrams { .. }
-                | Modify::Drain { .. }
-                | Modify::Resume,
-                _,
-            ) => return Err(ControlError::Transition { qpn: common.identity.qpn, from, to: name }),
+                State::ReadyToReceive,
+                Modify::ReadyToSendDatagrams { send_psn, congestion },
+                Kind::Datagram { .. },
+            ) => self.begin_to_send(send_psn, &congestion)?,
+            (State::ReadyToReceive, Modify::ReadyToSendRaw, Kind::Raw { .. }) => {
+                common.state = State::ReadyToSend;
+            }
+            (from, modify, _) => {
+                return Err(ControlError::Transition { qpn: common.identity.qpn, from, to: modify.name() });
+            }
         }
         Ok(())
     }
@@ -279,8 +291,7 @@ impl QueuePair {
     fn change(&mut self, changes: &Changes) -> Result<(), ControlError> {
         let table = match &self.transport {
             Transport::Reliable(_) => changes::RELIABLE,
-            Transport::Unreliable(Unreliable { kind: Kind::Connected, .. }) => changes::UNRELIABLE,
-            Transport::Unreliable(Unreliable { kind: Kind::Datagram { .. }, .. }) => changes::DATAGRAM,
+            Transport::Unreliable(unreliable) => unreliable.kind.changes(),
         };
         let common = &mut self.common;
         let is_drained = either!(&self.transport, part => part.is_drained());
@@ -366,12 +377,8 @@ impl QueuePair {
         let identity = &self.common.identity;
         match &self.transport {
             Transport::Reliable(_) => PostRules::new(identity, identity.receives.service(), None),
-            Transport::Unreliable(Unreliable { kind: Kind::Connected, .. }) => {
-                PostRules::new(identity, Service::Uc, None)
-            }
-            // Known from RTR on, and before that nothing is sent.
-            Transport::Unreliable(Unreliable { kind: Kind::Datagram { mtu, .. }, .. }) => {
-                PostRules::new(identity, Service::Ud, Some(*mtu).filter(|&mtu| mtu > 0))
+            Transport::Unreliable(unreliable) => {
+                PostRules::new(identity, unreliable.kind.service(), unreliable.kind.longest())
             }
         }
     }
@@ -471,6 +478,21 @@ impl QueuePair {
         let taken = either!(&mut self.transport, part => part.on_packet(common, frame, memory, context));
         self.look_whether_drained(context);
         self.common.on_taken(taken, context)
+    }
+
+    /// Takes in a frame that a rule steers here.
+    pub(crate) fn on_frame<M: Memory>(
+        &mut self,
+        frame: &[u8],
+        memory: &mut M,
+        context: &mut Context<'_>,
+    ) -> Result<(), Discard> {
+        match &mut self.transport {
+            Transport::Reliable(_) => Err(Discard::Opcode),
+            Transport::Unreliable(unreliable) => {
+                unreliable.on_frame(&mut self.common, frame, memory, context)
+            }
+        }
     }
 
     /// Writes packets that may leave, until `quantum` bytes have.

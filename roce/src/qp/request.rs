@@ -40,9 +40,9 @@ pub struct Datagram {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendOperation {
-    /// Fill the peer's next receive buffer.
+    /// Fill the peer's next receive buffer. Of a raw packet queue pair: send an Ethernet frame as it is, without its FCS.
     Send {
-        /// Data for the peer's completion.
+        /// Data for the peer's completion; raw packets have none.
         immediate: Option<Immediate>,
     },
     /// Fill the next receive buffer of a datagram queue pair. Only datagram queue pairs have it, and only this.
@@ -222,6 +222,10 @@ pub enum PostError {
     RemoteSrq { qpn: Qpn },
     #[error("datagram of {given} bytes: the path MTU is {limit}; send shorter ones")]
     DatagramTooLong { given: u32, limit: u32 },
+    #[error(
+        "frame of {given} bytes: it must have 14 to {limit}, an Ethernet header at least; send another one"
+    )]
+    FrameLength { given: u64, limit: u32 },
     #[error("atomic: it needs a local buffer of 8 bytes and a remote address aligned to 8")]
     BadAtomic,
 }

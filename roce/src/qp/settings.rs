@@ -198,6 +198,15 @@ pub enum Modify {
         /// own, by probes that its host answers; all together leave at the line rate at most.
         congestion: Congestion,
     },
+    /// RESET to INIT, of a raw packet queue pair.
+    InitRaw,
+    /// INIT to RTR, of a raw packet queue pair.
+    ReadyToReceiveRaw {
+        /// Bytes of the longest frame that it sends, without the FCS.
+        longest: u32,
+    },
+    /// RTR to RTS, of a raw packet queue pair. No congestion control paces it.
+    ReadyToSendRaw,
     /// RTS to SQD: messages that have begun are sent to their end, no other begins.
     Drain {
         /// An event reports when that is so.
@@ -222,6 +231,9 @@ impl Modify {
             Self::ReadyToReceiveDatagrams { .. } => "RTR without a peer",
             Self::ReadyToSend(_) => "RTS",
             Self::ReadyToSendDatagrams { .. } => "RTS without a peer",
+            Self::InitRaw => "INIT of raw packets",
+            Self::ReadyToReceiveRaw { .. } => "RTR of raw packets",
+            Self::ReadyToSendRaw => "RTS of raw packets",
             Self::Drain { .. } => "SQD",
             Self::Resume => "RTS again",
             Self::Change(_) => "the same state",

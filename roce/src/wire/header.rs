@@ -52,7 +52,7 @@ impl Bth {
     }
 }
 
-/// A transport service with its opcodes' top three bits (IBA table 38).
+/// A transport service; if it has packets of its own, with its opcodes' top three bits (IBA table 38).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Service {
     /// Reliable connection.
@@ -63,6 +63,8 @@ pub enum Service {
     Ud,
     /// Extended reliable connection: its requests go to a shared receive queue (IBA annex A14).
     Xrc,
+    /// Whole Ethernet frames, as the program wrote them: the raw packets of verbs. It has no opcodes.
+    Raw,
 }
 
 /// Immediate data, four bytes that the receiver's completion carries unchanged.

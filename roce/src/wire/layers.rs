@@ -8,7 +8,7 @@ pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
 pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
 pub(super) const ETHERTYPE_VLAN: u16 = 0x8100;
 pub(super) const UDP: u8 = 17;
-pub(super) const ETHERNET_LENGTH: usize = 14;
+pub(crate) const ETHERNET_LENGTH: usize = 14;
 pub(super) const VLAN_LENGTH: usize = 4;
 pub(super) const UDP_LENGTH: usize = 8;
 

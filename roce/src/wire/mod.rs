@@ -41,6 +41,7 @@ pub use header::{
 };
 pub(crate) use icmp::unreachable;
 pub use inband::{IN_BAND_ROOM, InBand};
+pub(crate) use layers::ETHERNET_LENGTH;
 pub use opcode::{Opcode, Shape};
 pub use path::{Mac, Mtu, Path, Vlan};
 pub(crate) use plain::Plain;

@@ -189,6 +189,8 @@ impl Service {
             Self::Uc => 0x20,
             Self::Ud => 0x60,
             Self::Xrc => 0xa0,
+            // Of no operation's services.
+            Self::Raw => 0xe0,
         }
     }
 
@@ -372,6 +374,7 @@ pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u
                 let immediate: Option<Immediate> = if opcode.0 == 0x65 { Some(reader.take()?) } else { None };
                 Header::Datagram { bth, queue_key, source, immediate }
             }
+            Service::Raw => return Err(Discard::Opcode),
             service @ (Service::Rc | Service::Uc | Service::Xrc) => {
                 let code = opcode.0 & 31;
                 let is_named = service == Service::Xrc && !Opcode::ANSWERS.contains(&code);

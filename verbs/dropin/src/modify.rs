@@ -51,8 +51,12 @@ unsafe fn to_rtr(
 ) -> Result<Modify, Errno> {
     // SAFETY: passed on.
     let info = unsafe { Context::from(context) }?.device.query()?;
-    if service == Service::Ud {
-        return Ok(Modify::ReadyToReceiveDatagrams { mtu: info.mtu });
+    match service {
+        Service::Ud => return Ok(Modify::ReadyToReceiveDatagrams { mtu: info.mtu }),
+        Service::Raw => {
+            return Ok(Modify::ReadyToReceiveRaw { longest: info.longest_frame.ok_or(UNSUPPORTED)? });
+        }
+        Service::Rc | Service::Uc | Service::Xrc => {}
     }
     // SAFETY: passed on.
     let path = unsafe { path(context, qpn, wanted.dest_qp_num, wanted) }?;
@@ -84,8 +88,10 @@ fn to_rts(service: Service, congestion: Option<Congestion>, wanted: &ibv_qp_attr
     let send_psn = Psn::new(wanted.sq_psn & 0xff_ffff);
     // By the configuration's rules, unless the program chose.
     let congestion = congestion.unwrap_or(DEFAULT_CONGESTION);
-    if service == Service::Ud {
-        return Modify::ReadyToSendDatagrams { send_psn, congestion };
+    match service {
+        Service::Ud => return Modify::ReadyToSendDatagrams { send_psn, congestion },
+        Service::Raw => return Modify::ReadyToSendRaw,
+        Service::Rc | Service::Uc | Service::Xrc => {}
     }
     Modify::ReadyToSend(RtsSettings {
         send_psn,
@@ -188,7 +194,8 @@ unsafe fn changes(
 }
 
 fn to_init(service: Service, wanted: &ibv_qp_attr) -> Result<Modify, Errno> {
-    if wanted.port_num != 1 || wanted.pkey_index != 0 {
+    // Raw packets have no partition, and their programs name none.
+    if wanted.port_num != 1 || wanted.pkey_index != 0 && service != Service::Raw {
         return Err(INVALID);
     }
     let partition_key = 0xffff;
@@ -197,6 +204,7 @@ fn to_init(service: Service, wanted: &ibv_qp_attr) -> Result<Modify, Errno> {
             Modify::Init { access: rights(wanted.qp_access_flags)?, partition_key }
         }
         Service::Ud => Modify::InitDatagram { queue_key: wanted.qkey, partition_key },
+        Service::Raw => Modify::InitRaw,
     })
 }
 

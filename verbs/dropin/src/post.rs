@@ -6,8 +6,11 @@ use crate::errno::{Errno, INVALID, UNSUPPORTED, at, out, status};
 use crate::queue_pair::Qp;
 use crate::window;
 use std::ffi::{c_int, c_uint};
+use verbs::service::Any;
 use verbs::xrc::SrqNumber;
-use verbs::{Data, Lkey, Qpn, RecvRequest, Remote, Rkey, SendOperation, SendRequest, Service, Sge};
+use verbs::{
+    Data, Lkey, Qpn, QueuePair, RecvRequest, Remote, Rkey, SendOperation, SendRequest, Service, Sge,
+};
 
 /// Returns the elements of a list. Each is read wherever it lies: programs keep lists in packed structures (libiscsi's iSER does).
 ///
@@ -69,6 +72,21 @@ unsafe fn datagram(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
     })
 }
 
+/// No checksums are computed: no program asks for them that asks first whether the device does that.
+fn frame(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
+    match wr.opcode {
+        IBV_WR_SEND if wr.send_flags & IBV_SEND_IP_CSUM as c_uint == 0 => {
+            Ok(SendOperation::Send { immediate: None })
+        }
+        IBV_WR_SEND => {
+            tracing::warn!("ibv_post_send: IBV_SEND_IP_CSUM: the device computes none; compute it before");
+            Err(UNSUPPORTED)
+        }
+        IBV_WR_TSO => Err(UNSUPPORTED),
+        _ => Err(INVALID),
+    }
+}
+
 /// # Safety
 /// The request is as the manual page has it.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
@@ -124,6 +142,7 @@ unsafe fn send_request(wr: &ibv_send_wr, service: Service, max_inline: u32) -> R
             Service::Rc | Service::Uc | Service::Xrc => unsafe { operation(wr) }?,
             // SAFETY: passed on.
             Service::Ud => unsafe { datagram(wr) }?,
+            Service::Raw => frame(wr)?,
         },
         data,
         signalled: flag(IBV_SEND_SIGNALED),
@@ -185,10 +204,23 @@ pub(crate) unsafe extern "C" fn post_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
+    // SAFETY: the contract of the manual page.
+    unsafe { post_recvs(first, bad, || Ok(Qp::from(qp)?.lock()), |inner| &mut inner.qp) }
+}
+
+/// Posts a program's list of receives to the queue pair in `lock`'s result.
+///
+/// # Safety
+/// The list is as the manual page has it.
+pub(crate) unsafe fn post_recvs<G>(
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    lock: impl FnOnce() -> Result<G, Errno>,
+    queue: impl FnOnce(&mut G) -> &mut QueuePair<Any>,
+) -> c_int {
     let mut next = first;
     let result = status(|| {
-        // SAFETY: the contract of the manual page.
-        let mut inner = unsafe { Qp::from(qp) }?.lock();
+        let mut locked = lock()?;
         let mut refused = None;
         let mut handed = None::<*mut ibv_recv_wr>;
         let requests = std::iter::from_fn(|| {
@@ -199,10 +231,10 @@ pub(crate) unsafe extern "C" fn post_recv(
             // SAFETY: the list ends with null.
             let wr = unsafe { next.as_ref() }?;
             handed = Some(next);
-            // SAFETY: the contract of the manual page.
+            // SAFETY: passed on.
             unsafe { recv_request(wr) }.map_err(|errno| refused = Some(errno)).ok()
         });
-        inner.qp.post_recv_list(requests).map_err(|list| Errno::from(list.error))?;
+        queue(&mut locked).post_recv_list(requests).map_err(|list| Errno::from(list.error))?;
         refused.map_or(Ok(()), Err)
     });
     if result != 0 {

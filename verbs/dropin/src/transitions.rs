@@ -113,7 +113,7 @@ pub(crate) fn no_attributes(qp: &QueuePair<Any>) -> c_uint {
     match qp.service() {
         Service::Xrc if qp.is_target() => ASKING,
         Service::Xrc => READS_HERE,
-        Service::Rc | Service::Uc | Service::Ud => 0,
+        Service::Rc | Service::Uc | Service::Ud | Service::Raw => 0,
     }
 }
 
@@ -128,6 +128,7 @@ impl Rule {
             Service::Rc => row.rc,
             Service::Uc => row.uc,
             Service::Ud => row.ud,
+            Service::Raw => row.ud.map(Rule::of_raw),
             Service::Xrc => row.rc.map(|rule| rule.without(no_attributes(qp))),
         });
         rule.ok_or_else(|| {
@@ -137,6 +138,11 @@ impl Rule {
             );
             INVALID
         })
+    }
+
+    /// Returns the same transition's rule for raw packets, which have a port and nothing else.
+    const fn of_raw(self) -> Self {
+        Self { required: self.required & IBV_QP_PORT, optional: 0 }
     }
 
     const fn without(self, attributes: c_uint) -> Self {

@@ -5,9 +5,11 @@
 
 mod datagram;
 mod probing;
+mod raw;
 mod receive;
 mod send;
 
+use super::changes::{self, Table};
 use super::common::{Common, Ends};
 use super::receive_queue::ReceiveQueue;
 use super::send_queue::SendQueue;
@@ -17,6 +19,7 @@ use super::{
 };
 use crate::congestion::{Destinations, Reflections};
 use crate::wheel::sooner;
+use crate::wire::Service;
 use crate::{FailureCause, Psn};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -35,6 +38,39 @@ pub(super) enum Kind {
         /// Bytes of a packet.
         mtu: u32,
     },
+    /// Whole Ethernet frames.
+    Raw {
+        /// Bytes of the longest, from RTR on; 0 before.
+        longest: u32,
+    },
+}
+
+impl Kind {
+    pub(super) const fn service(&self) -> Service {
+        match self {
+            Self::Connected => Service::Uc,
+            Self::Datagram { .. } => Service::Ud,
+            Self::Raw { .. } => Service::Raw,
+        }
+    }
+
+    /// Returns the settings that may change.
+    pub(super) const fn changes(&self) -> Table {
+        match self {
+            Self::Connected => changes::UNRELIABLE,
+            Self::Datagram { .. } => changes::DATAGRAM,
+            Self::Raw { .. } => changes::RAW,
+        }
+    }
+
+    /// Returns the bytes of the longest message, if the service has such a limit. It is known from RTR on, and before that nothing is sent.
+    pub(super) fn longest(&self) -> Option<u32> {
+        match *self {
+            Self::Connected => None,
+            Self::Datagram { mtu: longest, .. } | Self::Raw { longest } => Some(longest),
+        }
+        .filter(|&longest| longest > 0)
+    }
 }
 
 /// Both directions of such a queue pair.
@@ -72,6 +108,11 @@ impl Unreliable {
         Self::new(identity, Kind::Datagram { queue_key: 0, mtu: 0 })
     }
 
+    /// Returns a raw packet queue pair, in RESET.
+    pub(super) fn raw(identity: &Identity) -> Self {
+        Self::new(identity, Kind::Raw { longest: 0 })
+    }
+
     fn new(identity: &Identity, kind: Kind) -> Self {
         Self::with(kind, SendQueue::new(), ReceiveQueue::new(identity))
     }
@@ -102,6 +143,7 @@ impl Unreliable {
         let kind = match self.kind {
             Kind::Connected => Kind::Connected,
             Kind::Datagram { .. } => Kind::Datagram { queue_key: 0, mtu: 0 },
+            Kind::Raw { .. } => Kind::Raw { longest: 0 },
         };
         *self = Self::with(kind, queue, receives);
     }
@@ -177,7 +219,7 @@ impl Unreliable {
         // Before RTR nothing is sent, whatever its packets are.
         let mtu = match self.kind {
             Kind::Connected => common.mtu(),
-            Kind::Datagram { mtu, .. } => mtu,
+            Kind::Datagram { mtu, .. } | Kind::Raw { longest: mtu } => mtu,
         };
         let wqe = self.queue.push(checked, common.identity.capabilities.max_send);
         let is_local = wqe.request.operation.is_local();

@@ -3,10 +3,11 @@
 use super::super::common::Common;
 use super::super::wqe::MAX_MESSAGE;
 use super::super::{Completion, CompletionOpcode, CompletionStatus, Context, Identity, RecvRequest, buffers};
+use super::datagram::GRH;
 use super::{Kind, Unreliable};
 use crate::srq::SharedQueues;
-use crate::wire::{Bth, Frame, Header, Immediate, Operation, Reth, SendTail, Service};
-use crate::{Access, Discard, FailureCause, Memory, Qpn};
+use crate::wire::{Frame, Header, Immediate, Operation, Reth, SendTail, Service};
+use crate::{Access, Discard, FailureCause, Memory, Psn, Qpn};
 
 /// A message of several packets that has begun.
 #[derive(Debug)]
@@ -27,7 +28,8 @@ pub(super) struct Arrival<'a, 'b, M> {
     pub(super) common: &'a mut Common,
     pub(super) memory: &'a mut M,
     pub(super) context: &'a mut Context<'b>,
-    pub(super) bth: Bth,
+    /// The sender requested an event.
+    pub(super) solicited: bool,
     pub(super) payload: &'a [u8],
 }
 
@@ -48,10 +50,15 @@ impl Unreliable {
                 if queue_key != ours {
                     return Err(Discard::QueueKey);
                 }
-                let mut arrival = Arrival { common, memory, context, bth, payload: frame.payload };
-                self.on_datagram(frame.network.ip_header(), source, immediate, &mut arrival)
+                let network = frame.network.ip_header();
+                let mut grh = [0; GRH];
+                grh[GRH - network.len()..].copy_from_slice(network);
+                let (solicited, payload) = (bth.solicited, frame.payload);
+                let mut arrival = Arrival { common, memory, context, solicited, payload };
+                self.on_datagram(&grh, Some(source), immediate, &mut arrival)
             }
             (Kind::Datagram { queue_key, .. }, _) => self.on_probing(queue_key, common, frame, context),
+            (Kind::Raw { .. }, _) => Err(Discard::Opcode),
             (Kind::Connected, header) => {
                 common.check_peer(frame)?;
                 match header {
@@ -59,8 +66,9 @@ impl Unreliable {
                         let is_marked = common.congestion.on_packet(context.now, frame);
                         context.counters.rx_marked += u64::from(is_marked);
                         self.on_telemetry(common, frame, context);
-                        let mut arrival = Arrival { common, memory, context, bth, payload: frame.payload };
-                        self.on_request(operation, &mut arrival)?;
+                        let (solicited, payload) = (bth.solicited, frame.payload);
+                        let mut arrival = Arrival { common, memory, context, solicited, payload };
+                        self.on_request(bth.psn, operation, &mut arrival)?;
                         let Arrival { common, context, .. } = arrival;
                         common.alarms.on_request(common.state, &common.identity, context);
                         Ok(())
@@ -113,12 +121,13 @@ impl Unreliable {
     /// A packet of a connection. One that is missing takes its whole message with it (IBA 9.8.2.2.3).
     fn on_request<M: Memory>(
         &mut self,
+        psn: Psn,
         operation: Operation,
         arrival: &mut Arrival<'_, '_, M>,
     ) -> Result<(), Discard> {
         let part = part(operation).ok_or(Discard::Opcode)?;
-        let is_gap = arrival.bth.psn != self.expected;
-        self.expected = arrival.bth.psn.plus(1);
+        let is_gap = psn != self.expected;
+        self.expected = psn.plus(1);
         if is_gap || part.begins {
             self.abandon(arrival.context.shared);
         }
@@ -278,7 +287,7 @@ impl Unreliable {
             length,
             immediate,
             invalidated: None,
-            solicited: arrival.bth.solicited,
+            solicited: arrival.solicited,
             source,
             srq: self.receives.shared(),
         };

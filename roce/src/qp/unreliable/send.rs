@@ -46,10 +46,14 @@ impl Unreliable {
         if common.state == State::Error {
             return None;
         }
-        if let Kind::Datagram { .. } = self.kind {
-            return self
-                .transmit_reflection(common, context, frame)
-                .or_else(|| self.transmit_probe(common, context, frame));
+        match self.kind {
+            Kind::Connected => {}
+            Kind::Datagram { .. } => {
+                return self
+                    .transmit_reflection(common, context, frame)
+                    .or_else(|| self.transmit_probe(common, context, frame));
+            }
+            Kind::Raw { .. } => return None,
         }
         if !common.congestion.may_owe(context.now) {
             return None;
@@ -107,6 +111,9 @@ impl Unreliable {
             State::SendQueueDrained if !self.is_drained() => {}
             _ => return None,
         }
+        if let Kind::Raw { .. } = self.kind {
+            return self.transmit_frame(common, memory, context, frame);
+        }
         if let Err(status) = self.run_local(common, context) {
             self.fail_send(common, status, context);
         }
@@ -134,14 +141,20 @@ impl Unreliable {
             destinations.on_sent(context.now, length, on_wire);
         }
         self.next += 1;
+        if ends {
+            self.complete_front(common, context);
+        }
+        Some(on_wire)
+    }
+
+    /// Ends the oldest request, all of which has left.
+    pub(super) fn complete_front(&mut self, common: &Common, context: &mut Context<'_>) {
         let identity = &common.identity;
-        if ends
-            && let Some(wqe) = self.queue.pop()
+        if let Some(wqe) = self.queue.pop()
             && (wqe.request.signalled || identity.signal_all)
         {
             context.cqs.push(identity.send_cq, sent(wqe, identity));
         }
-        Some(on_wire)
     }
 
     /// Runs the requests that no packet carries, as far as they are the oldest.
@@ -151,10 +164,7 @@ impl Unreliable {
             && wqe.is_local()
         {
             run(&wqe.request.operation, context, identity)?;
-            if wqe.request.signalled || identity.signal_all {
-                context.cqs.push(identity.send_cq, sent(wqe, identity));
-            }
-            self.queue.pop();
+            self.complete_front(common, context);
         }
         Ok(())
     }

@@ -1,0 +1,150 @@
+//! Tests of raw packets: which frames rules see, and how those of one process reach it and others.
+
+use super::*;
+use crate::io::{self, Burst, Loopback, LoopbackBuf, PacketBuf, PacketIo};
+use roce::qp::{Capabilities, Data, Modify, QpInit, SendRequest};
+use roce::steering::{EthernetSpec, FlowRule, FlowSpec, Masked};
+use roce::wire::{Service, Vlan};
+use roce::{Discard, EndpointConfig};
+
+const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const GROUP: [u8; 6] = [1, 0x50, 0x56, 0x19, 0x20, 0xa7];
+/// Of no protocol that a core knows.
+const LOCAL: [u8; 2] = [0x88, 0xb5];
+
+/// A port that returns what it sends.
+struct Loop(Loopback, Loopback);
+
+impl PacketIo for Loop {
+    type Buf = LoopbackBuf;
+
+    fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
+        let mut sent = Burst::new();
+        self.1.receive(&mut sent);
+        self.1.transmit(&mut sent);
+        self.0.receive(into);
+    }
+
+    fn alloc(&mut self) -> Option<LoopbackBuf> {
+        self.0.alloc()
+    }
+
+    fn transmit(&mut self, from: &mut Burst<LoopbackBuf>) {
+        self.0.transmit(from);
+    }
+
+    fn caps(&self) -> io::Caps {
+        self.0.caps()
+    }
+
+    fn loops(&self) -> bool {
+        true
+    }
+}
+
+fn start<P: PacketIo + 'static>(port: P, vlan: Option<Vlan>) -> Engine {
+    let config = CoreConfig {
+        name: "test".into(),
+        mac: MAC,
+        vlan,
+        interface: None,
+        addresses: Vec::new(),
+        gateway: None,
+        progress: Progress::Inline,
+        cores: 1,
+        idle: Idle::default(),
+        endpoint: EndpointConfig {
+            max_qps: 4,
+            max_cqs: 4,
+            max_regions: 4,
+            seed: [7; 32],
+            process: 0,
+            numbers: roce::wire::Numbers::DEFAULT,
+        },
+    };
+    // SAFETY: these tests register no memory.
+    unsafe { Engine::start(port, &config).unwrap() }
+}
+
+/// Creates a raw packet queue pair that takes frames of [`LOCAL`]. It has no receive requests, so each frame is counted as dropped.
+fn open(engine: &Engine, ether_type: [u8; 2]) -> roce::Qpn {
+    let create = move |station: &mut Station, now| {
+        let pd = station.endpoint.create_pd();
+        let (cq, _) = station.create_cq(4).unwrap();
+        let (capabilities, signal_all, srq) = (Capabilities::default(), false, None);
+        let init =
+            QpInit { service: Service::Raw, pd, send_cq: cq, recv_cq: cq, capabilities, signal_all, srq };
+        let qpn = station.create_qp(now, init).unwrap().qpn();
+        for modify in [Modify::InitRaw, Modify::ReadyToReceiveRaw { longest: 1518 }, Modify::ReadyToSendRaw] {
+            station.endpoint.modify_qp(now, qpn, modify).unwrap();
+        }
+        let spec = EthernetSpec { ether_type: Masked::exactly(ether_type), ..EthernetSpec::default() };
+        station.endpoint.add_flow(qpn, FlowRule::new(vec![FlowSpec::Ethernet(spec)])).unwrap();
+        qpn
+    };
+    engine.call(create).unwrap()
+}
+
+fn frame(to: [u8; 6], tag: &[u8], ether_type: [u8; 2]) -> Vec<u8> {
+    [&to[..], &[2, 0, 0, 0, 0, 9], tag, &ether_type, &[0; 46]].concat()
+}
+
+fn put(port: &mut Loopback, frame: &[u8]) {
+    let mut buffer = port.alloc().unwrap();
+    buffer.set_len(frame.len());
+    buffer.copy_from_slice(frame);
+    let mut burst = Burst::new();
+    burst.push(buffer);
+    port.transmit(&mut burst);
+}
+
+/// Frames that a rule steered, to the queue pair without receive requests.
+fn steered(engine: &Engine) -> u64 {
+    while engine.progress() {}
+    engine.call(|station, _| station.endpoint.counters().discarded(Discard::ReceiverNotReady)).unwrap()
+}
+
+#[test]
+fn rules_see_frames_of_any_address_and_tag_and_leave_resolution_its_own() {
+    const ARP: [u8; 2] = [0x08, 0x06];
+    let (port, mut other) = io::pair(64, 2048);
+    let engine = start(port, Some(Vlan(5)));
+    for to in [MAC.0, [2, 0, 0, 0, 0, 7], GROUP] {
+        put(&mut other, &frame(to, &[], LOCAL));
+    }
+    assert_eq!(steered(&engine), 0, "there is no rule");
+    open(&engine, LOCAL);
+    for to in [MAC.0, [2, 0, 0, 0, 0, 7], GROUP] {
+        for tag in [&[][..], &[0x81, 0, 0, 5], &[0x81, 0, 0, 6]] {
+            put(&mut other, &frame(to, tag, LOCAL));
+        }
+    }
+    put(&mut other, &frame(MAC.0, &[0x81, 0, 0, 5], [0x88, 0xb6]));
+    assert_eq!(steered(&engine), 9);
+    open(&engine, ARP);
+    put(&mut other, &frame([0xff; 6], &[0x81, 0, 0, 5], ARP));
+    assert_eq!(steered(&engine), 10);
+    let resolved = engine.call(|station, _| station.counters.neighbour_packets).unwrap();
+    assert_eq!(resolved, 1, "both take it");
+}
+
+/// As devices loop them back: the port returns none of them, or all.
+#[test]
+fn each_frame_to_a_group_comes_back_once_and_none_to_a_stranger() {
+    let (port, mut other) = io::pair(64, 2048);
+    let (near, far) = io::pair(64, 2048);
+    let engines = [start(port, None), start(Loop(near, far), None)];
+    for (engine, loops) in engines.iter().zip([false, true]) {
+        let qpn = open(engine, LOCAL);
+        let stranger = [2, 0, 0, 0, 0, 7];
+        for (to, times) in [(GROUP, 1), (MAC.0, 2), (stranger, 2 + u64::from(loops))] {
+            let request = SendRequest::send(1, Data::inline(&frame(to, &[], LOCAL))).unsignalled();
+            engine.call(move |station, now| station.endpoint.post_send(now, qpn, request)).unwrap().unwrap();
+            assert_eq!(steered(engine), times, "{to:?}, loops: {loops}");
+        }
+    }
+    let mut left = Burst::new();
+    other.receive(&mut left);
+    let left: Vec<_> = left.iter().map(|frame| frame[..6].to_vec()).collect();
+    assert_eq!(left, [GROUP.to_vec(), vec![2, 0, 0, 0, 0, 7]]);
+}

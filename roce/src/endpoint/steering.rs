@@ -1,0 +1,92 @@
+//! Steers frames to raw packet queue pairs, by the rules that programs set.
+
+use super::{ControlError, Endpoint};
+use crate::steering::{Cursor, FlowAction, FlowId, FlowRule, Headers, MOST_ENTRIES, Spread};
+use crate::wire::{self, Service};
+use crate::{Discard, Memory, Qpn};
+use cc::Instant;
+
+impl Endpoint {
+    /// Adds a rule for the frames that a raw packet queue pair takes. It ends with [`remove_flow`](Self::remove_flow), or with the queue
+    /// pair.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such queue pair, it is not of raw packets, or there are
+    /// [`MOST_FLOWS`](crate::steering::MOST_FLOWS) rules.
+    pub fn add_flow(&mut self, qpn: Qpn, rule: FlowRule) -> Result<FlowId, ControlError> {
+        self.check_raw(qpn)?;
+        self.flows.add(qpn, rule)
+    }
+
+    /// Has other raw packet queue pairs take the frames of `qpn`, which itself receives nothing from then on.
+    ///
+    /// # Errors
+    /// Returns an error if one of the queue pairs does not exist or is not of raw packets, or the table has another size than a power of two
+    /// up to [`MOST_ENTRIES`].
+    pub fn spread(&mut self, qpn: Qpn, spread: Spread) -> Result<(), ControlError> {
+        for &qpn in spread.table.iter().chain([&qpn]) {
+            self.check_raw(qpn)?;
+        }
+        if !spread.is_legal() {
+            let (value, limit) = (spread.table.len() as u64, MOST_ENTRIES as u64);
+            return Err(ControlError::Value { what: "entries of a spread, a power of two", value, limit });
+        }
+        self.flows.spread(qpn, spread);
+        Ok(())
+    }
+
+    fn check_raw(&self, qpn: Qpn) -> Result<(), ControlError> {
+        let slot = self.qps.get(qpn).ok_or(ControlError::NoQp(qpn))?;
+        match slot.qp.service() {
+            Service::Raw => Ok(()),
+            Service::Rc | Service::Uc | Service::Ud | Service::Xrc => Err(ControlError::NotRaw(qpn)),
+        }
+    }
+
+    /// Removes a rule. A rule that its queue pair took along is gone already.
+    pub fn remove_flow(&mut self, flow: FlowId) {
+        self.flows.remove(flow);
+    }
+
+    /// Returns true if there are rules: then [`steer`](Self::steer) sees each frame before [`on_frame`](Self::on_frame).
+    #[inline(always)]
+    #[must_use]
+    pub fn has_flows(&self) -> bool {
+        !self.flows.is_empty()
+    }
+
+    /// Delivers one Ethernet frame by the rules. Returns true if one of them took it. RoCEv2 packets are not steered: their queue pairs
+    /// take them.
+    #[inline(never)]
+    pub fn steer<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> bool {
+        if wire::opcode_and_destination(frame, self.commons.numbers).is_some() {
+            return false;
+        }
+        let Some(headers) = Headers::of(frame) else { return false };
+        let mut cursor = Cursor::default();
+        while let Some((qpn, action)) = self.flows.next(&headers, &mut cursor) {
+            let delivered = match action {
+                FlowAction::Take | FlowAction::Copy => self.deliver_raw(now, memory, frame, qpn),
+                FlowAction::Drop => Err(Discard::FlowRule),
+            };
+            if let Err(discard) = delivered {
+                self.commons.counters.discard(discard);
+            }
+        }
+        self.commons.counters.rx_frames += u64::from(cursor.is_taken());
+        cursor.is_taken()
+    }
+
+    fn deliver_raw<M: Memory>(
+        &mut self,
+        now: Instant,
+        memory: &mut M,
+        frame: &[u8],
+        qpn: Qpn,
+    ) -> Result<(), Discard> {
+        let (index, qp, mut context) = self.open(now, qpn).ok_or(Discard::UnknownQp)?;
+        let taken = qp.on_frame(frame, memory, &mut context);
+        self.settle(now, index);
+        taken
+    }
+}

@@ -490,17 +490,11 @@ static void connections(void)
 /* Verbs that this library lacks; not tried on Soft-RoCE yet. */
 static void missing(void)
 {
-	struct ibv_flow_attr flow = { .type = IBV_FLOW_ATTR_NORMAL, .size = sizeof flow, .port = 1 };
-	struct ibv_wq_init_attr queue = { .wq_type = IBV_WQT_RQ, .max_wr = 4, .max_sge = 1, .pd = pd, .cq = cq };
-	struct ibv_rwq_ind_table_init_attr table = { 0 };
 	struct ibv_counters_init_attr counted = { 0 };
 	struct ibv_flow_action_esp_attr secured = { 0 };
 	struct ibv_qp_rate_limit_attr limit = { .rate_limit = 1000 };
 	struct ibv_modify_cq_attr moderated = { .attr_mask = IBV_CQ_ATTR_MODERATE };
 
-	expect("ibv_create_flow", of_object(ibv_create_flow(qp, &flow)), EOPNOTSUPP);
-	expect("ibv_create_wq", of_object(ibv_create_wq(context, &queue)), EOPNOTSUPP);
-	expect("ibv_create_rwq_ind_table", of_object(ibv_create_rwq_ind_table(context, &table)), EOPNOTSUPP);
 	expect("ibv_create_counters", of_object(ibv_create_counters(context, &counted)), EOPNOTSUPP);
 	expect("ibv_create_flow_action_esp", of_object(ibv_create_flow_action_esp(context, &secured)), EOPNOTSUPP);
 	expect("ibv_modify_qp_rate_limit", ibv_modify_qp_rate_limit(qp, &limit), EOPNOTSUPP);

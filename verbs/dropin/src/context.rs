@@ -6,7 +6,8 @@ use crate::errno::{Errno, INVALID};
 use crate::event::AsyncEvents;
 use crate::live;
 use crate::{
-    completion, device_memory, on_demand, parent, post, query, queue_pair, srq, unsupported, window, xrc,
+    completion, device_memory, flow, on_demand, parent, post, query, queue_pair, srq, unsupported, window,
+    work_queue, xrc,
 };
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -117,6 +118,13 @@ fn extended() -> verbs_context {
         alloc_td: Some(parent::alloc_td),
         dealloc_td: Some(parent::dealloc_td),
         alloc_parent_domain: Some(parent::alloc_parent_domain),
+        create_wq: Some(work_queue::create_wq),
+        modify_wq: Some(work_queue::modify_wq),
+        destroy_wq: Some(work_queue::destroy_wq),
+        create_rwq_ind_table: Some(work_queue::create_table),
+        destroy_rwq_ind_table: Some(work_queue::destroy_table),
+        ibv_create_flow: Some(flow::create_flow),
+        ibv_destroy_flow: Some(flow::destroy_flow),
         sz: size_of::<verbs_context>(),
         ..Default::default()
     }

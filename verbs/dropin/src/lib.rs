@@ -24,6 +24,7 @@ mod domain;
 mod errno;
 mod event;
 mod failure;
+mod flow;
 mod live;
 mod lock;
 mod log;
@@ -45,6 +46,7 @@ mod sysfs;
 mod transitions;
 mod unsupported;
 mod window;
+mod work_queue;
 mod xrc;
 
 pub use address::*;

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Errno, INVALID, count, out, status};
-use crate::{device_memory, on_demand};
+use crate::{device_memory, on_demand, work_queue};
 use std::ffi::c_int;
 use std::net::IpAddr;
 use verbs::port::{MOST_GROUPS, MOST_MEMBERS};
@@ -65,7 +65,7 @@ unsafe fn info(context: *mut ibv_context) -> Result<DeviceInfo, Errno> {
 }
 
 fn device_attributes(info: &DeviceInfo, guid: [u8; 8]) -> ibv_device_attr {
-    let limits = &info.limits;
+    let (limits, raw) = (&info.limits, info.longest_frame);
     let number = |limit: u32| limit as c_int;
     let mut attributes = ibv_device_attr {
         node_guid: u64::from_ne_bytes(guid),
@@ -80,7 +80,8 @@ fn device_attributes(info: &DeviceInfo, guid: [u8; 8]) -> ibv_device_attr {
             | IBV_DEVICE_MEM_WINDOW
             | IBV_DEVICE_MEM_WINDOW_TYPE_2B
             | IBV_DEVICE_MEM_MGT_EXTENSIONS
-            | IBV_DEVICE_XRC,
+            | IBV_DEVICE_XRC
+            | raw.map_or(0, |_| IBV_DEVICE_MANAGED_FLOW_STEERING),
         max_sge: number(limits.max_sge),
         max_sge_rd: number(limits.max_sge),
         max_cq: number(limits.max_cqs),
@@ -100,6 +101,7 @@ fn device_attributes(info: &DeviceInfo, guid: [u8; 8]) -> ibv_device_attr {
         max_srq_wr: number(limits.max_requests),
         max_srq_sge: number(limits.max_sge),
         max_pkeys: 1,
+        max_raw_ethy_qp: raw.map_or(0, |_| number(limits.max_qps)),
         phys_port_cnt: 1,
         ..Default::default()
     };
@@ -145,6 +147,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             ..Default::default()
         };
         on_demand::capabilities(&mut whole);
+        if orig_attr.max_raw_ethy_qp > 0 {
+            work_queue::capabilities(&mut whole);
+        }
         whole.max_dm_size = device_memory::SIZE as u64;
         // SAFETY: the program has room for `size` bytes, and `whole` has no more than are copied.
         unsafe {

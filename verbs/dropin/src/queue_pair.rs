@@ -4,18 +4,20 @@ use crate::abi::*;
 use crate::completion::Cq;
 use crate::context::Context;
 use crate::domain::Pd;
-use crate::errno::{Errno, INVALID, UNSUPPORTED, at, object, out, status};
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, object, out, status};
 use crate::event::Object;
+use crate::flow;
 use crate::live;
 use crate::lock::{Guard, Lock, Rank};
 use crate::post_ex::{self, Draft};
 use crate::srq::Srq;
+use crate::work_queue::{self, Table};
 use crate::xrc::{self, Xrcd};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use verbs::congestion::Congestion;
 use verbs::service::Any;
 use verbs::state::State;
@@ -33,6 +35,10 @@ pub(crate) struct Qp {
     inner: Arc<Lock<Inner>>,
     /// Of an XRC target.
     xrcd: *mut Xrcd,
+    /// Its flow rules.
+    pub(crate) flows: AtomicUsize,
+    /// The table over whose queues its frames are spread, or null.
+    pub(crate) table: AtomicPtr<Table>,
 }
 
 /// The state that one thread at a time uses.
@@ -68,7 +74,7 @@ impl Qp {
     }
 
     /// Returns the part that the program sees.
-    fn base(&self) -> ibv_qp {
+    pub(crate) fn base(&self) -> ibv_qp {
         // SAFETY: only its state changes after its creation, and that is a word.
         unsafe { (*self.abi.get()).qp_base }
     }
@@ -115,7 +121,14 @@ const LIST_INLINE: u32 = 64;
 
 /// # Safety
 /// The domain and the completion queues are null or alive.
-unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -> Result<*mut ibv_qp, Errno> {
+pub(crate) unsafe fn create(
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    extended: bool,
+) -> Result<*mut ibv_qp, Errno> {
+    if init.qp_type == IBV_QPT_RAW_PACKET {
+        flow::check_permission()?;
+    }
     // SAFETY: passed on.
     let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
     let service = match init.qp_type {
@@ -126,7 +139,7 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
             xrc::receive_nothing(init);
             Service::Xrc
         }
-        IBV_QPT_RAW_PACKET => return Err(UNSUPPORTED),
+        IBV_QPT_RAW_PACKET => Service::Raw,
         _ => return Err(INVALID),
     };
     // SAFETY: passed on.
@@ -182,7 +195,8 @@ impl Inner {
 /// Gives a queue pair to the program. `base.context` is open.
 pub(crate) fn give(base: ibv_qp, inner: Arc<Lock<Inner>>, extended: bool, xrcd: *mut Xrcd) -> *mut ibv_qp {
     let abi = UnsafeCell::new(post_ex::table(base));
-    let qp = live::give(Qp { abi, _later: UnsafeCell::new(None), extended, inner, xrcd });
+    let (flows, table) = (AtomicUsize::new(0), AtomicPtr::default());
+    let qp = live::give(Qp { abi, _later: UnsafeCell::new(None), extended, inner, xrcd, flows, table });
     // SAFETY: the slot lies in `abi` or is `_later`, right behind it; nothing else has the queue pair yet.
     unsafe { qp.byte_add(post_ex::FLUSH_SLOT).cast::<Option<post_ex::Flush>>().write(Some(post_ex::flush)) };
     // SAFETY: the caller's promise.
@@ -212,7 +226,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let known = IBV_QP_INIT_ATTR_PD
             | IBV_QP_INIT_ATTR_XRCD
             | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
-            | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+            | IBV_QP_INIT_ATTR_CREATE_FLAGS
+            | work_queue::SPREAD;
         if wanted.comp_mask & !known != 0
             || (operations && wanted.send_ops_flags & !post_ex::OPERATIONS != 0)
             || (flags && wanted.create_flags != 0)
@@ -226,6 +241,10 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
                 xrc::create_target(if named { wanted.xrcd } else { null_mut() }, out(init.cast())?)
             };
         }
+        if wanted.comp_mask & work_queue::SPREAD != 0 {
+            // SAFETY: the contract of the manual page.
+            return unsafe { work_queue::create_spread(wanted) };
+        }
         // SAFETY: the shorter structure is how the longer one begins.
         unsafe { create(wanted.pd, out(init.cast())?, operations) }
     })
@@ -237,12 +256,19 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
         let whole = unsafe { live::find_last(qp.cast::<Qp>()) }?;
+        if whole.flows.load(Ordering::Acquire) > 0 {
+            return Err(BUSY);
+        }
         let (base, xrcd) = (whole.base(), whole.xrcd);
         let (pd, srq, cqs) = (base.pd, base.srq, [base.send_cq, base.recv_cq]);
         // SAFETY: the queue pair's context is open.
         unsafe { Context::from(base.context) }?.events.leave_as(Object::Qp(Qpn::new(base.qp_num)), qp);
         // SAFETY: the program gives it up.
-        drop(unsafe { live::take(qp.cast::<Qp>()) }?);
+        let table = unsafe { live::take(qp.cast::<Qp>()) }?.table.into_inner();
+        // SAFETY: null, or alive as long as the queue pairs that spread over it.
+        if let Some(table) = unsafe { table.as_ref() } {
+            table.users.fetch_sub(1, Ordering::AcqRel);
+        }
         if !xrcd.is_null() {
             // SAFETY: an XRC domain lives as long as its targets.
             unsafe { live::find(xrcd) }?.users.fetch_sub(1, Ordering::AcqRel);
@@ -263,7 +289,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 
 /// # Safety
 /// The queue is alive.
-unsafe fn users<'a>(cq: *mut ibv_cq) -> Result<&'a AtomicUsize, Errno> {
+pub(crate) unsafe fn users<'a>(cq: *mut ibv_cq) -> Result<&'a AtomicUsize, Errno> {
     // SAFETY: passed on.
     Ok(&unsafe { live::find(cq.cast::<Cq>()) }?.users)
 }

@@ -70,8 +70,9 @@ fn objects(checks: &mut Checks) {
         }
         verbs_context {
             query_port, advise_mr, alloc_null_mr, read_counters, alloc_dm, free_dm, modify_qp_rate_limit,
-            alloc_parent_domain, alloc_td, modify_cq, create_wq, query_rt_values, create_cq_ex, query_device_ex,
-            open_qp, create_qp_ex, get_srq_num, create_srq_ex, open_xrcd, close_xrcd, sz, context
+            alloc_parent_domain, alloc_td, modify_cq, create_wq, modify_wq, destroy_wq,
+            create_rwq_ind_table, destroy_rwq_ind_table, query_rt_values, create_cq_ex, query_device_ex,
+            ibv_create_flow, ibv_destroy_flow, open_qp, create_qp_ex, get_srq_num, create_srq_ex, open_xrcd, close_xrcd, sz, context
         }
         ibv_pd { context, handle }
         ibv_mr { context, pd, addr, length, handle, lkey, rkey }
@@ -94,6 +95,13 @@ fn objects(checks: &mut Checks) {
         ibv_srq { context, srq_context, pd, handle, mutex, cond, events_completed }
         ibv_ah { context, pd, handle }
         ibv_mw { context, pd, rkey, handle }
+        ibv_flow { comp_mask, context, handle }
+        ibv_wq {
+            context, wq_context, pd, cq, wq_num, handle, state, wq_type, post_recv, mutex, cond, events_completed,
+            comp_mask
+        }
+        ibv_rwq_ind_table { context, ind_tbl_handle, ind_tbl_num, comp_mask }
+        ibv_flow_attr { comp_mask, type_, size, priority, num_of_specs, port, flags }
     );
 }
 

@@ -127,7 +127,7 @@ pub enum FlowFrames {
     RestOfGroups,
 }
 
-/// What happens to the frames of a rule.
+/// The fate of the frames of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowAction {
     /// The queue pair takes them.
@@ -153,7 +153,7 @@ pub struct FlowRule {
     pub priority: u16,
     /// The frames that it is about.
     pub frames: FlowFrames,
-    /// What happens to them.
+    /// Their fate.
     pub action: FlowAction,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct FlowTable {
     added: u64,
 }
 
-/// How far a frame has come through the table.
+/// The progress of a frame through the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     next: usize,

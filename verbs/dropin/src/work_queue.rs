@@ -19,7 +19,7 @@ use verbs::service::Any;
 use verbs::state::Modify;
 use verbs::{Capabilities, Qpn, QueuePair, Service};
 
-/// What a program names to create a queue pair that spreads frames.
+/// The attributes that a program names to create a queue pair that spreads frames.
 pub(crate) const SPREAD: c_uint = IBV_QP_INIT_ATTR_RX_HASH | IBV_QP_INIT_ATTR_IND_TABLE;
 /// Fields that a hash may be over: all but those of IPsec and of inner headers.
 const FIELDS: u64 = IBV_RX_HASH_IPSEC_SPI as u64 - 1;

@@ -13,19 +13,16 @@ struct Record {
     heard: Instant,
     /// At most 4 GiB.
     queue: u32,
-    /// The last measurement, for observers; [`UNKNOWN`] before.
-    permille: u32,
+    /// The last measurement, for observers and, smoothed, for comparisons of links; NaN before.
+    load: f32,
 }
 
-/// No measurement: more than [`Inflight::MOST`].
-const UNKNOWN: u32 = u32::MAX;
-
 impl Record {
-    const NONE: Self = Self { time: 0, tx_bytes: 0, heard: Instant::ZERO, queue: 0, permille: UNKNOWN };
+    const NONE: Self = Self { time: 0, tx_bytes: 0, heard: Instant::ZERO, queue: 0, load: f32::NAN };
 
-    fn new(hop: &Hop, heard: Instant, permille: u32) -> Self {
+    fn new(hop: &Hop, heard: Instant, load: f32) -> Self {
         let queue = u32::try_from(hop.queue).unwrap_or(u32::MAX);
-        Self { time: hop.time.raw(), tx_bytes: hop.tx_bytes.raw(), heard, queue, permille }
+        Self { time: hop.time.raw(), tx_bytes: hop.tx_bytes.raw(), heard, queue, load }
     }
 }
 
@@ -64,8 +61,24 @@ impl Inflight {
 pub(crate) enum Signal {
     /// `u'`: the bytes in link and queue (line 5).
     Inflight,
+    /// The same, but links are compared by their averages over the base round trip: packets that meet by chance do not make a link the
+    /// busiest.
+    Smoothed,
     /// PowerTCP's: the bytes that arrive in a second, times the bytes in link and queue.
     Power,
+}
+
+impl Signal {
+    /// Returns the share by which a link is compared; it was `before`, NaN if that is not known.
+    #[inline]
+    fn share(self, before: f32, measured: Inflight, base_rtt: f64) -> f64 {
+        let Inflight { utilisation, interval } = measured;
+        if before.is_nan() || !matches!(self, Self::Smoothed) {
+            return utilisation;
+        }
+        let weight = (interval as f64 / base_rtt).min(1.0);
+        (1.0 - weight) * f64::from(before) + weight * utilisation
+    }
 }
 
 /// The result of telemetry beside the records.
@@ -109,15 +122,15 @@ impl PathRecords {
 
     /// Takes telemetry in and returns its busiest hop: the one a responder reports (rtgwg-00 7.1).
     ///
-    /// Busiest is the highest `u'`. If no hop can be compared with its record yet, it is the one whose queue takes longest to drain, of
-    /// equal ones the first. `None` for a path without hops.
+    /// Busiest is the highest `u'`, smoothed over the base round trip as in line 9. If no hop can be compared with its record yet, it is the
+    /// one whose queue takes longest to drain, of equal ones the first. `None` for a path without hops.
     pub fn busiest(
         &mut self,
         now: Instant,
         path: &PathTelemetry,
         base_rtt: Duration,
     ) -> Option<(HopIndex, Hop)> {
-        if let Heard::Measured(index, _) = self.hear(now, path, base_rtt) {
+        if let Heard::Measured(index, _) = self.hear_as(Signal::Smoothed, now, path, base_rtt) {
             return path.hops().find(|(at, _)| *at == index).map(|(at, hop)| (at, *hop));
         }
         let longest = path.hops().reduce(|most, other| {
@@ -140,8 +153,8 @@ impl PathRecords {
     /// the one that was reported last.
     pub fn hops(&self) -> impl Iterator<Item = HeardHop> {
         let heard = (0u8..).zip(&self.records).filter(|(index, _)| self.heard & 1 << index != 0);
-        heard.map(|(index, &Record { queue, permille, heard, .. })| {
-            let permille = (permille != UNKNOWN).then_some(permille);
+        heard.map(|(index, &Record { queue, load, heard, .. })| {
+            let permille = (!load.is_nan()).then_some((load * 1e3) as u32);
             HeardHop { index, queue, permille, heard }
         })
     }
@@ -167,22 +180,24 @@ impl PathRecords {
         }
         let base_rtt = limits::nanos(base_rtt).max(1.0);
         let mut busiest: Option<(HopIndex, Inflight)> = None;
+        let mut most = 0.0;
         for (index, hop) in path.hops() {
             let Some(record) = self.records.get_mut(usize::from(index)) else { continue };
             let last = (self.heard & 1 << index != 0).then_some(*record);
-            let mut permille = last.map_or(UNKNOWN, |last| last.permille);
+            let mut load = last.map_or(f32::NAN, |last| last.load);
             match last.map_or(Comparison::Unknown, |last| compare(signal, &last, hop, now, base_rtt)) {
                 Comparison::Late => continue,
                 Comparison::Unknown => {}
                 // Lines 6 and 7.
                 Comparison::Measured(inflight) => {
-                    permille = (inflight.utilisation * 1e3) as u32;
-                    if busiest.is_none_or(|(_, most)| inflight.utilisation > most.utilisation) {
-                        busiest = Some((index, inflight));
+                    let share = signal.share(load, inflight, base_rtt);
+                    if busiest.is_none() || share > most {
+                        (busiest, most) = (Some((index, inflight)), share);
                     }
+                    load = share as f32;
                 }
             }
-            *record = Record::new(hop, now, permille);
+            *record = Record::new(hop, now, load);
             self.heard |= 1 << index;
         }
         match (before, busiest) {
@@ -228,7 +243,7 @@ fn compare(signal: Signal, last: &Record, hop: &Hop, now: Instant, base_rtt: f64
         return Comparison::Unknown;
     }
     let utilisation = match signal {
-        Signal::Inflight => queue / (bytes_per_nano * base_rtt) + tx_rate / bytes_per_nano,
+        Signal::Inflight | Signal::Smoothed => queue / (bytes_per_nano * base_rtt) + tx_rate / bytes_per_nano,
         Signal::Power => {
             let grown = (hop.queue as f64 - f64::from(last.queue)) / interval as f64;
             let arrives = (tx_rate + grown).max(0.0) / bytes_per_nano;
@@ -301,6 +316,19 @@ mod tests {
         assert_eq!(busiest(4000, path(1, &[hop(4000, 400, 9), hop(4000, 0, 0), hop(4000, 100, 0)])), Some(0));
         // The byte counters are those of other switches now.
         assert_eq!(busiest(8000, path(2, &[hop(8000, 900, 0), hop(8000, 0, 8)])), Some(1));
+    }
+
+    /// A link that two packets passed at once is no busier for that than one that is busy all the time.
+    #[test]
+    fn the_busiest_hop_is_busy_over_the_round_trip() {
+        let mut records = PathRecords::new();
+        // Every 100 ns, hop 0 sends 90 % of what it can; hop 1 sends 160 % and nothing in turns, as the counters round.
+        for step in 0..300u64 {
+            let (time, sent) = (100 * step, [9 * step, 8 * step.next_multiple_of(2)]);
+            let hops = sent.map(|sent| Hop { tx_bytes: Counter::of::<20, 125>(sent), ..hop(time, 0, 0) });
+            let busiest = records.busiest(Instant::from_nanos(time), &path(1, &hops), T);
+            assert!(step < 200 || busiest.is_some_and(|(index, _)| index == 0), "{step}: {busiest:?}");
+        }
     }
 
     /// Observers see queue and share of each hop that has reported, and nothing of another path's.

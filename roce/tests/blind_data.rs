@@ -74,13 +74,13 @@ fn responses_are_probed_where_requests_carry_telemetry() {
     let options = Options { probe_interval: None, adjust, ..hpcc() };
     let (mut pair, probes) = read(Pair::connect(options));
     assert!(probes > 2);
-    // The other way, on which all is acknowledged, no side probes.
+    // The other way, on which all is acknowledged, no side probes behind the first window.
     let sent = |pair: &Pair| pair.hosts[0].endpoint.counters().probes_sent;
     let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
     let from = pair.hosts[0].sge(0, LENGTH);
     pair.post(0, SendRequest::write(2, from, remote));
     pair.run(Duration::from_secs(1));
-    assert_eq!(sent(&pair), 0);
+    assert!((1..=16).contains(&sent(&pair)), "{}", sent(&pair));
 }
 
 /// A host whose queue pair is an unreliable connection.

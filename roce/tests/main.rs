@@ -18,6 +18,7 @@ mod dying_peers;
 mod events;
 mod failures;
 mod faults;
+mod first_window;
 mod formats;
 mod harness;
 mod hostile;

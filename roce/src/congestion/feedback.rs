@@ -124,7 +124,7 @@ impl CongestionControl {
             counters.probe_responses += 1;
             return Ok(false);
         }
-        let mut ack = telemetry.prober.on_response(transport.now, bth.psn)?;
+        let (mut ack, data) = telemetry.prober.on_response(transport.now, bth.psn)?;
         let way = telemetry.paths.as_ref().and_then(|paths| paths.of_probe(ack.seq - 1));
         telemetry.sampler.on_answer();
         if !transport.is_sending {
@@ -133,8 +133,10 @@ impl CongestionControl {
             ack.seq -= 1;
         }
         if !telemetry.is_by_probes() {
-            // Probes and packets are counted together, or a reference would be kept for as long as the other count is behind.
-            (ack.seq, ack.next) = (ack.seq + transport.sequence.next, ack.next + transport.sequence.next);
+            // Probes and packets are counted together, or a reference would be kept for as long as the other count is behind. A probe has
+            // its place among the data.
+            ack.seq += data.unwrap_or(transport.sequence.una);
+            ack.next += transport.sequence.next;
         }
         counters.probe_responses += 1;
         let hops = feedback.report.hops();
@@ -172,6 +174,7 @@ impl CongestionControl {
             Report::Ready => {
                 if let Some(telemetry) = &mut self.telemetry {
                     telemetry.sampler.on_ready();
+                    telemetry.prober.end_opening();
                     if let Some(fallback) = &mut telemetry.fallback {
                         fallback.on_ready();
                     }

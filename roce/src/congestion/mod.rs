@@ -315,7 +315,7 @@ impl CongestionControl {
         if let Some(telemetry) = &mut self.telemetry {
             // A request for data is answered by data, and no feedback rides behind that.
             let asks = payload > 0 && matches!(brings, Brings::InBand | Brings::Format(_));
-            telemetry.on_data_sent(now, asks);
+            telemetry.on_data_sent(now, payload, asks);
         }
         if let Some(flow) = &mut self.flow {
             flow.algorithm_mut().on_send(now, number, payload);

@@ -105,7 +105,7 @@ impl CongestionControl {
         let (sent, unheard) = (telemetry.prober.sent(), telemetry.prober.unheard());
         let template = telemetry.paths.as_mut()?.on_probe(transport.now, sent, unheard);
         let written = write_probe(transport, telemetry, &template, frame);
-        telemetry.prober.skip(transport.now);
+        telemetry.prober.skip(transport.now, transport.sequence.next);
         counters.probes_sent += 1;
         written
     }
@@ -126,7 +126,7 @@ impl CongestionControl {
         }
         let template = telemetry.probe_template().unwrap_or(transport.template);
         let length = write_probe(transport, telemetry, template, frame)?;
-        telemetry.prober.on_sent(transport.now);
+        telemetry.prober.on_sent(transport.now, transport.sequence.next);
         if let Some(fallback) = &mut telemetry.fallback {
             fallback.on_asked(transport.now);
         }

@@ -21,6 +21,9 @@ const MOST_IN_VAIN: u64 = 20;
 /// The number of probes whose round trips are measured at the same time.
 const TIMED: usize = 16;
 
+/// The number of probes among the data of a flow's first window, which brings no telemetry because the peer has not confirmed the setup.
+const OPENING: u64 = 16;
+
 /// Returns the time after so many unanswered probes until the next. From the eighth on, each is twice the one before, so that an outage
 /// at the beginning of a connection does not use them up.
 pub(super) fn later(interval: Duration, unanswered: u64) -> Duration {
@@ -40,8 +43,14 @@ pub(super) struct Prober {
     /// Answers below this number are old.
     awaited: u64,
     last_sent: Option<Instant>,
-    /// When the newest probes left, each at its number modulo the number of places.
-    sent_at: [Instant; TIMED],
+    /// When the newest probes left, and the number of the data packet behind them, each at its number modulo the number of places.
+    sent_at: [(Instant, u64); TIMED],
+    /// Probes below this number leave among the data of the first window.
+    opening: u64,
+    /// The payload bytes of data between two of them.
+    spacing: u64,
+    /// The same until the next.
+    left: u64,
     /// The peer has reported something of the network.
     is_heard: bool,
     /// Probes only find out if the path has telemetry.
@@ -59,6 +68,22 @@ impl Prober {
     /// Limits the probes, which then only find out if the path has telemetry, if `is_trial` is set.
     pub(super) const fn on_trial(self, is_trial: bool) -> Self {
         Self { is_trial, ..self }
+    }
+
+    /// Spreads the first probes over the data of a first window of so many bytes.
+    pub(super) const fn opening(self, window: u64) -> Self {
+        Self { opening: OPENING, spacing: window / OPENING, ..self }
+    }
+
+    /// Ends the opening: data brings telemetry from now on.
+    pub(super) const fn end_opening(&mut self) {
+        self.opening = 0;
+    }
+
+    /// Notes that a data packet left with so many bytes of payload.
+    #[inline]
+    pub(super) const fn on_data(&mut self, payload: u32) {
+        self.left = self.left.saturating_sub(payload as u64);
     }
 
     /// Continues with probes, because the path has telemetry.
@@ -127,7 +152,7 @@ impl Prober {
     /// Returns whether the peer gets no more probes, because it has answered none of so many.
     #[inline]
     pub(super) const fn is_given_up(&self) -> bool {
-        !self.is_heard && self.next >= MOST_IN_VAIN
+        self.unheard() >= MOST_IN_VAIN
     }
 
     /// The peer knows telemetry.
@@ -136,9 +161,9 @@ impl Prober {
         self.is_heard = true;
     }
 
-    /// Returns the number of probes to a peer that has never answered one; 0 once it has.
+    /// Returns the number of probes, without those of the first window, to a peer that has never answered one; 0 once it has.
     pub(super) const fn unheard(&self) -> u64 {
-        if self.is_heard { 0 } else { self.next }
+        if self.is_heard { 0 } else { self.next.saturating_sub(self.opening) }
     }
 
     /// Returns when the next probe may leave while data is in flight, or a failed trial ends without its last answer. A lost probe does not
@@ -147,6 +172,9 @@ impl Prober {
     pub(super) fn due_at(&self) -> Option<Instant> {
         if self.has_failed() {
             return Some(self.last_sent? + later(self.interval?, self.next));
+        }
+        if self.next < self.opening && self.left == 0 {
+            return Some(Instant::ZERO);
         }
         if self.is_given_up() {
             return None;
@@ -171,14 +199,16 @@ impl Prober {
         self.next
     }
 
-    /// Skips a number, which a probe of another purpose has.
-    pub(super) const fn skip(&mut self, now: Instant) {
-        self.sent_at[self.next as usize % TIMED] = now;
+    /// Skips a number, which a probe of another purpose has; it left before the data packet with the number `data`.
+    pub(super) const fn skip(&mut self, now: Instant, data: u64) {
+        self.sent_at[self.next as usize % TIMED] = (now, data);
         self.next += 1;
     }
 
-    pub(super) fn on_sent(&mut self, now: Instant) {
-        self.skip(now);
+    /// Notes that a probe left before the data packet with the number `data`.
+    pub(super) fn on_sent(&mut self, now: Instant, data: u64) {
+        self.skip(now, data);
+        self.left = self.spacing;
         self.is_blind = false;
         self.last_sent = Some(now);
     }
@@ -194,12 +224,15 @@ impl Prober {
             .filter(|number| (self.awaited..self.next).contains(number))
     }
 
-    /// Accepts an answer once, and none that is older than an accepted one. Returns it as an acknowledgement that counts probes.
-    pub(super) fn on_response(&mut self, now: Instant, psn: Psn) -> Result<Ack, Discard> {
+    /// Accepts an answer once, and none that is older than an accepted one. Returns it as an acknowledgement that counts probes, and the
+    /// number of the data packet behind the probe if the probe is one of the newest 16.
+    pub(super) fn on_response(&mut self, now: Instant, psn: Psn) -> Result<(Ack, Option<u64>), Discard> {
         let number = self.number(psn).ok_or(Discard::Telemetry)?;
         self.awaited = number + 1;
-        let is_timed = self.next - number <= TIMED as u64;
-        let rtt = is_timed.then(|| now.saturating_since(self.sent_at[number as usize % TIMED]));
-        Ok(Ack { now, seq: number + 1, next: self.next, acked_bytes: 0, ce_bytes: 0, rtt })
+        let is_new = self.next - number <= TIMED as u64;
+        let sent = is_new.then(|| self.sent_at[number as usize % TIMED]);
+        let rtt = sent.map(|(at, _)| now.saturating_since(at));
+        let ack = Ack { now, seq: number + 1, next: self.next, acked_bytes: 0, ce_bytes: 0, rtt };
+        Ok((ack, sent.map(|(_, data)| data)))
     }
 }

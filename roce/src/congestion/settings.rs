@@ -2,7 +2,7 @@
 
 use super::{FeedbackKey, PathChoice};
 use crate::wire::{Format, Reverse};
-use cc::{DcqcnConfig, Rate};
+use cc::{DcqcnConfig, HpccConfig, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
 
@@ -133,6 +133,21 @@ impl Congestion {
             )
         } else {
             Ok(())
+        }
+    }
+
+    /// Returns the parameters of the algorithm if the sender computes with telemetry in its data. It then shares links the better, the more
+    /// answers come in a round trip.
+    pub(crate) const fn computed_by_data(&self) -> Option<&HpccConfig> {
+        match &self.algorithm {
+            CongestionAlgorithm::Hpcc(config)
+            | CongestionAlgorithm::HpccFair(config)
+            | CongestionAlgorithm::PowerTcp(config)
+                if self.in_band.is_some() =>
+            {
+                Some(config)
+            }
+            _ => None,
         }
     }
 

@@ -129,12 +129,16 @@ impl Telemetry {
         let paths = Paths::new(choice, path, qpn, settings.line_rate()).map(Box::new);
         let upgrade = settings.upgrade.map(|_| Box::new(*settings));
         let is_trial = settings.upgrade.is_some_and(|upgrade| upgrade.when == When::TelemetryAnswered);
+        let mut prober = Prober::new(settings.probe_interval, base_rtt);
+        if let Some(config) = settings.computed_by_data() {
+            prober = prober.opening(config.initial_window());
+        }
         let telemetry = Self {
             format,
             queue_key: None,
             ratio_only,
             is_active: false,
-            prober: Prober::new(settings.probe_interval, base_rtt).on_trial(is_trial),
+            prober: prober.on_trial(is_trial),
             sampler,
             collector,
             seals: Seals::new(settings.feedback_key),
@@ -273,9 +277,10 @@ impl Telemetry {
     }
 
     #[inline]
-    pub(super) fn on_data_sent(&mut self, now: Instant, asks: bool) {
+    pub(super) fn on_data_sent(&mut self, now: Instant, payload: u32, asks: bool) {
         self.is_active = true;
         self.sampler.on_data_sent();
+        self.prober.on_data(payload);
         if asks && let Some(fallback) = &mut self.fallback {
             fallback.on_asked(now);
         }

@@ -1,0 +1,109 @@
+//! A flow's first window: its data brings no telemetry before the peer confirms the setup, so probes leave among it.
+
+use crate::harness::Options;
+use crate::harness::script::{PSN, Script, ack};
+use cc::{HpccConfig, Rate};
+use core::num::NonZeroU32;
+use core::time::Duration;
+use roce::qp::{CongestionAlgorithm, Remote, SendRequest};
+use roce::wire::telemetry::{HopRecord, Speed};
+use roce::wire::{Bth, Feedback, Header, Mtu, Report};
+
+/// The first window is 12,500 bytes long, which are 49 packets.
+const BASE_RTT: Duration = Duration::from_micros(10);
+const LINE: Rate = Rate::from_gbps(10);
+const WINDOW: u64 = 12_500;
+
+/// What left: the data packets before each probe, and those that brought telemetry.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Left {
+    data: u32,
+    probes: Vec<u32>,
+    stamped: u32,
+}
+
+/// A host that has begun to write under HPCC++ with telemetry in its data.
+fn writing() -> Script {
+    let mut script = Script::new(Options {
+        mtu: Mtu::M256,
+        congestion: CongestionAlgorithm::Hpcc(HpccConfig::new(LINE, BASE_RTT, NonZeroU32::MIN)),
+        in_band: Some(NonZeroU32::MIN),
+        ..Options::default()
+    });
+    let to = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
+    let (qpn, from) = (script.host.qpn, script.host.sge(0, 60_000));
+    script.host.endpoint.post_send(script.now, qpn, SendRequest::write(1, from, to)).unwrap();
+    script
+}
+
+/// Lets everything leave that may: with its headers, a window takes more than a base round trip.
+fn send(script: &mut Script, left: &mut Left) {
+    for _ in 0..200 {
+        while let Some((header, _)) = script.next_header() {
+            match header {
+                Header::Connected { bth, .. } => {
+                    left.data += 1;
+                    left.stamped += u32::from(bth.congestion & Bth::TELEMETRY != 0);
+                }
+                Header::TelemetryRequest { .. } => left.probes.push(left.data),
+                Header::TelemetrySetup { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        script.wait(BASE_RTT / 100);
+    }
+}
+
+fn hear(script: &mut Script, header: impl FnOnce(Bth, Feedback) -> Header, psn: u32, report: Report) {
+    let header = header(script.bth(psn), Feedback { report, seal: None });
+    assert_eq!(script.send_header(&header, &[]), Ok(()));
+}
+
+/// A probe follows every 781 bytes, which are 4 packets, until the peer confirms that it knows telemetry in data.
+#[test]
+fn probes_leave_among_the_data_of_the_first_window() {
+    let (mut script, mut left) = (writing(), Left::default());
+    send(&mut script, &mut left);
+    let expected = Left { data: 49, probes: (1..=49).step_by(4).collect(), stamped: 0 };
+    assert_eq!(left, expected);
+    hear(&mut script, |bth, feedback| Header::TelemetryNotification { bth, feedback }, 0, Report::Ready);
+    script.send(PSN + 19, ack(0), &[]).unwrap();
+    send(&mut script, &mut left);
+    assert_eq!(left, Left { data: 69, stamped: 20, ..expected });
+}
+
+/// A peer that answers nothing gets no more probes than those.
+#[test]
+fn the_first_probes_are_sixteen_at_most() {
+    let (mut script, mut left) = (writing(), Left::default());
+    for acknowledged in [0, 30, 60, 90, 120] {
+        if acknowledged > 0 {
+            script.send(PSN + acknowledged - 1, ack(0), &[]).unwrap();
+        }
+        send(&mut script, &mut left);
+    }
+    assert_eq!((left.data > 150, left.probes.len(), left.stamped), (true, 16, 0), "{left:?}");
+}
+
+/// Lines 22 to 26 of rtgwg-00 4.2: `ack.seq` of a probe is its place among the data. All probes of the first window are answered from the
+/// same reference, however much data has left since.
+#[test]
+fn a_probe_has_its_place_among_the_data() {
+    let (mut script, mut left) = (writing(), Left::default());
+    send(&mut script, &mut left);
+    let speed = Speed::from_rate(LINE).unwrap();
+    let mut rates = Vec::new();
+    for probe in 0..4 {
+        // The link is full, and a round trip's bytes wait: U is 2.
+        let time = u64::from(probe) * BASE_RTT.as_nanos() as u64;
+        let record = HopRecord::new(speed, time, u64::from(probe) * WINDOW, WINDOW);
+        let report = Report::Busiest { path_id: 1, hops: 1, busiest: Some((0, record)) };
+        hear(&mut script, |bth, feedback| Header::TelemetryResponse { bth, feedback }, probe, report);
+        script.send(PSN + 11 * (probe + 1), ack(0), &[]).unwrap();
+        send(&mut script, &mut left);
+        rates
+            .push(script.host.endpoint.report(script.host.qpn).unwrap().rate.unwrap().as_bps() / 100_000_000);
+    }
+    // W_ai is 5 % of the line rate.
+    assert_eq!(rates, [100, 52, 52, 52]);
+}

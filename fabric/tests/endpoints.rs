@@ -14,7 +14,7 @@ use std::time::Duration;
 const LINE: Rate = Rate::from_gbps(100);
 const HOP: Duration = Duration::from_micros(1);
 /// The trace of a run that must never change unless the product does: of debug and of release.
-const TRACE: u64 = 8_287_658_093_225_617_825;
+const TRACE: u64 = 13_436_645_370_766_518_567;
 
 fn hpcc(rtt: u64, max_stage: u32) -> Congestion {
     let config = HpccConfig::new(LINE, Duration::from_nanos(rtt), NonZeroU32::new(100).unwrap());
@@ -106,9 +106,8 @@ fn topologies_carry() {
     }
 }
 
-/// Endpoints acknowledge, and so receive telemetry, sixteen times a window instead of for every packet. Their first window goes without
-/// telemetry, because the peer has not yet said that it knows it. So a flow that joins cuts its rate later than one that was there, and
-/// flows that begin together share the cut differently; W_ai evens that out in milliseconds. Single times differ, the total does not.
+/// Endpoints acknowledge, and so receive telemetry, 32 times a window instead of for every packet, and 16 times in the first window, by
+/// probes. Single times differ, the mean and the total do not. `bands.rs` compares rates, fairness and queues.
 #[test]
 fn endpoints_and_the_model_agree() {
     let join = vec![flow(1, 3, 30_000_000, 0), flow(2, 3, 1_000_000, 300)];
@@ -123,12 +122,12 @@ fn endpoints_and_the_model_agree() {
     let mut apart = Vec::new();
     for (name, setup, band) in [
         ("single", star(vec![flow(1, 2, 20_000_000, 0)]), 0.05),
-        ("two-to-one", star(incast(2, 20_000_000)), 0.1),
-        ("incast-16", star(incast(16, 500_000)), 0.1),
+        ("two-to-one", star(incast(2, 20_000_000)), 0.05),
+        ("incast-16", star(incast(16, 500_000)), 0.05),
         ("long-short", star(join), 0.05),
         ("fairness", star(four), 0.05),
-        ("parking-lot", Setup::new(line, lot, hpcc(8320, 5)), 0.2),
-        ("leaf-spine", Setup::new(leaves, search, hpcc(8320, 5)), 0.1),
+        ("parking-lot", Setup::new(line, lot, hpcc(8320, 5)), 0.05),
+        ("leaf-spine", Setup::new(leaves, search, hpcc(8320, 5)), 0.05),
     ] {
         let model = outcome(&Setup { hosts: Hosts::Model, ..setup.clone() });
         let endpoints = outcome(&setup);

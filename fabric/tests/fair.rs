@@ -154,7 +154,7 @@ fn hpcc_fair_reaches_all_goals_at_once() {
     assert!(fair.queue <= PACKET as f64, "{fair:?}");
     assert!(fair.peak <= draft.peak, "{fair:?}");
     assert!(draft.two < 85.0 && draft.jain < 0.97, "what there was to beat: {draft:?}");
-    // With endpoints, telemetry comes with acknowledgements, sixteen times a window, and not in the first.
+    // With endpoints, telemetry comes with acknowledgements, 32 times a window.
     assert!(
         shipped_fair.two > shipped.two && shipped_fair.four > shipped.four,
         "{shipped:?}, {shipped_fair:?}"

@@ -79,7 +79,7 @@ fn exchange(selective_repeat: bool) -> [Host; 2] {
         packets += round(&mut hosts, &mut now, &mut frame, &mut random);
     }
     // Held and missing packets allocate room for as much as there ever was.
-    for _ in 0..100 {
+    for _ in 0..300 {
         packets += round(&mut hosts, &mut now, &mut frame, &mut random);
     }
     let allocated = allocation_counter::measure(|| {

@@ -13,6 +13,7 @@ use roce::wire::{Bth, Feedback, Header, Mtu, Report};
 const BASE_RTT: Duration = Duration::from_micros(10);
 const LINE: Rate = Rate::from_gbps(10);
 const WINDOW: u64 = 12_500;
+const EVERY: Option<NonZeroU32> = Some(NonZeroU32::MIN);
 
 /// What left: the data packets before each probe, and those that brought telemetry.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -22,12 +23,12 @@ struct Left {
     stamped: u32,
 }
 
-/// A host that has begun to write under HPCC++ with telemetry in its data.
-fn writing() -> Script {
+/// A host that has begun to write under HPCC++, with telemetry in its data if `in_band`.
+fn writing(in_band: Option<NonZeroU32>) -> Script {
     let mut script = Script::new(Options {
         mtu: Mtu::M256,
         congestion: CongestionAlgorithm::Hpcc(HpccConfig::new(LINE, BASE_RTT, NonZeroU32::MIN)),
-        in_band: Some(NonZeroU32::MIN),
+        in_band,
         ..Options::default()
     });
     let to = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
@@ -62,7 +63,7 @@ fn hear(script: &mut Script, header: impl FnOnce(Bth, Feedback) -> Header, psn: 
 /// A probe follows every 781 bytes, which are 4 packets, until the peer confirms that it knows telemetry in data.
 #[test]
 fn probes_leave_among_the_data_of_the_first_window() {
-    let (mut script, mut left) = (writing(), Left::default());
+    let (mut script, mut left) = (writing(EVERY), Left::default());
     send(&mut script, &mut left);
     let expected = Left { data: 49, probes: (1..=49).step_by(4).collect(), stamped: 0 };
     assert_eq!(left, expected);
@@ -72,10 +73,29 @@ fn probes_leave_among_the_data_of_the_first_window() {
     assert_eq!(left, Left { data: 69, stamped: 20, ..expected });
 }
 
+/// An acknowledgement brings telemetry's answer: 390 bytes are a 32nd of the window. Without telemetry, a sixteenth is enough.
+#[test]
+fn each_32nd_of_a_window_asks_for_an_answer() {
+    for (in_band, packets) in [(EVERY, 2), (None, 4)] {
+        let mut script = writing(in_band);
+        let mut asked = Vec::new();
+        for _ in 0..100 {
+            while let Some((header, _)) = script.next_header() {
+                if let Header::Connected { bth, .. } = header {
+                    asked.push(bth.ack_request);
+                }
+            }
+            script.wait(BASE_RTT / 100);
+        }
+        let expected: Vec<_> = (1..=asked.len()).map(|number| number % packets == 0).collect();
+        assert_eq!(asked, expected);
+    }
+}
+
 /// A peer that answers nothing gets no more probes than those.
 #[test]
 fn the_first_probes_are_sixteen_at_most() {
-    let (mut script, mut left) = (writing(), Left::default());
+    let (mut script, mut left) = (writing(EVERY), Left::default());
     for acknowledged in [0, 30, 60, 90, 120] {
         if acknowledged > 0 {
             script.send(PSN + acknowledged - 1, ack(0), &[]).unwrap();
@@ -89,7 +109,7 @@ fn the_first_probes_are_sixteen_at_most() {
 /// same reference, however much data has left since.
 #[test]
 fn a_probe_has_its_place_among_the_data() {
-    let (mut script, mut left) = (writing(), Left::default());
+    let (mut script, mut left) = (writing(EVERY), Left::default());
     send(&mut script, &mut left);
     let speed = Speed::from_rate(LINE).unwrap();
     let mut rates = Vec::new();

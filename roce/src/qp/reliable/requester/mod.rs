@@ -31,6 +31,7 @@ use spray::Spray;
 use suspicion::Suspicion;
 
 pub(in crate::qp) use local::run;
+use send::{ACKS_PER_WINDOW, ANSWERS_PER_WINDOW};
 pub(in crate::qp) use send::{Plan, operation};
 
 /// Half the circle: PSNs that may be outstanding, or new and old cannot be distinguished (IBA 9.7.2).
@@ -84,11 +85,13 @@ pub(super) struct Requester {
     asked: u64,
     /// When the last packet left that asks for an answer.
     asked_at: Instant,
-    /// Packets and payload bytes sent since then.
-    unasked: (u32, u64),
+    /// Packets and payload bytes sent since then: 63 packets at most.
+    unasked: (u32, u32),
     origin: Psn,
     mtu: u32,
     timeout: Option<Duration>,
+    /// How often a window asks for an acknowledgement, as a power of two.
+    acks_per_window: u8,
     retry_count: u8,
     retries_left: u8,
     rnr_retry: u8,
@@ -153,6 +156,7 @@ impl Requester {
             origin: Psn::new(0),
             mtu: 256,
             timeout: None,
+            acks_per_window: ACKS_PER_WINDOW,
             retry_count: 0,
             retries_left: 0,
             rnr_retry: 0,
@@ -189,6 +193,8 @@ impl Requester {
         self.offer = Offer::new(recovery);
         self.origin = settings.send_psn;
         self.timeout = AckTimeout::duration(settings.ack_timeout);
+        let brings = settings.congestion.computed_by_data().is_some();
+        self.acks_per_window = if brings { ANSWERS_PER_WINDOW } else { ACKS_PER_WINDOW };
         self.retry_count = settings.retry_count;
         self.retries_left = settings.retry_count;
         self.rnr_retry = settings.rnr_retry;

@@ -19,8 +19,8 @@ fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {
     Flow { source: source - 1, destination: destination - 1, bytes, start, is_incast: false, dscp: 0 }
 }
 
-/// What the link to the first flow's destination carried in Gb/s, Jain's index of the flows, and the queue's 99th percentile in bytes:
-/// from `begin` (in µs) to the end of the first flow, the mean of some seeds.
+/// Returns the rate of the link to the first flow's destination in Gb/s, Jain's index of the flows, and the queue's 99th percentile in
+/// bytes: from `begin` (in µs) to the end of the first flow, the mean of some seeds.
 fn figures(flows: &[Flow], begin: u64, hosts: Hosts) -> [f64; 3] {
     let is_lot = flows.iter().any(|flow| flow.destination != flows[0].destination);
     let base_rtt = Duration::from_nanos(if is_lot { 8320 } else { 4160 });

@@ -15,7 +15,7 @@ const LINE: Rate = Rate::from_gbps(10);
 const WINDOW: u64 = 12_500;
 const EVERY: Option<NonZeroU32> = Some(NonZeroU32::MIN);
 
-/// What left: the data packets before each probe, and those that brought telemetry.
+/// Packets that left: the data packets before each probe, and those that brought telemetry.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Left {
     data: u32,

@@ -133,7 +133,7 @@ impl<P: PacketIo> Filling<'_, P> {
         match self.port.route(frame) {
             Routed::Here(frame) => self.hairpin.push(frame),
             Routed::Leaves(frame) => self.leaving.push(frame),
-            // The slot is nobody's: only core 0 has lanes.
+            // Any slot will do: only core 0 has lanes.
             Routed::Waits(frame) => *self.aside = Some((0, frame)),
             Routed::Done => {}
         }

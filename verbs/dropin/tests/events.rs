@@ -118,6 +118,7 @@ fn a_shared_queue_that_runs_low_is_told_of() {
     }
 }
 
+/// IBA 11.6.3.2.
 #[test]
 fn a_failure_that_a_completion_reports_is_no_event() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);

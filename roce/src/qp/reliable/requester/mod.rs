@@ -90,7 +90,7 @@ pub(super) struct Requester {
     origin: Psn,
     mtu: u32,
     timeout: Option<Duration>,
-    /// How often a window asks for an acknowledgement, as a power of two.
+    /// Requests for an acknowledgement in a window, as a power of two.
     acks_per_window: u8,
     retry_count: u8,
     retries_left: u8,

@@ -2,7 +2,7 @@
 //! long they take.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
-use ferroce_fabric::sim::{Conventions, Flow, Hosts, Setup, Topology, run};
+use ferroce_fabric::sim::{Conventions, Flow, Hosts, Sampling, Setup, Topology, run, window};
 use roce::qp::Congestion;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -15,10 +15,10 @@ fn config(expected: u32) -> HpccConfig {
     HpccConfig { min_rate: Rate::from_mbps(1), ..config }
 }
 
-/// So many hosts write 500 kB each to one more in packets of `payload` bytes. Returns how many ended, and how many times longer than
-/// their bytes take on the link all took.
-fn incast(hosts: Hosts, senders: u32, payload: u32, algorithm: AlgorithmConfig) -> (usize, f64) {
-    const BYTES: u64 = 500_000;
+const BYTES: u64 = 500_000;
+
+/// So many hosts write [`BYTES`] each to one more in packets of `payload` bytes.
+fn many(hosts: Hosts, senders: u32, payload: u32, algorithm: AlgorithmConfig) -> Setup {
     let flow = |source| Flow {
         source,
         destination: senders,
@@ -32,8 +32,12 @@ fn incast(hosts: Hosts, senders: u32, payload: u32, algorithm: AlgorithmConfig) 
     let conventions = Conventions { payload, ..Conventions::FERROCE };
     let setup = Setup::new(topology, (0..senders).map(flow).collect(), congestion);
     let limit = Duration::from_secs(3);
-    let setup = Setup { hosts, conventions, jitter: Duration::from_nanos(100), limit, ..setup };
-    let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+    Setup { hosts, conventions, jitter: Duration::from_nanos(100), limit, ..setup }
+}
+
+/// Returns how many of the flows ended, and how many times longer than their bytes take on the link all took.
+fn incast(hosts: Hosts, senders: u32, payload: u32, algorithm: AlgorithmConfig) -> (usize, f64) {
+    let outcome = run(&many(hosts, senders, payload, algorithm), &mut |_, _, _| {}).unwrap();
     let packets = BYTES.div_ceil(payload.into());
     let ideal = LINE.time_for(u64::from(senders) * (BYTES + packets * 102));
     (outcome.finished.len(), outcome.time.as_secs_f64() / ideal.as_secs_f64())
@@ -58,4 +62,33 @@ fn no_flow_that_its_receiver_paces_stalls() {
     let (ended, times) = incast(Hosts::Endpoints, 127, 4096, AlgorithmConfig::HpccReceiver(config(1)));
     println!("127 senders, hpcc-rx: {ended} ended, in {times:.2} times the ideal");
     assert!(ended == 127 && times <= 1.6, "{ended} ended in {times} times the ideal");
+}
+
+/// A window of a thousand flows is a tenth of a packet. Their first burst drains within 5 ms; afterwards the queue is empty again and again.
+#[test]
+fn a_thousand_flows_have_no_standing_queue() {
+    // As rules have it.
+    let config = HpccConfig {
+        min_rate: Rate::from_mbps(5),
+        target_utilisation: 0.97,
+        max_stage: 0,
+        additive_increase: Rate::from_bps(0),
+        ..config(1)
+    };
+    let setup = many(Hosts::Endpoints, 1000, 1024, AlgorithmConfig::HpccFair(config));
+    let sampling = Some(Sampling { every: Duration::from_micros(20), host: 1000, flows: 1 });
+    let setup = Setup { sampling, limit: Duration::from_millis(20), ..setup };
+    let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+    let [begin, end] = [10, 20].map(Duration::from_millis);
+    let (carried, _, [mean, _, p99, _]) = window(&outcome.series, begin, end).unwrap();
+    let settled = outcome.series.iter().filter(|row| row.time >= begin.as_nanos() as u64);
+    let (all, empty) =
+        settled.fold((0, 0), |(all, empty), row| (all + 1, empty + usize::from(row.queue == 0)));
+    println!(
+        "1000 senders, hpcc-fair: {carried:.1} Gb/s, queue mean {mean:.0} B, p99 {p99:.0} B, {empty} of {all} times empty"
+    );
+    assert!(
+        carried >= 85.0 && mean <= 100e3 && empty * 10 >= all,
+        "{carried} Gb/s, {mean} B, {empty} of {all}"
+    );
 }

@@ -195,7 +195,7 @@ impl Request {
         let Self { handle, .. } = self;
         let wanted = &options.connection;
         handle.check(&qp, wanted)?;
-        let (qpn, ended) = (qp.qpn().get(), Error::Ended { peer: handle.peer });
+        let (qpn, peer) = (qp.qpn().get(), handle.peer);
         let offers = qp.endpoint().selective_repeat;
         let agreed = handle.user.act(|machine, _, _| {
             let link = machine.link(handle.local)?;
@@ -207,7 +207,13 @@ impl Request {
             link.qpn = Some(qpn);
             Some(Agreed::of(link))
         })?;
-        establish(&mut qp, &agreed.ok_or(ended)?, wanted)?;
+        if let Err(error) = establish(&mut qp, &agreed.ok_or(Error::Ended { peer })?, wanted) {
+            // If the peer's REJ comes in the meantime, it moves the queue pair to ERR.
+            let state =
+                |machine: &mut Machine| Some(matches!(machine.link(handle.local)?.state, State::RequestCame));
+            let is_waiting = handle.user.act(|machine, _, _| state(machine))?.unwrap_or(false);
+            return Err(if is_waiting { error } else { Error::Ended { peer } });
+        }
         let private = &options.private_data;
         handle
             .user

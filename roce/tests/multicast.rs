@@ -3,27 +3,15 @@
 use crate::harness::{Host, Options, path};
 use cc::Instant;
 use core::net::IpAddr;
-use roce::qp::{Capabilities, Congestion, Datagram, Modify, QpInit, RecvRequest, SendRequest};
+use roce::qp::{Congestion, Datagram, Modify, RecvRequest, SendRequest};
 use roce::wire::{MAX_OVERHEAD, Mtu, Path, Service};
 use roce::{ControlError, Discard, GROUP_QPN, MOST_MEMBERS, Psn, Qpn};
 
 const NOW: Instant = Instant::ZERO;
 const KEY: u32 = 0x0123_4567;
 
-fn init(host: &Host, service: Service) -> QpInit {
-    QpInit {
-        service,
-        pd: host.pd,
-        send_cq: host.send_cq,
-        recv_cq: host.recv_cq,
-        capabilities: Capabilities { max_send: 4, max_recv: 4, ..Capabilities::default() },
-        signal_all: false,
-        srq: None,
-    }
-}
-
 fn datagram_qp(host: &mut Host) -> Qpn {
-    let qpn = host.endpoint.create_qp(NOW, init(host, Service::Ud)).unwrap();
+    let qpn = host.endpoint.create_qp(NOW, host.init_of(Service::Ud)).unwrap();
     let congestion = Congestion::new(Options::default().congestion);
     for modify in [
         Modify::InitDatagram { queue_key: KEY, partition_key: 0xffff },
@@ -98,7 +86,7 @@ fn each_attached_queue_pair_takes_a_copy() {
 #[test]
 fn what_cannot_be_attached_is_refused_with_its_limit() {
     let (mut host, group) = (host(1), IpAddr::from([239, 1, 2, 3]));
-    let connected = host.endpoint.create_qp(NOW, init(&host, Service::Uc)).unwrap();
+    let connected = host.endpoint.create_qp(NOW, host.init_of(Service::Uc)).unwrap();
     assert_eq!(host.endpoint.attach(connected, group), Err(ControlError::NotDatagrams(connected)));
     let one = IpAddr::from([10, 0, 0, 1]);
     assert_eq!(host.endpoint.attach(host.qpn, one), Err(ControlError::NoGroup(one)));

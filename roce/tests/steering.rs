@@ -3,8 +3,7 @@
 use crate::harness::{Host, Options};
 use cc::Instant;
 use roce::qp::{
-    Capabilities, CompletionOpcode, CompletionStatus, Data, Modify, PostError, QpInit, RecvRequest,
-    SendRequest, State,
+    CompletionOpcode, CompletionStatus, Data, Modify, PostError, RecvRequest, SendRequest, State,
 };
 use roce::steering::{
     EthernetSpec, FlowAction, FlowFrames, FlowRule, FlowSpec, HASH_KEY, HashFields, Ipv4Spec, MOST_FLOWS,
@@ -16,20 +15,8 @@ use roce::{ControlError, Discard, Qpn};
 const NOW: Instant = Instant::ZERO;
 const LONGEST: u32 = 1518;
 
-fn init(host: &Host, service: Service) -> QpInit {
-    QpInit {
-        service,
-        pd: host.pd,
-        send_cq: host.send_cq,
-        recv_cq: host.recv_cq,
-        capabilities: Capabilities { max_send: 4, max_recv: 4, ..Capabilities::default() },
-        signal_all: false,
-        srq: None,
-    }
-}
-
 fn open(host: &mut Host) -> Qpn {
-    let qpn = host.endpoint.create_qp(NOW, init(host, Service::Raw)).unwrap();
+    let qpn = host.endpoint.create_qp(NOW, host.init_of(Service::Raw)).unwrap();
     for modify in [Modify::InitRaw, Modify::ReadyToReceiveRaw { longest: LONGEST }, Modify::ReadyToSendRaw] {
         host.endpoint.modify_qp(NOW, qpn, modify).unwrap();
     }
@@ -195,7 +182,7 @@ fn frames_have_an_ethernet_header_and_fit_the_port() {
 #[test]
 fn only_raw_packet_queue_pairs_take_rules_and_only_so_many() {
     let mut host = host();
-    let datagrams = host.endpoint.create_qp(NOW, init(&host, Service::Ud)).unwrap();
+    let datagrams = host.endpoint.create_qp(NOW, host.init_of(Service::Ud)).unwrap();
     let refused = host.endpoint.add_flow(datagrams, to_port(7));
     assert_eq!(refused, Err(ControlError::NotRaw(datagrams)));
     let none = Qpn::new(5);
@@ -213,7 +200,7 @@ fn only_raw_packet_queue_pairs_take_rules_and_only_so_many() {
 fn states_are_those_of_raw_packets() {
     let mut host = host();
     let [raw, connected] = [Service::Raw, Service::Uc]
-        .map(|service| host.endpoint.create_qp(NOW, init(&host, service)).unwrap());
+        .map(|service| host.endpoint.create_qp(NOW, host.init_of(service)).unwrap());
     for (qpn, modify) in [
         (raw, Modify::InitDatagram { queue_key: 1, partition_key: 0xffff }),
         (raw, Modify::ReadyToReceiveRaw { longest: LONGEST }),

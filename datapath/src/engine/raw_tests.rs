@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::io::{self, Burst, Loopback, LoopbackBuf, PacketBuf, PacketIo};
+use roce::Discard;
 use roce::qp::{Capabilities, Data, Modify, QpInit, SendRequest};
 use roce::steering::{EthernetSpec, FlowRule, FlowSpec, Masked};
 use roce::wire::{Service, Vlan};
-use roce::{Discard, EndpointConfig};
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const GROUP: [u8; 6] = [1, 0x50, 0x56, 0x19, 0x20, 0xa7];
@@ -43,25 +43,7 @@ impl PacketIo for Loop {
 }
 
 fn start<P: PacketIo + 'static>(port: P, vlan: Option<Vlan>) -> Engine {
-    let config = CoreConfig {
-        name: "test".into(),
-        mac: MAC,
-        vlan,
-        interface: None,
-        addresses: Vec::new(),
-        gateway: None,
-        progress: Progress::Inline,
-        cores: 1,
-        idle: Idle::default(),
-        endpoint: EndpointConfig {
-            max_qps: 4,
-            max_cqs: 4,
-            max_regions: 4,
-            seed: [7; 32],
-            process: 0,
-            numbers: roce::wire::Numbers::DEFAULT,
-        },
-    };
+    let config = CoreConfig { vlan, addresses: Vec::new(), ..super::tests::config(Progress::Inline) };
     // SAFETY: these tests register no memory.
     unsafe { Engine::start(port, &config).unwrap() }
 }

@@ -310,7 +310,9 @@ impl<P: PacketIo> Way<P> {
         let mut queues = port.open_queues(&steering)?.into_iter();
         for core in 1..usize::from(steering.cores) {
             let (received, received_end) = RingBuffer::new(RECEIVED);
-            let (empty, empty_end) = RingBuffer::new(EMPTY);
+            let queue = queues.next();
+            // A queue has a pool.
+            let (empty, empty_end) = RingBuffer::new(if queue.is_some() { 0 } else { EMPTY });
             let (leaving_end, leaving) = RingBuffer::new(LEAVING);
             links.push(Link { received, empty, leaving });
             members.push(Self::Member(Box::new(Member {
@@ -321,7 +323,7 @@ impl<P: PacketIo> Way<P> {
                 empty: empty_end,
                 leaving: leaving_end,
                 stock: Vec::with_capacity(STOCK),
-                queue: queues.next(),
+                queue,
             })));
         }
         let (team, links) = (team.clone(), links.into_boxed_slice());

@@ -17,7 +17,7 @@ const MODES: [Progress; 4] = [
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
-fn config(progress: Progress) -> CoreConfig {
+pub(super) fn config(progress: Progress) -> CoreConfig {
     let progress = match progress {
         // Any CPU that this process may use.
         Progress::Dedicated { core: Some(usize::MAX) } => {

@@ -202,6 +202,12 @@ impl Host {
         }
     }
 
+    /// Returns the settings of another queue pair, of any service, with room for four requests each way.
+    pub fn init_of(&self, service: Service) -> QpInit {
+        let capabilities = Capabilities { max_send: 4, max_recv: 4, ..Capabilities::default() };
+        QpInit { service, capabilities, ..self.init(&Options::default()) }
+    }
+
     /// To RTR, knowing the peer.
     pub fn ready_to_receive(&mut self, path: Path, peer: Qpn, receive_psn: u32, options: &Options) {
         let now = Instant::ZERO;

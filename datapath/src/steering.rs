@@ -31,6 +31,10 @@ pub(crate) enum Whose {
     Any,
 }
 
+/// The key of a Toeplitz hash whose low four bits are those of the source port that name a core ([`CORE_BITS`](roce::qp::CORE_BITS)), with
+/// the highest first, if it is over the addresses and ports of IPv4. Its only bit that is set is 31 bits behind the highest of these.
+pub(crate) const HASH_KEY: [u8; 13] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x40];
+
 /// Bytes of the shortest packet over IPv4 and IPv6: Ethernet, IP, UDP, BTH.
 const V4_LENGTH: u32 = 14 + 20 + 8 + 12;
 const V6_LENGTH: u32 = 14 + 40 + 8 + 12;
@@ -68,6 +72,14 @@ impl Steering {
             Whose::Leads | Whose::Any => 0,
             Whose::Of(link) => link + 1,
         }
+    }
+
+    /// Returns the core whose frames have this hash by [`HASH_KEY`]. Frames without a hash are core 0's.
+    pub(crate) fn core_of_hash(&self, hash: u32) -> u8 {
+        let bits = (hash as u8 & 0xf).reverse_bits() >> 4;
+        // Of four bits, a port with few cores names its cores by the upper two.
+        let core = bits >> (self.core.low_bits() - CoreIndex::new(0, CoreIndex::MOST).low_bits()).min(4);
+        if core < self.cores { core } else { 0 }
     }
 
     /// Has the kernel give `socket` the frames of one core alone, 0 to `cores - 1`. Each frame passes the filter of exactly one core. That
@@ -297,6 +309,42 @@ mod tests {
         }
         for length in 6..54 {
             assert_eq!(passes(&steering, &whole[..length]), [0], "{length} bytes");
+        }
+    }
+
+    /// Each bit of the input that is set adds the 32 bits of the key from its own place on.
+    fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
+        let bit =
+            |bytes: &[u8], at: usize| bytes.get(at / 8).is_some_and(|byte| byte >> (7 - at % 8) & 1 == 1);
+        let window = |at| (at..at + 32).fold(0, |word, place| word << 1 | u32::from(bit(key, place)));
+        (0..input.len() * 8).filter(|&at| bit(input, at)).fold(0, |hash, at| hash ^ window(at))
+    }
+
+    #[test]
+    fn a_nics_hash_finds_the_core_that_the_peers_qpn_names() {
+        for (cores, index) in (1..=16).flat_map(|cores| (0..cores).map(move |index| (cores, index))) {
+            let steering = steering(9, cores);
+            let low = CoreIndex::new(index, cores).low_bits();
+            for number in [0, 1, 0x1234, (1 << low) - 1] {
+                let theirs = Qpn::new(9 << 18 | u32::from(index) << low | number & ((1 << low) - 1));
+                let port = roce::qp::udp_source_port(Qpn::new(0x321), theirs).to_be_bytes();
+                let addresses = [10, 1, 2, number as u8, 10, 0, 0, 1];
+                let input = [&addresses[..], &port, &wire::ROCE_PORT.to_be_bytes()].concat();
+                assert_eq!(
+                    steering.core_of_hash(toeplitz(&HASH_KEY, &input)),
+                    index,
+                    "{cores} cores, QPN {theirs:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn hashes_of_other_peers_and_none_are_some_cores() {
+        for cores in [1, 2, 3, 7, 16] {
+            let steering = steering(0, cores);
+            assert_eq!(steering.core_of_hash(0), 0);
+            assert!((0..512).all(|hash| steering.core_of_hash(hash) < cores));
         }
     }
 }

@@ -61,13 +61,13 @@ fn unequal_paths_cost_no_repetition_and_little_goodput() {
     }
 }
 
-/// Four paths of 25 Gb/s each. A switch takes a path by a hash of the ports: with seed 22 all four are taken, with the others two or
+/// Four paths of 25 Gb/s each. A switch takes a path by a hash of the ports: with seed 3 all four are taken, with the others two or
 /// three. Their queues grow to a dozen round trips within one, and cost no repetition.
 #[test]
 fn narrow_paths_add_up_without_a_repetition() {
     const PATH: Rate = Rate::from_gbps(25);
     for mtu in [1024, 4096] {
-        for (seed, floor) in [(22, 3.0), (1, 1.7), (2, 1.7), (3, 2.4)] {
+        for (seed, floor) in [(3, 3.0), (1, 1.7), (2, 1.7), (4, 2.4)] {
             let narrow = |spray| {
                 let topology = Topology::unequal_paths(LINE, PATH, HOP, &[Duration::ZERO; 4]);
                 outcome(&Setup { topology, seed, ..setup(fixed(), Verb::Write, mtu, spray) })

@@ -4,6 +4,8 @@
 #include <rte_errno.h>
 #include <stdio.h>
 
+const uint64_t ferroce_rss_ipv4_udp = RTE_ETH_RSS_NONFRAG_IPV4_UDP;
+
 uint16_t ferroce_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n)
 {
 	return rte_eth_rx_burst(port, queue, mbufs, n);

@@ -5,7 +5,9 @@
 
 mod descriptor;
 mod devargs;
+mod device;
 mod eal;
+mod hash;
 mod log;
 mod mbuf;
 mod memif;
@@ -16,6 +18,7 @@ mod port_info;
 mod prepare;
 mod private_memory;
 mod self_test;
+mod setup;
 mod unprivileged;
 mod vhost;
 mod xdp;

@@ -22,6 +22,8 @@ pub(super) struct Pool(NonNull<dpdk_sys::rte_mempool>);
 
 // SAFETY: a pool's functions may be called from any thread.
 unsafe impl Send for Pool {}
+// SAFETY: and from several at once.
+unsafe impl Sync for Pool {}
 
 impl Pool {
     /// `buffers` buffers with room for `room` bytes each, besides DPDK's headroom. In one piece, they are one array, which can be

@@ -224,17 +224,11 @@ impl<P: PacketIo> Core<P> {
     #[inline(never)]
     fn receive_in_team(&mut self) -> (bool, bool) {
         self.port.receive(&mut self.received);
-        let dealt = self.port.is_lead() && !self.received.is_empty() && self.deal();
-        (dealt, self.port.has_leaving())
-    }
-
-    /// Hands received frames of other cores to them. Returns whether there were any.
-    fn deal(&mut self) -> bool {
-        let any = self.port.deal(&mut self.received);
+        let dealt = self.port.deal(&mut self.received);
         let handed = self.port.handed();
         let counters = &mut self.station.counters;
         (counters.handed_over, counters.hand_over_full) = (handed.over, handed.full);
-        any
+        (dealt, self.port.has_leaving())
     }
 
     /// Returns how many frames were written, and whether the pool had no buffer for one.

@@ -162,10 +162,10 @@ impl Engine {
         !self.process.is_parent() && self.lead.poll()
     }
 
-    /// As [`progress`](Self::progress), but of core 0 and the cores of `feeders` alone.
+    /// As [`progress`](Self::progress), but of core 0, the cores of `feeders`, and those whose queues may receive frames of these.
     pub fn progress_of(&self, feeders: &Feeders) -> bool {
         !self.process.is_parent() && {
-            let work = self.turn_of(feeders.0.load(Ordering::Relaxed));
+            let work = self.turn_of(feeders.0.load(Ordering::Relaxed) | self.stray_cores);
             self.lead.poll() || work
         }
     }

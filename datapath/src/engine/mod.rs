@@ -78,6 +78,8 @@ pub struct Engine {
     lead: ManuallyDrop<handle::Handle>,
     /// The other cores.
     members: ManuallyDrop<Box<[handle::Handle]>>,
+    /// The cores, by bits, whose queues may receive frames of others.
+    stray_cores: u32,
     /// Held while a command is sent to all cores, so that all get such commands in the same order.
     order: Mutex<()>,
     index: CoreIndex,

@@ -69,6 +69,10 @@ impl Engine {
             1 => vec![Way::Alone(port)],
             _ => ways(port, config, &endpoint, &mut begins)?,
         };
+        let stray_cores = (0..)
+            .zip(&ways)
+            .filter(|(_, way)| way.strays_come())
+            .fold(0, |cores, (core, _)| cores | 1 << core);
         let (lead, members) = start_all(ways, begins, config)?;
         if let Some(siblings) = &mut siblings {
             let watched = siblings::watch(siblings, config, &lead.commands, kernel.clone());
@@ -79,6 +83,7 @@ impl Engine {
             mac: config.mac,
             lead: ManuallyDrop::new(lead),
             members: ManuallyDrop::new(members),
+            stray_cores,
             order: Mutex::new(()),
             index: CoreIndex::new(0, config.cores),
             process: Process::this(),

@@ -44,7 +44,7 @@ pub struct CoreCounters {
     pub port_held: u64,
     /// Completion queues that overflowed.
     pub cq_overflows: u64,
-    /// Frames that core 0 received and handed to the core of their queue pair.
+    /// Frames that the core received and handed to that of their queue pair, or on the way there to core 0.
     pub handed_over: u64,
     /// Frames that were lost because the ring to their core was full.
     pub hand_over_full: u64,

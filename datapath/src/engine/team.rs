@@ -5,7 +5,8 @@
 //! way, leaving frames the other.
 //!
 //! Some ports have a queue for each core. There the others receive most of their frames and send by themselves, and the rings carry the
-//! rest: frames that the port cannot steer, and those to the port's own address.
+//! rest: frames that the port cannot steer, and those to the port's own address. A fourth ring carries strays, frames that a NIC's hash has
+//! led to the wrong core, to core 0, which takes them as if it had received them.
 //!
 //! The poll-mode cores use it, and the soak of `fabric`, whose cores run in virtual time.
 
@@ -88,6 +89,7 @@ struct Link<B> {
     received: Producer<B>,
     empty: Producer<B>,
     leaving: Consumer<B>,
+    strays: Consumer<B>,
 }
 
 /// Core 0's way to the port: the port itself, and the rings to the other cores.
@@ -104,7 +106,7 @@ pub struct Lead<P: PacketIo> {
     port: P,
 }
 
-/// Frames that core 0 handed to others.
+/// Frames that a core handed to others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Handed {
     /// Frames that were handed over.
@@ -117,7 +119,20 @@ impl<P: PacketIo> Lead<P> {
     fn receive(&mut self, into: &mut Burst<P::Buf>) {
         self.team.check();
         self.supply();
+        self.take_strays(into);
         self.port.receive(into);
+    }
+
+    /// Takes what other cores' queues have received: half a burst, so that the port's own frames have room.
+    fn take_strays(&mut self, into: &mut Burst<P::Buf>) {
+        let mut room = (BURST / 2).min(into.remaining_capacity());
+        for link in &mut self.links {
+            let count = link.strays.slots().min(room);
+            if let Ok(chunk) = link.strays.read_chunk(count) {
+                into.extend(chunk);
+                room -= count;
+            }
+        }
     }
 
     /// Refills the rings of empty buffers from which the other cores send.
@@ -222,12 +237,18 @@ impl<P: PacketIo> Lead<P> {
 /// Another core's way to the port: its ends of the rings to core 0, and a queue of its own if the port has one for it.
 pub struct Member<P: PacketIo> {
     team: Arc<Team>,
+    steering: Steering,
     core: usize,
+    /// Its queue may receive frames of other cores.
+    strays_come: bool,
+    /// Strays that it passed on.
+    handed: Handed,
     /// The capacity of a buffer to send from, in bytes.
     room: usize,
     received: Consumer<P::Buf>,
     empty: Consumer<P::Buf>,
     leaving: Producer<P::Buf>,
+    strays: Producer<P::Buf>,
     stock: Vec<P::Buf>,
     /// Last, so that it outlives the buffers above.
     queue: Option<P>,
@@ -241,8 +262,32 @@ impl<P: PacketIo> Member<P> {
             into.extend(chunk);
         }
         if let Some(queue) = &mut self.queue {
+            let own = into.len();
             queue.receive(into);
+            if self.strays_come && into[own..].iter().any(|frame| !self.is_own(frame)) {
+                self.pass_strays(into, own);
+            }
         }
+    }
+
+    fn is_own(&self, frame: &[u8]) -> bool {
+        usize::from(self.steering.core_of(frame)) == self.core
+    }
+
+    /// Passes those of the frames from `at` on to core 0 that are not this core's. They are dropped and counted if there is no room.
+    #[cold]
+    fn pass_strays(&mut self, into: &mut Burst<P::Buf>, at: usize) {
+        let received: Burst<_> = into.drain(at..).collect();
+        for frame in received {
+            if self.is_own(&frame) {
+                into.push(frame);
+            } else if self.strays.push(frame).is_ok() {
+                self.handed.over += 1;
+            } else {
+                self.handed.full += 1;
+            }
+        }
+        self.team.wake(0);
     }
 
     fn alloc(&mut self) -> Option<P::Buf> {
@@ -314,14 +359,20 @@ impl<P: PacketIo> Way<P> {
             // A queue has a pool.
             let (empty, empty_end) = RingBuffer::new(if queue.is_some() { 0 } else { EMPTY });
             let (leaving_end, leaving) = RingBuffer::new(LEAVING);
-            links.push(Link { received, empty, leaving });
+            let strays_come = queue.as_ref().is_some_and(P::strays);
+            let (strays_end, strays) = RingBuffer::new(if strays_come { RECEIVED } else { 0 });
+            links.push(Link { received, empty, leaving, strays });
             members.push(Self::Member(Box::new(Member {
                 team: team.clone(),
+                steering,
                 core,
+                strays_come,
+                handed: Handed::default(),
                 room,
                 received: received_end,
                 empty: empty_end,
                 leaving: leaving_end,
+                strays: strays_end,
                 stock: Vec::with_capacity(STOCK),
                 queue,
             })));
@@ -417,19 +468,26 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
+    /// Returns true if frames of other cores may come to this one's queue, so that they wait for it.
+    pub(super) fn strays_come(&self) -> bool {
+        matches!(self, Self::Member(member) if member.strays_come)
+    }
+
     /// Returns true if this is core 0 of several.
     #[inline(always)]
     pub(super) fn is_lead(&self) -> bool {
         matches!(self, Self::Lead(_))
     }
 
-    /// Returns true if other cores have frames that leave.
+    /// Returns true if other cores have frames that leave, or strays.
     #[must_use]
     #[inline(always)]
     pub fn has_leaving(&self) -> bool {
         match self {
             Self::Alone(_) | Self::Member(_) => false,
-            Self::Lead(lead) => lead.links.iter().any(|link| !link.leaving.is_empty()),
+            Self::Lead(lead) => {
+                lead.links.iter().any(|link| !link.leaving.is_empty() || !link.strays.is_empty())
+            }
         }
     }
 
@@ -470,7 +528,11 @@ impl<P: PacketIo> Way<P> {
     /// Returns the counts of frames handed over so far.
     #[must_use]
     pub fn handed(&self) -> Handed {
-        if let Self::Lead(lead) = self { lead.handed } else { Handed::default() }
+        match self {
+            Self::Alone(_) => Handed::default(),
+            Self::Lead(lead) => lead.handed,
+            Self::Member(member) => member.handed,
+        }
     }
 
     /// Records that the core ends by a defect. Returns true if it is the first of the port's cores.

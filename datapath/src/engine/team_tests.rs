@@ -1,8 +1,9 @@
 //! Tests several cores behind one port: commands to all, the core of a frame, and how cores end together.
 
 use super::config::{CoreConfig, Progress, StartError};
-use super::{Engine, Idle};
-use crate::io::{self, Loopback};
+use super::{Engine, Feeders, Idle};
+use crate::io::{self, Burst, Caps, Loopback, LoopbackBuf, PacketBuf, PacketIo, QueueError};
+use crate::steering::Steering;
 use roce::EndpointConfig;
 use roce::wire::Mac;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -106,4 +107,65 @@ fn wrong_numbers_of_cores_are_refused() {
     many.endpoint.max_qps = 1 << 18;
     let error = start(port, &many).unwrap_err().to_string();
     assert!(error.contains("queue_pairs = 262144") && error.contains("131072"), "{error}");
+}
+
+/// A port with a second queue, into which a NIC's hash may lead any frame.
+struct Hashing {
+    port: Loopback,
+    second: Option<Loopback>,
+    strays: bool,
+}
+
+impl PacketIo for Hashing {
+    type Buf = LoopbackBuf;
+
+    fn open_queues(&mut self, _: &Steering) -> Result<Vec<Self>, QueueError> {
+        Ok(self.second.take().map(|port| Self { port, second: None, strays: true }).into_iter().collect())
+    }
+
+    fn strays(&self) -> bool {
+        self.strays
+    }
+
+    fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
+        self.port.receive(into);
+    }
+
+    fn alloc(&mut self) -> Option<LoopbackBuf> {
+        self.port.alloc()
+    }
+
+    fn transmit(&mut self, from: &mut Burst<LoopbackBuf>) {
+        self.port.transmit(from);
+    }
+
+    fn caps(&self) -> Caps {
+        self.port.caps()
+    }
+}
+
+/// No queue pair lives on core 1, so only core 0 has a poller; still, what comes to core 1's queue is taken in.
+#[test]
+fn a_poller_of_core_0_takes_what_came_to_another_cores_queue() {
+    let ((port, mut wire), (second, mut second_wire)) = (io::pair(1024, 2048), io::pair(1024, 2048));
+    let port = Hashing { port, second: Some(second), strays: false };
+    // SAFETY: the test registers no memory.
+    let engine = unsafe { Engine::start(port, &config(Progress::Inline, 2)) }.unwrap();
+    let peer = [2, 0, 0, 0, 0, 2];
+    let question = [0, 1, 8, 0, 6, 4, 0, 1];
+    let who_has =
+        [&[255; 6][..], &peer, &[8, 6], &question, &peer, &[10, 0, 0, 2], &[0; 6], &[10, 0, 0, 1]].concat();
+    let mut frame = second_wire.alloc().unwrap();
+    frame.set_len(who_has.len());
+    frame.copy_from_slice(&who_has);
+    second_wire.transmit(&mut [frame].into_iter().collect());
+    for _ in 0..8 {
+        engine.progress_of(&Feeders::default());
+    }
+    let counters = engine.call_all(|station, _| station.counters).unwrap();
+    assert_eq!((counters[0].neighbour_packets, counters[1].handed_over), (1, 1));
+    let mut answers = Burst::new();
+    wire.receive(&mut answers);
+    // To that peer, an answer.
+    assert!(answers.iter().any(|frame| frame[..6] == peer && frame[20..22] == [0, 2]), "core 0 answers");
 }

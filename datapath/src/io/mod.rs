@@ -57,8 +57,8 @@ pub trait PacketIo: Send {
     /// The buffer of a frame.
     type Buf: PacketBuf;
 
-    /// Opens a queue for each core but core 0, in their order, if the port has more than one. A queue receives only frames of its core and
-    /// sends by itself; the port goes on to receive all other frames.
+    /// Opens a queue for each core but core 0, in their order, if the port has more than one. A queue receives frames of its core and sends
+    /// by itself; the port goes on to receive all other frames.
     ///
     /// # Errors
     /// Returns the port's error if it has queues, and one does not open.
@@ -67,6 +67,11 @@ pub trait PacketIo: Send {
         Self: Sized,
     {
         Ok(Vec::new())
+    }
+
+    /// Returns true if this queue of a port with several may receive frames of other cores.
+    fn strays(&self) -> bool {
+        false
     }
 
     /// The calling thread is about to use the port. Called again and again.

@@ -35,13 +35,16 @@ impl Ring {
     }
 }
 
-/// A host's card as one of its cores has it. It has one queue, which is core 0's, or one for each core.
+/// A host's card as one of its cores has it. It has one queue, which is core 0's, or one for each core. It chooses the core's queue by QPN,
+/// as Linux's sockets do, or any by source port, as a NIC's hash does for peers that do not know it.
 #[derive(Clone)]
 pub(super) struct Card {
     /// The received frames of each queue.
     received: Arc<[Ring]>,
     /// This core's queue.
     queue: usize,
+    /// Queues go by source port, not by QPN.
+    hashes: bool,
     sent: Ring,
     alive: Arc<AtomicUsize>,
 }
@@ -51,6 +54,10 @@ impl PacketIo for Card {
 
     fn open_queues(&mut self, _steering: &Steering) -> Result<Vec<Self>, QueueError> {
         Ok((1..self.received.len()).map(|queue| Self { queue, ..self.clone() }).collect())
+    }
+
+    fn strays(&self) -> bool {
+        self.hashes
     }
 
     fn receive(&mut self, into: &mut Burst<Buffer>) {
@@ -121,10 +128,11 @@ pub(super) struct Cores {
 
 impl Cores {
     pub(super) fn new(host: usize, count: u8, config: EndpointConfig, alive: &Arc<AtomicUsize>) -> Self {
-        // The seed decides whether there is a queue for each core.
+        // The seed decides whether there is a queue for each core, and whose frames it has.
         let queues = if config.seed[0] & 1 == 1 { count } else { 1 };
+        let hashes = config.seed[0] & 2 == 2;
         let received = (0..queues).map(|_| Ring::default()).collect();
-        let card = Card { received, queue: 0, sent: Ring::default(), alive: alive.clone() };
+        let card = Card { received, queue: 0, hashes, sent: Ring::default(), alive: alive.clone() };
         let steering = Steering {
             mac: mac(host),
             process: config.process,
@@ -166,7 +174,14 @@ impl Cores {
     /// A frame reaches the card, each of whose rings holds `most`. Returns the core that receives it; `None` if its ring is full.
     pub(super) fn arrives(&mut self, frame: Buffer, most: usize) -> Option<usize> {
         let rings = &self.card.received;
-        let core = if rings.len() > 1 { self.steering.core_of(&frame).into() } else { 0 };
+        let core = match rings.len() {
+            1 => 0,
+            queues if self.card.hashes => {
+                let udp = if frame[12..14] == [0x86, 0xdd] { 14 + 40 } else { 14 + 20 };
+                usize::from(frame[udp + 1]) % queues
+            }
+            _ => self.steering.core_of(&frame).into(),
+        };
         let mut ring = rings[core].get();
         (ring.len() < most).then(|| {
             ring.push_back(frame);
@@ -189,13 +204,14 @@ impl Cores {
         self.card.received.iter().for_each(|ring| ring.get().clear());
     }
 
-    /// Takes the frames of `core` in, and runs its timers. Returns whether there were any, and whether core 0 handed frames to others.
+    /// Takes the frames of `core` in, and runs its timers. Returns whether there were any, and whether frames were handed to other cores.
     pub(super) fn take_in(&mut self, core: usize, ram: &mut Ram, now: Instant) -> (bool, bool) {
         let Core { way, endpoint, .. } = &mut self.all[core];
-        let mut frames = Burst::new();
+        let (mut frames, before) = (Burst::new(), way.handed().over);
         way.receive(&mut frames);
         let any = !frames.is_empty();
-        let dealt = way.deal(&mut frames);
+        way.deal(&mut frames);
+        let dealt = way.handed().over > before;
         for frame in &frames {
             // A dropped frame is counted by its reason.
             let _ = endpoint.on_frame(now, ram, frame);

@@ -203,6 +203,9 @@ impl<'p, 'c> World<'p, 'c> {
         }
         let (any, dealt) = host.cores.take_in(core, &mut host.ram, Instant::from_nanos(self.now));
         if dealt {
+            if core > 0 {
+                self.reached.once("host: a stray in a core's own queue");
+            }
             self.wake_others(index, core);
         }
         if !self.healed && self.random.below(1000) < ails.dry {

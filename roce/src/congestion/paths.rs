@@ -4,6 +4,7 @@
 //! Packets that answer the peer, READ responses and acknowledgements, stay on the path of the connection.
 
 use super::prober::later;
+use crate::qp::CORE_BITS;
 use crate::wire::{Path, Report, Template};
 use crate::{Psn, Qpn};
 use alloc::vec::Vec;
@@ -301,9 +302,13 @@ impl Way {
     }
 }
 
-/// Of the path's `index`th way: 0xC000 and up, all different.
+/// Of the path's `index`th way: 0xC000 and up, all different, and to the same core of the peer.
 const fn source_port(own: u16, index: u16) -> u16 {
-    if index == 0 { own } else { 0xc000 | (own.wrapping_add(index.wrapping_mul(0x0ccd)) & 0x3fff) }
+    let spread = !(0xc000 | CORE_BITS);
+    match index {
+        0 => own,
+        _ => 0xc000 | own & CORE_BITS | own.wrapping_add(index.wrapping_mul(0x0ccd)) & spread,
+    }
 }
 
 #[cfg(test)]
@@ -316,7 +321,7 @@ mod tests {
             let mut ports: Vec<_> =
                 (0..u16::from(PathChoice::MOST)).map(|way| source_port(own, way)).collect();
             assert_eq!(ports[0], own);
-            assert!(ports[1..].iter().all(|port| *port >= 0xc000));
+            assert!(ports[1..].iter().all(|port| *port >= 0xc000 && port & CORE_BITS == own & CORE_BITS));
             ports.sort_unstable();
             ports.dedup();
             assert_eq!(ports.len(), usize::from(PathChoice::MOST), "{own:#x}");

@@ -32,7 +32,7 @@ pub use request::{
 pub use settings::{
     AckTimeout, Capabilities, LossRecovery, Modify, QpInit, QpReport, RtrSettings, RtsSettings, State,
 };
-pub use source_port::{udp_source_port, udp_source_port_of_datagrams, udp_source_port_of_flow};
+pub use source_port::{CORE_BITS, udp_source_port, udp_source_port_of_datagrams, udp_source_port_of_flow};
 pub use waiting::{Waiting, WaitingTimes};
 
 pub(crate) use common::Peer;

@@ -1,4 +1,7 @@
-//! The UDP source ports by which flows take different paths.
+//! The UDP source ports by which flows take different paths, and by which a NIC finds the core of a queue pair.
+//!
+//! Every Ferroce puts the bits of the peer's QPN that name a core into its source port ([`CORE_BITS`]). The peer's NIC hashes nothing but
+//! these, so that a packet comes to the queue of its core. Nothing is negotiated, and other peers see an ordinary source port.
 
 use crate::Qpn;
 use core::net::IpAddr;
@@ -6,11 +9,18 @@ use core::net::IpAddr;
 /// Bits of an IPv6 flow label.
 const FLOW_LABEL: u32 = 0xf_ffff;
 
+/// The bits of a source port that are bits 17 to 14 of the peer's QPN: those that name a core, of a peer with 5 to 16 cores all, and of one
+/// with 2 to 4 the upper two.
+pub const CORE_BITS: u16 = 0x3c00;
+
 /// The UDP source port of a connected queue pair's packets: 0xC000 and up, spread by both queue pair numbers so
-/// that flows take different paths. Linux computes the same (`rdma_calc_flow_label`, `rdma_flow_label_to_udp_sport`).
+/// that flows take different paths. It is Linux's (`rdma_calc_flow_label`, `rdma_flow_label_to_udp_sport`) but for [`CORE_BITS`], which
+/// name the peer's core.
 #[must_use]
 pub const fn udp_source_port(local: Qpn, remote: Qpn) -> u16 {
-    of_flow_label(fold(local.get() as u64 * remote.get() as u64))
+    let core = (remote.get() >> 14 & 0xf) as u16;
+    of_flow_label(fold(local.get() as u64 * remote.get() as u64)) & !CORE_BITS
+        | core << CORE_BITS.trailing_zeros()
 }
 
 /// As [`udp_source_port`], if a program may have chosen the flow label: it then chose the port too, as with hardware
@@ -24,11 +34,11 @@ pub const fn udp_source_port_of_flow(flow_label: u32, local: Qpn, remote: Qpn) -
 }
 
 /// The UDP source port of datagrams that go along one address handle: by the flow label, if the program chose one, else spread by both
-/// addresses, so that datagrams to different hosts take different paths there, and different queues.
+/// addresses, so that datagrams to different hosts take different paths. It names core 0, which has the queue pairs of datagrams.
 #[must_use]
 pub fn udp_source_port_of_datagrams(flow_label: u32, from: IpAddr, to: IpAddr) -> u16 {
     match flow_label & FLOW_LABEL {
-        0 => of_flow_label(fold(hash(from, to))),
+        0 => of_flow_label(fold(hash(from, to))) & !CORE_BITS,
         label => of_flow_label(label),
     }
 }

@@ -217,7 +217,11 @@ pub fn named_core_counters(counters: &CoreCounters) -> [(&'static str, &'static 
         ("pool_dry", "times that the port's pool had no buffer", counters.pool_dry),
         ("port_held", "frames lost because the port took none for 0.5 s", counters.port_held),
         ("cq_overflows", "completion queues that overflowed", counters.cq_overflows),
-        ("handed_over", "frames that core 0 handed to the core of their queue pair", counters.handed_over),
+        (
+            "handed_over",
+            "frames that a core received and handed to that of their queue pair",
+            counters.handed_over,
+        ),
         ("hand_over_full", "frames lost because the ring to their core was full", counters.hand_over_full),
     ]
 }

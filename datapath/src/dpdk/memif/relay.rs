@@ -3,7 +3,7 @@
 use super::bell::{Bell, Heard};
 use super::gate::Gate;
 use super::socket::{self, Message};
-use crate::dpdk::port;
+use crate::dpdk::device;
 use crate::dpdk::prepare::PortError;
 use crate::dpdk::{descriptor, eal};
 use crate::fork::Own;
@@ -258,7 +258,7 @@ impl Work {
         // The interrupt thread runs the driver's handler between two of these.
         for turn in 0..PATIENCE_MS as u32 {
             eal::on_interrupt_thread(|| {});
-            if turn >= LAST_MESSAGES && !port::link_is_up(port) {
+            if turn >= LAST_MESSAGES && !device::link_is_up(port) {
                 break;
             }
         }

@@ -1,0 +1,283 @@
+//! The steps from a port's name to a running device.
+
+use super::descriptor;
+use super::devargs::{devargs, memif_buffer, packet_ring, slot_size};
+use super::device::{device_info, link};
+use super::eal;
+use super::hash::Hash;
+use super::log;
+use super::packet_ring::TransmitRing;
+use super::pool::Pool;
+use super::port_info::{LinuxInterface, PortConfig, PortInfo};
+use super::prepare::{PortError, Prepared, path_mtu};
+use super::unprivileged;
+use super::xdp::{self, Attachment};
+use crate::port_spec::{PortSpec, RingEnd, SocketRole};
+use dpdk_sys as dpdk;
+use roce::wire::Mac;
+use std::ffi::{CStr, CString, c_int};
+use std::os::fd::RawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const ANY_SOCKET: c_int = -1;
+
+/// Returns the size of a buffer on a port of this kind, for frames of `max_frame`.
+pub(super) fn room(spec: &PortSpec, max_frame: usize) -> usize {
+    match spec {
+        // The driver refuses buffers smaller than a ring's slot.
+        PortSpec::Interface(_) => slot_size(max_frame),
+        PortSpec::Xdp(_) => xdp::HEADROOM + max_frame,
+        // NICs know their buffers' size in steps: of powers of 2 the oldest ones, of KiB others. They scatter a longer frame.
+        PortSpec::Pci(_) => max_frame.next_power_of_two().max(2048),
+        _ => memif_buffer(max_frame).max(2048),
+    }
+}
+
+/// One port's way from a name to a running device.
+pub(super) struct Setup<'a> {
+    pub(super) spec: &'a PortSpec,
+    pub(super) config: &'a PortConfig,
+    pub(super) prepared: &'a Prepared,
+    pub(super) meeting: Option<(SocketRole, String)>,
+    pub(super) xdp: Option<&'a Attachment>,
+    pub(super) max_frame: usize,
+}
+
+impl Setup<'_> {
+    fn failed(&self, step: &'static str, errno: c_int, said: String) -> PortError {
+        let said = if said.is_empty() { "DPDK says no more".into() } else { said };
+        PortError::Driver { port: self.spec.to_string(), step, errno: eal::words(errno), said }
+    }
+
+    /// Runs one of DPDK's calls and turns a negative result into an error.
+    fn call(&self, step: &'static str, f: impl FnOnce() -> c_int) -> Result<(), PortError> {
+        let (result, said) = log::complaints_of(f);
+        if result < 0 { Err(self.failed(step, result, said)) } else { Ok(()) }
+    }
+
+    fn text(&self, text: String) -> Result<CString, PortError> {
+        CString::new(text).map_err(|_| self.failed("its name", libc::EINVAL, "it contains a NUL".into()))
+    }
+
+    /// Sockets like the port's own that are open now.
+    pub(super) fn sockets(&self) -> Vec<RawFd> {
+        match (self.spec, &self.prepared.interface) {
+            (PortSpec::Xdp(_), _) => descriptor::xdp_sockets(),
+            (PortSpec::Interface(_), Some(interface)) => descriptor::packet_sockets(interface.index),
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn new_socket(&self, before: &[RawFd]) -> Option<RawFd> {
+        let socket = self.sockets().into_iter().find(|fd| !before.contains(fd))?;
+        self.own(socket);
+        Some(socket)
+    }
+
+    /// Makes forked children close the port's packet socket, and receives for all addresses if the configuration
+    /// says so.
+    fn own(&self, socket: RawFd) {
+        descriptor::keep_to_this_process(socket);
+        let is_packet = matches!(self.spec, PortSpec::Interface(_));
+        let interface = self.prepared.interface.as_ref().filter(|_| self.config.promiscuous && is_packet);
+        if let Some(interface) = interface
+            && let Err(error) = unprivileged::take_all_addresses(socket, interface.index)
+        {
+            tracing::warn!("{}: cannot receive frames for other addresses: {error}", self.spec);
+        }
+    }
+
+    pub(super) fn transmit_ring(&self, socket: RawFd) -> Option<TransmitRing> {
+        let (slot, slots) = packet_ring(self.max_frame, self.config);
+        // SAFETY: the driver has just created this ring on request; the port closes it only when it is dropped.
+        unsafe { TransmitRing::of(socket, slot, slots) }
+    }
+
+    /// Makes the device, and returns its port number.
+    pub(super) fn probe(&self) -> Result<u16, PortError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (driver, mut arguments) = devargs(self.spec, self.meeting.as_ref(), self.max_frame, self.config);
+        self.xdp.into_iter().for_each(|xdp| arguments += &xdp.arguments());
+        let device = match self.spec {
+            PortSpec::Ring { name, end } => return self.ring(name, *end),
+            PortSpec::Pci(_) | PortSpec::Eal(_) => driver,
+            // A memif's and a tap's driver read no more than a number there.
+            PortSpec::Interface(_) => {
+                format!("{driver}{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+            }
+            _ => format!("{driver}{}", NEXT.fetch_add(1, Ordering::Relaxed)),
+        };
+        let whole = if arguments.is_empty() { device.clone() } else { format!("{device},{arguments}") };
+        let (device, whole) = (self.text(device)?, self.text(whole)?);
+        let mut id = 0;
+        // SAFETY: the EAL runs and both are NUL-terminated texts that outlive the calls.
+        let found = || unsafe { dpdk::rte_eth_dev_get_port_by_name(device.as_ptr(), &mut id) };
+        // SAFETY: as above.
+        let make = || unsafe { dpdk::rte_dev_probe(whole.as_ptr()) };
+        self.call("making the device", || match self.spec {
+            PortSpec::Interface(_) => unprivileged::without_interface_changes(make).unwrap_or(-libc::EAGAIN),
+            _ => make(),
+        })?;
+        self.call("finding the device's port", found)?;
+        Ok(id)
+    }
+
+    fn ring(&self, name: &str, end: Option<RingEnd>) -> Result<u16, PortError> {
+        let (receive, send) = match end {
+            None => ("l", "l"),
+            Some(RingEnd::A) => ("b", "a"),
+            Some(RingEnd::B) => ("a", "b"),
+        };
+        let mut rx = [self.ring_of(name, receive)?];
+        let mut tx = [self.ring_of(name, send)?];
+        let end = end.map_or("", |end| if end == RingEnd::A { "_a" } else { "_b" });
+        let device = self.text(format!("{name}{end}"))?;
+        let mut id = 0;
+        self.call("making the rings' port (is it open already?)", || {
+            // SAFETY: one ring each, alive for the process; the name is a NUL-terminated text.
+            id = unsafe {
+                dpdk::rte_eth_from_rings(device.as_ptr(), rx.as_mut_ptr(), 1, tx.as_mut_ptr(), 1, 0)
+            };
+            if id < 0 { -libc::EEXIST } else { 0 }
+        })?;
+        Ok(id as u16)
+    }
+
+    /// The ring by that name; both ends of a pair look for it. It stays for the process's life.
+    fn ring_of(&self, name: &str, towards: &str) -> Result<*mut dpdk::rte_ring, PortError> {
+        let text = self.text(format!("fr_{name}_{towards}"))?;
+        let slots = u32::from(self.config.ring_slots.clamp(64, 1 << 14)).next_power_of_two();
+        let one_each_side = dpdk::RING_F_SP_ENQ | dpdk::RING_F_SC_DEQ;
+        // SAFETY: the EAL runs and the name is a NUL-terminated text.
+        let ring = unsafe {
+            let known = dpdk::rte_ring_lookup(text.as_ptr());
+            if known.is_null() {
+                dpdk::rte_ring_create(text.as_ptr(), slots, ANY_SOCKET, one_each_side)
+            } else {
+                known
+            }
+        };
+        if ring.is_null() {
+            Err(self.failed("making its ring", libc::ENOMEM, eal::errno()))
+        } else {
+            Ok(ring)
+        }
+    }
+
+    /// Sets up a queue in each direction for each pool, and the MTU if the driver supports it, and starts the port. `hash` distributes the
+    /// received frames over several queues.
+    pub(super) fn start(&self, id: u16, pools: &[&Pool], hash: Option<&Hash>) -> Result<(), PortError> {
+        // SAFETY: all-zero bytes are the default configuration: no offloads, no RSS.
+        let mut configuration: dpdk::rte_eth_conf = unsafe { std::mem::zeroed() };
+        let device = device_info(id);
+        let mtu = self.prepared.mtu;
+        configuration.rxmode.mtu = match self.spec {
+            PortSpec::Pci(_) | PortSpec::Eal(_) | PortSpec::Virtio { .. } => {
+                mtu.clamp(device.min_mtu, device.max_mtu.max(device.min_mtu)).into()
+            }
+            _ => 0,
+        };
+        hash.into_iter().for_each(|hash| hash.configure(&mut configuration));
+        let count = pools.len() as u16;
+        // SAFETY: the port exists, and the configuration and the key that it names outlive the call.
+        self.call("configuring it", || unsafe {
+            dpdk::rte_eth_dev_configure(id, count, count, &configuration)
+        })?;
+        (0..).zip(pools).try_for_each(|(queue, pool)| self.set_up_queue(id, queue, pool))?;
+        if matches!(self.spec, PortSpec::Tap(_)) {
+            // SAFETY: the port is configured.
+            self.call("setting its MTU", || unsafe { dpdk::rte_eth_dev_set_mtu(id, mtu) })?;
+        }
+        // SAFETY: the port is configured and its queues are set up.
+        let start = || unsafe { dpdk::rte_eth_dev_start(id) };
+        self.call("starting it", || match self.spec {
+            PortSpec::Interface(_) | PortSpec::Xdp(_) => {
+                unprivileged::without_interface_changes(start).unwrap_or(-libc::EAGAIN)
+            }
+            _ => start(),
+        })?;
+        // For a Linux interface, the packet socket itself is set.
+        if self.config.promiscuous && !matches!(self.spec, PortSpec::Interface(_)) {
+            // SAFETY: the port is started. Drivers without an address filter answer ENOTSUP: they take all frames.
+            unsafe { dpdk::rte_eth_promiscuous_enable(id) };
+        }
+        hash.map_or(Ok(()), |hash| self.call("setting its redirection table", || hash.set_table(id)))
+    }
+
+    fn set_up_queue(&self, id: u16, queue: u16, pool: &Pool) -> Result<(), PortError> {
+        let (mut receive, mut send) = match self.spec {
+            // The driver keeps as many buffers as descriptors, and fills one frame at a time.
+            PortSpec::Tap(_) => (2, self.config.ring_slots),
+            _ => (self.config.ring_slots, self.config.ring_slots),
+        };
+        self.call("sizing its queues", || {
+            // SAFETY: the port exists, and both numbers outlive the call.
+            unsafe { dpdk::rte_eth_dev_adjust_nb_rx_tx_desc(id, &mut receive, &mut send) }
+        })?;
+        self.call("setting up its receive queue", || {
+            // SAFETY: the port is configured with this queue; no configuration means the driver's; the pool outlives the device, which
+            // keeps it.
+            unsafe {
+                dpdk::rte_eth_rx_queue_setup(id, queue, receive, ANY_SOCKET as u32, ptr::null(), pool.raw())
+            }
+        })?;
+        self.call("setting up its transmit queue", || {
+            // SAFETY: as for the receive queue.
+            unsafe { dpdk::rte_eth_tx_queue_setup(id, queue, send, ANY_SOCKET as u32, ptr::null()) }
+        })
+    }
+
+    pub(super) fn info(&self, id: u16) -> PortInfo {
+        let device = device_info(id);
+        let driver = if device.driver_name.is_null() {
+            "unknown".to_owned()
+        } else {
+            // SAFETY: a driver's name is a NUL-terminated text of the driver, loaded for ever.
+            unsafe { CStr::from_ptr(device.driver_name) }.to_string_lossy().into_owned()
+        };
+        let interface = self.prepared.interface.as_ref();
+        PortInfo {
+            name: self.spec.to_string(),
+            driver,
+            mac: Mac::default(),
+            mtu: path_mtu(self.prepared.mtu),
+            ip_mtu: self.prepared.mtu,
+            max_frame: self.max_frame,
+            speed_mbps: interface.and_then(|interface| interface.speed_mbps).or_else(|| self.speed(id)),
+            linux_interface: interface.map(|i| LinuxInterface { index: i.index, name: i.name.clone() }),
+        }
+    }
+
+    /// Only hardware has a speed; software drivers report a constant.
+    fn speed(&self, id: u16) -> Option<u32> {
+        let speed = match self.spec {
+            PortSpec::Pci(_) => link(id).link_speed,
+            _ => 0,
+        };
+        (speed != 0 && speed != u32::MAX).then_some(speed)
+    }
+
+    /// The port's Ethernet address. On a tap the kernel's side gets another one: on a bridge, frames to the kernel's
+    /// address would end in the bridge's host instead of here.
+    pub(super) fn addresses(&self, id: u16) -> Result<Mac, PortError> {
+        let mut address = dpdk::rte_ether_addr::default();
+        // SAFETY: the port exists and `address` has room.
+        self.call("reading its address", || unsafe { dpdk::rte_eth_macaddr_get(id, &mut address) })?;
+        let mut mac = Mac(address.addr_bytes);
+        if let PortSpec::Ring { end: Some(RingEnd::B), .. } = self.spec {
+            // The driver assigns the same address to all rings, and a frame to one's own address never leaves.
+            mac.0[5] ^= 1;
+        }
+        if let PortSpec::Tap(name) = self.spec {
+            let mut kernel = mac;
+            kernel.0[5] ^= 0x80;
+            crate::linux::set_mac(name, kernel).map_err(|e| PortError::Interface {
+                name: name.clone(),
+                why: format!("cannot set the address of the kernel's side: {e}"),
+                remedy: "run as root".into(),
+            })?;
+        }
+        Ok(mac)
+    }
+}

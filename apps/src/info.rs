@@ -66,7 +66,9 @@ fn as_text(info: &DeviceInfo) -> String {
         ("VLAN", info.vlan.map_or("none".into(), |vlan| vlan.id().to_string())),
         ("path MTU", format!("{} B", info.mtu.bytes())),
         ("speed", speed),
+        ("NUMA node", info.numa_node.map_or("unknown".into(), |node| node.to_string())),
         ("cores", info.cores.to_string()),
+        ("receive queues", info.queues.to_string()),
         ("queue pairs", limits.max_qps.to_string()),
         ("completion queues", limits.max_cqs.to_string()),
         ("memory regions", limits.max_regions.to_string()),
@@ -104,7 +106,9 @@ fn as_json(info: &DeviceInfo) -> Value {
         "gids": info.gids.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "mtu": info.mtu.bytes(),
         "speed_mbps": info.speed_mbps,
+        "numa_node": info.numa_node,
         "cores": info.cores,
+        "queues": info.queues,
         "limits": {
             "max_qps": limits.max_qps,
             "max_cqs": limits.max_cqs,
@@ -199,7 +203,9 @@ mod tests {
             mtu: Mtu::M1024,
             longest_frame: Some(1518),
             speed_mbps: None,
+            numa_node: Some(1),
             cores: 2,
+            queues: 2,
             limits: DeviceLimits {
                 max_qps: 1024,
                 max_cqs: 64,
@@ -227,6 +233,7 @@ mod tests {
     #[test]
     fn json_says_the_same() {
         let json = as_json(&info());
+        assert_eq!((&json["queues"], &json["numa_node"]), (&json!(2), &json!(1)));
         assert_eq!(json["gids"], json!(["10.0.0.1", "fe80::1"]));
         assert_eq!(json["limits"]["max_qps"], 1024);
     }

@@ -89,8 +89,12 @@ pub struct DeviceInfo {
     pub longest_frame: Option<u32>,
     /// Link speed in Mb/s, if the port knows it.
     pub speed_mbps: Option<u32>,
+    /// The NUMA node of its NIC, if the machine says so.
+    pub numa_node: Option<u8>,
     /// The number of its cores.
     pub cores: u8,
+    /// The number of its receive queues: one for each core if the port can steer frames, else one.
+    pub queues: u8,
     /// Limits on the objects that the device can create.
     pub limits: DeviceLimits,
 }
@@ -131,6 +135,7 @@ struct PortFacts {
     mac: Mac,
     mtu: Mtu,
     longest_frame: Option<u32>,
+    numa_node: Option<u8>,
     interface: Option<u32>,
 }
 
@@ -188,19 +193,19 @@ impl Device {
         {
             Siblings::check_user(interface.index).map_err(|error| Error::port(&name, error))?;
         }
-        let pci = if let PortSpec::Pci(address) = &spec { vec![address.clone()] } else { Vec::new() };
-        let eal = Eal::start(&EalConfig {
-            pci,
-            shared: spec.shares_memory(),
-            ..EalConfig::for_buffers(config.buffers)
-        });
-        let eal = eal.map_err(|error| Error::port(&name, error))?;
         let port_config = PortConfig {
             buffers: config.buffers,
             numbers: config.numbers,
             vlan: config.vlan.map(|vlan| vlan.id()),
             ..PortConfig::default()
         };
+        let pci = if let PortSpec::Pci(address) = &spec { vec![address.clone()] } else { Vec::new() };
+        let eal = Eal::start(&EalConfig {
+            pci,
+            shared: spec.shares_memory(),
+            ..EalConfig::for_buffers(port_config.all_buffers(&spec, config.cores))
+        });
+        let eal = eal.map_err(|error| Error::port(&name, error))?;
         let port = Port::open(eal, &spec, &port_config).map_err(|error| Error::port(&name, error))?;
         let info = port.info();
         let facts = PortFacts {
@@ -209,6 +214,7 @@ impl Device {
             mac: info.mac,
             mtu: info.mtu,
             longest_frame: (!matches!(spec, PortSpec::Xdp(_))).then_some(info.max_frame as u32),
+            numa_node: info.numa_node,
             interface: info.linux_interface.as_ref().map(|interface| interface.index),
         };
         Self::start(port, facts, config)
@@ -235,7 +241,7 @@ impl Device {
         })?;
         let longest_frame = Some(max_frame as u32);
         let (name, driver, mac, interface) = (own.name, "in process".into(), own.mac, None);
-        let facts = PortFacts { name, driver, mac, mtu, longest_frame, interface };
+        let facts = PortFacts { name, driver, mac, mtu, longest_frame, numa_node: None, interface };
         Self::start(port, facts, config)
     }
 
@@ -286,7 +292,9 @@ impl Device {
             mtu,
             longest_frame: facts.longest_frame,
             speed_mbps,
+            numa_node: facts.numa_node,
             cores: config.cores,
+            queues: engine.queues(),
             limits,
         };
         let line_rate = config.link_rate.or(speed_mbps.map(|mbps| Rate::from_mbps(mbps.into())));

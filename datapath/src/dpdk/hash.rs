@@ -18,7 +18,7 @@ impl Hash {
     /// Returns the hash of a device for the cores that `steering` tells apart.
     ///
     /// # Errors
-    /// Says what the device lacks.
+    /// Returns what the device lacks.
     pub(super) fn new(device: &dpdk::rte_eth_dev_info, steering: &Steering) -> Result<Self, String> {
         let (cores, queues) = (steering.cores, device.max_rx_queues.min(device.max_tx_queues));
         if queues < cores.into() {

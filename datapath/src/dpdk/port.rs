@@ -23,9 +23,6 @@ use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
 
-/// The fewest buffers of another core's queue beside those that its driver keeps.
-const LEAST_BUFFERS: u32 = 1024;
-
 /// An open port with one receive and one transmit queue, and its own pool of buffers. A queue of another core is another port like this: of
 /// the same device on a PCI NIC, and of its own device on a Linux interface and on `null`.
 ///
@@ -148,7 +145,10 @@ impl Port {
 
     /// Opens the queue of core `core` from 1 on: another device on the same interface, whose socket receives that core's frames alone.
     fn open_queue(&self, steering: &Steering, core: u8) -> Result<Self, QueueError> {
-        let config = PortConfig { buffers: self.queue_buffers(steering), ..self.config.clone() };
+        let config = PortConfig {
+            buffers: self.config.queue_buffers(&self.spec, steering.cores),
+            ..self.config.clone()
+        };
         let mut queue = Self::open(self.eal, &self.spec, &config)?;
         if self.socket.is_some() {
             let socket = queue.socket.ok_or("its packet socket is not found")?;
@@ -173,7 +173,10 @@ impl Port {
                 return Ok(Vec::new());
             }
         };
-        let config = PortConfig { buffers: self.queue_buffers(steering), ..self.config.clone() };
+        let config = PortConfig {
+            buffers: self.config.queue_buffers(&self.spec, steering.cores),
+            ..self.config.clone()
+        };
         let queue = |queue| {
             let pool = Pool::new(self.eal, config.buffers, room(&self.spec, self.info.max_frame), false)?;
             Ok(Self {
@@ -210,16 +213,6 @@ impl Port {
         };
         setup.start(id, &pools, Some(&hash))?;
         Ok(queues)
-    }
-
-    /// Returns the number of buffers of another core's queue.
-    fn queue_buffers(&self, steering: &Steering) -> u32 {
-        // A NIC's driver keeps a buffer in each slot of its rings.
-        let kept = match self.spec {
-            PortSpec::Pci(_) => 2 * u32::from(self.config.ring_slots),
-            _ => 0,
-        };
-        (self.config.buffers / u32::from(steering.cores)).max(LEAST_BUFFERS + kept)
     }
 
     #[cold]

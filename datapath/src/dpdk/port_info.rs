@@ -1,6 +1,11 @@
 //! Settings that open a port, and properties of an open one.
 
+use crate::port_spec::PortSpec;
+use roce::CoreIndex;
 use roce::wire::{Mac, Mtu, Numbers};
+
+/// The fewest buffers of another core's queue beside those that its driver keeps.
+const LEAST_BUFFERS: u32 = 1024;
 
 /// The settings that open a port.
 #[derive(Clone, Debug)]
@@ -19,6 +24,22 @@ pub struct PortConfig {
     pub numbers: Numbers,
     /// On an AF_XDP port: the VLAN whose frames are all the port's.
     pub vlan: Option<u16>,
+}
+
+impl PortConfig {
+    /// Returns the buffers that a port with `cores` cores has in all, if it has a queue for each.
+    #[must_use]
+    pub fn all_buffers(&self, spec: &PortSpec, cores: u8) -> u32 {
+        let others = u32::from(cores.clamp(1, CoreIndex::MOST) - 1);
+        self.buffers.saturating_add(others * self.queue_buffers(spec, cores))
+    }
+
+    /// Returns the number of buffers of another core's queue.
+    pub(super) fn queue_buffers(&self, spec: &PortSpec, cores: u8) -> u32 {
+        // A NIC's driver keeps a buffer in each slot of its rings.
+        let kept = if matches!(spec, PortSpec::Pci(_)) { 2 * u32::from(self.ring_slots) } else { 0 };
+        (self.buffers / u32::from(cores.max(1))).max(LEAST_BUFFERS + kept)
+    }
 }
 
 impl Default for PortConfig {
@@ -61,6 +82,8 @@ pub struct PortInfo {
     pub max_frame: usize,
     /// The link's speed in Mb/s if it has one.
     pub speed_mbps: Option<u32>,
+    /// The NUMA node of the NIC, if the machine says so.
+    pub numa_node: Option<u8>,
     /// The interface whose addresses and neighbours are the port's too. None if the port is its own host.
     pub linux_interface: Option<LinuxInterface>,
 }

@@ -202,6 +202,11 @@ impl Setup<'_> {
             // SAFETY: the port is started. Drivers without an address filter answer ENOTSUP: they take all frames.
             unsafe { dpdk::rte_eth_promiscuous_enable(id) };
         }
+        if matches!(self.spec, PortSpec::Pci(_)) {
+            // Neighbour discovery and groups of datagrams need them.
+            // SAFETY: the port is started. Drivers without such a filter answer ENOTSUP.
+            unsafe { dpdk::rte_eth_allmulticast_enable(id) };
+        }
         hash.map_or(Ok(()), |hash| self.call("setting its redirection table", || hash.set_table(id)))
     }
 
@@ -245,8 +250,19 @@ impl Setup<'_> {
             ip_mtu: self.prepared.mtu,
             max_frame: self.max_frame,
             speed_mbps: interface.and_then(|interface| interface.speed_mbps).or_else(|| self.speed(id)),
+            numa_node: self.numa_node(),
             linux_interface: interface.map(|i| LinuxInterface { index: i.index, name: i.name.clone() }),
         }
+    }
+
+    fn numa_node(&self) -> Option<u8> {
+        let device = match self.spec {
+            PortSpec::Pci(address) => format!("/sys/bus/pci/devices/{address}"),
+            PortSpec::Interface(name) | PortSpec::Xdp(name) => format!("/sys/class/net/{name}/device"),
+            _ => return None,
+        };
+        // -1 if there is but one.
+        std::fs::read_to_string(device + "/numa_node").ok()?.trim().parse().ok()
     }
 
     /// Only hardware has a speed; software drivers report a constant.

@@ -136,6 +136,12 @@ impl Engine {
         1 + self.members.len()
     }
 
+    /// Returns the number of the port's receive queues: one for each core, or one.
+    #[must_use]
+    pub fn queues(&self) -> u8 {
+        self.queues
+    }
+
     /// Returns the core that a queue pair's number names.
     #[must_use]
     pub fn core_of(&self, qpn: Qpn) -> usize {

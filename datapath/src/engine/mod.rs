@@ -80,6 +80,8 @@ pub struct Engine {
     members: ManuallyDrop<Box<[handle::Handle]>>,
     /// The cores, by bits, whose queues may receive frames of others.
     stray_cores: u32,
+    /// The queues of the port.
+    queues: u8,
     /// Held while a command is sent to all cores, so that all get such commands in the same order.
     order: Mutex<()>,
     index: CoreIndex,

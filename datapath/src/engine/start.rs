@@ -73,6 +73,7 @@ impl Engine {
             .zip(&ways)
             .filter(|(_, way)| way.strays_come())
             .fold(0, |cores, (core, _)| cores | 1 << core);
+        let queues = 1 + ways.iter().filter(|way| way.has_own_queue()).count() as u8;
         let (lead, members) = start_all(ways, begins, config)?;
         if let Some(siblings) = &mut siblings {
             let watched = siblings::watch(siblings, config, &lead.commands, kernel.clone());
@@ -84,6 +85,7 @@ impl Engine {
             lead: ManuallyDrop::new(lead),
             members: ManuallyDrop::new(members),
             stray_cores,
+            queues,
             order: Mutex::new(()),
             index: CoreIndex::new(0, config.cores),
             process: Process::this(),

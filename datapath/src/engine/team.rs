@@ -468,6 +468,11 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
+    /// Returns true if this core, which is not core 0, has a queue of the port.
+    pub(super) fn has_own_queue(&self) -> bool {
+        matches!(self, Self::Member(member) if member.queue.is_some())
+    }
+
     /// Returns true if frames of other cores may come to this one's queue, so that they wait for it.
     pub(super) fn strays_come(&self) -> bool {
         matches!(self, Self::Member(member) if member.strays_come)

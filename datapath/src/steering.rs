@@ -31,9 +31,14 @@ pub(crate) enum Whose {
     Any,
 }
 
-/// The key of a Toeplitz hash whose low four bits are those of the source port that name a core ([`CORE_BITS`](roce::qp::CORE_BITS)), with
-/// the highest first, if it is over the addresses and ports of IPv4. Its only bit that is set is 31 bits behind the highest of these.
-pub(crate) const HASH_KEY: [u8; 13] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x40];
+/// The key of a Toeplitz hash over addresses and ports, whose low four bits are those of the source port that name a core
+/// ([`CORE_BITS`](roce::qp::CORE_BITS)), with the highest first. Bits 97 and 289 are set: each is 31 bits behind the highest of these in the
+/// input, of IPv4 and of IPv6. The first adds the same bits of an IPv6 source address, so a sender adds them too.
+pub(crate) const HASH_KEY: [u8; 37] = {
+    let mut key = [0; 37];
+    (key[97 / 8], key[289 / 8]) = (0x80 >> (97 % 8), 0x80 >> (289 % 8));
+    key
+};
 
 /// Bytes of the shortest packet over IPv4 and IPv6: Ethernet, IP, UDP, BTH.
 const V4_LENGTH: u32 = 14 + 20 + 8 + 12;
@@ -327,14 +332,17 @@ mod tests {
             let low = CoreIndex::new(index, cores).low_bits();
             for number in [0, 1, 0x1234, (1 << low) - 1] {
                 let theirs = Qpn::new(9 << 18 | u32::from(index) << low | number & ((1 << low) - 1));
-                let port = roce::qp::udp_source_port(Qpn::new(0x321), theirs).to_be_bytes();
-                let addresses = [10, 1, 2, number as u8, 10, 0, 0, 1];
-                let input = [&addresses[..], &port, &wire::ROCE_PORT.to_be_bytes()].concat();
-                assert_eq!(
-                    steering.core_of_hash(toeplitz(&HASH_KEY, &input)),
-                    index,
-                    "{cores} cores, QPN {theirs:?}"
-                );
+                let v4 = [10, 1, 2, number as u8];
+                let v6 =
+                    [&[0xfd, 0x77, 5, 6, 7, 8, 9, 10, number as u8 ^ index << 2][..], &[0x93; 7]].concat();
+                for (source, destination) in [(&v4[..], &[10, 0, 0, 1][..]), (&v6, &[0xfd; 16])] {
+                    let ip = <[u8; 4]>::try_from(source).map(IpAddr::from);
+                    let ip = ip.or_else(|_| <[u8; 16]>::try_from(source).map(IpAddr::from)).unwrap();
+                    let port = roce::qp::udp_source_port(ip, Qpn::new(0x321), theirs).to_be_bytes();
+                    let input = [source, destination, &port, &wire::ROCE_PORT.to_be_bytes()].concat();
+                    let core = steering.core_of_hash(toeplitz(&HASH_KEY, &input));
+                    assert_eq!(core, index, "{cores} cores, QPN {theirs:?}, {ip}");
+                }
             }
         }
     }

@@ -166,9 +166,10 @@ fn a_congestion_control_that_can_not_be_is_refused() {
 /// Seen in captures of Soft-RoCE.
 #[test]
 fn the_source_port_is_the_one_linux_takes() {
-    let port = udp_source_port(Qpn::new(17), Qpn::new(18));
+    let source = "10.0.0.1".parse().unwrap();
+    let port = udp_source_port(source, Qpn::new(17), Qpn::new(18));
     assert_eq!(port, 0xc000 | (17 * 18));
-    assert_eq!(udp_source_port(Qpn::new(0xffffff), Qpn::new(0xfffffe)) & 0xc000, 0xc000);
+    assert_eq!(udp_source_port(source, Qpn::new(0xffffff), Qpn::new(0xfffffe)) & 0xc000, 0xc000);
 }
 
 #[test]
@@ -177,7 +178,7 @@ fn the_source_port_names_the_core_of_the_peer() {
         // The process's 6 bits, the core's 0, 2 or 4, and any others.
         let bits = CoreIndex::new(index, cores).low_bits();
         for qpn in [0, 1, (1 << bits) - 1].map(|low| 41 << 18 | u32::from(index) << bits | low) {
-            let port = udp_source_port(Qpn::new(17), Qpn::new(qpn));
+            let port = udp_source_port("10.0.0.1".parse().unwrap(), Qpn::new(17), Qpn::new(qpn));
             assert!(port >= 0xc000);
             let core = u32::from(port & CORE_BITS) >> 10 >> (bits - 14);
             assert_eq!(core, u32::from(index), "{cores} cores, QPN {qpn:#x}");
@@ -189,10 +190,11 @@ fn the_source_port_names_the_core_of_the_peer() {
 #[test]
 fn a_flow_label_chooses_the_source_port() {
     let (ours, theirs) = (Qpn::new(17), Qpn::new(18));
-    assert_eq!(udp_source_port_of_flow(0, ours, theirs), udp_source_port(ours, theirs), "none was chosen");
     let [from, to] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
+    let default = udp_source_port(from, ours, theirs);
+    assert_eq!(udp_source_port_of_flow(0, from, ours, theirs), default, "none was chosen");
     for (label, port) in [(1, 0xc001), (0x3fff, 0xffff), (0x4000, 0xc001), (0xf_ffff, 0xc000 | 0x3fc0)] {
-        assert_eq!(udp_source_port_of_flow(label, ours, theirs), port);
+        assert_eq!(udp_source_port_of_flow(label, from, ours, theirs), port);
         assert_eq!(udp_source_port_of_datagrams(label, from, to), port);
     }
 }

@@ -165,7 +165,7 @@ impl ConnectOptions {
         }
         let mtu = self.path_mtu(ours.mtu.min(remote.mtu))?;
         let path = Path {
-            udp_source: udp_source_port(ours.qpn, remote.qpn),
+            udp_source: udp_source_port(ours.ip, ours.qpn, remote.qpn),
             hop_limit: self.hop_limit,
             ..device.path(ours.ip, remote.ip, self.traffic_class)
         };

@@ -4,7 +4,7 @@
 #include <rte_errno.h>
 #include <stdio.h>
 
-const uint64_t ferroce_rss_ipv4_udp = RTE_ETH_RSS_NONFRAG_IPV4_UDP;
+const uint64_t ferroce_rss_ipv4_udp = RTE_ETH_RSS_NONFRAG_IPV4_UDP, ferroce_rss_ipv6_udp = RTE_ETH_RSS_NONFRAG_IPV6_UDP;
 
 uint16_t ferroce_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n)
 {

@@ -27,8 +27,8 @@ struct rte_mempool *ferroce_mbuf_pool_in_one_piece(const char *name, unsigned in
 						   uint16_t data_room, const char *ops);
 void ferroce_mbuf_free(struct rte_mbuf *mbuf);
 void ferroce_mbuf_free_bulk(struct rte_mbuf **mbufs, unsigned int n);
-/* RTE_ETH_RSS_NONFRAG_IPV4_UDP */
-extern const uint64_t ferroce_rss_ipv4_udp;
+/* RTE_ETH_RSS_NONFRAG_IPV4_UDP and RTE_ETH_RSS_NONFRAG_IPV6_UDP */
+extern const uint64_t ferroce_rss_ipv4_udp, ferroce_rss_ipv6_udp;
 int ferroce_errno(void);
 /* This thread's number among DPDK's, or LCORE_ID_ANY. */
 unsigned int ferroce_lcore_id(void);

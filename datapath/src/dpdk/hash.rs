@@ -7,8 +7,10 @@ use std::ffi::c_int;
 /// Entries of a redirection table that DPDK sets at once.
 const GROUP: usize = 64;
 
-/// A NIC's hash over IPv4 packets of UDP. Everything else comes to the first queue.
+/// A NIC's hash over the addresses and ports of UDP. Everything else comes to the first queue.
 pub(super) struct Hash {
+    /// DPDK's flags of IPv4, and of IPv6 if the NIC hashes that too.
+    flows: u64,
     /// As long as the NIC's.
     key: Vec<u8>,
     table: Vec<dpdk::rte_eth_rss_reta_entry64>,
@@ -24,8 +26,10 @@ impl Hash {
         if queues < cores.into() {
             return Err(format!("the NIC has {queues} queues for {cores} cores"));
         }
-        // SAFETY: a constant of the shim.
-        if device.flow_type_rss_offloads & unsafe { dpdk::ferroce_rss_ipv4_udp } == 0 {
+        // SAFETY: constants of the shim.
+        let [v4, v6] = unsafe { [dpdk::ferroce_rss_ipv4_udp, dpdk::ferroce_rss_ipv6_udp] };
+        let flows = device.flow_type_rss_offloads & (v4 | v6);
+        if flows & v4 == 0 {
             return Err("the NIC cannot hash the ports of UDP".into());
         }
         let (length, size) = (usize::from(device.hash_key_size), usize::from(device.reta_size));
@@ -39,7 +43,7 @@ impl Hash {
             mask: u64::MAX,
             reta: queues.try_into().expect("the size is a multiple of a group's"),
         };
-        Ok(Self { key, table: queues.chunks(GROUP).map(group).collect() })
+        Ok(Self { flows, key, table: queues.chunks(GROUP).map(group).collect() })
     }
 
     /// Puts the key into a configuration, which names it as long as it lives.
@@ -49,8 +53,7 @@ impl Hash {
         // DPDK copies from there.
         rss.rss_key = self.key.as_ptr().cast_mut();
         rss.rss_key_len = self.key.len() as u8;
-        // SAFETY: a constant of the shim.
-        rss.rss_hf = unsafe { dpdk::ferroce_rss_ipv4_udp };
+        rss.rss_hf = self.flows;
     }
 
     /// Sets the redirection table of a port. Returns DPDK's result.

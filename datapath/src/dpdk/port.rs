@@ -211,7 +211,7 @@ impl Port {
             xdp: None,
             max_frame: self.info.max_frame,
         };
-        setup.start(id, &pools, Some(&hash))?;
+        descriptor::closed_on_exec(|| signals::blocked(|| setup.start(id, &pools, Some(&hash))))?;
         Ok(queues)
     }
 

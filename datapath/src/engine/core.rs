@@ -224,10 +224,11 @@ impl<P: PacketIo> Core<P> {
     #[inline(never)]
     fn receive_in_team(&mut self) -> (bool, bool) {
         self.port.receive(&mut self.received);
-        let dealt = self.port.deal(&mut self.received);
-        let handed = self.port.handed();
-        let counters = &mut self.station.counters;
-        (counters.handed_over, counters.hand_over_full) = (handed.over, handed.full);
+        let dealt = self.port.is_lead() && !self.received.is_empty() && self.port.deal(&mut self.received);
+        if dealt || self.port.strays_come() {
+            let (handed, counters) = (self.port.handed(), &mut self.station.counters);
+            (counters.handed_over, counters.hand_over_full) = (handed.over, handed.full);
+        }
         (dealt, self.port.has_leaving())
     }
 

@@ -100,6 +100,8 @@ pub struct Lead<P: PacketIo> {
     links: Box<[Link<P::Buf>]>,
     /// The link whose frames leave first in this turn.
     first: usize,
+    /// Other cores' queues may receive frames of any core.
+    strays_come: bool,
     /// Frames handed over so far, and those that found a full ring.
     handed: Handed,
     /// Last, so that it outlives the buffers above.
@@ -119,11 +121,13 @@ impl<P: PacketIo> Lead<P> {
     fn receive(&mut self, into: &mut Burst<P::Buf>) {
         self.team.check();
         self.supply();
-        self.take_strays(into);
+        if self.strays_come {
+            self.take_strays(into);
+        }
         self.port.receive(into);
     }
 
-    /// Takes what other cores' queues have received: half a burst, so that the port's own frames have room.
+    /// Takes the strays of other cores' queues: half a burst, so that the port's own frames have room.
     fn take_strays(&mut self, into: &mut Burst<P::Buf>) {
         let mut room = (BURST / 2).min(into.remaining_capacity());
         for link in &mut self.links {
@@ -216,6 +220,12 @@ impl<P: PacketIo> Lead<P> {
                 Some(frame)
             }
         }
+    }
+
+    #[inline(always)]
+    fn has_leaving(&self) -> bool {
+        self.links.iter().any(|link| !link.leaving.is_empty())
+            || self.strays_come && self.links.iter().any(|link| !link.strays.is_empty())
     }
 
     /// Returns the next frame of another core that leaves.
@@ -377,8 +387,9 @@ impl<P: PacketIo> Way<P> {
                 queue,
             })));
         }
+        let strays_come = members.iter().any(Self::strays_come);
         let (team, links) = (team.clone(), links.into_boxed_slice());
-        let lead = Lead { team, steering, links, first: 0, handed: Handed::default(), port };
+        let lead = Lead { team, steering, links, first: 0, strays_come, handed: Handed::default(), port };
         Ok(std::iter::once(Self::Lead(Box::new(lead))).chain(members).collect())
     }
 
@@ -490,9 +501,7 @@ impl<P: PacketIo> Way<P> {
     pub fn has_leaving(&self) -> bool {
         match self {
             Self::Alone(_) | Self::Member(_) => false,
-            Self::Lead(lead) => {
-                lead.links.iter().any(|link| !link.leaving.is_empty() || !link.strays.is_empty())
-            }
+            Self::Lead(lead) => lead.has_leaving(),
         }
     }
 

@@ -143,13 +143,11 @@ impl Card {
         (peer, theirs): (&Self, Qpn),
         congestion: Congestion,
     ) -> Result<(), ControlError> {
+        let source = self.address(congestion.format);
         let path = Path {
-            udp_source: udp_source_port(ours, theirs),
+            udp_source: udp_source_port(source, ours, theirs),
             traffic_class: dscp << 2 | ECT,
-            ..Path::new(
-                (self.mac(), self.address(congestion.format)),
-                (peer.mac(), peer.address(congestion.format)),
-            )
+            ..Path::new((self.mac(), source), (peer.mac(), peer.address(congestion.format)))
         };
         let receive = RtrSettings {
             path,

@@ -252,7 +252,7 @@ impl Connection {
     fn connect(&mut self, side: usize, plan: &Plan, host: &mut Host) -> Result<(), ControlError> {
         let talk = &self.talk;
         let (ours, theirs) = (self.sides[side].qpn, self.sides[1 - side].qpn);
-        let path = path(talk.hosts[side], talk.hosts[1 - side], plan.ipv6, udp_source_port(ours, theirs));
+        let path = path(talk.hosts[side], talk.hosts[1 - side], plan.ipv6, [ours, theirs]);
         let psn = Psn::new(talk.first_psn);
         let modifies = if talk.service == Service::Ud {
             let pd = host.pd;
@@ -319,10 +319,11 @@ impl Connection {
     }
 }
 
-fn path(from: usize, to: usize, ipv6: bool, udp_source: u16) -> Path {
+fn path(from: usize, to: usize, ipv6: bool, [ours, theirs]: [Qpn; 2]) -> Path {
     let address = |host: usize| match ipv6 {
         true => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, host as u16 + 1]),
         false => IpAddr::from([10, 0, 0, host as u8 + 1]),
     };
+    let udp_source = udp_source_port(address(from), ours, theirs);
     Path { udp_source, ..Path::new((mac(from), address(from)), (mac(to), address(to))) }
 }

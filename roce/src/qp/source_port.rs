@@ -10,25 +10,23 @@ use core::net::IpAddr;
 const FLOW_LABEL: u32 = 0xf_ffff;
 
 /// The bits of a source port that are bits 17 to 14 of the peer's QPN: those that name a core, of a peer with 5 to 16 cores all, and of one
-/// with 2 to 4 the upper two.
+/// with 2 to 4 the upper two. Over IPv6 they are XORed with bits 66 to 69 of the sender's address, counted from 0, because the peer's hash is.
 pub const CORE_BITS: u16 = 0x3c00;
 
-/// The UDP source port of a connected queue pair's packets: 0xC000 and up, spread by both queue pair numbers so
+/// The UDP source port of a connected queue pair's packets from `source`: 0xC000 and up, spread by both queue pair numbers so
 /// that flows take different paths. It is Linux's (`rdma_calc_flow_label`, `rdma_flow_label_to_udp_sport`) but for [`CORE_BITS`], which
 /// name the peer's core.
 #[must_use]
-pub const fn udp_source_port(local: Qpn, remote: Qpn) -> u16 {
-    let core = (remote.get() >> 14 & 0xf) as u16;
-    of_flow_label(fold(local.get() as u64 * remote.get() as u64)) & !CORE_BITS
-        | core << CORE_BITS.trailing_zeros()
+pub const fn udp_source_port(source: IpAddr, local: Qpn, remote: Qpn) -> u16 {
+    to_core((remote.get() >> 14 & 0xf) as u8, source, fold(local.get() as u64 * remote.get() as u64))
 }
 
 /// As [`udp_source_port`], if a program may have chosen the flow label: it then chose the port too, as with hardware
 /// (`rdma_get_udp_sport`). 0 is no choice.
 #[must_use]
-pub const fn udp_source_port_of_flow(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
+pub const fn udp_source_port_of_flow(flow_label: u32, source: IpAddr, local: Qpn, remote: Qpn) -> u16 {
     match flow_label & FLOW_LABEL {
-        0 => udp_source_port(local, remote),
+        0 => udp_source_port(source, local, remote),
         label => of_flow_label(label),
     }
 }
@@ -38,7 +36,7 @@ pub const fn udp_source_port_of_flow(flow_label: u32, local: Qpn, remote: Qpn) -
 #[must_use]
 pub fn udp_source_port_of_datagrams(flow_label: u32, from: IpAddr, to: IpAddr) -> u16 {
     match flow_label & FLOW_LABEL {
-        0 => of_flow_label(fold(hash(from, to))) & !CORE_BITS,
+        0 => to_core(0, from, fold(hash(from, to))),
         label => of_flow_label(label),
     }
 }
@@ -48,6 +46,15 @@ const fn fold(mut v: u64) -> u32 {
     v ^= v >> 20;
     v ^= v >> 40;
     v as u32 & FLOW_LABEL
+}
+
+/// Of packets from `source` whose flow is `label`, to the core that has these four bits.
+const fn to_core(core: u8, source: IpAddr, label: u32) -> u16 {
+    let address = match source {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(ip) => ip.octets()[8] >> 2 & 0xf,
+    };
+    of_flow_label(label) & !CORE_BITS | ((core ^ address) as u16) << CORE_BITS.trailing_zeros()
 }
 
 /// Linux's `rdma_flow_label_to_udp_sport`: `flow_label` has 20 bits.

@@ -35,7 +35,7 @@ unsafe fn path(context: *mut ibv_context, qpn: Qpn, peer: u32, wanted: &ibv_qp_a
     Ok(Path {
         destination_mac: device.resolve(destination)?,
         vlan: info.vlan.map(|vlan| vlan.with_priority(address.sl)),
-        udp_source: udp_source_port_of_flow(address.grh.flow_label, qpn, Qpn::new(peer & 0xff_ffff)),
+        udp_source: udp_source_port_of_flow(address.grh.flow_label, source, qpn, Qpn::new(peer & 0xff_ffff)),
         flow_label: address.grh.flow_label & 0xf_ffff,
         ..info.path(source, destination, address.grh.traffic_class)
     })

@@ -46,7 +46,11 @@ impl Capture {
     pub fn begin(pid: u32, snap: u32) -> Result<Self, AttachError> {
         let system = |error| AttachError::System { pid, error };
         let mut connection = client::attach(pid, &client::socket(pid)?)?;
-        connection.write_all(tapping::request(snap).as_bytes()).map_err(system)?;
+        match connection.write_all(tapping::request(snap).as_bytes()) {
+            // It has answered and closed the connection already, as a process of before format 2 does.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written.map_err(system)?,
+        }
         let (answer, files) = receive(pid, &connection)?;
         let mut answer: Value = client::checked(pid, &answer)?;
         client::make_plain(&mut answer);

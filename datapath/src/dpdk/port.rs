@@ -145,10 +145,7 @@ impl Port {
 
     /// Opens the queue of core `core` from 1 on: another device on the same interface, whose socket receives that core's frames alone.
     fn open_queue(&self, steering: &Steering, core: u8) -> Result<Self, QueueError> {
-        let config = PortConfig {
-            buffers: self.config.queue_buffers(&self.spec, steering.cores),
-            ..self.config.clone()
-        };
+        let config = self.config.of_queue(&self.spec, steering.cores);
         let mut queue = Self::open(self.eal, &self.spec, &config)?;
         if self.socket.is_some() {
             let socket = queue.socket.ok_or("its packet socket is not found")?;
@@ -173,10 +170,7 @@ impl Port {
                 return Ok(Vec::new());
             }
         };
-        let config = PortConfig {
-            buffers: self.config.queue_buffers(&self.spec, steering.cores),
-            ..self.config.clone()
-        };
+        let config = self.config.of_queue(&self.spec, steering.cores);
         let queue = |queue| {
             let pool = Pool::new(self.eal, config.buffers, room(&self.spec, self.info.max_frame), false)?;
             Ok(Self {

@@ -34,8 +34,12 @@ impl PortConfig {
         self.buffers.saturating_add(others * self.queue_buffers(spec, cores))
     }
 
-    /// Returns the number of buffers of another core's queue.
-    pub(super) fn queue_buffers(&self, spec: &PortSpec, cores: u8) -> u32 {
+    /// Returns the settings of another core's queue, which has buffers of its own.
+    pub(super) fn of_queue(&self, spec: &PortSpec, cores: u8) -> Self {
+        Self { buffers: self.queue_buffers(spec, cores), ..self.clone() }
+    }
+
+    fn queue_buffers(&self, spec: &PortSpec, cores: u8) -> u32 {
         // A NIC's driver keeps a buffer in each slot of its rings.
         let kept = if matches!(spec, PortSpec::Pci(_)) { 2 * u32::from(self.ring_slots) } else { 0 };
         (self.buffers / u32::from(cores.max(1))).max(LEAST_BUFFERS + kept)

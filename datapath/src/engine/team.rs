@@ -249,8 +249,6 @@ pub struct Member<P: PacketIo> {
     team: Arc<Team>,
     steering: Steering,
     core: usize,
-    /// Its queue may receive frames of other cores.
-    strays_come: bool,
     /// Strays that it passed on.
     handed: Handed,
     /// The capacity of a buffer to send from, in bytes.
@@ -274,7 +272,7 @@ impl<P: PacketIo> Member<P> {
         if let Some(queue) = &mut self.queue {
             let own = into.len();
             queue.receive(into);
-            if self.strays_come && into[own..].iter().any(|frame| !self.is_own(frame)) {
+            if queue.strays() && into[own..].iter().any(|frame| !self.is_own(frame)) {
                 self.pass_strays(into, own);
             }
         }
@@ -376,7 +374,6 @@ impl<P: PacketIo> Way<P> {
                 team: team.clone(),
                 steering,
                 core,
-                strays_come,
                 handed: Handed::default(),
                 room,
                 received: received_end,
@@ -486,7 +483,7 @@ impl<P: PacketIo> Way<P> {
 
     /// Returns true if frames of other cores may come to this one's queue, so that they wait for it.
     pub(super) fn strays_come(&self) -> bool {
-        matches!(self, Self::Member(member) if member.strays_come)
+        matches!(self, Self::Member(member) if member.queue.as_ref().is_some_and(P::strays))
     }
 
     /// Returns true if this is core 0 of several.

@@ -1,9 +1,9 @@
 //! Tests several cores behind one port: commands to all, the core of a frame, and how cores end together.
 
 use super::config::{CoreConfig, Progress, StartError};
+use super::tests::OddPort;
 use super::{Engine, Feeders, Idle};
-use crate::io::{self, Burst, Caps, Loopback, LoopbackBuf, PacketBuf, PacketIo, QueueError};
-use crate::steering::Steering;
+use crate::io::{self, Burst, Loopback, PacketBuf, PacketIo};
 use roce::EndpointConfig;
 use roce::wire::Mac;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -109,46 +109,12 @@ fn wrong_numbers_of_cores_are_refused() {
     assert!(error.contains("queue_pairs = 262144") && error.contains("131072"), "{error}");
 }
 
-/// A port with a second queue, into which a NIC's hash may lead any frame.
-struct Hashing {
-    port: Loopback,
-    second: Option<Loopback>,
-    strays: bool,
-}
-
-impl PacketIo for Hashing {
-    type Buf = LoopbackBuf;
-
-    fn open_queues(&mut self, _: &Steering) -> Result<Vec<Self>, QueueError> {
-        Ok(self.second.take().map(|port| Self { port, second: None, strays: true }).into_iter().collect())
-    }
-
-    fn strays(&self) -> bool {
-        self.strays
-    }
-
-    fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
-        self.port.receive(into);
-    }
-
-    fn alloc(&mut self) -> Option<LoopbackBuf> {
-        self.port.alloc()
-    }
-
-    fn transmit(&mut self, from: &mut Burst<LoopbackBuf>) {
-        self.port.transmit(from);
-    }
-
-    fn caps(&self) -> Caps {
-        self.port.caps()
-    }
-}
-
 /// No queue pair lives on core 1, so only core 0 has a poller; still, what comes to core 1's queue is taken in.
 #[test]
 fn a_poller_of_core_0_takes_what_came_to_another_cores_queue() {
     let ((port, mut wire), (second, mut second_wire)) = (io::pair(1024, 2048), io::pair(1024, 2048));
-    let port = Hashing { port, second: Some(second), strays: false };
+    let mut port = OddPort::new(port);
+    port.second = Some(second);
     // SAFETY: the test registers no memory.
     let engine = unsafe { Engine::start(port, &config(Progress::Inline, 2)) }.unwrap();
     let peer = [2, 0, 0, 0, 0, 2];

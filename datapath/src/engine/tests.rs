@@ -1,8 +1,9 @@
 //! Tests of the engine over an in-process cable.
 
 use super::*;
-use crate::io::{self, Burst, Caps, Loopback, LoopbackBuf, PacketIo};
+use crate::io::{self, Burst, Caps, Loopback, LoopbackBuf, PacketIo, QueueError};
 use crate::neighbour::Address;
+use crate::steering::Steering;
 use roce::EndpointConfig;
 use roce::wire::Vlan;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,14 +67,40 @@ fn who_runs_a_core_is_told_in_words() {
     }
 }
 
-/// A port that breaks on request.
-struct Fragile {
+/// A port that breaks on request, counts when it is closed, and may have a second queue, into which a NIC's hash may lead any frame.
+pub(super) struct OddPort {
     port: Loopback,
+    pub(super) second: Option<Loopback>,
+    strays: bool,
     broken: Arc<AtomicUsize>,
+    closed: Arc<AtomicUsize>,
 }
 
-impl PacketIo for Fragile {
+impl OddPort {
+    pub(super) fn new(port: Loopback) -> Self {
+        Self { port, second: None, strays: false, broken: Arc::default(), closed: Arc::default() }
+    }
+}
+
+impl Drop for OddPort {
+    fn drop(&mut self) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl PacketIo for OddPort {
     type Buf = LoopbackBuf;
+
+    fn open_queues(&mut self, _: &Steering) -> Result<Vec<Self>, QueueError> {
+        let Some(port) = self.second.take() else { return Ok(Vec::new()) };
+        let mut queue = Self::new(port);
+        queue.strays = true;
+        Ok(vec![queue])
+    }
+
+    fn strays(&self) -> bool {
+        self.strays
+    }
 
     fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
         assert_eq!(self.broken.load(Ordering::Relaxed), 0, "the port broke");
@@ -129,8 +156,9 @@ fn calls_from_many_threads_are_all_answered() {
 fn a_panic_of_the_core_is_an_error_to_all_who_use_it() {
     for mode in MODES {
         let (port, other) = io::pair(64, 2048);
-        let broken = Arc::new(AtomicUsize::new(0));
-        let engine = start(Fragile { port, broken: broken.clone() }, mode);
+        let port = OddPort::new(port);
+        let broken = port.broken.clone();
+        let engine = start(port, mode);
         assert_eq!(engine.check(), Ok(()));
         broken.store(1, Ordering::Relaxed);
         let stopped = loop {
@@ -159,32 +187,11 @@ fn a_panic_in_a_call_is_an_error_to_its_caller() {
 
 #[test]
 fn a_port_is_free_once_its_engine_is_dropped() {
-    struct Watched(Fragile, Arc<AtomicUsize>);
-    impl Drop for Watched {
-        fn drop(&mut self) {
-            self.1.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-    impl PacketIo for Watched {
-        type Buf = LoopbackBuf;
-        fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
-            self.0.receive(into);
-        }
-        fn alloc(&mut self) -> Option<LoopbackBuf> {
-            self.0.alloc()
-        }
-        fn transmit(&mut self, from: &mut Burst<LoopbackBuf>) {
-            self.0.transmit(from);
-        }
-        fn caps(&self) -> Caps {
-            self.0.caps()
-        }
-    }
     for mode in MODES {
         let (port, _other) = io::pair(64, 2048);
-        let closed = Arc::new(AtomicUsize::new(0));
-        let port = Fragile { port, broken: Arc::default() };
-        let engine = start(Watched(port, closed.clone()), mode);
+        let port = OddPort::new(port);
+        let closed = port.closed.clone();
+        let engine = start(port, mode);
         assert_eq!(closed.load(Ordering::Relaxed), 0);
         drop(engine);
         assert_eq!(closed.load(Ordering::Relaxed), 1, "{mode:?}");

@@ -1,13 +1,21 @@
-//! Compiles the C part of the target `verbs`.
+//! Compiles the C parts of the targets `verbs` and `cm`.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    const SOURCE: &str = "../verbs/dropin/tests/stress.c";
-    println!("cargo:rerun-if-changed={SOURCE}");
-    let object = Path::new(&std::env::var_os("OUT_DIR").expect("cargo sets it")).join("stress.o");
-    let status = Command::new("cc").args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-DFUZZ", "-c", SOURCE, "-o"]).arg(&object).status();
-    assert!(status.is_ok_and(|status| status.success()), "cc does not compile {SOURCE}: gcc and libibverbs-dev are needed");
-    println!("cargo:rustc-link-arg-bin=verbs={}", object.display());
+    println!("cargo:rerun-if-changed=../verbs/dropin/tests/stress.h");
+    compile("verbs", "../verbs/dropin/tests/stress.c");
+    compile("cm", "../verbs/rdmacm/tests/stress.c");
+    // librdmacm finds functions of libibverbs by their names while it runs.
+    println!("cargo:rustc-link-arg-bin=cm=-Wl,--export-dynamic");
+}
+
+fn compile(target: &str, source: &str) {
+    println!("cargo:rerun-if-changed={source}");
+    let out = std::env::var_os("OUT_DIR").expect("cargo sets it");
+    let object = Path::new(&out).join(target).with_extension("o");
+    let status = Command::new("cc").args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-DFUZZ", "-c", source, "-o"]).arg(&object).status();
+    assert!(status.is_ok_and(|status| status.success()), "cc does not compile {source}: gcc, libibverbs-dev and librdmacm-dev are needed");
+    println!("cargo:rustc-link-arg-bin={target}={}", object.display());
 }

@@ -1,111 +1,29 @@
 /*
- * Several threads call verbs in any order, by a seed: they create, destroy, modify, post, poll, wait and query on shared objects. Nothing
- * may crash or hang, each call returns what its manual page allows, and at the end all objects can be destroyed.
- *
- *   stress DEVICE SEED STEPS THREADS     on a port that receives its own frames
- *
- * Compiled with -DFUZZ it is the fuzz target `verbs`, which takes every decision from the input instead.
- *
- * An object is destroyed only while no other thread uses it, as the manual pages ask for: each has a lock, which users share.
+ * Threads that call verbs in any order: they create, destroy, modify, post, poll, wait and query. It is also the fuzz target `verbs`.
  */
-#define _GNU_SOURCE
-#include <errno.h>
+#include "stress.h"
 #include <fcntl.h>
 #include <infiniband/verbs.h>
-#include <poll.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-enum { PDS = 2, /* the second seldom used */ CQS = 4, SRQS = 2, MRS = 4, AHS = 2, QPS = 8, SIZE = 1 << 16, PATIENCE = 240, THREADS = 64 };
-
-/* An object that may be there. */
-struct slot {
-	pthread_rwlock_t lock;
-	void *object;
-};
+enum { PDS = 2, /* the second seldom used */ CQS = 4, SRQS = 2, MRS = 4, AHS = 2, QPS = 8, SIZE = 1 << 16 };
 
 static struct ibv_context *context;
 static struct ibv_comp_channel *channel;
 static struct slot pds[PDS], cqs[CQS], srqs[SRQS], mrs[MRS], ahs[AHS], qps[QPS];
 static char *memory;
-static atomic_ulong calls, completions, successes, events, created;
+static atomic_ulong completions, successes;
 
-static void need(int ok, const char *what)
+static int may_return(int error)
 {
-	if (ok) return;
-	fprintf(stderr, "stress: %s (%s)\n", what, strerror(errno));
-	abort();
-}
-
-/* What a verb that returns an error number, or -1 with errno, may return. */
-static void allowed(int result, const char *what)
-{
-	int error = result == -1 ? errno : result;
-	calls++;
 	switch (error) {
-	case 0: case EINVAL: case EBUSY: case ENOMEM: case EOPNOTSUPP: case EAGAIN: case EPERM: case ENOSPC: return;
+	case EINVAL: case EBUSY: case ENOMEM: case EOPNOTSUPP: case EAGAIN: case EPERM: case ENOSPC: return 1;
 	}
-	errno = error;
-	need(0, what);
-}
-
-#ifdef FUZZ
-/* A thread's part of the input: a byte decides, and two where 256 values are not enough. */
-struct choices {
-	const uint8_t *at, *end;
-};
-static unsigned byte(struct choices *choices) { return choices->at < choices->end ? *choices->at++ : 0; }
-static uint64_t next(struct choices *choices) { return byte(choices) << 8 | byte(choices); }
-static unsigned below(struct choices *choices, unsigned limit) { return (limit > 256 ? next(choices) : byte(choices)) % limit; }
-static int more(struct choices *choices) { return choices->at < choices->end; }
-#else
-/* xorshift: a thread's own numbers. */
-struct choices {
-	uint64_t seed;
-	unsigned steps;
-};
-static uint64_t next(struct choices *choices)
-{
-	uint64_t seed = choices->seed;
-	seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
-	return (choices->seed = seed) >> 11;
-}
-static unsigned below(struct choices *choices, unsigned limit) { return next(choices) % limit; }
-static int more(struct choices *choices) { return choices->steps-- > 0; }
-#endif
-/* Mostly all of them. */
-static unsigned rights(struct choices *choices) { return below(choices, 4) ? 15 : below(choices, 16); }
-
-/* An object to use, or NULL: then nothing is held. */
-static void *use(struct slot *slot)
-{
-	pthread_rwlock_rdlock(&slot->lock);
-	if (slot->object) return slot->object;
-	pthread_rwlock_unlock(&slot->lock);
-	return NULL;
-}
-static void leave(struct slot *slot) { pthread_rwlock_unlock(&slot->lock); }
-
-/* A place to fill, if no thread uses it and it is empty. */
-static int take_empty(struct slot *slot)
-{
-	if (pthread_rwlock_trywrlock(&slot->lock)) return 0;
-	if (!slot->object) return 1;
-	pthread_rwlock_unlock(&slot->lock);
 	return 0;
 }
-static void fill(struct slot *slot, void *object)
-{
-	if (object) created++;
-	slot->object = object;
-	pthread_rwlock_unlock(&slot->lock);
-	calls++;
-}
+
+/* Mostly all of them. */
+static unsigned rights(struct choices *choices) { return below(choices, 4) ? 15 : below(choices, 16); }
 
 static int destroy_pd(void *object) { return ibv_dealloc_pd(object); }
 static int destroy_cq(void *object) { return ibv_destroy_cq(object); }
@@ -113,25 +31,6 @@ static int destroy_srq(void *object) { return ibv_destroy_srq(object); }
 static int destroy_mr(void *object) { return ibv_dereg_mr(object); }
 static int destroy_ah(void *object) { return ibv_destroy_ah(object); }
 static int destroy_qp(void *object) { return ibv_destroy_qp(object); }
-
-/* Every kind of object, those that others depend on last. */
-static const struct { struct slot *slots; unsigned count; int (*destroy)(void *); } kinds[] = {
-	{ qps, QPS, destroy_qp }, { ahs, AHS, destroy_ah }, { mrs, MRS, destroy_mr }, { srqs, SRQS, destroy_srq },
-	{ cqs, CQS, destroy_cq }, { pds, PDS, destroy_pd },
-};
-
-static void destroy_one(struct choices *choices)
-{
-	unsigned kind = below(choices, sizeof kinds / sizeof *kinds);
-	struct slot *slot = &kinds[kind].slots[below(choices, kinds[kind].count)];
-	if (pthread_rwlock_trywrlock(&slot->lock)) return;
-	if (slot->object) {
-		int result = kinds[kind].destroy(slot->object);
-		allowed(result, "destroys");
-		if (!result) slot->object = NULL;
-	}
-	pthread_rwlock_unlock(&slot->lock);
-}
 
 static void create_qp(struct choices *choices, struct ibv_pd *pd, struct slot *slot)
 {
@@ -282,26 +181,22 @@ static void query(struct choices *choices, struct ibv_qp *qp)
 	allowed(ibv_query_qp(qp, &attr, below(choices, 1 << 20), &init), "ibv_query_qp");
 }
 
-static void *worker(void *argument)
+static void step(struct choices *choices)
 {
-	struct choices *choices = argument;
-	while (more(choices)) {
-		struct slot *qp = &qps[below(choices, QPS)], *cq = &cqs[below(choices, CQS)], *srq = &srqs[below(choices, SRQS)];
-		unsigned choice = below(choices, 100);
-		if (choice < 8) create_one(choices);
-		else if (choice < 11) destroy_one(choices);
-		else if (choice < 20) { if (use(qp)) { modify(choices, qp->object); leave(qp); } }
-		else if (choice < 60) { if (use(qp)) { post(choices, qp->object); leave(qp); } }
-		else if (choice < 90) { if (use(cq)) { poll_one(choices, cq); leave(cq); } }
-		else if (choice < 95) hear();
-		else if (choice < 98) { if (use(qp)) { query(choices, qp->object); leave(qp); } }
-		else if (use(srq)) {
-			struct ibv_srq_attr attr = { .srq_limit = below(choices, 8) };
-			allowed(ibv_modify_srq(srq->object, &attr, IBV_SRQ_LIMIT), "ibv_modify_srq");
-			leave(srq);
-		}
+	struct slot *qp = &qps[below(choices, QPS)], *cq = &cqs[below(choices, CQS)], *srq = &srqs[below(choices, SRQS)];
+	unsigned choice = below(choices, 100);
+	if (choice < 8) create_one(choices);
+	else if (choice < 11) destroy_one(choices);
+	else if (choice < 20) { if (use(qp)) { modify(choices, qp->object); leave(qp); } }
+	else if (choice < 60) { if (use(qp)) { post(choices, qp->object); leave(qp); } }
+	else if (choice < 90) { if (use(cq)) { poll_one(choices, cq); leave(cq); } }
+	else if (choice < 95) hear();
+	else if (choice < 98) { if (use(qp)) { query(choices, qp->object); leave(qp); } }
+	else if (use(srq)) {
+		struct ibv_srq_attr attr = { .srq_limit = below(choices, 8) };
+		allowed(ibv_modify_srq(srq->object, &attr, IBV_SRQ_LIMIT), "ibv_modify_srq");
+		leave(srq);
 	}
-	return NULL;
 }
 
 /* Opens the device, and makes what all threads share. */
@@ -318,59 +213,18 @@ static void begin(const char *name)
 	need(!fcntl(channel->fd, F_SETFL, O_NONBLOCK) && !fcntl(context->async_fd, F_SETFL, O_NONBLOCK), "fcntl");
 	memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	need(memory != MAP_FAILED, "mmap");
-	for (unsigned kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
-		for (unsigned n = 0; n < kinds[kind].count; n++) need(!pthread_rwlock_init(&kinds[kind].slots[n].lock, NULL), "pthread_rwlock_init");
 }
 
-/* Runs a thread for each, and destroys what they leave. */
-static void run(struct choices *choices, unsigned threads)
-{
-	pthread_t all[THREADS];
-	for (unsigned n = 0; n < threads; n++) need(!pthread_create(&all[n], NULL, worker, &choices[n]), "pthread_create");
-	for (unsigned n = 0; n < threads; n++) need(!pthread_join(all[n], NULL), "pthread_join");
-	for (unsigned kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
-		for (unsigned n = 0; n < kinds[kind].count; n++) {
-			struct slot *slot = &kinds[kind].slots[n];
-			if (slot->object) need(!kinds[kind].destroy(slot->object), "all is destroyed in the end");
-			slot->object = NULL;
-		}
-	/* The events of objects went with them, so a program that polls does not wait for one that is not there. */
-	struct pollfd both[] = { { .fd = channel->fd, .events = POLLIN }, { .fd = context->async_fd, .events = POLLIN } };
-	need(!poll(both, 2, 0), "descriptors are readable only while there is an event");
-}
+static void check_end(void) { need_silence(channel->fd, context->async_fd); }
 
-#ifdef FUZZ
-/* The input's first byte is the number of threads, which share the rest. They also drive the core: that is the fastest on few processors. */
-int rust_fuzzer_test_input(const uint8_t *input, size_t length)
+static void end(void)
 {
-	struct choices choices[3];
-	if (!context) {
-		need(!setenv("FERROCE_PORT", "ring:fuzz", 1) && !setenv("FERROCE_IP", "10.0.0.1/24", 1), "setenv");
-		need(!setenv("FERROCE_PROGRESS", "inline", 0) && !setenv("FERROCE_LOG", "off", 0), "setenv");
-		begin("ferroce0");
-	}
-	if (!length) return 0;
-	unsigned threads = 1 + input[0] % 3;
-	size_t share = (length - 1) / threads;
-	for (unsigned n = 0; n < threads; n++) choices[n] = (struct choices){ input + 1 + n * share, input + 1 + (n + 1) * share };
-	run(choices, threads);
-	return 0;
-}
-#else
-int main(int count, char **words)
-{
-	struct choices choices[THREADS];
-	need(count == 5, "stress DEVICE SEED STEPS THREADS");
-	begin(words[1]);
-	uint64_t seed = strtoull(words[2], NULL, 0);
-	unsigned steps = atoi(words[3]), threads = atoi(words[4]);
-	need(threads >= 1 && threads <= THREADS, "1 to 64 threads");
-	/* What hangs is ended, by SIGALRM. */
-	alarm(PATIENCE);
-	for (unsigned n = 0; n < threads; n++) choices[n] = (struct choices){ seed * 0x9e3779b97f4a7c15 + n + 1, steps };
-	run(choices, threads);
 	need(!ibv_destroy_comp_channel(channel) && !ibv_close_device(context), "the device is closed");
-	printf("%lu calls, %lu objects, %lu completions (%lu of success), %lu events\n", calls, created, completions, successes, events);
-	return 0;
+	printf("%lu calls, %lu objects, %lu events, %lu completions (%lu of success)\n", calls, created, events, completions, successes);
 }
-#endif
+
+static const struct program program = {
+	.kinds = { { qps, QPS, destroy_qp }, { ahs, AHS, destroy_ah }, { mrs, MRS, destroy_mr }, { srqs, SRQS, destroy_srq },
+		{ cqs, CQS, destroy_cq }, { pds, PDS, destroy_pd } },
+	.begin = begin, .step = step, .may_return = may_return, .check_end = check_end, .end = end,
+};

@@ -94,12 +94,13 @@ fn attributes(connection: &Connection, state: ibv_qp_state) -> Result<(ibv_qp_at
 /// Takes the identifier's queue pair, if it has one, to `state`. It must not be locked: a peer that has gone meanwhile is looked
 /// for, for seconds, and no other request waits for that.
 pub(crate) fn modify(id: &Id, state: ibv_qp_state) -> Result<(), Errno> {
+    let _stays = id.keep_queue_pair();
     if id.qp().is_null() {
         return Ok(());
     }
     let (mut attributes, mask) =
         if id.is_datagram() { datagram_attributes(state) } else { attributes(&id.lock(), state) }?;
-    // SAFETY: the queue pair is the identifier's own and alive.
+    // SAFETY: the queue pair is the identifier's own, and stays.
     verb(unsafe { ibv_modify_qp(id.qp(), &mut attributes, mask as c_int) })
 }
 
@@ -242,7 +243,7 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, wanted: *mut rdma_con
 
 /// The peer's reply has arrived: prepares the queue pair, and confirms it to the peer. In the program's own thread, because it may wait.
 pub(crate) fn finish(id: &Id, event: &mut Waiting) {
-    if id.qp().is_null() {
+    if !id.has_queue_pair() {
         return;
     }
     match establish(id) {
@@ -271,7 +272,7 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
         // With a queue pair of the identifier's it is done already.
-        if id.qp().is_null() { establish(id) } else { Err(INVALID) }
+        if id.has_queue_pair() { Err(INVALID) } else { establish(id) }
     })
 }
 

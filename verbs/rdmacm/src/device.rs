@@ -48,6 +48,12 @@ impl<T> Kept<T> {
         Self(OnceLock::new())
     }
 
+    /// An object that cannot be created.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn missing() -> Self {
+        Self(OnceLock::from(Err(Errno(libc::ENOMEM))))
+    }
+
     /// Returns the object, which `make` creates for the first caller.
     pub(crate) fn get_or_make(&self, make: impl FnOnce() -> Result<*mut T, Errno>) -> Result<*mut T, Errno> {
         *self.0.get_or_init(make)

@@ -29,6 +29,9 @@ pub(crate) struct Id {
     connection: Mutex<Connection>,
     pub(crate) held: Held,
     pub(crate) backlog: Backlog,
+    /// Locked while the queue pair is modified, and while it is created or destroyed: `rdma_get_cm_event` may modify it when another thread
+    /// of the program destroys it.
+    modifying: Mutex<()>,
     /// Locked while an event goes to the channel, and while the identifier changes its channel.
     telling: Mutex<()>,
     /// It has a separate channel: calls wait for their events.
@@ -168,6 +171,21 @@ impl Id {
         self.abi.get()
     }
 
+    /// Keeps the identifier's queue pair.
+    pub(crate) fn keep_queue_pair(&self) -> MutexGuard<'_, ()> {
+        self.modifying.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn has_queue_pair(&self) -> bool {
+        let _stays = self.keep_queue_pair();
+        !self.qp().is_null()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn keeps_queue_pair(&self) -> bool {
+        self.modifying.try_lock().is_err()
+    }
+
     pub(crate) fn qp(&self) -> *mut ibv_qp {
         // SAFETY: the program creates and destroys the queue pair by this library, one thread at a time.
         unsafe { (*self.abi()).qp }
@@ -246,9 +264,19 @@ impl Id {
         let qp_type = if ps == RDMA_PS_UDP { IBV_QPT_UD } else { IBV_QPT_RC };
         let abi = rdma_cm_id { channel, context: user, ps, qp_type, ..Default::default() };
         let connection = Mutex::new(Connection::default());
-        let (held, backlog, telling) = (Held::default(), Backlog::default(), Mutex::default());
+        let (held, backlog) = (Held::default(), Backlog::default());
+        let (modifying, telling) = (Mutex::default(), Mutex::default());
         let process = Process::this();
-        let id = Self { abi: UnsafeCell::new(abi), connection, held, backlog, telling, synchronous, process };
+        let id = Self {
+            abi: UnsafeCell::new(abi),
+            connection,
+            held,
+            backlog,
+            modifying,
+            telling,
+            synchronous,
+            process,
+        };
         Ok(Box::into_raw(Box::new(id)))
     }
 
@@ -531,51 +559,6 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
 /// The service of a port (IBA A11.2).
 pub(crate) fn service(ps: rdma_port_space, port: u16) -> u64 {
     u64::from(ps) << 16 | u64::from(port)
-}
-
-/// `rdma_set_option(3)`
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_set_option(
-    id: *mut rdma_cm_id,
-    level: c_int,
-    option: c_int,
-    value: *mut c_void,
-    length: usize,
-) -> c_int {
-    status(|| {
-        // SAFETY: the contract of the manual page.
-        let id = unsafe { Id::from(id) }?;
-        if level as u32 != RDMA_OPTION_ID {
-            return Err(Errno(libc::ENOSYS));
-        }
-        let size = match option as u32 {
-            RDMA_OPTION_ID_ACK_TIMEOUT | RDMA_OPTION_ID_TOS => size_of::<u8>(),
-            RDMA_OPTION_ID_REUSEADDR | RDMA_OPTION_ID_AFONLY => size_of::<c_int>(),
-            _ => return Err(Errno(libc::ENOSYS)),
-        };
-        if value.is_null() || length != size {
-            return Err(INVALID);
-        }
-        match option as u32 {
-            // SAFETY: one byte, as the length says.
-            RDMA_OPTION_ID_ACK_TIMEOUT => id.lock().ack_timeout = unsafe { *value.cast::<u8>() } & 31,
-            RDMA_OPTION_ID_REUSEADDR => {
-                // SAFETY: a number, as the length says.
-                id.lock().shares_port = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
-            }
-            RDMA_OPTION_ID_AFONLY => {
-                let mut connection = id.lock();
-                if !matches!(connection.state, State::Idle | State::Bound) {
-                    return Err(INVALID);
-                }
-                // SAFETY: as above.
-                connection.family_only = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
-            }
-            // The type of service is the queue pair's own.
-            _ => {}
-        }
-        Ok(())
-    })
 }
 
 /// `rdma_get_src_port(3)`: in network byte order.

@@ -31,6 +31,7 @@ mod manager;
 #[path = "../../src/cm/message/mod.rs"]
 mod message;
 mod multicast;
+mod options;
 #[cfg(any(test, fuzzing))]
 mod pretend;
 mod process;
@@ -50,6 +51,7 @@ pub use endpoint::*;
 pub use events::*;
 pub use id::*;
 pub use multicast::*;
+pub use options::*;
 pub use queue_pair::*;
 pub use shared::*;
 pub use socket::*;

@@ -10,7 +10,6 @@ use crate::manager::take_in;
 use crate::message::{self, Kind, Mad, Request, Side};
 use crate::strangers::Strangers;
 use crate::tables::{Place, Tables};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
@@ -93,8 +92,8 @@ pub(crate) fn devices() -> &'static [Device] {
         mtu: 5,
         calls: Calls { send, finds, receive, end },
         siblings: None,
-        domain: Kept::new(),
-        xrc_domain: Kept::new(),
+        domain: Kept::missing(),
+        xrc_domain: Kept::missing(),
     }))
 }
 
@@ -172,20 +171,16 @@ impl Server {
     }
 }
 
-/// Takes the place of libibverbs': there are no domains.
-#[unsafe(no_mangle)]
-extern "C" fn ibv_alloc_pd(_: *mut ibv_context) -> *mut ibv_pd {
-    std::ptr::null_mut()
-}
-
+#[cfg(test)]
 thread_local! {
     /// A hook of this thread's test that runs while a queue pair is being modified.
-    pub(crate) static WHILE_MODIFIED: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
+    pub(crate) static WHILE_MODIFIED: std::cell::RefCell<Option<Box<dyn Fn()>>> = const { std::cell::RefCell::new(None) };
     /// The same, while an event goes to a channel.
-    pub(crate) static WHILE_TOLD: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
+    pub(crate) static WHILE_TOLD: std::cell::RefCell<Option<Box<dyn Fn()>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Replaces libibverbs': it would look for the peer now, for 3 s if the peer has gone.
+/// Replaces libibverbs', which the fuzz target `cm` needs: it would look for the peer now, for 3 s if the peer has gone.
+#[cfg(test)]
 #[unsafe(no_mangle)]
 extern "C" fn ibv_modify_qp(_: *mut ibv_qp, _: *mut ibv_qp_attr, _: c_int) -> c_int {
     WHILE_MODIFIED.with_borrow(|look| look.iter().for_each(|look| look()));

@@ -55,7 +55,7 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
         let abi = id.abi();
         (*abi).pd = pd;
         if attributes.qp_type == IBV_QPT_XRC_RECV {
-            (*abi).qp = xrc::create_target(id, &attributes)?;
+            put(id, xrc::create_target(id, &attributes)?);
             return make_ready(id).inspect_err(|_| destroy(id));
         }
         if attributes.send_cq.is_null() {
@@ -70,13 +70,23 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
         }
         // As librdmacm has it: queues that the program brings are the identifier's too, but not to be destroyed.
         let qp = made(ibv_create_qp(pd, &mut attributes)).inspect_err(|_| destroy_queues(id))?;
-        (*abi).qp = qp;
+        put(id, qp);
     }
     // As rdma-core does it: returns the attributes of the creation.
     *wanted = attributes;
     let ready = make_ready(id);
     // SAFETY: the queue pair was created right here.
     ready.inspect_err(|_| unsafe { destroy(id) })
+}
+
+/// Puts a queue pair, or none, into the place of the identifier's, which it returns. Waits until no thread modifies that one.
+///
+/// # Safety
+/// The queue pair is null or alive, and no other thread creates or destroys the identifier's.
+unsafe fn put(id: &Id, qp: *mut ibv_qp) -> *mut ibv_qp {
+    let _stays = id.keep_queue_pair();
+    // SAFETY: the identifier is alive.
+    unsafe { (&raw mut (*id.abi()).qp).replace(qp) }
 }
 
 /// As far as it goes without a peer.
@@ -113,7 +123,7 @@ pub(crate) unsafe fn destroy_queues(id: &Id) {
 pub(crate) unsafe fn destroy(id: &Id) {
     // SAFETY: the queue pair is null or the identifier's own, and is given back once.
     unsafe {
-        let qp = std::mem::replace(&mut (*id.abi()).qp, std::ptr::null_mut());
+        let qp = put(id, std::ptr::null_mut());
         if !qp.is_null() {
             // Its number may mean another soon.
             id.lock().queue_pair = None;

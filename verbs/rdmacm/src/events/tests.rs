@@ -129,7 +129,7 @@ fn an_announcement_that_was_read_for_a_forgotten_event_counts_once() {
 }
 
 #[test]
-fn a_connection_that_is_being_established_counts_as_held() {
+fn a_connection_that_is_being_established_keeps_identifier_and_queue_pair() {
     device();
     let channel = channel();
     let id = id(channel);
@@ -148,6 +148,7 @@ fn a_connection_that_is_being_established_counts_as_held() {
         let held = move || {
             looks.set(looks.get() + 1);
             assert!((*id).held.any(), "rdma_destroy_id would free the identifier now");
+            assert!((*id).keeps_queue_pair(), "rdma_destroy_qp would free the queue pair now");
         };
         WHILE_MODIFIED.set(Some(Box::new(held)));
         let event = next_now(channel).unwrap();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::events::{next_now, rdma_ack_cm_event, rdma_create_event_channel};
+use crate::options::rdma_set_option;
 use crate::pretend::{device, ours};
 use crate::siblings::Held;
 use std::ptr::null_mut;

@@ -6,7 +6,7 @@ use super::wire::{from_scale, to_scale};
 use super::{Phase, Socket, socket};
 use crate::abi::{RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR};
 use crate::errno::{Errno, INVALID, UNSUPPORTED, last, number, out, status};
-use crate::id::rdma_set_option;
+use crate::options::rdma_set_option;
 use libc::socklen_t;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_long, c_void};

@@ -52,7 +52,8 @@ static void create_one(struct choices *choices)
 	struct slot *slot = &ids[below(choices, IDS)];
 	struct rdma_cm_id *id = NULL;
 	if (!take_empty(slot)) return;
-	allowed(rdma_create_id(some_channel(choices), &id, slot, below(choices, 4) ? RDMA_PS_TCP : RDMA_PS_UDP), "rdma_create_id");
+	struct rdma_event_channel *channel = some_channel(choices);
+	allowed(rdma_create_id(channel, &id, slot, below(choices, 4) ? RDMA_PS_TCP : RDMA_PS_UDP), "rdma_create_id");
 	fill(slot, id);
 }
 
@@ -71,7 +72,11 @@ static void advance(struct choices *choices, struct rdma_cm_id *id)
 	switch (below(choices, 14)) {
 	case 0: allowed(rdma_bind_addr(id, address(choices, &place)), "rdma_bind_addr"); break;
 	case 1: allowed(rdma_listen(id, below(choices, 8)), "rdma_listen"); break;
-	case 2: allowed(rdma_resolve_addr(id, below(choices, 4) ? NULL : address(choices, &other), address(choices, &place), 100), "rdma_resolve_addr"); break;
+	case 2: {
+		struct sockaddr *from = below(choices, 4) ? NULL : address(choices, &other);
+		allowed(rdma_resolve_addr(id, from, address(choices, &place), 100), "rdma_resolve_addr");
+		break;
+	}
 	case 3: allowed(rdma_resolve_route(id, 100), "rdma_resolve_route"); break;
 	case 4: case 5: create_qp(choices, id); break;
 	case 6: case 7: case 8:

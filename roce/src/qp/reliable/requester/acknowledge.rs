@@ -1,7 +1,7 @@
 //! Applies acknowledgements, READ responses and NAKs to the send queue (IBA 9.7.5).
 
-use super::super::super::wqe::{Position, Wqe};
-use super::super::super::{CompletionStatus, Context, Data, Identity, SendOperation, Sge, buffers};
+use crate::qp::wqe::{Position, Wqe};
+use crate::qp::{CompletionStatus, Context, Data, Identity, SendOperation, Sge, buffers};
 use super::{Progress, Requester, Trouble, WAITS, success};
 use crate::wire::{Aeth, NakCode, Operation, RnrTimer, Syndrome};
 use crate::{Discard, Memory, Psn};

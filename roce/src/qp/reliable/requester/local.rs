@@ -1,7 +1,7 @@
 //! Requests that no packet carries. They take no PSN, and run once, when their turn comes to be sent (IBA 10.8.3.3).
 
-use super::super::super::wqe::Wqe;
-use super::super::super::{CompletionStatus, Context, Identity, SendOperation};
+use crate::qp::wqe::Wqe;
+use crate::qp::{CompletionStatus, Context, Identity, SendOperation};
 use super::Requester;
 
 /// Runs a request that no packet carries.

@@ -1,7 +1,7 @@
 //! Moves a requester from go-back-N to selective repeat: it offers selective repeat after a loss, and changes once the peer accepts.
 
-use super::super::super::Context;
-use super::super::super::wqe::Wqe;
+use crate::qp::Context;
+use crate::qp::wqe::Wqe;
 use super::super::ring::SPAN;
 use super::selective::missing_of;
 use super::{Progress, Requester, Selective};

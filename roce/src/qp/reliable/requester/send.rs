@@ -1,7 +1,7 @@
 //! Which packet of which request is sent next.
 
-use super::super::super::wqe::{Position, Wqe};
-use super::super::super::{Context, Data, Remote, SendOperation};
+use crate::qp::wqe::{Position, Wqe};
+use crate::qp::{Context, Data, Remote, SendOperation};
 use super::super::ring::SPAN;
 use super::holes::Hole;
 use super::selective::HELD;

@@ -1,8 +1,8 @@
 //! Why a peer did not acknowledge: what a requester notes when something is wrong, and what it concludes once it gives up. A requester
 //! that gets its acknowledgements notes nothing.
 
-use super::super::super::SendOperation;
-use super::super::super::wqe::Wqe;
+use crate::qp::SendOperation;
+use crate::qp::wqe::Wqe;
 use super::Requester;
 use crate::{FailureReason, Psn, Unreachable};
 use cc::Instant;

@@ -1,6 +1,6 @@
 //! Finds what a requester with nothing to send now waits for.
 
-use super::super::super::Waiting;
+use crate::qp::Waiting;
 use super::{MAX_OUTSTANDING, Requester};
 
 impl Requester {

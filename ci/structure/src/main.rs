@@ -1,0 +1,136 @@
+//! Checks the structure of the source files: circles of files, tunnels between crates, names that two types of a crate share.
+//!
+//! `ci/layers` runs it in the root of the repository. Each figure has a limit. A figure above its limit fails, and so does one below it:
+//! whoever lowers a figure lowers the limit, so that it never rises again. Circles and names are those of the code without its tests
+//! (`#[cfg(test)]`, `tests/`).
+
+#![forbid(unsafe_code)]
+
+mod circles;
+mod names;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use tree::Crate;
+
+/// The structure of one crate.
+struct Limit {
+    /// The folder that contains `src/`.
+    folder: &'static str,
+    /// The number of files in the largest circle, in which each file depends on every other, directly or through others. 0 if no circle
+    /// has more than [`SMALL_CIRCLE`] files.
+    circle: usize,
+    /// The number of names that two or more types have.
+    shared_names: usize,
+}
+
+/// A circle of at most this many files is accepted: a type, a part of it, and what creates them.
+const SMALL_CIRCLE: usize = 3;
+
+const LIMITS: [Limit; 12] = [
+    Limit { folder: "cc", circle: 0, shared_names: 0 },
+    Limit { folder: "roce", circle: 52, shared_names: 15 },
+    Limit { folder: "datapath", circle: 9, shared_names: 21 },
+    Limit { folder: "datapath/dpdk-sys", circle: 0, shared_names: 0 },
+    Limit { folder: "fabric", circle: 9, shared_names: 13 },
+    Limit { folder: "verbs", circle: 18, shared_names: 1 },
+    Limit { folder: "verbs/dropin", circle: 22, shared_names: 1 },
+    Limit { folder: "verbs/rdmacm", circle: 11, shared_names: 4 },
+    Limit { folder: "apps", circle: 5, shared_names: 16 },
+    Limit { folder: "apps/bench", circle: 9, shared_names: 3 },
+    Limit { folder: "apps/congestion", circle: 0, shared_names: 1 },
+    Limit { folder: "ci/structure", circle: 0, shared_names: 0 },
+];
+
+/// Lines with `#[path`, which compile a file of another crate.
+const PATH_ATTRIBUTES: usize = 22;
+/// Paths that begin with `super::super::super`.
+const TUNNELS: usize = 0;
+
+fn main() -> ExitCode {
+    match check(Path::new(".")) {
+        Ok(wrong) if wrong.is_empty() => ExitCode::SUCCESS,
+        Ok(wrong) => {
+            wrong.iter().for_each(|line| eprintln!("layers: {line}"));
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("layers: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Returns a line for each figure that is not its limit.
+fn check(root: &Path) -> Result<Vec<String>, String> {
+    let mut wrong = Vec::new();
+    for limit in &LIMITS {
+        let source = Crate::read(&root.join(limit.folder))?;
+        let circles = circles::of(&source);
+        let largest = circles.first().map_or(0, Vec::len);
+        let largest = if largest > SMALL_CIRCLE { largest } else { 0 };
+        let files = || circles.first().map(|files| files.join(", ")).unwrap_or_default();
+        let circle = format!("{}: largest circle of files", limit.folder);
+        wrong.extend(compare(&circle, largest, limit.circle, files));
+        let shared = names::shared(&source);
+        let list = || {
+            shared
+                .iter()
+                .map(|(name, files)| format!("{name} ({})", files.join(", ")))
+                .collect::<Vec<_>>()
+                .join("; ")
+        };
+        let names = format!("{}: names of several types", limit.folder);
+        wrong.extend(compare(&names, shared.len(), limit.shared_names, list));
+    }
+    let tracked = tracked_sources(root)?;
+    for (what, pattern, limit) in [
+        ("#[path] attributes", "#[path", PATH_ATTRIBUTES),
+        ("paths through super::super::super", "super::super::super", TUNNELS),
+    ] {
+        let found = lines_with(&tracked, pattern)?;
+        let list =
+            || found.iter().map(|(file, count)| format!("{file}: {count}")).collect::<Vec<_>>().join(", ");
+        wrong.extend(compare(what, found.values().sum(), limit, list));
+    }
+    Ok(wrong)
+}
+
+/// Compares a figure with its limit, which may only fall.
+fn compare(what: &str, found: usize, limit: usize, list: impl Fn() -> String) -> Option<String> {
+    match found.cmp(&limit) {
+        std::cmp::Ordering::Equal => None,
+        std::cmp::Ordering::Greater => {
+            Some(format!("{what}: {found}, above the limit of {limit}: {}", list()))
+        }
+        std::cmp::Ordering::Less => {
+            Some(format!("{what}: {found}; lower the limit of {limit} in ci/structure/src/main.rs"))
+        }
+    }
+}
+
+/// Returns the Rust files that git tracks.
+fn tracked_sources(root: &Path) -> Result<Vec<PathBuf>, String> {
+    let output = Command::new("git").args(["ls-files", "*.rs"]).current_dir(root).output();
+    let output = output.map_err(|error| format!("git ls-files: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("git ls-files: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(|line| root.join(line)).collect())
+}
+
+/// Returns, for each file with such lines, how many contain the pattern outside comments. This program's own source does not count.
+fn lines_with(files: &[PathBuf], pattern: &str) -> Result<BTreeMap<String, usize>, String> {
+    let mut found = BTreeMap::new();
+    for file in files.iter().filter(|file| !file.starts_with("./ci/structure")) {
+        let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let is_code = |line: &&str| !line.trim_start().starts_with("//");
+        let count = text.lines().filter(is_code).filter(|line| line.contains(pattern)).count();
+        if count > 0 {
+            found.insert(file.display().to_string(), count);
+        }
+    }
+    Ok(found)
+}

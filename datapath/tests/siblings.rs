@@ -5,7 +5,7 @@ mod common;
 use common::{core_config, ip, open, own_network};
 use ferroce_datapath::engine::{Engine, MAD_LENGTH, Progress};
 use ferroce_datapath::event_fd::EventFd;
-use ferroce_datapath::siblings::{Claim, Siblings};
+use ferroce_datapath::siblings::{Claim, ClaimError, Siblings};
 use roce::wire::Path;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -21,8 +21,8 @@ fn claim(port: u64) -> Claim {
     Claim { service: 0x0106_0000 | port, at, family_only: false, shared: false, listens: true }
 }
 
-fn errno(result: std::io::Result<()>) -> i32 {
-    result.map_or_else(|error| error.raw_os_error().unwrap(), |()| 0)
+fn errno(result: Result<(), ClaimError>) -> i32 {
+    result.map_or_else(|error| error.errno(), |()| 0)
 }
 
 fn join(interface: u32) -> Siblings {

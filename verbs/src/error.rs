@@ -2,6 +2,7 @@
 
 use crate::cm;
 use datapath::engine::{ResolveError, Stopped};
+use datapath::siblings::ClaimError;
 use roce::qp::{PostError, State};
 use roce::{ControlError, Qpn};
 use std::net::{IpAddr, SocketAddr};
@@ -75,8 +76,8 @@ pub enum Error {
     Random(String),
     #[error("listener on {at}: a listener has the port already; choose another port, or 0 for any free one")]
     PortTaken { at: SocketAddr },
-    #[error("listener on port {port}: the processes of the interface did not grant it: {source}; try again")]
-    Claim { port: u16, source: std::io::Error },
+    #[error("listener on port {port}: the processes of the interface did not grant it: {source}")]
+    Claim { port: u16, source: ClaimError },
     #[error("connection to {peer}: rejected, reason {reason} (IBA 12.6.7.2){remedy}", remedy = cm::remedy(*reason))]
     Rejected { peer: SocketAddr, reason: u16, private_data: Vec<u8> },
     #[error(

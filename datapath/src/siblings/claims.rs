@@ -1,6 +1,7 @@
 //! Which process has which service of the interface's connection managers: one each, as on a NIC whose ports all processes share.
 
 use super::memory::{CLAIM, CLAIMS, Head, Own};
+use super::socket::Stranger;
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{Ordering, fence};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,6 +27,50 @@ pub struct Claim {
     pub shared: bool,
     /// The process answers requests for the service.
     pub listens: bool,
+}
+
+/// Why a process does not get a service.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// Another process has it.
+    #[error("another process of the interface has it; choose another port, or end that process")]
+    Taken {
+        /// `EADDRINUSE` or `EADDRNOTAVAIL`, as Linux distinguishes them.
+        errno: i32,
+    },
+    /// This process has too many services.
+    #[error("this process has {CLAIMS} services, which is the limit; release one")]
+    Full,
+    /// A process of another user has the name by which the processes of the interface meet.
+    #[error("@{name}: {stranger}")]
+    Stranger {
+        /// The name.
+        name: String,
+        /// The process.
+        stranger: Stranger,
+    },
+    /// The process that decides does not answer.
+    #[error(
+        "@{name}: the process that has this name does not answer; continue or end the process that `ss -xap | grep {name}` shows"
+    )]
+    Silent {
+        /// The name.
+        name: String,
+    },
+}
+
+impl ClaimError {
+    /// Returns the errno for C programs.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Taken { errno } => *errno,
+            Self::Full => libc::ENOBUFS,
+            Self::Stranger { .. } => libc::EACCES,
+            Self::Silent { .. } => libc::ETIMEDOUT,
+        }
+    }
 }
 
 impl Claim {
@@ -181,8 +226,8 @@ impl Claimed {
     }
 
     /// The owner has decided.
-    pub(super) fn decided(&self, own: &Own, at: usize, number: u64, errno: i32) {
-        let state = if errno == 0 { number << 2 | HELD } else { number << 2 | FREE };
+    pub(super) fn decided(&self, own: &Own, at: usize, number: u64, granted: bool) {
+        let state = if granted { number << 2 | HELD } else { number << 2 | FREE };
         own.head().claim_state(at).store(state, Ordering::Release);
     }
 
@@ -284,11 +329,11 @@ mod tests {
         assert_eq!(Granted::default().decide((0, asked[0].1), &wanted, heads()), 0, "an owner that forgot");
         let mut next = Granted::after_takeover(heads());
         assert_eq!(next.decide((0, asked[0].1), &wanted, heads()), libc::EADDRINUSE, "the next owner");
-        own[0].decided(&members[0], asked[0].0, asked[0].1, libc::EADDRINUSE);
-        own[1].decided(&members[1], asked[1].0, asked[1].1, 0);
+        own[0].decided(&members[0], asked[0].0, asked[0].1, false);
+        own[1].decided(&members[1], asked[1].0, asked[1].1, true);
         let (at, number) = own[0].ask(&members[0], &wanted).unwrap();
         assert_eq!(granted.decide((0, number), &wanted, heads()), libc::EADDRINUSE);
-        own[0].decided(&members[0], at, number, libc::EADDRINUSE);
+        own[0].decided(&members[0], at, number, false);
         own[1].release(&members[1], &wanted);
         let (_, number) = own[0].ask(&members[0], &wanted).unwrap();
         assert_eq!(granted.decide((0, number), &wanted, heads()), 0);

@@ -3,7 +3,7 @@
 use super::claims::Claim;
 use super::memory::{CLAIMS, FAREWELLS, Own, RING};
 use super::message::{Message, Refusal};
-use super::socket::{MESSAGE, Socket};
+use super::socket::{Listener, MESSAGE, Socket, Unknown, User};
 use super::*;
 use crate::io::{BURST, Burst, LoopbackBuf, PacketIo, pair};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,6 +42,11 @@ impl Events for News {
     fn died(&self, _farewell: Farewell) {}
 }
 
+/// A process of the same user: the others get no further than a connection.
+fn connect(name: &str) -> Option<Socket> {
+    Unknown::connect(name).ok()?.authenticate(User::this()).ok()
+}
+
 /// A process that does with its memory and its socket what it likes.
 struct Hostile {
     own: Own,
@@ -57,7 +62,7 @@ impl Hostile {
             own: Own::new(identity)?,
             bell: EventFd::new(libc::EFD_NONBLOCK)?,
             life: (reader.into(), Some(writer.into())),
-            socket: Socket::connect(name).ok(),
+            socket: connect(name),
         })
     }
 
@@ -122,7 +127,7 @@ impl Scene<'_> {
         let mut bytes = message.to_bytes();
         if matches!(message, Message::Refused(_)) || kind >= 192 {
             bytes[4..].copy_from_slice(&self.content::<{ MESSAGE - 4 }>());
-            // Any kind but a refusal, after which the process waits for 100 ms.
+            // Any kind but a refusal, after which the process looks for no owner for 100 ms.
             bytes[4] = [0, 1, 2, 6, 7, 8, 9, 10][usize::from(bytes[4] % 8)];
         }
         self.hostile.send(&bytes, descriptors);
@@ -210,7 +215,7 @@ impl Scene<'_> {
             self.hostile = Hostile::new(name, self.made << 1 | 1)?;
         } else {
             self.hostile.life.1 = None;
-            self.hostile.socket = Socket::connect(name).ok();
+            self.hostile.socket = connect(name);
         }
         Ok(())
     }
@@ -218,9 +223,9 @@ impl Scene<'_> {
     /// The hostile process is the owner from now on.
     fn rule(&mut self) -> io::Result<()> {
         let meeting = format!("{}/rule", self.honest.shared.name);
-        let listener = Socket::listen(&meeting)?;
-        let theirs = Socket::connect(&meeting)?;
-        self.hostile.socket = Some(listener.accept()?);
+        let listener = Listener::new(&meeting)?;
+        let theirs = connect(&meeting).ok_or(io::ErrorKind::ConnectionRefused)?;
+        self.hostile.socket = listener.accept()?.authenticate(User::this()).ok();
         self.honest.shared.lock().role = Role::Sibling(theirs);
         Ok(())
     }

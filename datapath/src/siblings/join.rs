@@ -5,7 +5,7 @@ use super::farewells::Farewells;
 use super::memory::Own;
 use super::message::{Message, Refusal};
 use super::owner::Owner;
-use super::socket::{Peer, Socket};
+use super::socket::{Listener, Name, Stranger, Unknown, User};
 use super::{MEMBERS, Member, Role, Shared, Siblings, State};
 use crate::event_fd::EventFd;
 use std::hash::{BuildHasher, RandomState};
@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The time that a process waits for the owner: longer than slots rest.
+/// The time that a process looks for an owner with a free slot, and then waits for its answer: longer than slots rest.
 const PATIENCE: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -22,10 +22,8 @@ const LOOK: Duration = Duration::from_millis(1);
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum JoinError {
-    #[error(
-        "user {theirs} uses the interface (process {process}), but this process belongs to user {ours}; run as that user, or use another interface"
-    )]
-    User { theirs: u32, ours: u32, process: i32 },
+    #[error("{0}")]
+    User(Stranger),
     #[error(
         "{MEMBERS} processes use the interface or have used it in the last 4 s, which is the limit; end one"
     )]
@@ -36,6 +34,10 @@ pub enum JoinError {
         "process {process}, which shares the interface, refuses this process; end it, or run the same version"
     )]
     Refused { process: i32 },
+    #[error(
+        "@{name}: a process that does not answer has this name; end the process that `ss -xap | grep {name}` shows"
+    )]
+    Name { name: String },
     #[error("cannot connect to the other processes of the interface: {0}")]
     System(#[from] io::Error),
 }
@@ -54,14 +56,6 @@ fn interface_name(interface: u32) -> String {
     format!("ferroce/interface/{interface}")
 }
 
-/// All processes of an interface belong to one user.
-fn check_peer(peer: Peer) -> Result<(), JoinError> {
-    let Peer { user: theirs, process } = peer;
-    // SAFETY: takes nothing and cannot fail.
-    let ours = unsafe { libc::geteuid() };
-    if theirs == ours { Ok(()) } else { Err(JoinError::User { theirs, ours, process }) }
-}
-
 /// The name that the process in a slot has.
 fn slot_name(name: &str, slot: u8) -> String {
     format!("{name}/{slot}")
@@ -69,11 +63,19 @@ fn slot_name(name: &str, slot: u8) -> String {
 
 /// The part that a process takes.
 struct Place {
+    user: User,
     slot: u8,
     /// The slot's name, which no two processes have.
-    held: Socket,
+    held: Name,
     role: Role,
     members: Vec<(u8, Member)>,
+}
+
+/// What a process that wants to take part gets.
+enum Answer {
+    Place(Place),
+    /// Nothing at this time, and why.
+    Later(JoinError),
 }
 
 /// The state of a process before it has a slot.
@@ -99,12 +101,18 @@ impl Siblings {
     /// # Errors
     /// Returns [`JoinError::User`] if so.
     pub fn check_user(interface: u32) -> Result<(), JoinError> {
-        let owner = Socket::connect(&interface_name(interface)).and_then(|socket| socket.peer());
-        // No process is there, or it cannot be determined.
-        owner.map_or(Ok(()), check_peer)
+        match Unknown::connect(&interface_name(interface)).map(|unknown| unknown.authenticate(User::this())) {
+            Ok(Err(rejected)) => Err(JoinError::User(rejected.stranger)),
+            // No process is there, or it cannot be determined.
+            Ok(Ok(_)) | Err(_) => Ok(()),
+        }
     }
 
     pub(super) fn join_at(name: String) -> Result<Self, JoinError> {
+        Self::join_within(name, PATIENCE)
+    }
+
+    pub(super) fn join_within(name: String, patience: Duration) -> Result<Self, JoinError> {
         let identity = random() | 1;
         let (reader, writer) = io::pipe()?;
         let candidate = Candidate {
@@ -114,8 +122,9 @@ impl Siblings {
             bell: EventFd::new(libc::EFD_NONBLOCK)?,
             life: (reader.into(), writer.into()),
         };
-        let place = candidate.find_place()?;
+        let place = candidate.find_place(Instant::now() + patience)?;
         let mut state = State {
+            user: place.user,
             members: std::array::from_fn(|_| None),
             resting: Vec::new(),
             role: place.role,
@@ -144,66 +153,72 @@ impl Siblings {
 
 impl Candidate {
     /// The owner's role, or a slot from the owner.
-    fn find_place(&self) -> Result<Place, JoinError> {
-        let until = Instant::now() + PATIENCE;
+    fn find_place(&self, until: Instant) -> Result<Place, JoinError> {
         loop {
             let is_last = Instant::now() >= until;
-            match Socket::connect(&self.name) {
-                Ok(socket) => match self.ask(socket, until)? {
-                    Some(place) => return Ok(place),
-                    // All slots are taken, or rest; or the owner has died.
-                    None if is_last => return Err(JoinError::Full),
-                    None => {}
+            let failed = match Unknown::connect(&self.name) {
+                Ok(unknown) => match self.ask(unknown)? {
+                    Answer::Place(place) => return Ok(place),
+                    Answer::Later(why) => why,
                 },
-                // No descriptor is left, or no memory: no time mends that.
-                Err(error)
-                    if !matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::WouldBlock) =>
-                {
-                    return Err(error.into());
-                }
                 // If processes remain, one of them will soon be the owner, and it has more state than this one.
-                Err(_) if self.is_alone() => {
-                    if let Some(place) = self.own_place()? {
-                        return Ok(place);
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::WouldBlock) =>
+                {
+                    match self.held_slot() {
+                        Some(name) => JoinError::Name { name },
+                        None => match self.own_place()? {
+                            Some(place) => return Ok(place),
+                            None => self.unanswered(),
+                        },
                     }
                 }
-                Err(error) if is_last => return Err(error.into()),
-                Err(_) => {}
+                // No descriptor is left, or no memory: no time mends that.
+                Err(error) => return Err(error.into()),
+            };
+            if is_last {
+                return Err(failed);
             }
             std::thread::sleep(LOOK);
         }
     }
 
-    /// Returns true if no process has a slot.
-    fn is_alone(&self) -> bool {
-        (0..MEMBERS as u8).all(|slot| Socket::hold(&slot_name(&self.name, slot)).is_ok())
+    fn unanswered(&self) -> JoinError {
+        JoinError::Name { name: self.name.clone() }
+    }
+
+    /// The name of a slot that a process has: the kernel does not say which process, of which user.
+    fn held_slot(&self) -> Option<String> {
+        let mut names = (0..MEMBERS as u8).map(|slot| slot_name(&self.name, slot));
+        names.find(|name| Name::hold(name).is_err_and(|error| error.kind() == ErrorKind::AddrInUse))
     }
 
     /// The first process's place; `None` if another was first.
     fn own_place(&self) -> Result<Option<Place>, JoinError> {
-        let listener = match Socket::listen(&self.name) {
+        let listener = match Listener::new(&self.name) {
             Ok(listener) => listener,
             Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         let slot = random_slot();
-        let held = match Socket::hold(&slot_name(&self.name, slot)) {
+        let held = match Name::hold(&slot_name(&self.name, slot)) {
             Ok(held) => held,
             Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         let role = Role::Owner(Owner::new(listener, Granted::default()));
-        Ok(Some(Place { slot, held, role, members: Vec::new() }))
+        Ok(Some(Place { user: User::this(), slot, held, role, members: Vec::new() }))
     }
 
-    fn ask(&self, socket: Socket, until: Instant) -> Result<Option<Place>, JoinError> {
-        let peer = socket.peer()?;
-        check_peer(peer)?;
-        let Peer { user: ours, process } = peer;
+    fn ask(&self, unknown: Unknown) -> Result<Answer, JoinError> {
+        let user = User::this();
+        let socket = unknown.authenticate(user).map_err(|rejected| JoinError::User(rejected.stranger))?;
+        let process = socket.process();
         let descriptors = [self.own.file(), self.bell.as_fd(), self.life.0.as_fd()];
         if socket.send(&Message::Hello { slot: None }.to_bytes(), &descriptors).is_err() {
-            return Ok(None);
+            return Ok(Answer::Later(self.unanswered()));
         }
+        let until = Instant::now() + PATIENCE;
         let mut joined = Vec::new();
         loop {
             let left = until.saturating_duration_since(Instant::now()).as_millis() as i32;
@@ -213,7 +228,8 @@ impl Candidate {
             let (bytes, descriptors) = match socket.receive() {
                 Ok(came) => came,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
-                Err(_) => return Ok(None),
+                // It has died.
+                Err(_) => return Ok(Answer::Later(self.unanswered())),
             };
             match Message::from_bytes(&bytes) {
                 Some(Message::Joined { slot }) => joined.push((slot, descriptors)),
@@ -222,13 +238,17 @@ impl Candidate {
                         Some((there, Member::new(descriptors, slot, self.identity).ok()?))
                     };
                     // An owner that knows less than the kernel may assign a slot that is in use. It learns that this attempt failed.
-                    let Ok(held) = Socket::hold(&slot_name(&self.name, slot)) else { return Ok(None) };
+                    let name = slot_name(&self.name, slot);
+                    let Ok(held) = Name::hold(&name) else {
+                        return Ok(Answer::Later(JoinError::Name { name }));
+                    };
                     let members = joined.into_iter().filter_map(member).collect();
-                    return Ok(Some(Place { slot, held, role: Role::Sibling(socket), members }));
+                    let role = Role::Sibling(socket);
+                    return Ok(Answer::Place(Place { user, slot, held, role, members }));
                 }
-                Some(Message::Refused(Refusal::Full)) => return Ok(None),
+                Some(Message::Refused(Refusal::Full)) => return Ok(Answer::Later(JoinError::Full)),
                 Some(Message::Refused(Refusal::User(theirs))) => {
-                    return Err(JoinError::User { theirs, ours, process });
+                    return Err(JoinError::User(Stranger { theirs, ours: user.0, process }));
                 }
                 _ => return Err(JoinError::Refused { process }),
             }

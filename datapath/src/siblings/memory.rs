@@ -6,7 +6,7 @@
 use super::MEMBERS;
 use crate::shared_memory::{self, Access, Mapping};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// The first word of the memory, which identifies the layout below. A sibling of another version is refused.
@@ -187,10 +187,39 @@ impl Theirs {
     }
 }
 
+/// Checks the descriptors that wake a sibling's core and that hang up with it: the end of a pipe that is read, and one whose writer is never
+/// blocked, since a core writes there.
+///
+/// # Errors
+/// Returns an error that says which is of another kind.
+pub(super) fn check_wakers(bell: &OwnedFd, life: &OwnedFd) -> io::Result<()> {
+    let flags = |fd: &OwnedFd| {
+        // SAFETY: asks for the flags of a descriptor of ours.
+        let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+        if flags < 0 { Err(io::Error::last_os_error()) } else { Ok(flags) }
+    };
+    let kind = |fd: &OwnedFd| -> io::Result<libc::mode_t> {
+        // SAFETY: all-zero bytes are a legal stat, and there is room for it.
+        let (result, status) = unsafe {
+            let mut status: libc::stat = std::mem::zeroed();
+            (libc::fstat(fd.as_raw_fd(), &mut status), status)
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(status.st_mode & libc::S_IFMT) }
+    };
+    let wrong = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    if kind(life)? != libc::S_IFIFO || flags(life)? & libc::O_ACCMODE != libc::O_RDONLY {
+        return wrong("its life line is no pipe");
+    }
+    if flags(bell)? & libc::O_NONBLOCK == 0 {
+        return wrong("its bell blocks who rings it");
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::{AsRawFd, FromRawFd};
+    use std::os::fd::FromRawFd;
     use std::sync::atomic::Ordering;
 
     #[test]

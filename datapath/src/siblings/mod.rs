@@ -22,10 +22,11 @@ mod socket;
 mod tests;
 mod watch;
 
-pub use claims::Claim;
+pub use claims::{Claim, ClaimError};
 pub use farewells::Farewell;
 pub use join::JoinError;
 pub(crate) use lanes::{Lanes, Pushed, Way};
+pub use socket::Stranger;
 
 use crate::event_fd::EventFd;
 use crate::{fork, signals};
@@ -34,13 +35,14 @@ use farewells::Farewells;
 use memory::{Own, Theirs};
 use message::Message;
 use owner::Owner;
-use socket::Socket;
+use socket::{Name, Socket, User};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use watch::Vacancy;
 
 /// The limit on the processes that share an interface: as many as a queue pair's number distinguishes.
 pub const MEMBERS: usize = 64;
@@ -50,6 +52,9 @@ const ANSWER_MS: i32 = 500;
 /// Between two tries of what failed and would fail again at once.
 const PAUSE: Duration = Duration::from_millis(100);
 const TRIES: u32 = 4;
+/// Between two looks for an owner, and the number of looks after which they are [`PAUSE`] apart.
+const LOOK: Duration = Duration::from_micros(500);
+const LOOKS: u32 = 40;
 
 /// Bits of a communication id below the slot.
 const ID_BITS: u32 = 26;
@@ -72,6 +77,7 @@ impl Member {
         let descriptors: [OwnedFd; 3] =
             descriptors.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
         let [memory, bell, life] = descriptors;
+        memory::check_wakers(&bell, &life)?;
         let memory = Theirs::new(memory, own_slot)?;
         let identity = memory.head().identity().load(std::sync::atomic::Ordering::Relaxed);
         Ok(Self { memory, bell: bell.into(), life, identity, known_as })
@@ -109,7 +115,7 @@ struct Shared {
     name: String,
     slot: u8,
     /// The socket that keeps the slot from all others: the kernel lets one process have a name.
-    _held: Socket,
+    _held: Name,
     own: Arc<Own>,
     identity: u64,
     /// Ends a sleep of this process's core.
@@ -125,6 +131,8 @@ struct Shared {
 
 /// The part that changes.
 struct State {
+    /// The user to whom the interface belongs. This process may act for another one by now.
+    user: User,
     members: [Option<Arc<Member>>; MEMBERS],
     /// Slots of processes that have gone, and until when they rest.
     resting: Vec<(Instant, u8)>,
@@ -140,8 +148,8 @@ enum Role {
     Owner(Owner),
     /// Connected to the owner.
     Sibling(Socket),
-    /// There is temporarily no owner.
-    Nobody,
+    /// There is no owner, or a process of another user has its name.
+    Nobody(Vacancy),
 }
 
 impl Siblings {
@@ -191,17 +199,15 @@ impl Siblings {
     /// Takes a service.
     ///
     /// # Errors
-    /// Returns the errno: `EADDRINUSE` or `EADDRNOTAVAIL` if another process has it, `ENOBUFS` if this one has too many, or
-    /// `ETIMEDOUT` if the owner does not answer.
-    pub fn claim(&self, claim: &Claim) -> io::Result<()> {
+    /// Returns a [`ClaimError`] if another process has the service, or none can decide.
+    pub fn claim(&self, claim: &Claim) -> Result<(), ClaimError> {
         let shared = &*self.shared;
         let mut state = shared.lock();
-        let asked = state.claimed.ask(&shared.own, claim);
-        let (at, number) = asked.ok_or(io::Error::from_raw_os_error(libc::ENOBUFS))?;
-        let errno = (0..TRIES).find_map(|_| shared.ask(&mut state, claim, number)).unwrap_or(libc::ETIMEDOUT);
-        state.claimed.decided(&shared.own, at, number, errno);
+        let (at, number) = state.claimed.ask(&shared.own, claim).ok_or(ClaimError::Full)?;
+        let decided = shared.settle(&mut state, claim, number);
+        state.claimed.decided(&shared.own, at, number, decided.is_ok());
         shared.rewatch(&state);
-        if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
+        decided
     }
 
     /// Withdraws one [`claim`](Self::claim).
@@ -278,7 +284,32 @@ impl Shared {
         }
     }
 
-    /// Claims a service; returns 0 or an errno, or `None` if the owner must be asked again.
+    /// Claims a service, of one owner after the other if they die or do not answer.
+    fn settle(&self, state: &mut State, claim: &Claim, number: u64) -> Result<(), ClaimError> {
+        for _ in 0..TRIES {
+            match self.ask(state, claim, number) {
+                Some(0) => return Ok(()),
+                Some(errno) => return Err(ClaimError::Taken { errno }),
+                None => self.find_owner(state)?,
+            }
+        }
+        Err(ClaimError::Silent { name: self.name.clone() })
+    }
+
+    /// Looks for an owner, [`LOOKS`] times at most.
+    fn find_owner(&self, state: &mut State) -> Result<(), ClaimError> {
+        for _ in 0..LOOKS {
+            self.regain(state);
+            let Role::Nobody(vacancy) = &state.role else { return Ok(()) };
+            if let Some(stranger) = vacancy.stranger {
+                return Err(ClaimError::Stranger { name: self.name.clone(), stranger });
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Claims a service; returns 0 or an errno, or `None` if there is no owner or it does not answer.
     fn ask(&self, state: &mut State, claim: &Claim, number: u64) -> Option<i32> {
         let State { members, role, .. } = state;
         match role {
@@ -295,9 +326,8 @@ impl Shared {
                     return Some(errno);
                 }
             }
-            Role::Nobody => {}
+            Role::Nobody(_) => {}
         }
-        self.regain(state);
         None
     }
 

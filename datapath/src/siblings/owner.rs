@@ -2,7 +2,7 @@
 
 use super::claims::Granted;
 use super::message::{Message, Refusal};
-use super::socket::Socket;
+use super::socket::{Listener, Socket, User};
 use super::{MEMBERS, Member, PAUSE, Role, Shared, State, living};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// The state that only the owner has.
 pub(super) struct Owner {
-    listener: Socket,
+    listener: Listener,
     connections: Vec<Connection>,
     pub(super) granted: Granted,
 }
@@ -22,7 +22,7 @@ struct Connection {
 }
 
 impl Owner {
-    pub(super) fn new(listener: Socket, granted: Granted) -> Self {
+    pub(super) fn new(listener: Listener, granted: Granted) -> Self {
         Self { listener, connections: Vec::new(), granted }
     }
 
@@ -40,14 +40,13 @@ impl Owner {
         self.connections.retain_mut(hears);
     }
 
-    /// Accepts the connections that wait; returns `false` if there were none.
+    /// Accepts the connections that wait, and closes those of other users; returns `false` if there were no others.
     fn accept(&mut self) -> bool {
-        // SAFETY: takes nothing and cannot fail.
-        let us = unsafe { libc::geteuid() };
         let mut accepted = false;
-        loop {
-            let socket = match self.listener.accept() {
-                Ok(socket) => socket,
+        // Another user may connect faster than this loop accepts.
+        for _ in 0..MEMBERS {
+            let unknown = match self.listener.accept() {
+                Ok(unknown) => unknown,
                 Err(error) => {
                     if error.kind() != io::ErrorKind::WouldBlock {
                         // No descriptor is left, and the connection stays: not all the time.
@@ -56,14 +55,15 @@ impl Owner {
                     return accepted;
                 }
             };
-            if socket.peer().is_ok_and(|peer| peer.user == us) {
-                self.connections.push(Connection { socket, slot: None });
-                accepted = true;
-            } else {
-                // Heard or not, it is closed.
-                let _ = socket.send(&Message::Refused(Refusal::User(us)).to_bytes(), &[]);
+            match unknown.authenticate(User::this()) {
+                Ok(socket) => {
+                    self.connections.push(Connection { socket, slot: None });
+                    accepted = true;
+                }
+                Err(rejected) => rejected.refuse(),
             }
         }
+        accepted
     }
 }
 
@@ -160,6 +160,9 @@ impl Shared {
             return Err(Refusal::Wrong);
         }
         let is_new = known.is_none();
+        if is_new && !self.may_introduce(state) {
+            return Err(Refusal::User(state.user.0));
+        }
         if is_new {
             if let Role::Owner(owner) = &mut state.role {
                 owner.tell(Message::Joined { slot }, &member.descriptors(), slot);
@@ -180,6 +183,16 @@ impl Shared {
             return Err(Refusal::Wrong);
         }
         Ok(slot)
+    }
+
+    /// Returns false if this process has changed its user since it joined, and knows processes of the former one: their memory is not for
+    /// processes of the new one. Once they have ended, the interface belongs to the new user.
+    fn may_introduce(&self, state: &mut State) -> bool {
+        let user = User::this();
+        if user != state.user && living(&state.members).next().is_none() {
+            state.user = user;
+        }
+        user == state.user
     }
 
     /// A slot that no process has, or had a moment ago: any, so that it is not the last one's even if no process remembers that.

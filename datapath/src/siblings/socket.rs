@@ -1,5 +1,9 @@
 //! The socket by which processes of one interface meet: abstract, so that it belongs to a network namespace and leaves no file.
+//!
+//! Any user of the machine may take an abstract name or connect to it. So a connection is [`Unknown`] until its credentials are checked,
+//! in both directions, and only a [`Socket`] carries messages and descriptors.
 
+use super::message::{Message, Refusal};
 use crate::fork::Own;
 use crate::passing;
 use crate::unix_address;
@@ -9,81 +13,181 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 /// Bytes of a message.
 pub(super) const MESSAGE: usize = 64;
 
-/// A listening socket, or one end of a connection.
-#[derive(Debug)]
-pub(super) struct Socket(Own);
-
-/// The process at the other end.
+/// A user of the machine, by the effective user id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Peer {
-    pub(super) user: u32,
-    /// 0 for a process of another PID namespace.
-    pub(super) process: i32,
+pub(super) struct User(pub(super) u32);
+
+impl User {
+    /// The user as whom the calling thread acts at this time. It may change: programs drop privileges after they open a device.
+    pub(super) fn this() -> Self {
+        // SAFETY: takes nothing and cannot fail.
+        Self(unsafe { libc::geteuid() })
+    }
 }
 
-impl Socket {
-    fn new() -> io::Result<Self> {
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: plain numbers.
-        owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
-    }
+/// A process of another user at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stranger {
+    /// The user to whom the process belongs.
+    pub theirs: u32,
+    /// The user to whom the calling process belongs.
+    pub ours: u32,
+    /// The process; 0 if it is in another PID namespace.
+    pub process: i32,
+}
 
-    /// Takes a name and listens; `AddrInUse` if another process has it.
-    pub(super) fn listen(name: &str) -> io::Result<Self> {
-        let socket = Self::hold(name)?;
-        // SAFETY: plain numbers.
-        check(unsafe { libc::listen(socket.as_raw_fd(), 64) })?;
-        Ok(socket)
+impl std::fmt::Display for Stranger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { theirs, ours, process } = self;
+        write!(f, "user {theirs} uses the interface ")?;
+        match process {
+            0 => write!(f, "(a process of another PID namespace)")?,
+            _ => write!(f, "(process {process})")?,
+        }
+        write!(
+            f,
+            ", but this process belongs to user {ours}; run as that user, end that process, or use another interface"
+        )
     }
+}
 
-    /// Takes a name, and does nothing with it: no other process has it meanwhile.
+/// A name that this process has and does nothing with: no other process has it meanwhile.
+#[derive(Debug)]
+pub(super) struct Name(Own);
+
+/// A name at which this process accepts connections.
+#[derive(Debug)]
+pub(super) struct Listener(Own);
+
+/// A connection to a process of any user: nothing can be sent to it or received from it before [`authenticate`](Self::authenticate).
+#[derive(Debug)]
+pub(super) struct Unknown(Own);
+
+/// A connection that [`Unknown::authenticate`] refused, and the process at its other end.
+#[derive(Debug)]
+pub(super) struct Rejected {
+    socket: Own,
+    pub(super) stranger: Stranger,
+}
+
+/// A connection to a process of the same user. Only [`Unknown::authenticate`] creates one.
+#[derive(Debug)]
+pub(super) struct Socket {
+    socket: Own,
+    /// 0 for a process of another PID namespace.
+    process: i32,
+}
+
+impl Name {
+    /// Takes a name; `AddrInUse` if another process has it.
     pub(super) fn hold(name: &str) -> io::Result<Self> {
-        let socket = Self::new()?;
+        let socket = new()?;
         let (address, length) = address(name)?;
         // SAFETY: the address is as long as said.
         check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
-        Ok(socket)
+        Ok(Self(socket))
     }
+}
 
-    /// Connects to a name; returns `ConnectionRefused` if no process has it.
-    pub(super) fn connect(name: &str) -> io::Result<Self> {
-        let socket = Self::new()?;
-        let (address, length) = address(name)?;
-        // SAFETY: the address is as long as said.
-        check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
-        Ok(socket)
+impl Listener {
+    /// Takes a name and listens; `AddrInUse` if another process has it.
+    pub(super) fn new(name: &str) -> io::Result<Self> {
+        let Name(socket) = Name::hold(name)?;
+        // SAFETY: plain numbers.
+        check(unsafe { libc::listen(socket.as_raw_fd(), 64) })?;
+        Ok(Self(socket))
     }
 
     /// The next connection, without a wait.
-    pub(super) fn accept(&self) -> io::Result<Self> {
+    pub(super) fn accept(&self) -> io::Result<Unknown> {
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: no address is requested.
         let fd =
             unsafe { libc::accept4(self.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
-        owned(fd)
+        owned(fd).map(Unknown)
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Unknown {
+    /// Connects to a name, without a wait: `ConnectionRefused` if no process listens there, `WouldBlock` if one has no room for more.
+    pub(super) fn connect(name: &str) -> io::Result<Self> {
+        let socket = new()?;
+        let (address, length) = address(name)?;
+        // SAFETY: the address is as long as said.
+        check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+        Ok(Self(socket))
     }
 
-    /// Returns the process that connected, or listens.
-    pub(super) fn peer(&self) -> io::Result<Peer> {
-        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    /// Checks that the process at the other end belongs to `user`.
+    ///
+    /// `SO_PEERCRED` (unix(7)) has the effective user at the time of `connect(2)` on the side that accepts, and at the time of `listen(2)` on
+    /// the side that connects. Neither can be forged, and neither changes when the process does:
+    /// - A process that called `listen` and then dropped privileges is still seen as its former user, and so is one to which it passed the
+    ///   descriptor. Here no process passes on these sockets: exec closes them, and a forked child gives them up (`fork`). What remains is the
+    ///   process itself, which as the former user could have kept all that it is sent.
+    /// - A process that connects acts at that time as the user who is seen, even if it is setuid: it then runs for that user.
+    ///
+    /// A process without credentials belongs to no user.
+    pub(super) fn authenticate(self, user: User) -> Result<Socket, Rejected> {
+        let Self(socket) = self;
+        let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
         let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
         // SAFETY: there is room for the structure.
-        check(unsafe {
-            libc::getsockopt(self.as_raw_fd(), level, name, (&raw mut peer).cast(), &mut length)
-        })?;
-        Ok(Peer { user: peer.uid, process: peer.pid })
+        let found = check(unsafe {
+            libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut peer).cast(), &mut length)
+        });
+        let process = peer.pid;
+        if found.is_ok() && peer.uid == user.0 && !is_ambiguous(user) {
+            return Ok(Socket { socket, process });
+        }
+        Err(Rejected { socket, stranger: Stranger { theirs: peer.uid, ours: user.0, process } })
+    }
+}
+
+/// Returns true if other users are seen as `user` too. In a user namespace, users that it does not map are all seen as one
+/// (user_namespaces(7), `overflowuid`).
+fn is_ambiguous(user: User) -> bool {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let maps_all = |map: &str| map.split_whitespace().eq(["0", "0", "4294967295"]);
+    let overflow = read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(65534);
+    user.0 == overflow && !maps_all(&read("/proc/self/uid_map"))
+}
+
+impl Rejected {
+    /// Closes the connection, and says to whom the interface belongs. It does not matter whether that is received.
+    pub(super) fn refuse(self) {
+        let why = Message::Refused(Refusal::User(self.stranger.ours)).to_bytes();
+        let _ = passing::send(self.socket.as_fd(), &why, &[], libc::MSG_DONTWAIT);
+    }
+}
+
+impl Socket {
+    /// The process at the other end.
+    pub(super) fn process(&self) -> i32 {
+        self.process
     }
 
     /// Sends a message with descriptors, without a wait.
     pub(super) fn send(&self, message: &[u8; MESSAGE], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        passing::send(self.0.as_fd(), message, descriptors, libc::MSG_DONTWAIT).map(|_| ())
+        passing::send(self.socket.as_fd(), message, descriptors, libc::MSG_DONTWAIT).map(|_| ())
     }
 
     /// The next message with its descriptors, without a wait; `UnexpectedEof` if the other end has closed.
     pub(super) fn receive(&self) -> io::Result<([u8; MESSAGE], Vec<OwnedFd>)> {
         let mut message = [0; MESSAGE];
-        let (came, descriptors) = passing::receive(self.0.as_fd(), &mut message, libc::MSG_DONTWAIT)?;
+        let mut receive = || passing::receive(self.socket.as_fd(), &mut message, libc::MSG_DONTWAIT);
+        let (came, descriptors) = match receive() {
+            // It closed without reading all: the kernel reports that once, and then returns what it had sent.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive()?,
+            received => received?,
+        };
         match came {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             MESSAGE => Ok((message, descriptors)),
@@ -101,7 +205,7 @@ impl Socket {
 
 impl AsRawFd for Socket {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.socket.as_raw_fd()
     }
 }
 
@@ -110,10 +214,16 @@ fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     unix_address(format!("\0{name}").as_bytes())
 }
 
-fn owned(fd: RawFd) -> io::Result<Socket> {
+fn new() -> io::Result<Own> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: plain numbers.
+    owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+}
+
+fn owned(fd: RawFd) -> io::Result<Own> {
     check(fd)?;
     // SAFETY: a fresh descriptor with no other owner.
-    Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }.into()))
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

@@ -1,5 +1,7 @@
 //! Processes of one interface, played by the threads of one: dropping a process's part is its death.
 
+mod other_user;
+
 use super::*;
 use crate::io::{Burst, LoopbackBuf, PacketIo, pair};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -85,8 +87,8 @@ fn claim(port: u64) -> Claim {
     Claim { service: 0x0106_0000 | port, at, family_only: false, shared: false, listens: true }
 }
 
-fn errno(result: io::Result<()>) -> i32 {
-    result.map_or_else(|error| error.raw_os_error().unwrap(), |()| 0)
+fn errno(result: Result<(), ClaimError>) -> i32 {
+    result.map_or_else(|error| error.errno(), |()| 0)
 }
 
 fn farewell(slot: u8) -> Farewell {
@@ -183,6 +185,30 @@ fn a_thread_that_accepts_a_process_has_it_watched() {
 }
 
 #[test]
+fn a_member_with_a_descriptor_of_another_kind_is_refused() {
+    let own = Own::new(1).unwrap();
+    let (reader, writer) = io::pipe().unwrap();
+    let (reader, writer) = (OwnedFd::from(reader), OwnedFd::from(writer));
+    let bell = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+    let blocks = EventFd::new(0).unwrap();
+    let member = |descriptors: &[BorrowedFd<'_>]| {
+        Member::new(descriptors.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect(), 0, 1)
+    };
+    let (memory, reader, writer) = (own.file(), reader.as_fd(), writer.as_fd());
+    member(&[memory, bell.as_fd(), reader]).unwrap();
+    for wrong in [
+        &[memory, bell.as_fd()][..],
+        &[bell.as_fd(), memory, reader],
+        &[memory, blocks.as_fd(), reader],
+        &[memory, bell.as_fd(), bell.as_fd()],
+        &[memory, bell.as_fd(), writer],
+        &[memory, bell.as_fd(), reader, reader],
+    ] {
+        assert_eq!(member(wrong).unwrap_err().kind(), io::ErrorKind::InvalidData, "{wrong:?}");
+    }
+}
+
+#[test]
 fn a_slot_rests_when_its_process_has_gone() {
     let name = name();
     let [mut owner, other] = processes(&name);
@@ -201,8 +227,7 @@ fn a_slot_that_the_kernel_knows_is_taken_is_not_taken_twice() {
     let owner = Process::new(&name);
     // An owner that forgot them all.
     let last_two = MEMBERS as u8 - 2;
-    let _held: Vec<_> =
-        (0..last_two).filter_map(|slot| Socket::hold(&format!("{name}/{slot}")).ok()).collect();
+    let _held: Vec<_> = (0..last_two).filter_map(|slot| Name::hold(&format!("{name}/{slot}")).ok()).collect();
     let next = Process::new(&name);
     assert!(next.siblings.slot() >= last_two);
     assert_ne!(next.siblings.slot(), owner.siblings.slot());

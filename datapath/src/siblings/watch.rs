@@ -2,17 +2,35 @@
 
 use super::message::Message;
 use super::owner::Owner;
-use super::socket::Socket;
-use super::{Member, PAUSE, Role, Shared, State, claims, farewells, present};
+use super::socket::{Listener, Stranger, Unknown, User};
+use super::{LOOK, LOOKS, Member, PAUSE, Role, Shared, State, claims, farewells, present};
 use roce::QPN_REST;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between two looks for an owner, and how many looks are taken at a time.
-const LOOK: Duration = Duration::from_micros(500);
-const LOOKS: u32 = 40;
+/// The time without an owner.
+#[derive(Debug)]
+pub(super) struct Vacancy {
+    /// The number of times that this process looked for an owner.
+    looks: u32,
+    /// When it looks again.
+    next: Instant,
+    /// The process of another user that has the name.
+    pub(super) stranger: Option<Stranger>,
+}
+
+impl Vacancy {
+    fn new() -> Self {
+        Self { looks: 0, next: Instant::now(), stranger: None }
+    }
+
+    /// The time between two looks: short while other processes of the interface are about to take the name.
+    pub(super) fn pause(&self) -> Duration {
+        if self.stranger.is_none() && self.looks < LOOKS { LOOK } else { PAUSE }
+    }
+}
 
 /// Until the process takes no part any more.
 pub(super) fn run(shared: &Shared) {
@@ -31,9 +49,14 @@ pub(super) fn run(shared: &Shared) {
                 descriptors.extend(state.present().map(|(_, member)| member.life.as_raw_fd()));
             }
             Role::Sibling(socket) => descriptors.push(socket.as_raw_fd()),
-            Role::Nobody => {}
+            Role::Nobody(_) => {}
         }
-        let longest = if matches!(state.role, Role::Nobody) { 1 } else { -1 };
+        let longest = match &state.role {
+            Role::Nobody(vacancy) => {
+                vacancy.next.saturating_duration_since(Instant::now()).as_millis() as i32 + 1
+            }
+            Role::Owner(_) | Role::Sibling(_) => -1,
+        };
         drop(state);
         if waits(&descriptors, longest) {
             return;
@@ -43,7 +66,7 @@ pub(super) fn run(shared: &Shared) {
 
 /// Until one of the descriptors has news, or for so many ms, or for ever with -1; `true` if it is the first. A descriptor that is closed
 /// meanwhile may be that of another, which has no news.
-fn waits(descriptors: &[RawFd], longest: i32) -> bool {
+pub(super) fn waits(descriptors: &[RawFd], longest: i32) -> bool {
     let watch = |&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut watched: Vec<_> = descriptors.iter().map(watch).collect();
     // SAFETY: the array is as long as said.
@@ -57,7 +80,8 @@ impl Shared {
         match &mut state.role {
             Role::Owner(_) => self.serve(state),
             Role::Sibling(_) => self.hear(state),
-            Role::Nobody => self.regain(state),
+            Role::Nobody(vacancy) if Instant::now() < vacancy.next => {}
+            Role::Nobody(_) => self.regain(state),
         }
     }
 
@@ -88,40 +112,55 @@ impl Shared {
             Some(Message::Refused(why)) => {
                 tracing::error!("{}: refused by the new owner: {why:?}", self.name);
                 // It would be again at once.
-                std::thread::sleep(PAUSE);
+                state.role =
+                    Role::Nobody(Vacancy { looks: LOOKS, next: Instant::now() + PAUSE, stranger: None });
+                state.stale = true;
             }
             _ => {}
         }
     }
 
-    /// Becomes the owner, or finds the process that is.
+    /// Becomes the owner, or finds the process that is, by one look without a wait. The process that has the name is sent nothing unless it
+    /// belongs to the same user.
     pub(super) fn regain(&self, state: &mut State) {
-        state.role = Role::Nobody;
+        let mut vacancy = match std::mem::replace(&mut state.role, Role::Nobody(Vacancy::new())) {
+            Role::Nobody(vacancy) => vacancy,
+            Role::Owner(_) | Role::Sibling(_) => Vacancy::new(),
+        };
         state.stale = true;
-        for _ in 0..LOOKS {
-            match Socket::listen(&self.name) {
-                Ok(listener) => {
-                    let heads = present(&state.members).map(|(slot, member)| (slot, member.memory.head()));
-                    let granted = claims::Granted::after_takeover(heads);
-                    state.role = Role::Owner(Owner::new(listener, granted));
-                    tracing::debug!("{}: slot {} is the owner now", self.name, self.slot);
-                    return self.serve(state);
-                }
-                Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                    tracing::error!("{}: {error}", self.name);
+        match Listener::new(&self.name) {
+            Ok(listener) => {
+                let heads = present(&state.members).map(|(slot, member)| (slot, member.memory.head()));
+                let granted = claims::Granted::after_takeover(heads);
+                state.role = Role::Owner(Owner::new(listener, granted));
+                tracing::debug!("{}: slot {} is the owner now", self.name, self.slot);
+                return self.serve(state);
+            }
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse && vacancy.looks == 0 => {
+                tracing::error!("{}: {error}", self.name);
+            }
+            Err(_) => {}
+        }
+        let stranger = match Unknown::connect(&self.name).map(|unknown| unknown.authenticate(User::this())) {
+            Ok(Ok(socket)) => {
+                let hello = Message::Hello { slot: Some(self.slot) }.to_bytes();
+                if socket.send(&hello, &self.descriptors()).is_ok() {
+                    state.role = Role::Sibling(socket);
                     return;
                 }
-                Err(_) => {}
+                None
             }
-            let hello = Message::Hello { slot: Some(self.slot) }.to_bytes();
-            if let Ok(socket) = Socket::connect(&self.name)
-                && socket.send(&hello, &self.descriptors()).is_ok()
-            {
-                state.role = Role::Sibling(socket);
-                return;
-            }
-            std::thread::sleep(LOOK);
+            Ok(Err(rejected)) => Some(rejected.stranger),
+            // No process has the name any more, or it does not listen, or its queue is full.
+            Err(_) => None,
+        };
+        if let Some(stranger) = stranger.filter(|_| stranger != vacancy.stranger) {
+            tracing::error!("@{}: {stranger}", self.name);
         }
+        vacancy.looks = vacancy.looks.saturating_add(1);
+        vacancy.stranger = stranger;
+        vacancy.next = Instant::now() + vacancy.pause();
+        state.role = Role::Nobody(vacancy);
     }
 }
 

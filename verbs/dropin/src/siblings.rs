@@ -4,7 +4,7 @@ use crate::abi::ibv_context;
 use crate::context::Context;
 use crate::errno::{Errno, INVALID, at, count};
 use crate::query::ip_of;
-use datapath::siblings::{Claim, Farewell, Siblings};
+use datapath::siblings::{Claim, ClaimError, Farewell, Siblings};
 use std::ffi::c_int;
 use verbs::management::Mad;
 
@@ -46,8 +46,12 @@ pub unsafe extern "C" fn ferroce_siblings_claim(
             siblings.release(&claim);
             return Ok(0);
         }
-        let taken = siblings.claim(&claim);
-        taken.map(|()| 0).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
+        let taken = siblings.claim(&claim).inspect_err(|error| match error {
+            ClaimError::Taken { .. } => {}
+            // An errno says neither which process has the name nor what to do.
+            error => tracing::error!("service {service:#x}: {error}"),
+        });
+        taken.map(|()| 0).map_err(|error| Errno(error.errno()))
     })
 }
 

@@ -9,7 +9,7 @@ use crate::channel::event_fd;
 use crate::device::random;
 use crate::{Device, Error, QueuePair};
 use datapath::event_fd::EventFd;
-use datapath::siblings::Claim;
+use datapath::siblings::{Claim, ClaimError};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -125,9 +125,9 @@ pub(super) struct Taken {
 fn take(user: &User, claim: &Claim, bell: &Arc<EventFd>) -> Result<bool, Error> {
     let siblings = user.device().engine.siblings();
     if let Some(Err(error)) = siblings.map(|siblings| siblings.claim(claim)) {
-        return match error.raw_os_error() {
-            Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL) => Ok(false),
-            _ => Err(Error::Claim { port: claim.service as u16, source: error }),
+        return match error {
+            ClaimError::Taken { .. } => Ok(false),
+            error => Err(Error::Claim { port: claim.service as u16, source: error }),
         };
     }
     let free = user.act(|machine, _, _| machine.listen(*claim, bell.clone()));

@@ -18,6 +18,7 @@ pub mod host_memory;
 pub mod io;
 pub mod linux;
 pub mod machine;
+pub mod mounts;
 pub mod neighbour;
 pub mod passing;
 pub mod pci;

@@ -3,78 +3,46 @@
 //! UCX takes a device only if there is a character device of its name in `/dev/infiniband`, which UCX may read and write and never opens.
 //! There is one for each of eight devices. Other programs read `/sys/class/infiniband`, a folder that no process can create in sysfs: an
 //! overlay adds an empty one, and the drop-in library describes its devices there (`verbs/dropin/src/sysfs.rs`). All of it is in a separate
-//! mount namespace of the program, so that only an empty folder in `/dev` is left behind.
+//! mount namespace of the program, and hides the files of real devices there. Only an empty folder `/dev/infiniband` is left behind, if
+//! there was none.
 //!
-//! A container with default capabilities may not mount. There, links to `/dev/null` in its own `/dev` satisfy UCX, and remain.
+//! A container with default capabilities may not mount. There, links to `/dev/null` in its own `/dev` satisfy UCX, and remain. The devtmpfs
+//! of a machine gets none: its containers and its real devices use it, too.
 
+use datapath::mounts::PrivateMounts;
 use std::ffi::OsString;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
-/// Runs the words after it with the files in place, in a mount namespace that is private already. The program also runs if neither mounts
-/// nor links are permitted.
-const PLACE: &str = r#"
-devices='0 1 2 3 4 5 6 7'
-place() {
-  mkdir -p /dev/infiniband && mount -t tmpfs -o mode=755,size=64k ferroce /dev/infiniband &&
-  for number in $devices; do
-    : >/dev/infiniband/ferroce$number && mount --bind /dev/null /dev/infiniband/ferroce$number || return
-  done
-}
-link() {
-  mkdir -p /dev/infiniband && for number in $devices; do
-    [ -c /dev/infiniband/ferroce$number ] || ln -s /dev/null /dev/infiniband/ferroce$number || return
-  done
-}
-describe() {
-  if [ ! -d /sys/class/infiniband ]; then
-    mkdir -p /dev/infiniband/.class/infiniband &&
-      mount -t overlay -o lowerdir=/dev/infiniband/.class:/sys/class ferroce /sys/class || return
-  fi
-  mount -t tmpfs -o mode=755,size=1m ferroce /sys/class/infiniband
-}
-if place 2>/dev/null; then
-  describe 2>/dev/null
-elif ! link 2>/dev/null; then
-  case "$*" in *ucx*)
-    echo "ferroce run: UCX finds no device without /dev/infiniband/ferroce0; remedy, as root:" \
-      "mkdir -p /dev/infiniband && mknod -m 666 /dev/infiniband/ferroce0 c 1 3" >&2 ;;
-  esac
-fi
-exec "$@"
-"#;
-
-/// The same, in a mount namespace that it creates first.
-const PLACE_APART: &str = r#"
-place=$1; shift
-if [ -c /dev/infiniband/ferroce0 ]; then exec "$@"; fi
-if unshare --mount true 2>/dev/null; then exec unshare --mount sh -c "$place" sh "$@"; fi
-exec sh -c "$place" sh "$@"
-"#;
+/// The folder of device files.
+const DEVICES: &str = "/dev/infiniband";
+/// The folder of descriptions, and the one above it, which is of sysfs.
+const CLASS: &str = "/sys/class/infiniband";
+const CLASSES: &str = "/sys/class";
+/// The name of our mounts in the list of mounts.
+const SOURCE: &str = "ferroce";
 
 /// UCX assumes RoCE v1 if sysfs has no entry, and receives datagrams over IPv6 only: the first GID is IPv6's link-local one.
 pub const UCX_SETTING: (&str, &str) = ("UCX_IB_GID_INDEX", "0");
 
-/// A command in a private mount namespace, with the file.
-pub fn inside(words: Vec<String>) -> Vec<String> {
-    ["sh", "-c", PLACE, "sh"].map(str::to_owned).into_iter().chain(words).collect()
-}
-
-/// Returns the command to run in a separate mount namespace, with the file: any program may use UCX, as `mpirun` and Python do. `None` if
-/// the program does not exist or cannot be executed, so that the caller finds out why.
-pub fn apart(program: &str, rest: &[String]) -> Option<Vec<String>> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = match program.contains('/') {
-        true => is_executable(Path::new(program)),
-        false => std::env::split_paths(&path).any(|folder| is_executable(&folder.join(program))),
-    };
-    let words = ["sh", "-c", PLACE_APART, "sh", PLACE, program].map(str::to_owned);
-    is_there.then(|| words.into_iter().chain(rest.iter().cloned()).collect())
-}
-
-/// Returns whether a file may be executed by some user.
-fn is_executable(path: &Path) -> bool {
-    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+/// Puts the files in place for the program that this process becomes, as far as permitted: any program may use UCX, as `mpirun` and Python
+/// do, and runs without the files, too.
+pub fn place(command: &[String]) {
+    let before = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if is_placed(&before) {
+        return;
+    }
+    let Err(error) = mount() else { return };
+    let forbidden = error.kind() == io::ErrorKind::PermissionDenied;
+    if forbidden && !is_of_the_machine(&before) && link().is_ok() {
+        return;
+    }
+    // A user without the right is not told at every start: most programs need no file.
+    if !forbidden || command.iter().any(|word| word.contains("ucx")) {
+        note!("warning: {}", warning(&error));
+    }
 }
 
 /// [`UCX_SETTING`], unless the user chose.
@@ -82,18 +50,130 @@ pub fn setting() -> Option<(&'static str, OsString)> {
     std::env::var_os(UCX_SETTING.0).is_none().then(|| (UCX_SETTING.0, UCX_SETTING.1.into()))
 }
 
+/// Returns one line: why there are no files, who misses them, and the remedy.
+fn warning(error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "run it as root, or, for UCX alone, as root: mkdir -p /dev/infiniband && mknod -m 666 /dev/infiniband/ferroce0 c 1 3"
+        }
+        // unshare(2): ENOSPC is the limit of mount namespaces.
+        io::ErrorKind::StorageFull => "raise the limit, as root: sysctl -w user.max_mnt_namespaces=10000",
+        _ => "`unshare --mount true`, as root, must succeed",
+    };
+    format!(
+        "private mounts: {error}, so UCX finds no file {DEVICES}/ferroce0, and no program {CLASS}; {remedy}"
+    )
+}
+
+/// Returns the device files' paths.
+fn files() -> impl Iterator<Item = PathBuf> {
+    (0..8).map(|number| Path::new(DEVICES).join(format!("ferroce{number}")))
+}
+
+fn is_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.file_type().is_char_device())
+}
+
+/// Mounts the files in a mount namespace that it creates.
+fn mount() -> io::Result<()> {
+    let mounts = PrivateMounts::enter()?;
+    let devices = Path::new(DEVICES);
+    let created = create(devices)?;
+    if let Err(error) = mounts.tmpfs(SOURCE, 64, devices) {
+        if created {
+            fs::remove_dir(devices)?;
+        }
+        return Err(error);
+    }
+    for file in files() {
+        File::create(&file)?;
+        mounts.bind(Path::new("/dev/null"), &file)?;
+    }
+    if let Err(error) = describe(&mounts) {
+        tracing::debug!("{CLASS} cannot be mounted: {error}");
+    }
+    Ok(())
+}
+
+/// Mounts an empty folder of descriptions.
+fn describe(mounts: &PrivateMounts) -> io::Result<()> {
+    if !Path::new(CLASS).is_dir() {
+        let above = Path::new(DEVICES).join(".class");
+        create(&above)?;
+        create(&above.join("infiniband"))?;
+        mounts.overlay(SOURCE, &above, Path::new(CLASSES), Path::new(CLASSES))?;
+    }
+    mounts.tmpfs(SOURCE, 1024, Path::new(CLASS))
+}
+
+/// Creates links to `/dev/null` where a device file is missing.
+fn link() -> io::Result<()> {
+    create(Path::new(DEVICES))?;
+    for file in files().filter(|file| !is_device(file)) {
+        std::os::unix::fs::symlink("/dev/null", file)?;
+    }
+    Ok(())
+}
+
+/// Creates a folder that every user may read, whatever the umask. Returns false if it exists.
+fn create(folder: &Path) -> io::Result<bool> {
+    match fs::create_dir(folder) {
+        Ok(()) => fs::set_permissions(folder, Permissions::from_mode(0o755)).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns true if the files are there, by a `ferroce run` around this one. On virtual hosts only device files may be: each has its own
+/// sysfs.
+fn is_placed(mounts: &str) -> bool {
+    files().all(|file| is_device(&file))
+        && filesystem(mounts, CLASS).is_some_and(|(_, source)| source == SOURCE)
+}
+
+/// Returns true if the folder of device files is in the machine's devtmpfs, or if that is not known.
+fn is_of_the_machine(mounts: &str) -> bool {
+    let kind = [DEVICES, "/dev", "/"].iter().find_map(|folder| filesystem(mounts, folder));
+    kind.is_none_or(|(kind, _)| kind == "devtmpfs")
+}
+
+/// Returns the type and the source of what is mounted at `at`, from the text of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+fn filesystem<'a>(mounts: &'a str, at: &str) -> Option<(&'a str, &'a str)> {
+    let mut found = mounts.lines().filter_map(|line| line.split_once(" - "));
+    // Of mounts at one place, the last is visible.
+    let (_, kind) = found.rfind(|(place, _)| place.split(' ').nth(4) == Some(at))?;
+    let mut words = kind.split(' ');
+    Some((words.next()?, words.next()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_program_gets_its_words_as_they_are() {
-        let words = inside(["prog", "two words", "$x"].map(str::to_owned).to_vec());
-        assert_eq!(words[words.len() - 3..], ["prog", "two words", "$x"]);
-        let words = apart("/bin/sh", &["two words", "$x"].map(str::to_owned)).unwrap();
-        assert_eq!(words[words.len() - 3..], ["/bin/sh", "two words", "$x"]);
-        for none in ["/bin/there-is-none", "there-is-none", "/etc/passwd", "/etc"] {
-            assert_eq!(apart(none, &[]), None, "{none}");
-        }
+    fn of_two_mounts_at_one_place_the_last_is_visible() {
+        let mounts = "23 27 0:22 / /sys rw,relatime - sysfs sysfs rw\n\
+                      24 27 0:6 / /dev rw shared:2 master:1 - devtmpfs udev rw,mode=755\n\
+                      25 24 0:9 / /dev rw - tmpfs ferroce rw\n";
+        assert_eq!(filesystem(mounts, "/dev"), Some(("tmpfs", "ferroce")));
+        assert_eq!(filesystem(mounts, "/sys"), Some(("sysfs", "sysfs")));
+        assert_eq!(filesystem(mounts, "/dev/infiniband"), None);
+    }
+
+    #[test]
+    fn a_folder_in_devtmpfs_is_of_the_machine() {
+        let machine = "24 27 0:6 / /dev rw - devtmpfs udev rw\n";
+        let container = "24 27 0:6 / /dev rw - tmpfs tmpfs rw\n";
+        // `docker run --volume /dev/infiniband:/dev/infiniband`.
+        let shared = format!("{container}25 24 0:6 /infiniband /dev/infiniband rw - devtmpfs udev rw\n");
+        assert_eq!([machine, container, &shared, ""].map(is_of_the_machine), [true, false, true, true]);
+    }
+
+    #[test]
+    fn the_remedy_is_that_of_the_error() {
+        let remedy = |code| warning(&io::Error::from_raw_os_error(code));
+        assert!(remedy(1).contains("mknod") && remedy(13).contains("mknod"));
+        assert!(remedy(28).contains("user.max_mnt_namespaces"));
+        assert!(remedy(22).contains("unshare --mount true"));
     }
 }

@@ -86,14 +86,13 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         .command
         .split_first()
         .ok_or_else(|| Failure::usage("no program is named; give it after `--`"))?;
-    let apart = device_file::apart(program, rest);
-    let (first, others) = apart.as_deref().and_then(<[_]>::split_first).unwrap_or((program, rest));
-    let mut command = Command::new(first);
+    device_file::place(&args.command);
+    let mut command = Command::new(program);
     // On a kernel without ambient capabilities, the program gets what it got before.
     if let Err(error) = capabilities::hand_on() {
         tracing::debug!("capabilities are not handed on: {error}");
     }
-    command.args(others).envs(settings);
+    command.args(rest).envs(settings);
     // Returns only if it failed.
     let error = command.exec();
     Err(Failure::program(program, &error))

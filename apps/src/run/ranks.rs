@@ -1,6 +1,5 @@
 //! One command in each host, its output line by line with the rank before it.
 
-use super::device_file;
 use super::hosts::{Hosts, INTERFACE};
 use super::stale;
 use crate::failure::Failure;
@@ -8,7 +7,7 @@ use crate::input;
 use crate::signals;
 use datapath::linux::die_with_parent;
 use std::ffi::OsString;
-use std::io::{BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -84,11 +83,14 @@ fn start_all(
 }
 
 fn start(hosts: &Hosts, command: &[String], settings: &Settings, rank: u8) -> Result<Rank, Failure> {
-    // `ip netns exec` has a separate mount namespace.
-    let words = device_file::inside(substitute(command, rank, Hosts::address(rank), Hosts::address(0)));
+    let failed = |error: io::Error| Failure::run(format!("rank {rank} does not start: {error}"));
+    // In the sysfs of its host, which `ip netns exec` mounts, it puts the device files in place.
+    let ferroce = std::env::current_exe().map_err(failed)?;
     let mut child = die_with_parent(&mut Command::new("ip"))
         .args(["netns", "exec", &hosts.namespace(rank)])
-        .args(words)
+        .arg(ferroce)
+        .args(["run", "--"])
+        .args(substitute(command, rank, Hosts::address(rank), Hosts::address(0)))
         .envs(settings.iter().cloned())
         .env("FERROCE_PORT", INTERFACE)
         .env_remove("FERROCE_IP")
@@ -97,7 +99,7 @@ fn start(hosts: &Hosts, command: &[String], settings: &Settings, rank: u8) -> Re
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|error| Failure::run(format!("rank {rank} does not start: {error}")))?;
+        .map_err(failed)?;
     let readers = [
         child.stdout.take().map(|pipe| copy(rank, pipe, std::io::stdout)),
         child.stderr.take().map(|pipe| copy(rank, pipe, std::io::stderr)),

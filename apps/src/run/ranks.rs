@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(20);
 /// The time that the server has to listen before its peers start.
 const HEAD_START: Duration = Duration::from_millis(1500);
-/// The time for which the others may go on once one has failed, or the server once all its peers are done.
+/// The time for which the others may go on once one has failed.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The variables that the libraries read.
@@ -38,13 +38,14 @@ impl Rank {
     }
 }
 
-/// Runs `command` in each host until all have ended; returns the first failing rank's exit code.
+/// Runs `command` in each host until all have ended, or one has failed; returns the first failing rank's exit code.
 ///
 /// # Errors
 /// Returns a failure if the program can't be started, or a signal came.
 pub fn run(hosts: &Hosts, command: &[String], settings: &Settings) -> Result<ExitCode, Failure> {
     let mut ranks = Vec::new();
-    let result = start_all(hosts, command, settings, &mut ranks).and_then(|()| wait_all(&mut ranks));
+    let result = start_all(hosts, command, settings, &mut ranks)
+        .and_then(|()| wait_all(&mut ranks, GRACE, |line| note!("{line}")));
     for (number, rank) in (0..).zip(&mut ranks) {
         if rank.ended.is_none() {
             // It may have ended since.
@@ -57,9 +58,7 @@ pub fn run(hosts: &Hosts, command: &[String], settings: &Settings) -> Result<Exi
         }
         rank.readers.drain(..).for_each(|reader| drop(reader.join()));
     }
-    result?;
-    let failed = ranks.iter().filter_map(|rank| rank.ended).find(|status| !status.success());
-    Ok(failed.map_or(ExitCode::SUCCESS, |status| ExitCode::from(code(status))))
+    Ok(result?.map_or(ExitCode::SUCCESS, |status| ExitCode::from(code(status))))
 }
 
 /// As a shell has it: 128 and the number of the signal that ended the program.
@@ -149,23 +148,40 @@ fn wait_until_listening(namespace: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn wait_all(ranks: &mut [Rank]) -> Result<(), Failure> {
-    let mut until = None;
+/// Waits until all have ended and closed their output, or `grace` has passed since one failed. Returns the status of the first that failed:
+/// only then may any be left, and `say` gets a line for each. It also gets one, but no rank is ended, when the server is left alone for
+/// `grace`.
+fn wait_all(
+    ranks: &mut [Rank],
+    grace: Duration,
+    mut say: impl FnMut(String),
+) -> Result<Option<ExitStatus>, Failure> {
+    let (mut failed_at, mut alone_at, mut said) = (None, None, false);
     loop {
         signals::check()?;
         for rank in ranks.iter_mut().filter(|rank| rank.ended.is_none()) {
             rank.ended = rank.child.try_wait().map_err(|error| Failure::run(error.to_string()))?;
         }
-        let open = ranks.iter().filter(|rank| rank.ended.is_none()).count();
-        if open == 0 && ranks.iter().all(Rank::is_silent) {
-            return Ok(());
+        let passed = |since: &mut Option<Instant>| since.get_or_insert_with(Instant::now).elapsed() >= grace;
+        let open: Vec<_> = (0..).zip(ranks.iter()).filter(|(_, rank)| rank.ended.is_none()).collect();
+        let mut ended = (0..).zip(ranks.iter()).filter_map(|(number, rank)| Some((number, rank.ended?)));
+        let failed: Option<(usize, _)> = ended.find(|(_, status)| !status.success());
+        let done = open.is_empty() && ranks.iter().all(Rank::is_silent);
+        match failed {
+            _ if done => return Ok(failed.map(|(_, status)| status)),
+            Some((failed, status)) if passed(&mut failed_at) => {
+                for (number, _) in open {
+                    say(format!("rank {number}: killed, since rank {failed} failed ({status})"));
+                }
+                return Ok(Some(status));
+            }
+            None if matches!(open[..], [(0, _)]) && !said && passed(&mut alone_at) => {
+                say("rank 0: still runs, and all others have ended; waiting for it (end it with Ctrl-C)"
+                    .into());
+                said = true;
+            }
+            _ => thread::sleep(LOOK),
         }
-        let failed = ranks.iter().filter_map(|rank| rank.ended).any(|status| !status.success());
-        let only_server = open == 1 && ranks[0].ended.is_none();
-        if (failed || only_server) && *until.get_or_insert_with(|| Instant::now() + GRACE) < Instant::now() {
-            return Ok(());
-        }
-        thread::sleep(LOOK);
     }
 }
 
@@ -179,5 +195,39 @@ mod tests {
         let (own, server) = (Hosts::address(1), Hosts::address(0));
         assert_eq!(substitute(&command, 0, server, server), ["prog", "-r0", "--bind=10.79.0.1"]);
         assert_eq!(substitute(&command, 1, own, server), ["prog", "-r1", "--bind=10.79.0.2", "10.79.0.1"]);
+    }
+
+    /// Starts ranks that end with the status they read from their input, or at once with the one given.
+    fn started<const N: usize>(at_once: [Option<u8>; N]) -> [Rank; N] {
+        at_once.map(|status| {
+            let script = status.map_or("read status; exit $status".into(), |status| format!("exit {status}"));
+            let child = Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
+            Rank { child, readers: Vec::new(), ended: None }
+        })
+    }
+
+    #[test]
+    fn a_server_that_outlives_its_clients_is_waited_for_and_its_status_counts() {
+        let (mut ranks, mut said) = (started([None, Some(0)]), Vec::new());
+        let mut input = ranks[0].child.stdin.take().unwrap();
+        let status = wait_all(&mut ranks, Duration::ZERO, |line| {
+            said.push(line);
+            input.write_all(b"3\n").unwrap();
+        });
+        assert_eq!(status.unwrap().and_then(|status| status.code()), Some(3));
+        assert!(said.len() == 1 && said[0].starts_with("rank 0: still runs"), "{said:?}");
+    }
+
+    #[test]
+    fn a_rank_that_goes_on_after_another_failed_is_named() {
+        let (mut ranks, mut said) = (started([None, Some(4), None]), Vec::new());
+        let status = wait_all(&mut ranks, Duration::ZERO, |line| said.push(line)).unwrap();
+        assert_eq!(status.and_then(|status| status.code()), Some(4));
+        let line = |rank| format!("rank {rank}: killed, since rank 1 failed (exit status: 4)");
+        assert_eq!(said, [line(0), line(2)]);
+        for rank in &mut ranks {
+            // Its input is closed, so it ends.
+            rank.child.wait().unwrap();
+        }
     }
 }

@@ -17,8 +17,9 @@ Examples:
   ferroce config                              settings of a tool or program started in this folder
   ferroce config --config ./ferroce.toml      check this file and show its settings
 
-A flag overrides a variable, and a variable overrides the file. The default of progress is that of programs; Ferroce's own tools
-poll all the time, so theirs is inline. Exit code 2: a setting is wrong.")]
+A flag overrides a variable, and a variable overrides the file, but not its feedback_key_file. The
+default of progress is that of programs; Ferroce's own tools poll all the time, so theirs is inline.
+Exit code 2: a setting is wrong.")]
 pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -77,6 +78,11 @@ fn rows(config: &DeviceConfig, sources: &Sources<'_>) -> Vec<Row> {
     let settings = config.settings().into_iter();
     let mut rows: Vec<Row> =
         settings.map(|(key, value)| Row { key, source: sources.of(key, value.as_deref()), value }).collect();
+    let (sealed, source) = match config.key_source() {
+        Some(source) => ("answers are sealed", source.to_string()),
+        None => ("answers are not sealed", "default".into()),
+    };
+    rows.push(Row { key: "feedback_key", value: Some(sealed.into()), source });
     for (place, rule) in config.rules().iter().enumerate() {
         // A variable's rule is the first of all.
         let is_variable = place == 0 && std::env::var_os("FERROCE_CC").is_some();

@@ -106,7 +106,18 @@ impl PortArgs {
     /// # Errors
     /// As [`device_config`](Self::device_config), and if the port cannot be opened.
     pub fn open(&self) -> Result<Device, Failure> {
-        let config = self.device_config()?;
+        self.open_with(Ok)
+    }
+
+    /// Opens the port with settings that `change` returns.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and those of `change`.
+    pub fn open_with(
+        &self,
+        change: impl FnOnce(DeviceConfig) -> Result<DeviceConfig, Failure>,
+    ) -> Result<Device, Failure> {
+        let config = change(self.device_config()?)?;
         let device = Device::open(&config).map_err(|error| Failure::run(error.to_string()))?;
         crate::signals::watch(config.port().unwrap_or_default());
         Ok(device)

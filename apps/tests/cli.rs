@@ -234,6 +234,39 @@ fn config_shows_each_setting_and_where_it_comes_from() {
 }
 
 #[test]
+fn config_shows_whether_answers_are_sealed_and_by_which_key() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (file, key) = (folder.path().join("x.toml"), folder.path().join("key"));
+    std::fs::write(&key, "11".repeat(16)).unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let of_file = format!("feedback_key_file = '{}'\n", key.display());
+    let of_device = format!("[[device]]\nport = 'null'\n{of_file}");
+    let variable = "22".repeat(16);
+    for (text, variable, value, source) in [
+        ("", None, "answers are not sealed", "default"),
+        ("", Some(&variable), "answers are sealed", "FERROCE_FEEDBACK_KEY"),
+        (&of_file[..], None, "answers are sealed", key.to_str().unwrap()),
+        (&of_file, Some(&variable), "answers are sealed", key.to_str().unwrap()),
+        (&of_device, Some(&variable), "answers are sealed", key.to_str().unwrap()),
+    ] {
+        for cc in [None, Some("dcqcn")] {
+            std::fs::write(&file, text).unwrap();
+            let mut command = ferroce(&format!("config --config {}", file.display()));
+            command.env_remove("FERROCE_FEEDBACK_KEY").env_remove("FERROCE_CC");
+            command
+                .envs(variable.map(|key| ("FERROCE_FEEDBACK_KEY", key)))
+                .envs(cc.map(|cc| ("FERROCE_CC", cc)));
+            let output = command.assert().success().get_output().clone();
+            let shown = String::from_utf8(output.stdout).unwrap();
+            let line = shown.lines().find(|line| line.starts_with("feedback_key ")).unwrap();
+            assert!(line.contains(value) && line.ends_with(source), "{text:?}, {variable:?}: {shown}");
+            assert!(!shown.contains("1111") && !shown.contains("2222"), "the key is secret: {shown}");
+        }
+    }
+}
+
+#[test]
 fn config_checks_a_file_that_names_no_port() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("x.toml");

@@ -1,6 +1,6 @@
 //! Settings of a device: built in code, read from the environment, or from `ferroce.toml`.
 
-use crate::congestion::{CongestionRule, feedback_key_from_env, rule_from_text};
+use crate::congestion::{CongestionRule, DeviceKey, FeedbackKey, KeySource};
 use crate::{config_file, implicit, log};
 use cc::Rate;
 use datapath::engine::{Idle, MAX_SLOTS, Progress, ProgressError};
@@ -52,6 +52,7 @@ pub struct DeviceConfig {
     pub(crate) selective_repeat: bool,
     pub(crate) link_rate: Option<Rate>,
     pub(crate) rules: Vec<CongestionRule>,
+    pub(crate) feedback_key: Option<DeviceKey>,
     pub(crate) numbers: Numbers,
 }
 
@@ -137,6 +138,7 @@ impl Default for DeviceConfig {
             selective_repeat: true,
             link_rate: None,
             rules: Vec::new(),
+            feedback_key: None,
             numbers: Numbers::DEFAULT,
         }
     }
@@ -212,8 +214,7 @@ impl DeviceConfig {
     fn with_env(self) -> Result<Self, ConfigError> {
         let mut config = self;
         if let Ok(text) = std::env::var("FERROCE_CC") {
-            let rule = rule_from_text(&text, feedback_key_from_env()?);
-            let rule = rule.map_err(|reason| ConfigError::Congestion { text, reason })?;
+            let rule = text.parse().map_err(|reason| ConfigError::Congestion { text, reason })?;
             config.rules.insert(0, rule);
         }
         let int_port = std::env::var("FERROCE_INT_PORT").ok();
@@ -385,6 +386,26 @@ impl DeviceConfig {
     #[must_use]
     pub fn congestion_rules(self, rules: impl IntoIterator<Item = CongestionRule>) -> Self {
         Self { rules: rules.into_iter().collect(), ..self }
+    }
+
+    /// Seals the answers that all queue pairs give to telemetry, and has them accept no others. Their peers need the same key.
+    #[must_use]
+    pub fn feedback_key(self, key: FeedbackKey) -> Self {
+        Self { feedback_key: Some(DeviceKey { key, source: KeySource::Program }), ..self }
+    }
+
+    /// As [`feedback_key`](Self::feedback_key), with the key in a [file](crate::congestion::feedback_key_from_file).
+    ///
+    /// # Errors
+    /// Returns [`ConfigError::Key`] if the file does not contain a key, or users other than its owner may read it.
+    pub fn feedback_key_file(self, path: &Path) -> Result<Self, ConfigError> {
+        Ok(Self { feedback_key: Some(DeviceKey::from_file(path)?), ..self })
+    }
+
+    /// Returns the source of the key, or `None` if answers to telemetry are not sealed.
+    #[must_use]
+    pub fn key_source(&self) -> Option<&KeySource> {
+        self.feedback_key.as_ref().map(|key| &key.source)
     }
 
     /// Limits sending to the rate of a link, for ports without a physical link (veth, tap, memif).

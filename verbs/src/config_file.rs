@@ -1,7 +1,7 @@
 //! `ferroce.toml`: its keys, and the devices that it configures.
 
 use crate::config::{ConfigError, DeviceConfig, each_port_once, first, vlan};
-use crate::congestion::{RuleError, RuleText, feedback_key_from_env, feedback_key_from_file};
+use crate::congestion::{DeviceKey, RuleError, RuleText};
 use datapath::engine::Idle;
 use roce::wire::Mtu;
 use std::net::IpAddr;
@@ -59,6 +59,7 @@ struct DeviceText {
     queue_pairs: Option<u32>,
     selective_repeat: Option<bool>,
     link_rate: Option<String>,
+    feedback_key_file: Option<String>,
 }
 
 impl DeviceText {
@@ -102,6 +103,9 @@ impl DeviceText {
             let rate = crate::congestion::parse_rate(&text);
             config.link_rate = Some(rate.map_err(|reason| ConfigError::LinkRate { text, reason })?);
         }
+        if let Some(path) = self.feedback_key_file {
+            config = config.feedback_key_file(Path::new(&path))?;
+        }
         Ok(config)
     }
 }
@@ -112,17 +116,14 @@ impl DeviceText {
 /// Returns [`ConfigError`] if the text is invalid or contradicts itself.
 pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
     let file: Text = toml::from_str(text).map_err(|error| wrong(one_line(text, &error)))?;
-    let mut all = DeviceConfig::default();
-    let key = match &file.feedback_key_file {
-        Some(path) => Some(feedback_key_from_file(Path::new(path))?),
-        None => feedback_key_from_env()?,
-    };
+    // A key in the environment is for the devices for which the file names none.
+    let mut all = DeviceConfig { feedback_key: DeviceKey::from_env()?, ..DeviceConfig::default() };
     all.set_numbers(file.int_port, file.aecn_option.as_deref())?;
     if let Some(text) = &file.csig_tpid {
         all.set_csig_tpid(text)?;
     }
     for (number, rule) in (1..).zip(&file.congestion) {
-        let rule = rule.build(key).map_err(|RuleError { offset, reason }| {
+        let rule = rule.build().map_err(|RuleError { offset, reason }| {
             let line = line_of(text, offset);
             ConfigError::Rule { number, reason: format!("line {line}: {reason}") }
         })?;
@@ -155,6 +156,7 @@ pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
         queue_pairs: file.queue_pairs,
         selective_repeat: file.selective_repeat,
         link_rate: file.link_rate,
+        feedback_key_file: file.feedback_key_file,
     };
     let all = common.over(all)?;
     let configs: Vec<_> = match (file.device.is_empty(), ports.is_empty()) {
@@ -178,7 +180,7 @@ fn wrong(reason: String) -> ConfigError {
 
 /// Reads the `ferroce.toml` format: `port` (one, or a list), `ip` (a list), `gateway`, `vlan`, `progress`, `cores`, `idle`, `mtu`, `buffers`,
 /// `queue_pairs`, `selective_repeat`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), `csig_tpid` (`"0x9900"`),
-/// `[[congestion]]` rules, and `[[device]]` tables, which override the keys up to `link_rate` for one device. Returns the first of several devices.
+/// `[[congestion]]` rules, and `[[device]]` tables, which override the keys up to `feedback_key_file` for one device. Returns the first of several devices.
 impl FromStr for DeviceConfig {
     type Err = ConfigError;
 

@@ -11,7 +11,7 @@ use datapath::io::PacketIo;
 use datapath::neighbour::{Address, Kernel, link_local};
 use datapath::port_spec::PortSpec;
 use datapath::siblings::Siblings;
-use roce::qp::Capabilities;
+use roce::qp::{Capabilities, FeedbackKey};
 use roce::wire::{MAX_OVERHEAD, Mac, Mtu, Path, Vlan};
 use roce::{Counters, EndpointConfig};
 use std::net::IpAddr;
@@ -56,6 +56,7 @@ pub(crate) struct Inner {
     pub(crate) loads: Loads,
     pub(crate) rules: Vec<CongestionRule>,
     pub(crate) selective_repeat: bool,
+    pub(crate) feedback_key: Option<FeedbackKey>,
     /// The rate of its link, as configured or as the port reports it.
     pub(crate) line_rate: Option<Rate>,
     pub(crate) manager: cm::Place,
@@ -301,7 +302,9 @@ impl Device {
         let manager = cm::Place::default();
         let loads = Loads::new(config.cores, limits.max_qps);
         let (rules, selective_repeat) = (config.rules.clone(), config.selective_repeat);
-        let inner = Arc::new(Inner { engine, info, loads, rules, selective_repeat, line_rate, manager });
+        let feedback_key = config.feedback_key.as_ref().map(|key| key.key);
+        let inner = Inner { engine, info, loads, rules, selective_repeat, feedback_key, line_rate, manager };
+        let inner = Arc::new(inner);
         let DeviceInfo { port, driver, mac, mtu, cores, gids, .. } = &inner.info;
         tracing::info!(
             "{port}: opened by {driver}: {mac}, {gids:?}, path MTU {}, {cores} cores",

@@ -3,8 +3,8 @@
 //! [`DeviceConfig::from_env`] calls it. A program that runs as root in a stranger's folder would otherwise open the port that the
 //! stranger chose, and `pcap:,/path` overwrites a file.
 
-use crate::DeviceConfig;
 use crate::errors::ConfigError;
+use crate::{DeviceConfig, config_file};
 use datapath::port_spec::PortSpec;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -26,7 +26,7 @@ const NAME_IT: &str = "name it by FERROCE_CONFIG or --config to use it anyway";
 /// # Errors
 /// Returns [`ConfigError`] if the file belongs to the caller or root and is invalid.
 pub(crate) fn read(path: &Path) -> Result<Vec<DeviceConfig>, ConfigError> {
-    let nothing = || Ok(vec![DeviceConfig::default()]);
+    let nothing = || config_file::devices("");
     match open(path) {
         Ok(None) => nothing(),
         Ok(Some(file)) => {

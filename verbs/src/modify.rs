@@ -18,10 +18,17 @@ impl Device {
         Ok(self.inner.engine.resolve(address)?)
     }
 
-    /// Returns these settings as queue pairs of this device use them: with the rate of the port's link if they name none.
+    /// Returns these settings as queue pairs of this device use them: with the rate of the port's link and the device's feedback key if they
+    /// contain none.
     #[must_use]
-    pub fn congestion_on_link(&self, congestion: Congestion) -> Congestion {
-        self.inner.on_link(congestion)
+    pub fn congestion_in_use(&self, congestion: Congestion) -> Congestion {
+        self.inner.in_use(congestion)
+    }
+
+    /// Returns whether the device has a [feedback key](crate::DeviceConfig::feedback_key).
+    #[must_use]
+    pub fn seals_answers(&self) -> bool {
+        self.inner.feedback_key.is_some()
     }
 
     /// Announces that the caller will wait without polling. The thread of an [`Adaptive`](crate::Progress::Adaptive) core then takes over
@@ -32,9 +39,11 @@ impl Device {
 }
 
 impl Inner {
-    /// Returns these settings with the rate of the port's link if they name none.
-    pub(crate) fn on_link(&self, congestion: Congestion) -> Congestion {
-        self.line_rate.map_or(congestion, |rate| congestion.on_link(rate))
+    /// Returns these settings with the rate of the port's link and the device's key if they contain none. Every queue pair's settings pass
+    /// here, whoever chose them.
+    fn in_use(&self, congestion: Congestion) -> Congestion {
+        let congestion = self.line_rate.map_or(congestion, |rate| congestion.on_link(rate));
+        Congestion { feedback_key: congestion.feedback_key.or(self.feedback_key), ..congestion }
     }
 }
 
@@ -74,11 +83,11 @@ impl<S> QueuePair<S> {
         let qpn = self.qpn();
         let modify = match modify {
             Modify::ReadyToSend(settings) => Modify::ReadyToSend(RtsSettings {
-                congestion: self.device.on_link(settings.congestion),
+                congestion: self.device.in_use(settings.congestion),
                 ..settings
             }),
             Modify::ReadyToSendDatagrams { send_psn, congestion } => {
-                Modify::ReadyToSendDatagrams { send_psn, congestion: self.device.on_link(congestion) }
+                Modify::ReadyToSendDatagrams { send_psn, congestion: self.device.in_use(congestion) }
             }
             Modify::ReadyToReceive(settings) if !self.device.selective_repeat => {
                 Modify::ReadyToReceive(RtrSettings { loss_recovery: LossRecovery::GoBackN, ..settings })

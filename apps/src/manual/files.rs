@@ -62,7 +62,7 @@ const KEYS: [(&str, &str, &str); 16] = [
     (
         "feedback_key_file",
         "FERROCE_FEEDBACK_KEY",
-        "A file of mode 0600 that contains 32 hex digits, which seal answers to telemetry. The variable contains the key itself.",
+        "A file of mode 0600 that contains 32 hex digits, the key with which all queue pairs of the device seal their answers to telemetry; they accept no others, so both ends need the same key. The variable contains the key itself, for devices for which the file names none.",
     ),
     ("int_port", "FERROCE_INT_PORT", "The UDP port of INT-MD in the whole network."),
     ("aecn_option", "FERROCE_AECN_OPTION", "The type of AECN's IPv6 option in the whole network."),
@@ -74,11 +74,11 @@ const KEYS: [(&str, &str, &str); 16] = [
 ];
 
 const ABOUT: &str = "Tools and libraries read ferroce.toml in the working folder, or the file that FERROCE_CONFIG or --config names. A variable \
-         of the environment overrides the file, and a flag overrides both. An unknown key is an error. A file that was found, not \
+         of the environment overrides the file (but not its feedback_key_file), and a flag overrides both. An unknown key is an error. A file that was found, not \
          named, is ignored with a warning if another user could have written it. `ferroce config` shows the settings in effect, and \
          where each comes from.";
 
-const DEVICES: &str = "Each [[device]] table is a device. It names its port, and any of the keys from ip to link_rate, which then override those of the \
+const DEVICES: &str = "Each [[device]] table is a device. It names its port, and any of the keys from ip to feedback_key_file, which then override those of the \
          whole file.";
 
 const RULES: &str = "Each [[congestion]] table is a rule. Rules are tried in the file's order, and the first that fits a queue pair decides. \

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use std::path::PathBuf;
+use verbs::DeviceConfig;
 use verbs::congestion::{
     CcName, Congestion, CongestionAlgorithm, CongestionChoice, Format, Reverse, Setting,
 };
@@ -28,7 +29,7 @@ impl Args for CongestionArgs {
             .help_heading(HEADING)
             .help(
                 "Seals answers to telemetry with the key in this file (32 hex digits, mode 0600), and accepts no others \
-                 [default: the key in FERROCE_FEEDBACK_KEY, or none]",
+                 [default: the key in ferroce.toml's feedback_key_file, or in FERROCE_FEEDBACK_KEY, or none]",
             );
         CongestionChoice::SETTINGS.iter().map(flag).fold(command, Command::arg).arg(key)
     }
@@ -83,18 +84,21 @@ impl FromArgMatches for CongestionArgs {
 }
 
 impl CongestionArgs {
+    /// Returns `config` with the key that the flags name.
+    ///
+    /// # Errors
+    /// Returns [`Failure`] if the file contains no key.
+    pub fn with_key(&self, config: DeviceConfig) -> Result<DeviceConfig, Failure> {
+        let Some(path) = &self.feedback_key else { return Ok(config) };
+        config.feedback_key_file(path).map_err(|error| Failure::usage(error.to_string()))
+    }
+
     /// Returns what the flags ask for; `None` leaves the choice to the library and its rules.
     ///
     /// # Errors
-    /// Returns [`Failure`] if the algorithm has no use for a flag or needs another, if it cannot pace this type of connection, or if the
-    /// key file contains no key.
+    /// Returns [`Failure`] if the algorithm has no use for a flag or needs another, or if it cannot pace this type of connection.
     pub fn congestion(&self, connection: Connection) -> Result<Option<Congestion>, Failure> {
-        let key = match &self.feedback_key {
-            Some(path) => verbs::congestion::feedback_key_from_file(path).map(Some),
-            None => verbs::congestion::feedback_key_from_env(),
-        };
-        let key = key.map_err(|error| Failure::usage(error.to_string()))?;
-        let choice = CongestionChoice { key, ..self.choice };
+        let choice = self.choice;
         if choice.is_empty() {
             return Ok(None);
         }
@@ -144,9 +148,6 @@ pub fn describe(congestion: Option<&Congestion>) -> String {
             false => format!("one probed every {:?}", paths.interval),
         };
         said += &format!(", {} paths, {way}", paths.count);
-    }
-    if congestion.feedback_key.is_some() {
-        said += ", sealed";
     }
     said
 }

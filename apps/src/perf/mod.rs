@@ -32,7 +32,7 @@ use meet::Reception;
 use plan::Plan;
 use session::Session;
 use std::process::ExitCode;
-use verbs::Device;
+use verbs::{Device, DeviceConfig};
 
 /// Runs one side of `tool`.
 ///
@@ -40,6 +40,7 @@ use verbs::Device;
 /// Returns why the test could not be run to its end.
 pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
     args.congestion.congestion(args.load.connection.unwrap_or_default())?;
+    args.congestion.with_key(DeviceConfig::new())?;
     // Better now than after the test.
     args.output.json_path().as_deref().map(OutFile::open).transpose()?;
     handshake::Pause::sleep_at_once(args.queue.events);
@@ -61,7 +62,7 @@ fn visit(host: &str, tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
         Language::Perftest => Box::new(Perftest::new(control, plan.clone(), true)?),
         Language::Pingpong => Box::new(Pingpong::new(control, plan.clone(), true)?),
     };
-    let device = args.port.open().inspect_err(|why| handshake.give_up(why))?;
+    let device = open(args).inspect_err(|why| handshake.give_up(why))?;
     if args.handshake == Language::Perftest {
         plan.mtu = Some(own_mtu(&plan, &device)?);
     }
@@ -72,7 +73,7 @@ fn visit(host: &str, tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
 /// The tests of all clients, on one port. They begin when the last client is there.
 fn serve(tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
     let mut own = Plan::new(tool, args)?;
-    let device = args.port.open()?;
+    let device = open(args)?;
     own.mtu = Some(own_mtu(&own, &device)?);
     let mut reception = Reception::open(args.tcp_port)?;
     let clients = (0..args.clients)
@@ -85,6 +86,10 @@ fn serve(tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
             .collect();
         tests.into_iter().try_for_each(|test| test.join().expect("a test does not panic"))
     })
+}
+
+fn open(args: &PerfArgs) -> Result<Device, Failure> {
+    args.port.open_with(|config| args.congestion.with_key(config))
 }
 
 /// Returns the MTU that this side sends to a peer that uses the smaller one of both.

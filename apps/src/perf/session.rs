@@ -55,7 +55,7 @@ impl<'a> Session<'a> {
             )));
         }
         let congestion =
-            args.congestion.congestion(plan.connection)?.map(|asked| device.congestion_on_link(asked));
+            args.congestion.congestion(plan.connection)?.map(|asked| device.congestion_in_use(asked));
         let sends = is_client || plan.both_ways();
         let link = Link::new(device, &plan, queues, &args.queue, is_client)?;
         Ok(Self { args, plan, queues, info, congestion, link, sends, json })
@@ -82,7 +82,8 @@ impl<'a> Session<'a> {
         let theirs = peer.qps.iter().map(|qp| qp.mtu).min().unwrap_or(self.info.mtu);
         let asked = self.plan.mtu.and_then(|bytes| Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == bytes));
         let mtu = asked.unwrap_or(self.info.mtu.min(theirs));
-        let described = congestion::describe(self.congestion.as_ref());
+        let sealed = if self.link.device.seals_answers() { ", answers sealed" } else { "" };
+        let described = congestion::describe(self.congestion.as_ref()) + sealed;
         let progress = self.args.port.who_runs()?;
         self.link.connect(&peer, Some(mtu), self.congestion, &self.args.queue)?;
 

@@ -59,7 +59,6 @@ impl CongestionChoice {
         congestion.format = self.format.unwrap_or_default();
         congestion.paths = self.path_choice()?;
         congestion.ratio_only = self.ratio_only;
-        congestion.feedback_key = self.key;
         congestion.unknown = Unknown {
             line_rate: self.line_rate.is_none() && self.name() != CcName::Fixed,
             path_rate: false,

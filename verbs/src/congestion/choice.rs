@@ -6,7 +6,7 @@ use super::names::{CcName, REVERSE, TelemetryMode};
 use super::setting::{ChoiceError, Setting, Written};
 use super::units::{parse_bytes, parse_duration, parse_rate};
 use cc::{HpccConfig, Rate};
-use roce::qp::{FeedbackKey, PathChoice, Reverse};
+use roce::qp::{PathChoice, Reverse};
 use roce::wire::Format;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
@@ -27,8 +27,6 @@ macro_rules! settings {
         #[derive(Clone, Copy, Debug, Default, PartialEq)]
         pub struct CongestionChoice {
             $(#[doc = $help] pub $field: $type,)*
-            /// Seals answers to telemetry and checks their seals.
-            pub key: Option<FeedbackKey>,
         }
 
         impl CongestionChoice {

@@ -1,9 +1,10 @@
-//! The key that seals telemetry's responses, from the environment or a file.
+//! The key with which a device seals answers to telemetry, from a file, the environment or the program.
 
 use crate::implicit::text_of;
 use roce::qp::FeedbackKey;
+use std::fmt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 const VARIABLE: &str = "FERROCE_FEEDBACK_KEY";
@@ -23,14 +24,45 @@ pub enum KeyError {
     Digits { place: String },
 }
 
-/// The key in the environment variable `FERROCE_FEEDBACK_KEY`, if it is set.
-///
-/// # Errors
-/// Returns an error if it is not 32 hexadecimal digits.
-pub fn feedback_key_from_env() -> Result<Option<FeedbackKey>, KeyError> {
-    match std::env::var(VARIABLE) {
-        Ok(text) => parse(&text).map(Some).ok_or(KeyError::Digits { place: VARIABLE.to_owned() }),
-        Err(_) => Ok(None),
+/// Where a device's key comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeySource {
+    /// This file.
+    File(PathBuf),
+    /// The environment variable `FERROCE_FEEDBACK_KEY`.
+    Environment,
+    /// The program ([`DeviceConfig::feedback_key`](crate::DeviceConfig::feedback_key)).
+    Program,
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Environment => f.write_str(VARIABLE),
+            Self::Program => f.write_str("program"),
+        }
+    }
+}
+
+/// A device's key and its source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceKey {
+    pub(crate) key: FeedbackKey,
+    pub(crate) source: KeySource,
+}
+
+impl DeviceKey {
+    pub(crate) fn from_file(path: &Path) -> Result<Self, KeyError> {
+        Ok(Self { key: feedback_key_from_file(path)?, source: KeySource::File(path.to_owned()) })
+    }
+
+    /// Returns the key in the environment variable `FERROCE_FEEDBACK_KEY`, if it is set.
+    pub(crate) fn from_env() -> Result<Option<Self>, KeyError> {
+        let Ok(text) = std::env::var(VARIABLE) else { return Ok(None) };
+        let key = parse(&text).ok_or(KeyError::Digits { place: VARIABLE.to_owned() })?;
+        Ok(Some(Self { key, source: KeySource::Environment }))
     }
 }
 

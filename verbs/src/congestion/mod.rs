@@ -27,7 +27,8 @@ mod units;
 pub use crate::config::{parse_ethertype, parse_option_type};
 pub use choice::CongestionChoice;
 pub use default::DEFAULT_CONGESTION;
-pub use feedback_key::{KeyError, feedback_key_from_env, feedback_key_from_file};
+pub(crate) use feedback_key::DeviceKey;
+pub use feedback_key::{KeyError, KeySource, feedback_key_from_file};
 pub use names::{CcName, TelemetryMode};
 pub use roce::qp::{
     Congestion, CongestionAlgorithm, FeedbackKey, PathChoice, Reverse, Unknown, Upgrade, When,
@@ -39,4 +40,3 @@ pub use text::parse_congestion;
 pub use units::{parse_bytes, parse_duration, parse_rate};
 
 pub(crate) use rules::{RuleError, RuleText, choose};
-pub(crate) use text::rule_from_text;

@@ -3,7 +3,7 @@
 use super::choice::CongestionChoice;
 use super::default::DEFAULT_CONGESTION;
 use super::setting::ChoiceError;
-use roce::qp::{Congestion, FeedbackKey};
+use roce::qp::Congestion;
 use roce::wire::Service;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -99,11 +99,11 @@ impl RuleText {
     ///
     /// # Errors
     /// Returns [`RuleError`] about the first key that is wrong.
-    pub(crate) fn build(&self, key: Option<FeedbackKey>) -> Result<CongestionRule, RuleError> {
+    pub(crate) fn build(&self) -> Result<CongestionRule, RuleError> {
         let words = self.0.iter().map(|(key, value)| {
             (key.get_ref().as_str(), value.as_str().map_or_else(|| value.to_string(), str::to_owned))
         });
-        rule_of(words, key).map_err(|error| {
+        rule_of(words).map_err(|error| {
             let place =
                 |name: &str| self.0.keys().find(|key| key.get_ref() == name).map(|key| key.span().start);
             // A missing key has no place: the place of the rule's first key is used.
@@ -119,10 +119,9 @@ pub(super) const FOR_WHOM: [&str; 3] = ["peer", "qp", "service_level"];
 /// Creates a rule of keys and values.
 pub(super) fn rule_of<'a>(
     words: impl Iterator<Item = (&'a str, String)>,
-    key: Option<FeedbackKey>,
 ) -> Result<CongestionRule, ChoiceError> {
     let (mut peer, mut service, mut service_level) = (None, None, None);
-    let mut choice = CongestionChoice { key, ..CongestionChoice::default() };
+    let mut choice = CongestionChoice::default();
     for (name, text) in words {
         let text = text.as_str();
         match name {
@@ -169,7 +168,7 @@ mod tests {
 
     fn rule(text: &str) -> Result<CongestionRule, String> {
         let rule = toml::from_str::<RuleText>(text).map_err(|error| error.message().to_owned())?;
-        rule.build(None).map_err(|error| error.reason)
+        rule.build().map_err(|error| error.reason)
     }
 
     #[test]

@@ -1,36 +1,30 @@
 //! A rule in one line, for the environment and for flags.
 
 use super::rules::{CongestionRule, rule_of};
-use roce::qp::{Congestion, FeedbackKey};
-
+use roce::qp::Congestion;
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-/// `hpcc,line_rate=1G,base_rtt=2ms`: an algorithm, then keys of a rule in `ferroce.toml`. Answers to telemetry are not sealed.
+/// `hpcc,line_rate=1G,base_rtt=2ms`: an algorithm, then keys of a rule in `ferroce.toml`.
 impl FromStr for CongestionRule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        rule_from_text(text, None)
+        let mut words = text.split(',').map(str::trim);
+        let mut pairs = vec![("cc".to_owned(), words.next().unwrap_or_default().to_owned())];
+        for word in words {
+            let (name, value) = word
+                .split_once('=')
+                .ok_or_else(|| format!("{word:?}: no `=`; write KEY=VALUE, as in base_rtt=2ms"))?;
+            pairs.push((name.trim().replace('-', "_"), value.trim().to_owned()));
+        }
+        let mut seen = BTreeSet::new();
+        if let Some((twice, _)) = pairs.iter().find(|(name, _)| !seen.insert(name)) {
+            return Err(format!("{twice}: given twice; leave one of them out"));
+        }
+        let rule = rule_of(pairs.iter().map(|(name, value)| (name.as_str(), value.clone())));
+        rule.map_err(|error| error.to_string())
     }
-}
-
-/// Reads `hpcc,line_rate=1G,base_rtt=2ms`: an algorithm, then keys of a rule in `ferroce.toml`.
-pub(crate) fn rule_from_text(text: &str, key: Option<FeedbackKey>) -> Result<CongestionRule, String> {
-    let mut words = text.split(',').map(str::trim);
-    let mut pairs = vec![("cc".to_owned(), words.next().unwrap_or_default().to_owned())];
-    for word in words {
-        let (name, value) = word
-            .split_once('=')
-            .ok_or_else(|| format!("{word:?}: no `=`; write KEY=VALUE, as in base_rtt=2ms"))?;
-        pairs.push((name.trim().replace('-', "_"), value.trim().to_owned()));
-    }
-    let mut seen = BTreeSet::new();
-    if let Some((twice, _)) = pairs.iter().find(|(name, _)| !seen.insert(name)) {
-        return Err(format!("{twice}: given twice; leave one of them out"));
-    }
-    let rule = rule_of(pairs.iter().map(|(name, value)| (name.as_str(), value.clone())), key);
-    rule.map_err(|error| error.to_string())
 }
 
 /// Reads `hpcc,line_rate=1G,base_rtt=2ms`: an algorithm, then keys as in a rule of `ferroce.toml`.
@@ -38,7 +32,7 @@ pub(crate) fn rule_from_text(text: &str, key: Option<FeedbackKey>) -> Result<Con
 /// # Errors
 /// Returns in one line which key is wrong, why, and what to write.
 pub fn parse_congestion(text: &str) -> Result<Congestion, String> {
-    rule_from_text(text, None).map(|rule| rule.congestion)
+    text.parse().map(|rule: CongestionRule| rule.congestion)
 }
 
 #[cfg(test)]
@@ -47,20 +41,22 @@ mod tests {
     use crate::congestion::DEFAULT_CONGESTION;
     use crate::congestion::default::UNPACED;
 
+    fn rule(text: &str) -> Result<CongestionRule, String> {
+        text.parse()
+    }
+
     #[test]
     fn a_line_says_what_a_rule_of_the_file_says() {
-        let line =
-            rule_from_text("hpcc, line-rate=1G, base_rtt=2ms, max_stage=0, peer=10.0.0.0/8", None).unwrap();
+        let line = rule("hpcc, line-rate=1G, base_rtt=2ms, max_stage=0, peer=10.0.0.0/8").unwrap();
         let file = "cc = 'hpcc'\nline_rate = '1G'\nbase_rtt = '2ms'\nmax_stage = 0\npeer = '10.0.0.0/8'";
-        let rule: super::super::RuleText = toml::from_str(file).unwrap();
-        assert_eq!(line, rule.build(None).unwrap());
-        let line =
-            rule_from_text("hpcc,line_rate=1G,base_rtt=2ms,paths=4,all_hops=true,subscribe=true", None);
+        let table: super::super::RuleText = toml::from_str(file).unwrap();
+        assert_eq!(line, table.build().unwrap());
+        let line = rule("hpcc,line_rate=1G,base_rtt=2ms,paths=4,all_hops=true,subscribe=true");
         let congestion = line.unwrap().congestion;
         assert!(congestion.paths.is_some_and(|paths| paths.count == 4));
         assert!(congestion.all_hops && congestion.subscribe);
-        assert_eq!(rule_from_text("auto", None).unwrap().congestion, DEFAULT_CONGESTION);
-        let fixed = rule_from_text("fixed,window=524288", None).unwrap();
+        assert_eq!(rule("auto").unwrap().congestion, DEFAULT_CONGESTION);
+        let fixed = rule("fixed,window=524288").unwrap();
         assert_eq!(fixed.congestion, Congestion::new(UNPACED));
     }
 
@@ -73,7 +69,7 @@ mod tests {
             "dctcp,line_rate=1G,base_rtt=2ms,max_rtt=10ms",
             "fixed,window=4096,line_rate=1G",
         ] {
-            assert!(rule_from_text(line, None).is_ok(), "{line}: {:?}", rule_from_text(line, None));
+            assert!(rule(line).is_ok(), "{line}: {:?}", rule(line));
         }
     }
 
@@ -89,7 +85,7 @@ mod tests {
             ("hpcc,cc=dctcp", "given twice"),
             ("hpcc,eta=0.9,eta=0.8", "given twice"),
         ] {
-            let error = rule_from_text(text, None).unwrap_err();
+            let error = rule(text).unwrap_err();
             assert!(error.contains(part) && !error.contains('\n'), "{text}: {error}");
         }
     }

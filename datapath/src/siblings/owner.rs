@@ -60,7 +60,10 @@ impl Owner {
                     self.connections.push(Connection { socket, slot: None });
                     accepted = true;
                 }
-                Err(rejected) => rejected.refuse(),
+                Err(rejected) => {
+                    let why = Message::Refused(Refusal::User(rejected.stranger.ours));
+                    rejected.refuse(&why.to_bytes());
+                }
             }
         }
         accepted

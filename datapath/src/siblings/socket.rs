@@ -3,7 +3,6 @@
 //! Any user of the machine may take an abstract name or connect to it. So a connection is [`Unknown`] until its credentials are checked,
 //! in both directions, and only a [`Socket`] carries messages and descriptors.
 
-use super::message::{Message, Refusal};
 use crate::fork::Own;
 use crate::passing;
 use crate::unix_address;
@@ -161,10 +160,9 @@ fn is_ambiguous(user: User) -> bool {
 }
 
 impl Rejected {
-    /// Closes the connection, and says to whom the interface belongs. It does not matter whether that is received.
-    pub(super) fn refuse(self) {
-        let why = Message::Refused(Refusal::User(self.stranger.ours)).to_bytes();
-        let _ = passing::send(self.socket.as_fd(), &why, &[], libc::MSG_DONTWAIT);
+    /// Closes the connection with a last message, which says why. It does not matter whether that is received.
+    pub(super) fn refuse(self, why: &[u8; MESSAGE]) {
+        let _ = passing::send(self.socket.as_fd(), why, &[], libc::MSG_DONTWAIT);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Applies acknowledgements, READ responses and NAKs to the send queue (IBA 9.7.5).
 
+use super::{Progress, Requester, Trouble, WAITS, success};
 use crate::qp::wqe::{Position, Wqe};
 use crate::qp::{CompletionStatus, Context, Data, Identity, SendOperation, Sge, buffers};
-use super::{Progress, Requester, Trouble, WAITS, success};
 use crate::wire::{Aeth, NakCode, Operation, RnrTimer, Syndrome};
 use crate::{Discard, Memory, Psn};
 use cc::Instant;

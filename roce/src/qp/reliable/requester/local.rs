@@ -1,8 +1,8 @@
 //! Requests that no packet carries. They take no PSN, and run once, when their turn comes to be sent (IBA 10.8.3.3).
 
+use super::Requester;
 use crate::qp::wqe::Wqe;
 use crate::qp::{CompletionStatus, Context, Identity, SendOperation};
-use super::Requester;
 
 /// Runs a request that no packet carries.
 pub(in crate::qp) fn run(

@@ -1,10 +1,10 @@
 //! Moves a requester from go-back-N to selective repeat: it offers selective repeat after a loss, and changes once the peer accepts.
 
-use crate::qp::Context;
-use crate::qp::wqe::Wqe;
 use super::super::ring::SPAN;
 use super::selective::missing_of;
 use super::{Progress, Requester, Selective};
+use crate::qp::Context;
+use crate::qp::wqe::Wqe;
 use crate::qp::{Identity, LossRecovery};
 use crate::{Discard, Psn};
 use alloc::boxed::Box;

@@ -4,14 +4,14 @@
 //! late here (RFC 8985: RACK; [`Selective::reordering`]), and lost again a round trip after its repetition. If nothing at all comes for
 //! two round trips, the last packet is sent again, and the answer says what is missing (RFC 8985 7: a tail loss probe).
 
-use crate::qp::wqe::{Position, Wqe};
-use crate::qp::{Context, Identity};
 use super::super::ring::SPAN;
 use super::acknowledge::STALE;
 use super::holes::{Hole, Missing};
 use super::send::operation;
 use super::{MOST_PROBES, Plan, Progress, Requester, Trouble};
 use crate::Psn;
+use crate::qp::wqe::{Position, Wqe};
+use crate::qp::{Context, Identity};
 use cc::Instant;
 use core::time::Duration;
 

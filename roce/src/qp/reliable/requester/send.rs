@@ -1,11 +1,11 @@
 //! Which packet of which request is sent next.
 
-use crate::qp::wqe::{Position, Wqe};
-use crate::qp::{Context, Data, Remote, SendOperation};
 use super::super::ring::SPAN;
 use super::holes::Hole;
 use super::selective::HELD;
 use super::{MAX_OUTSTANDING, Requester};
+use crate::qp::wqe::{Position, Wqe};
+use crate::qp::{Context, Data, Remote, SendOperation};
 use crate::wire::{AtomicEth, CompareSwap, FetchAdd, Operation, Reth, SendTail};
 use crate::{Psn, SrqNumber};
 

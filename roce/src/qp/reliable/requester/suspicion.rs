@@ -1,9 +1,9 @@
 //! Why a peer did not acknowledge: what a requester notes when something is wrong, and what it concludes once it gives up. A requester
 //! that gets its acknowledgements notes nothing.
 
+use super::Requester;
 use crate::qp::SendOperation;
 use crate::qp::wqe::Wqe;
-use super::Requester;
 use crate::{FailureReason, Psn, Unreachable};
 use cc::Instant;
 

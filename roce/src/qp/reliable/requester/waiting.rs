@@ -1,7 +1,7 @@
 //! Finds what a requester with nothing to send now waits for.
 
-use crate::qp::Waiting;
 use super::{MAX_OUTSTANDING, Requester};
+use crate::qp::Waiting;
 
 impl Requester {
     /// Returns what delays the next packet beside the pacer; `window` is the congestion controller's.

@@ -29,6 +29,7 @@ mod hostile_replay;
 mod hostile_requests;
 mod hostile_selective;
 mod joins;
+mod linux_requester;
 mod marks;
 mod model;
 mod multicast;

@@ -362,3 +362,58 @@ fn a_wrong_icrc_leaves_no_byte() {
     assert_eq!(script.host.bytes(0, 4), [0; 4]);
     assert_eq!(script.drain(), []);
 }
+
+/// An ACK with the PSN of a READ or an atomic tells Linux's requester that it is done. Their responses acknowledge what is before them
+/// (IBA 9.7.5.1.2).
+#[test]
+fn an_ack_never_names_the_psn_of_a_read_or_an_atomic() {
+    let mut script = script();
+    post_recv(&mut script, 1, 100);
+    let read = Operation::ReadRequest(script.reth(0, 100));
+    let add = fetch_add(BASE + 8, script.rkey());
+    let aeth = |msn| Aeth { syndrome: ACK, msn };
+    let responses = [
+        (PSN + 1, Operation::ReadResponseOnly(aeth(2))),
+        (PSN + 2, Operation::AtomicAcknowledge { aeth: aeth(3), original: 0 }),
+    ];
+    assert_eq!(script.send(PSN, SEND, &[1]), Ok(()));
+    assert_eq!(script.send(PSN + 1, read, &[]), Ok(()));
+    assert_eq!(script.send(PSN + 2, add, &[]), Ok(()));
+    assert_eq!(script.drain(), responses);
+    assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Duplicate));
+    assert_eq!(script.drain(), [(PSN, ack(1))]);
+    // What follows the atomic is acknowledged with its own PSN, and a duplicate of what is before with its own, too.
+    let write = Operation::WriteOnly(script.reth(200, 1), None);
+    assert_eq!(script.send(PSN + 3, write, &[1]), Ok(()));
+    assert_eq!(script.drain(), [(PSN + 3, ack(4))]);
+    assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Duplicate));
+    assert_eq!(script.drain(), [(PSN, ack(1))]);
+    // A WRITE with the PSN of the atomic is no request that the peer sent: it asks whether small packets arrive.
+    let nothing = Operation::WriteOnly(script.reth(0, 0), None);
+    assert_eq!(script.send(PSN + 2, nothing, &[]), Err(Discard::Duplicate));
+    assert_eq!(script.drain(), [(PSN, ack(2))]);
+}
+
+/// An ACK between the responses of a later READ ends the READ at Linux's requester.
+#[test]
+fn a_duplicate_before_a_long_read_is_acknowledged_only_when_it_comes_again() {
+    let mut script = script();
+    let read = Operation::ReadRequest(script.reth(0, 2500));
+    for psn in [PSN, PSN + 1] {
+        post_recv(&mut script, 1, 100);
+        assert_eq!(script.send(psn, SEND, &[1]), Ok(()));
+    }
+    assert_eq!(script.send(PSN + 2, read, &[]), Ok(()));
+    let responses = script.drain();
+    assert_eq!(responses.len(), 3);
+    assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Duplicate));
+    assert_eq!(script.send(PSN + 1, SEND, &[1]), Err(Discard::Duplicate));
+    assert_eq!(script.drain(), []);
+    // The window has no room for the READ: the peer goes back to the first SEND.
+    assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Duplicate));
+    assert_eq!(script.drain(), [(PSN + 1, ack(2))]);
+    // The READ comes again, too: its responses acknowledge the SENDs.
+    assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Duplicate));
+    assert_eq!(script.send(PSN + 2, read, &[]), Err(Discard::Duplicate));
+    assert_eq!(script.drain(), responses);
+}

@@ -27,23 +27,23 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// Packet `psn` was executed. Rules 1 and 2: where its mark differs from the one before, all before it is acknowledged
-    /// apart. Rule 3: nothing else happens.
+    /// A SEND or WRITE packet was executed, and `last` is the one before. Rules 1 and 2: where its mark differs from that of `last`, all up
+    /// to `last` is acknowledged apart. Rule 3: nothing else happens.
     #[inline]
-    pub(crate) fn on_packet(&mut self, is_marked: bool, wants_exact: bool, psn: Psn) {
+    pub(crate) fn on_packet(&mut self, is_marked: bool, wants_exact: bool, last: Psn) {
         let is_marked = is_marked && wants_exact;
         if is_marked != self.is_marked {
-            self.on_change(is_marked, psn);
+            self.on_change(is_marked, last);
         }
         self.unacknowledged = self.unacknowledged.saturating_add(1);
     }
 
-    fn on_change(&mut self, is_marked: bool, psn: Psn) {
+    fn on_change(&mut self, is_marked: bool, last: Psn) {
         if self.unacknowledged > 0 {
             if self.waiting.len() == MAX_WAITING {
                 self.waiting.remove(0);
             }
-            self.waiting.push(Boundary { up_to: psn.plus(Psn::CIRCLE - 1), is_marked: self.is_marked });
+            self.waiting.push(Boundary { up_to: last, is_marked: self.is_marked });
         }
         self.is_marked = is_marked;
         self.unacknowledged = 0;
@@ -93,6 +93,6 @@ mod tests {
             echo.on_packet(number % 2 == 1, true, Psn::new(number));
         }
         assert_eq!(echo.waiting.len(), MAX_WAITING);
-        assert_eq!(echo.due().unwrap().up_to, Psn::new(39 - MAX_WAITING as u32));
+        assert_eq!(echo.due().unwrap().up_to, Psn::new(40 - MAX_WAITING as u32));
     }
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "tests, benchmarks and fuzz targets each use their part")]
 
 pub mod capture;
+pub mod linux;
 pub mod raw;
 pub mod script;
 pub mod window;

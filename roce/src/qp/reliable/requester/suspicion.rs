@@ -59,10 +59,11 @@ impl Requester {
         self.suspicion().nak = self.una;
     }
 
-    /// An answer, with this PSN, is about no packet in flight. Returns whether it answers a question.
+    /// An answer, with this PSN, is about no packet in flight. Returns whether it answers a question: the ACK has the PSN of a SEND or WRITE,
+    /// and the packet that the question repeats may be a READ.
     #[cold]
     pub(in crate::qp) fn note_stale(&mut self, psn: Psn) -> bool {
-        let is_answer = psn == self.acknowledged_psn() && self.note_small();
+        let is_answer = psn.distance(self.acknowledged_psn()) <= 0 && self.note_small();
         if !is_answer {
             self.suspicion().stale = self.una;
         }

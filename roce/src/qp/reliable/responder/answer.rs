@@ -4,7 +4,7 @@ use super::execute::rest;
 use super::resources::Kind;
 use super::{Answer, NO_CREDITS, Responder};
 use crate::qp::wqe::Position;
-use crate::wire::{Operation, Reth, Syndrome};
+use crate::wire::{Aeth, Operation, Reth, Syndrome};
 use crate::{PdId, Psn};
 
 /// The next packet that answers the peer, not yet sent.
@@ -32,34 +32,9 @@ impl Responder {
     /// that it was lost.
     #[expect(clippy::arithmetic_side_effects, reason = "a round goes from `from` by way of `next` to `end`")]
     pub(in crate::qp) fn plan(&self, mtu: u32) -> Option<Answered> {
+        let Some(due) = self.resources.due() else { return self.plan_acknowledge() };
         let ack = Syndrome::Ack { credits: NO_CREDITS };
-        let Some(due) = self.resources.due() else {
-            if let Some(boundary) = self.echo.due() {
-                let operation = Operation::Acknowledge(self.aeth(ack));
-                let congestion = boundary.bits();
-                return Some(Answered { operation, psn: boundary.up_to, congestion, held: None, read: None });
-            }
-            return self.answer.map(|answer| match answer {
-                Answer::Acknowledge => {
-                    let held = self.reorder.as_ref().and_then(|reorder| reorder.report());
-                    Answered {
-                        operation: Operation::Acknowledge(self.aeth(ack)),
-                        psn: if held.is_some() { self.expected } else { self.expected.plus(Psn::CIRCLE - 1) },
-                        congestion: self.echo.bits(),
-                        held,
-                        read: None,
-                    }
-                }
-                Answer::Refuse(psn, syndrome) => Answered {
-                    operation: Operation::Acknowledge(self.aeth(syndrome)),
-                    psn,
-                    congestion: self.echo.bits(),
-                    held: None,
-                    read: None,
-                },
-            });
-        };
-        let aeth = crate::wire::Aeth { syndrome: ack, msn: due.msn };
+        let aeth = Aeth { syndrome: ack, msn: due.msn };
         let psn = due.first.plus(due.next);
         Some(match due.kind {
             Kind::Atomic(original) => Answered {
@@ -97,9 +72,60 @@ impl Responder {
         })
     }
 
+    /// The next Acknowledge packet. An ACK has the PSN of a SEND or WRITE (see `acknowledgeable`), a NAK that of the packet that is to
+    /// come again.
+    fn plan_acknowledge(&self) -> Option<Answered> {
+        let ack = Syndrome::Ack { credits: NO_CREDITS };
+        let plain = |aeth: Aeth, psn: Psn, congestion: u8| Answered {
+            operation: Operation::Acknowledge(aeth),
+            psn,
+            congestion,
+            held: None,
+            read: None,
+        };
+        if let Some(boundary) = self.echo.due() {
+            return Some(plain(self.aeth(ack), boundary.up_to, boundary.bits()));
+        }
+        let congestion = self.echo.bits();
+        Some(match self.answer? {
+            Answer::Acknowledge => match self.reorder.as_ref().and_then(|reorder| reorder.report()) {
+                None => plain(self.aeth(ack), self.newest(), congestion),
+                held => Answered { held, ..plain(self.aeth(ack), self.expected, congestion) },
+            },
+            Answer::AcknowledgeAgain(duplicate) | Answer::ReplyToQuestion(duplicate) => {
+                let (psn, msn) = self.executed_with(duplicate);
+                plain(Aeth { syndrome: ack, msn }, psn, congestion)
+            }
+            Answer::Refuse(psn, syndrome) => plain(self.aeth(syndrome), psn, congestion),
+        })
+    }
+
+    /// Returns the last SEND or WRITE between a duplicate and the READ or atomic that follows it, and the MSN then. An ACK of more would say
+    /// that the peer has the answer to that READ or atomic.
+    fn executed_with(&self, duplicate: Psn) -> (Psn, u32) {
+        let next = self.resources.next_after(duplicate, self.expected);
+        next.map_or((self.newest(), self.msn), |next| (next.acknowledgeable, next.msn_before()))
+    }
+
+    /// The answer of a READ or atomic left, with this PSN. It acknowledges all requests before (IBA 9.7.5.1.2), so an ACK of these is not
+    /// sent any more: Linux's requester ends a READ without the rest of its data if an older ACK comes between its
+    /// responses. A NAK that is older came too late. With selective repeat the waiting answer reports what is held.
+    fn drop_implied(&mut self, psn: Psn) {
+        let before = match self.answer {
+            None | Some(Answer::ReplyToQuestion(_)) => return,
+            Some(Answer::Acknowledge) => self.acknowledgeable,
+            Some(Answer::AcknowledgeAgain(duplicate)) => duplicate,
+            Some(Answer::Refuse(missing, _)) => missing,
+        };
+        if self.reorder.is_none() && psn.distance(before) >= 0 {
+            self.answer = None;
+        }
+    }
+
     /// The answer of [`Self::plan`] was sent.
     pub(in crate::qp) fn commit(&mut self) {
-        if self.resources.advance() {
+        if let Some(psn) = self.resources.advance() {
+            self.drop_implied(psn);
             return;
         }
         if self.echo.due().is_some() {

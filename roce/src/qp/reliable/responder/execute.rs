@@ -117,8 +117,8 @@ impl Responder {
             | Operation::AtomicAcknowledge { .. } => return Err(Refusal::Drop(Discard::Opcode)),
         }
         let wants_exact = arrival.bth.congestion & Bth::EXACT_ECHO != 0;
-        self.echo.on_packet(arrival.is_marked, wants_exact, arrival.bth.psn);
-        self.advance(1);
+        self.echo.on_packet(arrival.is_marked, wants_exact, self.acknowledgeable);
+        self.advance_acknowledgeable();
         arrival.context.counters.rx_payload_bytes += arrival.payload.len() as u64;
         if arrival.bth.ack_request {
             self.answer = Some(Answer::Acknowledge);
@@ -165,12 +165,42 @@ impl Responder {
                     resource.answer_from(index);
                 }
             }
-            _ => {
-                // A NAK that waits to be sent says more.
-                self.answer = self.answer.or(Some(Answer::Acknowledge));
-            }
+            _ => self.acknowledge_again(psn, arrival.payload.is_empty()),
         }
         Refusal::Drop(Discard::Duplicate)
+    }
+
+    /// A SEND or WRITE came again. An ACK of what was executed later, or a NAK, that waits to be sent says more.
+    fn acknowledge_again(&mut self, psn: Psn, is_question: bool) {
+        let is_news = match self.answer {
+            None => true,
+            Some(Answer::AcknowledgeAgain(before) | Answer::ReplyToQuestion(before)) => {
+                psn.distance(before) > 0
+            }
+            Some(Answer::Acknowledge | Answer::Refuse(..)) => false,
+        };
+        if !is_news {
+            return;
+        }
+        if self.reorder.is_some() {
+            self.answer = Some(Answer::Acknowledge);
+        } else if is_question {
+            self.answer = Some(Answer::ReplyToQuestion(psn));
+        } else if !self.is_withheld(psn) {
+            self.answer = Some(Answer::AcknowledgeAgain(psn));
+        }
+    }
+
+    /// Returns whether the ACK of a duplicate is withheld. A READ of several packets follows, whose responses may be on their way, and the
+    /// ACK would come too late (see `drop_implied`). A peer that misses an ACK asks for that READ again as well, and its response is
+    /// the ACK. A peer whose window has no room for the READ goes back once more, to a packet that is not newer, and gets an ACK.
+    fn is_withheld(&mut self, psn: Psn) -> bool {
+        let is_first =
+            psn.distance(self.withheld) > 0 && self.resources.has_long_read_after(psn, self.expected);
+        if is_first {
+            self.withheld = psn;
+        }
+        is_first
     }
 
     #[expect(
@@ -223,7 +253,7 @@ impl Responder {
     fn invalidate<M>(&mut self, rkey: Rkey, arrival: &mut Arrival<'_, '_, M>) -> Result<(), Refusal> {
         let Identity { pd, qpn, .. } = *arrival.identity;
         arrival.context.regions.invalidate(rkey, pd, qpn).map_err(|error| {
-            self.advance(1);
+            self.advance_acknowledgeable();
             if arrival.bth.ack_request {
                 self.answer = Some(Answer::Acknowledge);
             }
@@ -300,7 +330,8 @@ impl Responder {
         check_range(reth, Access::REMOTE_READ, context.regions, identity)?;
         self.count_message();
         let packets = wqe::packets(reth.length, rights.mtu);
-        self.resources.push(Resource::new(Kind::Read(identity.pd, reth), bth.psn, packets, self.msn));
+        let kind = Kind::Read(identity.pd, reth);
+        self.resources.push(Resource::new(kind, (bth.psn, packets), self.msn, self.acknowledgeable));
         self.advance(packets);
         Ok(())
     }
@@ -340,7 +371,7 @@ impl Responder {
     /// Records that a request of one packet was executed. It is answered, and again if the peer asks again.
     fn answer_at_once(&mut self, kind: Kind, psn: Psn) {
         self.count_message();
-        self.resources.push(Resource::new(kind, psn, 1, self.msn));
+        self.resources.push(Resource::new(kind, (psn, 1), self.msn, self.acknowledgeable));
         self.advance(1);
     }
 
@@ -383,6 +414,13 @@ impl Responder {
     #[expect(clippy::arithmetic_side_effects, reason = "the sum of 24 bits and 1 fits into 32 bits")]
     fn count_message(&mut self) {
         self.msn = (self.msn + 1) & 0xff_ffff;
+    }
+
+    /// A SEND or WRITE packet was executed.
+    #[inline]
+    fn advance_acknowledgeable(&mut self) {
+        self.acknowledgeable = self.expected;
+        self.advance(1);
     }
 
     #[inline]

@@ -69,6 +69,10 @@ enum Message {
 enum Answer {
     /// Everything executed so far.
     Acknowledge,
+    /// What was executed from this duplicate on up to the next READ or atomic.
+    AcknowledgeAgain(Psn),
+    /// The same for a duplicate without payload, by which a peer asks whether small packets pass where READ responses do not.
+    ReplyToQuestion(Psn),
     /// A NAK for this packet.
     Refuse(Psn, Syndrome),
 }
@@ -85,6 +89,9 @@ pub(super) struct Rights {
 pub(super) struct Responder {
     queue: ReceiveQueue,
     expected: Psn,
+    /// The last SEND or WRITE packet executed. Only such a packet's PSN may be in an ACK: Linux's requester completes a READ or an atomic,
+    /// without data, when an ACK has its PSN.
+    acknowledgeable: Psn,
     /// The first PSN of the connection.
     first: Psn,
     /// Messages completed, 24 bits.
@@ -94,6 +101,8 @@ pub(super) struct Responder {
     message: Option<Message>,
     resources: Resources,
     answer: Option<Answer>,
+    /// The newest duplicate whose ACK was withheld; before `first` if none was.
+    withheld: Psn,
     echo: Echo,
     min_rnr_timer: RnrTimer,
     recovery: LossRecovery,
@@ -110,12 +119,14 @@ impl Responder {
         Self {
             queue,
             expected: Psn::new(0),
+            acknowledgeable: Psn::new(0),
             first: Psn::new(0),
             msn: 0,
             nak_sent: false,
             message: None,
             resources: Resources::new(0, false),
             answer: None,
+            withheld: Psn::new(0),
             echo: Echo::default(),
             min_rnr_timer: RnrTimer::new(0),
             recovery: LossRecovery::GoBackN,
@@ -126,7 +137,9 @@ impl Responder {
     /// INIT to RTR.
     pub(super) fn connect(&mut self, settings: &RtrSettings) {
         self.expected = settings.receive_psn;
+        self.acknowledgeable = settings.receive_psn.plus(Psn::CIRCLE - 1);
         self.first = settings.receive_psn;
+        self.withheld = self.acknowledgeable;
         self.min_rnr_timer = settings.min_rnr_timer;
         self.recovery = settings.loss_recovery;
         let is_agreed = settings.loss_recovery == LossRecovery::SelectiveRepeat;
@@ -204,6 +217,12 @@ impl Responder {
     pub(super) fn refuse_response(&mut self, psn: Psn) {
         self.resources.silence();
         self.answer = Some(Answer::Refuse(psn, Syndrome::Nak(NakCode::RemoteAccessError)));
+    }
+
+    /// Returns the PSN that an ACK of everything executed so far has. A peer that repeats selectively is Ferroce: its READs and atomics end
+    /// by their responses alone, and an ACK with the PSN of one says that the response before it was lost.
+    const fn newest(&self) -> Psn {
+        if self.reorder.is_some() { self.expected.plus(Psn::CIRCLE - 1) } else { self.acknowledgeable }
     }
 
     const fn aeth(&self, syndrome: Syndrome) -> Aeth {

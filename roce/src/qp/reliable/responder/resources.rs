@@ -25,6 +25,8 @@ pub(super) struct Resource {
     pub(super) packets: u32,
     /// MSN after the request.
     pub(super) msn: u32,
+    /// The last SEND or WRITE packet before the request.
+    pub(super) acknowledgeable: Psn,
     /// Packets of the answer still to send: `next..packets`, of a round that began at `from`.
     pub(super) from: u32,
     pub(super) next: u32,
@@ -33,8 +35,20 @@ pub(super) struct Resource {
 }
 
 impl Resource {
-    pub(super) const fn new(kind: Kind, first: Psn, packets: u32, msn: u32) -> Self {
-        Self { kind, first, packets, msn, from: 0, next: 0, answered: false }
+    /// `first` and `packets` are the PSNs of the answer.
+    pub(super) const fn new(
+        kind: Kind,
+        (first, packets): (Psn, u32),
+        msn: u32,
+        acknowledgeable: Psn,
+    ) -> Self {
+        Self { kind, first, packets, msn, acknowledgeable, from: 0, next: 0, answered: false }
+    }
+
+    /// Returns the MSN before the request.
+    #[expect(clippy::arithmetic_side_effects, reason = "the sum of two numbers of 24 bits fits into 32 bits")]
+    pub(super) const fn msn_before(&self) -> u32 {
+        (self.msn + 0xff_ffff) & 0xff_ffff
     }
 
     const fn is_due(&self) -> bool {
@@ -53,14 +67,16 @@ impl Resource {
         self.next = index;
     }
 
-    /// One packet of the answer left.
+    /// One packet of the answer left. Returns its PSN.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the number is below that of packets, or of resources"
     )]
-    pub(super) fn advance(&mut self) {
+    pub(super) fn advance(&mut self) -> Psn {
+        let psn = self.first.plus(self.next);
         self.next += 1;
         self.answered |= !self.is_due();
+        psn
     }
 }
 
@@ -165,23 +181,43 @@ impl Resources {
         })
     }
 
-    /// The packet of [`Self::due`] left. `false` if none was due.
+    /// The packet of [`Self::due`] left. Returns its PSN, `None` if none was due.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the number is below that of packets, or of resources"
     )]
-    pub(super) fn advance(&mut self) -> bool {
+    pub(super) fn advance(&mut self) -> Option<Psn> {
         if let Some(repeat) = self.repeats.first_mut() {
+            let psn = repeat.first.plus(repeat.next);
             repeat.next += 1;
             if repeat.next == repeat.end {
                 self.repeats.remove(0);
             }
-            return true;
+            return Some(psn);
         }
         while self.list.get(self.due).is_some_and(|resource| !resource.is_due()) {
             self.due += 1;
         }
-        self.list.get_mut(self.due).map(Resource::advance).is_some()
+        self.list.get_mut(self.due).map(Resource::advance)
+    }
+
+    /// Returns the first READ or atomic that does not end before `psn`, which is behind `expected`.
+    pub(super) fn next_after(&self, psn: Psn, expected: Psn) -> Option<&Resource> {
+        self.after(psn, expected).last()
+    }
+
+    /// Returns whether a READ that is answered by several packets does not end before `psn`.
+    pub(super) fn has_long_read_after(&self, psn: Psn, expected: Psn) -> bool {
+        self.after(psn, expected).any(|resource| resource.packets > 1)
+    }
+
+    /// Those that do not end before `psn`, newest first.
+    fn after(&self, psn: Psn, expected: Psn) -> impl Iterator<Item = &Resource> {
+        // Counted back from `expected`: the list may reach back farther than `Psn::distance`.
+        let behind = move |psn: Psn| expected.get().wrapping_sub(psn.get()) & (Psn::CIRCLE - 1);
+        let is_after =
+            move |resource: &&Resource| behind(resource.first.plus(resource.packets)) < behind(psn);
+        self.list.iter().rev().take_while(is_after)
     }
 
     /// Answers again `packets` from `psn` on, and nothing more; whatever else is due stays due. Packets that never left yet are due anyway:

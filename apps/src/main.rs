@@ -35,6 +35,9 @@ use perf::{Kind, Tool, Verb};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // With file capabilities too: its flags let its caller choose all that variables do, and `ferroce run` hands the capabilities on to any
+    // program (docs/guide/ports.md).
+    datapath::environment::obey_caller();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(refused) => return failure::usage(&refused),

@@ -2,6 +2,7 @@
 //!
 //! Without the feature `dpdk` what remains is the port trait, in-process ports, neighbour resolution and the
 //! poll-mode core: enough to run endpoints in a test.
+#![warn(clippy::disallowed_methods)]
 
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code, reason = "AF_XDP ports, which need DPDK, use all of it"))]
 mod bpf;
@@ -12,6 +13,7 @@ pub mod clock;
 pub mod dpdk;
 pub mod echo;
 pub mod engine;
+pub mod environment;
 pub mod event_fd;
 pub mod fork;
 pub mod host_memory;

@@ -13,6 +13,7 @@
 //! Frames that wait in the port's driver during such a pause would still find the link idle in the past. They are
 //! taken to have arrived when the pause began, at most [`PortConfig::catch_up`] ago: the link makes up for that
 //! much, in one burst of at most `rate × catch_up`, and no more.
+#![warn(clippy::disallowed_methods)]
 #![forbid(unsafe_code)]
 
 mod classes;

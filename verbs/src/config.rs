@@ -4,7 +4,7 @@ use crate::congestion::{CongestionRule, DeviceKey, FeedbackKey, KeySource};
 use crate::{config_file, implicit, log};
 use cc::Rate;
 use datapath::engine::{Idle, MAX_SLOTS, Progress, ProgressError};
-use datapath::neighbour;
+use datapath::{environment, neighbour};
 use roce::CoreIndex;
 use roce::wire::format::{Numbers, NumbersError};
 use roce::wire::{Mtu, Vlan};
@@ -164,6 +164,9 @@ impl DeviceConfig {
     /// A `ferroce.toml` that is found in the current folder, not named, is ignored with a warning if it belongs to neither the caller nor
     /// root or if others can write it. Its port is ignored if it is a `pcap:` or `eal:` port.
     ///
+    /// A program that is setuid, setgid or has file capabilities ignores all variables and the current folder, which its caller chooses. It
+    /// reads `/etc/ferroce.toml`, under the same conditions.
+    ///
     /// # Errors
     /// Returns [`ConfigError`] if the file or a value is invalid.
     pub fn from_env() -> Result<Self, ConfigError> {
@@ -196,50 +199,50 @@ impl DeviceConfig {
     /// Reads the file that is read if no flag names one.
     fn all_from_files() -> Result<Vec<Self>, ConfigError> {
         log::start_if_asked_for();
-        match std::env::var_os("FERROCE_CONFIG") {
+        match environment::variable("FERROCE_CONFIG") {
             Some(file) => Self::all_from_file(Path::new(&file)),
-            None => implicit::read(Path::new(implicit::FILE)),
+            None => implicit::read(implicit::file()),
         }
     }
 
     /// Returns the file that [`from_env`](Self::from_env) reads: the one that `FERROCE_CONFIG` names, or a `ferroce.toml` in the current
-    /// folder that is not ignored.
+    /// folder, or in `/etc` if the program is privileged, that is not ignored.
     #[must_use]
     pub fn file() -> Option<PathBuf> {
-        let named = std::env::var_os("FERROCE_CONFIG").map(PathBuf::from);
-        named.or_else(|| implicit::is_read(Path::new(implicit::FILE)).then(|| implicit::FILE.into()))
+        let named = environment::variable("FERROCE_CONFIG").map(PathBuf::from);
+        named.or_else(|| implicit::is_read(implicit::file()).then(|| implicit::file().to_owned()))
     }
 
     /// Applies the variables that concern every device.
     fn with_env(self) -> Result<Self, ConfigError> {
         let mut config = self;
-        if let Ok(text) = std::env::var("FERROCE_CC") {
+        if let Some(text) = environment::text("FERROCE_CC") {
             let rule = text.parse().map_err(|reason| ConfigError::Congestion { text, reason })?;
             config.rules.insert(0, rule);
         }
-        let int_port = std::env::var("FERROCE_INT_PORT").ok();
+        let int_port = environment::text("FERROCE_INT_PORT");
         let int_port =
             int_port.map(|text| text.parse().map_err(|_| ConfigError::IntPort(text))).transpose()?;
-        config.set_numbers(int_port, std::env::var("FERROCE_AECN_OPTION").ok().as_deref())?;
-        if let Ok(text) = std::env::var("FERROCE_CSIG_TPID") {
+        config.set_numbers(int_port, environment::text("FERROCE_AECN_OPTION").as_deref())?;
+        if let Some(text) = environment::text("FERROCE_CSIG_TPID") {
             config.set_csig_tpid(&text)?;
         }
-        if let Ok(text) = std::env::var("FERROCE_VLAN") {
+        if let Some(text) = environment::text("FERROCE_VLAN") {
             let id = text.parse().map_err(|_| ConfigError::Vlan(text))?;
             config = config.vlan(id)?;
         }
-        if let Ok(text) = std::env::var("FERROCE_PROGRESS") {
+        if let Some(text) = environment::text("FERROCE_PROGRESS") {
             config.progress = Some(text.parse()?);
         }
-        if let Ok(text) = std::env::var("FERROCE_CORES") {
+        if let Some(text) = environment::text("FERROCE_CORES") {
             let cores = text.parse().map_err(|_| ConfigError::CoresText(text))?;
             config = config.cores(cores)?;
         }
-        if let Ok(text) = std::env::var("FERROCE_QUEUE_PAIRS") {
+        if let Some(text) = environment::text("FERROCE_QUEUE_PAIRS") {
             let most = text.parse().map_err(|_| ConfigError::QueuePairsText(text))?;
             config = config.queue_pairs(most)?;
         }
-        if let Ok(text) = std::env::var("FERROCE_SELECTIVE_REPEAT") {
+        if let Some(text) = environment::text("FERROCE_SELECTIVE_REPEAT") {
             let offer = text.parse().map_err(|_| ConfigError::SelectiveRepeat(text))?;
             config = config.selective_repeat(offer);
         }
@@ -492,13 +495,13 @@ fn of_ports(configs: Vec<DeviceConfig>, ports: &[&str]) -> Result<Vec<DeviceConf
 /// Applies the environment over the file, and `ports` over both. An empty `FERROCE_PORT` counts as unset.
 fn with_env(configs: Vec<DeviceConfig>, ports: Option<&str>) -> Result<Vec<DeviceConfig>, ConfigError> {
     let mut configs = configs;
-    let variable = std::env::var("FERROCE_PORT").ok();
+    let variable = environment::text("FERROCE_PORT");
     let listed = ports.or(variable.as_deref()).map(port_list).unwrap_or_default();
     if !listed.is_empty() {
         configs = of_ports(configs, &listed)?;
     }
     configs = configs.into_iter().map(DeviceConfig::with_env).collect::<Result<_, _>>()?;
-    if let Ok(addresses) = std::env::var("FERROCE_IP") {
+    if let Some(addresses) = environment::text("FERROCE_IP") {
         let [config] = configs.as_mut_slice() else {
             return Err(ConfigError::AddressesOfSeveral { devices: configs.len() });
         };

@@ -5,6 +5,7 @@
 
 use crate::errors::ConfigError;
 use crate::{DeviceConfig, config_file};
+use datapath::environment;
 use datapath::port_spec::PortSpec;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -12,12 +13,19 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Once;
 
-/// The file that is read if it is there.
-pub(crate) const FILE: &str = "ferroce.toml";
+/// The file in the current folder.
+const FILE: &str = "ferroce.toml";
+/// The file of privileged programs, whose callers choose the current folder.
+const OF_PRIVILEGED: &str = "/etc/ferroce.toml";
 /// The longest configuration file, bytes.
 const LONGEST: u64 = 1 << 20;
 /// The remedy for a program that needs the file anyway.
 const NAME_IT: &str = "name it by FERROCE_CONFIG or --config to use it anyway";
+
+/// Returns the file that is read if it is there and none is named.
+pub(crate) fn file() -> &'static Path {
+    Path::new(if environment::is_ignored() { OF_PRIVILEGED } else { FILE })
+}
 
 /// Reads the settings of `path` if it is there and only the caller or root can have written it.
 ///

@@ -54,6 +54,7 @@
 //!
 //! The root contains what most programs need; a module contains what belongs to one subject, such as [`congestion`] or [`errors`].
 //! [`from_c`] lists the Rust name of each libibverbs call.
+#![warn(clippy::disallowed_methods)]
 
 mod address;
 #[cfg(feature = "tokio")]

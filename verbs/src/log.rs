@@ -1,5 +1,6 @@
 //! Log lines on standard error, for programs without a `tracing` subscriber.
 
+use datapath::environment;
 use std::io::{IsTerminal, stderr};
 use tracing::dispatcher::has_been_set;
 use tracing_subscriber::EnvFilter;
@@ -14,9 +15,10 @@ const VARIABLE: &str = "FERROCE_LOG";
 /// ferroce_verbs::start_log("warn");
 /// ```
 pub fn start_log(default: &str) {
-    let filter = EnvFilter::try_from_env(VARIABLE).unwrap_or_else(|_| EnvFilter::new(default));
+    let filter = environment::text(VARIABLE).and_then(|text| EnvFilter::try_new(text).ok());
+    let filter = filter.unwrap_or_else(|| EnvFilter::new(default));
     let is_coloured =
-        stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        stderr().is_terminal() && environment::variable("NO_COLOR").is_none_or(|value| value.is_empty());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_ansi(is_coloured);
     // It fails only if a log is there already.
     let _ = log.log_internal_errors(false).try_init();
@@ -24,7 +26,7 @@ pub fn start_log(default: &str) {
 
 /// Starts the log if `FERROCE_LOG` is set and the program has none.
 pub(crate) fn start_if_asked_for() {
-    if std::env::var_os(VARIABLE).is_some() && !has_been_set() {
+    if environment::variable(VARIABLE).is_some() && !has_been_set() {
         start_log("off");
     }
 }

@@ -75,7 +75,8 @@ const KEYS: [(&str, &str, &str); 16] = [
 
 const ABOUT: &str = "Tools and libraries read ferroce.toml in the working folder, or the file that FERROCE_CONFIG or --config names. A variable \
          of the environment overrides the file (but not its feedback_key_file), and a flag overrides both. An unknown key is an error. A file that was found, not \
-         named, is ignored with a warning if another user could have written it. `ferroce config` shows the settings in effect, and \
+         named, is ignored with a warning if another user could have written it. A program that is setuid, setgid or has file capabilities \
+         ignores the environment and the working folder, and reads /etc/ferroce.toml. `ferroce config` shows the settings in effect, and \
          where each comes from.";
 
 const DEVICES: &str = "Each [[device]] table is a device. It names its port, and any of the keys from ip to feedback_key_file, which then override those of the \

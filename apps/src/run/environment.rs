@@ -19,7 +19,7 @@ Examples:
   With Open MPI, which passes variables on by name:
     mpirun -x LD_LIBRARY_PATH -x FERROCE_PORT program
 
-A program that is given capabilities by setcap, or is setuid, ignores LD_LIBRARY_PATH. `ferroce run` passes capabilities on instead.")]
+A program that is given capabilities by setcap, or is setuid, ignores LD_LIBRARY_PATH and these variables. `ferroce run` passes capabilities on instead.")]
 pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]

@@ -3,7 +3,7 @@
 
 use super::{descriptor, log, private_memory};
 use crate::fork::{self, Process};
-use crate::{machine, signals};
+use crate::{environment, machine, signals};
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -335,6 +335,7 @@ fn arguments(config: &EalConfig, huge: bool, cores: &[usize], prefix: &str) -> V
 /// thread's blocked signals.
 fn init(arguments: Vec<CString>) -> Result<(), EalError> {
     log::take_over();
+    environment::hide_from_dpdk();
     let run = move || {
         // DPDK keeps pointers into its arguments for ever.
         let arguments: &'static mut [*mut c_char] =

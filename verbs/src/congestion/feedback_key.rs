@@ -1,6 +1,7 @@
 //! The key with which a device seals answers to telemetry, from a file, the environment or the program.
 
 use crate::implicit::text_of;
+use datapath::environment;
 use roce::qp::FeedbackKey;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -60,7 +61,7 @@ impl DeviceKey {
 
     /// Returns the key in the environment variable `FERROCE_FEEDBACK_KEY`, if it is set.
     pub(crate) fn from_env() -> Result<Option<Self>, KeyError> {
-        let Ok(text) = std::env::var(VARIABLE) else { return Ok(None) };
+        let Some(text) = environment::text(VARIABLE) else { return Ok(None) };
         let key = parse(&text).ok_or(KeyError::Digits { place: VARIABLE.to_owned() })?;
         Ok(Some(Self { key, source: KeySource::Environment }))
     }
@@ -98,14 +99,15 @@ mod tests {
 
     #[test]
     fn a_key_file_is_its_owners_alone() {
-        let path = std::env::temp_dir().join(format!("ferroce-key-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
         let set = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         std::fs::write(&path, "000102030405060708090a0b0c0d0e0f\n").unwrap();
         set(0o644);
         let open = feedback_key_from_file(&path).unwrap_err().to_string();
         assert!(open.contains("chmod 600"), "{open}");
-        let folder = feedback_key_from_file(&std::env::temp_dir()).unwrap_err().to_string();
-        assert!(folder.contains("not a regular file") && !folder.contains("chmod"), "{folder}");
+        let wrong = feedback_key_from_file(folder.path()).unwrap_err().to_string();
+        assert!(wrong.contains("not a regular file") && !wrong.contains("chmod"), "{wrong}");
         set(0o600);
         let key = feedback_key_from_file(&path).unwrap();
         assert_eq!(key, FeedbackKey([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]));

@@ -49,7 +49,7 @@ fn page() -> String {
 #[test]
 fn the_reference_is_what_the_settings_are() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/congestion.md");
-    if std::env::var_os("FERROCE_WRITE_REFERENCE").is_some() {
+    if datapath::environment::variable("FERROCE_WRITE_REFERENCE").is_some() {
         std::fs::write(file, page()).unwrap();
     }
     let written = std::fs::read_to_string(file).unwrap_or_default();

@@ -1,5 +1,6 @@
 //! The folder of the sockets: `$XDG_RUNTIME_DIR/ferroce`, or `/run/ferroce` of root.
 
+use datapath::environment;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -49,7 +50,7 @@ fn is_of(path: &Path, user: u32) -> bool {
 /// Returns [`FolderError::Nowhere`] if a user other than root has no runtime folder.
 pub fn folder() -> Result<PathBuf, FolderError> {
     let user = user();
-    let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let named = environment::variable("XDG_RUNTIME_DIR").map(PathBuf::from);
     let usual = PathBuf::from(format!("/run/user/{user}"));
     match [named, Some(usual)].into_iter().flatten().find(|path| path.is_absolute() && is_of(path, user)) {
         Some(runtime) => Ok(runtime.join("ferroce")),

@@ -80,7 +80,8 @@ struct Private(PathBuf);
 
 impl Private {
     fn new() -> io::Result<Self> {
-        let template = std::env::temp_dir().join("ferroce-XXXXXX").into_os_string().into_vec();
+        let template =
+            crate::environment::temporary_folder().join("ferroce-XXXXXX").into_os_string().into_vec();
         let template = CString::new(template)?.into_raw();
         // SAFETY: mkdtemp changes the last six bytes of a NUL-terminated text, and no NUL.
         let made = !unsafe { libc::mkdtemp(template) }.is_null();

@@ -15,6 +15,10 @@ const KEY: i16 = -16;
 const OPTION: i16 = -24;
 const REPORT: i16 = -48;
 
+/// The bytes that a socket has for its congestion control (`icsk_ca_priv`), and those that a flow's key has at their end.
+const PRIVATE: usize = 104;
+const KEY_SIZE: usize = 16;
+
 /// The places of what the programs read and write, and the functions that they call, in this kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Kernel {
@@ -26,6 +30,9 @@ pub(super) struct Kernel {
     acknowledged: i16,
     next: i16,
     segment: i16,
+    /// Of `struct inet_connection_sock`: the end of `icsk_ca_priv`, behind what CUBIC has there. The kernel clears a socket's local port,
+    /// and with connect(2) to `AF_UNSPEC` also its address, before it calls `release`.
+    kept_key: i16,
     cubic: [u32; 6],
     undo: u32,
 }
@@ -48,6 +55,11 @@ impl Kernel {
             let (_, offset) = btf.member(id, member).ok_or(member)?;
             i16::try_from(offset).map_err(|_| member)
         };
+        let private = place("inet_connection_sock", "icsk_ca_priv")?;
+        let (_, cubic_size) = btf.structure("bictcp").ok_or("bictcp")?;
+        if cubic_size > PRIVATE - KEY_SIZE {
+            return Err("room behind bictcp");
+        }
         let mut cubic = [0; 6];
         for (number, name) in cubic.iter_mut().zip(CUBIC) {
             *number = btf.function(name).ok_or(name)?;
@@ -59,6 +71,7 @@ impl Kernel {
             acknowledged: place("tcp_sock", "snd_una")?,
             next: place("tcp_sock", "snd_nxt")?,
             segment: place("tcp_sock", "mss_cache")?,
+            kept_key: private + (PRIVATE - KEY_SIZE) as i16,
             cubic,
             undo: btf.function("tcp_reno_undo_cwnd").ok_or("tcp_reno_undo_cwnd")?,
         })
@@ -84,6 +97,10 @@ impl Kernel {
         let mut asm = Assembler::default();
         asm.load_double(R6, R1, 0);
         self.report(&mut asm, flows);
+        for half in [0, 8] {
+            asm.load_double(R2, STACK, KEY + half);
+            asm.store_double(R6, self.kept_key + half, R2);
+        }
         asm.copy(R1, R6);
         asm.call_kernel(self.cubic[0]);
         asm.verdict(0);
@@ -120,11 +137,14 @@ impl Kernel {
         asm.finish()
     }
 
-    /// The flow is over.
+    /// The flow is over. Its entries have the key that it had when it began.
     fn release(&self, maps: [i32; 2]) -> Vec<Instruction> {
         let mut asm = Assembler::default();
         asm.load_double(R6, R1, 0);
-        self.key(&mut asm);
+        for half in [0, 8] {
+            asm.load_double(R2, R6, self.kept_key + half);
+            asm.store_double(STACK, KEY + half, R2);
+        }
         for map in maps {
             entry(&mut asm, map, DELETE);
         }

@@ -41,8 +41,8 @@ pub struct Paced {
     /// Probes sent.
     sent: u32,
     has_answered: bool,
-    /// When each of the last probes was sent that is not answered.
-    on_their_way: [Option<u64>; REMEMBERED],
+    /// The number of each of the last probes that is not answered, and when it was sent.
+    on_their_way: [Option<(u32, u64)>; REMEMBERED],
     due: u64,
 }
 
@@ -75,7 +75,7 @@ impl Paced {
         self.first.get_or_insert(flow.acknowledged);
         let number = self.sent;
         self.sent = self.sent.wrapping_add(1);
-        self.on_their_way[number as usize % REMEMBERED] = Some(now);
+        self.on_their_way[number as usize % REMEMBERED] = Some((number, now));
         Some(TcpProbe {
             source: flow.local,
             destination: flow.remote,
@@ -96,7 +96,7 @@ impl Paced {
     ) -> Option<Lease> {
         // Only the peer and switches on the path know when the probe was sent.
         let sent = self.on_their_way.get_mut(answer.number as usize % REMEMBERED)?;
-        if *sent != Some(answer.sent) {
+        if *sent != Some((answer.number, answer.sent)) {
             return None;
         }
         *sent = None;
@@ -254,7 +254,11 @@ mod tests {
         let answer = |paced: &mut Paced, answer: &TcpProbe| {
             paced.answer(9 * MS, (answer, &path), &Flow { acknowledged: 8, ..flow }, (MEASURED, 1)).is_some()
         };
-        for wrong in [TcpProbe { sent: probe.sent + 1, ..probe }, TcpProbe { number: 1, ..probe }] {
+        for wrong in [
+            TcpProbe { sent: probe.sent + 1, ..probe },
+            TcpProbe { number: 1, ..probe },
+            TcpProbe { number: REMEMBERED as u32, ..probe },
+        ] {
             assert!(!answer(&mut paced, &wrong), "{wrong:?}");
         }
         let probe = paced.probe(10 * MS, &flow).unwrap();

@@ -1,6 +1,7 @@
 //! `ferroce tcp`: paces the kernel's TCP by HPCC++ (rtgwg-00 7.2).
 
 mod flow;
+mod flows;
 mod new_connections;
 
 use crate::failure::Failure;
@@ -9,14 +10,14 @@ use cc::Rate;
 use datapath::clock::monotonic;
 use datapath::linux;
 use datapath::neighbour::addresses_of;
-use datapath::tcp::{Algorithm, Flow, Probes, TcpError};
+use datapath::tcp::{Algorithm, Probes, TcpError};
 
-use flow::{Paced, Settings};
+use flow::Settings;
+use flows::{Flows, Tracked};
 use new_connections::NewConnections;
-use roce::wire::{Numbers, TcpProbe, TcpTelemetry, answer_tcp_probe};
-use std::collections::HashMap;
+use roce::wire::{Numbers, TcpArrival, TcpTelemetry};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -26,6 +27,8 @@ const BUSY: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(5);
 /// Between two looks at the interface's addresses.
 const ADDRESSES: Duration = Duration::from_secs(1);
+/// Packets that are taken in before the next look at the flows, if that is due: a flood of packets does not delay it.
+const BURST: usize = 64;
 
 /// The command line of `ferroce tcp`.
 #[derive(Clone, Debug, clap::Args)]
@@ -100,8 +103,6 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     signals::check().map(|()| ExitCode::SUCCESS)
 }
 
-type Ends = (SocketAddrV4, SocketAddrV4);
-
 /// All that paces one port.
 struct Pacer {
     index: u32,
@@ -109,9 +110,10 @@ struct Pacer {
     settings: Settings,
     probes: Probes,
     algorithm: Algorithm,
-    addresses: Vec<Ipv4Addr>,
+    /// The interface's, with the lengths of their prefixes.
+    addresses: Vec<(Ipv4Addr, u8)>,
     addresses_due: u64,
-    flows: HashMap<Ends, (Flow, Paced)>,
+    flows: Flows,
     flows_due: u64,
     active: usize,
     counts: Counts,
@@ -120,11 +122,12 @@ struct Pacer {
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
-    flows: u64,
     probes: u64,
     answers: u64,
     leases: u64,
     answered: u64,
+    /// Probes and answers that were not for this host or no flow of it, damaged ones, and probes above a flow's limit.
+    refused: u64,
     unsent: u64,
 }
 
@@ -141,7 +144,7 @@ impl Pacer {
             algorithm: Algorithm::register(&name).map_err(failed)?,
             addresses: Vec::new(),
             addresses_due: 0,
-            flows: HashMap::new(),
+            flows: Flows::default(),
             flows_due: 0,
             active: 0,
             counts: Counts::default(),
@@ -160,19 +163,41 @@ impl Pacer {
             self.flows_due = now + pause.as_nanos() as u64;
         }
         self.probes.wait(Duration::from_nanos(self.flows_due.saturating_sub(monotonic())))?;
-        // An interface that is down says so once.
-        while let Ok(Some((packet, telemetry))) = self.probes.receive() {
-            match telemetry {
-                TcpTelemetry::Probe => {
-                    self.counts.answered += 1;
-                    if let Some(answer) = answer_tcp_probe(&packet) {
-                        self.send(&answer);
-                    }
-                }
-                TcpTelemetry::Answer(answer, path) => self.on_answer(&answer, &path)?,
+        for _ in 0..BURST {
+            // An interface that is down says so once.
+            let Ok(arrival) = self.probes.receive() else { break };
+            if !arrival.map_or(Ok(false), |arrival| self.on_arrival(&arrival))? {
+                self.counts.refused += 1;
             }
         }
         Ok(())
+    }
+
+    /// Answers a probe, or takes in an answer. Returns false if it was refused.
+    fn on_arrival(&mut self, arrival: &TcpArrival) -> io::Result<bool> {
+        let Self { algorithm, addresses, flows, settings, active, counts, .. } = self;
+        let now = monotonic();
+        let admitted = arrival.admit(addresses, |local, remote| {
+            flows.find((local, remote), *settings, || algorithm.flow(local, remote).ok().flatten())
+        });
+        match admitted {
+            None => Ok(false),
+            Some(TcpTelemetry::Probe(probe, tracked)) => {
+                let Some(answer) = probe.answer(&mut tracked.answers, now) else { return Ok(false) };
+                counts.answered += 1;
+                self.send(&answer);
+                Ok(true)
+            }
+            Some(TcpTelemetry::Answer(answer, path, Tracked { flow, paced, .. })) => {
+                counts.answers += 1;
+                let Some(lease) = paced.answer(now, (&answer, &path), flow, (*settings, *active)) else {
+                    return Ok(true);
+                };
+                counts.leases += 1;
+                tracing::debug!("{} to {}: {:?}, {lease:?}", flow.local, flow.remote, paced.rate());
+                algorithm.lease(flow, lease).map(|()| true)
+            }
+        }
     }
 
     fn look_at_addresses(&mut self, now: u64) {
@@ -185,7 +210,7 @@ impl Pacer {
             self.addresses = found
                 .iter()
                 .filter_map(|address| match address.ip {
-                    IpAddr::V4(ip) => Some(ip),
+                    IpAddr::V4(ip) => Some((ip, address.prefix)),
                     IpAddr::V6(_) => None,
                 })
                 .collect();
@@ -194,40 +219,16 @@ impl Pacer {
 
     fn look_at_flows(&mut self, now: u64) -> io::Result<()> {
         let Self { algorithm, flows, addresses, settings, .. } = self;
-        let mut seen = HashMap::with_capacity(flows.len());
-        for flow in algorithm.flows()?.filter(|flow| addresses.contains(flow.local.ip())) {
-            let ends = (flow.local, flow.remote);
-            let paced = flows.remove(&ends).map_or_else(
-                || {
-                    self.counts.flows += 1;
-                    Paced::new(*settings)
-                },
-                |(_, paced)| paced,
-            );
-            seen.insert(ends, (flow, paced));
-        }
-        *flows = seen;
-        self.active = flows.values().filter(|(flow, paced)| paced.is_active(now, flow)).count();
-        let due: Vec<_> = flows.values_mut().filter_map(|(flow, paced)| paced.probe(now, flow)).collect();
+        let found =
+            algorithm.flows()?.filter(|flow| addresses.iter().any(|(ours, _)| ours == flow.local.ip()));
+        flows.refresh(found, *settings);
+        self.active = flows.iter_mut().filter(|it| it.paced.is_active(now, &it.flow)).count();
+        let due: Vec<_> = flows.iter_mut().filter_map(|it| it.paced.probe(now, &it.flow)).collect();
         for probe in due {
             self.counts.probes += 1;
             self.send(&probe.packet(self.numbers));
         }
         Ok(())
-    }
-
-    fn on_answer(&mut self, answer: &TcpProbe, path: &cc::PathTelemetry) -> io::Result<()> {
-        let Some((flow, paced)) = self.flows.get_mut(&(answer.destination, answer.source)) else {
-            return Ok(());
-        };
-        self.counts.answers += 1;
-        let Some(lease) = paced.answer(monotonic(), (answer, path), flow, (self.settings, self.active))
-        else {
-            return Ok(());
-        };
-        self.counts.leases += 1;
-        tracing::debug!("{} to {}: {:?}, {lease:?}", flow.local, flow.remote, paced.rate());
-        self.algorithm.lease(flow, lease)
     }
 
     /// Sends a packet. One that can't be sent is as good as lost on its way.
@@ -239,10 +240,11 @@ impl Pacer {
     }
 
     fn summary(&self) -> String {
-        let Counts { flows, probes, answers, leases, answered, unsent } = self.counts;
+        let Counts { probes, answers, leases, answered, refused, unsent } = self.counts;
         format!(
-            "{flows} flows: {probes} probes sent, {answers} answered, {leases} with telemetry; {answered} probes of others answered; \
-             {unsent} packets not sent"
+            "{} flows: {probes} probes sent, {answers} answered, {leases} with telemetry; {answered} probes of others answered, \
+             {refused} packets refused; {unsent} packets not sent",
+            self.flows.began()
         )
     }
 }

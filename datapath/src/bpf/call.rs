@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Commands.
 const MAP_CREATE: libc::c_long = 0;
+const MAP_LOOKUP: libc::c_long = 1;
 const MAP_UPDATE: libc::c_long = 2;
 const PROG_LOAD: libc::c_long = 5;
 const BTF_LOAD: libc::c_long = 18;
@@ -85,7 +86,7 @@ struct Create {
     kernel_type: u32,
 }
 
-/// The part that changes an entry of a map.
+/// The part that reads or changes an entry of a map.
 #[repr(C)]
 struct Entry {
     map: u32,
@@ -192,6 +193,24 @@ impl<K: Plain, V: Plain> Map<K, V> {
     /// Puts an entry in, or another in its place.
     pub(crate) fn insert(&self, key: &K, value: &V) -> io::Result<()> {
         update(&self.fd, std::ptr::from_ref(key).cast(), std::ptr::from_ref(value).cast())
+    }
+
+    /// Returns the entry of `key`, if there is one.
+    pub(crate) fn get(&self, key: &K) -> io::Result<Option<V>> {
+        let mut value = V::default();
+        let mut request = Entry {
+            map: self.fd.as_raw_fd() as u32,
+            padding: 0,
+            key: std::ptr::from_ref(key) as u64,
+            value: (&raw mut value) as u64,
+            flags: 0,
+        };
+        // SAFETY: the kernel reads a key and writes a value of the sizes that the map was created with, which are those of `K` and `V`,
+        // any bytes of which are legal as they are [`Plain`]; both outlive the call.
+        match unsafe { call(MAP_LOOKUP, &raw mut request) } {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            other => other.map(|_| Some(value)),
+        }
     }
 
     /// Reads entries from the map's start into `keys` and `values`, as many as both have room for; returns how many came.

@@ -61,6 +61,18 @@ struct Key {
 // SAFETY: three arrays of bytes, a u16 at 10 and a u32 at 12 fill it.
 unsafe impl Plain for Key {}
 
+impl Key {
+    fn new(local: SocketAddrV4, remote: SocketAddrV4) -> Self {
+        Self {
+            remote: remote.ip().octets(),
+            local: local.ip().octets(),
+            remote_port: remote.port().to_be_bytes(),
+            local_port: local.port(),
+            zero: 0,
+        }
+    }
+}
+
 /// The entry that `programs::report` writes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,6 +86,19 @@ struct Report {
 
 // SAFETY: a u64 and four u32 fill it.
 unsafe impl Plain for Report {}
+
+impl Flow {
+    fn new(key: &Key, report: &Report) -> Self {
+        Self {
+            local: SocketAddrV4::new(Ipv4Addr::from(key.local), key.local_port),
+            remote: SocketAddrV4::new(Ipv4Addr::from(key.remote), u16::from_be_bytes(key.remote_port)),
+            touched: report.touched,
+            acknowledged: report.acknowledged,
+            next: report.next,
+            segment: report.segment,
+        }
+    }
+}
 
 /// The entry that `programs::avoid` reads.
 #[repr(C)]
@@ -173,14 +198,17 @@ impl Algorithm {
     /// Returns the kernel's error.
     pub fn flows(&mut self) -> io::Result<impl Iterator<Item = Flow> + '_> {
         let count = self.flows.read(&mut self.keys, &mut self.reports)?;
-        Ok(self.keys.iter().zip(&self.reports).take(count).map(|(key, report)| Flow {
-            local: SocketAddrV4::new(Ipv4Addr::from(key.local), key.local_port),
-            remote: SocketAddrV4::new(Ipv4Addr::from(key.remote), u16::from_be_bytes(key.remote_port)),
-            touched: report.touched,
-            acknowledged: report.acknowledged,
-            next: report.next,
-            segment: report.segment,
-        }))
+        Ok(self.keys.iter().zip(&self.reports).take(count).map(|(key, report)| Flow::new(key, report)))
+    }
+
+    /// Returns the flow with these ends, if it has this congestion control. A connection has it from the moment it is established until it
+    /// is closed, at the side that sends and at the side that receives.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn flow(&self, local: SocketAddrV4, remote: SocketAddrV4) -> io::Result<Option<Flow>> {
+        let key = Key::new(local, remote);
+        Ok(self.flows.get(&key)?.map(|report| Flow::new(&key, &report)))
     }
 
     /// Has a flow do what `lease` says, from its next acknowledgement on.
@@ -188,13 +216,7 @@ impl Algorithm {
     /// # Errors
     /// Returns the kernel's error.
     pub fn lease(&self, flow: &Flow, lease: Lease) -> io::Result<()> {
-        let key = Key {
-            remote: flow.remote.ip().octets(),
-            local: flow.local.ip().octets(),
-            remote_port: flow.remote.port().to_be_bytes(),
-            local_port: flow.local.port(),
-            zero: 0,
-        };
+        let key = Key::new(flow.local, flow.remote);
         let entry = LeaseEntry {
             // All ones is no limit, as for what does not fit.
             bytes_per_second: u32::try_from(lease.rate.as_bps() / 8).unwrap_or(u32::MAX).max(1),

@@ -11,4 +11,4 @@ mod programs;
 
 pub use algorithm::{Algorithm, Flow, Lease, MOST_FLOWS};
 pub use error::TcpError;
-pub use probes::{Probes, Received};
+pub use probes::Probes;

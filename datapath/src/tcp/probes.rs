@@ -4,7 +4,7 @@ use super::TcpError;
 use crate::bpf::call::attach_at_ingress;
 use crate::bpf::{Assembler, Instruction, R1, R6};
 use crate::socket_option;
-use roce::wire::{Numbers, TCP_PROBE_LENGTH, TCP_PROBE_MARK, TcpTelemetry, read_tcp_probe};
+use roce::wire::{Numbers, TCP_PROBE_LENGTH, TCP_PROBE_MARK, TcpArrival};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -15,9 +15,6 @@ const DROP: i32 = 2;
 
 /// A packet socket has no copy of what this host sends (`PACKET_IGNORE_OUTGOING` of linux/if_packet.h).
 const IGNORE_OUTGOING: libc::c_int = 23;
-
-/// A packet that came.
-pub type Received = ([u8; TCP_PROBE_LENGTH], TcpTelemetry);
 
 /// The sockets of one interface. While they are open, probes and answers are kept from the kernel's TCP.
 #[derive(Debug)]
@@ -86,31 +83,31 @@ impl Probes {
         if ready < 0 && error.kind() != io::ErrorKind::Interrupted { Err(error) } else { Ok(()) }
     }
 
-    /// Returns the next packet that has come, if there is one. What is damaged is left out.
+    /// Takes the next packet that has come. `None` if it is damaged.
     ///
     /// # Errors
-    /// Returns the kernel's error, as if the interface is down.
-    pub fn receive(&self) -> io::Result<Option<Received>> {
-        loop {
-            let mut packet = [0; TCP_PROBE_LENGTH];
-            // SAFETY: there is room for as many bytes as are requested.
-            let length = unsafe {
-                libc::recv(
-                    self.arrived.as_raw_fd(),
-                    packet.as_mut_ptr().cast(),
-                    packet.len(),
-                    libc::MSG_DONTWAIT,
-                )
-            };
-            if length < 0 {
-                let error = io::Error::last_os_error();
-                return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
-            }
-            let packet_bytes = packet.get(..length as usize).unwrap_or_default();
-            if let Some(telemetry) = read_tcp_probe(packet_bytes, self.numbers) {
-                return Ok(Some((packet, telemetry)));
-            }
+    /// Returns [`io::ErrorKind::WouldBlock`] if none has come, and otherwise the kernel's error, as if the interface is down.
+    pub fn receive(&self) -> io::Result<Option<TcpArrival>> {
+        let mut packet = [0; TCP_PROBE_LENGTH];
+        // SAFETY: all zeroes is a valid sockaddr_ll.
+        let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut size = size_of_val(&from) as libc::socklen_t;
+        // SAFETY: there is room for as many bytes as are requested, and for an address of `size` bytes.
+        let length = unsafe {
+            libc::recvfrom(
+                self.arrived.as_raw_fd(),
+                packet.as_mut_ptr().cast(),
+                packet.len(),
+                libc::MSG_DONTWAIT,
+                (&raw mut from).cast(),
+                &raw mut size,
+            )
+        };
+        if length < 0 {
+            return Err(io::Error::last_os_error());
         }
+        let bytes = packet.get(..length as usize).unwrap_or_default();
+        Ok(TcpArrival::read(bytes, from.sll_pkttype, self.numbers))
     }
 }
 
@@ -222,7 +219,7 @@ fn program(numbers: Numbers) -> Vec<Instruction> {
 mod tests {
     use super::*;
     use crate::bpf::processor;
-    use roce::wire::{TcpProbe, answer_tcp_probe};
+    use roce::wire::TcpProbe;
 
     fn verdict(packet: &[u8]) -> i32 {
         processor::run(&program(Numbers::DEFAULT), &[&[2; 12][..], &[8, 0], packet].concat(), |_| 0)
@@ -240,7 +237,8 @@ mod tests {
             sent: 1,
         };
         let probe = probe.packet(Numbers::DEFAULT);
-        let answer = answer_tcp_probe(&probe).unwrap();
+        let mut answer = probe;
+        answer[40..44].copy_from_slice(&TCP_PROBE_MARK[1].to_be_bytes());
         assert_eq!([verdict(&probe), verdict(&answer)], [DROP; 2]);
         for at in [0, 1, 9, 36, 37, 40, 43] {
             let mut other = probe;

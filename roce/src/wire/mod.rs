@@ -49,7 +49,7 @@ pub use records::Records;
 pub use setup::{Reverse, SETUP_LENGTH, Setup, Tells};
 pub use subscription::{SUBSCRIPTION_LENGTH, Subscription};
 pub use tcp_probe::{
-    TCP_PROBE_LENGTH, TCP_PROBE_MARK, TcpProbe, TcpTelemetry, answer_tcp_probe, read_tcp_probe,
+    AnswerLimit, OwnProbe, TCP_PROBE_LENGTH, TCP_PROBE_MARK, TcpArrival, TcpProbe, TcpTelemetry,
 };
 pub use template::Template;
 

@@ -4,6 +4,10 @@
 //! the probe's identity. DSCP, a checksum of 0 and the first four bytes distinguish it from a segment. No stack takes one for data: its
 //! checksum is wrong, and its sequence number is old.
 
+mod admission;
+
+pub use admission::{AnswerLimit, OwnProbe, TcpTelemetry};
+
 use super::layers::{ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_VLAN, VLAN_LENGTH, chunk, fold, sum};
 use super::telemetry::{IntHeader, RECORD_LENGTH, WORD_LENGTH};
 use super::{Numbers, format::HOPS};
@@ -40,14 +44,15 @@ pub struct TcpProbe {
     pub sent: u64,
 }
 
-/// A received probe or answer.
+/// A received probe or answer. Only its form is checked: [`TcpArrival::admit`] checks whether it is for this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "taken apart where it is read")]
-pub enum TcpTelemetry {
-    /// A probe, to be answered.
-    Probe,
-    /// An answer, with the telemetry of the path that the probe took.
-    Answer(TcpProbe, PathTelemetry),
+pub struct TcpArrival {
+    packet: [u8; TCP_PROBE_LENGTH],
+    /// The link layer's destination (`sll_pkttype` of packet(7)).
+    packet_type: u8,
+    probe: TcpProbe,
+    /// The telemetry in an answer; `None` in a probe.
+    path: Option<PathTelemetry>,
 }
 
 impl TcpProbe {
@@ -74,53 +79,40 @@ impl TcpProbe {
     }
 }
 
-/// Reads a packet, from the IP header on. `None` if it is no probe and no answer, or damaged.
-#[must_use]
-pub fn read_tcp_probe(packet: &[u8], numbers: Numbers) -> Option<TcpTelemetry> {
-    let mark = mark(packet, numbers)?;
-    let int = int(packet)?;
-    if fold(sum(packet.get(..20)?)) != 0xffff {
-        return None;
+impl TcpArrival {
+    /// Reads a packet, from the IP header on, that a packet socket received with this `sll_pkttype`. `None` if it is no probe and no
+    /// answer, or damaged.
+    #[must_use]
+    pub fn read(packet: &[u8], packet_type: u8, numbers: Numbers) -> Option<Self> {
+        let mark = mark(packet, numbers)?;
+        let int = int(packet)?;
+        if fold(sum(packet.get(..20)?)) != 0xffff {
+            return None;
+        }
+        let number = |at| chunk(packet, at).ok().map(|bytes| u32::from_be_bytes(*bytes));
+        let port = |at| chunk(packet, at).ok().map(|bytes| u16::from_be_bytes(*bytes));
+        let address = |at| number(at).map(Ipv4Addr::from_bits);
+        let probe = TcpProbe {
+            source: SocketAddrV4::new(address(12)?, port(20)?),
+            destination: SocketAddrV4::new(address(16)?, port(22)?),
+            sequence: number(24)?,
+            number: number(NUMBER)?,
+            sent: u64::from_be_bytes(*chunk(packet, SENT).ok()?),
+        };
+        let path = if mark == TCP_PROBE_MARK[0] { None } else { Some(path(packet, int)?) };
+        Some(Self { packet: *packet.first_chunk()?, packet_type, probe, path })
     }
-    if mark == TCP_PROBE_MARK[0] {
-        return Some(TcpTelemetry::Probe);
-    }
-    let number = |at| chunk(packet, at).ok().map(|bytes| u32::from_be_bytes(*bytes));
-    let port = |at| chunk(packet, at).ok().map(|bytes| u16::from_be_bytes(*bytes));
-    let address = |at| number(at).map(Ipv4Addr::from_bits);
-    let probe = TcpProbe {
-        source: SocketAddrV4::new(address(12)?, port(20)?),
-        destination: SocketAddrV4::new(address(16)?, port(22)?),
-        sequence: number(24)?,
-        number: number(NUMBER)?,
-        sent: u64::from_be_bytes(*chunk(packet, SENT).ok()?),
-    };
+}
+
+/// Reads the records of an answer.
+fn path(packet: &[u8], int: IntHeader) -> Option<PathTelemetry> {
     let records = packet.get(RECORDS..TCP_PROBE_LENGTH)?;
     int.check(records).ok()?;
     let mut path = PathTelemetry::new(int.path_id());
     for (index, record) in (0..).zip(int.records(records)) {
         path.set(index, record.into());
     }
-    Some(TcpTelemetry::Answer(probe, path))
-}
-
-/// Turns a probe, from the IP header on, into its own answer: with the telemetry that it brought, back to its sender.
-#[must_use]
-#[expect(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    reason = "constants below the packet's length"
-)]
-pub fn answer_tcp_probe(packet: &[u8]) -> Option<[u8; TCP_PROBE_LENGTH]> {
-    let mut answer: [u8; TCP_PROBE_LENGTH] = *packet.first_chunk()?;
-    for (source, destination, length) in [(12, 16, 4), (20, 22, 2)] {
-        answer.copy_within(destination..destination + length, source);
-        answer[destination..destination + length].copy_from_slice(&packet[source..source + length]);
-    }
-    answer[8] = 64;
-    answer[PAYLOAD..NUMBER].copy_from_slice(&TCP_PROBE_MARK[1].to_be_bytes());
-    seal(&mut answer);
-    Some(answer)
+    Some(path)
 }
 
 /// The place of the INT word of a probe in an Ethernet frame, for a switch.
@@ -212,12 +204,20 @@ mod tests {
                 assert!(stamp(&mut frame, switch));
             }
             let packet = &frame[14 + tag.len()..];
-            assert_eq!(read_tcp_probe(packet, NUMBERS), Some(TcpTelemetry::Probe));
-            let answer = answer_tcp_probe(packet).unwrap();
-            let Some(TcpTelemetry::Answer(back, path)) = read_tcp_probe(&answer, NUMBERS) else {
-                panic!("no answer")
+            let admitted = |packet: &[u8], ours: Ipv4Addr| {
+                let arrival = TcpArrival::read(packet, 0, NUMBERS).unwrap();
+                arrival.admit(&[(ours, 24)], |local, remote| Some((local, remote))).unwrap()
             };
             let TcpProbe { source, destination, .. } = probe();
+            let TcpTelemetry::Probe(arrived, ends) = admitted(packet, *destination.ip()) else {
+                panic!("no probe")
+            };
+            assert_eq!(ends, (destination, source));
+            let answer = arrived.answer(&mut AnswerLimit::default(), 0).unwrap();
+            let TcpTelemetry::Answer(back, path, ends) = admitted(&answer, *source.ip()) else {
+                panic!("no answer")
+            };
+            assert_eq!(ends, (source, destination));
             assert_eq!(back, TcpProbe { source: destination, destination: source, ..probe() });
             let hop = Hop {
                 bandwidth: Rate::from_mbps(200),
@@ -243,12 +243,11 @@ mod tests {
             let mut packet = good;
             packet[at] ^= 0x0c;
             assert!(!stamp(&mut framed(&packet, &[]), 1), "byte {at}");
-            assert_eq!(read_tcp_probe(&packet, NUMBERS), None, "byte {at}");
+            assert_eq!(TcpArrival::read(&packet, 0, NUMBERS), None, "byte {at}");
         }
         for length in 0..good.len() {
             assert!(!stamp(&mut framed(&good[..length], &[]), 1), "{length} bytes");
-            assert_eq!(read_tcp_probe(&good[..length], NUMBERS), None, "{length} bytes");
-            assert_eq!(answer_tcp_probe(&good[..length]), None, "{length} bytes");
+            assert_eq!(TcpArrival::read(&good[..length], 0, NUMBERS), None, "{length} bytes");
         }
     }
 

@@ -1,0 +1,132 @@
+//! The flows of this host, of which probes are sent and answered.
+
+use super::flow::{Paced, Settings};
+use datapath::tcp::Flow;
+use roce::wire::AnswerLimit;
+use std::collections::HashMap;
+use std::net::SocketAddrV4;
+
+/// A flow's local and its remote end.
+type Ends = (SocketAddrV4, SocketAddrV4);
+
+/// Flows that the kernel is asked for, between two looks at all of them. Each costs a system call, and who sends packets of flows that do
+/// not exist decides how many there would be.
+const LOOKUPS: u32 = 64;
+
+/// A flow of this host.
+#[derive(Debug)]
+pub struct Tracked {
+    /// As the kernel reported it last.
+    pub flow: Flow,
+    /// The part of this host as its sender.
+    pub paced: Paced,
+    /// The part of this host as its receiver.
+    pub answers: AnswerLimit,
+}
+
+impl Tracked {
+    fn new(flow: Flow, settings: Settings) -> Self {
+        Self { flow, paced: Paced::new(settings), answers: AnswerLimit::default() }
+    }
+}
+
+/// All flows that the kernel has reported: no more than it has room for.
+#[derive(Debug, Default)]
+pub struct Flows {
+    known: HashMap<Ends, Tracked>,
+    began: u64,
+    lookups: u32,
+}
+
+impl Flows {
+    /// Takes in all flows there are now. The others have ended.
+    pub fn refresh(&mut self, flows: impl Iterator<Item = Flow>, settings: Settings) {
+        let mut seen = HashMap::with_capacity(self.known.len());
+        for flow in flows {
+            let ends = (flow.local, flow.remote);
+            let tracked = self.known.remove(&ends).map_or_else(
+                || {
+                    self.began += 1;
+                    Tracked::new(flow, settings)
+                },
+                |tracked| Tracked { flow, ..tracked },
+            );
+            seen.insert(ends, tracked);
+        }
+        self.known = seen;
+        self.lookups = 0;
+    }
+
+    /// Returns the flow with these ends. `kernel` finds one that began since the last look.
+    pub fn find(
+        &mut self,
+        ends: Ends,
+        settings: Settings,
+        kernel: impl FnOnce() -> Option<Flow>,
+    ) -> Option<&mut Tracked> {
+        if !self.known.contains_key(&ends) && self.lookups < LOOKUPS {
+            self.lookups += 1;
+            if let Some(flow) = kernel() {
+                self.began += 1;
+                self.known.insert(ends, Tracked::new(flow, settings));
+            }
+        }
+        self.known.get_mut(&ends)
+    }
+
+    /// Every flow.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Tracked> {
+        self.known.values_mut()
+    }
+
+    /// Flows since the start.
+    pub fn began(&self) -> u64 {
+        self.began
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: Settings = Settings { line_rate: None, base_rtt: None };
+
+    fn ends(port: u16) -> Ends {
+        (SocketAddrV4::new([10, 0, 0, 2].into(), 5201), SocketAddrV4::new([10, 0, 0, 1].into(), port))
+    }
+
+    fn flow(port: u16) -> Flow {
+        let (local, remote) = ends(port);
+        Flow { local, remote, touched: 0, acknowledged: 0, next: 0, segment: 1448 }
+    }
+
+    /// Whoever invents flows makes this host neither ask the kernel without end, nor remember anything.
+    #[test]
+    fn packets_of_unknown_flows_cost_64_lookups_between_two_looks_and_no_memory() {
+        let mut flows = Flows::default();
+        flows.refresh([flow(1)].into_iter(), SETTINGS);
+        let mut lookups = 0;
+        for port in 2..20_000 {
+            let found = flows.find(ends(port), SETTINGS, || {
+                lookups += 1;
+                None
+            });
+            assert!(found.is_none());
+        }
+        assert_eq!((lookups, flows.known.len()), (64, 1));
+        assert!(flows.find(ends(1), SETTINGS, || unreachable!("known")).is_some());
+        flows.refresh([flow(1)].into_iter(), SETTINGS);
+        assert!(flows.find(ends(2), SETTINGS, || Some(flow(2))).is_some(), "it began since the last look");
+        assert!(flows.find(ends(2), SETTINGS, || unreachable!("known")).is_some());
+        assert_eq!(flows.began(), 2);
+    }
+
+    #[test]
+    fn a_flow_that_has_ended_is_not_found() {
+        let mut flows = Flows::default();
+        flows.refresh([flow(1), flow(2)].into_iter(), SETTINGS);
+        flows.refresh([flow(2)].into_iter(), SETTINGS);
+        assert!(flows.find(ends(1), SETTINGS, || None).is_none());
+        assert!(flows.find(ends(2), SETTINGS, || None).is_some());
+    }
+}

@@ -11,6 +11,7 @@
 #include <arpa/inet.h>
 #include <endian.h>
 #include <infiniband/verbs.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,7 @@ static enum operation operation;
 static enum ibv_qp_type type;
 static size_t bytes;
 static uint64_t count;
+static volatile uint64_t received;
 static int mtu, gid_index, client, stream, qps = 1;
 static uint8_t *memory;
 static struct ibv_cq *cq;
@@ -65,11 +67,19 @@ static uint8_t pattern(size_t at, int from_client)
 
 static void fill(int from_client) { for (size_t at = 0; at < qps * bytes; at++) memory[at] = pattern(at, from_client); }
 
+/* The first byte of the memory that is not that of the pattern, or the end. */
+static size_t first_wrong(int from_client)
+{
+	size_t at = 0;
+	__sync_synchronize();
+	while (at < qps * bytes && memory[at] == pattern(at, from_client)) at++;
+	return at;
+}
+
 static void compare(int from_client)
 {
-	for (size_t at = 0; at < qps * bytes; at++)
-		if (memory[at] != pattern(at, from_client))
-			die("byte %zu of %zu is %02x and not %02x", at, qps * bytes, memory[at], pattern(at, from_client));
+	size_t at = first_wrong(from_client);
+	if (at < qps * bytes) die("byte %zu of %zu is %02x and not %02x", at, qps * bytes, memory[at], pattern(at, from_client));
 	printf("verified: %zu bytes\n", qps * bytes);
 }
 
@@ -240,6 +250,28 @@ static double run(const struct peer *peers)
 	return to.tv_sec - from.tv_sec + (to.tv_nsec - from.tv_nsec) / 1e9;
 }
 
+/* A request of RC is executed when its sender has finished. One of UC or UD may still be on its way. */
+static void await_arrival(void)
+{
+	while (type == IBV_QPT_UC && operation == WRITE && first_wrong(1) < qps * bytes) continue;
+	while (operation == SEND && received < qps * count) {
+		struct ibv_wc completion;
+		if (!ibv_poll_cq(cq, 1, &completion)) continue;
+		size_t length = bytes + (type == IBV_QPT_UD ? GRH : 0);
+		if (completion.status) die("SEND %llu: %s", (unsigned long long)received, ibv_wc_status_str(completion.status));
+		if (completion.byte_len != length) die("SEND %llu: %u bytes and not %zu", (unsigned long long)received, completion.byte_len, length);
+		received++;
+	}
+}
+
+/* What is lost never arrives: `timeout` ends the program. */
+static void interrupted(int signal)
+{
+	char text[96];
+	int length = snprintf(text, sizeof text, "ended by signal %d; %llu SENDs were received\n", signal, (unsigned long long)received);
+	_exit(write(2, text, length) < 0 ? 2 : 1);
+}
+
 static void report(double seconds)
 {
 	double rate = client ? qps * count / seconds / 1e6 : 0, average = rate * 1e6 * bytes / (1 << 20);
@@ -270,6 +302,7 @@ int main(int argc, char **argv)
 	char theirs[KEY];
 	if (argc < 7) die("usage: %s RC|UC|UD OPERATION BYTES COUNT MTU GID_INDEX [SERVER]", argv[0]);
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	signal(SIGTERM, interrupted);
 	type = !strcmp(argv[1], "UC") ? IBV_QPT_UC : !strcmp(argv[1], "UD") ? IBV_QPT_UD : IBV_QPT_RC;
 	while (operation < CMP_SWAP && strcmp(argv[2], names[operation])) operation++;
 	bytes = strtoull(argv[3], NULL, 0), count = strtoull(argv[4], NULL, 0), mtu = atoi(argv[5]), gid_index = atoi(argv[6]);
@@ -295,6 +328,7 @@ int main(int argc, char **argv)
 	double seconds = client ? run(peers) : 0;
 	if (operation != SEND) { step(0); report(seconds); }
 	step(0);
+	if (!client) await_arrival();
 	check();
 	if (write(stream, "done", 5) != 5) die("the other side is gone");
 	recv(stream, theirs, 5, MSG_WAITALL);

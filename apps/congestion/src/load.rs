@@ -23,14 +23,6 @@ impl Load {
         load
     }
 
-    /// Both together.
-    pub fn and(mut self, other: &Self) -> Self {
-        self.busy += other.busy;
-        self.queue.extend(&other.queue);
-        self.sort();
-        self
-    }
-
     /// One entry for each length.
     fn sort(&mut self) {
         self.queue.sort_by_key(|(bytes, _)| *bytes);
@@ -75,7 +67,6 @@ mod tests {
             (interval(8.0, &[(4000, 4.0), (0, 6.0)]), interval(10.0, &[(0, 2.0), (8000, 8.0)]));
         let both = Load::of(&[&first, &second]);
         assert_eq!(both, Load { busy: 18.0, queue: vec![(0, 8.0), (4000, 4.0), (8000, 8.0)] });
-        assert_eq!(both, Load::of(&[&first]).and(&Load::of(&[&second])));
         assert_eq!((both.time(), both.utilisation()), (20.0, 0.9));
         assert_eq!([0.4, 0.5, 0.99].map(|share| both.quantile(share)), [0, 4000, 8000]);
         assert_eq!((Load::default().utilisation(), Load::default().quantile(0.5)), (0.0, 0));

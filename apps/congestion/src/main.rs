@@ -1,20 +1,24 @@
-//! Reads the records of one run of `ci/congestion`, draws them, prints the run's line of the table, and reports whether what was promised
-//! was kept.
+//! Reads the records of the runs of `ci/congestion`, draws them, prints the lines of the table, and counts the phases that kept what was
+//! promised.
 #![forbid(unsafe_code)]
 
-mod kept;
 mod load;
 mod plot;
 mod run;
+mod tally;
 mod verdict;
 mod watch;
 
 use clap::{Parser, Subcommand};
 use run::Run;
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tally::Tally;
 use verdict::{Bounds, Verdict};
+
+/// The file of all phases, in the folder of the runs.
+const TALLY: &str = "tally.csv";
 
 /// Judges runs, and watches the machine while they last.
 #[derive(Debug, Parser)]
@@ -26,9 +30,15 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// One run: three files in, a picture and a line out. Ends with 1 if a promise was broken, and with 3 if the machine paused too often
-    /// to judge
+    /// One run: three files in, a picture and a line out
     Judge(Judge),
+    /// Counts the phases of all runs that were judged. Ends with 1 if fewer than nine in ten kept what was promised, or the machine left
+    /// fewer than three in four to judge
+    Tally {
+        /// The folder of the runs
+        #[arg(long, value_name = "FOLDER")]
+        out: PathBuf,
+    },
     /// Writes how long the threads of processes wait for a processor, and how late timers are, until the first one ends
     Watch {
         /// The file to write
@@ -56,8 +66,7 @@ struct Judge {
     /// Bytes of a full frame
     #[arg(long, value_name = "BYTES")]
     packet: u64,
-    /// Hold the run to what HPCC++ promises. What earlier runs of this name came to, by FOLDER/NAME-kept.csv, counts: phases that
-    /// kept them need not be judged again, and what the machine left of the others adds up
+    /// Hold each phase to what HPCC++ promises, and add it to FOLDER/tally.csv
     #[arg(long)]
     check: bool,
     /// Within what time a join or a leave must have settled, in milliseconds
@@ -71,12 +80,10 @@ struct Judge {
     base_rtt: u32,
 }
 
-/// The machine paused too often.
-const UNJUDGED: u8 = 3;
-
 fn main() -> ExitCode {
     let told = match Args::parse().what {
-        What::Judge(args) => judge(&args),
+        What::Judge(args) => judge(&args).map(|()| ExitCode::SUCCESS),
+        What::Tally { out } => tally(&out),
         What::Watch { out, processes } => watch::watch(&out, &processes).map(|()| ExitCode::SUCCESS),
     };
     told.unwrap_or_else(|error| {
@@ -85,7 +92,7 @@ fn main() -> ExitCode {
     })
 }
 
-fn judge(args: &Judge) -> Result<ExitCode, Box<dyn Error>> {
+fn judge(args: &Judge) -> Result<(), Box<dyn Error>> {
     let run = Run::read(&args.out, &args.name, &args.port)?;
     let bounds = Bounds {
         packet: args.packet,
@@ -95,25 +102,23 @@ fn judge(args: &Judge) -> Result<ExitCode, Box<dyn Error>> {
     };
     let phases = verdict::phases(&run, &bounds);
     std::fs::write(args.out.join(format!("{}.svg", args.name)), plot::svg(&run, args.rate, args.packet))?;
-    if !args.check {
-        println!("{}", verdict::line(&args.name, &phases, &bounds));
-        return Ok(ExitCode::SUCCESS);
-    }
-    let file = args.out.join(format!("{}-kept.csv", args.name));
-    let kept = verdict::keep(phases, &kept::read(&file)?, &bounds);
-    kept::write(&file, &kept)?;
-    println!("{}", verdict::line(&args.name, &kept, &bounds));
-    Ok(match verdict::verdict(&run, &kept, &bounds) {
-        Verdict::Kept => ExitCode::SUCCESS,
-        Verdict::Broken(promises) => {
-            for promise in promises {
-                eprintln!("{}: {promise}", args.name);
+    println!("{}", verdict::line(&args.name, &phases, &bounds));
+    if args.check {
+        let verdicts = verdict::verdicts(&run, &phases, &bounds);
+        for verdict in &verdicts {
+            match verdict {
+                Verdict::Kept => {}
+                Verdict::Broken(promises) => eprintln!("{}: {}", args.name, promises.join("; ")),
+                Verdict::Unjudged(reason) => eprintln!("{}: {reason}", args.name),
             }
-            ExitCode::FAILURE
         }
-        Verdict::Unjudged(why) => {
-            eprintln!("{}: {why}", args.name);
-            ExitCode::from(UNJUDGED)
-        }
-    })
+        Tally::of(&verdicts).add_to(&args.out.join(TALLY))?;
+    }
+    Ok(())
+}
+
+fn tally(folder: &Path) -> Result<ExitCode, Box<dyn Error>> {
+    let tally = Tally::read(&folder.join(TALLY))?;
+    println!("{tally}");
+    Ok(if tally.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -141,18 +141,6 @@ pub fn line(name: &str, phases: &[Phase], bounds: &Bounds) -> String {
     line
 }
 
-/// Each phase, with the results of the runs before it. A phase that was whole and kept its promises counts as it is. A phase of which the
-/// machine left too little, but that broke no promise, is added to this run's.
-pub fn keep(phases: Vec<Phase>, before: &[Phase], bounds: &Bounds) -> Vec<Phase> {
-    let with_before = |(index, phase): (usize, Phase)| match before.get(index) {
-        Some(before) if before.flows == phase.flows && broken(before, bounds).is_empty() => {
-            before.clone().continued(phase, bounds)
-        }
-        _ => phase,
-    };
-    phases.into_iter().enumerate().map(with_before).collect()
-}
-
 impl Phase {
     /// Seconds that were judged.
     fn judged(&self) -> f64 {
@@ -163,54 +151,46 @@ impl Phase {
     fn is_whole(&self) -> bool {
         self.judged() >= ENOUGH && !self.disturbed
     }
-
-    /// The same phase of a later run: alone if it is whole or broke a promise, else together with this one.
-    fn continued(self, later: Self, bounds: &Bounds) -> Self {
-        if self.is_whole() {
-            return self;
-        }
-        if later.is_whole() || !broken(&later, bounds).is_empty() {
-            return later;
-        }
-        Self {
-            flows: self.flows,
-            load: self.load.and(&later.load),
-            peak: self.peak.max(later.peak),
-            settled: if self.disturbed { later.settled } else { self.settled },
-            disturbed: self.disturbed && later.disturbed,
-        }
-    }
 }
 
-/// The result of a run.
+/// What a run shows of one phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All that was promised.
+    /// Every promise was kept.
     Kept,
-    /// These promises were not kept.
+    /// These promises were broken.
     Broken(Vec<String>),
-    /// The machine paused too often for a verdict.
+    /// The machine left less than [`ENOUGH`] of it, or paused while it settled.
     Unjudged(String),
 }
 
-/// Judges if the promises were kept, as far as the run can show it.
-pub fn verdict(run: &Run, phases: &[Phase], bounds: &Bounds) -> Verdict {
-    let broken: Vec<String> = phases.iter().flat_map(|phase| broken(phase, bounds)).collect();
+/// Judges each phase by itself.
+pub fn verdicts(run: &Run, phases: &[Phase], bounds: &Bounds) -> Vec<Verdict> {
+    phases.iter().map(|phase| verdict(run, phase, bounds)).collect()
+}
+
+fn verdict(run: &Run, phase: &Phase, bounds: &Bounds) -> Verdict {
+    let broken = broken(phase, bounds);
     if !broken.is_empty() {
         return Verdict::Broken(broken);
     }
-    if phases.iter().all(Phase::is_whole) {
+    if phase.is_whole() {
         return Verdict::Kept;
     }
     let pauses = pauses(run, bounds);
     let longest = pauses.iter().max_by(|one, other| one.length.total_cmp(&other.length));
-    Verdict::Unjudged(longest.map_or("the phases are too short".into(), |longest| {
+    let reason = longest.map_or("the phase is too short".into(), |longest| {
         let (count, length, whose) = (pauses.len(), longest.length * 1e3, &longest.whose);
         format!(
             "the machine paused {count} times for more than {:.1} ms, {whose} for {length:.1} ms",
             bounds.pause * 1e3
         )
-    }))
+    });
+    Verdict::Unjudged(format!(
+        "{} flows: {:.1} s are left to judge by: {reason}",
+        phase.flows,
+        phase.judged()
+    ))
 }
 
 /// The promises that a phase did not keep.
@@ -269,16 +249,13 @@ mod tests {
             assert!(queue == [1000, 1000] && phase.peak == 9000, "{phase:?}");
             assert!(phase.settled.is_some_and(|time| time > 0.05 && time <= 0.11), "{phase:?}");
         }
-        assert_eq!(verdict(&run(0.5, 0.0, 0.95), &phases, &BOUNDS), Verdict::Kept);
+        assert_eq!(verdicts(&run(0.5, 0.0, 0.95), &phases, &BOUNDS), [Verdict::Kept, Verdict::Kept]);
         assert!(line("hpcc", &phases, &BOUNDS).contains("2: 95.0 % 1.0/1.0/9"));
     }
 
     #[test]
     fn a_queue_an_idle_link_and_a_late_settling_are_told() {
-        let told = |run: &Run, bounds| match verdict(run, &phases(run, bounds), bounds) {
-            Verdict::Broken(broken) => broken.join("; "),
-            other => format!("{other:?}"),
-        };
+        let told = |run: &Run, bounds| format!("{:?}", verdicts(run, &phases(run, bounds), bounds));
         assert!(told(&run(0.5, 0.02, 0.95), &BOUNDS).contains("p99 is 9.0 packets"));
         assert!(told(&run(0.0, 0.0, 0.8), &BOUNDS).contains("80.0 % busy"));
         assert!(told(&run(0.0, 0.0, 0.8), &BOUNDS).contains("never settled"));
@@ -293,8 +270,8 @@ mod tests {
         for interval in &mut run.intervals[50..60] {
             interval.queue = vec![(9000, 1e7)];
         }
-        let of = |run: &Run| verdict(run, &phases(run, &BOUNDS), &BOUNDS);
-        assert!(matches!(of(&run), Verdict::Broken(_)));
+        let of = |run: &Run| verdicts(run, &phases(run, &BOUNDS), &BOUNDS);
+        assert!(matches!(of(&run)[..], [Verdict::Broken(_), Verdict::Kept]));
         let pause = |end| Pause { end, length: 0.005, whose: "thread core".into() };
         run.pauses = vec![pause(0.5), Pause { length: 0.0005, ..pause(0.1) }];
         let first = phases(&run, &BOUNDS).remove(0);
@@ -303,17 +280,19 @@ mod tests {
             first.load.quantile(0.99) == 1000 && (0.5..0.65).contains(&judged) && !first.disturbed,
             "{first:?}"
         );
-        assert_eq!(of(&run), Verdict::Kept);
+        assert_eq!(of(&run), [Verdict::Kept, Verdict::Kept]);
         run.pauses.push(pause(1.05));
         for interval in &mut run.intervals[101..125] {
             interval.queue = vec![(9000, 1e7)];
         }
         assert!(phases(&run, &BOUNDS)[1].disturbed);
-        let Verdict::Unjudged(why) = of(&run) else { panic!("{:?} {:?}", of(&run), phases(&run, &BOUNDS)) };
-        let again = keep(phases(&self::run(0.0, 0.0, 0.8), &BOUNDS), &phases(&run, &BOUNDS), &BOUNDS);
-        assert!(again[0] == phases(&run, &BOUNDS)[0] && again[1].load.utilisation() < 0.81, "{again:?}");
-        assert_eq!(why, "the machine paused 2 times for more than 1.0 ms, thread core for 5.0 ms");
+        let [Verdict::Kept, Verdict::Unjudged(reason)] = &of(&run)[..] else { panic!("{:?}", of(&run)) };
+        assert!(
+            reason.ends_with("the machine paused 2 times for more than 1.0 ms, thread core for 5.0 ms"),
+            "{reason}"
+        );
     }
+
     #[test]
     fn a_short_pause_leaves_out_ten_round_trips_and_who_settles_in_spite_of_one_has_settled() {
         let bounds = Bounds { settle: 0.5, ..BOUNDS };
@@ -328,31 +307,5 @@ mod tests {
         run.pauses = vec![Pause { end: 1.1, ..pause(0.002) }];
         let phase = &phases(&run, &bounds)[1];
         assert!(phase.settled.is_some() && !phase.disturbed, "{phase:?}");
-    }
-
-    /// A fifth of a second is left each time: of the first the settling is known, of the second it is not.
-    #[test]
-    fn what_runs_leave_of_a_phase_adds_up() {
-        let part = |settled: Option<f64>, busy: f64, queue: u64| Phase {
-            flows: 1,
-            load: Load { busy: busy * 2e8, queue: vec![(queue, 2e8)] },
-            peak: queue,
-            settled,
-            disturbed: settled.is_none(),
-        };
-        let told = |phases: &[Phase]| verdict(&Run::default(), phases, &BOUNDS);
-        let first = vec![part(Some(0.1), 1.0, 1000)];
-        assert!(matches!(told(&first), Verdict::Unjudged(_)));
-        let both = keep(vec![part(None, 0.9, 2000)], &first, &BOUNDS);
-        assert_eq!(told(&both), Verdict::Kept, "{both:?}");
-        assert!((both[0].judged() - 0.4).abs() < 1e-9 && (both[0].load.utilisation() - 0.95).abs() < 1e-9);
-        assert_eq!((both[0].peak, both[0].settled), (2000, Some(0.1)));
-        // Together they may break a limit that neither alone was seen to break, and then count no more.
-        let broken = keep(vec![part(None, 0.9, 9000)], &first, &BOUNDS);
-        assert!(matches!(told(&broken), Verdict::Broken(_)), "{broken:?}");
-        assert_eq!(keep(first.clone(), &broken, &BOUNDS), first);
-        // A late settling is this run's own fault, and is not hidden by what went before.
-        let late = vec![part(Some(0.3), 1.0, 1000)];
-        assert_eq!(keep(late.clone(), &first, &BOUNDS), late);
     }
 }

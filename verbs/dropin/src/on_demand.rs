@@ -11,6 +11,8 @@ use crate::post::buffers;
 use std::ffi::{c_int, c_uint, c_void};
 
 const PAGE: usize = 4096;
+/// Parts of one `ibv_advise_mr`: the kernel counts the bytes of an array in 16 bits (`struct ib_uverbs_attr`, `len`).
+const MOST_PARTS: u32 = u16::MAX as u32 / size_of::<ibv_sge>() as u32;
 /// `IBV_ADVISE_MR_FLAG_FLUSH`
 const FLUSH: c_uint = 1;
 
@@ -87,9 +89,11 @@ pub(crate) unsafe extern "C" fn advise_mr(
             IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => None,
             _ => return Err(UNSUPPORTED),
         };
-        let count = c_int::try_from(count).ok().filter(|&count| count > 0).ok_or(INVALID)?;
+        if count == 0 {
+            return Err(INVALID);
+        }
         // SAFETY: the contract of the manual page.
-        for part in unsafe { buffers(list, count) }? {
+        for part in unsafe { buffers(list, count, MOST_PARTS) }? {
             domain.check_on_demand(part.lkey, write == Some(true))?;
             let memory = std::ptr::with_exposed_provenance_mut(part.addr as usize);
             let done = write.map_or(Ok(()), |write| populate(memory, part.length as usize, write));

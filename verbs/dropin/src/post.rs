@@ -9,24 +9,26 @@ use std::ffi::{c_int, c_uint};
 use verbs::service::Any;
 use verbs::xrc::SrqNumber;
 use verbs::{
-    Data, Lkey, Qpn, QueuePair, RecvRequest, Remote, Rkey, SendOperation, SendRequest, Service, Sge,
+    Capabilities, Data, Lkey, Qpn, QueuePair, RecvRequest, Remote, Rkey, SendOperation, SendRequest, Service,
+    Sge,
 };
 
 /// Returns the elements of a list. Each is read wherever it lies: programs keep lists in packed structures (libiscsi's iSER does).
 ///
 /// # Errors
-/// Returns `EINVAL` if `count` is negative, or positive without a list.
+/// Returns `EINVAL`, before any element is read, if `count` is negative or more than `most`, or positive without a list.
 ///
 /// # Safety
-/// `list` has `count` elements until the iterator is dropped.
+/// If `count` is at most `most`, `list` has `count` elements until the iterator is dropped.
 pub(crate) unsafe fn buffers(
     list: *const ibv_sge,
-    count: c_int,
+    count: impl TryInto<u32>,
+    most: u32,
 ) -> Result<impl Iterator<Item = ibv_sge> + Clone, Errno> {
-    match usize::try_from(count) {
-        Ok(count) if count == 0 || !list.is_null() => {
+    match count.try_into() {
+        Ok(count) if count == 0 || (count <= most && !list.is_null()) => {
             // SAFETY: the caller's promise; the read needs no alignment.
-            Ok((0..count).map(move |index| unsafe { list.add(index).read_unaligned() }))
+            Ok((0..count as usize).map(move |index| unsafe { list.add(index).read_unaligned() }))
         }
         _ => Err(INVALID),
     }
@@ -125,13 +127,17 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
 
 /// # Safety
 /// The request is as the manual page has it.
-unsafe fn send_request(wr: &ibv_send_wr, service: Service, max_inline: u32) -> Result<SendRequest, Errno> {
+unsafe fn send_request(
+    wr: &ibv_send_wr,
+    service: Service,
+    limits: Capabilities,
+) -> Result<SendRequest, Errno> {
     // SAFETY: passed on.
-    let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
+    let list = unsafe { buffers(wr.sg_list, wr.num_sge, limits.max_send_sge) }?;
     let flag = |flag: ibv_send_flags| wr.send_flags & flag as c_uint != 0;
     let data = if flag(IBV_SEND_INLINE) {
         // SAFETY: passed on.
-        unsafe { inline(list, max_inline) }?
+        unsafe { inline(list, limits.max_inline) }?
     } else {
         Data::Buffers(list.map(sge).collect())
     };
@@ -163,7 +169,7 @@ pub(crate) unsafe extern "C" fn post_send(
     let result = status(|| {
         // SAFETY: the contract of the manual page.
         let mut inner = unsafe { Qp::from(qp) }?.lock();
-        let (limit, service) = (inner.qp.capabilities().max_inline, inner.qp.service());
+        let (limits, service) = (inner.qp.capabilities(), inner.qp.service());
         let mut refused = None;
         // The request that `next` names is the one that may be refused.
         let mut handed = None::<*mut ibv_send_wr>;
@@ -176,7 +182,7 @@ pub(crate) unsafe extern "C" fn post_send(
             let wr = unsafe { next.as_ref() }?;
             handed = Some(next);
             // SAFETY: the contract of the manual page.
-            unsafe { send_request(wr, service, limit) }.map_err(|errno| refused = Some(errno)).ok()
+            unsafe { send_request(wr, service, limits) }.map_err(|errno| refused = Some(errno)).ok()
         });
         inner.qp.post_send_list(requests).map_err(|list| Errno::from(list.error))?;
         refused.map_or(Ok(()), Err)
@@ -192,9 +198,9 @@ pub(crate) unsafe extern "C" fn post_send(
 
 /// # Safety
 /// The request is as the manual page has it.
-pub(crate) unsafe fn recv_request(wr: &ibv_recv_wr) -> Result<RecvRequest, Errno> {
+pub(crate) unsafe fn recv_request(wr: &ibv_recv_wr, max_sge: u32) -> Result<RecvRequest, Errno> {
     // SAFETY: passed on.
-    let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
+    let list = unsafe { buffers(wr.sg_list, wr.num_sge, max_sge) }?;
     Ok(RecvRequest { id: wr.wr_id, buffers: list.map(sge).collect() })
 }
 
@@ -221,6 +227,8 @@ pub(crate) unsafe fn post_recvs<G>(
     let mut next = first;
     let result = status(|| {
         let mut locked = lock()?;
+        let queue = queue(&mut locked);
+        let max_sge = queue.capabilities().max_recv_sge;
         let mut refused = None;
         let mut handed = None::<*mut ibv_recv_wr>;
         let requests = std::iter::from_fn(|| {
@@ -232,9 +240,9 @@ pub(crate) unsafe fn post_recvs<G>(
             let wr = unsafe { next.as_ref() }?;
             handed = Some(next);
             // SAFETY: passed on.
-            unsafe { recv_request(wr) }.map_err(|errno| refused = Some(errno)).ok()
+            unsafe { recv_request(wr, max_sge) }.map_err(|errno| refused = Some(errno)).ok()
         });
-        queue(&mut locked).post_recv_list(requests).map_err(|list| Errno::from(list.error))?;
+        queue.post_recv_list(requests).map_err(|list| Errno::from(list.error))?;
         refused.map_or(Ok(()), Err)
     });
     if result != 0 {
@@ -257,7 +265,7 @@ mod tests {
         let part = |addr| ibv_sge { addr, length: 3, lkey: 5 };
         let packed = Packed(0, [part(0x1000), part(0x2000)]);
         // SAFETY: the list has two elements and outlives the iterator.
-        let list = unsafe { buffers((&raw const packed.1).cast(), 2) }.ok().unwrap();
+        let list = unsafe { buffers((&raw const packed.1).cast(), 2, 2) }.ok().unwrap();
         assert_eq!(list.map(|part| part.addr).collect::<Vec<_>>(), [0x1000, 0x2000]);
     }
 }

@@ -9,7 +9,7 @@ use crate::window;
 use std::ffi::{c_int, c_uint, c_void};
 use verbs::wire::Feth;
 use verbs::xrc::SrqNumber;
-use verbs::{Data, Qpn, Remote, Rkey, SendOperation, SendRequest, Sge};
+use verbs::{Capabilities, Data, Qpn, Remote, Rkey, SendOperation, SendRequest, Sge};
 
 /// The requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Default)]
@@ -111,11 +111,11 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
 
 /// # Safety
 /// As [`edit`].
-unsafe fn set_data(qp: *mut ibv_qp_ex, data: impl FnOnce(u32) -> Result<Data, Errno>) {
+unsafe fn set_data(qp: *mut ibv_qp_ex, data: impl FnOnce(Capabilities) -> Result<Data, Errno>) {
     // SAFETY: passed on.
     unsafe {
         edit(qp, |inner| {
-            let data = data(inner.qp.capabilities().max_inline)?;
+            let data = data(inner.qp.capabilities())?;
             inner.draft.requests.last_mut().ok_or(INVALID)?.data = data;
             Ok(())
         });
@@ -204,9 +204,8 @@ unsafe extern "C" fn set_buffer(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 unsafe extern "C" fn set_buffers(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
     // SAFETY: the contract of the manual page.
     unsafe {
-        set_data(qp, |_| {
-            let count = c_int::try_from(count).map_err(|_| INVALID)?;
-            Ok(Data::Buffers(buffers(list, count)?.map(sge).collect()))
+        set_data(qp, |limits| {
+            Ok(Data::Buffers(buffers(list, count, limits.max_send_sge)?.map(sge).collect()))
         });
     }
 }
@@ -220,7 +219,7 @@ unsafe extern "C" fn set_inline(qp: *mut ibv_qp_ex, address: *mut c_void, length
 unsafe extern "C" fn set_inline_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
     // SAFETY: the contract of the manual page.
     unsafe {
-        set_data(qp, |limit| {
+        set_data(qp, |Capabilities { max_inline: limit, .. }| {
             if list.is_null() || count > limit as usize {
                 return Err(INVALID);
             }

@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         // SAFETY: the list ends with null.
         while let Some(wr) = unsafe { next.as_ref() } {
             // SAFETY: the contract of the manual page.
-            queue.post_recv(unsafe { recv_request(wr) }?).map_err(Errno::from)?;
+            queue.post_recv(unsafe { recv_request(wr, srq.attributes.max_sge) }?).map_err(Errno::from)?;
             next = wr.next;
         }
         Ok(())

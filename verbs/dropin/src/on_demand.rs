@@ -23,8 +23,9 @@ fn pages(address: *mut c_void, length: usize) -> Result<(usize, usize), Errno> {
     Ok((start, end - start))
 }
 
-/// Refuses memory that is not mapped, or that may not be written if `write`: a device would pin it now.
-/// Memory about which the kernel cannot report (before Linux 5.14, or a device's) is accepted.
+/// Refuses memory that cannot be read, or that may not be written if `write`: a device would pin it now.
+///
+/// The kernel populates neither a device's memory nor, before Linux 5.14, any. Such memory is accepted if it can be read.
 pub(crate) fn populate(address: *mut c_void, length: usize, write: bool) -> Result<(), Errno> {
     const MADV_POPULATE_READ: c_int = 22;
     const MADV_POPULATE_WRITE: c_int = 23;
@@ -39,8 +40,22 @@ pub(crate) fn populate(address: *mut c_void, length: usize, write: bool) -> Resu
         Some(libc::ENOMEM | libc::EFAULT) => Err(Errno(libc::EFAULT)),
         // It may not be written, since it may be read.
         Some(libc::EINVAL) if write && populate(MADV_POPULATE_READ).is_none() => Err(Errno(libc::EFAULT)),
+        Some(_) if !is_readable(start, length) => Err(Errno(libc::EFAULT)),
         _ => Ok(()),
     }
+}
+
+/// Returns true if each page of the range on page boundaries can be read. The kernel reads there, so that no signal is raised.
+fn is_readable(start: usize, length: usize) -> bool {
+    /// No operation of `rt_sigprocmask(2)`, which refuses it with `EINVAL`, but only after it has read the set.
+    const NO_OPERATION: c_int = -1;
+    /// Bytes of the kernel's signal set.
+    const SET: usize = 8;
+    (start..start + length).step_by(PAGE).all(|page| {
+        // SAFETY: the kernel checks the address, and changes neither the memory nor the mask.
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_OPERATION, page, 0_usize, SET) };
+        std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
+    })
 }
 
 /// Refuses memory that is not mapped; it need not be populated.

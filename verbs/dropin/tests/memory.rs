@@ -73,6 +73,40 @@ fn regions_on_demand_are_populated_when_advised() {
     }
 }
 
+#[test]
+fn memory_without_rights_is_registered_on_demand_only() {
+    const MIB: usize = 1 << 20;
+    const TIB: usize = 1 << 40;
+    let objects = Objects::new();
+    let write = IBV_ACCESS_LOCAL_WRITE as i32;
+    // SAFETY: the mappings are this test's own, and no request accesses them.
+    unsafe {
+        let map = |length, rights| {
+            let start =
+                libc::mmap(null_mut(), length, rights, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            start
+        };
+        let register = |start, length, flags| {
+            let mr = ibv_reg_mr(objects.pd, start, length, flags);
+            if mr.is_null() { errno() } else { ibv_dereg_mr(mr) }
+        };
+        let memory = map(2 * MIB, libc::PROT_READ | libc::PROT_WRITE);
+        let behind = memory.byte_add(MIB);
+        assert_eq!(libc::mprotect(behind, MIB, libc::PROT_NONE), 0);
+        for flags in [0, write] {
+            assert_eq!(register(memory, MIB, flags), 0);
+            assert_eq!(register(behind, MIB, flags), libc::EFAULT, "no rights");
+            assert_eq!(register(memory, MIB + 1, flags), libc::EFAULT, "its last byte has no rights");
+            assert_eq!(register(memory, TIB, flags), libc::EFAULT, "not mapped to its end");
+            assert_eq!(register(behind, MIB, flags | IBV_ACCESS_ON_DEMAND as i32), 0);
+        }
+        assert_eq!(libc::mprotect(behind, MIB, libc::PROT_READ), 0);
+        assert_eq!((register(behind, MIB, 0), register(behind, MIB, write)), (0, libc::EFAULT));
+        assert_eq!(libc::munmap(memory, 2 * MIB), 0);
+    }
+}
+
 /// Writes a word at `from` to `to`, by these keys. Returns the completion's status.
 fn write(objects: &Objects, (addr, lkey): (u64, u32), (remote_addr, rkey): (u64, u32)) -> ibv_wc_status {
     let mut sge = ibv_sge { addr, length: 8, lkey };

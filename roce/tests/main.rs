@@ -9,6 +9,7 @@ mod blind_data;
 mod bounds;
 mod captures;
 mod changes;
+mod churn;
 mod congestion;
 mod connection;
 mod control;

@@ -35,10 +35,9 @@ use core::time::Duration;
 use groups::Groups;
 pub use groups::{GROUP_QPN, MOST_GROUPS, MOST_MEMBERS};
 use idle::Keepers;
-pub use numbers::{CoreIndex, process_of};
+pub use numbers::{CoreIndex, QPN_REST, process_of};
 pub use observe::Observation;
 use peers::{Known, Peers};
-pub use table::QPN_REST;
 use table::QpTable;
 use thiserror::Error;
 
@@ -77,6 +76,10 @@ pub struct EndpointConfig {
 pub enum ControlError {
     #[error("{what}: the limit of {limit} is reached")]
     Limit { what: &'static str, limit: u32 },
+    #[error(
+        "queue pair numbers: all {numbers} of the core are in use, or were within the last 4 s; create queue pairs at a lower rate"
+    )]
+    NumbersRest { numbers: u32 },
     #[error("QP {0}: it does not exist")]
     NoQp(Qpn),
     #[error("CQ {}: it does not exist", .0.0)]

@@ -1,7 +1,16 @@
-//! Queue pair numbers: unguessable, and found in O(1).
+//! Queue pair numbers: unguessable, found in O(1), and not reused for [`QPN_REST`].
 
 use crate::Qpn;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use cc::Instant;
 use core::cell::Cell;
+use core::time::Duration;
+
+/// The time for which the number of a destroyed queue pair is not reused. A peer that does not know of its end continues to send for a
+/// while, and the network may delay a packet for any time. It is twice what the default timeout of 67 ms and 7 retries take at most, if
+/// each timeout is the 4-fold that IBA 9.7.6.1.3 allows.
+pub const QPN_REST: Duration = Duration::from_secs(4);
 
 /// The low bits of a number, for the queue pairs of one process; the bits above name the process.
 const BITS: u32 = 18;
@@ -10,8 +19,11 @@ const BITS: u32 = 18;
 const PROCESSES: u8 = 1 << (24 - BITS);
 
 const ROUNDS: usize = 6;
-/// The number of QPNs whose slots are remembered.
+/// The number of QPNs whose places are remembered.
 const RECENT: usize = 16;
+
+/// The place of a number that no queue pair has had.
+const NOWHERE: u32 = u32::MAX;
 
 /// Returns the process that `qpn` names by its top 6 bits: one of those that share an interface.
 #[inline]
@@ -80,46 +92,71 @@ impl CoreIndex {
     }
 }
 
-/// Queue pair numbers: 6 bits for the process, those of the core, then a secret permutation of slot and generation. Numbers are
-/// not guessed from one another, and a slot's next queue pair has another number.
+/// Queue pair numbers: 6 bits for the process, those of the core, then a secret permutation of an index, so that a number does not
+/// reveal any other. Each index is used once before the first is reused, whatever place in the table its queue pair has.
 pub(super) struct QpNumbers {
     /// The bits that all numbers of the core have above the permutation.
     prefix: u32,
     /// Bits of the permutation, and of a half of it.
     bits: u32,
     half: u32,
-    slot_bits: u32,
     keys: [u32; ROUNDS],
-    /// Recently looked up numbers with their slots: packets of a queue pair come in bursts.
+    /// By index: the place in the table of the last queue pair with this number. Indexes beyond were never used.
+    places: Vec<u32>,
+    /// Indexes of destroyed queue pairs in the order of their destruction, and until when each rests.
+    resting: VecDeque<(Instant, u32)>,
+    /// Recently looked up numbers with their places: packets of a queue pair come in bursts.
     recent: [Cell<(u32, u32)>; RECENT],
 }
 
 impl QpNumbers {
-    pub(super) fn new(process: u8, core: CoreIndex, slots: u32, secret: &[u8; 32]) -> Self {
+    pub(super) fn new(process: u8, core: CoreIndex, secret: &[u8; 32]) -> Self {
         let key = |i: usize| {
             let at = i * 4;
             u32::from_le_bytes([secret[at], secret[at + 1], secret[at + 2], secret[at + 3]])
         };
         let bits = core.low_bits();
-        let mut numbers = Self {
+        Self {
             prefix: u32::from(process % PROCESSES) << BITS | u32::from(core.index) << bits,
             bits,
             half: bits / 2,
-            slot_bits: slots.clamp(1, 1 << bits).next_power_of_two().ilog2(),
             keys: core::array::from_fn(key),
-            recent: Default::default(),
-        };
-        // The remembered pair is valid from the start.
-        let zero = numbers.open(0);
-        numbers.recent = core::array::from_fn(|_| Cell::new((0, zero)));
-        numbers
+            places: Vec::new(),
+            resting: VecDeque::new(),
+            // No queue pair has number 0.
+            recent: core::array::from_fn(|_| Cell::new((0, NOWHERE))),
+        }
     }
 
-    /// Returns the number of the `generation`th queue pair in `slot`; `None` if the number is one that the
-    /// architecture keeps for itself: 0, 1 and all ones (IBA 3.5.3).
-    pub(super) fn seal(&self, slot: u32, generation: u32) -> Option<Qpn> {
-        let value = generation.checked_shl(self.slot_bits).unwrap_or(0) | slot;
-        let (mut left, mut right) = self.halves(value);
+    /// Returns a number for a new queue pair at `place`: one that was never used, otherwise the one that has rested longest. Returns `None`
+    /// if every number is in use, or was less than [`QPN_REST`] ago.
+    pub(super) fn assign(&mut self, now: Instant, place: u32) -> Option<Qpn> {
+        while (self.places.len() as u32) < 1 << self.bits {
+            let index = self.places.len() as u32;
+            self.places.push(NOWHERE);
+            if let Some(qpn) = self.seal(index) {
+                return Some(self.locate(index, qpn, place));
+            }
+        }
+        let &(_, index) = self.resting.front().filter(|&&(until, _)| until <= now)?;
+        self.resting.pop_front();
+        self.seal(index).map(|qpn| self.locate(index, qpn, place))
+    }
+
+    fn locate(&mut self, index: u32, qpn: Qpn, place: u32) -> Qpn {
+        self.places[index as usize] = place;
+        self.recent[qpn.get() as usize % RECENT].set((qpn.get(), place));
+        qpn
+    }
+
+    /// Makes the number of a destroyed queue pair rest.
+    pub(super) fn release(&mut self, now: Instant, qpn: Qpn) {
+        self.resting.push_back((now + QPN_REST, self.open(qpn.get())));
+    }
+
+    /// Returns the number of an index; `None` if it is one that the architecture keeps for itself: 0, 1 and all ones (IBA 3.5.3).
+    fn seal(&self, index: u32) -> Option<Qpn> {
+        let (mut left, mut right) = self.halves(index);
         for key in self.keys {
             (left, right) = (right, left ^ mix(right, key, self.half));
         }
@@ -127,28 +164,23 @@ impl QpNumbers {
         (!matches!(number, 0 | 1 | 0xff_ffff)).then_some(Qpn::new(number))
     }
 
-    /// Returns true if a slot's numbers begin again with this generation.
-    pub(super) const fn goes_round(&self, generation: u32) -> bool {
-        generation.trailing_zeros() >= self.bits - self.slot_bits
-    }
-
-    const fn halves(&self, value: u32) -> (u32, u32) {
+    const fn halves(&self, index: u32) -> (u32, u32) {
         let mask = (1 << self.half) - 1;
-        (value >> self.half & mask, value & mask)
+        (index >> self.half & mask, index & mask)
     }
 
-    /// Returns the slot that `qpn` would be in.
+    /// Returns the place that the queue pair `qpn` would be at.
     #[inline]
-    pub(super) fn slot(&self, qpn: Qpn) -> u32 {
+    pub(super) fn place(&self, qpn: Qpn) -> u32 {
         let number = qpn.get();
         let recent = &self.recent[number as usize % RECENT];
-        let (known, slot) = recent.get();
+        let (known, place) = recent.get();
         if known == number {
-            return slot;
+            return place;
         }
-        let slot = self.open(number);
-        recent.set((number, slot));
-        slot
+        let place = self.places.get(self.open(number) as usize).copied().unwrap_or(NOWHERE);
+        recent.set((number, place));
+        place
     }
 
     fn open(&self, number: u32) -> u32 {
@@ -156,7 +188,7 @@ impl QpNumbers {
         for &key in self.keys.iter().rev() {
             (left, right) = (right ^ mix(left, key, self.half), left);
         }
-        (left << self.half | right) & ((1 << self.slot_bits) - 1)
+        left << self.half | right
     }
 }
 
@@ -171,34 +203,29 @@ mod tests {
     use super::*;
     use alloc::collections::BTreeSet;
 
-    #[test]
-    fn every_slot_and_generation_has_its_own_number() {
-        let numbers = QpNumbers::new(7, CoreIndex::ONLY, 1000, &core::array::from_fn(|i| i as u8));
-        let mut seen = BTreeSet::new();
-        for generation in 0..64 {
-            for slot in 0..1024 {
-                let qpn = numbers.seal(slot, generation).unwrap();
-                assert_eq!(numbers.slot(qpn), slot);
-                assert_eq!(numbers.slot(qpn), slot, "remembered");
-                assert_eq!(qpn.get() >> BITS, 7);
-                assert!(seen.insert(qpn.get()));
-            }
-        }
+    fn all(numbers: &mut QpNumbers) -> Vec<Qpn> {
+        (0..).map_while(|place| numbers.assign(Instant::ZERO, place)).collect()
     }
 
     #[test]
-    fn a_number_names_the_process_and_the_core() {
+    fn every_queue_pair_has_its_own_number_which_names_process_and_core() {
         for (cores, bits) in [(1, 0), (2, 2), (4, 2), (5, 4), (16, 4)] {
-            for index in 0..cores {
+            for index in [0, cores - 1] {
                 let core = CoreIndex::new(index, cores);
-                let numbers = QpNumbers::new(9, core, core.max_qps(), &[3; 32]);
                 assert_eq!(core.max_qps(), 1 << (BITS - bits));
-                for slot in [0, 1, 77, core.max_qps() - 1] {
-                    let Some(qpn) = numbers.seal(slot, 0) else { continue };
+                let mut numbers = QpNumbers::new(9, core, &[3; 32]);
+                let qpns = all(&mut numbers);
+                assert_eq!(qpns.len() as u32, core.max_qps());
+                assert_eq!(qpns.iter().map(|qpn| qpn.get()).collect::<BTreeSet<_>>().len(), qpns.len());
+                for (place, &qpn) in (0..).zip(&qpns) {
                     assert_eq!((process_of(qpn), core.named_by(qpn)), (9, index), "core {index} of {cores}");
                     assert_eq!(core.place_of(9, qpn), index.into());
                     assert!([0, 8, 10, 63].iter().all(|&other| core.place_of(other, qpn) >= 1 << bits));
-                    assert_eq!(numbers.slot(qpn), slot);
+                    assert_eq!(
+                        [numbers.place(qpn), numbers.place(qpn)],
+                        [place; 2],
+                        "the second is remembered"
+                    );
                 }
             }
         }
@@ -206,9 +233,26 @@ mod tests {
 
     /// IBA 3.5.3: the numbers of the management queue pairs and of multicast are not used.
     #[test]
-    fn numbers_that_are_kept_are_not_given() {
-        let numbers = QpNumbers::new(0, CoreIndex::ONLY, CoreIndex::ONLY.max_qps(), &[9; 32]);
-        let refused = (0..CoreIndex::ONLY.max_qps()).filter(|&slot| numbers.seal(slot, 0).is_none()).count();
-        assert_eq!(refused, 2);
+    fn reserved_numbers_are_not_assigned() {
+        let mut numbers = QpNumbers::new(0, CoreIndex::ONLY, &[9; 32]);
+        let qpns = all(&mut numbers);
+        assert_eq!(qpns.len() as u32, CoreIndex::ONLY.max_qps() - 2);
+        assert!(qpns.iter().all(|qpn| qpn.get() > 1));
+    }
+
+    #[test]
+    fn a_released_number_is_assigned_again_after_its_rest() {
+        let core = CoreIndex::new(1, 16);
+        let mut numbers = QpNumbers::new(0, core, &[7; 32]);
+        let qpns = all(&mut numbers);
+        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+        numbers.release(at(10), qpns[5]);
+        numbers.release(at(20), qpns[3]);
+        let rest = QPN_REST.as_millis() as u64;
+        assert_eq!(numbers.assign(at(rest + 9), 77), None);
+        assert_eq!(numbers.assign(at(rest + 10), 77), Some(qpns[5]));
+        assert_eq!(numbers.place(qpns[5]), 77);
+        assert_eq!(numbers.assign(at(rest + 10), 78), None);
+        assert_eq!(numbers.assign(at(rest + 20), 78), Some(qpns[3]));
     }
 }

@@ -119,6 +119,8 @@ pub struct Counters {
     pub naks_received: u64,
     /// Packets held that came early, with selective repeat.
     pub held_early: u64,
+    /// Of those, packets dropped again for others, or because their peer stopped. The peer repeats them.
+    pub evicted_early: u64,
     /// RNR NAKs sent.
     pub rnr_naks_sent: u64,
     /// RNR NAKs received.
@@ -154,6 +156,7 @@ impl Default for Counters {
             naks_sent: 0,
             naks_received: 0,
             held_early: 0,
+            evicted_early: 0,
             rnr_naks_sent: 0,
             rnr_naks_received: 0,
             probes_sent: 0,
@@ -187,6 +190,7 @@ impl Counters {
             naks_sent,
             naks_received,
             held_early,
+            evicted_early,
             rnr_naks_sent,
             rnr_naks_received,
             probes_sent,
@@ -209,6 +213,7 @@ impl Counters {
             (naks_sent, other.naks_sent),
             (naks_received, other.naks_received),
             (held_early, other.held_early),
+            (evicted_early, other.evicted_early),
             (rnr_naks_sent, other.rnr_naks_sent),
             (rnr_naks_received, other.rnr_naks_received),
             (probes_sent, other.probes_sent),

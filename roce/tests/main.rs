@@ -16,6 +16,7 @@ mod control;
 mod datagrams;
 mod direct;
 mod dying_peers;
+mod early_packets;
 mod events;
 mod failures;
 mod faults;

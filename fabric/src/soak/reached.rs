@@ -58,6 +58,7 @@ impl Reached {
             ("timeout", counters.timeouts),
             ("NAK for a gap", counters.naks_received),
             ("held early", counters.held_early),
+            ("evicted early", counters.evicted_early),
             ("RNR NAK", counters.rnr_naks_received),
             ("probe answered", counters.probe_responses),
             ("marked", counters.rx_marked),

@@ -4,12 +4,16 @@ use super::EndpointConfig;
 use crate::address::AddressTable;
 use crate::cq::CompletionQueues;
 use crate::event::Events;
-use crate::qp::Context;
+use crate::qp::{Context, EarlyMemory};
 use crate::srq::SharedQueues;
 use crate::wire::Numbers;
 use crate::xrc::XrcDomains;
 use crate::{Counters, RegionTable};
 use cc::{ActiveFlows, Instant};
+
+/// The limit on the memory for packets that came early, unless [`Endpoint::set_early_budget`](super::Endpoint::set_early_budget) sets
+/// another: that of 32 queue pairs which each hold as much as one may.
+const EARLY_BUDGET: usize = 64 << 20;
 
 /// State that the queue pairs of an endpoint share.
 pub(super) struct Commons {
@@ -24,6 +28,8 @@ pub(super) struct Commons {
     pub(super) events: Events,
     /// The network's.
     pub(super) numbers: Numbers,
+    /// For packets that came early.
+    pub(super) early: EarlyMemory,
 }
 
 impl Commons {
@@ -38,6 +44,7 @@ impl Commons {
             flows: ActiveFlows::new(),
             events: Events::default(),
             numbers: config.numbers,
+            early: EarlyMemory::new(EARLY_BUDGET),
         }
     }
 
@@ -54,6 +61,7 @@ impl Commons {
             flows: &mut self.flows,
             events: &mut self.events,
             numbers: self.numbers,
+            early: &mut self.early,
         }
     }
 }

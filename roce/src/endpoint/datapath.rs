@@ -182,7 +182,7 @@ impl Endpoint {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.link.filter(|_| self.is_asked()).map(|link| link.free_at);
-        sooner(self.wheel.next(), link)
+        sooner(sooner(self.wheel.next(), link), self.commons.early.next_look())
     }
 
     /// Time has come to at least `now`.
@@ -193,6 +193,7 @@ impl Endpoint {
             slot.qp.on_timeout(&mut self.commons.context(now));
             self.settle(now, index);
         }
+        self.release_idle(now);
     }
 
     /// Something happened to a queue pair: it may have something to send, and when it has not, another time to wake up.

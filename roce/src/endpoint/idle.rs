@@ -1,6 +1,7 @@
-//! Frees the memory that queue pairs keep for their peers' telemetry, once those peers no longer send any.
+//! Frees the memory that queue pairs keep for their peers: for telemetry, once those peers no longer send any, and for packets that came
+//! early.
 //!
-//! It needs no timer: frames that come drive it, a few queue pairs at a time.
+//! A few queue pairs at a time are visited, when frames come; early packets also have a timer.
 
 use super::Endpoint;
 use crate::Qpn;
@@ -38,6 +39,32 @@ impl Endpoint {
     pub(super) fn release_idle(&mut self, now: Instant) {
         if !self.keepers.qpns.is_empty() && self.keepers.next_look <= now {
             self.look(now);
+        }
+        if self.commons.early.next_look().is_some_and(|at| at <= now) {
+            self.look_for_early(now);
+        }
+    }
+
+    /// Frees what is not needed any more. If a packet found no room, evicts the packets of the queue pair that uses most of those
+    /// visited, unless the one that needs room uses more than half as much.
+    #[cold]
+    fn look_for_early(&mut self, now: Instant) {
+        let (visits, least) = self.commons.early.begin_look(now);
+        let mut largest: Option<(usize, Qpn)> = None;
+        for _ in 0..visits {
+            let Some(qpn) = self.commons.early.next_holder() else { break };
+            let Some((_, qp, mut context)) = self.open(now, qpn) else { continue };
+            let bytes = qp.release_early(&mut context);
+            if bytes > 0 {
+                largest = largest.filter(|&(most, _)| most >= bytes).or(Some((bytes, qpn)));
+                self.commons.early.visit_again(qpn);
+            }
+        }
+        if let (Some((bytes, qpn)), Some(least)) = (largest, least)
+            && bytes >= least
+            && let Some((_, qp, mut context)) = self.open(now, qpn)
+        {
+            qp.evict_early(&mut context);
         }
     }
 

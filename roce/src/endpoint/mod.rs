@@ -218,6 +218,19 @@ impl Endpoint {
         self.link = rate.map(|rate| Link { rate, free_at: Instant::ZERO });
     }
 
+    /// Sets the limit on the memory that all queue pairs together use for packets that came early, in bytes; it is 64 MiB in a new
+    /// endpoint. Packets for which there is no room are dropped, and their sender repeats them. A queue pair that uses less may evict
+    /// the packets of one that uses more. What is above a lower limit is freed when it is not needed any more.
+    pub fn set_early_budget(&mut self, bytes: usize) {
+        self.commons.early.set_limit(bytes);
+    }
+
+    /// Returns the memory that all queue pairs together use for packets that came early, in bytes.
+    #[must_use]
+    pub fn early_bytes(&self) -> usize {
+        self.commons.early.used()
+    }
+
     /// Makes a protection domain.
     pub fn create_pd(&mut self) -> PdId {
         self.next_pd += 1;

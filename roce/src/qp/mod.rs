@@ -5,6 +5,7 @@ mod buffers;
 mod build;
 mod changes;
 mod common;
+mod early;
 mod outcome;
 mod posting;
 mod queue_pair;
@@ -23,6 +24,7 @@ pub use crate::congestion::{
 };
 pub use crate::wire::Reverse;
 pub use changes::Changes;
+pub(crate) use early::EarlyMemory;
 pub use outcome::RequestFailed;
 pub use posting::{CheckedRecv, CheckedSend, PostRules, RecvRules, SendRules};
 pub use request::{
@@ -101,4 +103,5 @@ pub(crate) struct Context<'a> {
     pub(crate) flows: &'a mut ActiveFlows,
     pub(crate) events: &'a mut Events,
     pub(crate) numbers: Numbers,
+    pub(crate) early: &'a mut EarlyMemory,
 }

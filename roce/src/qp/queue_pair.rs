@@ -351,6 +351,21 @@ impl QueuePair {
         self.common.congestion.release_telemetry(now)
     }
 
+    /// Frees the memory for early packets that is not needed any more. Returns the bytes that still are.
+    pub(crate) fn release_early(&mut self, context: &mut Context<'_>) -> usize {
+        match &mut self.transport {
+            Transport::Reliable(reliable) => reliable.release_early(context),
+            Transport::Unreliable(_) => 0,
+        }
+    }
+
+    /// Drops all early packets: the peer repeats them.
+    pub(crate) fn evict_early(&mut self, context: &mut Context<'_>) {
+        if let Transport::Reliable(reliable) = &mut self.transport {
+            reliable.evict_early(context);
+        }
+    }
+
     /// Returns whether the peer waits for an answer.
     #[inline]
     pub(crate) fn owes_answer(&self) -> bool {

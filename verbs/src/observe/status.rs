@@ -179,7 +179,7 @@ pub struct QueuePairStatus {
 
 /// Returns the name, description and value of each counter but the discards.
 #[must_use]
-pub fn named_counters(counters: &Counters) -> [(&'static str, &'static str, u64); 19] {
+pub fn named_counters(counters: &Counters) -> [(&'static str, &'static str, u64); 20] {
     [
         ("rx_frames", "frames received", counters.rx_frames),
         ("tx_frames", "frames sent", counters.tx_frames),
@@ -190,6 +190,7 @@ pub fn named_counters(counters: &Counters) -> [(&'static str, &'static str, u64)
         ("naks_sent", "NAKs sent", counters.naks_sent),
         ("naks_received", "NAKs received", counters.naks_received),
         ("held_early", "early packets held", counters.held_early),
+        ("evicted_early", "early packets evicted", counters.evicted_early),
         ("rnr_naks_sent", "RNR NAKs sent", counters.rnr_naks_sent),
         ("rnr_naks_received", "RNR NAKs received", counters.rnr_naks_received),
         ("probes_sent", "probes sent", counters.probes_sent),

@@ -70,6 +70,14 @@ impl Reliable {
         !self.requester.has_begun() && self.requester.is_answered()
     }
 
+    pub(super) fn release_early(&mut self, context: &mut Context<'_>) -> usize {
+        self.responder.release_early(context)
+    }
+
+    pub(super) fn evict_early(&mut self, context: &mut Context<'_>) {
+        self.responder.evict_early(context);
+    }
+
     #[inline]
     pub(super) fn owes_answer(&self) -> bool {
         self.responder.has_answer()

@@ -13,6 +13,9 @@ const WORDS: usize = (SPAN / 64) as usize;
 pub(super) struct Ring(Option<Box<[u64; WORDS]>>);
 
 impl Ring {
+    /// Bytes of a bitmap once a bit was set.
+    pub(super) const BYTES: usize = WORDS * size_of::<u64>();
+
     pub(super) const fn new() -> Self {
         Self(None)
     }

@@ -4,13 +4,22 @@
 
 use super::super::ring::{Ring, SPAN};
 use super::{Answer, Arrival, Refusal, Responder};
-use crate::qp::wqe;
+use crate::qp::early::{EarlyMemory, Share};
+use crate::qp::{Context, wqe};
 use crate::wire::{Bth, Operation, Reth};
 use crate::{Discard, Memory, Psn, SrqNumber};
+use alloc::vec;
 use alloc::vec::Vec;
+use cc::Instant;
+use core::time::Duration;
 
 /// The limit on the payload bytes that a queue pair holds, each payload rounded up to a power of two.
 const MOST_HELD: usize = 2 << 20;
+
+/// The time without an early packet after which memory in which none is held is freed.
+const UNUSED: Duration = Duration::from_millis(10);
+/// The same for memory in which packets are held: the peer has stopped, or will repeat them.
+const STALLED: Duration = Duration::from_secs(1);
 
 /// A packet that came early, but for its payload.
 #[derive(Clone, Copy, Debug)]
@@ -38,9 +47,18 @@ enum Held {
 struct Payloads {
     bytes: Vec<u8>,
     free: Vec<u32>,
+    /// The number of places that memory is allocated for.
+    room: usize,
 }
 
-/// The packets held. Memory grows with what is held, and is kept.
+impl Payloads {
+    /// Bytes of `room` places of `size` bytes.
+    const fn cost(room: usize, size: usize) -> usize {
+        room.saturating_mul(size.saturating_add(size_of::<u32>()))
+    }
+}
+
+/// The packets held. Memory grows with what is held, within the endpoint's budget, and is kept for a while.
 #[derive(Debug)]
 pub(super) struct Reorder {
     /// The packet that is missing, while something is held.
@@ -56,6 +74,10 @@ pub(super) struct Reorder {
     payloads: [Payloads; 7],
     /// Bytes of them all.
     taken: usize,
+    /// What all the memory counts as in the endpoint's budget; `None` without memory.
+    share: Option<Share>,
+    /// When a packet was held or executed last.
+    used: Instant,
     /// Stretches of 64 PSNs, by their place in the ring, with arrivals that were not reported to the peer.
     untold: u64,
     /// The acceptance that is due, and what it repeats of the offer.
@@ -83,6 +105,8 @@ impl Reorder {
             packets: Vec::new(),
             payloads: Default::default(),
             taken: 0,
+            share: None,
+            used: Instant::ZERO,
             untold: 0,
             acceptance: None,
         }
@@ -150,19 +174,28 @@ impl Reorder {
         psn.get() as usize & (self.packets.len() - 1)
     }
 
-    /// Room for `count` packets from `base` on.
-    #[expect(clippy::indexing_slicing, reason = "the slot is below the number of packets")]
-    fn grow(&mut self, count: usize) {
+    /// Makes room for `count` packets from `base` on. Returns false if the budget is used up.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "the size is at most SPAN, and above the number of packets; the slot is below the size"
+    )]
+    fn grow(&mut self, count: usize) -> bool {
         if count <= self.packets.len() {
-            return;
+            return true;
         }
         let size = count.next_power_of_two().max(64);
-        let mut packets = core::mem::take(&mut self.packets);
-        self.packets.resize(size, None);
-        for early in packets.drain(..).flatten() {
+        let cost = (size - self.packets.len()) * size_of::<Option<Early>>();
+        let ring = if self.packets.is_empty() { Ring::BYTES } else { 0 };
+        if !self.share.as_mut().is_some_and(|share| share.take(cost + ring)) {
+            return false;
+        }
+        let packets = core::mem::replace(&mut self.packets, vec![None; size]);
+        for early in packets.into_iter().flatten() {
             let slot = self.slot(early.bth.psn);
             self.packets[slot] = Some(early);
         }
+        true
     }
 
     /// Gives the memory of lengths that nothing is held of to the others.
@@ -172,35 +205,59 @@ impl Reorder {
         for (class, payloads) in self.payloads.iter_mut().enumerate() {
             let size = 64 << class;
             if payloads.free.len() * size == payloads.bytes.len() {
-                self.taken -= payloads.bytes.len();
+                self.taken -= payloads.room * size;
+                if let Some(share) = &mut self.share {
+                    share.give_back(Payloads::cost(payloads.room, size));
+                }
                 *payloads = Payloads::default();
             }
         }
+    }
+
+    /// Makes room for more payloads of a class: twice as many if possible, otherwise one. Returns false if neither is.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a payload has a class; `taken` is at most MOST_HELD"
+    )]
+    fn extend(&mut self, class: usize, size: usize) -> bool {
+        if self.taken + size > MOST_HELD {
+            self.give_back();
+        }
+        let payloads = &mut self.payloads[class];
+        let Some(share) = &mut self.share else { return false };
+        let most = payloads.room.max(1).min((MOST_HELD - self.taken) / size);
+        for more in [most, most.min(1)] {
+            if more > 0 && share.take(Payloads::cost(more, size)) {
+                payloads.room += more;
+                self.taken += more * size;
+                payloads.bytes.reserve_exact(payloads.room * size - payloads.bytes.len());
+                payloads.free.reserve_exact(payloads.room - payloads.free.len());
+                return true;
+            }
+        }
+        false
     }
 
     /// A place for a payload, and the payload in it. `None` if too much is held already.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "the index is below the number of places in the bytes; `taken` is at most MOST_HELD"
+        reason = "the index is below the number of places in the bytes"
     )]
     fn keep(&mut self, payload: &[u8]) -> Option<u32> {
         let (class, size) = class(payload.len());
-        let has_place = self.payloads.get(class).is_some_and(|payloads| !payloads.free.is_empty());
-        if !has_place && self.taken + size > MOST_HELD {
-            self.give_back();
+        let payloads = self.payloads.get(class)?;
+        let is_full = payloads.free.is_empty() && payloads.bytes.len() == payloads.room * size;
+        if is_full && !self.extend(class, size) {
+            return None;
         }
-        let payloads = self.payloads.get_mut(class)?;
-        let place = match payloads.free.pop() {
-            Some(place) => place,
-            None if self.taken + size <= MOST_HELD => {
-                let place = (payloads.bytes.len() / size) as u32;
-                payloads.bytes.resize(payloads.bytes.len() + size, 0);
-                self.taken += size;
-                place
-            }
-            None => return None,
-        };
+        let payloads = &mut self.payloads[class];
+        let place = payloads.free.pop().unwrap_or_else(|| {
+            let place = (payloads.bytes.len() / size) as u32;
+            payloads.bytes.resize(payloads.bytes.len() + size, 0);
+            place
+        });
         payloads.bytes[place as usize * size..][..payload.len()].copy_from_slice(payload);
         Some(place)
     }
@@ -210,24 +267,49 @@ impl Reorder {
         clippy::indexing_slicing,
         reason = "`ahead` is below SPAN; the slot is below the number of packets"
     )]
-    fn hold(&mut self, early: Early, payload: &[u8]) -> Held {
+    fn hold(&mut self, early: Early, payload: &[u8], memory: &mut EarlyMemory, now: Instant) -> Held {
         let psn = early.bth.psn;
         let ahead = u32::try_from(psn.distance(self.base)).unwrap_or(u32::MAX);
         if u64::from(ahead) >= SPAN {
             return Held::Not;
         }
-        self.untold |= 1 << (number(psn) / 64 % 64);
         if self.held.has(number(psn)) {
+            self.untold |= 1 << (number(psn) / 64 % 64);
             return Held::Before;
         }
-        let Some(place) = self.keep(payload) else { return Held::Not };
+        let before = self.share.get_or_insert_with(|| memory.share()).bytes();
+        let end = self.end.max(ahead + 1);
+        let place = if self.grow(end as usize) { self.keep(payload) } else { None };
+        if before == 0 && self.share.as_ref().is_some_and(|share| share.bytes() > 0) {
+            memory.holds(early.bth.destination, now);
+        }
+        let Some(place) = place else {
+            memory.is_short(before);
+            return Held::Not;
+        };
+        self.untold |= 1 << (number(psn) / 64 % 64);
         self.held.set(number(psn));
-        self.count += 1;
-        self.end = self.end.max(ahead + 1);
-        self.grow(self.end as usize);
+        (self.count, self.end, self.used) = (self.count + 1, end, now);
         let slot = self.slot(psn);
         self.packets[slot] = Some(Early { place, ..early });
         Held::Now
+    }
+
+    /// Drops all packets, and frees their memory.
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
+    fn evict(&mut self, context: &mut Context<'_>) {
+        context.counters.evicted_early += u64::from(self.count);
+        *self = Self { acceptance: self.acceptance, used: self.used, ..Self::new(self.base) };
+    }
+
+    /// Frees the memory if it was not used lately. Returns the bytes that it has now.
+    fn release(&mut self, context: &mut Context<'_>) -> usize {
+        let limit = if self.count == 0 { UNUSED } else { STALLED };
+        let is_empty = self.share.as_ref().is_none_or(|share| share.bytes() == 0);
+        if is_empty || context.now.saturating_since(self.used) >= limit {
+            self.evict(context);
+        }
+        self.share.as_ref().map_or(0, Share::bytes)
     }
 
     /// Gives up a packet, if it is here.
@@ -281,7 +363,7 @@ impl Responder {
         }
         let early = Early { bth, srq, operation, is_marked, length: payload.len(), place: 0 };
         reorder.advance_to(self.expected);
-        let held = reorder.hold(early, payload);
+        let held = reorder.hold(early, payload, arrival.context.early, arrival.context.now);
         if held == Held::Not {
             return Err(self.on_gap(arrival.context));
         }
@@ -310,6 +392,16 @@ impl Responder {
         self.reorder.as_ref().is_some_and(|reorder| reorder.count > 0)
     }
 
+    pub(in crate::qp) fn release_early(&mut self, context: &mut Context<'_>) -> usize {
+        self.reorder.as_mut().map_or(0, |reorder| reorder.release(context))
+    }
+
+    pub(in crate::qp) fn evict_early(&mut self, context: &mut Context<'_>) {
+        if let Some(reorder) = &mut self.reorder {
+            reorder.evict(context);
+        }
+    }
+
     /// Executes the packets that waited for a missing one, which has arrived.
     #[cold]
     pub(super) fn catch_up<M: Memory>(&mut self, arrival: &mut Arrival<'_, '_, M>) -> Result<(), Refusal> {
@@ -330,6 +422,7 @@ impl Responder {
     ) -> Result<(), Refusal> {
         loop {
             reorder.advance_to(self.expected);
+            reorder.used = arrival.context.now;
             let Some((early, payload)) = reorder.take() else { return Ok(()) };
             let mut next = Arrival {
                 memory: &mut *arrival.memory,
@@ -366,14 +459,14 @@ mod tests {
         };
         let (operation, length) = (Operation::WriteMiddle, 256);
         let early = Early { bth, srq: None, operation, is_marked: false, length, place: 0 };
-        let mut reorder = Reorder::new(Psn::new(0));
-        assert_eq!(reorder.hold(early, &[1; 256]), Held::Now);
+        let (mut reorder, mut memory) = (Reorder::new(Psn::new(0)), EarlyMemory::new(1 << 20));
+        assert_eq!(reorder.hold(early, &[1; 256], &mut memory, Instant::ZERO), Held::Now);
         let behind = Psn::new(Psn::CIRCLE / 2);
         reorder.advance_to(behind);
         assert_eq!((reorder.base, reorder.count, reorder.report()), (behind, 0, None));
         // The places that it takes are free again.
         let bth = Bth { psn: behind.plus(5), ..bth };
-        assert_eq!(reorder.hold(Early { bth, ..early }, &[2; 256]), Held::Now);
+        assert_eq!(reorder.hold(Early { bth, ..early }, &[2; 256], &mut memory, Instant::ZERO), Held::Now);
         reorder.advance_to(behind.plus(5));
         assert_eq!(reorder.take().map(|(early, payload)| (early.bth.psn, payload[0])), Some((bth.psn, 2)));
     }

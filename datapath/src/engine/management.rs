@@ -70,9 +70,11 @@ impl Management {
     pub(super) fn on_frame(&mut self, frame: &[u8]) -> bool {
         let Some(bell) = self.bell.as_ref().filter(|_| is_for_management(frame)) else { return false };
         let Ok(frame) = wire::parse(frame) else { return false };
-        let Header::Datagram { bth, queue_key: QUEUE_KEY, .. } = frame.header else { return false };
+        let Header::Datagram { bth, queue_key: QUEUE_KEY, source, .. } = frame.header else { return false };
         let Ok(mad) = Mad::try_from(frame.payload) else { return true };
-        if bth.destination == QUEUE_PAIR && self.inbox.len() < DEPTH {
+        // Queue pair 0 is for subnet management alone (IBA 13.5.1).
+        let is_general = bth.destination == QUEUE_PAIR && source != Qpn::new(0);
+        if is_general && self.inbox.len() < DEPTH {
             let sender = Sender { ip: frame.network.source(), mac: frame.network.path().source_mac };
             self.inbox.push_back((sender, mad));
             bell.signal();
@@ -179,6 +181,27 @@ mod tests {
             assert!(there.on_frame(&frame[..length]));
         }
         assert_eq!(std::iter::from_fn(|| there.receive()).count(), DEPTH);
+    }
+
+    /// IBA 13.5.1: queue pair 0 sends subnet management, which is not for queue pair 1.
+    #[test]
+    fn a_datagram_of_queue_pair_0_is_dropped() {
+        for (source, is_received) in [(0, false), (1, true), (0x1234, true)] {
+            let header = Header::Datagram {
+                bth: Bth::new(QUEUE_PAIR, Psn::new(1)),
+                queue_key: QUEUE_KEY,
+                source: Qpn::new(source),
+                immediate: None,
+            };
+            let mut frame = [0; 512];
+            let mut draft =
+                wire::emit(&path("10.0.0.1", "10.0.0.2"), 1, &header, MAD_LENGTH, &mut frame).unwrap();
+            draft.payload().copy_from_slice(&[7; MAD_LENGTH]);
+            let length = draft.seal();
+            let mut there = management();
+            assert!(there.on_frame(&frame[..length]));
+            assert_eq!(there.receive().is_some(), is_received, "source queue pair {source}");
+        }
     }
 
     /// IBA 9.2.1, 10.2.5, 10.5.5: what is no UD SEND Only to queue pair 1 by its well-known key.

@@ -10,7 +10,7 @@ use crate::device::{Device, device_of, devices, route};
 use crate::errno::{Errno, INVALID, out, status};
 use crate::events::{self, Channel, Held, Parameters, Waiting};
 use crate::manager;
-use crate::message::{self, Mad, Side};
+use crate::message::{self, Key, Mad, Side};
 use crate::process::Process;
 use crate::queue_pair;
 use crate::strangers;
@@ -133,6 +133,12 @@ impl Connection {
             (Some(source), Some(destination)) => Ok((source.ip(), destination.ip())),
             _ => Err(INVALID),
         }
+    }
+
+    /// Returns what the peer's messages must name. `None` if there is no peer yet.
+    pub(crate) fn key(&self) -> Option<Key> {
+        let remote = (self.state != State::RequestSent).then_some(self.remote);
+        Some(Key { peer: self.destination?.ip(), local: self.local, remote, qpn: self.ours.qpn })
     }
 
     /// Returns the message that ends the connection for the peer (IBA 12.6.10).

@@ -10,7 +10,7 @@ use crate::device::{Device, Sent, device_of, devices};
 use crate::errno::{Errno, INVALID, last, status};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
-use crate::message::{self, Kind, Mad, Reason};
+use crate::message::{self, Kind, Mad, PeerMessage, Reason};
 use crate::process::{PerProcess, Process};
 use crate::service::ServiceStatus;
 use crate::siblings::Held;
@@ -303,26 +303,29 @@ impl Manager {
 pub(crate) fn give_up(id: &Id, connection: &mut Connection) {
     connection.pending = None;
     let (kind, status) = match connection.state {
-        State::RequestSent => (RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
-        State::ReplySent => (RDMA_CM_EVENT_CONNECT_ERROR, -libc::ETIMEDOUT),
+        State::RequestSent | State::ReplySent => (RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
         _ => return end(id, connection),
     };
     connection.state = State::Closed;
     id.tell(kind, status);
 }
 
-/// The connection has ended, and rests before its identifiers may mean another (IBA 12.9.8.4). Its queue pair ends too: the peer's
-/// has, and what is still to be acknowledged would only be repeated.
+/// The connection has ended, and rests before its identifiers may mean another (IBA 12.9.8.4).
 fn end(id: &Id, connection: &mut Connection) {
-    connection.pending = None;
-    connection.state = State::Closed;
+    close(connection);
     connection.time_wait = Some(Instant::now() + TIME_WAIT);
     id.tell(RDMA_CM_EVENT_DISCONNECTED, 0);
+    look(connection.local);
+}
+
+/// Nothing is repeated for the connection any more. Its queue pair goes on until the program ends it, as on Linux: a Linux peer may send its
+/// request to disconnect before its last ACK.
+fn close(connection: &mut Connection) {
+    connection.pending = None;
+    connection.state = State::Closed;
     if let Ok(device) = connection.device() {
         device.forget(connection.local);
-        connection.queue_pair.take().into_iter().for_each(|qpn| device.end(qpn));
     }
-    look(connection.local);
 }
 
 pub(crate) fn take_in(
@@ -353,59 +356,72 @@ pub(crate) fn take_in(
         return;
     };
     let mut connection = id.lock();
-    let Ok((source, destination)) = connection.addresses() else { return };
-    if destination != from {
-        return;
-    }
-    match (kind, connection.state) {
+    let Some(message) = connection.key().and_then(|key| key.admit(from, mad)) else { return };
+    act_on(device, id, &mut connection, &message);
+}
+
+/// Takes in a message of the peer of a connection.
+fn act_on(device: &Device, id: &Id, connection: &mut Connection, message: &PeerMessage<'_>) {
+    // If an answer is lost, the peer's message comes again.
+    let answer = |kind, transaction, connection: &Connection| {
+        let Ok((source, destination)) = connection.addresses() else { return };
+        let mad = message::message(kind, transaction, connection.local, message.sender());
+        let _ = device.send(source, destination, &mad);
+    };
+    match (message.kind(), connection.state) {
         (Kind::Reply, State::RequestSent) => {
-            connection.remote = sender;
-            connection.theirs = message::read_reply(mad, connection.ours.xrc);
+            connection.remote = message.sender();
+            connection.theirs = message::read_reply(message.mad(), connection.ours.xrc);
             connection.pending = None;
             connection.state = State::ReplyCame;
-            device.remember(&connection);
-            tell(id, &connection, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, message::private_data(mad, kind));
+            device.remember(connection);
+            tell(id, connection, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, message.private_data());
         }
         (Kind::Reply, State::Established) => {
-            let ready = message::message(Kind::ReadyToUse, connection.transaction, receiver, sender);
-            // Lost again, the reply comes again.
-            let _ = device.send(source, destination, &ready);
+            answer(Kind::ReadyToUse, connection.transaction, connection);
         }
         (Kind::ReadyToUse, State::ReplySent) => {
             connection.pending = None;
             connection.state = State::Established;
-            tell(id, &connection, RDMA_CM_EVENT_ESTABLISHED, 0, message::private_data(mad, kind));
+            tell(id, connection, RDMA_CM_EVENT_ESTABLISHED, 0, message.private_data());
         }
-        (Kind::Reject, State::DisconnectSent) => end(id, &mut connection),
+        (Kind::Reject, State::DisconnectSent) => end(id, connection),
         (
             Kind::Reject,
-            state @ (State::RequestSent | State::RequestCame | State::ReplySent | State::ReplyCame),
-        ) => {
-            let reason = message::read_reject(mad);
-            let unknown = reason == Reason::InvalidService as u16 && state == State::RequestSent;
-            if unknown && connection.asks_again(Instant::now()) {
-                look(receiver);
-                return;
-            }
-            connection.pending = None;
-            connection.state = State::Closed;
-            tell(id, &connection, RDMA_CM_EVENT_REJECTED, reason.into(), message::private_data(mad, kind));
-        }
+            State::RequestSent
+            | State::RequestCame
+            | State::ReplySent
+            | State::ReplyCame
+            | State::Established,
+        ) => on_reject(id, connection, message),
         (Kind::DisconnectRequest, state) => {
-            let reply = message::message(Kind::DisconnectReply, message::transaction(mad), receiver, sender);
-            // Lost, the request comes again.
-            let _ = device.send(source, destination, &reply);
+            answer(Kind::DisconnectReply, message.transaction(), connection);
             if matches!(
                 state,
                 State::Established | State::ReplySent | State::ReplyCame | State::DisconnectSent
             ) {
-                end(id, &mut connection);
+                end(id, connection);
             }
         }
-        (Kind::DisconnectReply, State::DisconnectSent) => end(id, &mut connection),
+        (Kind::DisconnectReply, State::DisconnectSent) => end(id, connection),
         // Repeated, or out of its order: answered before, or never.
         _ => {}
     }
+}
+
+/// The peer rejects the connection, as Linux also does after its program has accepted: a peer that waited in vain for this side's RTU.
+fn on_reject(id: &Id, connection: &mut Connection, message: &PeerMessage<'_>) {
+    let reason = message::read_reject(message.mad());
+    let unknown = reason == Reason::InvalidService as u16 && connection.state == State::RequestSent;
+    if unknown && connection.asks_again(Instant::now()) {
+        return look(connection.local);
+    }
+    close(connection);
+    // As rdma-core does for this event alone.
+    if let (Ok(device), Some(qpn)) = (connection.device(), connection.queue_pair.take()) {
+        device.end(qpn);
+    }
+    tell(id, connection, RDMA_CM_EVENT_REJECTED, reason.into(), message.private_data());
 }
 
 /// Returns the identifier that a message is for.

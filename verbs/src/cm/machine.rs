@@ -9,7 +9,7 @@ mod tests;
 
 pub(crate) use state::{End, State};
 
-use super::message::{self, INTERVAL, Kind, Mad, Reason, Request, Side};
+use super::message::{self, INTERVAL, Key, Kind, Mad, PeerMessage, Reason, Request, Side};
 use super::strangers::{FIRST_LOOK, Strangers};
 use crate::{Error, management::Sent};
 use datapath::event_fd::EventFd;
@@ -439,7 +439,7 @@ impl Machine {
             Kind::Reject if receiver == 0 => self.asked.get(&(from, sender)).copied().unwrap_or(0),
             _ => receiver,
         };
-        let Some(link) = self.links.get_mut(&local).filter(|link| link.peer.ip() == from) else {
+        let Some(link) = self.links.get_mut(&local) else {
             let answers = |siblings: &Siblings| siblings.answers_to(receiver);
             if kind == Kind::DisconnectRequest && world.siblings().is_none_or(answers) {
                 let transaction = message::transaction(mad);
@@ -448,7 +448,8 @@ impl Machine {
             }
             return;
         };
-        if let Some(again) = link.take_in(now, (local, kind), mad, world) {
+        let Some(message) = link.key(local).admit(from, mad) else { return };
+        if let Some(again) = link.take_in(now, local, &message, world) {
             self.timers.insert((again, local));
         }
         self.bury(local);
@@ -521,21 +522,25 @@ impl Machine {
 }
 
 impl Link {
+    /// Returns what the peer's messages must name.
+    fn key(&self, local: u32) -> Key {
+        let remote = (!matches!(self.state, State::RequestSent)).then_some(self.remote);
+        Key { peer: self.peer.ip(), local, remote, qpn: self.ours.qpn }
+    }
+
     /// Takes a message of the peer in. Returns when the connection is looked at again, if that changed.
     fn take_in(
         &mut self,
         now: Instant,
-        (local, kind): (u32, Kind),
-        mad: &Mad,
+        local: u32,
+        message: &PeerMessage<'_>,
         world: &impl World,
     ) -> Option<Instant> {
-        let (sender, _) = message::ids(mad);
-        let private = || message::private_data(mad, kind).to_vec();
-        match (kind, &self.state) {
+        match (message.kind(), &self.state) {
             (Kind::Reply, State::RequestSent) => {
-                self.remote = sender;
-                self.theirs = message::read_reply(mad, false);
-                self.private = private();
+                self.remote = message.sender();
+                self.theirs = message::read_reply(message.mad(), false);
+                self.private = message.private_data().to_vec();
                 self.remember(local, world);
                 self.becomes(State::ReplyCame);
             }
@@ -550,7 +555,7 @@ impl Link {
                 self.end(local, End::Disconnected, world);
             }
             (Kind::Reject, State::RequestSent | State::RequestCame | State::ReplySent | State::ReplyCame) => {
-                let reason = message::read_reject(mad);
+                let reason = message::read_reject(message.mad());
                 let unknown = reason == Reason::InvalidService as u16;
                 if unknown
                     && matches!(self.state, State::RequestSent)
@@ -558,7 +563,7 @@ impl Link {
                 {
                     return Some(again);
                 }
-                self.private = private();
+                self.private = message.private_data().to_vec();
                 self.end(local, End::Rejected(reason), world);
             }
             (Kind::DisconnectRequest, state) => {
@@ -566,8 +571,8 @@ impl Link {
                     state,
                     State::Established | State::ReplySent | State::ReplyCame | State::DisconnectSent
                 );
-                let transaction = message::transaction(mad);
-                let reply = message::message(Kind::DisconnectReply, transaction, local, sender);
+                let reply =
+                    message::message(Kind::DisconnectReply, message.transaction(), local, message.sender());
                 // If it is lost, the request comes again.
                 let _ = world.send(self.source.ip(), self.peer.ip(), &reply);
                 if up {

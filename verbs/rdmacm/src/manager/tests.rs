@@ -55,29 +55,89 @@ fn sent(peer: IpAddr) -> Vec<(Kind, u32)> {
     to_it.map(|(_, mad)| (message::kind(mad).unwrap(), message::ids(mad).0)).collect()
 }
 
-/// IBA 12.6.10, 12.9.8.4: the connection rests before its identifiers mean another.
+/// IBA 12.6.10, 12.9.8.4: the connection rests before its identifiers mean another. As with rdma-core, the queue pair goes on until the
+/// program ends it, unless the peer has rejected the connection.
 #[test]
-fn the_queue_pair_ends_with_its_connection() {
+fn a_connection_ends_once_and_its_queue_pair_with_a_rejection() {
     let mut server = Server::new();
     let peer: IpAddr = [10, 3, 0, 2].into();
-    for (qpn, kind, state) in [
-        (0x301, Kind::DisconnectRequest, State::Established),
-        (0x302, Kind::DisconnectRequest, State::ReplySent),
-        (0x303, Kind::DisconnectReply, State::DisconnectSent),
-        (0x304, Kind::Reject, State::DisconnectSent),
+    for (qpn, kind, state, told) in [
+        (0x301, Kind::DisconnectRequest, State::Established, RDMA_CM_EVENT_DISCONNECTED),
+        (0x302, Kind::DisconnectRequest, State::ReplySent, RDMA_CM_EVENT_DISCONNECTED),
+        (0x303, Kind::DisconnectReply, State::DisconnectSent, RDMA_CM_EVENT_DISCONNECTED),
+        (0x304, Kind::Reject, State::DisconnectSent, RDMA_CM_EVENT_DISCONNECTED),
+        (0x305, Kind::Reject, State::Established, RDMA_CM_EVENT_REJECTED),
+        (0x306, Kind::Reject, State::RequestSent, RDMA_CM_EVENT_REJECTED),
     ] {
         let id = connection(&mut server, peer, state, qpn);
         let local = id.lock().local;
         let mad = message::message(kind, 1, REMOTE, local);
+        let ends = || network().ended.iter().filter(|ended| **ended == qpn).count();
         server.takes(peer, &mad);
-        assert_eq!(event(&server), Some(RDMA_CM_EVENT_DISCONNECTED));
-        assert!(id.lock().time_wait.is_some(), "its identifiers rest");
+        assert_eq!(event(&server), Some(told));
+        assert_eq!(id.lock().time_wait.is_some(), told == RDMA_CM_EVENT_DISCONNECTED, "its identifiers rest");
         assert!(id.lock().pending.is_none(), "it is repeated no more");
-        assert_eq!(network().ended.iter().filter(|ended| **ended == qpn).count(), 1);
+        assert_eq!(ends(), usize::from(told == RDMA_CM_EVENT_REJECTED));
         server.takes(peer, &mad);
-        assert_eq!(network().ended.iter().filter(|ended| **ended == qpn).count(), 1, "once");
+        assert_eq!(ends(), usize::from(told == RDMA_CM_EVENT_REJECTED), "once");
         assert_eq!(event(&server), None);
     }
+}
+
+/// As Linux: whichever side waits in vain.
+#[test]
+fn a_peer_that_does_not_answer_is_unreachable() {
+    let mut server = Server::new();
+    for state in [State::RequestSent, State::ReplySent] {
+        let id = connection(&mut server, [10, 3, 0, 8].into(), state, 0x351);
+        give_up(id, &mut id.lock());
+        assert_eq!(event(&server), Some(RDMA_CM_EVENT_UNREACHABLE), "{state:?}");
+    }
+}
+
+/// IBA 12.9.7; Linux's `cm_acquire_id`: both communication ids, the peer's address and the queue pair of a request to disconnect.
+#[test]
+fn a_message_that_names_another_connection_changes_nothing() {
+    let mut server = Server::new();
+    let peer: IpAddr = [10, 3, 0, 9].into();
+    let mut effective = Vec::new();
+    for state in [
+        State::RequestSent,
+        State::ReplyCame,
+        State::RequestCame,
+        State::ReplySent,
+        State::Established,
+        State::DisconnectSent,
+        State::Closed,
+    ] {
+        let id = connection(&mut server, peer, state, 0x361);
+        id.lock().ours.qpn = 0x0b_0a09;
+        let key = id.lock().key().unwrap();
+        for (what, from, mad) in message::key::tests::wrong_messages(&key, REMOTE) {
+            network().sent.retain(|(to, _)| *to != from);
+            server.takes(from, &mad);
+            assert_eq!((id.lock().state, event(&server)), (state, None), "{what}");
+            // A request to disconnect what is not known is answered, as by Linux.
+            let is_unknown =
+                message::ids(&mad).1 != key.local && message::kind(&mad) == Some(Kind::DisconnectRequest);
+            assert_eq!(sent(from).len(), usize::from(is_unknown), "{what}");
+        }
+        for (kind, mad) in message::key::tests::messages(&key, REMOTE) {
+            let id = connection(&mut server, peer, state, 0x362);
+            id.lock().ours.qpn = 0x0b_0a09;
+            let mut mad = mad;
+            message::put(&mut mad, 4, id.lock().local.to_be_bytes());
+            server.takes(peer, &mad);
+            if id.lock().state != state {
+                effective.push(kind);
+            }
+            while event(&server).is_some() {}
+        }
+    }
+    let count = |kind| effective.iter().filter(|other| **other == kind).count();
+    let counts =
+        [Kind::Reply, Kind::ReadyToUse, Kind::Reject, Kind::DisconnectRequest, Kind::DisconnectReply];
+    assert_eq!(counts.map(count), [1, 1, 6, 4, 1], "states that the right message changes");
 }
 
 #[test]

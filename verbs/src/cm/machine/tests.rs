@@ -302,3 +302,62 @@ fn a_side_that_waited_in_vain_tells_the_peer() {
     client.hears(now, &server, |_| false);
     assert_eq!((client.state(here), client.world.ended.take()), ("Ended(Disconnected)".into(), vec![0x11]));
 }
+
+/// IBA 12.9.7; Linux's `cm_acquire_id`: both communication ids, the peer's address and the queue pair of a request to disconnect.
+#[test]
+fn a_message_that_names_another_connection_changes_nothing() {
+    const LOCAL: u32 = 0x1234_5678;
+    const REMOTE: u32 = 0x0077_0066;
+    let now = Instant::now();
+    let states: [fn() -> State; 7] = [
+        || State::RequestSent,
+        || State::ReplyCame,
+        || State::RequestCame,
+        || State::ReplySent,
+        || State::Established,
+        || State::DisconnectSent,
+        || State::Ended(End::Disconnected),
+    ];
+    let mut effective = Vec::new();
+    for state in states {
+        let host = || {
+            let mut host = Host::new(SERVER);
+            let [source, peer] = [SERVER, CLIENT].map(|at| at.parse().unwrap());
+            let ours = Side { qpn: 0x0b_0a09, ..Side::default() };
+            let remote = if matches!(state(), State::RequestSent) { 0 } else { REMOTE };
+            let link = Link {
+                state: state(),
+                ours,
+                remote,
+                qpn: Some(0x0b_0a09),
+                ..Link::new(source, peer, Some(bell()))
+            };
+            let key = link.key(LOCAL);
+            host.machine.links.insert(LOCAL, link);
+            (host, key)
+        };
+        let (mut unchanged, key) = host();
+        for (what, from, mad) in message::key::tests::wrong_messages(&key, REMOTE) {
+            unchanged.machine.take_in(now, from, &mad, &unchanged.world);
+            assert_eq!(unchanged.state(LOCAL), format!("{:?}", state()), "{what}");
+            assert!(unchanged.world.ended.take().is_empty(), "{what}");
+            // A request to disconnect what is not known is answered, as by Linux.
+            let answered = unchanged.world.kinds();
+            unchanged.world.sent.take();
+            let is_unknown =
+                message::ids(&mad).1 != LOCAL && message::kind(&mad) == Some(Kind::DisconnectRequest);
+            assert_eq!(answered, if is_unknown { vec![Kind::DisconnectReply] } else { vec![] }, "{what}");
+        }
+        for (kind, mad) in message::key::tests::messages(&key, REMOTE) {
+            let (mut host, key) = host();
+            host.machine.take_in(now, key.peer, &mad, &host.world);
+            if host.state(LOCAL) != format!("{:?}", state()) {
+                effective.push(kind);
+            }
+        }
+    }
+    let count = |kind| effective.iter().filter(|other| **other == kind).count();
+    let counts =
+        [Kind::Reply, Kind::ReadyToUse, Kind::Reject, Kind::DisconnectRequest, Kind::DisconnectReply];
+    assert_eq!(counts.map(count), [1, 1, 6, 4, 1], "states that the right message changes");
+}

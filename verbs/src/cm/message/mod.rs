@@ -3,6 +3,10 @@
 //! `librdmacm.so.1` (`verbs/rdmacm`) includes this file too: it must not link this crate, since its device is that of the `libibverbs.so.1`
 //! that the program has loaded.
 
+pub(crate) mod key;
+
+pub(crate) use key::{Key, PeerMessage};
+
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -15,6 +19,12 @@ pub(crate) const BODY: usize = 24;
 const HEADER: [u8; 4] = [1, 0x07, 2, 3];
 /// The ports' address header at the start of a request's private data (IBA A11.4.3).
 const ADDRESS_HEADER: usize = 36;
+/// Its version: Linux answers no other (`CMA_VERSION`).
+const ADDRESS_VERSION: u8 = 0;
+
+/// The partition of RoCE, and the bit of a full member (IBA 10.9.2). Limited members do not reach each other, but this side is a full one.
+const PARTITION: u16 = 0xffff;
+const FULL_MEMBER: u16 = 0x8000;
 
 /// The time between two copies of an unanswered message.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(500);
@@ -188,14 +198,17 @@ pub(crate) fn put_addresses(mad: &mut Mad, at: usize, source: SocketAddr, destin
         IpAddr::V4(ip) => Ipv6Addr::from(u128::from(u32::from(ip))).octets(),
         IpAddr::V6(ip) => ip.octets(),
     };
-    put(mad, at, [0, version << 4]);
+    put(mad, at, [ADDRESS_VERSION, version << 4]);
     put(mad, at + 2, source.port().to_be_bytes());
     put(mad, at + 4, place(source.ip()));
     put(mad, at + 20, place(destination.ip()));
 }
 
-/// Source and destination; the destination's port is the service's.
+/// Source and destination; the destination's port is the service's. `None` if the header is of another version or address family.
 pub(crate) fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAddr, SocketAddr)> {
+    if mad[BODY + at] != ADDRESS_VERSION {
+        return None;
+    }
     let ip = |place: usize| {
         let bytes: [u8; 16] = get(mad, place);
         match mad[BODY + at + 1] >> 4 {
@@ -223,7 +236,7 @@ impl Request {
         let (service, extended) = if xrc { (OTHER_SERVICE, XRC) } else { (0, 0) };
         put_split(mad, 40, 0, RESPONSE_TIMEOUT << 3 | service << 1);
         put_split(mad, 44, psn, RESPONSE_TIMEOUT << 3 | self.retry_count & 7);
-        put(mad, 48, 0xffff_u16.to_be_bytes());
+        put(mad, 48, PARTITION.to_be_bytes());
         put(mad, 50, [self.mtu << 4 | rnr_retry & 7, MAX_RETRIES << 4 | u8::from(srq) << 3 | extended]);
         // LIDs have no meaning on Ethernet.
         put(mad, 52, [0xff; 4]);
@@ -233,7 +246,11 @@ impl Request {
         put_addresses(mad, 140, self.source, self.destination);
     }
 
+    /// Returns `None` for a request that no side could accept: another transport, partition or version.
     pub(crate) fn read(mad: &Mad) -> Option<Self> {
+        if u16::from_be_bytes(get(mad, 48)) | FULL_MEMBER != PARTITION {
+            return None;
+        }
         let [service_type, retries, mtu_rnr, srq] = [43, 47, 50, 51].map(|at: usize| mad[BODY + at]);
         let xrc = match (service_type >> 1 & 3, srq & 7) {
             (0, _) => false,

@@ -134,3 +134,21 @@ fn a_rejection_says_why() {
         assert_eq!(mad[BODY + 12..BODY + 20] == guid, reason == Reason::Timeout);
     }
 }
+
+/// Linux accepts no other version of the address header (`CMA_VERSION`), and RoCE has one partition, of which this side is a full member.
+#[test]
+fn a_request_of_another_version_or_partition_is_none() {
+    let theirs = captured()[0];
+    let with = |at: usize, bytes: [u8; 2]| {
+        let mut mad = theirs;
+        put(&mut mad, at, bytes);
+        Request::read(&mad).is_some()
+    };
+    let family = theirs[BODY + 141];
+    for (version, accepted) in [(0, true), (1, false), (7, false), (255, false)] {
+        assert_eq!(with(140, [version, family]), accepted, "version {version}");
+    }
+    for (key, accepted) in [(0xffff, true), (0x7fff, true), (0, false), (0x8000, false), (0xfffe, false)] {
+        assert_eq!(with(48, u16::to_be_bytes(key)), accepted, "P_Key {key:#x}");
+    }
+}

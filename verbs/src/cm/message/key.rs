@@ -1,0 +1,109 @@
+//! The fields by which a message names its connection (IBA 12.9.7; `cm_acquire_id` in Linux's `drivers/infiniband/core/cm.c`).
+//!
+//! Both state machines, that of the Rust API and that of `librdmacm`, act only on a [`PeerMessage`], which only [`Key::admit`] returns. So a
+//! message that names a part of a connection correctly, and another part not, cannot change that connection.
+
+use super::{Kind, Mad, ids, kind, private_data, transaction, word};
+use std::net::IpAddr;
+
+/// The offset of the queue pair number in a request to disconnect (IBA 12.6.10, "Remote QPN").
+const DISCONNECTED_QPN: usize = 8;
+
+/// The identity of a connection in its peer's messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key {
+    /// The peer's address.
+    pub(crate) peer: IpAddr,
+    /// This side's communication id.
+    pub(crate) local: u32,
+    /// The peer's communication id. `None` until a message of the peer has named it.
+    pub(crate) remote: Option<u32>,
+    /// The number of this side's queue pair, as this side has named it to the peer.
+    pub(crate) qpn: u32,
+}
+
+/// A message from the peer of a connection, about that connection.
+pub(crate) struct PeerMessage<'a> {
+    kind: Kind,
+    mad: &'a Mad,
+}
+
+impl Key {
+    /// Returns a message that came from `from`, if all that it names is this connection's.
+    pub(crate) fn admit<'a>(&self, from: IpAddr, mad: &'a Mad) -> Option<PeerMessage<'a>> {
+        let kind = kind(mad)?;
+        let (sender, receiver) = ids(mad);
+        // A peer that gave its request up never learned this side's id (IBA 12.6.7.2, reason 4).
+        let is_receiver =
+            receiver == self.local || kind == Kind::Reject && receiver == 0 && self.remote.is_some();
+        let is_sender = self.remote.is_none_or(|remote| remote == sender);
+        let is_queue_pair = kind != Kind::DisconnectRequest || word(mad, DISCONNECTED_QPN) >> 8 == self.qpn;
+        let is_ours = from == self.peer && is_receiver && is_sender && is_queue_pair;
+        is_ours.then_some(PeerMessage { kind, mad })
+    }
+}
+
+impl<'a> PeerMessage<'a> {
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn mad(&self) -> &'a Mad {
+        self.mad
+    }
+
+    /// Returns the peer's communication id.
+    pub(crate) fn sender(&self) -> u32 {
+        ids(self.mad).0
+    }
+
+    pub(crate) fn transaction(&self) -> u64 {
+        transaction(self.mad)
+    }
+
+    pub(crate) fn private_data(&self) -> &'a [u8] {
+        private_data(self.mad, self.kind)
+    }
+}
+
+/// The table for the tests of both state machines.
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::{BODY, message};
+    use super::*;
+
+    const KINDS: [Kind; 5] =
+        [Kind::Reject, Kind::Reply, Kind::ReadyToUse, Kind::DisconnectRequest, Kind::DisconnectReply];
+
+    /// Returns one message of each kind about a connection.
+    pub(crate) fn messages(key: &Key, remote: u32) -> Vec<(Kind, Mad)> {
+        let message = |kind| {
+            let mut mad = message(kind, 1, remote, key.local);
+            if kind == Kind::DisconnectRequest {
+                super::super::put(&mut mad, DISCONNECTED_QPN, (key.qpn << 8).to_be_bytes());
+            }
+            (kind, mad)
+        };
+        KINDS.map(message).into()
+    }
+
+    /// Returns each of these messages with each byte that names the connection wrong, or from another host.
+    pub(crate) fn wrong_messages(key: &Key, remote: u32) -> Vec<(String, IpAddr, Mad)> {
+        let other = match key.peer {
+            IpAddr::V4(_) => IpAddr::from([10, 9, 9, 9]),
+            IpAddr::V6(_) => IpAddr::from([0xfd00, 9, 9, 9, 9, 9, 9, 9]),
+        };
+        let mut wrong = Vec::new();
+        for (kind, mad) in messages(key, remote) {
+            wrong.push((format!("{kind:?} from another host"), other, mad));
+            let sender = if key.remote.is_some() { 0..4 } else { 0..0 };
+            let qpn = if kind == Kind::DisconnectRequest { 8..11 } else { 0..0 };
+            for byte in sender.chain(4..8).chain(qpn) {
+                let mut mad = mad;
+                mad[BODY + byte] ^= 0x80;
+                wrong.push((format!("{kind:?} with another byte {byte}"), key.peer, mad));
+            }
+        }
+        wrong
+    }
+}

@@ -135,7 +135,7 @@ fn a_rejection_says_why() {
     }
 }
 
-/// Linux accepts no other version of the address header (`CMA_VERSION`), and RoCE has one partition, of which this side is a full member.
+/// Linux accepts no other version of the address header (`CMA_VERSION`), and RoCE has one partition (IBA 10.9.2), of which this side is a full member.
 #[test]
 fn a_request_of_another_version_or_partition_is_none() {
     let theirs = captured()[0];

@@ -4,6 +4,7 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::event_fd::EventFd;
+use crate::neighbour::Neighbours;
 use roce::wire::{self, Bth, Header, Mac, Path};
 use roce::{Psn, Qpn};
 use std::collections::VecDeque;
@@ -67,15 +68,15 @@ impl Management {
     }
 
     /// Takes a frame in; `false` if it is not for this queue pair.
-    pub(super) fn on_frame(&mut self, frame: &[u8]) -> bool {
+    pub(super) fn on_frame(&mut self, frame: &[u8], neighbours: &Neighbours) -> bool {
         let Some(bell) = self.bell.as_ref().filter(|_| is_for_management(frame)) else { return false };
         let Ok(frame) = wire::parse(frame) else { return false };
         let Header::Datagram { bth, queue_key: QUEUE_KEY, source, .. } = frame.header else { return false };
         let Ok(mad) = Mad::try_from(frame.payload) else { return true };
         // Queue pair 0 is for subnet management alone (IBA 13.5.1).
         let is_general = bth.destination == QUEUE_PAIR && source != Qpn::new(0);
-        if is_general && self.inbox.len() < DEPTH {
-            let sender = Sender { ip: frame.network.source(), mac: frame.network.path().source_mac };
+        let sender = Sender { ip: frame.network.source(), mac: frame.network.path().source_mac };
+        if is_general && neighbours.is_source(sender.ip, sender.mac) && self.inbox.len() < DEPTH {
             self.inbox.push_back((sender, mad));
             bell.signal();
         }
@@ -90,8 +91,7 @@ impl Management {
 
     /// Returns the way back to the sender of the last received datagram, if that is `ip`.
     pub(super) fn way_back(&self, ip: IpAddr) -> Option<Mac> {
-        let is_unicast = |mac: &Mac| mac.0[0] & 1 == 0;
-        self.asker.filter(|asker| asker.ip == ip).map(|asker| asker.mac).filter(is_unicast)
+        self.asker.filter(|asker| asker.ip == ip).map(|asker| asker.mac)
     }
 
     /// `false` if too many wait.
@@ -142,12 +142,20 @@ mod tests {
         Management::new(Some(Arc::new(EventFd::new(0).unwrap())))
     }
 
+    const HERE: Mac = Mac([2, 0, 0, 0, 0, 2]);
+
+    /// What the receiver knows of its network.
+    fn neighbours() -> Neighbours {
+        let addresses = ["10.0.0.2/24", "fd00::2/64"].map(|address| address.parse().unwrap());
+        Neighbours::kernels(HERE, &addresses)
+    }
+
     fn path(source: &str, destination: &str) -> Path {
         Path {
             udp_source: 0xd872,
             ..Path::new(
                 (Mac([2, 0, 0, 0, 0, 1]), source.parse().unwrap()),
-                (Mac([2, 0, 0, 0, 0, 2]), destination.parse().unwrap()),
+                (HERE, destination.parse().unwrap()),
             )
         }
     }
@@ -161,7 +169,7 @@ mod tests {
             assert!(here.send(path(source, destination), mad));
             let mut frame = [0; 512];
             let length = here.poll_transmit(&mut frame).unwrap();
-            assert!(there.on_frame(&frame[..length]));
+            assert!(there.on_frame(&frame[..length], &neighbours()));
             let asker = source.parse().unwrap();
             assert_eq!(there.way_back(asker), None, "not before it is received");
             assert_eq!(there.receive(), Some((asker, mad)));
@@ -178,7 +186,7 @@ mod tests {
         for _ in 0..2 * DEPTH {
             here.send(path("10.0.0.1", "10.0.0.2"), [7; MAD_LENGTH]);
             let length = here.poll_transmit(&mut frame).unwrap();
-            assert!(there.on_frame(&frame[..length]));
+            assert!(there.on_frame(&frame[..length], &neighbours()));
         }
         assert_eq!(std::iter::from_fn(|| there.receive()).count(), DEPTH);
     }
@@ -199,8 +207,41 @@ mod tests {
             draft.payload().copy_from_slice(&[7; MAD_LENGTH]);
             let length = draft.seal();
             let mut there = management();
-            assert!(there.on_frame(&frame[..length]));
+            assert!(there.on_frame(&frame[..length], &neighbours()));
             assert_eq!(there.receive().is_some(), is_received, "source queue pair {source}");
+        }
+    }
+
+    /// A request from a group or from this host would be answered to a group or to this host.
+    #[test]
+    fn a_datagram_from_a_martian_source_is_dropped() {
+        let peer = Mac([2, 0, 0, 0, 0, 1]);
+        let table = [
+            ("10.0.0.1", peer, true),
+            ("fd00::1", peer, true),
+            ("10.0.0.2", HERE, true),
+            ("10.0.0.2", peer, false),
+            ("fd00::2", peer, false),
+            ("10.0.0.1", Mac([0xff; 6]), false),
+            ("10.0.0.1", Mac([1, 0, 0x5e, 0, 0, 1]), false),
+            ("10.0.0.255", peer, false),
+            ("224.0.0.1", peer, false),
+            ("255.255.255.255", peer, false),
+            ("127.0.0.1", peer, false),
+            ("0.0.0.0", peer, false),
+            ("ff02::1", peer, false),
+            ("::1", peer, false),
+        ];
+        for (source, mac, is_received) in table {
+            let destination = if source.contains(':') { "fd00::2" } else { "10.0.0.2" };
+            let mut path = path(source, destination);
+            path.source_mac = mac;
+            let (mut here, mut there) = (management(), management());
+            assert!(here.send(path, [7; MAD_LENGTH]));
+            let mut frame = [0; 512];
+            let length = here.poll_transmit(&mut frame).unwrap();
+            assert!(there.on_frame(&frame[..length], &neighbours()));
+            assert_eq!(there.receive().is_some(), is_received, "{source} from {mac}");
         }
     }
 
@@ -209,7 +250,7 @@ mod tests {
     fn other_frames_are_left_to_others() {
         let mut management = management();
         for length in 0..80 {
-            assert!(!management.on_frame(&vec![0x45; length]));
+            assert!(!management.on_frame(&vec![0x45; length], &neighbours()));
         }
     }
 }

@@ -88,7 +88,8 @@ impl Station {
             self.take_resolution(now, frame);
             return true;
         }
-        self.management.as_mut().is_some_and(|management| management.on_frame(frame))
+        let Self { management, neighbours, .. } = self;
+        management.as_mut().is_some_and(|management| management.on_frame(frame, neighbours))
     }
 
     #[cold]

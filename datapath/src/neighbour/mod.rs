@@ -4,6 +4,7 @@
 mod address;
 mod arp;
 mod kernel;
+mod martian;
 mod ndp;
 mod table;
 

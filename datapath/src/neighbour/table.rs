@@ -5,7 +5,7 @@ mod tests;
 
 use super::arp::{self, Arp};
 use super::ndp::{self, Message, Ndp};
-use super::{ARP_TYPE, Address, Malformed};
+use super::{ARP_TYPE, Address, Malformed, martian};
 use cc::Instant;
 use roce::wire::Mac;
 use std::cmp::Reverse;
@@ -333,6 +333,15 @@ impl Neighbours {
         let conflict = self.conflicts.get(self.reported).copied();
         self.reported += usize::from(conflict.is_some());
         conflict
+    }
+
+    /// Returns true if another host can have sent a frame from these addresses. Of this host's own addresses, only frames of this host
+    /// itself come: from the port to itself, or from other processes of the interface.
+    #[must_use]
+    pub fn is_source(&self, address: IpAddr, mac: Mac) -> bool {
+        let is_group = mac.0[0] & 1 != 0;
+        let is_forged = self.owns(address) && mac != self.mac;
+        !is_group && !is_forged && !martian::is_martian(&self.addresses, address)
     }
 
     fn owns(&self, address: IpAddr) -> bool {

@@ -17,11 +17,22 @@ pub(crate) enum Access {
     WritePresent,
 }
 
+/// The memory is larger than the files that the process may write.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "file size limit of {limit} bytes: {length} bytes of shared memory exceed it; raise it with `ulimit -f unlimited`"
+)]
+struct FileSizeLimit {
+    limit: u64,
+    length: usize,
+}
+
 /// Creates memory of `length` bytes, all zero. [`seal`] fixes its length.
 ///
 /// # Errors
-/// Returns the system's error, as if it has no memory left.
+/// Returns an error that names the limit if the memory exceeds `RLIMIT_FSIZE`, and the system's error, as if it has no memory left.
 pub(crate) fn create(name: &CStr, length: usize) -> io::Result<OwnedFd> {
+    check_file_size(length)?;
     // SAFETY: a NUL-terminated name and plain flags.
     let file = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if file < 0 {
@@ -34,6 +45,21 @@ pub(crate) fn create(name: &CStr, length: usize) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     Ok(file)
+}
+
+/// The kernel ends a process by SIGXFSZ that extends a file beyond its limit, also one in memory.
+fn check_file_size(length: usize) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` has room for the structure.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    match limit.rlim_cur {
+        limit if length as u64 > limit => {
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, FileSizeLimit { limit, length }))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Takes all of the memory from the system.

@@ -114,6 +114,35 @@ fn another_user_is_refused_in_one_line_that_says_who_and_what_to_do() {
     first.claim(&claim(1)).unwrap();
 }
 
+/// Nothing, unless [`a_small_file_size_limit_is_named_and_kills_nobody`] started it.
+#[test]
+fn limited_child() {
+    if std::env::var_os(CHILD).is_some() {
+        println!("{}", Siblings::join(7).unwrap_err());
+    }
+}
+
+/// Linux ends a process by SIGXFSZ that makes a file longer than RLIMIT_FSIZE, also one in memory.
+#[test]
+fn a_small_file_size_limit_is_named_and_kills_nobody() {
+    own_network();
+    for blocks in ["0", "8"] {
+        let limited = Command::new("sh")
+            .args(["-c", "ulimit -f $1 && exec \"$0\" --exact limited_child --nocapture"])
+            .arg(std::env::current_exe().unwrap())
+            .arg(blocks)
+            .env(CHILD, "")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&limited.stdout);
+        assert!(
+            limited.status.success() && said.contains("ulimit -f unlimited"),
+            "{:?}: {said}",
+            limited.status
+        );
+    }
+}
+
 #[test]
 fn networks_and_interfaces_keep_apart() {
     own_network();

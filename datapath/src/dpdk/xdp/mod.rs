@@ -13,10 +13,11 @@ use crate::fork::Own;
 use crate::linux::{self, Interface};
 use crate::neighbour::xdp;
 use crate::port_spec::PortSpec;
+use crate::shared_memory;
 use crate::socket_option;
 use program::Takes;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
@@ -163,13 +164,7 @@ fn remove_leftover(interface: &Interface) -> Result<(), PortError> {
 
 /// A file that only this process can name.
 fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
-    // SAFETY: the name is a NUL-terminated text.
-    let fd = unsafe { libc::memfd_create(c"ferroce-xdp".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: memfd_create returned this descriptor just now, so nothing else owns it.
-    let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    let mut file = std::fs::File::from(shared_memory::create(c"ferroce-xdp", bytes.len())?);
     file.write_all(bytes)?;
     Ok(file.into())
 }

@@ -25,6 +25,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
+pub use crate::cm::message::Sent;
 pub use datapath::engine::{MAD_LENGTH, Mad};
 
 /// A device's queue pair 1, while it is open. Each received datagram makes its descriptor readable.
@@ -32,17 +33,6 @@ pub use datapath::engine::{MAD_LENGTH, Mad};
 pub struct ManagementPort {
     device: Arc<Inner>,
     bell: Arc<EventFd>,
-}
-
-/// The outcome of sending a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-#[non_exhaustive]
-pub enum Sent {
-    /// It was sent. It may be lost, so the sender must retry.
-    Left,
-    /// It was dropped, because the receiver's Ethernet address is being resolved. Send it again soon.
-    Asking,
 }
 
 impl Device {

@@ -1,10 +1,10 @@
 //! Source addresses that no other host of the network can have. Frames with such a source are forged, and an answer would reach
-//! many hosts, or this one (RFC 1122 3.2.1.3, RFC 4291 2.5).
+//! many hosts, or this one (RFC 1122 3.2.1.3, RFC 4291).
 
 use super::Address;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The limited broadcast address, and everything else from 240.0.0.0 on (RFC 1112 4: class E).
+/// The limited broadcast address, and everything else of class E.
 const RESERVED: Ipv4Addr = Ipv4Addr::new(240, 0, 0, 0);
 
 /// Returns true if no host can have the address, or if it is the broadcast address of one of the networks of `ours`.
@@ -31,7 +31,7 @@ fn is_foreign_loopback(ours: &[Address], source: IpAddr) -> bool {
 }
 
 /// Returns true if `source` has only zeros or only ones after the prefix of `ours` (RFC 1122 3.2.1.3). Networks of one or two addresses
-/// have no broadcast address (RFC 3021). Without a prefix, nothing is known of the network.
+/// have no broadcast address. Without a prefix, nothing is known of the network.
 fn is_broadcast(ours: &Address, source: Ipv4Addr) -> bool {
     let host_bits = match (ours.ip, ours.prefix) {
         (IpAddr::V4(_), prefix @ 1..=30) => u32::MAX >> prefix,
@@ -50,7 +50,7 @@ mod tests {
         is_martian(&ours, source.parse().unwrap())
     }
 
-    /// RFC 1122 3.2.1.3, RFC 4291 2.5.
+    /// RFC 1122 3.2.1.3, RFC 4291.
     #[test]
     fn no_host_has_a_martian_address() {
         for source in [
@@ -82,7 +82,7 @@ mod tests {
         }
     }
 
-    /// RFC 3021: both addresses of a network with 31 bits are hosts.
+    /// Both addresses of a network with 31 bits are hosts.
     #[test]
     fn small_networks_have_no_broadcast_address() {
         assert!(

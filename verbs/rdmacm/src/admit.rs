@@ -5,7 +5,7 @@ mod tests;
 
 use crate::abi::*;
 use crate::connect;
-use crate::device::Device;
+use crate::device::{Device, check_mtu};
 use crate::errno::{Errno, INVALID};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
@@ -122,7 +122,7 @@ pub(crate) fn on_request(
         reject(Reason::InvalidService);
         return Ok(());
     }
-    if !(1..=device.mtu).contains(&request.mtu) {
+    if check_mtu(device, request.mtu).is_err() {
         reject(Reason::InvalidMtu);
         return Ok(());
     }
@@ -142,6 +142,7 @@ pub(crate) fn on_request(
         mtu: request.mtu,
         ack_timeout: connect::finite(request.ack_timeout),
         retry_count: request.retry_count,
+        traffic_class: request.traffic_class,
         ..Default::default()
     };
     let parameters = Parameters::Connection(parameters(&connection));

@@ -3,12 +3,12 @@
 use crate::abi::*;
 use crate::address;
 use crate::datagram::{self, QKEY};
-use crate::device::{Sent, check_mtu, device_of};
+use crate::device::{check_mtu, device_of};
 use crate::errno::{Errno, INVALID, status, verb};
 use crate::events::Waiting;
 use crate::id::{Connection, Id, Pending, State, service};
 use crate::manager;
-use crate::message::{self, Kind, Mad, Reason, Request, Side};
+use crate::message::{self, Kind, Mad, Reason, Request, SMALLEST_MTU, Sent, Side};
 use crate::service::ServiceStatus;
 use std::ffi::{c_int, c_void};
 use std::time::Instant;
@@ -69,6 +69,7 @@ fn attributes(connection: &Connection, state: ibv_qp_state) -> Result<(ibv_qp_at
             attributes.ah_attr.grh.dgid = ibv_gid { raw: address::gid(destination) };
             attributes.ah_attr.grh.sgid_index = device_of(source)?.gid_index(source)?;
             attributes.ah_attr.grh.hop_limit = 64;
+            attributes.ah_attr.grh.traffic_class = connection.traffic_class;
             attributes.path_mtu = connection.mtu.into();
             attributes.dest_qp_num = connection.theirs.qpn;
             attributes.rq_psn = connection.ours.psn;
@@ -180,6 +181,17 @@ pub(crate) fn finite(ack_timeout: u8) -> u8 {
     if ack_timeout == 0 { ACK_TIMEOUT } else { ack_timeout }
 }
 
+impl Connection {
+    /// Asks again for the next smaller path MTU, since the peer's port carries a smaller one. Returns `false` if there is none.
+    pub(crate) fn asks_for_less(&mut self, now: Instant) -> bool {
+        let Some(pending) = self.pending.as_mut().filter(|_| self.mtu > SMALLEST_MTU) else { return false };
+        self.mtu -= 1;
+        message::put_mtu(&mut pending.mad, self.mtu);
+        pending.next = now;
+        true
+    }
+}
+
 /// Asks the peer to connect.
 fn request(
     id: &Id,
@@ -206,6 +218,7 @@ fn request(
         retry_count: connection.retry_count,
         mtu: connection.mtu,
         ack_timeout: connection.ack_timeout,
+        traffic_class: connection.traffic_class,
         source,
         destination,
     };
@@ -395,4 +408,23 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
         (*wanted, *mask) = (attributes, which as c_int);
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pretend::Server;
+
+    /// Linux takes the accepting side's path from the request (`cm_format_paths_from_req`).
+    #[test]
+    fn an_accepted_queue_pair_has_the_traffic_class_of_the_request() {
+        let mut server = Server::new();
+        crate::pretend::network().there.insert([10, 4, 0, 7].into());
+        server.hears([10, 4, 0, 7].into(), 0x71);
+        let [id] = server.told()[..] else { panic!("one request") };
+        // SAFETY: no test destroys the identifiers of its peers.
+        let connection = unsafe { (*id).lock() };
+        let (attributes, _) = attributes(&connection, IBV_QPS_RTR).unwrap();
+        assert_eq!(attributes.ah_attr.grh.traffic_class, 0x68);
+    }
 }

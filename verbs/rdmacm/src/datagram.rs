@@ -79,6 +79,7 @@ pub(crate) fn on_reply(device: &Device, tables: &Tables, from: IpAddr, mad: &Mad
     let mut ah_attr = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
     ah_attr.grh.dgid = ibv_gid { raw: address::gid(destination) };
     ah_attr.grh.hop_limit = 64;
+    ah_attr.grh.traffic_class = connection.traffic_class;
     ah_attr.grh.sgid_index = device.gid_index(source).unwrap_or(0);
     let parameters = rdma_ud_param { ah_attr, qp_num: reply.qpn, qkey: reply.qkey, ..Default::default() };
     id.tell_more(Waiting {

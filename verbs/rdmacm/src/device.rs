@@ -3,22 +3,13 @@
 use crate::abi::*;
 use crate::address;
 use crate::errno::{Errno, INVALID, last, made, verb};
-use crate::message::Mad;
+use crate::message::{Mad, SMALLEST_MTU, Sent};
 use crate::process::PerProcess;
 use crate::siblings::Siblings;
 use std::ffi::{CStr, c_int, c_void};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
-
-/// The fate of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// It may be lost on its way: the sender asks again.
-    Left,
-    /// Its receiver is looked for, and the datagram gone: send it again in a moment.
-    Asking,
-}
 
 type Open = unsafe extern "C" fn(*mut ibv_context) -> c_int;
 type Send = unsafe extern "C" fn(*mut ibv_context, c_int, *const [u8; 16], *const Mad) -> c_int;
@@ -260,5 +251,5 @@ fn is_link_local(ip: &IpAddr) -> bool {
 
 /// A program's own path MTU is `EINVAL` above the port's.
 pub(crate) fn check_mtu(device: &Device, mtu: u8) -> Result<(), Errno> {
-    if (1..=device.mtu).contains(&mtu) { Ok(()) } else { Err(INVALID) }
+    if (SMALLEST_MTU..=device.mtu).contains(&mtu) { Ok(()) } else { Err(INVALID) }
 }

@@ -110,6 +110,8 @@ pub(crate) struct Connection {
     pub(crate) family_only: bool,
     pub(crate) ack_timeout: u8,
     pub(crate) retry_count: u8,
+    /// What the program chose (`RDMA_OPTION_ID_TOS`), or the peer in its request.
+    pub(crate) traffic_class: u8,
     /// The number of the identifier's own queue pair, once it is connected: it ends with the connection.
     pub(crate) queue_pair: Option<u32>,
     pub(crate) pending: Option<Pending>,
@@ -517,6 +519,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int
             dgid: ibv_gid { raw: address::gid(destination) },
             sgid: ibv_gid { raw: address::gid(source) },
             hop_limit: 64,
+            traffic_class: connection.traffic_class,
             numb_path: 1,
             pkey: 0xffff_u16.to_be(),
             mtu: device_of(source)?.mtu,

@@ -6,11 +6,11 @@ mod tests;
 use crate::abi::*;
 use crate::admit;
 use crate::datagram;
-use crate::device::{Device, Sent, device_of, devices};
+use crate::device::{Device, device_of, devices};
 use crate::errno::{Errno, INVALID, last, status};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
-use crate::message::{self, Kind, Mad, PeerMessage, Reason};
+use crate::message::{self, Kind, Mad, PeerMessage, Reason, Sent};
 use crate::process::{PerProcess, Process};
 use crate::service::ServiceStatus;
 use crate::siblings::Held;
@@ -412,8 +412,13 @@ fn act_on(device: &Device, id: &Id, connection: &mut Connection, message: &PeerM
 /// The peer rejects the connection, as Linux also does after its program has accepted: a peer that waited in vain for this side's RTU.
 fn on_reject(id: &Id, connection: &mut Connection, message: &PeerMessage<'_>) {
     let reason = message::read_reject(message.mad());
-    let unknown = reason == Reason::InvalidService as u16 && connection.state == State::RequestSent;
-    if unknown && connection.asks_again(Instant::now()) {
+    let now = Instant::now();
+    let asks_again = match connection.state {
+        State::RequestSent if reason == Reason::InvalidService as u16 => connection.asks_again(now),
+        State::RequestSent if reason == Reason::InvalidMtu as u16 => connection.asks_for_less(now),
+        _ => false,
+    };
+    if asks_again {
         return look(connection.local);
     }
     close(connection);

@@ -43,7 +43,9 @@ pub unsafe extern "C" fn rdma_set_option(
                 // SAFETY: as above.
                 connection.family_only = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
             }
-            // The type of service is the queue pair's own.
+            // SAFETY: one byte, as the length says.
+            RDMA_OPTION_ID_TOS => id.lock().traffic_class = unsafe { *value.cast::<u8>() },
+            // No other has a size above.
             _ => {}
         }
         Ok(())

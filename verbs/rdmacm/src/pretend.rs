@@ -109,6 +109,7 @@ pub(crate) fn request(from: IpAddr, id: u32) -> Mad {
         retry_count: 7,
         mtu: 3,
         ack_timeout: 14,
+        traffic_class: 0x68,
         source,
         destination: ours(),
     }

@@ -3,7 +3,7 @@
 use super::listener::free_port;
 use super::machine::{End, Link, Machine, State};
 use super::manager::User;
-use super::message::Side;
+use super::message::{SMALLEST_MTU, Side};
 use super::{Options, TCP_SERVICES};
 use crate::channel::event_fd;
 use crate::errors::{PostError, PostListError};
@@ -49,12 +49,13 @@ pub(super) struct Agreed {
     mtu: u8,
     ack_timeout: u8,
     retry_count: u8,
+    traffic_class: u8,
 }
 
 impl Agreed {
     pub(super) fn of(link: &Link) -> Self {
-        let Link { source, peer, ours, theirs, mtu, ack_timeout, retry_count, .. } = *link;
-        Self { source, peer, ours, theirs, mtu, ack_timeout, retry_count }
+        let Link { source, peer, ours, theirs, mtu, ack_timeout, retry_count, traffic_class, .. } = *link;
+        Self { source, peer, ours, theirs, mtu, ack_timeout, retry_count, traffic_class }
     }
 }
 
@@ -79,6 +80,10 @@ pub(super) fn establish(qp: &mut QueuePair, agreed: &Agreed, options: &ConnectOp
         rnr_retry: theirs.rnr_retry,
         mtu: Mtu::from_code(agreed.mtu),
         max_rd_atomic: ours.initiator_depth,
+        traffic_class: match options.traffic_class {
+            0 => agreed.traffic_class,
+            own => own,
+        },
         ..*options
     };
     qp.connect_as(&here, &there, &options)
@@ -117,8 +122,11 @@ pub(super) fn begin(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<
             ..Side::default()
         },
         mtu: mtu.code(),
+        // What the program chose stays.
+        least_mtu: wanted.mtu.map_or(SMALLEST_MTU, Mtu::code),
         ack_timeout: wanted.ack_timeout.code(),
         retry_count: wanted.retry_count,
+        traffic_class: wanted.traffic_class,
         qpn: Some(qp.qpn().get()),
         ..Link::new(SocketAddr::new(source, free_port()?), to, Some(bell.clone()))
     };

@@ -3,17 +3,22 @@
 //! It has no clock, no thread and no port, so a test is a script. `manager` runs it with those of a device. Messages that are not answered
 //! are repeated as librdmacm repeats them: every 0.5 s.
 
+mod link;
 mod state;
 #[cfg(test)]
 mod tests;
+mod world;
 
+pub(crate) use link::Link;
 pub(crate) use state::{End, State};
+pub(crate) use world::World;
 
-use super::message::{self, INTERVAL, Key, Kind, Mad, PeerMessage, Reason, Request, Side};
+use super::message::{self, INTERVAL, Kind, Mad, Reason, Request, SMALLEST_MTU, Sent, Side};
 use super::strangers::{FIRST_LOOK, Strangers};
-use crate::{Error, management::Sent};
+use crate::Error;
 use datapath::event_fd::EventFd;
-use datapath::siblings::{Claim, Farewell, Siblings};
+use datapath::siblings::{Claim, Siblings};
+use link::Pending;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -28,136 +33,6 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 const BACKLOG: usize = 1024;
 /// The bits of a communication id below the slot of the process.
 const ID_BITS: u32 = 26;
-
-/// The effects that the machine has outside itself.
-pub(crate) trait World {
-    /// Sends a message, without a wait.
-    fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Error>;
-    /// Returns whether a peer's Ethernet address is known; asks for it if not.
-    fn finds(&self, peer: IpAddr) -> Result<bool, Error>;
-    /// Returns whether an address is the device's.
-    fn is_own(&self, address: IpAddr) -> bool;
-    /// Takes a queue pair to the error state.
-    fn end(&self, qpn: u32);
-    /// An unpredictable number.
-    fn random(&self) -> Result<u32, Error>;
-    /// The other processes of the interface.
-    fn siblings(&self) -> Option<&Siblings>;
-}
-
-/// A message that is repeated until it is answered.
-#[derive(Debug)]
-pub(super) struct Pending {
-    mad: Mad,
-    next: Instant,
-    until: Instant,
-    /// The next pause while the receiver is looked for.
-    look: Duration,
-}
-
-/// One connection.
-#[derive(Debug)]
-pub(crate) struct Link {
-    pub(crate) state: State,
-    pub(crate) source: SocketAddr,
-    pub(crate) peer: SocketAddr,
-    pub(crate) ours: Side,
-    pub(crate) theirs: Side,
-    pub(crate) mtu: u8,
-    pub(crate) ack_timeout: u8,
-    pub(crate) retry_count: u8,
-    /// The private data of the peer's last message.
-    pub(crate) private: Vec<u8>,
-    /// The queue pair that ends with the connection.
-    pub(crate) qpn: Option<u32>,
-    /// Becomes readable with each change of the state. Until the program takes the peer's request, there is none: requests must not
-    /// use up the process's descriptors.
-    pub(crate) bell: Option<Arc<EventFd>>,
-    /// The program has dropped it, and the peer may not know yet.
-    pub(super) left: bool,
-    pub(super) remote: u32,
-    pub(super) transaction: u64,
-    pub(super) pending: Option<Pending>,
-    /// The number of refusals because the peer had no such listener.
-    pub(super) early: u32,
-}
-
-impl Link {
-    /// A connection of this side's own. The program says the rest.
-    pub(crate) fn new(source: SocketAddr, peer: SocketAddr, bell: Option<Arc<EventFd>>) -> Self {
-        Self {
-            state: State::RequestSent,
-            source,
-            peer,
-            ours: Side::default(),
-            theirs: Side::default(),
-            mtu: 0,
-            ack_timeout: 0,
-            retry_count: 0,
-            private: Vec::new(),
-            qpn: None,
-            bell,
-            left: false,
-            remote: 0,
-            transaction: 0,
-            pending: None,
-            early: 0,
-        }
-    }
-
-    fn becomes(&mut self, state: State) {
-        self.pending = None;
-        self.state = state;
-        if let Some(bell) = &self.bell {
-            bell.signal();
-        }
-    }
-
-    fn write(&self, kind: Kind, local: u32) -> Mad {
-        message::message(kind, self.transaction, local, self.remote)
-    }
-
-    /// Returns the message that ends the connection for the peer (IBA 12.6.10).
-    fn disconnect_request(&self, local: u32) -> Mad {
-        message::disconnect_request(self.transaction, local, self.remote, self.theirs.qpn)
-    }
-
-    /// Informs the peer that there is no connection. A peer that does not receive this finds out by itself.
-    fn reject(&self, local: u32, reason: Reason, guid: [u8; 8], world: &impl World) {
-        let mad = message::reject(self.transaction, local, self.remote, reason, guid);
-        let _ = world.send(self.source.ip(), self.peer.ip(), &mad);
-    }
-
-    /// Has another process inform the peer if this process dies.
-    fn remember(&self, local: u32, world: &impl World) {
-        let Some(siblings) = world.siblings() else { return };
-        let mad = self.disconnect_request(local);
-        siblings.remember(&Farewell {
-            id: local,
-            source: self.source.ip(),
-            destination: self.peer.ip(),
-            mad,
-        });
-    }
-
-    fn end(&mut self, local: u32, end: End, world: &impl World) {
-        if let Some(siblings) = world.siblings() {
-            siblings.forget(local);
-        }
-        if let Some(qpn) = self.qpn.take() {
-            world.end(qpn);
-        }
-        self.becomes(State::Ended(end));
-    }
-
-    /// Puts a request off that the peer had no listener for. Returns when it comes again, unless it did often enough.
-    fn put_off(&mut self, now: Instant) -> Option<Instant> {
-        let pending = self.pending.as_mut()?;
-        pending.next = now + message::early_pause(self.early)?;
-        self.early += 1;
-        Some(pending.next)
-    }
-}
 
 /// A listener, with the communication ids of the requests that the program has not taken. Its bell counts them.
 struct Listening {
@@ -272,6 +147,7 @@ impl Machine {
             retry_count: link.retry_count,
             mtu: link.mtu,
             ack_timeout: link.ack_timeout,
+            traffic_class: link.traffic_class,
             source: link.source,
             destination: link.peer,
         };
@@ -482,7 +358,7 @@ impl Machine {
             }
             return None;
         };
-        if !(1..=self.mtu).contains(&request.mtu) {
+        if !(SMALLEST_MTU..=self.mtu).contains(&request.mtu) {
             let mad = reject(Reason::InvalidMtu);
             self.answer(from, &mad, world);
             return None;
@@ -508,6 +384,7 @@ impl Machine {
             mtu: request.mtu,
             ack_timeout: request.ack_timeout,
             retry_count: request.retry_count,
+            traffic_class: request.traffic_class,
             private: message::private_data(mad, Kind::Request).to_vec(),
             remote,
             transaction,
@@ -518,71 +395,6 @@ impl Machine {
         self.listeners[heard].backlog.push_back(local);
         self.listeners[heard].bell.signal();
         Some(())
-    }
-}
-
-impl Link {
-    /// Returns what the peer's messages must name.
-    fn key(&self, local: u32) -> Key {
-        let remote = (!matches!(self.state, State::RequestSent)).then_some(self.remote);
-        Key { peer: self.peer.ip(), local, remote, qpn: self.ours.qpn }
-    }
-
-    /// Takes a message of the peer in. Returns when the connection is looked at again, if that changed.
-    fn take_in(
-        &mut self,
-        now: Instant,
-        local: u32,
-        message: &PeerMessage<'_>,
-        world: &impl World,
-    ) -> Option<Instant> {
-        match (message.kind(), &self.state) {
-            (Kind::Reply, State::RequestSent) => {
-                self.remote = message.sender();
-                self.theirs = message::read_reply(message.mad(), false);
-                self.private = message.private_data().to_vec();
-                self.remember(local, world);
-                self.becomes(State::ReplyCame);
-            }
-            (Kind::Reply, State::Established) => {
-                // If it is lost again, the reply comes again.
-                let _ = world.send(self.source.ip(), self.peer.ip(), &self.write(Kind::ReadyToUse, local));
-            }
-            (Kind::ReadyToUse, State::ReplySent) => self.becomes(State::Established),
-            // A peer that waited in vain for this side's RTU rejects its own reply.
-            (Kind::Reject, State::DisconnectSent | State::Established)
-            | (Kind::DisconnectReply, State::DisconnectSent) => {
-                self.end(local, End::Disconnected, world);
-            }
-            (Kind::Reject, State::RequestSent | State::RequestCame | State::ReplySent | State::ReplyCame) => {
-                let reason = message::read_reject(message.mad());
-                let unknown = reason == Reason::InvalidService as u16;
-                if unknown
-                    && matches!(self.state, State::RequestSent)
-                    && let Some(again) = self.put_off(now)
-                {
-                    return Some(again);
-                }
-                self.private = message.private_data().to_vec();
-                self.end(local, End::Rejected(reason), world);
-            }
-            (Kind::DisconnectRequest, state) => {
-                let up = matches!(
-                    state,
-                    State::Established | State::ReplySent | State::ReplyCame | State::DisconnectSent
-                );
-                let reply =
-                    message::message(Kind::DisconnectReply, message.transaction(), local, message.sender());
-                // If it is lost, the request comes again.
-                let _ = world.send(self.source.ip(), self.peer.ip(), &reply);
-                if up {
-                    self.end(local, End::Disconnected, world);
-                }
-            }
-            // Repeated, or out of its order: answered before, or never.
-            _ => {}
-        }
-        None
     }
 }
 

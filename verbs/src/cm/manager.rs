@@ -3,10 +3,10 @@
 //! It exists while the device has a listener or a connection of this module.
 
 use super::machine::{Machine, World};
-use super::message::Mad;
+use super::message::{Mad, Sent};
 use crate::channel::event_fd;
 use crate::device::{Inner, random};
-use crate::management::{ManagementPort, Sent};
+use crate::management::ManagementPort;
 use crate::{Device, Error, Qpn};
 use datapath::event_fd::EventFd;
 use datapath::neighbour::link_local;

@@ -48,7 +48,7 @@ mod connection;
 mod listener;
 mod machine;
 mod manager;
-mod message;
+pub(crate) mod message;
 mod strangers;
 
 #[cfg(feature = "tokio")]
@@ -68,7 +68,8 @@ const TCP_SERVICES: u64 = 0x0106 << 16;
 #[must_use = "it changes nothing before it is passed to connect() or accept()"]
 #[non_exhaustive]
 pub struct Options {
-    /// The settings of the queue pair. The connecting side's `ack_timeout`, `retry_count` and `mtu` apply to both sides.
+    /// The settings of the queue pair. The connecting side's `ack_timeout`, `retry_count` and `mtu` apply to both sides, and
+    /// its `traffic_class` to an accepting side that chooses none.
     pub connection: ConnectOptions,
     /// Private data for the peer's program: at most 56 bytes with [`connect`], 196 with [`Request::accept`].
     pub private_data: Vec<u8>,

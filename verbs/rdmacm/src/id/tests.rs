@@ -175,3 +175,24 @@ fn a_service_at_every_address_is_held_on_every_device() {
     assert!(held("10.9.0.1").devices().unwrap().all(|device| std::ptr::eq(device, &devices[1])));
     assert!(held("10.8.0.1").devices().is_err());
 }
+
+/// `rdma_set_option(3)`: the path's traffic class, as Linux has it for RoCE (`cma_resolve_iboe_route`).
+#[test]
+fn the_type_of_service_is_the_paths_traffic_class() {
+    let id = id();
+    let mut tos = 0x68_u8;
+    let set = |tos: &mut u8, length| {
+        let (level, option) = (RDMA_OPTION_ID as c_int, RDMA_OPTION_ID_TOS as c_int);
+        // SAFETY: the identifier is alive, and the value is as long as said, or refused by its length.
+        called(unsafe { rdma_set_option(id, level, option, std::ptr::from_mut(tos).cast(), length) })
+    };
+    assert_eq!(set(&mut tos, 4), Err(INVALID), "one byte");
+    set(&mut tos, 1).unwrap();
+    // SAFETY: the identifier is alive.
+    at("10.0.0.2:7471", |peer| unsafe { rdma_resolve_addr(id, null_mut(), peer, 1000) }).unwrap();
+    // SAFETY: the identifier is alive, and has a path once its route is resolved.
+    unsafe {
+        called(rdma_resolve_route(id, 1000)).unwrap();
+        assert_eq!((*(*id).route.path_rec).traffic_class, 0x68);
+    }
+}

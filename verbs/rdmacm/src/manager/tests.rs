@@ -3,8 +3,8 @@
 use super::*;
 use crate::events::{next_now, rdma_ack_cm_event};
 use crate::id::Pending;
-use crate::message::Side;
-use crate::pretend::{PORT, Server, network, ours};
+use crate::message::{Request, Side};
+use crate::pretend::{PORT, Server, network, ours, request};
 use std::net::SocketAddr;
 
 /// The peer's communication id.
@@ -82,6 +82,25 @@ fn a_connection_ends_once_and_its_queue_pair_with_a_rejection() {
         assert_eq!(ends(), usize::from(told == RDMA_CM_EVENT_REJECTED), "once");
         assert_eq!(event(&server), None);
     }
+}
+
+/// IBA 12.6.7.2, reason 26: the peer's port carries a smaller path MTU, for which this side asks.
+#[test]
+fn a_smaller_mtu_is_asked_for_until_there_is_none() {
+    let mut server = Server::new();
+    let peer: IpAddr = [10, 3, 0, 10].into();
+    let id = connection(&mut server, peer, State::RequestSent, 0x352);
+    id.lock().mtu = 3;
+    id.lock().pending = Some(Pending::new(request(peer, 0x53), Instant::now(), Duration::from_secs(1), 3));
+    let rejection = message::reject(1, REMOTE, id.lock().local, Reason::InvalidMtu, [0; 8]);
+    for mtu in [2, 1] {
+        server.takes(peer, &rejection);
+        let asked = id.lock().pending.as_ref().map(|pending| Request::read(&pending.mad).unwrap().mtu);
+        assert_eq!((asked, id.lock().mtu, event(&server)), (Some(mtu), mtu, None));
+        assert!(id.lock().pending.as_ref().unwrap().next <= Instant::now(), "at once");
+    }
+    server.takes(peer, &rejection);
+    assert_eq!(event(&server), Some(RDMA_CM_EVENT_REJECTED));
 }
 
 /// As Linux: whichever side waits in vain.

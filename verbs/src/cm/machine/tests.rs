@@ -243,6 +243,43 @@ fn who_asks_before_the_listener_is_there_asks_again_for_a_moment() {
     assert_eq!((asked, client.state(here)), (8, "Ended(Rejected(8))".into()));
 }
 
+/// IBA 12.6.7.2, reason 26: the peer's port carries a smaller path MTU.
+#[test]
+fn both_ports_agree_on_the_smaller_mtu() {
+    let now = Instant::now();
+    for (least, port, agreed) in
+        [(1, 5, Some(5)), (1, 3, Some(3)), (1, 1, Some(1)), (4, 4, Some(4)), (4, 3, None)]
+    {
+        let (mut server, claim) = Host::listening();
+        server.machine.mtu = port;
+        let (mut client, here) = Host::asking(now);
+        client.machine.link(here).unwrap().least_mtu = least;
+        while client.world.sent.borrow().iter().any(|mad| message::kind(mad) == Some(Kind::Request)) {
+            server.hears(now, &client, |_| false);
+            client.hears(now, &server, |_| false);
+            client.machine.tick(now, &client.world);
+        }
+        let request = server.machine.take_request(&claim, || Ok(bell())).unwrap();
+        assert_eq!(request.map(|(_, link)| link.mtu), agreed, "at least {least}, the port carries {port}");
+        let refused = client.state(here) == "Ended(Rejected(26))";
+        assert_eq!(
+            (refused, client.machine.link(here).unwrap().mtu),
+            (agreed.is_none(), agreed.unwrap_or(least))
+        );
+    }
+}
+
+#[test]
+fn an_accepting_side_learns_the_traffic_class() {
+    let now = Instant::now();
+    let (mut server, claim) = Host::listening();
+    let (mut client, here) = Host::asking(now);
+    client.world.sent.borrow_mut()[0][message::BODY + 92] = 0x68;
+    let there = server.accepts(now, &claim, &client);
+    assert_eq!(server.machine.link(there).unwrap().traffic_class, 0x68);
+    assert_eq!(client.machine.link(here).unwrap().traffic_class, 0);
+}
+
 #[test]
 fn a_request_to_an_address_of_another_host_is_not_heard() {
     let now = Instant::now();

@@ -13,6 +13,17 @@ use std::time::Duration;
 /// A management datagram.
 pub(crate) type Mad = [u8; 256];
 
+/// The outcome of sending a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum Sent {
+    /// It was sent. It may be lost, so the sender must retry.
+    Left,
+    /// It was dropped, because the receiver's Ethernet address is being resolved. Send it again soon.
+    Asking,
+}
+
 /// The offset of a message's body, behind the datagram's header (IBA 13.4.3).
 pub(crate) const BODY: usize = 24;
 /// Class, version and method: connection management, sent.
@@ -25,6 +36,9 @@ const ADDRESS_VERSION: u8 = 0;
 /// The partition of RoCE, and the bit of a full member (IBA 10.9.2). Limited members do not reach each other, but this side is a full one.
 const PARTITION: u16 = 0xffff;
 const FULL_MEMBER: u16 = 0x8000;
+
+/// The code of the smallest path MTU, 256 bytes.
+pub(crate) const SMALLEST_MTU: u8 = 1;
 
 /// The time between two copies of an unanswered message.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(500);
@@ -96,6 +110,8 @@ pub(crate) struct Request {
     pub(crate) mtu: u8,
     /// Local ACK timeout code.
     pub(crate) ack_timeout: u8,
+    /// The traffic class of both directions: DSCP and ECN.
+    pub(crate) traffic_class: u8,
     pub(crate) source: SocketAddr,
     pub(crate) destination: SocketAddr,
 }
@@ -242,7 +258,7 @@ impl Request {
         put(mad, 52, [0xff; 4]);
         put(mad, 56, gid(self.source.ip()));
         put(mad, 72, gid(self.destination.ip()));
-        put(mad, 92, [0, 64, 0, self.ack_timeout << 3]);
+        put(mad, 92, [self.traffic_class, 64, 0, self.ack_timeout << 3]);
         put_addresses(mad, 140, self.source, self.destination);
     }
 
@@ -275,10 +291,17 @@ impl Request {
             retry_count: retries & 7,
             mtu: mtu_rnr >> 4,
             ack_timeout: mad[BODY + 95] >> 3,
+            traffic_class: mad[BODY + 92],
             source,
             destination,
         })
     }
+}
+
+/// Lowers the path MTU that a request asks for.
+pub(crate) fn put_mtu(mad: &mut Mad, mtu: u8) {
+    let rnr_retry = mad[BODY + 50] & 0xf;
+    put(mad, 50, [mtu << 4 | rnr_retry]);
 }
 
 fn put_offer(mad: &mut Mad, at: usize, side: &Side) {

@@ -34,6 +34,7 @@ fn a_request_of_linux_is_read_and_written_again() {
         (request.mtu, request.retry_count, request.side.rnr_retry, request.ack_timeout),
         (3, 7, 7, 19)
     );
+    assert_eq!(request.traffic_class, 0);
     assert_eq!(request.source, "10.77.0.2:60408".parse().unwrap());
     assert_eq!(request.destination, "10.77.0.1:7174".parse().unwrap());
     let mut ours = message(Kind::Request, transaction(&theirs), ids(&theirs).0, 0);
@@ -41,6 +42,20 @@ fn a_request_of_linux_is_read_and_written_again() {
     // The flow label and the packet rate of the path are Linux's own choice.
     ours[BODY + 88..BODY + 92].copy_from_slice(&theirs[BODY + 88..BODY + 92]);
     assert_eq!(ours, theirs);
+}
+
+/// IBA 12.6.5: the traffic class is that of the primary path, in byte 92.
+#[test]
+fn a_request_names_traffic_class_and_path_mtu() {
+    let mut mad = captured()[0];
+    let plain = Request::read(&mad).unwrap();
+    mad[BODY + 92] = 0x68;
+    put_mtu(&mut mad, 2);
+    let other = Request { traffic_class: 0x68, mtu: 2, ..plain };
+    assert_eq!(Request::read(&mad), Some(other));
+    let mut ours = captured()[0];
+    other.write(&mut ours);
+    assert_eq!(Request::read(&ours), Some(other));
 }
 
 /// IBA 12.6.8, 12.7.31.

@@ -6,7 +6,8 @@ use common::*;
 use ferroce_verbs::event::{AsyncEvent, Event, FailureCause, FailureReason};
 use ferroce_verbs::state::AckTimeout;
 use ferroce_verbs::{
-    Capabilities, CompletionStatus, ConnectOptions, Data, Progress, RecvRequest, SendRequest,
+    Access, Capabilities, CompletionStatus, ConnectOptions, Data, MemoryRegion, Progress, RecvRequest,
+    SendRequest,
 };
 use std::fs::File;
 use std::io::Read;
@@ -49,6 +50,28 @@ fn a_copy_of_the_descriptor_is_readable_once_its_receiver_is_gone() {
     drop(events);
     // Without a count it would sleep for ever.
     assert_eq!(copy.read(&mut [0; 8]).unwrap(), 8);
+}
+
+/// IBA 10.2.9.1: the event is due once fewer requests than the limit wait.
+#[test]
+fn requests_posted_before_a_limit_is_armed_count_for_it() {
+    for progress in [Progress::Inline, Progress::Adaptive] {
+        let [a, _b] = devices(progress);
+        let pd = a.allocate_pd().unwrap();
+        let region = MemoryRegion::alloc(&pd, 4096, Access::ALL).unwrap();
+        let mut srq = pd.shared_receive_queue(8, 1).unwrap();
+        let events = a.events().unwrap();
+        for id in 0..4 {
+            srq.post_recv(RecvRequest::new(id, region.sge(0, 64).unwrap())).unwrap();
+        }
+        srq.arm(4).unwrap();
+        // A second call is answered in a later turn than that in which the event would be reported.
+        assert_eq!(srq.query().unwrap().waiting, 4);
+        assert_eq!((srq.query().unwrap().limit, events.take()), (4, None));
+        srq.arm(5).unwrap();
+        let id = srq.id();
+        assert_eq!(transport(events.wait().unwrap()), Event::SharedReceivesLow(id));
+    }
 }
 
 #[test]

@@ -104,6 +104,8 @@ impl<P: PacketIo> Core<P> {
 
     fn control(&mut self, now: Instant) -> bool {
         let Some(command) = self.inbox.take() else { return false };
+        // What was posted before the command, by the same thread or by one that informed it, counts for the command.
+        self.station.take_posts(now);
         command(&mut self.station, now);
         true
     }

@@ -153,6 +153,11 @@ pub enum ResolveError {
     NoAnswer { address: IpAddr, protocol: &'static str, port: String, tries: u32 },
     #[error("no route to {address} from port {port}: {reason}")]
     NoRoute { address: IpAddr, port: String, reason: String },
+    #[error(
+        "cannot look up {address} from port {port}: {}; free descriptors or memory of this process, or raise its limits",
+        std::io::Error::from_raw_os_error(*errno)
+    )]
+    Exhausted { address: IpAddr, port: String, errno: i32 },
     #[error("port {port} already resolves {limit} addresses; try again")]
     Busy { port: String, limit: usize },
     #[error(transparent)]

@@ -219,6 +219,7 @@ impl Engine {
                 ResolveError::NoAnswer { address: asked, protocol, port, tries }
             }
             Unresolved::NoRoute(reason) => ResolveError::NoRoute { address, port, reason },
+            Unresolved::Exhausted { errno } => ResolveError::Exhausted { address, port, errno },
             Unresolved::TableFull { limit } => ResolveError::Busy { port, limit },
         }
     }

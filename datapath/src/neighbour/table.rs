@@ -49,6 +49,9 @@ pub enum Unresolved {
     NoAnswer { asked: IpAddr, tries: u32 },
     #[error("no route: {0}")]
     NoRoute(String),
+    /// The process or the system has no descriptor or no memory left to ask the kernel.
+    #[error("{}", std::io::Error::from_raw_os_error(*errno))]
+    Exhausted { errno: i32 },
     #[error("{limit} addresses are being resolved")]
     TableFull { limit: usize },
 }

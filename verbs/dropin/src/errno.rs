@@ -74,6 +74,8 @@ impl Errno {
             Error::CoreStopped(_) | Error::Random(_) => libc::EIO,
             Error::Resolve(ResolveError::NoAnswer { .. }) => libc::ETIMEDOUT,
             Error::Resolve(ResolveError::NoRoute { .. }) => libc::ENETUNREACH,
+            Error::Resolve(ResolveError::Exhausted { errno, .. }) => errno,
+            Error::Descriptor(error) => error.raw_os_error().unwrap_or(libc::EMFILE),
             Error::Resolve(ResolveError::Busy { .. }) => libc::EAGAIN,
             Error::Resolve(ResolveError::Stopped(_)) => libc::EIO,
             Error::OutOfMemory { .. } => libc::ENOMEM,
@@ -120,4 +122,20 @@ pub(crate) unsafe fn at<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
 pub(crate) unsafe fn out<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_mut() }.ok_or(INVALID)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As rdma-core: what the system refuses keeps its number.
+    #[test]
+    fn exhausted_descriptors_are_emfile() {
+        let descriptor = Error::Descriptor(std::io::Error::from_raw_os_error(libc::EMFILE));
+        let (address, port, errno) = ([10, 0, 0, 2].into(), "eth0".to_owned(), libc::EMFILE);
+        let resolve = Error::Resolve(ResolveError::Exhausted { address, port, errno });
+        for error in [descriptor, resolve] {
+            assert_eq!(Errno::quietly(error), Errno(libc::EMFILE));
+        }
+    }
 }

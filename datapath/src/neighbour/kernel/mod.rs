@@ -96,7 +96,7 @@ impl Kernel {
     /// # Errors
     /// Returns an error if the neighbour did not answer, or there is no route.
     pub fn resolve(&self, address: IpAddr, mac: Mac) -> Result<Asked, Unresolved> {
-        self.look(address, mac).unwrap_or_else(|error| Err(Unresolved::NoRoute(error.to_string())))
+        self.look(address, mac).unwrap_or_else(|error| Err(unresolved(&error)))
     }
 
     fn look(&self, address: IpAddr, mac: Mac) -> io::Result<Result<Asked, Unresolved>> {
@@ -108,7 +108,7 @@ impl Kernel {
         let is_neighbour = addresses.iter().any(|ours| ours.reaches(address));
         let hop = match self.next_hop(&mut netlink, address, is_neighbour) {
             Ok(hop) => hop,
-            Err(error) => return Ok(Err(Unresolved::NoRoute(error.to_string()))),
+            Err(error) => return Ok(Err(unresolved(&error))),
         };
         if let Some(mac) = netlink.neighbour(hop, self.index)? {
             self.attempts().remove(&hop);
@@ -146,7 +146,7 @@ impl Kernel {
             return Err(Unresolved::NoAnswer { asked: hop, tries: TRIES });
         }
         *attempt = Attempt { tries: attempt.tries + 1, last: Instant::now() };
-        self.trigger(hop).map_err(|error| Unresolved::NoRoute(error.to_string()))?;
+        self.trigger(hop).map_err(|error| unresolved(&error))?;
         Ok(Asked::Asking)
     }
 
@@ -162,6 +162,16 @@ impl Kernel {
         hold::bind_to_interface(&socket, self.index);
         socket.send_to(&[0], to)?;
         Ok(())
+    }
+}
+
+/// Tells what is missing on this host from a network without a route.
+fn unresolved(error: &io::Error) -> Unresolved {
+    match error.raw_os_error() {
+        Some(errno @ (libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) => {
+            Unresolved::Exhausted { errno }
+        }
+        _ => Unresolved::NoRoute(error.to_string()),
     }
 }
 
@@ -204,6 +214,34 @@ mod tests {
         }
         assert!(addresses.contains(&Address { ip: localhost, prefix: 8 }), "{addresses:?}");
         assert_eq!(kernel.resolve(localhost, Mac([2; 6])), Ok(Asked::Known(Mac([2; 6]))));
+    }
+
+    const CHILD: &str = "FERROCE_WITHOUT_DESCRIPTORS";
+
+    /// Nothing, unless [`missing_descriptors_are_no_missing_route`] started it: the limit is that of a process.
+    #[test]
+    fn child_without_descriptors() {
+        if std::env::var_os(CHILD).is_none() {
+            return;
+        }
+        let kernel = Kernel::open(1, Numbers::DEFAULT).unwrap();
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the structure is complete, and the limit is that of this process alone.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &none) }, 0);
+        let resolved = kernel.resolve("192.0.2.1".parse().unwrap(), Mac::default());
+        assert_eq!(resolved, Err(Unresolved::Exhausted { errno: libc::EMFILE }));
+        println!("as it should be");
+    }
+
+    #[test]
+    fn missing_descriptors_are_no_missing_route() {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "neighbour::kernel::tests::child_without_descriptors", "--nocapture"])
+            .env(CHILD, "")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && said.contains("as it should be"), "{said}");
     }
 
     #[test]

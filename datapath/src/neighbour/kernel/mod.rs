@@ -221,7 +221,7 @@ mod tests {
     /// Nothing, unless [`missing_descriptors_are_no_missing_route`] started it: the limit is that of a process.
     #[test]
     fn child_without_descriptors() {
-        if std::env::var_os(CHILD).is_none() {
+        if crate::environment::variable(CHILD).is_none() {
             return;
         }
         let kernel = Kernel::open(1, Numbers::DEFAULT).unwrap();

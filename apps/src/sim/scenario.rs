@@ -224,8 +224,10 @@ pub fn read(
     let congestion = congestion(&text.congestion, vary, text.compat)
         .map_err(|error| wrong("congestion", error))?
         .on_link(line);
+    let numbering = Numbering::new(text.first_host, topology.hosts() as u32)
+        .map_err(|error| wrong("first_host", error))?;
     let flows = match (flows, &text.traffic) {
-        (Some(file), _) => list(file, text.first_host)?,
+        (Some(file), _) => list(file, numbering)?,
         (None, Some(traffic)) => {
             let end = time("traffic.time", &traffic.time)?;
             draw(traffic, end, topology.hosts() as u32, line, seed)
@@ -234,7 +236,7 @@ pub fn read(
         (None, None) => {
             let of = |flow: &FlowText| {
                 let start = time("start", &flow.start)?;
-                spell(flow, start, text.first_host, topology.hosts()).map_err(|error| wrong("flow", error))
+                numbering.spell(flow, start).map_err(|error| wrong("flow", error))
             };
             text.flow.iter().map(of).collect::<Result<Vec<_>, Failure>>()?.concat()
         }
@@ -402,16 +404,55 @@ fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<C
     Ok(Congestion { algorithm, ..congestion })
 }
 
-/// The flows of one entry.
-fn spell(text: &FlowText, start: Duration, first: u32, hosts: usize) -> Result<Vec<Flow>, String> {
-    let flow = |source| Flow { dscp: text.dscp, ..spec(source, text.destination, text.bytes, start, first) };
-    match (text.source, text.senders) {
-        (Some(source), None) => Ok(vec![flow(source)]),
-        (None, Some(senders)) if (1..=hosts).contains(&(senders as usize)) => {
-            Ok((0..senders).map(|sender| flow(first.wrapping_add(sender))).collect())
+/// The hosts as a file numbers them: from `first` on.
+#[derive(Clone, Copy)]
+struct Numbering {
+    first: u32,
+    hosts: u32,
+}
+
+impl Numbering {
+    fn new(first: u32, hosts: u32) -> Result<Self, String> {
+        let most = u32::MAX - hosts;
+        if first > most {
+            return Err(format!("{first}: {hosts} hosts from there on have no numbers; use at most {most}"));
         }
-        (None, Some(senders)) => Err(format!("senders = {senders}: 1 to {hosts}, as there are hosts")),
-        (Some(_), Some(_)) | (None, None) => Err("give either source or senders".into()),
+        Ok(Self { first, hosts })
+    }
+
+    /// The flow between two hosts of the file, or why there is none.
+    fn flow(self, source: u32, destination: u32, bytes: u64, start: Duration) -> Result<Flow, String> {
+        let [from, to] = [("source", source), ("destination", destination)].map(|(what, number)| {
+            let host = number.checked_sub(self.first).filter(|host| *host < self.hosts);
+            let Self { first, hosts } = self;
+            let last = first + hosts - 1;
+            host.ok_or_else(|| format!("{what} {number}: not a host of the topology; use {first} to {last}"))
+        });
+        let (source, destination) = (from?, to?);
+        if source == destination {
+            return Err(format!("source {0}, destination {0}: the same host; use two", source + self.first));
+        }
+        if bytes == 0 {
+            return Err("bytes 0: use at least 1".into());
+        }
+        Ok(Flow { source, destination, bytes, start, is_incast: false, dscp: 0 })
+    }
+
+    /// The flows of one entry.
+    fn spell(self, text: &FlowText, start: Duration) -> Result<Vec<Flow>, String> {
+        let flow = |source| {
+            let flow = self.flow(source, text.destination, text.bytes, start)?;
+            Ok(Flow { dscp: text.dscp, ..flow })
+        };
+        let hosts = self.hosts;
+        match (text.source, text.senders) {
+            (Some(source), None) => Ok(vec![flow(source)?]),
+            (None, Some(senders)) if (1..=hosts).contains(&senders) => {
+                (0..senders).map(|sender| flow(self.first + sender)).collect()
+            }
+            (None, Some(senders)) => Err(format!("senders = {senders}: 1 to {hosts}, as there are hosts")),
+            (Some(_), Some(_)) | (None, None) => Err("give either source or senders".into()),
+        }
     }
 }
 
@@ -459,13 +500,7 @@ fn check_count(traffic: &Traffic, mean: f64, time: Duration, hosts: u32, line: R
     Ok(())
 }
 
-fn spec(source: u32, destination: u32, bytes: u64, start: Duration, first: u32) -> Flow {
-    // A number below the first wraps, and is refused as no host.
-    let [source, destination] = [source, destination].map(|host| host.wrapping_sub(first));
-    Flow { source, destination, bytes, start, is_incast: false, dscp: 0 }
-}
-
-fn list(file: &Path, first: u32) -> Result<Vec<Flow>, Failure> {
+fn list(file: &Path, numbering: Numbering) -> Result<Vec<Flow>, Failure> {
     let failed = |why: String| Failure::usage(format!("{}: {why}", file.display()));
     let wrong = |error: csv::Error| failed(error.to_string());
     let mut table = Table::open(file).map_err(|error| failed(error.to_string()))?;
@@ -479,7 +514,8 @@ fn list(file: &Path, first: u32) -> Result<Vec<Flow>, Failure> {
         if flows.len() == FLOWS {
             return Err(refused(format!("more than {FLOWS} flows, the limit of a run")));
         }
-        flows.push(Flow { is_incast: dport == INCAST_PORT, ..spec(src, dst, bytes, start, first) });
+        let flow = numbering.flow(src, dst, bytes, start).map_err(refused)?;
+        flows.push(Flow { is_incast: dport == INCAST_PORT, ..flow });
     }
     Ok(flows)
 }
@@ -523,6 +559,13 @@ mod tests {
             (TEXT.replace("source = 1", "senders = 4"), "senders = 4: 1 to 3"),
             (TEXT.replace("source = 1", "senders = 4294967295"), "1 to 3"),
             (TEXT.replace("source = 1", ""), "either source or senders"),
+            (TEXT.replace("source = 1", "source = 0"), "source 0: not a host of the topology; use 1 to 3"),
+            (TEXT.replace("source = 1", "source = 4294967295"), "source 4294967295: not a host"),
+            (TEXT.replace("destination = 3", "destination = 4"), "destination 4: not a host"),
+            (TEXT.replace("source = 1", "source = 3"), "source 3, destination 3: the same host"),
+            (TEXT.replace("source = 1", "senders = 3"), "source 3, destination 3: the same host"),
+            (TEXT.replace("bytes = 1000", "bytes = 0"), "bytes 0: use at least 1"),
+            (format!("first_host = 4294967293\n{TEXT}"), "first_host: 4294967293: 3 hosts"),
             (incast(2, 0), "incast.bytes = 0"),
             (incast(3, 1), "incast.senders = 3"),
             (
@@ -536,8 +579,15 @@ mod tests {
             assert!(error.contains(part), "{text}: {error}");
         }
         assert!(read("x", &incast(2, 1), None, 1, &[]).is_ok());
-        let beyond = read("x", &TEXT.replace("source = 1", "source = 4294967295"), None, 1, &[]).unwrap();
-        assert_eq!(beyond.setup.flows.len(), 1, "the run refuses it as no host");
+    }
+
+    #[test]
+    fn a_list_of_flows_is_refused_in_its_own_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("flows.csv");
+        std::fs::write(&file, "src,dst,bytes,start_ns\n1,2,1000,0\n0,1,1000,0\n").unwrap();
+        let error = read("x", TEXT, Some(&file), 1, &[]).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("line 3: source 0: not a host of the topology; use 1 to 3"), "{error}");
     }
 
     #[test]

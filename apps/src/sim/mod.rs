@@ -4,6 +4,7 @@ mod arena;
 mod arena_page;
 mod compare;
 mod figures;
+mod flows;
 mod output;
 mod parts;
 mod plot;

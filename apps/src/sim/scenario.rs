@@ -1,13 +1,10 @@
 //! Scenarios as people write them: a TOML file, and flows in it or in a CSV file.
 
+use super::flows::{FlowText, Numbering, Traffic, draw, list, virtual_time, zero};
 use crate::failure::Failure;
-use crate::input::Table;
 use crate::units;
 use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
-use csv::StringRecord;
-use fabric::sim::{
-    Conventions, Flow, Hosts, Incast, Pfc, Sampling, Setup, SizeDistribution, Topology, poisson,
-};
+use fabric::sim::{Conventions, Hosts, Pfc, Sampling, Setup, Topology};
 use fabric::{Direct, Probability, Red, SecondClass};
 use roce::qp::Congestion;
 use serde::Deserialize;
@@ -125,48 +122,6 @@ pub struct Reference {
     pub variant: String,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Traffic {
-    sizes: String,
-    load: f64,
-    time: String,
-    incast: Option<IncastText>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct IncastText {
-    senders: u32,
-    bytes: u64,
-    load: f64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FlowText {
-    source: Option<u32>,
-    /// Instead of a source: one such flow from each of so many hosts, the first on.
-    senders: Option<u32>,
-    destination: u32,
-    bytes: u64,
-    #[serde(default = "zero")]
-    start: String,
-    #[serde(default)]
-    dscp: u8,
-}
-
-/// A row of a flow list, as in the reference: bytes, and the start in ns; flows of an incast have a port of their own.
-#[derive(Deserialize)]
-struct Row {
-    #[serde(default)]
-    dport: u32,
-    src: u32,
-    dst: u32,
-    bytes: u64,
-    start_ns: u64,
-}
-
 const fn buffer() -> u64 {
     32 << 20
 }
@@ -181,10 +136,6 @@ const fn yes() -> bool {
 
 const fn certain() -> f64 {
     1.0
-}
-
-fn zero() -> String {
-    "0ns".into()
 }
 
 fn limit() -> String {
@@ -280,20 +231,6 @@ pub fn read(
     };
     let reference = text.reference.map(|reference| varied(reference, vary));
     Ok(Scenario { setup, reference, first_host: text.first_host })
-}
-
-/// The destination port of an incast's flows in flow lists of the authors; others have 100.
-const INCAST_PORT: u32 = 200;
-/// The longest time in a scenario: virtual time counts ps in 64 bits.
-const LONGEST: Duration = Duration::from_secs(100_000);
-/// Flows of one run at most.
-const FLOWS: usize = 10_000_000;
-
-fn virtual_time(time: Duration) -> Result<Duration, String> {
-    match time <= LONGEST {
-        true => Ok(time),
-        false => Err(format!("{} s: at most {} s of virtual time", time.as_secs_f64(), LONGEST.as_secs())),
-    }
 }
 
 fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<Topology, String> {
@@ -402,122 +339,6 @@ fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<C
         (algorithm, _) => algorithm,
     };
     Ok(Congestion { algorithm, ..congestion })
-}
-
-/// The hosts as a file numbers them: from `first` on.
-#[derive(Clone, Copy)]
-struct Numbering {
-    first: u32,
-    hosts: u32,
-}
-
-impl Numbering {
-    fn new(first: u32, hosts: u32) -> Result<Self, String> {
-        let most = u32::MAX - hosts;
-        if first > most {
-            return Err(format!("{first}: {hosts} hosts from there on have no numbers; use at most {most}"));
-        }
-        Ok(Self { first, hosts })
-    }
-
-    /// The flow between two hosts of the file, or why there is none.
-    fn flow(self, source: u32, destination: u32, bytes: u64, start: Duration) -> Result<Flow, String> {
-        let [from, to] = [("source", source), ("destination", destination)].map(|(what, number)| {
-            let host = number.checked_sub(self.first).filter(|host| *host < self.hosts);
-            let Self { first, hosts } = self;
-            let last = first + hosts - 1;
-            host.ok_or_else(|| format!("{what} {number}: not a host of the topology; use {first} to {last}"))
-        });
-        let (source, destination) = (from?, to?);
-        if source == destination {
-            return Err(format!("source {0}, destination {0}: the same host; use two", source + self.first));
-        }
-        if bytes == 0 {
-            return Err("bytes 0: use at least 1".into());
-        }
-        Ok(Flow { source, destination, bytes, start, is_incast: false, dscp: 0 })
-    }
-
-    /// The flows of one entry.
-    fn spell(self, text: &FlowText, start: Duration) -> Result<Vec<Flow>, String> {
-        let flow = |source| {
-            let flow = self.flow(source, text.destination, text.bytes, start)?;
-            Ok(Flow { dscp: text.dscp, ..flow })
-        };
-        let hosts = self.hosts;
-        match (text.source, text.senders) {
-            (Some(source), None) => Ok(vec![flow(source)?]),
-            (None, Some(senders)) if (1..=hosts).contains(&senders) => {
-                (0..senders).map(|sender| flow(self.first + sender)).collect()
-            }
-            (None, Some(senders)) => Err(format!("senders = {senders}: 1 to {hosts}, as there are hosts")),
-            (Some(_), Some(_)) | (None, None) => Err("give either source or senders".into()),
-        }
-    }
-}
-
-fn draw(traffic: &Traffic, time: Duration, hosts: u32, line: Rate, seed: u64) -> Result<Vec<Flow>, String> {
-    let sizes = match traffic.sizes.as_str() {
-        "web-search" => SizeDistribution::web_search(),
-        "fb-hadoop" => SizeDistribution::fb_hadoop(),
-        other => match other.strip_prefix("uniform:").and_then(|most| most.parse().ok()) {
-            Some(most) => SizeDistribution::uniform(most),
-            None => return Err(format!("sizes '{other}': web-search, fb-hadoop, or uniform:BYTES")),
-        },
-    };
-    for load in [Some(traffic.load), traffic.incast.as_ref().map(|incast| incast.load)].into_iter().flatten()
-    {
-        if !(0.0..=1.0).contains(&load) {
-            return Err(format!("load {load}: 0 to 1"));
-        }
-    }
-    if hosts < 2 {
-        return Err("the topology has only one host; add a second".into());
-    }
-    let incast = traffic.incast.as_ref();
-    if let Some(IncastText { senders, bytes, .. }) = incast
-        && (*bytes == 0 || !(1..hosts).contains(senders))
-    {
-        let most = hosts - 1;
-        return Err(format!(
-            "incast.senders = {senders}, incast.bytes = {bytes}: 1 to {most}, and at least 1"
-        ));
-    }
-    check_count(traffic, sizes.mean(), time, hosts, line)?;
-    let incast =
-        incast.map(|incast| Incast { senders: incast.senders, bytes: incast.bytes, load: incast.load });
-    Ok(poisson(hosts, line, &sizes, traffic.load, time, incast, seed))
-}
-
-/// Checks the number of flows that a load comes to, about.
-fn check_count(traffic: &Traffic, mean: f64, time: Duration, hosts: u32, line: Rate) -> Result<(), String> {
-    let bytes = line.as_bps() as f64 / 8.0 * time.as_secs_f64() * f64::from(hosts);
-    let incast = traffic.incast.as_ref().map_or(0.0, |incast| incast.load * bytes / incast.bytes as f64);
-    let count = traffic.load * bytes / mean.max(1.0) + incast;
-    if count > FLOWS as f64 {
-        return Err(format!("{count:.0} flows: at most {FLOWS}; choose a shorter time or a lower load"));
-    }
-    Ok(())
-}
-
-fn list(file: &Path, numbering: Numbering) -> Result<Vec<Flow>, Failure> {
-    let failed = |why: String| Failure::usage(format!("{}: {why}", file.display()));
-    let wrong = |error: csv::Error| failed(error.to_string());
-    let mut table = Table::open(file).map_err(|error| failed(error.to_string()))?;
-    let header = table.header().map_err(wrong)?.clone();
-    let (mut flows, mut record) = (Vec::new(), StringRecord::new());
-    while table.read(&mut record).map_err(wrong)? {
-        let refused = |why: String| failed(format!("line {}: {why}", flows.len() + 2));
-        let Row { dport, src, dst, bytes, start_ns } = record.deserialize(Some(&header)).map_err(wrong)?;
-        let start = virtual_time(Duration::from_nanos(start_ns))
-            .map_err(|why| refused(format!("start_ns {start_ns}: {why}")))?;
-        if flows.len() == FLOWS {
-            return Err(refused(format!("more than {FLOWS} flows, the limit of a run")));
-        }
-        let flow = numbering.flow(src, dst, bytes, start).map_err(refused)?;
-        flows.push(Flow { is_incast: dport == INCAST_PORT, ..flow });
-    }
-    Ok(flows)
 }
 
 #[cfg(test)]

@@ -28,8 +28,14 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the metrics of all processes that can be observed. Those that end meanwhile are left out.
+/// Returns the metrics of all processes that can be observed, and logs why others cannot.
 fn collect() -> String {
-    let processes: Vec<_> = observe::read_all().into_iter().flatten().collect();
+    let mut processes = Vec::new();
+    for read in observe::read_all() {
+        match read {
+            Ok(process) => processes.push(process),
+            Err(error) => note!("{error}"),
+        }
+    }
     text::exposition(&processes)
 }

@@ -1,7 +1,10 @@
 //! The exposition: names of Linux' `hw_counters` as node_exporter has them, and Ferroce's own beside them.
 
 use std::fmt::Write;
-use verbs::observe::{CoreStatus, DeviceStatus, ProcessStatus, QueuePairStatus};
+use verbs::observe::{
+    CoreCounters, CoreStatus, Counters, DeviceStatus, ProcessStatus, QueuePairStatus, named_core_counters,
+    named_counters,
+};
 
 /// Counters under node_exporter's names: `node_infiniband_` NAME, what it is, and the counter whose value it has.
 /// Port data is in bytes; payload only, since headers are not counted.
@@ -49,10 +52,10 @@ pub fn exposition(processes: &[ProcessStatus]) -> String {
         let values = devices.iter().map(|(labels, device)| (labels.clone(), count(device, counter)));
         family(&mut text, &format!("node_infiniband_{name}"), help, "counter", values);
     }
-    let own = processes.iter().flat_map(|process| &process.devices).next();
-    for name in own.into_iter().flat_map(|device| device.counters.keys().chain(device.core.keys())) {
+    let endpoint = named_counters(&Counters::default()).into_iter();
+    for (name, help, _) in endpoint.chain(named_core_counters(&CoreCounters::default())) {
         let values = devices.iter().map(|(labels, device)| (labels.clone(), count(device, name)));
-        family(&mut text, &format!("ferroce_{name}"), &name.replace('_', " "), "counter", values);
+        family(&mut text, &format!("ferroce_{name}"), help, "counter", values);
     }
     let dropped = devices.iter().flat_map(|(labels, device)| {
         device
@@ -189,6 +192,26 @@ mod tests {
         }
         assert!(!text.contains("pacing_rate"), "a family without values is left out");
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn what_a_process_reports_cannot_name_a_metric() {
+        let mut report = serde_json::to_value(process()).unwrap();
+        let hostile = serde_json::json!({"x 1\n# EOF": 7, "x": 7});
+        let device = &mut report["devices"][0];
+        for table in ["counters", "core", "discards", "waited"] {
+            device[table] = hostile.clone();
+        }
+        device["cores"][0] = serde_json::json!({"counters": hostile, "waited": hostile});
+        device["port"] = "x\n# EOF\n".into();
+        let text = exposition(&[serde_json::from_value(report).unwrap()]);
+        assert!(!text.contains(" 7\n"), "{text}");
+        assert_eq!(text.matches("# EOF\n").count(), 1, "{text}");
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (name, value) = (line.split('{').next().unwrap(), line.rsplit(' ').next().unwrap());
+            assert!(name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()), "{line}");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+        }
     }
 
     #[test]

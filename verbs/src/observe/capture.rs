@@ -4,7 +4,6 @@ use super::client::{self, AttachError};
 use super::tapping::{self, Offer};
 use datapath::capture::{Reader, Record};
 use datapath::passing;
-use serde_json::Value;
 use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -45,16 +44,14 @@ impl Capture {
     /// Returns an [`AttachError`] if this user cannot observe the process, or if another capture of it is running.
     pub fn begin(pid: u32, snap: u32) -> Result<Self, AttachError> {
         let system = |error| AttachError::System { pid, error };
-        let mut connection = client::attach(pid, &client::socket(pid)?)?;
+        let (mut connection, _) = client::attach(pid, &client::socket(pid)?)?;
         match connection.write_all(tapping::request(snap).as_bytes()) {
             // It has answered and closed the connection already, as a process of before format 2 does.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             written => written.map_err(system)?,
         }
         let (answer, files) = receive(pid, &connection)?;
-        let mut answer: Value = client::checked(pid, &answer)?;
-        client::make_plain(&mut answer);
-        let offer: Offer = serde_json::from_value(answer).map_err(|_| AttachError::Ended(pid))?;
+        let offer: Offer = client::checked(pid, &answer)?;
         if let Some(reason) = offer.refused {
             return Err(AttachError::Refused { pid, reason });
         }
@@ -135,7 +132,7 @@ fn receive(pid: u32, connection: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>),
         };
         line.extend_from_slice(&part[..length]);
         files.extend(more);
-        Ok(length == 0 || line.ends_with(b"\n") || line.len() > client::LONGEST)
+        Ok(length == 0 || line.ends_with(b"\n") || line.len() > client::OTHERS)
     })?;
     Ok((line, files))
 }

@@ -4,7 +4,6 @@ use super::{FORMAT, ProcessStatus, folder};
 use datapath::unix_address;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -13,6 +12,8 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -20,8 +21,27 @@ use thiserror::Error;
 /// The time within which a process must answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The longest report: 262,144 queue pairs of 1 KiB each.
-pub(super) const LONGEST: usize = 256 << 20;
+/// What the processes of this user may report together: 262,144 queue pairs of 1 KiB each.
+const OURS: usize = 256 << 20;
+
+/// What those of each other user may report together: they may report anything to root.
+pub(super) const OTHERS: usize = 16 << 20;
+
+/// The processes of a user that are read at once, each by a thread.
+const PROCESSES: usize = 512;
+
+/// The bytes that the processes of each user may still report.
+#[derive(Default)]
+struct Budgets(Mutex<BTreeMap<u32, Arc<AtomicUsize>>>);
+
+impl Budgets {
+    /// Returns what is left to the processes of user `owner`.
+    fn of(&self, owner: u32) -> Arc<AtomicUsize> {
+        let all = if owner == folder::user() { OURS } else { OTHERS };
+        let mut budgets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        budgets.entry(owner).or_insert_with(|| Arc::new(AtomicUsize::new(all))).clone()
+    }
+}
 
 /// The reason why a process cannot be observed.
 #[derive(Debug, Error)]
@@ -58,8 +78,10 @@ pub enum AttachError {
     /// It listens but does not answer.
     #[error("process {0} does not answer within 3 s; if it is stopped, continue it: kill -CONT {0}")]
     Silent(u32),
-    /// Its report is longer than one of 262,144 queue pairs.
-    #[error("process {0}: its report is longer than 256 MiB; run it with fewer queue pairs")]
+    /// Its user's processes report too much together.
+    #[error(
+        "process {0}: all processes of its user report more than is read (16 MiB of another user, 256 MiB, 512 processes); run this as that user"
+    )]
     TooLong(u32),
     /// It refuses the request.
     #[error("process {pid}: {reason}")]
@@ -100,17 +122,23 @@ pub(super) struct Head {
 /// Removes the sockets of processes that have ended.
 #[must_use]
 pub fn read_all() -> Vec<Result<ProcessStatus, AttachError>> {
-    let sockets: BTreeMap<u32, PathBuf> =
-        folder::readable().iter().rev().flat_map(|folder| sockets(folder)).collect();
+    let all = folder::readable().into_iter().rev().map(|folder| sockets(&folder));
+    let (mut asked, mut left) = (BTreeMap::new(), Vec::new());
+    for mut of_user in all {
+        left.extend(of_user.split_off(of_user.len().min(PROCESSES)).into_iter().map(|(pid, _)| pid));
+        asked.extend(of_user);
+    }
+    let left = left.into_iter().filter(|pid| !asked.contains_key(pid)).map(AttachError::TooLong).map(Err);
+    let budgets = &Budgets::default();
     thread::scope(|scope| {
-        let begin = |pid, path| thread::Builder::new().spawn_scoped(scope, move || ask(pid, path));
-        let asked: Vec<_> = sockets.iter().map(|(&pid, path)| (pid, begin(pid, path))).collect();
+        let begin = |pid, path| thread::Builder::new().spawn_scoped(scope, move || ask(pid, path, budgets));
+        let asked: Vec<_> = asked.iter().map(|(&pid, path)| (pid, begin(pid, path))).collect();
         let reports = asked.into_iter().map(|(pid, asked)| match asked {
             Ok(asked) => asked.join().unwrap_or(Err(AttachError::Ended(pid))),
             Err(error) => Err(AttachError::System { pid, error }),
         });
         // A socket that no process listens on is no process.
-        reports.filter(|report| !matches!(report, Err(error) if error.is_absence())).collect()
+        reports.filter(|report| !matches!(report, Err(error) if error.is_absence())).chain(left).collect()
     })
 }
 
@@ -129,7 +157,7 @@ fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
 /// # Errors
 /// Returns an [`AttachError`] if this user cannot observe the process, or it does not answer.
 pub fn read(pid: u32) -> Result<ProcessStatus, AttachError> {
-    ask(pid, &socket(pid)?)
+    ask(pid, &socket(pid)?, &Budgets::default())
 }
 
 /// Returns the socket of process `pid`.
@@ -140,13 +168,13 @@ pub(super) fn socket(pid: u32) -> Result<PathBuf, AttachError> {
 }
 
 /// Asks the process `pid` for its report over the socket `path`.
-fn ask(pid: u32, path: &Path) -> Result<ProcessStatus, AttachError> {
-    let stream = attach(pid, path)?;
+fn ask(pid: u32, path: &Path, budgets: &Budgets) -> Result<ProcessStatus, AttachError> {
+    let (stream, owner) = attach(pid, path)?;
     // An observer that sends no request receives the report.
     stream.shutdown(Shutdown::Write).map_err(|error| AttachError::System { pid, error })?;
-    let mut report: Value = checked(pid, &receive(pid, stream)?)?;
-    make_plain(&mut report);
-    serde_json::from_value(report).map_err(|_| AttachError::Ended(pid))
+    let report = receive(pid, stream, &budgets.of(owner))?;
+    // The kernel knows who it is.
+    Ok(ProcessStatus { pid, ..checked(pid, &report)? })
 }
 
 /// Parses what process `pid` sent, if it is of this format.
@@ -158,8 +186,8 @@ pub(super) fn checked<T: DeserializeOwned>(pid: u32, bytes: &[u8]) -> Result<T, 
     serde_json::from_slice(bytes).map_err(|_| AttachError::Ended(pid))
 }
 
-/// Connects to the process `pid` over the socket `path`. Removes the socket if no process listens on it.
-pub(super) fn attach(pid: u32, path: &Path) -> Result<UnixStream, AttachError> {
+/// Connects to the process `pid` over the socket `path`, and returns its user, too. Removes the socket if no process listens on it.
+pub(super) fn attach(pid: u32, path: &Path) -> Result<(UnixStream, u32), AttachError> {
     let stream = match connect(path) {
         Ok(stream) => stream,
         Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(AttachError::Silent(pid)),
@@ -175,21 +203,7 @@ pub(super) fn attach(pid: u32, path: &Path) -> Result<UnixStream, AttachError> {
     if peer.pid != pid as i32 {
         return Err(why_not(pid));
     }
-    Ok(stream)
-}
-
-/// Sanitises a report, because another user's process may send anything: only printable characters reach a terminal, and keys are single
-/// words.
-pub(super) fn make_plain(report: &mut Value) {
-    match report {
-        Value::String(text) => *text = text.replace(char::is_control, " "),
-        Value::Array(values) => values.iter_mut().for_each(make_plain),
-        Value::Object(fields) => {
-            fields.retain(|key, _| !key.contains(char::is_control) && !key.contains(['"', '{', '}']));
-            fields.values_mut().for_each(make_plain);
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
+    Ok((stream, peer.uid))
 }
 
 /// Connects within [`PATIENCE`]: a stopped process may have a full backlog, for which [`UnixStream::connect`] would wait for ever.
@@ -213,14 +227,17 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-fn receive(pid: u32, mut stream: UnixStream) -> Result<Vec<u8>, AttachError> {
+fn receive(pid: u32, mut stream: UnixStream, budget: &AtomicUsize) -> Result<Vec<u8>, AttachError> {
     let (mut report, mut part) = (Vec::new(), vec![0; 1 << 16]);
+    let mut is_spent = false;
     patiently(pid, &stream.try_clone().map_err(|error| AttachError::System { pid, error })?, || {
         let read = stream.read(&mut part)?;
         report.extend_from_slice(&part[..read]);
-        Ok(read == 0 || report.len() > LONGEST)
+        let rest = |left: usize| left.checked_sub(read);
+        is_spent = budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_err();
+        Ok(read == 0 || is_spent)
     })?;
-    if report.len() > LONGEST { Err(AttachError::TooLong(pid)) } else { Ok(report) }
+    if is_spent { Err(AttachError::TooLong(pid)) } else { Ok(report) }
 }
 
 /// Reads from the process `pid` by `read`, which returns whether it has everything, for [`PATIENCE`] at most.
@@ -281,11 +298,33 @@ pub(super) fn credentials(stream: &UnixStream) -> io::Result<libc::ucred> {
 mod tests {
     use super::*;
 
+    fn report_of(length: usize, budget: &AtomicUsize) -> Result<Vec<u8>, AttachError> {
+        let (mut process, observer) = UnixStream::pair().unwrap();
+        let writer = thread::spawn(move || io::Write::write_all(&mut process, &vec![b' '; length]));
+        let report = receive(7, observer, budget);
+        // It may have been hung up on.
+        let _ = writer.join().unwrap();
+        report
+    }
+
     #[test]
-    fn what_a_process_says_of_itself_is_printable() {
-        let mut report =
-            serde_json::json!({"command": "a\u{1b}[2Jb", "x\n": 1, "counters": {"a\"} 1": 2, "sent": 3}});
-        make_plain(&mut report);
-        assert_eq!(report, serde_json::json!({"command": "a [2Jb", "counters": {"sent": 3}}));
+    fn the_processes_of_a_user_share_a_budget() {
+        let budgets = Budgets::default();
+        let [ours, other, another] = [0, 1, 2].map(|uid| budgets.of(folder::user() + uid));
+        assert_eq!(ours.load(Ordering::Relaxed), OURS);
+        assert_eq!(report_of(OTHERS - 1, &other).unwrap().len(), OTHERS - 1);
+        assert!(matches!(report_of(2, &other), Err(AttachError::TooLong(7))));
+        assert!(matches!(report_of(2, &budgets.of(folder::user() + 1)), Err(AttachError::TooLong(7))));
+        assert_eq!(report_of(2, &another).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_report_without_end_is_hung_up_on() {
+        let budget = AtomicUsize::new(1 << 20);
+        let (mut process, observer) = UnixStream::pair().unwrap();
+        let writer =
+            thread::spawn(move || while io::Write::write_all(&mut process, &[b' '; 4096]).is_ok() {});
+        assert!(matches!(receive(7, observer, &budget), Err(AttachError::TooLong(7))));
+        writer.join().unwrap();
     }
 }

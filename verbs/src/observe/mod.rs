@@ -19,6 +19,8 @@
 mod capture;
 mod client;
 mod folder;
+mod names;
+mod plain;
 mod server;
 mod status;
 mod tapping;
@@ -28,11 +30,11 @@ pub use client::{AttachError, read, read_all};
 pub use datapath::capture::{Direction, Record};
 pub use datapath::engine::CoreCounters;
 pub use folder::{FolderError, folder};
+pub use names::{named_core_counters, named_counters};
 pub use roce::qp::{QpReport, Waiting, WaitingTimes};
 pub use roce::{Counters, Discard, SrqReport};
 pub use status::{
     CoreStatus, DeviceStatus, FORMAT, HopStatus, PeerStatus, ProcessStatus, QueuePairStatus, Suspicion,
-    named_core_counters, named_counters,
 };
 
 pub(crate) use server::{publish, withdraw};

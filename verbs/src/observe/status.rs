@@ -1,5 +1,7 @@
 //! The report of a process, as it travels through its socket.
 
+use super::names::{CORE_FRAMES, named_core_counters, named_counters};
+use super::plain::plain;
 use crate::device::Inner;
 use datapath::engine::{CoreCounters, Observed, Station, Stopped};
 use roce::qp::{Waiting, WaitingTimes};
@@ -19,10 +21,12 @@ pub struct ProcessStatus {
     /// [`FORMAT`] of the process.
     pub format: u32,
     /// Its version of Ferroce.
+    #[serde(deserialize_with = "plain")]
     pub version: String,
     /// Its identifier.
     pub pid: u32,
     /// Its command line.
+    #[serde(deserialize_with = "plain")]
     pub command: String,
     /// Its open devices.
     pub devices: Vec<DeviceStatus>,
@@ -32,24 +36,32 @@ pub struct ProcessStatus {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceStatus {
     /// The port's name.
+    #[serde(deserialize_with = "plain")]
     pub port: String,
     /// Its driver.
+    #[serde(deserialize_with = "plain")]
     pub driver: String,
     /// Its addresses.
+    #[serde(deserialize_with = "plain")]
     pub addresses: Vec<String>,
     /// Its speed in Mb/s, if the port knows it.
     pub speed_mbps: Option<u32>,
     /// The reason for which its core stopped; all fields below are empty then.
+    #[serde(default, deserialize_with = "plain")]
     pub stopped: Option<String>,
     /// The moment, in ns since the core's clock began.
     pub now: u64,
     /// The endpoint's counters, by the names of [`named_counters`].
+    #[serde(deserialize_with = "plain")]
     pub counters: BTreeMap<String, u64>,
     /// Dropped packets by reason, without zeros.
+    #[serde(deserialize_with = "plain")]
     pub discards: BTreeMap<String, u64>,
     /// Counters of the cores, summed, for everything but packets of queue pairs.
+    #[serde(deserialize_with = "plain")]
     pub core: BTreeMap<String, u64>,
     /// ns in each state ([`Waiting::name`]), summed over all queue pairs of the device, including destroyed ones.
+    #[serde(deserialize_with = "plain")]
     pub waited: BTreeMap<String, u64>,
     /// Its cores.
     pub cores: Vec<CoreStatus>,
@@ -61,15 +73,17 @@ pub struct DeviceStatus {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CoreStatus {
     /// Its counters: those of [`DeviceStatus::core`], and frames sent and received by its queue pairs.
+    #[serde(deserialize_with = "plain")]
     pub counters: BTreeMap<String, u64>,
     /// ns in each state, summed over its queue pairs, including destroyed ones.
+    #[serde(deserialize_with = "plain")]
     pub waited: BTreeMap<String, u64>,
 }
 
 impl CoreStatus {
     fn of(endpoint: &Counters, core: &CoreCounters, waited: &WaitingTimes) -> Self {
-        let frames = [("rx_frames", endpoint.rx_frames), ("tx_frames", endpoint.tx_frames)];
         let mut counters = core_counters(core);
+        let frames = CORE_FRAMES.into_iter().zip([endpoint.rx_frames, endpoint.tx_frames]);
         counters.extend(frames.map(|(name, count)| (name.into(), count)));
         Self { counters, waited: times(waited) }
     }
@@ -79,6 +93,7 @@ impl CoreStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerStatus {
     /// Its address.
+    #[serde(deserialize_with = "plain")]
     pub address: String,
     /// Its queue pair's number.
     pub qpn: u32,
@@ -112,8 +127,10 @@ impl HopStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspicion {
     /// The likely reason, as [`FailureReason`](crate::event::FailureReason) says it.
+    #[serde(deserialize_with = "plain")]
     pub reason: String,
     /// The remedy for the user.
+    #[serde(deserialize_with = "plain")]
     pub remedy: String,
     /// True if packets are longer than a link of the path carries.
     pub is_path_mtu: bool,
@@ -134,14 +151,18 @@ pub struct QueuePairStatus {
     /// The place of its core in [`DeviceStatus::cores`].
     pub core: usize,
     /// Its service: RC, UC, UD, XRC.
+    #[serde(deserialize_with = "plain")]
     pub service: String,
     /// Its state.
+    #[serde(deserialize_with = "plain")]
     pub state: String,
     /// The failure in one line with the remedy; `None` if it has not failed, or if the program caused it on request.
+    #[serde(default, deserialize_with = "plain")]
     pub failure: Option<String>,
     /// Its peer; `None` without a connection.
     pub peer: Option<PeerStatus>,
     /// The congestion control algorithm; empty before RTS.
+    #[serde(deserialize_with = "plain")]
     pub algorithm: String,
     /// Its window, bytes.
     pub window: u64,
@@ -172,59 +193,11 @@ pub struct QueuePairStatus {
     /// Completions of send requests that the program has not polled.
     pub unpolled: u32,
     /// The state in which it waits now ([`Waiting::name`]).
+    #[serde(deserialize_with = "plain")]
     pub waiting: String,
     /// ns in each state since it was created.
+    #[serde(deserialize_with = "plain")]
     pub waited: BTreeMap<String, u64>,
-}
-
-/// Returns the name, description and value of each counter but the discards.
-#[must_use]
-pub fn named_counters(counters: &Counters) -> [(&'static str, &'static str, u64); 20] {
-    [
-        ("rx_frames", "frames received", counters.rx_frames),
-        ("tx_frames", "frames sent", counters.tx_frames),
-        ("rx_payload_bytes", "payload bytes received", counters.rx_payload_bytes),
-        ("tx_payload_bytes", "payload bytes sent", counters.tx_payload_bytes),
-        ("retransmitted", "data packets retransmitted", counters.retransmitted),
-        ("timeouts", "acknowledgement timeouts", counters.timeouts),
-        ("naks_sent", "NAKs sent", counters.naks_sent),
-        ("naks_received", "NAKs received", counters.naks_received),
-        ("held_early", "early packets held", counters.held_early),
-        ("evicted_early", "early packets evicted", counters.evicted_early),
-        ("rnr_naks_sent", "RNR NAKs sent", counters.rnr_naks_sent),
-        ("rnr_naks_received", "RNR NAKs received", counters.rnr_naks_received),
-        ("probes_sent", "probes sent", counters.probes_sent),
-        ("probe_responses", "probe responses", counters.probe_responses),
-        ("feedback_sent", "telemetry answers sent", counters.feedback_sent),
-        ("feedback_received", "telemetry answers received", counters.feedback_received),
-        ("path_moves", "moves to another path", counters.path_moves),
-        ("rx_marked", "packets marked CE", counters.rx_marked),
-        ("cnps_sent", "CNPs sent", counters.notifications_sent),
-        ("cnps_received", "CNPs received", counters.notifications_received),
-    ]
-}
-
-/// Returns a core's counters: name, words, and value.
-#[must_use]
-pub fn named_core_counters(counters: &CoreCounters) -> [(&'static str, &'static str, u64); 12] {
-    [
-        ("busy_turns", "turns that found work", counters.busy_turns),
-        ("idle_turns", "turns that found nothing", counters.idle_turns),
-        ("not_for_us", "frames to another Ethernet address", counters.not_for_us),
-        ("other_processes", "frames to other processes of the interface", counters.siblings),
-        ("other_vlan", "frames of another VLAN than the port's", counters.other_vlan),
-        ("neighbour_packets", "ARP and ND packets received", counters.neighbour_packets),
-        ("neighbour_malformed", "malformed ARP and ND packets", counters.neighbour_malformed),
-        ("pool_dry", "times that the port's pool had no buffer", counters.pool_dry),
-        ("port_held", "frames lost because the port took none for 0.5 s", counters.port_held),
-        ("cq_overflows", "completion queues that overflowed", counters.cq_overflows),
-        (
-            "handed_over",
-            "frames that a core received and handed to that of their queue pair",
-            counters.handed_over,
-        ),
-        ("hand_over_full", "frames lost because the ring to their core was full", counters.hand_over_full),
-    ]
 }
 
 fn core_counters(counters: &CoreCounters) -> BTreeMap<String, u64> {

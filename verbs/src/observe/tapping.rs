@@ -1,5 +1,6 @@
 //! The process's side of a capture: a thread that installs a tap in each core, and sleeps until the observer is gone.
 
+use super::plain::plain;
 use super::status::FORMAT;
 use crate::device::Inner;
 use datapath::capture::Tap;
@@ -26,8 +27,10 @@ pub(super) struct Offer {
     format: u32,
     version: String,
     /// The port of each core, in the order of their rings.
+    #[serde(deserialize_with = "plain")]
     pub(super) ports: Vec<String>,
     /// The reason for which there is none.
+    #[serde(default, deserialize_with = "plain")]
     pub(super) refused: Option<String>,
 }
 

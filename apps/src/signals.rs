@@ -3,12 +3,17 @@
 use crate::failure::Failure;
 use datapath::linux;
 use datapath::port_spec::PortSpec;
+use signal_hook::iterator::Signals;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Between two looks at an interface.
 const LOOK: Duration = Duration::from_millis(250);
+/// Signals that follow the first one sooner are the same request: `timeout` and a closed terminal send theirs to the process and to its group.
+const TWICE: Duration = Duration::from_secs(1);
 
 static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 /// The number of the signal that came; 0 before.
@@ -16,22 +21,33 @@ static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 /// The reason that ended the tool, if it was no signal.
 static REASON: OnceLock<String> = OnceLock::new();
 
-/// Listens for signals from now on. Returns the flag that is set when the tool must end. A second signal ends the process at once,
-/// should the first not get through.
+/// Listens for signals from now on. Returns the flag that is set when the tool must end. A second signal, [`TWICE`] or more after the first,
+/// ends the process at once.
 ///
 /// # Errors
-/// Returns a failure if the system refuses a handler.
+/// Returns a failure if the system refuses a handler or a thread.
 pub fn listen() -> Result<Arc<AtomicBool>, Failure> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    use signal_hook::flag;
+    let failed = |error: io::Error| Failure::run(format!("cannot handle signals: {error}"));
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     let stop = Arc::clone(STOP.get_or_init(Arc::default));
-    let which = SIGNAL.get_or_init(Arc::default);
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
-            .and_then(|_| flag::register_usize(signal, Arc::clone(which), signal as usize))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .map_err(|error| Failure::run(format!("cannot handle signal {signal}: {error}")))?;
-    }
+    let which = Arc::clone(SIGNAL.get_or_init(Arc::default));
+    let flag = Arc::clone(&stop);
+    let handle = move || {
+        let mut first: Option<Instant> = None;
+        for signal in signals.forever() {
+            match first {
+                None => {
+                    which.store(signal as usize, Ordering::Relaxed);
+                    flag.store(true, Ordering::Relaxed);
+                    first = Some(Instant::now());
+                }
+                Some(first) if first.elapsed() < TWICE => {}
+                Some(_) => signal_hook::low_level::exit(128 + signal),
+            }
+        }
+    };
+    thread::Builder::new().name("ferroce-signals".into()).spawn(handle).map_err(failed)?;
     Ok(stop)
 }
 
@@ -91,7 +107,7 @@ pub fn watch(port: &str) {
     let Some(interface) = interface else { return };
     let look = move || {
         loop {
-            std::thread::sleep(LOOK);
+            thread::sleep(LOOK);
             if let Some(loss) = interface.loss() {
                 // Only the first reason counts.
                 let _ = REASON.set(loss);
@@ -101,7 +117,7 @@ pub fn watch(port: &str) {
         }
     };
     // Without the thread the tool only waits longer.
-    let _ = std::thread::Builder::new().name("ferroce-watch".into()).spawn(look);
+    let _ = thread::Builder::new().name("ferroce-watch".into()).spawn(look);
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use assert_cmd::Command;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// A capture of Ethernet frames, all at time zero.
@@ -173,6 +174,9 @@ fn faults_change_while_the_switch_runs_and_a_refused_change_changes_nothing() {
     let names = |faults: &Value| -> Vec<String> {
         faults.as_array().unwrap().iter().map(|fault| fault["name"].as_str().unwrap().to_owned()).collect()
     };
+    // Clients that never ask, and one that sends a byte, delay nobody.
+    let idle: Vec<_> = (0..200).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    (&idle[0]).write_all(b"{").unwrap();
     let listed = ctl(&socket, &["list"]).unwrap();
     assert_eq!(names(&listed), ["first"]);
     assert_eq!((&listed[0]["keys"]["qp"], &listed[0]["fitted"]), (&Value::from("7"), &Value::from(0)));
@@ -198,4 +202,29 @@ fn faults_change_while_the_switch_runs_and_a_refused_change_changes_nothing() {
     switch.wait().unwrap();
     let refused = ctl(&socket, &["list"]).unwrap_err();
     assert!(refused.contains("start a switch with --control"), "{refused}");
+}
+
+/// `timeout` sends its signal twice, and so does a terminal that closes.
+#[test]
+fn a_switch_that_is_ended_by_two_signals_at_once_writes_its_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report.json");
+    let mut switch = std::process::Command::new(assert_cmd::cargo::cargo_bin("ferroce"))
+        .args(["switch", "--port", "null", "--port", "ring:ended", "--duration", "60s", "--json"])
+        .arg(&report)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(switch.stdout.take().unwrap());
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    assert!(line.starts_with("switching between"), "{line}");
+    let script = format!("kill -STOP {0} && kill -TERM {0} && kill -HUP {0} && kill -CONT {0}", switch.id());
+    assert!(std::process::Command::new("sh").args(["-c", &script]).status().unwrap().success());
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut stdout, &mut rest).unwrap();
+    let status = switch.wait().unwrap();
+    assert!(status.success(), "{status}: {rest}");
+    let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    assert!(report["ports"].is_array(), "{report}");
 }

@@ -1,17 +1,33 @@
-//! The HTTP server of `ferroce metrics --listen`: `GET /metrics`, one connection at a time.
+//! The HTTP server of `ferroce metrics --listen`: `GET /metrics`, from many clients at once.
 
 use super::collect;
 use crate::failure::Failure;
 use crate::signals;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
 
-/// The time that a client may take to ask, and to read.
+/// The time that a client may take to ask.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest request that is read.
-const LONGEST: usize = 8192;
-/// Between two looks at whether a connection or a signal came.
+/// The time that a connection may take: to ask, for the processes to report, and to read the answer.
+const LONGEST: Duration = Duration::from_secs(15);
+/// Connections that are served at once; others wait.
+const CONNECTIONS: usize = 256;
+/// Between two looks at whether a signal came.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The type of the exposition (OpenMetrics 1.0).
@@ -25,67 +41,141 @@ pub fn run(address: SocketAddr) -> Result<(), Failure> {
     let failed = |error: io::Error| {
         Failure::run(format!("--listen {address}: {error}; choose a free port of an address of this host"))
     };
-    let listener = TcpListener::bind(address).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
     signals::listen()?;
-    note!("serving http://{}/metrics", listener.local_addr().map_err(failed)?);
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        note!("serving http://{}/metrics", listener.local_addr().map_err(failed)?);
+        tokio::spawn(accept(listener, PATIENCE));
+        while signals::check().is_ok() {
+            sleep(LOOK).await;
+        }
+        Ok(())
+    })?;
+    // A report that is under way is not waited for.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+/// Serves the clients of `listener`, each of which has `patience` to ask.
+async fn accept(listener: TcpListener, patience: Duration) {
+    let (free, turn) = (Arc::new(Semaphore::new(CONNECTIONS)), Arc::new(Mutex::new(())));
     loop {
-        match listener.accept() {
-            // A client's error ends only its own connection.
-            Ok((stream, _)) => _ = answer(stream),
-            Err(_) => std::thread::sleep(LOOK),
+        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let turn = Arc::clone(&turn);
+                tokio::spawn(async move {
+                    serve(stream, patience, turn).await;
+                    drop(permit);
+                });
+            }
+            // Descriptors have run out, perhaps. Connections that end return some.
+            Err(_) => sleep(LOOK).await,
         }
-        signals::check()?;
     }
 }
 
-fn answer(mut stream: TcpStream) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(LOOK))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let request = read_head(&mut stream)?;
-    let (status, kind, body) = respond(&request);
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
+/// Serves one request. A client's error ends only its own connection.
+async fn serve(stream: TcpStream, patience: Duration, turn: Arc<Mutex<()>>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let turn = Arc::clone(&turn);
+        async move { Ok::<_, Infallible>(respond(request.method(), request.uri().path(), &turn).await) }
+    });
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(patience).keep_alive(false);
+    let _ = timeout(LONGEST, server.serve_connection(TokioIo::new(stream), service)).await;
 }
 
-fn read_head(stream: &mut TcpStream) -> io::Result<String> {
-    let (end, mut head, mut part) = (Instant::now() + PATIENCE, Vec::new(), [0; 1024]);
-    while !head.windows(4).any(|window| window == b"\r\n\r\n") && head.len() < LONGEST {
-        match stream.read(&mut part) {
-            Ok(0) => break,
-            Ok(read) => head.extend_from_slice(&part[..read]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(error) => return Err(error),
-        }
-        if Instant::now() > end {
-            return Err(ErrorKind::TimedOut.into());
-        }
+/// Answers a request; processes are asked once at a time, in `turn`.
+async fn respond(method: &Method, path: &str, turn: &Mutex<()>) -> Response<Full<Bytes>> {
+    let text = |status, text: &'static str| {
+        let mut response = Response::new(Full::from(text));
+        *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        response
+    };
+    if path != "/metrics" {
+        return text(StatusCode::NOT_FOUND, "metrics are at /metrics\n");
     }
-    Ok(String::from_utf8_lossy(&head).into_owned())
-}
-
-fn respond(request: &str) -> (&'static str, &'static str, String) {
-    let mut words = request.split_whitespace();
-    match (words.next(), words.next()) {
-        (Some("GET"), Some("/metrics")) => ("200 OK", TYPE, collect()),
-        (Some("GET"), _) => ("404 Not Found", "text/plain", "metrics are at /metrics\n".into()),
-        _ => ("405 Method Not Allowed", "text/plain", "use GET /metrics\n".into()),
+    if method != Method::GET && method != Method::HEAD {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "use GET /metrics\n");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
     }
+    let _turn = turn.lock().await;
+    let Ok(metrics) = spawn_blocking(collect).await else {
+        return text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the processes could not be read; see the server's log\n",
+        );
+    };
+    let mut response = Response::new(Full::from(metrics));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TYPE));
+    response
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::{net, thread};
+
+    /// A server that runs until the tests end.
+    struct Server(SocketAddr);
+
+    impl Server {
+        fn new(patience: Duration) -> Self {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+            let address = listener.local_addr().unwrap();
+            thread::spawn(move || runtime.block_on(accept(listener, patience)));
+            Self(address)
+        }
+
+        fn connect(&self) -> net::TcpStream {
+            net::TcpStream::connect(self.0).unwrap()
+        }
+
+        fn answer(&self, request: &str) -> String {
+            let (mut client, mut answer) = (self.connect(), Vec::new());
+            client.write_all(request.as_bytes()).unwrap();
+            // What came before an error is the answer.
+            let _ = client.read_to_end(&mut answer);
+            String::from_utf8(answer).unwrap()
+        }
+    }
+
+    const FOR_EVER: Duration = Duration::from_secs(3600);
 
     #[test]
     fn only_metrics_are_served() {
-        assert_eq!(respond("GET /metrics HTTP/1.1\r\n").0, "200 OK");
-        assert_eq!(respond("GET / HTTP/1.1\r\n").0, "404 Not Found");
-        assert_eq!(respond("POST /metrics HTTP/1.1\r\n").0, "405 Method Not Allowed");
-        assert_eq!(respond("").0, "405 Method Not Allowed");
+        let server = Server::new(FOR_EVER);
+        for (request, status) in [
+            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "200 OK"),
+            ("HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "200 OK"),
+            ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", "404 Not Found"),
+            ("POST /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "405 Method Not Allowed"),
+            ("metrics, please\r\n\r\n", "400 Bad Request"),
+        ] {
+            let answer = server.answer(request);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{request}: {answer}");
+            assert_eq!(answer.contains("# EOF"), request.starts_with("GET /metrics"), "{request}: {answer}");
+        }
+        let long = format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(1 << 20));
+        assert!(!server.answer(&long).contains("200 OK"));
+    }
+
+    #[test]
+    fn clients_that_never_ask_delay_nobody() {
+        let server = Server::new(FOR_EVER);
+        let _idle: Vec<_> = (1..CONNECTIONS).map(|_| server.connect()).collect();
+        assert!(server.answer("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").contains("# EOF"));
+    }
+
+    #[test]
+    fn a_client_that_does_not_ask_in_time_is_hung_up_on() {
+        let server = Server::new(Duration::from_millis(1));
+        assert_eq!(server.answer("GET /metrics HTTP/1.1\r\n"), "");
     }
 }

@@ -1,5 +1,6 @@
 //! The switch's side of `ferroce switch ctl`: a Unix socket on which a separate thread reads requests and checks them, so that only
-//! rules that are right reach the switch's thread. Each connection carries one request and its answer, each a line of JSON.
+//! rules that are right reach the switch's thread. Each connection carries one request and its answer, each a line of JSON. Clients that are
+//! slow to ask delay no others.
 
 use super::rules::{Rules, Running, Script};
 use crate::failure::Failure;
@@ -8,18 +9,28 @@ use fabric::{FaultRule, RuleReport, Switch};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
 
 /// The longest request and the longest answer, bytes.
 pub const LONGEST: u64 = 4 << 20;
-/// The time that a client may take for its request; others wait.
+/// The time that a client may take to send its request and to read the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Clients that are served at once; others wait.
+const CLIENTS: usize = 256;
+/// The pause after a client could not be accepted.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A client's request.
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,8 +86,9 @@ impl Drop for Socket {
 
 /// A socket on which nothing is read yet.
 pub struct Bound {
-    listener: UnixListener,
+    listener: net::UnixListener,
     socket: Socket,
+    runtime: Runtime,
 }
 
 impl Bound {
@@ -91,7 +103,7 @@ impl Bound {
             if !found.file_type().is_socket() {
                 return Err(wrong(&"a file exists there that is not a socket; choose another path"));
             }
-            if UnixStream::connect(path).is_ok() {
+            if net::UnixStream::connect(path).is_ok() {
                 return Err(wrong(&"another switch listens there; choose another path"));
             }
             // A switch that was killed left it.
@@ -100,26 +112,61 @@ impl Bound {
         let remedy = |error: io::Error| {
             wrong(&format!("{error}; choose a path of at most 107 bytes in a writable folder"))
         };
-        let listener = UnixListener::bind(path).map_err(remedy)?;
+        let listener = net::UnixListener::bind(path).map_err(remedy)?;
         let socket = Socket(path.to_owned());
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(|error| wrong(&error))?;
-        Ok(Self { listener, socket })
+        let system = |error: io::Error| wrong(&error);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(system)?;
+        listener.set_nonblocking(true).map_err(system)?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(system)?;
+        Ok(Self { listener, socket, runtime })
     }
 
     /// Starts the thread. `begin` is the switch's time 0.
     pub fn serve(self, rules: Rules, begin: Instant) -> Control {
-        let Self { listener, socket } = self;
+        let Self { listener, socket, runtime } = self;
         let (asks, receiver) = channel();
-        let mut desk = Desk { rules, begin, asks };
+        let desk = Arc::new(Mutex::new(Desk { rules, begin, asks }));
         // It ends with the process.
-        thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                // A client that has gone away is not waited for.
-                let _ = desk.serve(client);
-            }
-        });
+        thread::spawn(move || runtime.block_on(accept(listener, desk)));
         Control { asks: receiver, _socket: socket }
     }
+}
+
+/// Serves the clients of `listener`, for ever.
+async fn accept(listener: net::UnixListener, desk: Arc<Mutex<Desk>>) -> io::Result<()> {
+    let (listener, free) = (UnixListener::from_std(listener)?, Arc::new(Semaphore::new(CLIENTS)));
+    while let Ok(permit) = Arc::clone(&free).acquire_owned().await {
+        match listener.accept().await {
+            Ok((client, _)) => {
+                let desk = Arc::clone(&desk);
+                tokio::spawn(async move {
+                    // A client that has gone away is not waited for.
+                    let _ = timeout(PATIENCE, serve(client, &desk)).await;
+                    drop(permit);
+                });
+            }
+            // Descriptors have run out, perhaps. Clients that leave return some.
+            Err(_) => sleep(PAUSE).await,
+        }
+    }
+    Ok(())
+}
+
+/// Reads the request of a client, and answers it.
+async fn serve(client: UnixStream, desk: &Mutex<Desk>) -> io::Result<()> {
+    let mut client = BufReader::new(client);
+    let mut line = String::new();
+    (&mut client).take(LONGEST).read_line(&mut line).await?;
+    let answer = match serde_json::from_str(&line) {
+        Ok(request) => desk.lock().unwrap_or_else(PoisonError::into_inner).answer(request),
+        Err(_) if line.len() as u64 == LONGEST => {
+            Err(format!("a request of more than {LONGEST} bytes; write a shorter script"))
+        }
+        Err(error) => Err(format!("not a request: {error}; use ferroce switch ctl of the same version")),
+    };
+    let mut text = serde_json::to_vec(&answer)?;
+    text.push(b'\n');
+    client.write_all(&text).await
 }
 
 /// Requests that wait for the switch.
@@ -148,23 +195,6 @@ struct Desk {
 }
 
 impl Desk {
-    fn serve(&mut self, client: UnixStream) -> io::Result<()> {
-        client.set_read_timeout(Some(PATIENCE))?;
-        client.set_write_timeout(Some(PATIENCE))?;
-        let mut line = String::new();
-        BufReader::new(&client).take(LONGEST).read_line(&mut line)?;
-        let answer = match serde_json::from_str(&line) {
-            Ok(request) => self.answer(request),
-            Err(_) if line.len() as u64 == LONGEST => {
-                Err(format!("a request of more than {LONGEST} bytes; write a shorter script"))
-            }
-            Err(error) => Err(format!("not a request: {error}; use ferroce switch ctl of the same version")),
-        };
-        let mut text = serde_json::to_vec(&answer)?;
-        text.push(b'\n');
-        (&client).write_all(&text)
-    }
-
     fn answer(&mut self, request: Request) -> Answer {
         let now = self.begin.elapsed();
         let changed = match &request {
@@ -217,7 +247,7 @@ mod tests {
         let refused = |path: &Path| Bound::at(path).map(|_| ()).unwrap_err().to_string();
         assert!(refused(&at("file")).contains("not a socket"));
         assert_eq!(fs::read_to_string(at("file")).unwrap(), "text");
-        drop(UnixListener::bind(at("dead")).unwrap());
+        drop(net::UnixListener::bind(at("dead")).unwrap());
         let bound = Bound::at(&at("dead")).unwrap();
         assert_eq!(fs::metadata(at("dead")).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(refused(&at("dead")).contains("another switch listens"));

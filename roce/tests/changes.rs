@@ -123,6 +123,20 @@ fn as_many_reads_as_was_said_last() {
 }
 
 #[test]
+fn reads_wait_while_max_rd_atomic_is_0() {
+    for selective_repeat in [false, true] {
+        let mut script = Script::new(Options { max_rd_atomic: 0, selective_repeat, ..Options::default() });
+        let request = read(&script, 1);
+        post(&mut script, request).unwrap();
+        assert!(script.drain().is_empty());
+        script.wait(Duration::from_millis(100));
+        assert!(script.drain().is_empty());
+        drain_and(&mut script, Changes { max_rd_atomic: Some(1), ..NOTHING });
+        assert_eq!(script.drain().len(), 1);
+    }
+}
+
+#[test]
 fn all_of_it_or_nothing() {
     let mut script = Script::new(Options::default());
     let qpn = script.host.qpn;

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::domain::rights;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, out, status};
 use crate::query::{ip_of, mtu_of};
-use crate::queue_pair::{Inner, Qp, state_code};
+use crate::queue_pair::{Inner, Qp, discard_completions, state_code};
 use crate::transitions::{Rule, no_attributes};
 use std::ffi::{c_int, c_uint};
 use verbs::congestion::{Congestion, DEFAULT_CONGESTION};
@@ -253,8 +253,9 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, wanted: *mut ibv_qp_attr
             inner.qp.modify(modify)?;
         }
         if mask & IBV_QP_STATE != 0 && wanted.qp_state == IBV_QPS_RESET {
-            // SAFETY: the contract of the manual page.
-            unsafe { whole.discard_completions(&inner) }?;
+            let base = whole.base();
+            // SAFETY: completion queues live as long as their queue pairs.
+            unsafe { discard_completions([base.send_cq, base.recv_cq], inner.qp.qpn()) }?;
         }
         remember(&mut inner.attributes, wanted, mask);
         if mask & IBV_QP_STATE != 0 {

@@ -79,22 +79,6 @@ impl Qp {
         unsafe { (*self.abi.get()).qp_base }
     }
 
-    /// As devices do it, a queue pair that is reset takes its completions out of its queues: what is polled from then on is of
-    /// requests that were posted later.
-    ///
-    /// # Safety
-    /// Its completion queues are alive, as they are while it is.
-    pub(crate) unsafe fn discard_completions(&self, inner: &Inner) -> Result<(), Errno> {
-        let base = self.base();
-        for cq in [base.send_cq, base.recv_cq] {
-            // SAFETY: passed on.
-            if let Some(cq) = unsafe { live::find_any(cq.cast::<Cq>()) }? {
-                cq.queue.lock().discard(inner.qp.qpn())?;
-            }
-        }
-        Ok(())
-    }
-
     pub(crate) fn lock(&self) -> Guard<'_, Inner> {
         self.inner.lock()
     }
@@ -263,8 +247,11 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         let (pd, srq, cqs) = (base.pd, base.srq, [base.send_cq, base.recv_cq]);
         // SAFETY: the queue pair's context is open.
         unsafe { Context::from(base.context) }?.events.leave_as(Object::Qp(Qpn::new(base.qp_num)), qp);
+        let qpn = whole.lock().qp.qpn();
         // SAFETY: the program gives it up.
         let table = unsafe { live::take(qp.cast::<Qp>()) }?.table.into_inner();
+        // SAFETY: completion queues live as long as their queue pairs.
+        unsafe { discard_completions(cqs, qpn) }?;
         // SAFETY: null, or alive as long as the queue pairs that spread over it.
         if let Some(table) = unsafe { table.as_ref() } {
             table.users.fetch_sub(1, Ordering::AcqRel);
@@ -285,6 +272,22 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         }
         Ok(())
     })
+}
+
+/// Removes the completions of a queue pair that was reset or destroyed, as mlx4 and mlx5 do: programs free the contexts that the requests' ids
+/// point to.
+///
+/// # Safety
+/// The completion queues are null or alive.
+pub(crate) unsafe fn discard_completions(cqs: [*mut ibv_cq; 2], qpn: Qpn) -> Result<(), Errno> {
+    for cq in cqs {
+        // SAFETY: passed on.
+        if let Some(cq) = unsafe { live::find_any(cq.cast::<Cq>()) }? {
+            // If the core has stopped, the queue pair is gone, and what was completed may be polled.
+            let _ = cq.queue.lock().discard(qpn);
+        }
+    }
+    Ok(())
 }
 
 /// # Safety

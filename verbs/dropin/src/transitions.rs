@@ -118,9 +118,10 @@ pub(crate) fn no_attributes(qp: &QueuePair<Any>) -> c_uint {
 }
 
 impl Rule {
-    /// The rule of a transition; to RESET and ERR a queue pair goes from anywhere, without attributes.
+    /// Returns the rule of a transition. Each state leads to RESET and, except RESET, to ERR, without attributes: the kernel's
+    /// `qp_state_table` has no transition from RESET to ERR.
     pub(crate) fn of(qp: &QueuePair<Any>, from: State, to: ibv_qp_state) -> Result<Self, Errno> {
-        if matches!(to, IBV_QPS_RESET | IBV_QPS_ERR) {
+        if to == IBV_QPS_RESET || to == IBV_QPS_ERR && from != State::Reset {
             return Ok(Self { required: 0, optional: 0 });
         }
         let row = TABLE.iter().find(|row| row.from == from && row.to == to);

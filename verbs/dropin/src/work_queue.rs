@@ -10,9 +10,10 @@ use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, object, out, status};
 use crate::live;
 use crate::lock::{Lock, Rank};
 use crate::post::post_recvs;
-use crate::queue_pair::{self, Qp, ibv_destroy_qp, users};
+use crate::queue_pair::{self, Qp, discard_completions, ibv_destroy_qp, users};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbs::raw::{HASH_KEY, HashFields, MOST_ENTRIES, Spread};
 use verbs::service::Any;
@@ -141,9 +142,8 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, wanted: *mut ibv_wq_a
         match (base.state, wanted.wq_state) {
             (_, IBV_WQS_RESET) => {
                 qp.modify(Modify::Reset)?;
-                // SAFETY: its completion queue is alive, as it is while the work queue is.
-                let cq = unsafe { live::find(base.cq.cast::<Cq>()) }?;
-                cq.queue.lock().discard(qp.qpn())?;
+                // SAFETY: the completion queue lives as long as its work queues.
+                unsafe { discard_completions([base.cq, null_mut()], qp.qpn()) }?;
             }
             (IBV_WQS_RESET, IBV_WQS_RDY) => {
                 qp.modify(Modify::InitRaw)?;
@@ -168,8 +168,11 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
             return Err(BUSY);
         }
         let base = whole.base();
+        let qpn = whole.qp.lock().qpn();
         // SAFETY: the program gives it up.
         drop(unsafe { live::take(wq.cast::<Wq>()) }?);
+        // SAFETY: the completion queue lives as long as its work queues.
+        unsafe { discard_completions([base.cq, null_mut()], qpn) }?;
         // SAFETY: both live as long as their work queues.
         for users in unsafe { [&live::find(base.pd.cast::<Pd>())?.users, users(base.cq)?] } {
             users.fetch_sub(1, Ordering::AcqRel);

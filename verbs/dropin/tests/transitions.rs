@@ -79,27 +79,36 @@ fn a_drained_queue_pair_takes_what_a_running_one_does_not() {
     assert_eq!(write(&objects), IBV_WC_SUCCESS);
 }
 
+/// The kernel's `qp_state_table` has no transition from RESET to ERR.
 #[test]
-fn a_queue_pair_that_is_reset_takes_its_completions_along() {
-    // Dropped in the opposite order: `other` uses the queue of `gone`.
-    let gone = Objects::new();
-    let mut other = Objects::new();
-    let to = |objects: &Objects, qp_state| {
-        assert_eq!(objects.modify(ibv_qp_attr { qp_state, ..Default::default() }, IBV_QP_STATE), 0);
-    };
+fn a_queue_pair_in_reset_cannot_change_to_err() {
+    let objects = Objects::new();
+    let error = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
+    assert_eq!(objects.modify(error, IBV_QP_STATE), libc::EINVAL);
+    to(&objects, IBV_QPS_RESET);
+    assert_eq!(objects.to_init(), 0);
+    to(&objects, IBV_QPS_ERR);
+}
+
+fn to(objects: &Objects, qp_state: ibv_qp_state) {
+    assert_eq!(objects.modify(ibv_qp_attr { qp_state, ..Default::default() }, IBV_QP_STATE), 0);
+}
+
+/// Two queue pairs in ERR whose flushed requests are in the completion queue of the first: 1 and 3 of the first one, 2 of the other.
+fn flushed() -> (Objects, Objects) {
+    let (first, mut other) = (Objects::new(), Objects::new());
     let mut flushed =
         ibv_send_wr { opcode: IBV_WR_SEND, send_flags: IBV_SEND_SIGNALED, ..Default::default() };
-    // The other queue pair's completions go to the same queue, between those of the first.
-    // SAFETY: the domain and the queues are alive, and outlive the queue pairs.
+    // SAFETY: the domain and the queues are alive, and outlive the queue pairs: callers drop `other` first.
     unsafe {
         assert_eq!(ibv_destroy_qp(other.qp), 0);
-        other.qp = ibv_create_qp(other.pd, &mut init(gone.cq, IBV_QPT_RC));
+        other.qp = ibv_create_qp(other.pd, &mut init(first.cq, IBV_QPT_RC));
     }
-    for objects in [&gone, &other] {
+    for objects in [&first, &other] {
         objects.connect();
         to(objects, IBV_QPS_ERR);
     }
-    for (id, objects) in [(1, &gone), (2, &other), (3, &gone)] {
+    for (id, objects) in [(1, &first), (2, &other), (3, &first)] {
         flushed.wr_id = id;
         assert_eq!(objects.post(&mut flushed).0, 0);
         // Each control call is a turn of the core: after two the completion is there.
@@ -107,8 +116,27 @@ fn a_queue_pair_that_is_reset_takes_its_completions_along() {
             attributes_of(objects);
         }
     }
-    to(&gone, IBV_QPS_RESET);
-    assert_eq!(gone.poll().wr_id, 2);
-    gone.connect();
-    assert_eq!(write(&gone), IBV_WC_SUCCESS);
+    (first, other)
+}
+
+#[test]
+fn resetting_a_queue_pair_removes_its_completions() {
+    let (first, _other) = flushed();
+    to(&first, IBV_QPS_RESET);
+    assert_eq!(first.poll().wr_id, 2);
+    first.connect();
+    assert_eq!(write(&first), IBV_WC_SUCCESS);
+}
+
+#[test]
+fn destroying_a_queue_pair_removes_its_completions() {
+    let (mut first, _other) = flushed();
+    // SAFETY: the queue pair is alive, and so are its domain and queue when the next one is created.
+    unsafe {
+        assert_eq!(ibv_destroy_qp(first.qp), 0);
+        first.qp = ibv_create_qp(first.pd, &mut init(first.cq, IBV_QPT_RC));
+    }
+    assert_eq!(first.poll().wr_id, 2);
+    first.connect();
+    assert_eq!(write(&first), IBV_WC_SUCCESS);
 }

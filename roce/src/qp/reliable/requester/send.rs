@@ -108,7 +108,8 @@ impl Requester {
     }
 
     /// Returns true if the limits beside the window let `wqe` continue: outstanding READs and the bytes that they bring back, the fence,
-    /// half the circle. Whatever the window, one READ may be under way.
+    /// half the circle. Whatever the window, one READ may be outstanding, unless `max_rd_atomic` is 0: then READs wait, as in Linux's rxe
+    /// (`check_init_depth`).
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -117,9 +118,9 @@ impl Requester {
     fn is_admitted(&self, wqe: &Wqe, window: u64) -> bool {
         let end = if wqe.is_answered() { wqe.end() } else { self.next + 1 };
         let reads = !wqe.is_answered()
-            || self.outstanding_reads == 0
             || self.outstanding_reads < self.reads_at_once
-                && self.awaited(end).saturating_mul(u64::from(self.mtu)) <= window;
+                && (self.outstanding_reads == 0
+                    || self.awaited(end).saturating_mul(u64::from(self.mtu)) <= window);
         let fence = wqe.request.fence && self.next == wqe.first && self.outstanding_reads > 0;
         reads && !fence && end - self.una <= MAX_OUTSTANDING
     }

@@ -158,7 +158,7 @@ fn what_cannot_be_bound_fails_the_queue_pair() {
             ..b
         }),
         ("no right to bind", One, |b, s, _| Binding { lkey: s.host.region.lkey, ..b }),
-        ("a remote key as a local one", One, |b, _, r| Binding { lkey: roce::Lkey::new(r.rkey.get()), ..b }),
+        ("a window's key", One, |b, _, _| Binding { lkey: roce::Lkey::new(b.window.get()), ..b }),
         ("before the region", Two, |b, _, _| Binding { address: BASE - 1, ..b }),
         ("beyond the region", Two, |b, _, r| Binding { length: r.length + 1, address: BASE, ..b }),
         ("round the address space", One, |b, _, _| Binding { length: u64::MAX, ..b }),

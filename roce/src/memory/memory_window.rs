@@ -2,7 +2,8 @@
 
 use super::KeySpace;
 use crate::{Access, AccessError, ControlError, Lkey, PdId, Qpn, Rkey, Slice};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 use thiserror::Error;
 
 /// Which rules a memory window has (IBA 10.6.7.2).
@@ -80,6 +81,8 @@ struct Window {
 /// All windows of one endpoint, by the first 24 bits of their keys.
 pub(crate) struct Windows {
     windows: BTreeMap<u32, Window>,
+    /// Windows of type 2 that are bound, by their queue pair.
+    of_queue_pairs: BTreeSet<(u32, u32)>,
     keys: KeySpace,
     drawn: u32,
     limit: u32,
@@ -87,7 +90,7 @@ pub(crate) struct Windows {
 
 impl Windows {
     pub(crate) const fn new(limit: u32, keys: KeySpace) -> Self {
-        Self { windows: BTreeMap::new(), keys, drawn: 0, limit }
+        Self { windows: BTreeMap::new(), of_queue_pairs: BTreeSet::new(), keys, drawn: 0, limit }
     }
 
     /// Returns true if a window may come to have this key.
@@ -118,8 +121,9 @@ impl Windows {
 
     /// Forgets a window; returns the region that it was bound to.
     pub(crate) fn destroy(&mut self, rkey: Rkey) -> Result<Option<Lkey>, ControlError> {
-        let window = self.windows.remove(&index(rkey)).ok_or(ControlError::NoWindow(rkey))?;
-        Ok(window.bound.map(|bound| bound.lkey))
+        let before = self.rebind(index(rkey), None);
+        self.windows.remove(&index(rkey)).ok_or(ControlError::NoWindow(rkey))?;
+        Ok(before.map(|before| before.lkey))
     }
 
     /// Checks a binding as far as it is possible without the region.
@@ -147,12 +151,25 @@ impl Windows {
         let origin = if zero_based { 0 } else { address };
         let bound = (length > 0).then_some(Bound { qpn, lkey, start, origin, length, access });
         window.key = key(binding.rkey);
-        core::mem::replace(&mut window.bound, bound).map(|before| before.lkey)
+        self.rebind(index(binding.window), bound).map(|before| before.lkey)
+    }
+
+    /// Binds a window to `bound`, or to nothing. Returns what it was bound to before.
+    fn rebind(&mut self, index: u32, bound: Option<Bound>) -> Option<Bound> {
+        let window = self.windows.get_mut(&index)?;
+        let before = core::mem::replace(&mut window.bound, bound);
+        if let Some(qpn) = before.and_then(|before| before.qpn) {
+            self.of_queue_pairs.remove(&(qpn.get(), index));
+        }
+        if let Some(qpn) = bound.and_then(|bound| bound.qpn) {
+            self.of_queue_pairs.insert((qpn.get(), index));
+        }
+        before
     }
 
     /// Invalidates a window of type 2 that this queue pair bound; returns the region.
     pub(crate) fn invalidate(&mut self, rkey: Rkey, pd: PdId, qpn: Qpn) -> Result<Lkey, AccessError> {
-        let window = self.windows.get_mut(&index(rkey)).filter(|window| window.key == key(rkey));
+        let window = self.windows.get(&index(rkey)).filter(|window| window.key == key(rkey));
         let window = window.ok_or(AccessError::UnknownKey)?;
         let bound = window.bound.ok_or(AccessError::UnknownKey)?;
         if window.pd != pd || bound.qpn.is_some_and(|owner| owner != qpn) {
@@ -161,29 +178,30 @@ impl Windows {
         match window.kind {
             WindowKind::One => Err(AccessError::Access),
             WindowKind::Two => {
-                window.bound = None;
+                self.rebind(index(rkey), None);
                 Ok(bound.lkey)
             }
         }
     }
 
-    /// Invalidates all windows for which `is_over` returns true; passes the regions that they were bound to to `freed`.
-    fn release(&mut self, is_over: impl Fn(&Bound) -> bool, mut freed: impl FnMut(Lkey)) {
-        for window in self.windows.values_mut() {
-            if let Some(bound) = window.bound.take_if(|bound| is_over(bound)) {
-                freed(bound.lkey);
+    /// Invalidates the windows that a destroyed queue pair bound; passes the regions that they were bound to to `freed`.
+    pub(crate) fn release_queue_pair(&mut self, qpn: Qpn, mut freed: impl FnMut(Lkey)) {
+        let number = qpn.get();
+        while let Some(&(_, index)) = self.of_queue_pairs.range((number, 0)..=(number, u32::MAX)).next() {
+            match self.rebind(index, None) {
+                Some(bound) => freed(bound.lkey),
+                None => return,
             }
         }
     }
 
-    /// A queue pair is gone, and what it bound with it.
-    pub(crate) fn release_queue_pair(&mut self, qpn: Qpn, freed: impl FnMut(Lkey)) {
-        self.release(|bound| bound.qpn == Some(qpn), freed);
-    }
-
-    /// A region is gone.
+    /// Invalidates the windows that are bound to a region.
     pub(crate) fn release_region(&mut self, lkey: Lkey) {
-        self.release(|bound| bound.lkey == lkey, drop);
+        let is_bound = |window: &Window| window.bound.is_some_and(|bound| bound.lkey == lkey);
+        let bound = self.windows.iter().filter(|(_, window)| is_bound(window)).map(|(&index, _)| index);
+        for index in bound.collect::<Vec<_>>() {
+            self.rebind(index, None);
+        }
     }
 
     /// An access that a peer asks for.

@@ -5,8 +5,8 @@ use cc::{
     Ack, AlgorithmConfig, CongestionController, Counter, Hop, HpccConfig, Instant, PathTelemetry, Rate,
 };
 use datapath::engine::Doorbells;
-use roce::TimingWheel;
 use roce::qp::FeedbackKey;
+use roce::{Access, Binding, PdId, Qpn, RegionTable, TimingWheel, WindowKind};
 use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -31,6 +31,12 @@ pub const STEPS: &[Step] = &[
         what: "a bell rung and found, of 100,000",
         budget: 90,
         run: |meter| doorbell(meter, 100_000),
+    },
+    Step {
+        name: "window-release",
+        what: "a destroyed queue pair's window released, among 100,000",
+        budget: 2000,
+        run: release_windows,
     },
     Step { name: "hpcc-1", what: "HPCC++ update with 1 hop", budget: 635, run: |meter| hpcc(meter, 1) },
     Step { name: "hpcc-5", what: "HPCC++ update with 5 hops", budget: 1340, run: |meter| hpcc(meter, 5) },
@@ -92,6 +98,32 @@ fn doorbell(meter: &mut Meter, slots: usize) {
             }
         });
         assert_eq!(served, BATCH as usize);
+    }
+}
+
+/// Each queue pair has bound one window of its own.
+fn release_windows(meter: &mut Meter) {
+    const WINDOWS: u32 = 100_000;
+    const PD: PdId = PdId(0);
+    let mut table = RegionTable::new(WINDOWS, &[7; 32]);
+    let region = table.register(PD, 4096, 4096, Access::ALL | Access::WINDOWS).expect("the table is empty");
+    let create = |_| table.create_window(PD, WindowKind::Two).expect("the table has room");
+    let windows: Vec<_> = (0..WINDOWS).map(create).collect();
+    let bind = |table: &mut RegionTable, place: u32| {
+        let window = windows[place as usize];
+        let lkey = region.lkey;
+        let access = Access::REMOTE_READ;
+        let binding =
+            Binding { window, rkey: window, lkey, address: 4096, length: 64, access, zero_based: false };
+        table.bind(PD, Qpn::new(place), &binding).expect("the window is bound to nothing");
+    };
+    (0..WINDOWS).for_each(|place| bind(&mut table, place));
+    for round in 0..meter.rounds {
+        let first = round * BATCH % WINDOWS;
+        meter.part(BATCH as usize, &mut || {
+            (first..first + BATCH).for_each(|place| table.release_queue_pair(Qpn::new(place)));
+        });
+        (first..first + BATCH).for_each(|place| bind(&mut table, place));
     }
 }
 

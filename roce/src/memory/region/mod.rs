@@ -61,7 +61,7 @@ pub struct Region {
     pub access: Access,
     /// For local work requests.
     pub lkey: Lkey,
-    /// For the peer. Worthless without a remote access right.
+    /// For the peer: the same number as `lkey`, as rxe, mlx4 and mlx5 have it. Worthless without a remote access right.
     pub rkey: Rkey,
 }
 
@@ -119,10 +119,10 @@ struct Live {
 /// All memory regions of one endpoint, found by key. Room for all is allocated when it is created. Memory windows lie beside them; no
 /// region has a key that a window may come to have.
 ///
-/// A key is the region's place in the table and the place's generation, sealed by a secret permutation, another
-/// one for local than for remote keys. A place that is free waits its turn behind all others, and its generation
-/// has all the bits that its number leaves: a key comes again only after 2^32 / (places, rounded up to a power of
-/// two) registrations in the very same place.
+/// A key is the region's index in the table and the index's generation, encrypted by a secret permutation. It is both the L_Key and the
+/// R_Key (`docs/decisions/016-one-key-per-region.md`). Freed indices are reused in the order in which they were freed, and the generation has
+/// all bits that the index leaves, so a key repeats only after 2^32 / (the number of indices, rounded up to a power of two) registrations at
+/// one index.
 ///
 /// Accesses of 0 bytes need no valid key (IBA 9.7.4.1.4 for remote ones): the caller must not ask for them. If it
 /// does, they are checked as any other.
@@ -130,8 +130,7 @@ pub struct RegionTable {
     entries: Box<[Entry]>,
     free: VecDeque<u32>,
     index_bits: u32,
-    local: KeySpace,
-    remote: KeySpace,
+    keys: KeySpace,
     windows: Windows,
 }
 
@@ -140,15 +139,12 @@ impl RegionTable {
     #[must_use]
     pub fn new(max: u32, secret: &[u8; 32]) -> Self {
         let half = |at: usize| core::array::from_fn(|i| secret[at + i]);
-        // Either half alone reveals nothing of it.
-        let both = core::array::from_fn(|i| secret[i] ^ secret[16 + i]);
         Self {
             entries: vec![Entry { generation: 0, live: None }; max as usize].into_boxed_slice(),
             free: (0..max).collect(),
             index_bits: u64::from(max.max(1)).next_power_of_two().ilog2(),
-            local: KeySpace::new(&half(0)),
-            remote: KeySpace::new(&half(16)),
-            windows: Windows::new(max, KeySpace::new(&both)),
+            keys: KeySpace::new(&half(0)),
+            windows: Windows::new(max, KeySpace::new(&half(16))),
         }
     }
 
@@ -195,20 +191,14 @@ impl RegionTable {
         let index =
             self.free.pop_front().ok_or(ControlError::Limit { what: "memory regions", limit: max })?;
         let mut number = self.number(index, self.entries[index as usize].generation);
-        while self.windows.owns(Rkey::new(self.remote.seal(number))) {
+        while self.windows.owns(Rkey::new(self.keys.seal(number))) {
             let entry = &mut self.entries[index as usize];
             entry.generation = entry.generation.wrapping_add(1);
             let generation = entry.generation;
             number = self.number(index, generation);
         }
-        let region = Region {
-            address,
-            origin,
-            length,
-            access,
-            lkey: Lkey::new(self.local.seal(number)),
-            rkey: Rkey::new(self.remote.seal(number)),
-        };
+        let key = self.keys.seal(number);
+        let region = Region { address, origin, length, access, lkey: Lkey::new(key), rkey: Rkey::new(key) };
         self.entries[index as usize].live = Some(Live { pd, region, windows: 0 });
         Ok(region)
     }
@@ -235,7 +225,7 @@ impl RegionTable {
     /// # Errors
     /// Returns an error if no region has this key, or windows are bound to it (IBA 10.6.7.2.6).
     pub fn deregister(&mut self, lkey: Lkey) -> Result<Region, ControlError> {
-        let number = self.local.open(lkey.get());
+        let number = self.keys.open(lkey.get());
         let index = self.index(number);
         let &Live { region, windows, .. } = self.find(number).map_err(|_| ControlError::NoRegion(lkey))?;
         if windows > 0 {
@@ -252,9 +242,11 @@ impl RegionTable {
     /// # Errors
     /// Returns an error if no region has this key.
     pub fn withdraw(&mut self, lkey: Lkey) -> Result<Region, ControlError> {
-        self.windows.release_region(lkey);
-        if let Some(live) = self.live(lkey) {
+        if let Some(live) = self.live(lkey)
+            && live.windows > 0
+        {
             live.windows = 0;
+            self.windows.release_region(lkey);
         }
         self.deregister(lkey)
     }
@@ -264,7 +256,7 @@ impl RegionTable {
     /// # Errors
     /// Returns an error if no region has this key.
     pub fn windows_of(&self, lkey: Lkey) -> Result<u32, ControlError> {
-        let live = self.find(self.local.open(lkey.get())).map_err(|_| ControlError::NoRegion(lkey))?;
+        let live = self.find(self.keys.open(lkey.get())).map_err(|_| ControlError::NoRegion(lkey))?;
         Ok(live.windows)
     }
 
@@ -273,9 +265,9 @@ impl RegionTable {
     /// # Errors
     /// Returns an error if the table is full.
     pub fn create_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Rkey, ControlError> {
-        let Self { entries, remote, index_bits, windows, .. } = self;
+        let Self { entries, keys, index_bits, windows, .. } = self;
         let is_taken = |rkey: Rkey| {
-            let number = remote.open(rkey.get());
+            let number = keys.open(rkey.get());
             find(entries, *index_bits, number).is_ok()
         };
         windows.create(pd, kind, is_taken)
@@ -293,9 +285,9 @@ impl RegionTable {
 
     /// A queue pair is gone: what it bound leads nowhere.
     pub fn release_queue_pair(&mut self, qpn: Qpn) {
-        let Self { entries, local, index_bits, windows, .. } = self;
+        let Self { entries, keys, index_bits, windows, .. } = self;
         windows.release_queue_pair(qpn, |lkey| {
-            if let Some(live) = find_mut(entries, *index_bits, local.open(lkey.get())) {
+            if let Some(live) = find_mut(entries, *index_bits, keys.open(lkey.get())) {
                 live.windows -= 1;
             }
         });
@@ -323,7 +315,7 @@ impl RegionTable {
 
     /// Returns the window's beginning in the owner's address space.
     fn check_binding(&self, pd: PdId, binding: &Binding) -> Result<u64, AccessError> {
-        let Live { pd: owner, region, .. } = self.find(self.local.open(binding.lkey.get()))?;
+        let Live { pd: owner, region, .. } = self.find(self.keys.open(binding.lkey.get()))?;
         if *owner != pd {
             return Err(AccessError::ProtectionDomain);
         }
@@ -358,7 +350,7 @@ impl RegionTable {
     }
 
     fn live(&mut self, lkey: Lkey) -> Option<&mut Live> {
-        let number = self.local.open(lkey.get());
+        let number = self.keys.open(lkey.get());
         find_mut(&mut self.entries, self.index_bits, number)
     }
 
@@ -375,7 +367,7 @@ impl RegionTable {
         length: u32,
         access: Access,
     ) -> Result<Slice, AccessError> {
-        check(self.find(self.local.open(lkey.get()))?, pd, address, length, access)
+        check(self.find(self.keys.open(lkey.get()))?, pd, address, length, access)
     }
 
     /// Checks an access that the peer of queue pair `qpn` asks for: `length` bytes at `address`, by the key of a region or
@@ -393,7 +385,7 @@ impl RegionTable {
         length: u32,
         access: Access,
     ) -> Result<Slice, AccessError> {
-        match self.find(self.remote.open(rkey.get())) {
+        match self.find(self.keys.open(rkey.get())) {
             Ok(live) => check(live, pd, address, length, access),
             Err(_) => self.windows.slice(rkey, pd, qpn, address, length, access),
         }
@@ -404,7 +396,7 @@ impl RegionTable {
     /// # Errors
     /// Returns the first check that failed: key, protection domain, access right.
     pub fn remote_whole(&self, rkey: Rkey, pd: PdId, qpn: Qpn, access: Access) -> Result<(), AccessError> {
-        match self.find(self.remote.open(rkey.get())) {
+        match self.find(self.keys.open(rkey.get())) {
             Ok(live) => check(live, pd, live.region.origin, 0, access).map(drop),
             Err(_) => self.windows.whole(rkey, pd, qpn, access),
         }

@@ -7,8 +7,9 @@ use crate::abi::*;
 use crate::device::devices;
 use crate::errno::{Errno, INVALID, out, status};
 use crate::events;
-use crate::id::{Id, rdma_bind_addr, rdma_destroy_id, rdma_resolve_addr, rdma_resolve_route};
+use crate::id::{Id, rdma_bind_addr, rdma_destroy_id};
 use crate::queue_pair;
+use crate::resolve::{rdma_resolve_addr, rdma_resolve_route};
 use crate::shared;
 use std::ffi::{c_char, c_int};
 

@@ -6,12 +6,13 @@ mod tests;
 use crate::abi::*;
 use crate::address;
 use crate::admit::Backlog;
-use crate::device::{Device, device_of, devices, route};
+use crate::device::{Device, device_of, devices};
 use crate::errno::{Errno, INVALID, out, status};
 use crate::events::{self, Channel, Held, Parameters, Waiting};
 use crate::manager;
 use crate::message::{self, Key, Mad, Side};
 use crate::process::Process;
+use crate::query::Query;
 use crate::queue_pair;
 use crate::strangers;
 use crate::tables::Place;
@@ -58,6 +59,8 @@ pub(crate) enum State {
     #[default]
     Idle,
     Bound,
+    /// The destination's Ethernet address is requested.
+    AddressQuery,
     AddressResolved,
     RouteResolved,
     Listening,
@@ -115,6 +118,8 @@ pub(crate) struct Connection {
     /// The number of the identifier's own queue pair, once it is connected: it ends with the connection.
     pub(crate) queue_pair: Option<u32>,
     pub(crate) pending: Option<Pending>,
+    /// Set in [`State::AddressQuery`] alone.
+    pub(crate) query: Option<Query>,
     /// The number of times that the peer had no such service.
     pub(crate) too_early: u32,
     /// It has ended, and until then late packets of it may be on their way.
@@ -438,7 +443,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma
 }
 
 /// Takes a local address; the unspecified one means all, and port 0 any that is free.
-fn bind(id: &Id, wanted: SocketAddr) -> Result<(), Errno> {
+pub(crate) fn bind(id: &Id, wanted: SocketAddr) -> Result<(), Errno> {
     let mut connection = id.lock();
     if connection.state != State::Idle {
         return Err(INVALID);
@@ -460,85 +465,6 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, source: *mut sockad
         // SAFETY: the contract of the manual page.
         let (id, source) = unsafe { (Id::from(id)?, address::read(source.cast())?) };
         bind(id, source)
-    })
-}
-
-/// `rdma_resolve_addr(3)`
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_resolve_addr(
-    id: *mut rdma_cm_id,
-    source: *mut sockaddr,
-    destination: *mut sockaddr,
-    _timeout: c_int,
-) -> c_int {
-    status(|| {
-        // SAFETY: the contract of the manual page.
-        let (id, destination) = unsafe { (Id::from(id)?, address::read(destination.cast())?) };
-        if !source.is_null() && id.lock().state == State::Idle {
-            // SAFETY: the contract of the manual page.
-            bind(id, unsafe { address::read(source.cast()) }?)?;
-        }
-        let mut connection = id.lock();
-        if !matches!(connection.state, State::Idle | State::Bound) {
-            return Err(INVALID);
-        }
-        let bound = connection.source.filter(|source| !address::is_any(source.ip()));
-        let (device, from, to) = match bound.map(|bound| bound.ip()) {
-            None => route(destination.ip())?,
-            Some(bound) => {
-                let device = device_of(bound)?;
-                (device, bound, device.destination(destination.ip())?)
-            }
-        };
-        let destination = SocketAddr::new(to, destination.port());
-        let port = connection.source.map_or_else(manager::free_port, |source| Ok(source.port()))?;
-        connection.source = Some(SocketAddr::new(from, port));
-        connection.destination = Some(destination);
-        connection.state = State::AddressResolved;
-        id.show(Some(device), &connection);
-        drop(connection);
-        id.tell(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
-        // SAFETY: the identifier is alive.
-        unsafe { id.complete() }
-    })
-}
-
-/// `rdma_resolve_route(3)`
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
-    status(|| {
-        // SAFETY: the contract of the manual page.
-        let id = unsafe { Id::from(id) }?;
-        let mut connection = id.lock();
-        if connection.state != State::AddressResolved {
-            return Err(INVALID);
-        }
-        let (source, destination) = connection.addresses()?;
-        connection.state = State::RouteResolved;
-        let record = ibv_sa_path_rec {
-            dgid: ibv_gid { raw: address::gid(destination) },
-            sgid: ibv_gid { raw: address::gid(source) },
-            hop_limit: 64,
-            traffic_class: connection.traffic_class,
-            numb_path: 1,
-            pkey: 0xffff_u16.to_be(),
-            mtu: device_of(source)?.mtu,
-            ..Default::default()
-        };
-        // SAFETY: the memory is calloc's, as large as the record, and freed with the identifier.
-        unsafe {
-            let place = libc::calloc(1, size_of::<ibv_sa_path_rec>()).cast::<ibv_sa_path_rec>();
-            if place.is_null() {
-                return Err(Errno(libc::ENOMEM));
-            }
-            place.write(record);
-            (*id.abi()).route.path_rec = place;
-            (*id.abi()).route.num_paths = 1;
-        }
-        drop(connection);
-        id.tell(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
-        // SAFETY: the identifier is alive.
-        unsafe { id.complete() }
     })
 }
 

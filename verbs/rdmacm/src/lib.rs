@@ -36,7 +36,9 @@ mod options;
 #[cfg(any(test, fuzzing))]
 mod pretend;
 mod process;
+mod query;
 mod queue_pair;
+mod resolve;
 mod service;
 mod shared;
 mod siblings;
@@ -54,6 +56,7 @@ pub use id::*;
 pub use multicast::*;
 pub use options::*;
 pub use queue_pair::*;
+pub use resolve::*;
 pub use shared::*;
 pub use socket::*;
 pub use unsupported::*;

@@ -283,13 +283,18 @@ impl Manager {
         }
     }
 
-    /// Repeats the messages that are due. Returns when the next is due.
+    /// Repeats the messages that are due, and looks for destinations. Returns when the next is due.
     fn repeat(&self) -> Option<Instant> {
         let changed = std::mem::take(&mut *self.changed.lock().unwrap_or_else(PoisonError::into_inner));
         let due = self.lock().due(Instant::now(), changed);
         for due in due {
             let device = device_of(due.source);
-            match device.and_then(|device| device.send(due.source, due.destination, &due.mad)) {
+            let Some(mad) = &due.mad else {
+                let found = device.and_then(|device| device.finds(due.destination));
+                self.lock().take_look(&due, found);
+                continue;
+            };
+            match device.and_then(|device| device.send(due.source, due.destination, mad)) {
                 Ok(Sent::Left) => {}
                 Ok(Sent::Asking) => self.lock().put_off(&due),
                 Err(errno) => self.lock().not_found(&due, errno),

@@ -79,12 +79,13 @@ impl Place {
     }
 }
 
-/// A message that is to be sent again.
+/// What is due of a connection.
 pub(crate) struct Due {
     local: u32,
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
-    pub(crate) mad: Mad,
+    /// The message to send again. `None`: the destination's Ethernet address is looked for.
+    pub(crate) mad: Option<Mad>,
 }
 
 impl Tables {
@@ -190,7 +191,7 @@ impl Tables {
         (unsafe { (*listener).is_datagram() } == datagram).then_some(listener)
     }
 
-    /// Returns the messages that are to be sent again now. `changed` are connections whose timers have changed.
+    /// Returns what is due now. `changed` are connections whose timers have changed.
     pub(crate) fn due(&mut self, now: Instant, changed: Vec<u32>) -> Vec<Due> {
         let (mut look, mut due) = (changed, Vec::new());
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
@@ -213,6 +214,13 @@ impl Tables {
             id.tell(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
         }
         if let Ok((source, destination)) = connection.addresses()
+            && connection.query.as_ref().is_some_and(|query| query.next <= now)
+        {
+            // What it finds schedules the next one.
+            due.push(Due { local, source, destination, mad: None });
+            return None;
+        }
+        if let Ok((source, destination)) = connection.addresses()
             && let Some(pending) = &mut connection.pending
             && pending.next <= now
         {
@@ -221,11 +229,12 @@ impl Tables {
             } else {
                 pending.left -= 1;
                 pending.next = now + pending.interval;
-                due.push(Due { local, source, destination, mad: pending.mad });
+                due.push(Due { local, source, destination, mad: Some(pending.mad) });
             }
         }
         let repeats = connection.pending.as_ref().map(|pending| pending.next);
-        connection.time_wait.into_iter().chain(repeats).min()
+        let looks = connection.query.as_ref().map(|query| query.next);
+        connection.time_wait.into_iter().chain(repeats).chain(looks).min()
     }
 
     /// Returns when the next connection is looked at.
@@ -237,7 +246,7 @@ impl Tables {
     pub(crate) fn put_off(&mut self, due: &Due) {
         let Some(id) = self.find(due.local) else { return };
         let mut connection = id.lock();
-        let Some(pending) = connection.pending.as_mut().filter(|pending| pending.mad == due.mad) else {
+        let Some(pending) = connection.pending.as_mut().filter(|pending| due.mad == Some(pending.mad)) else {
             return;
         };
         pending.left += 1;
@@ -247,11 +256,17 @@ impl Tables {
         self.timers.insert((next, due.local));
     }
 
+    /// Takes in what a look for a destination found.
+    pub(crate) fn take_look(&mut self, due: &Due, found: Result<bool, Errno>) {
+        let next = self.find(due.local).and_then(|id| id.take_look(found, Instant::now()));
+        self.timers.extend(next.map(|next| (next, due.local)));
+    }
+
     /// No host is at the address that a request went to. Other messages are sent again: the peer was there before.
     pub(crate) fn not_found(&self, due: &Due, errno: Errno) {
         let Some(id) = self.find(due.local) else { return };
         let Ok(mut connection) = id.lock_in(State::RequestSent) else { return };
-        if connection.pending.as_ref().is_some_and(|pending| pending.mad == due.mad) {
+        if connection.pending.as_ref().is_some_and(|pending| due.mad == Some(pending.mad)) {
             connection.pending = None;
             connection.state = State::Closed;
             id.tell(RDMA_CM_EVENT_UNREACHABLE, -errno.0);

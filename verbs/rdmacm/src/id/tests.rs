@@ -3,7 +3,8 @@
 use super::*;
 use crate::events::{next_now, rdma_ack_cm_event, rdma_create_event_channel};
 use crate::options::rdma_set_option;
-use crate::pretend::{device, ours};
+use crate::pretend::{device, network, ours};
+use crate::resolve::{rdma_resolve_addr, rdma_resolve_route};
 use crate::siblings::Held;
 use std::ptr::null_mut;
 
@@ -188,6 +189,7 @@ fn the_type_of_service_is_the_paths_traffic_class() {
     };
     assert_eq!(set(&mut tos, 4), Err(INVALID), "one byte");
     set(&mut tos, 1).unwrap();
+    network().there.insert([10, 0, 0, 2].into());
     // SAFETY: the identifier is alive.
     at("10.0.0.2:7471", |peer| unsafe { rdma_resolve_addr(id, null_mut(), peer, 1000) }).unwrap();
     // SAFETY: the identifier is alive, and has a path once its route is resolved.

@@ -3,6 +3,7 @@
 //! The child's copies of a device's descriptors would keep the interface from the kernel, and its peers from learning that the parent
 //! ended. So the child gives up those that are [`Own`] before `fork` returns there.
 
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
@@ -90,20 +91,47 @@ pub fn keep(fd: RawFd) {
     let _ = OWN.iter().find(is_it);
 }
 
-/// The owner of a descriptor that forked children give up.
+/// The owner of a descriptor that forked children give up. A program may close all descriptors of its process, and its next file gets the
+/// number: what is no longer this owner's file is neither used nor closed.
 #[derive(Debug)]
-pub struct Own<T: AsRawFd = OwnedFd>(T);
+pub struct Own<T: AsRawFd = OwnedFd> {
+    owner: ManuallyDrop<T>,
+    /// Device and inode of the file; `None` if the kernel does not say.
+    file: Option<(libc::dev_t, libc::ino_t)>,
+}
+
+impl<T: AsRawFd> Own<T> {
+    /// Returns whether the number still names the file that it named at first.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        file_of(self.owner.as_raw_fd()) == self.file
+    }
+}
+
+/// Returns the device and inode of an open file; `None` if `fd` is not open.
+fn file_of(fd: RawFd) -> Option<(libc::dev_t, libc::ino_t)> {
+    // SAFETY: all-zero bytes are a status, which the call fills.
+    let (filled, status) = unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        (libc::fstat(fd, &mut status), status)
+    };
+    (filled == 0).then_some((status.st_dev, status.st_ino))
+}
 
 impl<T: AsRawFd> From<T> for Own<T> {
     fn from(owner: T) -> Self {
         give_up(owner.as_raw_fd());
-        Self(owner)
+        Self { file: file_of(owner.as_raw_fd()), owner: ManuallyDrop::new(owner) }
     }
 }
 
 impl<T: AsRawFd> Drop for Own<T> {
     fn drop(&mut self) {
-        keep(self.0.as_raw_fd());
+        keep(self.owner.as_raw_fd());
+        if self.is_there() {
+            // SAFETY: the owner is not used any more.
+            unsafe { ManuallyDrop::drop(&mut self.owner) };
+        }
     }
 }
 
@@ -111,6 +139,6 @@ impl<T: AsRawFd> std::ops::Deref for Own<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.owner
     }
 }

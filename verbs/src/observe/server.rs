@@ -11,6 +11,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The time that an observer has to send its request: it sends that as it connects.
 const REQUEST: Duration = Duration::from_millis(200);
+/// The time for which a closing program waits for the thread: while it serves an observer.
+const LONGEST: Duration = Duration::from_secs(3);
 /// The pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -31,9 +35,12 @@ static SERVER: Mutex<Option<Server>> = Mutex::new(None);
 struct Server {
     process: Process,
     devices: Devices,
-    listener: Arc<UnixListener>,
+    listener: Arc<Own<UnixListener>>,
     path: PathBuf,
+    is_closed: Arc<AtomicBool>,
     thread: JoinHandle<()>,
+    /// Disconnected when the thread ends.
+    ends: Receiver<()>,
 }
 
 /// Makes `device` visible to observers. If the socket cannot be created, the process runs unobserved.
@@ -44,7 +51,7 @@ pub(crate) fn publish(device: &Arc<Inner>) {
         std::mem::forget(server.take());
     }
     if server.is_none() {
-        match Server::start() {
+        match place().and_then(Server::start) {
             Ok(started) => *server = Some(started),
             Err(reason) => {
                 tracing::debug!("{}: observers cannot attach: {reason}", device.info.port);
@@ -79,47 +86,67 @@ pub(crate) fn withdraw() {
     }
 }
 
+/// Returns the path of this process's socket.
+fn place() -> Result<PathBuf, String> {
+    let folder = folder::create().map_err(|error| error.to_string())?;
+    Ok(folder.join(format!("{}.sock", std::process::id())))
+}
+
 impl Server {
-    fn start() -> Result<Self, String> {
-        let folder = folder::create().map_err(|error| error.to_string())?;
-        let path = folder.join(format!("{}.sock", std::process::id()));
+    fn start(path: PathBuf) -> Result<Self, String> {
         // An earlier process of this number left it.
         let _ = fs::remove_file(&path);
         let failed = |error: io::Error| format!("{}: {error}", path.display());
         let listener = UnixListener::bind(&path).map_err(failed)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
-        let listener = Arc::new(listener);
-        fork::give_up(listener.as_raw_fd());
-        let devices = Devices::default();
-        let (there, shown) = (listener.clone(), devices.clone());
-        let thread = signals::spawn("ferroce-observe", move || serve(&there, &shown)).map_err(|error| {
-            fork::keep(listener.as_raw_fd());
+        let (listener, devices, is_closed) =
+            (Arc::new(Own::from(listener)), Devices::default(), Arc::default());
+        let (alive, ends) = channel();
+        let body = {
+            let (listener, devices, is_closed) = (listener.clone(), devices.clone(), Arc::clone(&is_closed));
+            move || {
+                let _alive: Sender<()> = alive;
+                serve(&listener, &devices, &is_closed);
+            }
+        };
+        let thread = signals::spawn("ferroce-observe", body).map_err(|error| {
             let _ = fs::remove_file(&path);
             failed(error)
         })?;
-        Ok(Self { process: Process::this(), devices, listener, path, thread })
+        Ok(Self { process: Process::this(), devices, listener, path, is_closed, thread, ends })
     }
 
     /// Closes the socket, which ends the thread.
     fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        if self.listener.is_there() {
+            // SAFETY: the descriptor is open. The thread's accept returns by it.
+            unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
+        } else {
+            // The program has closed the descriptor. The thread's accept still has the socket, and returns by a connection.
+            let _ = UnixStream::connect(&self.path);
+        }
         let _ = fs::remove_file(&self.path);
-        // SAFETY: the descriptor is open. The thread's accept returns by it.
-        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
-        fork::keep(self.listener.as_raw_fd());
     }
 
+    /// Waits for the thread, at most for the time that it may serve an observer.
     fn join(self) {
         // The observer's thread may be the one that closes the last device.
-        if self.thread.thread().id() != std::thread::current().id() {
-            let _ = self.thread.join();
+        if self.thread.thread().id() == std::thread::current().id() {
+            return;
+        }
+        match self.ends.recv_timeout(LONGEST) {
+            Err(RecvTimeoutError::Timeout) => tracing::debug!("the observers' thread has not ended"),
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => _ = self.thread.join(),
         }
     }
 }
 
-fn serve(listener: &UnixListener, devices: &Devices) {
+fn serve(listener: &Own<UnixListener>, devices: &Devices, is_closed: &AtomicBool) {
     let captured = Tapping::default();
-    loop {
+    while listener.is_there() && !is_closed.load(Ordering::Relaxed) {
         match listener.accept() {
+            Ok(_) if is_closed.load(Ordering::Relaxed) => return,
             // Forked children give it up, so that the observer learns of this process's end.
             Ok((stream, _)) => answer(Own::from(stream), devices, &captured),
             // The listener was shut down.
@@ -150,4 +177,32 @@ fn answer(stream: Own<UnixStream>, devices: &Devices, captured: &Tapping) {
     let Ok(report) = report else { return };
     // An observer that is gone has no use for the rest.
     let _ = (&*stream).write_all(&report);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{FromRawFd, OwnedFd};
+
+    /// Programs close all descriptors with close_range(2) when they become daemons. The number of the socket may then be a file of theirs.
+    #[test]
+    fn a_server_whose_descriptor_the_program_has_replaced_ends_and_leaves_the_programs_file_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::start(folder.path().join("socket")).unwrap();
+        let (theirs, mut peer) = UnixStream::pair().unwrap();
+        let number = server.listener.as_raw_fd();
+        // SAFETY: both descriptors are open.
+        assert_eq!(unsafe { libc::dup2(theirs.as_raw_fd(), number) }, number);
+        drop(theirs);
+        let path = server.path.clone();
+        server.close();
+        server.join();
+        assert!(!path.exists());
+        // SAFETY: nobody else owns the number since dup2.
+        let mut theirs = UnixStream::from(unsafe { OwnedFd::from_raw_fd(number) });
+        theirs.write_all(b"there").unwrap();
+        let mut read = [0; 5];
+        peer.read_exact(&mut read).unwrap();
+        assert_eq!(&read, b"there");
+    }
 }

@@ -31,7 +31,7 @@ macro_rules! examples {
             "  For five seconds, in Gb/s, and as JSON:\n",
             "    ferroce ", $tool, " --port eth0 -D 5 --report_gbits --out_json_file=out.json 10.0.0.1\n",
             "  Paced by HPCC++ on a path of 1 Gb/s and 2 ms:\n",
-            "    ferroce ", $tool, " --port eth0 --cc hpcc --cc-line-rate 1G --cc-base-rtt 2ms 10.0.0.1\n",
+            "    ferroce ", $tool, " --port eth0 --cc hpcc,line_rate=1G,base_rtt=2ms 10.0.0.1\n",
             "\nHOST is the address of the server's control connection (TCP, -p); data goes to the port's own address."
         )
     };

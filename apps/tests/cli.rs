@@ -37,6 +37,7 @@ fn wrong_flags_name_the_remedy() {
         ("write-bw --progress magic --port lo", &["inline", "dedicated"]),
         ("write-bw --cc hpcc-rx --port lo", &["--cc-base-rtt"]),
         ("write-bw --cc hpcc --cc-eta 2 --port lo", &["at most 1"]),
+        ("write-bw --cc hpcc,colour=red --port lo", &["colour", "use one of cc, window"]),
         ("write-bw --cc fixed --cc-flows 2 --port lo", &["--cc hpcc"]),
         ("read-lat -q 2 --port lo", &["one queue pair"]),
         ("atomic-bw -s 16 --port lo", &["always 8 bytes"]),

@@ -39,6 +39,9 @@ impl Args for CongestionArgs {
     }
 }
 
+/// The key of the flag that accepts several settings in one line, as `FERROCE_CC` and `ferroce run --cc` do.
+const LINE: &str = "cc";
+
 /// The flag of a setting.
 fn flag(setting: &'static Setting) -> Arg {
     let Setting { flag, value, accepts, default, algorithms, help, .. } = setting;
@@ -49,6 +52,12 @@ fn flag(setting: &'static Setting) -> Arg {
     let arg = Arg::new(*flag).long(*flag).help_heading(HEADING);
     if value.is_empty() {
         return arg.action(ArgAction::SetTrue).help(format!("{whose}{help}"));
+    }
+    if setting.key == LINE {
+        let check = |text: &str| text.parse::<CongestionChoice>().map(|_| text.to_owned());
+        return arg.value_name("NAME[,KEY=VALUE...]").value_parser(check).help(format!(
+            "{help} It is {accepts}, followed by keys of a congestion rule: hpcc,line_rate=1G,base_rtt=2ms [default: {default}]"
+        ));
     }
     let check = |text: &str| {
         let checked = setting.set(&mut CongestionChoice::default(), text);
@@ -73,8 +82,16 @@ impl FromArgMatches for CongestionArgs {
             } else {
                 matches.get_one::<String>(setting.flag).map(String::as_str)
             };
-            let set = text.map_or(Ok(()), |text| setting.set(&mut self.choice, text));
-            set.map_err(|error| clap::Error::raw(ErrorKind::InvalidValue, error.as_flags()))?;
+            let Some(text) = text else { continue };
+            let set = match setting.get(&self.choice) {
+                Some(first) => Err(format!(
+                    "--{}: {}={first} in --cc sets it, too; leave one of them out",
+                    setting.flag, setting.key
+                )),
+                None if setting.key == LINE => text.parse().map(|choice| self.choice = choice),
+                None => setting.set(&mut self.choice, text).map_err(|error| error.as_flags()),
+            };
+            set.map_err(|wrong| clap::Error::raw(ErrorKind::InvalidValue, wrong))?;
         }
         if let Some(path) = matches.get_one::<PathBuf>(FEEDBACK_KEY) {
             self.feedback_key = Some(path.clone());
@@ -250,6 +267,22 @@ mod tests {
         assert!(error.starts_with("--format aecn: "), "{error}");
         for name in ["fixed", "hpcc", "hpcc-fair", "powertcp", "auto"] {
             assert!(of(&format!("--cc {name}")).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn one_line_sets_what_flags_set() {
+        let line = congestion("--cc hpcc,line_rate=1G,base-rtt=2ms,telemetry=inband:4 --cc-flows 10");
+        let flags = "--cc hpcc --cc-line-rate 1G --cc-base-rtt 2ms --telemetry inband:4 --cc-flows 10";
+        assert_eq!(line.unwrap().unwrap(), congestion(flags).unwrap().unwrap());
+        for (flags, part) in [
+            ("--cc hpcc,line_rate=1G --cc-line-rate 2G", "--cc-line-rate: line_rate=1G in --cc sets it, too"),
+            ("--cc hpcc,colour=red", "colour: no such key; use one of cc, window, line_rate"),
+            ("--cc hpcc,eta=2", "write eta=0.95"),
+            ("--cc cubic,eta=0.9", "cubic: not one of fixed"),
+        ] {
+            let error = parse(&format!("tool {flags}")).unwrap_err().to_string();
+            assert!(error.contains(part), "{flags}: {error}");
         }
     }
 

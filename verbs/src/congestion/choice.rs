@@ -141,8 +141,22 @@ impl CongestionChoice {
     /// # Errors
     /// Returns [`ChoiceError`] if there is no such key, or if it does not accept the value.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), ChoiceError> {
+        self.set_beside(&[], key, text)
+    }
+
+    /// As [`set`](Self::set). The error about an unknown key also lists `others`, which the caller reads.
+    pub(super) fn set_beside(
+        &mut self,
+        others: &[&'static str],
+        key: &str,
+        text: &str,
+    ) -> Result<(), ChoiceError> {
         let found = Self::SETTINGS.iter().find(|setting| setting.key == key);
-        let unknown = || ChoiceError::new(key, format!("no such key; use one of {}", known_keys()));
+        let unknown = || {
+            let keys = Self::SETTINGS.iter().map(|setting| setting.key);
+            let known = others.iter().copied().chain(keys).collect::<Vec<_>>().join(", ");
+            ChoiceError::new(key, format!("no such key; use one of {known}"))
+        };
         found.ok_or_else(unknown)?.set(self, text)
     }
 
@@ -151,12 +165,6 @@ impl CongestionChoice {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
-}
-
-/// Returns the keys of a rule: first those that select queue pairs.
-fn known_keys() -> String {
-    let keys = CongestionChoice::SETTINGS.iter().map(|setting| setting.key);
-    super::rules::FOR_WHOM.into_iter().chain(keys).collect::<Vec<_>>().join(", ")
 }
 
 const NANOSECOND: Duration = Duration::from_nanos(1);
@@ -241,7 +249,7 @@ mod tests {
     #[test]
     fn an_unknown_key_is_answered_with_those_that_there_are() {
         let error = CongestionChoice::default().set("colour", "red").unwrap_err().to_string();
-        assert!(error.starts_with("colour: no such key") && error.contains("peer, qp"), "{error}");
+        assert!(error.starts_with("colour: no such key") && error.contains("one of cc, window"), "{error}");
         assert!(error.contains("base_rtt"), "{error}");
     }
 }

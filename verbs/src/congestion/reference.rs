@@ -6,7 +6,7 @@ use super::names::CcName;
 const TEXT: &str = "\
 # Settings of congestion control
 
-Each setting is a key of a `[[congestion]]` table in `ferroce.toml`, a word of `FERROCE_CC` and of `ferroce run --cc`
+Each setting is a key of a `[[congestion]]` table in `ferroce.toml`, a word of `FERROCE_CC` and of `--cc`
 (`hpcc,line_rate=25G,base_rtt=20us`), a flag of the measuring tools, and a field of `CongestionChoice` in Rust.
 [cc/README.md](../../cc/README.md) describes the algorithms.
 

@@ -131,7 +131,7 @@ pub(super) fn rule_of<'a>(
                 let level = |it: &str| it.parse().ok().filter(|&level: &u8| level <= 7);
                 service_level = Some(read(name, text, "a number from 0 to 7", "3", level)?);
             }
-            name => choice.set(name, text)?,
+            name => choice.set_beside(&FOR_WHOM, name, text)?,
         }
     }
     if choice.cc.is_none() {

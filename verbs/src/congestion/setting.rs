@@ -144,6 +144,16 @@ impl ChoiceError {
         })
     }
 
+    /// Spells the error as in a line such as `hpcc,line_rate=1G`: an algorithm by its bare name, other keys as `key=value`.
+    #[must_use]
+    pub fn as_words(&self) -> String {
+        self.render(|key, value| match value.map(str::escape_debug) {
+            Some(value) if key == "cc" && value.clone().next().is_some() => value.to_string(),
+            Some(value) => format!("{key}={value}"),
+            None => key.to_owned(),
+        })
+    }
+
     /// Spells the reason alone, for a program that names flag and value itself.
     #[must_use]
     pub fn reason_as_values(&self) -> String {

@@ -1,29 +1,56 @@
-//! A rule in one line, for the environment and for flags.
+//! A rule, or a choice for one queue pair, in one line: the syntax of `FERROCE_CC` and of `--cc`.
 
-use super::rules::{CongestionRule, rule_of};
+use super::choice::CongestionChoice;
+use super::rules::{CongestionRule, FOR_WHOM, rule_of};
+use super::setting::ChoiceError;
 use roce::qp::Congestion;
 use std::collections::BTreeSet;
 use std::str::FromStr;
+
+/// Splits a line into keys and values. Its first word is the value of `cc`.
+fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
+    let mut words = text.split(',').map(str::trim);
+    let mut pairs = vec![("cc".to_owned(), words.next().unwrap_or_default().to_owned())];
+    for word in words {
+        let (name, value) = word
+            .split_once('=')
+            .ok_or_else(|| format!("{word:?}: no `=`; write KEY=VALUE, as in base_rtt=2ms"))?;
+        pairs.push((name.trim().replace('-', "_"), value.trim().to_owned()));
+    }
+    let mut seen = BTreeSet::new();
+    if let Some((twice, _)) = pairs.iter().find(|(name, _)| !seen.insert(name)) {
+        return Err(format!("{twice}: given twice; leave one of them out"));
+    }
+    Ok(pairs)
+}
 
 /// `hpcc,line_rate=1G,base_rtt=2ms`: an algorithm, then keys of a rule in `ferroce.toml`.
 impl FromStr for CongestionRule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut words = text.split(',').map(str::trim);
-        let mut pairs = vec![("cc".to_owned(), words.next().unwrap_or_default().to_owned())];
-        for word in words {
-            let (name, value) = word
-                .split_once('=')
-                .ok_or_else(|| format!("{word:?}: no `=`; write KEY=VALUE, as in base_rtt=2ms"))?;
-            pairs.push((name.trim().replace('-', "_"), value.trim().to_owned()));
+        let rule = rule_of(pairs(text)?.iter().map(|(name, value)| (name.as_str(), value.clone())));
+        rule.map_err(|error| error.as_words())
+    }
+}
+
+/// As a [`CongestionRule`], without the keys that select queue pairs.
+impl FromStr for CongestionChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut choice = Self::default();
+        for (key, value) in pairs(text)? {
+            let set = if FOR_WHOM.contains(&key.as_str()) {
+                let reason =
+                    "selects the queue pairs of a rule, but every queue pair has this setting; leave it out";
+                Err(ChoiceError::of(&key, value, reason))
+            } else {
+                choice.set(&key, &value)
+            };
+            set.map_err(|error| error.as_words())?;
         }
-        let mut seen = BTreeSet::new();
-        if let Some((twice, _)) = pairs.iter().find(|(name, _)| !seen.insert(name)) {
-            return Err(format!("{twice}: given twice; leave one of them out"));
-        }
-        let rule = rule_of(pairs.iter().map(|(name, value)| (name.as_str(), value.clone())));
-        rule.map_err(|error| error.to_string())
+        Ok(choice)
     }
 }
 
@@ -77,9 +104,11 @@ mod tests {
     fn what_is_wrong_is_named() {
         for (text, part) in [
             ("", "not one of fixed"),
-            ("reno", "cc = \"reno\""),
+            ("reno", "reno: not one of fixed"),
+            ("hpcc,base_rtt=2", "base_rtt=2: not a time from 1ns to 1s; write base_rtt=20us"),
+            ("fixed,spray=true", "add paths=4"),
             ("hpcc,line_rate", "no `=`"),
-            ("hpcc,colour=red", "colour"),
+            ("hpcc,colour=red", "colour: no such key; use one of peer, qp"),
             ("hpcc,base_rtt=\"x", "base_rtt"),
             ("fixed,window=a\nb", "window"),
             ("hpcc,cc=dctcp", "given twice"),
@@ -88,5 +117,16 @@ mod tests {
             let error = rule(text).unwrap_err();
             assert!(error.contains(part) && !error.contains('\n'), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn the_line_of_one_queue_pair_has_all_keys_but_those_that_select() {
+        let choice = |text: &str| text.parse::<CongestionChoice>();
+        let line = "hpcc,line-rate=1G, base_rtt=2ms,spray=true,paths=4";
+        assert_eq!(choice(line).unwrap().build().unwrap(), parse_congestion(line).unwrap());
+        let error = choice("hpcc,colour=red").unwrap_err();
+        assert!(error.contains("use one of cc, window, line_rate"), "{error}");
+        let error = choice("hpcc,peer=10.0.0.0/8").unwrap_err();
+        assert!(error.starts_with("peer=10.0.0.0/8: ") && error.ends_with("leave it out"), "{error}");
     }
 }

@@ -60,7 +60,7 @@ impl PortArgs {
         Ok(config)
     }
 
-    /// The settings, whose port, if there is one, has a legal name.
+    /// The settings, whose port, if there is one, has a legal name, and whose dedicated cores have CPUs.
     ///
     /// # Errors
     /// Returns a failure if a file, a variable or a flag is wrong.
@@ -68,6 +68,7 @@ impl PortArgs {
         let config = self.settings()?;
         let port = config.port().map(str::parse::<PortSpec>).transpose();
         port.map_err(|wrong| Failure::usage(wrong.to_string()))?;
+        config.check_cpus().map_err(|wrong| Failure::usage(wrong.to_string()))?;
         Ok(config)
     }
 

@@ -35,6 +35,11 @@ fn wrong_flags_name_the_remedy() {
         ("write-bw -R --port lo", &["-R", "not supported yet"]),
         ("write-bw --ip 10.0.0.300 --port lo", &["10.0.0.300", "10.0.0.1/24"]),
         ("write-bw --progress magic --port lo", &["inline", "dedicated"]),
+        (
+            "config --progress dedicated:9999",
+            &["dedicated:9999: this process may not use", "write dedicated:"],
+        ),
+        ("write-bw --link-rate 25 --port lo", &["write \"25G\""]),
         ("write-bw --cc hpcc-rx --port lo", &["--cc-base-rtt"]),
         ("write-bw --cc hpcc --cc-eta 2 --port lo", &["at most 1"]),
         ("write-bw --cc hpcc,colour=red --port lo", &["colour", "use one of cc, window"]),
@@ -232,6 +237,15 @@ fn config_shows_each_setting_and_where_it_comes_from() {
         text.contains("FERROCE_SELECTIVE_REPEAT \"never\": neither true nor false; write false"),
         "{text}"
     );
+}
+
+#[test]
+fn a_log_that_selects_nothing_is_warned_of() {
+    for (value, lines) in [("loud", 1), ("ferroce=loud", 1), ("info", 0), ("", 0)] {
+        let output = ferroce("config").env("FERROCE_LOG", value).assert().success().get_output().clone();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.matches("write FERROCE_LOG=info").count(), lines, "{value}: {said}");
+    }
 }
 
 #[test]

@@ -66,7 +66,8 @@ fn a_program_without_a_port_is_warned_of() {
     let said = shell(
         r#"warned() { "$ferroce" run "$@" -- true 2>&1 | grep -c 'no port is named' || true; }
            warned; warned --port eth0; FERROCE_PORT=eth0 warned
-           echo "port = 'eth0'" > ferroce.toml; warned"#,
+           "$ferroce" env 2>&1 >/dev/null | grep -c 'no port is named'
+           echo "port = 'eth0'" > ferroce.toml; warned; "$ferroce" env 2>&1 >/dev/null"#,
     );
-    assert_eq!(said, "1\n0\n0\n0\n");
+    assert_eq!(said, "1\n0\n0\n1\n0\n");
 }

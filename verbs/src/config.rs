@@ -82,6 +82,8 @@ pub enum ConfigError {
     Vlan(String),
     #[error(transparent)]
     Progress(#[from] ProgressError),
+    #[error("{0}")]
+    Cpus(String),
     #[error("idle {0:?}: no such policy; write busy or yield")]
     Idle(String),
     #[error("congestion control {text:?}: {reason}")]
@@ -370,6 +372,14 @@ impl DeviceConfig {
             return Err(ConfigError::Cores { given: cores });
         }
         Ok(Self { cores, ..self })
+    }
+
+    /// Checks that this process may use the CPUs of dedicated cores. Opening a device does the same.
+    ///
+    /// # Errors
+    /// Returns [`ConfigError::Cpus`] if it may not.
+    pub fn check_cpus(&self) -> Result<(), ConfigError> {
+        self.who_runs().check_cpus(self.cores).map_err(|error| ConfigError::Cpus(error.to_string()))
     }
 
     /// Sets what a dedicated core does when idle.

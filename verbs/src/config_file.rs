@@ -159,6 +159,7 @@ pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
         feedback_key_file: file.feedback_key_file,
     };
     let all = common.over(all)?;
+    let tables = file.device.len();
     let configs: Vec<_> = match (file.device.is_empty(), ports.is_empty()) {
         (true, true) => vec![all],
         (true, false) => ports.into_iter().map(|port| all.clone().port_named(port)).collect(),
@@ -166,9 +167,9 @@ pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
             file.device.into_iter().map(|device| device.over(all.clone())).collect::<Result<_, _>>()?
         }
     };
-    let nameless = (1..).zip(&configs).find(|(_, config)| configs.len() > 1 && config.port().is_none());
+    let nameless = (1..=tables).zip(&configs).find(|(_, config)| config.port().is_none());
     if let Some((number, _)) = nameless {
-        return Err(wrong(format!("[[device]] {number} names no port; add port = \"...\" to its table")));
+        return Err(wrong(format!("[[device]] {number} names no port; add port = \"eth0\" to its table")));
     }
     each_port_once(&configs)?;
     Ok(configs)
@@ -228,6 +229,7 @@ mod tests {
             ("port = ['eth0', 'eth1']\nip = ['10.0.0.1']", "ip applies to a single port, but there are 2"),
             ("port = ['eth0', 'eth0']", "`eth0` is named twice"),
             ("[[device]]\nport = 'eth0'\n[[device]]\nmtu = 1024", "[[device]] 2 names no port"),
+            ("[[device]]\nmtu = 1024", "[[device]] 1 names no port; add port = "),
             ("[[device]]\ncolour = 'red'", "colour"),
             ("[[device]]\nport = 'eth0'\nmtu = 1500", "1500"),
         ] {

@@ -100,7 +100,7 @@ pub use datapath::engine::Progress;
 pub use device::{Device, DeviceInfo};
 pub use domain::{MemoryRegion, ProtectionDomain};
 pub use error::Error;
-pub use log::start_log;
+pub use log::{log_filter, start_log};
 pub use queue_pair::{QueuePair, QueuePairBuilder};
 pub use remote_buffer::RemoteBuffer;
 pub use roce::qp::{

@@ -2,8 +2,10 @@
 
 use datapath::environment;
 use std::io::{IsTerminal, stderr};
+use std::str::FromStr;
 use tracing::dispatcher::has_been_set;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// The variable that selects the lines to show: `info`, `ferroce_datapath=debug`, ...
 const VARIABLE: &str = "FERROCE_LOG";
@@ -15,18 +17,76 @@ const VARIABLE: &str = "FERROCE_LOG";
 /// ferroce_verbs::start_log("warn");
 /// ```
 pub fn start_log(default: &str) {
-    let filter = environment::text(VARIABLE).and_then(|text| EnvFilter::try_new(text).ok());
-    let filter = filter.unwrap_or_else(|| EnvFilter::new(default));
+    let (filter, wrong) = log_filter(default);
     let is_coloured =
         stderr().is_terminal() && environment::variable("NO_COLOR").is_none_or(|value| value.is_empty());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_ansi(is_coloured);
     // It fails only if a log is there already.
-    let _ = log.log_internal_errors(false).try_init();
+    if log.log_internal_errors(false).try_init().is_ok() {
+        wrong.iter().for_each(|line| tracing::warn!("{line}"));
+    }
+}
+
+/// Returns the filter that `FERROCE_LOG` selects, or `default` if it is not set. If the value is wrong, returns a filter for warnings and the
+/// line that says so, which the caller logs.
+#[doc(hidden)]
+#[must_use]
+pub fn log_filter(default: &str) -> (EnvFilter, Option<String>) {
+    match environment::text(VARIABLE).filter(|text| !text.is_empty()) {
+        None => (EnvFilter::new(default), None),
+        Some(text) => match parse(&text) {
+            Some(filter) => (filter, None),
+            None => {
+                let wrong = format!(
+                    "{VARIABLE} {text:?}: neither a level nor a module of Ferroce; write {VARIABLE}=info"
+                );
+                (EnvFilter::new("warn"), Some(wrong))
+            }
+        },
+    }
+}
+
+/// Parses `info`, `ferroce_datapath=debug` and lists of these. A word that is no level selects all lines of a module. `tracing` accepts
+/// any word, but only these modules have lines of Ferroce.
+fn parse(text: &str) -> Option<EnvFilter> {
+    let is_known = |word: &str| {
+        word.contains(['=', '[', ']', '{', '}'])
+            || LevelFilter::from_str(word).is_ok()
+            || ["ferroce", "dpdk"].iter().any(|module| word.starts_with(module))
+    };
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    if words.into_iter().all(is_known) { EnvFilter::try_new(text).ok() } else { None }
 }
 
 /// Starts the log if `FERROCE_LOG` is set and the program has none.
 pub(crate) fn start_if_asked_for() {
     if environment::variable(VARIABLE).is_some() && !has_been_set() {
         start_log("off");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_a_level_or_a_module_of_ferroce() {
+        for text in [
+            "off",
+            "WARN",
+            "info",
+            "2",
+            "ferroce_datapath",
+            "ferroce_datapath=debug",
+            "dpdk=trace,info",
+            "error,ferroce_verbs::implicit=warn",
+            "my_program=debug",
+            "ferroce_roce[qp{qpn=0x12}]=debug",
+        ] {
+            assert!(parse(text).is_some(), "{text}");
+        }
+        for text in ["loud", "debug,loud", "ferroce=loud", "my_program", "warning"] {
+            assert!(parse(text).is_none(), "{text}");
+        }
     }
 }

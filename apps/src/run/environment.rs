@@ -35,6 +35,7 @@ pub struct Args {
 /// Returns a failure if the libraries are missing, a setting is wrong, or a value cannot be written as text.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let variables = args.settings.variables(&library::folder()?)?;
+    args.settings.warn_without_port();
     let lines: Result<Vec<_>, _> =
         variables.into_iter().map(|(name, value)| line(name, value, args.plain)).collect();
     outln!("{}", lines?.join("\n"))?;

@@ -79,9 +79,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         let hosts = Hosts::make(count, args.mtu, link)?;
         return ranks::run(&hosts, &args.command, &settings);
     }
-    if args.settings.names_no_port() {
-        note!("warning: no port is named, so the program sees no device; give --port, or set FERROCE_PORT");
-    }
+    args.settings.warn_without_port();
     let (program, rest) = args
         .command
         .split_first()

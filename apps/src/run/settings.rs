@@ -94,10 +94,14 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns whether no flag, variable or file names a port, so that the program would see no device.
-    pub fn names_no_port(&self) -> bool {
+    /// Warns if no flag, variable or file names a port, so that programs would see no device.
+    pub fn warn_without_port(&self) {
         let configs = DeviceConfig::all_from(self.config.as_deref(), self.port.as_deref());
-        configs.is_ok_and(|configs| configs.iter().all(|config| config.port().is_none()))
+        if configs.is_ok_and(|configs| configs.iter().all(|config| config.port().is_none())) {
+            note!(
+                "warning: no port is named, so programs see no device; give --port eth0, or set FERROCE_PORT"
+            );
+        }
     }
 
     /// Returns the variables that the loader and the libraries in `folder` read, with their values.

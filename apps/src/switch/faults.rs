@@ -146,7 +146,9 @@ impl Draft {
             "count" => rule.count = Some(text.parse().map_err(|_| not("a number from 0", "3"))?),
             "action" => self.action = Some(text.to_owned()),
             "time" => self.time = Some(time()?),
-            "rate" => self.rate = Some(units::rate(text).map_err(|_| not("a rate in bit/s", "\"10M\""))?),
+            "rate" => {
+                self.rate = Some(units::rate(text).map_err(|_| not("a rate with its unit", "\"10M\""))?)
+            }
             "span" => {
                 let span = number(64).filter(|&span| span > 0);
                 self.span = Some(span.ok_or_else(|| not("a number from 1 to 64", "3"))?);

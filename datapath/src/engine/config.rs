@@ -111,9 +111,10 @@ pub struct CoreConfig {
 #[allow(missing_docs)]
 pub enum StartError {
     #[error(
-        "cannot pin to CPU {core}: this process may use {allowed}; choose one of them, or run it with another taskset"
+        "progress dedicated:{core}: this process may not use CPU {core}, only {allowed:?}; write dedicated{first}",
+        first = .allowed.first().map_or_else(String::new, |cpu| format!(":{cpu}"))
     )]
-    Cpu { core: usize, allowed: String },
+    Cpu { core: usize, allowed: Vec<usize> },
     #[error("queue_pairs = {given}: with cores = {cores} the limit is {limit}; lower queue_pairs")]
     TooManyQps { given: u32, limit: usize, cores: u8 },
     #[error("cores = {given}: out of range; write 1 to {limit}")]

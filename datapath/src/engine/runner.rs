@@ -168,10 +168,8 @@ impl Runner {
 /// Finds the CPU of the core at `place` among those of a port, whose first core has CPU `core`.
 fn find_cpu(core: usize, place: usize) -> Result<core_affinity::CoreId, StartError> {
     let cpus = core_affinity::get_core_ids().unwrap_or_default();
-    cpus.iter().skip_while(|cpu| cpu.id != core).nth(place).copied().ok_or_else(|| StartError::Cpu {
-        core,
-        allowed: format!("{:?}", cpus.iter().map(|cpu| cpu.id).collect::<Vec<_>>()),
-    })
+    let found = cpus.iter().skip_while(|cpu| cpu.id != core).nth(place).copied();
+    found.ok_or_else(|| StartError::Cpu { core, allowed: cpus.iter().map(|cpu| cpu.id).collect() })
 }
 
 fn run(core: &mut impl Turn, stop: &AtomicBool, idle: Idle) {

@@ -107,23 +107,37 @@ fn neighbours(core: u8, has_kernel: bool, config: &CoreConfig) -> Neighbours {
     }
 }
 
+impl Progress {
+    /// Checks that this process may use a CPU for each of `cores` dedicated cores.
+    ///
+    /// # Errors
+    /// Returns [`StartError::Cpu`] or [`StartError::CoresOfCpus`] if it may not.
+    pub fn check_cpus(self, cores: u8) -> Result<(), StartError> {
+        let Self::Dedicated { core } = self else { return Ok(()) };
+        let allowed = crate::machine::allowed_cores();
+        let first = match core {
+            None => 0,
+            Some(core) => match allowed.iter().position(|&cpu| cpu == core) {
+                Some(first) => first,
+                None => return Err(StartError::Cpu { core, allowed }),
+            },
+        };
+        let cpus = allowed.len() - first;
+        if cores > 1 && usize::from(cores) > cpus {
+            let from = core.map_or_else(String::new, |core| format!(" from CPU {core} on"));
+            return Err(StartError::CoresOfCpus { given: cores, cpus, from });
+        }
+        Ok(())
+    }
+}
+
 /// Refuses more cores or queue pairs than there are numbers, and more dedicated cores than CPUs.
 fn check(config: &CoreConfig) -> Result<(), StartError> {
     let given = config.cores;
     if !(1..=CoreIndex::MOST).contains(&given) {
         return Err(StartError::Cores { given, limit: CoreIndex::MOST });
     }
-    if let Progress::Dedicated { core } = config.progress
-        && given > 1
-    {
-        let cpus = crate::machine::allowed_cores();
-        let first = core.and_then(|core| cpus.iter().position(|&cpu| cpu == core)).unwrap_or(0);
-        let cpus = cpus.len() - first;
-        if usize::from(given) > cpus {
-            let from = core.map_or_else(String::new, |core| format!(" from CPU {core} on"));
-            return Err(StartError::CoresOfCpus { given, cpus, from });
-        }
-    }
+    config.progress.check_cpus(given)?;
     let limit = (CoreIndex::new(0, given).max_qps() as usize * usize::from(given)).min(doorbell::MAX_SLOTS);
     if config.endpoint.max_qps as usize > limit {
         return Err(StartError::TooManyQps { given: config.endpoint.max_qps, limit, cores: given });

@@ -8,16 +8,18 @@ use limit::Limit;
 use std::sync::Once;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, fmt, registry};
+use tracing_subscriber::{fmt, registry};
 
 /// Starts the log, once. Without `FERROCE_LOG` it shows errors, and warnings of settings that are ignored.
 pub(crate) fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
-        let filter = EnvFilter::try_from_env("FERROCE_LOG");
-        let filter = filter.unwrap_or_else(|_| EnvFilter::new("error,ferroce_verbs::implicit=warn"));
+        let (filter, wrong) = verbs::log_filter("error,ferroce_verbs::implicit=warn");
         let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
         // A log that is there already serves.
-        let _ = registry().with(lines).with(filter).with(Limit::default()).with(WhileItCan).try_init();
+        let log = registry().with(lines).with(filter).with(Limit::default()).with(WhileItCan);
+        if log.try_init().is_ok() {
+            wrong.iter().for_each(|line| tracing::warn!("{line}"));
+        }
     });
 }

@@ -56,7 +56,7 @@ settings! {
     "The rate of this host's link; with `fixed` the pacing rate."
     line_rate: Option<Rate>, rate, {
         flag: "cc-line-rate", value: "RATE", algorithms: ALL, example: "25G", default: "the port's; fixed none",
-        accepts: "a rate from 1 bit/s to 10T, such as 200M or 2.5G",
+        accepts: "a rate with its unit up to 10T, such as 200M or 2.5G",
     }
     "The round trip of the idle path."
     base_rtt: Option<Duration>, |text| time(text, NANOSECOND..=HpccConfig::MAX_BASE_RTT), {
@@ -66,7 +66,7 @@ settings! {
     "The rate below which a flow never falls."
     min_rate: Option<Rate>, rate, {
         flag: "cc-min-rate", value: "RATE", algorithms: PACED, example: "1M", default: "1M",
-        accepts: "a rate from 1 bit/s to the line rate",
+        accepts: "a rate with its unit up to the line rate",
     }
     "The share of a link to aim at. With `hpcc-fair` it falls with the flow's own rate, from 0.04 above to 0.04 below."
     eta: Option<f64>, |text| word::<f64>(text).filter(|&eta| eta > 0.0 && eta <= 1.0), {
@@ -209,6 +209,7 @@ mod tests {
             ("window", "0"),
             ("line_rate", "11T"),
             ("line_rate", "fast"),
+            ("line_rate", "25"),
             ("base_rtt", "0s"),
             ("base_rtt", "1.1s"),
             ("min_rate", "0"),

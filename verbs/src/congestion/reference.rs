@@ -12,7 +12,7 @@ Each setting is a key of a `[[congestion]]` table in `ferroce.toml`, a word of `
 
 This page is written by `FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce-verbs reference`.
 
-A rate is in bit/s with K, M, G or T for powers of 1000. A time has a unit: ns, us, ms or s. Bytes may have K, M or G for
+A rate is in bit/s with K, M, G or T for powers of 1000; without one, the number is at least 1000000. A time has a unit: ns, us, ms or s. Bytes may have K, M or G for
 powers of 1024.
 
 ## For which queue pairs

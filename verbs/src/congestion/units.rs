@@ -7,10 +7,14 @@ use std::time::Duration;
 const RATES: [(&str, u64); 4] =
     [("T", 1_000_000_000_000), ("G", 1_000_000_000), ("M", 1_000_000), ("K", 1000)];
 
-/// Bits per second: `200M`, `1G`, `2.5G`; the suffixes are powers of 1000.
+/// The lowest rate that a number without a unit may express, bit/s. A smaller number is likely to be in Gb/s or, like a link's speed in
+/// sysfs, in Mb/s.
+const LEAST_WITHOUT_UNIT: f64 = 1e6;
+
+/// Bits per second: `200M`, `1G`, `2.5G`; the suffixes are powers of 1000. A number without one is at least 1000000.
 ///
 /// # Errors
-/// Returns what to write if the text is not a positive number.
+/// Returns what to write if the text is not a positive number, or is too small a number to have no unit.
 pub fn parse_rate(text: &str) -> Result<Rate, String> {
     let wrong = || format!("`{text}` is no rate; write bits per second, or 200M, 1G, 2.5G");
     let upper = text.to_ascii_uppercase();
@@ -18,14 +22,27 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
         RATES.iter().find_map(|(suffix, factor)| upper.strip_suffix(suffix).map(|digits| (digits, *factor)));
     let (digits, factor) = found.unwrap_or((&upper, 1));
     let bits = digits.parse::<f64>().map_err(|_| wrong())? * factor as f64;
-    if (1.0..=1e15).contains(&bits) { Ok(Rate::from_bps(bits.round() as u64)) } else { Err(wrong()) }
+    if !(1.0..=1e15).contains(&bits) {
+        return Err(wrong());
+    }
+    if found.is_none() && bits < LEAST_WITHOUT_UNIT {
+        let likely = if bits < 1000.0 { "G" } else { "M" };
+        return Err(format!(
+            "`{text}`: a rate without a unit is in bit/s, and this is too slow; write \"{text}{likely}\""
+        ));
+    }
+    Ok(Rate::from_bps(bits.round() as u64))
 }
 
-/// The same rate in the largest unit that it is a whole number of.
+/// The same rate in the largest unit that it is a whole number of. Below 1000000 bit/s, it always has a unit.
 pub fn rate_text(rate: Rate) -> String {
     let bits = rate.as_bps();
     let unit = RATES.iter().find(|(_, factor)| bits > 0 && bits.is_multiple_of(*factor));
-    unit.map_or_else(|| bits.to_string(), |(suffix, factor)| format!("{}{suffix}", bits / factor))
+    match unit {
+        Some((suffix, factor)) => format!("{}{suffix}", bits / factor),
+        None if (bits as f64) < LEAST_WITHOUT_UNIT => format!("{}K", bits as f64 / 1e3),
+        None => bits.to_string(),
+    }
 }
 
 /// Longer than any run: sums and multiples of a few such times still are times.
@@ -79,15 +96,28 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        for bits in [1, 999, 1000, 1500, 2_500_000_000, 10_000_000_000_000] {
+        for bits in [1, 999, 1000, 1500, 999_999, 1_000_001, 2_500_000_000, 10_000_000_000_000] {
             let rate = Rate::from_bps(bits);
             assert_eq!(parse_rate(&rate_text(rate)), Ok(rate));
         }
         assert_eq!(rate_text(Rate::from_bps(2_500_000_000)), "2500M");
+        assert_eq!(rate_text(Rate::from_bps(1500)), "1.5K");
         for nanos in [0, 1, 999, 1000, 20_000, 1_500_000, 1_000_000_000, 999_999_999] {
             let time = Duration::from_nanos(nanos);
             assert_eq!(parse_duration(&duration_text(time)), Ok(time));
         }
         assert_eq!(duration_text(Duration::from_micros(20)), "20us");
+    }
+
+    #[test]
+    fn a_small_rate_has_a_unit() {
+        assert_eq!(parse_rate("1000000"), Ok(Rate::from_mbps(1)));
+        assert_eq!(parse_rate("1000000000"), Ok(Rate::from_gbps(1)));
+        for (text, remedy) in
+            [("25", "write \"25G\""), ("25000", "write \"25000M\""), ("999999.9", "write \"999999.9M\"")]
+        {
+            let error = parse_rate(text).unwrap_err();
+            assert!(error.ends_with(remedy), "{error}");
+        }
     }
 }

@@ -3,10 +3,11 @@
 use crate::failure::Failure;
 use crate::perf::describe_congestion;
 use crate::port::PortArgs;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use toml::Value;
 use verbs::DeviceConfig;
 use verbs::congestion::CongestionRule;
 
@@ -58,7 +59,7 @@ struct Row {
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let file = args.port.config.clone().or_else(DeviceConfig::file);
     let config = args.port.checked()?;
-    let sources = Sources { args: &args.port, keys: keys(file.as_deref()), file };
+    let sources = Sources { args: &args.port, keys: keys(file.as_deref(), config.port()), file };
     let rows = rows(&config, &sources);
     if args.json {
         outln!("{:#}", as_json(&rows, sources.file.as_deref()))?;
@@ -77,7 +78,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 fn rows(config: &DeviceConfig, sources: &Sources<'_>) -> Vec<Row> {
     let settings = config.settings().into_iter();
     let mut rows: Vec<Row> =
-        settings.map(|(key, value)| Row { key, source: sources.of(key, value.as_deref()), value }).collect();
+        settings.map(|(key, value)| Row { key, source: sources.of(key), value }).collect();
     let (sealed, source) = match config.key_source() {
         Some(source) => ("answers are sealed", source.to_string()),
         None => ("answers are not sealed", "default".into()),
@@ -111,12 +112,12 @@ fn rule_text(rule: &CongestionRule) -> String {
 struct Sources<'a> {
     args: &'a PortArgs,
     file: Option<PathBuf>,
-    /// The keys that the file sets.
+    /// The keys that the file sets for the device.
     keys: BTreeSet<String>,
 }
 
 impl Sources<'_> {
-    fn of(&self, key: &'static str, value: Option<&str>) -> String {
+    fn of(&self, key: &'static str) -> String {
         let flag = match key {
             "port" => self.args.port.is_some().then_some("--port"),
             "ip" => (!self.args.ip.is_empty()).then_some("--ip"),
@@ -127,14 +128,8 @@ impl Sources<'_> {
             _ => None,
         };
         let variable = VARIABLES.iter().find(|(of, _)| *of == key).map(|(_, variable)| *variable);
-        let variable = variable.filter(|variable| std::env::var_os(variable).is_some());
-        match (flag, variable) {
-            // The flag takes its value from the variable if it is not given.
-            (Some(flag), Some(variable)) if std::env::var(variable).ok().as_deref() != value => flag.into(),
-            (_, Some(variable)) => variable.into(),
-            (Some(flag), None) => flag.into(),
-            (None, None) => self.of_file(key),
-        }
+        let is_set = |variable: &&str| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
+        flag.or(variable.filter(is_set)).map_or_else(|| self.of_file(key), str::to_owned)
     }
 
     fn of_file(&self, key: &str) -> String {
@@ -145,14 +140,19 @@ impl Sources<'_> {
     }
 }
 
-/// Returns the keys that the file sets. The file was understood before.
-fn keys(file: Option<&Path>) -> BTreeSet<String> {
+/// Returns the keys that the file sets for the device on `port`: those outside of tables, and those of its `[[device]]` table, or of the
+/// first if it has none. The file was understood before.
+fn keys(file: Option<&Path>, port: Option<&str>) -> BTreeSet<String> {
     let text = file.and_then(|file| crate::input::text(file).ok());
-    let table = text.and_then(|text| text.parse::<toml::Table>().ok());
-    table.map(|table| table.keys().cloned().collect()).unwrap_or_default()
+    let Some(table) = text.and_then(|text| text.parse::<toml::Table>().ok()) else { return BTreeSet::new() };
+    let devices = table.get("device").and_then(Value::as_array).into_iter().flatten();
+    let devices: Vec<_> = devices.filter_map(Value::as_table).collect();
+    let own = devices.iter().find(|device| device.get("port").and_then(Value::as_str) == port);
+    let own = own.or(devices.first()).into_iter().flat_map(|device| device.keys());
+    table.keys().chain(own).cloned().collect()
 }
 
-fn as_json(rows: &[Row], file: Option<&Path>) -> Value {
+fn as_json(rows: &[Row], file: Option<&Path>) -> serde_json::Value {
     let rows = rows.iter().map(|row| json!({ "key": row.key, "value": row.value, "source": row.source }));
     json!({ "file": file.map(|file| file.display().to_string()), "settings": rows.collect::<Vec<_>>() })
 }

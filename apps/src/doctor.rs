@@ -20,7 +20,7 @@ pub struct Args {
     #[allow(missing_docs)]
     pub port: PortArgs,
     /// Also check the path to this host
-    #[arg(long, value_name = "ADDRESS", requires = "port")]
+    #[arg(long, value_name = "ADDRESS")]
     pub peer: Option<IpAddr>,
     /// Bind a NIC to vfio-pci, so that DPDK can use it; its interface must be down
     #[arg(long, value_name = "ADDRESS", value_parser = pci_address, conflicts_with_all = ["port", "json", "unbind"])]
@@ -68,7 +68,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(address) = &args.unbind {
         return hand_over(address, false);
     }
-    let mut checks = if args.port.names_a_port()? { of_port(args)? } else { machine::checks(&[]) };
+    let mut checks =
+        if args.peer.is_some() || args.port.names_a_port()? { of_port(args)? } else { machine::checks(&[]) };
     if args.json {
         outln!("{:#}", as_json(&checks))?;
     } else {

@@ -8,18 +8,19 @@ use std::path::PathBuf;
 use verbs::port::Address;
 use verbs::{Device, DeviceConfig, Mtu, Progress};
 
-/// Flags of the port.
+/// Flags of the port. The variables that the help names are read by [`DeviceConfig`].
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Port")]
 pub struct PortArgs {
-    /// Port: veth0, xdp:eth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, or raw EAL arguments
-    #[arg(short = 'd', long, alias = "ib-dev", value_name = "PORT", env = "FERROCE_PORT")]
+    /// Port: veth0, xdp:eth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, or raw EAL arguments [env: FERROCE_PORT]
+    #[arg(short = 'd', long, alias = "ib-dev", value_name = "PORT")]
     pub port: Option<String>,
-    /// The port's addresses, if the kernel assigns none: 10.0.0.1/24,fd00::1/64
-    #[arg(long, value_name = "ADDRESS", env = "FERROCE_IP", value_delimiter = ',', value_parser = address)]
+    /// The port's addresses, if the kernel assigns none: 10.0.0.1/24,fd00::1/64. Without a prefix, every host is a neighbour
+    /// [env: FERROCE_IP]
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = address)]
     pub ip: Vec<Address>,
-    /// VLAN of the frames that the port sends and receives, 1 to 4094; its addresses come from --ip
-    #[arg(long, value_name = "ID", env = "FERROCE_VLAN", value_parser = clap::value_parser!(u16).range(1..=4094))]
+    /// VLAN of the frames that the port sends and receives, 1 to 4094; its addresses come from --ip [env: FERROCE_VLAN]
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
     /// Thread that runs the port's core: `inline` (this thread), `adaptive`, `dedicated` or `dedicated:CPU`
     #[arg(long, value_name = "MODE")]

@@ -239,6 +239,42 @@ fn config_shows_each_setting_and_where_it_comes_from() {
     );
 }
 
+/// Returns the value and the source that `ferroce config` shows for a setting.
+fn shown(command: &mut Command, key: &str) -> (String, String) {
+    let output = command.assert().success().get_output().clone();
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let row = json["settings"].as_array().unwrap().iter().find(|row| row["key"] == key).unwrap();
+    (row["value"].as_str().unwrap_or("-").to_owned(), row["source"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn config_shows_the_true_source_of_an_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let tables = "[[device]]\nport = 'veth0'\nmtu = 1024\n[[device]]\nport = 'veth1'\nip = ['10.0.0.2/24']\n";
+    std::fs::write(folder.path().join("ferroce.toml"), tables).unwrap();
+    let command = |line: &str| {
+        let mut command = ferroce(&format!("config --json {line}"));
+        command.current_dir(folder.path());
+        command
+    };
+    let pair = |value: &str, source: &str| (value.to_owned(), source.to_owned());
+    assert_eq!(shown(&mut command(""), "mtu"), pair("1024", "ferroce.toml"));
+    assert_eq!(shown(&mut command(""), "ip"), pair("-", "default"));
+    assert_eq!(shown(&mut command("--port veth1"), "ip"), pair("10.0.0.2/24", "ferroce.toml"));
+    assert_eq!(shown(&mut command("--port veth1"), "mtu"), pair("-", "default"));
+    let set = |line: &str| {
+        let mut command = command(line);
+        command.env("FERROCE_IP", "10.0.0.1").env("FERROCE_PORT", "veth1").env("FERROCE_VLAN", "7");
+        command
+    };
+    assert_eq!(shown(&mut set(""), "ip"), pair("10.0.0.1", "FERROCE_IP"));
+    assert_eq!(shown(&mut set(""), "vlan"), pair("7", "FERROCE_VLAN"));
+    assert_eq!(shown(&mut set("--ip 10.0.0.1"), "ip"), pair("10.0.0.1", "--ip"));
+    assert_eq!(shown(&mut set("--port veth1"), "port"), pair("veth1", "--port"));
+    let wrong = set("").env("FERROCE_IP", "10.0.0.300").assert().code(2).get_output().clone();
+    assert!(String::from_utf8(wrong.stderr).unwrap().contains("10.0.0.300"));
+}
+
 #[test]
 fn a_log_that_selects_nothing_is_warned_of() {
     for (value, lines) in [("loud", 1), ("ferroce=loud", 1), ("info", 0), ("", 0)] {

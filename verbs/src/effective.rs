@@ -3,13 +3,14 @@
 use crate::DeviceConfig;
 use crate::congestion::CongestionRule;
 use datapath::engine::Idle;
+use datapath::neighbour;
 
 impl DeviceConfig {
     /// Returns each setting by its key in `ferroce.toml`, with its value or `None` if the port decides. [`rules`](Self::rules) returns the
     /// congestion rules.
     #[must_use]
     pub fn settings(&self) -> Vec<(&'static str, Option<String>)> {
-        let addresses = self.addresses.iter().map(|address| format!("{}/{}", address.ip, address.prefix));
+        let addresses = self.addresses.iter().map(|address| neighbour::Address::from(*address).to_string());
         let addresses = addresses.collect::<Vec<_>>().join(", ");
         let idle = if self.idle == Idle::Busy { "busy" } else { "yield" };
         let numbers = self.numbers;
@@ -70,5 +71,7 @@ mod tests {
         }
         assert!(shown["link_rate"].is_some());
         assert_eq!(DeviceConfig::new().settings()[0], ("port", None));
+        let bare: DeviceConfig = "ip = ['10.0.0.1', 'fd00::1/64']".parse().unwrap();
+        assert_eq!(bare.settings()[1], ("ip", Some("10.0.0.1, fd00::1/64".into())));
     }
 }

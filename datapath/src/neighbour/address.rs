@@ -54,9 +54,13 @@ impl FromStr for Address {
     }
 }
 
+/// As the text that it is parsed from.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.ip, self.prefix)
+        match self.prefix {
+            0 => self.ip.fmt(f),
+            prefix => write!(f, "{}/{prefix}", self.ip),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::{environment, machine, signals};
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 /// The number of a thread that has no place among DPDK's (LCORE_ID_ANY).
@@ -337,11 +338,13 @@ fn init(arguments: Vec<CString>) -> Result<(), EalError> {
     log::take_over();
     environment::hide_from_dpdk();
     let run = move || {
-        // DPDK keeps pointers into its arguments for ever.
-        let arguments: &'static mut [*mut c_char] =
-            arguments.into_iter().map(CString::into_raw).collect::<Vec<_>>().leak();
+        // DPDK keeps pointers into its arguments. They stay reachable, so that LeakSanitizer does not report them.
+        static ARGUMENTS: AtomicPtr<*mut c_char> = AtomicPtr::new(std::ptr::null_mut());
+        let arguments: Vec<_> = arguments.into_iter().map(CString::into_raw).collect();
+        let arguments = arguments.leak();
+        ARGUMENTS.store(arguments.as_mut_ptr(), Ordering::Relaxed);
         let start = || {
-            // SAFETY: the pointers are NUL-terminated texts that live for ever; the EAL starts once, as STATE says.
+            // SAFETY: the pointers are NUL-terminated texts that are never freed; the EAL starts once, as STATE says.
             unsafe { dpdk_sys::rte_eal_init(arguments.len() as c_int, arguments.as_mut_ptr()) }
         };
         let _ = STARTED_IN.set(Process::this());

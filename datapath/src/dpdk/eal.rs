@@ -6,7 +6,7 @@ use crate::fork::{self, Process};
 use crate::{environment, machine, signals};
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -78,6 +78,12 @@ pub enum EalError {
         need_mb: u32,
         /// The free amount.
         free_mb: u64,
+    },
+    /// No CPU is in sysfs, as in a container whose `/sys` is empty.
+    #[error("{}: no CPU is there, but DPDK looks for them there; `mount -t sysfs sysfs /sys`, or start the container with /sys", folder.display())]
+    NoSysfs {
+        /// The folder that has the CPUs.
+        folder: PathBuf,
     },
     /// DPDK refused.
     #[error("DPDK does not start ({errno}): {said}")]
@@ -294,7 +300,9 @@ fn check(config: &EalConfig) -> Result<bool, EalError> {
 
 fn command_line(config: &EalConfig, huge: bool) -> Result<Vec<CString>, EalError> {
     let prefix = format!("ferroce-{}", std::process::id());
-    let words = arguments(config, huge, &machine::allowed_cores(), &prefix);
+    let cores = machine::allowed_cores();
+    check_sysfs(&cores, Path::new("/sys/devices/system/cpu"))?;
+    let words = arguments(config, huge, &cores, &prefix);
     words
         .into_iter()
         .map(|word| {
@@ -304,6 +312,12 @@ fn command_line(config: &EalConfig, huge: bool) -> Result<Vec<CString>, EalError
             })
         })
         .collect()
+}
+
+/// Checks that `folder` has one of the CPUs. DPDK finds them there, and prints its usage to standard output if there is none.
+fn check_sysfs(cores: &[usize], folder: &Path) -> Result<(), EalError> {
+    let is_there = |core: &usize| folder.join(format!("cpu{core}/topology/core_id")).exists();
+    if cores.iter().any(is_there) { Ok(()) } else { Err(EalError::NoSysfs { folder: folder.to_owned() }) }
 }
 
 /// The EAL's command line.
@@ -429,6 +443,16 @@ mod tests {
         let ordinary = arguments(&config, false, &[0, 1], "x").join(" ");
         assert!(ordinary.contains("--no-huge") && !ordinary.contains("--in-memory"), "{ordinary}");
         assert!(ordinary.contains("--lcores=0@(0,1)") && ordinary.contains("--no-pci"), "{ordinary}");
+    }
+
+    #[test]
+    fn without_cpus_in_sysfs_dpdk_is_not_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = check_sysfs(&[0, 1], folder.path()).unwrap_err().to_string();
+        assert!(error.starts_with(folder.path().to_str().unwrap()), "{error}");
+        assert!(error.contains("`mount -t sysfs sysfs /sys`"), "{error}");
+        std::fs::create_dir_all(folder.path().join("cpu1/topology/core_id")).unwrap();
+        check_sysfs(&[0, 1], folder.path()).unwrap();
     }
 
     #[test]

@@ -10,6 +10,17 @@ pub(crate) const NET_ADMIN: u64 = 1 << 12;
 pub(crate) const NET_RAW: u64 = 1 << 13;
 pub(crate) const IPC_LOCK: u64 = 1 << 14;
 pub(crate) const BPF: u64 = 1 << 39;
+const SYS_ADMIN: u64 = 1 << 21;
+const PERFMON: u64 = 1 << 38;
+/// Capabilities by their names without `CAP_`.
+const NAMES: [(&str, u64); 6] = [
+    ("NET_ADMIN", NET_ADMIN),
+    ("NET_RAW", NET_RAW),
+    ("IPC_LOCK", IPC_LOCK),
+    ("SYS_ADMIN", SYS_ADMIN),
+    ("PERFMON", PERFMON),
+    ("BPF", BPF),
+];
 /// Those that ports need.
 const WANTED: u64 = NET_ADMIN | NET_RAW | IPC_LOCK | BPF;
 /// `_LINUX_CAPABILITY_VERSION_3`: two words of 32 bits each.
@@ -40,6 +51,32 @@ pub(crate) fn effective() -> u64 {
 #[must_use]
 pub fn has_net_raw() -> bool {
     effective() & NET_RAW != 0
+}
+
+/// Returns how a process like this one gets `needs`, a list such as `CAP_NET_RAW,CAP_BPF`. Root that lacks capabilities is the root of a
+/// container; root that has them and is refused nevertheless is the root of a user namespace, or in a sandbox.
+#[must_use]
+pub fn remedy(needs: &str) -> String {
+    // SAFETY: geteuid takes nothing and can't fail.
+    remedy_of(unsafe { libc::geteuid() }, effective(), needs)
+}
+
+pub(crate) fn remedy_of(user: u32, mask: u64, needs: &str) -> String {
+    if user != 0 {
+        let needs = needs.to_lowercase();
+        return format!(
+            "run as root, or `setcap {needs}+ep $(command -v ferroce)` and start the program with `ferroce run`, which passes it on"
+        );
+    }
+    let lacking = needs.split(',').map(|name| name.trim_start_matches("CAP_")).filter(|&name| {
+        let bit = NAMES.iter().find(|(known, _)| *known == name).map_or(0, |(_, bit)| *bit);
+        mask & bit == 0
+    });
+    let flags: Vec<_> = lacking.map(|name| format!("--cap-add {name}")).collect();
+    if flags.is_empty() {
+        return "start it outside of its user namespace or sandbox, which restricts root".into();
+    }
+    format!("start the container with {}", flags.join(" "))
 }
 
 /// Makes CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK and CAP_BPF ambient, as far as this process has them. Does nothing for root, whose programs
@@ -80,8 +117,20 @@ fn check(result: libc::c_long) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_not_advised_to_run_as_root() {
+        let needs = "CAP_NET_RAW,CAP_NET_ADMIN";
+        let user = remedy_of(1000, 0, needs);
+        assert!(user.starts_with("run as root, or `setcap cap_net_raw,cap_net_admin+ep $("), "{user}");
+        assert_eq!(remedy_of(0, 0, needs), "start the container with --cap-add NET_RAW --cap-add NET_ADMIN");
+        assert_eq!(remedy_of(0, NET_RAW, needs), "start the container with --cap-add NET_ADMIN");
+        assert!(remedy_of(0, u64::MAX, needs).starts_with("start it outside of its user namespace"));
+    }
+
     #[test]
     fn who_has_none_hands_none_on() {
-        assert!(super::hand_on().is_ok());
+        assert!(hand_on().is_ok());
     }
 }

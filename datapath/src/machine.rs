@@ -120,10 +120,8 @@ fn user_with(who: u32, mask: u64) -> Check {
     }
     let list = |item: fn(&(u64, &str, &str)) -> String| lacking.iter().map(|l| item(l)).collect::<Vec<_>>();
     let found = list(|(_, name, purpose)| format!("{name} ({purpose})")).join(", ");
-    let names = list(|(_, name, _)| name.to_lowercase()).join(",");
-    let remedy = format!(
-        "run as root, or `setcap {names}+ep` on ferroce and start programs with `ferroce run`, which passes them on; memif ports need none of them"
-    );
+    let names = list(|(_, name, _)| (*name).to_owned()).join(",");
+    let remedy = format!("{}; memif ports need none of them", capabilities::remedy_of(who, mask, &names));
     Check::with("user", Status::Warn, format!("uid {who} lacks {found}"), &remedy)
 }
 
@@ -303,6 +301,11 @@ mod tests {
         assert_eq!(check.status, Status::Warn);
         assert!(check.found.contains("CAP_NET_ADMIN") && !check.found.contains("CAP_NET_RAW"), "{check:?}");
         assert!(check.remedy.unwrap().contains("cap_net_admin,cap_ipc_lock,cap_bpf+ep"));
+        let root = user_with(0, capabilities::NET_RAW | capabilities::BPF).remedy.unwrap();
+        assert!(
+            root.starts_with("start the container with --cap-add NET_ADMIN --cap-add IPC_LOCK;"),
+            "{root}"
+        );
         assert_eq!(user_with(0, u64::MAX).status, Status::Ok);
     }
 

@@ -379,7 +379,7 @@ fn what_cannot_control_datagrams_is_refused_by_name() {
     ];
     for algorithm in refused {
         let error = open(&mut closed(1), Congestion::new(algorithm)).unwrap_err().to_string();
-        assert!(error.contains(algorithm.name()) && error.contains("choose fixed"), "{error}");
+        assert!(error.contains(algorithm.name()) && error.contains("choose auto"), "{error}");
     }
     let error = open(&mut closed(1), Congestion { format: Format::Aecn, ..hpcc() }).unwrap_err().to_string();
     assert!(error.contains("choose the format hpcc"), "{error}");

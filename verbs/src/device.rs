@@ -413,8 +413,9 @@ fn addresses(facts: &PortFacts, config: &DeviceConfig) -> Result<Vec<Address>, E
         Kernel::open(interface, config.numbers).and_then(|kernel| kernel.addresses()).map_err(failed)?;
     if let Some(missing) = configured.iter().find(|ours| !present.iter().any(|there| there.ip == ours.ip)) {
         let reason = format!(
-            "address {} is not on the interface; ip address add {missing} dev {}",
-            missing.ip, facts.name
+            "address {} is not on the interface; `ip address add {missing} dev {}`",
+            missing.ip,
+            facts.name.trim_start_matches("xdp:")
         );
         return Err(Error::port(&facts.name, reason));
     }

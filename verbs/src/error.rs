@@ -33,14 +33,12 @@ pub enum Error {
     #[error(transparent)]
     Resolve(#[from] ResolveError),
     #[error(
-        "the queue pair's address on port {port} is not {family}, so it cannot reach {peer}; choose another GID index, or add such an address with ip="
+        "the queue pair's address on port {port} is not {family}, so it cannot reach {peer}; choose another GID index, or give the port such an address"
     )]
     Family { port: String, family: &'static str, peer: IpAddr },
-    #[error("device {port} has no address; set ip= or FERROCE_IP")]
+    #[error("device {port} has no address; `ip address add 192.0.2.1/24 dev {}`", .port.trim_start_matches("xdp:"))]
     NoAddress { port: String },
-    #[error(
-        "GID index {index}: the device has {count} GIDs, numbered from 0; `ferroce info --port` lists them"
-    )]
+    #[error("GID index {index}: the device has {count} GIDs, numbered from 0; choose a number below {count}")]
     GidIndex { index: usize, count: usize },
     #[error("MTU {given} does not fit port {port}: its frames carry at most {limit}; choose a smaller MTU")]
     Mtu { given: u32, limit: u32, port: String },
@@ -208,7 +206,7 @@ mod tests {
     #[test]
     fn the_remedy_is_what_the_message_ends_with() {
         let error = Error::GidIndex { index: 3, count: 2 };
-        assert_eq!(error.remedy().unwrap(), "`ferroce info --port` lists them");
+        assert_eq!(error.remedy().unwrap(), "choose a number below 2");
         assert_eq!(Error::Random("none left".into()).remedy(), None);
     }
 

@@ -75,12 +75,12 @@ fn open(path: &Path) -> Result<Option<File>, String> {
         Ok((found, file)) => (file, found),
         Err(error) => return Err(distrusted(format!("{error}; remove it, or let the caller read it"))),
     };
-    check(&found, caller).map_err(distrusted)?;
+    check(path, &found, caller).map_err(distrusted)?;
     Ok(Some(file))
 }
 
 /// Checks that only the caller or root can have written the file.
-fn check(found: &Metadata, caller: u32) -> Result<(), String> {
+fn check(path: &Path, found: &Metadata, caller: u32) -> Result<(), String> {
     if !found.is_file() {
         return Err("it is not a regular file; remove it".into());
     }
@@ -88,8 +88,9 @@ fn check(found: &Metadata, caller: u32) -> Result<(), String> {
     let mode = found.mode() & 0o7777;
     if mode & 0o022 != 0 {
         return Err(format!(
-            "its mode {mode:o} allows users other than its owner, user {}, to write it; run chmod go-w, or {NAME_IT}",
-            found.uid()
+            "its mode {mode:o} allows users other than its owner, user {}, to write it; run chmod go-w {}, or {NAME_IT}",
+            found.uid(),
+            path.display()
         ));
     }
     Ok(())
@@ -164,7 +165,11 @@ mod tests {
         }
         let path = file(folder.path(), "port = 'veth0'", 0o666);
         let why = open(&path).unwrap_err();
-        assert!(why.contains("ferroce.toml is ignored: its mode 666") && why.contains("chmod go-w"), "{why}");
+        assert!(
+            why.contains("ferroce.toml is ignored: its mode 666")
+                && why.contains(&format!("run chmod go-w {}", path.display())),
+            "{why}"
+        );
     }
 
     #[test]

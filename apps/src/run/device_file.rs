@@ -54,7 +54,7 @@ pub fn setting() -> Option<(&'static str, OsString)> {
 fn warning(error: &io::Error) -> String {
     let remedy = match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            "run it as root, or, for UCX alone, as root: mkdir -p /dev/infiniband && mknod -m 666 /dev/infiniband/ferroce0 c 1 3"
+            "run it as root, in a container with --cap-add SYS_ADMIN, or, for UCX alone, as root: mkdir -p /dev/infiniband && mknod -m 666 /dev/infiniband/ferroce0 c 1 3"
         }
         // unshare(2): ENOSPC is the limit of mount namespaces.
         io::ErrorKind::StorageFull => "raise the limit, as root: sysctl -w user.max_mnt_namespaces=10000",

@@ -188,7 +188,7 @@ fn remedy(said: &str) -> &'static str {
     if said.contains("No such file") {
         "apt-get install iproute2 ethtool procps"
     } else {
-        "hosts on this machine need root"
+        "hosts on this machine need root, in a container with --privileged"
     }
 }
 

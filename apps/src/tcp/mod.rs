@@ -83,8 +83,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut pacer = Pacer::open(port.index, numbers, settings)?;
     if pacer.addresses.is_empty() {
         return Err(Failure::run(format!(
-            "interface {}: it has no IPv4 address; give it one: ip address add",
-            args.port
+            "interface {port}: it has no IPv4 address; `ip address add 192.0.2.1/24 dev {port}`",
+            port = args.port
         )));
     }
     signals::watch(&args.port);

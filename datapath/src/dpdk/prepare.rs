@@ -30,7 +30,7 @@ pub enum PortError {
     NoInterface { name: String, existing: String },
     #[error("cannot use interface `{name}`: {why}; {remedy}")]
     Interface { name: String, why: String, remedy: String },
-    #[error("{what} needs {needs}; run as root, or `setcap {}+ep` on ferroce and start the program with `ferroce run`, which passes it on", needs.to_lowercase())]
+    #[error("{what} needs {needs}; {}", crate::capabilities::remedy(needs))]
     Permission { what: String, needs: &'static str },
     #[error(transparent)]
     Nic(#[from] PciError),

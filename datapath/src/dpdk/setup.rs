@@ -291,7 +291,7 @@ impl Setup<'_> {
             crate::linux::set_mac(name, kernel).map_err(|e| PortError::Interface {
                 name: name.clone(),
                 why: format!("cannot set the address of the kernel's side: {e}"),
-                remedy: "run as root".into(),
+                remedy: crate::capabilities::remedy("CAP_NET_ADMIN"),
             })?;
         }
         Ok(mac)

@@ -3,13 +3,14 @@
 use std::io;
 use thiserror::Error;
 
+/// The capabilities that pacing TCP needs.
+const NEEDS: &str = "CAP_BPF,CAP_PERFMON,CAP_NET_ADMIN,CAP_NET_RAW";
+
 /// The reason, and the remedy.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum TcpError {
-    #[error(
-        "{what}: the kernel does not permit it; run as root, or with CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_NET_RAW"
-    )]
+    #[error("{what}: the kernel does not permit it; {}", crate::capabilities::remedy(NEEDS))]
     Privilege { what: &'static str },
     #[error("{what}: this kernel lacks it; {remedy}")]
     Lacks { what: &'static str, remedy: &'static str },

@@ -175,10 +175,12 @@ impl Congestion {
         let algorithms = [Some(self.algorithm), self.upgrade.map(|upgrade| upgrade.to)];
         if !algorithms.iter().flatten().all(by_probes) {
             Err(
-                "datagrams have no acknowledgements and no CNPs; choose fixed, hpcc, hpcc-fair, powertcp or auto",
+                "only fixed, hpcc, hpcc-fair, powertcp and auto can pace datagrams, which have no acknowledgements and no CNPs; choose auto",
             )
         } else if self.format.tells_load() && self.computes() {
-            Err("answers about datagrams carry records of links; choose the format hpcc, int-md, ioam or ifa")
+            Err(
+                "answers about datagrams carry records of links, so only hpcc, int-md, ioam and ifa fit; choose the format hpcc",
+            )
         } else {
             Ok(())
         }

@@ -29,7 +29,8 @@ pub(crate) fn check_permission() -> Result<(), Errno> {
     if datapath::capabilities::has_net_raw() {
         return Ok(());
     }
-    tracing::warn!("raw packets: this process lacks CAP_NET_RAW; run it as root, or with that capability");
+    let remedy = datapath::capabilities::remedy("CAP_NET_RAW");
+    tracing::warn!("raw packets: this process lacks CAP_NET_RAW; {remedy}");
     Err(Errno(libc::EPERM))
 }
 

@@ -120,13 +120,11 @@ impl CongestionChoice {
                 let is_default = self.cc.is_none() && self.window.is_none();
                 let default = if is_default { ", the default," } else { "" };
                 let names: Vec<_> = setting.algorithms.iter().map(ToString::to_string).collect();
-                let names = match names.split_last() {
-                    Some((last, rest)) if !rest.is_empty() => format!("{{cc={}}} or {last}", rest.join(", ")),
-                    _ => format!("{{cc={}}}", names.concat()),
-                };
+                let first = names.first().map_or("auto", String::as_str);
                 let reason = format!(
-                    "{{cc={}}}{default} has no use for it; choose {names}, or leave it out",
-                    self.name()
+                    "{{cc={}}}{default} has no use for it, only {}; choose {{cc={first}}}, or leave it out",
+                    self.name(),
+                    names.join(", ")
                 );
                 return Err(ChoiceError::of(setting.key, value, reason));
             }
@@ -333,7 +331,7 @@ mod tests {
         let blind = CongestionChoice { format: Some(Format::Ifa), ..choice(CcName::Dctcp) };
         assert_eq!(
             blind.build().unwrap_err().as_flags(),
-            "--format ifa: --cc dctcp has no use for it; choose --cc hpcc, hpcc-fair, hpcc-rx, powertcp or auto, or leave it out"
+            "--format ifa: --cc dctcp has no use for it, only hpcc, hpcc-fair, hpcc-rx, powertcp, auto; choose --cc hpcc, or leave it out"
         );
         assert_eq!((congestion.in_band, congestion.probe_interval), (NonZeroU32::new(4), None));
         assert_eq!(congestion.reverse, Reverse::Notification);
@@ -359,7 +357,10 @@ mod tests {
             };
             let said = cc.unwrap_err().as_flags();
             assert!(said.starts_with("--all-hops: --cc "), "{said}");
-            assert!(said.ends_with("has no use for it; choose --cc hpcc or auto, or leave it out"), "{said}");
+            assert!(
+                said.ends_with("has no use for it, only hpcc, auto; choose --cc hpcc, or leave it out"),
+                "{said}"
+            );
         }
     }
 
@@ -409,7 +410,7 @@ mod tests {
         let window = CongestionChoice { window: Some(1), ..choice(CcName::Hpcc) }.build().unwrap_err();
         assert_eq!(
             window.as_flags(),
-            "--cc-window 1: --cc hpcc has no use for it; choose --cc fixed, or leave it out"
+            "--cc-window 1: --cc hpcc has no use for it, only fixed; choose --cc fixed, or leave it out"
         );
         let eta = CongestionChoice { eta: Some(2.0), ..choice(CcName::Hpcc) }.build().unwrap_err();
         assert!(eta.to_string().starts_with("eta = 2: not a share above 0 and at most 1"), "{eta}");

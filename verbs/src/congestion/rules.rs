@@ -229,7 +229,7 @@ mod tests {
             ("cc = 'fixed'\npeer = '10.0.0.0/33'", ["10.0.0.0/33", "10.0.0.0/8"]),
             ("cc = 'fixed'\nqp = 'XX'", ["qp", "RC"]),
             ("cc = 'fixed'\nservice_level = 8", ["service_level", "7"]),
-            ("qp = 'UD'\ncc = 'dctcp'\nline_rate = '1G'", ["dctcp", "choose fixed"]),
+            ("qp = 'UD'\ncc = 'dctcp'\nline_rate = '1G'", ["dctcp", "choose auto"]),
             ("qp = 'UD'\ncc = 'hpcc'\nformat = 'csig'", ["csig", "int-md"]),
             ("cc = 'fixed'\ncolour = 1", ["colour", "peer"]),
             ("peer = '10.0.0.1'", ["cc", "missing"]),

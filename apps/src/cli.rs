@@ -62,7 +62,7 @@ const WHY: &str = "\
 Examples:
   ferroce why                        every process of this user; as root, of all users
   ferroce why 1234 --for 5           one process, watched for 5 s
-  ferroce why 1234 --qp 4660 --json  one queue pair, for scripts
+  ferroce why 1234 --qp 0x001234 --json  one queue pair, for scripts
 
 Causes are sorted by the time they took. The process is neither modified nor stopped. Unmodified programs are observed, too.";
 
@@ -77,7 +77,7 @@ const CAPTURE: &str = "\
 Examples:
   ferroce capture 1234 -w trace.pcapng              until Ctrl-C, or the end of the process
   ferroce capture 1234 | wireshark -k -i -          live
-  ferroce capture 1234 --qp 4660 | tshark -r -      one queue pair
+  ferroce capture 1234 --qp 0x001234 | tshark -r -      one queue pair
   ferroce capture 1234 --for 5 -s 320 -w x.pcapng   headers alone, for 5 s
 
 A slow reader does not slow the process down: packets for which there is no room are counted as dropped. A process has one capture at a \

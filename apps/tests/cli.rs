@@ -48,6 +48,8 @@ fn wrong_flags_name_the_remedy() {
         ("atomic-bw -s 16 --port lo", &["always 8 bytes"]),
         ("write-bw", &["no port", "--port veth0", "FERROCE_PORT"]),
         ("doctor --peer 10.0.0.1", &["--port"]),
+        ("why --qp 0x1000000", &["0x1000000", "write 0x000012, or 18"]),
+        ("capture 1 --qp x", &["not a queue pair number"]),
         ("completions basic", &["bash", "zsh", "fish"]),
         ("info --config /nonexistent.toml", &["/nonexistent.toml"]),
         ("run --namespaces 2 --port lo -- true", &["--port lo", "leave out --port"]),
@@ -273,6 +275,15 @@ fn config_shows_the_true_source_of_an_address() {
     assert_eq!(shown(&mut set("--port veth1"), "port"), pair("veth1", "--port"));
     let wrong = set("").env("FERROCE_IP", "10.0.0.300").assert().code(2).get_output().clone();
     assert!(String::from_utf8(wrong.stderr).unwrap().contains("10.0.0.300"));
+}
+
+#[test]
+fn a_queue_pair_is_chosen_in_either_base() {
+    for number in ["18", "0x000012"] {
+        let output = ferroce(&format!("why 4194305 --qp {number}")).assert().code(1).get_output().clone();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("process 4194305"), "{number}: {said}");
+    }
 }
 
 #[test]

@@ -49,11 +49,11 @@ fn a_line_tells_what_a_packet_says() {
     let (code, out, _) = pcap(&[file.to_str().expect("UTF-8")], b"");
     assert_eq!(code, 0);
     let first = out.lines().next().expect("a line");
-    assert!(first.contains("RC RDMA WRITE First qpn 83 psn 264678 "), "{first}");
+    assert!(first.contains("RC RDMA WRITE First qpn 0x000053 psn 264678 "), "{first}");
     assert!(first.contains(" dma_length 8192 1024 B ICRC ok"), "{first}");
     let nak = out.lines().find(|line| line.contains("NAK")).expect("a NAK after the loss");
     assert!(
-        nak.contains("RC Acknowledge qpn 71 psn 264706 syndrome NAK PsnSequenceError msn 3 0 B"),
+        nak.contains("RC Acknowledge qpn 0x000047 psn 264706 syndrome NAK PsnSequenceError msn 3 0 B"),
         "{nak}"
     );
 }

@@ -46,8 +46,8 @@ pub use endpoint::{
 pub use event::{CongestionChange, CongestionNews, Event};
 pub use failure::{FailureCause, FailureReason, QpFailure, Unreachable};
 pub use memory::{
-    Access, AccessError, BindError, Binding, Lkey, Memory, Qpn, Region, RegionTable, Rkey, Slice, SrqNumber,
-    WindowKind,
+    Access, AccessError, BindError, Binding, Lkey, Memory, ParseQpnError, Qpn, Region, RegionTable, Rkey,
+    Slice, SrqNumber, WindowKind,
 };
 pub use psn::Psn;
 pub use srq::{SrqId, SrqInit, SrqReport, XrcReceives};

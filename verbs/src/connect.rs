@@ -227,7 +227,7 @@ impl ConnectOptions {
 #[error("{0:?} is not a queue pair endpoint; expected ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16")]
 pub struct ParseEndpointError(String);
 
-/// `ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16`, and `,selective_repeat` if it is offered.
+/// `ip=10.0.0.1,qpn=0x000011,psn=5,mtu=1024,rd_atomic=16`, and `,selective_repeat` if it is offered.
 impl fmt::Display for QpEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { ip, qpn, psn, mtu, max_rd_atomic, selective_repeat } = self;
@@ -248,7 +248,7 @@ fn parse(text: &str) -> Option<QpEndpoint> {
     let mut fields = text.trim().split(',');
     let mut field = |name: &str| fields.next()?.trim().strip_prefix(name)?.strip_prefix('=');
     let ip = field("ip")?.parse().ok()?;
-    let qpn = u32::from_str_radix(field("qpn")?.strip_prefix("0x")?, 16).ok()?;
+    let qpn = field("qpn")?.parse::<Qpn>().ok()?.get();
     let psn = field("psn")?.parse().ok()?;
     let mtu = field("mtu")?.parse().ok()?;
     let max_rd_atomic = field("rd_atomic")?.parse().ok()?;

@@ -119,7 +119,7 @@ pub mod errors {
     pub use crate::remote_buffer::ParseRemoteBufferError;
     pub use datapath::engine::{ResolveError, Stopped};
     pub use roce::qp::{PostError, RequestFailed};
-    pub use roce::{BindError, ControlError};
+    pub use roce::{BindError, ControlError, ParseQpnError};
 }
 
 /// The port of a device: its addresses and limits, and ports that a program brings itself.

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use verbs::Qpn;
 use verbs::observe::{self, AttachError, Capture, Waited};
 
 /// Between two looks at the process's rings: they have room for more.
@@ -32,9 +33,9 @@ const RINGS: usize = 64 << 18;
 pub struct Args {
     /// Process to capture
     pub pid: u32,
-    /// Capture only this queue pair
+    /// Capture only this queue pair: 0x000012 or 18
     #[arg(long, value_name = "NUMBER")]
-    pub qp: Option<u32>,
+    pub qp: Option<Qpn>,
     /// Capture only packets to and from this address
     #[arg(long, value_name = "IP")]
     pub peer: Option<IpAddr>,
@@ -75,10 +76,10 @@ fn refused(error: AttachError) -> Failure {
 
 fn filter(args: &Args) -> Result<Filter, Failure> {
     let pid = args.pid;
-    let mut filter = Filter::new(pid, args.qp, args.peer);
+    let mut filter = Filter::new(pid, args.qp.map(Qpn::get), args.peer);
     if let Some(qp) = args.qp {
         let status = observe::read(pid).map_err(refused)?;
-        if !status.devices.iter().any(|device| device.queue_pair(qp).is_some()) {
+        if !status.devices.iter().any(|device| device.queue_pair(qp.get()).is_some()) {
             return Err(Failure::run(format!(
                 "queue pair {qp}: process {pid} has none of this number; `ferroce why {pid}` shows those it has"
             )));

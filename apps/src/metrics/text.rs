@@ -1,6 +1,7 @@
 //! The exposition: names of Linux' `hw_counters` as node_exporter has them, and Ferroce's own beside them.
 
 use std::fmt::Write;
+use verbs::Qpn;
 use verbs::observe::{
     CoreCounters, CoreStatus, Counters, DeviceStatus, ProcessStatus, QueuePairStatus, named_core_counters,
     named_counters,
@@ -82,7 +83,11 @@ pub fn exposition(processes: &[ProcessStatus]) -> String {
         let values = devices.iter().flat_map(|(labels, device)| {
             device.queue_pairs.iter().filter_map(move |pair| {
                 Some((
-                    format!("{labels},qpn=\"{}\",algorithm=\"{}\"", pair.qpn, escape(&pair.algorithm)),
+                    format!(
+                        "{labels},qpn=\"{}\",algorithm=\"{}\"",
+                        Qpn::new(pair.qpn),
+                        escape(&pair.algorithm)
+                    ),
                     value(pair)?,
                 ))
             })
@@ -185,7 +190,7 @@ mod tests {
             format!("ferroce_dropped_total{{{device},reason=\"wrong ICRC\"}} 2\n"),
             format!("ferroce_waited_seconds_total{{{device},state=\"window\"}} 1.5\n"),
             format!(
-                "ferroce_queue_pair_round_trip_seconds{{{device},qpn=\"5\",algorithm=\"fixed\"}} 0.000002\n"
+                "ferroce_queue_pair_round_trip_seconds{{{device},qpn=\"0x000005\",algorithm=\"fixed\"}} 0.000002\n"
             ),
         ] {
             assert!(text.contains(&line), "{line}{text}");

@@ -1,5 +1,6 @@
 //! A packet in words: the same fields for a line and for JSON.
 
+use roce::Qpn;
 use roce::wire::{Aeth, Feedback, Header, Operation, Report, Reth, Seal, SendTail, Syndrome};
 use serde_json::{Value, json};
 
@@ -71,6 +72,15 @@ pub fn fields(header: &Header) -> Vec<Field> {
         }
     }
     fields
+}
+
+/// Describes the fields for a line of text, in which numbers of queue pairs are as in other tools and in the log.
+pub fn words(header: &Header) -> Vec<Field> {
+    let word = |(name, value): Field| match (name, value.as_u64()) {
+        ("qpn" | "source_qpn" | "srq", Some(number)) => (name, json!(Qpn::new(number as u32).to_string())),
+        _ => (name, value),
+    };
+    fields(header).into_iter().map(word).collect()
 }
 
 /// Describes the path as feedback reports it.

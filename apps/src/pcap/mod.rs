@@ -246,7 +246,7 @@ fn write_line(out: &mut impl Write, ns: u64, verdict: &Verdict<'_>) -> io::Resul
             path.destination,
             describe::name(&frame.header)
         )?;
-        for (name, value) in describe::fields(&frame.header) {
+        for (name, value) in describe::words(&frame.header) {
             write_field(out, name, &value)?;
         }
         if let Some(format) = format(frame) {

@@ -4,6 +4,7 @@
 use crate::units;
 use datapath::port_spec::PortSpec;
 use fabric::{FaultAction, FaultRule, Opcodes, PortId, Probability};
+use roce::Qpn;
 use roce::wire::Opcode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -116,7 +117,10 @@ impl Draft {
             "port" => rule.port = Some(port(text, ports)?),
             "after" => rule.after = time()?,
             "until" => rule.until = Some(time()?),
-            "qp" => rule.qp = Some(number(MOST).ok_or_else(|| not("a number from 0 to 0xffffff", "0x11"))?),
+            "qp" => {
+                let qp: Qpn = text.parse().map_err(|_| not("a number from 0 to 0xffffff", "0x000011"))?;
+                rule.qp = Some(qp.get());
+            }
             "opcode" => {
                 let accepts = "a number from 0 to 255 or the name of an opcode";
                 rule.opcodes =
@@ -288,6 +292,14 @@ mod tests {
         let ports = ["a", "b"].map(|name| PortSpec::Interface(name.into()));
         let faults = super::read(text, &ports).map_err(|(line, reason)| format!("line {line}: {reason}"))?;
         Ok(faults.into_iter().map(|fault| fault.rule).collect())
+    }
+
+    #[test]
+    fn a_queue_pair_is_named_in_either_base() {
+        for qp in ["18", "0x12", "'18'", "'0x000012'"] {
+            let rules = read(&format!("[[fault]]\nqp = {qp}\naction = 'drop'")).unwrap();
+            assert_eq!(rules[0].qp, Some(18), "{qp}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::units::counted;
 use crate::why;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
+use verbs::Qpn;
 use verbs::observe::{CoreStatus, HopStatus, ProcessStatus, QueuePairStatus};
 
 /// Updates that the sparkline shows.
@@ -94,7 +95,7 @@ impl Row {
         match column {
             Column::Pid => self.pid.to_string(),
             Column::Port => self.port.clone(),
-            Column::QueuePair => self.qpn.to_string(),
+            Column::QueuePair => Qpn::new(self.qpn).to_string(),
             Column::Peer => self.peer.clone(),
             Column::Waiting => format!("{} {} %", self.waiting, self.share),
             Column::Packets => self.packets.to_string(),
@@ -270,7 +271,7 @@ fn row(pid: u32, port: &str, before: Option<&QueuePairStatus>, pair: &QueuePairS
 
 fn path(pair: &QueuePairStatus) -> String {
     if pair.hops.is_empty() {
-        return format!("QP {}: no telemetry of its path", pair.qpn);
+        return format!("QP {}: no telemetry of its path", Qpn::new(pair.qpn));
     }
     let hop = |(place, hop): (usize, &HopStatus)| {
         let part = hop.utilisation.map_or("?".into(), |part| format!("{:.0}", part * 100.0));
@@ -278,7 +279,7 @@ fn path(pair: &QueuePairStatus) -> String {
         format!("hop {} {part} % {} B{mark}", hop.index, hop.queue)
     };
     let hops: Vec<String> = pair.hops.iter().enumerate().map(hop).collect();
-    format!("QP {}: {}", pair.qpn, hops.join(" | "))
+    format!("QP {}: {}", Qpn::new(pair.qpn), hops.join(" | "))
 }
 
 #[cfg(test)]
@@ -310,11 +311,11 @@ mod tests {
     #[test]
     fn a_row_has_its_path() {
         let mut status = process(1, 0, 0);
-        assert_eq!(path(&status.devices[0].queue_pairs[0]), "QP 5: no telemetry of its path");
+        assert_eq!(path(&status.devices[0].queue_pairs[0]), "QP 0x000005: no telemetry of its path");
         let pair = &mut status.devices[0].queue_pairs[0];
         let hop = |index, queue, utilisation| HopStatus { index, queue, utilisation, age: 0 };
         (pair.hops, pair.busiest) = (vec![hop(0, 0, None), hop(2, 9000, Some(1.25))], Some(1));
-        assert_eq!(path(pair), "QP 5: hop 0 ? % 0 B | hop 2 125 % 9000 B busiest");
+        assert_eq!(path(pair), "QP 0x000005: hop 0 ? % 0 B | hop 2 125 % 9000 B busiest");
     }
 
     #[test]
@@ -335,10 +336,10 @@ mod tests {
         rows.take(&[process(2_000_000_000, 90, 750_000_000)]);
         let cells =
             |row: &Row| [Column::QueuePair, Column::Packets, Column::Waiting].map(|column| row.cell(column));
-        assert_eq!(cells(&rows.all[0]), ["6", "100", "window 75 %"]);
+        assert_eq!(cells(&rows.all[0]), ["0x000006", "100", "window 75 %"]);
         assert_eq!(rows.rates, [0, 8_000_000]);
         rows.invert();
-        assert_eq!(rows.all[0].cell(Column::QueuePair), "5");
+        assert_eq!(rows.all[0].cell(Column::QueuePair), "0x000005");
         rows.scroll(9);
         assert_eq!(rows.first, 1);
         rows.take(&[]);

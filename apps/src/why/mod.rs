@@ -13,6 +13,7 @@ use starvation::Starvation;
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use verbs::Qpn;
 use verbs::observe::{self, AttachError, HopStatus, ProcessStatus, Suspicion};
 
 /// Between two looks at whether a signal came.
@@ -27,9 +28,9 @@ const CAUSES: usize = 3;
 pub struct Args {
     /// Process to observe [default: all that can be observed]
     pub pid: Option<u32>,
-    /// Show only this queue pair
+    /// Show only this queue pair: 0x000012 or 18
     #[arg(long, value_name = "NUMBER")]
-    pub qp: Option<u32>,
+    pub qp: Option<Qpn>,
     /// Time to watch, in seconds or with a unit: 500ms
     #[arg(long = "for", value_name = "TIME", default_value = "1", value_parser = units::seconds)]
     pub time: Duration,
@@ -43,7 +44,7 @@ pub struct Answer {
     process: u32,
     command: String,
     port: String,
-    qpn: u32,
+    qpn: Qpn,
     peer: String,
     state: String,
     failure: Option<String>,
@@ -148,8 +149,9 @@ fn explain(before: &ProcessStatus, after: &ProcessStatus, starved: Duration) -> 
                 process: after.pid,
                 command: after.command.clone(),
                 port: device.port.clone(),
-                qpn: pair.qpn,
-                peer: peer.map_or("none".into(), |peer| format!("{} QP {}", peer.address, peer.qpn)),
+                qpn: Qpn::new(pair.qpn),
+                peer: peer
+                    .map_or("none".into(), |peer| format!("{} QP {}", peer.address, Qpn::new(peer.qpn))),
                 state: pair.state.clone(),
                 failure: pair.failure.clone(),
                 suspected: pair.suspected.clone(),
@@ -168,7 +170,7 @@ fn as_json(answers: &[Answer], time: Duration) -> Value {
         .map(|answer| {
             let causes: Vec<Value> = answer.causes.iter().map(Cause::json).collect();
             json!({
-                "process": answer.process, "command": answer.command, "port": answer.port, "qpn": answer.qpn,
+                "process": answer.process, "command": answer.command, "port": answer.port, "qpn": answer.qpn.get(),
                 "peer": answer.peer, "state": answer.state, "failure": answer.failure,
                 "suspected": answer.suspected, "hops": answer.hops, "busiest": answer.busiest, "causes": causes,
             })
@@ -206,4 +208,30 @@ fn as_text(answers: &[Answer], processes: usize, time: Duration) -> String {
     }
     let _ = writeln!(text, "watched for {seconds:.1} s");
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_has_hexadecimal_numbers_of_queue_pairs_and_json_plain_ones() {
+        let answer = Answer {
+            process: 7,
+            command: "x".into(),
+            port: "veth0".into(),
+            qpn: Qpn::new(18),
+            peer: "none".into(),
+            state: "Reset".into(),
+            failure: None,
+            suspected: None,
+            hops: Vec::new(),
+            busiest: None,
+            causes: Vec::new(),
+        };
+        let answers = [answer];
+        let text = as_text(&answers, 1, Duration::from_secs(1));
+        assert!(text.contains("port veth0, QP 0x000012, peer none"), "{text}");
+        assert_eq!(as_json(&answers, Duration::from_secs(1))["queue_pairs"][0]["qpn"], 18);
+    }
 }

@@ -5,7 +5,7 @@ mod key_space;
 mod memory_window;
 mod region;
 
-pub use key::{Lkey, Qpn, Rkey, SrqNumber};
+pub use key::{Lkey, ParseQpnError, Qpn, Rkey, SrqNumber};
 pub use memory_window::{BindError, Binding, WindowKind};
 pub use region::{Access, AccessError, Region, RegionTable};
 

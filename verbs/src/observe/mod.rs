@@ -11,7 +11,7 @@
 //! // Every process of this user that has an open device.
 //! for process in observe::read_all().into_iter().flatten() {
 //!     for pair in process.devices.iter().flat_map(|device| &device.queue_pairs) {
-//!         println!("{}: QP {} waits for {}", process.command, pair.qpn, pair.waiting);
+//!         println!("{}: QP {:#08x} waits for {}", process.command, pair.qpn, pair.waiting);
 //!     }
 //! }
 //! ```

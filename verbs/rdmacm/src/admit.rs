@@ -102,8 +102,11 @@ pub(crate) fn on_request(
 ) -> Result<(), Errno> {
     let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
     let request = Request::read(mad).ok_or(INVALID)?;
-    if tables.find_asked((from, remote, false)).is_some() {
-        // It comes again: the reply does too, by its own clock.
+    if let Some(id) = tables.find_asked((from, remote, false)) {
+        // It comes again: the reply does too, by its own clock. Without a reply, the peer must wait for the program.
+        if let Ok(connection) = id.lock_in(State::RequestCame) {
+            answer(device, from, &message::receipt(transaction, connection.local, remote));
+        }
         return Ok(());
     }
     let Some(listener) = tables.listener(request.service, request.destination.ip(), false) else {

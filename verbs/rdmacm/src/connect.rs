@@ -6,12 +6,12 @@ use crate::datagram::{self, QKEY};
 use crate::device::{check_mtu, device_of};
 use crate::errno::{Errno, INVALID, status, verb};
 use crate::events::Waiting;
-use crate::id::{Connection, Id, Pending, State, service};
+use crate::id::{Connection, Id, State, service};
 use crate::manager;
-use crate::message::{self, Kind, Mad, Reason, Request, SMALLEST_MTU, Sent, Side};
+use crate::message::{self, Kind, Mad, Pending, Reason, Request, SMALLEST_MTU, Sent, Side};
 use crate::service::ServiceStatus;
 use std::ffi::{c_int, c_void};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// READs and atomics at a time, at most.
 const MAX_RD_ATOMIC: u8 = 16;
@@ -20,10 +20,10 @@ const MAX_RD_ATOMIC: u8 = 16;
 const ACK_TIMEOUT: u8 = 17;
 /// 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
-/// The number of times that an unanswered message is sent.
-pub(crate) const TRIES: u8 = 16;
-/// A peer that is gone needs no long farewell.
-const FAREWELLS: u8 = 4;
+/// The time that Linux waits for an answer: 16 times 4.3 s (`CMA_CM_RESPONSE_TIMEOUT`, `CMA_MAX_CM_RETRIES`).
+pub(crate) const PATIENCE: Duration = Duration::from_millis(16 * 4295);
+/// The time for which a request to disconnect is repeated: a peer that is gone needs no long farewell.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 const DATAGRAM_INIT_MASK: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 const INIT_MASK: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
@@ -163,13 +163,14 @@ pub(crate) fn side_for(theirs: &Side) -> Result<Side, Errno> {
     })
 }
 
-/// Sends a message until it is answered.
-pub(crate) fn begin(connection: &mut Connection, mad: Mad, tries: u8) -> Result<(), Errno> {
+/// Sends a message until it is answered, for `patience` at most.
+pub(crate) fn begin(connection: &mut Connection, mad: Mad, patience: Duration) -> Result<(), Errno> {
     let (source, destination) = connection.addresses()?;
     let now = Instant::now();
-    let mut pending = Pending::new(mad, now, message::INTERVAL, tries);
-    if device_of(source)?.send(source, destination, &mad)? == Sent::Asking {
-        pending.put_off(now);
+    let mut pending = Pending::new(mad, connection.local, now, patience);
+    match device_of(source)?.send(source, destination, &mad)? {
+        Sent::Left => pending.sent(now),
+        Sent::Asking => pending.put_off(now),
     }
     connection.pending = Some(pending);
     manager::look(connection.local);
@@ -228,7 +229,7 @@ fn request(
         return Err(INVALID);
     }
     connection.state = State::RequestSent;
-    begin(connection, mad, TRIES).inspect_err(|_| connection.state = State::RouteResolved)
+    begin(connection, mad, PATIENCE).inspect_err(|_| connection.state = State::RouteResolved)
 }
 
 /// `rdma_connect(3)`
@@ -310,7 +311,7 @@ fn reply(id: &Id, wanted: Option<&rdma_conn_param>, data: &[u8]) -> Result<(), E
     }
     connection.state = State::ReplySent;
     device.remember(&connection);
-    begin(&mut connection, mad, TRIES)
+    begin(&mut connection, mad, PATIENCE)
 }
 
 /// `rdma_accept(3)`
@@ -377,7 +378,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
             State::Established | State::ReplySent | State::ReplyCame => {
                 let mad = connection.disconnect_request();
                 connection.state = State::DisconnectSent;
-                begin(&mut connection, mad, FAREWELLS)?;
+                begin(&mut connection, mad, FAREWELL)?;
                 drop(connection);
                 // SAFETY: the identifier is alive.
                 unsafe { id.complete() }

@@ -4,7 +4,7 @@
 use crate::abi::*;
 use crate::address;
 use crate::admit;
-use crate::connect::{TRIES, begin};
+use crate::connect::{PATIENCE, begin};
 use crate::device::{Device, device_of};
 use crate::errno::{Errno, INVALID};
 use crate::events::{Parameters, Waiting};
@@ -35,7 +35,7 @@ pub(crate) fn connect(id: &Id, connection: &mut Connection, data: &[u8]) -> Resu
         return Err(INVALID);
     }
     connection.state = State::RequestSent;
-    begin(connection, mad, TRIES).inspect_err(|_| connection.state = State::RouteResolved)
+    begin(connection, mad, PATIENCE).inspect_err(|_| connection.state = State::RouteResolved)
 }
 
 /// Answers the requester. The answer is kept: if it is lost, the question comes again.

@@ -19,7 +19,8 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::Pending;
+    use crate::connect::PATIENCE;
+    use crate::message::Pending;
     use std::time::Duration;
 
     #[test]
@@ -27,7 +28,7 @@ mod tests {
         let now = Instant::now();
         let mut connection = Connection::default();
         assert!(!connection.asks_again(now), "nothing was asked");
-        connection.pending = Some(Pending::new([0; 256], now, Duration::ZERO, 1));
+        connection.pending = Some(Pending::new([0; 256], 1, now, PATIENCE));
         let mut at = now;
         while connection.asks_again(at) {
             at = connection.pending.as_ref().unwrap().next;

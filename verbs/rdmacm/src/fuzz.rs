@@ -2,9 +2,9 @@
 
 use crate::abi::*;
 use crate::events::{next_now, rdma_ack_cm_event, rdma_destroy_event_channel};
-use crate::id::{Connection, Id, Pending, State};
+use crate::id::{Connection, Id, State};
 use crate::message::{self, Kind, Mad, Side};
-use crate::pretend::{PORT, Server, network, ours, request};
+use crate::pretend::{PORT, Server, network, ours, pending, request};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -106,7 +106,7 @@ fn connection(server: &mut Server, peer: IpAddr, state: State) -> *mut Id {
         remote: 3,
         theirs: Side { qpn: 0x99, ..Side::default() },
         queue_pair: Some(QUEUE_PAIR),
-        pending: Some(Pending::new([0; 256], Instant::now(), Duration::from_secs(1), 3)),
+        pending: Some(pending([0; 256])),
         ..Default::default()
     };
     made.lock().local =

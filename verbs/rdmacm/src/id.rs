@@ -10,18 +10,17 @@ use crate::device::{Device, device_of, devices};
 use crate::errno::{Errno, INVALID, out, status};
 use crate::events::{self, Channel, Held, Parameters, Waiting};
 use crate::manager;
-use crate::message::{self, Key, Mad, Side};
+use crate::message::{self, Key, Mad, Pending, Side};
 use crate::process::Process;
 use crate::query::Query;
 use crate::queue_pair;
-use crate::strangers;
 use crate::tables::Place;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// An identifier.
 #[repr(C)]
@@ -71,28 +70,6 @@ pub(crate) enum State {
     Established,
     DisconnectSent,
     Closed,
-}
-
-/// A message that is sent again until it is answered.
-pub(crate) struct Pending {
-    pub(crate) mad: Mad,
-    pub(crate) next: Instant,
-    pub(crate) interval: Duration,
-    pub(crate) left: u8,
-    /// The pause until it is tried again while its receiver is looked for.
-    pub(crate) look: Duration,
-}
-
-impl Pending {
-    pub(crate) fn new(mad: Mad, now: Instant, interval: Duration, left: u8) -> Self {
-        Self { mad, next: now + interval, interval, left, look: strangers::FIRST_LOOK }
-    }
-
-    /// It did not leave: its receiver is looked for, which counts for no try.
-    pub(crate) fn put_off(&mut self, now: Instant) {
-        self.next = now + self.look;
-        self.look = (2 * self.look).min(self.interval);
-    }
 }
 
 /// The state of a connection that both sides know.

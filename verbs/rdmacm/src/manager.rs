@@ -5,6 +5,7 @@ mod tests;
 
 use crate::abi::*;
 use crate::admit;
+use crate::connect::PATIENCE;
 use crate::datagram;
 use crate::device::{Device, device_of, devices};
 use crate::errno::{Errno, INVALID, last, status};
@@ -382,6 +383,8 @@ fn act_on(device: &Device, id: &Id, connection: &mut Connection, message: &PeerM
             device.remember(connection);
             tell(id, connection, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, message.private_data());
         }
+        (Kind::Receipt, State::RequestSent) => wait(connection, message, Kind::Request),
+        (Kind::Receipt, State::ReplySent) => wait(connection, message, Kind::Reply),
         (Kind::Reply, State::Established) => {
             answer(Kind::ReadyToUse, connection.transaction, connection);
         }
@@ -411,6 +414,18 @@ fn act_on(device: &Device, id: &Id, connection: &mut Connection, message: &PeerM
         (Kind::DisconnectReply, State::DisconnectSent) => end(id, connection),
         // Repeated, or out of its order: answered before, or never.
         _ => {}
+    }
+}
+
+/// Repeats the message `kind` later: the peer has received it, and its program takes its time. As on Linux, the patience for an answer begins
+/// then.
+fn wait(connection: &mut Connection, receipt: &PeerMessage<'_>, kind: Kind) {
+    if let Some(pending) = &mut connection.pending
+        && let Some(time) = message::read_receipt(receipt.mad(), kind)
+    {
+        let now = Instant::now();
+        pending.until = now + time + PATIENCE;
+        pending.wait(now, time);
     }
 }
 

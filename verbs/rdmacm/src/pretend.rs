@@ -2,12 +2,13 @@
 
 use crate::abi::*;
 use crate::address;
+use crate::connect::PATIENCE;
 use crate::device::{Calls, Device, Kept, pretend};
 use crate::errno::set;
 use crate::events::rdma_create_event_channel;
 use crate::id::{Connection, Id, State, service};
 use crate::manager::take_in;
-use crate::message::{self, Kind, Mad, Request, Side};
+use crate::message::{self, Kind, Mad, Pending, Request, Side};
 use crate::strangers::Strangers;
 use crate::tables::{Place, Tables};
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,6 +96,14 @@ pub(crate) fn devices() -> &'static [Device] {
         domain: Kept::missing(),
         xrc_domain: Kept::missing(),
     }))
+}
+
+/// A message that was sent just now, and is repeated soon.
+pub(crate) fn pending(mad: Mad) -> Pending {
+    let now = Instant::now();
+    let mut pending = Pending::new(mad, 1, now, PATIENCE);
+    pending.sent(now);
+    pending
 }
 
 /// The first message of a connection.

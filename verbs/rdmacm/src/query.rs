@@ -1,6 +1,6 @@
 //! A request for the Ethernet address of a destination, and when to look for the answer.
 
-use crate::strangers::FIRST_LOOK;
+use crate::message::FIRST_LOOK;
 use std::time::{Duration, Instant};
 
 /// The longest pause between two looks at whether the destination has answered.

@@ -224,11 +224,10 @@ impl Tables {
             && let Some(pending) = &mut connection.pending
             && pending.next <= now
         {
-            if pending.left == 0 {
+            if pending.until <= now {
                 give_up(id, &mut connection);
             } else {
-                pending.left -= 1;
-                pending.next = now + pending.interval;
+                pending.sent(now);
                 due.push(Due { local, source, destination, mad: Some(pending.mad) });
             }
         }
@@ -249,7 +248,6 @@ impl Tables {
         let Some(pending) = connection.pending.as_mut().filter(|pending| due.mad == Some(pending.mad)) else {
             return;
         };
-        pending.left += 1;
         pending.put_off(Instant::now());
         let next = pending.next;
         drop(connection);

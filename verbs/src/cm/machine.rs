@@ -13,12 +13,11 @@ pub(crate) use link::Link;
 pub(crate) use state::{End, State};
 pub(crate) use world::World;
 
-use super::message::{self, INTERVAL, Kind, Mad, Reason, Request, SMALLEST_MTU, Sent, Side};
-use super::strangers::{FIRST_LOOK, Strangers};
+use super::message::{self, Kind, Mad, Pending, Reason, Request, SMALLEST_MTU, Sent, Side};
+use super::strangers::Strangers;
 use crate::Error;
 use datapath::event_fd::EventFd;
 use datapath::siblings::{Claim, Siblings};
-use link::Pending;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -253,7 +252,7 @@ impl Machine {
     /// Sends a message until it is answered, for `timeout` at most.
     fn begin(&mut self, local: u32, mad: Mad, timeout: Duration, now: Instant, world: &impl World) {
         let Some(link) = self.links.get_mut(&local) else { return };
-        link.pending = Some(Pending { mad, next: now, until: now + timeout.min(LONGEST), look: FIRST_LOOK });
+        link.pending = Some(Pending::new(mad, local, now, timeout.min(LONGEST)));
         self.look(now, local, world);
     }
 
@@ -286,19 +285,14 @@ impl Machine {
             link.end(local, end, world);
             return self.bury(local);
         }
-        let pause = match world.send(link.source.ip(), link.peer.ip(), &pending.mad) {
-            Ok(Sent::Asking) => {
-                let pause = pending.look;
-                pending.look = (2 * pause).min(INTERVAL);
-                pause
-            }
+        match world.send(link.source.ip(), link.peer.ip(), &pending.mad) {
+            Ok(Sent::Asking) => pending.put_off(now),
             // A connection's peer was there before.
             Err(error) if matches!(link.state, State::RequestSent) => {
                 return link.end(local, End::NotFound(error), world);
             }
-            Ok(Sent::Left) | Err(_) => INTERVAL,
-        };
-        pending.next = (now + pause).min(pending.until);
+            Ok(Sent::Left) | Err(_) => pending.sent(now),
+        }
         self.timers.insert((pending.next, local));
     }
 
@@ -341,8 +335,11 @@ impl Machine {
     fn on_request(&mut self, from: IpAddr, mad: &Mad, world: &impl World) -> Option<()> {
         let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
         let request = Request::read(mad)?;
-        if self.asked.contains_key(&(from, remote)) {
-            // It comes again: the reply does too, by its own clock.
+        if let Some(&local) = self.asked.get(&(from, remote)) {
+            // It comes again: the reply does too, by its own clock. Without a reply, the peer must wait for the program.
+            if let Some(State::RequestCame) = self.link(local).map(|link| &link.state) {
+                self.answer(from, &message::receipt(transaction, local, remote), world);
+            }
             return None;
         }
         let (service, at) = (request.service, request.destination.ip());

@@ -4,15 +4,13 @@
 //! to it, has answered ARP or neighbour discovery. No thread waits for the answer. The number of held requests is limited, and the oldest
 //! is dropped first: a present peer answers soon, and an honest peer repeats a lost request.
 
-use super::message::{self, Mad};
+use super::message::{self, FIRST_LOOK, Mad};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// The number of requests that wait at most.
 pub(crate) const MOST: usize = 256;
-/// The first pause between two looks at whether a peer has answered; each is twice the one before.
-pub(crate) const FIRST_LOOK: Duration = Duration::from_millis(1);
 
 struct Stranger {
     from: IpAddr,

@@ -4,8 +4,9 @@ use super::*;
 use crate::abi::*;
 use crate::connect::rdma_accept;
 use crate::id::{Id, State};
+use crate::message::FIRST_LOOK;
 use crate::pretend::{LOOKS, Server, WHILE_MODIFIED, network};
-use crate::strangers::{FIRST_LOOK, MOST};
+use crate::strangers::MOST;
 use std::time::Instant;
 
 fn peer(id: *mut Id) -> IpAddr {
@@ -33,6 +34,10 @@ fn requests_in_the_names_of_peers_that_are_not_there_hold_nobody_up() {
     assert_eq!(told.iter().copied().map(peer).collect::<Vec<_>>(), [honest]);
     server.hears(honest, 1);
     assert!(server.told().is_empty(), "its request comes again, and is known");
+    let answers: Vec<_> =
+        network().sent.iter().filter(|(to, _)| *to == honest).map(|(_, mad)| *mad).collect();
+    assert_eq!(answers.len(), 1);
+    assert_eq!(message::kind(&answers[0]), Some(Kind::Receipt), "the program has not answered it yet");
     // A host that does not answer is looked for less and less often, and forgotten.
     let mut rounds = 0;
     while let Some(next) = server.strangers.next() {

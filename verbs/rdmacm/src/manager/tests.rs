@@ -2,9 +2,8 @@
 
 use super::*;
 use crate::events::{next_now, rdma_ack_cm_event};
-use crate::id::Pending;
 use crate::message::{Request, Side};
-use crate::pretend::{PORT, Server, network, ours, request};
+use crate::pretend::{PORT, Server, network, ours, pending, request};
 use std::net::SocketAddr;
 
 /// The peer's communication id.
@@ -29,7 +28,7 @@ fn connection_of(process: Process, server: &mut Server, peer: IpAddr, state: Sta
         remote: REMOTE,
         theirs: Side { qpn: 0x99, ..Side::default() },
         queue_pair: Some(qpn),
-        pending: Some(Pending::new([0; 256], Instant::now(), Duration::from_secs(1), 3)),
+        pending: Some(pending([0; 256])),
         ..Default::default()
     };
     let local = server.tables.insert_asked(crate::pretend::device(), id, (peer, REMOTE, false)).unwrap();
@@ -91,7 +90,7 @@ fn a_smaller_mtu_is_asked_for_until_there_is_none() {
     let peer: IpAddr = [10, 3, 0, 10].into();
     let id = connection(&mut server, peer, State::RequestSent, 0x352);
     id.lock().mtu = 3;
-    id.lock().pending = Some(Pending::new(request(peer, 0x53), Instant::now(), Duration::from_secs(1), 3));
+    id.lock().pending = Some(pending(request(peer, 0x53)));
     let rejection = message::reject(1, REMOTE, id.lock().local, Reason::InvalidMtu, [0; 8]);
     for mtu in [2, 1] {
         server.takes(peer, &rejection);
@@ -101,6 +100,34 @@ fn a_smaller_mtu_is_asked_for_until_there_is_none() {
     }
     server.takes(peer, &rejection);
     assert_eq!(event(&server), Some(RDMA_CM_EVENT_REJECTED));
+}
+
+/// IBA 12.6.6; a receipt of another message, or in another state, changes nothing.
+#[test]
+fn a_receipt_puts_the_message_off_that_it_is_of() {
+    let mut server = Server::new();
+    let peer: IpAddr = [10, 3, 0, 11].into();
+    for (state, of) in [(State::RequestSent, 0), (State::ReplySent, 1)] {
+        let id = connection(&mut server, peer, state, 0x353);
+        let before = id.lock().pending.as_ref().map(|pending| (pending.next, pending.until)).unwrap();
+        for message in 0..4_u8 {
+            let mut receipt = message::receipt(1, REMOTE, id.lock().local);
+            message::put(&mut receipt, 8, [message << 6]);
+            // The longest time that can be said is 2.4 hours.
+            message::put(&mut receipt, 9, [31 << 3]);
+            server.takes(peer, &receipt);
+            let connection = id.lock();
+            let after = connection.pending.as_ref().map(|pending| (pending.next, pending.until)).unwrap();
+            if message < of {
+                assert_eq!(after, before, "{message}");
+            } else {
+                let time = Duration::from_nanos(4096 << 24);
+                assert!(after.0 > before.0 + Duration::from_secs(60) && after.0 < before.0 + time);
+                assert!(after.1 > before.1 + Duration::from_secs(60), "the patience begins then");
+            }
+        }
+        assert!(id.lock_in(state).is_ok() && event(&server).is_none());
+    }
 }
 
 /// As Linux: whichever side waits in vain.

@@ -1,7 +1,9 @@
 //! The cost of one message or timer, and the limits of requests.
 
 use super::*;
-use crate::id::{Connection, LOCKS, Pending};
+use crate::connect::PATIENCE;
+use crate::id::{Connection, LOCKS};
+use crate::message::Pending;
 use crate::pretend::{Server, device, network, ours};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -36,7 +38,8 @@ fn a_request_or_a_timer_locks_only_its_own_connection() {
         let again = locks(|| server.hears(peer, round));
         let local = establish(&mut server, peer);
         let now = Instant::now();
-        let pending = Pending::new([0; 256], now, Duration::from_millis(1), 3);
+        let mut pending = Pending::new([0; 256], local, now, PATIENCE);
+        pending.put_off(now);
         server.tables.find(local).unwrap().lock().pending = Some(pending);
         let timer = locks(|| {
             assert!(server.tables.due(now, vec![local]).is_empty());

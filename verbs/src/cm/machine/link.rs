@@ -2,22 +2,12 @@
 
 use super::state::{End, State};
 use super::world::World;
-use crate::cm::message::{self, Key, Kind, Mad, PeerMessage, Reason, SMALLEST_MTU, Side};
+use crate::cm::message::{self, Key, Kind, Mad, PeerMessage, Pending, Reason, SMALLEST_MTU, Side};
 use datapath::event_fd::EventFd;
 use datapath::siblings::Farewell;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// A message that is repeated until it is answered.
-#[derive(Debug)]
-pub(in crate::cm) struct Pending {
-    pub(super) mad: Mad,
-    pub(super) next: Instant,
-    pub(super) until: Instant,
-    /// The next pause while the receiver is looked for.
-    pub(super) look: Duration,
-}
+use std::time::Instant;
 
 /// One connection.
 #[derive(Debug)]
@@ -119,6 +109,15 @@ impl Link {
         self.becomes(State::Ended(end));
     }
 
+    /// Repeats the message `kind` later: the peer has received it, and its program takes its time.
+    fn wait(&mut self, now: Instant, receipt: &PeerMessage<'_>, kind: Kind) {
+        if let Some(pending) = &mut self.pending
+            && let Some(time) = message::read_receipt(receipt.mad(), kind)
+        {
+            pending.wait(now, time);
+        }
+    }
+
     /// Puts a request off that the peer had no listener for. Returns when it comes again, unless it did often enough.
     fn put_off(&mut self, now: Instant) -> Option<Instant> {
         let pending = self.pending.as_mut()?;
@@ -158,6 +157,8 @@ impl Link {
                 self.remember(local, world);
                 self.becomes(State::ReplyCame);
             }
+            (Kind::Receipt, State::RequestSent) => self.wait(now, message, Kind::Request),
+            (Kind::Receipt, State::ReplySent) => self.wait(now, message, Kind::Reply),
             (Kind::Reply, State::Established) => {
                 // If it is lost again, the reply comes again.
                 let _ = world.send(self.source.ip(), self.peer.ip(), &self.write(Kind::ReadyToUse, local));

@@ -4,8 +4,10 @@
 //! that the program has loaded.
 
 pub(crate) mod key;
+mod pending;
 
 pub(crate) use key::{Key, PeerMessage};
+pub(crate) use pending::{FIRST_LOOK, Pending};
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -40,8 +42,8 @@ const FULL_MEMBER: u16 = 0x8000;
 /// The code of the smallest path MTU, 256 bytes.
 pub(crate) const SMALLEST_MTU: u8 = 1;
 
-/// The time between two copies of an unanswered message.
-pub(crate) const INTERVAL: Duration = Duration::from_millis(500);
+/// The code of the time that an answer may take, as Linux says it (`CMA_CM_MRA_SETTING`): 4.096 µs × 2^24, 69 s.
+const SERVICE_TIMEOUT: u8 = 24;
 
 /// The offset of a field that a request and a reply of a reliable connection leave unused: the Q_Key of datagrams. Other peers ignore it.
 const REQUEST_OFFER: usize = 28;
@@ -57,6 +59,8 @@ const XRC: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Request = 0x10,
+    /// Message receipt acknowledgement (MRA): the answer takes time.
+    Receipt = 0x11,
     Reject = 0x12,
     Reply = 0x13,
     ReadyToUse = 0x14,
@@ -157,6 +161,7 @@ pub(crate) fn message(kind: Kind, transaction: u64, local: u32, remote: u32) -> 
 pub(crate) fn kind(mad: &Mad) -> Option<Kind> {
     let kinds = [
         Kind::Request,
+        Kind::Receipt,
         Kind::Reject,
         Kind::Reply,
         Kind::ReadyToUse,
@@ -183,6 +188,7 @@ fn private_range(kind: Kind) -> std::ops::Range<usize> {
     let (start, length) = match kind {
         Kind::Request => (140 + ADDRESS_HEADER, 92 - ADDRESS_HEADER),
         Kind::Reply => (36, 196),
+        Kind::Receipt => (10, 222),
         Kind::Reject => (84, 148),
         Kind::ReadyToUse => (8, 224),
         Kind::DisconnectRequest => (12, 220),
@@ -354,6 +360,26 @@ pub(crate) fn reject(transaction: u64, local: u32, remote: u32, reason: Reason, 
 
 pub(crate) fn read_reject(mad: &Mad) -> u16 {
     u16::from_be_bytes(get(mad, 10))
+}
+
+/// Returns a receipt for a request that came again, since the program has not answered it yet (IBA 12.6.6, "Message MRAed" 0).
+pub(crate) fn receipt(transaction: u64, local: u32, remote: u32) -> Mad {
+    let mut mad = message(Kind::Receipt, transaction, local, remote);
+    put(&mut mad, 9, [SERVICE_TIMEOUT << 3]);
+    mad
+}
+
+/// Returns the time that the answer may take to the message of which a receipt came. `None` if it is of another message than `kind`.
+pub(crate) fn read_receipt(mad: &Mad, kind: Kind) -> Option<Duration> {
+    let [message, timeout] = get(mad, 8);
+    let received = match message >> 6 {
+        0 => Kind::Request,
+        1 => Kind::Reply,
+        _ => return None,
+    };
+    // A peer must not stop this side for hours.
+    let code = (timeout >> 3).min(SERVICE_TIMEOUT);
+    (received == kind).then(|| Duration::from_nanos(4096 << code))
 }
 
 /// Returns a request to disconnect the peer's queue pair `qpn` (IBA 12.6.10).

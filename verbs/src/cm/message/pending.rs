@@ -1,0 +1,87 @@
+//! A message that is repeated until it is answered, and when the next copy is due.
+
+use super::Mad;
+use std::time::{Duration, Instant};
+
+/// The first pause while a peer's Ethernet address is requested.
+pub(crate) const FIRST_LOOK: Duration = Duration::from_millis(1);
+
+/// The pause after the first copy. It doubles with each copy, up to [`LONGEST`].
+const FIRST: Duration = Duration::from_millis(500);
+const LONGEST: Duration = Duration::from_millis(4295);
+
+/// A message that is repeated until it is answered.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) mad: Mad,
+    /// When the next copy is due.
+    pub(crate) next: Instant,
+    /// When the sender gives up.
+    pub(crate) until: Instant,
+    copies: u32,
+    /// The pause until the next look for the receiver's Ethernet address.
+    look: Duration,
+    /// The sender's communication id, which is random: clients of a busy server must not repeat in step.
+    seed: u32,
+}
+
+impl Pending {
+    /// A message of the communication id `local` that is due now, and is repeated for `patience`.
+    pub(crate) fn new(mad: Mad, local: u32, now: Instant, patience: Duration) -> Self {
+        Self { mad, next: now, until: now + patience, copies: 0, look: FIRST_LOOK, seed: local }
+    }
+
+    /// Schedules the copy after one that was sent: a quarter of the pause is random.
+    pub(crate) fn sent(&mut self, now: Instant) {
+        let pause = (FIRST * 2_u32.pow(self.copies.min(8))).min(LONGEST);
+        self.copies = self.copies.saturating_add(1);
+        // An odd multiplier spreads ids that differ by little.
+        let random = self.seed.wrapping_add(self.copies).wrapping_mul(0x9e37_79b1) >> 16;
+        self.schedule(now + pause - pause / 4 * random / 0x1_0000);
+    }
+
+    /// Schedules the copy after one that was not sent, because the receiver's Ethernet address is being requested.
+    pub(crate) fn put_off(&mut self, now: Instant) {
+        self.schedule(now + self.look);
+        self.look = (2 * self.look).min(FIRST);
+    }
+
+    /// The receiver says that its answer takes up to `time` (IBA 12.6.6): the next copy is due then.
+    pub(crate) fn wait(&mut self, now: Instant, time: Duration) {
+        self.schedule(now + time);
+    }
+
+    fn schedule(&mut self, next: Instant) {
+        self.next = next.min(self.until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The time that Linux waits.
+    const PATIENCE: Duration = Duration::from_secs(69);
+
+    #[test]
+    fn the_pauses_double_up_to_a_limit_and_differ_by_communication_id() {
+        let now = Instant::now();
+        let times = |local: u32| {
+            let mut pending = Pending::new([0; 256], local, now, PATIENCE);
+            let mut times = Vec::new();
+            while pending.next < pending.until {
+                times.push(pending.next - now);
+                let next = pending.next;
+                pending.sent(next);
+                assert!(pending.next - next >= FIRST * 3 / 4 && pending.next - next <= LONGEST);
+            }
+            times
+        };
+        let (one, other) = (times(1), times(2));
+        assert!((17..=24).contains(&one.len()), "{one:?}");
+        assert_ne!(one[1..], other[1..]);
+        let second: Vec<Duration> = (0..200).map(|local| times(local)[1]).collect();
+        let spread = *second.iter().max().unwrap() - *second.iter().min().unwrap();
+        assert!(spread > FIRST / 5, "{spread:?}");
+    }
+}

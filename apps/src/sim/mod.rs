@@ -123,6 +123,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         return sweep::run(args, &read);
     }
     let scenario = read(args.seed, &[])?;
+    if let Some(warning) = &scenario.warning {
+        note!("warning: {warning}");
+    }
     let folder = args.out.as_deref().map(output::Folder::open).transpose()?;
     let (begin, before) = (Instant::now(), cpu());
     let outcome = simulate(&scenario, true)?;

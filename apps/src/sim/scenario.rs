@@ -98,6 +98,14 @@ struct EcnText {
     probability: f64,
 }
 
+impl EcnText {
+    fn red(self) -> Result<Red, String> {
+        let most =
+            Probability::new(self.probability).ok_or_else(|| format!("{}: 0 to 1", self.probability))?;
+        Ok(Red { from: self.min, to: self.max, most })
+    }
+}
+
 /// A separate class for a DSCP, and how the ordinary one and it share each link.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -148,6 +156,8 @@ pub struct Scenario {
     pub setup: Setup,
     pub reference: Option<Reference>,
     pub first_host: u32,
+    /// What is likely to be a mistake, with the remedy.
+    pub warning: Option<String>,
 }
 
 /// Reads a scenario; `vary` are keys of `congestion` with other values.
@@ -194,11 +204,8 @@ pub fn read(
     };
     let (conventions, hosts) = conventions(&text).map_err(|error| wrong("compat", error))?;
     let ecn = text.ecn.or_else(|| authors_marks(text.compat, &congestion.algorithm));
-    let red = ecn.map(|ecn| {
-        let most = Probability::new(ecn.probability);
-        let most = most.ok_or_else(|| wrong("ecn.probability", format!("{}: 0 to 1", ecn.probability)))?;
-        Ok(Red { from: ecn.min, to: ecn.max, most })
-    });
+    let red = ecn.map(|ecn| ecn.red().map_err(|error| wrong("ecn.probability", error)));
+    let warning = (ecn.is_none() && congestion.algorithm.wants_ecn()).then(|| unmarked(name, &congestion));
     let first = flows.first().map_or(0, |flow| flow.destination);
     let sampling = text.sample.as_deref().map(|text| {
         let every = time("sample", text)?;
@@ -230,7 +237,7 @@ pub fn read(
         ..Setup::new(topology, flows, congestion)
     };
     let reference = text.reference.map(|reference| varied(reference, vary));
-    Ok(Scenario { setup, reference, first_host: text.first_host })
+    Ok(Scenario { setup, reference, first_host: text.first_host, warning })
 }
 
 fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<Topology, String> {
@@ -253,6 +260,14 @@ fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<To
         }
         Kind::FatTree => Topology::fat_tree(rate, fabric, delay),
     })
+}
+
+/// Returns a warning for an algorithm that only marks slow down.
+fn unmarked(name: &str, congestion: &Congestion) -> String {
+    format!(
+        "{name}: congestion {}: no switch marks, so it never slows down; add the line ecn = {{ min = 100_000, max = 400_000, probability = 0.2 }}",
+        congestion.algorithm.name()
+    )
 }
 
 /// Returns the marks of the authors' switches for these algorithms.
@@ -362,10 +377,21 @@ mod tests {
         let dctcp = read("x", TEXT, None, 1, &[("cc".into(), "dctcp".into())]).unwrap();
         assert_eq!(dctcp.setup.congestion.algorithm.name(), "dctcp");
         assert!(dctcp.setup.red.is_some() && scenario.setup.red.is_none());
+        assert_eq!((dctcp.warning, scenario.warning), (None, None));
         let reference = Reference { scenario: "b".into(), variant: "hpcc_ms5".into() };
         assert_eq!(varied(reference.clone(), &[("max_stage".into(), "0".into())]).variant, "hpcc_ms0");
         assert_eq!(varied(reference, &[("cc".into(), "dctcp".into())]).variant, "dctcp");
         assert!(read("x", &TEXT.replace("hosts = 3", ""), None, 1, &[]).is_err());
+    }
+
+    #[test]
+    fn an_algorithm_of_marks_is_warned_of_if_no_switch_marks() {
+        let text = TEXT.replace("compat = 'hpcc-ns3'", "").replace("hpcc,", "dcqcn,");
+        let text = text.replace(",base_rtt=4160ns,flows=100", "");
+        let warning = read("x", &text, None, 1, &[]).unwrap().warning.unwrap();
+        let (_, remedy) = warning.split_once("add the line ").unwrap();
+        let marked = format!("{remedy}\n{text}");
+        assert_eq!(read("x", &marked, None, 1, &[]).unwrap().warning, None);
     }
 
     #[test]

@@ -57,10 +57,15 @@ pub fn ranked(difference: &Difference<'_>) -> Vec<Cause> {
     let starved = difference.starved as f64 / difference.elapsed as f64;
     let first = causes.first().map_or("idle", |cause| cause.name.as_str());
     if starved >= STARVED && (first != "idle" || causes.len() > 1) {
+        let starved = cause("cpu-starved", difference.starved.min(difference.elapsed), difference);
         // A core without a CPU is late with answers and turns, and a program without one with its posts. The other causes delay a queue
-        // pair on any CPU.
-        let place = usize::from(!matches!(first, "answer" | "turn" | "idle"));
-        causes.insert(place, cause("cpu-starved", difference.starved.min(difference.elapsed), difference));
+        // pair on any CPU: they come first if they took longer.
+        let is_longer = |other: &Cause| other.nanos > starved.nanos;
+        let place = match first {
+            "answer" | "turn" | "idle" => 0,
+            _ => causes.iter().take_while(|cause| is_longer(cause)).count(),
+        };
+        causes.insert(place, starved);
     }
     causes
 }
@@ -99,7 +104,10 @@ fn allowed(name: &str, difference: &Difference<'_>) -> Words {
     let (algorithm, window) = (&pair.algorithm, pair.window);
     match name {
         "congested-path" => {
-            let pace = pair.rate_bps.map_or("less".into(), |bps| rate(bps as f64));
+            // The window alone may hold it back, at a pace that is still the line rate.
+            let windowed = pair.round_trip.map(|trip| window as f64 * 8e9 / trip.max(1) as f64);
+            let paced = pair.rate_bps.map(|bps| bps as f64);
+            let pace = [windowed, paced].into_iter().flatten().reduce(f64::min).map_or("less".into(), rate);
             (
                 format!("A link of the path was busy, and {algorithm} slowed down to {pace}."),
                 vec![difference.busiest_hop(), Some(format!("window {window} B")), difference.round_trips()],
@@ -283,10 +291,16 @@ mod tests {
     }
 
     #[test]
-    fn a_core_without_a_cpu_is_first_if_answers_are_late_and_second_otherwise() {
+    fn a_core_without_a_cpu_is_first_if_answers_are_late_or_nothing_took_longer() {
         let starved = Duration::from_millis(600);
         assert_eq!(names(&[], &[("answer", 1000)], starved), ["cpu-starved", "answer"]);
         assert_eq!(names(&[], &[("window", 1000)], starved), ["window", "cpu-starved"]);
+        assert_eq!(
+            names(&[], &[("window", 550), ("fence", 450)], starved),
+            ["cpu-starved", "window", "fence"]
+        );
+        let shares = [("window", 700), ("fence", 650), ("turn", 10)];
+        assert_eq!(names(&[], &shares, Duration::from_millis(660)), ["window", "cpu-starved", "fence"]);
         assert_eq!(names(&[], &[("idle", 1000)], starved), ["idle"]);
         assert_eq!(names(&[], &[("idle", 900), ("answer", 100)], starved), ["cpu-starved", "idle", "answer"]);
     }
@@ -302,6 +316,20 @@ mod tests {
         after.queue_pairs[0].busiest = Some(0);
         assert_eq!(ranked_by(&after).name, "answer");
         after.queue_pairs[0].busiest = Some(1);
+        // 4096 bytes each ms are 33 Mb/s, whatever the pacing rate is.
+        (after.queue_pairs[0].rate_bps, after.queue_pairs[0].round_trip) =
+            (Some(200_000_000), Some(1_000_000));
+        assert!(
+            ranked_by(&after).says.contains("fixed slowed down to 32.8 Mb/s"),
+            "{}",
+            ranked_by(&after).says
+        );
+        after.queue_pairs[0].rate_bps = Some(20_000_000);
+        assert!(
+            ranked_by(&after).says.contains("fixed slowed down to 20.0 Mb/s"),
+            "{}",
+            ranked_by(&after).says
+        );
         let first = ranked_by(&after);
         assert_eq!((first.name.as_str(), first.nanos), ("congested-path", 600_000_000));
         assert_eq!(first.evidence[0], "hop 1 of the path: 90000 B queued, its link 170 % full, 4.0 us ago");

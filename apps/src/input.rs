@@ -24,6 +24,18 @@ pub fn text(path: &Path) -> io::Result<String> {
     }
 }
 
+/// Opens a file, or standard input for `-`, compressed by gzip or not.
+///
+/// # Errors
+/// Returns an error if it can't be read.
+pub fn open(path: &Path) -> io::Result<Box<dyn Read>> {
+    let input: Box<dyn Read> =
+        if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
+    let mut input = BufReader::new(input);
+    let gzip = input.fill_buf()?.starts_with(&[0x1f, 0x8b]);
+    Ok(if gzip { Box::new(MultiGzDecoder::new(input)) } else { Box::new(input) })
+}
+
 /// A CSV file, compressed by gzip or not, read row by row. Memory is bounded by the longest row that is taken.
 pub struct Table {
     reader: csv::Reader<Bounded<Box<dyn Read>>>,
@@ -35,10 +47,7 @@ impl Table {
     /// # Errors
     /// Returns an error if it can't be read.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let mut file = BufReader::new(File::open(path)?);
-        let gzip = file.fill_buf()?.starts_with(&[0x1f, 0x8b]);
-        let input: Box<dyn Read> = if gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
-        Ok(Self { reader: csv::Reader::from_reader(Bounded { input, left: ROW }) })
+        Ok(Self { reader: csv::Reader::from_reader(Bounded { input: open(path)?, left: ROW }) })
     }
 
     /// The names of the columns.

@@ -149,6 +149,91 @@ fn every_format_gives_the_same_packets() {
     }
 }
 
+/// Writes a capture of another link type, of which `packet` makes each packet from an Ethernet frame; at most `snap` bytes are captured.
+fn relinked(bytes: &[u8], link: u32, snap: usize, packet: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, snap as u32, link] {
+        out.extend(word.to_le_bytes());
+    }
+    for (seconds, micros, frame) in records(bytes) {
+        let packet = packet(frame);
+        let captured = &packet[..packet.len().min(snap)];
+        for word in [seconds, micros, captured.len() as u32, packet.len() as u32] {
+            out.extend(word.to_le_bytes());
+        }
+        out.extend(captured);
+    }
+    out
+}
+
+const ALL: usize = 65535;
+
+#[test]
+fn every_link_type_and_encapsulation_gives_the_same_packets() {
+    let bytes = fs::read(capture("rc_send_5001.pcap")).expect("the capture");
+    let (_, expected, _) = pcap(&["--json", "-"], &bytes);
+    let raw = |frame: &[u8]| frame[14..].to_vec();
+    let any = |frame: &[u8]| [&[0; 14], &frame[12..]].concat();
+    let any2 = |frame: &[u8]| [&frame[12..14], &[0; 18], &frame[14..]].concat();
+    let qinq = |frame: &[u8]| [&frame[..12], &[0x88, 0xa8, 0, 1, 0x81, 0, 0, 2], &frame[12..]].concat();
+    let vxlan = |frame: &[u8]| {
+        let mut outer = [&[0; 12][..], &[8, 0, 0x45], &[0; 27], &[8, 0, 0, 0, 0, 0, 5, 0]].concat();
+        outer[23] = 17;
+        outer[36..38].copy_from_slice(&4789_u16.to_be_bytes());
+        [&outer, frame].concat()
+    };
+    for (what, other) in [
+        ("raw", relinked(&bytes, 101, ALL, raw)),
+        ("any", relinked(&bytes, 113, ALL, any)),
+        ("any, newer", relinked(&bytes, 276, ALL, any2)),
+        ("QinQ", relinked(&bytes, 1, ALL, qinq)),
+        ("VXLAN", relinked(&bytes, 1, ALL, vxlan)),
+    ] {
+        assert_eq!(pcap(&["--json", "-"], &other), (0, expected.clone(), String::new()), "{what}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("x.pcap.gz");
+    let mut gzip =
+        flate2::write::GzEncoder::new(fs::File::create(&file).expect("a file"), flate2::Compression::fast());
+    std::io::Write::write_all(&mut gzip, &bytes)
+        .and_then(|()| gzip.finish().map(drop))
+        .expect("it is written");
+    let (code, out, _) = pcap(&["--json", file.to_str().expect("UTF-8")], b"");
+    assert_eq!((code, summary(&out)), (0, summary(&expected)));
+}
+
+#[test]
+fn packets_that_the_snapshot_length_cuts_off_are_shown_without_a_verdict() {
+    let bytes = fs::read(capture("rc_send_5001.pcap")).expect("the capture");
+    let cut = relinked(&bytes, 1, 56, <[u8]>::to_vec);
+    let (code, out, _) = pcap(&["--json", "-"], &cut);
+    let sums = summary(&out);
+    assert_eq!((code, &sums["cut_off"], &sums["icrc_bad"]), (0, &sums["frames"], &Value::from(0)));
+    assert_eq!(
+        (&sums["roce"], sums["discards"].as_object().map(serde_json::Map::len)),
+        (&sums["frames"], Some(0))
+    );
+    let (_, out, _) = pcap(&["-"], &cut);
+    assert!(out.lines().next().expect("a line").ends_with("ICRC not captured"), "{out}");
+    assert!(out.contains("cut off by the snapshot length"), "{out}");
+}
+
+#[test]
+fn an_interface_without_roce_does_not_end_a_pcapng_file() {
+    let bytes = fs::read(capture("rc_send_1k.pcap")).expect("the capture");
+    let mut file = pcapng(&bytes);
+    // Interface 1 is of 802.11 (105), and has one packet of 4 bytes.
+    for word in [1_u32, 20, 105, 0, 20, 6, 36, 1, 0, 0, 4, 4, 0, 36] {
+        file.extend(word.to_le_bytes());
+    }
+    let (code, out, _) = pcap(&["--json", "-"], &file);
+    let sums = summary(&out);
+    assert_eq!((code, &sums["other"], &sums["roce"]), (0, &Value::from(1), &Value::from(7)));
+    // A capture of such an interface alone has nothing to show.
+    let (code, _, error) = pcap(&["-"], &relinked(&bytes, 105, ALL, <[u8]>::to_vec));
+    assert!(code == 2 && error.contains("link type 105 carries no RoCEv2"), "{error}");
+}
+
 /// Each format's records, as the test that writes the capture has stamped them: 200 Mb/s and more.
 #[test]
 fn records_of_every_format_are_told() {

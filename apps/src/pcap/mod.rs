@@ -6,7 +6,7 @@ mod totals;
 pub mod writer;
 
 use crate::failure::Failure;
-use crate::output;
+use crate::{input, output};
 use anstyle::{AnsiColor, Style};
 use cc::Rate;
 use reader::{Packet, Reader};
@@ -16,8 +16,7 @@ use roce::wire::format::{HopReading, Reading};
 use roce::wire::telemetry::HopRecord;
 use roce::wire::{self, Frame, Header};
 use serde_json::{Map, Value, json};
-use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use totals::Totals;
@@ -27,7 +26,7 @@ use totals::Totals;
 /// Prints a line a packet and a summary. Exits 1 if an ICRC is wrong, 2 if a file can't be read.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Captures, pcap or pcapng; `-` is standard input
+    /// Captures, pcap or pcapng, compressed by gzip or not; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print JSON, one object per line: the packets, then the summary
@@ -87,10 +86,7 @@ impl From<io::Error> for Stop {
 }
 
 fn decode(args: &Args, file: &Path, totals: &mut Totals, out: &mut impl Write) -> Result<(), Stop> {
-    let input: Box<dyn Read> = match file.to_str() {
-        Some("-") => Box::new(io::stdin().lock()),
-        _ => Box::new(File::open(file).map_err(|error| Stop::Unreadable(error.to_string()))?),
-    };
+    let input = input::open(file).map_err(|error| Stop::Unreadable(error.to_string()))?;
     let mut reader = Reader::new(BufReader::new(input))?;
     if args.files.len() > 1 && !args.json && !args.summary {
         writeln!(out, "{}:", file.display())?;
@@ -100,7 +96,7 @@ fn decode(args: &Args, file: &Path, totals: &mut Totals, out: &mut impl Write) -
     while let Some(packet) = reader.next()? {
         number += 1;
         let start = *first.get_or_insert(packet.time_ns);
-        let verdict = Verdict::of(packet.bytes);
+        let verdict = Verdict::of(packet.bytes, packet.is_cut);
         totals.add(&verdict);
         if args.summary || matches!(verdict, Verdict::Other) {
             continue;
@@ -125,13 +121,19 @@ enum Verdict<'a> {
         intact: bool,
         frame: Option<Frame<'a>>,
     },
+    /// The end of the packet, and its ICRC with it, was not captured.
+    Cut(Frame<'a>),
     /// Not RoCEv2.
     Other,
 }
 
 impl<'a> Verdict<'a> {
-    fn of(bytes: &'a [u8]) -> Self {
+    fn of(bytes: &'a [u8], is_cut: bool) -> Self {
+        if is_cut {
+            return wire::parse_unverified(bytes).map_or(Self::Other, Self::Cut);
+        }
         match wire::parse(bytes) {
+            _ if bytes.is_empty() => Self::Other,
             Ok(frame) => Self::Good(frame),
             Err(Discard::EtherType | Discard::NotRoce) => Self::Other,
             Err(Discard::Icrc) => Self::BadIcrc(wire::parse_unverified(bytes).ok()),
@@ -144,9 +146,10 @@ impl<'a> Verdict<'a> {
 
     const fn frame(&self) -> Option<&Frame<'a>> {
         match self {
-            Self::Good(frame) | Self::BadIcrc(Some(frame)) | Self::Refused { frame: Some(frame), .. } => {
-                Some(frame)
-            }
+            Self::Good(frame)
+            | Self::Cut(frame)
+            | Self::BadIcrc(Some(frame))
+            | Self::Refused { frame: Some(frame), .. } => Some(frame),
             Self::BadIcrc(None) | Self::Refused { frame: None, .. } | Self::Other => None,
         }
     }
@@ -222,6 +225,7 @@ fn json_line(file: &Path, number: u64, packet: &Packet<'_>, verdict: &Verdict<'_
     match verdict {
         Verdict::Good(_) => line.insert("icrc".into(), json!("ok")),
         Verdict::BadIcrc(_) => line.insert("icrc".into(), json!("bad")),
+        Verdict::Cut(_) => line.insert("icrc".into(), json!("cut off")),
         Verdict::Refused { reason, intact, .. } => {
             if *intact {
                 line.insert("icrc".into(), json!("ok"));
@@ -265,6 +269,7 @@ fn write_line(out: &mut impl Write, ns: u64, verdict: &Verdict<'_>) -> io::Resul
         Verdict::Good(_) => writeln!(out, " {green}ICRC ok{green:#}"),
         Verdict::BadIcrc(_) => writeln!(out, " {red}ICRC BAD{red:#}"),
         Verdict::Refused { reason, .. } => writeln!(out, " {red}{reason}{red:#}"),
+        Verdict::Cut(_) => writeln!(out, " ICRC not captured"),
         Verdict::Other => writeln!(out),
     }
 }

@@ -13,6 +13,7 @@ pub struct Totals {
     other: u64,
     good_icrc: u64,
     bad_icrc: u64,
+    cut: u64,
     payload_bytes: u64,
     opcodes: BTreeMap<u8, (String, u64)>,
     discards: BTreeMap<String, u64>,
@@ -37,6 +38,7 @@ impl Totals {
                 self.good_icrc += u64::from(*intact);
                 self.discard(*reason);
             }
+            Verdict::Cut(_) => self.cut += 1,
             Verdict::Other => self.other += 1,
         }
     }
@@ -65,6 +67,9 @@ impl Totals {
         for (reason, count) in &self.discards {
             writeln!(out, "{count:>9}  discarded: {reason}")?;
         }
+        if self.cut > 0 {
+            writeln!(out, "{:>9}  cut off by the snapshot length, so their ICRC is unknown", self.cut)?;
+        }
         writeln!(
             out,
             "ICRC: {} ok, {} BAD; {} payload bytes",
@@ -82,6 +87,7 @@ impl Totals {
             "other": self.other,
             "icrc_ok": self.good_icrc,
             "icrc_bad": self.bad_icrc,
+            "cut_off": self.cut,
             "payload_bytes": self.payload_bytes,
             "opcodes": opcodes,
             "discards": self.discards,

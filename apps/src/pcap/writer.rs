@@ -130,9 +130,12 @@ mod tests {
         packet(&mut file, 1, &record(late, Direction::Out, 9, 3), &[9; 8]);
         statistics(&mut file, 0, &Statistics { start: 7, end: 7, received: 1, dropped: 0 });
         let mut reader = Reader::new(file.as_slice()).unwrap();
-        for (time, bytes) in [(7, vec![1, 2, 3, 4, 5]), (late, vec![9; 8])] {
+        // Of the second packet's 9 bytes, 8 were captured.
+        for (time, bytes, is_cut) in
+            [(7, &[1, 2, 3, 4, 5][..], false), (late, &[9, 9, 9, 9, 9, 9, 9, 9, 0], true)]
+        {
             let read = reader.next().unwrap().unwrap();
-            assert_eq!((read.time_ns, read.bytes), (time, bytes.as_slice()));
+            assert_eq!((read.time_ns, read.bytes, read.is_cut), (time, bytes, is_cut));
         }
         assert!(reader.next().unwrap().is_none());
         assert!(file.len().is_multiple_of(4));

@@ -1,5 +1,9 @@
 //! Capture files: classic pcap (µs and ns, both byte orders) and pcapng.
 
+mod encapsulation;
+mod link;
+
+use link::Link;
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read};
 use thiserror::Error;
@@ -10,7 +14,6 @@ const LONGEST: u32 = 1 << 20;
 /// Interfaces of one pcapng section that are kept.
 const INTERFACES: usize = 1024;
 
-const ETHERNET: u32 = 1;
 const SECTION: u32 = 0x0a0d_0d0a;
 
 /// Why a capture can't be read on.
@@ -25,8 +28,8 @@ pub enum ReadError {
     /// A length that can't be.
     #[error("a record of {0} bytes: the limit is {LONGEST}; is the file damaged?")]
     Length(u32),
-    /// Not captured on Ethernet.
-    #[error("link type {0} is not Ethernet (1): capture on one interface, not on `any`")]
+    /// Captured where there is no RoCEv2.
+    #[error("link type {0} carries no RoCEv2: capture on an Ethernet interface or on `any`")]
     LinkType(u32),
     /// The system's error.
     #[error("{0}")]
@@ -38,8 +41,11 @@ pub enum ReadError {
 pub struct Packet<'a> {
     /// When, in ns since 1970.
     pub time_ns: u64,
-    /// The captured bytes.
+    /// The frame, as Ethernet has it, out of QinQ and VXLAN; empty if its link type carries no RoCEv2. Zeros take the place of what was not
+    /// captured.
     pub bytes: &'a [u8],
+    /// The end of the frame was not captured, because the snapshot length was shorter.
+    pub is_cut: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -61,12 +67,13 @@ impl Order {
 
 #[derive(Clone, Copy)]
 struct Interface {
-    link: u32,
+    /// `None` if it carries no RoCEv2.
+    link: Option<Link>,
     ticks_per_second: u64,
 }
 
 enum Format {
-    Classic { ns_per_tick: u64 },
+    Classic { link: Link, ns_per_tick: u64 },
     Ng { interfaces: HashMap<u32, Interface> },
 }
 
@@ -82,7 +89,7 @@ impl<R: Read> Reader<R> {
     /// Reads the file's header.
     ///
     /// # Errors
-    /// Returns an error if it is no capture, or not of Ethernet.
+    /// Returns an error if it is no capture, or of a link type without RoCEv2.
     pub fn new(mut input: R) -> Result<Self, ReadError> {
         let mut magic = [0; 4];
         fill(&mut input, &mut magic)?.then_some(()).ok_or(ReadError::Format)?;
@@ -98,10 +105,8 @@ impl<R: Read> Reader<R> {
         let mut header = [0; 20];
         fill(&mut input, &mut header)?.then_some(()).ok_or(ReadError::Truncated)?;
         let link = order.u32(&header, 16) & 0x0fff_ffff;
-        if link != ETHERNET {
-            return Err(ReadError::LinkType(link));
-        }
-        Ok(Self { input, order, format: Format::Classic { ns_per_tick }, record: Vec::new() })
+        let link = Link::of(link).ok_or(ReadError::LinkType(link))?;
+        Ok(Self { input, order, format: Format::Classic { link, ns_per_tick }, record: Vec::new() })
     }
 
     fn section(input: R) -> Result<Self, ReadError> {
@@ -117,12 +122,12 @@ impl<R: Read> Reader<R> {
     /// Returns an error if the file is cut off or damaged.
     pub fn next(&mut self) -> Result<Option<Packet<'_>>, ReadError> {
         match self.format {
-            Format::Classic { ns_per_tick } => self.next_classic(ns_per_tick),
+            Format::Classic { link, ns_per_tick } => self.next_classic(link, ns_per_tick),
             Format::Ng { .. } => self.next_ng(),
         }
     }
 
-    fn next_classic(&mut self, ns_per_tick: u64) -> Result<Option<Packet<'_>>, ReadError> {
+    fn next_classic(&mut self, link: Link, ns_per_tick: u64) -> Result<Option<Packet<'_>>, ReadError> {
         let mut header = [0; 16];
         if !fill(&mut self.input, &mut header)? {
             return Ok(None);
@@ -130,7 +135,22 @@ impl<R: Read> Reader<R> {
         let seconds = u64::from(self.order.u32(&header, 0));
         let ticks = u64::from(self.order.u32(&header, 4));
         self.take(self.order.u32(&header, 8))?;
-        Ok(Some(Packet { time_ns: seconds * 1_000_000_000 + ticks * ns_per_tick, bytes: &self.record }))
+        let time_ns = seconds * 1_000_000_000 + ticks * ns_per_tick;
+        Ok(Some(self.packet(time_ns, Some(link), self.order.u32(&header, 12))))
+    }
+
+    /// Returns the packet in `record`, which had `original` bytes.
+    fn packet(&mut self, time_ns: u64, link: Option<Link>, original: u32) -> Packet<'_> {
+        let is_cut = original as usize > self.record.len();
+        if is_cut {
+            self.record.resize(original.min(LONGEST) as usize, 0);
+        }
+        match link {
+            Some(link) => link.frame(&mut self.record),
+            None => self.record.clear(),
+        }
+        encapsulation::strip(&mut self.record);
+        Packet { time_ns, bytes: &self.record, is_cut }
     }
 
     /// Reads `length` bytes into `record`.
@@ -187,7 +207,7 @@ impl<R: Read> Reader<R> {
 
     fn add_interface(&mut self) -> Result<(), ReadError> {
         let interface = Interface {
-            link: u32::from(self.order.u16(&self.record, 0)),
+            link: Link::of(u32::from(self.order.u16(&self.record, 0))),
             ticks_per_second: self.resolution(),
         };
         if let Format::Ng { interfaces } = &mut self.format {
@@ -216,8 +236,7 @@ impl<R: Read> Reader<R> {
 
     fn interface(&self, number: u32) -> Result<Interface, ReadError> {
         let Format::Ng { interfaces } = &self.format else { return Err(ReadError::Format) };
-        let interface = *interfaces.get(&number).ok_or(ReadError::Format)?;
-        if interface.link == ETHERNET { Ok(interface) } else { Err(ReadError::LinkType(interface.link)) }
+        interfaces.get(&number).copied().ok_or(ReadError::Format)
     }
 
     fn enhanced_packet(&mut self) -> Result<Packet<'_>, ReadError> {
@@ -225,16 +244,24 @@ impl<R: Read> Reader<R> {
         let ticks =
             u64::from(self.order.u32(&self.record, 4)) << 32 | u64::from(self.order.u32(&self.record, 8));
         let ns = u128::from(ticks) * 1_000_000_000 / u128::from(interface.ticks_per_second);
-        let length = self.order.u32(&self.record, 12) as usize;
-        let bytes = self.record.get(20..).and_then(|rest| rest.get(..length)).ok_or(ReadError::Truncated)?;
-        Ok(Packet { time_ns: u64::try_from(ns).unwrap_or(u64::MAX), bytes })
+        let (length, original) = (self.order.u32(&self.record, 12), self.order.u32(&self.record, 16));
+        self.record.drain(..20.min(self.record.len()));
+        if self.record.len() < length as usize {
+            return Err(ReadError::Truncated);
+        }
+        self.record.truncate(length as usize);
+        Ok(self.packet(u64::try_from(ns).unwrap_or(u64::MAX), interface.link, original))
     }
 
     fn simple_packet(&mut self) -> Result<Packet<'_>, ReadError> {
-        self.interface(0)?;
-        let original = self.order.u32(&self.record, 0) as usize;
-        let bytes = self.record.get(4..).ok_or(ReadError::Truncated)?;
-        Ok(Packet { time_ns: 0, bytes: &bytes[..original.min(bytes.len())] })
+        let interface = self.interface(0)?;
+        let original = self.order.u32(&self.record, 0);
+        if self.record.len() < 4 {
+            return Err(ReadError::Truncated);
+        }
+        self.record.drain(..4);
+        self.record.truncate(original as usize);
+        Ok(self.packet(0, interface.link, original))
     }
 }
 

@@ -8,13 +8,14 @@
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 pub(crate) mod faults;
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
-#[path = "host_memory/portable.rs"]
-mod routines;
+mod portable;
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 mod routines;
 
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
-pub(crate) use routines::faults;
+use portable as routines;
+#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+pub(crate) use portable::faults;
 
 use faults::Recovery;
 use roce::{AccessError, Memory, Slice};

@@ -63,27 +63,11 @@ pub(super) fn plain<'de, D: Deserializer<'de>, T: Untrusted + Deserialize<'de>>(
 #[cfg(test)]
 mod tests {
     use super::super::ProcessStatus;
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
-    /// A report with every field of text.
+    /// Returns a report with every field of text.
     fn report() -> Value {
-        let times = json!({"window": 5});
-        let hop = json!({"index": 0, "queue": 0, "utilisation": null, "age": 1});
-        let pair = json!({
-            "qpn": 5, "core": 0, "service": "RC", "state": "ReadyToSend", "failure": "lost", "algorithm": "fixed",
-            "peer": {"address": "10.0.0.2", "qpn": 6}, "window": 4096, "in_flight": 0, "rate_bps": null, "utilisation": null,
-            "round_trip": 2000, "shortest_round_trip": 1000, "send_psn": 0, "acknowledged_psn": 0, "outstanding": 0,
-            "receives": 0, "unpolled": 0, "waiting": "idle", "waited": times, "hops": [hop], "busiest": 0,
-            "suspected": {"reason": "a firewall", "remedy": "open it", "is_path_mtu": false},
-        });
-        json!({
-            "format": 4, "version": "0", "pid": 7, "command": "x",
-            "devices": [{
-                "port": "eth0", "driver": "d", "addresses": ["10.0.0.1"], "speed_mbps": null, "stopped": "no memory", "now": 9,
-                "counters": {"timeouts": 3}, "discards": {"wrong ICRC": 2}, "core": {"pool_dry": 1}, "waited": times,
-                "cores": [{"counters": {"rx_frames": 4}, "waited": times}], "queue_pairs": [pair],
-            }],
-        })
+        serde_json::from_str(include_str!("report.json")).unwrap()
     }
 
     /// Puts an escape sequence into every text, and a name of the process's own into every table.

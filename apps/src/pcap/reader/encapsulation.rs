@@ -1,4 +1,4 @@
-//! Ethernet frames within VLANs of providers (QinQ, IEEE 802.1ad) and within VXLAN (RFC 7348).
+//! Ethernet frames within VLANs of providers (QinQ, IEEE 802.1ad) and within VXLAN.
 
 /// EtherTypes of VLAN tags: 802.1Q, 802.1ad, and the one of devices of before 802.1ad.
 const TAGS: [[u8; 2]; 3] = [[0x81, 0x00], [0x88, 0xa8], [0x91, 0x00]];

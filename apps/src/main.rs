@@ -6,6 +6,7 @@ mod output;
 
 mod capture;
 mod cli;
+mod clients;
 mod config;
 mod counters;
 mod doctor;

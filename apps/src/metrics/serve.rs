@@ -2,7 +2,7 @@
 
 use super::collect;
 use crate::failure::Failure;
-use crate::signals;
+use crate::{clients, signals};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
@@ -25,8 +25,6 @@ use tokio::time::{sleep, timeout};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The time that a connection may take: to ask, for the processes to report, and to read the answer.
 const LONGEST: Duration = Duration::from_secs(15);
-/// Connections that are served at once; others wait.
-const CONNECTIONS: usize = 256;
 /// Between two looks at whether a signal came.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -52,28 +50,16 @@ pub fn run(address: SocketAddr) -> Result<(), Failure> {
         }
         Ok(())
     })?;
-    // A report that is under way is not waited for.
+    // Processes that are being asked may take seconds to answer.
     runtime.shutdown_background();
     Ok(())
 }
 
 /// Serves the clients of `listener`, each of which has `patience` to ask.
 async fn accept(listener: TcpListener, patience: Duration) {
-    let (free, turn) = (Arc::new(Semaphore::new(CONNECTIONS)), Arc::new(Mutex::new(())));
-    loop {
-        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let turn = Arc::clone(&turn);
-                tokio::spawn(async move {
-                    serve(stream, patience, turn).await;
-                    drop(permit);
-                });
-            }
-            // Descriptors have run out, perhaps. Connections that end return some.
-            Err(_) => sleep(LOOK).await,
-        }
-    }
+    let turn = Arc::new(Mutex::new(()));
+    let serve = |(stream, _)| serve(stream, patience, Arc::clone(&turn));
+    clients::serve(|context| listener.poll_accept(context), serve).await;
 }
 
 /// Serves one request. A client's error ends only its own connection.
@@ -167,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_never_ask_delay_nobody() {
+    fn idle_clients_do_not_delay_others() {
         let server = Server::new(FOR_EVER);
-        let _idle: Vec<_> = (1..CONNECTIONS).map(|_| server.connect()).collect();
+        let _idle: Vec<_> = (1..clients::MOST).map(|_| server.connect()).collect();
         assert!(server.answer("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").contains("# EOF"));
     }
 
     #[test]
-    fn a_client_that_does_not_ask_in_time_is_hung_up_on() {
+    fn a_client_that_sends_no_request_in_time_is_disconnected() {
         let server = Server::new(Duration::from_millis(1));
         assert_eq!(server.answer("GET /metrics HTTP/1.1\r\n"), "");
     }

@@ -3,6 +3,7 @@
 //! slow to ask delay no others.
 
 use super::rules::{Rules, Running, Script};
+use crate::clients;
 use crate::failure::Failure;
 use datapath::io::PacketBuf;
 use fabric::{FaultRule, RuleReport, Switch};
@@ -20,17 +21,12 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 /// The longest request and the longest answer, bytes.
 pub const LONGEST: u64 = 4 << 20;
 /// The time that a client may take to send its request and to read the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Clients that are served at once; others wait.
-const CLIENTS: usize = 256;
-/// The pause after a client could not be accepted.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// A client's request.
 #[derive(Debug, Serialize, Deserialize)]
@@ -132,23 +128,17 @@ impl Bound {
     }
 }
 
-/// Serves the clients of `listener`, for ever.
+/// Serves the clients of `listener` until the process ends.
 async fn accept(listener: net::UnixListener, desk: Arc<Mutex<Desk>>) -> io::Result<()> {
-    let (listener, free) = (UnixListener::from_std(listener)?, Arc::new(Semaphore::new(CLIENTS)));
-    while let Ok(permit) = Arc::clone(&free).acquire_owned().await {
-        match listener.accept().await {
-            Ok((client, _)) => {
-                let desk = Arc::clone(&desk);
-                tokio::spawn(async move {
-                    // A client that has gone away is not waited for.
-                    let _ = timeout(PATIENCE, serve(client, &desk)).await;
-                    drop(permit);
-                });
-            }
-            // Descriptors have run out, perhaps. Clients that leave return some.
-            Err(_) => sleep(PAUSE).await,
+    let listener = UnixListener::from_std(listener)?;
+    let serve = |(client, _)| {
+        let desk = Arc::clone(&desk);
+        async move {
+            // An error of a client ends its own connection only.
+            let _ = timeout(PATIENCE, serve(client, &desk)).await;
         }
-    }
+    };
+    clients::serve(|context| listener.poll_accept(context), serve).await;
     Ok(())
 }
 

@@ -12,8 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -32,14 +31,17 @@ const PROCESSES: usize = 512;
 
 /// The bytes that the processes of each user may still report.
 #[derive(Default)]
-struct Budgets(Mutex<BTreeMap<u32, Arc<AtomicUsize>>>);
+struct Budgets(Mutex<BTreeMap<u32, usize>>);
 
 impl Budgets {
-    /// Returns what is left to the processes of user `owner`.
-    fn of(&self, owner: u32) -> Arc<AtomicUsize> {
+    /// Takes `bytes` from what is left to the processes of user `owner`. Returns `false`, and takes nothing, if less is left.
+    fn spend(&self, owner: u32, bytes: usize) -> bool {
         let all = if owner == folder::user() { OURS } else { OTHERS };
         let mut budgets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        budgets.entry(owner).or_insert_with(|| Arc::new(AtomicUsize::new(all))).clone()
+        let left = budgets.entry(owner).or_insert(all);
+        let rest = left.checked_sub(bytes);
+        *left = rest.unwrap_or(*left);
+        rest.is_some()
     }
 }
 
@@ -172,7 +174,7 @@ fn ask(pid: u32, path: &Path, budgets: &Budgets) -> Result<ProcessStatus, Attach
     let (stream, owner) = attach(pid, path)?;
     // An observer that sends no request receives the report.
     stream.shutdown(Shutdown::Write).map_err(|error| AttachError::System { pid, error })?;
-    let report = receive(pid, stream, &budgets.of(owner))?;
+    let report = receive(pid, stream, |bytes| budgets.spend(owner, bytes))?;
     // The kernel knows who it is.
     Ok(ProcessStatus { pid, ..checked(pid, &report)? })
 }
@@ -227,14 +229,18 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-fn receive(pid: u32, mut stream: UnixStream, budget: &AtomicUsize) -> Result<Vec<u8>, AttachError> {
+/// Reads a report to its end, as long as `spend` allows the bytes of each part.
+fn receive(
+    pid: u32,
+    mut stream: UnixStream,
+    mut spend: impl FnMut(usize) -> bool,
+) -> Result<Vec<u8>, AttachError> {
     let (mut report, mut part) = (Vec::new(), vec![0; 1 << 16]);
     let mut is_spent = false;
     patiently(pid, &stream.try_clone().map_err(|error| AttachError::System { pid, error })?, || {
         let read = stream.read(&mut part)?;
         report.extend_from_slice(&part[..read]);
-        let rest = |left: usize| left.checked_sub(read);
-        is_spent = budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_err();
+        is_spent = !spend(read);
         Ok(read == 0 || is_spent)
     })?;
     if is_spent { Err(AttachError::TooLong(pid)) } else { Ok(report) }
@@ -298,11 +304,11 @@ pub(super) fn credentials(stream: &UnixStream) -> io::Result<libc::ucred> {
 mod tests {
     use super::*;
 
-    fn report_of(length: usize, budget: &AtomicUsize) -> Result<Vec<u8>, AttachError> {
+    fn report_of(length: usize, budgets: &Budgets, owner: u32) -> Result<Vec<u8>, AttachError> {
         let (mut process, observer) = UnixStream::pair().unwrap();
         let writer = thread::spawn(move || io::Write::write_all(&mut process, &vec![b' '; length]));
-        let report = receive(7, observer, budget);
-        // It may have been hung up on.
+        let report = receive(7, observer, |bytes| budgets.spend(owner, bytes));
+        // The observer may have hung up.
         let _ = writer.join().unwrap();
         report
     }
@@ -310,21 +316,26 @@ mod tests {
     #[test]
     fn the_processes_of_a_user_share_a_budget() {
         let budgets = Budgets::default();
-        let [ours, other, another] = [0, 1, 2].map(|uid| budgets.of(folder::user() + uid));
-        assert_eq!(ours.load(Ordering::Relaxed), OURS);
-        assert_eq!(report_of(OTHERS - 1, &other).unwrap().len(), OTHERS - 1);
-        assert!(matches!(report_of(2, &other), Err(AttachError::TooLong(7))));
-        assert!(matches!(report_of(2, &budgets.of(folder::user() + 1)), Err(AttachError::TooLong(7))));
-        assert_eq!(report_of(2, &another).unwrap().len(), 2);
+        let [ours, other, another] = [0, 1, 2].map(|uid| folder::user() + uid);
+        assert!(budgets.spend(ours, OURS) && !budgets.spend(ours, 1));
+        assert_eq!(report_of(OTHERS - 1, &budgets, other).unwrap().len(), OTHERS - 1);
+        assert!(matches!(report_of(2, &budgets, other), Err(AttachError::TooLong(7))));
+        assert!(matches!(report_of(2, &budgets, other), Err(AttachError::TooLong(7))));
+        assert_eq!(report_of(2, &budgets, another).unwrap().len(), 2);
     }
 
     #[test]
-    fn a_report_without_end_is_hung_up_on() {
-        let budget = AtomicUsize::new(1 << 20);
+    fn reading_stops_when_the_budget_is_spent() {
+        let mut budget = 1_usize << 20;
+        let spend = |bytes: usize| {
+            let rest = usize::checked_sub(budget, bytes);
+            budget = rest.unwrap_or(budget);
+            rest.is_some()
+        };
         let (mut process, observer) = UnixStream::pair().unwrap();
         let writer =
             thread::spawn(move || while io::Write::write_all(&mut process, &[b' '; 4096]).is_ok() {});
-        assert!(matches!(receive(7, observer, &budget), Err(AttachError::TooLong(7))));
+        assert!(matches!(receive(7, observer, spend), Err(AttachError::TooLong(7))));
         writer.join().unwrap();
     }
 }

@@ -279,11 +279,12 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 ///
 /// # Safety
 /// The completion queues are null or alive.
-pub(crate) unsafe fn discard_completions(cqs: [*mut ibv_cq; 2], qpn: Qpn) -> Result<(), Errno> {
-    for cq in cqs {
+pub(crate) unsafe fn discard_completions([send, recv]: [*mut ibv_cq; 2], qpn: Qpn) -> Result<(), Errno> {
+    // Most queue pairs have one completion queue for both.
+    for cq in [Some(send), Some(recv).filter(|&recv| recv != send)].into_iter().flatten() {
         // SAFETY: passed on.
         if let Some(cq) = unsafe { live::find_any(cq.cast::<Cq>()) }? {
-            // If the core has stopped, the queue pair is gone, and what was completed may be polled.
+            // Fails only if the core has stopped. The program may then poll what was completed before.
             let _ = cq.queue.lock().discard(qpn);
         }
     }

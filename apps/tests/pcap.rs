@@ -149,7 +149,8 @@ fn every_format_gives_the_same_packets() {
     }
 }
 
-/// Writes a capture of another link type, of which `packet` makes each packet from an Ethernet frame; at most `snap` bytes are captured.
+/// Returns a capture of the link type `link`. `packet` turns each Ethernet frame into a packet of that type, of which `snap` bytes at most
+/// are captured.
 fn relinked(bytes: &[u8], link: u32, snap: usize, packet: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let mut out = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, snap as u32, link] {

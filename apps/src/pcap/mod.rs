@@ -129,11 +129,13 @@ enum Verdict<'a> {
 
 impl<'a> Verdict<'a> {
     fn of(bytes: &'a [u8], is_cut: bool) -> Self {
+        if bytes.is_empty() {
+            return Self::Other;
+        }
         if is_cut {
             return wire::parse_unverified(bytes).map_or(Self::Other, Self::Cut);
         }
         match wire::parse(bytes) {
-            _ if bytes.is_empty() => Self::Other,
             Ok(frame) => Self::Good(frame),
             Err(Discard::EtherType | Discard::NotRoce) => Self::Other,
             Err(Discard::Icrc) => Self::BadIcrc(wire::parse_unverified(bytes).ok()),

@@ -74,7 +74,7 @@ pub(super) fn virtual_time(time: Duration) -> Result<Duration, String> {
     }
 }
 
-/// The hosts as a file numbers them: from `first` on.
+/// The numbers that a file gives to the hosts: consecutive, beginning with `first`.
 #[derive(Clone, Copy)]
 pub(super) struct Numbering {
     first: u32,

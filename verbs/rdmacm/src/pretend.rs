@@ -98,6 +98,18 @@ pub(crate) fn devices() -> &'static [Device] {
     }))
 }
 
+/// Returns the next event of a channel, and its status.
+#[cfg(test)]
+pub(crate) fn event(channel: *mut rdma_event_channel) -> Option<(rdma_cm_event_type, c_int)> {
+    // SAFETY: tests keep their channels; the event is given back once.
+    unsafe {
+        let event = crate::events::next_now(channel)?;
+        let said = ((*event).event, (*event).status);
+        crate::events::rdma_ack_cm_event(event);
+        Some(said)
+    }
+}
+
 /// A message that was sent just now, and is repeated soon.
 pub(crate) fn pending(mad: Mad) -> Pending {
     let now = Instant::now();

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use super::names::{CORE_FRAMES, named_core_counters, named_counters};
 
-/// The names of all that is counted.
+/// The names of all counters, of the reasons for which packets are dropped, and of the waiting states.
 static NAMES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     let endpoint = named_counters(&Counters::default()).map(|(name, ..)| name);
     let core = named_core_counters(&CoreCounters::default()).map(|(name, ..)| name);

@@ -1,7 +1,6 @@
 //! The ends of connections.
 
 use super::*;
-use crate::events::{next_now, rdma_ack_cm_event};
 use crate::message::{Request, Side};
 use crate::pretend::{PORT, Server, network, ours, pending, request};
 use std::net::SocketAddr;
@@ -38,13 +37,7 @@ fn connection_of(process: Process, server: &mut Server, peer: IpAddr, state: Sta
 
 /// Returns the next event.
 fn event(server: &Server) -> Option<rdma_cm_event_type> {
-    // SAFETY: the channel is alive, and the event is given back once.
-    unsafe {
-        let event = next_now(server.channel)?;
-        let kind = (*event).event;
-        rdma_ack_cm_event(event);
-        Some(kind)
-    }
+    crate::pretend::event(server.channel).map(|(kind, _)| kind)
 }
 
 /// Returns what a peer was sent: each message's kind, with its sender's communication id.

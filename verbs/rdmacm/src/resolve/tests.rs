@@ -1,9 +1,9 @@
 //! Destinations that answer, late or never.
 
 use super::*;
-use crate::events::{next_now, rdma_ack_cm_event, rdma_create_event_channel};
+use crate::events::rdma_create_event_channel;
 use crate::id::rdma_create_id;
-use crate::pretend::{PORT, network, ours};
+use crate::pretend::{PORT, event, network, ours};
 use crate::query::LONGEST_PAUSE;
 use std::net::IpAddr;
 
@@ -24,17 +24,6 @@ fn asking(now: Instant) -> (&'static Id, *mut rdma_event_channel) {
         ..Default::default()
     };
     (id, channel)
-}
-
-/// Returns the next event and its status.
-fn event(channel: *mut rdma_event_channel) -> Option<(rdma_cm_event_type, c_int)> {
-    // SAFETY: the channel is alive, and the event is given back once.
-    unsafe {
-        let event = next_now(channel)?;
-        let said = ((*event).event, (*event).status);
-        rdma_ack_cm_event(event);
-        Some(said)
-    }
 }
 
 #[test]

@@ -352,7 +352,9 @@ fn init(arguments: Vec<CString>) -> Result<(), EalError> {
     log::take_over();
     environment::hide_from_dpdk();
     let run = move || {
-        // DPDK keeps pointers into its arguments. They stay reachable, so that LeakSanitizer does not report them.
+        // DPDK keeps pointers into its arguments. They stay reachable, so that LeakSanitizer does not report them. Nothing reads the
+        // static: without the attribute, the compiler removes it from release builds.
+        #[used]
         static ARGUMENTS: AtomicPtr<*mut c_char> = AtomicPtr::new(std::ptr::null_mut());
         let arguments: Vec<_> = arguments.into_iter().map(CString::into_raw).collect();
         let arguments = arguments.leak();

@@ -27,7 +27,7 @@ pub fn folder() -> Result<PathBuf, Failure> {
         let looked: Vec<_> = looked.iter().map(|folder| folder.display().to_string()).collect();
         let looked = looked.join(" or ");
         Failure::run(format!(
-            "no {LIBRARY} in {looked}; install the package ferroce-ibverbs, build it with scripts/dropin, or set FERROCE_LIB to its folder"
+            "no {LIBRARY} in {looked}; install the package ferroce-ibverbs, build it with scripts/build, or set FERROCE_LIB to its folder"
         ))
     })
 }

@@ -36,7 +36,7 @@ for its address and {peer} for the address of rank 0. Rank 0 is the server: an a
 Without root: a port on a Linux interface needs CAP_NET_RAW. A program with file capabilities ignores injected libraries. Give them to \
 ferroce instead, which passes them on: setcap cap_net_raw,cap_ipc_lock+ep $(command -v ferroce). Every user who may execute that file then has them.
 
-The package ferroce-ibverbs contains the libraries; `scripts/dropin` builds them. FERROCE_LOG=info makes them log to standard error. \
+The package ferroce-ibverbs contains the libraries; `scripts/build` builds them. FERROCE_LOG=info makes them log to standard error. \
 `ferroce env` prepares a shell in which programs need no wrapper.")]
 pub struct Args {
     #[command(flatten)]

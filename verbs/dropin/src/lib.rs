@@ -2,7 +2,7 @@
 //!
 //! The C interface is a thin layer: each file has one family of verbs, turns C's arguments into those of
 //! [`ferroce_verbs`](verbs), and errors into rdma-core's `errno` values. Structures are those of the installed headers
-//! ([`abi`]). `scripts/dropin` builds the shared library.
+//! ([`abi`]). `scripts/build` builds the shared library.
 //!
 //! # What every exported function relies on
 //! Callers keep the contract of the manual pages: pointers are null or come from the function that creates such objects, and

@@ -1,5 +1,5 @@
 //! The symbols that `libibverbs.so.1` exports, compared with Debian's own (`debian.symbols`: each `name@version`, `@@` the default).
-//! That each name is really there is the linker's check, in `scripts/dropin`.
+//! That each name is really there is the linker's check, in `scripts/build`.
 
 use std::collections::BTreeSet;
 

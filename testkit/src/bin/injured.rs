@@ -2,24 +2,24 @@
 //! to find.
 //!
 //! ```sh
-//! cargo run -p ferroce-verbs --example injured -- window 5              # the cause, and how many seconds
-//! cargo run -p ferroce-verbs --example injured -- window 5 veth0 veth1  # over both ends of a wire
+//! cargo run -p ferroce-testkit --bin injured -- window 5              # the cause, and how many seconds
+//! cargo run -p ferroce-testkit --bin injured -- window 5 veth0 veth1  # over both ends of a wire
 //! ferroce why
 //! ```
 
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::io::{Burst, Caps};
-use ferroce_verbs::congestion::{Congestion, CongestionAlgorithm};
-use ferroce_verbs::errors::BoundsError;
-use ferroce_verbs::port::{Mac, OwnPort, PacketIo, pair};
-use ferroce_verbs::state::AckTimeout;
-use ferroce_verbs::{
-    Access, ConnectOptions, Device, DeviceConfig, MemoryRegion, Progress, Remote, Rkey, SendRequest,
-};
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use verbs::congestion::{Congestion, CongestionAlgorithm};
+use verbs::errors::BoundsError;
+use verbs::port::{Mac, OwnPort, PacketIo, pair};
+use verbs::state::AckTimeout;
+use verbs::{
+    Access, ConnectOptions, Device, DeviceConfig, MemoryRegion, Progress, Remote, Rkey, SendRequest,
+};
 
 const CAUSES: &str = "idle, pacing, window, receiver-not-ready, loss-recovery, silence, read-limit, fence, completions-unpolled, cpu-starved, slow-receiver, black-hole, path-mtu, pool-dry, port-full, failed, wrong-key";
 

@@ -3,8 +3,8 @@
 //! between the page's marks.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
-use ferroce_fabric::Probability;
-use ferroce_fabric::sim::{Conventions, Flow, Outcome, Requests, Setup, Topology, Verb, run};
+use fabric::Probability;
+use fabric::sim::{Conventions, Flow, Outcome, Requests, Setup, Topology, Verb, run};
 use roce::qp::{Congestion, PathChoice};
 use std::fmt::Write;
 use std::num::NonZeroU32;

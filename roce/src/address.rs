@@ -1,20 +1,9 @@
 //! Address handles: ways to other ports, for datagrams.
 
 use crate::wire::{EmitError, Mac, Path, Template};
-use crate::{ControlError, PdId};
+use crate::{AddressId, ControlError, PdId};
 use alloc::vec::Vec;
 use core::net::IpAddr;
-
-/// An address handle of one endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AddressId(u32);
-
-impl AddressId {
-    /// Its place in the table.
-    pub(crate) const fn place(self) -> u16 {
-        split(self).0
-    }
-}
 
 /// A way to another port, resolved.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +53,7 @@ impl AddressTable {
         };
         let place = &mut self.places[usize::from(index)];
         place.handle = Some(Handle { pd, path: *path, template });
-        Ok(AddressId(u32::from(place.generation) << 16 | u32::from(index)))
+        Ok(AddressId::new(index, place.generation))
     }
 
     /// Packets by the handle in this place, which go to `peer`, go to another Ethernet address from now on.
@@ -78,7 +67,7 @@ impl AddressTable {
 
     /// Forgets a handle and returns the destination of its packets. `None` if there is none of this name.
     pub(crate) fn destroy(&mut self, id: AddressId) -> Option<(IpAddr, Mac)> {
-        let (index, generation) = split(id);
+        let (index, generation) = (id.place(), id.generation());
         let place = self.places.get_mut(usize::from(index)).filter(|place| place.generation == generation)?;
         let Handle { path, .. } = place.handle.take()?;
         place.generation = generation.wrapping_add(1);
@@ -93,14 +82,10 @@ impl AddressTable {
 
     /// The same, and the path that they describe.
     pub(crate) fn way(&self, id: AddressId, pd: PdId) -> Option<(&Path, &Template)> {
-        let (index, generation) = split(id);
+        let (index, generation) = (id.place(), id.generation());
         let place = self.places.get(usize::from(index)).filter(|place| place.generation == generation)?;
         place.handle.as_ref().filter(|handle| handle.pd == pd).map(|handle| (&handle.path, &handle.template))
     }
-}
-
-const fn split(id: AddressId) -> (u16, u16) {
-    (id.0 as u16, (id.0 >> 16) as u16)
 }
 
 #[cfg(test)]

@@ -27,29 +27,30 @@ mod counters;
 mod cq;
 mod endpoint;
 mod event;
-mod failure;
 mod memory;
+mod outbox;
 mod psn;
 pub mod qp;
+mod source_port;
 mod srq;
 pub mod steering;
+mod types;
 mod wheel;
 pub mod wire;
 mod xrc;
 
-pub use address::AddressId;
 pub use counters::{Counters, Discard};
 pub use endpoint::{
-    ControlError, CoreIndex, CqId, Endpoint, EndpointConfig, GROUP_QPN, MOST_GROUPS, MOST_MEMBERS,
-    Observation, Outbox, PdId, QPN_REST, TurnTrace, process_of,
+    CoreIndex, Endpoint, EndpointConfig, GROUP_QPN, MOST_GROUPS, MOST_MEMBERS, Observation, QPN_REST,
+    process_of,
 };
 pub use event::{CongestionChange, CongestionNews, Event};
-pub use failure::{FailureCause, FailureReason, QpFailure, Unreachable};
-pub use memory::{
-    Access, AccessError, BindError, Binding, Lkey, Memory, ParseQpnError, Qpn, Region, RegionTable, Rkey,
-    Slice, SrqNumber, WindowKind,
-};
+pub use memory::{Lkey, Memory, ParseQpnError, Qpn, Region, RegionTable, Rkey, Slice, SrqNumber};
+pub use outbox::{Outbox, TurnTrace};
 pub use psn::Psn;
-pub use srq::{SrqId, SrqInit, SrqReport, XrcReceives};
+pub use srq::{SrqInit, SrqReport, XrcReceives};
+pub use types::{
+    Access, AccessError, AddressId, BindError, Binding, ControlError, CqId, FailureCause, FailureReason,
+    PdId, QpFailure, SrqId, Unreachable, WindowKind, XrcdId,
+};
 pub use wheel::TimingWheel;
-pub use xrc::XrcdId;

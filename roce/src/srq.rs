@@ -1,13 +1,9 @@
 //! Shared receive queues: receive requests that several queue pairs take from (IBA 10.2.9).
 
 use crate::qp::{Capabilities, CheckedRecv, PostError, RecvRequest, RecvRules};
-use crate::{ControlError, CqId, PdId, SrqNumber, XrcdId};
+use crate::{ControlError, CqId, PdId, SrqId, SrqNumber, XrcdId};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-
-/// A shared receive queue of one endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SrqId(pub u32);
 
 /// The settings that a shared receive queue is created with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,7 @@
 //! XRC domains: which targets reach which shared receive queues (IBA annex A14).
 
-use crate::ControlError;
+use crate::{ControlError, XrcdId};
 use alloc::vec::Vec;
-
-/// An XRC domain of one endpoint: its targets and its shared receive queues meet, others don't.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct XrcdId(pub u32);
 
 /// All XRC domains of one endpoint.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use super::sampler::Sampler;
 use super::{Congestion, CongestionAlgorithm, CongestionControl, Sequence, Transport};
 use crate::address::AddressTable;
 use crate::event::Events;
-use crate::qp::Datagram;
+use crate::types::Datagram;
 use crate::wheel::sooner;
 use crate::wire::{Frame, Numbers, Path, Template};
 use crate::{CongestionChange, Counters, Discard, PdId, Psn, Qpn};

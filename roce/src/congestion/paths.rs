@@ -4,7 +4,7 @@
 //! Packets that answer the peer, READ responses and acknowledgements, stay on the path of the connection.
 
 use super::prober::later;
-use crate::qp::CORE_BITS;
+use crate::source_port::CORE_BITS;
 use crate::wire::{Path, Report, Template};
 use crate::{Psn, Qpn};
 use alloc::vec::Vec;

@@ -1,28 +1,9 @@
-//! The burst into which an endpoint writes the frames that leave.
+//! A burst of one frame, and what a traced queue pair did in its turn.
 
-use crate::qp::{QueuePair, Waiting};
-use crate::{Psn, Qpn};
+use crate::qp::QueuePair;
+use crate::{Outbox, Psn, TurnTrace};
 use alloc::boxed::Box;
 use cc::Rate;
-use core::net::IpAddr;
-use core::time::Duration;
-
-/// The changes between two turns of a queue pair, for trace points.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TurnTrace {
-    /// The queue pair.
-    pub qpn: Qpn,
-    /// Its peer's address; `None` without a connection.
-    pub peer: Option<IpAddr>,
-    /// The last PSN that the peer acknowledged, if it moved.
-    pub acknowledged: Option<Psn>,
-    /// The last round trip; `None` before the first.
-    pub round_trip: Option<Duration>,
-    /// Pacing rate and window in bytes, if one of them changed; a rate of `None` is no limit.
-    pub pace: Option<(Option<Rate>, u64)>,
-    /// Packets that were sent again in this turn.
-    pub retransmitted: u64,
-}
 
 /// The state of a traced queue pair after its last turn.
 #[derive(Debug)]
@@ -47,32 +28,6 @@ impl Traced {
         };
         *before = Some(Box::new(now));
         turn
-    }
-}
-
-/// Room for frames, one after the other, until there is no more.
-pub trait Outbox {
-    /// Returns room for the next frame: MTU + [`MAX_OVERHEAD`](crate::wire::MAX_OVERHEAD) bytes. Without a [`Self::commit`] between,
-    /// it is the same again.
-    fn room(&mut self) -> Option<&mut [u8]>;
-
-    /// The first `length` bytes of the room are a frame.
-    fn commit(&mut self, length: usize);
-
-    /// Returns what a queue pair with more to send waits for, once there is no room.
-    fn why_full(&self) -> Waiting {
-        Waiting::Turn
-    }
-
-    /// Returns whether [`Self::trace`] wants to know of each turn.
-    #[inline(always)]
-    fn is_traced(&self) -> bool {
-        false
-    }
-
-    /// A queue pair had its turn to send.
-    fn trace(&mut self, turn: &TurnTrace) {
-        let _ = turn;
     }
 }
 

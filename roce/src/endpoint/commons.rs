@@ -1,6 +1,6 @@
 //! State that the queue pairs of an endpoint share.
 
-use super::EndpointConfig;
+use super::config::EndpointConfig;
 use crate::address::AddressTable;
 use crate::cq::CompletionQueues;
 use crate::event::Events;

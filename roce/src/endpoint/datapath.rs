@@ -1,12 +1,12 @@
 //! Frames in and out, timers, and whose turn it is.
 
 use super::Endpoint;
-use super::burst::{Outbox, Single, Traced};
+use super::burst::{Single, Traced};
 use super::groups::GROUP_QPN;
 use crate::qp::{Sent, Waiting};
 use crate::wheel::sooner;
 use crate::wire::{Frame, Header, Plain, unreachable};
-use crate::{Discard, Memory};
+use crate::{Discard, Memory, Outbox};
 use cc::Instant;
 use core::time::Duration;
 

@@ -2,6 +2,7 @@
 
 mod burst;
 mod commons;
+mod config;
 mod datapath;
 mod groups;
 mod idle;
@@ -21,16 +22,15 @@ use crate::qp::{
     Receives, WaitingTimes,
 };
 use crate::steering::FlowTable;
-use crate::wire::{Numbers, Service};
+use crate::wire::Service;
 use crate::{
-    Access, Counters, FailureCause, Lkey, Qpn, Region, Rkey, SrqId, SrqInit, SrqReport, TimingWheel,
-    WindowKind, XrcdId,
+    Access, ControlError, Counters, CqId, FailureCause, Lkey, PdId, Qpn, Region, Rkey, SrqId, SrqInit,
+    SrqReport, TimingWheel, WindowKind,
 };
 use alloc::collections::VecDeque;
-pub use burst::{Outbox, TurnTrace};
-use cc::{ConfigError, Instant, Rate};
+use cc::{Instant, Rate};
 use commons::Commons;
-use core::net::IpAddr;
+pub use config::EndpointConfig;
 use core::time::Duration;
 use groups::Groups;
 pub use groups::{GROUP_QPN, MOST_GROUPS, MOST_MEMBERS};
@@ -39,110 +39,9 @@ pub use numbers::{CoreIndex, QPN_REST, process_of};
 pub use observe::Observation;
 use peers::{Known, Peers};
 use table::QpTable;
-use thiserror::Error;
 
 /// The lateness that a timer may have. At 100 Gb/s a packet takes 90 ns: pacing that is as late as that sends packets in groups.
 const TIMER_GRANULARITY: Duration = Duration::from_nanos(16);
-
-/// A protection domain: queue pairs and regions of different domains don't meet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PdId(pub u32);
-
-/// A completion queue of one endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CqId(pub u32);
-
-/// Limits and secrets of an endpoint.
-#[derive(Clone, Copy, Debug)]
-pub struct EndpointConfig {
-    /// The limit on queue pairs.
-    pub max_qps: u32,
-    /// The limit on completion queues.
-    pub max_cqs: u32,
-    /// The limit on memory regions, and on memory windows.
-    pub max_regions: u32,
-    /// Unpredictable: keys, queue pair numbers and initial PSNs are drawn from it.
-    pub seed: [u8; 32],
-    /// 0 to 63: the top 6 bits of every queue pair's number, so that any process of an interface sees which process a packet is for.
-    pub process: u8,
-    /// The numbers that the network uses for telemetry formats without registered ones.
-    pub numbers: Numbers,
-}
-
-/// Why a control call was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Error)]
-#[allow(missing_docs)]
-#[non_exhaustive]
-pub enum ControlError {
-    #[error("{what}: the limit of {limit} is reached")]
-    Limit { what: &'static str, limit: u32 },
-    #[error(
-        "queue pair numbers: all {numbers} of the core are in use, or were within the last 4 s; create queue pairs at a lower rate"
-    )]
-    NumbersRest { numbers: u32 },
-    #[error("QP {0}: it does not exist")]
-    NoQp(Qpn),
-    #[error("CQ {}: it does not exist", .0.0)]
-    NoCq(CqId),
-    #[error("lkey {0}: no memory region has it")]
-    NoRegion(Lkey),
-    #[error("rkey {0}: no memory window has it")]
-    NoWindow(Rkey),
-    #[error(
-        "memory region with lkey {lkey}: {windows} memory windows are bound to it; invalidate them first"
-    )]
-    RegionBusy { lkey: Lkey, windows: u32 },
-    #[error("QP {qpn}: it cannot change from {from:?} to {to}")]
-    Transition { qpn: Qpn, from: crate::qp::State, to: &'static str },
-    #[error("QP {qpn}: its {setting} cannot change in {state:?}")]
-    Setting { qpn: Qpn, state: crate::qp::State, setting: &'static str },
-    #[error(
-        "QP {qpn}: its {setting} cannot change before it is drained; wait for the event, or for the last completion"
-    )]
-    NotDrained { qpn: Qpn, setting: &'static str },
-    #[error("{what} = {value}: out of range; the limit is {limit}")]
-    Value { what: &'static str, value: u64, limit: u64 },
-    #[error("CQ {}: {qps} queue pairs still use it; destroy them first", .cq.0)]
-    CqBusy { cq: CqId, qps: u32 },
-    #[error("CQ {}: a depth of {depth} has no room for the {waiting} completions that wait or are due for posted sends; poll first", .cq.0)]
-    CqFull { cq: CqId, waiting: usize, depth: usize },
-    #[error("source {from}, destination {to}: the address families differ; use two addresses of one family")]
-    Families { from: IpAddr, to: IpAddr },
-    #[error("shared receive queue {}: it does not exist", .0.0)]
-    NoSrq(SrqId),
-    #[error("shared receive queue {}: {qps} queue pairs still use it; destroy them first", .srq.0)]
-    SrqBusy { srq: SrqId, qps: u32 },
-    #[error("shared receive queue {}: it belongs to another protection domain; create both in one domain", .srq.0)]
-    SrqDomain { srq: SrqId },
-    #[error("shared receive queue {}: it belongs to an XRC domain, whose targets alone use it; create one without an XRC domain", .srq.0)]
-    SrqOfXrc { srq: SrqId },
-    #[error("an XRC initiator receives nothing; create it without a shared receive queue")]
-    InitiatorReceives,
-    #[error("XRC domain {}: it does not exist", .0.0)]
-    NoXrcd(XrcdId),
-    #[error("XRC domain {}: {users} targets and shared receive queues still use it; destroy them first", .domain.0)]
-    XrcdBusy { domain: XrcdId, users: u32 },
-    #[error("multicast: QP {0} is not a UD queue pair; only those join groups")]
-    NotDatagrams(Qpn),
-    #[error("multicast: {0} is not a group's address; use one of 224.0.0.0/4 or ff00::/8")]
-    NoGroup(IpAddr),
-    #[error("multicast: QP {qpn} is not attached to {group}")]
-    NotAttached { qpn: Qpn, group: IpAddr },
-    #[error("flow rule: QP {0} is not a raw packet queue pair; only those take frames by rules")]
-    NotRaw(Qpn),
-    #[error("the address handle does not exist")]
-    NoAddress,
-    #[error("congestion control: {0}")]
-    Congestion(ConfigError),
-    #[error("congestion control: line_rate: the port reports none; set line_rate")]
-    LineRate,
-    #[error("telemetry format {format}: it needs IPv6, but the peer is {address}; use hpcc, int-md or ifa")]
-    Format { format: crate::wire::Format, address: IpAddr },
-    #[error("congestion control {algorithm} on UD QP {qpn}: {reason}")]
-    Datagrams { qpn: Qpn, algorithm: &'static str, reason: &'static str },
-    #[error("spray on QP {qpn}: {reason}")]
-    Spray { qpn: Qpn, reason: &'static str },
-}
 
 /// All queue pairs, completion queues and memory regions of one poll-mode core.
 pub struct Endpoint {

@@ -5,9 +5,9 @@ mod key_space;
 mod memory_window;
 mod region;
 
+use crate::AccessError;
 pub use key::{Lkey, ParseQpnError, Qpn, Rkey, SrqNumber};
-pub use memory_window::{BindError, Binding, WindowKind};
-pub use region::{Access, AccessError, Region, RegionTable};
+pub use region::{Region, RegionTable};
 
 pub(crate) use key_space::KeySpace;
 

@@ -1,10 +1,12 @@
 //! Settings that may change after they were first set, and in which states (IBA 11.2.5.2, the table of the queue pair's transitions to the
 //! state that it is in).
 
-use super::queue_pair::{MAX_RD_ATOMIC, limit};
 use super::{AckTimeout, State};
 use crate::wire::{Path, RnrTimer};
 use crate::{Access, ControlError, Qpn};
+
+/// READs and atomics that one side may have outstanding at the other.
+pub(super) const MAX_RD_ATOMIC: u8 = 16;
 
 /// Settings to change; those that are `None` stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -155,4 +157,12 @@ impl Changes {
         limit("max_rd_atomic", self.max_rd_atomic.unwrap_or(0), MAX_RD_ATOMIC)?;
         limit("max_dest_rd_atomic", self.max_dest_rd_atomic.unwrap_or(0), MAX_RD_ATOMIC)
     }
+}
+
+/// Checks a setting against its limit.
+pub(super) fn limit(what: &'static str, value: u8, limit: u8) -> Result<(), ControlError> {
+    if value <= limit {
+        return Ok(());
+    }
+    Err(ControlError::Value { what, value: u64::from(value), limit: u64::from(limit) })
 }

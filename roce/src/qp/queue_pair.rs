@@ -1,6 +1,6 @@
 //! The queue pair: its states, what programs post, and the packets that it takes in and sends, whatever its service.
 
-use super::changes::{self, Changes};
+use super::changes::{self, Changes, MAX_RD_ATOMIC, limit};
 use super::common::{Common, Connection, Peer};
 use super::posting::{CheckedRecv, CheckedSend, PostRules};
 use super::reliable::Reliable;
@@ -17,9 +17,6 @@ use crate::wire::{Frame, Mac, Plain, Service};
 use crate::{ControlError, CqId, Discard, FailureCause, FailureReason, Memory, Outbox, Psn};
 use cc::{Algorithm, HeardHop, Instant};
 use core::net::IpAddr;
-
-/// READs and atomics that one side may have outstanding at the other.
-pub(super) const MAX_RD_ATOMIC: u8 = 16;
 
 /// A queue pair of any service. A host has many, most of them idle, so what few need is boxed.
 #[derive(Debug)]
@@ -573,12 +570,4 @@ impl QueuePair {
             self.common.alarms.on_drained(&self.common.identity, context);
         }
     }
-}
-
-/// Checks a setting against its limit.
-pub(super) fn limit(what: &'static str, value: u8, limit: u8) -> Result<(), ControlError> {
-    if value <= limit {
-        return Ok(());
-    }
-    Err(ControlError::Value { what, value: u64::from(value), limit: u64::from(limit) })
 }

@@ -1,52 +1,13 @@
 //! Memory regions: the bytes that a key identifies, and the operations that it allows (IBA 10.6).
 
 use super::KeySpace;
-use super::memory_window::{self, BindError, Binding, WindowKind, Windows};
-use crate::{ControlError, Discard, Lkey, PdId, Qpn, Rkey, Slice};
+use super::memory_window::{self, Windows};
+use crate::{
+    Access, AccessError, BindError, Binding, ControlError, Lkey, PdId, Qpn, Rkey, Slice, WindowKind,
+};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
-use core::ops::BitOr;
-use thiserror::Error;
-
-/// The operations that a memory region allows, or a queue pair as responder (IBA 10.6.3.1).
-///
-/// Local reading is always allowed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Access(u8);
-
-impl Access {
-    /// Local read only.
-    pub const LOCAL_READ: Self = Self(0);
-    /// The owner may receive into it.
-    pub const LOCAL_WRITE: Self = Self(1);
-    /// The peer may WRITE.
-    pub const REMOTE_WRITE: Self = Self(2);
-    /// The peer may READ.
-    pub const REMOTE_READ: Self = Self(4);
-    /// The peer may run atomics.
-    pub const REMOTE_ATOMIC: Self = Self(8);
-    /// All of the above.
-    pub const ALL: Self = Self(15);
-    /// Memory windows may be bound to the region.
-    pub const WINDOWS: Self = Self(16);
-    /// The peer may FLUSH, to global visibility.
-    pub const REMOTE_FLUSH: Self = Self(32);
-
-    /// Returns true if `self` allows all of `other`.
-    #[must_use]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-impl BitOr for Access {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
 
 /// A registered memory region as its owner knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,42 +24,6 @@ pub struct Region {
     pub lkey: Lkey,
     /// For the peer: the same number as `lkey`, as rxe, mlx4 and mlx5 have it. Worthless without a remote access right.
     pub rkey: Rkey,
-}
-
-/// Why an access to registered memory was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
-pub enum AccessError {
-    /// No region has this key: it never had, or it is deregistered.
-    #[error("no memory region has this key")]
-    UnknownKey,
-    /// The region belongs to another protection domain, or the window to another queue pair.
-    #[error(
-        "the memory region belongs to another protection domain, or the memory window to another queue pair"
-    )]
-    ProtectionDomain,
-    /// The access begins or ends outside the region.
-    #[error("the access leaves the memory region")]
-    Range,
-    /// The region does not allow this kind of access.
-    #[error("the memory region does not allow this access")]
-    Access,
-    /// The region's memory is no longer mapped.
-    #[error("the memory region is registered, but its memory is no longer mapped")]
-    Vanished,
-}
-
-impl AccessError {
-    /// The counter of a remote request that was refused for this. A region of another domain counts as no
-    /// region: both are an R_Key violation (IBA 9.7.4.1.4), and the peer learns no more.
-    #[must_use]
-    pub const fn discard(self) -> Discard {
-        match self {
-            Self::UnknownKey | Self::ProtectionDomain => Discard::RemoteKey,
-            Self::Range => Discard::RemoteRange,
-            Self::Access => Discard::RemoteAccess,
-            Self::Vanished => Discard::Vanished,
-        }
-    }
 }
 
 /// One place of the table: a region, or what its next region's generation will be.

@@ -1,6 +1,7 @@
 //! Tests of the region table.
 
 use super::*;
+use crate::Discard;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 

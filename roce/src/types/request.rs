@@ -1,7 +1,8 @@
 //! Work requests and completions, as programs see them.
 
+use super::{AddressId, Binding, SrqId};
 use crate::wire::{Feth, Immediate};
-use crate::{AddressId, Binding, Lkey, Qpn, Rkey, SrqId, SrqNumber};
+use crate::{Lkey, Qpn, Rkey, SrqNumber};
 use smallvec::SmallVec;
 use thiserror::Error;
 

@@ -1,7 +1,7 @@
 //! The failure of a queue pair: its certain cause, and the likely reason. The core records one [`QpFailure`] when the failure occurs, from
 //! state that it keeps anyway.
 
-use crate::qp::{CompletionStatus, Remote};
+use super::{CompletionStatus, Remote};
 use crate::wire::NakCode;
 use crate::{Discard, Psn, Qpn};
 use cc::HeardHop;

@@ -1,8 +1,8 @@
 //! Short ways to say common requests.
 
-use super::{Data, Datagram, RecvRequest, Remote, SendOperation, SendRequest, Sge};
+use super::{Binding, Data, Datagram, RecvRequest, Remote, SendOperation, SendRequest, Sge};
 use crate::wire::{Feth, Immediate};
-use crate::{Binding, Rkey, SrqNumber};
+use crate::{Rkey, SrqNumber};
 use smallvec::SmallVec;
 
 impl Data {

@@ -1,0 +1,25 @@
+//! What a queue pair sees of its endpoint.
+
+use super::EarlyMemory;
+use crate::address::AddressTable;
+use crate::cq::CompletionQueues;
+use crate::event::Events;
+use crate::srq::SharedQueues;
+use crate::wire::Numbers;
+use crate::{Counters, RegionTable};
+use cc::{ActiveFlows, Instant};
+
+/// The context of one call: what all queue pairs of an endpoint share, lent by its `Commons` for as long as the call takes, and the
+/// time that it happens at.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Instant,
+    pub(crate) regions: &'a mut RegionTable,
+    pub(crate) addresses: &'a AddressTable,
+    pub(crate) shared: &'a mut SharedQueues,
+    pub(crate) cqs: &'a mut CompletionQueues,
+    pub(crate) counters: &'a mut Counters,
+    pub(crate) flows: &'a mut ActiveFlows,
+    pub(crate) events: &'a mut Events,
+    pub(crate) numbers: Numbers,
+    pub(crate) early: &'a mut EarlyMemory,
+}

@@ -1,6 +1,7 @@
 //! The ECN bits of the traffic class (RFC 3168).
 
-use super::layers::{Family, fold, locate_class};
+use super::layers::{Family, fold};
+use super::locate::locate_class;
 
 /// The ECN field of an IP packet (RFC 3168).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

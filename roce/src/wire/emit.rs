@@ -1,14 +1,15 @@
 //! Headers to bytes.
 
+use super::constants::{BTH_LENGTH, ICRC_LENGTH, MAX_PAYLOAD};
 use super::feedback::MAX_FEEDBACK;
 use super::header::{Bth, Header, Operation, Service};
+use super::icrc;
 use super::inband;
 use super::layers::Layers;
 use super::opcode::{Opcode, Writer};
 use super::path::Path;
 use super::telemetry::WORD_LENGTH;
 use super::template::Template;
-use super::{BTH_LENGTH, ICRC_LENGTH, MAX_PAYLOAD, icrc};
 use core::net::IpAddr;
 use thiserror::Error;
 

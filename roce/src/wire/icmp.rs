@@ -1,10 +1,10 @@
 //! ICMP messages about RoCEv2 packets that did not arrive (RFC 792, RFC 4443). Nothing vouches for them: they explain, and decide
 //! nothing.
 
-use super::ROCE_PORT;
-use super::layers::{
-    ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, UDP, VLAN_LENGTH, chunk,
+use super::constants::{
+    ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, ROCE_PORT, UDP, VLAN_LENGTH,
 };
+use super::layers::chunk;
 use crate::Unreachable;
 use core::net::IpAddr;
 

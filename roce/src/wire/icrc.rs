@@ -1,7 +1,7 @@
 //! The invariant CRC (IBA A17.3.3).
 
-use super::layers::{Family, Layers, UDP, UDP_LENGTH};
-use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
+use super::constants::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT, UDP, UDP_LENGTH};
+use super::layers::{Family, Layers};
 use crc32fast::Hasher;
 
 /// The CRC's register after eight bytes of ones, which replace a link header (IBA A17.3.3).

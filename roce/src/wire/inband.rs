@@ -1,12 +1,16 @@
 //! HPCC telemetry in data packets: the INT header of rtgwg-00 Figure 4 between BTH and extension headers.
 
+use super::constants::BTH_LENGTH;
 use super::header::{Bth, Service};
-use super::telemetry::{HopRecord, IntHeader, WORD_LENGTH};
-use super::{BTH_LENGTH, Opcode};
+use super::opcode::Opcode;
+use super::telemetry::{HopRecord, IntHeader, RECORD_LENGTH, WORD_LENGTH};
 use crate::Discard;
 
 /// Hops that a data packet leaves room for: inside a data center a path is seldom longer (rtgwg-00 6.1).
 pub const IN_BAND_ROOM: u8 = 5;
+
+/// The bytes that in-band telemetry adds to a data packet.
+pub const MAX_IN_BAND: usize = WORD_LENGTH + IN_BAND_ROOM as usize * RECORD_LENGTH;
 
 /// Hops that a probe to a datagram queue pair leaves room for: no answer is longer, of five records and a seal.
 const DATAGRAM_ROOM: u8 = 8;

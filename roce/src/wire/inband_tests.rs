@@ -2,6 +2,7 @@
 
 use super::telemetry::{HopRecord, IntHeader, Speed, stamp};
 use super::*;
+use crate::{Discard, Psn, Qpn};
 use core::net::IpAddr;
 use proptest::prelude::*;
 use std::vec;

@@ -1,16 +1,8 @@
-//! Finds the layers of a frame, from Ethernet to the BTH. [`parse`](super::parse) and every switch begin here.
+//! The layers of a frame, from Ethernet to the BTH, and the telemetry between them.
 
-use super::format::{Carried, Numbers, below, csig};
-use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
+use super::constants::{ETHERNET_LENGTH, UDP, UDP_LENGTH};
 use crate::Discard;
-
-pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
-pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
-pub(super) const ETHERTYPE_VLAN: u16 = 0x8100;
-pub(super) const UDP: u8 = 17;
-pub(crate) const ETHERNET_LENGTH: usize = 14;
-pub(super) const VLAN_LENGTH: usize = 4;
-pub(super) const UDP_LENGTH: usize = 8;
+use core::ops::Range;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
@@ -28,7 +20,7 @@ impl Family {
 }
 
 /// The offsets of a frame's layers; `end` is the end of its IP packet. Telemetry that switches read and write ([`Carried`]) may be before
-/// IP, between IP and UDP, and between UDP and BTH. Plain frames have none; the others take one more pass ([`below`]).
+/// IP, between IP and UDP, and between UDP and BTH. Plain frames have none; the others take one more pass ([`below`](super::format::below)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layers {
     pub family: Family,
@@ -39,129 +31,40 @@ pub(super) struct Layers {
     pub carried: Option<Carried>,
 }
 
+/// Which telemetry a packet carries below its BTH, and its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carried {
+    IntMd,
+    Ifa,
+    /// The option's data: from, to.
+    Ioam(u16, u16),
+    Aecn(u16, u16),
+    /// The tag's length.
+    Csig(u8),
+}
+
+impl Carried {
+    /// Returns its place: the option's or the tag's data, or all between UDP and BTH.
+    #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame, in their order")]
+    pub fn span(self, layers: &Layers) -> Range<usize> {
+        match self {
+            Self::IntMd | Self::Ifa => layers.udp + UDP_LENGTH..layers.bth,
+            Self::Ioam(from, to) | Self::Aecn(from, to) => from.into()..to.into(),
+            // Behind the TPID, before IP's EtherType.
+            Self::Csig(length) => layers.ip - usize::from(length)..layers.ip - 2,
+        }
+    }
+}
+
 /// `N` bytes of `frame` from `at` on.
 #[inline]
 pub(super) fn chunk<const N: usize>(frame: &[u8], at: usize) -> Result<&[u8; N], Discard> {
     frame.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Discard::Truncated)
 }
 
-/// The family of a frame's IP packet, its offset, and the length of CSIG's tag before it, if there is one.
-#[inline]
-#[expect(clippy::arithmetic_side_effects, reason = "few tags follow each other")]
-fn locate_ip(frame: &[u8], numbers: Numbers) -> Result<(Family, usize, Option<usize>), Discard> {
-    let mut at = ETHERNET_LENGTH;
-    let mut ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
-    if ethertype == ETHERTYPE_VLAN {
-        at += VLAN_LENGTH;
-        ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
-    }
-    let tag = csig::length_of(ethertype, numbers);
-    if let Some(length) = tag {
-        at += length;
-        ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
-    }
-    Ok((family_of(ethertype).ok_or(Discard::EtherType)?, at, tag))
-}
-
-const fn family_of(ethertype: u16) -> Option<Family> {
-    match ethertype {
-        ETHERTYPE_IPV4 => Some(Family::V4),
-        ETHERTYPE_IPV6 => Some(Family::V6),
-        _ => None,
-    }
-}
-
-/// The family of a frame's IP packet and its offset, whatever tag of CSIG's lengths is before it: code that looks at traffic classes alone
-/// does not know the network's numbers.
-#[inline]
-#[expect(clippy::arithmetic_side_effects, reason = "few tags follow each other")]
-pub(super) fn locate_class(frame: &[u8]) -> Option<(Family, usize)> {
-    let ethertype = |at| chunk(frame, at).ok().map(|bytes| u16::from_be_bytes(*bytes));
-    let vlan = if ethertype(ETHERNET_LENGTH - 2)? == ETHERTYPE_VLAN { VLAN_LENGTH } else { 0 };
-    let found = |at: usize| Some((family_of(ethertype(at - 2)?)?, at));
-    let at = ETHERNET_LENGTH + vlan;
-    let tagged = |length: usize| {
-        let (family, ip) = found(at + length)?;
-        let version = if family == Family::V4 { 4 } else { 6 };
-        (frame.get(ip)? >> 4 == version).then_some((family, ip))
-    };
-    found(at).or_else(|| tagged(csig::COMPACT)).or_else(|| tagged(csig::WIDE))
-}
-
 impl Layers {
     /// The layers of a frame that is no RoCEv2 packet.
     pub const NONE: Self = Self { family: Family::V4, ip: 0, udp: 0, bth: 0, end: 0, carried: None };
-
-    /// Finds the layers by the lengths in the headers; from `bth` to `end` there is room for a BTH and an ICRC, and all of it is in the
-    /// frame. No checksum is verified.
-    #[inline]
-    pub fn locate(frame: &[u8], numbers: Numbers) -> Result<Self, Discard> {
-        match Self::locate_plain(frame) {
-            Some(layers) => Ok(layers),
-            None => Self::locate_any(frame, numbers),
-        }
-    }
-
-    /// The same of the most frequent kind, IPv4 without a tag, options and telemetry: all places are known. `None` if it is of another
-    /// kind, or anything is wrong with it. INT's port is never RoCEv2's.
-    #[inline(always)]
-    #[expect(
-        clippy::arithmetic_side_effects,
-        clippy::indexing_slicing,
-        reason = "the indices are constants within an array; a total length that holds them is above 20"
-    )]
-    pub fn locate_plain(frame: &[u8]) -> Option<Self> {
-        const UDP_AT: usize = ETHERNET_LENGTH + 20;
-        const BTH_AT: usize = UDP_AT + UDP_LENGTH;
-        let head: &[u8; BTH_AT + BTH_LENGTH + ICRC_LENGTH] = frame.first_chunk()?;
-        let short = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-        let length = usize::from(short(16));
-        let end = ETHERNET_LENGTH + length;
-        let is_plain = short(12) == ETHERTYPE_IPV4
-            && head[14] == 0x45
-            && short(20) & 0x3fff == 0
-            && head[23] == UDP
-            && short(UDP_AT + 2) == ROCE_PORT
-            && (head.len()..=frame.len()).contains(&end)
-            && usize::from(short(UDP_AT + 4)) == length - 20;
-        let (ip, udp, bth) = (ETHERNET_LENGTH, UDP_AT, BTH_AT);
-        is_plain.then_some(Self { family: Family::V4, ip, udp, bth, end, carried: None })
-    }
-
-    #[expect(
-        clippy::arithmetic_side_effects,
-        clippy::indexing_slicing,
-        reason = "the lengths have 16 bits; from `udp` to `end` there is room for what `below` found"
-    )]
-    fn locate_any(frame: &[u8], numbers: Numbers) -> Result<Self, Discard> {
-        let (family, ip, tag) = locate_ip(frame, numbers)?;
-        let (length, protocol) = match family {
-            Family::V4 => ipv4_length(chunk(frame, ip)?)?,
-            Family::V6 => ipv6_length(chunk(frame, ip)?)?,
-        };
-        let (udp, end) = (ip + family.header_length(), ip + length);
-        if end > frame.len() {
-            return Err(Discard::Truncated);
-        }
-        let mut layers = Self { family, ip, udp, bth: udp + UDP_LENGTH, end, carried: None };
-        if protocol != UDP || layers.port(frame)? != ROCE_PORT {
-            layers = below::find(&frame[..end], layers, protocol, numbers)?;
-        }
-        if end < layers.bth + BTH_LENGTH + ICRC_LENGTH {
-            return Err(Discard::Truncated);
-        }
-        if let Some(length) = tag {
-            if layers.carried.is_some() {
-                return Err(Discard::Telemetry);
-            }
-            layers.carried = Some(Carried::Csig(length as u8));
-        }
-        let told = usize::from(u16::from_be_bytes(*chunk(frame, layers.udp + 4)?));
-        if told != end - layers.udp - layers.outside_udp() {
-            return Err(Discard::UdpHeader);
-        }
-        Ok(layers)
-    }
 
     /// UDP's destination port.
     #[inline]
@@ -173,7 +76,7 @@ impl Layers {
     /// Returns the bytes that UDP's length and checksum leave out: IFA's metadata, which UDP does not know.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "the BTH is behind UDP")]
-    const fn outside_udp(&self) -> usize {
+    pub const fn outside_udp(&self) -> usize {
         match self.carried {
             Some(Carried::Ifa) => self.bth - self.udp - UDP_LENGTH,
             _ => 0,
@@ -234,28 +137,6 @@ impl Layers {
     }
 }
 
-/// The packet's length and its content. RoCEv2 has neither IPv4 options nor fragments here.
-#[inline]
-fn ipv4_length(ip: &[u8; 20]) -> Result<(usize, u8), Discard> {
-    if ip[0] >> 4 != 4 {
-        return Err(Discard::IpHeader);
-    }
-    let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff;
-    if ip[0] != 0x45 || fragment != 0 {
-        return Err(Discard::IpHeader);
-    }
-    Ok((usize::from(u16::from_be_bytes([ip[2], ip[3]])), ip[9]))
-}
-
-/// The packet's length and its content.
-#[inline]
-fn ipv6_length(ip: &[u8; 40]) -> Result<(usize, u8), Discard> {
-    if ip[0] >> 4 != 6 {
-        return Err(Discard::IpHeader);
-    }
-    Ok((40 + usize::from(u16::from_be_bytes([ip[4], ip[5]])), ip[6]))
-}
-
 /// Adds 16-bit words, two at a time: folding gives the same sum. The missing bytes of a last odd word or byte count as 0 (RFC 1071).
 #[inline]
 #[expect(
@@ -279,51 +160,4 @@ pub(super) const fn fold(mut sum: u64) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     sum as u16
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::{Bth, Header, Mac, Operation, Path, Service, emit};
-    use crate::{Psn, Qpn};
-    use core::net::IpAddr;
-
-    /// A frame with each of its header bytes changed in each way that matters, and cut short.
-    #[test]
-    fn the_short_way_finds_what_the_long_one_does() {
-        let mac = Mac([2; 6]);
-        let [from, to] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
-        let path = Path { udp_source: 0xc123, ..Path::new((mac, from), (mac, to)) };
-        let bth = Bth {
-            solicited: false,
-            migration: false,
-            partition_key: 0xffff,
-            congestion: 0,
-            destination: Qpn::new(7),
-            ack_request: true,
-            psn: Psn::new(9),
-        };
-        let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteMiddle };
-        let mut frame = [0; 160];
-        let length = emit(&path, 1, &header, 64, &mut frame).unwrap().seal();
-        let good = &frame[..length];
-        assert!(Layers::locate_plain(good).is_some());
-        for at in 0..60 {
-            for change in [1, 2, 0x40, 0x80, 0xff] {
-                let mut frame = frame;
-                frame[at] ^= change;
-                for frame in [&frame[..length], &frame[..length + 9], &frame[..at]] {
-                    if let Ok(plain @ Layers { carried: None, end, .. }) =
-                        Layers::locate(frame, Numbers::DEFAULT)
-                    {
-                        let found = below::find(&frame[..end], plain, UDP, Numbers::DEFAULT);
-                        assert_eq!(found, Ok(plain), "a pass that finds nothing changes nothing");
-                    }
-                    let [short, long] =
-                        [Layers::locate, Layers::locate_any].map(|way| way(frame, Numbers::DEFAULT));
-                    assert_eq!(short, long, "byte {at} by {change:#x}");
-                }
-            }
-        }
-    }
 }

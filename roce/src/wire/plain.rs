@@ -2,10 +2,12 @@
 //! their places are known, so they are recognised, checked and read with few steps. Other packets take the complete way,
 //! [`parse`](super::parse), which would read a plain packet the same.
 
+use super::constants::{BTH_LENGTH, ICRC_LENGTH};
 use super::header::{Bth, Operation};
+use super::icrc;
 use super::layers::Layers;
 use super::opcode::{Opcode, Reader};
-use super::{BTH_LENGTH, ICRC_LENGTH, icrc, payload, read_bth};
+use super::parse::{payload, read_bth};
 use crate::{Discard, Qpn};
 
 const IP: usize = 14;

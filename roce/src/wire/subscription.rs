@@ -2,11 +2,13 @@
 //! header's word, or by its DSCP alone. A switch knows no queue pair of the sender: its answer names the packet's own destination, and the
 //! sender knows which of its queue pairs sends to that one.
 
+use super::constants::BTH_LENGTH;
 use super::feedback::{Feedback, MAX_FEEDBACK, Report, Seal};
+use super::format::words::{add, lengthen};
 use super::header::{Bth, Header};
 use super::layers::{Layers, chunk};
 use super::telemetry::{IntHeader, RECORD_LENGTH, WORD_LENGTH};
-use super::{BTH_LENGTH, EmitError, Numbers, Path, emit, inband};
+use super::{EmitError, Numbers, Path, emit, inband};
 use crate::{Discard, Psn, Qpn};
 
 /// Bytes that a subscription adds to a data packet.
@@ -49,8 +51,8 @@ impl Subscription {
         }
         let at = layers.bth + BTH_LENGTH;
         frame.copy_within(gap..gap + at, 0);
-        super::format::lengthen(frame, &layers, gap);
-        super::format::add(frame, layers.udp + 4, gap);
+        lengthen(frame, &layers, gap);
+        add(frame, layers.udp + 4, gap);
         frame[layers.bth + 4] |= Bth::TELEMETRY;
         frame[at..at + WORD_LENGTH].copy_from_slice(&IntHeader::SUBSCRIPTION.pack());
         let record = u64::from(sender.get()) << 40;

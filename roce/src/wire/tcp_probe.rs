@@ -8,9 +8,10 @@ mod admission;
 
 pub use admission::{AnswerLimit, OwnProbe, TcpTelemetry};
 
-use super::layers::{ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_VLAN, VLAN_LENGTH, chunk, fold, sum};
-use super::telemetry::{IntHeader, RECORD_LENGTH, WORD_LENGTH};
-use super::{Numbers, format::HOPS};
+use super::Numbers;
+use super::constants::{ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_VLAN, VLAN_LENGTH};
+use super::layers::{chunk, fold, sum};
+use super::telemetry::{HOPS, IntHeader, RECORD_LENGTH, WORD_LENGTH};
 use cc::PathTelemetry;
 use core::net::{Ipv4Addr, SocketAddrV4};
 

@@ -1,12 +1,12 @@
 //! The headers of one path, ready to be copied.
 
-use super::emit::EmitError;
-use super::layers::{
-    ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Family, Layers, UDP, UDP_LENGTH,
-    VLAN_LENGTH, fold, sum,
+use super::constants::{
+    BTH_LENGTH, ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, ROCE_PORT, UDP, UDP_LENGTH,
+    VLAN_LENGTH,
 };
+use super::emit::EmitError;
+use super::layers::{Family, Layers, fold, sum};
 use super::path::{Mac, Path};
-use super::{BTH_LENGTH, ROCE_PORT};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The longest: Ethernet with a VLAN tag, IPv6, UDP.

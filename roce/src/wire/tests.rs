@@ -2,7 +2,7 @@
 
 use super::telemetry::{HopRecord, IntHeader, Speed, stamp};
 use super::*;
-use crate::{Rkey, SrqNumber};
+use crate::{Discard, Psn, Qpn, Rkey, SrqNumber};
 use core::net::{IpAddr, Ipv4Addr};
 use proptest::prelude::*;
 use std::vec;

@@ -2,7 +2,7 @@
 
 use super::inband_tests::path;
 use super::*;
-use crate::{Rkey, SrqNumber};
+use crate::{Discard, Psn, Qpn, Rkey, SrqNumber};
 use std::vec;
 use std::vec::Vec;
 

@@ -1,52 +1,24 @@
 //! Advanced ECN (draft-shi-ippm-advanced-ecn-00) as an IPv6 hop-by-hop option: a byte for each kind of information, which each switch
 //! raises to its own value, or adds its own to. The draft defines neither the option's type nor the units.
 
+use super::port_state::KINDS;
 use super::{Numbers, PortState, hop_by_hop};
 use crate::wire::layers::Layers;
+
+pub use super::port_state::{Load, ONE};
 
 /// {flags 8, information type 24}.
 const HEADER_LENGTH: usize = 4;
 /// The information type is no bitmap but private.
 const CUSTOMIZED: u8 = 1;
-const KINDS: usize = 5;
 /// All five kinds: the bitmap's first bits.
 const ALL: u8 = 0xf8;
 const OPTION_LENGTH: usize = 2 + HEADER_LENGTH + KINDS;
 /// The hop-by-hop header.
 pub const INSERTED: usize = (hop_by_hop::HEADER_LENGTH + OPTION_LENGTH).next_multiple_of(8);
 
-/// A share of 1 in the units of [`Load`]'s shares; the largest that can be expressed is 255/128.
-pub const ONE: f64 = 128.0;
 /// From a share's unit to 2^-20.
 const TO_RATIO: u32 = (1 << 20) / 128;
-
-/// The load of a port, one byte for each value, in the order of the draft's Table 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
-    /// In-flight bytes as a share of the capacity of link and base round trip, in 1/128. The path's is the highest.
-    pub inflight: u8,
-    /// The discounted rate (CONGA's DRE) as a share of the link's, in 1/128. The highest.
-    pub rate: u8,
-    /// The queue as a share of its limit, in 1/128. The highest.
-    pub queue: u8,
-    /// The packet's time in the queue, µs. A path's is the sum.
-    pub delay: u8,
-    /// 1 if the port is congested. The sum.
-    pub congested: u8,
-}
-
-impl Load {
-    const fn bytes(self) -> [u8; KINDS] {
-        [self.inflight, self.rate, self.queue, self.delay, self.congested]
-    }
-
-    /// A share in the fields' unit.
-    #[must_use]
-    pub fn share(of_one: f64) -> u8 {
-        // A float's cast to an integer stops at the integer's ends.
-        (of_one * ONE) as u8
-    }
-}
 
 /// The two ways in which a switch updates a field.
 #[derive(Clone, Copy)]

@@ -1,10 +1,10 @@
 //! Finds telemetry below a packet's BTH: hop-by-hop options, IFA's headers, INT-MD's shim. Only packets come here that are not UDP to
 //! RoCEv2's port right behind their IP header.
 
-use super::{Carried, Numbers, hop_by_hop, ifa, int_md};
+use super::{Numbers, hop_by_hop, ifa, int_md};
 use crate::Discard;
-use crate::wire::ROCE_PORT;
-use crate::wire::layers::{Family, Layers, UDP, UDP_LENGTH, chunk};
+use crate::wire::constants::{ROCE_PORT, UDP, UDP_LENGTH};
+use crate::wire::layers::{Carried, Family, Layers, chunk};
 
 /// Moves UDP and BTH of `layers`, which are those of a plain packet, to their real offsets. `protocol` is what follows the IP header.
 #[expect(clippy::arithmetic_side_effects, reason = "each length was checked to be in the packet")]

@@ -2,7 +2,7 @@
 //! and writes that if it is worse. No EtherType is assigned: the network has one for the tag of 4 bytes, and the next for that of 8.
 
 use super::{Numbers, PortState, aecn};
-use crate::wire::BTH_LENGTH;
+use crate::wire::constants::BTH_LENGTH;
 use crate::wire::layers::Layers;
 
 /// `{TPID 16, T 3, R 1, S 5, LM 7}`.

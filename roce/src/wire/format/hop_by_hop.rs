@@ -1,8 +1,9 @@
 //! IPv6's hop-by-hop options (RFC 8200 4.2, 4.3), as far as telemetry needs them.
 
-use super::{Carried, Numbers, ioam};
+use super::words::lengthen;
+use super::{Numbers, ioam};
 use crate::Discard;
-use crate::wire::layers::{Layers, chunk};
+use crate::wire::layers::{Carried, Layers, chunk};
 
 /// The IPv6 next header that says so.
 pub const PROTOCOL: u8 = 0;
@@ -61,7 +62,7 @@ pub fn options(packet: &[u8], at: usize, numbers: Numbers) -> Result<(usize, Opt
 pub fn open<'a>(frame: &'a mut [u8], layers: &Layers, gap: usize) -> &'a mut [u8] {
     let at = layers.ip + layers.family.header_length();
     frame.copy_within(gap..gap + at, 0);
-    super::lengthen(frame, layers, gap);
+    lengthen(frame, layers, gap);
     let next = core::mem::replace(&mut frame[layers.ip + 6], PROTOCOL);
     let header = &mut frame[at..at + gap];
     header.fill(0);

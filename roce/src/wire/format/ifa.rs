@@ -2,9 +2,11 @@
 //! are a header, then 32 bytes from each switch, the newest first. The 32 bytes are those of local name space 1, in which switches report
 //! transmitted bytes.
 
-use super::{HopReading, Hops, PortState, grow, word, write_words};
+use super::words::{grow, lengthen, word, write_words};
+use super::{HopReading, Hops, PortState};
 use crate::Discard;
-use crate::wire::layers::{Family, Layers, UDP_LENGTH, chunk};
+use crate::wire::constants::UDP_LENGTH;
+use crate::wire::layers::{Family, Layers, chunk};
 use cc::{Counter, Rate};
 
 /// The IP protocol: the first of those for experiments (RFC 3692).
@@ -77,7 +79,7 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
             Family::V6 => 6,
         };
     let next = core::mem::replace(&mut frame[protocol_at], PROTOCOL);
-    super::lengthen(frame, layers, INSERTED);
+    lengthen(frame, layers, INSERTED);
     let most = super::HOPS * HOP_WORDS;
     frame[network_end..udp].copy_from_slice(&[VERSION_AND_SPACE, next, 0, most]);
     frame[udp + UDP_LENGTH..udp + UDP_LENGTH + METADATA_HEADER_LENGTH].copy_from_slice(&[

@@ -1,10 +1,11 @@
 //! P4 INT-MD v2.1 over UDP: a shim and a header between UDP and the BTH; each switch pushes its metadata behind the
 //! header, so the newest comes first.
 
-use super::{HopReading, Hops, Numbers, PortState, add, from_kbps, grow, to_kbps, word, write_words};
+use super::words::{add, from_kbps, grow, lengthen, to_kbps, word, write_words};
+use super::{HopReading, Hops, Numbers, PortState};
 use crate::Discard;
-use crate::wire::ROCE_PORT;
-use crate::wire::layers::{Layers, UDP_LENGTH, chunk};
+use crate::wire::constants::{ROCE_PORT, UDP_LENGTH};
+use crate::wire::layers::{Layers, chunk};
 use cc::Counter;
 
 const SHIM_LENGTH: usize = 4;
@@ -57,7 +58,7 @@ pub fn length(packet: &[u8], at: usize) -> Result<usize, Discard> {
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers) {
     let at = layers.udp + UDP_LENGTH;
     frame.copy_within(INSERTED..INSERTED + at, 0);
-    super::lengthen(frame, layers, INSERTED);
+    lengthen(frame, layers, INSERTED);
     add(frame, layers.udp + 4, INSERTED);
     frame[layers.udp + 2..layers.udp + 4].copy_from_slice(&numbers.int_port().to_be_bytes());
     let [port_high, port_low] = ROCE_PORT.to_be_bytes();

@@ -1,7 +1,8 @@
 //! IOAM's pre-allocated trace (RFC 9197 4.4) as an IPv6 hop-by-hop option (RFC 9486 3): the sender leaves room, each
 //! switch writes its part of it, from the tail on.
 
-use super::{HopReading, Hops, PortState, from_kbps, hop_by_hop, to_kbps, word, write_words};
+use super::words::{from_kbps, to_kbps, word, write_words};
+use super::{HopReading, Hops, PortState, hop_by_hop};
 use crate::wire::layers::Layers;
 use cc::Counter;
 

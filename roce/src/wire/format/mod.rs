@@ -12,21 +12,24 @@ mod ifa;
 mod int_md;
 mod ioam;
 mod numbers;
+mod port_state;
 mod reading;
 #[cfg(test)]
 mod tests;
+pub(super) mod words;
 
 pub use numbers::{Numbers, NumbersError};
+pub use port_state::PortState;
 pub use reading::{HopReading, Hops, Reading};
 
-use super::layers::{Family, Layers, UDP_LENGTH, chunk, fold, sum};
+pub use super::telemetry::HOPS;
+
+use super::layers::{Carried, Family, Layers, chunk};
 use super::tcp_probe;
 use super::telemetry::{self, HopRecord, IntHeader, Speed};
 use crate::Discard;
-use cc::Rate;
 use core::fmt;
 use core::net::IpAddr;
-use core::ops::Range;
 use core::str::FromStr;
 
 /// The layout of telemetry in packets.
@@ -146,34 +149,6 @@ impl FromStr for Format {
     }
 }
 
-/// Switches that a sender leaves room for, or allows for.
-pub const HOPS: u8 = 5;
-
-/// Which telemetry a packet carries below its BTH, and its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carried {
-    IntMd,
-    Ifa,
-    /// The option's data: from, to.
-    Ioam(u16, u16),
-    Aecn(u16, u16),
-    /// The tag's length.
-    Csig(u8),
-}
-
-impl Carried {
-    /// Returns its place: the option's or the tag's data, or all between UDP and BTH.
-    #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame, in their order")]
-    fn span(self, layers: &Layers) -> Range<usize> {
-        match self {
-            Self::IntMd | Self::Ifa => layers.udp + UDP_LENGTH..layers.bth,
-            Self::Ioam(from, to) | Self::Aecn(from, to) => from.into()..to.into(),
-            // Behind the TPID, before IP's EtherType.
-            Self::Csig(length) => layers.ip - usize::from(length)..layers.ip - 2,
-        }
-    }
-}
-
 /// Telemetry below a packet's BTH, not yet read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Telemetry<'a> {
@@ -213,27 +188,6 @@ impl<'a> Telemetry<'a> {
             Format::Csig | Format::CsigWide => csig::read(self.bytes).map(Reading::Signal),
         }
     }
-}
-
-/// A switch's knowledge of the port that a packet leaves by, at the moment that it begins to leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortState {
-    /// The switch's id, 12 bits.
-    pub switch: u16,
-    /// The port's place.
-    pub port: u16,
-    /// The link's capacity (`B`).
-    pub rate: Rate,
-    /// The time (`ts`), ns.
-    pub time: u64,
-    /// Bytes that left before (`txBytes`).
-    pub tx_bytes: u64,
-    /// Bytes that wait behind (`qlen`).
-    pub queue: u64,
-    /// The time that this packet waited, ns.
-    pub sojourn: u64,
-    /// The port's load in AECN's units.
-    pub load: aecn::Load,
 }
 
 /// The place in a packet that switches are asked to write to.
@@ -301,64 +255,5 @@ impl Request {
         frame
             .get_mut(carried.span(layers))
             .is_some_and(|data| ioam::stamp(data, hop_limit, port, ioam::Node::Linux))
-    }
-}
-
-/// Makes room for `by` bytes at `at` in a packet of `length` bytes, and says so in its IP length.
-#[expect(clippy::arithmetic_side_effects, reason = "the caller has room for both")]
-fn grow(frame: &mut [u8], length: usize, at: usize, by: usize, layers: &Layers) {
-    frame.copy_within(at..length, at + by);
-    lengthen(frame, layers, by);
-}
-
-/// Adds `by` to the length in the IP header; IPv4's checksum follows.
-#[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "`Layers` lie within a frame")]
-pub(super) fn lengthen(frame: &mut [u8], layers: &Layers, by: usize) {
-    match layers.family {
-        Family::V4 => {
-            add(frame, layers.ip + 2, by);
-            let header = &mut frame[layers.ip..layers.ip + 20];
-            header[10..12].fill(0);
-            let checksum = !fold(sum(header));
-            header[10..12].copy_from_slice(&checksum.to_be_bytes());
-        }
-        Family::V6 => add(frame, layers.ip + 4, by),
-    }
-}
-
-/// Adds to a 16-bit field.
-#[expect(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    reason = "both bytes are in a header that was located"
-)]
-pub(super) fn add(frame: &mut [u8], at: usize, by: usize) {
-    let value = u16::from_be_bytes([frame[at], frame[at + 1]]).wrapping_add(by as u16);
-    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
-}
-
-/// The `index`-th 32-bit word.
-#[expect(clippy::arithmetic_side_effects, reason = "the index is below that of a frame's last byte")]
-fn word(bytes: &[u8], index: usize) -> Option<u32> {
-    bytes.get(index * 4..)?.first_chunk().map(|word| u32::from_be_bytes(*word))
-}
-
-/// Writes 32-bit words from the start of `into`, which has room for them.
-fn write_words<const N: usize>(into: &mut [u8], words: [u32; N]) {
-    for (to, word) in into.as_chunks_mut().0.iter_mut().zip(words) {
-        *to = word.to_be_bytes();
-    }
-}
-
-/// A rate in kbit/s, as INT-MD and IOAM express it.
-fn to_kbps(rate: Rate) -> u32 {
-    u32::try_from(rate.as_bps() / 1000).unwrap_or(u32::MAX - 1)
-}
-
-/// The rate of so many kbit/s; none if none was written.
-fn from_kbps(kbps: u32) -> Option<Rate> {
-    match kbps {
-        0 | u32::MAX => None,
-        kbps => Some(Rate::from_bps(u64::from(kbps) * 1000)),
     }
 }

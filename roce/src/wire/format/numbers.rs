@@ -1,9 +1,7 @@
 //! The numbers that no registry has given yet. A network has one of each: every switch and host of it must have the same. Two
 //! devices of one process may be in different networks, so the numbers are part of a device's configuration.
 
-use crate::Discard;
-use crate::wire::layers::Layers;
-use crate::wire::{Frame, ROCE_PORT, read, verify_at};
+use crate::wire::constants::ROCE_PORT;
 
 /// The numbers that a network uses for INT-MD, for AECN, for CSIG and for TCP probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,16 +104,5 @@ impl Numbers {
     #[must_use]
     pub const fn aecn_option(self) -> u8 {
         self.aecn_option
-    }
-
-    /// Takes a frame of this network apart, as [`wire::parse`](crate::wire::parse) does one of a network with the default numbers.
-    ///
-    /// # Errors
-    /// Returns the first check that fails, as its [`Discard`] reason.
-    #[inline]
-    pub fn parse(self, frame: &[u8]) -> Result<Frame<'_>, Discard> {
-        let layers = Layers::locate(frame, self)?;
-        verify_at(frame, &layers)?;
-        read(frame, &layers)
     }
 }

@@ -1,10 +1,11 @@
 //! Each format against its figures, at its limits, and through whole packets.
 
 use super::*;
+use crate::wire::constants::UDP_LENGTH;
 use crate::wire::inband_tests::path;
 use crate::wire::{Bth, Header, Operation, Service, emit, parse, verify};
 use crate::{Psn, Qpn};
-use cc::Counter;
+use cc::{Counter, Rate};
 use proptest::prelude::*;
 use std::vec;
 use std::vec::Vec;

@@ -1,18 +1,19 @@
-//! HPCC telemetry between endpoints and switches: the INT header of rtgwg-00 Figure 4 in separate packets.
+//! The INT header of rtgwg-00 Figure 4.
 
-use super::layers::{Layers, chunk};
-use super::{BTH_LENGTH, ICRC_LENGTH, Numbers, Opcode, inband};
 use crate::Discard;
 use cc::{Counter, Hop, Rate};
 
 /// Hops that an INT header can count: 4 bits.
 pub const MAX_HOPS: u8 = 15;
 
+/// Switches that a sender leaves room for, or allows for.
+pub const HOPS: u8 = 5;
+
 /// Bytes of a hop record.
 pub const RECORD_LENGTH: usize = 8;
 
 /// Bytes of the word before the records.
-pub(super) const WORD_LENGTH: usize = 4;
+pub(in crate::wire) const WORD_LENGTH: usize = 4;
 
 const TX_UNIT: u32 = 128;
 const QUEUE_UNIT: u32 = 80;
@@ -183,7 +184,8 @@ const SUBSCRIBES: u32 = 0x8000;
 
 impl IntHeader {
     /// The header of a packet that subscribes.
-    pub(super) const SUBSCRIPTION: Self = Self { hops: 0, path_id: 0, room: 1, is_subscription: true };
+    pub(in crate::wire) const SUBSCRIPTION: Self =
+        Self { hops: 0, path_id: 0, room: 1, is_subscription: true };
 
     /// Returns true if the packet subscribes to direct responses and requests no records.
     #[must_use]
@@ -208,6 +210,15 @@ impl IntHeader {
         self.hops
     }
 
+    /// Returns the header once the switch with this id has written its record; `None` if there is no room for one.
+    #[expect(clippy::arithmetic_side_effects, reason = "`hops` is below `room`")]
+    pub(super) const fn stamped(self, switch_id: u16) -> Option<Self> {
+        if self.hops >= self.room || self.is_subscription {
+            return None;
+        }
+        Some(Self { hops: self.hops + 1, path_id: self.path_id ^ switch_id & 0xfff, ..self })
+    }
+
     /// The XOR of their ids, 12 bits.
     #[must_use]
     pub const fn path_id(self) -> u16 {
@@ -227,13 +238,13 @@ impl IntHeader {
         self.room as usize * RECORD_LENGTH
     }
 
-    pub(super) const fn pack(self) -> [u8; WORD_LENGTH] {
+    pub(in crate::wire) const fn pack(self) -> [u8; WORD_LENGTH] {
         let flag = if self.is_subscription { SUBSCRIBES } else { 0 };
         let word = (self.hops as u32) << 28 | (self.path_id as u32) << 16 | flag | self.room as u32;
         word.to_be_bytes()
     }
 
-    pub(super) fn unpack(bytes: [u8; WORD_LENGTH]) -> Option<Self> {
+    pub(in crate::wire) fn unpack(bytes: [u8; WORD_LENGTH]) -> Option<Self> {
         let word = u32::from_be_bytes(bytes);
         let hops = (word >> 28) as u8;
         let is_subscription = word & SUBSCRIBES != 0;
@@ -248,7 +259,7 @@ impl IntHeader {
     }
 
     /// The room is what the header says, and each record present can be read.
-    pub(super) fn check(self, payload: &[u8]) -> Result<(), Discard> {
+    pub(in crate::wire) fn check(self, payload: &[u8]) -> Result<(), Discard> {
         let (records, rest) = payload.as_chunks::<RECORD_LENGTH>();
         let fits = rest.is_empty() && records.len() == usize::from(self.room);
         let readable =
@@ -261,47 +272,4 @@ impl IntHeader {
         let (records, _) = payload.as_chunks::<RECORD_LENGTH>();
         records.iter().take(usize::from(self.hops)).filter_map(|&bytes| HopRecord::unpack(bytes))
     }
-}
-
-/// At a switch: writes `record` into a telemetry request, or a data packet with an INT header, with room left, counts
-/// the hop and folds `switch_id` (12 bits) into the path's id. In place: no other byte changes. Says whether it did; any other frame is untouched.
-pub fn stamp(frame: &mut [u8], switch_id: u16, record: HopRecord) -> bool {
-    let found = Layers::locate(frame, Numbers::DEFAULT).and_then(|layers| find(frame, &layers));
-    found.is_ok_and(|place| write(frame, place, switch_id, record))
-}
-
-/// As [`stamp`], if the header was found.
-#[expect(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    reason = "`find` found the word and `room` records within the frame, and `hops` is below `room`"
-)]
-pub(super) fn write(frame: &mut [u8], place: (usize, IntHeader), switch_id: u16, record: HopRecord) -> bool {
-    let (word_at, int) = place;
-    if int.hops >= int.room || int.is_subscription {
-        return false;
-    }
-    let next = IntHeader { hops: int.hops + 1, path_id: int.path_id ^ switch_id & 0xfff, ..int };
-    let record_at = word_at + WORD_LENGTH + usize::from(int.hops) * RECORD_LENGTH;
-    frame[word_at..word_at + WORD_LENGTH].copy_from_slice(&next.pack());
-    frame[record_at..record_at + RECORD_LENGTH].copy_from_slice(&record.pack());
-    true
-}
-
-/// The INT word of a telemetry request or data packet that is as long as the word says.
-#[expect(
-    clippy::arithmetic_side_effects,
-    reason = "`locate` found the BTH within the frame; the room is at most 15 records"
-)]
-pub(super) fn find(frame: &[u8], layers: &Layers) -> Result<(usize, IntHeader), Discard> {
-    let word_at = layers.bth + BTH_LENGTH;
-    let [opcode, flags, _, _, congestion] = *chunk(frame, layers.bth)?;
-    let is_probe = opcode == Opcode::TELEMETRY_REQUEST.0 && flags & 0x3f == 0;
-    if !is_probe && !inband::is_flagged(opcode, congestion) {
-        return Err(Discard::Opcode);
-    }
-    let int = IntHeader::unpack(*chunk(frame, word_at)?).ok_or(Discard::Telemetry)?;
-    let end = word_at + WORD_LENGTH + int.room_bytes() + ICRC_LENGTH;
-    let fits = if is_probe { layers.end == end } else { layers.end >= end };
-    if fits { Ok((word_at, int)) } else { Err(Discard::Telemetry) }
 }

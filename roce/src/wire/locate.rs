@@ -1,0 +1,194 @@
+//! Finds the layers of a frame. [`parse`](super::parse) and every switch begin here.
+
+use super::constants::{
+    BTH_LENGTH, ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, ICRC_LENGTH, ROCE_PORT, UDP,
+    UDP_LENGTH, VLAN_LENGTH,
+};
+use super::format::{Numbers, below, csig};
+use super::layers::{Carried, Family, Layers, chunk};
+use crate::Discard;
+
+/// The family of a frame's IP packet, its offset, and the length of CSIG's tag before it, if there is one.
+#[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "few tags follow each other")]
+fn locate_ip(frame: &[u8], numbers: Numbers) -> Result<(Family, usize, Option<usize>), Discard> {
+    let mut at = ETHERNET_LENGTH;
+    let mut ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
+    if ethertype == ETHERTYPE_VLAN {
+        at += VLAN_LENGTH;
+        ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
+    }
+    let tag = csig::length_of(ethertype, numbers);
+    if let Some(length) = tag {
+        at += length;
+        ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
+    }
+    Ok((family_of(ethertype).ok_or(Discard::EtherType)?, at, tag))
+}
+
+const fn family_of(ethertype: u16) -> Option<Family> {
+    match ethertype {
+        ETHERTYPE_IPV4 => Some(Family::V4),
+        ETHERTYPE_IPV6 => Some(Family::V6),
+        _ => None,
+    }
+}
+
+/// The family of a frame's IP packet and its offset, whatever tag of CSIG's lengths is before it: code that looks at traffic classes alone
+/// does not know the network's numbers.
+#[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "few tags follow each other")]
+pub(super) fn locate_class(frame: &[u8]) -> Option<(Family, usize)> {
+    let ethertype = |at| chunk(frame, at).ok().map(|bytes| u16::from_be_bytes(*bytes));
+    let vlan = if ethertype(ETHERNET_LENGTH - 2)? == ETHERTYPE_VLAN { VLAN_LENGTH } else { 0 };
+    let found = |at: usize| Some((family_of(ethertype(at - 2)?)?, at));
+    let at = ETHERNET_LENGTH + vlan;
+    let tagged = |length: usize| {
+        let (family, ip) = found(at + length)?;
+        let version = if family == Family::V4 { 4 } else { 6 };
+        (frame.get(ip)? >> 4 == version).then_some((family, ip))
+    };
+    found(at).or_else(|| tagged(csig::COMPACT)).or_else(|| tagged(csig::WIDE))
+}
+
+impl Layers {
+    /// Finds the layers by the lengths in the headers; from `bth` to `end` there is room for a BTH and an ICRC, and all of it is in the
+    /// frame. No checksum is verified.
+    #[inline]
+    pub fn locate(frame: &[u8], numbers: Numbers) -> Result<Self, Discard> {
+        match Self::locate_plain(frame) {
+            Some(layers) => Ok(layers),
+            None => Self::locate_any(frame, numbers),
+        }
+    }
+
+    /// The same of the most frequent kind, IPv4 without a tag, options and telemetry: all places are known. `None` if it is of another
+    /// kind, or anything is wrong with it. INT's port is never RoCEv2's.
+    #[inline(always)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "the indices are constants within an array; a total length that holds them is above 20"
+    )]
+    pub fn locate_plain(frame: &[u8]) -> Option<Self> {
+        const UDP_AT: usize = ETHERNET_LENGTH + 20;
+        const BTH_AT: usize = UDP_AT + UDP_LENGTH;
+        let head: &[u8; BTH_AT + BTH_LENGTH + ICRC_LENGTH] = frame.first_chunk()?;
+        let short = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        let length = usize::from(short(16));
+        let end = ETHERNET_LENGTH + length;
+        let is_plain = short(12) == ETHERTYPE_IPV4
+            && head[14] == 0x45
+            && short(20) & 0x3fff == 0
+            && head[23] == UDP
+            && short(UDP_AT + 2) == ROCE_PORT
+            && (head.len()..=frame.len()).contains(&end)
+            && usize::from(short(UDP_AT + 4)) == length - 20;
+        let (ip, udp, bth) = (ETHERNET_LENGTH, UDP_AT, BTH_AT);
+        is_plain.then_some(Self { family: Family::V4, ip, udp, bth, end, carried: None })
+    }
+
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "the lengths have 16 bits; from `udp` to `end` there is room for what `below` found"
+    )]
+    fn locate_any(frame: &[u8], numbers: Numbers) -> Result<Self, Discard> {
+        let (family, ip, tag) = locate_ip(frame, numbers)?;
+        let (length, protocol) = match family {
+            Family::V4 => ipv4_length(chunk(frame, ip)?)?,
+            Family::V6 => ipv6_length(chunk(frame, ip)?)?,
+        };
+        let (udp, end) = (ip + family.header_length(), ip + length);
+        if end > frame.len() {
+            return Err(Discard::Truncated);
+        }
+        let mut layers = Self { family, ip, udp, bth: udp + UDP_LENGTH, end, carried: None };
+        if protocol != UDP || layers.port(frame)? != ROCE_PORT {
+            layers = below::find(&frame[..end], layers, protocol, numbers)?;
+        }
+        if end < layers.bth + BTH_LENGTH + ICRC_LENGTH {
+            return Err(Discard::Truncated);
+        }
+        if let Some(length) = tag {
+            if layers.carried.is_some() {
+                return Err(Discard::Telemetry);
+            }
+            layers.carried = Some(Carried::Csig(length as u8));
+        }
+        let told = usize::from(u16::from_be_bytes(*chunk(frame, layers.udp + 4)?));
+        if told != end - layers.udp - layers.outside_udp() {
+            return Err(Discard::UdpHeader);
+        }
+        Ok(layers)
+    }
+}
+
+/// The packet's length and its content. RoCEv2 has neither IPv4 options nor fragments here.
+#[inline]
+fn ipv4_length(ip: &[u8; 20]) -> Result<(usize, u8), Discard> {
+    if ip[0] >> 4 != 4 {
+        return Err(Discard::IpHeader);
+    }
+    let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff;
+    if ip[0] != 0x45 || fragment != 0 {
+        return Err(Discard::IpHeader);
+    }
+    Ok((usize::from(u16::from_be_bytes([ip[2], ip[3]])), ip[9]))
+}
+
+/// The packet's length and its content.
+#[inline]
+fn ipv6_length(ip: &[u8; 40]) -> Result<(usize, u8), Discard> {
+    if ip[0] >> 4 != 6 {
+        return Err(Discard::IpHeader);
+    }
+    Ok((40 + usize::from(u16::from_be_bytes([ip[4], ip[5]])), ip[6]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Bth, Header, Mac, Operation, Path, Service, emit};
+    use crate::{Psn, Qpn};
+    use core::net::IpAddr;
+
+    /// A frame with each of its header bytes changed in each way that matters, and cut short.
+    #[test]
+    fn the_short_way_finds_what_the_long_one_does() {
+        let mac = Mac([2; 6]);
+        let [from, to] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
+        let path = Path { udp_source: 0xc123, ..Path::new((mac, from), (mac, to)) };
+        let bth = Bth {
+            solicited: false,
+            migration: false,
+            partition_key: 0xffff,
+            congestion: 0,
+            destination: Qpn::new(7),
+            ack_request: true,
+            psn: Psn::new(9),
+        };
+        let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteMiddle };
+        let mut frame = [0; 160];
+        let length = emit(&path, 1, &header, 64, &mut frame).unwrap().seal();
+        let good = &frame[..length];
+        assert!(Layers::locate_plain(good).is_some());
+        for at in 0..60 {
+            for change in [1, 2, 0x40, 0x80, 0xff] {
+                let mut frame = frame;
+                frame[at] ^= change;
+                for frame in [&frame[..length], &frame[..length + 9], &frame[..at]] {
+                    if let Ok(plain @ Layers { carried: None, end, .. }) =
+                        Layers::locate(frame, Numbers::DEFAULT)
+                    {
+                        let found = below::find(&frame[..end], plain, UDP, Numbers::DEFAULT);
+                        assert_eq!(found, Ok(plain), "a pass that finds nothing changes nothing");
+                    }
+                    let [short, long] =
+                        [Layers::locate, Layers::locate_any].map(|way| way(frame, Numbers::DEFAULT));
+                    assert_eq!(short, long, "byte {at} by {change:#x}");
+                }
+            }
+        }
+    }
+}

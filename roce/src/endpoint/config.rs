@@ -1,4 +1,4 @@
-//! What an endpoint is created with.
+//! The settings that an endpoint is created with.
 
 use crate::wire::Numbers;
 

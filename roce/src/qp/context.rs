@@ -1,4 +1,4 @@
-//! What a queue pair sees of its endpoint.
+//! The state that an endpoint lends a queue pair for a call.
 
 use super::EarlyMemory;
 use crate::address::AddressTable;

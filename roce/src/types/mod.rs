@@ -1,4 +1,5 @@
-//! The small types that all parts of the crate need. They use nothing but each other, keys and what is on the wire.
+//! The small types that all parts of the crate need. They use each other, keys, the reasons of drops, and the types of
+//! `wire` and of `cc`.
 
 mod access;
 mod build;

@@ -9,15 +9,7 @@ use std::vec;
 use std::vec::Vec;
 
 fn bth(congestion: u8) -> Bth {
-    Bth {
-        solicited: false,
-        migration: false,
-        partition_key: 0xffff,
-        congestion,
-        destination: Qpn::new(7),
-        ack_request: false,
-        psn: Psn::new(1),
-    }
+    Bth { congestion, ..Bth::new(Qpn::new(7), Psn::new(1)) }
 }
 
 pub(crate) fn path(v6: bool) -> Path {

@@ -159,15 +159,7 @@ mod tests {
         let mac = Mac([2; 6]);
         let [from, to] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
         let path = Path { udp_source: 0xc123, ..Path::new((mac, from), (mac, to)) };
-        let bth = Bth {
-            solicited: false,
-            migration: false,
-            partition_key: 0xffff,
-            congestion: 0,
-            destination: Qpn::new(7),
-            ack_request: true,
-            psn: Psn::new(9),
-        };
+        let bth = Bth { ack_request: true, ..Bth::new(Qpn::new(7), Psn::new(9)) };
         let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteMiddle };
         let mut frame = [0; 160];
         let length = emit(&path, 1, &header, 64, &mut frame).unwrap().seal();

@@ -1,4 +1,4 @@
-//! A switch's port, at the moment that a packet begins to leave by it.
+//! The state of a switch's port, which telemetry reports.
 
 use cc::Rate;
 
@@ -23,7 +23,7 @@ pub struct PortState {
     pub load: Load,
 }
 
-/// The values of a [`Load`].
+/// The number of values in a [`Load`].
 pub(super) const KINDS: usize = 5;
 
 /// A share of 1 in the units of [`Load`]'s shares; the largest that can be expressed is 255/128.

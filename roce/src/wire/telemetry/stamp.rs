@@ -1,4 +1,4 @@
-//! What a switch writes into an INT header.
+//! Finds the INT header of a frame, and writes the record of a switch there.
 
 use super::int::{HopRecord, IntHeader, RECORD_LENGTH, WORD_LENGTH};
 use crate::Discard;

@@ -448,15 +448,7 @@ mod tests {
     #[test]
     fn nothing_is_held_behind_the_longest_read() {
         let psn = Psn::new(5);
-        let bth = Bth {
-            solicited: false,
-            migration: false,
-            partition_key: 0xffff,
-            congestion: 0,
-            destination: Qpn::new(7),
-            ack_request: false,
-            psn,
-        };
+        let bth = Bth::new(Qpn::new(7), psn);
         let (operation, length) = (Operation::WriteMiddle, 256);
         let early = Early { bth, srq: None, operation, is_marked: false, length, place: 0 };
         let (mut reorder, mut memory) = (Reorder::new(Psn::new(0)), EarlyMemory::new(1 << 20));

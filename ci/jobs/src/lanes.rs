@@ -1,0 +1,74 @@
+//! Two lanes: jobs that move packets run in the first, one after the other. Jobs that only compute run beside them, at idle priority, and
+//! print what they say when they have ended. Used by `main`.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+
+use crate::attempt::{self, Outcome, Output};
+use crate::report::Report;
+use crate::table::{Job, Load};
+
+/// Runs `jobs`, each once, and adds how each ended to `report`; stops between two jobs once `interrupted`.
+///
+/// # Errors
+///
+/// Returns an error if a job cannot be started or its log cannot be written.
+pub fn run(
+    jobs: &[&'static Job],
+    logs: &Path,
+    report: &mut Report,
+    interrupted: &AtomicBool,
+) -> io::Result<()> {
+    let (packets, computes): (Vec<&'static Job>, Vec<&'static Job>) =
+        jobs.iter().partition(|job| job.load == Load::Packets);
+    if packets.is_empty() || computes.is_empty() {
+        return in_front(jobs, logs, report, interrupted, None);
+    }
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| beside(&computes, logs, sender, interrupted));
+        in_front(&packets, logs, report, interrupted, Some(&receiver))?;
+        for outcome in receiver {
+            report.ended_beside(outcome?);
+        }
+        Ok(())
+    })
+}
+
+/// Runs jobs whose output is seen as it comes.
+fn in_front(
+    jobs: &[&'static Job],
+    logs: &Path,
+    report: &mut Report,
+    interrupted: &AtomicBool,
+    beside: Option<&Receiver<io::Result<Outcome>>>,
+) -> io::Result<()> {
+    let output = if report.terminal() { Output::Terminal } else { Output::Followed };
+    let mut jobs: VecDeque<&'static Job> = jobs.iter().copied().collect();
+    while let Some(job) = jobs.pop_front() {
+        if interrupted.load(Ordering::Relaxed) {
+            break;
+        }
+        report.begins(job);
+        report.ended(attempt::run(job, logs, output, false)?);
+        for outcome in beside.into_iter().flat_map(Receiver::try_iter) {
+            report.ended_beside(outcome?);
+        }
+    }
+    Ok(())
+}
+
+/// Runs jobs at idle priority. Ends early if nobody receives: the other lane has failed.
+fn beside(jobs: &[&'static Job], logs: &Path, sender: Sender<io::Result<Outcome>>, interrupted: &AtomicBool) {
+    for job in jobs {
+        if interrupted.load(Ordering::Relaxed)
+            || sender.send(attempt::run(job, logs, Output::Kept, true)).is_err()
+        {
+            return;
+        }
+    }
+}

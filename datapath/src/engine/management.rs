@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// IBA 9.2.1, 10.2.5, 10.5.5: what is no UD SEND Only to queue pair 1 by its well-known key.
+    /// Frames of any length that are no datagram.
     #[test]
     fn other_frames_are_left_to_others() {
         let mut management = management();

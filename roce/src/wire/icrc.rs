@@ -224,7 +224,7 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    /// Bit by bit, as the polynomial says (IBA 9.2.1), independent of the code above.
+    /// Bit by bit, as the polynomial says, independent of the code above.
     fn by_bits(bytes: &[u8]) -> u32 {
         let by_bit =
             |crc: u32| (0..8).fold(crc, |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()));
@@ -242,7 +242,7 @@ mod tests {
 
     /// Whatever ways there are for packets of different lengths, here and in the CPU's multiplication: of 16 bytes, of 64 from
     /// 128 on, of 128 from 256, of 256 from 2,048.
-    /// IBA A17.3.3, 9.2.
+    /// IBA A17.3.3.
     #[test]
     fn every_length_has_its_icrc() {
         let lengths = (40..=600).chain([1000, 1024, 2047, 2048]).chain(2080..2112).chain(4144..=4172);

@@ -344,7 +344,7 @@ fn rnr_timers_are_those_of_iba_table_45() {
     assert_eq!(RnrTimer::at_least(core::time::Duration::from_secs(9)).code(), 0);
 }
 
-/// IBA table 38.
+/// IBA table 38, 9.2.1.
 #[test]
 fn opcodes_are_those_of_iba_table_38() {
     let known: Vec<u8> = (0..=255).filter(|&code| Opcode(code).shape().is_some()).collect();

@@ -8,7 +8,7 @@ const TEXT: &str = "\
 
 Each setting is a key of a `[[congestion]]` table in `ferroce.toml`, a word of `FERROCE_CC` and of `--cc`
 (`hpcc,line_rate=25G,base_rtt=20us`), a flag of the measuring tools, and a field of `CongestionChoice` in Rust.
-[cc/README.md](../../cc/README.md) describes the algorithms.
+`cc/README.md` in the repository describes the algorithms.
 
 This page is written by `FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce-verbs reference`.
 

@@ -1,4 +1,4 @@
-//! Messages that `docs/guide/troubleshooting.md` quotes are those of the code.
+//! Messages that the book's pages for troubleshooting quote are those of the code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,7 @@ const COMPOSED: [(&str, &str); 5] = [
     ("the peer's packet had an error, unknown rkey", "the peer's packet had an error, {discard}"),
 ];
 /// Quotes of other programs.
-const OTHERS: [(&str, &str); 6] = [
-    ("No IB devices found", "ibv_devinfo"),
-    ("Did not detect devices", "perftest"),
+const OTHERS: [(&str, &str); 4] = [
     ("Too many open files", "the C library"),
     ("mmap failed on AF_PACKET socket", "DPDK"),
     ("Cannot allocate memory", "the C library"),
@@ -44,7 +42,7 @@ fn code(folder: &Path, into: &mut Vec<String>) {
     }
 }
 
-/// Returns the quotes in the first column of the page's tables of messages and of likely reasons.
+/// Returns the quotes in the first column of the page's tables of messages, of lines in the log and of likely reasons.
 fn quotes(page: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut quotes = false;
@@ -53,7 +51,7 @@ fn quotes(page: &str) -> Vec<&str> {
             quotes &= line.starts_with('|');
             continue;
         };
-        quotes |= ["message", "symptom", "likely reason"].contains(&first);
+        quotes |= ["message", "log", "symptom", "likely reason"].contains(&first);
         if quotes && first.starts_with('`') {
             found.push(first.split('`').nth(1).unwrap());
         }
@@ -72,8 +70,9 @@ fn shape(text: &str) -> String {
 
 #[test]
 fn quoted_messages_are_those_of_the_code() {
-    let page = fs::read_to_string(root().join("docs/guide/troubleshooting.md")).unwrap();
-    let quotes = quotes(&page);
+    let pages = ["troubleshooting", "errors"]
+        .map(|page| fs::read_to_string(root().join(format!("docs/guide/{page}.md"))).unwrap());
+    let quotes: Vec<_> = pages.iter().flat_map(|page| quotes(page)).collect();
     assert!(quotes.len() > 35, "{quotes:?}");
     let mut lines = Vec::new();
     for folder in ["roce/src", "datapath/src", "verbs/src", "verbs/dropin/src", "apps/src"] {

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::domain::Pd;
-use crate::errno::{Errno, INVALID, at, count, object, out, status};
+use crate::errno::{Errno, INVALID, at, count, created, out, status};
 use crate::live;
 use crate::query::{gid_of, ip_of};
 use std::ffi::c_int;
@@ -20,7 +20,7 @@ pub(crate) struct Ah {
 /// `ibv_create_ah(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, wanted: *mut ibv_ah_attr) -> *mut ibv_ah {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let (domain, wanted) = unsafe { (live::find(pd.cast::<Pd>())?, at(wanted)?) };
         if wanted.is_global == 0 || wanted.port_num > 1 {
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut ibv_grh,
     port: u8,
 ) -> *mut ibv_ah {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         unsafe {
             let mut attributes = back(live::find(pd.cast::<Pd>())?.context(), port, wc, grh)?;

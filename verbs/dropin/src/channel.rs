@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::cancel;
 use crate::completion::Cq;
 use crate::context::Context;
-use crate::errno::{BUSY, ENDED, count, object, out, status};
+use crate::errno::{BUSY, ENDED, count, created, out, status};
 use crate::live;
 use crate::lock::{Lock, Rank};
 use std::ffi::{c_int, c_uint, c_void};
@@ -100,7 +100,7 @@ impl Channel {
 /// `ibv_create_comp_channel(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let device = unsafe { Context::from(context) }?.device.clone();
         let channel = device.create_channel()?;

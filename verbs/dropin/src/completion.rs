@@ -5,10 +5,11 @@ use crate::channel::{Channel, Events};
 use crate::completion_ex;
 use crate::context::Context;
 use crate::domain::Pd;
-use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, object, status};
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, created, status};
 use crate::event::Object;
 use crate::live;
 use crate::lock::{Lock, Rank};
+use crate::reserve;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -84,6 +85,7 @@ unsafe fn create(
 ) -> Result<*mut Cq, Errno> {
     // SAFETY: passed on.
     let whole = unsafe { Context::from(context) }?;
+    reserve::check_completions(depth)?;
     let mut queue = whole.device.create_cq(depth)?;
     // SAFETY: null, or a channel that is alive.
     let channel_of = unsafe { live::find_any(channel.cast::<Channel>()) }?;
@@ -119,7 +121,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     vector: c_int,
 ) -> *mut ibv_cq {
-    object(|| {
+    created(|| {
         let depth = u32::try_from(depth).map_err(|_| INVALID)?;
         first_vector(vector as u32)?;
         // SAFETY: the contract of the manual page.
@@ -132,7 +134,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     wanted: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let wanted = unsafe { at(wanted) }?;
         let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
@@ -180,6 +182,8 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
         // SAFETY: the contract of the manual page.
         let cq = unsafe { live::find(cq.cast::<Cq>()) }?;
         let wanted = u32::try_from(depth).map_err(|_| INVALID)?;
+        reserve::complete()?;
+        reserve::check_completions(wanted)?;
         let mut queue = cq.queue.lock();
         queue.resize(wanted)?;
         // SAFETY: written with the lock held; programs that read it meanwhile read a word.

@@ -2,7 +2,7 @@
 
 use crate::abi::{ibv_context, ibv_device};
 use crate::context::Context;
-use crate::errno::{Errno, at, count, object, status};
+use crate::errno::{Errno, at, count, created, object, status};
 use crate::lock::{Lock, Rank};
 use crate::sysfs::Folder;
 use crate::{log, query, sysfs};
@@ -174,7 +174,7 @@ fn known(device: *const ibv_device) -> Option<(usize, &'static Configured)> {
 /// `ibv_get_device_list(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut ibv_device {
-    object(|| {
+    created(|| {
         let devices: Vec<_> = configured().iter().map(Configured::as_abi).collect();
         // SAFETY: null, or room for a number.
         if let Some(number) = unsafe { number.as_mut() } {
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int 
 /// `ibv_open_device(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    object(|| {
+    created(|| {
         let (_, configured) = known(device).ok_or(Errno(libc::ENODEV))?;
         Context::open(configured, device)
     })

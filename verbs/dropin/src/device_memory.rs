@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::domain::Pd;
-use crate::errno::{BUSY, Errno, INVALID, at, object, status};
+use crate::errno::{BUSY, Errno, INVALID, at, created, status};
 use crate::live;
 use crate::region::{self, Placed, Wanted};
 use datapath::host_memory::{copy_in, copy_out};
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     wanted: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let (whole, wanted) = unsafe { (Context::from(context)?, at(wanted)?) };
         let &ibv_alloc_dm_attr { length, log_align_req, comp_mask } = wanted;
@@ -125,7 +125,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     length: usize,
     flags: c_uint,
 ) -> *mut ibv_mr {
-    object(|| {
+    created(|| {
         let dm = dm.cast::<Dm>();
         // SAFETY: the contract of the manual page.
         let (_, whole) = unsafe { (live::find(pd.cast::<Pd>())?, live::find(dm)?) };

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::errno::{BUSY, Errno, INVALID, object, status};
+use crate::errno::{BUSY, Errno, INVALID, created, status};
 use crate::live;
 use crate::lock::{Lock, Rank};
 use crate::parent::Parts;
@@ -80,7 +80,7 @@ pub(crate) fn rights(flags: c_uint) -> Result<Access, Errno> {
 /// `ibv_alloc_pd(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let domain = unsafe { Context::from(context) }?.device.allocate_pd()?;
         Ok(live::give(Pd::new(context, domain, None)).cast())

@@ -1,6 +1,7 @@
 //! From our errors to rdma-core's `errno` values, and from panics to errors: nothing unwinds into the program.
 
 use crate::cancel::Deferred;
+use crate::reserve;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use verbs::Error;
@@ -46,7 +47,15 @@ pub(crate) fn count(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     })
 }
 
-/// For verbs that return an object, or null with `errno` set.
+/// For verbs that create what they return, or return null with `errno` set. Without memory they return `ENOMEM` and change nothing.
+pub(crate) fn created<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    object(|| {
+        reserve::complete()?;
+        body()
+    })
+}
+
+/// For verbs that return what exists, or null with `errno` set.
 pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     guarded(body).unwrap_or_else(|errno| {
         set(errno);

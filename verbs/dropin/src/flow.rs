@@ -1,7 +1,7 @@
 //! Flow steering: rules for the frames that raw packet queue pairs receive, as `struct ibv_flow_attr` and the headers behind it.
 
 use crate::abi::*;
-use crate::errno::{Errno, INVALID, UNSUPPORTED, at, object, status};
+use crate::errno::{Errno, INVALID, UNSUPPORTED, at, created, status};
 use crate::live;
 use crate::queue_pair::Qp;
 use std::ffi::{c_int, c_uint};
@@ -226,7 +226,7 @@ unsafe fn rule(wanted: *const ibv_flow_attr) -> Result<FlowRule, Errno> {
 
 /// `ibv_create_flow(3)`
 pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, wanted: *mut ibv_flow_attr) -> *mut ibv_flow {
-    object(|| {
+    created(|| {
         check_permission()?;
         // SAFETY: the contract of the manual page.
         let (whole, rule) = unsafe { (Qp::find(qp), rule(wanted)) };

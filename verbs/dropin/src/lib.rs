@@ -41,6 +41,7 @@ mod private;
 mod query;
 mod queue_pair;
 mod region;
+mod reserve;
 mod siblings;
 mod srq;
 mod sysfs;

@@ -4,6 +4,7 @@ use crate::abi::ibv_context;
 use crate::context::Context;
 use crate::errno::{Errno, INVALID, at, count, out};
 use crate::query::{gid_of, ip_of};
+use crate::reserve;
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use verbs::Qpn;
@@ -15,6 +16,7 @@ pub unsafe extern "C" fn ferroce_mad_open(context: *mut ibv_context) -> c_int {
     count(|| {
         // SAFETY: null, or an open context.
         let context = unsafe { Context::from(context) }?;
+        reserve::complete()?;
         let port = context.device.open_management()?;
         let descriptor = port.as_raw_fd();
         context.management.set(port).map_err(|_| Errno(libc::EBUSY))?;

@@ -7,7 +7,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::domain::Pd;
-use crate::errno::{BUSY, Errno, INVALID, at, object, status};
+use crate::errno::{BUSY, Errno, INVALID, at, created, status};
 use crate::live;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     wanted: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let (_, wanted) = unsafe { (Context::from(context)?, at(wanted)?) };
         if wanted.comp_mask != 0 {
@@ -63,7 +63,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     wanted: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
     const KNOWN: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let (_, wanted) = unsafe { (Context::from(context)?, at(wanted)?) };
         let (pd, td) = (wanted.pd.cast::<Pd>(), wanted.td.cast::<Td>());

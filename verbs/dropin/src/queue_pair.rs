@@ -4,12 +4,13 @@ use crate::abi::*;
 use crate::completion::Cq;
 use crate::context::Context;
 use crate::domain::Pd;
-use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, object, out, status};
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, created, out, status};
 use crate::event::Object;
 use crate::flow;
 use crate::live;
 use crate::lock::{Guard, Lock, Rank};
 use crate::post_ex::{self, Draft};
+use crate::reserve;
 use crate::srq::Srq;
 use crate::work_queue::{self, Table};
 use crate::xrc::{self, Xrcd};
@@ -135,6 +136,11 @@ pub(crate) unsafe fn create(
     init.cap.max_inline_data = init.cap.max_inline_data.max(list.min(LIST_INLINE));
     // SAFETY: passed on.
     let srq = unsafe { live::find_any(init.srq.cast::<Srq>()) }?;
+    for (depth, buffers) in
+        [(init.cap.max_send_wr, init.cap.max_send_sge), (init.cap.max_recv_wr, init.cap.max_recv_sge)]
+    {
+        reserve::check_requests(depth, buffers)?;
+    }
     let builder = {
         let queue = send.queue.lock();
         domain.domain.queue_pair(&queue, &queue)
@@ -194,7 +200,7 @@ pub(crate) fn give(base: ibv_qp, inner: Arc<Lock<Inner>>, extended: bool, xrcd: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the contract of the manual page.
-    object(|| unsafe { create(pd, out(init)?, false) })
+    created(|| unsafe { create(pd, out(init)?, false) })
 }
 
 /// `ibv_create_qp_ex(3)`
@@ -202,7 +208,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let wanted = unsafe { out(init) }?;
         let operations = wanted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;

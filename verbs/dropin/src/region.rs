@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::device_memory::Dm;
 use crate::domain::{Pd, rights};
-use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, object, set, status};
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, created, set, status};
 use crate::live;
 use crate::lock::{Lock, Rank};
 use crate::on_demand::{WHOLE_LENGTH, WHOLE_START, mapped, populate};
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
 ) -> *mut ibv_mr {
     let wanted = Wanted { pd, address, length, iova: address as u64, flags: access as c_uint };
     // SAFETY: passed on.
-    object(|| unsafe { register(wanted) })
+    created(|| unsafe { register(wanted) })
 }
 
 /// `ibv_reg_mr_iova(3)`: requests call the memory's first byte `iova`.
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: passed on.
-    object(|| unsafe { register(Wanted { pd, address, length, iova, flags: access as c_uint }) })
+    created(|| unsafe { register(Wanted { pd, address, length, iova, flags: access as c_uint }) })
 }
 
 /// As [`ibv_reg_mr_iova`], with optional rights as well.
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: passed on.
-    object(|| unsafe { register(Wanted { pd, address, length, iova, flags: access }) })
+    created(|| unsafe { register(Wanted { pd, address, length, iova, flags: access }) })
 }
 
 impl Mr {

@@ -4,11 +4,12 @@ use crate::abi::*;
 use crate::completion::Cq;
 use crate::context::Context;
 use crate::domain::Pd;
-use crate::errno::{BUSY, Errno, INVALID, at, object, out, status};
+use crate::errno::{BUSY, Errno, INVALID, at, created, out, status};
 use crate::event::Object;
 use crate::live;
 use crate::lock::{Lock, Rank};
 use crate::post::recv_request;
+use crate::reserve;
 use crate::xrc::{self, Xrcd};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,10 +51,11 @@ pub(crate) unsafe fn give(
 /// `ibv_create_srq(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, wanted: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let (domain, wanted) = unsafe { (live::find(pd.cast::<Pd>())?, out(wanted)?) };
         let attributes = wanted.attr;
+        reserve::check_requests(attributes.max_wr, attributes.max_sge)?;
         let queue = domain.domain.shared_receive_queue(attributes.max_wr, attributes.max_sge)?;
         // SAFETY: the domain is alive.
         unsafe { give(pd, wanted.srq_context, attributes, queue, None) }

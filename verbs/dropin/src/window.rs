@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::domain::Pd;
-use crate::errno::{Errno, INVALID, at, object, out, status};
+use crate::errno::{Errno, INVALID, at, created, out, status};
 use crate::live;
 use crate::queue_pair::Qp;
 use std::ffi::{c_int, c_uint};
@@ -28,7 +28,7 @@ struct Mw {
 
 /// `ibv_alloc_mw(3)`
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
         let window = domain.domain.memory_window(match kind {

@@ -6,11 +6,12 @@ use crate::abi::*;
 use crate::completion::Cq;
 use crate::context::Context;
 use crate::domain::Pd;
-use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, object, out, status};
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, created, out, status};
 use crate::live;
 use crate::lock::{Lock, Rank};
 use crate::post::post_recvs;
 use crate::queue_pair::{self, Qp, discard_completions, ibv_destroy_qp, users};
+use crate::reserve;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::ptr::null_mut;
@@ -70,7 +71,7 @@ pub(crate) unsafe extern "C" fn create_wq(
     context: *mut ibv_context,
     init: *mut ibv_wq_init_attr,
 ) -> *mut ibv_wq {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let (opened, init) = unsafe { (Context::from(context)?, out(init)?) };
         let has_flags = init.comp_mask & IBV_WQ_INIT_ATTR_FLAGS != 0 && init.create_flags != 0;
@@ -84,6 +85,7 @@ pub(crate) unsafe extern "C" fn create_wq(
         // SAFETY: the contract of the manual page.
         let (domain, cq) = unsafe { (live::find(init.pd.cast::<Pd>())?, live::find(init.cq.cast::<Cq>())?) };
         let (max_recv, max_recv_sge) = (init.max_wr, init.max_sge);
+        reserve::check_requests(max_recv, max_recv_sge)?;
         let limits = Capabilities { max_send: 1, max_recv, max_recv_sge, ..Default::default() };
         let builder = {
             let queue = cq.queue.lock();
@@ -186,7 +188,7 @@ pub(crate) unsafe extern "C" fn create_table(
     context: *mut ibv_context,
     init: *mut ibv_rwq_ind_table_init_attr,
 ) -> *mut ibv_rwq_ind_table {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let (_, init) = unsafe { (Context::from(context)?, out(init)?) };
         if init.comp_mask != 0 {

@@ -5,10 +5,11 @@ use crate::completion::Cq;
 use crate::context::Context;
 use crate::device::Configured;
 use crate::domain::Pd;
-use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, object, out, status};
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, created, out, status};
 use crate::live;
 use crate::lock::{Guard, Lock, Rank};
 use crate::queue_pair::{self, Inner};
+use crate::reserve;
 use crate::srq::{self, Srq};
 use std::ffi::c_int;
 use std::mem::zeroed;
@@ -66,7 +67,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     wanted: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let (owner, wanted) = unsafe { (Context::from(context)?, at(wanted)?) };
         let needed = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
@@ -171,7 +172,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     _context: *mut ibv_context,
     wanted: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let wanted = unsafe { at(wanted) }?;
         let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
@@ -195,7 +196,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     wanted: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    object(|| {
+    created(|| {
         // SAFETY: the contract of the manual page.
         let wanted = unsafe { out(wanted) }?;
         let has = |part| wanted.comp_mask & part != 0;
@@ -211,6 +212,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         // SAFETY: the contract of the manual page.
         let domain = unsafe { live::find(wanted.pd.cast::<Pd>()) }?;
         let attributes = wanted.attr;
+        reserve::check_requests(attributes.max_wr, attributes.max_sge)?;
         let (queue, xrc) = if kind == IBV_SRQT_XRC {
             if !has(IBV_SRQ_INIT_ATTR_XRCD) || !has(IBV_SRQ_INIT_ATTR_CQ) {
                 return Err(INVALID);

@@ -48,18 +48,23 @@ enum Target {
 /// Paths that lead through more imports than this lead round in a circle.
 const LONGEST_CHAIN: usize = 16;
 
+/// Returns the files that may be the root of a crate: in a folder, or the file itself.
+pub fn roots(path: &Path) -> [PathBuf; 4] {
+    let [library, program, flat] = ["src/lib.rs", "src/main.rs", "lib.rs"].map(|name| path.join(name));
+    [library, program, flat, path.to_owned()]
+}
+
 impl Crate {
-    /// Reads the crate in `folder`.
+    /// Reads the crate whose root file is `root`, or is in the folder `root`.
     ///
     /// # Errors
     /// Returns an error if a file of the crate is missing or is not Rust.
-    pub fn read(folder: &Path) -> Result<Self, String> {
-        let source = folder.join("src");
-        let root =
-            ["lib.rs", "main.rs"].map(|name| source.join(name)).into_iter().find(|file| file.is_file());
-        let root = root.ok_or_else(|| format!("{}: neither lib.rs nor main.rs", source.display()))?;
+    pub fn read(root: &Path) -> Result<Self, String> {
+        let file = roots(root).into_iter().find(|file| file.is_file());
+        let file = file.ok_or_else(|| format!("{}: no root of a crate", root.display()))?;
+        let folder = file.parent().unwrap_or(root).to_owned();
         let mut tree = Self { files: Vec::new(), modules: Vec::new() };
-        tree.read_file(root, None, &source)?;
+        tree.read_file(file, None, &folder)?;
         Ok(tree)
     }
 

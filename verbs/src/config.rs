@@ -50,6 +50,7 @@ pub struct DeviceConfig {
     pub(crate) buffers: u32,
     pub(crate) queue_pairs: u32,
     pub(crate) selective_repeat: bool,
+    pub(crate) early_memory: u64,
     pub(crate) link_rate: Option<Rate>,
     pub(crate) rules: Vec<CongestionRule>,
     pub(crate) feedback_key: Option<DeviceKey>,
@@ -110,6 +111,8 @@ pub enum ConfigError {
     QueuePairs { given: u32 },
     #[error("FERROCE_SELECTIVE_REPEAT {0:?}: neither true nor false; write false to stay with go-back-N")]
     SelectiveRepeat(String),
+    #[error("early_memory {text:?}: {reason}")]
+    EarlyMemory { text: String, reason: String },
     #[error("FERROCE_CORES {0:?}: not a number of cores; write 1 to {most}", most = CoreIndex::MOST)]
     CoresText(String),
     #[error("cores = {given}: out of range; write 1 to {most}", most = CoreIndex::MOST)]
@@ -138,6 +141,7 @@ impl Default for DeviceConfig {
             buffers: 8192,
             queue_pairs: 1024,
             selective_repeat: true,
+            early_memory: 64 << 20,
             link_rate: None,
             rules: Vec::new(),
             feedback_key: None,
@@ -456,6 +460,13 @@ impl DeviceConfig {
     #[must_use]
     pub fn selective_repeat(self, allow: bool) -> Self {
         Self { selective_repeat: allow, ..self }
+    }
+
+    /// Limits the memory of each core for packets that arrive early, before one that was sent earlier, in bytes. The default is 64 MiB. All
+    /// queue pairs of the core share it. A packet that finds no room is dropped, and its sender repeats it; with 0, a device holds none.
+    #[must_use]
+    pub fn early_memory(self, bytes: u64) -> Self {
+        Self { early_memory: bytes, ..self }
     }
 }
 

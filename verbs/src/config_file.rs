@@ -24,6 +24,7 @@ struct Text {
     buffers: Option<u32>,
     queue_pairs: Option<u32>,
     selective_repeat: Option<bool>,
+    early_memory: Option<String>,
     link_rate: Option<String>,
     feedback_key_file: Option<String>,
     int_port: Option<u16>,
@@ -58,6 +59,7 @@ struct DeviceText {
     buffers: Option<u32>,
     queue_pairs: Option<u32>,
     selective_repeat: Option<bool>,
+    early_memory: Option<String>,
     link_rate: Option<String>,
     feedback_key_file: Option<String>,
 }
@@ -99,6 +101,10 @@ impl DeviceText {
             config = config.queue_pairs(most)?;
         }
         config.selective_repeat = self.selective_repeat.unwrap_or(config.selective_repeat);
+        if let Some(text) = self.early_memory {
+            let bytes = crate::congestion::parse_bytes(&text);
+            config.early_memory = bytes.map_err(|reason| ConfigError::EarlyMemory { text, reason })?;
+        }
         if let Some(text) = self.link_rate {
             let rate = crate::congestion::parse_rate(&text);
             config.link_rate = Some(rate.map_err(|reason| ConfigError::LinkRate { text, reason })?);
@@ -155,6 +161,7 @@ pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
         buffers: file.buffers,
         queue_pairs: file.queue_pairs,
         selective_repeat: file.selective_repeat,
+        early_memory: file.early_memory,
         link_rate: file.link_rate,
         feedback_key_file: file.feedback_key_file,
     };
@@ -180,8 +187,8 @@ fn wrong(reason: String) -> ConfigError {
 }
 
 /// Reads the `ferroce.toml` format: `port` (one, or a list), `ip` (a list), `gateway`, `vlan`, `progress`, `cores`, `idle`, `mtu`, `buffers`,
-/// `queue_pairs`, `selective_repeat`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), `csig_tpid` (`"0x9900"`),
-/// `[[congestion]]` rules, and `[[device]]` tables, which override the keys up to `feedback_key_file` for one device. Returns the first of several devices.
+/// `queue_pairs`, `selective_repeat`, `early_memory`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`),
+/// `csig_tpid` (`"0x9900"`), `[[congestion]]` rules, and `[[device]]` tables, which override the keys up to `feedback_key_file` for one device. Returns the first of several devices.
 impl FromStr for DeviceConfig {
     type Err = ConfigError;
 

@@ -279,6 +279,8 @@ impl Device {
         // caller promise the same for foreign memory.
         let engine = unsafe { Engine::start(port, &core) };
         let engine = engine.map_err(|error| Error::port(&facts.name, error))?;
+        let early_memory = usize::try_from(config.early_memory).unwrap_or(usize::MAX);
+        engine.call_all(move |station, _| station.endpoint.set_early_budget(early_memory))?;
         if let Some(rate) = config.link_rate {
             // Each core sends at its share, so that all together send at the link's rate.
             let share = Rate::from_bps(rate.as_bps() / u64::from(config.cores));

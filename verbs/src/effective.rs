@@ -1,7 +1,7 @@
 //! The settings in effect, as text.
 
 use crate::DeviceConfig;
-use crate::congestion::CongestionRule;
+use crate::congestion::{CongestionRule, bytes_text};
 use datapath::engine::Idle;
 use datapath::neighbour;
 
@@ -26,6 +26,7 @@ impl DeviceConfig {
             ("buffers", Some(self.buffers.to_string())),
             ("queue_pairs", Some(self.queue_pairs.to_string())),
             ("selective_repeat", Some(self.selective_repeat.to_string())),
+            ("early_memory", Some(bytes_text(self.early_memory))),
             ("link_rate", self.link_rate.map(|rate| rate.to_string())),
             ("int_port", Some(numbers.int_port().to_string())),
             ("aecn_option", Some(format!("{:#04x}", numbers.aecn_option()))),
@@ -48,7 +49,7 @@ mod tests {
     #[test]
     fn every_setting_is_shown_as_it_is_written() {
         let text = "port = 'veth0'\nip = ['10.0.0.1/24']\nprogress = 'dedicated:1'\ncores = 2\nvlan = 7\nmtu = 2048\nidle = 'busy'\n\
-                    buffers = 512\nqueue_pairs = 9\nselective_repeat = false\naecn_option = '0x3f'\ngateway = '10.0.0.9'\nlink_rate = '10G'";
+                    buffers = 512\nqueue_pairs = 9\nselective_repeat = false\nearly_memory = '1536K'\naecn_option = '0x3f'\ngateway = '10.0.0.9'\nlink_rate = '10G'";
         let config: DeviceConfig = text.parse().unwrap();
         let shown: std::collections::HashMap<_, _> = config.settings().into_iter().collect();
         for (key, value) in [
@@ -63,6 +64,7 @@ mod tests {
             ("buffers", "512"),
             ("queue_pairs", "9"),
             ("selective_repeat", "false"),
+            ("early_memory", "1536K"),
             ("int_port", "1021"),
             ("aecn_option", "0x3f"),
             ("csig_tpid", "0x9900"),

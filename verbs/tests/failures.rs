@@ -145,6 +145,64 @@ fn refused_for_ever(is_dry: bool) {
     assert_eq!(counters.pool_dry > 0, is_dry);
 }
 
+/// A port that loses every 50th frame.
+struct Lossy {
+    port: Loopback,
+    frames: usize,
+}
+
+impl PacketIo for Lossy {
+    type Buf = LoopbackBuf;
+
+    fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
+        self.port.receive(into);
+    }
+
+    fn alloc(&mut self) -> Option<LoopbackBuf> {
+        self.port.alloc()
+    }
+
+    fn transmit(&mut self, from: &mut Burst<LoopbackBuf>) {
+        let mut leaving = Burst::new();
+        for frame in from.drain(..) {
+            self.frames += 1;
+            if !self.frames.is_multiple_of(50) {
+                leaving.push(frame);
+            }
+        }
+        self.port.transmit(&mut leaving);
+        leaving.drain(..).for_each(|frame| from.push(frame));
+    }
+
+    fn caps(&self) -> Caps {
+        self.port.caps()
+    }
+}
+
+/// Without memory for early packets, data arrives too: the sender repeats what follows a lost packet.
+#[test]
+fn a_device_holds_no_more_early_packets_than_early_memory_allows() {
+    for (setting, holds) in [("", true), ("\nearly_memory = '0'", false)] {
+        let config: DeviceConfig = format!("progress = 'inline'{setting}").parse().unwrap();
+        let (left, right) = pair(1024, FRAME);
+        let left = Lossy { port: left, frames: 0 };
+        let own = OwnPort { name: "lossy".into(), mac: MACS[0] };
+        let a = Device::open_on(left, own, &at("10.0.0.1/24", Progress::Inline)).unwrap();
+        let b = open(right, 1, &config.address("10.0.0.2/24".parse().unwrap()));
+        a.set_neighbour("10.0.0.2".parse().unwrap(), MACS[1]).unwrap();
+        b.set_neighbour("10.0.0.1".parse().unwrap(), MACS[0]).unwrap();
+        let [mut a, mut b] = [a, b].map(|device| side(&device, 1 << 20, Capabilities::default(), 16));
+        connect(&mut a, &mut b, &ConnectOptions::new().ack_timeout(AckTimeout::new(8)));
+        let data = pattern(1 << 20, 7);
+        a.region.write(0, &data).unwrap();
+        let all = a.region.sge(0, 1 << 20).unwrap();
+        a.qp.post_send(SendRequest::write(1, all, b.region.remote().at(0))).unwrap();
+        success(&mut a.send_cq, &b.device);
+        assert!(contents(&b.region, 0, 1 << 20) == data, "{setting}");
+        assert_eq!(b.device.counters().unwrap().held_early > 0, holds, "{setting}");
+    }
+}
+
 #[test]
 fn a_peer_that_is_gone_is_an_error_and_not_a_wait() {
     let [a, b] = devices(Progress::Inline);

@@ -6,7 +6,7 @@ use verbs::DeviceConfig;
 use verbs::congestion::CongestionChoice;
 
 /// The keys of a device: variable, what the key sets. Defaults come from [`DeviceConfig`].
-const KEYS: [(&str, &str, &str); 16] = [
+const KEYS: [(&str, &str, &str); 17] = [
     (
         "port",
         "FERROCE_PORT",
@@ -53,6 +53,11 @@ const KEYS: [(&str, &str, &str); 16] = [
         "selective_repeat",
         "FERROCE_SELECTIVE_REPEAT",
         "Whether reliable queue pairs may use selective repeat, also those of unmodified C programs. With false, they use go-back-N, whatever a program or a peer offers.",
+    ),
+    (
+        "early_memory",
+        "",
+        "The memory of each core for packets that arrive before one that was sent earlier (selective repeat), such as 64M. All queue pairs of the core share it, because peers choose how much of it they use. A packet that finds no room is dropped, and its sender repeats it. With 0, none are held.",
     ),
     (
         "link_rate",

@@ -99,6 +99,8 @@ fn what_is_wrong_is_named() {
         ("buffers = 1", "1048576"),
         ("queue_pairs = 0", "1 to 262144"),
         ("selective_repeat = 'no'", "line 1"),
+        ("early_memory = 'much'", "early_memory \"much\": `much` is no size; write bytes, or 4K, 1M, 1G"),
+        ("early_memory = 64", "line 1"),
         ("queue_pairs = 262145", "queue_pairs = 262145"),
         ("cores = 0", "cores = 0: out of range; write 1 to 16"),
         ("cores = 17", "1 to 16"),

@@ -90,6 +90,13 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| format!("`{text}` is beyond 64 bits"))
 }
 
+/// Returns bytes in the largest unit that is exact, as [`parse_bytes`] reads them.
+pub(crate) fn bytes_text(bytes: u64) -> String {
+    let units = [("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+    let unit = units.iter().find(|(_, each)| bytes > 0 && bytes.is_multiple_of(*each));
+    unit.map_or_else(|| bytes.to_string(), |(unit, each)| format!("{}{unit}", bytes / each))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +114,10 @@ mod tests {
             assert_eq!(parse_duration(&duration_text(time)), Ok(time));
         }
         assert_eq!(duration_text(Duration::from_micros(20)), "20us");
+        for bytes in [0, 1, 1023, 1 << 10, 1536 << 10, 64 << 20, 3 << 30, u64::MAX] {
+            assert_eq!(parse_bytes(&bytes_text(bytes)), Ok(bytes));
+        }
+        assert_eq!(bytes_text(64 << 20), "64M");
     }
 
     #[test]

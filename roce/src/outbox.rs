@@ -1,6 +1,7 @@
 //! Where an endpoint writes the frames that leave.
 
 use crate::qp::Waiting;
+use crate::wire::Mac;
 use crate::{Psn, Qpn};
 use cc::Rate;
 use core::net::IpAddr;
@@ -14,6 +15,18 @@ pub trait Outbox {
 
     /// The first `length` bytes of the room are a frame.
     fn commit(&mut self, length: usize);
+
+    /// The next turn to send begins. Returns whether frames to some peer have no room, so that [`Self::has_room_to`] decides.
+    #[inline(always)]
+    fn begin_turn(&mut self) -> bool {
+        false
+    }
+
+    /// Returns whether frames to this queue pair, behind this Ethernet address, have room.
+    fn has_room_to(&self, mac: Mac, qpn: Qpn) -> bool {
+        let _ = (mac, qpn);
+        true
+    }
 
     /// Returns what a queue pair with more to send waits for, once there is no room.
     fn why_full(&self) -> Waiting {

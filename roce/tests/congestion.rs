@@ -7,8 +7,8 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 use roce::qp::{CompletionStatus, CongestionAlgorithm, Remote, SendRequest, Sge};
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
-use roce::wire::{Feedback, Header, MAX_OVERHEAD, Mtu, Report, parse};
-use roce::{Access, AccessError, Discard, Memory, Outbox, Slice};
+use roce::wire::{Feedback, Header, MAX_OVERHEAD, Mac, Mtu, Report, parse};
+use roce::{Access, AccessError, Discard, Memory, Outbox, Qpn, Slice};
 
 const REMOTE: Remote = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
 
@@ -68,12 +68,17 @@ fn a_slow_flow_does_not_time_out_between_acknowledgements() {
 }
 
 /// A second queue pair of the script's host; its first PSN is 5.
-fn second(script: &mut Script, options: &Options) -> roce::Qpn {
+fn second(script: &mut Script, options: &Options) -> Qpn {
+    second_to(Qpn::new(0x4711), script, options)
+}
+
+/// The same, connected to `peer`.
+fn second_to(peer: Qpn, script: &mut Script, options: &Options) -> Qpn {
     let host = &mut script.host;
     let init = host.init(options);
     let first = host.qpn;
     host.qpn = host.endpoint.create_qp(Instant::ZERO, init).unwrap();
-    host.ready_to_receive(path(2, 1), roce::Qpn::new(0x4711), PSN, options);
+    host.ready_to_receive(path(2, 1), peer, PSN, options);
     host.ready_to_send(&Options { send_psn: 5, ..*options });
     core::mem::replace(&mut host.qpn, first)
 }
@@ -130,6 +135,60 @@ fn a_turn_in_a_burst_is_some_packets_long() {
     let rest: Vec<_> = of(5, 8..16).chain(of(PSN, 12..20)).chain(of(5, 16..20)).collect();
     assert_eq!(burst(100), rest);
     assert_eq!(burst(100), []);
+}
+
+/// Room for frames, but only one to the queue pair `full` at a time.
+struct OneFull {
+    frames: Frames,
+    full: Qpn,
+    is_full: bool,
+    ends_turn: bool,
+}
+
+impl Outbox for OneFull {
+    fn room(&mut self) -> Option<&mut [u8]> {
+        if self.ends_turn { None } else { self.frames.room() }
+    }
+
+    fn commit(&mut self, length: usize) {
+        self.frames.commit(length);
+        let last = self.frames.written.last().unwrap();
+        self.ends_turn = parse(last).unwrap().header.bth().destination == self.full;
+        self.is_full |= self.ends_turn;
+    }
+
+    fn begin_turn(&mut self) -> bool {
+        self.ends_turn = false;
+        self.is_full
+    }
+
+    fn has_room_to(&self, _: Mac, qpn: Qpn) -> bool {
+        !self.is_full || qpn != self.full
+    }
+}
+
+#[test]
+fn a_peer_without_room_holds_up_no_queue_pair_of_another_peer() {
+    let options = Options { congestion: open_window(), ..Options::default() };
+    let mut script = Script::new(options);
+    let full = Qpn::new(0x4712);
+    let second = second_to(full, &mut script, &options);
+    let from = script.host.sge(0, 4 * 1024);
+    script.host.endpoint.post_send(script.now, second, SendRequest::write(1, from, REMOTE)).unwrap();
+    post_write(&mut script, 1, 20 * 1024);
+    let mut burst = || {
+        let frames = Frames { room: vec![0; 1024 + MAX_OVERHEAD], left: 100, written: Vec::new() };
+        let mut out = OneFull { frames, full, is_full: false, ends_turn: false };
+        script.host.endpoint.transmit(script.now, &script.host.ram, &mut out);
+        let psn = |frame: &Vec<u8>| parse(frame).unwrap().header.bth().psn.get();
+        out.frames.written.iter().map(psn).collect::<Vec<_>>()
+    };
+    let first: Vec<_> = (0..20).map(|n| PSN + n).collect();
+    assert_eq!(burst(), [&first[..8], &[5], &first[8..]].concat());
+    for psn in 6..9 {
+        assert_eq!(burst(), [psn], "the second goes on in order");
+    }
+    assert_eq!(burst(), []);
 }
 
 const BASE_RTT: Duration = Duration::from_micros(10);

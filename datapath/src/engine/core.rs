@@ -2,6 +2,7 @@
 
 use super::control::Inbox;
 use super::filling::Filling;
+use super::held::Held;
 use super::station::Station;
 use super::team::Way;
 use crate::clock::Clock;
@@ -38,8 +39,10 @@ pub(super) struct Core<P: PacketIo> {
     leaving: Burst<P::Buf>,
     /// Frames to the port's own address: a port does not receive its own frames.
     hairpin: Burst<P::Buf>,
-    /// A frame to another process of the interface, whose ring has no room yet, and the process's slot. What comes later waits behind.
-    aside: Option<(u8, P::Buf)>,
+    /// A frame to another core, whose ring has no room yet. What comes later waits behind.
+    aside: Option<P::Buf>,
+    /// Frames to other processes of the interface, whose rings have no room yet.
+    held: Held<P::Buf>,
     /// A buffer that was got for a frame that did not come.
     spare: Option<P::Buf>,
     /// When a timer is due next, as the last turn with work left it.
@@ -89,6 +92,7 @@ impl<P: PacketIo> Core<P> {
             leaving: Burst::new(),
             hairpin: Burst::new(),
             aside: None,
+            held: Held::new(),
             spare: None,
             next_timer: None,
             rests_until: Instant::ZERO,
@@ -139,7 +143,7 @@ impl<P: PacketIo> Core<P> {
         work |= self.transmit(now);
         work |= self.station.deliver(now);
         self.next_timer = self.station.poll_timeout();
-        let nothing_waits = self.hairpin.is_empty() && self.leaving.is_empty() && self.aside.is_none();
+        let nothing_waits = self.hairpin.is_empty() && self.leaving.is_empty() && !self.waits_for_ring();
         let rests = nothing_waits && !self.station.has_more();
         self.rests_until = if rests { self.next_timer.unwrap_or(NEVER) } else { Instant::ZERO };
         work
@@ -183,9 +187,14 @@ impl<P: PacketIo> Core<P> {
             }
         }
         // No timer and no descriptor reports that the port or its pool has room again: the core must not sleep.
-        let waits = !self.leaving.is_empty() || self.aside.is_some() || self.station.endpoint.may_transmit();
+        let waits = !self.leaving.is_empty() || self.waits_for_ring() || self.station.endpoint.may_transmit();
         self.stuck = if sent == 0 && waits { self.stuck.saturating_add(1) } else { 0 };
         sent > 0 || (waits && self.stuck < PATIENCE)
+    }
+
+    /// Returns whether a frame waits for room in a ring to another core or process.
+    const fn waits_for_ring(&self) -> bool {
+        self.aside.is_some() || !self.held.is_empty()
     }
 
     /// Gives the burst to the port, which may take a part of it, or nothing.
@@ -203,7 +212,7 @@ impl<P: PacketIo> Core<P> {
 
     /// Fills up the burst with frames that may leave now.
     fn fill(&mut self, now: Instant) -> usize {
-        if self.aside.is_none() && !self.station.may_transmit() {
+        if !self.waits_for_ring() && !self.station.may_transmit() {
             self.dry_since = None;
             return 0;
         }
@@ -244,8 +253,8 @@ impl<P: PacketIo> Core<P> {
         // Apart from the station, which writes the frames.
         let (mut lanes, mut tap) = (self.station.lanes.take(), self.station.tap.take());
         let is_lost = self.dry_since.is_some_and(|since| now.saturating_since(since) >= LONGEST_HOLD);
-        let Self { port, mac, leaving, hairpin, aside, spare, sink, .. } = self;
-        let waiting = aside.take();
+        let waits_for_ring = self.waits_for_ring();
+        let Self { port, mac, leaving, hairpin, aside, held, spare, sink, .. } = self;
         let is_backed_up = !leaving.is_empty();
         let mut filling = Filling {
             now,
@@ -254,6 +263,7 @@ impl<P: PacketIo> Core<P> {
             leaving,
             hairpin,
             aside,
+            held,
             spare,
             lanes: &mut lanes,
             tap: &mut tap,
@@ -262,9 +272,10 @@ impl<P: PacketIo> Core<P> {
             filled: 0,
             is_dry: false,
             is_backed_up,
+            is_held: false,
         };
-        if let Some((slot, frame)) = waiting {
-            filling.send_aside(slot, frame);
+        if waits_for_ring {
+            filling.send_waiting();
         }
         write(&mut self.station, &mut filling);
         let Filling { filled, sunk, is_dry, .. } = filling;

@@ -1,5 +1,6 @@
 //! A core's burst while it is filled: frames for the port, for this process itself, and for others of the interface.
 
+use super::held::Held;
 use super::team::{Routed, Way as PortWay};
 use super::vlan;
 use crate::capture::{Direction, Tap};
@@ -9,7 +10,7 @@ use crate::siblings::{Lanes, Pushed, Way};
 use cc::Instant;
 use roce::qp::Waiting;
 use roce::wire::Mac;
-use roce::{Outbox, TurnTrace};
+use roce::{Outbox, Qpn, TurnTrace};
 
 /// The burst that a core writes its frames to.
 pub(super) struct Filling<'a, P: PacketIo> {
@@ -18,7 +19,10 @@ pub(super) struct Filling<'a, P: PacketIo> {
     pub(super) mac: &'a Mac,
     pub(super) leaving: &'a mut Burst<P::Buf>,
     pub(super) hairpin: &'a mut Burst<P::Buf>,
-    pub(super) aside: &'a mut Option<(u8, P::Buf)>,
+    /// A frame to another core, whose ring has no room yet. What comes later waits behind.
+    pub(super) aside: &'a mut Option<P::Buf>,
+    /// Frames to other processes of the interface, whose rings have no room yet.
+    pub(super) held: &'a mut Held<P::Buf>,
     pub(super) spare: &'a mut Option<P::Buf>,
     /// The other processes of the interface, if there may be any.
     pub(super) lanes: &'a mut Option<Box<Lanes>>,
@@ -33,12 +37,14 @@ pub(super) struct Filling<'a, P: PacketIo> {
     pub(super) is_dry: bool,
     /// The port did not take all of the burst before.
     pub(super) is_backed_up: bool,
+    /// In this turn of a queue pair a frame was held, so the turn ends.
+    pub(super) is_held: bool,
 }
 
 impl<P: PacketIo> Outbox for Filling<'_, P> {
     #[inline]
     fn room(&mut self) -> Option<&mut [u8]> {
-        if self.leaving.is_full() || self.hairpin.is_full() || self.aside.is_some() {
+        if self.leaving.is_full() || self.hairpin.is_full() || self.aside.is_some() || self.is_held {
             return None;
         }
         if self.spare.is_none() {
@@ -52,8 +58,18 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
         Some(buffer)
     }
 
+    #[inline(always)]
+    fn begin_turn(&mut self) -> bool {
+        self.is_held = false;
+        !self.held.is_empty()
+    }
+
+    fn has_room_to(&self, mac: Mac, qpn: Qpn) -> bool {
+        mac != *self.mac || !self.held.has(roce::process_of(qpn))
+    }
+
     fn why_full(&self) -> Waiting {
-        match (self.is_dry, self.is_backed_up) {
+        match (self.is_dry, self.is_backed_up || self.is_held) {
             (true, _) => Waiting::Pool,
             (false, true) => Waiting::Port,
             (false, false) => Waiting::Turn,
@@ -107,6 +123,7 @@ impl<P: PacketIo> Filling<'_, P> {
             && !self.leaving.is_full()
             && !self.hairpin.is_full()
             && self.aside.is_none()
+            && self.held.is_empty()
             && let Some(frame) = self.port.next_leaving()
         {
             self.filled += 1;
@@ -119,7 +136,15 @@ impl<P: PacketIo> Filling<'_, P> {
     fn keep_here(&mut self, frame: P::Buf) {
         let way = self.lanes.as_mut().map(|lanes| (lanes.way(&frame), lanes));
         match way {
-            Some((Way::Sibling(slot), _)) => self.send_aside(slot, frame),
+            Some((Way::Sibling(slot), lanes)) => {
+                if !self.held.has(slot) && lanes.push(slot, &frame, self.now) == Pushed::Done {
+                    *self.spare = Some(frame);
+                } else {
+                    // A datagram queue pair has many peers: its frames behind the first one are lost.
+                    *self.spare = self.held.keep(slot, frame);
+                    self.is_held = true;
+                }
+            }
             Some((Way::All, lanes)) => {
                 lanes.push_to_all(&frame);
                 self.route(frame);
@@ -133,8 +158,7 @@ impl<P: PacketIo> Filling<'_, P> {
         match self.port.route(frame) {
             Routed::Here(frame) => self.hairpin.push(frame),
             Routed::Leaves(frame) => self.leaving.push(frame),
-            // Any slot will do: only core 0 has lanes.
-            Routed::Waits(frame) => *self.aside = Some((0, frame)),
+            Routed::Waits(frame) => *self.aside = Some(frame),
             Routed::Done => {}
         }
     }
@@ -161,12 +185,15 @@ impl<P: PacketIo> Filling<'_, P> {
         }
     }
 
-    /// Passes a frame to another process of the interface, or to core 0, or keeps it until there is room.
-    pub(super) fn send_aside(&mut self, slot: u8, frame: P::Buf) {
-        let Some(lanes) = self.lanes else { return self.route(frame) };
-        match lanes.push(slot, &frame, self.now) {
-            Pushed::Done => *self.spare = Some(frame),
-            Pushed::Full => *self.aside = Some((slot, frame)),
+    /// Tries again to deliver the frames that wait for room at another core or at another process of the interface.
+    #[cold]
+    pub(super) fn send_waiting(&mut self) {
+        if let Some(frame) = self.aside.take() {
+            self.route(frame);
+        }
+        let now = self.now;
+        if let Some(lanes) = self.lanes {
+            self.held.send(|slot, frame| lanes.push(slot, frame, now));
         }
     }
 }

@@ -15,6 +15,9 @@ mod events;
 mod filling;
 mod follow;
 mod handle;
+mod held;
+#[cfg(test)]
+mod held_tests;
 mod link;
 mod management;
 mod notify;

@@ -12,6 +12,8 @@ use core::time::Duration;
 
 /// Bytes of frames that a queue pair sends in one turn, while others wait for theirs; its last frame may go beyond.
 const QUANTUM: u64 = 8 * 1024;
+/// Queue pairs whose peers have no room that one call passes over; the next call goes on behind them.
+const PASSED_OVER: usize = 16;
 
 impl Endpoint {
     /// Takes in one Ethernet frame. Answers leave by [`Self::poll_transmit`].
@@ -98,9 +100,10 @@ impl Endpoint {
     /// is 8 KiB long.
     #[inline]
     pub fn transmit<M: Memory, O: Outbox>(&mut self, now: Instant, memory: &M, out: &mut O) {
-        let mut took = false;
+        let (mut took, mut passed) = (false, 0);
         // Most turns find no queue pair.
         while self.is_asked() && self.link.is_none_or(|link| link.free_at <= now) {
+            let is_any_full = out.begin_turn();
             if out.room().is_none() {
                 if !took {
                     self.note_full(now, out.why_full());
@@ -108,9 +111,28 @@ impl Endpoint {
                 return;
             }
             let Some(index) = self.next_turn() else { return };
+            if is_any_full && self.pass_over(now, index, out) {
+                passed += 1;
+                if passed >= self.ready.len().min(PASSED_OVER) {
+                    return;
+                }
+                continue;
+            }
             self.take_turn(now, memory, index, out);
             took = true;
         }
+    }
+
+    /// Lets a queue pair wait for its next turn if its peer has no room. Returns whether it does.
+    #[cold]
+    fn pass_over<O: Outbox>(&mut self, now: Instant, index: u32, out: &O) -> bool {
+        let Some(slot) = self.qps.at_mut(index) else { return false };
+        let is_full = slot.qp.peer().is_some_and(|peer| !out.has_room_to(peer.mac, peer.qpn));
+        if is_full {
+            slot.account.enter(now, Waiting::Port);
+            self.ready.push_back(index);
+        }
+        is_full
     }
 
     /// There was no room from the first: whose turn it is waits for that.

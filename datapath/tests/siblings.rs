@@ -56,6 +56,11 @@ impl Process {
         Process(child)
     }
 
+    fn signal(&self, signal: libc::c_int) {
+        // SAFETY: a signal to a child that was not waited for.
+        assert_eq!(unsafe { libc::kill(self.0.id() as libc::pid_t, signal) }, 0);
+    }
+
     fn kill(mut self) {
         self.0.kill().unwrap();
         assert_eq!(self.0.wait().unwrap().signal(), Some(libc::SIGKILL));
@@ -90,6 +95,28 @@ fn a_killed_owner_is_followed_by_another_and_its_services_are_free() {
     let fourth = Process::start(7, 4);
     assert_eq!(errno(ours.claim(&claim(4))), libc::EADDRINUSE);
     fourth.kill();
+}
+
+/// Each of three processes in turn, the owner among them, is stopped while the others claim and release.
+#[test]
+fn a_stopped_process_holds_up_no_claim_of_the_others() {
+    own_network();
+    let first = Process::start(7, 1);
+    let ours = join(7);
+    let third = Process::start(7, 3);
+    for stopped in [&first, &third] {
+        stopped.signal(libc::SIGSTOP);
+        for _ in 0..100 {
+            assert_eq!(errno(ours.claim(&claim(1))), libc::EADDRINUSE);
+            assert_eq!(errno(ours.claim(&claim(3))), libc::EADDRINUSE);
+            assert_eq!(errno(ours.claim(&claim(2))), 0);
+            ours.release(&claim(2));
+        }
+        stopped.signal(libc::SIGCONT);
+    }
+    first.kill();
+    assert_eq!(errno(ours.claim(&claim(1))), 0);
+    third.kill();
 }
 
 #[test]

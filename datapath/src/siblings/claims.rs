@@ -7,11 +7,14 @@ use loom::sync::atomic::{Ordering, fence};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 /// States of an entry, in its lowest bits; above them is the claim's number.
 const FREE: u64 = 0;
 const ASKED: u64 = 1;
 const HELD: u64 = 2;
+/// Its process asks again once another's claim is decided.
+const WITHDRAWN: u64 = 3;
 const STATE: u64 = 3;
 
 /// A service at an address, as a process binds it or listens to it.
@@ -148,59 +151,81 @@ fn write(store: impl FnOnce(u64, Ordering), put: impl FnOnce(), state: u64) {
     store(state, Ordering::Release);
 }
 
-/// The claims in a process's memory, with their numbers, and whether they are granted or requested.
-fn entries(head: &Head) -> impl Iterator<Item = (u64, bool, Claim)> + '_ {
+/// A claim in a process's memory.
+struct Entry {
+    at: usize,
+    state: u64,
+    claim: Claim,
+}
+
+impl Entry {
+    fn is_held(&self) -> bool {
+        self.state & STATE == HELD
+    }
+}
+
+/// The claims in a process's memory that are held or asked for.
+fn entries(head: &Head) -> impl Iterator<Item = Entry> + '_ {
     let used = (head.claims_used().load(Ordering::Acquire) as usize).min(CLAIMS);
     (0..used).filter_map(move |at| {
         let (state, bytes) = read(|order| head.claim_state(at).load(order), || head.claim(at))?;
         let claim = Claim::from_bytes(bytes.first_chunk()?);
-        (state & STATE != FREE).then_some((state >> 2, state & STATE == HELD, claim))
+        matches!(state & STATE, ASKED | HELD).then_some(Entry { at, state, claim })
     })
 }
 
 /// Returns true if a process listens to a service at an address.
 pub(super) fn hears(head: &Head, service: u64, at: IpAddr) -> bool {
-    entries(head).any(|(_, held, claim)| held && claim.hears(service, at))
+    entries(head).any(|entry| entry.is_held() && entry.claim.hears(service, at))
 }
 
-/// Claims that the owner granted, and that their processes have not noted yet, each with its slot and number.
-#[derive(Debug, Default)]
-pub(super) struct Granted(Vec<(u8, u64)>);
+/// What a process reads about its claim, in the memory of all others.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// No other process has the service or asks for it.
+    Free,
+    /// Another process has it, and the errno.
+    Taken(i32),
+    /// Another process asks for it too.
+    Undecided(Rival),
+}
 
-impl Granted {
-    /// After a takeover: what the last owner may have granted counts as granted.
-    pub(super) fn after_takeover<'a>(members: impl Iterator<Item = (u8, &'a Head)>) -> Self {
-        let asked = |(slot, head)| entries(head).map(move |(number, ..)| (slot, number)).collect::<Vec<_>>();
-        Self(members.flat_map(asked).collect())
+/// A claim of another process that is not decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rival {
+    pub(super) slot: u8,
+    at: usize,
+    state: u64,
+    /// The errno if the other process gets the service.
+    pub(super) errno: i32,
+}
+
+impl Rival {
+    /// Waits until the claim is decided or withdrawn, at most for so long.
+    pub(super) fn wait(&self, head: &Head, most: Duration) {
+        head.wait_for_claim(self.at, self.state, most);
     }
+}
 
-    /// Decides whether the process in `slot` may have `claim`; returns 0, or an errno.
-    pub(super) fn decide<'a>(
-        &mut self,
-        (slot, number): (u8, u64),
-        claim: &Claim,
-        members: impl Iterator<Item = (u8, &'a Head)>,
-    ) -> i32 {
-        let mut known = Vec::new();
-        let mut errno = 0;
-        for (theirs, head) in members {
-            for (n, held, other) in entries(head) {
-                let granted = self.0.contains(&(theirs, n));
-                if granted && !held {
-                    known.push((theirs, n));
-                }
-                // A claim of another process that was not granted is decided later. A process knows its own.
-                if errno == 0 && theirs != slot && (held || granted) {
-                    errno = claim.conflict(&other).unwrap_or(0);
-                }
+/// Decides the claim of the process in `slot`, which asks for it. Of several rivals, returns the one with the lowest slot.
+///
+/// All processes decide by the one-bit algorithm (L. Lamport, "The mutual exclusion problem, part II", 1986), by which processes that each
+/// write their own memory alone exclude each other. A process first asks and then reads. While a process with a lower slot asks for the same,
+/// it withdraws its claim, waits, and asks again. While one with a higher slot does, it waits and goes on asking.
+pub(super) fn decide<'a>(slot: u8, claim: &Claim, members: impl Iterator<Item = (u8, &'a Head)>) -> Decision {
+    let mut rival: Option<Rival> = None;
+    for (theirs, head) in members.filter(|(theirs, _)| *theirs != slot) {
+        for entry in entries(head) {
+            let Some(errno) = claim.conflict(&entry.claim) else { continue };
+            if entry.is_held() {
+                return Decision::Taken(errno);
+            }
+            if rival.is_none_or(|rival| theirs < rival.slot) {
+                rival = Some(Rival { slot: theirs, at: entry.at, state: entry.state, errno });
             }
         }
-        self.0 = known;
-        if errno == 0 {
-            self.0.push((slot, number));
-        }
-        errno
     }
+    rival.map_or(Decision::Free, Decision::Undecided)
 }
 
 /// A process's own claims: which entries it uses.
@@ -210,25 +235,21 @@ pub(super) struct Claimed {
 }
 
 impl Claimed {
-    /// Notes a requested claim; returns its place and number, or nothing if the table is full.
-    pub(super) fn ask(&mut self, own: &Own, claim: &Claim) -> Option<(usize, u64)> {
+    /// Asks for a claim; returns its place, or nothing if the table is full.
+    pub(super) fn ask(&mut self, own: &Own, claim: &Claim) -> Option<usize> {
         let head = own.head();
         let free = |at: &usize| head.claim_state(*at).load(Ordering::Relaxed) & STATE == FREE;
         let at = (0..CLAIMS).find(free)?;
         self.next += 1;
         let mut bytes = [0; CLAIM - 8];
         bytes[..24].copy_from_slice(&claim.to_bytes());
-        let state = head.claim_state(at);
-        write(|next, order| state.store(next, order), || own.write_claim(at, &bytes), self.next << 2 | ASKED);
         let used = head.claims_used().load(Ordering::Relaxed).max(at as u32 + 1);
         head.claims_used().store(used, Ordering::Release);
-        Some((at, self.next))
-    }
-
-    /// The owner has decided.
-    pub(super) fn decided(&self, own: &Own, at: usize, number: u64, granted: bool) {
-        let state = if granted { number << 2 | HELD } else { number << 2 | FREE };
-        own.head().claim_state(at).store(state, Ordering::Release);
+        let state = head.claim_state(at);
+        write(|next, order| state.store(next, order), || own.write_claim(at, &bytes), self.next << 2 | ASKED);
+        // Of two processes that ask and then read, one reads the other's claim.
+        fence(Ordering::SeqCst);
+        Some(at)
     }
 
     /// Withdraws one such claim.
@@ -244,6 +265,29 @@ impl Claimed {
             state.store(state.load(Ordering::Relaxed) & !STATE, Ordering::Release);
         }
     }
+}
+
+/// Asks again for a claim that was withdrawn.
+pub(super) fn ask_again(own: &Own, at: usize) {
+    set(own, at, ASKED);
+    fence(Ordering::SeqCst);
+}
+
+/// Lets a process with a lower slot decide first.
+pub(super) fn withdraw(own: &Own, at: usize) {
+    set(own, at, WITHDRAWN);
+}
+
+/// The claim is decided.
+pub(super) fn decided(own: &Own, at: usize, granted: bool) {
+    set(own, at, if granted { HELD } else { FREE });
+}
+
+/// Changes the state of an entry, and wakes the processes that wait for that.
+fn set(own: &Own, at: usize, state: u64) {
+    let entry = own.head().claim_state(at);
+    entry.store(entry.load(Ordering::Relaxed) & !STATE | state, Ordering::Release);
+    own.head().wake_for_claim(at);
 }
 
 /// `ci/loom` runs it.
@@ -316,26 +360,61 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_ask_at_once_one_gets_it() {
+    fn of_two_that_ask_at_once_the_one_with_the_lower_slot_gets_it() {
         let members = [1, 2].map(|identity| Own::new(identity).unwrap());
         let heads = || members.iter().enumerate().map(|(slot, own)| (slot as u8, own.head()));
         let mut own = [Claimed::default(), Claimed::default()];
         let wanted = claim("10.0.0.1");
-        let asked: Vec<_> = (0..2).map(|n| own[n].ask(&members[n], &wanted).unwrap()).collect();
-        let mut granted = Granted::default();
-        assert_eq!(granted.decide((1, asked[1].1), &wanted, heads()), 0);
-        // The first has received no answer yet, or it has.
-        assert_eq!(granted.decide((0, asked[0].1), &wanted, heads()), libc::EADDRINUSE);
-        assert_eq!(Granted::default().decide((0, asked[0].1), &wanted, heads()), 0, "an owner that forgot");
-        let mut next = Granted::after_takeover(heads());
-        assert_eq!(next.decide((0, asked[0].1), &wanted, heads()), libc::EADDRINUSE, "the next owner");
-        own[0].decided(&members[0], asked[0].0, asked[0].1, false);
-        own[1].decided(&members[1], asked[1].0, asked[1].1, true);
-        let (at, number) = own[0].ask(&members[0], &wanted).unwrap();
-        assert_eq!(granted.decide((0, number), &wanted, heads()), libc::EADDRINUSE);
-        own[0].decided(&members[0], at, number, false);
-        own[1].release(&members[1], &wanted);
-        let (_, number) = own[0].ask(&members[0], &wanted).unwrap();
-        assert_eq!(granted.decide((0, number), &wanted, heads()), 0);
+        let at = [0, 1].map(|n| own[n].ask(&members[n], &wanted).unwrap());
+        let rival = |slot| match decide(slot, &wanted, heads()) {
+            Decision::Undecided(rival) => rival.slot,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([rival(0), rival(1)], [1, 0]);
+        withdraw(&members[1], at[1]);
+        assert_eq!(decide(0, &wanted, heads()), Decision::Free);
+        decided(&members[0], at[0], true);
+        ask_again(&members[1], at[1]);
+        assert_eq!(decide(1, &wanted, heads()), Decision::Taken(libc::EADDRINUSE));
+        decided(&members[1], at[1], false);
+        own[0].release(&members[0], &wanted);
+        let at = own[1].ask(&members[1], &wanted).unwrap();
+        assert_eq!(decide(1, &wanted, heads()), Decision::Free);
+        decided(&members[1], at, true);
+    }
+
+    /// Processes that claim the same in a loop: one at a time has it, and each gets it.
+    #[test]
+    fn processes_that_race_for_a_service_have_it_one_after_the_other() {
+        let members = [1, 2, 3].map(|identity| Own::new(identity).unwrap());
+        let holders = std::sync::atomic::AtomicU32::new(0);
+        let race = |slot: u8| {
+            let (own, mut claimed) = (&members[usize::from(slot)], Claimed::default());
+            let wanted = claim("10.0.0.1");
+            for _ in 0..2000 {
+                let at = claimed.ask(own, &wanted).unwrap();
+                let heads = || members.iter().enumerate().map(|(slot, own)| (slot as u8, own.head()));
+                let granted = loop {
+                    match decide(slot, &wanted, heads()) {
+                        Decision::Free => break true,
+                        Decision::Taken(_) => break false,
+                        Decision::Undecided(rival) => {
+                            if rival.slot < slot {
+                                withdraw(own, at);
+                            }
+                            rival.wait(members[usize::from(rival.slot)].head(), Duration::from_secs(60));
+                            ask_again(own, at);
+                        }
+                    }
+                };
+                decided(own, at, granted);
+                if granted {
+                    assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two have it");
+                    holders.fetch_sub(1, Ordering::SeqCst);
+                    claimed.release(own, &wanted);
+                }
+            }
+        };
+        std::thread::scope(|scope| (0..3).for_each(|slot| _ = scope.spawn(move || race(slot))));
     }
 }

@@ -1,6 +1,6 @@
 //! Joins a process to the others of its interface.
 
-use super::claims::{Claimed, Granted};
+use super::claims::Claimed;
 use super::farewells::Farewells;
 use super::memory::Own;
 use super::message::{Message, Refusal};
@@ -128,6 +128,7 @@ impl Siblings {
             members: std::array::from_fn(|_| None),
             resting: Vec::new(),
             role: place.role,
+            is_welcome: true,
             claimed: Claimed::default(),
             farewells: Farewells::default(),
             events: None,
@@ -206,7 +207,7 @@ impl Candidate {
             Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let role = Role::Owner(Owner::new(listener, Granted::default()));
+        let role = Role::Owner(Owner::new(listener));
         Ok(Some(Place { user: User::this(), slot, held, role, members: Vec::new() }))
     }
 

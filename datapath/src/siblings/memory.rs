@@ -8,9 +8,10 @@ use crate::shared_memory::{self, Access, Mapping};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::Duration;
 
 /// The first word of the memory, which identifies the layout below. A sibling of another version is refused.
-const LAYOUT: u64 = 0x4652_5349_424c_0001;
+const LAYOUT: u64 = 0x4652_5349_424c_0002;
 const PAGE: usize = 4096;
 
 /// Bytes of a lane's counters: two cache lines, as CPUs fetch pairs.
@@ -77,6 +78,21 @@ impl Head {
     /// The state of a claim's entry, and its number, which differs with each claim.
     pub(super) fn claim_state(&self, at: usize) -> &AtomicU64 {
         self.0.long(CLAIMS_AT + at.min(CLAIMS - 1) * CLAIM)
+    }
+
+    /// Waits until the state of a claim's entry is not `seen`, at most for so long. The wait may end earlier.
+    pub(super) fn wait_for_claim(&self, at: usize, seen: u64, most: Duration) {
+        let most = libc::timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos().into() };
+        let word = self.claim_state(at).as_ptr().cast::<u32>();
+        // SAFETY: the word, which has the state's low bits (the processors here are little-endian), is mapped as long as `self`.
+        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, seen as u32, &raw const most) };
+    }
+
+    /// Wakes the processes that wait for an entry of this process's own.
+    pub(super) fn wake_for_claim(&self, at: usize) {
+        let word = self.claim_state(at).as_ptr().cast::<u32>();
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
     }
 
     pub(super) fn claim(&self, at: usize) -> [u8; CLAIM - 8] {

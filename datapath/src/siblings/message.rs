@@ -1,10 +1,9 @@
 //! The messages between processes of one interface over their socket.
 
-use super::claims::Claim;
 use super::socket::MESSAGE;
 
 /// The first word of each message. Another version begins with another.
-const VERSION: u32 = 0x4652_5301;
+const VERSION: u32 = 0x4652_5302;
 
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +18,6 @@ pub(super) enum Message {
     Joined { slot: u8 },
     /// A process takes part no longer.
     Left { slot: u8 },
-    /// Claims a service for the sender. The number identifies the claim.
-    Claim { number: u64, claim: Claim },
-    /// The answer: 0, or an errno.
-    Claimed { number: u64, errno: u8 },
 }
 
 /// Why the owner takes no further process.
@@ -40,23 +35,17 @@ impl Message {
     pub(super) fn to_bytes(self) -> [u8; MESSAGE] {
         let mut bytes = [0; MESSAGE];
         bytes[..4].copy_from_slice(&VERSION.to_le_bytes());
-        let (kind, value, number) = match self {
-            Self::Hello { slot } => (1, slot.map_or(u32::MAX, u32::from), 0),
-            Self::Welcome { slot } => (2, slot.into(), 0),
-            Self::Refused(Refusal::User(user)) => (3, user, 0),
-            Self::Refused(Refusal::Full) => (4, 0, 0),
-            Self::Refused(Refusal::Wrong) => (5, 0, 0),
-            Self::Joined { slot } => (6, slot.into(), 0),
-            Self::Left { slot } => (7, slot.into(), 0),
-            Self::Claim { number, claim } => {
-                bytes[24..48].copy_from_slice(&claim.to_bytes());
-                (8, 0, number)
-            }
-            Self::Claimed { number, errno } => (9, errno.into(), number),
+        let (kind, value) = match self {
+            Self::Hello { slot } => (1, slot.map_or(u32::MAX, u32::from)),
+            Self::Welcome { slot } => (2, slot.into()),
+            Self::Refused(Refusal::User(user)) => (3, user),
+            Self::Refused(Refusal::Full) => (4, 0),
+            Self::Refused(Refusal::Wrong) => (5, 0),
+            Self::Joined { slot } => (6, slot.into()),
+            Self::Left { slot } => (7, slot.into()),
         };
         bytes[4] = kind;
         bytes[8..12].copy_from_slice(&value.to_le_bytes());
-        bytes[16..24].copy_from_slice(&number.to_le_bytes());
         bytes
     }
 
@@ -67,7 +56,6 @@ impl Message {
             return None;
         }
         let value = word(8)?;
-        let number = bytes.get(16..)?.first_chunk().map(|long| u64::from_le_bytes(*long))?;
         let slot = u8::try_from(value).ok().filter(|slot| usize::from(*slot) < super::MEMBERS);
         Some(match bytes[4] {
             1 => Self::Hello { slot },
@@ -77,8 +65,6 @@ impl Message {
             5 => Self::Refused(Refusal::Wrong),
             6 => Self::Joined { slot: slot? },
             7 => Self::Left { slot: slot? },
-            8 => Self::Claim { number, claim: Claim::from_bytes(bytes.get(24..)?.first_chunk()?) },
-            9 => Self::Claimed { number, errno: value as u8 },
             _ => return None,
         })
     }
@@ -90,8 +76,6 @@ mod tests {
 
     #[test]
     fn each_message_is_read_as_it_was_written() {
-        let at = "fd00::7".parse().unwrap();
-        let claim = Claim { service: 0x0106_1d2f, at, family_only: true, shared: false, listens: true };
         for message in [
             Message::Hello { slot: None },
             Message::Hello { slot: Some(63) },
@@ -101,8 +85,6 @@ mod tests {
             Message::Refused(Refusal::Wrong),
             Message::Joined { slot: 0 },
             Message::Left { slot: 5 },
-            Message::Claim { number: 1 << 40, claim },
-            Message::Claimed { number: 9, errno: 98 },
         ] {
             assert_eq!(Message::from_bytes(&message.to_bytes()), Some(message));
         }

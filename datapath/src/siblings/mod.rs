@@ -1,7 +1,7 @@
 //! Processes that share an interface, as they would share a NIC.
 //!
 //! They meet at an abstract socket, one for each interface of a network namespace. The process that has its name is the *owner*: it assigns
-//! each process a slot, and decides which process has a service. A slot is the top of a process's queue pair numbers and communication ids,
+//! each process a slot. A slot is the top of a process's queue pair numbers and communication ids,
 //! so these never collide and name their process. All else is in memory that each process writes and all others read (`memory`): frames for
 //! siblings, claims, and the messages for peers when the process is no more. So the owner has no state from which another could not go on,
 //! and when it dies, the process that takes its name next is the owner.
@@ -30,10 +30,9 @@ pub use socket::Stranger;
 
 use crate::event_fd::EventFd;
 use crate::{fork, signals};
-use claims::Claimed;
+use claims::{Claimed, Decision};
 use farewells::Farewells;
 use memory::{Own, Theirs};
-use message::Message;
 use owner::Owner;
 use socket::{Name, Socket, User};
 use std::io;
@@ -47,11 +46,10 @@ use watch::Vacancy;
 /// The limit on the processes that share an interface: as many as a queue pair's number distinguishes.
 pub const MEMBERS: usize = 64;
 
-/// The time that a process waits for the owner's answer before it asks again.
-const ANSWER_MS: i32 = 500;
+/// The time that a claim waits for an owner, and for other processes that claim the same.
+const DECISION: Duration = Duration::from_millis(500);
 /// Between two tries of what failed and would fail again at once.
 const PAUSE: Duration = Duration::from_millis(100);
-const TRIES: u32 = 4;
 /// Between two looks for an owner, and the number of looks after which they are [`PAUSE`] apart.
 const LOOK: Duration = Duration::from_micros(500);
 const LOOKS: u32 = 40;
@@ -137,6 +135,8 @@ struct State {
     /// Slots of processes that have gone, and until when they rest.
     resting: Vec<(Instant, u8)>,
     role: Role,
+    /// The owner has introduced this process to all others.
+    is_welcome: bool,
     claimed: Claimed,
     farewells: Farewells,
     events: Option<Box<dyn Events>>,
@@ -202,11 +202,9 @@ impl Siblings {
     /// Returns a [`ClaimError`] if another process has the service, or none can decide.
     pub fn claim(&self, claim: &Claim) -> Result<(), ClaimError> {
         let shared = &*self.shared;
-        let mut state = shared.lock();
-        let (at, number) = state.claimed.ask(&shared.own, claim).ok_or(ClaimError::Full)?;
-        let decided = shared.settle(&mut state, claim, number);
-        state.claimed.decided(&shared.own, at, number, decided.is_ok());
-        shared.rewatch(&state);
+        let at = shared.lock().claimed.ask(&shared.own, claim).ok_or(ClaimError::Full)?;
+        let decided = shared.settle(claim, at);
+        claims::decided(&shared.own, at, decided.is_ok());
         decided
     }
 
@@ -284,69 +282,60 @@ impl Shared {
         }
     }
 
-    /// Claims a service, of one owner after the other if they die or do not answer.
-    fn settle(&self, state: &mut State, claim: &Claim, number: u64) -> Result<(), ClaimError> {
-        for _ in 0..TRIES {
-            match self.ask(state, claim, number) {
-                Some(0) => return Ok(()),
-                Some(errno) => return Err(ClaimError::Taken { errno }),
-                None => self.find_owner(state)?,
+    /// Decides a claim whose entry is at `at`, and waits for processes that decide the same at this time. One that is stopped meanwhile has
+    /// the service for as long as it is stopped.
+    fn settle(&self, claim: &Claim, at: usize) -> Result<(), ClaimError> {
+        let until = Instant::now() + DECISION;
+        loop {
+            let members = self.all_members(until)?;
+            let heads = members.iter().map(|(slot, member)| (*slot, member.memory.head()));
+            let rival = match claims::decide(self.slot, claim, heads) {
+                Decision::Free => return Ok(()),
+                Decision::Taken(errno) => return Err(ClaimError::Taken { errno }),
+                Decision::Undecided(rival) => rival,
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ClaimError::Taken { errno: rival.errno });
             }
+            if rival.slot < self.slot {
+                claims::withdraw(&self.own, at);
+            }
+            if let Some((_, member)) = members.iter().find(|(slot, _)| *slot == rival.slot) {
+                rival.wait(member.memory.head(), left);
+            }
+            claims::ask_again(&self.own, at);
         }
-        Err(ClaimError::Silent { name: self.name.clone() })
     }
 
-    /// Looks for an owner, [`LOOKS`] times at most.
-    fn find_owner(&self, state: &mut State) -> Result<(), ClaimError> {
-        for _ in 0..LOOKS {
-            self.regain(state);
-            let Role::Nobody(vacancy) = &state.role else { return Ok(()) };
-            if let Some(stranger) = vacancy.stranger {
-                return Err(ClaimError::Stranger { name: self.name.clone(), stranger });
+    /// Returns all other processes that are alive, as soon as an owner has introduced this process to all.
+    fn all_members(&self, until: Instant) -> Result<Vec<(u8, Arc<Member>)>, ClaimError> {
+        let mut state = self.lock();
+        loop {
+            match state.role {
+                // At once, whenever this process would look for an owner next.
+                Role::Nobody(_) => self.regain(&mut state),
+                Role::Owner(_) | Role::Sibling(_) => self.step(&mut state),
             }
-            std::thread::sleep(LOOK);
-        }
-        Ok(())
-    }
-
-    /// Claims a service; returns 0 or an errno, or `None` if there is no owner or it does not answer.
-    fn ask(&self, state: &mut State, claim: &Claim, number: u64) -> Option<i32> {
-        let State { members, role, .. } = state;
-        match role {
-            Role::Owner(owner) => {
-                let others = living(members);
-                let all = others.chain([(self.slot, self.own.head())]);
-                return Some(owner.granted.decide((self.slot, number), claim, all));
-            }
-            Role::Sibling(socket) => {
-                let question = Message::Claim { number, claim: *claim };
-                if socket.send(&question.to_bytes(), &[]).is_ok()
-                    && let Some(errno) = self.answer(state, number)
-                {
-                    return Some(errno);
+            match &state.role {
+                Role::Owner(_) => break,
+                Role::Sibling(_) if state.is_welcome => break,
+                Role::Sibling(socket) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    socket.wait(left.as_millis() as i32);
                 }
+                Role::Nobody(Vacancy { stranger: Some(stranger), .. }) => {
+                    return Err(ClaimError::Stranger { name: self.name.clone(), stranger: *stranger });
+                }
+                Role::Nobody(_) => std::thread::sleep(LOOK),
             }
-            Role::Nobody(_) => {}
-        }
-        None
-    }
-
-    /// Waits for the owner's answer to a claim. Handles its other messages meanwhile.
-    fn answer(&self, state: &mut State, number: u64) -> Option<i32> {
-        let until = Instant::now() + Duration::from_millis(ANSWER_MS as u64);
-        while Instant::now() < until {
-            let Role::Sibling(socket) = &state.role else { return None };
-            socket.wait(ANSWER_MS);
-            match socket.receive() {
-                Ok((bytes, descriptors)) => match Message::from_bytes(&bytes) {
-                    Some(Message::Claimed { number: n, errno }) if n == number => return Some(errno.into()),
-                    other => self.take_in(state, other, descriptors),
-                },
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return None,
+            if Instant::now() >= until {
+                return Err(ClaimError::Silent { name: self.name.clone() });
             }
         }
-        None
+        self.rewatch(&state);
+        let alive = state.present().filter(|(_, member)| member.is_alive());
+        Ok(alive.map(|(slot, member)| (slot, member.clone())).collect())
     }
 
     /// Returns true if this process answers messages that belong to none: of all that have a connection manager, it has the lowest slot.

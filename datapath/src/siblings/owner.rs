@@ -1,6 +1,5 @@
-//! The owner: it introduces processes to each other, assigns their slots, and decides which process has a service.
+//! The owner: it introduces processes to each other, and assigns their slots.
 
-use super::claims::Granted;
 use super::message::{Message, Refusal};
 use super::socket::{Listener, Socket, User};
 use super::{MEMBERS, Member, PAUSE, Role, Shared, State, living};
@@ -12,7 +11,6 @@ use std::time::Instant;
 pub(super) struct Owner {
     listener: Listener,
     connections: Vec<Connection>,
-    pub(super) granted: Granted,
 }
 
 /// A process that has connected, and its slot once it said hello.
@@ -22,8 +20,8 @@ struct Connection {
 }
 
 impl Owner {
-    pub(super) fn new(listener: Listener, granted: Granted) -> Self {
-        Self { listener, connections: Vec::new(), granted }
+    pub(super) fn new(listener: Listener) -> Self {
+        Self { listener, connections: Vec::new() }
     }
 
     /// Returns the descriptors to wait for.
@@ -109,30 +107,15 @@ impl Shared {
                 Ok(came) => came,
                 Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
             };
-            let answered = match (Message::from_bytes(&bytes), connection.slot) {
-                (Some(Message::Hello { slot }), None) => {
-                    match self.admit(state, slot, descriptors, &connection.socket) {
-                        Ok(slot) => {
-                            connection.slot = Some(slot);
-                            Ok(())
-                        }
-                        Err(why) => {
-                            let _ = connection.socket.send(&Message::Refused(why).to_bytes(), &[]);
-                            return false;
-                        }
-                    }
-                }
-                (Some(Message::Claim { number, claim }), Some(slot)) => {
-                    let State { members, role: Role::Owner(owner), .. } = state else { return false };
-                    let others = living(members);
-                    let all = others.chain([(self.slot, self.own.head())]);
-                    let errno = owner.granted.decide((slot, number), &claim, all) as u8;
-                    connection.socket.send(&Message::Claimed { number, errno }.to_bytes(), &[])
-                }
-                _ => return false,
-            };
-            if answered.is_err() {
+            let (Some(Message::Hello { slot }), None) = (Message::from_bytes(&bytes), connection.slot) else {
                 return false;
+            };
+            match self.admit(state, slot, descriptors, &connection.socket) {
+                Ok(slot) => connection.slot = Some(slot),
+                Err(why) => {
+                    let _ = connection.socket.send(&Message::Refused(why).to_bytes(), &[]);
+                    return false;
+                }
             }
         }
     }

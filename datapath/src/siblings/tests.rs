@@ -184,6 +184,42 @@ fn a_thread_that_accepts_a_process_has_it_watched() {
     owner.shared.changed.take().expect("the thread is to look again");
 }
 
+/// Processes of which one is stopped: its thread does not run, and the kernel keeps what is sent to it.
+fn with_stopped_owner() -> (Siblings, Process) {
+    let name = name();
+    let owner = Siblings::join_at(name.clone()).unwrap();
+    let newcomer = std::thread::spawn(move || Process::new(&name));
+    while !newcomer.is_finished() {
+        drop(owner.shared.catch_up());
+        std::thread::yield_now();
+    }
+    (owner, newcomer.join().unwrap())
+}
+
+#[test]
+fn a_stopped_owner_holds_up_no_claim_and_keeps_its_own() {
+    let (owner, other) = with_stopped_owner();
+    assert_eq!(errno(owner.claim(&claim(1))), 0);
+    let other = &other.siblings;
+    assert_eq!(errno(other.claim(&claim(1))), libc::EADDRINUSE);
+    assert_eq!(errno(other.claim(&claim(2))), 0);
+    other.release(&claim(2));
+    other.remember(&farewell(other.slot()));
+    assert!(!other.answers_for(claim(1).service, claim(1).at), "the request waits for its process");
+    assert_eq!(errno(owner.claim(&claim(2))), 0, "and the owner goes on");
+}
+
+/// The shortest moment in which a process can be stopped, and still hold up what others claim.
+#[test]
+fn a_process_that_is_stopped_while_it_claims_has_the_service_and_holds_up_no_other_claim() {
+    let (owner, other) = with_stopped_owner();
+    let at = owner.shared.lock().claimed.ask(&owner.shared.own, &claim(1)).unwrap();
+    assert_eq!(errno(other.siblings.claim(&claim(2))), 0);
+    assert_eq!(errno(other.siblings.claim(&claim(1))), libc::EADDRINUSE);
+    claims::decided(&owner.shared.own, at, false);
+    assert_eq!(errno(other.siblings.claim(&claim(1))), 0);
+}
+
 #[test]
 fn a_member_with_a_descriptor_of_another_kind_is_refused() {
     let own = Own::new(1).unwrap();

@@ -3,7 +3,7 @@
 use super::message::Message;
 use super::owner::Owner;
 use super::socket::{Listener, Stranger, Unknown, User};
-use super::{LOOK, LOOKS, Member, PAUSE, Role, Shared, State, claims, farewells, present};
+use super::{LOOK, LOOKS, Member, PAUSE, Role, Shared, State, farewells};
 use roce::QPN_REST;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -108,7 +108,10 @@ impl Shared {
             }
             Some(Message::Left { slot }) => state.remove(slot),
             // The new owner has removed some dead ones before it could inform this process.
-            Some(Message::Welcome { .. }) => state.remove_dead(),
+            Some(Message::Welcome { .. }) => {
+                state.is_welcome = true;
+                state.remove_dead();
+            }
             Some(Message::Refused(why)) => {
                 tracing::error!("{}: refused by the new owner: {why:?}", self.name);
                 // It would be again at once.
@@ -130,9 +133,7 @@ impl Shared {
         state.stale = true;
         match Listener::new(&self.name) {
             Ok(listener) => {
-                let heads = present(&state.members).map(|(slot, member)| (slot, member.memory.head()));
-                let granted = claims::Granted::after_takeover(heads);
-                state.role = Role::Owner(Owner::new(listener, granted));
+                state.role = Role::Owner(Owner::new(listener));
                 tracing::debug!("{}: slot {} is the owner now", self.name, self.slot);
                 return self.serve(state);
             }
@@ -146,6 +147,7 @@ impl Shared {
                 let hello = Message::Hello { slot: Some(self.slot) }.to_bytes();
                 if socket.send(&hello, &self.descriptors()).is_ok() {
                     state.role = Role::Sibling(socket);
+                    state.is_welcome = false;
                     return;
                 }
                 None

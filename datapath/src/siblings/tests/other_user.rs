@@ -1,7 +1,7 @@
 //! Another user of the machine at each step of the protocol. Credentials belong to a thread in the kernel (credentials(7)), so a thread plays
 //! the other user, and `SO_PEERCRED` shows it as it would show a process.
 
-use super::super::message::Refusal;
+use super::super::message::{Message, Refusal};
 use super::super::socket::{Listener, Unknown};
 use super::super::watch::waits;
 use super::*;

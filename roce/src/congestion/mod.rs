@@ -91,15 +91,7 @@ impl Sequence {
 
 impl Transport<'_> {
     fn bth(&self, psn: Psn) -> Bth {
-        Bth {
-            solicited: false,
-            migration: false,
-            partition_key: self.partition_key,
-            congestion: 0,
-            destination: self.destination,
-            ack_request: false,
-            psn,
-        }
+        Bth { partition_key: self.partition_key, ..Bth::new(self.destination, psn) }
     }
 }
 

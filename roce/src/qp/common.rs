@@ -108,15 +108,7 @@ impl Common {
 
     #[inline]
     pub(super) const fn bth(&self, destination: Qpn, psn: Psn) -> Bth {
-        Bth {
-            solicited: false,
-            migration: false,
-            partition_key: self.partition_key,
-            congestion: 0,
-            destination,
-            ack_request: false,
-            psn,
-        }
+        Bth { partition_key: self.partition_key, ..Bth::new(destination, psn) }
     }
 
     /// Returns the peer to which it sends; `None` if it has no peer, or many.

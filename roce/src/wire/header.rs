@@ -38,6 +38,7 @@ impl Bth {
     pub const EXACT_ECHO: u8 = 0x10;
 
     /// A packet of the default partition, with full membership, that asks for nothing.
+    #[inline]
     #[must_use]
     pub const fn new(destination: Qpn, psn: Psn) -> Self {
         Self {

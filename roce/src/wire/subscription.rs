@@ -121,15 +121,7 @@ impl Subscription {
             hop_limit: 64,
             ..self.path
         };
-        let bth = Bth {
-            solicited: false,
-            migration: false,
-            partition_key: self.partition_key,
-            congestion: 0,
-            destination: self.destination,
-            ack_request: false,
-            psn: self.psn,
-        };
+        let bth = Bth { partition_key: self.partition_key, ..Bth::new(self.destination, self.psn) };
         let report = Report::Ratio { path_id: 0, utilisation, interval };
         let mut content = [0; MAX_FEEDBACK];
         let length = Feedback { report, seal: None }.write(&mut content);

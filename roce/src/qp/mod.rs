@@ -7,6 +7,8 @@ mod common;
 mod context;
 mod early;
 mod identity;
+mod local;
+mod operation;
 mod posting;
 mod queue_pair;
 mod receive_queue;

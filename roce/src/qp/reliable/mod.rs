@@ -6,8 +6,6 @@ mod responder;
 mod ring;
 mod transmit;
 
-pub(super) use requester::{operation, run};
-
 use super::common::{Common, Connection, Ends};
 use super::{
     Changes, CheckedRecv, CheckedSend, CompletionStatus, Context, Identity, LossRecovery, Receives,

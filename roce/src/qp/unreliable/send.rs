@@ -1,7 +1,8 @@
 //! The next packet of an unreliable queue pair: a congestion notification first, then requests.
 
 use super::super::common::{Common, Connection};
-use super::super::reliable::{operation, run};
+use super::super::local::run;
+use super::super::operation::operation;
 use super::super::wqe::Position;
 use super::super::{CompletionStatus, Context, Datagram, SendOperation, State, buffers};
 use super::{Kind, Unreliable, sent};

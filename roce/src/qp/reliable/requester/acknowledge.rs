@@ -1,16 +1,14 @@
 //! Applies acknowledgements, READ responses and NAKs to the send queue (IBA 9.7.5).
 
-use super::{Progress, Requester, Trouble, WAITS, success};
+use super::limits::WAITS;
+use super::trouble::{BAD_RESPONSE, STALE, Trouble};
+use super::{Progress, Requester, success};
 use crate::qp::wqe::{Position, Wqe};
 use crate::qp::{CompletionStatus, Context, Data, Identity, SendOperation, Sge, buffers};
 use crate::wire::{Aeth, NakCode, Operation, RnrTimer, Syndrome};
-use crate::{Discard, Memory, Psn};
+use crate::{Memory, Psn};
 use cc::Instant;
 use core::time::Duration;
-
-/// An answer that is about no packet in flight.
-pub(super) const STALE: Trouble = Trouble::Discard(Discard::StaleAcknowledge);
-const BAD_RESPONSE: Trouble = Trouble::Fail(CompletionStatus::BadResponse);
 
 impl Requester {
     /// An Acknowledge packet (IBA 9.7.5.2).

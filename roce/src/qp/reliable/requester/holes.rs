@@ -1,7 +1,7 @@
 //! A sender's view of a peer that accepts packets out of order: what the peer has, what is missing, and since when.
 
 use super::super::ring::{Ring, SPAN};
-use super::MOST_PROBES;
+use super::limits::MOST_PROBES;
 use super::spray::Spray;
 use crate::wheel::sooner;
 use alloc::boxed::Box;

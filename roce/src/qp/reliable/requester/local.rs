@@ -1,34 +1,9 @@
 //! Requests that no packet carries. They take no PSN, and run once, when their turn comes to be sent (IBA 10.8.3.3).
 
 use super::Requester;
+use crate::qp::local::run;
 use crate::qp::wqe::Wqe;
-use crate::qp::{CompletionStatus, Context, Identity, SendOperation};
-
-/// Runs a request that no packet carries.
-pub(in crate::qp) fn run(
-    operation: &SendOperation,
-    context: &mut Context<'_>,
-    identity: &Identity,
-) -> Result<(), CompletionStatus> {
-    let Identity { pd, qpn, .. } = *identity;
-    match operation {
-        SendOperation::Bind(binding) => {
-            context.regions.bind(pd, qpn, binding).map_err(|_| CompletionStatus::Bind)
-        }
-        SendOperation::LocalInvalidate { rkey } => {
-            context.regions.invalidate(*rkey, pd, qpn).map_err(|_| CompletionStatus::LocalQpOperation)
-        }
-        SendOperation::Send { .. }
-        | SendOperation::SendInvalidate { .. }
-        | SendOperation::SendTo { .. }
-        | SendOperation::Write { .. }
-        | SendOperation::Read { .. }
-        | SendOperation::FetchAdd { .. }
-        | SendOperation::CompareSwap { .. }
-        | SendOperation::AtomicWrite { .. }
-        | SendOperation::Flush { .. } => Ok(()),
-    }
-}
+use crate::qp::{CompletionStatus, Context, Identity};
 
 impl Requester {
     /// Returns true if the next request is one that no packet carries.

@@ -2,14 +2,19 @@
 
 mod acknowledge;
 mod holes;
+mod join;
+mod limits;
 mod local;
 mod offer;
+mod plan;
 mod round_trip;
 mod selective;
 mod send;
 mod spray;
 mod suspicion;
+mod trouble;
 mod waiting;
+mod why;
 
 use super::super::send_queue::SendQueue;
 use super::super::wqe::{self, Wqe};
@@ -17,47 +22,21 @@ use super::super::{
     AckTimeout, Changes, CheckedSend, Completion, CompletionStatus, Context, Identity, LossRecovery,
     RtsSettings, SendOperation,
 };
+use crate::Psn;
 use crate::congestion::Progress;
 use crate::wheel::sooner;
-use crate::{Discard, Psn};
 use alloc::boxed::Box;
 use cc::Instant;
 use core::num::NonZeroU32;
 use core::time::Duration;
 use holes::Selective;
+use limits::{ACKS_PER_WINDOW, ANSWERS_PER_WINDOW, FEWEST, MOST_PATIENT, MOST_PROBES};
 use offer::Offer;
 use round_trip::RoundTrip;
 use spray::Spray;
 use suspicion::Suspicion;
 
-pub(in crate::qp) use local::run;
-use send::{ACKS_PER_WINDOW, ANSWERS_PER_WINDOW};
-pub(in crate::qp) use send::{Plan, operation};
-
-/// Half the circle: PSNs that may be outstanding, or new and old cannot be distinguished (IBA 9.7.2).
-const MAX_OUTSTANDING: u64 = 1 << 23;
-
-/// Doublings of the time that an answer may take.
-const MOST_PATIENT: u8 = 2;
-
-/// Answers about the past start the retry timer again so often, each when a quarter of it has passed: 16 times the time that an answer
-/// may take, at the least.
-const WAITS: u8 = 64;
-
-/// Doublings of the time after which an unanswered packet is requested again.
-const MOST_PROBES: u8 = 6;
-
-/// Packets that go-back-N sends at once after a loss, at the least.
-const FEWEST: u64 = 8;
-
-/// The way that an incoming packet, or time, ends a queue pair or itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
-    /// The packet is dropped.
-    Discard(Discard),
-    /// The oldest request fails so, and the queue pair with it.
-    Fail(CompletionStatus),
-}
+pub(super) use trouble::Trouble;
 
 /// Send queue and connection state of the requester. All numbers are packet numbers (see [`Wqe`]):
 /// `una` ≤ `next` ≤ `sent` ≤ `end`.

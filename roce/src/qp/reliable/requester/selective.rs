@@ -5,23 +5,17 @@
 //! two round trips, the last packet is sent again, and the answer says what is missing (RFC 8985 7: a tail loss probe).
 
 use super::super::ring::SPAN;
-use super::acknowledge::STALE;
 use super::holes::{Hole, Missing};
-use super::send::operation;
-use super::{MOST_PROBES, Plan, Progress, Requester, Trouble};
+use super::limits::{LATE, MOST_PROBES, UNKNOWN};
+use super::plan::Plan;
+use super::trouble::{STALE, Trouble};
+use super::{Progress, Requester};
 use crate::Psn;
+use crate::qp::operation::operation;
 use crate::qp::wqe::{Position, Wqe};
 use crate::qp::{Context, Identity};
 use cc::Instant;
 use core::time::Duration;
-
-/// Bytes of packets that a peer must be able to hold behind a missing one.
-pub(super) const HELD: u64 = 1 << 20;
-
-/// The lateness that a packet may have while no round trip was measured.
-const LATE: Duration = Duration::from_micros(20);
-/// After which time a packet that was sent again counts as lost again, if neither a round trip nor a timer says how long it takes.
-const UNKNOWN: Duration = Duration::from_millis(100);
 
 /// Returns the missing packets of `wqe` from `from` to before `end`: its request packets, or its answers if the peer has executed its
 /// request.

@@ -1,41 +1,13 @@
 //! Which packet of which request is sent next.
 
 use super::super::ring::SPAN;
+use super::Requester;
 use super::holes::Hole;
-use super::selective::HELD;
-use super::{MAX_OUTSTANDING, Requester};
+use super::limits::{HELD, MAX_OUTSTANDING, PACKETS_PER_ACK};
+use super::plan::Plan;
+use crate::qp::Context;
+use crate::qp::operation::operation;
 use crate::qp::wqe::{Position, Wqe};
-use crate::qp::{Context, Data, Remote, SendOperation};
-use crate::wire::{AtomicEth, CompareSwap, FetchAdd, Operation, Reth, SendTail};
-use crate::{Psn, SrqNumber};
-
-/// A long message asks for an acknowledgement at least this often, so that the window keeps moving.
-const PACKETS_PER_ACK: u32 = 64;
-
-/// As often as that in a window too. A window of one round trip's bytes, as HPCC++ has it, stops for as long as an acknowledgement is late.
-/// Requested twice a window, they keep a 100 Gb/s link 71 % busy in the simulator; requested this often, 94 %. As a power of two.
-pub(super) const ACKS_PER_WINDOW: u8 = 4;
-
-/// The same if acknowledgements bring the telemetry that the sender computes with: of four flows that join one after another, each then
-/// has as fair a share as with an answer to each packet (`fabric/tests/bands.rs`).
-pub(super) const ANSWERS_PER_WINDOW: u8 = 5;
-
-/// The next packet to send, not yet sent.
-#[derive(Debug)]
-pub(in crate::qp) struct Plan<'a> {
-    pub(in crate::qp) operation: Operation,
-    pub(in crate::qp) psn: Psn,
-    /// Of an XRC initiator: the peer's shared receive queue.
-    pub(in crate::qp) srq: Option<SrqNumber>,
-    pub(in crate::qp) ack_request: bool,
-    pub(in crate::qp) solicited: bool,
-    /// The message and the stretch of it that is this packet's payload.
-    pub(in crate::qp) data: &'a Data,
-    pub(in crate::qp) offset: u32,
-    pub(in crate::qp) length: u32,
-    /// Nothing older is outstanding: if this packet cannot be built, its request is the one to fail.
-    pub(in crate::qp) is_oldest: bool,
-}
 
 impl Requester {
     /// The next packet that the send queue, the window and the peer's limits allow now.
@@ -162,58 +134,5 @@ impl Requester {
             context.counters.retransmitted += 1;
         }
         number
-    }
-}
-
-/// Returns the operation of the packet at `position` of a request. READs that continue after a loss request only the bytes from `offset` to
-/// `end`. Local requests have none.
-#[inline]
-#[expect(clippy::arithmetic_side_effects, reason = "`end` is not before `offset`")]
-pub(in crate::qp) fn operation(wqe: &Wqe, position: Position, offset: u32, end: u32) -> Option<Operation> {
-    Some(match wqe.request.operation {
-        SendOperation::Send { immediate } | SendOperation::SendTo { immediate, .. } => {
-            send(position, immediate.map_or(SendTail::Plain, SendTail::Immediate))
-        }
-        SendOperation::SendInvalidate { rkey } => send(position, SendTail::Invalidate(rkey)),
-        SendOperation::AtomicWrite { remote: Remote { address, rkey } } => {
-            Operation::AtomicWrite(Reth { address, rkey, length: wqe.length })
-        }
-        SendOperation::Flush { remote: Remote { address, rkey }, length, to } => {
-            Operation::Flush(to, Reth { address, rkey, length })
-        }
-        SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => return None,
-        SendOperation::Write { remote, immediate } => {
-            let reth = Reth { address: remote.address, rkey: remote.rkey, length: wqe.length };
-            match position {
-                Position::First => Operation::WriteFirst(reth),
-                Position::Middle => Operation::WriteMiddle,
-                Position::Last => Operation::WriteLast(immediate),
-                Position::Only => Operation::WriteOnly(reth, immediate),
-            }
-        }
-        SendOperation::Read { remote } => Operation::ReadRequest(Reth {
-            address: remote.address.wrapping_add(u64::from(offset)),
-            rkey: remote.rkey,
-            length: end - offset,
-        }),
-        SendOperation::FetchAdd { remote, add } => Operation::FetchAdd(AtomicEth {
-            address: remote.address,
-            rkey: remote.rkey,
-            operands: FetchAdd { add },
-        }),
-        SendOperation::CompareSwap { remote, compare, swap } => Operation::CompareSwap(AtomicEth {
-            address: remote.address,
-            rkey: remote.rkey,
-            operands: CompareSwap { compare, swap },
-        }),
-    })
-}
-
-const fn send(position: Position, tail: SendTail) -> Operation {
-    match position {
-        Position::First => Operation::SendFirst,
-        Position::Middle => Operation::SendMiddle,
-        Position::Last => Operation::SendLast(tail),
-        Position::Only => Operation::SendOnly(tail),
     }
 }

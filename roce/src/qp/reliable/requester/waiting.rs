@@ -1,6 +1,7 @@
 //! Finds what a requester with nothing to send now waits for.
 
-use super::{MAX_OUTSTANDING, Requester};
+use super::Requester;
+use super::limits::MAX_OUTSTANDING;
 use crate::qp::Waiting;
 
 impl Requester {

@@ -285,7 +285,7 @@ impl Reliable {
     ) -> Result<(), Discard> {
         let Some(connection) = common.connection else { return Err(Discard::QpState) };
         let mut transport = self.transport(common, &connection, context);
-        transport.way = self.requester.way_of(frame.header.bth().psn);
+        transport.way = self.requester.path_of(frame.header.bth().psn);
         if common.congestion.on_control(frame, &transport, context.counters, context.flows)? {
             common.mark_capable();
         }
@@ -348,7 +348,7 @@ impl Reliable {
         let Some(connection) = common.connection else { return };
         let mut transport = self.transport(common, &connection, context);
         if operation.is_answer() {
-            transport.way = self.requester.way_of(frame.header.bth().psn);
+            transport.way = self.requester.path_of(frame.header.bth().psn);
         } else {
             common.congestion.on_request(frame.network.udp_source());
         }
@@ -499,12 +499,12 @@ impl Reliable {
     }
 
     pub(super) fn on_timeout(&mut self, common: &mut Common, context: &mut Context<'_>) {
-        let window = self.requester.within_reach(common.congestion.window().unwrap_or(0));
+        let window = self.requester.recovery_limit(common.congestion.window().unwrap_or(0));
         match self.requester.on_timeout(window, context) {
             Ok(progress) => {
                 if progress.lost && self.requester.is_unanswered() {
                     common.doubt_path(context);
-                    self.requester.note_silence(self.responder.expected_psn());
+                    self.requester.note_timeout(self.responder.expected_psn());
                 }
                 self.on_progress(common, progress, false, context.now);
             }

@@ -3,6 +3,7 @@
 use super::super::common::{Common, Connection};
 use super::super::{CompletionStatus, Context, Receives, State, buffers};
 use super::Reliable;
+use super::requester::Plan;
 use super::responder::Answered;
 use crate::congestion::{Brings, insert_telemetry};
 use crate::wire::{Bth, Header, MAX_OVERHEAD, NakCode, Operation, Report, Reth, Service, Template};
@@ -74,11 +75,11 @@ impl Reliable {
             self.requester.on_offer_sent();
             return length;
         }
-        // An XRC initiator's packets name a shared queue, of which a question knows none.
-        if let Some(psn) = self.requester.take_question()
+        // An XRC initiator's packets name a shared queue, of which a keep-alive knows none.
+        if let Some(psn) = self.requester.take_keep_alive()
             && common.identity.receives != Receives::Never
         {
-            return write_question(common, &connection, psn, frame);
+            return write_keep_alive(common, &connection, psn, frame);
         }
         let transport = self.transport(common, &connection, context);
         let mut becomes_markable = false;
@@ -192,18 +193,18 @@ impl Reliable {
             _ => return None,
         }
         let connection = common.connection.as_ref()?;
-        let window = self.requester.within_reach(common.congestion.window()?);
+        let window = self.requester.recovery_limit(common.congestion.window()?);
         if self.requester.is_mute(window) {
             self.requester.ask_again(context.now);
         }
-        let plan = match self.requester.plan(window) {
+        let plan = match self.requester.plan(window, context.now) {
             None if self.requester.is_at_local() => {
                 let begin = common.state == State::ReadyToSend;
                 if let Err(status) = self.requester.run_local(begin, context, &common.identity) {
                     self.fail_request(common, status, context);
                     return None;
                 }
-                self.requester.plan(window)
+                self.requester.plan(window, context.now)
             }
             plan => plan,
         }?;
@@ -211,11 +212,11 @@ impl Reliable {
             return None;
         }
         let mut bth = common.bth(connection.destination, plan.psn);
-        bth.ack_request = plan.ack_request;
+        bth.ack_request = plan.token.ack_request;
         bth.solicited = plan.solicited;
         bth.congestion = common.congestion.data_bits();
         // If the frame has no room for telemetry, the packet leaves without.
-        let room = frame.len().saturating_sub(plan.length as usize + MAX_OVERHEAD);
+        let room = frame.len().saturating_sub(plan.token.length as usize + MAX_OVERHEAD);
         let brings = common.congestion.rides_with_data(room);
         if brings == Brings::InBand {
             bth.congestion |= Bth::TELEMETRY;
@@ -224,26 +225,23 @@ impl Reliable {
             None => Header::Connected { service: Service::Rc, bth, operation: plan.operation },
             Some(srq) => Header::Extended { bth, srq, operation: plan.operation },
         };
-        let way = self.requester.way(context.now);
+        let Plan { token, data, offset, is_oldest, .. } = plan;
         let fill = |into: &mut [u8]| {
-            Ok(buffers::gather(memory, context.regions, common.identity.pd, plan.data, plan.offset, into)?)
+            Ok(buffers::gather(memory, context.regions, common.identity.pd, data, offset, into)?)
         };
         let (template, identification) =
-            (common.congestion.template(way, &connection.template), common.identification);
+            (common.congestion.template(token.path, &connection.template), common.identification);
         let written = match frame.get_mut(brings.inserted()..) {
-            Some(behind) => write(template, identification, &header, plan.length, behind, fill),
+            Some(behind) => write(template, identification, &header, token.length, behind, fill),
             None => Err(Failure::Frame),
         };
         let of = (common.identity.qpn, context.numbers);
         let written = written
             .and_then(|length| insert_telemetry(brings, frame, length, of).map_err(|_| Failure::Frame));
-        let (payload, ack_request, is_oldest) = (plan.length, plan.ack_request, plan.is_oldest);
         match written {
             Ok(length) => {
-                let number = self.requester.commit(payload, ack_request, context);
-                if let Some(way) = way {
-                    self.requester.took(number, way, context.now);
-                }
+                let payload = token.length;
+                let number = self.requester.sent(token, context);
                 context.counters.tx_payload_bytes += u64::from(payload);
                 common.congestion.on_data_sent(context.now, number, payload, length, brings);
                 Some(length)
@@ -272,7 +270,7 @@ fn write_offer(
 }
 
 /// Writes a WRITE of nothing that asks for an acknowledgement.
-fn write_question(common: &Common, connection: &Connection, psn: Psn, frame: &mut [u8]) -> Option<usize> {
+fn write_keep_alive(common: &Common, connection: &Connection, psn: Psn, frame: &mut [u8]) -> Option<usize> {
     let bth = Bth { ack_request: true, ..common.bth(connection.destination, psn) };
     let reth = Reth { address: 0, rkey: Rkey::new(0), length: 0 };
     let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteOnly(reth, None) };

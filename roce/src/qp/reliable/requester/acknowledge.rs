@@ -1,8 +1,10 @@
 //! Applies acknowledgements, READ responses and NAKs to the send queue (IBA 9.7.5).
 
-use super::limits::WAITS;
+use super::go_back_n::ImpliedNak;
+use super::recovery::Recovery;
 use super::trouble::{BAD_RESPONSE, STALE, Trouble};
-use super::{Progress, Requester, success};
+use super::{Requester, success};
+use crate::congestion::Progress;
 use crate::qp::wqe::{Position, Wqe};
 use crate::qp::{CompletionStatus, Context, Data, Identity, SendOperation, Sge, buffers};
 use crate::wire::{Aeth, NakCode, Operation, RnrTimer, Syndrome};
@@ -20,7 +22,7 @@ impl Requester {
         context: &mut Context<'_>,
         identity: &Identity,
     ) -> Result<Progress, Trouble> {
-        let number = self.answered(psn).ok_or(STALE)?;
+        let number = self.sequence.answered(psn).ok_or(STALE)?;
         // A NAK acknowledges all before its own packet (IBA 9.7.5.2).
         let up_to = match aeth.syndrome {
             Syndrome::Ack { .. } => number + 1,
@@ -28,11 +30,11 @@ impl Requester {
         };
         let mut progress = self.acknowledge(up_to, context, identity);
         self.peer_has(up_to, context.now);
-        if self.una < up_to {
+        if self.sequence.una < up_to {
             // It measures a request that the peer has, although an answer before it is missing.
             progress.rtt = self.take_sample(context.now).or(progress.rtt);
             // The peer has a READ, and acknowledged it because it was asked a question.
-            if !self.note_small() {
+            if !self.diagnosis.note_duplicate(self.sequence.una) {
                 progress.lost = self.implied_nak(up_to, context.now)?;
             }
             return Ok(progress);
@@ -42,12 +44,12 @@ impl Requester {
             Syndrome::RnrNak(timer) => self.on_rnr_nak(timer, context)?,
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 context.counters.naks_received += 1;
-                self.note_nak();
+                self.diagnosis.note_nak(self.sequence.una);
                 // A peer that answered RNR NAK may also report the packets behind as a gap. The timer is what counts.
-                if self.rnr_until.is_none() {
+                if !self.timers.is_receiver_not_ready() {
                     self.retry(context.now)?;
                     // The peer took none of it, whatever path it came by.
-                    if let Some(selective) = &mut self.selective {
+                    if let Some(selective) = self.recovery.selective_mut() {
                         selective.excuse_paths();
                     }
                     progress.lost = true;
@@ -78,15 +80,15 @@ impl Requester {
         context: &mut Context<'_>,
         identity: &Identity,
     ) -> Result<Progress, Trouble> {
-        let Some(number) = self.answered(psn) else {
-            if psn.distance(self.psn(self.una)) < 0 {
-                self.wait_on(context.now);
+        let Some(number) = self.sequence.answered(psn) else {
+            if self.sequence.distance(psn) < 0 {
+                self.on_stale_answer(context.now);
             }
             return Err(STALE);
         };
         let mut progress = self.acknowledge(number, context, identity);
         self.peer_answers(number, context.now);
-        let is_early = self.una < number;
+        let is_early = self.sequence.una < number;
         let wqe = if is_early { self.early(number) } else { self.queue.front() };
         let Some(wqe) = wqe else {
             progress.lost = self.implied_nak(number, context.now)?;
@@ -95,10 +97,10 @@ impl Requester {
         match (wqe.request.operation, &wqe.request.data) {
             (SendOperation::Read { .. }, Data::Buffers(sges)) => {
                 // A peer that has accepted an offer answers stretches, also before its acceptance comes.
-                let is_whole = self.selective.is_none() && !self.offer.is_made();
+                let is_whole = !self.recovery.is_selective() && !self.control.is_offered();
                 let offset = match is_whole {
-                    true => check_read_response(wqe, number, self.mtu, operation, payload)?,
-                    false => check_length(wqe, number, self.mtu, payload)?,
+                    true => check_read_response(wqe, number, self.queue.mtu(), operation, payload)?,
+                    false => check_length(wqe, number, self.queue.mtu(), payload)?,
                 };
                 place(sges, offset, payload, memory, context, identity)?;
             }
@@ -126,10 +128,10 @@ impl Requester {
         context: &mut Context<'_>,
         identity: &Identity,
     ) -> Result<Progress, Trouble> {
-        let number = self.answered(psn).ok_or(STALE)?;
+        let number = self.sequence.answered(psn).ok_or(STALE)?;
         let mut progress = self.acknowledge(number, context, identity);
         self.peer_answers(number, context.now);
-        let is_early = self.una < number;
+        let is_early = self.sequence.una < number;
         let wqe = if is_early { self.early(number) } else { self.queue.front() };
         let Some(wqe) = wqe else {
             progress.lost = self.implied_nak(number, context.now)?;
@@ -161,10 +163,11 @@ impl Requester {
         context: &mut Context<'_>,
         identity: &Identity,
     ) -> Progress {
-        let (before, stream_before) = (self.una, self.stream_at(0, self.una));
+        let before = self.sequence.una;
+        let bytes_before = self.queue.bytes_before(before);
         let mut done = 0;
-        if self.una < up_to {
-            let mut una = self.una;
+        if before < up_to {
+            let mut una = before;
             let is_done = |wqe: &&Wqe| {
                 if !wqe.is_answered() {
                     una = una.max(wqe.end().min(up_to));
@@ -173,14 +176,15 @@ impl Requester {
             };
             let retired = self.queue.iter().take_while(is_done);
             done = retired.inspect(|wqe| complete(wqe, context, identity)).count();
-            self.una = una;
+            self.sequence.una = una;
         }
-        if self.una > before && self.selective.is_some() {
+        let has_moved = self.sequence.una > before;
+        if has_moved && self.recovery.is_selective() {
             self.settle(before);
         }
-        self.forget(done);
-        let bytes = self.stream_at(0, self.una) - stream_before;
-        let (rtt, lost) = if self.una > before { self.on_progress(before, context) } else { (None, false) };
+        self.queue.forget(done);
+        let bytes = self.queue.bytes_before(self.sequence.una) - bytes_before;
+        let (rtt, lost) = if has_moved { self.on_progress(before, context) } else { (None, false) };
         Progress { bytes, rtt, lost }
     }
 
@@ -193,8 +197,8 @@ impl Requester {
         identity: &Identity,
         progress: &mut Progress,
     ) {
-        let before = self.una;
-        self.una = number + 1;
+        let before = self.sequence.una;
+        self.sequence.una = number + 1;
         self.retire_front(context, identity);
         progress.bytes += self.absorb(context, identity);
         let (rtt, lost) = self.on_progress(before, context);
@@ -203,127 +207,93 @@ impl Requester {
     }
 
     /// Completes the front request if all of it is acknowledged, and the local ones behind it that have run.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "a READ before `next` was counted; `reads_at_once` is at most 256; the held requests are few"
-    )]
+    #[expect(clippy::arithmetic_side_effects, reason = "the held requests are few")]
     pub(super) fn retire_front(&mut self, context: &mut Context<'_>, identity: &Identity) {
         let mut done = 0;
         for wqe in self.queue.iter() {
-            if wqe.end() > self.una || wqe.is_pending() {
+            if wqe.end() > self.sequence.una || wqe.is_pending() {
                 break;
             }
             complete(wqe, context, identity);
             if wqe.is_answered() {
-                self.outstanding_reads -= u32::from(self.next >= wqe.end());
-                self.reads_at_once = (self.reads_at_once + 1).min(self.max_reads.into());
+                self.reads.end(self.sequence.next >= wqe.end());
             }
             done += 1;
         }
-        self.forget(done);
-    }
-
-    /// Forgets the oldest `done` requests.
-    #[inline]
-    fn forget(&mut self, done: usize) {
         self.queue.forget(done);
-        self.cursor = self.cursor.saturating_sub(done);
     }
 
     /// `una` moved on from `before`: counters and timers start again. Returns the round trip if the packet that measures it is in, and
     /// whether there is a loss that was not reported to congestion control.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "`una` has advanced; a window's packets fit into 64 bits of bytes; adding to an `Instant` saturates"
-    )]
+    #[expect(clippy::arithmetic_side_effects, reason = "`una` has advanced")]
     fn on_progress(&mut self, before: u64, context: &Context<'_>) -> (Option<Duration>, bool) {
-        if self.next < self.una {
-            self.next = self.una;
+        let (now, una) = (context.now, self.sequence.una);
+        self.sequence.skip_acknowledged();
+        self.retries.restore();
+        self.timers.on_receiver_ready();
+        self.timers.retransmission.on_progress();
+        if let Recovery::GoBackN(go_back_n) = &mut self.recovery {
+            go_back_n.on_progress(una - before, self.queue.mtu());
         }
-        self.retries_left = self.retry_count;
-        self.rnr_left = self.rnr_retry;
-        self.rnr_until = None;
-        self.recovering = false;
-        self.patience = 0;
-        self.waits = 0;
-        self.reach = self.reach.saturating_add((self.una - before) * u64::from(self.mtu));
-        self.run = self.run.saturating_add(u32::try_from(self.una - before).unwrap_or(u32::MAX));
-        let rtt = self.take_sample(context.now);
-        let is_asked = self.asked > self.una;
-        self.deadline = self.wait().filter(|_| is_asked).map(|wait| context.now + wait);
-        self.probe_at = self.probe_due(context.now).filter(|_| is_asked);
-        let lost = self.selective.is_some() && self.after_progress(context.now);
+        let rtt = self.take_sample(now);
+        let is_asked = self.ack_requests.end() > una;
+        self.timers.retransmission.restart(is_asked, now);
+        self.timers.probe.set(self.probe_due(now).filter(|_| is_asked));
+        let lost = self.recovery.is_selective() && self.after_progress(now);
         (rtt, lost)
     }
 
     /// An answer came for a packet behind a READ or atomic whose own answer is missing: that was lost
     /// (IBA 9.7.5.1: an implied NAK). Gives whether it is news.
     fn implied_nak(&mut self, number: u64, now: Instant) -> Result<bool, Trouble> {
-        if self.selective.is_some() {
-            self.answers_missing(number, now);
-            return Ok(self.detect(now));
+        let implied = match &mut self.recovery {
+            Recovery::Selective(_) => {
+                self.answers_missing(number, now);
+                return Ok(self.detect(now));
+            }
+            Recovery::GoBackN(go_back_n) => go_back_n.on_early_answer(number),
+        };
+        match implied {
+            ImpliedNak::NextRound => {
+                // This costs no retry: only the timer ends what never moves.
+                let deadline = self.timers.retransmission.deadline();
+                self.recover(now);
+                self.timers.retransmission.resume(deadline);
+                Ok(true)
+            }
+            ImpliedNak::Known => {
+                self.on_stale_answer(now);
+                Ok(false)
+            }
+            ImpliedNak::New => {
+                self.retry(now)?;
+                if let Recovery::GoBackN(go_back_n) = &mut self.recovery {
+                    go_back_n.on_implied_nak(number);
+                }
+                Ok(true)
+            }
         }
-        // Answers of one round come in their order: one that goes back begins the next round, whose first was lost as well.
-        let is_next_round = self.recovering && number < self.ahead;
-        self.ahead = number;
-        if is_next_round {
-            // This costs no retry: only the timer ends what never moves.
-            let deadline = self.deadline;
-            self.go_back(now);
-            (self.deadline, self.ahead) = (deadline, 0);
-            return Ok(true);
-        }
-        if self.recovering {
-            self.wait_on(now);
-            return Ok(false);
-        }
-        self.retry(now)?;
-        self.recovering = true;
-        Ok(true)
-    }
-
-    /// The peer streams an answer that was requested in an earlier round: Soft-RoCE does so to the end before it looks at the request that
-    /// was sent again, or is new. Another request meanwhile would only lengthen the stream, until nothing but the past is answered. The
-    /// peer is alive, so the timer starts again. A peer that answers nothing else for too long is as good as silent, or another host sends
-    /// in its name: then the timer fires.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "`waits` is below WAITS; the wait is at most hours; adding to an `Instant` saturates"
-    )]
-    fn wait_on(&mut self, now: Instant) {
-        if let (Some(wait), Some(deadline)) = (self.wait(), self.deadline)
-            && self.waits < WAITS
-            && deadline <= now + wait * 3 / 4
-        {
-            self.waits += 1;
-            self.deadline = Some(now + wait);
-        }
-        self.probe_at = self.probe_at.and(self.probe_wait()).map(|wait| now + wait);
     }
 
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "`left` is not 0; 64-bit counters never wrap; adding to an `Instant` saturates"
+        reason = "64-bit counters never wrap; adding to an `Instant` saturates"
     )]
     fn on_rnr_nak(&mut self, timer: RnrTimer, context: &mut Context<'_>) -> Result<(), Trouble> {
         context.counters.rnr_naks_received += 1;
-        if self.rnr_until.is_some() {
+        if self.timers.is_receiver_not_ready() {
             return Ok(());
         }
-        self.rnr_left = match self.rnr_left {
-            0 => return Err(Trouble::Fail(CompletionStatus::RnrRetryExceeded)),
-            // For ever.
-            7 => 7,
-            left => left - 1,
-        };
-        if self.selective.is_some() {
+        if !self.retries.spend_rnr() {
+            return Err(Trouble::Fail(CompletionStatus::RnrRetryExceeded));
+        }
+        if self.recovery.is_selective() {
             self.lose_refused(context.now);
-            self.deadline = None;
-            self.probe_at = None;
+            self.timers.stop();
         } else {
             self.rewind();
         }
-        self.rnr_until = Some(context.now + timer.duration());
+        self.timers.wait_for_receive(context.now + timer.duration());
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! A sender's view of a peer that accepts packets out of order: what the peer has, what is missing, and since when.
 
 use super::super::ring::{Ring, SPAN};
-use super::limits::MOST_PROBES;
+use super::limits::MAX_PROBE_BACKOFF;
 use super::spray::Spray;
 use crate::wheel::sooner;
 use alloc::boxed::Box;
@@ -482,7 +482,7 @@ impl Selective {
             let patient = wait * (1 << hole.tries);
             let due = now + longest.map_or(patient, |longest| patient.min(longest));
             (hole.is_lost, hole.resent, hole.due) = (false, Some(now), due);
-            hole.tries = (hole.tries + 1).min(MOST_PROBES);
+            hole.tries = (hole.tries + 1).min(MAX_PROBE_BACKOFF);
             let missing = hole.missing;
             self.comes_back(missing);
             self.expects(missing.number, due);

@@ -1,47 +1,18 @@
-//! Moves a requester from go-back-N to selective repeat: it offers selective repeat after a loss, and changes once the peer accepts.
+//! Moves a requester from go-back-N to selective repeat once the peer accepts the offer.
 
 use super::super::ring::SPAN;
-use super::offer::{OFFER, Offer};
+use super::control::PendingControl;
+use super::recovery::Recovery;
 use super::selective::missing_of;
-use super::{Progress, Requester, Selective};
+use super::{Requester, Selective};
+use crate::congestion::Progress;
 use crate::qp::Context;
 use crate::qp::Identity;
-use crate::qp::wqe::Wqe;
 use crate::{Discard, Psn};
 use alloc::boxed::Box;
 use cc::Instant;
 
 impl Requester {
-    /// Something was lost, and go-back-N sends it again.
-    pub(super) fn offer_at_loss(&mut self) {
-        if self.offer.left > 0 {
-            self.offer.due |= OFFER;
-        }
-    }
-
-    /// Returns whether an offer or a question is to be sent.
-    #[inline]
-    pub(in crate::qp) const fn owes_control(&self) -> bool {
-        self.offer.due != 0
-    }
-
-    /// Returns whether an offer is to be sent.
-    #[inline]
-    pub(in crate::qp) const fn owes_offer(&self) -> bool {
-        self.offer.due & OFFER != 0
-    }
-
-    /// Returns the PSN of the oldest packet that is not acknowledged.
-    pub(in crate::qp) fn oldest_psn(&self) -> Psn {
-        self.psn(self.una)
-    }
-
-    /// An offer was sent.
-    #[expect(clippy::arithmetic_side_effects, reason = "an offer is due only if one is left")]
-    pub(in crate::qp) fn on_offer_sent(&mut self) {
-        self.offer = Offer { left: self.offer.left - 1, is_made: true, due: self.offer.due & !OFFER };
-    }
-
     /// The peer accepts, and expects `psn` next.
     ///
     /// # Errors
@@ -52,12 +23,12 @@ impl Requester {
         reason = "the operand is a constant; `sent` is not before `una`"
     )]
     pub(in crate::qp) fn on_acceptance(&mut self, psn: Psn, now: Instant) -> Result<(), Discard> {
-        if self.selective.is_some() {
+        if self.recovery.is_selective() {
             return Ok(());
         }
-        let ahead = i64::from(psn.distance(self.psn(self.una)));
-        let is_near = ahead > -(SPAN as i64) && ahead <= (self.sent - self.una) as i64;
-        if !self.offer.is_made || !is_near {
+        let ahead = self.sequence.distance(psn);
+        let is_near = ahead > -(SPAN as i64) && ahead <= self.sequence.outstanding() as i64;
+        if !self.control.is_offered() || !is_near {
             return Err(Discard::StaleOffer);
         }
         self.adopt(now);
@@ -69,25 +40,22 @@ impl Requester {
     #[expect(clippy::arithmetic_side_effects, reason = "`sent` is not before `una`")]
     pub(super) fn adopt(&mut self, now: Instant) -> bool {
         let (una, next, sent) = self.bounds();
-        if sent - una >= SPAN {
+        if self.sequence.outstanding() >= SPAN {
             return false;
         }
-        let mut selective = Selective::joining(una, (self.recovers_to, now));
-        let outstanding = |wqe: &&Wqe| wqe.first < sent;
-        for wqe in self.queue.iter().take_while(outstanding) {
-            for missing in missing_of(wqe, self.mtu, wqe.first < una, next, sent) {
+        let mut selective = Selective::joining(una, (self.sequence.recovery_point(), now));
+        let mut reads = 0;
+        for wqe in self.queue.before(sent) {
+            for missing in missing_of(wqe, self.queue.mtu(), wqe.first < una, next, sent) {
                 selective.loses(missing, now);
             }
+            reads += u16::from(wqe.is_answered());
         }
-        self.outstanding_reads =
-            self.queue.iter().take_while(outstanding).filter(|wqe| wqe.is_answered()).count() as u32;
-        self.cursor = self.queue.partition_point(|wqe| wqe.end() <= sent && !wqe.is_pending());
-        self.next = sent;
-        self.selective = Some(Box::new(selective));
-        self.offer = Offer::NONE;
-        (self.reach, self.run, self.bears) = (u64::MAX, 0, None);
-        (self.recovering, self.ahead) = (false, 0);
-        self.reads_at_once = self.max_reads.into();
+        self.reads.recount(reads);
+        self.queue.skip_sent(sent);
+        self.sequence.send_until(sent);
+        self.recovery = Recovery::Selective(Box::new(selective));
+        self.control = PendingControl::NONE;
         true
     }
 
@@ -100,8 +68,8 @@ impl Requester {
         identity: &Identity,
     ) -> Progress {
         let mut progress = self.acknowledge(number, context, identity);
-        if self.una >= self.recovers_to {
-            self.go_back(context.now);
+        if !self.sequence.is_in_recovery() {
+            self.recover(context.now);
             progress.lost = true;
         }
         progress

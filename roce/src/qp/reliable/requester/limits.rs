@@ -6,20 +6,20 @@ use core::time::Duration;
 pub(super) const MAX_OUTSTANDING: u64 = 1 << 23;
 
 /// Doublings of the time that an answer may take.
-pub(super) const MOST_PATIENT: u8 = 2;
+pub(super) const MAX_BACKOFF: u8 = 2;
 
 /// Answers about the past start the retry timer again so often, each when a quarter of it has passed: 16 times the time that an answer
 /// may take, at the least.
-pub(super) const WAITS: u8 = 64;
+pub(super) const MAX_STALE_RESTARTS: u8 = 64;
 
 /// Doublings of the time after which an unanswered packet is requested again.
-pub(super) const MOST_PROBES: u8 = 6;
+pub(super) const MAX_PROBE_BACKOFF: u8 = 6;
 
 /// Packets that go-back-N sends at once after a loss, at the least.
-pub(super) const FEWEST: u64 = 8;
+pub(super) const MIN_RECOVERY_PACKETS: u64 = 8;
 
 /// A long message asks for an acknowledgement at least this often, so that the window keeps moving.
-pub(super) const PACKETS_PER_ACK: u32 = 64;
+pub(super) const PACKETS_PER_ACK: u8 = 64;
 
 /// As often as that in a window too. A window of one round trip's bytes, as HPCC++ has it, stops for as long as an acknowledgement is late.
 /// Requested twice a window, they keep a 100 Gb/s link 71 % busy in the simulator; requested this often, 94 %. As a power of two.

@@ -9,33 +9,32 @@ impl Requester {
     /// Returns true if the next request is one that no packet carries.
     #[inline]
     pub(in crate::qp) fn is_at_local(&self) -> bool {
-        self.queue.get(self.cursor).is_some_and(Wqe::is_local)
+        self.queue.next().is_some_and(Wqe::is_local)
     }
 
     /// Runs the local requests that are next; new ones only if they may `begin`. One that fails waits until all before it are done. Then it
     /// is the oldest, and fails the queue pair.
-    #[expect(clippy::arithmetic_side_effects, reason = "the cursor is at a request of the queue")]
     pub(in crate::qp) fn run_local(
         &mut self,
         begin: bool,
         context: &mut Context<'_>,
         identity: &Identity,
     ) -> Result<(), CompletionStatus> {
-        while let Some(wqe) = self.queue.get_mut(self.cursor)
+        while let Some(wqe) = self.queue.next_mut()
             && wqe.is_local()
         {
             if !wqe.is_done {
-                let fenced = wqe.request.fence && self.outstanding_reads > 0;
+                let fenced = wqe.request.fence && !self.reads.is_empty();
                 if !begin || fenced {
                     return Ok(());
                 }
                 match run(&wqe.request.operation, context, identity) {
                     Ok(()) => wqe.is_done = true,
-                    Err(status) if self.cursor == 0 => return Err(status),
+                    Err(status) if self.queue.next_index() == 0 => return Err(status),
                     Err(_) => return Ok(()),
                 }
             }
-            self.cursor += 1;
+            self.queue.step();
             self.retire_front(context, identity);
         }
         Ok(())

@@ -3,61 +3,102 @@
 use super::super::ring::SPAN;
 use super::Requester;
 use super::holes::Hole;
-use super::limits::{HELD, MAX_OUTSTANDING, PACKETS_PER_ACK};
-use super::plan::Plan;
+use super::limits::{HELD, MAX_OUTSTANDING, UNKNOWN};
+use super::plan::{Kind, Plan, Token};
 use crate::qp::Context;
 use crate::qp::operation::operation;
 use crate::qp::wqe::{Position, Wqe};
+use cc::Instant;
 
 impl Requester {
-    /// The next packet that the send queue, the window and the peer's limits allow now.
+    /// The next packet that the send queue, the window and the peer's limits allow now, and its path.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the offset is at most the length; `next` is in its request, and not before `una`; packet numbers and byte counts stay far below 2^64"
     )]
-    pub(in crate::qp) fn plan(&self, window: u64) -> Option<Plan<'_>> {
-        if let Some(hole) = self.first_lost() {
+    pub(in crate::qp) fn plan(&self, window: u64, now: Instant) -> Option<Plan<'_>> {
+        if let Some(hole) = self.recovery.selective().and_then(|selective| selective.first_lost()) {
             return self.plan_again(hole, window);
         }
-        let wqe = self.queue.get(self.cursor).filter(|wqe| !wqe.is_local())?;
-        let in_flight = self.in_flight_of(wqe.stream_at(self.next, self.mtu));
-        if self.rnr_until.is_some() || in_flight >= window.max(1) || !self.is_admitted(wqe, window) {
+        let wqe = self.queue.next().filter(|wqe| !wqe.is_local())?;
+        let (number, mtu) = (self.sequence.next, self.queue.mtu());
+        let in_flight = self.in_flight_of(wqe.stream_at(number, mtu));
+        let is_open = in_flight < window.max(1) && self.is_admitted(wqe, window);
+        if self.timers.is_receiver_not_ready() || !is_open {
             return None;
         }
-        if self.next > self.una && !self.is_holdable(in_flight, 0, 0) {
+        if number > self.sequence.una && !self.is_holdable(in_flight, 0, 0) {
             return None;
         }
-        let offset = wqe.offset(self.next, self.mtu);
-        let length = if wqe.is_fetched() { 0 } else { (wqe.length - offset).min(self.mtu) };
-        let until = if wqe.is_answered() { wqe.end() } else { self.next + 1 };
-        let position = Position::of((self.next - wqe.first) as u32, wqe.packets);
-        let ends = wqe.is_answered() || matches!(position, Position::Last | Position::Only);
+        let offset = wqe.offset(number, mtu);
+        let length = if wqe.is_fetched() { 0 } else { (wqe.length - offset).min(mtu) };
+        let is_answered = wqe.is_answered();
+        let until = if is_answered { wqe.end() } else { number + 1 };
+        let position = Position::of((number - wqe.first) as u32, wqe.packets);
+        let ends = is_answered || matches!(position, Position::Last | Position::Only);
         let bytes = u64::from(length);
         let ack_request = ends
-            || self.unasked.0 + 1 >= PACKETS_PER_ACK
-            || u64::from(self.unasked.1 + length) >= window >> self.acks_per_window
+            || self.ack_requests.is_due(length, window)
             // The last packet that the window or the circle admits must ask, or neither side would ever send again.
             || in_flight + bytes >= window
-            || self.next + 1 - self.una >= MAX_OUTSTANDING
+            || number + 1 - self.sequence.una >= MAX_OUTSTANDING
             || !self.is_holdable(in_flight, 1, bytes);
+        let spray = self.recovery.selective().and_then(|selective| selective.spray.as_ref());
+        let path = spray.map(|spray| spray.pick(now));
+        let kind = Kind::Next { ends, is_answered };
         Some(Plan {
-            operation: operation(wqe, position, offset, wqe.offset(until, self.mtu))?,
-            psn: self.psn(self.next),
+            operation: operation(wqe, position, offset, wqe.offset(until, mtu))?,
+            psn: self.sequence.psn(number),
             srq: wqe.request.srq,
-            ack_request,
             solicited: ends && wqe.request.solicited,
             data: &wqe.request.data,
             offset,
-            length,
-            is_oldest: self.cursor == 0,
+            is_oldest: self.queue.next_index() == 0,
+            token: Token { number, until, kind, length, ack_request, path },
         })
     }
 
-    /// The first hole that waits to be sent again.
-    #[inline]
-    fn first_lost(&self) -> Option<Hole> {
-        self.selective.as_ref()?.first_lost()
+    /// The packet that is sent again next, if the window allows.
+    #[cold]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the offset is at most the length; a hole is in its request"
+    )]
+    fn plan_again(&self, hole: Hole, window: u64) -> Option<Plan<'_>> {
+        let (number, mtu) = (hole.number(), self.queue.mtu());
+        if self.timers.is_receiver_not_ready() || self.in_flight() >= window.max(1) {
+            return None;
+        }
+        let selective = self.recovery.selective()?;
+        let index = self.queue.index(number);
+        let wqe = self.queue.get(index)?;
+        let offset = wqe.offset(number, mtu);
+        let length = if wqe.is_fetched() { 0 } else { (wqe.length - offset).min(mtu) };
+        let position = Position::of((number - wqe.first) as u32, wqe.packets);
+        let ends = wqe.is_answered() || matches!(position, Position::Last | Position::Only);
+        // A request asks for its whole answer, a lost answer is asked for with those behind it.
+        let (until, answer_end) = match (hole.missing.is_answer, wqe.is_answered()) {
+            (true, _) => {
+                let end = selective.stretch(number, wqe.end());
+                (end, end)
+            }
+            (false, true) => (number + 1, wqe.end()),
+            (false, false) => (number + 1, number + 1),
+        };
+        let path = selective.spray.as_ref().map(|spray| spray.pick_again(number));
+        // A packet that is sent again reports at once if it arrived.
+        let ack_request = true;
+        Some(Plan {
+            operation: operation(wqe, position, offset, wqe.offset(answer_end, mtu))?,
+            psn: self.sequence.psn(number),
+            srq: wqe.request.srq,
+            solicited: ends && wqe.request.solicited,
+            data: &wqe.request.data,
+            offset,
+            is_oldest: index == 0,
+            token: Token { number, until, kind: Kind::Repeated, length, ack_request, path },
+        })
     }
 
     /// With selective repeat, whether a peer can hold what is sent and not acknowledged, if `more` packets of `bytes` join it.
@@ -67,16 +108,17 @@ impl Requester {
         reason = "`next` is not before `una`; packet numbers and byte counts stay far below 2^64"
     )]
     fn is_holdable(&self, in_flight: u64, more: u64, bytes: u64) -> bool {
-        self.selective.as_ref().is_none_or(|selective| {
-            self.next - self.una + more < SPAN && in_flight + selective.away_bytes() + bytes < HELD
+        self.recovery.selective().is_none_or(|selective| {
+            self.sequence.next - self.sequence.una + more < SPAN
+                && in_flight + selective.away_bytes() + bytes < HELD
         })
     }
 
     /// Packets before `end` that are neither acknowledged nor came early as answers.
     #[expect(clippy::arithmetic_side_effects, reason = "`end` is not before `una`")]
     fn awaited(&self, end: u64) -> u64 {
-        let in_place = self.selective.as_ref().map_or(0, |selective| selective.arrived_count());
-        (end - self.una).saturating_sub(in_place)
+        let in_place = self.recovery.selective().map_or(0, |selective| selective.arrived_count());
+        (end - self.sequence.una).saturating_sub(in_place)
     }
 
     /// Returns true if the limits beside the window let `wqe` continue: outstanding READs and the bytes that they bring back, the fence,
@@ -88,51 +130,86 @@ impl Requester {
         reason = "`end` is behind `una`; packet numbers stay far below 2^64"
     )]
     fn is_admitted(&self, wqe: &Wqe, window: u64) -> bool {
-        let end = if wqe.is_answered() { wqe.end() } else { self.next + 1 };
+        let next = self.sequence.next;
+        let end = if wqe.is_answered() { wqe.end() } else { next + 1 };
         let reads = !wqe.is_answered()
-            || self.outstanding_reads < self.reads_at_once
-                && (self.outstanding_reads == 0
-                    || self.awaited(end).saturating_mul(u64::from(self.mtu)) <= window);
-        let fence = wqe.request.fence && self.next == wqe.first && self.outstanding_reads > 0;
-        reads && !fence && end - self.una <= MAX_OUTSTANDING
+            || !self.reads.is_full()
+                && (self.reads.is_empty()
+                    || self.awaited(end).saturating_mul(u64::from(self.queue.mtu())) <= window);
+        let fence = wqe.request.fence && next == wqe.first && !self.reads.is_empty();
+        reads && !fence && end - self.sequence.una <= MAX_OUTSTANDING
     }
 
     /// The packet of [`Self::plan`] was sent. Gives its number.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
-        clippy::indexing_slicing,
-        reason = "`plan` found a request at the cursor; each 64th packet asks; packet numbers and counters stay far below 2^64; adding to an `Instant` saturates"
+        reason = "64-bit counters never wrap; adding to an `Instant` saturates"
     )]
-    pub(in crate::qp) fn commit(&mut self, length: u32, ack_request: bool, context: &mut Context<'_>) -> u64 {
-        if let Some(hole) = self.first_lost() {
-            return self.commit_again(hole, context);
+    pub(in crate::qp) fn sent(&mut self, token: Token, context: &mut Context<'_>) -> u64 {
+        let Token { number, until, kind, length, ack_request, path } = token;
+        let Kind::Next { ends, is_answered } = kind else {
+            self.sent_again(number, until, context);
+            self.took(number, path, context.now);
+            return number;
+        };
+        let again = number < self.sequence.sent;
+        self.sequence.send_until(until);
+        if ends {
+            self.queue.step();
+            self.reads.begin(u16::from(is_answered));
         }
-        let wqe = &self.queue[self.cursor];
-        let number = self.next;
-        let again = number < self.sent;
-        let (end, is_answered) = (wqe.end(), wqe.is_answered());
-        self.next = if is_answered { end } else { number + 1 };
-        if self.next == end {
-            self.cursor += 1;
-            self.outstanding_reads += u32::from(is_answered);
-        }
-        self.sent = self.sent.max(self.next);
         if ack_request {
-            self.asked = self.asked.max(self.next);
-            self.asked_at = context.now;
-            self.unasked = (0, 0);
-            self.deadline = self.deadline.or_else(|| self.wait().map(|wait| context.now + wait));
-            self.probe_at = self.probe_at.or_else(|| self.probe_wait().map(|wait| context.now + wait));
-            if self.sample.is_none() && !again {
-                self.sample = Some((number, context.now));
+            self.ack_requests.on_request(until, context.now);
+            self.timers.retransmission.start(context.now);
+            if !self.timers.probe.is_set() {
+                self.timers.probe.set(self.probe_wait().map(|wait| context.now + wait));
+            }
+            if !again {
+                self.rtt.on_sent(number, context.now);
             }
         } else {
-            self.unasked = (self.unasked.0 + 1, self.unasked.1 + length);
+            self.ack_requests.on_silent_packet(length);
         }
         if again {
             context.counters.retransmitted += 1;
         }
+        self.took(number, path, context.now);
         number
+    }
+
+    /// The packet of [`Self::plan_again`] was sent.
+    #[cold]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "64-bit counters never wrap; waits are minutes; adding to an `Instant` saturates"
+    )]
+    fn sent_again(&mut self, number: u64, until: u64, context: &mut Context<'_>) {
+        let now = context.now;
+        let longest = self.timers.retransmission.wait();
+        let wait = match self.rtt.estimate() {
+            Some(estimate) => estimate.smoothed().max(self.spray_patience()) + self.lateness(),
+            // Nothing says how long a round trip takes: the timer does.
+            None => longest.unwrap_or(UNKNOWN),
+        };
+        // It requests an answer, which reports on all that was sent before.
+        self.ack_requests.on_request(self.sequence.next, now);
+        if let Some(selective) = self.recovery.selective_mut() {
+            selective.resends((number, until), now, wait, longest);
+        }
+        self.timers.retransmission.start(now);
+        self.timers.probe.set(self.probe_wait().map(|wait| now + wait));
+        context.counters.retransmitted += 1;
+    }
+
+    /// Packet `number` left over `path`, with spraying.
+    #[inline]
+    fn took(&mut self, number: u64, path: Option<u8>, now: Instant) {
+        if let (Some(path), Some(selective)) = (path, self.recovery.selective_mut()) {
+            let is_silent = selective.take_silence(number);
+            if let Some(spray) = &mut selective.spray {
+                spray.took(number, self.sequence.next, path, is_silent, now);
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! ([`Paths`](crate::congestion) has the headers).
 
 use super::super::ring::SPAN;
-use super::round_trip::RoundTrip;
+use super::rtt::RttEstimator;
 use crate::congestion::PathChoice;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -33,13 +33,11 @@ const SAME_QUEUE: Duration = Duration::from_micros(2);
 
 #[derive(Clone, Copy, Debug)]
 struct Way {
-    trip: Option<RoundTrip>,
+    rtt: RttEstimator,
     /// One more than the highest packet that arrived over it.
     top: u64,
     /// When it last brought a packet that left for the first time.
     heard: Instant,
-    /// The packet that measures it.
-    sample: Option<(u64, Instant)>,
     /// It was left until then.
     left: Option<Instant>,
     /// The number of times in a row.
@@ -71,10 +69,9 @@ impl Spray {
     pub(super) fn new(count: u8) -> Self {
         let count = count.clamp(1, PathChoice::MOST);
         let way = Way {
-            trip: None,
+            rtt: RttEstimator::new(),
             top: 0,
             heard: Instant::ZERO,
-            sample: None,
             left: None,
             strikes: 0,
             trial: None,
@@ -124,7 +121,7 @@ impl Spray {
 
     /// Returns the path of the next packet that leaves for the first time.
     pub(super) fn pick(&self, now: Instant) -> u8 {
-        let carries = |way: &Way| match (way.trip, way.left) {
+        let carries = |way: &Way| match (way.rtt.estimate(), way.left) {
             (Some(_), None) => !way.is_slow || way.passed >= SLOW_TURNS,
             (None, None) => way.trial.is_none(),
             (_, Some(until)) => way.trial.is_none() && until <= now,
@@ -141,7 +138,7 @@ impl Spray {
     /// Returns a path that was measured and not left. If there is none, the first that was not left, or the one left the longest ago.
     #[expect(clippy::indexing_slicing, reason = "`way` is below the number of paths")]
     fn usable(&self, except: Option<u8>) -> u8 {
-        let is_live = |(_, way): &(u8, &Way)| way.left.is_none() && way.trip.is_some();
+        let is_live = |(_, way): &(u8, &Way)| way.left.is_none() && way.rtt.estimate().is_some();
         let live = self.turns(except).find(is_live).or_else(|| self.turns(None).find(is_live));
         let waits = |&way: &usize| (self.ways[way].left, Some(way as u8) == except);
         let longest = || (0..self.ways.len()).min_by_key(waits).unwrap_or(0) as u8;
@@ -177,8 +174,8 @@ impl Spray {
         self.turn = way;
         let way = &mut self.ways[usize::from(way)];
         way.passed = 0;
-        way.sample = way.sample.or(Some((number, now)));
-        if way.left.is_some() || way.trip.is_none() {
+        way.rtt.on_sent(number, now);
+        if way.left.is_some() || way.rtt.estimate().is_none() {
             way.trial = way.trial.or(Some(number));
         }
     }
@@ -192,7 +189,9 @@ impl Spray {
     fn lost(&mut self, number: u64, way: u8, is_silent: bool, now: Instant) {
         let rest = self.latest(way).unwrap_or(Duration::from_millis(1)) * REST;
         let way = &mut self.ways[usize::from(way)];
-        way.sample = way.sample.filter(|&(sample, _)| sample != number);
+        if way.rtt.sampled() == Some(number) {
+            way.rtt.cancel();
+        }
         let was_trial = way.trial == Some(number);
         if was_trial {
             way.trial = None;
@@ -221,9 +220,8 @@ impl Spray {
         if way.left.is_some() || way.trial.is_some() {
             (way.left, way.strikes, way.trial) = (None, 0, None);
         }
-        if let Some((_, since)) = way.sample.filter(|&(sample, _)| sample == number) {
-            way.sample = None;
-            way.trip = Some(RoundTrip::measured(way.trip, now.saturating_since(since)));
+        if way.rtt.sampled() == Some(number) {
+            way.rtt.on_arrival(now);
             self.compare();
         }
     }
@@ -239,11 +237,12 @@ impl Spray {
     /// Notes which paths have the longer queues: a queue is what a round trip takes beyond the shortest one.
     #[expect(clippy::arithmetic_side_effects, reason = "round trips are at most a minute")]
     fn compare(&mut self) {
-        let queue = |way: &Way| way.trip.map(|trip| trip.smoothed().saturating_sub(trip.shortest()));
+        let queue =
+            |way: &Way| way.rtt.estimate().map(|trip| trip.smoothed().saturating_sub(trip.shortest()));
         let live = self.ways.iter().filter(|way| way.left.is_none());
         let least = live.filter_map(queue).min().unwrap_or_default();
         for way in &mut self.ways {
-            let Some((trip, queue)) = way.trip.zip(queue(way)) else { continue };
+            let Some((trip, queue)) = way.rtt.estimate().zip(queue(way)) else { continue };
             way.is_slow = queue > least + SAME_QUEUE.max(trip.shortest() / 4);
         }
     }
@@ -261,13 +260,13 @@ impl Spray {
     )]
     fn latest(&self, way: u8) -> Option<Duration> {
         let unmeasured = || self.slowest().map(|slowest| slowest * UNMEASURED);
-        self.ways[usize::from(way)].trip.map(|trip| trip.latest()).or_else(unmeasured)
+        self.ways[usize::from(way)].rtt.estimate().map(|trip| trip.latest()).or_else(unmeasured)
     }
 
     /// Returns how much longer packet `number` may take than what arrives now over other paths; `None` while nothing is measured.
     pub(super) fn lateness(&self, number: u64) -> Option<Duration> {
         let way = self.way_of(number)?;
-        let others = self.turns(Some(way)).filter_map(|(_, other)| other.trip);
+        let others = self.turns(Some(way)).filter_map(|(_, other)| other.rtt.estimate());
         let shortest = others.map(|trip| trip.shortest()).min()?;
         Some(self.latest(way)?.saturating_sub(shortest))
     }
@@ -277,19 +276,19 @@ impl Spray {
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn hopes_until(&self, number: u64) -> Option<Instant> {
         let way = self.way(number)?;
-        Some(way.heard + way.trip?.slack())
+        Some(way.heard + way.rtt.estimate()?.slack())
     }
 
     /// Returns the longest that an answer takes over the paths measured.
     fn slowest(&self) -> Option<Duration> {
         let live = self.ways.iter().filter(|way| way.left.is_none());
-        live.filter_map(|way| way.trip).map(|trip| trip.latest()).max()
+        live.filter_map(|way| way.rtt.estimate()).map(|trip| trip.latest()).max()
     }
 
     /// Returns how long an answer may take, whatever path the packet took.
     #[expect(clippy::arithmetic_side_effects, reason = "a minute times 8 is far below the longest Duration")]
     pub(super) fn patience(&self) -> Option<Duration> {
-        let on_trial = self.ways.iter().any(|way| way.trip.is_none() && way.trial.is_some());
+        let on_trial = self.ways.iter().any(|way| way.rtt.estimate().is_none() && way.trial.is_some());
         self.slowest().map(|slowest| slowest * if on_trial { UNMEASURED } else { 1 })
     }
 }
@@ -377,7 +376,8 @@ mod tests {
         assert_eq!(spray.way_of(8), None);
         spray.took(8, 15, 3, false, micros(400));
         spray.arrived(8, micros(401));
-        let shortest = spray.ways.iter().filter_map(|way| way.trip).map(|trip| trip.shortest()).min();
+        let shortest =
+            spray.ways.iter().filter_map(|way| way.rtt.estimate()).map(|trip| trip.shortest()).min();
         assert_eq!(shortest, Some(Duration::from_micros(10)));
     }
 

@@ -12,25 +12,25 @@ impl Requester {
         if self.queue.len() == 0 {
             return Waiting::Idle;
         }
-        if self.rnr_until.is_some() {
+        if self.timers.is_receiver_not_ready() {
             return Waiting::ReceiverNotReady;
         }
-        if self.patience > 0 {
+        if self.is_unanswered() {
             return Waiting::Silence;
         }
-        if self.una < self.recovers_to {
+        if self.sequence.is_in_recovery() {
             return Waiting::Recovery;
         }
-        match self.queue.get(self.cursor) {
+        match self.queue.next() {
             None => Waiting::Answer,
             Some(wqe) if wqe.is_local() => Waiting::Fence,
-            Some(_) if self.in_flight() >= self.within_reach(window).max(1) => Waiting::Window,
-            Some(wqe) if wqe.request.fence && self.next == wqe.first && self.outstanding_reads > 0 => {
+            Some(_) if self.in_flight() >= self.recovery_limit(window).max(1) => Waiting::Window,
+            Some(wqe) if wqe.request.fence && self.sequence.next == wqe.first && !self.reads.is_empty() => {
                 Waiting::Fence
             }
             Some(wqe) if !wqe.is_answered() => Waiting::Window,
-            Some(wqe) if wqe.end() - self.una > MAX_OUTSTANDING => Waiting::Window,
-            Some(_) if self.outstanding_reads >= self.reads_at_once => Waiting::Reads,
+            Some(wqe) if wqe.end() - self.sequence.una > MAX_OUTSTANDING => Waiting::Window,
+            Some(_) if self.reads.is_full() => Waiting::Reads,
             // The bytes that the READs bring back would not fit into the window.
             Some(_) => Waiting::Window,
         }

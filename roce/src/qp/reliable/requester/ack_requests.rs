@@ -1,0 +1,104 @@
+//! Which packets ask for an acknowledgement: the last of a message, and enough of a long one to keep the window moving.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
+use super::limits::{ACKS_PER_WINDOW, PACKETS_PER_ACK};
+use cc::Instant;
+
+/// The packets with the AckReq bit, and what was sent since the last one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AckRequests {
+    /// One more than the newest packet of this round that asks; not above `una` if none does.
+    end: u64,
+    /// When the last one left.
+    sent_at: Instant,
+    /// Packets sent since then, [`PACKETS_PER_ACK`] at most.
+    packets: u8,
+    /// Payload bytes of these.
+    bytes: u32,
+    /// How many ask in a window, as a power of two.
+    per_window: u8,
+}
+
+impl AckRequests {
+    pub(super) const fn new() -> Self {
+        Self { end: 0, sent_at: Instant::ZERO, packets: 0, bytes: 0, per_window: ACKS_PER_WINDOW }
+    }
+
+    pub(super) const fn set_per_window(&mut self, per_window: u8) {
+        self.per_window = per_window;
+    }
+
+    /// Returns whether a packet of `length` bytes must ask because of those before it.
+    #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "each 64th packet asks, so 64 MTUs are the most bytes"
+    )]
+    pub(super) fn is_due(&self, length: u32, window: u64) -> bool {
+        self.packets + 1 >= PACKETS_PER_ACK || u64::from(self.bytes + length) >= window >> self.per_window
+    }
+
+    /// A packet left that asks; `next` is the one behind it.
+    #[inline]
+    pub(super) fn on_request(&mut self, next: u64, now: Instant) {
+        self.end = self.end.max(next);
+        self.sent_at = now;
+        (self.packets, self.bytes) = (0, 0);
+    }
+
+    /// A packet of `length` bytes left that does not ask.
+    #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "each 64th packet asks")]
+    pub(super) const fn on_silent_packet(&mut self, length: u32) {
+        self.packets += 1;
+        self.bytes += length;
+    }
+
+    /// Go-back-N sends all from `una` on again: nothing asks yet.
+    pub(super) const fn rewind(&mut self, una: u64) {
+        self.end = una;
+        (self.packets, self.bytes) = (0, 0);
+    }
+
+    /// Returns one more than the newest packet that asks.
+    #[inline]
+    pub(super) const fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Returns when the last packet left that asks.
+    pub(super) const fn sent_at(&self) -> Instant {
+        self.sent_at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_64th_packet_asks_whatever_the_window() {
+        let mut requests = AckRequests::new();
+        (0..63).for_each(|_| requests.on_silent_packet(1));
+        assert!(requests.is_due(1, u64::MAX));
+        requests.on_request(64, Instant::ZERO);
+        assert!(!requests.is_due(1, u64::MAX));
+    }
+
+    #[test]
+    fn a_window_has_sixteen_requests() {
+        let mut requests = AckRequests::new();
+        requests.on_silent_packet(500);
+        assert!(!requests.is_due(499, 16_000) && requests.is_due(500, 16_000));
+        requests.set_per_window(5);
+        assert!(requests.is_due(1, 16_000));
+    }
+
+    #[test]
+    fn nothing_asks_after_going_back() {
+        let mut requests = AckRequests::new();
+        requests.on_request(9, Instant::from_nanos(7));
+        requests.rewind(3);
+        assert_eq!((requests.end(), requests.sent_at()), (3, Instant::from_nanos(7)));
+    }
+}

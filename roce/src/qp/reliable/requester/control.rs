@@ -1,0 +1,108 @@
+//! Control packets of a requester: offers of selective repeat, and keep-alives, which find out if small packets arrive.
+
+use crate::qp::LossRecovery;
+
+/// The limit on the offers of a connection: a peer that answers none of them does not know them.
+const MAX_OFFERS: u8 = 20;
+
+/// An offer of selective repeat is due.
+const OFFER: u8 = 1;
+
+/// A keep-alive is due.
+const KEEP_ALIVE: u8 = 2;
+
+/// The control packets that are due.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PendingControl {
+    /// Offers that may still be sent.
+    offers_left: u8,
+    /// At least one was sent in this connection.
+    is_offered: bool,
+    /// The packets that are due, a bit for each. Each packet that is sent reads this byte.
+    due: u8,
+}
+
+impl PendingControl {
+    /// Nothing is offered.
+    pub(super) const NONE: Self = Self { offers_left: 0, is_offered: false, due: 0 };
+
+    pub(super) const fn new(recovery: LossRecovery) -> Self {
+        match recovery {
+            LossRecovery::Offered => Self { offers_left: MAX_OFFERS, ..Self::NONE },
+            LossRecovery::GoBackN | LossRecovery::SelectiveRepeat => Self::NONE,
+        }
+    }
+
+    #[inline]
+    pub(super) const fn is_due(&self) -> bool {
+        self.due != 0
+    }
+
+    #[inline]
+    pub(super) const fn is_offer_due(&self) -> bool {
+        self.due & OFFER != 0
+    }
+
+    /// Something was lost, and go-back-N sends it again: selective repeat is offered.
+    pub(super) const fn offer_at_loss(&mut self) {
+        if self.offers_left > 0 {
+            self.due |= OFFER;
+        }
+    }
+
+    /// An offer was sent.
+    pub(super) const fn on_offer_sent(&mut self) {
+        let offers_left = self.offers_left.saturating_sub(1);
+        *self = Self { offers_left, is_offered: true, due: self.due & !OFFER };
+    }
+
+    /// Returns whether the peer may have accepted.
+    pub(super) const fn is_offered(&self) -> bool {
+        self.is_offered
+    }
+
+    pub(super) const fn request_keep_alive(&mut self) {
+        self.due |= KEEP_ALIVE;
+    }
+
+    /// Returns whether a keep-alive was due; from now on it is not.
+    pub(super) const fn take_keep_alive(&mut self) -> bool {
+        let is_due = self.due & KEEP_ALIVE != 0;
+        self.due &= !KEEP_ALIVE;
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offer_is_sent_after_each_of_the_first_20_losses() {
+        let mut control = PendingControl::new(LossRecovery::Offered);
+        assert!(!control.is_offer_due());
+        for _ in 0..MAX_OFFERS {
+            control.offer_at_loss();
+            assert!(control.is_offer_due());
+            control.on_offer_sent();
+            assert!(control.is_offered() && !control.is_due());
+        }
+        control.offer_at_loss();
+        assert!(!control.is_offer_due());
+    }
+
+    #[test]
+    fn a_connection_that_offers_nothing_owes_no_offer() {
+        let mut control = PendingControl::new(LossRecovery::GoBackN);
+        control.offer_at_loss();
+        assert!(!control.is_due());
+    }
+
+    #[test]
+    fn a_keep_alive_is_taken_once_and_leaves_an_offer_due() {
+        let mut control = PendingControl::new(LossRecovery::Offered);
+        control.offer_at_loss();
+        control.request_keep_alive();
+        assert!(control.take_keep_alive() && !control.take_keep_alive() && control.is_offer_due());
+    }
+}

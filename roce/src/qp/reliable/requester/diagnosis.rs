@@ -1,0 +1,118 @@
+//! Evidence that may explain why a peer does not acknowledge. A requester that gets its acknowledgements notes nothing.
+
+use crate::Psn;
+use alloc::boxed::Box;
+
+/// No packet number.
+const NEVER: u64 = u64::MAX;
+
+/// What was noted when something was wrong.
+#[derive(Debug, Default)]
+pub(super) struct Diagnosis(Option<Box<Evidence>>);
+
+/// Each note is the packet that was the oldest when it was made. Once that is acknowledged, the note means nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Evidence {
+    /// A NAK requested the packet.
+    pub(super) nak: u64,
+    /// An answer came that is about no packet in flight.
+    pub(super) stale: u64,
+    /// A timeout passed.
+    pub(super) timeout: u64,
+    /// A keep-alive left.
+    keep_alive: u64,
+    /// The peer answered it: small packets arrive.
+    pub(super) alive: u64,
+    /// The PSN that was expected from the peer at the timeout.
+    pub(super) expected: Psn,
+}
+
+impl Default for Evidence {
+    fn default() -> Self {
+        Self {
+            nak: NEVER,
+            stale: NEVER,
+            timeout: NEVER,
+            keep_alive: NEVER,
+            alive: NEVER,
+            expected: Psn::new(0),
+        }
+    }
+}
+
+impl Diagnosis {
+    pub(super) const fn new() -> Self {
+        Self(None)
+    }
+
+    fn evidence_mut(&mut self) -> &mut Evidence {
+        self.0.get_or_insert_default()
+    }
+
+    pub(super) fn evidence(&self) -> Evidence {
+        self.0.as_deref().copied().unwrap_or_default()
+    }
+
+    /// The peer asks for `una`, the oldest packet.
+    #[cold]
+    pub(super) fn note_nak(&mut self, una: u64) {
+        self.evidence_mut().nak = una;
+    }
+
+    /// An answer came that is about no packet in flight.
+    #[cold]
+    pub(super) fn note_stale(&mut self, una: u64) {
+        self.evidence_mut().stale = una;
+    }
+
+    /// A keep-alive left.
+    #[cold]
+    pub(super) fn note_keep_alive(&mut self, una: u64) {
+        self.evidence_mut().keep_alive = una;
+    }
+
+    /// The peer acknowledges nothing new. Returns whether it answers a keep-alive.
+    #[cold]
+    pub(super) fn note_duplicate(&mut self, una: u64) -> bool {
+        let evidence = self.evidence_mut();
+        let is_answer = evidence.keep_alive == una;
+        if is_answer {
+            (evidence.keep_alive, evidence.alive) = (NEVER, una);
+        }
+        is_answer
+    }
+
+    /// A timeout passed, and `expected` is the PSN that the peer is to send next.
+    #[cold]
+    pub(super) fn note_timeout(&mut self, una: u64, expected: Psn) {
+        let evidence = self.evidence_mut();
+        if evidence.timeout != una {
+            (evidence.timeout, evidence.expected) = (una, expected);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duplicate_acknowledgement_answers_one_keep_alive() {
+        let mut diagnosis = Diagnosis::new();
+        assert!(!diagnosis.note_duplicate(4));
+        diagnosis.note_keep_alive(4);
+        assert!(!diagnosis.note_duplicate(5), "another packet is the oldest");
+        assert!(diagnosis.note_duplicate(4) && !diagnosis.note_duplicate(4));
+        assert_eq!(diagnosis.evidence().alive, 4);
+    }
+
+    #[test]
+    fn the_first_timeout_of_a_packet_counts() {
+        let mut diagnosis = Diagnosis::new();
+        diagnosis.note_timeout(4, Psn::new(7));
+        diagnosis.note_timeout(4, Psn::new(8));
+        assert_eq!((diagnosis.evidence().timeout, diagnosis.evidence().expected), (4, Psn::new(7)));
+        diagnosis.note_timeout(5, Psn::new(9));
+        assert_eq!(diagnosis.evidence().expected, Psn::new(9));
+    }
+}

@@ -1,0 +1,133 @@
+//! Loss recovery by go-back-N: everything from the oldest packet on is sent again, within a recovery window (IBA 9.7.5.1).
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
+use super::limits::MIN_RECOVERY_PACKETS;
+use core::num::NonZeroU32;
+
+/// What go-back-N knows of the losses of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GoBackN {
+    /// Bytes that may be in flight after a loss, and as many more as come to be acknowledged. After a timeout it is one packet: a peer
+    /// that drops what it has no time for would drop it again if all of it came at once, and those of its other queue pairs with it.
+    /// After another loss it is twice what came between losses lately: what is sent behind that is sent in vain.
+    recovery_window: u64,
+    /// Packets acknowledged since the last loss.
+    since_loss: u32,
+    /// The smoothed value of `since_loss` at recent losses.
+    between_losses: Option<NonZeroU32>,
+    /// The last answer that came too early since an implied NAK was acted upon; `None` once something moved.
+    implied_nak: Option<u64>,
+}
+
+/// What an answer says that came before that of an older READ or atomic (IBA 9.7.5.1: an implied NAK).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ImpliedNak {
+    /// The older one was lost.
+    New,
+    /// It is of the round that an implied NAK has ended.
+    Known,
+    /// It begins the next round, whose first answer was lost as well.
+    NextRound,
+}
+
+impl GoBackN {
+    pub(super) const fn new() -> Self {
+        Self { recovery_window: u64::MAX, since_loss: 0, between_losses: None, implied_nak: None }
+    }
+
+    /// Returns the window while a loss is not forgotten.
+    #[inline]
+    pub(super) fn limit(&self, window: u64) -> u64 {
+        window.min(self.recovery_window)
+    }
+
+    /// Sends one packet of `mtu` bytes until something is acknowledged.
+    pub(super) fn restrict(&mut self, mtu: u32) {
+        self.recovery_window = mtu.into();
+    }
+
+    /// So many packets of `mtu` bytes were acknowledged.
+    #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "a window's packets fit into 64 bits of bytes")]
+    pub(super) fn on_progress(&mut self, packets: u64, mtu: u32) {
+        self.recovery_window = self.recovery_window.saturating_add(packets * u64::from(mtu));
+        self.since_loss = self.since_loss.saturating_add(u32::try_from(packets).unwrap_or(u32::MAX));
+        self.implied_nak = None;
+    }
+
+    /// Something was lost.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "three quarters and a quarter of 32 bits fit into 32 bits; 33 bits times an MTU fit into 64 bits"
+    )]
+    pub(super) fn on_loss(&mut self, mtu: u32) {
+        let packets = self
+            .between_losses
+            .map_or(self.since_loss, |before| before.get() - before.get() / 4 + self.since_loss / 4);
+        (self.between_losses, self.since_loss) = (NonZeroU32::new(packets), 0);
+        self.recovery_window = (2 * u64::from(packets)).max(MIN_RECOVERY_PACKETS) * u64::from(mtu);
+    }
+
+    /// Answer `number` came before that of an older READ or atomic. Answers of one round come in their order: one that goes back begins
+    /// the next round.
+    pub(super) fn on_early_answer(&mut self, number: u64) -> ImpliedNak {
+        match &mut self.implied_nak {
+            None => ImpliedNak::New,
+            Some(last) if number < *last => {
+                *last = 0;
+                ImpliedNak::NextRound
+            }
+            Some(last) => {
+                *last = number;
+                ImpliedNak::Known
+            }
+        }
+    }
+
+    /// [`ImpliedNak::New`] of answer `number` was acted upon.
+    pub(super) const fn on_implied_nak(&mut self, number: u64) {
+        self.implied_nak = Some(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recovery_window_is_twice_what_comes_between_losses() {
+        let mut recovery = GoBackN::new();
+        assert_eq!(recovery.limit(u64::MAX), u64::MAX);
+        recovery.on_progress(100, 1000);
+        recovery.on_loss(1000);
+        assert_eq!(recovery.limit(u64::MAX), 200_000);
+        recovery.on_progress(20, 1000);
+        assert_eq!((recovery.limit(u64::MAX), recovery.limit(7)), (220_000, 7));
+        // Three quarters of 100 and a quarter of 20.
+        recovery.on_loss(1000);
+        assert_eq!(recovery.limit(u64::MAX), 160_000);
+    }
+
+    #[test]
+    fn the_recovery_window_is_eight_packets_at_least_and_one_after_a_timeout() {
+        let mut recovery = GoBackN::new();
+        recovery.on_loss(1000);
+        assert_eq!(recovery.limit(u64::MAX), 8000);
+        recovery.restrict(1000);
+        assert_eq!(recovery.limit(u64::MAX), 1000);
+        recovery.on_progress(1, 1000);
+        assert_eq!(recovery.limit(u64::MAX), 2000);
+    }
+
+    #[test]
+    fn an_implied_nak_counts_once_a_round() {
+        let mut recovery = GoBackN::new();
+        assert_eq!(recovery.on_early_answer(5), ImpliedNak::New);
+        recovery.on_implied_nak(5);
+        assert_eq!(recovery.on_early_answer(6), ImpliedNak::Known);
+        assert_eq!(recovery.on_early_answer(5), ImpliedNak::NextRound);
+        assert_eq!(recovery.on_early_answer(6), ImpliedNak::Known);
+        recovery.on_progress(1, 1000);
+        assert_eq!(recovery.on_early_answer(7), ImpliedNak::New);
+    }
+}

@@ -1,0 +1,91 @@
+//! The READs and atomics that are outstanding, and how many may be (IBA 9.7.3.1, `max_rd_atomic`).
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
+/// Requests before `next` whose answer is awaited.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OutstandingReads {
+    count: u16,
+    /// As many as the peer has resources for.
+    max: u8,
+    /// The number of READs requested at a time. A loss halves it, and each one that is done adds one. A peer that answers slowly, as
+    /// Soft-RoCE does, would have more and more rounds of all of them before it, and drop what does not fit its own queues.
+    limit: u16,
+}
+
+impl OutstandingReads {
+    pub(super) fn set_max(&mut self, max: u8) {
+        (self.max, self.limit) = (max, max.into());
+    }
+
+    #[inline]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Returns whether the limit lets no other begin.
+    #[inline]
+    pub(super) const fn is_full(&self) -> bool {
+        self.count >= self.limit
+    }
+
+    /// `count` were requested.
+    #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "at most `limit` are outstanding")]
+    pub(super) const fn begin(&mut self, count: u16) {
+        self.count += count;
+    }
+
+    /// One is done; `is_counted`: it was requested in this round.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "one that is before `next` was counted; `limit` is at most 256"
+    )]
+    pub(super) fn end(&mut self, is_counted: bool) {
+        self.count -= u16::from(is_counted);
+        self.limit = (self.limit + 1).min(self.max.into());
+    }
+
+    /// Something was lost while some were outstanding.
+    pub(super) fn on_loss(&mut self) {
+        if self.count > 0 {
+            self.limit = (self.limit / 2).max(2).min(self.max.into());
+        }
+    }
+
+    /// All that are not done will be requested again.
+    pub(super) const fn rewind(&mut self) {
+        self.count = 0;
+    }
+
+    /// Of the outstanding requests `count` are READs and atomics, from now on with no limit but the peer's.
+    pub(super) fn recount(&mut self, count: u16) {
+        (self.count, self.limit) = (count, self.max.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_halves_the_limit_and_each_answer_adds_one() {
+        let mut reads = OutstandingReads::default();
+        reads.set_max(16);
+        reads.on_loss();
+        reads.begin(15);
+        assert!(!reads.is_full(), "nothing was outstanding");
+        reads.on_loss();
+        assert_eq!((reads.limit, reads.is_full()), (8, true));
+        (0..15).for_each(|_| reads.end(true));
+        assert_eq!((reads.count, reads.limit), (0, 16));
+    }
+
+    #[test]
+    fn the_limit_is_never_above_the_peers() {
+        let mut reads = OutstandingReads::default();
+        reads.set_max(1);
+        reads.begin(1);
+        reads.on_loss();
+        assert_eq!(reads.limit, 1);
+    }
+}

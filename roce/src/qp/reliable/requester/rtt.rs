@@ -1,0 +1,223 @@
+//! The RTT estimator: what a requester measures of the round trip, and how long it waits for an answer (RFC 6298).
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
+use super::limits::MAX_PROBE_BACKOFF;
+use cc::Instant;
+use core::num::NonZeroU32;
+use core::time::Duration;
+
+/// The shortest wait: round trips of paths without delay are as long as a poll loop's pauses.
+const SHORTEST: Duration = Duration::from_micros(20);
+
+/// The lateness that a packet may have on any path.
+const SLACK: Duration = Duration::from_micros(5);
+
+/// Measurements after which the shortest of them begins anew: a path may have become longer.
+const WINDOW: u8 = 64;
+
+/// A smoothed round trip and its variation, in ns: up to 4 s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RttEstimate {
+    smoothed: u32,
+    variation: u32,
+    /// Of the last measurements up to [`WINDOW`], and of as many before them.
+    shortest: [NonZeroU32; 2],
+    count: u8,
+}
+
+const fn nanos(nanos: u32) -> Duration {
+    Duration::from_nanos(nanos as u64)
+}
+
+impl RttEstimate {
+    /// Takes in a measurement (RFC 6298 2.2, 2.3).
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "averages are of 32-bit numbers, and the part removed makes room for the part added; `count` is below WINDOW"
+    )]
+    pub(super) fn measured(before: Option<Self>, rtt: Duration) -> Self {
+        let rtt = u32::try_from(rtt.as_nanos()).unwrap_or(u32::MAX);
+        let rounded = NonZeroU32::new(rtt).unwrap_or(NonZeroU32::MIN);
+        let Some(Self { smoothed, variation, shortest: [new, old], count }) = before else {
+            return Self { smoothed: rtt, variation: rtt / 2, shortest: [rounded; 2], count: 1 };
+        };
+        let is_full = count == WINDOW;
+        let off = smoothed.abs_diff(rtt);
+        Self {
+            smoothed: smoothed - smoothed / 8 + rtt / 8,
+            variation: variation - variation / 4 + off / 4,
+            shortest: if is_full { [rounded, new] } else { [new.min(rounded), old] },
+            count: if is_full { 1 } else { count + 1 },
+        }
+    }
+
+    pub(super) const fn smoothed(&self) -> Duration {
+        nanos(self.smoothed)
+    }
+
+    /// Returns the shortest of the last 64 to 128 measurements.
+    pub(super) fn shortest(&self) -> Duration {
+        let [new, old] = self.shortest;
+        nanos(new.min(old).get())
+    }
+
+    /// Returns the longest that a round trip takes according to the measurements.
+    #[expect(clippy::arithmetic_side_effects, reason = "the result is at most a minute")]
+    pub(super) fn latest(&self) -> Duration {
+        self.smoothed() + self.slack()
+    }
+
+    /// Returns how much longer than usual that is.
+    #[expect(clippy::arithmetic_side_effects, reason = "the result is at most 20 s")]
+    pub(super) fn slack(&self) -> Duration {
+        (self.smoothed() / 2).max(nanos(self.variation) * 4).max(SLACK)
+    }
+
+    /// Returns the time without an answer after which something is requested again: at least two round trips, as RFC 8985 7.2 has it for a
+    /// probe, and 20 µs.
+    #[expect(clippy::arithmetic_side_effects, reason = "the result is at most a minute")]
+    pub(super) fn probe_timeout(&self) -> Duration {
+        (self.smoothed() + self.smoothed().max(nanos(self.variation) * 4)).max(SHORTEST)
+    }
+}
+
+/// What is measured of the round trip: one packet at a time, and the estimate once one was measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RttEstimator {
+    /// The packet that is measured, and when it left.
+    sample: Option<(u64, Instant)>,
+    estimate: Option<RttEstimate>,
+    /// Tail loss probes since a round trip was measured, [`MAX_PROBE_BACKOFF`] at most: each time the wait is twice as long.
+    probes: u8,
+}
+
+impl RttEstimator {
+    pub(super) const fn new() -> Self {
+        Self { sample: None, estimate: None, probes: 0 }
+    }
+
+    #[inline]
+    pub(super) const fn estimate(&self) -> Option<RttEstimate> {
+        self.estimate
+    }
+
+    /// Returns the smallest round trip of late.
+    pub(super) fn shortest(&self) -> Option<Duration> {
+        self.estimate.map(|estimate| estimate.shortest())
+    }
+
+    /// Packet `number` leaves for the first time, and is measured unless another one is.
+    #[inline]
+    pub(super) fn on_sent(&mut self, number: u64, now: Instant) {
+        if self.sample.is_none() {
+            self.sample = Some((number, now));
+        }
+    }
+
+    /// Returns the packet that is measured.
+    #[inline]
+    pub(super) fn sampled(&self) -> Option<u64> {
+        self.sample.map(|(number, _)| number)
+    }
+
+    /// The packet that is measured is sent again, so that it measures nothing: its acknowledgement may be of either (Karn).
+    #[inline]
+    pub(super) const fn cancel(&mut self) {
+        self.sample = None;
+    }
+
+    /// The packet that is measured has arrived. Returns its round trip.
+    pub(super) fn on_arrival(&mut self, now: Instant) -> Option<Duration> {
+        let (_, since) = self.sample.take()?;
+        let rtt = now.saturating_since(since);
+        self.estimate = Some(RttEstimate::measured(self.estimate, rtt));
+        self.probes = 0;
+        Some(rtt)
+    }
+
+    /// A tail loss probe leaves.
+    #[expect(clippy::arithmetic_side_effects, reason = "the sum is at most MAX_PROBE_BACKOFF + 1")]
+    pub(super) fn on_probe(&mut self) {
+        self.probes = (self.probes + 1).min(MAX_PROBE_BACKOFF);
+    }
+
+    /// Returns whether no round trip was measured since a probe.
+    #[inline]
+    pub(super) const fn is_probing(&self) -> bool {
+        self.probes > 0
+    }
+
+    /// Returns the time without an answer until the next probe, doubled `more` times; `slowest` is what an answer may take over the
+    /// slowest path.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "seconds times 128 are far below the longest Duration"
+    )]
+    pub(super) fn probe_wait(&self, slowest: Duration, more: u8) -> Option<Duration> {
+        Some(self.estimate?.probe_timeout().max(slowest) * (1 << (self.probes + more)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_packet_at_a_time_is_measured() {
+        let at = |micros: u64| Instant::from_nanos(micros * 1000);
+        let mut rtt = RttEstimator::new();
+        assert_eq!(rtt.on_arrival(at(1)), None);
+        rtt.on_sent(3, at(10));
+        rtt.on_sent(4, at(20));
+        assert_eq!((rtt.sampled(), rtt.on_arrival(at(90))), (Some(3), Some(Duration::from_micros(80))));
+        assert_eq!((rtt.sampled(), rtt.shortest()), (None, Some(Duration::from_micros(80))));
+        rtt.on_sent(5, at(100));
+        rtt.cancel();
+        assert_eq!(rtt.on_arrival(at(101)), None);
+    }
+
+    #[test]
+    fn each_probe_doubles_the_wait_64_times_at_most_until_a_round_trip_is_measured() {
+        let mut rtt = RttEstimator::new();
+        assert_eq!(rtt.probe_wait(Duration::ZERO, 0), None);
+        let measure = |rtt: &mut RttEstimator| {
+            rtt.on_sent(0, Instant::ZERO);
+            rtt.on_arrival(Instant::from_nanos(80_000));
+        };
+        measure(&mut rtt);
+        let first = Duration::from_micros(240);
+        for doublings in [0, 1, 2, 3, 4, 5, 6, 6] {
+            assert_eq!(rtt.probe_wait(Duration::ZERO, 0), Some(first * (1 << doublings)));
+            assert_eq!(rtt.is_probing(), doublings > 0);
+            rtt.on_probe();
+        }
+        measure(&mut rtt);
+        assert!(!rtt.is_probing());
+        assert_eq!(rtt.probe_wait(first, 1), Some(first * 2), "the slowest path");
+    }
+
+    /// RFC 6298 2.2 and 2.3 by hand.
+    #[test]
+    fn it_follows_what_is_measured() {
+        let micros = Duration::from_micros;
+        let first = RttEstimate::measured(None, micros(80));
+        assert_eq!((first.smoothed(), first.probe_timeout()), (micros(80), micros(240)));
+        let second = RttEstimate::measured(Some(first), micros(160));
+        assert_eq!((second.smoothed(), second.probe_timeout()), (micros(90), micros(290)));
+        let near = (0..100).fold(None, |before, _| Some(RttEstimate::measured(before, micros(1)))).unwrap();
+        assert_eq!((near.probe_timeout(), near.shortest()), (SHORTEST, micros(1)));
+        let far = (0..100).fold(None, |before, _| Some(RttEstimate::measured(before, micros(100)))).unwrap();
+        assert!((micros(200)..micros(201)).contains(&far.probe_timeout()), "{far:?}");
+    }
+
+    #[test]
+    fn the_shortest_is_forgotten() {
+        let micros = Duration::from_micros;
+        let follow =
+            |from, count| (0..count).fold(from, |before, _| RttEstimate::measured(Some(before), micros(90)));
+        let short = RttEstimate::measured(None, micros(10));
+        assert_eq!(follow(short, WINDOW).shortest(), micros(10));
+        assert_eq!(follow(short, 2 * WINDOW).shortest(), micros(90));
+        assert_eq!(RttEstimate::measured(Some(follow(short, 200)), micros(80)).shortest(), micros(80));
+    }
+}

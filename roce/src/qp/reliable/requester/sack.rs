@@ -1,0 +1,87 @@
+//! What a Selective Acknowledge packet says, checked against what was sent.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
+use super::super::ring::SPAN;
+use super::sequence::SendSequence;
+use crate::Psn;
+
+/// A selective acknowledgement of packets that were sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sack {
+    /// All before this packet arrived, and it did not.
+    pub(super) number: u64,
+    /// The first of the 128 packets that `held` is about.
+    pub(super) from: u64,
+    /// Those of them that arrived, a bit for each.
+    pub(super) held: u128,
+}
+
+impl Sack {
+    /// Checks a packet: all before `psn` arrived, and of the 128 from `psn` and `64 * ahead` on those did that `held` marks. Returns `None`
+    /// if it acknowledges what was never sent, what no peer could hold, or the packet that it lacks.
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
+    pub(super) fn validate(sequence: &SendSequence, psn: Psn, ahead: u8, held: u128) -> Option<Self> {
+        let number = sequence.answered(psn)?;
+        let from = number + 64 * u64::from(ahead);
+        let end = from + u64::from(u128::BITS - held.leading_zeros());
+        let is_sent = held == 0 || end <= sequence.sent && end <= sequence.una + SPAN;
+        let holds_what_it_lacks = ahead == 0 && held & 1 != 0;
+        (is_sent && !holds_what_it_lacks).then_some(Self { number, from, held })
+    }
+
+    /// Returns the number behind the packets that `held` is about.
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
+    pub(super) fn end(&self) -> u64 {
+        self.from + u64::from(u128::BITS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Packets 10 to 99 are sent and not acknowledged.
+    fn sequence() -> SendSequence {
+        let mut sequence = SendSequence::new(Psn::new(1000));
+        sequence.send_until(100);
+        sequence.una = 10;
+        sequence
+    }
+
+    fn validate(number: u32, ahead: u8, held: u128) -> Option<Sack> {
+        Sack::validate(&sequence(), Psn::new(1000 + number), ahead, held)
+    }
+
+    #[test]
+    fn the_marked_packets_are_counted_from_the_first_missing_one() {
+        assert_eq!(validate(20, 0, 0b110), Some(Sack { number: 20, from: 20, held: 0b110 }));
+        assert_eq!(validate(20, 1, 1), Some(Sack { number: 20, from: 84, held: 1 }));
+    }
+
+    #[test]
+    fn packets_that_were_never_sent_are_not_acknowledged() {
+        assert!(validate(20, 0, 1 << 79).is_some(), "packet 99");
+        assert_eq!(validate(20, 0, 1 << 80), None);
+        assert_eq!(validate(20, 2, 1), None);
+        assert!(validate(20, 255, 0).is_some(), "it marks none");
+        assert_eq!(validate(100, 0, 0), None);
+    }
+
+    #[test]
+    fn a_stale_acknowledgement_is_refused() {
+        assert_eq!(validate(9, 0, 0b10), None);
+    }
+
+    #[test]
+    fn a_peer_cannot_hold_the_packet_that_it_lacks() {
+        assert_eq!(validate(20, 0, 1), None);
+    }
+
+    #[test]
+    fn a_peer_holds_no_packet_beyond_its_bitmap() {
+        let mut sequence = sequence();
+        sequence.send_until(20_000);
+        let held = |end| Sack::validate(&sequence, Psn::new(1000 + end - 1 - 64), 1, 1);
+        assert!(held(10 + SPAN as u32).is_some() && held(11 + SPAN as u32).is_none());
+    }
+}

@@ -1,0 +1,143 @@
+//! The send sequence space of a connection: what is acknowledged, what is next, what was sent (RFC 9293 3.3.1).
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
+use crate::Psn;
+
+/// Packet numbers of the requester (see [`Wqe`](crate::qp::wqe::Wqe)): `una` ≤ `next` ≤ `sent`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendSequence {
+    /// The PSN of packet 0.
+    first: Psn,
+    /// The oldest packet not yet acknowledged.
+    pub(super) una: u64,
+    /// The next packet to send. Go-back-N sets it back to `una` after a loss; selective repeat never does.
+    pub(super) next: u64,
+    /// One more than the highest packet ever sent. This, not `next`, bounds what a peer may acknowledge: after
+    /// `next` went back, packets of the round before may still be acknowledged, and refusing that would livelock a
+    /// window of one packet.
+    pub(super) sent: u64,
+    /// One more than the highest packet that was sent before the last loss. In recovery until it is acknowledged (RFC 6675 2).
+    recovery_point: u64,
+}
+
+impl SendSequence {
+    pub(super) const fn new(first: Psn) -> Self {
+        Self { first, una: 0, next: 0, sent: 0, recovery_point: 0 }
+    }
+
+    /// Returns the first PSN of the connection.
+    pub(super) const fn first(&self) -> Psn {
+        self.first
+    }
+
+    pub(super) fn psn(&self, number: u64) -> Psn {
+        self.first.plus((number & u64::from(Psn::CIRCLE - 1)) as u32)
+    }
+
+    /// Returns the number of the packet with this PSN that is nearest to `una`; `None` if it is before the connection's first.
+    pub(super) fn number(&self, psn: Psn) -> Option<u64> {
+        self.una.checked_add_signed(self.distance(psn))
+    }
+
+    /// Returns how far the packet with this PSN is ahead of `una`.
+    pub(super) fn distance(&self, psn: Psn) -> i64 {
+        psn.distance(self.psn(self.una)).into()
+    }
+
+    /// Returns the number of the packet that an answer with this PSN is about; `None` if it was acknowledged before or never sent.
+    pub(super) fn answered(&self, psn: Psn) -> Option<u64> {
+        self.number(psn).filter(|number| (self.una..self.sent).contains(number))
+    }
+
+    /// Returns the last PSN that was acknowledged; one before the first if none was.
+    pub(super) fn acknowledged_psn(&self) -> Psn {
+        self.psn(self.una).plus(Psn::CIRCLE - 1)
+    }
+
+    /// Returns whether all that was sent is acknowledged.
+    #[inline]
+    pub(super) const fn is_answered(&self) -> bool {
+        self.una == self.sent
+    }
+
+    /// Moves `next` to `next`, and counts what is before it as sent.
+    #[inline]
+    pub(super) fn send_until(&mut self, next: u64) {
+        self.next = next;
+        self.sent = self.sent.max(next);
+    }
+
+    /// Goes back to the oldest packet that is not acknowledged.
+    pub(super) const fn rewind(&mut self) {
+        self.next = self.una;
+    }
+
+    /// Skips what was acknowledged after going back.
+    pub(super) fn skip_acknowledged(&mut self) {
+        self.next = self.next.max(self.una);
+    }
+
+    /// Takes all before `end` as sent and acknowledged.
+    pub(super) const fn abandon(&mut self, end: u64) {
+        (self.una, self.next, self.sent) = (end, end, end);
+    }
+
+    /// Returns the number of packets sent and not acknowledged.
+    #[expect(clippy::arithmetic_side_effects, reason = "`sent` is not before `una`")]
+    pub(super) const fn outstanding(&self) -> u64 {
+        self.sent - self.una
+    }
+
+    /// Notes a loss.
+    pub(super) const fn enter_recovery(&mut self) {
+        self.recovery_point = self.sent;
+    }
+
+    /// Returns whether the last loss is not made up for.
+    pub(super) const fn is_in_recovery(&self) -> bool {
+        self.una < self.recovery_point
+    }
+
+    pub(super) const fn recovery_point(&self) -> u64 {
+        self.recovery_point
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_about_a_packet_that_was_sent_and_is_not_acknowledged() {
+        let mut sequence = SendSequence::new(Psn::new(0xff_fffe));
+        sequence.send_until(4);
+        sequence.una = 1;
+        let psns = [0xff_fffe, 0xff_ffff, 0, 1, 2].map(|psn| sequence.answered(Psn::new(psn)));
+        assert_eq!(psns, [None, Some(1), Some(2), Some(3), None]);
+        assert_eq!((sequence.acknowledged_psn(), sequence.outstanding()), (Psn::new(0xff_fffe), 3));
+    }
+
+    #[test]
+    fn going_back_does_not_lower_what_may_be_acknowledged() {
+        let mut sequence = SendSequence::new(Psn::new(5));
+        sequence.send_until(4);
+        sequence.rewind();
+        sequence.send_until(1);
+        assert_eq!((sequence.next, sequence.sent, sequence.answered(Psn::new(8))), (1, 4, Some(3)));
+        sequence.una = 3;
+        sequence.skip_acknowledged();
+        assert_eq!(sequence.next, 3);
+    }
+
+    #[test]
+    fn recovery_ends_when_all_that_was_sent_before_the_loss_is_acknowledged() {
+        let mut sequence = SendSequence::new(Psn::new(0));
+        sequence.send_until(4);
+        sequence.enter_recovery();
+        sequence.send_until(6);
+        sequence.una = 3;
+        assert!(sequence.is_in_recovery());
+        sequence.una = 4;
+        assert!(!sequence.is_in_recovery());
+    }
+}

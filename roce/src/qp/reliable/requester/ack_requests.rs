@@ -1,5 +1,4 @@
 //! Which packets ask for an acknowledgement: the last of a message, and enough of a long one to keep the window moving.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::limits::{ACKS_PER_WINDOW, PACKETS_PER_ACK};
 use cc::Instant;

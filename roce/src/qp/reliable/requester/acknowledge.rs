@@ -33,7 +33,7 @@ impl Requester {
         if self.sequence.una < up_to {
             // It measures a request that the peer has, although an answer before it is missing.
             progress.rtt = self.take_sample(context.now).or(progress.rtt);
-            // The peer has a READ, and acknowledged it because it was asked a question.
+            // The peer has a READ, and acknowledged it because of a keep-alive.
             if !self.diagnosis.note_duplicate(self.sequence.una) {
                 progress.lost = self.implied_nak(up_to, context.now)?;
             }
@@ -50,7 +50,7 @@ impl Requester {
                     self.retry(context.now)?;
                     // The peer took none of it, whatever path it came by.
                     if let Some(selective) = self.recovery.selective_mut() {
-                        selective.excuse_paths();
+                        selective.rack.excuse_paths();
                     }
                     progress.lost = true;
                 }

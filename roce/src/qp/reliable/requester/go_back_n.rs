@@ -1,5 +1,4 @@
 //! Loss recovery by go-back-N: everything from the oldest packet on is sent again, within a recovery window (IBA 9.7.5.1).
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::limits::MIN_RECOVERY_PACKETS;
 use core::num::NonZeroU32;

@@ -2,8 +2,8 @@
 
 use super::super::ring::SPAN;
 use super::control::PendingControl;
+use super::missing::missing_of;
 use super::recovery::Recovery;
-use super::selective::missing_of;
 use super::{Requester, Selective};
 use crate::congestion::Progress;
 use crate::qp::Context;
@@ -47,7 +47,7 @@ impl Requester {
         let mut reads = 0;
         for wqe in self.queue.before(sent) {
             for missing in missing_of(wqe, self.queue.mtu(), wqe.first < una, next, sent) {
-                selective.loses(missing, now);
+                selective.lose(missing, now);
             }
             reads += u16::from(wqe.is_answered());
         }

@@ -145,7 +145,7 @@ impl Requester {
     pub(super) fn take_sample(&mut self, now: Instant) -> Option<Duration> {
         let number = self.rtt.sampled()?;
         let has_arrived = number < self.sequence.una
-            || self.recovery.selective().is_some_and(|selective| selective.has(number));
+            || self.recovery.selective().is_some_and(|selective| selective.scoreboard.has(number));
         if !has_arrived {
             return None;
         }

@@ -1,7 +1,7 @@
 //! The sending side of a reliable connection: send queue, loss recovery, retries (IBA 9.7.5, 9.7.6).
 //!
 //! [`Requester`] has a field for each concern, whose file contains the type and its rules. The files with `impl Requester` are its
-//! events: a packet to send (`send`), an answer (`acknowledge`, `selective`), a timeout (`loss`), the peer's consent to selective repeat
+//! events: a packet to send (`send`), an answer (`acknowledge`, `selective_acknowledge`), a timeout (`loss`), the peer's consent to selective repeat
 //! (`join`).
 
 mod ack_requests;
@@ -9,19 +9,22 @@ mod acknowledge;
 mod control;
 mod diagnosis;
 mod go_back_n;
-mod holes;
 mod join;
 mod limits;
 mod local;
 mod loss;
+mod missing;
 mod plan;
+mod rack;
 mod reads;
 mod recovery;
 mod request_queue;
 mod retries;
 mod rtt;
 mod sack;
+mod scoreboard;
 mod selective;
+mod selective_acknowledge;
 mod send;
 mod sequence;
 mod spray;
@@ -44,13 +47,13 @@ use alloc::boxed::Box;
 use cc::Instant;
 use control::PendingControl;
 use diagnosis::Diagnosis;
-use holes::Selective;
 use limits::{ACKS_PER_WINDOW, ANSWERS_PER_WINDOW};
 use reads::OutstandingReads;
 use recovery::Recovery;
 use request_queue::RequestQueue;
 use retries::Retries;
 use rtt::RttEstimator;
+use selective::Selective;
 use sequence::SendSequence;
 use spray::Spray;
 use timers::Timers;
@@ -188,7 +191,9 @@ impl Requester {
     )]
     fn in_flight_of(&self, sent: u64) -> u64 {
         let sent = sent - self.queue.bytes_before(self.sequence.una);
-        self.recovery.selective().map_or(sent, |selective| sent - selective.away_bytes().min(sent))
+        self.recovery
+            .selective()
+            .map_or(sent, |selective| sent - selective.scoreboard.bytes_not_in_flight().min(sent))
     }
 
     /// The oldest packet not acknowledged, the next to send, and one more than the highest ever sent.
@@ -250,7 +255,7 @@ impl Requester {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.due(self.recovery.selective().and_then(|selective| selective.due()))
+        self.timers.due(self.recovery.selective().and_then(|selective| selective.rack.due()))
     }
 }
 

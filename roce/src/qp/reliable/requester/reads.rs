@@ -1,5 +1,4 @@
 //! The READs and atomics that are outstanding, and how many may be (IBA 9.7.3.1, `max_rd_atomic`).
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 /// Requests before `next` whose answer is awaited.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,7 +1,7 @@
 //! How a requester makes up for losses: go-back-N, which every responder knows, or selective repeat, once the peer has agreed.
 
 use super::go_back_n::GoBackN;
-use super::holes::Selective;
+use super::selective::Selective;
 use alloc::boxed::Box;
 
 /// One of the two kinds of loss recovery, with its state.
@@ -50,7 +50,7 @@ impl Recovery {
     /// Returns whether something waits to be sent again, with selective repeat.
     #[inline]
     pub(super) fn has_lost(&self) -> bool {
-        self.selective().is_some_and(Selective::has_lost)
+        self.selective().is_some_and(|selective| selective.rack.has_lost())
     }
 }
 

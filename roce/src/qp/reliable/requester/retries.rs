@@ -1,4 +1,4 @@
-//! The retry counters of a queue pair: `retry_cnt` and `rnr_retry` (IBA 9.7.5.2.8, 9.9.2.1.1).
+//! The retry counters of a queue pair: `retry_cnt` and `rnr_retry` (IBA 9.7.5.2.8).
 
 /// How often the requester sends again before the request fails, and how often that is left.
 #[derive(Clone, Copy, Debug, Default)]
@@ -9,7 +9,7 @@ pub(super) struct Retries {
     rnr_left: u8,
 }
 
-/// The `rnr_retry` of a requester that waits for a receive without end (IBA 9.9.2.1.1).
+/// The `rnr_retry` of a requester that waits for a receive without end.
 const UNLIMITED: u8 = 7;
 
 impl Retries {

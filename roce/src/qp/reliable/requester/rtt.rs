@@ -1,5 +1,4 @@
 //! The RTT estimator: what a requester measures of the round trip, and how long it waits for an answer (RFC 6298).
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::limits::MAX_PROBE_BACKOFF;
 use cc::Instant;

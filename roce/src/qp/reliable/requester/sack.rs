@@ -1,5 +1,4 @@
 //! What a Selective Acknowledge packet says, checked against what was sent.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::super::ring::SPAN;
 use super::sequence::SendSequence;

@@ -2,9 +2,9 @@
 
 use super::super::ring::SPAN;
 use super::Requester;
-use super::holes::Hole;
 use super::limits::{HELD, MAX_OUTSTANDING, UNKNOWN};
 use super::plan::{Kind, Plan, Token};
+use super::rack::MissingPacket;
 use crate::qp::Context;
 use crate::qp::operation::operation;
 use crate::qp::wqe::{Position, Wqe};
@@ -18,8 +18,8 @@ impl Requester {
         reason = "the offset is at most the length; `next` is in its request, and not before `una`; packet numbers and byte counts stay far below 2^64"
     )]
     pub(in crate::qp) fn plan(&self, window: u64, now: Instant) -> Option<Plan<'_>> {
-        if let Some(hole) = self.recovery.selective().and_then(|selective| selective.first_lost()) {
-            return self.plan_again(hole, window);
+        if let Some(lost) = self.recovery.selective().and_then(|selective| selective.rack.first_lost()) {
+            return self.plan_again(lost, window);
         }
         let wqe = self.queue.next().filter(|wqe| !wqe.is_local())?;
         let (number, mtu) = (self.sequence.next, self.queue.mtu());
@@ -63,10 +63,10 @@ impl Requester {
     #[cold]
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "the offset is at most the length; a hole is in its request"
+        reason = "the offset is at most the length; a lost packet is in its request"
     )]
-    fn plan_again(&self, hole: Hole, window: u64) -> Option<Plan<'_>> {
-        let (number, mtu) = (hole.number(), self.queue.mtu());
+    fn plan_again(&self, lost: MissingPacket, window: u64) -> Option<Plan<'_>> {
+        let (number, mtu) = (lost.number(), self.queue.mtu());
         if self.timers.is_receiver_not_ready() || self.in_flight() >= window.max(1) {
             return None;
         }
@@ -78,9 +78,9 @@ impl Requester {
         let position = Position::of((number - wqe.first) as u32, wqe.packets);
         let ends = wqe.is_answered() || matches!(position, Position::Last | Position::Only);
         // A request asks for its whole answer, a lost answer is asked for with those behind it.
-        let (until, answer_end) = match (hole.missing.is_answer, wqe.is_answered()) {
+        let (until, answer_end) = match (lost.missing.is_answer, wqe.is_answered()) {
             (true, _) => {
-                let end = selective.stretch(number, wqe.end());
+                let end = selective.rack.lost_answers_end(number, wqe.end());
                 (end, end)
             }
             (false, true) => (number + 1, wqe.end()),
@@ -110,14 +110,14 @@ impl Requester {
     fn is_holdable(&self, in_flight: u64, more: u64, bytes: u64) -> bool {
         self.recovery.selective().is_none_or(|selective| {
             self.sequence.next - self.sequence.una + more < SPAN
-                && in_flight + selective.away_bytes() + bytes < HELD
+                && in_flight + selective.scoreboard.bytes_not_in_flight() + bytes < HELD
         })
     }
 
     /// Packets before `end` that are neither acknowledged nor came early as answers.
     #[expect(clippy::arithmetic_side_effects, reason = "`end` is not before `una`")]
     fn awaited(&self, end: u64) -> u64 {
-        let in_place = self.recovery.selective().map_or(0, |selective| selective.arrived_count());
+        let in_place = self.recovery.selective().map_or(0, |selective| selective.scoreboard.answer_count());
         (end - self.sequence.una).saturating_sub(in_place)
     }
 
@@ -195,7 +195,7 @@ impl Requester {
         // It requests an answer, which reports on all that was sent before.
         self.ack_requests.on_request(self.sequence.next, now);
         if let Some(selective) = self.recovery.selective_mut() {
-            selective.resends((number, until), now, wait, longest);
+            selective.on_resent((number, until), now, wait, longest);
         }
         self.timers.retransmission.start(now);
         self.timers.probe.set(self.probe_wait().map(|wait| now + wait));
@@ -206,10 +206,7 @@ impl Requester {
     #[inline]
     fn took(&mut self, number: u64, path: Option<u8>, now: Instant) {
         if let (Some(path), Some(selective)) = (path, self.recovery.selective_mut()) {
-            let is_silent = selective.take_silence(number);
-            if let Some(spray) = &mut selective.spray {
-                spray.took(number, self.sequence.next, path, is_silent, now);
-            }
+            selective.on_sent_over(number, self.sequence.next, path, now);
         }
     }
 }

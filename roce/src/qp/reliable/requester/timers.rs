@@ -1,5 +1,4 @@
 //! The timers of a requester: retransmission timeout, tail loss probe, RNR NAK (IBA 9.7.6.1.3, 9.7.5.2.8; RFC 8985 7).
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::limits::{MAX_BACKOFF, MAX_STALE_RESTARTS};
 use crate::wheel::sooner;

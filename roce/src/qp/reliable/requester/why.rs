@@ -73,7 +73,7 @@ impl Requester {
         // The last wait is the longest.
         let silence = self.timers.retransmission.wait().unwrap_or_default() * (u32::from(self.retries()) + 1);
         let is_asked = nak == self.sequence.una
-            || self.recovery.selective().is_some_and(|it| it.heard() > self.sequence.una);
+            || self.recovery.selective().is_some_and(|it| it.scoreboard.highest_sacked() > self.sequence.una);
         // A peer that asks for packets is reached.
         let heard = heard.filter(|&(at, _)| !is_asked && now.saturating_since(at) <= silence);
         if let Some((_, what)) = heard {

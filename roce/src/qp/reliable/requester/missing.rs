@@ -1,0 +1,44 @@
+//! Packets whose arrival is in question: requests, and the answers to READs and atomics.
+
+use crate::qp::wqe::Wqe;
+
+/// A packet that may not have arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Missing {
+    pub(super) number: u64,
+    /// Payload bytes that the window counts while it is in flight: none of an answer.
+    pub(super) bytes: u32,
+    /// An answer of the peer, not a request.
+    pub(super) is_answer: bool,
+}
+
+/// Returns the missing packets of `wqe` from `from` to before `end`: its request packets, or its answers if the peer has executed its
+/// request.
+#[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
+pub(super) fn missing_of(
+    wqe: &Wqe,
+    mtu: u32,
+    is_executed: bool,
+    from: u64,
+    end: u64,
+) -> impl DoubleEndedIterator<Item = Missing> {
+    let (first, last) = match (wqe.is_answered(), is_executed) {
+        (false, _) | (true, true) => (from.max(wqe.first), end.min(wqe.end())),
+        // The request is one packet, whatever it asks for.
+        (true, false) => (from.max(wqe.first), end.min(wqe.first + 1)),
+    };
+    (first..last.max(first)).map(move |number| Missing {
+        is_answer: wqe.is_answered() && is_executed,
+        ..packet_of(wqe, number, mtu)
+    })
+}
+
+/// Request packet `number`.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "packet numbers stay far below 2^64; byte counts never go back"
+)]
+pub(super) fn packet_of(wqe: &Wqe, number: u64, mtu: u32) -> Missing {
+    let bytes = (wqe.stream_at(number + 1, mtu) - wqe.stream_at(number, mtu)) as u32;
+    Missing { number, bytes, is_answer: false }
+}

@@ -1,0 +1,536 @@
+//! Which packets are lost: those that something sent behind them has overtaken, once they are later than packets are here (RFC 8985:
+//! RACK), and those whose repetition stays unanswered.
+
+use super::limits::MAX_PROBE_BACKOFF;
+use super::missing::Missing;
+use super::scoreboard::Scoreboard;
+use super::spray::Spray;
+use crate::wheel::sooner;
+use alloc::collections::VecDeque;
+use cc::Instant;
+use core::time::Duration;
+
+/// Losses in a row without a packet that was only late, after which packets are expected in their order.
+const IN_ORDER: u8 = 8;
+/// Packets that have one time at which the first missing one among them becomes lost: a search visits no others.
+const BLOCK: u64 = 128;
+/// A window of [`SPAN`](super::super::ring::SPAN) numbers lies in fewer blocks.
+const BLOCKS: usize = 64;
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
+/// A packet that is missing although something behind it has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MissingPacket {
+    pub(super) missing: Missing,
+    /// It waits to be sent or requested again.
+    is_lost: bool,
+    /// Something that left later on the same path has arrived. Without spraying there is one path.
+    is_overtaken: bool,
+    /// If it does not come until then it is lost.
+    due: Instant,
+    /// When it was sent or requested again last.
+    resent: Option<Instant>,
+    /// The number of times that it was sent or requested again.
+    tries: u8,
+    /// It has come. It keeps its place until all before it have.
+    has_arrived: bool,
+}
+
+impl MissingPacket {
+    pub(super) const fn number(&self) -> u64 {
+        self.missing.number
+    }
+
+    /// Nothing that left later on its path has arrived, nor was it sent again.
+    const fn is_silent(&self) -> bool {
+        !self.is_overtaken && self.resent.is_none()
+    }
+}
+
+/// The packets that are missing, and since when.
+#[derive(Debug)]
+pub(super) struct Rack {
+    /// By number.
+    packets: VecDeque<MissingPacket>,
+    /// The number of those that have not arrived.
+    open: usize,
+    /// The number of those that are lost.
+    lost: usize,
+    /// No packet before this number is lost.
+    lost_from: u64,
+    /// The next moment at which a missing packet becomes lost.
+    due: Option<Instant>,
+    /// The same for each block, by number modulo [`BLOCKS`] times [`BLOCK`].
+    dues: [Instant; BLOCKS],
+    /// The last loss that was reported to congestion control: packets sent before this number, and before this moment, belong to it.
+    reported: (u64, Instant),
+    /// Losses since a packet was late, up to [`IN_ORDER`].
+    losses_in_order: u8,
+    /// The repeated answer that came last: when it was requested, its number, and when it came.
+    last_repeated_answer: Option<(Instant, u64, Instant)>,
+}
+
+/// What a search of one block for losses has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Found {
+    /// When the first of the others in the block becomes lost.
+    due: Instant,
+    /// Congestion control must learn of a loss.
+    is_news: bool,
+    /// With spraying: a packet whose path has brought nothing later may still come. Paths may share a queue: as long as it may, so may
+    /// those of its kind that left behind it.
+    may_come: bool,
+}
+
+impl Rack {
+    /// Losses before `reported` were reported to congestion control.
+    pub(super) const fn new(reported: (u64, Instant)) -> Self {
+        Self {
+            packets: VecDeque::new(),
+            open: 0,
+            lost: 0,
+            lost_from: 0,
+            due: None,
+            dues: [NEVER; BLOCKS],
+            reported,
+            losses_in_order: 0,
+            last_repeated_answer: None,
+        }
+    }
+
+    /// Returns how late a packet may be behind others: a round trip, until losses show that nothing is late here.
+    #[expect(clippy::arithmetic_side_effects, reason = "the divisor is a constant")]
+    pub(super) fn reordering_window(&self, smoothed: Duration, shortest: Duration) -> Duration {
+        if self.losses_in_order == IN_ORDER { shortest / 4 } else { smoothed }
+    }
+
+    /// Returns when the next missing packet becomes lost.
+    #[inline]
+    pub(super) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Returns whether something waits to be sent again.
+    #[inline]
+    pub(super) const fn has_lost(&self) -> bool {
+        self.lost > 0
+    }
+
+    /// Returns whether packet `number` waits to be sent again.
+    pub(super) fn is_lost(&self, number: u64) -> bool {
+        self.packets.get(self.place(number)).is_some_and(|packet| packet.number() == number && packet.is_lost)
+    }
+
+    #[inline]
+    pub(super) const fn has_missing(&self) -> bool {
+        self.open > 0
+    }
+
+    /// Returns the first packet that waits to be sent again.
+    pub(super) fn first_lost(&self) -> Option<MissingPacket> {
+        if self.lost == 0 { None } else { self.packets.get(self.place(self.lost_from)).copied() }
+    }
+
+    /// Returns the place of the first packet from `number` on.
+    fn place(&self, number: u64) -> usize {
+        self.packets.partition_point(|packet| packet.number() < number)
+    }
+
+    /// Moves `lost_from` to the first packet that is lost.
+    fn seek_lost(&mut self) {
+        if self.lost > 0 {
+            let first = self.packets.range(self.place(self.lost_from)..).find(|packet| packet.is_lost);
+            self.lost_from = first.map_or(self.lost_from, MissingPacket::number);
+        }
+    }
+
+    /// Packet `number` becomes lost at `due` at the soonest.
+    #[expect(clippy::indexing_slicing, reason = "a place is below BLOCKS")]
+    fn expect(&mut self, number: u64, due: Instant) {
+        let first = &mut self.dues[Self::block_of(number)];
+        *first = due.min(*first);
+        self.due = sooner(self.due, Some(due));
+    }
+
+    const fn block_of(number: u64) -> usize {
+        (number / BLOCK) as usize % BLOCKS
+    }
+
+    /// Returns the number behind the lost answers that follow each other from `from` on, before `end`.
+    #[expect(clippy::arithmetic_side_effects, reason = "the sum is at most `end`")]
+    pub(super) fn lost_answers_end(&self, from: u64, end: u64) -> u64 {
+        let behind = self.packets.range(self.place(from)..).zip(from..end);
+        let is_next = |(packet, at): &(&MissingPacket, u64)| {
+            packet.number() == *at && packet.missing.is_answer && packet.is_lost
+        };
+        from + behind.take_while(is_next).count() as u64
+    }
+
+    /// A packet that has not arrived is missing, and is lost at `due` if it does not come.
+    #[expect(clippy::arithmetic_side_effects, reason = "`open` is at most the length")]
+    pub(super) fn miss(&mut self, missing: Missing, is_overtaken: bool, due: Instant) {
+        let number = missing.number;
+        let at = self.place(number);
+        let known = self.packets.get_mut(at).filter(|packet| packet.number() == number);
+        if known.as_ref().is_some_and(|packet| !packet.has_arrived) {
+            return;
+        }
+        let packet = MissingPacket {
+            missing,
+            is_lost: false,
+            is_overtaken,
+            due,
+            resent: None,
+            tries: 0,
+            has_arrived: false,
+        };
+        match known {
+            Some(known) => *known = packet,
+            None => self.packets.insert(at, packet),
+        }
+        self.open += 1;
+        self.expect(number, due);
+    }
+
+    /// Finds what has been overtaken on its own path by now: that may be late until `due`.
+    #[expect(clippy::indexing_slicing, reason = "a place is below BLOCKS")]
+    pub(super) fn overtake(&mut self, spray: &Spray, due: Instant) {
+        let Self { packets, dues, .. } = self;
+        for packet in packets.iter_mut().filter(|packet| !packet.has_arrived && packet.is_silent()) {
+            if spray.is_overtaken(packet.number()) {
+                (packet.is_overtaken, packet.due) = (true, packet.due.min(due));
+                let first = &mut dues[Self::block_of(packet.number())];
+                *first = packet.due.min(*first);
+                self.due = sooner(self.due, Some(packet.due));
+            }
+        }
+    }
+
+    /// Clears the paths of the blame for missing packets.
+    pub(super) fn excuse_paths(&mut self) {
+        self.packets.iter_mut().for_each(|packet| packet.is_overtaken = true);
+    }
+
+    /// Returns whether nothing has arrived that left after the missing packet `number` on the same path. Only its first loss says so.
+    pub(super) fn take_silence(&mut self, number: u64) -> bool {
+        let at = self.place(number);
+        let packet = self.packets.get_mut(at);
+        let packet = packet.filter(|packet| packet.number() == number && !packet.has_arrived);
+        packet.is_some_and(|packet| !core::mem::replace(&mut packet.is_overtaken, true))
+    }
+
+    /// A packet that has not arrived is lost.
+    #[expect(clippy::arithmetic_side_effects, reason = "`lost` counts some of the packets")]
+    pub(super) fn lose(
+        &mut self,
+        missing: Missing,
+        is_overtaken: bool,
+        now: Instant,
+        scoreboard: &mut Scoreboard,
+    ) {
+        self.miss(missing, is_overtaken, now);
+        let at = self.place(missing.number);
+        if let Some(packet) = self.packets.get_mut(at) {
+            let is_first = self.lost == 0 || missing.number < self.lost_from;
+            self.lost += usize::from(!packet.is_lost);
+            (packet.is_lost, packet.missing) = (true, missing);
+            if is_first {
+                self.lost_from = missing.number;
+            }
+            scoreboard.leave_flight(missing);
+        }
+    }
+
+    /// Finds what has become lost by `now`. Returns whether congestion control must learn of it; `sent` is the next packet that was never
+    /// sent.
+    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a place is below BLOCKS")]
+    pub(super) fn detect(
+        &mut self,
+        now: Instant,
+        sent: u64,
+        scoreboard: &mut Scoreboard,
+        spray: Option<&Spray>,
+    ) -> bool {
+        let ends = self.packets.front().zip(self.packets.back());
+        let Some((first, last)) = ends.filter(|_| self.due.is_some_and(|due| due <= now)) else {
+            return false;
+        };
+        let (mut due, mut is_news, mut may_come) = (None, false, false);
+        for block in first.number() / BLOCK..=last.number() / BLOCK {
+            let at = Self::block_of(block * BLOCK);
+            // With spraying, what one packet waits for depends on those before it.
+            if self.dues[at] <= now || spray.is_some() {
+                let found = self.detect_in(block, may_come, now, scoreboard, spray);
+                self.dues[at] = found.due;
+                is_news |= found.is_news;
+                may_come = found.may_come;
+            }
+            due = sooner(due, Some(self.dues[at]).filter(|&due| due < NEVER));
+        }
+        self.due = due;
+        if is_news {
+            self.reported = (sent, now);
+        }
+        is_news
+    }
+
+    /// As [`Self::detect`], of one block. [`Found::may_come`] begins as `may_come`, what the blocks before have found.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`at` is below the length, which does not change; `lost` counts some of the packets; a number is not before its block"
+    )]
+    fn detect_in(
+        &mut self,
+        block: u64,
+        may_come: bool,
+        now: Instant,
+        scoreboard: &mut Scoreboard,
+        spray: Option<&Spray>,
+    ) -> Found {
+        let mut found = Found { due: NEVER, is_news: false, may_come };
+        for at in self.place(block * BLOCK)..self.packets.len() {
+            let packet = self.packets[at];
+            if packet.number() - block * BLOCK >= BLOCK {
+                break;
+            }
+            if packet.is_lost || packet.has_arrived {
+                continue;
+            }
+            let due = self.due_of(&packet, spray);
+            if due > now {
+                found.may_come |= packet.is_silent();
+                found.due = found.due.min(due);
+                continue;
+            }
+            if found.may_come && packet.is_silent() {
+                continue;
+            }
+            self.packets[at].is_lost = true;
+            self.lost_from =
+                if self.lost == 0 { packet.number() } else { self.lost_from.min(packet.number()) };
+            self.lost += 1;
+            // The loss of a repetition counts separately. It may have left at the moment of the report.
+            let (number, reported) = self.reported;
+            found.is_news |=
+                packet.number() >= number || packet.resent.is_some_and(|resent| resent >= reported);
+            scoreboard.leave_flight(packet.missing);
+        }
+        found
+    }
+
+    /// When a packet becomes lost. Repeated answers come in the order of their requests, and several of them may take longer than a round
+    /// trip: those behind the one that came last have as much time from that on as they had from their repetition on.
+    #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
+    fn due_of(&self, packet: &MissingPacket, spray: Option<&Spray>) -> Instant {
+        match (self.last_repeated_answer, packet.resent) {
+            (Some((asked, number, came)), Some(resent))
+                if packet.missing.is_answer && (asked, number) < (resent, packet.number()) =>
+            {
+                packet.due.max(came + packet.due.saturating_since(resent))
+            }
+            _ if packet.is_silent() => {
+                let hope = spray.and_then(|spray| spray.hopes_until(packet.number()));
+                hope.map_or(packet.due, |hope| packet.due.max(hope))
+            }
+            _ => packet.due,
+        }
+    }
+
+    /// Records that lost packets from `from` to before `to` were sent again. They are lost again after `wait`, doubled each time (RFC 6298
+    /// 5.5), and after `longest` at the latest.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`at` is below the length; `lost` counts the packets that are lost; 64 times a wait of hours is far below the longest Duration, and adding to an `Instant` saturates"
+    )]
+    pub(super) fn on_resent(
+        &mut self,
+        (from, to): (u64, u64),
+        now: Instant,
+        wait: Duration,
+        longest: Option<Duration>,
+        scoreboard: &mut Scoreboard,
+    ) {
+        for at in self.place(from)..self.packets.len() {
+            let packet = &mut self.packets[at];
+            if packet.number() >= to {
+                break;
+            }
+            if packet.has_arrived {
+                continue;
+            }
+            self.lost -= usize::from(packet.is_lost);
+            let backed_off = wait * (1 << packet.tries);
+            let due = now + longest.map_or(backed_off, |longest| backed_off.min(longest));
+            (packet.is_lost, packet.resent, packet.due) = (false, Some(now), due);
+            packet.tries = (packet.tries + 1).min(MAX_PROBE_BACKOFF);
+            let missing = packet.missing;
+            scoreboard.enter_flight(missing);
+            self.expect(missing.number, due);
+        }
+        self.seek_lost();
+    }
+
+    /// Forgets the packets that have arrived: all before `una` is acknowledged.
+    pub(super) fn settle(
+        &mut self,
+        una: u64,
+        now: Instant,
+        shortest: Option<Duration>,
+        scoreboard: &mut Scoreboard,
+    ) {
+        let is_over = |packet: &&MissingPacket| packet.has_arrived || packet.number() < una;
+        while let Some(&packet) = self.packets.front().filter(is_over) {
+            self.packets.pop_front();
+            self.on_arrival(&packet, now, shortest);
+        }
+        let (from, to) = scoreboard.take_news();
+        for at in self.place(from)..self.packets.len() {
+            let Some(&packet) = self.packets.get(at).filter(|packet| packet.number() < to) else { break };
+            if scoreboard.has_arrived(packet.missing) {
+                self.on_arrival(&packet, now, shortest);
+                if let Some(arrived) = self.packets.get_mut(at) {
+                    (arrived.has_arrived, arrived.is_lost) = (true, false);
+                }
+            }
+        }
+        if !self.has_missing() {
+            self.packets.clear();
+            (self.due, self.dues) = (None, [NEVER; BLOCKS]);
+        }
+        self.seek_lost();
+    }
+
+    /// Counts a packet that has arrived, unless it was counted before.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`open` counts the packets that have not arrived, and `lost` some of them; a round trip is at most 4 s; an `Instant` stops at its end; the count is at most IN_ORDER"
+    )]
+    fn on_arrival(&mut self, packet: &MissingPacket, now: Instant, shortest: Option<Duration>) {
+        if packet.has_arrived {
+            return;
+        }
+        self.open -= 1;
+        self.lost -= usize::from(packet.is_lost);
+        if let (true, Some(resent)) = (packet.missing.is_answer, packet.resent) {
+            self.last_repeated_answer = Some((resent, packet.number(), now));
+        }
+        // What comes sooner after its repetition than a round trip was only late.
+        let soon = shortest.map_or(Duration::ZERO, |rtt| rtt * 3 / 4);
+        let was_late = packet.resent.is_none_or(|at| now < at + soon);
+        if packet.is_overtaken || packet.resent.is_some() {
+            self.losses_in_order = if was_late { 0 } else { (self.losses_in_order + 1).min(IN_ORDER) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_micros(100);
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1000)
+    }
+
+    fn packet(number: u64) -> Missing {
+        Missing { number, bytes: 100, is_answer: false }
+    }
+
+    fn answer(number: u64) -> Missing {
+        Missing { number, bytes: 0, is_answer: true }
+    }
+
+    fn new() -> (Rack, Scoreboard) {
+        (Rack::new((0, Instant::ZERO)), Scoreboard::new(0))
+    }
+
+    #[test]
+    fn a_missing_packet_is_lost_when_its_time_is_over() {
+        let (mut rack, mut board) = new();
+        rack.miss(packet(5), true, at(10));
+        rack.miss(packet(5), true, at(99));
+        assert_eq!((rack.due(), rack.detect(at(9), 20, &mut board, None)), (Some(at(10)), false));
+        assert!(rack.detect(at(10), 20, &mut board, None), "congestion control learns of it");
+        assert_eq!((rack.first_lost().map(|lost| lost.number()), rack.due()), (Some(5), None));
+        assert_eq!(board.bytes_not_in_flight(), 100);
+    }
+
+    #[test]
+    fn losses_of_one_window_are_reported_once() {
+        let (mut rack, mut board) = new();
+        rack.miss(packet(5), true, at(10));
+        rack.miss(packet(6), true, at(11));
+        rack.miss(packet(20), true, at(12));
+        assert!(rack.detect(at(10), 20, &mut board, None));
+        assert!(!rack.detect(at(11), 20, &mut board, None), "packet 6 was sent before the report");
+        assert!(rack.detect(at(12), 21, &mut board, None), "packet 20 was not");
+    }
+
+    #[test]
+    fn losses_in_several_blocks_are_found_in_order() {
+        let (mut rack, mut board) = new();
+        for (number, due) in [(300, 30), (5, 10), (140, 20)] {
+            rack.miss(packet(number), true, at(due));
+        }
+        rack.detect(at(20), 400, &mut board, None);
+        assert_eq!((rack.first_lost().map(|lost| lost.number()), rack.due()), (Some(5), Some(at(30))));
+        assert!(rack.is_lost(140) && !rack.is_lost(300));
+    }
+
+    #[test]
+    fn a_repetition_is_lost_after_a_wait_that_doubles_up_to_the_timeout() {
+        let (mut rack, mut board) = new();
+        rack.lose(packet(5), true, at(0), &mut board);
+        let mut now = at(0);
+        for wait in [100, 200, 400, 500, 500] {
+            rack.on_resent((5, 6), now, RTT, Some(RTT * 5), &mut board);
+            assert_eq!((rack.has_lost(), board.bytes_not_in_flight()), (false, 0));
+            let due = now + Duration::from_micros(wait);
+            assert!(!rack.detect(due - Duration::from_micros(1), 20, &mut board, None) && !rack.has_lost());
+            assert!(rack.detect(due, 20, &mut board, None), "the loss of a repetition is news");
+            now = due;
+        }
+    }
+
+    #[test]
+    fn lost_answers_that_follow_each_other_are_asked_for_at_once() {
+        let (mut rack, mut board) = new();
+        [5, 6, 7, 9].into_iter().for_each(|number| rack.lose(answer(number), true, at(0), &mut board));
+        assert_eq!((rack.lost_answers_end(5, 20), rack.lost_answers_end(6, 7)), (8, 7));
+        rack.on_resent((5, 8), at(1), RTT, None, &mut board);
+        assert_eq!(rack.first_lost().map(|lost| lost.number()), Some(9));
+    }
+
+    #[test]
+    fn what_arrives_is_missing_no_more() {
+        let (mut rack, mut board) = new();
+        [5, 6, 7].into_iter().for_each(|number| rack.lose(packet(number), true, at(0), &mut board));
+        board.sack(6);
+        rack.settle(0, at(1), None, &mut board);
+        assert!(rack.is_lost(5) && !rack.is_lost(6) && rack.is_lost(7));
+        rack.settle(6, at(1), None, &mut board);
+        assert_eq!(rack.first_lost().map(|lost| lost.number()), Some(7));
+        rack.settle(8, at(1), None, &mut board);
+        assert!(!rack.has_missing() && !rack.has_lost());
+    }
+
+    #[test]
+    fn eight_losses_in_a_row_narrow_the_reordering_window_and_a_late_packet_widens_it() {
+        let (mut rack, mut board) = new();
+        let window = |rack: &Rack| rack.reordering_window(RTT, RTT);
+        for number in 0..8 {
+            assert_eq!(window(&rack), RTT);
+            rack.lose(packet(number), true, at(0), &mut board);
+            rack.on_resent((number, number + 1), at(0), RTT, None, &mut board);
+            rack.settle(number + 1, at(100), Some(RTT), &mut board);
+        }
+        assert_eq!(window(&rack), RTT / 4);
+        rack.lose(packet(8), true, at(200), &mut board);
+        rack.on_resent((8, 9), at(200), RTT, None, &mut board);
+        rack.settle(9, at(210), Some(RTT), &mut board);
+        assert_eq!(window(&rack), RTT, "it came before its repetition could");
+    }
+}

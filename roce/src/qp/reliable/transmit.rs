@@ -23,6 +23,13 @@ impl From<AccessError> for Failure {
     }
 }
 
+/// What one of the sources of packets had to send.
+enum Source {
+    Empty,
+    /// It had a packet of so many bytes; `None` if `frame` is too short for it. Nothing else leaves now.
+    Served(Option<usize>),
+}
+
 impl Reliable {
     /// Writes the next packet that may leave.
     #[inline]
@@ -47,7 +54,8 @@ impl Reliable {
         if waits { None } else { self.transmit_request(common, memory, context, frame) }
     }
 
-    /// Writes what leaves before requests.
+    /// Writes what leaves before requests, from the first source that has a packet. Requests are last: the other sources have few packets,
+    /// and the peer waits for most of them.
     #[inline(never)]
     fn transmit_owed<M: Memory>(
         &mut self,
@@ -57,31 +65,64 @@ impl Reliable {
         frame: &mut [u8],
     ) -> Option<usize> {
         let connection = common.connection?;
-        if let Some(first_received) = self.responder.acceptance() {
-            let firsts = [self.responder.first(), first_received];
-            let length =
-                write_offer(common, &connection, (self.responder.expected_psn(), firsts, true), frame);
-            self.responder.on_acceptance_sent();
+        // The acceptance precedes the answers, which say from then on what selective repeat means by them.
+        if let Source::Served(length) = self.transmit_acceptance(common, &connection, frame) {
             return length;
         }
+        // Answers precede what this side asks for: the peer's requests wait for them, whatever this side sends. In ERR they are all that
+        // leaves.
         let length = self.transmit_answer(common, &connection, memory, context, frame);
         if length.is_some() || common.state == State::Error {
             return length;
         }
-        if self.requester.owes_offer() {
-            let firsts = [self.requester.first(), self.responder.first()];
-            let length =
-                write_offer(common, &connection, (self.requester.oldest_psn(), firsts, false), frame);
-            self.requester.on_offer_sent();
+        // The offer precedes the requests that go-back-N sends again: the sooner the peer accepts, the fewer they are.
+        if let Source::Served(length) = self.transmit_offer(common, &connection, frame) {
             return length;
         }
-        // An XRC initiator's packets name a shared queue, of which a keep-alive knows none.
-        if let Some(psn) = self.requester.take_keep_alive()
-            && common.identity.receives != Receives::Never
-        {
-            return write_keep_alive(common, &connection, psn, frame);
+        // The keep-alive follows a timeout, when all requests wait for it.
+        if let Source::Served(length) = self.transmit_keep_alive(common, &connection, frame) {
+            return length;
         }
-        let transport = self.transport(common, &connection, context);
+        // Congestion control is last: what precedes it is rare, while probes and reports leave all the time.
+        self.transmit_congestion_control(common, &connection, context, frame)
+    }
+
+    fn transmit_acceptance(&mut self, common: &Common, connection: &Connection, frame: &mut [u8]) -> Source {
+        let Some(first_received) = self.responder.acceptance() else { return Source::Empty };
+        let firsts = [self.responder.first(), first_received];
+        let length = write_offer(common, connection, (self.responder.expected_psn(), firsts, true), frame);
+        self.responder.on_acceptance_sent();
+        Source::Served(length)
+    }
+
+    fn transmit_offer(&mut self, common: &Common, connection: &Connection, frame: &mut [u8]) -> Source {
+        if !self.requester.owes_offer() {
+            return Source::Empty;
+        }
+        let firsts = [self.requester.first(), self.responder.first()];
+        let length = write_offer(common, connection, (self.requester.oldest_psn(), firsts, false), frame);
+        self.requester.on_offer_sent();
+        Source::Served(length)
+    }
+
+    fn transmit_keep_alive(&mut self, common: &Common, connection: &Connection, frame: &mut [u8]) -> Source {
+        match self.requester.take_keep_alive() {
+            // An XRC initiator's packets name a shared queue, of which a keep-alive knows none.
+            Some(psn) if common.identity.receives != Receives::Never => {
+                Source::Served(write_keep_alive(common, connection, psn, frame))
+            }
+            _ => Source::Empty,
+        }
+    }
+
+    fn transmit_congestion_control(
+        &self,
+        common: &mut Common,
+        connection: &Connection,
+        context: &mut Context<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let transport = self.transport(common, connection, context);
         let mut becomes_markable = false;
         let length =
             common.congestion.transmit_owed(&transport, context.counters, frame, &mut becomes_markable);

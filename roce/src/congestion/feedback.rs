@@ -103,11 +103,8 @@ impl CongestionControl {
         Ok(false)
     }
 
-    /// The answer to a probe.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "an acknowledged probe was sent before, and counts of packets stay below 2^64"
-    )]
+    /// The answer to a probe. Returns whether packets are to be marked from now on.
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn on_response(
         &mut self,
         bth: &Bth,
@@ -118,42 +115,30 @@ impl CongestionControl {
         let telemetry = self.telemetry.as_mut().ok_or(Discard::Telemetry)?;
         telemetry.check_seal(bth, Opcode::TELEMETRY_RESPONSE, feedback, transport)?;
         telemetry.prober.on_heard();
-        if let Some(paths) = &mut telemetry.paths
-            && paths.on_response(transport.now, bth.psn, feedback.report)
-        {
-            counters.probe_responses += 1;
-            return Ok(false);
-        }
-        let (mut ack, data) = telemetry.prober.on_response(transport.now, bth.psn)?;
-        let way = telemetry.paths.as_ref().and_then(|paths| paths.of_probe(ack.seq - 1));
-        telemetry.sampler.on_answer();
-        if !transport.is_sending {
-            // Only probes measure unacknowledged data, and each measures the time since the one before it. A reference moves by two probes
-            // that both left since it moved.
-            ack.seq -= 1;
-        }
-        if !telemetry.is_by_probes() {
-            // Probes and packets are counted together, or a reference would be kept for as long as the other count is behind. A probe has
-            // its place among the data.
-            ack.seq += data.unwrap_or(transport.sequence.una);
-            ack.next += transport.sequence.next;
-        }
+        let sample = telemetry.match_probe(bth, feedback.report, transport)?;
         counters.probe_responses += 1;
-        let hops = feedback.report.hops();
-        let rate = feedback.report.path().and_then(|path| path.hops().map(|(_, hop)| hop.bandwidth).max());
+        Ok(sample.is_some_and(|sample| self.apply_sample(&sample, feedback.report, transport)))
+    }
+
+    /// Applies what a probe has measured. Returns whether packets are to be marked from now on.
+    #[expect(clippy::arithmetic_side_effects, reason = "subtracting from an `Instant` saturates")]
+    fn apply_sample(&mut self, sample: &ProbeSample, report: Report, transport: &Transport<'_>) -> bool {
+        let hops = report.hops();
+        let rate = report.path().and_then(|path| path.hops().map(|(_, hop)| hop.bandwidth).max());
         let becomes_markable =
             hops.is_some_and(|hops| self.consider(Seen::Telemetry(hops, rate), &transport.sequence));
-        self.on_report(&ack, way, feedback.report);
-        if let Some(rtt) = ack.rtt {
+        self.on_report(&sample.ack, sample.path, report);
+        if let Some(rtt) = sample.ack.rtt {
             self.measure_rtt(transport.now, rtt);
             self.stretch(rtt);
         }
-        let misses = hops == Some(0) && self.miss_telemetry(transport.now - ack.rtt.unwrap_or_default());
+        let left_at = transport.now - sample.ack.rtt.unwrap_or_default();
+        let misses = hops == Some(0) && self.miss_telemetry(left_at);
         let prober = self.telemetry.as_ref().map(|telemetry| &telemetry.prober);
         if prober.is_some_and(|prober| prober.has_failed() && prober.is_answered()) {
             self.give_up();
         }
-        Ok(becomes_markable || misses)
+        becomes_markable || misses
     }
 
     /// Feedback about a packet of ours.
@@ -306,7 +291,51 @@ impl CongestionControl {
     }
 }
 
+/// What a probe has measured.
+struct ProbeSample {
+    /// Its answer as an acknowledgement.
+    ack: Ack,
+    /// The path that it took, if there are several.
+    path: Option<u8>,
+}
+
 impl Telemetry {
+    /// Finds the probe that is answered. Returns `None` if it compared paths, which have taken in the answer.
+    ///
+    /// # Errors
+    /// Returns [`Discard::Telemetry`] if no probe awaits this answer.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "an acknowledged probe was sent before, and counts of packets stay below 2^64"
+    )]
+    fn match_probe(
+        &mut self,
+        bth: &Bth,
+        report: Report,
+        transport: &Transport<'_>,
+    ) -> Result<Option<ProbeSample>, Discard> {
+        if let Some(paths) = &mut self.paths
+            && paths.on_response(transport.now, bth.psn, report)
+        {
+            return Ok(None);
+        }
+        let (mut ack, data) = self.prober.on_response(transport.now, bth.psn)?;
+        let path = self.paths.as_ref().and_then(|paths| paths.of_probe(ack.seq - 1));
+        self.sampler.on_answer();
+        if !transport.is_sending {
+            // Only probes measure unacknowledged data, and each measures the time since the one before it. A reference moves by two probes
+            // that both left since it moved.
+            ack.seq -= 1;
+        }
+        if !self.is_by_probes() {
+            // Probes and packets are counted together, or a reference would be kept for as long as the other count is behind. A probe has
+            // its place among the data.
+            ack.seq += data.unwrap_or(transport.sequence.una);
+            ack.next += transport.sequence.next;
+        }
+        Ok(Some(ProbeSample { ack, path }))
+    }
+
     #[expect(clippy::indexing_slicing, reason = "`bytes` returns no more than its room")]
     fn check_seal(
         &mut self,

@@ -1,5 +1,7 @@
 //! Asks the kernel about an interface. It uses ioctl, since `/sys` shows the network namespace that mounted it and not the thread's own.
 
+pub mod packet;
+
 use crate::fork::Own;
 use crate::socket_option;
 use roce::wire::Mac;

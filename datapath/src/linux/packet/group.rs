@@ -1,0 +1,89 @@
+//! Groups the frames of a burst into datagrams that the kernel cuts into the same frames again (`VIRTIO_NET_HDR_GSO_UDP_L4`).
+//!
+//! The kernel numbers the IPv4 identification of the segments upwards from the first header's, and gives all of them the first's other
+//! fields. It computes UDP's checksum, which these frames lack. A RoCEv2 packet's ICRC covers all of this but the checksum, so it remains
+//! valid.
+
+use super::headers::{Headers, LONGEST};
+use super::vnet_header::{self, VnetHeader};
+use arrayvec::ArrayVec;
+use std::ops::Deref;
+
+/// The most segments of a datagram: `UDP_MAX_SEGMENTS` before Linux 6.9, 128 since.
+pub const MAX_SEGMENTS: usize = 64;
+/// The most bytes of a datagram, with its headers: one of this size fits a receiver's slot  beside what the
+/// kernel puts before it, and most devices take no datagram of 64 KiB or more.
+pub const MAX_BYTES: usize = 65_000;
+
+/// The virtio header and the headers of a datagram.
+pub type Start = ArrayVec<u8, { vnet_header::LENGTH + LONGEST }>;
+
+/// The frames at the front of a burst that leave as one datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    headers: Headers,
+    /// Frames.
+    count: usize,
+    /// Bytes of payload of each frame but the last.
+    size: u16,
+    /// Bytes of the datagram, with its headers.
+    bytes: usize,
+}
+
+impl Group {
+    /// Returns the longest group at the front of `frames`; `None` if the first frame leaves singly.
+    #[inline]
+    #[must_use]
+    pub fn first_of<F: Deref<Target = [u8]>>(frames: &[F]) -> Option<Self> {
+        let [first, second, ..] = frames else { return None };
+        // Most frames that leave singly differ from the next one in their length.
+        if second.len() > first.len() {
+            return None;
+        }
+        let headers = Headers::parse(first).ok()?;
+        let size = first.len() - headers.length();
+        if size == 0 || !headers.describe(first, first.len()) || !headers.lacks_checksum(first) {
+            return None;
+        }
+        let most = MAX_BYTES.min(headers.longest_frame());
+        let (mut count, mut bytes) = (1, first.len());
+        for next in frames[1..].iter().take(MAX_SEGMENTS - 1) {
+            let fits = (headers.length() + 1..=first.len()).contains(&next.len())
+                && bytes + next.len() - headers.length() <= most;
+            if !fits || !headers.continues(first, next, count as u16) || !headers.describe(next, next.len()) {
+                break;
+            }
+            count += 1;
+            bytes += next.len() - headers.length();
+            // Only the last may be shorter.
+            if next.len() < first.len() {
+                break;
+            }
+        }
+        // A payload of a frame's size is shorter than 64 KiB.
+        (count > 1).then_some(Self { headers, count, size: size as u16, bytes })
+    }
+
+    /// Returns the number of frames, 2 at least.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns what goes before the payloads of the frames, of which `first` is the first: the virtio header, and the datagram's headers.
+    #[must_use]
+    pub fn start(&self, first: &[u8]) -> Start {
+        let length = self.headers.length();
+        let mut headers: ArrayVec<u8, LONGEST> = first[..length].iter().copied().collect();
+        self.headers.rewrite(&mut headers, self.bytes, 0);
+        self.headers.begin_checksum(&mut headers);
+        let vnet = VnetHeader::of_datagram(self.headers.udp() as u16, self.size);
+        vnet.bytes(length as u16).into_iter().chain(headers).collect()
+    }
+
+    /// Returns the payload of one of the frames.
+    #[must_use]
+    pub fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        &frame[self.headers.length()..]
+    }
+}

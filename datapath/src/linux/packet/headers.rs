@@ -1,0 +1,190 @@
+//! The headers that all frames of a large datagram share: Ethernet with at most one tag, IPv4 without options or IPv6 without extension
+//! headers, UDP.
+
+const ETHERNET: usize = 14;
+const TAG: usize = 4;
+const UDP: usize = 8;
+const UDP_PROTOCOL: u8 = 17;
+const ETHERTYPE_TAG: u16 = 0x8100;
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// The longest headers.
+pub(super) const LONGEST: usize = ETHERNET + TAG + 40 + UDP;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+/// Where the headers of a UDP datagram lie in its frame, which is as long as they are at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Headers {
+    family: Family,
+    ip: usize,
+    udp: usize,
+}
+
+/// Why a frame has no such headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoUdp {
+    /// The frame ends within its headers.
+    Short,
+    /// The frame is neither IPv4 nor IPv6.
+    EtherType,
+    /// The IPv4 header has options, or is of another length than 20 bytes.
+    Options,
+    /// The packet is a fragment.
+    Fragment,
+    /// The protocol behind the IP header is another one; an IPv6 extension header, for example.
+    Protocol,
+}
+
+impl Headers {
+    #[inline]
+    pub(super) fn parse(frame: &[u8]) -> Result<Self, NoUdp> {
+        let ethertype = |at| Ok(u16::from_be_bytes(*chunk(frame, at)?));
+        let (ip, kind) = match ethertype(ETHERNET - 2)? {
+            ETHERTYPE_TAG => (ETHERNET + TAG, ethertype(ETHERNET + TAG - 2)?),
+            kind => (ETHERNET, kind),
+        };
+        let (family, udp) = match kind {
+            ETHERTYPE_IPV4 => {
+                let [version, _, _, _, _, _, flags, offset, _, protocol] = *chunk::<10>(frame, ip)?;
+                let fragment = u16::from_be_bytes([flags, offset]) & 0x3fff;
+                check_v4(version, fragment, protocol)?;
+                (Family::V4, ip + 20)
+            }
+            ETHERTYPE_IPV6 => {
+                let [version, _, _, _, _, _, next] = *chunk::<7>(frame, ip)?;
+                if version >> 4 != 6 {
+                    return Err(NoUdp::EtherType);
+                }
+                if next != UDP_PROTOCOL {
+                    return Err(NoUdp::Protocol);
+                }
+                (Family::V6, ip + 40)
+            }
+            _ => return Err(NoUdp::EtherType),
+        };
+        if frame.len() < udp + UDP { Err(NoUdp::Short) } else { Ok(Self { family, ip, udp }) }
+    }
+
+    /// The place of the UDP header.
+    pub(super) const fn udp(self) -> usize {
+        self.udp
+    }
+
+    /// Bytes of the headers, from the frame's begin.
+    pub(super) const fn length(self) -> usize {
+        self.udp + UDP
+    }
+
+    /// Bytes of the longest frame that IP's length field can describe.
+    pub(super) const fn longest_frame(self) -> usize {
+        match self.family {
+            Family::V4 => self.ip + u16::MAX as usize,
+            Family::V6 => self.udp + u16::MAX as usize,
+        }
+    }
+
+    /// Returns true if IP's and UDP's lengths are those of a frame of `length` bytes.
+    #[inline]
+    pub(super) fn describe(self, frame: &[u8], length: usize) -> bool {
+        let ip = match self.family {
+            Family::V4 => word(frame, self.ip + 2) as usize + self.ip,
+            Family::V6 => word(frame, self.ip + 4) as usize + self.udp,
+        };
+        ip == length && word(frame, self.udp + 4) as usize + self.udp == length
+    }
+
+    /// Returns true if the sender wrote no UDP checksum.
+    #[inline]
+    pub(super) fn lacks_checksum(self, frame: &[u8]) -> bool {
+        word(frame, self.udp + 6) == 0
+    }
+
+    /// Returns true if `next` may be the segment that the kernel makes `after` the frame `first`: the headers are the same, but for lengths
+    /// and checksums, and the identification is so much higher.
+    #[inline]
+    pub(super) fn continues(self, first: &[u8], next: &[u8], after: u16) -> bool {
+        let Self { family, ip, udp } = self;
+        if next.len() < self.length() || !self.lacks_checksum(next) {
+            return false;
+        }
+        let same = |from: usize, to: usize| first[from..to] == next[from..to];
+        match family {
+            Family::V4 => {
+                same(0, ip + 2)
+                    && word(next, ip + 4) == word(first, ip + 4).wrapping_add(after)
+                    && same(ip + 6, ip + 10)
+                    && same(ip + 12, udp + 4)
+            }
+            Family::V6 => same(0, ip + 4) && same(ip + 6, udp + 4),
+        }
+    }
+
+    /// Makes `headers` those of a frame of `length` bytes, whose IPv4 identification is `after` that of before, without a UDP checksum.
+    #[inline]
+    pub(super) fn rewrite(self, headers: &mut [u8], length: usize, after: u16) {
+        let Self { family, ip, udp } = self;
+        let put = |headers: &mut [u8], at: usize, value: u16| {
+            headers[at..at + 2].copy_from_slice(&value.to_be_bytes());
+        };
+        let udp_length = (length - udp) as u16;
+        match family {
+            Family::V4 => {
+                put(headers, ip + 2, (length - ip) as u16);
+                put(headers, ip + 4, word(headers, ip + 4).wrapping_add(after));
+                put(headers, ip + 10, 0);
+                let checksum = !fold(sum(&headers[ip..udp]));
+                put(headers, ip + 10, checksum);
+            }
+            Family::V6 => put(headers, ip + 4, udp_length),
+        }
+        put(headers, udp + 4, udp_length);
+        put(headers, udp + 6, 0);
+    }
+
+    /// Writes the sum of the pseudo-header into UDP's checksum, to which the kernel, or a NIC, adds the rest.
+    pub(super) fn begin_checksum(self, headers: &mut [u8]) {
+        let Self { family, ip, udp } = self;
+        let addresses = match family {
+            Family::V4 => ip + 12..ip + 20,
+            Family::V6 => ip + 8..ip + 40,
+        };
+        let length = u32::from(word(headers, udp + 4));
+        let sum = fold(sum(&headers[addresses]) + u32::from(UDP_PROTOCOL) + length);
+        headers[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+const fn check_v4(version: u8, fragment: u16, protocol: u8) -> Result<(), NoUdp> {
+    match (version, fragment, protocol) {
+        (0x45, 0, UDP_PROTOCOL) => Ok(()),
+        (0x45, 0, _) => Err(NoUdp::Protocol),
+        (0x45, _, _) => Err(NoUdp::Fragment),
+        (0x40..=0x4f, _, _) => Err(NoUdp::Options),
+        _ => Err(NoUdp::EtherType),
+    }
+}
+
+#[inline]
+fn chunk<const N: usize>(frame: &[u8], at: usize) -> Result<&[u8; N], NoUdp> {
+    frame.get(at..).and_then(|rest| rest.first_chunk()).ok_or(NoUdp::Short)
+}
+
+#[inline]
+fn word(frame: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([frame[at], frame[at + 1]])
+}
+
+/// The sum of the 16-bit words of an even number of bytes, at most 64 KiB.
+fn sum(bytes: &[u8]) -> u32 {
+    bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum()
+}
+
+const fn fold(sum: u32) -> u16 {
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}

@@ -1,0 +1,16 @@
+//! A packet socket that sends and receives large datagrams (packet(7), `PACKET_VNET_HDR`).
+//!
+//! The kernel's path costs about as much for a datagram of 64 KiB as for a frame. So the frames of a burst that could be the segments of
+//! one datagram leave together, and what arrives together is split here.
+
+mod group;
+mod headers;
+mod split;
+#[cfg(test)]
+mod tests;
+mod vnet_header;
+
+pub use group::{Group, MAX_BYTES, MAX_SEGMENTS, Start};
+pub use headers::NoUdp;
+pub use split::{Frame, Malformed, Received, Tag};
+pub use vnet_header::{Segmentation, VnetHeader};

@@ -138,7 +138,10 @@ fn packet_of(mtu: u32, peer: IpAddr) -> usize {
 /// Tests if the peer answers an echo, and if the path carries packets of the path MTU. Only a Linux interface has a kernel behind it that can
 /// ask, and no kernel asks within a VLAN of the device's own.
 fn path(spec: &PortSpec, info: &DeviceInfo, peer: IpAddr) -> Option<Vec<Check>> {
-    let (PortSpec::Interface(interface) | PortSpec::Xdp(interface)) = spec else { return None };
+    let (PortSpec::Interface(interface) | PortSpec::Packet(interface) | PortSpec::Xdp(interface)) = spec
+    else {
+        return None;
+    };
     if info.vlan.is_some() {
         return None;
     }

@@ -86,7 +86,11 @@ pub struct Interface {
 impl Interface {
     /// The interface of `port`; `None` if the port is on none.
     pub fn of(port: &PortSpec) -> Option<Self> {
-        let (PortSpec::Interface(name) | PortSpec::Xdp(name) | PortSpec::PcapInterface(name)) = port else {
+        let (PortSpec::Interface(name)
+        | PortSpec::Packet(name)
+        | PortSpec::Xdp(name)
+        | PortSpec::PcapInterface(name)) = port
+        else {
             return None;
         };
         let index = linux::interface(name).ok()?.index;

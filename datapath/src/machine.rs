@@ -221,7 +221,9 @@ mod library {
                     PortSpec::Xdp(interface) => format!(
                         "AF_XDP carries a path MTU of 2048 at most: `ip link set dev {interface} mtu 3502` for it, or use port `{interface}`"
                     ),
-                    PortSpec::Interface(interface) | PortSpec::PcapInterface(interface) => {
+                    PortSpec::Interface(interface)
+                    | PortSpec::Packet(interface)
+                    | PortSpec::PcapInterface(interface) => {
                         format!("`ip link set dev {interface} mtu 4200` for 4096, on the whole path")
                     }
                     _ => "this kind of port does not carry larger frames".into(),

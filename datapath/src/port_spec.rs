@@ -6,6 +6,7 @@ use std::str::FromStr;
 /// The forms that a port's name takes, for help texts and errors.
 pub const FORMS: &str = "\
 IFACE                                   a Linux interface (veth0, eth0), by AF_PACKET
+packet:IFACE                            a Linux interface, by AF_PACKET with large datagrams
 xdp:IFACE                               a Linux interface, by AF_XDP: faster, for one process
 tap:NAME                                a new tap interface NAME
 memif:/DIR/SOCKET[,server|,client][,id=N][,zero-copy]
@@ -18,7 +19,7 @@ pcap:IFACE                              a Linux interface, by libpcap
 pci:0000:01:00.0                        a NIC with a DPDK driver
 eal:DEVARGS                             a device in the form of DPDK's --vdev or -a";
 
-const FORMS_LINE: &str = "IFACE, xdp:IFACE, tap:NAME, memif:/DIR/SOCKET, virtio:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
+const FORMS_LINE: &str = "IFACE, packet:IFACE, xdp:IFACE, tap:NAME, memif:/DIR/SOCKET, virtio:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
                           pci:0000:01:00.0, eal:DEVARGS";
 
 /// An interface's name in Linux has 16 bytes, the last one NUL.
@@ -33,6 +34,8 @@ const MAX_RING_NAME: usize = 16;
 pub enum PortSpec {
     /// A Linux interface, shared with the kernel.
     Interface(String),
+    /// A Linux interface, shared with the kernel, by a packet socket that sends and receives large datagrams.
+    Packet(String),
     /// A Linux interface, whose RoCEv2 packets the kernel hands to this process alone.
     Xdp(String),
     /// A tap interface that the port creates; the kernel is the peer.
@@ -93,7 +96,10 @@ impl PortSpec {
     /// Returns true if a forked child can open such a port: it needs none of DPDK's threads, which stay with the parent.
     #[cfg(feature = "dpdk")]
     pub(crate) fn opens_in_children(&self) -> bool {
-        matches!(self, Self::Interface(_) | Self::Ring { .. } | Self::Null | Self::Pcap { .. })
+        matches!(
+            self,
+            Self::Interface(_) | Self::Packet(_) | Self::Ring { .. } | Self::Null | Self::Pcap { .. }
+        )
     }
 }
 
@@ -130,6 +136,7 @@ impl fmt::Display for PortSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Interface(name) => f.write_str(name),
+            Self::Packet(name) => write!(f, "packet:{name}"),
             Self::Xdp(name) => write!(f, "xdp:{name}"),
             Self::Tap(name) => write!(f, "tap:{name}"),
             Self::Memif { socket, role, id, zero_copy } => {
@@ -179,13 +186,14 @@ fn parse(given: &str) -> Result<PortSpec, String> {
     let Some((kind, rest)) = given.split_once(':') else {
         return match given {
             "null" => Ok(PortSpec::Null),
-            "xdp" | "tap" | "memif" | "virtio" | "ring" | "pcap" | "pci" | "eal" => {
+            "packet" | "xdp" | "tap" | "memif" | "virtio" | "ring" | "pcap" | "pci" | "eal" => {
                 Err(format!("`{given}:` needs something after it"))
             }
             _ => interface_name(given).map(PortSpec::Interface),
         };
     };
     match kind {
+        "packet" => interface_name(rest).map(PortSpec::Packet),
         "xdp" => interface_name(rest).map(PortSpec::Xdp),
         "tap" => interface_name(rest).map(PortSpec::Tap),
         "memif" => memif(rest),
@@ -340,6 +348,7 @@ mod tests {
     fn every_form_reads_and_prints_as_it_was() {
         for text in [
             "veth0",
+            "packet:eth0",
             "xdp:eth0",
             "tap:rdma0",
             "memif:/run/x.sock",

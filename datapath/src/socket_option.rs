@@ -18,7 +18,6 @@ pub(crate) fn set<T: ?Sized>(socket: &impl AsRawFd, level: c_int, name: c_int, v
 ///
 /// # Errors
 /// Returns the kernel's error, as for a descriptor that is no socket.
-#[cfg_attr(loom, expect(dead_code, reason = "what loom models reads no option"))]
 pub(crate) fn number(socket: &impl AsRawFd, level: c_int, name: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
     let mut length = size_of::<c_int>() as libc::socklen_t;

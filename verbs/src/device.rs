@@ -189,7 +189,7 @@ impl Device {
         let name = config.port.clone().ok_or(crate::errors::ConfigError::NoPort)?;
         let spec: PortSpec = name.parse().map_err(|error| Error::port(&name, error))?;
         // Before what a port needs fails for reasons that say less.
-        if let PortSpec::Interface(interface) | PortSpec::Xdp(interface) = &spec
+        if let PortSpec::Interface(interface) | PortSpec::Packet(interface) | PortSpec::Xdp(interface) = &spec
             && let Ok(interface) = datapath::linux::interface(interface)
         {
             Siblings::check_user(interface.index).map_err(|error| Error::port(&name, error))?;

@@ -51,6 +51,8 @@ pub(super) fn devargs(
                 ),
             )
         }
+        // It has no device.
+        PortSpec::Packet(_) => device("", String::new()),
         // The attachment adds the program.
         PortSpec::Xdp(name) => device("net_af_xdp", format!("iface={name},start_queue=0,queue_count=1")),
         PortSpec::Tap(name) => device("net_tap", format!("iface={name}")),

@@ -11,6 +11,7 @@ mod hash;
 mod log;
 mod mbuf;
 mod memif;
+mod packet;
 mod packet_ring;
 mod pool;
 mod port;

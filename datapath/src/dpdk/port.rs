@@ -6,6 +6,7 @@ use super::eal::{self, Eal};
 use super::hash::Hash;
 use super::mbuf::Mbuf;
 use super::memif::{Meeting, Relay};
+use super::packet;
 use super::packet_ring::TransmitRing;
 use super::pool::Pool;
 use super::port_info::{PortConfig, PortCounters, PortInfo};
@@ -14,6 +15,8 @@ use super::setup::{Setup, room};
 use super::vhost;
 use super::xdp::{self, Attachment};
 use crate::io::{BURST, Bell, Burst, Caps, PacketIo, QueueError};
+use crate::linux;
+use crate::linux::packet::{PacketSocket, SocketCounters};
 use crate::port_spec::PortSpec;
 use crate::steering::Steering;
 use crate::{fork, signals};
@@ -29,12 +32,13 @@ use std::sync::Arc;
 /// If it shares a Linux interface, the kernel sees its packets too and would answer them with port-unreachable. The caller must then keep
 /// UDP 4791 open, as [`neighbour`](crate::neighbour) does with the kernel's table.
 pub struct Port {
+    /// DPDK's number of the device.
+    id: u16,
     queue: u16,
     eal: Eal,
     spec: PortSpec,
     config: PortConfig,
-    /// A memif's messenger.
-    relay: Option<Relay>,
+    link: Link,
     info: PortInfo,
     /// It receives what it sends.
     loops: bool,
@@ -45,8 +49,19 @@ pub struct Port {
     /// To send from; they go back to the pool before it goes.
     stock: Burst<Mbuf>,
     pool: Arc<Pool>,
-    device: Arc<Device>,
+    /// None of a packet socket.
+    device: Option<Arc<Device>>,
     _xdp: Option<Attachment>,
+}
+
+/// What moves a port's frames.
+enum Link {
+    /// DPDK alone.
+    Device,
+    /// DPDK, with a memif's messenger.
+    Memif(Relay),
+    /// A packet socket, without DPDK's drivers.
+    Packet(Box<PacketSocket>),
 }
 
 impl Port {
@@ -58,6 +73,9 @@ impl Port {
         let in_parent = || PortError::Forked { port: spec.to_string() };
         if eal::is_forked() && !spec.opens_in_children() {
             return Err(in_parent());
+        }
+        if let PortSpec::Packet(_) = spec {
+            return Self::of_packet_socket(eal, spec, config);
         }
         let setup = device::one_at_a_time().ok_or_else(in_parent)?;
         // Drivers start threads too.
@@ -91,12 +109,13 @@ impl Port {
         let info = setup.info(id);
         let socket = setup.new_socket(&before);
         let mut port = Self {
+            id,
             queue: 0,
             eal,
             spec: spec.clone(),
             config: config.clone(),
-            relay,
-            device: Arc::new(Device::new(id, &info.driver, pool.clone())),
+            link: relay.map_or(Link::Device, Link::Memif),
+            device: Some(Arc::new(Device::new(id, &info.driver, pool.clone()))),
             info,
             loops: matches!(spec, PortSpec::Ring { end: None, .. }),
             counters: PortCounters::default(),
@@ -109,7 +128,7 @@ impl Port {
         let started = setup.start(id, &[&port.pool], None).and_then(|()| setup.addresses(id));
         port.socket = port.socket.or_else(|| setup.new_socket(&before));
         let started = started.and_then(|mac| {
-            let run = port.relay.as_mut().map_or(Ok(()), |relay| relay.start(id));
+            let run = if let Link::Memif(relay) = &mut port.link { relay.start(id) } else { Ok(()) };
             run.map(|()| mac).map_err(|e| relay_failed(spec, &e))
         });
         if let (Some(_), Some(socket)) = (&xdp, port.socket) {
@@ -117,6 +136,29 @@ impl Port {
         }
         port._xdp = xdp;
         Ok((port, started))
+    }
+
+    /// The port on an interface whose frames a packet socket moves. Only the buffers are DPDK's.
+    fn of_packet_socket(eal: Eal, spec: &PortSpec, config: &PortConfig) -> Result<Self, PortError> {
+        let (info, socket) = packet::open(spec, config)?;
+        let pool = Pool::new(eal, config.buffers, room(spec, info.max_frame), false)?;
+        Ok(Self {
+            id: u16::MAX,
+            queue: 0,
+            eal,
+            spec: spec.clone(),
+            config: config.clone(),
+            info,
+            loops: false,
+            counters: PortCounters::default(),
+            socket: Some(socket.descriptor()),
+            link: Link::Packet(Box::new(socket)),
+            ring: None,
+            stock: Burst::new(),
+            pool: Arc::new(pool),
+            device: None,
+            _xdp: None,
+        })
     }
 
     /// Returns the port's properties.
@@ -128,13 +170,22 @@ impl Port {
     /// Returns the counts of what the port itself dropped.
     #[must_use]
     pub fn counters(&self) -> PortCounters {
-        self.counters
+        let mut counters = self.counters;
+        if let Link::Packet(socket) = &self.link {
+            let SocketCounters { malformed, bad_length, refused } = socket.counters();
+            counters.odd_buffer += malformed;
+            counters.bad_length += bad_length + refused;
+        }
+        counters
     }
 
     /// Returns true if the other side is there. A memif's is once it has connected.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
-        link_is_up(self.device.id)
+        match (&self.device, &self.info.linux_interface) {
+            (None, Some(interface)) => linux::is_running(interface.index).unwrap_or(false),
+            _ => link_is_up(self.id),
+        }
     }
 
     /// Buffers of the port's pool that are in use: by drivers, queues or the application.
@@ -151,6 +202,10 @@ impl Port {
             let socket = queue.socket.ok_or("its packet socket is not found")?;
             steering.attach(&socket, core)?;
         }
+        // A datagram of several frames comes to the core of the first.
+        if let Link::Packet(_) = queue.link {
+            queue.queue = core.into();
+        }
         // What came before the filter.
         let mut early = Burst::new();
         for _ in 0..=usize::from(config.ring_slots) / BURST {
@@ -162,7 +217,7 @@ impl Port {
 
     /// Gives each core a queue of the device, if the NIC can choose it by the source port.
     fn share_device(&self, steering: &Steering) -> Result<Vec<Self>, QueueError> {
-        let id = self.device.id;
+        let (id, Some(device)) = (self.id, &self.device) else { return Ok(Vec::new()) };
         let hash = match Hash::new(&device_info(id), steering) {
             Ok(hash) => hash,
             Err(why) => {
@@ -174,11 +229,12 @@ impl Port {
         let queue = |queue| {
             let pool = Pool::new(self.eal, config.buffers, room(&self.spec, self.info.max_frame), false)?;
             Ok(Self {
+                id,
                 queue,
                 eal: self.eal,
                 spec: self.spec.clone(),
                 config: config.clone(),
-                relay: None,
+                link: Link::Device,
                 info: self.info.clone(),
                 loops: false,
                 counters: PortCounters::default(),
@@ -186,7 +242,7 @@ impl Port {
                 ring: None,
                 stock: Burst::new(),
                 pool: Arc::new(pool),
-                device: self.device.clone(),
+                device: Some(device.clone()),
                 _xdp: None,
             })
         };
@@ -196,7 +252,7 @@ impl Port {
         let _one_at_a_time = device::one_at_a_time();
         // SAFETY: the port exists, and no core uses it yet.
         unsafe { dpdk::rte_eth_dev_stop(id) };
-        queues.iter().for_each(|queue| self.device.keep(queue.pool.clone()));
+        queues.iter().for_each(|queue| device.keep(queue.pool.clone()));
         let setup = Setup {
             spec: &self.spec,
             config: &config,
@@ -231,7 +287,7 @@ impl PacketIo for Port {
 
     fn open_queues(&mut self, steering: &Steering) -> Result<Vec<Self>, QueueError> {
         match (&self.spec, &self.socket) {
-            (PortSpec::Null, _) | (PortSpec::Interface(_), Some(_)) => {}
+            (PortSpec::Null, _) | (PortSpec::Interface(_) | PortSpec::Packet(_), Some(_)) => {}
             (PortSpec::Pci(_), _) => return self.share_device(steering),
             _ => return Ok(Vec::new()),
         }
@@ -255,13 +311,20 @@ impl PacketIo for Port {
     fn receive(&mut self, into: &mut Burst<Mbuf>) {
         let had = into.len();
         let room = BURST - had;
-        let (id, queue, free) = (self.device.id, self.queue, into.as_mut_ptr());
+        let (id, queue, free) = (self.id, self.queue, into.as_mut_ptr());
         let burst = || {
             // SAFETY: the port is started and only we have this receive queue, ours by `&mut self`; an `Mbuf` is a
             // transparent pointer, and `room` slots are free from `had` on.
             unsafe { dpdk::ferroce_rx_burst(id, queue, free.add(had).cast(), room as u16) }
         };
-        let came = self.relay.as_ref().map_or_else(burst, |relay| relay.gate().pass(burst));
+        let came = match &mut self.link {
+            Link::Device => burst(),
+            Link::Memif(relay) => relay.gate().pass(burst),
+            Link::Packet(socket) => {
+                let (stock, pool) = (&mut self.stock, &self.pool);
+                return socket.receive(into, || from_stock(stock, pool));
+            }
+        };
         if came > 0 {
             // SAFETY: the driver wrote `came` ≤ `room` buffers there and gave them away.
             unsafe { into.set_len(had + usize::from(came)) };
@@ -272,10 +335,7 @@ impl PacketIo for Port {
     }
 
     fn alloc(&mut self) -> Option<Mbuf> {
-        if self.stock.is_empty() {
-            self.pool.alloc_burst(&mut self.stock);
-        }
-        self.stock.pop()
+        from_stock(&mut self.stock, &self.pool)
     }
 
     fn transmit(&mut self, from: &mut Burst<Mbuf>) {
@@ -290,13 +350,17 @@ impl PacketIo for Port {
             }
             return;
         }
-        let (id, queue, first) = (self.device.id, self.queue, from.as_mut_ptr());
+        let (id, queue, first) = (self.id, self.queue, from.as_mut_ptr());
         let burst = || {
             // SAFETY: the port is started and only we have this transmit queue, ours by `&mut self`; the first `all` slots contain mbufs.
             // The length is set right below, before any look at the array.
             unsafe { dpdk::ferroce_tx_burst(id, queue, first.cast(), all as u16) }
         };
-        let sent = usize::from(self.relay.as_ref().map_or_else(burst, |relay| relay.gate().pass(burst)));
+        let sent = usize::from(match &mut self.link {
+            Link::Device => burst(),
+            Link::Memif(relay) => relay.gate().pass(burst),
+            Link::Packet(socket) => return socket.transmit(from),
+        });
         // SAFETY: the driver owns the first `sent` ≤ `all` buffers now; the others move to the front and are ours.
         unsafe {
             from.set_len(0);
@@ -318,14 +382,17 @@ impl PacketIo for Port {
     }
 
     fn listen(&mut self, on: bool) {
-        if let Some(relay) = &self.relay {
+        if let Link::Memif(relay) = &self.link {
             relay.bell().listen(on);
         }
     }
 
     fn descriptor(&self) -> Option<Bell> {
-        let rings = || self.relay.as_ref()?.bell().descriptor().map(Bell::Soon);
-        self.socket.map(Bell::Now).or_else(rings)
+        match (&self.link, self.socket) {
+            (_, Some(socket)) => Some(Bell::Now(socket)),
+            (Link::Memif(relay), None) => relay.bell().descriptor().map(Bell::Soon),
+            _ => None,
+        }
     }
 }
 
@@ -333,8 +400,17 @@ impl Drop for Port {
     fn drop(&mut self) {
         self.socket.into_iter().for_each(fork::keep);
         // First, so that the driver doesn't clear up after its peer while it is closed.
-        self.relay = None;
+        self.link = Link::Device;
     }
+}
+
+/// Takes a buffer out of the stock, which it refills from the pool.
+#[inline]
+fn from_stock(stock: &mut Burst<Mbuf>, pool: &Pool) -> Option<Mbuf> {
+    if stock.is_empty() {
+        pool.alloc_burst(stock);
+    }
+    stock.pop()
 }
 
 /// A memif's way to its peer.

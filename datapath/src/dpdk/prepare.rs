@@ -74,7 +74,7 @@ pub fn check_port(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError
 pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, PortError> {
     let prepared = |mtu, interface| Prepared { mtu, interface };
     match spec {
-        PortSpec::Interface(name) | PortSpec::PcapInterface(name) => {
+        PortSpec::Interface(name) | PortSpec::Packet(name) | PortSpec::PcapInterface(name) => {
             let interface = usable_interface(name)?;
             raw_sockets(spec)?;
             xdp::check_not_taken(&interface)?;

@@ -250,19 +250,9 @@ impl Setup<'_> {
             ip_mtu: self.prepared.mtu,
             max_frame: self.max_frame,
             speed_mbps: interface.and_then(|interface| interface.speed_mbps).or_else(|| self.speed(id)),
-            numa_node: self.numa_node(),
+            numa_node: numa_node(self.spec),
             linux_interface: interface.map(|i| LinuxInterface { index: i.index, name: i.name.clone() }),
         }
-    }
-
-    fn numa_node(&self) -> Option<u8> {
-        let device = match self.spec {
-            PortSpec::Pci(address) => format!("/sys/bus/pci/devices/{address}"),
-            PortSpec::Interface(name) | PortSpec::Xdp(name) => format!("/sys/class/net/{name}/device"),
-            _ => return None,
-        };
-        // -1 if there is but one.
-        std::fs::read_to_string(device + "/numa_node").ok()?.trim().parse().ok()
     }
 
     /// Only hardware has a speed; software drivers report a constant.
@@ -296,4 +286,17 @@ impl Setup<'_> {
         }
         Ok(mac)
     }
+}
+
+/// Returns the NUMA node of the NIC under a port, if the machine says so.
+pub(super) fn numa_node(spec: &PortSpec) -> Option<u8> {
+    let device = match spec {
+        PortSpec::Pci(address) => format!("/sys/bus/pci/devices/{address}"),
+        PortSpec::Interface(name) | PortSpec::Packet(name) | PortSpec::Xdp(name) => {
+            format!("/sys/class/net/{name}/device")
+        }
+        _ => return None,
+    };
+    // -1 if there is but one.
+    std::fs::read_to_string(device + "/numa_node").ok()?.trim().parse().ok()
 }

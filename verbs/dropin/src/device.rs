@@ -154,7 +154,9 @@ fn guid(config: &DeviceConfig) -> [u8; 8] {
 /// Returns the Linux interface of the device, if it has one.
 fn interface(config: &DeviceConfig) -> Option<Interface> {
     match config.port()?.parse() {
-        Ok(PortSpec::Interface(name) | PortSpec::Xdp(name)) => datapath::linux::interface(&name).ok(),
+        Ok(PortSpec::Interface(name) | PortSpec::Packet(name) | PortSpec::Xdp(name)) => {
+            datapath::linux::interface(&name).ok()
+        }
         _ => None,
     }
 }

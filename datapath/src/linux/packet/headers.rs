@@ -134,11 +134,13 @@ impl Headers {
         let udp_length = (length - udp) as u16;
         match family {
             Family::V4 => {
-                put(headers, ip + 2, (length - ip) as u16);
-                put(headers, ip + 4, word(headers, ip + 4).wrapping_add(after));
-                put(headers, ip + 10, 0);
-                let checksum = !fold(sum(&headers[ip..udp]));
-                put(headers, ip + 10, checksum);
+                let [old_length, old, checksum] = [ip + 2, ip + 4, ip + 10].map(|at| word(headers, at));
+                let (new_length, new) = ((length - ip) as u16, old.wrapping_add(after));
+                // RFC 1624: a header that was damaged remains so.
+                let sum = [!checksum, !old_length, new_length, !old, new].map(u32::from).iter().sum();
+                put(headers, ip + 2, new_length);
+                put(headers, ip + 4, new);
+                put(headers, ip + 10, !fold(sum));
             }
             Family::V6 => put(headers, ip + 4, udp_length),
         }

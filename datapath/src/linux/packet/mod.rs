@@ -5,12 +5,17 @@
 
 mod group;
 mod headers;
+mod ring;
+mod sending;
+mod socket;
 mod split;
+mod support;
 #[cfg(test)]
 mod tests;
 mod vnet_header;
 
 pub use group::{Group, MAX_BYTES, MAX_SEGMENTS, Start};
 pub use headers::NoUdp;
+pub use socket::{PacketSocket, SocketConfig, SocketCounters};
 pub use split::{Frame, Malformed, Received, Tag};
 pub use vnet_header::{Segmentation, VnetHeader};

@@ -211,6 +211,17 @@ fn one_corrupt_packet_of_a_datagram_leaves_the_others_whole() {
     assert_eq!(verified, [true, false, true, true]);
 }
 
+/// RFC 1624: an update of the checksum preserves what is wrong with it.
+#[test]
+fn a_datagram_with_a_damaged_ip_header_splits_into_damaged_frames() {
+    let (vnet, mut bytes) = datagram(&burst(&path(V4), 1, &[256; 4]));
+    bytes[14 + 10] ^= 1;
+    assert!(split(vnet, &bytes).unwrap().iter().all(|frame| wire::verify(frame).is_err()));
+}
+
+/// A datagram's name, its virtio header and bytes, and the number of frames, or why there are none.
+type Row = (&'static str, VnetHeader, Vec<u8>, Result<usize, Malformed>);
+
 #[test]
 fn hostile_datagrams_are_refused_or_split_within_their_bytes() {
     use Malformed::{Checksum, Length, NoUdp as No, Segments, Short, Size, Type};
@@ -226,7 +237,7 @@ fn hostile_datagrams_are_refused_or_split_within_their_bytes() {
     let mut v6_extension = v6_bytes.clone();
     v6_extension[20] = 0;
     let longer = [&bytes[..], &[0; 7]].concat();
-    let table: &[(&str, VnetHeader, Vec<u8>, Result<usize, Malformed>)] = &[
+    let table: &[Row] = &[
         ("length no multiple", udp(250), bytes.clone(), Ok(5)),
         ("segments of other sizes than the packets'", udp(3000), bytes.clone(), Ok(1)),
         ("segments of no bytes", udp(0), bytes.clone(), Err(Size)),

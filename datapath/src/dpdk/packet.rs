@@ -1,0 +1,45 @@
+//! Opens the packet socket of a port that only has its buffers from DPDK.
+
+use super::port_info::{LinuxInterface, PortConfig, PortInfo};
+use super::prepare::{PortError, max_frame, path_mtu, prepare};
+use super::setup::numa_node;
+use crate::linux::packet::{PacketSocket, SocketConfig};
+use crate::port_spec::PortSpec;
+
+/// The most slots of a receive ring: with 64 KiB each they occupy 16 MiB.
+const MOST_SLOTS: usize = 240;
+
+/// Checks the interface, and opens a socket on it.
+pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, PacketSocket), PortError> {
+    let prepared = prepare(spec, config)?;
+    let max_frame = max_frame(prepared.mtu);
+    let failed = |errno, said: &str| PortError::Driver {
+        port: spec.to_string(),
+        step: "opening its packet socket",
+        errno,
+        said: said.into(),
+    };
+    let interface = prepared.interface.ok_or_else(|| failed(String::new(), "it is on no interface"))?;
+    let settings = SocketConfig {
+        max_frame,
+        slots: usize::from(config.ring_slots).min(MOST_SLOTS),
+        qdisc_bypass: config.qdisc_bypass,
+        promiscuous: config.promiscuous,
+    };
+    let socket = PacketSocket::open(&interface, &settings);
+    let socket = socket.map_err(|error| failed(error.to_string(), "Linux says no more"))?;
+    let datagrams =
+        if socket.sends_large() { "large datagrams" } else { "single frames: Linux is older than 6.2" };
+    let info = PortInfo {
+        name: spec.to_string(),
+        driver: format!("packet socket ({datagrams})"),
+        mac: interface.mac,
+        mtu: path_mtu(prepared.mtu),
+        ip_mtu: prepared.mtu,
+        max_frame,
+        speed_mbps: interface.speed_mbps,
+        numa_node: numa_node(spec),
+        linux_interface: Some(LinuxInterface { index: interface.index, name: interface.name.clone() }),
+    };
+    Ok((info, socket))
+}

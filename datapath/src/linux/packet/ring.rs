@@ -1,0 +1,130 @@
+//! The receive ring of a packet socket, as this process and the kernel share it (packet(7), `TPACKET_V2`): the kernel copies each datagram
+//! into the next slot, without a system call.
+
+use super::split::Tag;
+use super::vnet_header::{self, VnetHeader};
+use crate::fork::Process;
+use crate::socket_option;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bytes of a slot: the longest datagram with what the kernel puts before it, of which there are less than 128 bytes. It is no power of two,
+/// so that the slots' begins do not compete for the same lines of a cache.
+const SLOT: usize = (64 << 10) + 192;
+/// Bytes that the kernel allocates in one piece if it can.
+const BLOCK: usize = 1 << 20;
+const SLOTS_OF_BLOCK: usize = BLOCK / SLOT;
+
+/// A ring's memory, and the slot that the kernel fills next.
+#[derive(Debug)]
+pub(super) struct ReceiveRing {
+    memory: NonNull<u8>,
+    blocks: usize,
+    block: usize,
+    slot: usize,
+    /// The process that has the mapping: a forked child has none.
+    process: Process,
+}
+
+// SAFETY: the ring is memory of its own, which one thread at a time uses by `&mut self`.
+unsafe impl Send for ReceiveRing {}
+
+/// What the kernel has put into a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot<'a> {
+    pub(super) vnet: VnetHeader,
+    /// The first bytes, and the number on the wire.
+    pub(super) bytes: &'a [u8],
+    pub(super) length: usize,
+    pub(super) tag: Option<Tag>,
+}
+
+impl ReceiveRing {
+    /// Gives `socket`, which is not bound yet, a ring of `slots` slots at least, in whole MiB.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: `ENOMEM` if there is no memory for it.
+    pub(super) fn new(socket: &OwnedFd, slots: usize) -> io::Result<Self> {
+        let blocks = slots.div_ceil(SLOTS_OF_BLOCK).max(1);
+        let request = libc::tpacket_req {
+            tp_block_size: BLOCK as u32,
+            tp_block_nr: blocks as u32,
+            tp_frame_size: SLOT as u32,
+            tp_frame_nr: (blocks * SLOTS_OF_BLOCK) as u32,
+        };
+        socket_option::set(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
+        let (length, access) = (blocks * BLOCK, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let memory = unsafe {
+            libc::mmap(std::ptr::null_mut(), length, access, libc::MAP_SHARED, socket.as_raw_fd(), 0)
+        };
+        let memory = NonNull::new(memory).filter(|memory| memory.as_ptr() != libc::MAP_FAILED);
+        let memory = memory.ok_or_else(io::Error::last_os_error)?.cast();
+        let ring = Self { memory, blocks, block: 0, slot: 0, process: Process::this() };
+        // A forked child would keep the socket open by it.
+        // SAFETY: the range is the mapping, and only what children see of it changes.
+        unsafe { libc::madvise(memory.as_ptr().cast(), length, libc::MADV_DONTFORK) };
+        Ok(ring)
+    }
+
+    fn start(&self) -> *mut u8 {
+        // SAFETY: the slot lies within the mapping: `block` is less than `blocks`, and `slot` less than the slots of a block.
+        unsafe { self.memory.as_ptr().add(self.block * BLOCK + self.slot * SLOT) }
+    }
+
+    fn status(&self) -> &AtomicU32 {
+        // SAFETY: a slot begins with its status, which is aligned, and which the kernel writes at any time.
+        unsafe { AtomicU32::from_ptr(self.start().cast()) }
+    }
+
+    /// Returns what is in the next slot; `None` if the kernel has put nothing there yet.
+    #[inline]
+    pub(super) fn front(&self) -> Option<Slot<'_>> {
+        // It pairs with the kernel's barrier before it sets the status.
+        let status = self.status().load(Ordering::Acquire);
+        if status & libc::TP_STATUS_USER == 0 {
+            return None;
+        }
+        // SAFETY: the slot begins with this header, aligned, which the kernel leaves alone until the status changes.
+        let header = unsafe { self.start().cast::<libc::tpacket2_hdr>().read() };
+        let begin = usize::from(header.tp_mac).clamp(size_of_val(&header) + vnet_header::LENGTH, SLOT);
+        let received = (header.tp_snaplen as usize).min(SLOT - begin);
+        // SAFETY: the range lies within the slot, which the kernel leaves alone for as long as the slot is not released, by `&mut self`.
+        let (vnet, bytes) = unsafe {
+            let start = self.start().add(begin);
+            let vnet = start.sub(vnet_header::LENGTH).cast::<[u8; vnet_header::LENGTH]>().read();
+            (vnet, std::slice::from_raw_parts(start, received))
+        };
+        let ([t0, t1], [i0, i1]) = (tag_type(status, header.tp_vlan_tpid), header.tp_vlan_tci.to_be_bytes());
+        let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag([t0, t1, i0, i1]));
+        Some(Slot { vnet: VnetHeader::parse(vnet), bytes, length: header.tp_len as usize, tag })
+    }
+
+    /// Gives the slot of [`front`](Self::front) back to the kernel.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.slot += 1;
+        if self.slot == SLOTS_OF_BLOCK {
+            self.slot = 0;
+            self.block = if self.block + 1 == self.blocks { 0 } else { self.block + 1 };
+        }
+    }
+}
+
+impl Drop for ReceiveRing {
+    fn drop(&mut self) {
+        if self.process.is_parent() {
+            return;
+        }
+        // SAFETY: the mapping of `new`, to which no reference is left.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.blocks * BLOCK) };
+    }
+}
+
+/// The EtherType of a tag: 802.1Q unless the kernel says otherwise.
+const fn tag_type(status: u32, given: u16) -> [u8; 2] {
+    if status & libc::TP_STATUS_VLAN_TPID_VALID == 0 { [0x81, 0] } else { given.to_be_bytes() }
+}

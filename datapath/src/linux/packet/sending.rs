@@ -1,0 +1,76 @@
+//! Passes a burst to the kernel: one system call for all datagrams, whose bytes the kernel collects from the frames (sendmmsg(2)).
+
+use super::group::{Group, Start};
+use super::vnet_header;
+use crate::io::BURST;
+use arrayvec::ArrayVec;
+use std::io;
+use std::ops::Deref;
+use std::os::fd::RawFd;
+
+/// The virtio header of a single frame.
+static FRAME: [u8; vnet_header::LENGTH] = [0; vnet_header::LENGTH];
+
+/// The datagrams of a burst.
+pub(super) struct Sending {
+    /// For each datagram its frames, and its headers if there are several frames.
+    datagrams: ArrayVec<(usize, Option<(Group, Start)>), BURST>,
+}
+
+impl Sending {
+    /// Groups `frames`, at most [`BURST`]; if not `large`, each frame is a datagram.
+    #[inline]
+    pub(super) fn new<F: Deref<Target = [u8]>>(frames: &[F], large: bool) -> Self {
+        let (mut datagrams, mut rest) = (ArrayVec::new(), frames);
+        while let Some(first) = rest.first() {
+            let group = if large { Group::first_of(rest) } else { None };
+            let count = group.map_or(1, |group| group.count());
+            datagrams.push((count, group.map(|group| (group, group.start(first)))));
+            rest = &rest[count..];
+        }
+        Self { datagrams }
+    }
+
+    /// Returns the number of frames of the first datagram.
+    pub(super) fn first(&self) -> usize {
+        self.datagrams.first().map_or(0, |(count, _)| *count)
+    }
+
+    /// Sends the datagrams of `frames`, of which this was made. Returns the number of frames that the kernel took, 1 at least.
+    ///
+    /// # Errors
+    /// Returns the kernel's error if it did not take the first datagram.
+    pub(super) fn send<F: Deref<Target = [u8]>>(&self, socket: RawFd, frames: &[F]) -> io::Result<usize> {
+        let mut pieces: ArrayVec<libc::iovec, { 2 * BURST }> = ArrayVec::new();
+        let mut messages: ArrayVec<libc::mmsghdr, BURST> = ArrayVec::new();
+        let mut rest = frames;
+        for (count, start) in &self.datagrams {
+            let (own, others) = rest.split_at(*count);
+            let begin = pieces.len();
+            match start {
+                None => pieces.extend([piece(&FRAME), piece(&own[0])]),
+                Some((group, start)) => {
+                    pieces.push(piece(start));
+                    pieces.extend(own.iter().map(|frame| piece(group.payload(frame))));
+                }
+            }
+            // SAFETY: all-zero bytes are a message to the bound interface, without anything else.
+            let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            message.msg_hdr.msg_iov = pieces[begin..].as_mut_ptr();
+            message.msg_hdr.msg_iovlen = (pieces.len() - begin) as _;
+            messages.push(message);
+            rest = others;
+        }
+        // SAFETY: each message points to its pieces, in an array that does not move, and these to bytes that outlive the call.
+        let sent = unsafe {
+            libc::sendmmsg(socket, messages.as_mut_ptr(), messages.len() as u32, libc::MSG_DONTWAIT)
+        };
+        let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error())?;
+        Ok(self.datagrams[..sent].iter().map(|(count, _)| count).sum())
+    }
+}
+
+/// The kernel only reads the bytes.
+fn piece(bytes: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+}

@@ -1,0 +1,125 @@
+//! The steps that open a packet socket, and what the kernel supports.
+
+use super::vnet_header::VnetHeader;
+use crate::linux;
+use crate::socket_option;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Why large datagrams do not leave.
+pub(super) const NO_LARGE: &str =
+    "frames leave singly, because Linux before 6.2 sends no large datagrams by packet sockets";
+
+/// Opens a packet socket that is bound to no interface and receives nothing, with virtio headers.
+///
+/// # Errors
+/// Returns the kernel's error: `EPERM` without CAP_NET_RAW.
+pub(super) fn packet_socket() -> io::Result<OwnedFd> {
+    // SAFETY: socket takes plain integers.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is fresh and has no other owner.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let on: libc::c_int = 1;
+    socket_option::set(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &on)?;
+    Ok(socket)
+}
+
+/// Binds the socket to all protocols of an interface: from now on it receives.
+///
+/// # Errors
+/// Returns the kernel's error: `ENETDOWN` if the interface is down.
+pub(super) fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
+    let address = address(interface, libc::ETH_P_ALL);
+    // SAFETY: the address has the length that is passed.
+    let bound = unsafe {
+        let length = size_of_val(&address) as libc::socklen_t;
+        libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length)
+    };
+    if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn address(interface: u32, protocol: libc::c_int) -> libc::sockaddr_ll {
+    // SAFETY: all-zero bytes are an address.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as libc::sa_family_t;
+    address.sll_protocol = (protocol as u16).to_be();
+    address.sll_ifindex = interface as libc::c_int;
+    address
+}
+
+/// Receives frames for all addresses until the socket is closed. It takes no privilege beyond the socket's.
+///
+/// # Errors
+/// Returns the kernel's error.
+pub(super) fn receive_all_addresses(socket: &OwnedFd, interface: u32) -> io::Result<()> {
+    // SAFETY: all-zero bytes are a request.
+    let mut request: libc::packet_mreq = unsafe { std::mem::zeroed() };
+    request.mr_ifindex = interface as libc::c_int;
+    request.mr_type = libc::PACKET_MR_PROMISC as libc::c_ushort;
+    socket_option::set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+/// Receives at most `most` bytes of what is not UDP: of the kernel's own TCP segments of 64 KiB, which nothing here takes.
+///
+/// # Errors
+/// Returns the kernel's error.
+pub(super) fn limit_others(socket: &OwnedFd, most: usize) -> io::Result<()> {
+    let load = |size: u32| (libc::BPF_LD | libc::BPF_ABS | size) as u16;
+    let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
+    let mut filter = [
+        (load(libc::BPF_H), 0, 0, 12),
+        (equal, 0, 2, 0x0800),
+        (load(libc::BPF_B), 0, 0, 14 + 9),
+        (equal, 3, 4, 17),
+        (equal, 0, 3, 0x86dd),
+        (load(libc::BPF_B), 0, 0, 14 + 6),
+        (equal, 0, 1, 17),
+        (answer, 0, 0, u32::MAX),
+        (answer, 0, 0, most as u32),
+    ]
+    .map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    socket_option::set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// Takes the error that the kernel keeps for the socket's next call. Returns true if there was one.
+pub(super) fn take_error(socket: &OwnedFd) -> bool {
+    socket_option::number(socket, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0)
+}
+
+/// Returns true if the kernel takes large datagrams from packet sockets. It is asked by one that no host takes, on the loopback interface; if
+/// that is down, the first one on the port answers.
+///
+/// # Errors
+/// Returns the kernel's error: `EPERM` without CAP_NET_RAW.
+pub(super) fn sends_large() -> io::Result<bool> {
+    let Ok(lo) = linux::interface("lo") else { return Ok(true) };
+    let (socket, address) = (packet_socket()?, address(lo.index, libc::ETH_P_IP));
+    let datagram = probe();
+    // SAFETY: the bytes and the address have the lengths that are passed.
+    let sent = unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            datagram.as_ptr().cast(),
+            datagram.len(),
+            libc::MSG_DONTWAIT,
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    Ok(sent >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL))
+}
+
+/// Two segments of one byte to an Ethernet address that is not the loopback interface's, so that the kernel's IP layer drops it.
+fn probe() -> Vec<u8> {
+    let vnet = VnetHeader::of_datagram(34, 1).bytes(42);
+    let ethernet = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    // 127.0.0.1 to 127.0.0.1: 30 bytes, and 10 of UDP to the discard port. Nobody looks at a checksum.
+    let ip = [0x45, 0, 0, 30, 0, 0, 0x40, 0, 1, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1];
+    let udp = [0, 9, 0, 9, 0, 10, 0, 0, 0, 0];
+    [&vnet[..], &ethernet, &ip, &udp].concat()
+}

@@ -1,0 +1,246 @@
+//! Ports by a packet socket that sends and receives large datagrams, over a veth pair. As root, in a network namespace of their own.
+
+mod common;
+
+use common::{carry, ip, open, open_with, own_network, small};
+use ferroce_datapath::dpdk::{Mbuf, Port, PortConfig};
+use ferroce_datapath::io::{BURST, Burst, PacketBuf, PacketIo};
+use ferroce_datapath::steering::Steering;
+use roce::wire::{self, Bth, Header, Mac, Mtu, Numbers, Path, Vlan};
+use roce::{CoreIndex, Psn, Qpn};
+use std::net::IpAddr;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Turns of a poll loop after which a frame is taken for lost.
+const TURNS: u64 = 2_000_000;
+
+/// One test at a time: the `ip` that one starts would inherit the descriptors that another closes.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A veth pair `dpdk0` and `dpdk1` of this MTU.
+fn pair(mtu: u16) -> MutexGuard<'static, ()> {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    own_network();
+    // Without it the kernel's solicitations are among the frames.
+    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+    ip(&format!("link add dpdk0 mtu {mtu} type veth peer name dpdk1 mtu {mtu}"));
+    ip("link set lo up");
+    ip("link set dpdk0 up");
+    ip("link set dpdk1 up");
+    alone
+}
+
+fn run(program: &str, words: &str) -> String {
+    let done = Command::new(program).args(words.split_whitespace()).output().unwrap();
+    assert!(done.status.success(), "{program} {words}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+fn ports() -> (Port, Port) {
+    (open("packet:dpdk0"), open("packet:dpdk1"))
+}
+
+/// A path between two ports, over IPv4 or IPv6.
+fn path(from: &Port, to: &Port, [source, destination]: [&str; 2]) -> Path {
+    let [source, destination]: [IpAddr; 2] = [source, destination].map(|ip| ip.parse().unwrap());
+    Path::new((from.info().mac, source), (to.info().mac, destination))
+}
+
+const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
+const V6: [&str; 2] = ["fd00::1", "fd00::2"];
+
+/// A RoCEv2 frame for queue pair `qpn`.
+fn packet(port: &mut Port, path: &Path, identification: u16, qpn: u32, payload: usize) -> Mbuf {
+    let bth = Bth::new(Qpn::new(qpn), Psn::new(identification.into()));
+    let header = Header::Datagram { bth, queue_key: 1, source: Qpn::new(1), immediate: None };
+    let mut buffer = port.alloc().expect("a buffer is free");
+    buffer.set_len(buffer.capacity());
+    let mut draft = wire::emit(path, identification, &header, payload, &mut buffer).unwrap();
+    draft.payload().fill(identification as u8);
+    let length = draft.seal();
+    buffer.set_len(length);
+    buffer
+}
+
+/// Sends a burst, and expects the same frames at the other port, in order.
+fn expect_carried(from: &mut Port, to: &mut Port, mut out: Burst<Mbuf>) {
+    let sent: Vec<_> = out.iter().map(|frame| frame.to_vec()).collect();
+    let (mut received, mut burst) = (Vec::new(), Burst::new());
+    for _ in 0..TURNS {
+        from.transmit(&mut out);
+        to.receive(&mut burst);
+        received.extend(burst.drain(..).map(|frame| frame.to_vec()));
+        if received.len() >= sent.len() {
+            break;
+        }
+    }
+    let lengths = |frames: &[Vec<u8>]| frames.iter().map(Vec::len).collect::<Vec<_>>();
+    assert_eq!(lengths(&received), lengths(&sent));
+    assert_eq!(received, sent);
+    assert!(received.iter().all(|frame| wire::verify(frame).is_ok()));
+}
+
+fn burst(from: &mut Port, path: &Path, payloads: &[usize]) -> Burst<Mbuf> {
+    payloads.iter().zip(1..).map(|(payload, number)| packet(from, path, number, 7, *payload)).collect()
+}
+
+/// Packets that the kernel counts as sent by `dpdk0`: a large datagram is one.
+fn datagrams() -> u64 {
+    let text = run("ip", "-s link show dpdk0");
+    let mut lines = text.lines().skip_while(|line| !line.contains("TX:")).skip(1);
+    lines.next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn frames_up_to_the_interfaces_mtu_arrive() {
+    for (mtu, path_mtu, lengths) in
+        [(1500, Mtu::M1024, [60, 1514, 1000]), (9000, Mtu::M4096, [4186, 9014, 60])]
+    {
+        let _alone = pair(mtu);
+        let (mut one, mut other) = ports();
+        assert_eq!((one.info().mtu, one.info().ip_mtu), (path_mtu, mtu));
+        assert_eq!(one.info().driver, "packet socket (large datagrams)");
+        carry(&mut one, &mut other, &lengths);
+        carry(&mut other, &mut one, &lengths);
+        // DPDK's own driver at the other end, for frames that leave singly.
+        let mut dpdk = open("dpdk1");
+        carry(&mut one, &mut dpdk, &lengths);
+        carry(&mut dpdk, &mut one, &lengths);
+    }
+}
+
+#[test]
+fn a_burst_of_one_connection_is_one_datagram_of_the_kernels() {
+    let _alone = pair(1500);
+    let (mut one, mut other) = ports();
+    for addresses in [V4, V6] {
+        let path = path(&one, &other, addresses);
+        for path in [path, Path { vlan: Some(Vlan(5)), ..path }] {
+            let mut payloads = [1024; BURST];
+            payloads[BURST - 1] = 100;
+            let before = datagrams();
+            let frames = burst(&mut one, &path, &payloads);
+            expect_carried(&mut one, &mut other, frames);
+            assert_eq!(datagrams() - before, 1, "{path:?}");
+        }
+    }
+}
+
+#[test]
+fn a_burst_to_several_peers_arrives_in_order() {
+    let _alone = pair(1500);
+    let (mut one, mut other) = ports();
+    let first = path(&one, &other, V4);
+    let second = Path { udp_source: 0xc123, ..first };
+    let mut frames = Burst::new();
+    for number in 0..BURST as u16 {
+        let path = if number / 3 % 2 == 0 { &first } else { &second };
+        frames.push(packet(&mut one, path, number, 7, 64 + usize::from(number / 20) * 4));
+    }
+    expect_carried(&mut one, &mut other, frames);
+}
+
+#[test]
+fn a_device_that_cannot_cut_datagrams_leaves_it_to_the_kernel() {
+    let _alone = pair(1500);
+    let (mut one, mut other) = ports();
+    let path = path(&one, &other, V4);
+    let frames = burst(&mut one, &path, &[1024; BURST]);
+    expect_carried(&mut one, &mut other, frames);
+    // Under traffic.
+    run("ethtool", "-K dpdk0 tx-udp-segmentation off");
+    for checksums in ["on", "off"] {
+        run("ethtool", &format!("-K dpdk0 tx {checksums}"));
+        let frames = burst(&mut one, &path, &[1024; BURST]);
+        let before = datagrams();
+        let sent: Vec<_> = frames.iter().map(|frame| frame.len()).collect();
+        let mut out = frames;
+        let (mut received, mut came) = (Vec::new(), Burst::new());
+        for _ in 0..TURNS {
+            one.transmit(&mut out);
+            other.receive(&mut came);
+            received.extend(came.drain(..).map(|frame| frame.to_vec()));
+            if received.len() >= sent.len() {
+                break;
+            }
+        }
+        assert_eq!(received.iter().map(Vec::len).collect::<Vec<_>>(), sent);
+        assert!(received.iter().all(|frame| wire::verify(frame).is_ok()), "checksums {checksums}");
+        assert_eq!(datagrams() - before, BURST as u64);
+    }
+}
+
+#[test]
+fn a_burst_for_two_cores_arrives_at_their_sockets() {
+    let _alone = pair(1500);
+    let config = PortConfig { buffers: 2048, ..small() };
+    let (mut sender, mut lead) = (open("packet:dpdk0"), open_with("packet:dpdk1", &config));
+    let steering = Steering {
+        mac: lead.info().mac,
+        process: 0,
+        core: CoreIndex::new(0, 2),
+        cores: 2,
+        numbers: Numbers::DEFAULT,
+    };
+    let mut queues = lead.open_queues(&steering).unwrap();
+    let [member] = &mut queues[..] else { panic!("{} queues", queues.len()) };
+    let path = path(&sender, &lead, V4);
+    for (qpn, port) in [(5, &mut lead), (1 << 16 | 5, member)] {
+        let frames = (1..=8).map(|number| packet(&mut sender, &path, number, qpn, 256)).collect();
+        expect_carried(&mut sender, port, frames);
+        assert_eq!(port.strays(), qpn != 5, "only core 0 deals out what it receives");
+    }
+}
+
+#[test]
+fn frames_of_an_interface_that_is_down_are_lost_and_later_ones_arrive() {
+    let _alone = pair(1500);
+    let (mut one, mut other) = ports();
+    let path = path(&one, &other, V4);
+    ip("link set dpdk0 down");
+    let mut lost = burst(&mut one, &path, &[1024; 4]);
+    one.transmit(&mut lost);
+    assert!(lost.is_empty(), "an unplugged cable loses frames");
+    assert_eq!(one.counters().bad_length, 4);
+    assert!(!one.link_is_up());
+    ip("link set dpdk0 up");
+    let frames = burst(&mut one, &path, &[1024; 4]);
+    expect_carried(&mut one, &mut other, frames);
+}
+
+#[test]
+fn a_dry_pool_loses_no_frame_of_a_datagram() {
+    let _alone = pair(1500);
+    let (mut one, mut other) = ports();
+    let path = path(&one, &other, V4);
+    let mut held = Vec::new();
+    while let Some(buffer) = other.alloc() {
+        held.push(buffer);
+    }
+    held.truncate(held.len() - 5);
+    let mut frames = burst(&mut one, &path, &[256; BURST]);
+    one.transmit(&mut frames);
+    let mut first = Burst::new();
+    other.receive(&mut first);
+    assert_eq!(first.len(), 5, "as many as there are buffers");
+    drop(held);
+    let mut rest = Burst::new();
+    other.receive(&mut rest);
+    assert_eq!(rest.len(), BURST - 5);
+    let numbers: Vec<_> = first.iter().chain(&rest).map(|frame| frame[19]).collect();
+    assert_eq!(numbers, (1..=BURST as u8).collect::<Vec<_>>());
+}
+
+#[test]
+fn buffers_return_to_their_pool() {
+    let _alone = pair(1500);
+    let (mut one, mut other) = ports();
+    let path = path(&one, &other, V4);
+    for payloads in [&[64][..], &[1024; BURST], &[256, 128, 64]] {
+        let frames = burst(&mut one, &path, payloads);
+        expect_carried(&mut one, &mut other, frames);
+    }
+    assert_eq!((one.buffers_in_use(), other.buffers_in_use()), (0, 0));
+    assert_ne!(one.info().mac, Mac::default());
+}

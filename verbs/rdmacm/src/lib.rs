@@ -29,7 +29,7 @@ mod events;
 pub mod fuzz;
 mod id;
 mod manager;
-#[path = "../../src/cm/message/mod.rs"]
+#[path = "../../src/cm/machine/message/mod.rs"]
 mod message;
 mod multicast;
 mod options;
@@ -43,7 +43,7 @@ mod service;
 mod shared;
 mod siblings;
 mod socket;
-#[path = "../../src/cm/strangers.rs"]
+#[path = "../../src/cm/machine/unresolved.rs"]
 mod strangers;
 mod tables;
 mod unsupported;

@@ -48,8 +48,7 @@ mod connection;
 mod listener;
 mod machine;
 mod manager;
-pub(crate) mod message;
-mod strangers;
+pub(crate) use machine::message;
 
 #[cfg(feature = "tokio")]
 pub use awaited::connect_async;

@@ -1,8 +1,8 @@
 //! One connection: its state, the message that it repeats, and what the peer's messages change.
 
+use super::message::{self, Key, Kind, Mad, PeerMessage, Pending, Reason, SMALLEST_MTU, Side};
 use super::state::{End, State};
 use super::world::World;
-use crate::cm::message::{self, Key, Kind, Mad, PeerMessage, Pending, Reason, SMALLEST_MTU, Side};
 use datapath::event_fd::EventFd;
 use datapath::siblings::Farewell;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! What the state machine needs of its device.
 
+use super::message::{Mad, Sent};
 use crate::Error;
-use crate::cm::message::{Mad, Sent};
 use datapath::siblings::Siblings;
 use std::net::IpAddr;
 

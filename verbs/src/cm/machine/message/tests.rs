@@ -3,7 +3,7 @@
 use super::*;
 
 fn captured() -> Vec<Mad> {
-    mads(include_bytes!("../../../../roce/tests/captures/rdmacm_rping.pcap"))
+    mads(include_bytes!("../../../../../roce/tests/captures/rdmacm_rping.pcap"))
 }
 
 /// The management datagrams of a capture.

@@ -4,25 +4,27 @@
 //! are repeated as librdmacm repeats them: every 0.5 s.
 
 mod link;
+pub(crate) mod message;
 mod state;
 #[cfg(test)]
 mod tests;
+mod unresolved;
 mod world;
 
 pub(crate) use link::Link;
 pub(crate) use state::{End, State};
 pub(crate) use world::World;
 
-use super::message::{self, Kind, Mad, Pending, Reason, Request, SMALLEST_MTU, Sent, Side};
-use super::strangers::Strangers;
 use crate::Error;
 use datapath::event_fd::EventFd;
 use datapath::siblings::{Claim, Siblings};
+use message::{Kind, Mad, Pending, Reason, Request, SMALLEST_MTU, Sent, Side};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use unresolved::Strangers;
 
 /// The time during which a request to disconnect is repeated: a peer that is gone needs no long farewell.
 const FAREWELL: Duration = Duration::from_secs(2);

@@ -3,27 +3,25 @@
 use crate::abi::*;
 use crate::address;
 use crate::datagram::{self, QKEY};
-use crate::device::{check_mtu, device_of};
+use crate::device::{MAX_RD_ATOMIC, check_mtu};
 use crate::errno::{Errno, INVALID, status, verb};
 use crate::events::Waiting;
 use crate::id::{Connection, Id, State, service};
+use crate::machine::{Link, State as Phase};
 use crate::manager;
-use crate::message::{self, Kind, Mad, Pending, Reason, Request, SMALLEST_MTU, Sent, Side};
+use crate::message::Side;
 use crate::service::ServiceStatus;
+use crate::world::Handle;
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
-/// READs and atomics at a time, at most.
-const MAX_RD_ATOMIC: u8 = 16;
 /// As Linux asks for it since 6.3: 0.54 s. With 7 retries, and a timeout that grows to four times as much, a peer that is gone is
 /// reported after 15 s.
 const ACK_TIMEOUT: u8 = 17;
 /// 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
 /// The time that Linux waits for an answer: 16 times 4.3 s (`CMA_CM_RESPONSE_TIMEOUT`, `CMA_MAX_CM_RETRIES`).
-pub(crate) const PATIENCE: Duration = Duration::from_millis(16 * 4295);
-/// The time for which a request to disconnect is repeated: a peer that is gone needs no long farewell.
-const FAREWELL: Duration = Duration::from_secs(2);
+pub(crate) const CM_TIMEOUT: Duration = Duration::from_millis(16 * 4295);
 
 const DATAGRAM_INIT_MASK: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 const INIT_MASK: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
@@ -53,9 +51,16 @@ fn datagram_attributes(state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno>
     Ok((attributes, mask))
 }
 
-/// Returns the attributes that take a queue pair to `state`, with their mask.
-fn attributes(connection: &Connection, state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
+/// Returns the attributes that take the queue pair of a connection to `state`, with their mask.
+fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
+    if id.is_datagram() {
+        return datagram_attributes(state);
+    }
     let mut attributes = ibv_qp_attr { qp_state: state, port_num: 1, ..Default::default() };
+    let connection = id.lock();
+    let (traffic_class, ack_timeout) = (connection.traffic_class, connection.ack_timeout);
+    let device = connection.device();
+    drop(connection);
     let mask = match state {
         IBV_QPS_INIT => {
             attributes.qp_access_flags =
@@ -63,29 +68,30 @@ fn attributes(connection: &Connection, state: ibv_qp_state) -> Result<(ibv_qp_at
             INIT_MASK
         }
         IBV_QPS_RTR => {
-            let (source, destination) = connection.addresses()?;
-            attributes.ah_attr.is_global = 1;
-            attributes.ah_attr.port_num = 1;
-            attributes.ah_attr.grh.dgid = ibv_gid { raw: address::gid(destination) };
-            attributes.ah_attr.grh.sgid_index = device_of(source)?.gid_index(source)?;
-            attributes.ah_attr.grh.hop_limit = 64;
-            attributes.ah_attr.grh.traffic_class = connection.traffic_class;
-            attributes.path_mtu = connection.mtu.into();
-            attributes.dest_qp_num = connection.theirs.qpn;
-            attributes.rq_psn = connection.ours.psn;
-            attributes.max_dest_rd_atomic = connection.ours.responder_resources;
-            attributes.min_rnr_timer = MIN_RNR_TIMER;
-            RTR_MASK
+            let device = device?;
+            id.with_link(|link| {
+                attributes.ah_attr.is_global = 1;
+                attributes.ah_attr.port_num = 1;
+                attributes.ah_attr.grh.dgid = ibv_gid { raw: address::gid(link.peer.ip()) };
+                attributes.ah_attr.grh.sgid_index = device.gid_index(link.source.ip())?;
+                attributes.ah_attr.grh.hop_limit = 64;
+                attributes.ah_attr.grh.traffic_class = traffic_class;
+                attributes.path_mtu = link.mtu.into();
+                attributes.dest_qp_num = link.theirs.qpn;
+                attributes.rq_psn = link.ours.psn;
+                attributes.max_dest_rd_atomic = link.ours.responder_resources;
+                attributes.min_rnr_timer = MIN_RNR_TIMER;
+                Ok(RTR_MASK)
+            })?
         }
-        IBV_QPS_RTS => {
-            attributes.timeout = connection.ack_timeout;
-            attributes.retry_cnt = connection.retry_count;
-            attributes.rnr_retry = connection.theirs.rnr_retry;
-            attributes.sq_psn = connection.theirs.psn;
-            attributes.max_rd_atomic =
-                connection.ours.initiator_depth.min(connection.theirs.responder_resources);
-            RTS_MASK
-        }
+        IBV_QPS_RTS => id.with_link(|link| {
+            attributes.timeout = ack_timeout;
+            attributes.retry_cnt = link.retry_count;
+            attributes.rnr_retry = link.theirs.rnr_retry;
+            attributes.sq_psn = link.theirs.psn;
+            attributes.max_rd_atomic = link.ours.initiator_depth.min(link.theirs.responder_resources);
+            Ok(RTS_MASK)
+        })?,
         IBV_QPS_ERR => IBV_QP_STATE,
         _ => return Err(INVALID),
     };
@@ -99,8 +105,7 @@ pub(crate) fn modify(id: &Id, state: ibv_qp_state) -> Result<(), Errno> {
     if id.qp().is_null() {
         return Ok(());
     }
-    let (mut attributes, mask) =
-        if id.is_datagram() { datagram_attributes(state) } else { attributes(&id.lock(), state) }?;
+    let (mut attributes, mask) = attributes(id, state)?;
     // SAFETY: the queue pair is the identifier's own, and stays.
     verb(unsafe { ibv_modify_qp(id.qp(), &mut attributes, mask as c_int) })
 }
@@ -146,54 +151,12 @@ fn own_queue_pair(id: &Id) -> Option<u32> {
     unsafe { id.qp().as_ref() }.map(|qp| qp.qp_num)
 }
 
-/// Returns a random first PSN.
-fn random_psn() -> Result<u32, Errno> {
-    manager::random().map(|psn| psn & 0xff_ffff)
-}
-
-/// Our side of what a peer asks for, until the program says more: a program that takes its own queue pair to RTS does so before it
-/// accepts.
-pub(crate) fn side_for(theirs: &Side) -> Result<Side, Errno> {
-    Ok(Side {
-        psn: random_psn()?,
-        responder_resources: theirs.initiator_depth.min(MAX_RD_ATOMIC),
-        initiator_depth: theirs.responder_resources.min(MAX_RD_ATOMIC),
-        xrc: theirs.xrc,
-        ..Side::default()
-    })
-}
-
-/// Sends a message until it is answered, for `patience` at most.
-pub(crate) fn begin(connection: &mut Connection, mad: Mad, patience: Duration) -> Result<(), Errno> {
-    let (source, destination) = connection.addresses()?;
-    let now = Instant::now();
-    let mut pending = Pending::new(mad, connection.local, now, patience);
-    match device_of(source)?.send(source, destination, &mad)? {
-        Sent::Left => pending.sent(now),
-        Sent::Asking => pending.put_off(now),
-    }
-    connection.pending = Some(pending);
-    manager::look(connection.local);
-    Ok(())
-}
-
 /// The ACK timeout code that a side named, unless it named none. 0 would be no timeout: a lost packet would stop the connection for ever.
 pub(crate) fn finite(ack_timeout: u8) -> u8 {
     if ack_timeout == 0 { ACK_TIMEOUT } else { ack_timeout }
 }
 
-impl Connection {
-    /// Asks again for the next smaller path MTU, since the peer's port carries a smaller one. Returns `false` if there is none.
-    pub(crate) fn asks_for_less(&mut self, now: Instant) -> bool {
-        let Some(pending) = self.pending.as_mut().filter(|_| self.mtu > SMALLEST_MTU) else { return false };
-        self.mtu -= 1;
-        message::put_mtu(&mut pending.mad, self.mtu);
-        pending.next = now;
-        true
-    }
-}
-
-/// Asks the peer to connect.
+/// Requests a connection of the peer.
 fn request(
     id: &Id,
     connection: &mut Connection,
@@ -204,32 +167,23 @@ fn request(
     let (Some(source), Some(destination)) = (connection.source, connection.destination) else {
         return Err(INVALID);
     };
-    connection.ours = our_side(id, wanted, random_psn()?);
-    connection.queue_pair = own_queue_pair(id);
-    connection.retry_count = wanted.map_or(7, |wanted| wanted.retry_count.min(7));
-    connection.mtu = device.mtu;
     connection.ack_timeout = finite(connection.ack_timeout);
-    check_mtu(device, connection.mtu)?;
-    manager::join(id, connection)?;
-    connection.transaction = u64::from(connection.local);
-    let request = Request {
-        service: service(id.port_space(), destination.port()),
-        guid: device.guid,
-        side: connection.ours,
-        retry_count: connection.retry_count,
-        mtu: connection.mtu,
+    check_mtu(device, device.mtu)?;
+    let link = Link {
+        ours: our_side(id, wanted, manager::random()? & 0xff_ffff),
+        qpn: own_queue_pair(id),
+        retry_count: wanted.map_or(7, |wanted| wanted.retry_count.min(7)),
+        mtu: device.mtu,
         ack_timeout: connection.ack_timeout,
         traffic_class: connection.traffic_class,
-        source,
-        destination,
+        program: Some(Handle(id.abi().cast())),
+        ..Link::new(source, destination)
     };
-    let mut mad = message::message(Kind::Request, connection.transaction, connection.local, 0);
-    request.write(&mut mad);
-    if !message::put_private_data(&mut mad, Kind::Request, data) {
-        return Err(INVALID);
-    }
-    connection.state = State::RequestSent;
-    begin(connection, mad, PATIENCE).inspect_err(|_| connection.state = State::RouteResolved)
+    let request = (service(id.port_space(), destination.port()), data);
+    connection.local = device.machine().request(link, request, CM_TIMEOUT, Instant::now(), device)?;
+    connection.state = State::Linked;
+    manager::wake();
+    Ok(())
 }
 
 /// `rdma_connect(3)`
@@ -267,16 +221,14 @@ pub(crate) fn finish(id: &Id, event: &mut Waiting) {
 }
 
 fn establish(id: &Id) -> Result<(), Errno> {
-    drop(id.lock_in(State::ReplyCame)?);
+    id.with_link_in(Phase::ReplyReceived, |_| ())?;
     modify(id, IBV_QPS_RTR)?;
     modify(id, IBV_QPS_RTS)?;
-    let mut connection = id.lock_in(State::ReplyCame)?;
-    let (source, destination) = connection.addresses()?;
-    let ready =
-        message::message(Kind::ReadyToUse, connection.transaction, connection.local, connection.remote);
-    connection.state = State::Established;
-    // Lost, the reply comes again.
-    device_of(source)?.send(source, destination, &ready).map(drop)
+    id.act(|machine, local, device| {
+        machine.link(local).filter(|link| link.state == Phase::ReplyReceived).ok_or(INVALID)?;
+        machine.ready(local, device);
+        Ok(())
+    })
 }
 
 /// `rdma_establish(3)`: for a program that brings its own queue pair.
@@ -292,26 +244,20 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 
 /// Takes the queue pair to its peer, and informs the peer.
 fn reply(id: &Id, wanted: Option<&rdma_conn_param>, data: &[u8]) -> Result<(), Errno> {
-    let mut connection = id.lock_in(State::RequestCame)?;
-    let mut ours = our_side(id, wanted, connection.ours.psn);
-    // Not more than the peer will begin, or answer.
-    ours.responder_resources = ours.responder_resources.min(connection.theirs.initiator_depth);
-    ours.initiator_depth = ours.initiator_depth.min(connection.theirs.responder_resources);
-    connection.ours = ours;
-    connection.queue_pair = own_queue_pair(id);
-    drop(connection);
+    id.with_link_in(Phase::RequestReceived, |link| {
+        let mut ours = our_side(id, wanted, link.ours.psn);
+        // Not more than the peer will begin, or answer.
+        ours.responder_resources = ours.responder_resources.min(link.theirs.initiator_depth);
+        ours.initiator_depth = ours.initiator_depth.min(link.theirs.responder_resources);
+        link.ours = ours;
+        link.qpn = own_queue_pair(id);
+    })?;
     modify(id, IBV_QPS_RTR)?;
     modify(id, IBV_QPS_RTS)?;
-    let mut connection = id.lock_in(State::RequestCame)?;
-    let mut mad = message::message(Kind::Reply, connection.transaction, connection.local, connection.remote);
-    let device = connection.device()?;
-    message::write_reply(&mut mad, &connection.ours, device.guid);
-    if !message::put_private_data(&mut mad, Kind::Reply, data) {
-        return Err(INVALID);
-    }
-    connection.state = State::ReplySent;
-    device.remember(&connection);
-    begin(&mut connection, mad, PATIENCE)
+    id.act(|machine, local, device| {
+        machine.link(local).filter(|link| link.state == Phase::RequestReceived).ok_or(INVALID)?;
+        machine.reply(local, data, CM_TIMEOUT, Instant::now(), device)
+    })
 }
 
 /// `rdma_accept(3)`
@@ -323,11 +269,11 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, wanted: *mut rdma_conn
         // SAFETY: the contract of the manual page.
         let data = wanted.map_or(&[][..], |wanted| unsafe { private(wanted) });
         if id.is_datagram() {
-            let mut connection = id.lock_in(State::RequestCame)?;
+            let mut connection = id.lock_in(State::ServiceRequestReceived)?;
             let qpn = our_side(id, wanted, 0).qpn;
             datagram::answer(id, &mut connection, ServiceStatus::Valid, qpn, data)?;
             // The peer is informed, and answers no more.
-            connection.state = State::Established;
+            connection.state = State::ServiceResolved;
             return Ok(());
         }
         reply(id, wanted, data)?;
@@ -342,25 +288,20 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
     status(|| {
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
-        let mut connection = id.lock_in(State::RequestCame)?;
         let parameters =
             rdma_conn_param { private_data: data, private_data_len: length, ..Default::default() };
         // SAFETY: the contract of the manual page.
         let data = unsafe { private(&parameters) };
         if id.is_datagram() {
+            let mut connection = id.lock_in(State::ServiceRequestReceived)?;
             datagram::answer(id, &mut connection, ServiceStatus::Rejected, 0, data)?;
             connection.state = State::Closed;
             return Ok(());
         }
-        let Connection { transaction, local, remote, .. } = *connection;
-        let device = connection.device()?;
-        let mut mad = message::reject(transaction, local, remote, Reason::Consumer, device.guid);
-        if !message::put_private_data(&mut mad, Kind::Reject, data) {
-            return Err(INVALID);
-        }
-        let (source, destination) = connection.addresses()?;
-        connection.state = State::Closed;
-        device.send(source, destination, &mad).map(drop)
+        id.act(|machine, local, device| {
+            machine.link(local).filter(|link| link.state == Phase::RequestReceived).ok_or(INVALID)?;
+            machine.reject(local, data, device)
+        })
     })
 }
 
@@ -371,22 +312,21 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
         modify(id, IBV_QPS_ERR)?;
-        let mut connection = id.lock();
-        match connection.state {
-            // There is no connection that could end.
-            _ if id.is_datagram() => Ok(()),
-            State::Established | State::ReplySent | State::ReplyCame => {
-                let mad = connection.disconnect_request();
-                connection.state = State::DisconnectSent;
-                begin(&mut connection, mad, FAREWELL)?;
-                drop(connection);
-                // SAFETY: the identifier is alive.
-                unsafe { id.complete() }
+        // There is no connection that could end.
+        if id.is_datagram() {
+            return Ok(());
+        }
+        let begins = id.act(|machine, local, device| match machine.link(local).ok_or(INVALID)?.state {
+            Phase::Established | Phase::ReplySent | Phase::ReplyReceived => {
+                machine.disconnect(local, Instant::now(), device);
+                Ok(true)
             }
             // The peer was first.
-            State::Closed | State::DisconnectSent => Ok(()),
-            _ => Err(INVALID),
-        }
+            Phase::Ended(_) | Phase::DisconnectSent => Ok(false),
+            Phase::RequestSent | Phase::RequestReceived => Err(INVALID),
+        })?;
+        // SAFETY: the identifier is alive.
+        if begins { unsafe { id.complete() } } else { Ok(()) }
     })
 }
 
@@ -401,31 +341,8 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
         // SAFETY: the contract of the manual page.
         let (id, wanted, mask) =
             unsafe { (Id::from(id)?, wanted.as_mut().ok_or(INVALID)?, mask.as_mut().ok_or(INVALID)?) };
-        let (attributes, which) = if id.is_datagram() {
-            datagram_attributes(wanted.qp_state)
-        } else {
-            attributes(&id.lock(), wanted.qp_state)
-        }?;
+        let (attributes, which) = attributes(id, wanted.qp_state)?;
         (*wanted, *mask) = (attributes, which as c_int);
         Ok(())
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pretend::Server;
-
-    /// Linux takes the accepting side's path from the request (`cm_format_paths_from_req`).
-    #[test]
-    fn an_accepted_queue_pair_has_the_traffic_class_of_the_request() {
-        let mut server = Server::new();
-        crate::pretend::network().there.insert([10, 4, 0, 7].into());
-        server.hears([10, 4, 0, 7].into(), 0x71);
-        let [id] = server.told()[..] else { panic!("one request") };
-        // SAFETY: no test destroys the identifiers of its peers.
-        let connection = unsafe { (*id).lock() };
-        let (attributes, _) = attributes(&connection, IBV_QPS_RTR).unwrap();
-        assert_eq!(attributes.ah_attr.grh.traffic_class, 0x68);
-    }
 }

@@ -3,16 +3,16 @@
 
 use crate::abi::*;
 use crate::address;
-use crate::admit;
-use crate::connect::{PATIENCE, begin};
+use crate::connect::CM_TIMEOUT;
 use crate::device::{Device, device_of};
 use crate::errno::{Errno, INVALID};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State, service};
+use crate::incoming;
+use crate::machine::unresolved::Unresolved;
 use crate::manager;
-use crate::message::{self, Kind, Mad};
+use crate::message::{self, Kind, Mad, Pending, Sent};
 use crate::service::{ServiceReply, ServiceRequest, ServiceStatus};
-use crate::strangers::Strangers;
 use crate::tables::Tables;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
@@ -26,16 +26,24 @@ pub(crate) fn connect(id: &Id, connection: &mut Connection, data: &[u8]) -> Resu
         return Err(INVALID);
     };
     manager::join(id, connection)?;
-    connection.transaction = u64::from(connection.local);
+    connection.transaction = u64::from(connection.request_id);
     let request =
         ServiceRequest { service: service(id.port_space(), destination.port()), source, destination };
-    let mut mad = message::message(Kind::ServiceRequest, connection.transaction, connection.local, 0);
+    let mut mad = message::message(Kind::ServiceRequest, connection.transaction, connection.request_id, 0);
     request.write(&mut mad);
     if !message::put_private_data(&mut mad, Kind::ServiceRequest, data) {
         return Err(INVALID);
     }
-    connection.state = State::RequestSent;
-    begin(connection, mad, PATIENCE).inspect_err(|_| connection.state = State::RouteResolved)
+    let now = Instant::now();
+    let mut pending = Pending::new(mad, connection.request_id, now, CM_TIMEOUT);
+    match device_of(source.ip())?.send(source.ip(), destination.ip(), &mad)? {
+        Sent::Left => pending.sent(now),
+        Sent::Asking => pending.put_off(now),
+    }
+    connection.pending = Some(pending);
+    connection.state = State::ServiceRequested;
+    manager::look(connection.request_id);
+    Ok(())
 }
 
 /// Answers the requester. The answer is kept: if it is lost, the question comes again.
@@ -65,17 +73,18 @@ pub(crate) fn on_reply(device: &Device, tables: &Tables, from: IpAddr, mad: &Mad
     let Some(id) = tables.find(message::ids(mad).0).filter(|id| id.is_datagram()) else { return };
     let mut connection = id.lock();
     let Ok((source, destination)) = connection.addresses() else { return };
-    if destination != from || connection.state != State::RequestSent {
+    if destination != from || connection.state != State::ServiceRequested {
         return;
     }
     let reply = ServiceReply::read(mad);
-    if reply.status == ServiceStatus::NotSupported as u8 && connection.asks_again(Instant::now()) {
-        manager::look(connection.local);
-        return;
+    if reply.status == ServiceStatus::NotSupported as u8
+        && connection.pending.as_mut().and_then(|pending| pending.refused(Instant::now())).is_some()
+    {
+        return manager::look(connection.request_id);
     }
     connection.pending = None;
     let valid = reply.status == ServiceStatus::Valid as u8;
-    connection.state = if valid { State::Established } else { State::Closed };
+    connection.state = if valid { State::ServiceResolved } else { State::Closed };
     let mut ah_attr = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
     ah_attr.grh.dgid = ibv_gid { raw: address::gid(destination) };
     ah_attr.grh.hop_limit = 64;
@@ -96,13 +105,13 @@ pub(crate) fn on_reply(device: &Device, tables: &Tables, from: IpAddr, mad: &Mad
 pub(crate) fn on_request(
     device: &Device,
     tables: &mut Tables,
-    strangers: &mut Strangers,
+    unresolved: &mut Unresolved,
     from: IpAddr,
     mad: &Mad,
 ) -> Result<(), Errno> {
     let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
     let request = ServiceRequest::read(mad).ok_or(INVALID)?;
-    if let Some(known) = tables.find_asked((from, remote, true)) {
+    if let Some(known) = tables.find_requested((from, remote)) {
         let connection = known.lock();
         if let (Some(answer), Ok((source, destination))) = (&connection.answer, connection.addresses()) {
             // If it is lost again, the peer asks again.
@@ -111,24 +120,26 @@ pub(crate) fn on_request(
         return Ok(());
     }
     let at = request.destination.ip();
-    let Some(listener) = tables.listener(request.service, at, true) else {
+    let Some(listener) = tables.datagram_listener(request.service, at) else {
         if !device.answers_for(request.service, at) {
             return Ok(());
         }
         let mut mad = message::message(Kind::ServiceReply, transaction, remote, 0);
         let status = ServiceStatus::NotSupported as u8;
         ServiceReply { status, qpn: 0, service: request.service, qkey: 0 }.write(&mut mad);
-        manager::answer(device, from, &mad);
+        if let Ok(own) = device.address_towards(from) {
+            // If it is lost, the peer asks again.
+            let _ = device.send(own, from, &mad);
+        }
         return Ok(());
     };
     device.gid_index(request.destination.ip())?;
-    // SAFETY: a listener in the tables is alive while they are locked.
-    let full = unsafe { (*listener).backlog.is_full() };
-    if full || !strangers.are_found(|peer| device.finds(peer), from, mad) {
+    let finds = |peer| device.finds(peer);
+    if listener.backlog.is_full() || !unresolved.is_resolved(finds, Instant::now(), from, mad) {
         return Ok(());
     }
     let connection = Connection {
-        state: State::RequestCame,
+        state: State::ServiceRequestReceived,
         source: Some(request.destination),
         // The address below the datagram is the peer's, whatever it says of itself.
         destination: Some(SocketAddr::new(from, request.source.port())),
@@ -136,13 +147,15 @@ pub(crate) fn on_request(
         transaction,
         ..Default::default()
     };
+    let listener: *const Id = listener;
+    // SAFETY: a listener in the tables is alive while they are locked.
+    let listener = unsafe { &*listener };
+    let child = incoming::create(device, listener, connection, |id| {
+        id.lock().request_id = tables.insert_requested(device, id, (from, remote))?;
+        Ok(())
+    })?;
     let private = message::private_data(mad, Kind::ServiceRequest).to_vec();
-    admit::admit(
-        device,
-        tables,
-        listener,
-        connection,
-        Parameters::Datagram(rdma_ud_param::default()),
-        private,
-    )
+    // SAFETY: as above, and nothing has seen the identifier.
+    unsafe { incoming::report(listener, child, Parameters::Datagram(rdma_ud_param::default()), private) };
+    Ok(())
 }

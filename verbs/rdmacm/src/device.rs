@@ -3,13 +3,17 @@
 use crate::abi::*;
 use crate::address;
 use crate::errno::{Errno, INVALID, last, made, verb};
+use crate::machine::Machine;
 use crate::message::{Mad, SMALLEST_MTU, Sent};
 use crate::process::PerProcess;
 use crate::siblings::Siblings;
 use std::ffi::{CStr, c_int, c_void};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// READs and atomics at a time, at most.
+pub(crate) const MAX_RD_ATOMIC: u8 = 16;
 
 type Open = unsafe extern "C" fn(*mut ibv_context) -> c_int;
 type Send = unsafe extern "C" fn(*mut ibv_context, c_int, *const [u8; 16], *const Mad) -> c_int;
@@ -54,7 +58,6 @@ impl<T> Kept<T> {
 /// The device with its queue pair 1.
 pub(crate) struct Device {
     pub(crate) context: *mut ibv_context,
-    pub(crate) guid: [u8; 8],
     /// Readable while datagrams wait.
     pub(crate) descriptor: RawFd,
     pub(crate) gids: Vec<IpAddr>,
@@ -64,6 +67,7 @@ pub(crate) struct Device {
     pub(crate) siblings: Option<Siblings>,
     pub(crate) domain: Kept<ibv_pd>,
     pub(crate) xrc_domain: Kept<ibv_xrcd>,
+    pub(crate) machine: Mutex<Machine<Self>>,
 }
 
 // SAFETY: the context is libibverbs', which any thread may use, and is never closed.
@@ -73,9 +77,9 @@ unsafe impl Sync for Device {}
 
 static DEVICES: PerProcess<Result<Vec<Device>, Errno>> = PerProcess::new();
 
-/// Take the place of the devices that there would be.
+/// Takes the place of the devices that there would be.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn pretend(devices: impl IntoIterator<Item = Device>) -> &'static [Device] {
+pub(crate) fn replace(devices: impl IntoIterator<Item = Device>) -> &'static [Device] {
     DEVICES.cell().get_or_init(|| Ok(devices.into_iter().collect())).as_ref().unwrap()
 }
 
@@ -86,6 +90,10 @@ pub(crate) fn devices() -> Result<&'static [Device], Errno> {
 
 /// The device that has an address.
 pub(crate) fn device_of(ours: IpAddr) -> Result<&'static Device, Errno> {
+    #[cfg(any(test, fuzzing))]
+    if let Some(device) = crate::placeholder::server_of(ours) {
+        return Ok(device);
+    }
     let has = |device: &&Device| device.gids.contains(&ours);
     devices()?.iter().find(has).ok_or(Errno(libc::EADDRNOTAVAIL))
 }
@@ -181,7 +189,13 @@ impl Device {
         // SAFETY: the context is open, and its queue pair 1 too.
         let siblings = unsafe { Siblings::of(context) }?;
         let (domain, xrc_domain) = (Kept::new(), Kept::new());
-        Ok(Self { context, guid, descriptor, gids, mtu, calls, siblings, domain, xrc_domain })
+        let machine = Mutex::new(Machine::new(guid, mtu, MAX_RD_ATOMIC));
+        Ok(Self { context, descriptor, gids, mtu, calls, siblings, domain, xrc_domain, machine })
+    }
+
+    /// The connections of this process. An identifier's connection may be locked before it.
+    pub(crate) fn machine(&self) -> MutexGuard<'_, Machine<Self>> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a datagram to a peer's address from one of ours.

@@ -153,7 +153,7 @@ impl Channel {
 
     pub(crate) fn push(&self, event: Waiting) {
         #[cfg(test)]
-        crate::pretend::WHILE_TOLD.with_borrow(|look| look.iter().for_each(|look| look()));
+        crate::placeholder::WHILE_TOLD.with_borrow(|look| look.iter().for_each(|look| look()));
         let mut state = self.lock();
         state.waiting.push_back(event);
         if let End::Open(descriptor) = &state.end {

@@ -2,10 +2,11 @@
 
 use crate::abi::*;
 use crate::events::{next_now, rdma_ack_cm_event, rdma_destroy_event_channel};
-use crate::id::{Connection, Id, State};
-use crate::message::{self, Kind, Mad, Side};
-use crate::pretend::{PORT, Server, network, ours, pending, request};
-use std::net::{IpAddr, SocketAddr};
+use crate::id::Id;
+use crate::machine::{End, State};
+use crate::message::{self, Kind, Mad};
+use crate::placeholder::{Server, network};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 const KINDS: [Kind; 8] = [
@@ -21,12 +22,12 @@ const KINDS: [Kind; 8] = [
 
 const STATES: [State; 7] = [
     State::RequestSent,
-    State::RequestCame,
+    State::RequestReceived,
     State::ReplySent,
-    State::ReplyCame,
+    State::ReplyReceived,
     State::Established,
     State::DisconnectSent,
-    State::Closed,
+    State::Ended(End::Disconnected),
 ];
 
 /// The peers: two that answer, and one that is not found.
@@ -61,20 +62,21 @@ pub fn run(bytes: &[u8]) {
         match step % 8 {
             0 => {
                 let state = STATES[usize::from(byte()) % STATES.len()];
-                let id = connection(&mut server, peer, state);
+                let id = server.connection(peer, state, QUEUE_PAIR);
                 // SAFETY: destroyed below only.
                 known.push(unsafe { &*id }.lock().local);
                 ids.push(id);
             }
             1 => {
                 now += Duration::from_millis(u64::from(byte()) * 16);
-                server.looks(now);
-                // A stranger that has been found is answered then.
+                server.run_timers(now);
+                // A source that has been resolved is answered then.
                 messages += usize::from(u8::MAX);
             }
             2 => take_events(&server, &mut ids, &mut known),
             3 => {
-                server.takes(peer, &request(peer, byte().into()));
+                let mad = server.request(peer, byte().into());
+                server.receive(peer, &mad);
                 messages += 1;
             }
             _ => {
@@ -84,7 +86,7 @@ pub fn run(bytes: &[u8]) {
                 for _ in 0..byte() % 16 {
                     mad[24 + usize::from(byte()) % 232] = byte();
                 }
-                server.takes(peer, &mad);
+                server.receive(peer, &mad);
                 messages += 1;
             }
         }
@@ -92,26 +94,6 @@ pub fn run(bytes: &[u8]) {
     let answers = network().sent.iter().filter(|(to, _)| peers.contains(to)).count();
     assert!(answers <= messages, "{answers} answers to {messages} messages");
     end(server, ids, known);
-}
-
-/// A connection of the server's in any state.
-fn connection(server: &mut Server, peer: IpAddr, state: State) -> *mut Id {
-    let id = Id::create(server.channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
-    // SAFETY: created right here.
-    let made = unsafe { &*id };
-    *made.lock() = Connection {
-        state,
-        source: Some(ours()),
-        destination: Some(SocketAddr::new(peer, PORT)),
-        remote: 3,
-        theirs: Side { qpn: 0x99, ..Side::default() },
-        queue_pair: Some(QUEUE_PAIR),
-        pending: Some(pending([0; 256])),
-        ..Default::default()
-    };
-    made.lock().local =
-        server.tables.insert_asked(crate::pretend::device(), made, (peer, 3, false)).unwrap_or_default();
-    id
 }
 
 /// The program takes its events, and keeps the identifiers of requests.
@@ -132,15 +114,15 @@ fn take_events(server: &Server, ids: &mut Vec<*mut Id>, known: &mut Vec<u32>) {
 /// Nothing refers to an identifier any more: all can be destroyed.
 fn end(server: Server, mut ids: Vec<*mut Id>, mut known: Vec<u32>) {
     take_events(&server, &mut ids, &mut known);
-    let Server { tables, strangers, channel, listener } = server;
-    drop((tables, strangers));
+    let (channel, listener) = (server.channel, server.listener);
     ids.push(listener);
     for id in ids {
-        // SAFETY: nothing uses them: the tables are gone, and no event names them.
+        // SAFETY: nothing uses them, and no event names them.
         unsafe { Id::destroy(id) };
     }
     // SAFETY: no identifier is in it.
     unsafe { rdma_destroy_event_channel(channel) };
+    server.end();
 }
 
 #[cfg(test)]

@@ -5,22 +5,23 @@ mod tests;
 
 use crate::abi::*;
 use crate::address;
-use crate::admit::Backlog;
+use crate::claim::Claim;
 use crate::device::{Device, device_of, devices};
 use crate::errno::{Errno, INVALID, out, status};
 use crate::events::{self, Channel, Held, Parameters, Waiting};
+use crate::incoming::Backlog;
+use crate::machine::{self, Link, Machine};
 use crate::manager;
-use crate::message::{self, Key, Mad, Pending, Side};
+use crate::message::{Mad, Pending};
 use crate::process::Process;
 use crate::query::Query;
 use crate::queue_pair;
-use crate::tables::Place;
+use crate::world::Handle;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 /// An identifier.
 #[repr(C)]
@@ -40,19 +41,13 @@ pub(crate) struct Id {
     pub(crate) process: Process,
 }
 
-#[cfg(test)]
-thread_local! {
-    /// The number of connections that this thread has locked.
-    pub(crate) static LOCKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
-
 // SAFETY: what changes lies behind the lock, or in the structure that the program and this library share by the rules of the
 // manual pages; the pointers in it are those of libibverbs, which any thread may use.
 unsafe impl Send for Id {}
 // SAFETY: as above.
 unsafe impl Sync for Id {}
 
-/// The state of a connection (IBA 12.9.7).
+/// The state of an identifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
     #[default]
@@ -63,44 +58,40 @@ pub(crate) enum State {
     AddressResolved,
     RouteResolved,
     Listening,
-    RequestSent,
-    RequestCame,
-    ReplySent,
-    ReplyCame,
-    Established,
-    DisconnectSent,
+    /// It has a connection, whose state is that of its link in the device's machine.
+    Linked,
+    /// Of an identifier of datagrams, as the following: it has asked for the service's queue pair.
+    ServiceRequested,
+    /// A peer asks for the queue pair.
+    ServiceRequestReceived,
+    ServiceResolved,
     Closed,
 }
 
-/// The state of a connection that both sides know.
+/// What the program has said of a connection, or of the service of datagrams that it asks for.
 #[derive(Default)]
 pub(crate) struct Connection {
     pub(crate) state: State,
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
+    /// The communication id of its link, or 0.
     pub(crate) local: u32,
+    /// Its number in [`Tables`](crate::tables::Tables), or 0: in requests for a service of datagrams the request id (IBA 12.11.1).
+    pub(crate) request_id: u32,
+    /// The request id of the peer that asks for datagrams.
     pub(crate) remote: u32,
     pub(crate) transaction: u64,
-    pub(crate) ours: Side,
-    pub(crate) theirs: Side,
-    pub(crate) mtu: u8,
     /// It may be bound to a port that is taken.
     pub(crate) shares_port: bool,
     /// If it listens at all IPv6 addresses, it does not at the IPv4 ones.
     pub(crate) family_only: bool,
     pub(crate) ack_timeout: u8,
-    pub(crate) retry_count: u8,
     /// What the program chose (`RDMA_OPTION_ID_TOS`), or the peer in its request.
     pub(crate) traffic_class: u8,
-    /// The number of the identifier's own queue pair, once it is connected: it ends with the connection.
-    pub(crate) queue_pair: Option<u32>,
+    /// The request for a service of datagrams that is repeated.
     pub(crate) pending: Option<Pending>,
     /// Set in [`State::AddressQuery`] alone.
     pub(crate) query: Option<Query>,
-    /// The number of times that the peer had no such service.
-    pub(crate) too_early: u32,
-    /// It has ended, and until then late packets of it may be on their way.
-    pub(crate) time_wait: Option<Instant>,
     /// Of a requester of datagrams: the answer that it received.
     pub(crate) answer: Option<Box<Mad>>,
     /// Of a listener by `rdma_create_ep`: the attributes of its connections' queue pairs.
@@ -119,15 +110,9 @@ impl Connection {
         }
     }
 
-    /// Returns what the peer's messages must name. `None` if there is no peer yet.
-    pub(crate) fn key(&self) -> Option<Key> {
-        let remote = (self.state != State::RequestSent).then_some(self.remote);
-        Some(Key { peer: self.destination?.ip(), local: self.local, remote, qpn: self.ours.qpn })
-    }
-
-    /// Returns the message that ends the connection for the peer (IBA 12.6.10).
-    pub(crate) fn disconnect_request(&self) -> Mad {
-        message::disconnect_request(self.transaction, self.local, self.remote, self.theirs.qpn)
+    /// The device of its own address.
+    pub(crate) fn device(&self) -> Result<&'static Device, Errno> {
+        device_of(self.source.ok_or(INVALID)?.ip())
     }
 }
 
@@ -140,8 +125,6 @@ impl Id {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
-        #[cfg(test)]
-        LOCKS.set(LOCKS.get() + 1);
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -149,6 +132,39 @@ impl Id {
     pub(crate) fn lock_in(&self, state: State) -> Result<MutexGuard<'_, Connection>, Errno> {
         let connection = self.lock();
         if connection.state == state { Ok(connection) } else { Err(INVALID) }
+    }
+
+    /// Acts on its connection in the device's machine, of which the manager's thread learns; `EINVAL` if it has none.
+    pub(crate) fn act<T>(
+        &self,
+        act: impl FnOnce(&mut Machine<Device>, u32, &'static Device) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let connection = self.lock();
+        let (local, device) = (connection.local, connection.device()?);
+        drop(connection);
+        let result = act(&mut device.machine(), local, device)?;
+        manager::wake();
+        Ok(result)
+    }
+
+    /// Looks at its connection, or changes it; `EINVAL` if it has none.
+    pub(crate) fn with_link<T>(
+        &self,
+        act: impl FnOnce(&mut Link<Handle>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let connection = self.lock();
+        let (local, device) = (connection.local, connection.device()?);
+        drop(connection);
+        act(device.machine().link(local).ok_or(INVALID)?)
+    }
+
+    /// As [`with_link`](Self::with_link), if the connection is in `state`; `EINVAL` otherwise.
+    pub(crate) fn with_link_in<T>(
+        &self,
+        state: machine::State,
+        act: impl FnOnce(&mut Link<Handle>) -> T,
+    ) -> Result<T, Errno> {
+        self.with_link(|link| if link.state == state { Ok(act(link)) } else { Err(INVALID) })
     }
 
     /// Returns whether no thread has locked it.
@@ -428,7 +444,7 @@ pub(crate) fn bind(id: &Id, wanted: SocketAddr) -> Result<(), Errno> {
     // With the unspecified address, which device it will be shows with a connection.
     let device = if address::is_any(wanted.ip()) { None } else { Some(device_of(wanted.ip())?) };
     let port = if wanted.port() == 0 { manager::free_port()? } else { wanted.port() };
-    manager::take(id, service(id.port_space(), port), Place::new(wanted.ip(), &connection))?;
+    manager::bind(id, &Claim::new(service(id.port_space(), port), wanted.ip(), &connection, false))?;
     connection.source = Some(SocketAddr::new(wanted.ip(), port));
     connection.state = State::Bound;
     id.show(device, &connection);
@@ -459,12 +475,12 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
             return Err(INVALID);
         }
         let source = connection.source.ok_or(INVALID)?;
-        let place = Place::new(source.ip(), &connection);
+        let service = service(id.port_space(), source.port());
+        let claim = Claim::new(service, source.ip(), &connection, true);
         connection.state = State::Listening;
         drop(connection);
         id.backlog.limit(backlog);
-        let service = service(id.port_space(), source.port());
-        manager::listen(id, service, place).inspect_err(|_| id.lock().state = State::Bound)
+        manager::listen(id, &claim).inspect_err(|_| id.lock().state = State::Bound)
     })
 }
 

@@ -2,9 +2,9 @@
 //! hardware speak it.
 //!
 //! It uses the C interface of this project's `libibverbs.so.1`, which the program has loaded too: queue pairs are created and modified by
-//! the same calls that a program would use. `message` has the messages, `manager` the thread that receives them and repeats those that are
-//! not answered, `strangers` the requests of unresolved peers, `id` the program's handles, `socket` streams with the calls of sockets.
-//! Calls on an identifier without a channel wait.
+//! the same calls that a program would use. `machine` is the state machine of the Rust API, `world` what it reports to programs, `manager` the
+//! thread that receives messages and runs the timers, `id` the program's handles, `socket` streams with the calls of sockets. Calls on an
+//! identifier without a channel wait.
 //!
 //! # What every exported function relies on
 //! Callers keep the contract of the manual pages: pointers are null or come from the function that creates such objects, and
@@ -15,26 +15,26 @@
 
 pub mod abi;
 mod address;
-mod admit;
 #[path = "../../dropin/src/cancel.rs"]
 mod cancel;
+mod claim;
 mod connect;
 mod datagram;
 mod device;
-mod early;
 mod endpoint;
 mod errno;
 mod events;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod id;
+mod incoming;
+#[path = "../../src/cm/machine/mod.rs"]
+mod machine;
 mod manager;
-#[path = "../../src/cm/machine/message/mod.rs"]
-mod message;
 mod multicast;
 mod options;
 #[cfg(any(test, fuzzing))]
-mod pretend;
+mod placeholder;
 mod process;
 mod query;
 mod queue_pair;
@@ -43,11 +43,13 @@ mod service;
 mod shared;
 mod siblings;
 mod socket;
-#[path = "../../src/cm/machine/unresolved.rs"]
-mod strangers;
 mod tables;
 mod unsupported;
+mod world;
 mod xrc;
+
+use claim::Claim;
+use machine::message;
 
 pub use connect::*;
 pub use endpoint::*;

@@ -126,7 +126,10 @@ pub(crate) unsafe fn destroy(id: &Id) {
         let qp = put(id, std::ptr::null_mut());
         if !qp.is_null() {
             // Its number may mean another soon.
-            id.lock().queue_pair = None;
+            let _ = id.with_link(|link| {
+                link.qpn = None;
+                Ok(())
+            });
             ibv_destroy_qp(qp);
         }
         // A shared queue of an XRC domain still completes to them.

@@ -82,7 +82,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
             let timeout = Duration::from_millis(timeout_ms.max(0) as u64);
             connection.query = Some(Query::new(Instant::now(), timeout));
             connection.state = State::AddressQuery;
-            manager::look(connection.local);
+            manager::look(connection.request_id);
         } else {
             id.resolved(&mut connection, found.map(drop));
         }

@@ -3,19 +3,19 @@
 
 use crate::abi::ibv_context;
 use crate::address;
-use crate::device::{Device, device_of, devices, function};
+use crate::claim::Claim;
+use crate::device::{Device, function};
 use crate::errno::{Errno, last};
-use crate::id::Connection;
 use crate::message::Mad;
 use std::ffi::{c_int, c_void};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// The bits of a communication id below the process's slot.
 const ID_BITS: u32 = 26;
 /// The slots that there are.
 const SLOTS: u32 = 64;
 
-type Claim = unsafe extern "C" fn(*mut ibv_context, u64, *const [u8; 16], c_int, c_int) -> c_int;
+type CallClaim = unsafe extern "C" fn(*mut ibv_context, u64, *const [u8; 16], c_int, c_int) -> c_int;
 type Answers = unsafe extern "C" fn(*mut ibv_context, u64, *const [u8; 16]) -> c_int;
 type AnswersTo = unsafe extern "C" fn(*mut ibv_context, u32) -> c_int;
 type Farewell =
@@ -26,20 +26,10 @@ type Slot = unsafe extern "C" fn(*mut ibv_context) -> c_int;
 #[derive(Clone, Copy)]
 pub(crate) struct Siblings {
     slot: u32,
-    claim: Claim,
+    claim: CallClaim,
     answers: Answers,
     answers_to: AnswersTo,
     farewell: Farewell,
-}
-
-/// A service at an address, as an identifier has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) service: u64,
-    pub(crate) at: IpAddr,
-    pub(crate) family_only: bool,
-    pub(crate) shared: bool,
-    pub(crate) listens: bool,
 }
 
 impl Siblings {
@@ -62,22 +52,13 @@ impl Siblings {
             let slot = u32::try_from(slot).map_err(|_| last())?;
             let siblings = Self {
                 slot,
-                claim: std::mem::transmute::<*mut c_void, Claim>(claim?),
+                claim: std::mem::transmute::<*mut c_void, CallClaim>(claim?),
                 answers: std::mem::transmute::<*mut c_void, Answers>(answers?),
                 answers_to: std::mem::transmute::<*mut c_void, AnswersTo>(answers_to?),
                 farewell: std::mem::transmute::<*mut c_void, Farewell>(farewell?),
             };
             Ok((slot < SLOTS).then_some(siblings))
         }
-    }
-}
-
-impl Held {
-    /// The devices whose other processes may have it too: all, if the address is the unspecified one.
-    pub(crate) fn devices(&self) -> Result<impl Iterator<Item = &'static Device> + Clone, Errno> {
-        let all = devices()?;
-        let one = if address::is_any(self.at) { None } else { Some(device_of(self.at)?) };
-        Ok(all.iter().filter(move |device| one.is_none_or(|one| std::ptr::eq(one, *device))))
     }
 }
 
@@ -89,26 +70,21 @@ impl Device {
     }
 
     /// Takes a service before all other processes.
-    pub(crate) fn claim(&self, held: &Held) -> Result<(), Errno> {
-        if self.call_claim(held, true) < 0 { Err(last()) } else { Ok(()) }
+    pub(crate) fn claim(&self, claim: &Claim) -> Result<(), Errno> {
+        if self.call_claim(claim, true) < 0 { Err(last()) } else { Ok(()) }
     }
 
     /// Gives up what [`claim`](Self::claim) took.
-    pub(crate) fn release(&self, held: &Held) {
-        self.call_claim(held, false);
+    pub(crate) fn release(&self, claim: &Claim) {
+        self.call_claim(claim, false);
     }
 
-    fn call_claim(&self, held: &Held, take: bool) -> c_int {
+    fn call_claim(&self, claim: &Claim, take: bool) -> c_int {
         let Some(siblings) = self.siblings else { return 0 };
-        let at = match (address::is_any(held.at), held.at) {
-            (true, IpAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.into(),
-            (true, IpAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
-            (false, at) => at,
-        };
-        let flags = [held.family_only, held.shared, held.listens];
+        let flags = [claim.family_only, claim.shared, claim.listens];
         let flags = flags.iter().enumerate().map(|(at, &flag)| c_int::from(flag) << at).sum();
         // SAFETY: the context is open, and the array lives through the call.
-        unsafe { (siblings.claim)(self.context, held.service, &address::gid(at), flags, take.into()) }
+        unsafe { (siblings.claim)(self.context, claim.service, &address::gid(claim.at), flags, take.into()) }
     }
 
     /// Returns whether this process answers a request for a service that none of its identifiers listens to.
@@ -124,15 +100,12 @@ impl Device {
         self.siblings.is_none_or(|siblings| unsafe { (siblings.answers_to)(self.context, id) == 1 })
     }
 
-    /// If this process dies, another informs the peer that the connection has ended.
-    pub(crate) fn remember(&self, connection: &Connection) {
-        let (Some(siblings), Ok((source, destination))) = (self.siblings, connection.addresses()) else {
-            return;
-        };
-        let (source, destination) = (address::gid(source), address::gid(destination));
-        let mad = connection.disconnect_request();
+    /// If this process dies, another sends this DREQ.
+    pub(crate) fn remember(&self, local: u32, from: IpAddr, to: IpAddr, disconnect_request: &Mad) {
+        let Some(siblings) = self.siblings else { return };
+        let (from, to) = (address::gid(from), address::gid(to));
         // SAFETY: the context is open, and the arrays live through the call. Refused, the peer finds out by itself.
-        unsafe { (siblings.farewell)(self.context, connection.local, &source, &destination, &mad) };
+        unsafe { (siblings.farewell)(self.context, local, &from, &to, disconnect_request) };
     }
 
     /// The connection has ended: its peer knows, or has been informed.

@@ -3,8 +3,7 @@
 //! The methods are those of threads with the suffix `_async`, and wait by the same rules.
 
 use super::connection::begin;
-use super::machine::Machine;
-use super::manager::User;
+use super::manager::{Machine, User};
 use super::{Connection, Listener, Options, Request};
 use crate::awaited::{Watched, let_others_run};
 use crate::{Error, QueuePair};

@@ -1,9 +1,9 @@
 //! A connected queue pair, from the first message to the last.
 
 use super::listener::free_port;
-use super::machine::{End, Link, Machine, State};
-use super::manager::User;
-use super::message::{SMALLEST_MTU, Side};
+use super::machine::message::{SMALLEST_MTU, Side};
+use super::machine::{End, Link, State};
+use super::manager::{Machine, User, Watcher};
 use super::{Options, TCP_SERVICES};
 use crate::channel::event_fd;
 use crate::errors::{PostError, PostListError};
@@ -53,7 +53,7 @@ pub(super) struct Agreed {
 }
 
 impl Agreed {
-    pub(super) fn of(link: &Link) -> Self {
+    pub(super) fn of(link: &Link<Watcher>) -> Self {
         let Link { source, peer, ours, theirs, mtu, ack_timeout, retry_count, traffic_class, .. } = *link;
         Self { source, peer, ours, theirs, mtu, ack_timeout, retry_count, traffic_class }
     }
@@ -128,7 +128,8 @@ pub(super) fn begin(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<
         retry_count: wanted.retry_count,
         traffic_class: wanted.traffic_class,
         qpn: Some(qp.qpn().get()),
-        ..Link::new(SocketAddr::new(source, free_port()?), to, Some(bell.clone()))
+        program: Some(Watcher { bell: Some(bell.clone()), error: None }),
+        ..Link::new(SocketAddr::new(source, free_port()?), to)
     };
     let request = (TCP_SERVICES | u64::from(to.port()), &options.private_data[..]);
     let local =
@@ -155,13 +156,14 @@ impl Handle {
     fn error(&self, machine: &mut Machine, timeout: Duration) -> Option<Error> {
         let peer = self.peer;
         let Some(link) = machine.link(self.local) else { return Some(Error::Ended { peer }) };
-        let State::Ended(end) = &mut link.state else { return None };
+        let State::Ended(end) = link.state else { return None };
         let private_data = std::mem::take(&mut link.private);
-        Some(match std::mem::replace(end, End::Disconnected) {
+        let error = link.program.as_mut().and_then(|watcher| watcher.error.take());
+        Some(match end {
             End::Disconnected => Error::Ended { peer },
             End::Rejected(reason) => Error::Rejected { peer, reason, private_data },
-            End::Silent => Error::NoAnswer { peer, timeout },
-            End::NotFound(error) => error,
+            End::Unreachable => Error::NoAnswer { peer, timeout },
+            End::NotFound => error.unwrap_or(Error::NoAnswer { peer, timeout }),
         })
     }
 
@@ -177,7 +179,7 @@ impl Handle {
             return Some(Err(error));
         }
         let link = machine.link(self.local)?;
-        let State::ReplyCame = link.state else { return None };
+        let State::ReplyReceived = link.state else { return None };
         Some(Ok((Agreed::of(link), link.private.clone())))
     }
 
@@ -207,7 +209,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         // A forked process leaves its parent's connection alone.
-        let _ = self.user.act(|machine, now, port| machine.leave(self.local, now, port));
+        let _ = self.user.act(|machine, now, port| machine.give_up(self.local, now, port));
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! It exists while the device has a listener or a connection of this module.
 
-use super::machine::{Machine, World};
+use super::listener::Backlog;
+use super::machine::{Event, Link, State, World};
 use super::message::{Mad, Sent};
 use crate::channel::event_fd;
 use crate::device::{Inner, random};
@@ -10,7 +11,7 @@ use crate::management::ManagementPort;
 use crate::{Device, Error, Qpn};
 use datapath::event_fd::EventFd;
 use datapath::neighbour::link_local;
-use datapath::siblings::Siblings;
+use datapath::siblings::Farewell;
 use datapath::signals;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -19,7 +20,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Messages that are taken in before what is due is looked at: a flood must not keep the thread from it.
+/// The state machine of a device.
+pub(crate) type Machine = super::machine::Machine<ManagementPort>;
+
+/// The bits of a communication id below the slot of the process.
+const ID_BITS: u32 = 26;
+
+/// Messages that are handled before the timers: a flood must not keep the thread from them.
 const BATCH: usize = 64;
 
 /// The place of a device's manager, while it has one.
@@ -217,7 +224,7 @@ impl Manager {
         while !self.stop.load(Ordering::Acquire) {
             let Ok(next) = self.turn() else {
                 // The core has stopped, which every waiting call notices.
-                return lock(&self.machine).ring_all();
+                return ring_all(&lock(&self.machine));
             };
             sleep([self.port.as_raw_fd(), self.wake.as_raw_fd()], next);
             // An empty counter is not an error here.
@@ -225,18 +232,34 @@ impl Manager {
         }
     }
 
-    /// Takes in what came, and does what is due. Returns when something is due again.
+    /// Handles what was received and what is due. Returns when something is due again.
     fn turn(&self) -> Result<Option<Instant>, Error> {
         let mut machine = lock(&self.machine);
         for _ in 0..BATCH {
             let Some((from, mad)) = self.port.receive()? else { break };
-            machine.take_in(Instant::now(), from, &mad, &self.port);
+            machine.receive(Instant::now(), from, &mad, &self.port);
         }
-        Ok(machine.tick(Instant::now(), &self.port))
+        Ok(machine.run_timers(Instant::now(), &self.port))
     }
 }
 
+/// The program's part of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Watcher {
+    /// Becomes readable with each change of the state. Until the program takes the peer's request, there is none: requests must not
+    /// use up the process's descriptors.
+    pub(super) bell: Option<Arc<EventFd>>,
+    /// Why the peer was not found.
+    pub(super) error: Option<Error>,
+}
+
 impl World for ManagementPort {
+    type Error = Error;
+    type Connection = Watcher;
+    type Listener = Backlog;
+
+    const RECEIPT_RESTARTS_TIMEOUT: bool = false;
+
     fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Error> {
         let info = self.info();
         let own = info.gids.iter().position(|gid| *gid == from);
@@ -251,18 +274,70 @@ impl World for ManagementPort {
         self.info().gids.contains(&address)
     }
 
-    fn end(&self, qpn: u32) {
-        // The program may have destroyed it.
-        let _ = ManagementPort::end(self, Qpn::new(qpn));
-    }
-
     fn random(&self) -> Result<u32, Error> {
         random().map(u32::from_ne_bytes)
     }
 
-    fn siblings(&self) -> Option<&Siblings> {
-        ManagementPort::siblings(self)
+    fn too_long(&self, length: usize, limit: usize) -> Error {
+        let shorter = format!("at most {limit} bytes; send the rest over the connection");
+        Error::value("the length of private data", length, shorter)
     }
+
+    fn communication_id(&self, random: u32) -> u32 {
+        let slot = self.siblings().map(|siblings| u32::from(siblings.slot()) << ID_BITS);
+        slot.map_or(random, |slot| slot | random & ((1 << ID_BITS) - 1))
+    }
+
+    fn answers_for(&self, service: u64, at: IpAddr) -> bool {
+        self.siblings().is_none_or(|siblings| siblings.answers_for(service, at))
+    }
+
+    fn answers_to(&self, id: u32) -> bool {
+        self.siblings().is_none_or(|siblings| siblings.answers_to(id))
+    }
+
+    fn remember(&self, id: u32, source: IpAddr, destination: IpAddr, mad: &Mad) {
+        if let Some(siblings) = self.siblings() {
+            siblings.remember(&Farewell { id, source, destination, mad: *mad });
+        }
+    }
+
+    fn forget(&self, local: u32) {
+        if let Some(siblings) = self.siblings() {
+            siblings.forget(local);
+        }
+    }
+
+    fn is_full(&self, listener: &Backlog) -> bool {
+        listener.is_full()
+    }
+
+    fn requested(&self, listener: &mut Backlog, local: u32, link: &mut Link<Watcher>) -> Result<(), Error> {
+        link.program = Some(Watcher::default());
+        listener.push(local);
+        Ok(())
+    }
+
+    fn report(&self, link: &mut Link<Watcher>, event: Event<Error>) {
+        if let State::Ended(_) = link.state
+            && let Some(qpn) = link.qpn.take()
+        {
+            // The program may have destroyed it.
+            let _ = self.end(Qpn::new(qpn));
+        }
+        let Some(watcher) = &mut link.program else { return };
+        if let Event::NotFound(error) = event {
+            watcher.error = Some(error);
+        }
+        watcher.bell.iter().for_each(|bell| bell.signal());
+    }
+}
+
+/// Rings all bells, since the core has stopped.
+fn ring_all(machine: &Machine) {
+    let watchers = machine.links().filter_map(|(_, link)| link.program.as_ref()?.bell.as_ref());
+    watchers.for_each(|bell| bell.signal());
+    machine.listeners.iter().for_each(|listening| listening.program.bell.signal());
 }
 
 /// Sleeps until a descriptor is readable, or until a moment.

@@ -48,15 +48,16 @@ mod connection;
 mod listener;
 mod machine;
 mod manager;
-pub(crate) use machine::message;
 
 #[cfg(feature = "tokio")]
 pub use awaited::connect_async;
 pub use connection::{Connection, connect};
 pub use listener::{Listener, Request};
+pub(crate) use machine::message;
 pub(crate) use manager::Place;
 
 use crate::ConnectOptions;
+use datapath::siblings::Claim;
 use std::time::Duration;
 
 /// The port space of TCP, as part of a service (IBA A11.2).

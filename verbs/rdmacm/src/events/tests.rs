@@ -2,11 +2,9 @@
 
 use super::*;
 use crate::abi::{RDMA_PS_TCP, ibv_qp, rdma_event_channel};
-use crate::id::{Connection, State as Phase};
-use crate::message::Side;
-use crate::pretend::{PORT, WHILE_MODIFIED, WHILE_TOLD, device, ours};
+use crate::machine::State as Phase;
+use crate::placeholder::{Server, WHILE_MODIFIED, WHILE_TOLD};
 use std::cell::Cell;
-use std::net::SocketAddr;
 use std::ptr::null_mut;
 use std::rc::Rc;
 
@@ -130,17 +128,12 @@ fn an_announcement_that_was_read_for_a_forgotten_event_counts_once() {
 
 #[test]
 fn a_connection_that_is_being_established_keeps_identifier_and_queue_pair() {
-    device();
-    let channel = channel();
-    let id = id(channel);
+    let server = Server::new();
+    let channel = server.channel;
+    let id = server.connection([10, 0, 0, 5].into(), Phase::ReplyReceived, 0x12);
     let mut qp = ibv_qp { qp_num: 0x12, ..Default::default() };
     // SAFETY: created right here, and not destroyed.
     unsafe {
-        let destination = Some(SocketAddr::new([10, 0, 0, 5].into(), PORT));
-        let (source, mtu) = (Some(ours()), 5);
-        let theirs = Side { qpn: 0x11, ..Side::default() };
-        *(*id).lock() =
-            Connection { state: Phase::ReplyCame, source, destination, theirs, mtu, ..Default::default() };
         (*(*id).abi()).qp = &raw mut qp;
         (*id).tell(RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
         let looked = Rc::new(Cell::new(0));

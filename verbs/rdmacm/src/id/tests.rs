@@ -3,9 +3,8 @@
 use super::*;
 use crate::events::{next_now, rdma_ack_cm_event, rdma_create_event_channel};
 use crate::options::rdma_set_option;
-use crate::pretend::{device, network, ours};
+use crate::placeholder::{device, network, ours};
 use crate::resolve::{rdma_resolve_addr, rdma_resolve_route};
-use crate::siblings::Held;
 use std::ptr::null_mut;
 
 fn id() -> *mut rdma_cm_id {
@@ -87,7 +86,7 @@ fn who_leads_to_a_loopback_address_leads_to_this_device() {
             let event = next_now((*id).channel).unwrap();
             assert_eq!((*event).event, RDMA_CM_EVENT_ADDR_RESOLVED);
             rdma_ack_cm_event(event);
-            assert!(!(*id).verbs.is_null() || crate::pretend::device().context.is_null());
+            assert!(!(*id).verbs.is_null() || crate::placeholder::device().context.is_null());
         }
         assert_eq!(addresses(id), (found, found));
     }
@@ -153,7 +152,7 @@ fn an_identifier_is_on_the_device_of_its_address() {
         bound.into_iter().for_each(|bound| bind(id, bound).unwrap());
         // SAFETY: the identifier is alive.
         at(to, |to| unsafe { rdma_resolve_addr(id, null_mut(), to, 100) }).unwrap();
-        let device = &crate::pretend::devices()[device];
+        let device = &crate::placeholder::devices()[device];
         // SAFETY: the identifier is alive.
         assert_eq!(unsafe { (*id).verbs }, device.context, "{bound:?} to {to}");
         assert!(device.gids.contains(&addresses(id).0), "{bound:?} to {to}");
@@ -164,17 +163,17 @@ fn an_identifier_is_on_the_device_of_its_address() {
 /// A listener at every address receives from each device, and has its port on each.
 #[test]
 fn a_service_at_every_address_is_held_on_every_device() {
-    let devices = crate::pretend::devices();
-    let held = |at: &str| Held {
+    let devices = crate::placeholder::devices();
+    let claim = |at: &str| Claim {
         service: 1,
         at: at.parse().unwrap(),
         family_only: false,
         shared: false,
         listens: true,
     };
-    assert_eq!(held("0.0.0.0").devices().unwrap().count(), devices.len());
-    assert!(held("10.9.0.1").devices().unwrap().all(|device| std::ptr::eq(device, &devices[1])));
-    assert!(held("10.8.0.1").devices().is_err());
+    assert_eq!(claim("0.0.0.0").devices().unwrap().count(), devices.len());
+    assert!(claim("10.9.0.1").devices().unwrap().all(|device| std::ptr::eq(device, &devices[1])));
+    assert!(claim("10.8.0.1").devices().is_err());
 }
 
 /// `rdma_set_option(3)`: the path's traffic class, as Linux has it for RoCE (`cma_resolve_iboe_route`).

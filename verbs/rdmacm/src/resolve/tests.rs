@@ -3,7 +3,7 @@
 use super::*;
 use crate::events::rdma_create_event_channel;
 use crate::id::rdma_create_id;
-use crate::pretend::{PORT, event, network, ours};
+use crate::placeholder::{PORT, event, network, ours};
 use crate::query::LONGEST_PAUSE;
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An identifier that asks for the address of a destination since `now`, and its channel.
 fn asking(now: Instant) -> (&'static Id, *mut rdma_event_channel) {
-    crate::pretend::device();
+    crate::placeholder::device();
     let channel = rdma_create_event_channel();
     let id = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
     // SAFETY: it was created right here, and no test destroys its identifiers.
@@ -60,10 +60,10 @@ fn an_error_of_the_search_is_the_status_of_the_event() {
     assert_eq!(event(channel), Some((RDMA_CM_EVENT_ADDR_ERROR, -libc::EHOSTUNREACH)));
 }
 
-/// The manager's thread looks again until the pretended network says that nobody is there.
+/// The manager's thread looks again until the placeholder's network says that nobody is there.
 #[test]
 fn a_program_that_waits_learns_that_nobody_is_there() {
-    crate::pretend::device();
+    crate::placeholder::device();
     let resolve = |peer: IpAddr| {
         let mut id = std::ptr::null_mut();
         // SAFETY: all-zero bytes are an address, with room for either family; the identifier is alive.

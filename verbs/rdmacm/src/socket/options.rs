@@ -240,7 +240,7 @@ pub extern "C" fn rfcntl(socket_number: c_int, command: c_int, argument: c_long)
 mod tests {
     use super::*;
     use crate::address;
-    use crate::pretend::device;
+    use crate::placeholder::device;
     use crate::socket::{rbind, rlisten, rsocket};
 
     /// Returns whether a socket listens at an address, with an option switched on.

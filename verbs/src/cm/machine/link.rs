@@ -2,16 +2,16 @@
 
 use super::message::{self, Key, Kind, Mad, PeerMessage, Pending, Reason, SMALLEST_MTU, Side};
 use super::state::{End, State};
-use super::world::World;
-use datapath::event_fd::EventFd;
-use datapath::siblings::Farewell;
+use super::world::{Event, World};
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// One connection.
+/// Twice the packet lifetime that Linux assumes for Ethernet (4.096 µs × 2¹⁷).
+pub(super) const TIME_WAIT: Duration = Duration::from_millis(1074);
+
+/// One connection. `C` is the program's part of it.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct Link<C> {
     pub(crate) state: State,
     pub(crate) source: SocketAddr,
     pub(crate) peer: SocketAddr,
@@ -27,21 +27,18 @@ pub(crate) struct Link {
     pub(crate) private: Vec<u8>,
     /// The queue pair that ends with the connection.
     pub(crate) qpn: Option<u32>,
-    /// Becomes readable with each change of the state. Until the program takes the peer's request, there is none: requests must not
-    /// use up the process's descriptors.
-    pub(crate) bell: Option<Arc<EventFd>>,
-    /// The program has dropped it, and the peer may not know yet.
-    pub(in crate::cm) left: bool,
-    pub(in crate::cm) remote: u32,
-    pub(in crate::cm) transaction: u64,
-    pub(in crate::cm) pending: Option<Pending>,
-    /// The number of refusals because the peer had no such listener.
-    pub(in crate::cm) early: u32,
+    /// `None` once the program has dropped the connection. The peer may not know yet.
+    pub(crate) program: Option<C>,
+    pub(in super::super) remote: u32,
+    pub(in super::super) transaction: u64,
+    pub(in super::super) pending: Option<Pending>,
+    /// Until then late packets of the connection may arrive, so its identifiers mean no other connection.
+    pub(in super::super) time_wait: Option<Instant>,
 }
 
-impl Link {
+impl<C> Link<C> {
     /// A connection of this side's own. The program says the rest.
-    pub(crate) fn new(source: SocketAddr, peer: SocketAddr, bell: Option<Arc<EventFd>>) -> Self {
+    pub(crate) fn new(source: SocketAddr, peer: SocketAddr) -> Self {
         Self {
             state: State::RequestSent,
             source,
@@ -55,21 +52,19 @@ impl Link {
             traffic_class: 0,
             private: Vec::new(),
             qpn: None,
-            bell,
-            left: false,
+            program: None,
             remote: 0,
             transaction: 0,
             pending: None,
-            early: 0,
+            time_wait: None,
         }
     }
 
-    pub(super) fn becomes(&mut self, state: State) {
+    /// Changes the state: nothing is repeated any more.
+    fn enter<W: World<Connection = C>>(&mut self, state: State, event: Event<W::Error>, world: &W) {
         self.pending = None;
         self.state = state;
-        if let Some(bell) = &self.bell {
-            bell.signal();
-        }
+        world.report(self, event);
     }
 
     pub(super) fn write(&self, kind: Kind, local: u32) -> Mad {
@@ -82,52 +77,51 @@ impl Link {
     }
 
     /// Informs the peer that there is no connection. A peer that does not receive this finds out by itself.
-    pub(super) fn reject(&self, local: u32, reason: Reason, guid: [u8; 8], world: &impl World) {
+    pub(super) fn reject<W: World>(&self, local: u32, reason: Reason, guid: [u8; 8], world: &W) {
         let mad = message::reject(self.transaction, local, self.remote, reason, guid);
         let _ = world.send(self.source.ip(), self.peer.ip(), &mad);
     }
 
     /// Has another process inform the peer if this process dies.
-    pub(super) fn remember(&self, local: u32, world: &impl World) {
-        let Some(siblings) = world.siblings() else { return };
-        let mad = self.disconnect_request(local);
-        siblings.remember(&Farewell {
-            id: local,
-            source: self.source.ip(),
-            destination: self.peer.ip(),
-            mad,
-        });
+    pub(super) fn remember<W: World>(&self, local: u32, world: &W) {
+        world.remember(local, self.source.ip(), self.peer.ip(), &self.disconnect_request(local));
     }
 
-    pub(super) fn end(&mut self, local: u32, end: End, world: &impl World) {
-        if let Some(siblings) = world.siblings() {
-            siblings.forget(local);
-        }
-        if let Some(qpn) = self.qpn.take() {
-            world.end(qpn);
-        }
-        self.becomes(State::Ended(end));
+    /// Ends the connection.
+    pub(super) fn end<W: World<Connection = C>>(
+        &mut self,
+        local: u32,
+        end: End,
+        event: Event<W::Error>,
+        world: &W,
+    ) {
+        world.forget(local);
+        self.enter(State::Ended(end), event, world);
+    }
+
+    /// The connection is disconnected. Returns when its identifiers may mean another.
+    pub(super) fn disconnected<W: World<Connection = C>>(
+        &mut self,
+        now: Instant,
+        local: u32,
+        world: &W,
+    ) -> Option<Instant> {
+        self.time_wait = Some(now + TIME_WAIT);
+        self.end(local, End::Disconnected, Event::Disconnected, world);
+        self.time_wait
     }
 
     /// Repeats the message `kind` later: the peer has received it, and its program takes its time.
-    fn wait(&mut self, now: Instant, receipt: &PeerMessage<'_>, kind: Kind) {
+    fn wait(&mut self, now: Instant, receipt: &PeerMessage<'_>, kind: Kind, restarts_timeout: bool) {
         if let Some(pending) = &mut self.pending
             && let Some(time) = message::read_receipt(receipt.mad(), kind)
         {
-            pending.wait(now, time);
+            pending.wait(now, time, restarts_timeout);
         }
     }
 
-    /// Puts a request off that the peer had no listener for. Returns when it comes again, unless it did often enough.
-    fn put_off(&mut self, now: Instant) -> Option<Instant> {
-        let pending = self.pending.as_mut()?;
-        pending.next = now + message::early_pause(self.early)?;
-        self.early += 1;
-        Some(pending.next)
-    }
-
-    /// Asks again for the next smaller path MTU, since the peer's port carries a smaller one. Returns when, unless there is none.
-    fn ask_for_less(&mut self, now: Instant) -> Option<Instant> {
+    /// Repeats the request for the next smaller path MTU, since the peer's port carries a smaller one. Returns when, unless there is none.
+    fn lower_mtu(&mut self, now: Instant) -> Option<Instant> {
         let pending = self.pending.as_mut().filter(|_| self.mtu > self.least_mtu)?;
         self.mtu -= 1;
         message::put_mtu(&mut pending.mad, self.mtu);
@@ -141,63 +135,79 @@ impl Link {
         Key { peer: self.peer.ip(), local, remote, qpn: self.ours.qpn }
     }
 
-    /// Takes a message of the peer in. Returns when the connection is looked at again, if that changed.
-    pub(super) fn take_in(
+    /// Handles a message of the peer. Returns when the connection's timer is due, if that changed.
+    pub(super) fn handle<W: World<Connection = C>>(
         &mut self,
         now: Instant,
         local: u32,
         message: &PeerMessage<'_>,
-        world: &impl World,
+        world: &W,
     ) -> Option<Instant> {
-        match (message.kind(), &self.state) {
+        // If an answer is lost, the peer's message comes again.
+        let answer = |link: &Self, mad: &Mad| {
+            let _ = world.send(link.source.ip(), link.peer.ip(), mad);
+        };
+        match (message.kind(), self.state) {
             (Kind::Reply, State::RequestSent) => {
                 self.remote = message.sender();
-                self.theirs = message::read_reply(message.mad(), false);
+                self.theirs = message::read_reply(message.mad(), self.ours.xrc);
                 self.private = message.private_data().to_vec();
                 self.remember(local, world);
-                self.becomes(State::ReplyCame);
+                self.enter(State::ReplyReceived, Event::ReplyReceived, world);
             }
-            (Kind::Receipt, State::RequestSent) => self.wait(now, message, Kind::Request),
-            (Kind::Receipt, State::ReplySent) => self.wait(now, message, Kind::Reply),
-            (Kind::Reply, State::Established) => {
-                // If it is lost again, the reply comes again.
-                let _ = world.send(self.source.ip(), self.peer.ip(), &self.write(Kind::ReadyToUse, local));
+            (Kind::Receipt, State::RequestSent) => {
+                self.wait(now, message, Kind::Request, W::RECEIPT_RESTARTS_TIMEOUT);
             }
-            (Kind::ReadyToUse, State::ReplySent) => self.becomes(State::Established),
-            // A peer that waited in vain for this side's RTU rejects its own reply.
-            (Kind::Reject, State::DisconnectSent | State::Established)
-            | (Kind::DisconnectReply, State::DisconnectSent) => {
-                self.end(local, End::Disconnected, world);
+            (Kind::Receipt, State::ReplySent) => {
+                self.wait(now, message, Kind::Reply, W::RECEIPT_RESTARTS_TIMEOUT);
             }
-            (Kind::Reject, State::RequestSent | State::RequestCame | State::ReplySent | State::ReplyCame) => {
-                let reason = message::read_reject(message.mad());
-                let again = match self.state {
-                    State::RequestSent if reason == Reason::InvalidService as u16 => self.put_off(now),
-                    State::RequestSent if reason == Reason::InvalidMtu as u16 => self.ask_for_less(now),
-                    _ => None,
-                };
-                if again.is_some() {
-                    return again;
-                }
+            (Kind::Reply, State::Established) => answer(self, &self.write(Kind::ReadyToUse, local)),
+            (Kind::ReadyToUse, State::ReplySent) => {
                 self.private = message.private_data().to_vec();
-                self.end(local, End::Rejected(reason), world);
+                self.enter(State::Established, Event::Established, world);
+            }
+            (Kind::Reject | Kind::DisconnectReply, State::DisconnectSent) => {
+                return self.disconnected(now, local, world);
+            }
+            (Kind::Reject, state) if !matches!(state, State::Ended(_)) => {
+                return self.rejected(now, local, message, world);
             }
             (Kind::DisconnectRequest, state) => {
-                let up = matches!(
-                    state,
-                    State::Established | State::ReplySent | State::ReplyCame | State::DisconnectSent
-                );
-                let reply =
-                    message::message(Kind::DisconnectReply, message.transaction(), local, message.sender());
-                // If it is lost, the request comes again.
-                let _ = world.send(self.source.ip(), self.peer.ip(), &reply);
-                if up {
-                    self.end(local, End::Disconnected, world);
+                let (transaction, sender) = (message.transaction(), message.sender());
+                answer(self, &message::message(Kind::DisconnectReply, transaction, local, sender));
+                if state.is_connected() || state == State::DisconnectSent {
+                    return self.disconnected(now, local, world);
                 }
             }
             // Repeated, or out of its order: answered before, or never.
             _ => {}
         }
         None
+    }
+
+    /// The peer rejects the connection, as Linux also does after its program has accepted: a peer that waited in vain for this side's RTU
+    /// rejects its own reply, and this side may have posted requests by then.
+    fn rejected<W: World<Connection = C>>(
+        &mut self,
+        now: Instant,
+        local: u32,
+        message: &PeerMessage<'_>,
+        world: &W,
+    ) -> Option<Instant> {
+        let reason = message::read_reject(message.mad());
+        let repeated = match self.state {
+            State::RequestSent if reason == Reason::InvalidService as u16 => {
+                self.pending.as_mut().and_then(|pending| pending.refused(now))
+            }
+            State::RequestSent if reason == Reason::InvalidMtu as u16 => self.lower_mtu(now),
+            _ => None,
+        };
+        if repeated.is_none() {
+            self.private = message.private_data().to_vec();
+            let established = self.state == State::Established;
+            let end = if established { End::Disconnected } else { End::Rejected(reason) };
+            self.end(local, end, Event::Rejected(reason), world);
+        }
+        repeated
     }
 }

@@ -1,15 +1,13 @@
 //! The states of a connection, and how it ends.
 
-use crate::Error;
-
-/// The state of a connection.
-#[derive(Debug)]
+/// The state of a connection (IBA 12.9.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     RequestSent,
     /// The peer's reply waits for the program to take its queue pair to it.
-    ReplyCame,
+    ReplyReceived,
     /// The peer's request waits for the program to accept it.
-    RequestCame,
+    RequestReceived,
     ReplySent,
     Established,
     DisconnectSent,
@@ -17,10 +15,17 @@ pub(crate) enum State {
 }
 
 /// The ways in which a connection ends.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Disconnected,
     Rejected(u16),
-    Silent,
-    NotFound(Error),
+    Unreachable,
+    NotFound,
+}
+
+impl State {
+    /// The peer has, or may have, a connection that a DREQ ends.
+    pub(super) fn is_connected(self) -> bool {
+        matches!(self, Self::Established | Self::ReplySent | Self::ReplyReceived)
+    }
 }

@@ -1,28 +1,37 @@
 //! Scripts: two machines, what each sends, and a clock that the script turns.
 
+use super::link::TIME_WAIT;
 use super::*;
 use std::cell::RefCell;
+use std::collections::VecDeque;
 
 const CLIENT: &str = "10.0.0.2:40000";
 const SERVER: &str = "10.0.0.1:7471";
 const SERVICE: u64 = 0x0106_0000 | 7471;
-const PATIENCE: Duration = Duration::from_secs(8);
+const TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Records the messages that a machine sent and the queue pairs that it ended. Every peer is found.
+/// Records the messages that a machine sent, the queue pairs that it ended and what it reported. Every peer is found.
 #[derive(Default)]
 struct Script {
     sent: RefCell<Vec<Mad>>,
     ended: RefCell<Vec<u32>>,
+    reported: RefCell<Vec<Event<()>>>,
     numbers: RefCell<u32>,
 }
 
 impl World for Script {
-    fn send(&self, _: IpAddr, _: IpAddr, mad: &Mad) -> Result<Sent, Error> {
+    type Error = ();
+    type Connection = ();
+    type Listener = VecDeque<u32>;
+
+    const RECEIPT_RESTARTS_TIMEOUT: bool = false;
+
+    fn send(&self, _: IpAddr, _: IpAddr, mad: &Mad) -> Result<Sent, ()> {
         self.sent.borrow_mut().push(*mad);
         Ok(Sent::Left)
     }
 
-    fn finds(&self, _: IpAddr) -> Result<bool, Error> {
+    fn finds(&self, _: IpAddr) -> Result<bool, ()> {
         Ok(true)
     }
 
@@ -30,17 +39,44 @@ impl World for Script {
         [CLIENT, SERVER].iter().any(|own| own.parse::<SocketAddr>().unwrap().ip() == address)
     }
 
-    fn end(&self, qpn: u32) {
-        self.ended.borrow_mut().push(qpn);
-    }
-
-    fn random(&self) -> Result<u32, Error> {
+    fn random(&self) -> Result<u32, ()> {
         *self.numbers.borrow_mut() += 0x0101;
         Ok(*self.numbers.borrow())
     }
 
-    fn siblings(&self) -> Option<&Siblings> {
-        None
+    fn too_long(&self, _: usize, _: usize) {}
+
+    fn communication_id(&self, random: u32) -> u32 {
+        random
+    }
+
+    fn answers_for(&self, _: u64, _: IpAddr) -> bool {
+        true
+    }
+
+    fn answers_to(&self, _: u32) -> bool {
+        true
+    }
+
+    fn remember(&self, _: u32, _: IpAddr, _: IpAddr, _: &Mad) {}
+
+    fn forget(&self, _: u32) {}
+
+    fn is_full(&self, _: &VecDeque<u32>) -> bool {
+        false
+    }
+
+    fn requested(&self, listener: &mut VecDeque<u32>, local: u32, link: &mut Link<()>) -> Result<(), ()> {
+        link.program = Some(());
+        listener.push_back(local);
+        Ok(())
+    }
+
+    fn report(&self, link: &mut Link<()>, event: Event<()>) {
+        if let State::Ended(_) = link.state {
+            self.ended.borrow_mut().extend(link.qpn.take());
+        }
+        self.reported.borrow_mut().push(event);
     }
 }
 
@@ -50,13 +86,9 @@ impl Script {
     }
 }
 
-fn bell() -> Arc<EventFd> {
-    Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap())
-}
-
 /// One side: a machine and its world.
 struct Host {
-    machine: Machine,
+    machine: Machine<Script>,
     world: Script,
     ip: IpAddr,
 }
@@ -68,12 +100,12 @@ impl Host {
     }
 
     /// A server that listens.
-    fn listening() -> (Self, Claim) {
+    fn listening() -> Self {
         let mut host = Self::new(SERVER);
         let claim = Claim { service: SERVICE, at: host.ip, family_only: true, shared: false, listens: true };
-        assert!(host.machine.listen(claim, bell()));
-        assert!(!host.machine.listen(claim, bell()));
-        (host, claim)
+        assert!(host.machine.listen(claim, false, VecDeque::new()));
+        assert!(!host.machine.listen(claim, false, VecDeque::new()));
+        host
     }
 
     /// A client that has asked.
@@ -82,14 +114,14 @@ impl Host {
     }
 
     fn asking_for(peer: &str, now: Instant) -> (Self, u32) {
-        Self::asking_while(PATIENCE, peer, now)
+        Self::asking_while(TIMEOUT, peer, now)
     }
 
     fn asking_while(patience: Duration, peer: &str, now: Instant) -> (Self, u32) {
         let mut host = Self::new(CLIENT);
         let [source, peer] = [CLIENT, peer].map(|at| at.parse().unwrap());
         let ours = Side { qpn: 0x11, initiator_depth: 4, responder_resources: 16, ..Side::default() };
-        let link = Link { ours, mtu: 5, qpn: Some(0x11), ..Link::new(source, peer, Some(bell())) };
+        let link = Link { ours, mtu: 5, qpn: Some(0x11), program: Some(()), ..Link::new(source, peer) };
         let Host { machine, world, .. } = &mut host;
         let local = machine.request(link, (SERVICE, b"words"), patience, now, world).unwrap();
         (host, local)
@@ -98,16 +130,21 @@ impl Host {
     /// Takes in what `from` sent, but for the messages that are lost.
     fn hears(&mut self, now: Instant, from: &Self, mut lost: impl FnMut(&Mad) -> bool) {
         for mad in from.world.sent.take().iter().filter(|mad| !lost(mad)) {
-            self.machine.take_in(now, from.ip, mad, &self.world);
+            self.machine.receive(now, from.ip, mad, &self.world);
         }
     }
 
     /// Hears the client's request, takes it and replies. Returns the connection's number here.
-    fn accepts(&mut self, now: Instant, claim: &Claim, client: &Self) -> u32 {
+    fn accepts(&mut self, now: Instant, client: &Self) -> u32 {
         self.hears(now, client, |_| false);
-        let (there, _) = self.machine.take_request(claim, || Ok(bell())).unwrap().unwrap();
-        self.machine.reply(there, b"", PATIENCE, now, &self.world).unwrap();
+        let there = self.take_request().unwrap();
+        self.machine.reply(there, b"", TIMEOUT, now, &self.world).unwrap();
         there
+    }
+
+    /// Takes the oldest request.
+    fn take_request(&mut self) -> Option<u32> {
+        self.machine.listeners.first_mut()?.program.pop_front()
     }
 
     fn state(&mut self, local: u32) -> String {
@@ -119,7 +156,7 @@ impl Host {
 #[test]
 fn a_connection_survives_the_loss_of_each_message() {
     let mut now = Instant::now();
-    let (mut server, claim) = Host::listening();
+    let mut server = Host::listening();
     let (mut client, here) = Host::asking(now);
     let mut lost = Vec::new();
     let (mut there, mut steps) = (0, 0);
@@ -134,11 +171,12 @@ fn a_connection_survives_the_loss_of_each_message() {
             is_first
         };
         server.hears(now, &client, &mut first);
-        if let Some((local, link)) = server.machine.take_request(&claim, || Ok(bell())).unwrap() {
+        if let Some(local) = server.take_request() {
+            let link = server.machine.link(local).unwrap();
             assert_eq!((&link.private[..5], link.ours.responder_resources), (&b"words"[..], 4));
             there = local;
             server.machine.link(there).unwrap().qpn = Some(0x22);
-            server.machine.reply(there, b"yes", PATIENCE, now, &server.world).unwrap();
+            server.machine.reply(there, b"yes", TIMEOUT, now, &server.world).unwrap();
         }
         client.hears(now, &server, &mut first);
         client.machine.ready(here, &client.world);
@@ -147,8 +185,8 @@ fn a_connection_survives_the_loss_of_each_message() {
             client.machine.disconnect(here, now, &client.world);
         }
         now += Duration::from_millis(500);
-        client.machine.tick(now, &client.world);
-        server.machine.tick(now, &server.world);
+        client.machine.run_timers(now, &client.world);
+        server.machine.run_timers(now, &server.world);
         steps += 1;
         assert!(steps < 20, "{} {}", client.state(here), server.state(there));
     }
@@ -162,18 +200,18 @@ fn a_client_waits_for_a_program_that_accepts_late() {
     for seconds in [5, 10, 30] {
         let mut now = Instant::now();
         let accepted = now + Duration::from_secs(seconds);
-        let (mut server, claim) = Host::listening();
+        let mut server = Host::listening();
         let (mut client, here) = Host::asking_while(Duration::from_secs(60), SERVER, now);
         let mut copies = 0;
         while now < accepted {
             copies += client.world.kinds().len();
             server.hears(now, &client, |_| false);
             client.hears(now, &server, |_| false);
-            now = client.machine.tick(now, &client.world).map_or(accepted, |next| next.min(accepted));
-            client.machine.tick(now, &client.world);
+            now = client.machine.run_timers(now, &client.world).map_or(accepted, |next| next.min(accepted));
+            client.machine.run_timers(now, &client.world);
         }
         assert_eq!(copies, 2, "accepted after {seconds} s");
-        let there = server.accepts(now, &claim, &client);
+        let there = server.accepts(now, &client);
         client.hears(now, &server, |_| false);
         client.machine.ready(here, &client.world);
         server.hears(now, &client, |_| false);
@@ -181,31 +219,15 @@ fn a_client_waits_for_a_program_that_accepts_late() {
     }
 }
 
-/// A server without a descriptor left keeps requests until it has one.
-#[test]
-fn a_request_has_no_descriptor_before_it_is_taken() {
-    let now = Instant::now();
-    let (mut server, claim) = Host::listening();
-    let (client, _) = Host::asking(now);
-    server.hears(now, &client, |_| false);
-    assert!(server.machine.links.values().all(|link| link.bell.is_none()));
-    let none = || Err(Error::Descriptor(std::io::Error::other("none left")));
-    assert!(server.machine.take_request(&claim, none).is_err());
-    let (there, link) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
-    assert!(link.bell.is_some());
-    server.machine.leave(there, now, &server.world);
-    assert!(server.machine.links.is_empty() && server.machine.asked.is_empty());
-}
-
 /// A peer that has not taken the reply knows no connection that could end.
 #[test]
 fn a_connection_that_is_dropped_before_its_reply_came_is_rejected() {
     let now = Instant::now();
-    let (mut server, claim) = Host::listening();
+    let mut server = Host::listening();
     let (mut client, here) = Host::asking(now);
-    let there = server.accepts(now, &claim, &client);
+    let there = server.accepts(now, &client);
     client.hears(now, &server, |_| true);
-    server.machine.leave(there, now, &server.world);
+    server.machine.give_up(there, now, &server.world);
     client.hears(now, &server, |_| false);
     assert!(client.state(here).starts_with("Ended(Rejected"), "{}", client.state(here));
 }
@@ -214,33 +236,64 @@ fn a_connection_that_is_dropped_before_its_reply_came_is_rejected() {
 #[test]
 fn a_dropped_connection_is_repeated_to_the_peer_and_then_forgotten() {
     let mut now = Instant::now();
-    let (mut server, claim) = Host::listening();
+    let mut server = Host::listening();
     let (mut client, here) = Host::asking(now);
-    let there = server.accepts(now, &claim, &client);
+    let there = server.accepts(now, &client);
     client.hears(now, &server, |_| false);
     client.machine.ready(here, &client.world);
     server.hears(now, &client, |_| false);
-    client.machine.leave(here, now, &client.world);
+    client.machine.give_up(here, now, &client.world);
     for _ in 0..2 {
         server.hears(now, &client, |_| true);
-        now = client.machine.tick(now, &client.world).unwrap();
-        client.machine.tick(now, &client.world);
+        now = client.machine.run_timers(now, &client.world).unwrap();
+        client.machine.run_timers(now, &client.world);
     }
     server.hears(now, &client, |_| false);
     assert_eq!(server.state(there), "Ended(Disconnected)");
     client.hears(now, &server, |_| false);
-    assert!(client.machine.links.is_empty(), "the peer has answered");
-    assert!(client.world.ended.take().is_empty(), "the queue pair is gone already");
-    // Nor does a connection stay whose peer never answers.
-    server.machine.leave(there, now, &server.world);
-    let (mut client, here) = Host::asking(now);
-    server.accepts(now, &claim, &client);
-    client.hears(now, &server, |_| false);
-    client.machine.leave(here, now, &client.world);
-    while let Some(next) = client.machine.tick(now, &client.world) {
+    assert_eq!(client.state(here), "Ended(Disconnected)", "the peer has answered");
+    let ended = now;
+    while let Some(next) = client.machine.run_timers(now, &client.world) {
         now = next;
     }
     assert!(client.machine.links.is_empty());
+    assert_eq!(now - ended, TIME_WAIT);
+    assert!(client.world.ended.take().is_empty(), "the queue pair is gone already");
+    // Nor does a connection stay whose peer never answers.
+    server.machine.give_up(there, now, &server.world);
+    server.machine.run_timers(now, &server.world);
+    let (mut client, here) = Host::asking(now);
+    server.accepts(now, &client);
+    client.hears(now, &server, |_| false);
+    client.machine.give_up(here, now, &client.world);
+    while let Some(next) = client.machine.run_timers(now, &client.world) {
+        now = next;
+    }
+    assert!(client.machine.links.is_empty());
+}
+
+/// IBA 12.9.8.4: its identifiers mean no other connection while late packets of it may arrive.
+#[test]
+fn a_delayed_copy_of_a_request_begins_no_connection_during_time_wait() {
+    let mut now = Instant::now();
+    let mut server = Host::listening();
+    let (mut client, here) = Host::asking(now);
+    let copy = client.world.sent.borrow()[0];
+    let there = server.accepts(now, &client);
+    client.hears(now, &server, |_| false);
+    client.machine.ready(here, &client.world);
+    server.hears(now, &client, |_| false);
+    client.machine.disconnect(here, now, &client.world);
+    server.hears(now, &client, |_| false);
+    server.machine.give_up(there, now, &server.world);
+    for is_late in [true, false] {
+        server.machine.receive(now, client.ip, &copy, &server.world);
+        assert_eq!(server.take_request().is_none(), is_late);
+        now += TIME_WAIT;
+        server.machine.run_timers(now, &server.world);
+    }
+    let reported = [Event::Established, Event::Disconnected, Event::TimeWaitExit];
+    assert_eq!(*server.world.reported.borrow(), reported, "each once");
 }
 
 #[test]
@@ -248,10 +301,10 @@ fn an_unanswered_request_is_repeated_until_the_time_is_over() {
     let start = Instant::now();
     let (mut client, here) = Host::asking(start);
     let mut last = start;
-    while let Some(next) = client.machine.tick(last, &client.world) {
+    while let Some(next) = client.machine.run_timers(last, &client.world) {
         last = next;
     }
-    assert_eq!((last - start, client.state(here)), (PATIENCE, "Ended(Silent)".into()));
+    assert_eq!((last - start, client.state(here)), (TIMEOUT, "Ended(Unreachable)".into()));
     let mut kinds = client.world.kinds();
     assert_eq!(kinds.pop(), Some(Kind::Reject));
     assert_eq!(kinds, [Kind::Request; 5]);
@@ -267,8 +320,8 @@ fn who_asks_before_the_listener_is_there_asks_again_for_a_moment() {
         asked += client.world.kinds().len();
         server.hears(now, &client, |_| false);
         client.hears(now, &server, |_| false);
-        now = client.machine.tick(now, &client.world).unwrap_or(now);
-        client.machine.tick(now, &client.world);
+        now = client.machine.run_timers(now, &client.world).unwrap_or(now);
+        client.machine.run_timers(now, &client.world);
     }
     assert_eq!((asked, client.state(here)), (8, "Ended(Rejected(8))".into()));
 }
@@ -280,17 +333,21 @@ fn both_ports_agree_on_the_smaller_mtu() {
     for (least, port, agreed) in
         [(1, 5, Some(5)), (1, 3, Some(3)), (1, 1, Some(1)), (4, 4, Some(4)), (4, 3, None)]
     {
-        let (mut server, claim) = Host::listening();
+        let mut server = Host::listening();
         server.machine.mtu = port;
         let (mut client, here) = Host::asking(now);
         client.machine.link(here).unwrap().least_mtu = least;
         while client.world.sent.borrow().iter().any(|mad| message::kind(mad) == Some(Kind::Request)) {
             server.hears(now, &client, |_| false);
             client.hears(now, &server, |_| false);
-            client.machine.tick(now, &client.world);
+            client.machine.run_timers(now, &client.world);
         }
-        let request = server.machine.take_request(&claim, || Ok(bell())).unwrap();
-        assert_eq!(request.map(|(_, link)| link.mtu), agreed, "at least {least}, the port carries {port}");
+        let request = server.take_request();
+        assert_eq!(
+            request.map(|there| server.machine.link(there).unwrap().mtu),
+            agreed,
+            "at least {least}, the port carries {port}"
+        );
         let refused = client.state(here) == "Ended(Rejected(26))";
         assert_eq!(
             (refused, client.machine.link(here).unwrap().mtu),
@@ -302,10 +359,10 @@ fn both_ports_agree_on_the_smaller_mtu() {
 #[test]
 fn an_accepting_side_learns_the_traffic_class() {
     let now = Instant::now();
-    let (mut server, claim) = Host::listening();
+    let mut server = Host::listening();
     let (mut client, here) = Host::asking(now);
     client.world.sent.borrow_mut()[0][message::BODY + 92] = 0x68;
-    let there = server.accepts(now, &claim, &client);
+    let there = server.accepts(now, &client);
     assert_eq!(server.machine.link(there).unwrap().traffic_class, 0x68);
     assert_eq!(client.machine.link(here).unwrap().traffic_class, 0);
 }
@@ -316,29 +373,30 @@ fn a_request_to_an_address_of_another_host_is_not_heard() {
     let mut server = Host::new(SERVER);
     let any = [0; 4].into();
     let claim = Claim { service: SERVICE, at: any, family_only: true, shared: false, listens: true };
-    assert!(server.machine.listen(claim, bell()));
+    assert!(server.machine.listen(claim, false, VecDeque::new()));
     for (to, is_heard) in [("10.0.0.9:7471", false), ("[fd00::9]:7471", false), (SERVER, true)] {
         let (client, _) = Host::asking_for(to, now);
         server.hears(now, &client, |_| false);
-        assert_eq!(server.machine.take_request(&claim, || Ok(bell())).unwrap().is_some(), is_heard, "{to}");
+        assert_eq!(server.take_request().is_some(), is_heard, "{to}");
     }
 }
 
 #[test]
 fn a_request_that_is_dropped_tells_the_other_side() {
     let now = Instant::now();
-    let (mut server, claim) = Host::listening();
+    let mut server = Host::listening();
     let (mut client, here) = Host::asking(now);
     server.hears(now, &client, |_| false);
-    client.machine.leave(here, now, &client.world);
+    client.machine.give_up(here, now, &client.world);
     server.hears(now, &client, |_| false);
-    let (there, _) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
+    let there = server.take_request().unwrap();
     assert_eq!(server.state(there), "Ended(Rejected(4))");
-    server.machine.leave(there, now, &server.world);
+    server.machine.give_up(there, now, &server.world);
     let (mut client, here) = Host::asking(now);
     server.hears(now, &client, |_| false);
-    assert_eq!(server.machine.strangers.count(), 0, "each was found at once");
-    server.machine.unlisten(&claim, now, &server.world);
+    assert_eq!(server.machine.unresolved.count(), 0, "each was found at once");
+    let there = server.take_request().unwrap();
+    server.machine.give_up(there, now, &server.world);
     client.hears(now, &server, |_| false);
     assert_eq!(client.state(here), "Ended(Rejected(28))");
 }
@@ -347,25 +405,25 @@ fn a_request_that_is_dropped_tells_the_other_side() {
 #[test]
 fn a_side_that_waited_in_vain_tells_the_peer() {
     let now = Instant::now();
-    let (mut server, claim) = Host::listening();
+    let mut server = Host::listening();
     let (mut client, here) = Host::asking(now);
     server.hears(now, &client, |_| false);
-    client.machine.tick(now + PATIENCE, &client.world);
-    assert_eq!(client.state(here), "Ended(Silent)");
+    client.machine.run_timers(now + TIMEOUT, &client.world);
+    assert_eq!(client.state(here), "Ended(Unreachable)");
     server.hears(now, &client, |_| false);
-    let (there, _) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
+    let there = server.take_request().unwrap();
     assert_eq!(server.state(there), "Ended(Rejected(4))");
-    server.machine.leave(there, now, &server.world);
+    server.machine.give_up(there, now, &server.world);
 
     let (mut client, here) = Host::asking(now);
-    let there = server.accepts(now, &claim, &client);
+    let there = server.accepts(now, &client);
     client.hears(now, &server, |_| false);
     client.machine.ready(here, &client.world);
     // No RTU arrives.
     server.hears(now, &client, |_| true);
     server.world.sent.take();
-    server.machine.tick(now + PATIENCE, &server.world);
-    assert_eq!(server.state(there), "Ended(Silent)");
+    server.machine.run_timers(now + TIMEOUT, &server.world);
+    assert_eq!(server.state(there), "Ended(Unreachable)");
     client.hears(now, &server, |_| false);
     assert_eq!((client.state(here), client.world.ended.take()), ("Ended(Disconnected)".into(), vec![0x11]));
 }
@@ -378,8 +436,8 @@ fn a_message_that_names_another_connection_changes_nothing() {
     let now = Instant::now();
     let states: [fn() -> State; 7] = [
         || State::RequestSent,
-        || State::ReplyCame,
-        || State::RequestCame,
+        || State::ReplyReceived,
+        || State::RequestReceived,
         || State::ReplySent,
         || State::Established,
         || State::DisconnectSent,
@@ -397,15 +455,16 @@ fn a_message_that_names_another_connection_changes_nothing() {
                 ours,
                 remote,
                 qpn: Some(0x0b_0a09),
-                ..Link::new(source, peer, Some(bell()))
+                program: Some(()),
+                ..Link::new(source, peer)
             };
             let key = link.key(LOCAL);
-            host.machine.links.insert(LOCAL, link);
+            host.machine.insert(LOCAL, link);
             (host, key)
         };
         let (mut unchanged, key) = host();
         for (what, from, mad) in message::key::tests::wrong_messages(&key, REMOTE) {
-            unchanged.machine.take_in(now, from, &mad, &unchanged.world);
+            unchanged.machine.receive(now, from, &mad, &unchanged.world);
             assert_eq!(unchanged.state(LOCAL), format!("{:?}", state()), "{what}");
             assert!(unchanged.world.ended.take().is_empty(), "{what}");
             // A request to disconnect what is not known is answered, as by Linux.
@@ -417,7 +476,7 @@ fn a_message_that_names_another_connection_changes_nothing() {
         }
         for (kind, mad) in message::key::tests::messages(&key, REMOTE) {
             let (mut host, key) = host();
-            host.machine.take_in(now, key.peer, &mad, &host.world);
+            host.machine.receive(now, key.peer, &mad, &host.world);
             if host.state(LOCAL) != format!("{:?}", state()) {
                 effective.push(kind);
             }

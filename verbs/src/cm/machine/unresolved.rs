@@ -1,7 +1,7 @@
-//! Connection requests, and requests for a datagram service, from peers that have not been resolved yet.
+//! Requests, for connections or for a datagram service, whose sources have not been resolved yet.
 //!
-//! Any host on the network can forge the sender of a request. A request therefore reaches the program only after its sender, or the router
-//! to it, has answered ARP or neighbour discovery. No thread waits for the answer. The number of held requests is limited, and the oldest
+//! Any host on the network can forge the source of a request. A request therefore reaches the program only after its source, or the router
+//! to it, has answered ARP or neighbour discovery. No thread waits for the answer. The number of kept requests is limited, and the oldest
 //! is dropped first: a present peer answers soon, and an honest peer repeats a lost request.
 
 use super::message::{self, FIRST_LOOK, Mad};
@@ -9,67 +9,68 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// The number of requests that wait at most.
-pub(crate) const MOST: usize = 256;
+/// The limit on the requests that are kept.
+pub(crate) const LIMIT: usize = 256;
 
-struct Stranger {
+struct Request {
     from: IpAddr,
     mad: Mad,
+    /// When the next look for the source's Ethernet address is due.
     next: Instant,
     pause: Duration,
 }
 
-/// The waiting requests, the oldest first.
+/// The kept requests, the oldest first.
 #[derive(Default)]
-pub(crate) struct Strangers {
-    waiting: VecDeque<Stranger>,
+pub(crate) struct Unresolved {
+    requests: VecDeque<Request>,
 }
 
-impl Strangers {
-    /// Returns whether the sender has been found. While it is still looked for, its request is kept.
-    pub(crate) fn are_found<E>(
+impl Unresolved {
+    /// Returns whether the source of a request is resolved. Meanwhile the request is kept.
+    pub(crate) fn is_resolved<E>(
         &mut self,
         finds: impl Fn(IpAddr) -> Result<bool, E>,
+        now: Instant,
         from: IpAddr,
         mad: &Mad,
     ) -> bool {
-        let same = |known: &Stranger| known.from == from && message::ids(&known.mad).0 == message::ids(mad).0;
-        if self.waiting.iter().any(same) {
+        let same = |kept: &Request| kept.from == from && message::ids(&kept.mad).0 == message::ids(mad).0;
+        if self.requests.iter().any(same) {
             return false;
         }
         match finds(from) {
             Ok(true) => return true,
-            Ok(false) => self.keep(from, mad),
-            // The sender does not exist.
+            Ok(false) => self.keep(now, from, mad),
+            // The source does not exist.
             Err(_) => {}
         }
         false
     }
 
-    fn keep(&mut self, from: IpAddr, mad: &Mad) {
-        if self.waiting.len() >= MOST {
-            self.waiting.pop_front();
+    fn keep(&mut self, now: Instant, from: IpAddr, mad: &Mad) {
+        if self.requests.len() >= LIMIT {
+            self.requests.pop_front();
         }
-        let next = Instant::now() + FIRST_LOOK;
-        self.waiting.push_back(Stranger { from, mad: *mad, next, pause: FIRST_LOOK });
+        self.requests.push_back(Request { from, mad: *mad, next: now + FIRST_LOOK, pause: FIRST_LOOK });
     }
 
-    /// Looks at peers whose time has come. Returns the requests of those that were found, and forgets those that do not answer.
-    pub(crate) fn look<E>(
+    /// Returns the requests whose sources are resolved by now, and forgets those of sources that do not answer.
+    pub(crate) fn resolved<E>(
         &mut self,
         finds: impl Fn(IpAddr) -> Result<bool, E>,
         now: Instant,
     ) -> Vec<(IpAddr, Mad)> {
         let mut found = Vec::new();
-        self.waiting.retain_mut(|stranger| {
-            if stranger.next > now {
+        self.requests.retain_mut(|request| {
+            if request.next > now {
                 return true;
             }
-            match finds(stranger.from) {
-                Ok(true) => found.push((stranger.from, stranger.mad)),
+            match finds(request.from) {
+                Ok(true) => found.push((request.from, request.mad)),
                 Ok(false) => {
-                    stranger.pause *= 2;
-                    stranger.next = now + stranger.pause;
+                    request.pause *= 2;
+                    request.next = now + request.pause;
                     return true;
                 }
                 Err(_) => {}
@@ -79,14 +80,14 @@ impl Strangers {
         found
     }
 
-    /// Returns how many wait.
+    /// Returns the number of kept requests.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
-        self.waiting.len()
+        self.requests.len()
     }
 
-    /// When the next look is.
+    /// When the next look is due.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.waiting.iter().map(|stranger| stranger.next).min()
+        self.requests.iter().map(|request| request.next).min()
     }
 }

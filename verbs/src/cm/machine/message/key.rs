@@ -1,7 +1,7 @@
 //! The fields by which a message names its connection (IBA 12.9.7; `cm_acquire_id` in Linux's `drivers/infiniband/core/cm.c`).
 //!
-//! Both state machines, that of the Rust API and that of `librdmacm`, act only on a [`PeerMessage`], which only [`Key::admit`] returns. So a
-//! message that names a part of a connection correctly, and another part not, cannot change that connection.
+//! The state machine acts only on a [`PeerMessage`], which only [`Key::matches`] returns. So a message that names a part of a connection
+//! correctly, and another part not, cannot change that connection.
 
 use super::{Kind, Mad, ids, kind, private_data, transaction, word};
 use std::net::IpAddr;
@@ -30,7 +30,7 @@ pub(crate) struct PeerMessage<'a> {
 
 impl Key {
     /// Returns a message that came from `from`, if all that it names is this connection's.
-    pub(crate) fn admit<'a>(&self, from: IpAddr, mad: &'a Mad) -> Option<PeerMessage<'a>> {
+    pub(crate) fn matches<'a>(&self, from: IpAddr, mad: &'a Mad) -> Option<PeerMessage<'a>> {
         let kind = kind(mad)?;
         let (sender, receiver) = ids(mad);
         // A peer that gave its request up never learned this side's id (IBA 12.6.7.2, reason 4).
@@ -66,7 +66,7 @@ impl<'a> PeerMessage<'a> {
     }
 }
 
-/// The table for the tests of both state machines.
+/// The table for the state machine's test.
 #[cfg(test)]
 pub(crate) mod tests {
     use super::super::{BODY, message};

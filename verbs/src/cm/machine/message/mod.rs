@@ -1,7 +1,4 @@
 //! The messages of the connection manager (IBA 12.6), in management datagrams: bytes to values and back, without state.
-//!
-//! `librdmacm.so.1` (`verbs/rdmacm`) includes this file too: it must not link this crate, since its device is that of the `libibverbs.so.1`
-//! that the program has loaded.
 
 pub(crate) mod key;
 mod pending;
@@ -387,15 +384,6 @@ pub(crate) fn disconnect_request(transaction: u64, local: u32, remote: u32, qpn:
     let mut mad = message(Kind::DisconnectRequest, transaction, local, remote);
     put_split(&mut mad, 8, qpn, 0);
     mad
-}
-
-/// Returns the pause before a request is sent again that came before the peer listens, `times` times so far: 10 ms, then twice as long each
-/// time, 1.3 s in all. `None` means that the failure is reported to the program.
-///
-/// Programs agree over a socket that they connect now, and the server listens only after that (`perftest -R`). A client of Linux takes long
-/// enough to begin; this one does not.
-pub(crate) fn early_pause(times: u32) -> Option<Duration> {
-    (times < 7).then(|| Duration::from_millis(10) * 2_u32.pow(times))
 }
 
 #[cfg(test)]

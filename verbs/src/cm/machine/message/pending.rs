@@ -10,6 +10,10 @@ pub(crate) const FIRST_LOOK: Duration = Duration::from_millis(1);
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_millis(4295);
 
+/// The pause after the first rejection for want of a listener, and the number of rejections after which the request is repeated.
+const FIRST_REFUSAL: Duration = Duration::from_millis(10);
+const MOST_REFUSALS: u32 = 7;
+
 /// A message that is repeated until it is answered.
 #[derive(Debug)]
 pub(crate) struct Pending {
@@ -18,7 +22,9 @@ pub(crate) struct Pending {
     pub(crate) next: Instant,
     /// When the sender gives up.
     pub(crate) until: Instant,
+    timeout: Duration,
     copies: u32,
+    refusals: u32,
     /// The pause until the next look for the receiver's Ethernet address.
     look: Duration,
     /// The sender's communication id, which is random: clients of a busy server must not repeat in step.
@@ -26,9 +32,18 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// A message of the communication id `local` that is due now, and is repeated for `patience`.
-    pub(crate) fn new(mad: Mad, local: u32, now: Instant, patience: Duration) -> Self {
-        Self { mad, next: now, until: now + patience, copies: 0, look: FIRST_LOOK, seed: local }
+    /// A message of the communication id `local` that is due now, and is repeated for `timeout`.
+    pub(crate) fn new(mad: Mad, local: u32, now: Instant, timeout: Duration) -> Self {
+        Self {
+            mad,
+            next: now,
+            until: now + timeout,
+            timeout,
+            copies: 0,
+            refusals: 0,
+            look: FIRST_LOOK,
+            seed: local,
+        }
     }
 
     /// Schedules the copy after one that was sent: a quarter of the pause is random.
@@ -46,9 +61,27 @@ impl Pending {
         self.look = (2 * self.look).min(FIRST);
     }
 
-    /// The receiver says that its answer takes up to `time` (IBA 12.6.6): the next copy is due then.
-    pub(crate) fn wait(&mut self, now: Instant, time: Duration) {
+    /// The receiver says that its answer takes up to `time` (IBA 12.6.6): the next copy is due then. The sender's timeout begins
+    /// again then if it `restarts`.
+    pub(crate) fn wait(&mut self, now: Instant, time: Duration, restarts: bool) {
+        if restarts {
+            self.until = now + time + self.timeout;
+        }
         self.schedule(now + time);
+    }
+
+    /// The receiver has no such service. Returns when the next copy is due: after 10 ms, and then after twice as long each time, 1.3 s in all.
+    /// `None` means that the failure is reported to the program.
+    ///
+    /// Programs agree over a socket that they connect now, and the server listens only after that (`perftest -R`). A client of Linux takes
+    /// long enough to begin; this one does not.
+    pub(crate) fn refused(&mut self, now: Instant) -> Option<Instant> {
+        if self.refusals >= MOST_REFUSALS {
+            return None;
+        }
+        self.next = now + FIRST_REFUSAL * 2_u32.pow(self.refusals);
+        self.refusals += 1;
+        Some(self.next)
     }
 
     fn schedule(&mut self, next: Instant) {

@@ -2,18 +2,22 @@
 
 use crate::abi::*;
 use crate::address;
-use crate::connect::PATIENCE;
-use crate::device::{Calls, Device, Kept, pretend};
+use crate::claim::Claim;
+use crate::connect::CM_TIMEOUT;
+use crate::device::{Calls, Device, Kept, MAX_RD_ATOMIC, replace};
 use crate::errno::set;
 use crate::events::rdma_create_event_channel;
 use crate::id::{Connection, Id, State, service};
-use crate::manager::take_in;
+use crate::machine::unresolved::Unresolved;
+use crate::machine::{Link, Machine, State as Phase};
+use crate::manager;
 use crate::message::{self, Kind, Mad, Pending, Request, Side};
-use crate::strangers::Strangers;
-use crate::tables::{Place, Tables};
+use crate::tables::Tables;
+use crate::world::Handle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -84,10 +88,13 @@ pub(crate) fn device() -> &'static Device {
 /// The device of most tests, and one in another network.
 pub(crate) fn devices() -> &'static [Device] {
     let gids = vec![ours().ip(), "fe80::1".parse().unwrap(), "fd00::1".parse().unwrap()];
-    pretend([(gids, 1), (vec![[10, 9, 0, 1].into()], 2)].map(|(gids, number)| Device {
+    replace([new_device(gids, 1), new_device(vec![[10, 9, 0, 1].into()], 2)])
+}
+
+fn new_device(gids: Vec<IpAddr>, number: usize) -> Device {
+    Device {
         // Only compared.
         context: std::ptr::without_provenance_mut(number),
-        guid: [number as u8; 8],
         descriptor: -1,
         gids,
         mtu: 5,
@@ -95,7 +102,35 @@ pub(crate) fn devices() -> &'static [Device] {
         siblings: None,
         domain: Kept::missing(),
         xrc_domain: Kept::missing(),
-    }))
+        machine: Mutex::new(new_machine()),
+    }
+}
+
+fn new_machine() -> Machine<Device> {
+    Machine::new([1; 8], 5, MAX_RD_ATOMIC)
+}
+
+/// The devices of servers, which the manager's thread does not know, and those of them that no server has.
+static SERVERS: Mutex<Vec<&Device>> = Mutex::new(Vec::new());
+static FREE: Mutex<Vec<&Device>> = Mutex::new(Vec::new());
+
+/// Returns a server's device by its address.
+pub(crate) fn server_of(ours: IpAddr) -> Option<&'static Device> {
+    SERVERS.lock().unwrap().iter().copied().find(|device| device.gids[0] == ours)
+}
+
+/// A device for one server at a time.
+fn server_device() -> &'static Device {
+    if let Some(device) = FREE.lock().unwrap().pop() {
+        *device.machine() = new_machine();
+        return device;
+    }
+    let mut servers = SERVERS.lock().unwrap();
+    let number = servers.len();
+    let at: IpAddr = [172, 16, (number >> 8) as u8, number as u8].into();
+    let device = Box::leak(Box::new(new_device(vec![at], 3 + number)));
+    servers.push(device);
+    device
 }
 
 /// Returns the next event of a channel, and its status.
@@ -110,21 +145,13 @@ pub(crate) fn event(channel: *mut rdma_event_channel) -> Option<(rdma_cm_event_t
     }
 }
 
-/// A message that was sent just now, and is repeated soon.
-pub(crate) fn pending(mad: Mad) -> Pending {
-    let now = Instant::now();
-    let mut pending = Pending::new(mad, 1, now, PATIENCE);
-    pending.sent(now);
-    pending
-}
-
-/// The first message of a connection.
-pub(crate) fn request(from: IpAddr, id: u32) -> Mad {
+/// The first message of a connection to a server.
+fn request(to: SocketAddr, from: IpAddr, id: u32) -> Mad {
     let mut mad = message::message(Kind::Request, u64::from(id), id, 0);
     let source = SocketAddr::new(from, 40_000);
     let side = Side { qpn: 0x11, ..Side::default() };
     Request {
-        service: service(RDMA_PS_TCP, PORT),
+        service: service(RDMA_PS_TCP, to.port()),
         guid: [2; 8],
         side,
         retry_count: 7,
@@ -132,64 +159,117 @@ pub(crate) fn request(from: IpAddr, id: u32) -> Mad {
         ack_timeout: 14,
         traffic_class: 0x68,
         source,
-        destination: ours(),
+        destination: to,
     }
     .write(&mut mad);
     mad
 }
 
+/// The communication id of every peer.
+pub(crate) const REMOTE: u32 = 0x77;
+
 pub(crate) struct Server {
-    pub(crate) tables: Tables,
-    pub(crate) strangers: Strangers,
+    pub(crate) device: &'static Device,
+    pub(crate) tables: Mutex<Tables>,
+    pub(crate) unresolved: Unresolved,
     pub(crate) channel: *mut rdma_event_channel,
     pub(crate) listener: *mut Id,
 }
 
 impl Server {
     pub(crate) fn new() -> Self {
+        // The devices of other identifiers.
         device();
+        let device = server_device();
         let channel = rdma_create_event_channel();
         let listener = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
         // SAFETY: created right here.
         let id = unsafe { &*listener };
-        *id.lock() = Connection { state: State::Listening, source: Some(ours()), ..Default::default() };
-        let mut tables = Tables::default();
-        let place = Place::new(ours().ip(), &id.lock());
-        tables.listen(id, service(RDMA_PS_TCP, PORT), place).unwrap();
-        Self { tables, strangers: Strangers::default(), channel, listener }
+        let source = SocketAddr::new(device.gids[0], PORT);
+        *id.lock() = Connection { state: State::Listening, source: Some(source), ..Default::default() };
+        let claim = Claim::new(service(RDMA_PS_TCP, PORT), source.ip(), &id.lock(), true);
+        assert!(device.machine().listen(claim, false, Handle(listener)));
+        let tables = Mutex::default();
+        Self { device, tables, unresolved: Unresolved::default(), channel, listener }
     }
 
-    /// Takes a message in.
-    pub(crate) fn takes(&mut self, from: IpAddr, mad: &Mad) {
-        take_in(device(), &mut self.tables, &mut self.strangers, from, mad);
+    /// Gives its device to the next server.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn end(self) {
+        FREE.lock().unwrap().push(self.device);
+    }
+
+    fn at(&self) -> SocketAddr {
+        SocketAddr::new(self.device.gids[0], PORT)
+    }
+
+    /// Receives a message.
+    pub(crate) fn receive(&mut self, from: IpAddr, mad: &Mad) {
+        manager::receive(self.device, &self.tables, &mut self.unresolved, from, mad);
+    }
+
+    /// The first message of a connection to it.
+    pub(crate) fn request(&self, from: IpAddr, id: u32) -> Mad {
+        request(self.at(), from, id)
     }
 
     #[cfg(test)]
-    pub(crate) fn hears(&mut self, from: IpAddr, id: u32) {
-        self.takes(from, &request(from, id));
+    pub(crate) fn receive_request(&mut self, from: IpAddr, id: u32) {
+        let mad = self.request(from, id);
+        self.receive(from, &mad);
     }
 
-    pub(crate) fn looks(&mut self, now: Instant) {
-        for (from, mad) in self.strangers.look(|peer| device().finds(peer), now) {
-            self.takes(from, &mad);
+    pub(crate) fn run_timers(&mut self, now: Instant) -> Option<Instant> {
+        for (from, mad) in self.unresolved.resolved(|peer| self.device.finds(peer), now) {
+            self.receive(from, &mad);
         }
+        self.device.machine().run_timers(now, self.device)
     }
 
-    /// The peers whose requests the program received.
+    /// A connection of the server's in any state.
+    pub(crate) fn connection(&self, peer: IpAddr, state: Phase, qpn: u32) -> *mut Id {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let id = Id::create(self.channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
+        let (local, peer) = (NEXT.fetch_add(1, Ordering::Relaxed), SocketAddr::new(peer, PORT));
+        // SAFETY: it was created right here.
+        *unsafe { &*id }.lock() = Connection {
+            state: State::Linked,
+            source: Some(self.at()),
+            destination: Some(peer),
+            local,
+            ..Default::default()
+        };
+        let now = Instant::now();
+        let mut pending = Pending::new([0; 256], 1, now, CM_TIMEOUT);
+        pending.sent(now);
+        let link = Link {
+            state,
+            theirs: Side { qpn: 0x99, ..Side::default() },
+            qpn: Some(qpn),
+            program: Some(Handle(id)),
+            remote: REMOTE,
+            pending: Some(pending),
+            ..Link::new(self.at(), peer)
+        };
+        self.device.machine().insert(local, link);
+        id
+    }
+
+    /// The identifiers of requests that the program received.
     #[cfg(test)]
-    pub(crate) fn told(&self) -> Vec<*mut Id> {
-        let mut told = Vec::new();
+    pub(crate) fn requests(&self) -> Vec<*mut Id> {
+        let mut requests = Vec::new();
         // SAFETY: the channel is alive; the listener keeps the events until they are given back.
         while let Some(event) = unsafe { crate::events::next_now(self.channel) } {
             // SAFETY: as above.
             unsafe {
                 assert_eq!((*event).event, RDMA_CM_EVENT_CONNECT_REQUEST);
                 assert_eq!((*event).listen_id, self.listener.cast());
-                told.push((*event).id.cast());
+                requests.push((*event).id.cast());
                 crate::events::rdma_ack_cm_event(event);
             }
         }
-        told
+        requests
     }
 }
 

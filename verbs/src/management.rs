@@ -25,7 +25,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-pub use crate::cm::message::Sent;
+pub use crate::cm::machine::message::Sent;
 pub use datapath::engine::{MAD_LENGTH, Mad};
 
 /// A device's queue pair 1, while it is open. Each received datagram makes its descriptor readable.

@@ -38,7 +38,7 @@ const LIMITS: [Limit; 17] = [
     Limit { folder: "verbs", circle: 17, shared_names: 1 },
     Limit { folder: "verbs/dropin", circle: 22, shared_names: 1 },
     Limit { folder: "verbs/dropin/libibverbs", circle: 0, shared_names: 0 },
-    Limit { folder: "verbs/rdmacm", circle: 11, shared_names: 4 },
+    Limit { folder: "verbs/rdmacm", circle: 9, shared_names: 4 },
     Limit { folder: "verbs/rdmacm/librdmacm", circle: 0, shared_names: 0 },
     Limit { folder: "apps", circle: 5, shared_names: 16 },
     Limit { folder: "apps/bench", circle: 9, shared_names: 3 },
@@ -50,7 +50,7 @@ const LIMITS: [Limit; 17] = [
 ];
 
 /// Lines with `#[path`, which compile a file of another crate.
-const PATH_ATTRIBUTES: usize = 22;
+const PATH_ATTRIBUTES: usize = 21;
 /// Paths that begin with `super::super::super`.
 const TUNNELS: usize = 0;
 

@@ -1,9 +1,7 @@
 //! A service at an address that a program binds or listens to.
 
 use crate::address;
-use crate::device::{Device, device_of, devices};
 use crate::errno::Errno;
-use crate::id::Connection;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A service at an address, as an identifier binds it or listens to it.
@@ -22,14 +20,13 @@ pub(crate) struct Claim {
 impl Claim {
     /// Returns the claim of an identifier that is bound to `at`, or listens there. An IPv4 address is never one of IPv6. Two that share a
     /// port cannot both listen.
-    pub(crate) fn new(service: u64, at: IpAddr, connection: &Connection, listens: bool) -> Self {
+    pub(crate) fn new(service: u64, at: IpAddr, family_only: bool, shared: bool, listens: bool) -> Self {
         let at = match (address::is_any(at), at) {
             (true, IpAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.into(),
             (true, IpAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
             (false, at) => at,
         };
-        let family_only = at.is_ipv4() || connection.family_only;
-        Self { service, at, family_only, shared: connection.shares_port && !listens, listens }
+        Self { service, at, family_only: family_only || at.is_ipv4(), shared: shared && !listens, listens }
     }
 
     /// Returns the error, as Linux has it, if one program cannot have both claims. Bound addresses conflict with bound addresses, and
@@ -50,12 +47,5 @@ impl Claim {
     pub(crate) fn hears(&self, service: u64, at: IpAddr) -> bool {
         let all = self.at.is_unspecified() && (self.at.is_ipv4() == at.is_ipv4() || !self.family_only);
         self.listens && self.service == service && (all || address::gid(self.at) == address::gid(at))
-    }
-
-    /// The devices whose other processes may have it too: all, if the address is the unspecified one.
-    pub(crate) fn devices(&self) -> Result<impl Iterator<Item = &'static Device> + Clone, Errno> {
-        let all = devices()?;
-        let one = if self.at.is_unspecified() { None } else { Some(device_of(self.at)?) };
-        Ok(all.iter().filter(move |device| one.is_none_or(|one| std::ptr::eq(one, *device))))
     }
 }

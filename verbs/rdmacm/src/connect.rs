@@ -6,12 +6,11 @@ use crate::datagram::{self, QKEY};
 use crate::device::{MAX_RD_ATOMIC, check_mtu};
 use crate::errno::{Errno, INVALID, status, verb};
 use crate::events::Waiting;
-use crate::id::{Connection, Id, State, service};
+use crate::id::{Connection, Handle, Id, State, service};
 use crate::machine::{Link, State as Phase};
 use crate::manager;
 use crate::message::Side;
 use crate::service::ServiceStatus;
-use crate::world::Handle;
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 

@@ -16,7 +16,6 @@ use crate::message::{Mad, Pending};
 use crate::process::Process;
 use crate::query::Query;
 use crate::queue_pair;
-use crate::world::Handle;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -46,6 +45,13 @@ pub(crate) struct Id {
 unsafe impl Send for Id {}
 // SAFETY: as above.
 unsafe impl Sync for Id {}
+
+/// The identifier of a connection or of a listener. It leaves the machine before it is destroyed, so it is alive while the machine is locked.
+#[derive(Debug)]
+pub(crate) struct Handle(pub(crate) *mut Id);
+
+// SAFETY: an identifier may be used from any thread.
+unsafe impl Send for Handle {}
 
 /// The state of an identifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,6 +114,11 @@ impl Connection {
             (Some(source), Some(destination)) => Ok((source.ip(), destination.ip())),
             _ => Err(INVALID),
         }
+    }
+
+    /// Returns the claim to a service at `at`.
+    pub(crate) fn claim(&self, service: u64, at: IpAddr, listens: bool) -> Claim {
+        Claim::new(service, at, self.family_only, self.shares_port, listens)
     }
 
     /// The device of its own address.
@@ -444,7 +455,7 @@ pub(crate) fn bind(id: &Id, wanted: SocketAddr) -> Result<(), Errno> {
     // With the unspecified address, which device it will be shows with a connection.
     let device = if address::is_any(wanted.ip()) { None } else { Some(device_of(wanted.ip())?) };
     let port = if wanted.port() == 0 { manager::free_port()? } else { wanted.port() };
-    manager::bind(id, &Claim::new(service(id.port_space(), port), wanted.ip(), &connection, false))?;
+    manager::bind(id, &connection.claim(service(id.port_space(), port), wanted.ip(), false))?;
     connection.source = Some(SocketAddr::new(wanted.ip(), port));
     connection.state = State::Bound;
     id.show(device, &connection);
@@ -476,7 +487,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
         }
         let source = connection.source.ok_or(INVALID)?;
         let service = service(id.port_space(), source.port());
-        let claim = Claim::new(service, source.ip(), &connection, true);
+        let claim = connection.claim(service, source.ip(), true);
         connection.state = State::Listening;
         drop(connection);
         id.backlog.limit(backlog);

@@ -33,6 +33,8 @@ mod machine;
 mod manager;
 mod multicast;
 mod options;
+#[cfg(test)]
+mod pairs;
 #[cfg(any(test, fuzzing))]
 mod placeholder;
 mod process;

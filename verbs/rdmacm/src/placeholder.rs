@@ -2,18 +2,16 @@
 
 use crate::abi::*;
 use crate::address;
-use crate::claim::Claim;
 use crate::connect::CM_TIMEOUT;
 use crate::device::{Calls, Device, Kept, MAX_RD_ATOMIC, replace};
 use crate::errno::set;
 use crate::events::rdma_create_event_channel;
-use crate::id::{Connection, Id, State, service};
+use crate::id::{Connection, Handle, Id, State, service};
 use crate::machine::unresolved::Unresolved;
 use crate::machine::{Link, Machine, State as Phase};
 use crate::manager;
 use crate::message::{self, Kind, Mad, Pending, Request, Side};
 use crate::tables::Tables;
-use crate::world::Handle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
@@ -91,7 +89,7 @@ pub(crate) fn devices() -> &'static [Device] {
     replace([new_device(gids, 1), new_device(vec![[10, 9, 0, 1].into()], 2)])
 }
 
-fn new_device(gids: Vec<IpAddr>, number: usize) -> Device {
+pub(crate) fn new_device(gids: Vec<IpAddr>, number: usize) -> Device {
     Device {
         // Only compared.
         context: std::ptr::without_provenance_mut(number),
@@ -130,6 +128,15 @@ fn server_device() -> &'static Device {
     let at: IpAddr = [172, 16, (number >> 8) as u8, number as u8].into();
     let device = Box::leak(Box::new(new_device(vec![at], 3 + number)));
     servers.push(device);
+    device
+}
+
+/// Adds a device that the manager's thread does not know.
+#[cfg(test)]
+pub(crate) fn add_device(device: Device) -> &'static Device {
+    devices();
+    let device = Box::leak(Box::new(device));
+    SERVERS.lock().unwrap().push(device);
     device
 }
 
@@ -187,7 +194,7 @@ impl Server {
         let id = unsafe { &*listener };
         let source = SocketAddr::new(device.gids[0], PORT);
         *id.lock() = Connection { state: State::Listening, source: Some(source), ..Default::default() };
-        let claim = Claim::new(service(RDMA_PS_TCP, PORT), source.ip(), &id.lock(), true);
+        let claim = id.lock().claim(service(RDMA_PS_TCP, PORT), source.ip(), true);
         assert!(device.machine().listen(claim, false, Handle(listener)));
         let tables = Mutex::default();
         Self { device, tables, unresolved: Unresolved::default(), channel, listener }

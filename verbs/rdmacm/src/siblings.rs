@@ -4,7 +4,7 @@
 use crate::abi::ibv_context;
 use crate::address;
 use crate::claim::Claim;
-use crate::device::{Device, function};
+use crate::device::{Device, device_of, devices, function};
 use crate::errno::{Errno, last};
 use crate::message::Mad;
 use std::ffi::{c_int, c_void};
@@ -59,6 +59,17 @@ impl Siblings {
             };
             Ok((slot < SLOTS).then_some(siblings))
         }
+    }
+}
+
+impl Claim {
+    /// The devices whose other processes may have it too: all, if the address is the unspecified one.
+    pub(crate) fn devices(&self) -> Result<impl Iterator<Item = &'static Device> + Clone, Errno> {
+        let (all, one) = match self.at.is_unspecified() {
+            true => (devices()?, None),
+            false => (&[][..], Some(device_of(self.at)?)),
+        };
+        Ok(all.iter().chain(one))
     }
 }
 

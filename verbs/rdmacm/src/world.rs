@@ -5,19 +5,12 @@ use crate::connect::finite;
 use crate::device::Device;
 use crate::errno::{Errno, INVALID};
 use crate::events::{Parameters, Waiting};
-use crate::id::{Connection, Id, State};
+use crate::id::{Connection, Handle, State};
 use crate::incoming;
 use crate::machine::{Event, Link, World};
 use crate::manager;
 use crate::message::{Mad, Sent};
 use std::net::IpAddr;
-
-/// The identifier of a connection or of a listener. It leaves the machine before it is destroyed, so it is alive while the machine is locked.
-#[derive(Debug)]
-pub(crate) struct Handle(pub(crate) *mut Id);
-
-// SAFETY: an identifier may be used from any thread.
-unsafe impl Send for Handle {}
 
 impl World for Device {
     type Error = Errno;

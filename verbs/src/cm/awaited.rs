@@ -3,7 +3,7 @@
 //! The methods are those of threads with the suffix `_async`, and wait by the same rules.
 
 use super::connection::begin;
-use super::manager::{Machine, User};
+use super::manager::{Connections, User};
 use super::{Connection, Listener, Options, Request};
 use crate::awaited::{Watched, let_others_run};
 use crate::{Error, QueuePair};
@@ -15,7 +15,7 @@ impl User {
     async fn wait_async<R>(
         &self,
         bell: &EventFd,
-        mut ready: impl FnMut(&mut Machine) -> Option<R>,
+        mut ready: impl FnMut(&mut Connections) -> Option<R>,
     ) -> Result<R, Error> {
         let watched = Watched::new(bell)?;
         loop {
@@ -45,7 +45,7 @@ impl User {
 pub async fn connect_async(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Connection, Error> {
     let connecting = begin(qp, to, options)?;
     let handle = connecting.handle();
-    let answer = |machine: &mut Machine| handle.answer(machine, options.timeout);
+    let answer = |machine: &mut Connections| handle.answer(machine, options.timeout);
     let agreed = handle.user.wait_async(&handle.bell, answer).await?;
     connecting.finish(agreed?, options)
 }
@@ -80,7 +80,7 @@ impl Request {
     pub async fn accept_async(self, qp: QueuePair, options: &Options) -> Result<Connection, Error> {
         let connection = self.begin(qp, options)?;
         let handle = connection.handle();
-        let established = |machine: &mut Machine| handle.established(machine, options.timeout);
+        let established = |machine: &mut Connections| handle.established(machine, options.timeout);
         handle.user.wait_async(&handle.bell, established).await??;
         Ok(connection)
     }
@@ -98,7 +98,7 @@ impl Connection {
     /// Panics if the caller is not in a tokio runtime with I/O enabled.
     pub async fn wait_end_async(&mut self) -> Result<(), Error> {
         let handle = self.handle();
-        let ended = |machine: &mut Machine| handle.has_ended(machine).then_some(());
+        let ended = |machine: &mut Connections| handle.has_ended(machine).then_some(());
         handle.user.wait_async(&handle.bell, ended).await
     }
 

@@ -3,7 +3,7 @@
 use super::listener::free_port;
 use super::machine::message::{SMALLEST_MTU, Side};
 use super::machine::{End, Link, State};
-use super::manager::{Machine, User, Watcher};
+use super::manager::{Connections, User, Watcher};
 use super::{Options, TCP_SERVICES};
 use crate::channel::event_fd;
 use crate::errors::{PostError, PostListError};
@@ -153,7 +153,7 @@ impl Handle {
     }
 
     /// Returns the error of a connection that has ended.
-    fn error(&self, machine: &mut Machine, timeout: Duration) -> Option<Error> {
+    fn error(&self, machine: &mut Connections, timeout: Duration) -> Option<Error> {
         let peer = self.peer;
         let Some(link) = machine.link(self.local) else { return Some(Error::Ended { peer }) };
         let State::Ended(end) = link.state else { return None };
@@ -170,7 +170,7 @@ impl Handle {
     /// Returns the outcome of a request, or `None` while it is pending.
     pub(super) fn answer(
         &self,
-        machine: &mut Machine,
+        machine: &mut Connections,
         timeout: Duration,
     ) -> Option<Result<(Agreed, Vec<u8>), Error>> {
         // A change that is looked at needs no further look.
@@ -185,7 +185,11 @@ impl Handle {
 
     /// Returns the outcome of a reply, or `None` while it is pending. A connection that was established and has ended since counts as
     /// established, because its data belongs to the program.
-    pub(super) fn established(&self, machine: &mut Machine, timeout: Duration) -> Option<Result<(), Error>> {
+    pub(super) fn established(
+        &self,
+        machine: &mut Connections,
+        timeout: Duration,
+    ) -> Option<Result<(), Error>> {
         let ended = self.has_ended(machine);
         match machine.link(self.local).map(|link| &link.state) {
             Some(State::Established | State::Ended(End::Disconnected)) => Some(Ok(())),
@@ -197,7 +201,7 @@ impl Handle {
     }
 
     /// Returns whether the connection has ended. Its bell stays readable then.
-    pub(super) fn has_ended(&self, machine: &mut Machine) -> bool {
+    pub(super) fn has_ended(&self, machine: &mut Connections) -> bool {
         let ended = machine.link(self.local).is_none_or(|link| matches!(link.state, State::Ended(_)));
         if !ended {
             let _ = self.bell.take();
@@ -277,7 +281,7 @@ impl Connection {
     /// Returns an error if the core has stopped.
     pub fn wait_end_for(&mut self, timeout: Duration) -> Result<bool, Error> {
         let Handle { user, bell, .. } = &self.handle;
-        let ended = |machine: &mut Machine| self.handle.has_ended(machine).then_some(());
+        let ended = |machine: &mut Connections| self.handle.has_ended(machine).then_some(());
         Ok(user.wait_until(bell, Instant::now().checked_add(timeout), ended)?.is_some())
     }
 

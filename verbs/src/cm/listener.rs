@@ -3,14 +3,13 @@
 use super::connection::{Agreed, Handle, establish};
 use super::machine::State;
 use super::machine::message::Side;
-use super::manager::{Machine, User};
+use super::manager::{Backlog, Connections, User};
 use super::{Connection, Options, TCP_SERVICES};
 use crate::channel::event_fd;
 use crate::device::random;
 use crate::{Device, Error, QueuePair};
 use datapath::event_fd::EventFd;
 use datapath::siblings::{Claim, ClaimError};
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -20,42 +19,6 @@ use std::time::{Duration, Instant};
 const FIRST_PORT: u16 = 32768;
 /// The number of such ports that are tried.
 const PORTS: u32 = 64;
-/// The limit on the requests that a listener keeps until the program accepts them.
-const BACKLOG: usize = 1024;
-
-/// The requests that the program has not taken, by their communication ids.
-#[derive(Debug)]
-pub(crate) struct Backlog {
-    requests: VecDeque<u32>,
-    /// Counts them.
-    pub(super) bell: Arc<EventFd>,
-}
-
-impl Backlog {
-    pub(super) fn is_full(&self) -> bool {
-        self.requests.len() >= BACKLOG
-    }
-
-    pub(super) fn push(&mut self, local: u32) {
-        self.requests.push_back(local);
-        self.bell.signal();
-    }
-
-    /// Takes the oldest request, for which `bell` is a bell. If there is none to be had, the request stays.
-    fn take(
-        &mut self,
-        bell: impl FnOnce() -> Result<Arc<EventFd>, Error>,
-    ) -> Option<Result<(u32, Arc<EventFd>), Error>> {
-        let local = *self.requests.front()?;
-        Some(bell().map(|bell| {
-            // An empty counter is not an error here.
-            let _ = self.bell.take();
-            self.requests.pop_front();
-            (local, bell)
-        }))
-    }
-}
-
 /// Takes connection requests to a port. Its descriptor is readable while requests wait. Dropping it rejects them.
 #[derive(Debug)]
 pub struct Listener {
@@ -134,7 +97,7 @@ impl Listener {
         taken.transpose()?.map(|taken| self.request(taken)).transpose()
     }
 
-    pub(super) fn take(&self, machine: &mut Machine) -> Option<Result<Taken, Error>> {
+    pub(super) fn take(&self, machine: &mut Connections) -> Option<Result<Taken, Error>> {
         let listening = machine.listeners.iter_mut().find(|other| other.claim == self.claim)?;
         let (local, bell) = match listening.program.take(|| event_fd(libc::EFD_NONBLOCK))? {
             Ok(taken) => taken,
@@ -169,9 +132,7 @@ fn take(user: &User, claim: &Claim, bell: &Arc<EventFd>) -> Result<bool, Error> 
             error => Err(Error::Claim { port: claim.service as u16, source: error }),
         };
     }
-    let free = user.act(|machine, _, _| {
-        machine.listen(*claim, false, Backlog { requests: VecDeque::new(), bell: bell.clone() })
-    });
+    let free = user.act(|machine, _, _| machine.listen(*claim, false, Backlog::new(bell.clone())));
     if let (Ok(false) | Err(_), Some(siblings)) = (&free, siblings) {
         siblings.release(claim);
     }
@@ -254,7 +215,7 @@ impl Request {
         })?;
         if let Err(error) = establish(&mut qp, &agreed.ok_or(Error::Ended { peer })?, wanted) {
             // If the peer's REJ comes in the meantime, it moves the queue pair to ERR.
-            let state = |machine: &mut Machine| {
+            let state = |machine: &mut Connections| {
                 Some(matches!(machine.link(handle.local)?.state, State::RequestReceived))
             };
             let is_waiting = handle.user.act(|machine, _, _| state(machine))?.unwrap_or(false);
@@ -273,21 +234,5 @@ impl Request {
     /// Returns an error if the private data is too long, or the core has stopped.
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
         self.handle.user.act(|machine, _, port| machine.reject(self.handle.local, private_data, port))?
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_stays_until_there_is_a_descriptor_for_it() {
-        let bell = event_fd(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE).unwrap();
-        let mut backlog = Backlog { requests: VecDeque::new(), bell };
-        backlog.push(7);
-        let none = || Err(Error::Descriptor(std::io::Error::other("none left")));
-        assert!(backlog.take(none).unwrap().is_err());
-        assert_eq!(backlog.take(|| event_fd(libc::EFD_NONBLOCK)).unwrap().unwrap().0, 7);
-        assert!(backlog.take(|| event_fd(libc::EFD_NONBLOCK)).is_none());
     }
 }

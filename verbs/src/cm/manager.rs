@@ -2,9 +2,8 @@
 //!
 //! It exists while the device has a listener or a connection of this module.
 
-use super::listener::Backlog;
-use super::machine::{Event, Link, State, World};
-use super::message::{Mad, Sent};
+use super::machine::message::{Mad, Sent};
+use super::machine::{Event, Link, Machine, State, World};
 use crate::channel::event_fd;
 use crate::device::{Inner, random};
 use crate::management::ManagementPort;
@@ -13,6 +12,7 @@ use datapath::event_fd::EventFd;
 use datapath::neighbour::link_local;
 use datapath::siblings::Farewell;
 use datapath::signals;
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +20,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The state machine of a device.
-pub(crate) type Machine = super::machine::Machine<ManagementPort>;
+/// The connections and listeners of a device.
+pub(crate) type Connections = Machine<ManagementPort>;
+
+/// The limit on the requests that a listener keeps until the program accepts them.
+const BACKLOG: usize = 1024;
 
 /// The bits of a communication id below the slot of the process.
 const ID_BITS: u32 = 26;
@@ -49,7 +52,7 @@ struct Running {
 pub(crate) struct Manager {
     port: ManagementPort,
     device: Arc<Inner>,
-    machine: Mutex<Machine>,
+    machine: Mutex<Connections>,
     /// Ends a wait of the thread.
     wake: Arc<EventFd>,
     stop: AtomicBool,
@@ -116,7 +119,7 @@ impl User {
         &self.manager.device
     }
 
-    fn machine(&self) -> Result<MutexGuard<'_, Machine>, Error> {
+    fn machine(&self) -> Result<MutexGuard<'_, Connections>, Error> {
         check_process(self.device())?;
         Ok(lock(&self.manager.machine))
     }
@@ -127,7 +130,7 @@ impl User {
     /// Returns an error in a forked process.
     pub(crate) fn act<R>(
         &self,
-        act: impl FnOnce(&mut Machine, Instant, &ManagementPort) -> R,
+        act: impl FnOnce(&mut Connections, Instant, &ManagementPort) -> R,
     ) -> Result<R, Error> {
         let result = act(&mut *self.machine()?, Instant::now(), &self.manager.port);
         self.manager.wake.signal();
@@ -140,7 +143,7 @@ impl User {
     /// Returns an error if the core has stopped.
     pub(crate) fn look<R>(
         &self,
-        mut ready: impl FnMut(&mut Machine) -> Option<R>,
+        mut ready: impl FnMut(&mut Connections) -> Option<R>,
     ) -> Result<Option<R>, Error> {
         if let Some(result) = ready(&mut *self.machine()?) {
             return Ok(Some(result));
@@ -158,7 +161,7 @@ impl User {
     pub(crate) fn wait<R>(
         &self,
         bell: &EventFd,
-        mut ready: impl FnMut(&mut Machine) -> Option<R>,
+        mut ready: impl FnMut(&mut Connections) -> Option<R>,
     ) -> Result<R, Error> {
         loop {
             if let Some(result) = self.wait_until(bell, None, &mut ready)? {
@@ -175,7 +178,7 @@ impl User {
         &self,
         bell: &EventFd,
         until: Option<Instant>,
-        mut ready: impl FnMut(&mut Machine) -> Option<R>,
+        mut ready: impl FnMut(&mut Connections) -> Option<R>,
     ) -> Result<Option<R>, Error> {
         loop {
             if let Some(result) = self.look(&mut ready)? {
@@ -240,6 +243,43 @@ impl Manager {
             machine.receive(Instant::now(), from, &mad, &self.port);
         }
         Ok(machine.run_timers(Instant::now(), &self.port))
+    }
+}
+
+/// The requests that the program has not taken, by their communication ids.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    pub(super) requests: VecDeque<u32>,
+    /// Counts them.
+    bell: Arc<EventFd>,
+}
+
+impl Backlog {
+    pub(super) fn new(bell: Arc<EventFd>) -> Self {
+        Self { requests: VecDeque::new(), bell }
+    }
+
+    fn is_full(&self) -> bool {
+        self.requests.len() >= BACKLOG
+    }
+
+    fn push(&mut self, local: u32) {
+        self.requests.push_back(local);
+        self.bell.signal();
+    }
+
+    /// Takes the oldest request, for which `bell` is a bell. If there is none to be had, the request stays.
+    pub(super) fn take(
+        &mut self,
+        bell: impl FnOnce() -> Result<Arc<EventFd>, Error>,
+    ) -> Option<Result<(u32, Arc<EventFd>), Error>> {
+        let local = *self.requests.front()?;
+        Some(bell().map(|bell| {
+            // An empty counter is not an error here.
+            let _ = self.bell.take();
+            self.requests.pop_front();
+            (local, bell)
+        }))
     }
 }
 
@@ -334,7 +374,7 @@ impl World for ManagementPort {
 }
 
 /// Rings all bells, since the core has stopped.
-fn ring_all(machine: &Machine) {
+fn ring_all(machine: &Connections) {
     let watchers = machine.links().filter_map(|(_, link)| link.program.as_ref()?.bell.as_ref());
     watchers.for_each(|bell| bell.signal());
     machine.listeners.iter().for_each(|listening| listening.program.bell.signal());
@@ -348,4 +388,20 @@ fn sleep<const N: usize>(descriptors: [RawFd; N], until: Option<Instant>) {
     });
     // SAFETY: the array is as long as said, and a descriptor that is closed is reported as such.
     unsafe { libc::poll(watched.as_mut_ptr(), N as libc::nfds_t, wait) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_stays_until_there_is_a_descriptor_for_it() {
+        let bell = event_fd(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE).unwrap();
+        let mut backlog = Backlog::new(bell);
+        backlog.push(7);
+        let none = || Err(Error::Descriptor(std::io::Error::other("none left")));
+        assert!(backlog.take(none).unwrap().is_err());
+        assert_eq!(backlog.take(|| event_fd(libc::EFD_NONBLOCK)).unwrap().unwrap().0, 7);
+        assert!(backlog.take(|| event_fd(libc::EFD_NONBLOCK)).is_none());
+    }
 }

@@ -46,14 +46,13 @@
 mod awaited;
 mod connection;
 mod listener;
-mod machine;
+pub(crate) mod machine;
 mod manager;
 
 #[cfg(feature = "tokio")]
 pub use awaited::connect_async;
 pub use connection::{Connection, connect};
 pub use listener::{Listener, Request};
-pub(crate) use machine::message;
 pub(crate) use manager::Place;
 
 use crate::ConnectOptions;

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 /// The limit on the requests that are kept.
 pub(crate) const LIMIT: usize = 256;
 
-struct Request {
+/// A request that is kept.
+struct Kept {
     from: IpAddr,
     mad: Mad,
     /// When the next look for the source's Ethernet address is due.
@@ -23,7 +24,7 @@ struct Request {
 /// The kept requests, the oldest first.
 #[derive(Default)]
 pub(crate) struct Unresolved {
-    requests: VecDeque<Request>,
+    requests: VecDeque<Kept>,
 }
 
 impl Unresolved {
@@ -35,7 +36,7 @@ impl Unresolved {
         from: IpAddr,
         mad: &Mad,
     ) -> bool {
-        let same = |kept: &Request| kept.from == from && message::ids(&kept.mad).0 == message::ids(mad).0;
+        let same = |kept: &Kept| kept.from == from && message::ids(&kept.mad).0 == message::ids(mad).0;
         if self.requests.iter().any(same) {
             return false;
         }
@@ -52,7 +53,7 @@ impl Unresolved {
         if self.requests.len() >= LIMIT {
             self.requests.pop_front();
         }
-        self.requests.push_back(Request { from, mad: *mad, next: now + FIRST_LOOK, pause: FIRST_LOOK });
+        self.requests.push_back(Kept { from, mad: *mad, next: now + FIRST_LOOK, pause: FIRST_LOOK });
     }
 
     /// Returns the requests whose sources are resolved by now, and forgets those of sources that do not answer.

@@ -11,7 +11,7 @@ use std::ops::Deref;
 
 /// The most segments of a datagram: `UDP_MAX_SEGMENTS` before Linux 6.9, 128 since.
 pub const MAX_SEGMENTS: usize = 64;
-/// The most bytes of a datagram, with its headers: one of this size fits a receiver's slot  beside what the
+/// The most bytes of a datagram, with its headers: one of this size fits a receiver's slot beside what the
 /// kernel puts before it, and most devices take no datagram of 64 KiB or more.
 pub const MAX_BYTES: usize = 65_000;
 

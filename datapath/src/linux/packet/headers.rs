@@ -12,7 +12,7 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 pub(super) const LONGEST: usize = ETHERNET + TAG + 40 + UDP;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+enum IpVersion {
     V4,
     V6,
 }
@@ -20,7 +20,7 @@ enum Family {
 /// Where the headers of a UDP datagram lie in its frame, which is as long as they are at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Headers {
-    family: Family,
+    family: IpVersion,
     ip: usize,
     udp: usize,
 }
@@ -53,7 +53,7 @@ impl Headers {
                 let [version, _, _, _, _, _, flags, offset, _, protocol] = *chunk::<10>(frame, ip)?;
                 let fragment = u16::from_be_bytes([flags, offset]) & 0x3fff;
                 check_v4(version, fragment, protocol)?;
-                (Family::V4, ip + 20)
+                (IpVersion::V4, ip + 20)
             }
             ETHERTYPE_IPV6 => {
                 let [version, _, _, _, _, _, next] = *chunk::<7>(frame, ip)?;
@@ -63,7 +63,7 @@ impl Headers {
                 if next != UDP_PROTOCOL {
                     return Err(NoUdp::Protocol);
                 }
-                (Family::V6, ip + 40)
+                (IpVersion::V6, ip + 40)
             }
             _ => return Err(NoUdp::EtherType),
         };
@@ -83,8 +83,8 @@ impl Headers {
     /// Bytes of the longest frame that IP's length field can describe.
     pub(super) const fn longest_frame(self) -> usize {
         match self.family {
-            Family::V4 => self.ip + u16::MAX as usize,
-            Family::V6 => self.udp + u16::MAX as usize,
+            IpVersion::V4 => self.ip + u16::MAX as usize,
+            IpVersion::V6 => self.udp + u16::MAX as usize,
         }
     }
 
@@ -92,8 +92,8 @@ impl Headers {
     #[inline]
     pub(super) fn describe(self, frame: &[u8], length: usize) -> bool {
         let ip = match self.family {
-            Family::V4 => word(frame, self.ip + 2) as usize + self.ip,
-            Family::V6 => word(frame, self.ip + 4) as usize + self.udp,
+            IpVersion::V4 => word(frame, self.ip + 2) as usize + self.ip,
+            IpVersion::V6 => word(frame, self.ip + 4) as usize + self.udp,
         };
         ip == length && word(frame, self.udp + 4) as usize + self.udp == length
     }
@@ -114,13 +114,13 @@ impl Headers {
         }
         let same = |from: usize, to: usize| first[from..to] == next[from..to];
         match family {
-            Family::V4 => {
+            IpVersion::V4 => {
                 same(0, ip + 2)
                     && word(next, ip + 4) == word(first, ip + 4).wrapping_add(after)
                     && same(ip + 6, ip + 10)
                     && same(ip + 12, udp + 4)
             }
-            Family::V6 => same(0, ip + 4) && same(ip + 6, udp + 4),
+            IpVersion::V6 => same(0, ip + 4) && same(ip + 6, udp + 4),
         }
     }
 
@@ -133,7 +133,7 @@ impl Headers {
         };
         let udp_length = (length - udp) as u16;
         match family {
-            Family::V4 => {
+            IpVersion::V4 => {
                 let [old_length, old, checksum] = [ip + 2, ip + 4, ip + 10].map(|at| word(headers, at));
                 let (new_length, new) = ((length - ip) as u16, old.wrapping_add(after));
                 // RFC 1624: a header that was damaged remains so.
@@ -142,7 +142,7 @@ impl Headers {
                 put(headers, ip + 4, new);
                 put(headers, ip + 10, !fold(sum));
             }
-            Family::V6 => put(headers, ip + 4, udp_length),
+            IpVersion::V6 => put(headers, ip + 4, udp_length),
         }
         put(headers, udp + 4, udp_length);
         put(headers, udp + 6, 0);
@@ -152,8 +152,8 @@ impl Headers {
     pub(super) fn begin_checksum(self, headers: &mut [u8]) {
         let Self { family, ip, udp } = self;
         let addresses = match family {
-            Family::V4 => ip + 12..ip + 20,
-            Family::V6 => ip + 8..ip + 40,
+            IpVersion::V4 => ip + 12..ip + 20,
+            IpVersion::V6 => ip + 8..ip + 40,
         };
         let length = u32::from(word(headers, udp + 4));
         let sum = fold(sum(&headers[addresses]) + u32::from(UDP_PROTOCOL) + length);

@@ -33,7 +33,7 @@ unsafe impl Send for ReceiveRing {}
 
 /// What the kernel has put into a slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot<'a> {
+pub(super) struct RingSlot<'a> {
     pub(super) vnet: VnetHeader,
     /// The first bytes, and the number on the wire.
     pub(super) bytes: &'a [u8],
@@ -81,7 +81,7 @@ impl ReceiveRing {
 
     /// Returns what is in the next slot; `None` if the kernel has put nothing there yet.
     #[inline]
-    pub(super) fn front(&self) -> Option<Slot<'_>> {
+    pub(super) fn front(&self) -> Option<RingSlot<'_>> {
         // It pairs with the kernel's barrier before it sets the status.
         let status = self.status().load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
@@ -99,7 +99,7 @@ impl ReceiveRing {
         };
         let ([t0, t1], [i0, i1]) = (tag_type(status, header.tp_vlan_tpid), header.tp_vlan_tci.to_be_bytes());
         let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag([t0, t1, i0, i1]));
-        Some(Slot { vnet: VnetHeader::parse(vnet), bytes, length: header.tp_len as usize, tag })
+        Some(RingSlot { vnet: VnetHeader::parse(vnet), bytes, length: header.tp_len as usize, tag })
     }
 
     /// Gives the slot of [`front`](Self::front) back to the kernel.

@@ -1,6 +1,6 @@
 //! The socket: opened, sent to and received from.
 
-use super::ring::{ReceiveRing, Slot};
+use super::ring::{ReceiveRing, RingSlot};
 use super::sending::Sending;
 use super::split::Received;
 use super::support;
@@ -27,7 +27,7 @@ pub struct SocketConfig {
 /// Received and sent frames that were dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketCounters {
-    /// Datagrams that cannot be split ([`Malformed`](super::Malformed)): the kernel's TCP segments, for example.
+    /// Datagrams that cannot be split ([`BadDatagram`](super::BadDatagram)): the kernel's TCP segments, for example.
     pub malformed: u64,
     /// Received frames that are longer than the longest frame, or were not received whole.
     pub bad_length: u64,
@@ -121,14 +121,14 @@ impl PacketSocket {
             match sending.send(self.descriptor(), from) {
                 Ok(sent) => free(from, sent),
                 Err(error) => match self.refused(&error, sending.first()) {
-                    Refusal::Again => {}
-                    Refusal::Later => return,
-                    Refusal::Uncut => {
+                    Disposition::Again => {}
+                    Disposition::Later => return,
+                    Disposition::Uncut => {
                         if !self.sends_first_alone(from) {
                             return;
                         }
                     }
-                    Refusal::Lost => {
+                    Disposition::Lost => {
                         self.counters.refused += sending.first() as u64;
                         free(from, sending.first());
                     }
@@ -139,18 +139,18 @@ impl PacketSocket {
 
     /// What becomes of a datagram of so many frames that the kernel refused.
     #[cold]
-    fn refused(&mut self, error: &io::Error, frames: usize) -> Refusal {
+    fn refused(&mut self, error: &io::Error, frames: usize) -> Disposition {
         match error.raw_os_error() {
-            Some(libc::ENOBUFS) if frames > 1 && self.bypasses => Refusal::Uncut,
+            Some(libc::ENOBUFS) if frames > 1 && self.bypasses => Disposition::Uncut,
             Some(libc::EINVAL | libc::EOPNOTSUPP) if frames > 1 => {
                 self.sends_large = false;
                 tracing::warn!("{}: {}", self.interface, support::NO_LARGE);
-                Refusal::Again
+                Disposition::Again
             }
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Refusal::Later,
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Disposition::Later,
             // An interface that went down leaves its error to the next call, which may come when it is up again.
-            Some(libc::ENETDOWN) if support::take_error(&self.socket) => Refusal::Again,
-            _ => Refusal::Lost,
+            Some(libc::ENETDOWN) if support::take_error(&self.socket) => Disposition::Again,
+            _ => Disposition::Lost,
         }
     }
 
@@ -180,7 +180,7 @@ impl AsRawFd for PacketSocket {
 }
 
 /// What becomes of a datagram that the kernel refused.
-enum Refusal {
+enum Disposition {
     /// It is sent in another way.
     Again,
     /// It is sent when there is room.
@@ -201,7 +201,7 @@ impl Split<'_> {
     /// Copies the frames of a slot from the next one on. Returns true if there is none left, and false if there is no room or no buffer.
     fn hand_on<B: PacketBuf>(
         &mut self,
-        slot: &Slot<'_>,
+        slot: &RingSlot<'_>,
         max_frame: usize,
         into: &mut Burst<B>,
         alloc: &mut impl FnMut() -> Option<B>,

@@ -21,7 +21,7 @@ pub struct Tag(pub [u8; 4]);
 
 /// Why a datagram cannot be split. It is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Malformed {
+pub enum BadDatagram {
     /// Its type of segmentation is another one than UDP's, with this number in `gso_type`.
     Type(u8),
     /// It is no UDP datagram.
@@ -38,7 +38,7 @@ pub enum Malformed {
     Short,
 }
 
-impl From<NoUdp> for Malformed {
+impl From<NoUdp> for BadDatagram {
     fn from(why: NoUdp) -> Self {
         Self::NoUdp(why)
     }
@@ -93,9 +93,9 @@ impl<'a> Received<'a> {
         bytes: &'a [u8],
         length: usize,
         tag: Option<Tag>,
-    ) -> Result<Self, Malformed> {
+    ) -> Result<Self, BadDatagram> {
         if bytes.len() <= ADDRESSES || bytes.len() > length {
-            return Err(Malformed::Short);
+            return Err(BadDatagram::Short);
         }
         let kind = match vnet.segmentation {
             Segmentation::None if vnet.checksum.is_none() => Kind::Frame(None),
@@ -105,7 +105,7 @@ impl<'a> Received<'a> {
                 Kind::Frame(udp.map(|udp| udp + UDP_CHECKSUM))
             }
             Segmentation::Udp(size) => datagram(vnet, bytes, length, size.into())?,
-            Segmentation::Other(kind) => return Err(Malformed::Type(kind)),
+            Segmentation::Other(kind) => return Err(BadDatagram::Type(kind)),
         };
         Ok(Self { bytes, length, tag, kind })
     }
@@ -173,21 +173,21 @@ impl Frame<'_> {
 }
 
 /// Checks a datagram of several frames.
-fn datagram(vnet: VnetHeader, bytes: &[u8], length: usize, size: usize) -> Result<Kind, Malformed> {
+fn datagram(vnet: VnetHeader, bytes: &[u8], length: usize, size: usize) -> Result<Kind, BadDatagram> {
     let headers = Headers::parse(bytes)?;
     if size == 0 {
-        return Err(Malformed::Size);
+        return Err(BadDatagram::Size);
     }
     if vnet.checksum.is_some() && !vnet.lacks_udp_checksum_at(headers.udp()) {
-        return Err(Malformed::Checksum);
+        return Err(BadDatagram::Checksum);
     }
     if !headers.describe(bytes, length) {
-        return Err(Malformed::Length);
+        return Err(BadDatagram::Length);
     }
     // A datagram without payload is one frame.
     let count = (length - headers.length()).div_ceil(size).max(1);
     if count > MAX_SEGMENTS {
-        return Err(Malformed::Segments(count));
+        return Err(BadDatagram::Segments(count));
     }
     Ok(Kind::Datagram { headers, size, count })
 }

@@ -1,7 +1,7 @@
 //! Frames of a burst to datagrams and back, and datagrams that no kernel would send.
 
 use super::headers::NoUdp;
-use super::{Group, MAX_BYTES, MAX_SEGMENTS, Malformed, Received, Segmentation, Tag, VnetHeader};
+use super::{BadDatagram, Group, MAX_BYTES, MAX_SEGMENTS, Received, Segmentation, Tag, VnetHeader};
 use proptest::prelude::*;
 use roce::wire::{self, Bth, Header, Mac, Path, Vlan};
 use roce::{Psn, Qpn};
@@ -60,7 +60,7 @@ fn frames(received: &Received<'_>) -> Vec<Option<Vec<u8>>> {
     (0..received.count()).map(one).collect()
 }
 
-fn split(vnet: VnetHeader, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
+fn split(vnet: VnetHeader, bytes: &[u8]) -> Result<Vec<Vec<u8>>, BadDatagram> {
     let received = Received::parse(vnet, bytes, bytes.len(), None)?;
     Ok(frames(&received).into_iter().map(|frame| frame.expect("nothing is missing")).collect())
 }
@@ -220,11 +220,11 @@ fn a_datagram_with_a_damaged_ip_header_splits_into_damaged_frames() {
 }
 
 /// A datagram's name, its virtio header and bytes, and the number of frames, or why there are none.
-type Row = (&'static str, VnetHeader, Vec<u8>, Result<usize, Malformed>);
+type Row = (&'static str, VnetHeader, Vec<u8>, Result<usize, BadDatagram>);
 
 #[test]
 fn hostile_datagrams_are_refused_or_split_within_their_bytes() {
-    use Malformed::{Checksum, Length, NoUdp as No, Segments, Short, Size, Type};
+    use BadDatagram::{Checksum, Length, NoUdp as No, Segments, Short, Size, Type};
     let udp = |size| VnetHeader::of_datagram(34, size);
     let (v4, v6) = (burst(&path(V4), 1, &[256; 4]), burst(&path(V6), 1, &[256; 4]));
     let (_, bytes) = datagram(&v4);

@@ -188,7 +188,10 @@ pub(crate) fn leave(id: &Id) {
     let Ok(manager) = manager() else { return };
     let claims = manager.lock().remove(id);
     for claim in &claims {
-        claim.devices().into_iter().flatten().for_each(|device| drop(device.machine().unlisten(claim)));
+        for device in claim.devices().into_iter().flatten() {
+            // The identifier's own handle, which the caller has.
+            let _ = device.machine().unlisten(claim);
+        }
         release(claim);
     }
     if id.is_datagram() {

@@ -122,7 +122,12 @@ fn a_forked_process_ends_no_connection_of_its_parent() {
         unsafe { (*id).process = process };
         if process == Process::other() {
             // SAFETY: as above.
-            unsafe { &*id }.with_link(|link| Ok(link.program = None)).unwrap();
+            unsafe { &*id }
+                .with_link(|link| {
+                    link.program = None;
+                    Ok(())
+                })
+                .unwrap();
         }
         // SAFETY: as above.
         leave(unsafe { &*id });

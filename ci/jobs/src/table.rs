@@ -69,7 +69,6 @@ pub const JOBS: &[Job] = &[
     job("lint", Tier::Quick, Load::Computes, 20, "clippy and rustc warn of nothing"),
     job("docs", Tier::Quick, Load::Computes, 15, "every public item is documented, every link leads somewhere"),
     job("manual", Tier::Quick, Load::Computes, 5, "every man page is well-formed"),
-    job("examples", Tier::Quick, Load::Packets, 3, "every Rust example runs"),
     job("no-std", Tier::Quick, Load::Computes, 2, "cc and roce build without std"),
     job("compile", Tier::Quick, Load::Computes, 2, "every test compiles"),
     job("dissector", Tier::Quick, Load::Computes, 4, "tshark reads telemetry in every format"),
@@ -101,7 +100,8 @@ pub const JOBS: &[Job] = &[
     job("pci", Tier::All, Load::Packets, 193, "NICs that QEMU emulates, by DPDK's drivers, against Linux's RoCEv2 in a guest"),
     job("rxe", Tier::All, Load::Packets, 303, "Linux's RoCEv2 in a guest"),
     job("programs-rxe", Tier::All, Load::Packets, 176, "Debian's RDMA programs, one of them in the guest"),
-    // Last, because by then its tests are compiled.
+    // Last, because by then the other lane has compiled what they run.
+    job("examples", Tier::Quick, Load::Packets, 3, "every Rust example runs"),
     job("unit", Tier::Quick, Load::Packets, 120, "unit, property, capture and documentation tests"),
     job("rxe-newest", Tier::Release, Load::Packets, 500, "Linux's RoCEv2 of the newest kernel that Debian packages, in a guest: rxe and programs-rxe"),
     job("programs-all", Tier::Release, Load::Packets, 600, "programs with UCX's whole UCP list, and twenty live migrations of QEMU in a row"),

@@ -117,4 +117,18 @@ mod tests {
         let spread = *second.iter().max().unwrap() - *second.iter().min().unwrap();
         assert!(spread > FIRST / 5, "{spread:?}");
     }
+
+    /// IBA 12.6.6.
+    #[test]
+    fn a_receipt_delays_the_next_copy_and_restarts_the_timeout_only_if_asked_to() {
+        let (now, chosen, time) = (Instant::now(), Duration::from_secs(8), Duration::from_secs(5));
+        for (restarts, until) in [(false, now + chosen), (true, now + time + chosen)] {
+            let mut pending = Pending::new([0; 256], 1, now, chosen);
+            pending.wait(now, time, restarts);
+            assert_eq!((pending.next, pending.until), (now + time, until), "restarts: {restarts}");
+        }
+        let mut pending = Pending::new([0; 256], 1, now, chosen);
+        pending.wait(now, 2 * chosen, false);
+        assert_eq!(pending.next, now + chosen, "no copy is later than the end of the timeout");
+    }
 }

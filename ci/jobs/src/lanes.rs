@@ -1,5 +1,5 @@
 //! Two lanes: jobs that move packets run in the first, one after the other. Jobs that only compute run beside them, at idle priority, and
-//! print what they say when they have ended. Used by `main`.
+//! print what they say when they have ended. Jobs that measure run after all others. Used by `main`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,15 +23,28 @@ pub fn run(
     report: &mut Report,
     interrupted: &AtomicBool,
 ) -> io::Result<()> {
-    let (packets, computes): (Vec<&'static Job>, Vec<&'static Job>) =
-        jobs.iter().partition(|job| job.load == Load::Packets);
+    let of = |load| jobs.iter().copied().filter(|job| job.load == load).collect::<Vec<&'static Job>>();
+    let [packets, computes, measures] = [Load::Packets, Load::Computes, Load::Measures].map(of);
     if packets.is_empty() || computes.is_empty() {
-        return in_front(jobs, logs, report, interrupted, None);
+        in_front(&[packets, computes].concat(), logs, report, interrupted, None)?;
+    } else {
+        both(&packets, &computes, logs, report, interrupted)?;
     }
+    in_front(&measures, logs, report, interrupted, None)
+}
+
+/// Runs both lanes.
+fn both(
+    packets: &[&'static Job],
+    computes: &[&'static Job],
+    logs: &Path,
+    report: &mut Report,
+    interrupted: &AtomicBool,
+) -> io::Result<()> {
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
-        scope.spawn(|| beside(&computes, logs, sender, interrupted));
-        in_front(&packets, logs, report, interrupted, Some(&receiver))?;
+        scope.spawn(|| beside(computes, logs, sender, interrupted));
+        in_front(packets, logs, report, interrupted, Some(&receiver))?;
         for outcome in receiver {
             report.ended_beside(outcome?);
         }

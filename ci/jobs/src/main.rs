@@ -30,9 +30,9 @@ Usage: scripts/test            the quick tier: at most 5 minutes on a warm build
        scripts/test --list     the jobs, their tier and what they took, in s
        scripts/test --help     this text
 
-Jobs that move packets run one after the other. Those that only compute run beside them, at idle priority. No job that fails
-runs again. Some jobs make network namespaces and need root. A job by hand: ci/JOB. What building needs is installed by
-scripts/setup.
+Jobs that move packets run one after the other. Those that only compute run beside them, at idle priority. Those that measure
+run at the end. No job that fails runs again. Some jobs make network namespaces and need root. A job by hand: ci/JOB. What
+building needs is installed by scripts/setup.
 ";
 
 /// The most repetitions.

@@ -121,12 +121,12 @@ impl Report {
         }
     }
 
-    /// The lanes run at the same time: the longer one is what is left.
+    /// The lanes run at the same time: the longer one is what is left, and what measures after them.
     fn seconds_left(&self) -> u64 {
         let of = |load| {
             self.waiting.iter().filter(|job| job.load == load).map(|job| self.times.of(job)).sum::<u64>()
         };
-        of(Load::Packets).max(of(Load::Computes))
+        of(Load::Packets).max(of(Load::Computes)) + of(Load::Measures)
     }
 
     fn colour(&self, code: &'static str) -> &'static str {

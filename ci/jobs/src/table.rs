@@ -38,6 +38,8 @@ pub enum Load {
     /// Only computes, and takes as long as it takes: one of these at a time too, beside the former, at idle priority (SCHED_IDLE), so that
     /// it gets the processor time that nobody else wants.
     Computes,
+    /// Measures what other work on the machine's processors would change: runs when all others have ended.
+    Measures,
 }
 
 /// A job: an executable file of `ci/`.
@@ -93,7 +95,6 @@ pub const JOBS: &[Job] = &[
     job("probes", Tier::All, Load::Packets, 21, "bpftrace attaches to running processes with each script of scripts/bpftrace"),
     job("capture", Tier::All, Load::Packets, 20, "tshark reads what ferroce capture captures; kill -9 of either side harms neither"),
     job("stress", Tier::All, Load::Packets, 58, "random verbs by several threads of a C program"),
-    job("demo", Tier::All, Load::Packets, 49, "scripts/demo keeps its promise"),
     job("documents", Tier::All, Load::Packets, 18, "links of documents; the commands that documents show run"),
     job("programs", Tier::All, Load::Packets, 409, "Debian's RDMA programs on the drop-in libraries"),
     job("pyverbs", Tier::All, Load::Packets, 6, "rdma-core's own tests on the drop-in library"),
@@ -103,6 +104,7 @@ pub const JOBS: &[Job] = &[
     // Last, because by then the other lane has compiled what they run.
     job("examples", Tier::Quick, Load::Packets, 3, "every Rust example runs"),
     job("unit", Tier::Quick, Load::Packets, 120, "unit, property, capture and documentation tests"),
+    job("demo", Tier::All, Load::Measures, 49, "scripts/demo keeps its promise"),
     job("rxe-newest", Tier::Release, Load::Packets, 500, "Linux's RoCEv2 of the newest kernel that Debian packages, in a guest: rxe and programs-rxe"),
     job("programs-all", Tier::Release, Load::Packets, 600, "programs with UCX's whole UCP list, and twenty live migrations of QEMU in a row"),
     job("container", Tier::Release, Load::Packets, 120, "RDMA between containers with default capabilities; the steps of action.yml"),

@@ -92,6 +92,7 @@ impl<W: World> Machine<W> {
 
     /// Puts a connection in any state here.
     #[cfg(any(test, fuzzing))]
+    #[cfg_attr(fuzzing, allow(dead_code, reason = "librdmacm's fuzz targets use it, the Rust API's do not"))]
     pub(crate) fn insert(&mut self, local: u32, link: Link<W::Connection>) {
         self.requests.insert((link.peer.ip(), link.remote), local);
         self.timers.extend(link.pending.as_ref().map(|pending| (pending.next, local)));

@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::events::{next_now, rdma_ack_cm_event, rdma_destroy_event_channel};
 use crate::id::Id;
+use crate::machine::unresolved::LIMIT as MOST_UNRESOLVED;
 use crate::machine::{End, State};
 use crate::message::{self, Kind, Mad};
 use crate::placeholder::{Server, network};
@@ -36,8 +37,8 @@ const PEERS: [[u8; 4]; 3] = [[10, 9, 0, 1], [10, 9, 0, 2], [10, 9, 0, 3]];
 /// The queue pair of every connection.
 const QUEUE_PAIR: u32 = 0x901;
 
-/// Plays `bytes`. The server must give each message at most one answer, keep no more events than its backlog and its connections allow, and
-/// let all of it be destroyed.
+/// Plays `bytes`. The server must give each message at most one answer, send at most one message for each connection and each source that has
+/// been resolved when it runs its timers, keep no more events than its backlog and its connections allow, and let all of it be destroyed.
 ///
 /// # Panics
 /// Panics if it does not.
@@ -46,38 +47,39 @@ pub fn run(bytes: &[u8]) {
     {
         let mut network = network();
         network.there.extend(&peers[..2]);
-        // Tests beside this one have peers and queue pairs of their own.
-        network.sent.retain(|(to, _)| !peers.contains(to));
         network.ended.retain(|qpn| *qpn != QUEUE_PAIR);
     }
+    take_sent(&peers);
     let mut server = Server::new();
     let mut ids: Vec<*mut Id> = Vec::new();
     let mut known = vec![0, 1];
     let mut bytes = bytes.iter().copied();
-    let mut messages = 0;
     let mut now = Instant::now();
     while let Some(step) = bytes.next() {
         let mut byte = || bytes.next().unwrap_or_default();
         let peer = peers[usize::from(byte()) % 3];
-        match step % 8 {
+        let most = match step % 8 {
             0 => {
                 let state = STATES[usize::from(byte()) % STATES.len()];
                 let id = server.connection(peer, state, QUEUE_PAIR);
                 // SAFETY: destroyed below only.
                 known.push(unsafe { &*id }.lock().local);
                 ids.push(id);
+                0
             }
             1 => {
                 now += Duration::from_millis(u64::from(byte()) * 16);
                 server.run_timers(now);
-                // A source that has been resolved is answered then.
-                messages += usize::from(u8::MAX);
+                known.len() + MOST_UNRESOLVED
             }
-            2 => take_events(&server, &mut ids, &mut known),
+            2 => {
+                take_events(&server, &mut ids, &mut known);
+                0
+            }
             3 => {
                 let mad = server.request(peer, byte().into());
                 server.receive(peer, &mad);
-                messages += 1;
+                1
             }
             _ => {
                 let kind = KINDS[usize::from(byte()) % KINDS.len()];
@@ -87,13 +89,21 @@ pub fn run(bytes: &[u8]) {
                     mad[24 + usize::from(byte()) % 232] = byte();
                 }
                 server.receive(peer, &mad);
-                messages += 1;
+                1
             }
-        }
+        };
+        let sent = take_sent(&peers);
+        assert!(sent <= most, "step {step}: {sent} messages were sent, {most} at most are expected");
     }
-    let answers = network().sent.iter().filter(|(to, _)| peers.contains(to)).count();
-    assert!(answers <= messages, "{answers} answers to {messages} messages");
     end(server, ids, known);
+}
+
+/// Returns the number of messages that were sent to the peers since the last call. Tests beside this one have peers of their own.
+fn take_sent(peers: &[IpAddr]) -> usize {
+    let mut network = network();
+    let before = network.sent.len();
+    network.sent.retain(|(to, _)| !peers.contains(to));
+    before - network.sent.len()
 }
 
 /// The program takes its events, and keeps the identifiers of requests.

@@ -43,7 +43,7 @@ const MOST_REPETITIONS: usize = 9999;
 enum Request {
     Help,
     List,
-    Run { jobs: Vec<&'static str>, repeat: usize },
+    Run { jobs: Vec<&'static Job>, repeat: usize },
 }
 
 fn main() -> ExitCode {
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
 fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
     let mut arguments = arguments.peekable();
     let (mut jobs, mut repeat) = (Vec::new(), 1);
-    let tier = |tier: Tier| JOBS.iter().filter(move |job| tier.includes(job.tier)).map(|job| job.name);
+    let tier = |tier: Tier| JOBS.iter().filter(move |job| tier.includes(job.tier));
     while let Some(word) = arguments.next() {
         match word.as_str() {
             "-h" | "--help" => return Ok(Request::Help),
@@ -104,7 +104,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
             option if option.starts_with('-') => {
                 return Err(format!("unknown option {option}; scripts/test --help lists them"));
             }
-            name => jobs.push(table::find(name)?.name),
+            name => jobs.push(table::find(name)?),
         }
     }
     if jobs.is_empty() {
@@ -125,8 +125,7 @@ fn list(times: &Times) -> String {
 }
 
 /// Runs the jobs. Returns whether all passed.
-fn run(names: &[&str], repeat: usize, target: &Path) -> Result<bool, String> {
-    let jobs = names.iter().map(|name| table::find(name)).collect::<Result<Vec<&'static Job>, String>>()?;
+fn run(jobs: &[&'static Job], repeat: usize, target: &Path) -> Result<bool, String> {
     let strange = table::without_a_row(Path::new("ci")).map_err(|e| format!("ci: {e}"))?;
     if !strange.is_empty() {
         return Err(format!(
@@ -144,11 +143,11 @@ fn run(names: &[&str], repeat: usize, target: &Path) -> Result<bool, String> {
             .map_err(|e| format!("signal {signal}: {e}"))?;
     }
     let passed = if repeat == 1 {
-        let mut report = Report::new(&jobs, Times::read(target));
-        lanes::run(&jobs, &logs.0, &mut report, &interrupted).map_err(|e| e.to_string())?;
+        let mut report = Report::new(jobs, Times::read(target));
+        lanes::run(jobs, &logs.0, &mut report, &interrupted).map_err(|e| e.to_string())?;
         report.finish()
     } else {
-        repetitions(&jobs, repeat, target, &logs.0, &interrupted)?
+        repetitions(jobs, repeat, target, &logs.0, &interrupted)?
     };
     Ok(passed && !interrupted.load(Ordering::Relaxed))
 }
@@ -202,12 +201,14 @@ mod tests {
     #[test]
     fn without_arguments_the_quick_jobs_run() {
         let Ok(Request::Run { jobs, repeat: 1 }) = read("") else { panic!("no run") };
-        assert!(jobs.contains(&"lint") && jobs.contains(&"unit") && !jobs.contains(&"rxe"));
+        let runs = |name| jobs.iter().any(|job| job.name == name);
+        assert!(runs("lint") && runs("unit") && !runs("rxe"));
     }
 
     #[test]
     fn named_jobs_run_in_their_order_as_often_as_asked_for() {
-        assert_eq!(read("--repeat 20 rxe lint"), Ok(Request::Run { jobs: vec!["rxe", "lint"], repeat: 20 }));
+        let jobs = ["rxe", "lint"].map(|name| table::find(name).expect("a job of the table")).to_vec();
+        assert_eq!(read("--repeat 20 rxe lint"), Ok(Request::Run { jobs, repeat: 20 }));
     }
 
     #[test]

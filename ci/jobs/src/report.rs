@@ -90,7 +90,7 @@ impl Report {
     /// Prints the failures once more, for readers who see only the end of a long log, and the number of jobs that passed and failed.
     /// Returns whether all passed.
     pub fn finish(&self) -> bool {
-        let failed: Vec<&Outcome> = self.ended.iter().filter(|outcome| !outcome.passed).collect();
+        let failed: Vec<&Outcome> = self.failed().collect();
         for outcome in &failed {
             let Some(text) = outcome.log.as_deref().and_then(read) else { continue };
             let (red, plain) = (self.colour("\x1b[31m"), self.colour("\x1b[0m"));
@@ -111,7 +111,11 @@ impl Report {
 
     /// Returns the number of executions that failed.
     pub fn failures(&self) -> usize {
-        self.ended.iter().filter(|outcome| !outcome.passed).count()
+        self.failed().count()
+    }
+
+    fn failed(&self) -> impl Iterator<Item = &Outcome> {
+        self.ended.iter().filter(|outcome| !outcome.passed)
     }
 
     /// Takes one execution of `job` off those that wait.

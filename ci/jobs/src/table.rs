@@ -43,7 +43,7 @@ pub enum Load {
 }
 
 /// A job: an executable file of `ci/`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Job {
     /// Its file in `ci/`.
     pub name: &'static str,

@@ -1,6 +1,6 @@
 //! Signals of CSIG's tags, of which a packet brings one, as the in-flight share that HPCC++ computes with.
 
-use crate::wire::format::csig::Signal;
+use crate::wire::format::Signal;
 use core::time::Duration;
 
 /// A share of 1, in 2^-20.

@@ -1,5 +1,6 @@
 //! One poll-mode core's queue pairs, completion queues and regions, and the choice of the one that sends next.
 
+mod addresses;
 mod burst;
 mod commons;
 mod config;

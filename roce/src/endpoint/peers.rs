@@ -1,9 +1,8 @@
 //! Finds queue pairs and address handles by their peer, so that no frame makes the endpoint search through all of them.
 
-use super::{Endpoint, PdId};
+use crate::Qpn;
 use crate::qp::{Peer, QueuePair};
-use crate::wire::{Mac, Path};
-use crate::{AddressId, ControlError, Qpn};
+use crate::wire::Mac;
 use alloc::collections::BTreeSet;
 use core::net::IpAddr;
 use core::ops::Bound::{Excluded, Included};
@@ -104,27 +103,5 @@ impl Peers {
         let name = (address, destination.get());
         let (found, qpn, place) = *self.hearers.range((name.0, name.1, 0)..).next()?;
         ((found, qpn) == name).then_some(place)
-    }
-}
-
-impl Endpoint {
-    /// Makes an address handle: the way that datagrams of `pd` take.
-    ///
-    /// # Errors
-    /// Returns an error if the path's addresses are of different families, or there is one handle too many.
-    pub fn create_address(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
-        let address = self.commons.addresses.create(pd, path)?;
-        self.peers.add(path.destination, path.destination_mac, Sender::AddressHandle(address.place()));
-        Ok(address)
-    }
-
-    /// Forgets an address handle. Datagrams that wait to go there fail.
-    ///
-    /// # Errors
-    /// Returns an error if there is none of this name.
-    pub fn destroy_address(&mut self, address: AddressId) -> Result<(), ControlError> {
-        let (ip, mac) = self.commons.addresses.destroy(address).ok_or(ControlError::NoAddress)?;
-        self.peers.forget(ip, mac, Sender::AddressHandle(address.place()));
-        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! CSIG (draft-ravi-ippm-csig-01): a tag between the Ethernet header and IP that names one signal; each switch compares it with its own
 //! and writes that if it is worse. No EtherType is assigned: the network has one for the tag of 4 bytes, and the next for that of 8.
 
+use super::reading::Signal;
 use super::{Numbers, PortState, aecn};
 use crate::wire::constants::BTH_LENGTH;
 use crate::wire::layers::Layers;
@@ -17,15 +18,6 @@ const DELAY: u32 = 2;
 /// The largest `S`.
 const COMPACT_MOST: u32 = 0x1f;
 const WIDE_MOST: u32 = 0xf_ffff;
-
-/// The value that a tag reports of its path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
-    /// The least share of a link that is available, in 2^-20. Bytes that wait count as used.
-    Available(u32),
-    /// The longest time that the packet waited at a hop, in ns.
-    Delay(u64),
-}
 
 /// A tag's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

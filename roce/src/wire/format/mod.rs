@@ -20,7 +20,7 @@ pub(super) mod words;
 
 pub use numbers::{Numbers, NumbersError};
 pub use port_state::PortState;
-pub use reading::{HopReading, Hops, Reading};
+pub use reading::{HopReading, Hops, Reading, Signal};
 
 pub use super::telemetry::HOPS;
 

@@ -1,6 +1,5 @@
 //! A receiver's reading of telemetry, whatever its format.
 
-use super::csig::Signal;
 use crate::wire::telemetry::MAX_HOPS;
 use cc::{Counter, Hop, Rate};
 
@@ -14,6 +13,15 @@ pub enum Reading {
     Inflight(u32),
     /// One of the signals of such a share.
     Signal(Signal),
+}
+
+/// The value that a CSIG tag reports of its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// The least share of a link that is available, in 2^-20. Bytes that wait count as used.
+    Available(u32),
+    /// The longest time that the packet waited at a hop, in ns.
+    Delay(u64),
 }
 
 /// One switch's telemetry. A value that the layout, or the switch, leaves out is none.

@@ -306,7 +306,7 @@ fn csig_stands_between_ethernet_and_ip() {
         let expected = if is_wide { vec![0x10, 5, 0x20, 0, 0x19, 0] } else { vec![0x43, 0x85] };
         assert_eq!(tag(&frame), expected, "{format}");
         let told = if is_wide { 6_400 } else { 96 << 6 };
-        assert_eq!(reading(&frame[..length]), Reading::Signal(csig::Signal::Delay(told)));
+        assert_eq!(reading(&frame[..length]), Reading::Signal(Signal::Delay(told)));
         let other = Numbers::DEFAULT.with_csig_tpid(0x88b5).unwrap();
         assert_eq!(other.parse(&frame[..length]), Err(Discard::EtherType), "another network's");
         let class = crate::wire::traffic_class(&frame[..length]);
@@ -397,11 +397,11 @@ proptest! {
                 let most = ports.iter().map(|port| port.load.inflight).max().unwrap_or(0);
                 prop_assert_eq!(share, u32::from(most) << 13);
             }
-            Reading::Signal(csig::Signal::Available(share)) => {
+            Reading::Signal(Signal::Available(share)) => {
                 let most = ports.iter().map(|port| port.load.inflight.min(128)).max().unwrap_or(0);
                 prop_assert!(share.abs_diff((128 - u32::from(most)) << 13) <= 4 << 13);
             }
-            Reading::Signal(csig::Signal::Delay(nanos)) => {
+            Reading::Signal(Signal::Delay(nanos)) => {
                 let most = ports.iter().map(|port| port.sojourn).max().unwrap_or(0);
                 prop_assert!(nanos <= most * 3 / 2 && nanos + 256 >= most * 3 / 4, "{} of {}", nanos, most);
             }

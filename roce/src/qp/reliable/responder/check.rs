@@ -1,26 +1,22 @@
 //! One function per check of a request packet, in the order of the checks (IBA 9.7.4.1).
 
-use super::{Message, Refusal, Responder, Rights};
+use super::arrival::Rights;
+use super::message::Message;
+use super::refusal::Refusal;
 use crate::qp::wqe::MAX_MESSAGE;
 use crate::qp::{CompletionStatus, Identity, RecvRequest, buffers};
 use crate::wire::{Feth, NakCode, Operation, Reth};
 use crate::{Access, Discard, RegionTable, Rkey, Slice};
 
-impl Responder {
-    /// First, middle and last come in this order, and nothing else comes between (IBA 9.7.4.1.2).
-    #[inline(always)]
-    pub(super) fn check_sequence(&self, operation: Operation) -> Result<(), Refusal> {
-        let fits = match operation {
-            Operation::SendMiddle | Operation::SendLast(_) => {
-                matches!(self.message, Some(Message::Send { .. }))
-            }
-            Operation::WriteMiddle | Operation::WriteLast(_) => {
-                matches!(self.message, Some(Message::Write { .. }))
-            }
-            _ => self.message.is_none(),
-        };
-        if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Sequence)) }
-    }
+/// First, middle and last come in this order, and nothing else comes between (IBA 9.7.4.1.2). `message` is the one that has begun.
+#[inline(always)]
+pub(super) fn check_sequence(operation: Operation, message: Option<&Message>) -> Result<(), Refusal> {
+    let fits = match operation {
+        Operation::SendMiddle | Operation::SendLast(_) => matches!(message, Some(Message::Send { .. })),
+        Operation::WriteMiddle | Operation::WriteLast(_) => matches!(message, Some(Message::Write { .. })),
+        _ => message.is_none(),
+    };
+    if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Sequence)) }
 }
 
 /// A packet's payload fits its opcode: full if more follow, at least a byte at the end of several, none in requests without data (IBA

@@ -1,41 +1,22 @@
 //! Executes a request packet that passed its checks (IBA 9.7.4).
 
 use super::check::{
-    check_atomic, check_flush, check_payload_right, check_range, check_room, check_write_length,
+    check_atomic, check_flush, check_payload_right, check_range, check_room, check_sequence,
+    check_write_length,
 };
 use super::resources::{Kind, Resource};
-use super::{Answer, Message, Refusal, Responder, Rights};
+use super::{Answer, Arrival, Message, Refusal, Responder};
 use crate::qp::{
     Completion, CompletionOpcode, CompletionStatus, Context, Identity, LossRecovery, buffers, wqe,
 };
 use crate::wire::{Bth, Feth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
-use crate::{Access, AccessError, Discard, Memory, Psn, Rkey, Slice, SrqNumber};
-
-/// The context of a request packet: memory, and the sender.
-pub(in crate::qp) struct Arrival<'a, 'b, M> {
-    pub(in crate::qp) memory: &'a mut M,
-    pub(in crate::qp) context: &'a mut Context<'b>,
-    pub(in crate::qp) identity: &'a Identity,
-    pub(in crate::qp) rights: Rights,
-    pub(in crate::qp) bth: Bth,
-    /// To an XRC target: the shared receive queue that the packet names.
-    pub(in crate::qp) srq: Option<SrqNumber>,
-    /// The packet carries the mark CE.
-    pub(in crate::qp) is_marked: bool,
-    pub(in crate::qp) payload: &'a [u8],
-}
+use crate::{Access, AccessError, Discard, Memory, Psn, Rkey, Slice};
 
 /// The parts of a message that its receiver gets beside its bytes.
 #[derive(Clone, Copy)]
 struct Extra {
     immediate: Option<Immediate>,
     invalidated: Option<Rkey>,
-}
-
-impl<M> Arrival<'_, '_, M> {
-    const fn length(&self) -> u32 {
-        self.payload.len() as u32
-    }
 }
 
 impl Responder {
@@ -76,7 +57,7 @@ impl Responder {
         operation: Operation,
         arrival: &mut Arrival<'_, '_, M>,
     ) -> Result<(), Refusal> {
-        self.check_sequence(operation)?;
+        check_sequence(operation, self.message.as_ref())?;
         check_payload_right(operation, arrival.length(), arrival.rights)?;
         match operation {
             Operation::SendFirst | Operation::SendMiddle => self.on_send(None, arrival)?,

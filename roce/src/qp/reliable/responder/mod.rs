@@ -1,15 +1,19 @@
 //! The receiving side of a reliable connection: checks, placement, answers (IBA 9.7.4, 9.7.5).
 
 mod answer;
+mod arrival;
 mod check;
 mod execute;
+mod message;
 mod named;
 mod offer;
+mod refusal;
 mod reorder;
 mod resources;
 
 pub(super) use answer::Answered;
-pub(super) use execute::Arrival;
+pub(super) use arrival::{Arrival, Rights};
+pub(super) use refusal::Refusal;
 
 use super::super::receive_queue::ReceiveQueue;
 use super::super::{
@@ -17,51 +21,16 @@ use super::super::{
     RtrSettings,
 };
 use crate::congestion::Echo;
-use crate::wire::{Aeth, NakCode, Reth, RnrTimer, Syndrome};
-use crate::{Access, CqId, Discard, Psn};
+use crate::wire::{Aeth, NakCode, RnrTimer, Syndrome};
+use crate::{CqId, Psn};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use message::Message;
 use reorder::Reorder;
 use resources::Resources;
 
 /// No end-to-end credits are counted (IBA 9.7.7.2).
 const NO_CREDITS: u8 = 31;
-
-/// Why a request packet was not executed, and what follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// Nothing but this count follows; an answer may already be on its way.
-    Drop(Discard),
-    /// The queue pair fails without a NAK, because the peer's packet was well; the receive request ends as `receive`.
-    Quiet { discard: Discard, receive: CompletionStatus },
-    /// A NAK informs the peer, and the queue pair fails. A receive request that the message had taken ends as `receive`.
-    Fatal { code: NakCode, discard: Discard, receive: CompletionStatus },
-}
-
-impl Refusal {
-    const fn invalid(discard: Discard) -> Self {
-        Self::Fatal {
-            code: NakCode::InvalidRequest,
-            discard,
-            receive: CompletionStatus::RemoteInvalidRequest,
-        }
-    }
-
-    const fn access(discard: Discard) -> Self {
-        Self::Fatal { code: NakCode::RemoteAccessError, discard, receive: CompletionStatus::RemoteAccess }
-    }
-
-    const fn operational(receive: CompletionStatus) -> Self {
-        Self::Fatal { code: NakCode::RemoteOperationalError, discard: Discard::LocalProtection, receive }
-    }
-}
-
-/// A message of several packets that has begun.
-#[derive(Debug)]
-enum Message {
-    Send { request: RecvRequest, received: u32 },
-    Write { reth: Reth, received: u32 },
-}
 
 /// The answer that waits to be sent, behind all READ responses and atomics: one is enough, since an acknowledgement
 /// covers all before it and nothing is executed after a NAK.
@@ -75,13 +44,6 @@ enum Answer {
     ReplyToQuestion(Psn),
     /// A NAK for this packet.
     Refuse(Psn, Syndrome),
-}
-
-/// The rights that the queue pair grants its peer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rights {
-    pub(super) access: Access,
-    pub(super) mtu: u32,
 }
 
 /// Receive queue and connection state of the responder.

@@ -1,0 +1,32 @@
+//! A request packet, with all that it needs to be executed.
+
+use crate::qp::{Context, Identity};
+use crate::wire::Bth;
+use crate::{Access, SrqNumber};
+
+/// The rights that the queue pair grants its peer.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::qp::reliable) struct Rights {
+    pub(in crate::qp::reliable) access: Access,
+    pub(in crate::qp::reliable) mtu: u32,
+}
+
+/// The context of a request packet: memory, and the sender.
+pub(in crate::qp) struct Arrival<'a, 'b, M> {
+    pub(in crate::qp) memory: &'a mut M,
+    pub(in crate::qp) context: &'a mut Context<'b>,
+    pub(in crate::qp) identity: &'a Identity,
+    pub(in crate::qp) rights: Rights,
+    pub(in crate::qp) bth: Bth,
+    /// To an XRC target: the shared receive queue that the packet names.
+    pub(in crate::qp) srq: Option<SrqNumber>,
+    /// The packet carries the mark CE.
+    pub(in crate::qp) is_marked: bool,
+    pub(in crate::qp) payload: &'a [u8],
+}
+
+impl<M> Arrival<'_, '_, M> {
+    pub(super) const fn length(&self) -> u32 {
+        self.payload.len() as u32
+    }
+}

@@ -29,7 +29,9 @@ impl Requester {
             Syndrome::RnrNak(_) | Syndrome::Nak(_) => number,
         };
         let mut progress = self.acknowledge(up_to, context, identity);
-        self.peer_has(up_to, context.now);
+        if let Some(selective) = self.recovery.selective_mut() {
+            selective.peer_has(up_to, &self.queue, self.sequence.una, context.now);
+        }
         if self.sequence.una < up_to {
             // It measures a request that the peer has, although an answer before it is missing.
             progress.rtt = self.take_sample(context.now).or(progress.rtt);
@@ -88,9 +90,7 @@ impl Requester {
         };
         let mut progress = self.acknowledge(number, context, identity);
         self.peer_answers(number, context.now);
-        let is_early = self.sequence.una < number;
-        let wqe = if is_early { self.early(number) } else { self.queue.front() };
-        let Some(wqe) = wqe else {
+        let Some(wqe) = self.awaiting(number) else {
             progress.lost = self.implied_nak(number, context.now)?;
             return Ok(progress);
         };
@@ -110,13 +110,7 @@ impl Requester {
             _ => return Err(BAD_RESPONSE),
         }
         context.counters.rx_payload_bytes += payload.len() as u64;
-        if is_early {
-            progress.rtt = self.take_sample(context.now).or(progress.rtt);
-            progress.lost |= self.on_early_answer(number, context.now);
-        } else {
-            self.on_answer(number, context, identity, &mut progress);
-        }
-        Ok(progress)
+        Ok(self.on_placed(number, progress, context, identity))
     }
 
     /// An atomic's answer.
@@ -131,9 +125,7 @@ impl Requester {
         let number = self.sequence.answered(psn).ok_or(STALE)?;
         let mut progress = self.acknowledge(number, context, identity);
         self.peer_answers(number, context.now);
-        let is_early = self.sequence.una < number;
-        let wqe = if is_early { self.early(number) } else { self.queue.front() };
-        let Some(wqe) = wqe else {
+        let Some(wqe) = self.awaiting(number) else {
             progress.lost = self.implied_nak(number, context.now)?;
             return Ok(progress);
         };
@@ -143,13 +135,7 @@ impl Requester {
             return Err(BAD_RESPONSE);
         };
         place(sges, 0, &original.to_ne_bytes(), memory, context, identity)?;
-        if is_early {
-            progress.rtt = self.take_sample(context.now).or(progress.rtt);
-            progress.lost |= self.on_early_answer(number, context.now);
-        } else {
-            self.on_answer(number, context, identity, &mut progress);
-        }
-        Ok(progress)
+        Ok(self.on_placed(number, progress, context, identity))
     }
 
     /// Takes all before `up_to` as arrived, except that it stops at a READ or atomic: only their answers show that.
@@ -179,8 +165,8 @@ impl Requester {
             self.sequence.una = una;
         }
         let has_moved = self.sequence.una > before;
-        if has_moved && self.recovery.is_selective() {
-            self.settle(before);
+        if has_moved && let Some(selective) = self.recovery.selective_mut() {
+            selective.acknowledge(before, self.sequence.una, &self.queue);
         }
         self.queue.forget(done);
         let bytes = self.queue.bytes_before(self.sequence.una) - bytes_before;
@@ -188,22 +174,32 @@ impl Requester {
         Progress { bytes, rtt, lost }
     }
 
-    /// The answer for packet `number`, the oldest, is in its place.
+    /// Returns the request that awaits answer `number`; `None` if the answer came too early to be kept.
+    fn awaiting(&self, number: u64) -> Option<&Wqe> {
+        if self.sequence.una < number { self.early(number) } else { self.queue.front() }
+    }
+
+    /// Answer `number` is in its place. Adds what it acknowledges to the progress that its packet made before.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and byte counts stay far below 2^64")]
-    fn on_answer(
+    fn on_placed(
         &mut self,
         number: u64,
+        mut progress: Progress,
         context: &mut Context<'_>,
         identity: &Identity,
-        progress: &mut Progress,
-    ) {
+    ) -> Progress {
         let before = self.sequence.una;
-        self.sequence.una = number + 1;
-        self.retire_front(context, identity);
-        progress.bytes += self.absorb(context, identity);
-        let (rtt, lost) = self.on_progress(before, context);
+        let (rtt, lost) = if before < number {
+            (self.take_sample(context.now), self.on_early_answer(number, context.now))
+        } else {
+            self.sequence.una = number + 1;
+            self.retire_front(context, identity);
+            progress.bytes += self.absorb(context, identity);
+            self.on_progress(before, context)
+        };
         progress.rtt = rtt.or(progress.rtt);
         progress.lost |= lost;
+        progress
     }
 
     /// Completes the front request if all of it is acknowledged, and the local ones behind it that have run.
@@ -247,8 +243,8 @@ impl Requester {
     /// (IBA 9.7.5.1: an implied NAK). Gives whether it is news.
     fn implied_nak(&mut self, number: u64, now: Instant) -> Result<bool, Trouble> {
         let implied = match &mut self.recovery {
-            Recovery::Selective(_) => {
-                self.answers_missing(number, now);
+            Recovery::Selective(selective) => {
+                selective.miss_answers(number, &self.queue, self.sequence.una, self.rtt.estimate(), now);
                 return Ok(self.detect(now));
             }
             Recovery::GoBackN(go_back_n) => go_back_n.on_early_answer(number),

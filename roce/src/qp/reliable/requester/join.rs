@@ -16,7 +16,7 @@ impl Requester {
     /// The peer accepts, and expects `psn` next.
     ///
     /// # Errors
-    /// Returns [`Discard::StaleOffer`] if nothing was offered, or the peer can't expect that now. Whether the change is put off is no
+    /// Returns [`Discard::StaleOffer`] if nothing was offered, or the peer can't expect that now. That the switch is postponed is no
     /// error: another loss offers it again.
     #[expect(
         clippy::arithmetic_side_effects,
@@ -31,14 +31,14 @@ impl Requester {
         if !self.control.is_offered() || !is_near {
             return Err(Discard::StaleOffer);
         }
-        self.adopt(now);
+        self.switch_to_selective_repeat(now);
         Ok(())
     }
 
-    /// Goes over to selective repeat. What go-back-N would send again from now on counts as lost; what it has sent again already, and
-    /// what it never had to, is in flight. Returns `false`, and stays with go-back-N, if more is outstanding than a bitmap covers.
+    /// Switches to selective repeat. What go-back-N would send again from now on counts as lost; what it has sent again already, and what
+    /// it never had to, is in flight. Returns `false`, and stays with go-back-N, if more is outstanding than a bitmap covers.
     #[expect(clippy::arithmetic_side_effects, reason = "`sent` is not before `una`")]
-    pub(super) fn adopt(&mut self, now: Instant) -> bool {
+    pub(super) fn switch_to_selective_repeat(&mut self, now: Instant) -> bool {
         let (una, next, sent) = self.bounds();
         if self.sequence.outstanding() >= SPAN {
             return false;
@@ -59,9 +59,9 @@ impl Requester {
         true
     }
 
-    /// The peer holds packets behind the missing packet `number`, and the change to selective repeat is put off. As it sends no NAK,
-    /// this goes back, once for all that was sent before.
-    pub(super) fn go_back_for_claim(
+    /// The peer holds packets behind the missing packet `number`, and the switch to selective repeat is postponed. As the peer sends no
+    /// NAK, its selective acknowledgement makes this side go back, once for all that was sent before.
+    pub(super) fn go_back_for_sack(
         &mut self,
         number: u64,
         context: &mut Context<'_>,

@@ -32,7 +32,7 @@ pub(super) const ANSWERS_PER_WINDOW: u8 = 5;
 /// Bytes of packets that a peer must be able to hold behind a missing one.
 pub(super) const HELD: u64 = 1 << 20;
 
-/// The lateness that a packet may have while no round trip was measured.
+/// The reordering window while no round trip was measured.
 pub(super) const LATE: Duration = Duration::from_micros(20);
 
 /// After which time a packet that was sent again counts as lost again, if neither a round trip nor a timer says how long it takes.

@@ -122,7 +122,7 @@ impl Requester {
     pub(super) fn probe_wait(&self) -> Option<Duration> {
         // With go-back-N asking means sending all again: only what is surely lost is worth that.
         let more = u8::from(!self.recovery.is_selective());
-        let wait = self.rtt.probe_wait(self.spray_patience(), more)?;
+        let wait = self.rtt.probe_wait(self.slowest_answer(), more)?;
         Some(self.timers.retransmission.wait().map_or(wait, |timeout| timeout.min(wait)))
     }
 

@@ -330,8 +330,8 @@ impl Rack {
                 packet.due.max(came + packet.due.saturating_since(resent))
             }
             _ if packet.is_silent() => {
-                let hope = spray.and_then(|spray| spray.hopes_until(packet.number()));
-                hope.map_or(packet.due, |hope| packet.due.max(hope))
+                let until = spray.and_then(|spray| spray.may_arrive_until(packet.number()));
+                until.map_or(packet.due, |until| packet.due.max(until))
             }
             _ => packet.due,
         }

@@ -179,7 +179,7 @@ impl RequestQueue {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::qp::{Data, Remote, SendRequest};
     use crate::{Lkey, Rkey};
@@ -187,7 +187,7 @@ mod tests {
     use alloc::vec::Vec;
 
     /// A WRITE of three packets, a READ of two, a WRITE of one.
-    fn queue() -> RequestQueue {
+    pub(in super::super) fn queue() -> RequestQueue {
         let mut queue = RequestQueue::new();
         let remote = Remote { address: 0, rkey: Rkey::new(1) };
         let data = |length| Data::from(crate::qp::Sge { address: 0, length, lkey: Lkey::new(1) });

@@ -1,7 +1,14 @@
 //! The state of selective repeat: what the peer has, what is missing, and the paths that packets take.
+//!
+//! What an acknowledgement says of requests is applied to the scoreboard here; [`RequestQueue`] says which packets the requests have.
 
-use super::missing::Missing;
+use super::super::ring::SPAN;
+use super::limits::{LATE, UNKNOWN};
+use super::missing::{Missing, missing_of, packet_of};
 use super::rack::Rack;
+use super::request_queue::RequestQueue;
+use super::rtt::RttEstimate;
+use super::sack::Sack;
 use super::scoreboard::Scoreboard;
 use super::spray::Spray;
 use alloc::boxed::Box;
@@ -27,16 +34,140 @@ impl Selective {
         Self { scoreboard: Scoreboard::new(una), rack: Rack::new(reported), spray: None }
     }
 
+    /// Returns how much later a packet may arrive than packets sent behind it (RFC 8985: the reordering window).
+    pub(super) fn reordering_window(&self, rtt: Option<RttEstimate>) -> Duration {
+        rtt.map_or(LATE, |rtt| self.rack.reordering_window(rtt.smoothed(), rtt.shortest()))
+    }
+
+    /// Returns how long an answer may take over the slowest path; 0 without spraying.
+    pub(super) fn slowest_answer(&self) -> Duration {
+        self.spray.as_ref().and_then(|spray| spray.slowest_answer()).unwrap_or_default()
+    }
+
+    // What the peer has.
+
+    /// Applies a selective acknowledgement: notes which of the packets in `queue` the peer holds. Returns whether the acknowledgement is
+    /// not overtaken by a newer one.
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64; `new` is not 0")]
+    pub(super) fn apply(&mut self, sack: &Sack, queue: &RequestQueue, now: Instant) -> bool {
+        if sack.number < self.scoreboard.cumulative() {
+            return false;
+        }
+        self.scoreboard.renege();
+        let mut new = sack.held & !self.scoreboard.sacked_from(sack.from);
+        while new != 0 {
+            let number = sack.from + u64::from(new.trailing_zeros());
+            new &= new - 1;
+            let Some(wqe) = queue.containing(number) else { break };
+            // Of a READ's numbers only the first is a packet of ours.
+            if !wqe.is_answered() || number == wqe.first {
+                self.scoreboard.sack(number);
+                self.scoreboard.leave_flight(packet_of(wqe, number, queue.mtu()));
+                if let Some(spray) = &mut self.spray {
+                    spray.on_arrival(number, now);
+                }
+            }
+        }
+        true
+    }
+
+    /// The peer has all before `number`; `una` is the oldest packet not acknowledged.
+    #[inline]
+    pub(super) fn peer_has(&mut self, number: u64, queue: &RequestQueue, una: u64, now: Instant) {
+        if una < number && self.scoreboard.cumulative() < number {
+            // An answer is missing before it: what the peer has behind that is not in flight any more.
+            let from = self.scoreboard.cumulative().max(una);
+            for wqe in queue.range(from, number).filter(|wqe| !wqe.is_answered()) {
+                for missing in missing_of(wqe, queue.mtu(), true, from, number) {
+                    self.scoreboard.leave_flight(missing);
+                }
+            }
+        }
+        self.scoreboard.advance(number);
+        self.advance_paths(number, now);
+    }
+
+    /// Packets from `before` to before `una` are acknowledged: what was not in flight of them counts no more. Their requests are still in
+    /// `queue`.
+    pub(super) fn acknowledge(&mut self, before: u64, una: u64, queue: &RequestQueue) {
+        if self.scoreboard.bytes_not_in_flight() == 0 {
+            return;
+        }
+        for wqe in queue.before(una).filter(|wqe| !wqe.is_answered()) {
+            for number in before.max(wqe.first)..wqe.end().min(una) {
+                self.scoreboard.enter_flight(packet_of(wqe, number, queue.mtu()));
+            }
+        }
+    }
+
+    // What is missing, and what is lost.
+
     /// Returns whether something that left later on the path of a packet has arrived. Of answers, and without spraying, there is one path.
     fn is_overtaken(&self, missing: Missing) -> bool {
         missing.is_answer || self.spray.as_ref().is_none_or(|spray| spray.is_overtaken(missing.number))
     }
 
-    /// A packet is missing unless it has arrived, and is lost at `due` if it does not come.
-    pub(super) fn miss(&mut self, missing: Missing, due: Instant) {
+    /// A packet is missing unless it has arrived, and is lost if it does not come within `window`. One that nothing has overtaken on its
+    /// path may be as late as the path is slow.
+    #[inline(always)]
+    fn miss(&mut self, missing: Missing, window: Duration, now: Instant) {
+        // Nearly all of the 128 packets that a selective acknowledgement covers have arrived.
         if !self.scoreboard.has_arrived(missing) {
-            self.rack.miss(missing, self.is_overtaken(missing), due);
+            self.wait_for(missing, window, now);
         }
+    }
+
+    #[inline(never)]
+    #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
+    fn wait_for(&mut self, missing: Missing, window: Duration, now: Instant) {
+        let is_overtaken = self.is_overtaken(missing);
+        let window = match &self.spray {
+            Some(spray) if !is_overtaken => spray.reordering_window(missing.number).unwrap_or(UNKNOWN),
+            _ => window,
+        };
+        self.rack.miss(missing, is_overtaken, now + window);
+    }
+
+    /// Request packets from `from` to before `to` that the peer lacks are missing.
+    pub(super) fn miss_requests(
+        &mut self,
+        (from, to): (u64, u64),
+        queue: &RequestQueue,
+        rtt: Option<RttEstimate>,
+        now: Instant,
+    ) {
+        let window = self.reordering_window(rtt);
+        for wqe in queue.range(from, to) {
+            for missing in missing_of(wqe, queue.mtu(), false, from, to) {
+                self.miss(missing, window, now);
+            }
+        }
+    }
+
+    /// Answers to READs and atomics that should have come before that to packet `end` are missing; `una` is the oldest packet not
+    /// acknowledged.
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
+    pub(super) fn miss_answers(
+        &mut self,
+        end: u64,
+        queue: &RequestQueue,
+        una: u64,
+        rtt: Option<RttEstimate>,
+        now: Instant,
+    ) {
+        let window = self.reordering_window(rtt);
+        if self.rack.has_missing() {
+            // A request that is there now may lack its answer.
+            self.settle(una, now, rtt.map(|rtt| rtt.shortest()));
+        }
+        let from = self.scoreboard.highest_answer().max(una);
+        let end = end.min(una + SPAN);
+        for wqe in queue.range(from, end).filter(|wqe| wqe.is_answered()) {
+            for missing in missing_of(wqe, queue.mtu(), true, from, end) {
+                self.miss(missing, window, now);
+            }
+        }
+        self.scoreboard.expect_answers_before(end);
     }
 
     /// A packet is lost unless it has arrived. Returns whether it is lost.
@@ -47,6 +178,30 @@ impl Selective {
         let is_overtaken = self.is_overtaken(missing);
         self.rack.lose(missing, is_overtaken, now, &mut self.scoreboard);
         true
+    }
+
+    /// All packets from `una` to before `sent` that have not arrived are lost.
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
+    pub(super) fn lose_all(&mut self, queue: &RequestQueue, (una, sent): (u64, u64), now: Instant) {
+        let end = sent.min(una + SPAN);
+        for wqe in queue.before(end) {
+            let is_executed = wqe.first < self.scoreboard.cumulative();
+            for missing in missing_of(wqe, queue.mtu(), is_executed, una, end) {
+                self.lose(missing, now);
+            }
+        }
+    }
+
+    /// The last packet from `una` to before `sent` that has not arrived is lost. Returns whether there is one.
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
+    pub(super) fn lose_last(&mut self, queue: &RequestQueue, (una, sent): (u64, u64), now: Instant) -> bool {
+        let end = sent.min(una + SPAN);
+        (0..=queue.next_index()).rev().any(|index| {
+            let Some(wqe) = queue.get(index).filter(|wqe| wqe.first < end) else { return false };
+            let is_executed = wqe.first < self.scoreboard.cumulative();
+            let mut missing = missing_of(wqe, queue.mtu(), is_executed, una, end).rev();
+            missing.any(|missing| self.lose(missing, now))
+        })
     }
 
     /// Finds what has become lost by `now`. Returns whether congestion control must learn of it; `sent` is the next packet that was never
@@ -89,14 +244,16 @@ impl Selective {
     pub(super) fn on_sent_over(&mut self, number: u64, next: u64, path: u8, now: Instant) {
         let is_silent = self.rack.take_silence(number);
         if let Some(spray) = &mut self.spray {
-            spray.took(number, next, path, is_silent, now);
+            spray.on_sent(number, next, path, is_silent, now);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::request_queue::tests::queue;
     use super::*;
+    use alloc::vec::Vec;
 
     fn packet(number: u64) -> Missing {
         Missing { number, bytes: 100, is_answer: false }
@@ -106,7 +263,7 @@ mod tests {
     fn what_has_arrived_is_neither_missing_nor_lost() {
         let mut selective = Selective::new(None);
         selective.scoreboard.sack(5);
-        selective.miss(packet(5), Instant::ZERO);
+        selective.miss(packet(5), LATE, Instant::ZERO);
         assert!(!selective.lose(packet(5), Instant::ZERO) && !selective.rack.has_missing());
         assert!(selective.lose(packet(6), Instant::ZERO) && selective.rack.is_lost(6));
         assert_eq!(selective.scoreboard.bytes_not_in_flight(), 100);
@@ -118,12 +275,86 @@ mod tests {
         let path = 0;
         selective.on_sent_over(0, 1, path, Instant::ZERO);
         selective.on_sent_over(1, 2, path, Instant::ZERO);
-        selective.miss(packet(1), Instant::ZERO);
+        selective.miss(packet(1), LATE, Instant::ZERO);
         assert!(selective.rack.take_silence(1) && !selective.rack.take_silence(1));
         if let Some(spray) = &mut selective.spray {
-            spray.arrived(1, Instant::ZERO);
+            spray.on_arrival(1, Instant::ZERO);
         }
-        selective.miss(packet(0), Instant::ZERO);
+        selective.miss(packet(0), LATE, Instant::ZERO);
         assert!(!selective.rack.take_silence(0), "packet 1 overtook it");
+    }
+
+    /// Returns which of the packets of [`queue`] are lost once the reordering window is over: 0 to 2 are a WRITE, 3 and 4 a READ, 5 is a
+    /// WRITE.
+    fn lost(selective: &mut Selective) -> Vec<u64> {
+        selective.detect(Instant::ZERO + LATE, 6);
+        (0..6).filter(|&number| selective.rack.is_lost(number)).collect()
+    }
+
+    #[test]
+    fn request_packets_that_the_peer_lacks_are_lost_after_the_reordering_window() {
+        let mut selective = Selective::new(None);
+        selective.scoreboard.sack(1);
+        selective.miss_requests((0, 5), &queue(), None, Instant::ZERO);
+        assert!(!selective.detect(Instant::ZERO, 6), "it is not over");
+        assert_eq!(lost(&mut selective), [0, 2, 3], "the request of the READ is one packet");
+    }
+
+    #[test]
+    fn answers_before_an_early_one_are_lost_after_the_reordering_window() {
+        let mut selective = Selective::new(None);
+        selective.scoreboard.on_early_answer(4);
+        selective.miss_answers(4, &queue(), 3, None, Instant::ZERO);
+        assert_eq!(lost(&mut selective), [3]);
+        selective.miss_answers(6, &queue(), 3, None, Instant::ZERO);
+        assert_eq!(lost(&mut selective), [3], "answer 4 is here, and packet 5 has no answer");
+        assert_eq!(selective.scoreboard.highest_answer(), 6);
+    }
+
+    #[test]
+    fn what_the_peer_has_behind_a_missing_answer_is_not_in_flight() {
+        let mut selective = Selective::new(None);
+        selective.peer_has(3, &queue(), 3, Instant::ZERO);
+        assert_eq!(selective.scoreboard.bytes_not_in_flight(), 0, "all before it is acknowledged");
+        selective.peer_has(6, &queue(), 3, Instant::ZERO);
+        assert_eq!((selective.scoreboard.cumulative(), selective.scoreboard.bytes_not_in_flight()), (6, 100));
+        selective.acknowledge(3, 6, &queue());
+        assert_eq!(selective.scoreboard.bytes_not_in_flight(), 0);
+    }
+
+    #[test]
+    fn all_that_has_not_arrived_is_lost() {
+        let mut selective = Selective::new(None);
+        selective.scoreboard.sack(1);
+        selective.lose_all(&queue(), (0, 6), Instant::ZERO);
+        assert_eq!(lost(&mut selective), [0, 2, 3, 5]);
+        let mut selective = Selective::new(None);
+        selective.peer_has(4, &queue(), 3, Instant::ZERO);
+        selective.lose_all(&queue(), (3, 5), Instant::ZERO);
+        assert_eq!(lost(&mut selective), [3, 4], "the request was executed, its two answers are missing");
+    }
+
+    #[test]
+    fn a_probe_repeats_the_last_packet_that_has_not_arrived() {
+        let mut queue = queue();
+        queue.skip_sent(6);
+        let mut selective = Selective::new(None);
+        selective.scoreboard.sack(5);
+        assert!(selective.lose_last(&queue, (0, 6), Instant::ZERO));
+        assert_eq!(lost(&mut selective), [3]);
+        let mut selective = Selective::new(None);
+        (0..6).for_each(|number| selective.scoreboard.sack(number));
+        assert!(!selective.lose_last(&queue, (0, 6), Instant::ZERO), "the peer has all");
+    }
+
+    #[test]
+    fn an_older_selective_acknowledgement_changes_nothing() {
+        let mut selective = Selective::new(None);
+        let sack = |number| Sack { number, from: number, held: 0b10 };
+        assert!(selective.apply(&sack(1), &queue(), Instant::ZERO));
+        assert_eq!((selective.scoreboard.has(2), selective.scoreboard.bytes_not_in_flight()), (true, 88));
+        selective.peer_has(3, &queue(), 3, Instant::ZERO);
+        assert!(!selective.apply(&sack(2), &queue(), Instant::ZERO));
+        assert_eq!(selective.scoreboard.cumulative(), 3);
     }
 }

@@ -1,14 +1,14 @@
 //! Selective repeat at the sender: what is missing is found by what came behind it and by time, and only that is sent again.
 //!
-//! `next` never goes back. A packet is lost once something that was sent behind it has been at the peer for as long as packets may be
-//! late here (RFC 8985: RACK; [`Rack::reordering_window`](super::rack::Rack::reordering_window)), and lost again a round trip after its repetition. If nothing at all comes for
+//! `next` never goes back. A packet is lost once something that was sent behind it has been at the peer for as long as packets may be late
+//! here (RFC 8985: RACK; [`Selective::reordering_window`]), and lost again a round trip after its repetition. If nothing at all comes for
 //! two round trips, the last packet is sent again, and the answer says what is missing (RFC 8985 7: a tail loss probe).
 
 use super::super::ring::SPAN;
 use super::Requester;
-use super::limits::{LATE, UNKNOWN};
-use super::missing::{missing_of, packet_of};
+use super::limits::LATE;
 use super::sack::Sack;
+use super::selective::Selective;
 use super::sequence::SendSequence;
 use super::trouble::{STALE, Trouble};
 use crate::Psn;
@@ -34,109 +34,51 @@ impl Requester {
             if !self.control.is_offered() || held == 0 {
                 return Err(STALE);
             }
-            if !self.adopt(context.now) {
-                return Ok(self.go_back_for_claim(sack.number, context, identity));
+            if !self.switch_to_selective_repeat(context.now) {
+                return Ok(self.go_back_for_sack(sack.number, context, identity));
             }
         }
         let mut progress = self.acknowledge(sack.number, context, identity);
-        self.peer_has(sack.number, context.now);
-        if self.apply_sack(&sack, context.now) {
-            self.react_to_sack(&sack, &mut progress, context.now);
-        }
-        Ok(progress)
-    }
-
-    /// Notes which of the packets the peer holds. Returns whether the acknowledgement is not overtaken by a newer one.
-    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64; `new` is not 0")]
-    fn apply_sack(&mut self, sack: &Sack, now: Instant) -> bool {
-        let Some(selective) = self.recovery.selective_mut() else { return false };
-        if sack.number < selective.scoreboard.cumulative() {
-            return false;
-        }
-        selective.scoreboard.renege();
-        let mut new = sack.held & !selective.scoreboard.sacked_from(sack.from);
-        while new != 0 {
-            let number = sack.from + u64::from(new.trailing_zeros());
-            new &= new - 1;
-            let Some(wqe) = self.queue.containing(number) else { break };
-            // Of a READ's numbers only the first is a packet of ours.
-            if !wqe.is_answered() || number == wqe.first {
-                selective.scoreboard.sack(number);
-                selective.scoreboard.leave_flight(packet_of(wqe, number, self.queue.mtu()));
-                if let Some(spray) = &mut selective.spray {
-                    spray.arrived(number, now);
-                }
+        let una = self.sequence.una;
+        if let Some(selective) = self.recovery.selective_mut() {
+            selective.peer_has(sack.number, &self.queue, una, context.now);
+            if selective.apply(&sack, &self.queue, context.now) {
+                self.react_to_sack(&sack, &mut progress, context.now);
             }
         }
-        true
+        Ok(progress)
     }
 
     /// Finds out what the packets that the peer holds say about the others, and starts the timers again.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     fn react_to_sack(&mut self, sack: &Sack, progress: &mut Progress, now: Instant) {
         progress.rtt = self.take_sample(now).or(progress.rtt);
-        let highest =
-            self.recovery.selective().map_or(sack.number, |selective| selective.scoreboard.highest_sacked());
-        // Of what lies between the two, this answer says nothing: one that did may have been lost.
-        self.misses(sack.number, highest.min(sack.number + 1), now);
-        self.misses(sack.from, highest.min(sack.end()), now);
-        if self.sequence.una < sack.number {
-            self.answers_missing(sack.number, now);
+        let (una, rtt) = (self.sequence.una, self.rtt.estimate());
+        if let Some(selective) = self.recovery.selective_mut() {
+            let highest = selective.scoreboard.highest_sacked();
+            // Of what lies between the two, this answer says nothing: one that did may have been lost.
+            let missing = (sack.number, highest.min(sack.number + 1));
+            selective.miss_requests(missing, &self.queue, rtt, now);
+            selective.miss_requests((sack.from, highest.min(sack.end())), &self.queue, rtt, now);
+            if una < sack.number {
+                selective.miss_answers(sack.number, &self.queue, una, rtt, now);
+            }
         }
         self.timers.probe.set(self.probe_due(now).filter(|_| !self.sequence.is_answered()));
         progress.lost |= self.after_progress(now);
     }
 
-    /// Request packets from `from` to before `to` that the peer lacks are missing.
-    #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
-    fn misses(&mut self, from: u64, to: u64, now: Instant) {
-        let late = self.lateness();
-        let Some(selective) = self.recovery.selective_mut() else { return };
-        for wqe in self.queue.range(from, to) {
-            for missing in missing_of(wqe, self.queue.mtu(), false, from, to) {
-                if selective.scoreboard.has_arrived(missing) {
-                    continue;
-                }
-                let other = selective.spray.as_ref().filter(|spray| !spray.is_overtaken(missing.number));
-                let late = other.map_or(late, |spray| spray.lateness(missing.number).unwrap_or(UNKNOWN));
-                selective.miss(missing, now + late);
-            }
-        }
-    }
-
-    /// Answers to READs and atomics that should have come before that to packet `end` are missing.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "packet numbers stay far below 2^64; adding to an `Instant` saturates"
-    )]
-    pub(super) fn answers_missing(&mut self, end: u64, now: Instant) {
-        let (late, una) = (self.lateness(), self.sequence.una);
-        let Some(selective) = self.recovery.selective_mut() else { return };
-        if selective.rack.has_missing() {
-            // A request that is there now may lack its answer.
-            selective.settle(una, now, self.rtt.shortest());
-        }
-        let from = selective.scoreboard.highest_answer().max(una);
-        let end = end.min(una + SPAN);
-        for wqe in self.queue.range(from, end).filter(|wqe| wqe.is_answered()) {
-            for missing in missing_of(wqe, self.queue.mtu(), true, from, end) {
-                selective.miss(missing, now + late);
-            }
-        }
-        selective.scoreboard.expect_answers_before(end);
-    }
-
     /// Something was acknowledged, or arrived early. Returns whether there is a loss that was not reported to congestion control.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn after_progress(&mut self, now: Instant) -> bool {
-        let (late, una) = (self.lateness(), self.sequence.una);
+        let (window, una) = (self.reordering_window(), self.sequence.una);
         let Some(selective) = self.recovery.selective_mut() else { return false };
         selective.scoreboard.acknowledge(una);
         selective.advance_paths(una, now);
         if !selective.rack.has_missing() {
             return false;
         }
-        selective.overtake(now + late);
+        selective.overtake(now + window);
         selective.settle(una, now, self.rtt.shortest());
         self.detect(now)
     }
@@ -156,51 +98,29 @@ impl Requester {
         is_news
     }
 
-    /// Returns how much later a packet may arrive than packets sent behind it.
-    pub(super) fn lateness(&self) -> Duration {
-        match (self.rtt.estimate(), self.recovery.selective()) {
-            (Some(rtt), Some(selective)) => selective.rack.reordering_window(rtt.smoothed(), rtt.shortest()),
-            _ => LATE,
-        }
+    /// Returns how much later a packet may arrive than packets sent behind it (RFC 8985: the reordering window).
+    pub(super) fn reordering_window(&self) -> Duration {
+        let rtt = self.rtt.estimate();
+        self.recovery.selective().map_or(LATE, |selective| selective.reordering_window(rtt))
     }
 
     /// Returns the path that the packet with this PSN took, with spraying.
     pub(in crate::qp) fn path_of(&self, psn: Psn) -> Option<u8> {
         let spray = self.recovery.selective()?.spray.as_ref()?;
-        spray.way_of(self.sequence.number(psn)?)
+        spray.path_of(self.sequence.number(psn)?)
     }
 
     /// Returns how long an answer may take over the slowest path; 0 without spraying.
-    pub(super) fn spray_patience(&self) -> Duration {
-        let spray = self.recovery.selective().and_then(|selective| selective.spray.as_ref());
-        spray.and_then(|spray| spray.patience()).unwrap_or_default()
-    }
-
-    /// The peer has all before `number`.
-    #[inline]
-    pub(super) fn peer_has(&mut self, number: u64, now: Instant) {
-        let una = self.sequence.una;
-        let Some(selective) = self.recovery.selective_mut() else { return };
-        if una < number && selective.scoreboard.cumulative() < number {
-            // An answer is missing before it: what the peer has behind that is not in flight any more.
-            let from = selective.scoreboard.cumulative().max(una);
-            for wqe in self.queue.range(from, number).filter(|wqe| !wqe.is_answered()) {
-                for missing in missing_of(wqe, self.queue.mtu(), true, from, number) {
-                    selective.scoreboard.leave_flight(missing);
-                }
-            }
-        }
-        selective.scoreboard.advance(number);
-        selective.advance_paths(number, now);
+    pub(super) fn slowest_answer(&self) -> Duration {
+        self.recovery.selective().map_or(Duration::ZERO, Selective::slowest_answer)
     }
 
     /// The peer answers the request that contains `number`, so it has that request and all before it.
     pub(super) fn peer_answers(&mut self, number: u64, now: Instant) {
-        if !self.recovery.is_selective() {
-            return;
-        }
-        if let Some(end) = self.queue.containing(number).map(Wqe::end) {
-            self.peer_has(end, now);
+        if let Some(selective) = self.recovery.selective_mut()
+            && let Some(end) = self.queue.containing(number).map(Wqe::end)
+        {
+            selective.peer_has(end, &self.queue, self.sequence.una, now);
         }
     }
 
@@ -215,12 +135,12 @@ impl Requester {
     /// The early answer `number` is in its place. Returns whether it shows a loss that was not reported to congestion control.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn on_early_answer(&mut self, number: u64, now: Instant) -> bool {
-        let una = self.sequence.una;
+        let (una, rtt) = (self.sequence.una, self.rtt.estimate());
         if let Some(selective) = self.recovery.selective_mut() {
             selective.scoreboard.acknowledge(una);
             selective.scoreboard.on_early_answer(number);
+            selective.miss_answers(number, &self.queue, una, rtt, now);
         }
-        self.answers_missing(number, now);
         self.timers.probe.set(self.probe_wait().map(|wait| now + wait));
         self.after_progress(now)
     }
@@ -249,31 +169,11 @@ impl Requester {
         bytes
     }
 
-    /// Packets from `before` on are acknowledged: what was not in flight of them counts no more. Their requests are still there.
-    pub(super) fn settle(&mut self, before: u64) {
-        let una = self.sequence.una;
-        let Some(selective) = self.recovery.selective_mut() else { return };
-        if selective.scoreboard.bytes_not_in_flight() == 0 {
-            return;
-        }
-        for wqe in self.queue.before(una).filter(|wqe| !wqe.is_answered()) {
-            for number in before.max(wqe.first)..wqe.end().min(una) {
-                selective.scoreboard.enter_flight(packet_of(wqe, number, self.queue.mtu()));
-            }
-        }
-    }
-
     /// Sends again all that is missing.
-    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     pub(super) fn lose_all(&mut self, now: Instant) {
         let SendSequence { una, sent, .. } = self.sequence;
-        let Some(selective) = self.recovery.selective_mut() else { return };
-        let end = sent.min(una + SPAN);
-        for wqe in self.queue.before(end) {
-            let is_executed = wqe.first < selective.scoreboard.cumulative();
-            for missing in missing_of(wqe, self.queue.mtu(), is_executed, una, end) {
-                selective.lose(missing, now);
-            }
+        if let Some(selective) = self.recovery.selective_mut() {
+            selective.lose_all(&self.queue, (una, sent), now);
         }
         self.rtt.cancel();
     }
@@ -295,7 +195,6 @@ impl Requester {
     }
 
     /// Nothing has come for too long: sends the last packet again that may be missing. The answer says what else is.
-    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     pub(super) fn probe(&mut self, window: u64, now: Instant) {
         if self.recovery.has_lost() {
             if self.in_flight() >= window.max(1) {
@@ -308,15 +207,8 @@ impl Requester {
         self.rtt.on_probe();
         let SendSequence { una, sent, .. } = self.sequence;
         let Some(selective) = self.recovery.selective_mut() else { return };
-        let end = sent.min(una + SPAN);
-        for index in (0..=self.queue.next_index()).rev() {
-            let Some(wqe) = self.queue.get(index).filter(|wqe| wqe.first < end) else { continue };
-            let is_executed = wqe.first < selective.scoreboard.cumulative();
-            let mut missing = missing_of(wqe, self.queue.mtu(), is_executed, una, end).rev();
-            if missing.any(|missing| selective.lose(missing, now)) {
-                self.rtt.cancel();
-                return;
-            }
+        if selective.lose_last(&self.queue, (una, sent), now) {
+            self.rtt.cancel();
         }
     }
 }

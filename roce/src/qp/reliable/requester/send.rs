@@ -45,7 +45,7 @@ impl Requester {
             || number + 1 - self.sequence.una >= MAX_OUTSTANDING
             || !self.is_holdable(in_flight, 1, bytes);
         let spray = self.recovery.selective().and_then(|selective| selective.spray.as_ref());
-        let path = spray.map(|spray| spray.pick(now));
+        let path = spray.map(|spray| spray.select(now));
         let kind = Kind::Next { ends, is_answered };
         Some(Plan {
             operation: operation(wqe, position, offset, wqe.offset(until, mtu))?,
@@ -86,7 +86,7 @@ impl Requester {
             (false, true) => (number + 1, wqe.end()),
             (false, false) => (number + 1, number + 1),
         };
-        let path = selective.spray.as_ref().map(|spray| spray.pick_again(number));
+        let path = selective.spray.as_ref().map(|spray| spray.select_again(number));
         // A packet that is sent again reports at once if it arrived.
         let ack_request = true;
         Some(Plan {
@@ -150,7 +150,7 @@ impl Requester {
         let Token { number, until, kind, length, ack_request, path } = token;
         let Kind::Next { ends, is_answered } = kind else {
             self.sent_again(number, until, context);
-            self.took(number, path, context.now);
+            self.on_sent_over(number, path, context.now);
             return number;
         };
         let again = number < self.sequence.sent;
@@ -174,7 +174,7 @@ impl Requester {
         if again {
             context.counters.retransmitted += 1;
         }
-        self.took(number, path, context.now);
+        self.on_sent_over(number, path, context.now);
         number
     }
 
@@ -188,7 +188,7 @@ impl Requester {
         let now = context.now;
         let longest = self.timers.retransmission.wait();
         let wait = match self.rtt.estimate() {
-            Some(estimate) => estimate.smoothed().max(self.spray_patience()) + self.lateness(),
+            Some(estimate) => estimate.smoothed().max(self.slowest_answer()) + self.reordering_window(),
             // Nothing says how long a round trip takes: the timer does.
             None => longest.unwrap_or(UNKNOWN),
         };
@@ -202,9 +202,9 @@ impl Requester {
         context.counters.retransmitted += 1;
     }
 
-    /// Packet `number` left over `path`, with spraying.
+    /// Packet `number` was sent over `path`, with spraying.
     #[inline]
-    fn took(&mut self, number: u64, path: Option<u8>, now: Instant) {
+    fn on_sent_over(&mut self, number: u64, path: Option<u8>, now: Instant) {
         if let (Some(path), Some(selective)) = (path, self.recovery.selective_mut()) {
             selective.on_sent_over(number, self.sequence.next, path, now);
         }

@@ -5,9 +5,8 @@
 //! hosts' own delays included, and the least of 10 to 20 s tells when the path has become another. Before that, and without telemetry, the
 //! least of the connection counts, of probes and acknowledgements alike: the queue of control by delay must not become part of it.
 
-use super::{CongestionAlgorithm, CongestionControl};
 use crate::CongestionNews;
-use cc::{Algorithm, Instant, PathTelemetry};
+use cc::{Instant, PathTelemetry};
 use core::time::Duration;
 
 /// A queue that takes less than this part of the round trip to drain is none.
@@ -56,6 +55,11 @@ impl BaseRtt {
         !self.is_configured
     }
 
+    /// Returns the one to compute with. An algorithm that goes by delay gets an allowance.
+    pub(super) fn used(&self, by_delay: bool) -> Duration {
+        if by_delay { self.used + POLLING } else { self.used }
+    }
+
     /// Another path begins.
     pub(super) const fn restart(&mut self) {
         *self = Self::new(self.used, self.is_configured);
@@ -67,7 +71,7 @@ impl BaseRtt {
     }
 
     /// A round trip was measured. Returns the one to compute with if that is another than before.
-    fn measure(&mut self, now: Instant, rtt: Duration) -> Option<Duration> {
+    pub(super) fn measure(&mut self, now: Instant, rtt: Duration) -> Option<Duration> {
         let is_empty = self.wait.is_some_and(|wait| wait <= self.used / EMPTY);
         // While a queue may stand, for all that is known, the least of all is the nearest to the empty path's.
         if is_empty && now >= self.period_ends {
@@ -121,36 +125,6 @@ fn towards(typical: Duration, rtt: Duration) -> Duration {
         typical + (rtt.min(typical * 2) - typical) / 4
     } else {
         typical - (typical - rtt) / 32
-    }
-}
-
-impl CongestionControl {
-    /// A round trip was measured, by a probe or by an acknowledgement.
-    pub(super) fn measure_rtt(&mut self, now: Instant, rtt: Duration) {
-        let Some(telemetry) = &mut self.telemetry else { return };
-        let Some(base_rtt) = &mut telemetry.base_rtt else { return };
-        let before = base_rtt.used;
-        let Some(base_rtt) = base_rtt.measure(now, rtt) else { return };
-        telemetry.prober.follow(before, base_rtt);
-        telemetry.sampler.on_base_rtt(base_rtt);
-        if let Some(fallback) = &mut telemetry.fallback {
-            fallback.on_base_rtt(base_rtt);
-        }
-        if let Some(flow) = &mut self.flow {
-            let algorithm = flow.algorithm_mut();
-            let by_delay = matches!(algorithm, Algorithm::Swift(_));
-            algorithm.set_base_rtt(if by_delay { base_rtt + POLLING } else { base_rtt });
-        }
-    }
-
-    /// Returns the algorithm's settings with what was measured in place of what is not configured.
-    pub(super) fn as_measured(&self, algorithm: &CongestionAlgorithm) -> CongestionAlgorithm {
-        let base_rtt = self.telemetry.as_ref().and_then(|telemetry| telemetry.base_rtt);
-        match (base_rtt.filter(BaseRtt::is_learned), algorithm) {
-            (None, _) => *algorithm,
-            (Some(base_rtt), CongestionAlgorithm::Swift(_)) => algorithm.at_base_rtt(base_rtt.used + POLLING),
-            (Some(base_rtt), _) => algorithm.at_base_rtt(base_rtt.used),
-        }
     }
 }
 

@@ -3,9 +3,7 @@
 //! Acknowledgements show that telemetry is missing, and so do answers to probes in which no switch has written. A sender of only READ
 //! responses or unreliable packets, whose peer answers no probe at all, keeps the substitute.
 
-use super::base_rtt::BaseRtt;
-use super::pacing::Flow;
-use super::{CongestionAlgorithm, CongestionControl};
+use super::settings::CongestionAlgorithm;
 use crate::CongestionNews;
 use cc::{DcqcnConfig, Instant};
 use core::time::Duration;
@@ -85,65 +83,40 @@ impl Fallback {
     }
 
     /// Returns whether data that left at `sent` should have brought telemetry long ago.
-    fn misses(&self, sent: Instant) -> bool {
+    pub(super) fn misses(&self, sent: Instant) -> bool {
         !self.is_in_place
             && self.asked >= ASKED
             && self.asked_at.is_some_and(|asked| sent > asked + self.base_rtt * PATIENCE)
     }
-}
 
-impl CongestionControl {
-    /// Notes that data, or a probe, that left at `sent` was acknowledged. If telemetry is missing, the substitute takes over. Returns whether
-    /// packets must ask for marks from now on.
-    #[inline]
-    pub(super) fn miss_telemetry(&mut self, sent: Instant) -> bool {
-        let Some(telemetry) = &mut self.telemetry else { return false };
-        let is_missed = telemetry.fallback.as_ref().is_some_and(|fallback| fallback.misses(sent));
-        is_missed && self.substitute()
-    }
-
-    /// Changes to the substitute, if it does not run already. Returns whether packets must ask for marks from now on.
-    pub(super) fn substitute(&mut self) -> bool {
-        let fallback = self.telemetry.as_mut().and_then(|telemetry| telemetry.fallback.as_mut());
-        let Some(fallback) = fallback.filter(|fallback| !fallback.is_in_place) else { return false };
-        (fallback.is_in_place, fallback.is_news) = (true, true);
-        let substitute = fallback.substitute;
-        self.run(&substitute);
-        substitute.wants_ecn()
-    }
-
-    /// Notes that telemetry arrived. If it was missing, the algorithm that computes with it runs again, as new.
-    pub(super) fn hear_telemetry(&mut self) {
-        let Some(fallback) = self.telemetry.as_mut().and_then(|telemetry| telemetry.fallback.as_mut()) else {
-            return;
-        };
-        (fallback.asked_at, fallback.asked) = (None, 0);
-        if core::mem::take(&mut fallback.is_in_place) {
-            fallback.is_news = true;
-            let preferred = fallback.preferred;
-            self.run(&preferred);
+    /// Notes that telemetry is missing. Returns the substitute if it must take over, and does not run already.
+    pub(super) const fn on_missing(&mut self) -> Option<CongestionAlgorithm> {
+        if self.is_in_place {
+            return None;
         }
+        (self.is_in_place, self.is_news) = (true, true);
+        Some(self.substitute)
+    }
+
+    /// Notes that telemetry arrived. Returns the algorithm that computes with it if that must run again.
+    pub(super) fn on_telemetry(&mut self) -> Option<CongestionAlgorithm> {
+        (self.asked_at, self.asked) = (None, 0);
+        if !core::mem::take(&mut self.is_in_place) {
+            return None;
+        }
+        self.is_news = true;
+        Some(self.preferred)
     }
 
     /// Returns the change that was not reported yet.
-    pub(crate) fn take_news(&mut self) -> Option<CongestionNews> {
-        let telemetry = self.telemetry.as_mut()?;
-        if let Some(wrong) = telemetry.base_rtt.as_mut().and_then(BaseRtt::take_news) {
-            return Some(wrong);
+    pub(super) const fn take_news(&mut self) -> Option<CongestionNews> {
+        if !core::mem::replace(&mut self.is_news, false) {
+            return None;
         }
-        let fallback = telemetry.fallback.as_mut().filter(|fallback| fallback.is_news)?;
-        fallback.is_news = false;
-        Some(if fallback.is_in_place {
-            CongestionNews::Missed(fallback.substitute.name())
+        Some(if self.is_in_place {
+            CongestionNews::Missed(self.substitute.name())
         } else {
-            CongestionNews::Back(fallback.preferred.name())
+            CongestionNews::Back(self.preferred.name())
         })
-    }
-
-    /// Begins anew with this algorithm, whose parameters were checked on the way to RTS.
-    pub(super) fn run(&mut self, algorithm: &CongestionAlgorithm) {
-        if let Ok(algorithm) = self.as_measured(algorithm).build() {
-            self.flow = Some(Flow::new(algorithm));
-        }
     }
 }

@@ -1,10 +1,10 @@
 //! Telemetry that packets of the peer bring, and the peer's answers to ours.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
+use super::algorithm::Seen;
 use super::collector::RATIO_ONE;
 use super::seal::Sealed;
 use super::telemetry::Telemetry;
-use super::upgrade::Seen;
 use super::{CongestionControl, Transport};
 use crate::wire::{Bth, Feedback, Frame, Header, MAX_FEEDBACK, Opcode, Report, SETUP_LENGTH, Seal, Setup};
 use crate::{Counters, Discard};

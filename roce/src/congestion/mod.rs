@@ -3,6 +3,7 @@
 //! A queue pair asks [`CongestionControl`] four questions: may it send now, how much, what rides along, and what else is owed. It
 //! reports four facts: what was sent, what was acknowledged, what was heard of the network, and what was lost. Nothing else crosses.
 
+mod algorithm;
 mod alternates;
 mod base_rtt;
 mod collector;
@@ -22,7 +23,6 @@ mod seal;
 mod settings;
 mod signals;
 mod telemetry;
-mod upgrade;
 
 pub use paths::PathChoice;
 pub use seal::FeedbackKey;
@@ -37,6 +37,7 @@ pub(crate) use telemetry::{Brings, insert_telemetry};
 use crate::wheel::sooner;
 use crate::wire::{Bth, Frame, Mac, Numbers, Path, Report, Template};
 use crate::{ControlError, Psn, Qpn};
+use algorithm::Seen;
 use alloc::boxed::Box;
 use cc::{Algorithm, CongestionController, DcqcnConfig, Instant};
 use core::net::IpAddr;
@@ -45,7 +46,6 @@ use fallback::Fallback;
 use notification::Notifier;
 use pacing::Flow;
 use telemetry::Telemetry;
-use upgrade::Seen;
 
 /// The connection's transport, as congestion control sees it while it writes a packet or receives feedback.
 #[derive(Clone, Copy)]

@@ -1,12 +1,14 @@
-//! Changes a queue pair to a better algorithm once its condition holds: to one that computes with telemetry once a probe brings some, and
-//! to DCQCN once the peer answers marks.
+//! Which algorithm a queue pair runs: it changes to one that computes with telemetry once a probe brings some, to a substitute while
+//! telemetry is missing, and to DCQCN once the peer answers marks. Each runs with the base round trip that was measured.
 
+use super::base_rtt::BaseRtt;
 use super::fallback::Fallback;
 use super::pacing::Flow;
 use super::prober::Prober;
 use super::sampler::Sampler;
 use super::{CongestionAlgorithm, CongestionControl, Sequence, Upgrade, When};
-use cc::{Algorithm, CongestionController, Rate};
+use crate::CongestionNews;
+use cc::{Algorithm, CongestionController, Instant, Rate};
 use core::time::Duration;
 
 /// An observation of the path.
@@ -87,6 +89,74 @@ impl CongestionControl {
         self.run(&algorithm.at_base_rtt(least));
         if let Some(Algorithm::Dcqcn(dcqcn)) = self.flow.as_mut().map(Flow::algorithm_mut) {
             dcqcn.go_on_at(rate);
+        }
+    }
+
+    /// Notes that data, or a probe, that left at `sent` was acknowledged. If telemetry is missing, the substitute takes over. Returns whether
+    /// packets must ask for marks from now on.
+    #[inline]
+    pub(super) fn miss_telemetry(&mut self, sent: Instant) -> bool {
+        let Some(telemetry) = &mut self.telemetry else { return false };
+        let is_missed = telemetry.fallback.as_ref().is_some_and(|fallback| fallback.misses(sent));
+        is_missed && self.substitute()
+    }
+
+    /// Changes to the substitute, if it does not run already. Returns whether packets must ask for marks from now on.
+    pub(super) fn substitute(&mut self) -> bool {
+        let fallback = self.telemetry.as_mut().and_then(|telemetry| telemetry.fallback.as_mut());
+        let Some(substitute) = fallback.and_then(Fallback::on_missing) else { return false };
+        self.run(&substitute);
+        substitute.wants_ecn()
+    }
+
+    /// Notes that telemetry arrived. If it was missing, the algorithm that computes with it runs again, as new.
+    pub(super) fn hear_telemetry(&mut self) {
+        let fallback = self.telemetry.as_mut().and_then(|telemetry| telemetry.fallback.as_mut());
+        if let Some(preferred) = fallback.and_then(Fallback::on_telemetry) {
+            self.run(&preferred);
+        }
+    }
+
+    /// Returns the change that was not reported yet.
+    pub(crate) fn take_news(&mut self) -> Option<CongestionNews> {
+        let telemetry = self.telemetry.as_mut()?;
+        let wrong = telemetry.base_rtt.as_mut().and_then(BaseRtt::take_news);
+        wrong.or_else(|| telemetry.fallback.as_mut().and_then(Fallback::take_news))
+    }
+
+    /// Begins anew with this algorithm, whose parameters were checked on the way to RTS.
+    fn run(&mut self, algorithm: &CongestionAlgorithm) {
+        if let Ok(algorithm) = self.as_measured(algorithm).build() {
+            self.flow = Some(Flow::new(algorithm));
+        }
+    }
+
+    /// A round trip was measured, by a probe or by an acknowledgement.
+    pub(super) fn measure_rtt(&mut self, now: Instant, rtt: Duration) {
+        let Some(telemetry) = &mut self.telemetry else { return };
+        let Some(base) = &mut telemetry.base_rtt else { return };
+        let before = base.used(false);
+        let Some(base_rtt) = base.measure(now, rtt) else { return };
+        telemetry.prober.follow(before, base_rtt);
+        telemetry.sampler.on_base_rtt(base_rtt);
+        if let Some(fallback) = &mut telemetry.fallback {
+            fallback.on_base_rtt(base_rtt);
+        }
+        if let Some(flow) = &mut self.flow {
+            let algorithm = flow.algorithm_mut();
+            algorithm.set_base_rtt(base.used(matches!(algorithm, Algorithm::Swift(_))));
+        }
+    }
+
+    /// Returns the algorithm's settings with what was measured in place of what is not configured.
+    fn as_measured(&self, algorithm: &CongestionAlgorithm) -> CongestionAlgorithm {
+        let base_rtt = self.telemetry.as_ref().and_then(|telemetry| telemetry.base_rtt);
+        match base_rtt.filter(BaseRtt::is_learned) {
+            None => *algorithm,
+            Some(base_rtt) => {
+                let by_delay = matches!(algorithm, CongestionAlgorithm::Swift(_));
+                algorithm.at_base_rtt(base_rtt.used(by_delay))
+            }
         }
     }
 }

@@ -1,14 +1,15 @@
 //! The responder's telemetry: what a peer's packets bring, and what is answered.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
-use super::alternates::{Alternates, elsewhere};
 use super::estimate::Estimates;
+use super::peer_paths::{PeerPaths, report_elsewhere};
 use super::sampler::ETA_ONE;
 use super::signals::Signals;
 use crate::wire::format::{Hops, Reading};
 use crate::wire::telemetry::{HopRecord, IntHeader, MAX_HOPS};
 use crate::wire::{Frame, Header, Records, Report, Reverse, Setup, Tells};
 use crate::{Discard, Psn};
+use alloc::boxed::Box;
 use cc::{
     ActiveFlows, FlowMark, Hop, HopIndex, HpccConfig, Inflight, Instant, PathRecords, PathTelemetry, Rate,
     RxHpcc,
@@ -16,23 +17,23 @@ use cc::{
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-/// The way that an answer leaves.
+/// The packet that carries a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// As the answer to a probe.
+pub(super) enum Carrier {
+    /// The answer to a probe.
     Response,
-    /// Behind the next Acknowledge.
+    /// The next Acknowledge.
     Acknowledge,
-    /// By itself.
+    /// A packet of its own.
     Notification,
-    /// Behind an Acknowledge if one is due, by itself if not.
+    /// An Acknowledge if one is due, otherwise a packet of its own.
     Either,
 }
 
 /// An answer, not yet sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
-    pub(super) way: Way,
+    pub(super) carrier: Carrier,
     /// Of the packet that brought the telemetry.
     pub(super) psn: Psn,
     pub(super) report: Report,
@@ -45,13 +46,6 @@ enum Said {
     Busiest(Option<(HopIndex, Hop)>),
 }
 
-/// The state kept of the telemetry that arrived: the last record of each hop, or the whole algorithm.
-#[derive(Debug)]
-enum Watch {
-    Records(PathRecords),
-    Window(RxHpcc),
-}
-
 /// After so long without the peer's telemetry, what was kept of it says nothing of now.
 const IDLE: Duration = Duration::from_secs(2);
 
@@ -62,7 +56,8 @@ const PROBES: usize = 4;
 /// newer one takes its place; answers to probes wait beside it.
 #[derive(Debug)]
 pub(super) struct Collector {
-    watch: Watch,
+    /// The algorithm, if the peer wants windows.
+    receiver: Option<Box<RxHpcc>>,
     setup: Option<Setup>,
     /// A setup is to be confirmed.
     is_ready_due: bool,
@@ -76,8 +71,8 @@ pub(super) struct Collector {
     /// Answers to probes, the oldest first: several may come at the same time, of the peer's path and of others, and data
     /// between them.
     responses: [Option<Due>; PROBES],
-    /// Of paths that the peer probes beside that of its data, or sprays data over.
-    alternates: Alternates,
+    /// The last records of each of the peer's paths.
+    paths: PeerPaths,
     /// The estimates of what switches leave out.
     estimates: Estimates,
     /// Of which a packet brings one.
@@ -87,7 +82,7 @@ pub(super) struct Collector {
 impl Collector {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            watch: Watch::Records(PathRecords::new()),
+            receiver: None,
             setup: None,
             is_ready_due: false,
             ratio_only: false,
@@ -96,7 +91,7 @@ impl Collector {
             last: None,
             due: None,
             responses: [None; PROBES],
-            alternates: Alternates::default(),
+            paths: PeerPaths::default(),
             estimates: Estimates::default(),
             signals: Signals::default(),
         }
@@ -111,12 +106,14 @@ impl Collector {
     pub(super) fn on_setup(&mut self, now: Instant, setup: Setup) -> Result<(), Discard> {
         self.heard = now;
         if self.setup != Some(setup) {
-            self.watch = match setup.reverse {
+            self.receiver = match setup.reverse {
                 Reverse::Window => {
-                    Watch::Window(RxHpcc::new(config(&setup)).map_err(|_| Discard::Telemetry)?)
+                    let receiver = RxHpcc::new(config(&setup)).map_err(|_| Discard::Telemetry)?;
+                    Some(Box::new(receiver))
                 }
-                Reverse::Ack | Reverse::Notification => Watch::Records(PathRecords::new()),
+                Reverse::Ack | Reverse::Notification => None,
             };
+            self.paths.restart();
             self.setup = Some(setup);
         }
         self.is_ready_due = true;
@@ -128,17 +125,18 @@ impl Collector {
         let psn = frame.header.bth().psn;
         if let Header::TelemetryRequest { int, .. } = frame.header {
             self.heard = now;
-            if let Some(records) = self.alternates.of_probe(frame.network.udp_source()) {
+            if let Some(records) = self.paths.elsewhere(frame.network.udp_source()) {
                 let base_rtt = self.setup.map_or(DEFAULT_T, |setup| setup.base_rtt);
-                let report = elsewhere(records, (now, base_rtt), int, frame, self.ratio_only);
-                return self.answer(Way::Response, psn, report);
+                let report = report_elsewhere(records, (now, base_rtt), int, frame, self.ratio_only);
+                return self.answer(Carrier::Response, psn, report);
             }
             let report = match frame.network.carried() {
                 Some(carried) => carried.read().and_then(|reading| self.on_reading(now, &reading, flows)),
                 None => self.on_records(now, int, int.records(frame.payload), flows),
             };
-            let way = if matches!(report, Some(Report::Window(_))) { Way::Either } else { Way::Response };
-            return self.answer(way, psn, report);
+            let carrier =
+                if matches!(report, Some(Report::Window(_))) { Carrier::Either } else { Carrier::Response };
+            return self.answer(carrier, psn, report);
         }
         self.estimates.on_received(frame.payload.len());
         let report = match (&frame.in_band, frame.network.carried()) {
@@ -148,12 +146,12 @@ impl Collector {
             (None, None) => return,
         };
         self.heard = now;
-        let way = match self.setup.map_or(Reverse::Ack, |setup| setup.reverse) {
-            Reverse::Ack => Way::Acknowledge,
-            Reverse::Notification => Way::Notification,
-            Reverse::Window => Way::Either,
+        let carrier = match self.setup.map_or(Reverse::Ack, |setup| setup.reverse) {
+            Reverse::Ack => Carrier::Acknowledge,
+            Reverse::Notification => Carrier::Notification,
+            Reverse::Window => Carrier::Either,
         };
-        self.answer(way, psn, report);
+        self.answer(carrier, psn, report);
     }
 
     /// A packet without telemetry came; a request tells the UDP source port of the path that requests take.
@@ -170,10 +168,10 @@ impl Collector {
         self.setup.is_none() && self.is_idle(now)
     }
 
-    /// Forgets these paths if the peer has sent no telemetry for a while.
+    /// Forgets all paths but the active one if the peer has sent no telemetry for a while.
     pub(super) fn forget_idle(&mut self, now: Instant) {
         if self.is_idle(now) {
-            self.alternates.forget();
+            self.paths.forget_others();
         }
     }
 
@@ -183,17 +181,13 @@ impl Collector {
 
     /// The peer's requests come from this port: another one than before is another path, even with the same path id.
     pub(super) fn on_request(&mut self, port: u16) {
-        let records = match &mut self.watch {
-            Watch::Records(records) => Some(records),
-            Watch::Window(_) => None,
-        };
-        self.alternates.on_request(port, records);
+        self.paths.on_request(port);
     }
 
-    fn answer(&mut self, way: Way, psn: Psn, report: Option<Report>) {
+    fn answer(&mut self, carrier: Carrier, psn: Psn, report: Option<Report>) {
         let Some(report) = report else { return };
-        let new = Due { way, psn, report };
-        if way != Way::Response {
+        let new = Due { carrier, psn, report };
+        if carrier != Carrier::Response {
             let together = self.due.map_or(report, |waiting| with(waiting.report, report));
             self.due = Some(Due { report: together, ..new });
             return;
@@ -299,7 +293,7 @@ impl Collector {
         let interval = u32::try_from(since.min(base_rtt).as_nanos()).unwrap_or(u32::MAX);
         // Flows that are paced without the count are counted too: they take their share of the link.
         flows.on_packet(now, count_over(base_rtt), &mut self.mark);
-        let Watch::Window(receiver) = &mut self.watch else {
+        let Some(receiver) = &mut self.receiver else {
             return Some(Report::Ratio { path_id: 0, utilisation: share, interval });
         };
         let inflight = Inflight { utilisation: f64::from(share) / RATIO_ONE, interval: interval.into() };
@@ -316,16 +310,13 @@ impl Collector {
     /// The busiest hop is that of the highest normalised in-flight bytes, counted over `T`.
     fn on_path(&mut self, now: Instant, path: &PathTelemetry, flows: &mut ActiveFlows) -> Option<Said> {
         let (_, base_rtt) = self.periods(now);
-        let records = match &mut self.watch {
-            Watch::Window(receiver) => {
-                flows.on_packet(now, count_over(base_rtt), &mut self.mark);
-                let window = receiver.on_telemetry(now, path, flows.count())?;
-                return Some(Said::Report(Report::Window(window)));
-            }
-            Watch::Records(records) => records,
-        };
         // A receiver that counts its flows counts all of them, also those that are paced without the count.
         flows.on_packet(now, count_over(base_rtt), &mut self.mark);
+        if let Some(receiver) = &mut self.receiver {
+            let window = receiver.on_telemetry(now, path, flows.count())?;
+            return Some(Said::Report(Report::Window(window)));
+        }
+        let records = self.paths.active();
         if self.ratio_only {
             return ratio(records, now, path, base_rtt).map(Said::Report);
         }
@@ -334,7 +325,7 @@ impl Collector {
 
     /// Returns the report that may ride behind an Acknowledge that leaves now.
     pub(super) fn rider(&self) -> Option<Report> {
-        let rides = |due: &Due| matches!(due.way, Way::Acknowledge | Way::Either);
+        let rides = |due: &Due| matches!(due.carrier, Carrier::Acknowledge | Carrier::Either);
         self.due.filter(rides).map(|due| due.report)
     }
 
@@ -347,9 +338,9 @@ impl Collector {
     /// Returns the report that leaves by itself.
     pub(super) fn due(&self) -> Option<Due> {
         if self.is_ready_due {
-            return Some(Due { way: Way::Notification, psn: Psn::new(0), report: Report::Ready });
+            return Some(Due { carrier: Carrier::Notification, psn: Psn::new(0), report: Report::Ready });
         }
-        self.responses[0].or(self.due.filter(|due| due.way != Way::Acknowledge))
+        self.responses[0].or(self.due.filter(|due| due.carrier != Carrier::Acknowledge))
     }
 
     /// It left.

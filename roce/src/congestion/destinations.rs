@@ -200,7 +200,7 @@ impl Destination {
             template,
             is_sending: false,
             sequence: Sequence { una: 0, next: 0, sent: 0, first_sent: first, first_received: first },
-            way: None,
+            path: None,
         }
     }
 

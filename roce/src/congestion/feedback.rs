@@ -174,7 +174,7 @@ impl CongestionControl {
             | Report::Ratio { .. } => transport.sequence.sent_number(bth.psn).ok_or(Discard::Telemetry)? + 1,
         };
         counters.feedback_received += 1;
-        self.on_report(&self.ack_of(transport, seq), transport.way, feedback.report);
+        self.on_report(&self.ack_of(transport, seq), transport.path, feedback.report);
         Ok(())
     }
 
@@ -200,7 +200,7 @@ impl CongestionControl {
         }
         let seq = transport.sequence.sent_number(bth.psn).ok_or(Discard::Telemetry)? + 1;
         counters.feedback_received += 1;
-        self.on_report(&self.ack_of(transport, seq), transport.way, feedback.report);
+        self.on_report(&self.ack_of(transport, seq), transport.path, feedback.report);
         Ok(())
     }
 
@@ -213,9 +213,9 @@ impl CongestionControl {
         Ack { now: transport.now, seq: seq + probes, next, acked_bytes: 0, ce_bytes: 0, rtt: None }
     }
 
-    /// Applies a report on path `way`, with spraying, or on the path that all packets take.
+    /// Applies a report on path `sprayed`, with spraying, otherwise on the path of all requests.
     #[expect(clippy::arithmetic_side_effects, reason = "a shared hop has at least one flow")]
-    fn on_report(&mut self, ack: &Ack, way: Option<u8>, report: Report) {
+    fn on_report(&mut self, ack: &Ack, sprayed: Option<u8>, report: Report) {
         // Of no hops: a path whose switches stamp nothing.
         if report.hops() != Some(0) {
             self.hear_telemetry();
@@ -232,7 +232,7 @@ impl CongestionControl {
         }
         let paths = self.telemetry.as_mut().and_then(|telemetry| telemetry.paths.as_mut());
         if let Some(paths) = paths.filter(|paths| paths.sprays()) {
-            if let Some(inflight) = way.and_then(|way| paths.on_sprayed(ack.now, way, report)) {
+            if let Some(inflight) = sprayed.and_then(|path| paths.on_sprayed(ack.now, path, report)) {
                 algorithm.on_inflight(ack, &inflight);
             }
             return;

@@ -4,7 +4,6 @@
 //! reports four facts: what was sent, what was acknowledged, what was heard of the network, and what was lost. Nothing else crosses.
 
 mod algorithm;
-mod alternates;
 mod base_rtt;
 mod collector;
 mod destinations;
@@ -16,6 +15,7 @@ mod notification;
 mod owed;
 mod pacing;
 mod paths;
+mod peer_paths;
 mod prober;
 mod reflection;
 mod sampler;
@@ -62,8 +62,8 @@ pub(crate) struct Transport<'a> {
     /// The queue pair is in RTS, and data is in flight.
     pub(crate) is_sending: bool,
     pub(crate) sequence: Sequence,
-    /// The path that the packet took which is being answered, with spraying.
-    pub(crate) way: Option<u8>,
+    /// With spraying, the path over which the packet was sent that is being answered.
+    pub(crate) path: Option<u8>,
 }
 
 /// The positions of both directions of a connection, in packet numbers that never wrap.
@@ -243,10 +243,10 @@ impl CongestionControl {
         self.telemetry.as_ref().map_or(Brings::Nothing, |telemetry| telemetry.rides_with_data(room))
     }
 
-    /// Returns the headers of requests: those of path `way` with spraying, else of the chosen path if there are several.
+    /// Returns the headers of requests: those of `path` with spraying, otherwise of the active path if there are several.
     #[inline]
-    pub(crate) fn template<'a>(&'a self, way: Option<u8>, own: &'a Template) -> &'a Template {
-        self.telemetry.as_ref().and_then(|telemetry| telemetry.template(way)).unwrap_or(own)
+    pub(crate) fn template<'a>(&'a self, path: Option<u8>, own: &'a Template) -> &'a Template {
+        self.telemetry.as_ref().and_then(|telemetry| telemetry.template(path)).unwrap_or(own)
     }
 
     /// Returns the headers of answers: with spraying those of the path that last proved well.

@@ -1,6 +1,6 @@
 //! The packets that congestion control owes the peer beside data and acknowledgements: notifications, feedback, setups, probes.
 
-use super::collector::Way;
+use super::collector::Carrier;
 use super::pacing::Flow;
 use super::telemetry::{Brings, Telemetry, insert_telemetry};
 use super::{CongestionControl, Transport};
@@ -56,12 +56,12 @@ impl CongestionControl {
         let telemetry = self.telemetry.as_mut()?;
         let due = telemetry.known_collector()?.due()?;
         let bth = transport.bth(due.psn);
-        let header = match due.way {
-            Way::Response => {
+        let header = match due.carrier {
+            Carrier::Response => {
                 let feedback = telemetry.feedback(Opcode::TELEMETRY_RESPONSE, &bth, due.report, transport);
                 Header::TelemetryResponse { bth, feedback }
             }
-            Way::Notification | Way::Either | Way::Acknowledge => {
+            Carrier::Notification | Carrier::Either | Carrier::Acknowledge => {
                 let feedback =
                     telemetry.feedback(Opcode::TELEMETRY_NOTIFICATION, &bth, due.report, transport);
                 Header::TelemetryNotification { bth, feedback }
@@ -103,7 +103,7 @@ impl CongestionControl {
         let telemetry = self.sending_telemetry(transport)?;
         telemetry.path_due_at().filter(|&at| at <= transport.now)?;
         let (sent, unheard) = (telemetry.prober.sent(), telemetry.prober.unheard());
-        let template = telemetry.paths.as_mut()?.on_probe(transport.now, sent, unheard);
+        let template = telemetry.paths.as_mut()?.on_probe(transport.now, sent, unheard)?;
         let written = write_probe(transport, telemetry, &template, frame);
         telemetry.prober.skip(transport.now, transport.sequence.next);
         counters.probes_sent += 1;

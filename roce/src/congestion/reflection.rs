@@ -1,7 +1,7 @@
 //! Answers to probes of datagrams: what switches wrote goes back to the sender, and the receiver remembers nothing of it.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
-use super::alternates::whole;
+use super::peer_paths::complete;
 use super::seal::{FeedbackKey, Sealed, Seals};
 use crate::wire::format::Reading;
 use crate::wire::{Bth, Feedback, Frame, MAX_FEEDBACK, Opcode, Records, Report, SEAL_LENGTH, Template};
@@ -101,7 +101,7 @@ fn is_host(address: IpAddr) -> bool {
 fn told(frame: &Frame<'_>) -> Option<Report> {
     let (path, hops) = match (frame.network.carried(), &frame.in_band) {
         (Some(carried), _) => match carried.read()? {
-            Reading::Hops(hops) => (whole(&hops)?, hops.count()),
+            Reading::Hops(hops) => (complete(&hops)?, hops.count()),
             Reading::Inflight(_) | Reading::Signal(_) => return None,
         },
         (None, Some(in_band)) => {

@@ -249,10 +249,10 @@ impl Telemetry {
         if subscribes { Brings::Subscription } else { Brings::Nothing }
     }
 
-    /// Returns the headers of path `way` with spraying, else of the chosen path.
+    /// Returns the headers of `path` with spraying, otherwise of the active path.
     #[inline]
-    pub(super) fn template(&self, way: Option<u8>) -> Option<&Template> {
-        self.paths.as_ref().map(|paths| paths.template(way))
+    pub(super) fn template(&self, path: Option<u8>) -> Option<&Template> {
+        self.paths.as_ref().map(|paths| paths.template(path))
     }
 
     /// Returns the next probe with this BTH, and the length of its payload.
@@ -267,8 +267,8 @@ impl Telemetry {
 
     /// Returns the headers of the next probe, if they are not the connection's own.
     pub(super) fn probe_template(&self) -> Option<&Template> {
-        let way = self.paths.as_ref()?.of_probe(self.prober.sent());
-        self.template(way)
+        let path = self.paths.as_ref()?.of_probe(self.prober.sent());
+        self.template(path)
     }
 
     #[inline]

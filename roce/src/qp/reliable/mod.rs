@@ -202,7 +202,7 @@ impl Reliable {
         context: &Context<'_>,
     ) -> Transport<'a> {
         Transport {
-            way: None,
+            path: None,
             now: context.now,
             qpn: common.identity.qpn,
             destination: connection.destination,
@@ -285,7 +285,7 @@ impl Reliable {
     ) -> Result<(), Discard> {
         let Some(connection) = common.connection else { return Err(Discard::QpState) };
         let mut transport = self.transport(common, &connection, context);
-        transport.way = self.requester.path_of(frame.header.bth().psn);
+        transport.path = self.requester.path_of(frame.header.bth().psn);
         if common.congestion.on_control(frame, &transport, context.counters, context.flows)? {
             common.mark_capable();
         }
@@ -348,7 +348,7 @@ impl Reliable {
         let Some(connection) = common.connection else { return };
         let mut transport = self.transport(common, &connection, context);
         if operation.is_answer() {
-            transport.way = self.requester.path_of(frame.header.bth().psn);
+            transport.path = self.requester.path_of(frame.header.bth().psn);
         } else {
             common.congestion.on_request(frame.network.udp_source());
         }

@@ -80,7 +80,7 @@ impl Unreliable {
     ) -> Transport<'a> {
         let (first_sent, first_received) = (self.origin, self.first_received);
         Transport {
-            way: None,
+            path: None,
             now: context.now,
             qpn: common.identity.qpn,
             destination: connection.destination,

@@ -1,4 +1,4 @@
-//! A responder's memory of paths other than that of the peer's last request: their records must not mix.
+//! The paths of a peer at their receiver: each has records of its own, which must not mix.
 
 use super::collector::ratio;
 use super::paths::PathChoice;
@@ -10,74 +10,84 @@ use alloc::vec::Vec;
 use cc::{Instant, PathRecords, PathTelemetry};
 use core::time::Duration;
 
-/// Told apart by UDP source port. A peer can make us hold so many and no more; the oldest goes first.
+/// The records of a peer's paths, by UDP source port. Whether the peer sends requests over one path at a time or sprays them, the active
+/// path is that of its last request.
 #[derive(Debug, Default)]
-pub(super) struct Alternates {
-    /// The port of the peer's requests.
-    data: Option<u16>,
-    records: Vec<(u16, PathRecords)>,
+pub(super) struct PeerPaths {
+    /// The port of the active path, from the first request on.
+    active: Option<u16>,
+    records: PathRecords,
+    /// The other paths. A peer can make us hold [`PathChoice::MOST`] in all and no more; the oldest is forgotten first.
+    others: Vec<(u16, PathRecords)>,
     oldest: usize,
 }
 
-impl Alternates {
-    /// A request came from this port. If the one before came from another, `records` are kept as that port's and become this port's:
-    /// a peer that sprays comes back to each.
+impl PeerPaths {
+    /// A request was sent from this port, whose path is active from now on.
     #[inline]
-    pub(super) fn on_request(&mut self, port: u16, records: Option<&mut PathRecords>) {
-        if let Some(before) = self.data.replace(port).filter(|before| *before != port)
-            && let Some(records) = records
-        {
-            self.exchange(before, port, records);
+    pub(super) fn on_request(&mut self, port: u16) {
+        if let Some(before) = self.active.replace(port).filter(|before| *before != port) {
+            self.activate(before, port);
         }
     }
 
     #[cold]
-    fn exchange(&mut self, before: u16, port: u16, records: &mut PathRecords) {
-        match self.records.iter_mut().find(|(known, _)| *known == port) {
+    fn activate(&mut self, before: u16, port: u16) {
+        match self.others.iter_mut().find(|(known, _)| *known == port) {
             Some((known, kept)) => {
                 *known = before;
-                core::mem::swap(kept, records);
+                core::mem::swap(kept, &mut self.records);
             }
-            None => *self.place(before) = core::mem::take(records),
+            None => *self.place(before) = core::mem::take(&mut self.records),
         }
     }
 
-    /// Forgets all paths, and gives their memory back.
-    pub(super) fn forget(&mut self) {
-        (self.records, self.oldest) = (Vec::new(), 0);
+    /// Returns the records of the active path.
+    pub(super) const fn active(&mut self) -> &mut PathRecords {
+        &mut self.records
     }
 
-    /// The records of a path that the last request did not take; none if it did.
-    pub(super) fn of_probe(&mut self, port: u16) -> Option<&mut PathRecords> {
-        if self.data.is_none_or(|data| data == port) {
+    /// Returns the records of the path that a probe was sent over; `None` if it is the active one.
+    pub(super) fn elsewhere(&mut self, port: u16) -> Option<&mut PathRecords> {
+        if self.active.is_none_or(|active| active == port) {
             return None;
         }
-        if let Some(at) = self.records.iter().position(|(known, _)| *known == port) {
-            return Some(&mut self.records[at].1);
+        if let Some(at) = self.others.iter().position(|(known, _)| *known == port) {
+            return Some(&mut self.others[at].1);
         }
         Some(self.place(port))
     }
 
-    /// Records of a port that has none. They may take the oldest one's place.
+    /// Forgets the records of the active path.
+    pub(super) fn restart(&mut self) {
+        self.records = PathRecords::new();
+    }
+
+    /// Forgets the other paths, and frees their memory.
+    pub(super) fn forget_others(&mut self) {
+        (self.others, self.oldest) = (Vec::new(), 0);
+    }
+
+    /// Returns a place for the records of a port that has none, perhaps that of the oldest.
     fn place(&mut self, port: u16) -> &mut PathRecords {
         const MOST: usize = PathChoice::MOST as usize - 1;
-        let at = if self.records.len() < MOST {
+        let at = if self.others.len() < MOST {
             // One at a time: a record is large, and most peers probe one path.
-            self.records.reserve_exact(1);
-            self.records.push((port, PathRecords::new()));
-            self.records.len() - 1
+            self.others.reserve_exact(1);
+            self.others.push((port, PathRecords::new()));
+            self.others.len() - 1
         } else {
             self.oldest = (self.oldest + 1) % MOST;
-            self.records[self.oldest] = (port, PathRecords::new());
+            self.others[self.oldest] = (port, PathRecords::new());
             self.oldest
         };
-        &mut self.records[at].1
+        &mut self.others[at].1
     }
 }
 
-/// Returns the report on such a path, from a probe in any format. Returns `None` if a switch writes no `txBytes`, or not its link's rate:
-/// the estimate of them (`estimate.rs`) assumes a nearly full link, and would make all paths alike.
-pub(super) fn elsewhere(
+/// Returns the report on a path that is not the active one, from a probe in any format. Returns `None` if a switch writes no `txBytes`, or
+/// not its link's rate: the estimate of them (`estimate.rs`) assumes a nearly full link, and would make all paths alike.
+pub(super) fn report_elsewhere(
     records: &mut PathRecords,
     (now, base_rtt): (Instant, Duration),
     int: IntHeader,
@@ -111,7 +121,7 @@ pub(super) fn elsewhere(
             return Some(Report::Ratio { path_id: 0, utilisation, interval });
         }
     };
-    let path = whole(&hops)?;
+    let path = complete(&hops)?;
     if ratio_only {
         return ratio(records, now, &path, base_rtt);
     }
@@ -119,8 +129,8 @@ pub(super) fn elsewhere(
     Some(Report::Hop { path_id: path.path_id(), hops: hops.count(), index, hop })
 }
 
-/// The hops of a path that all tell everything.
-pub(super) fn whole(hops: &Hops) -> Option<PathTelemetry> {
+/// Returns the hops of a path; `None` if one of them reports too little.
+pub(super) fn complete(hops: &Hops) -> Option<PathTelemetry> {
     let mut path = PathTelemetry::new(hops.path_id());
     for (index, reading) in (0u8..).zip(hops.iter()) {
         path.set(index, reading.complete()?);
@@ -134,28 +144,27 @@ mod tests {
 
     #[test]
     fn probes_elsewhere_have_records_of_their_own_and_a_limit() {
-        let mut alternates = Alternates::default();
-        assert!(alternates.of_probe(1).is_none(), "nobody knows yet where the data go");
-        let mut records = PathRecords::new();
-        alternates.on_request(1, Some(&mut records));
-        assert!(alternates.of_probe(1).is_none());
+        let mut paths = PeerPaths::default();
+        assert!(paths.elsewhere(1).is_none(), "no path is active yet");
+        paths.on_request(1);
+        assert!(paths.elsewhere(1).is_none());
         for port in 2..40 {
-            assert!(alternates.of_probe(port).is_some());
+            assert!(paths.elsewhere(port).is_some());
         }
-        assert_eq!(alternates.records.len(), 7);
-        alternates.on_request(39, Some(&mut records));
-        assert!(alternates.of_probe(39).is_none() && alternates.of_probe(1).is_some());
-        assert_eq!(alternates.records.len(), 7);
+        assert_eq!(paths.others.len(), 7);
+        paths.on_request(39);
+        assert!(paths.elsewhere(39).is_none() && paths.elsewhere(1).is_some());
+        assert_eq!(paths.others.len(), 7);
     }
 
     #[test]
-    fn a_peer_that_sprays_finds_its_records_again() {
-        let (mut alternates, mut records) = (Alternates::default(), PathRecords::new());
+    fn each_path_of_a_peer_that_sprays_keeps_its_records() {
+        let mut paths = PeerPaths::default();
         let counter = |raw| cc::Counter::new(raw, 32, 1).unwrap();
         let mut measured = 0;
         for round in 0..3 {
             for port in 1..=8 {
-                alternates.on_request(port, Some(&mut records));
+                paths.on_request(port);
                 let nanos = 1000 * (8 * round + u64::from(port));
                 // Each path's counter is another one's past.
                 let tx_bytes = counter((nanos / 10).wrapping_sub(1000 * u64::from(port)) & 0xffff_ffff);
@@ -164,12 +173,12 @@ mod tests {
                 let mut path = PathTelemetry::new(7);
                 path.set(0, hop);
                 let now = Instant::from_nanos(nanos);
-                if let Some(inflight) = records.inflight(now, &path, Duration::from_micros(10)) {
+                if let Some(inflight) = paths.active().inflight(now, &path, Duration::from_micros(10)) {
                     measured += 1;
                     assert!((inflight.utilisation - 0.08).abs() < 1e-3, "{inflight:?}");
                 }
             }
         }
-        assert_eq!((measured, alternates.records.len()), (16, 7));
+        assert_eq!((measured, paths.others.len()), (16, 7));
     }
 }

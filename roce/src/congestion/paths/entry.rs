@@ -1,0 +1,78 @@
+//! One path of a sender: its headers and its load.
+
+use crate::congestion::collector::RATIO_ONE;
+use crate::wire::{Report, Template};
+use cc::{Instant, PathRecords, Rate};
+use core::time::Duration;
+
+/// A path to the peer.
+#[derive(Debug)]
+pub(super) struct PathEntry {
+    pub(super) port: u16,
+    pub(super) template: Template,
+    /// Of the probes that were sent over it, and of data with spraying.
+    records: PathRecords,
+    /// The load of its busiest link, and when that was reported.
+    load: Option<(PathLoad, Instant)>,
+}
+
+/// The load of a path's busiest link, as far as it is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PathLoad {
+    /// In-flight share.
+    pub(super) share: f64,
+    /// The link's rate, if it is reported.
+    pub(super) capacity: Option<Rate>,
+    /// It is the last of several: the receiver's own link, which every path leads over. What we send is in its share already.
+    pub(super) is_last: bool,
+}
+
+impl PathEntry {
+    /// Returns a path of which nothing is known.
+    pub(super) const fn new(port: u16, template: Template) -> Self {
+        Self { port, template, records: PathRecords::new(), load: None }
+    }
+
+    /// Returns the load, unless its report is older than `oldest`.
+    pub(super) fn load(&self, now: Instant, oldest: Duration) -> Option<PathLoad> {
+        let (load, reported) = self.load?;
+        (now.saturating_since(reported) <= oldest).then_some(load)
+    }
+
+    /// Applies a report. Returns the load since the last one.
+    pub(super) fn on_report(&mut self, now: Instant, report: Report, interval: Duration) -> Option<PathLoad> {
+        let load = self.measure(now, report, interval)?;
+        self.load = Some((load, now));
+        Some(load)
+    }
+
+    /// Applies a report, and smooths the load with the one before. Returns whether the report has a load.
+    pub(super) fn on_smoothed_report(&mut self, now: Instant, report: Report, interval: Duration) -> bool {
+        let before = self.load.map(|(before, _)| before.share);
+        let Some(load) = self.on_report(now, report, interval) else { return false };
+        let share = before.map_or(load.share, |before| (before + load.share) / 2.0);
+        self.load = Some((PathLoad { share, ..load }, now));
+        true
+    }
+
+    /// Measures the busiest link since the last report about this path.
+    fn measure(&mut self, now: Instant, report: Report, interval: Duration) -> Option<PathLoad> {
+        let is_last = |index| report.hops().is_some_and(|hops| hops > 1 && index + 1 == hops);
+        let (capacity, is_last) = match report {
+            Report::Busiest { busiest: Some((index, record)), .. } => {
+                (Some(record.speed().rate()), is_last(index))
+            }
+            Report::Hop { index, hop, .. } | Report::Shared { index, hop, .. } => {
+                (Some(hop.bandwidth), is_last(index))
+            }
+            Report::All { records, .. } => (records.iter().map(|record| record.speed().rate()).min(), false),
+            Report::Ratio { utilisation, .. } => {
+                let share = f64::from(utilisation) / RATIO_ONE;
+                return Some(PathLoad { share, capacity: None, is_last: false });
+            }
+            Report::Busiest { .. } | Report::Window(_) | Report::Ready => return None,
+        };
+        let share = self.records.inflight(now, &report.path()?, interval)?.utilisation;
+        Some(PathLoad { share, capacity, is_last })
+    }
+}

@@ -1,0 +1,202 @@
+//! The paths of a sender: each has a UDP source port, by which switches choose its links, and the load that reports show.
+//!
+//! There are several if [`PathChoice`] asks for them, and one of two policies: [`OneActive`] sends all requests over one path, and moves to
+//! a less loaded one (rtgwg-00 9.4). [`Spraying`] sends requests over all of them, each over the path that the requester chooses. Packets
+//! that answer the peer, READ responses and acknowledgements, stay on one path.
+
+mod choice;
+mod entry;
+mod one_active;
+mod spraying;
+
+pub use choice::PathChoice;
+
+use crate::source_port::CORE_BITS;
+use crate::wire::{Path, Report, Template};
+use crate::{Psn, Qpn};
+use alloc::vec::Vec;
+use cc::{Inflight, Instant, Rate};
+use core::time::Duration;
+use entry::PathEntry;
+use one_active::OneActive;
+use spraying::Spraying;
+
+/// A path is probed this often at least.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
+/// Rounds after which a load is too old to go by.
+const FRESH_ROUNDS: u32 = 4;
+
+/// The paths of one queue pair. The first is the connection's own.
+#[derive(Debug)]
+pub(super) struct Paths {
+    paths: Vec<PathEntry>,
+    policy: PathPolicy,
+    interval: Duration,
+}
+
+/// Which of the paths requests are sent over.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "the set is boxed, and few queue pairs have one")]
+enum PathPolicy {
+    OneActive(OneActive),
+    Spraying(Spraying),
+}
+
+impl Paths {
+    /// Returns the paths of a queue pair, of which nothing is known; `None` for a single one.
+    pub(super) fn new(
+        choice: Option<PathChoice>,
+        path: &Path,
+        qpn: Qpn,
+        line_rate: Option<Rate>,
+    ) -> Option<Self> {
+        let choice = choice.filter(|choice| choice.count > 1)?;
+        let entry = |index: u16| {
+            let port = source_port(path.udp_source, index);
+            Some(PathEntry::new(port, Template::new(&Path { udp_source: port, ..*path }).ok()?))
+        };
+        let count = u16::from(choice.count.min(PathChoice::MOST));
+        let seed = u64::from(qpn.get()) << 16 | u64::from(path.udp_source);
+        Some(Self {
+            paths: (0..count).map(entry).collect::<Option<_>>()?,
+            policy: match choice.spray {
+                true => PathPolicy::Spraying(Spraying::default()),
+                false => PathPolicy::OneActive(OneActive::new(line_rate, seed)),
+            },
+            interval: choice.interval.clamp(Duration::from_micros(1), LONGEST_INTERVAL),
+        })
+    }
+
+    /// Gives all paths the traffic class of `path`.
+    pub(super) fn mark(&mut self, path: &Path) {
+        for entry in &mut self.paths {
+            if let Ok(template) = Template::new(&Path { udp_source: entry.port, ..*path }) {
+                entry.template = template;
+            }
+        }
+    }
+
+    pub(super) fn templates(&mut self) -> impl Iterator<Item = &mut Template> {
+        self.paths.iter_mut().map(|entry| &mut entry.template)
+    }
+
+    /// Returns the headers of requests: those of `path` with spraying, otherwise of the active one.
+    pub(super) fn template(&self, path: Option<u8>) -> &Template {
+        let path = match (&self.policy, path) {
+            (_, Some(path)) => usize::from(path),
+            (PathPolicy::OneActive(policy), None) => policy.active(),
+            (PathPolicy::Spraying(_), None) => 0,
+        };
+        &self.paths[path.min(self.paths.len() - 1)].template
+    }
+
+    /// Returns the headers of answers.
+    pub(super) fn answer_template(&self) -> &Template {
+        let path = if let PathPolicy::Spraying(policy) = &self.policy { policy.answers() } else { 0 };
+        &self.paths[path].template
+    }
+
+    pub(super) const fn sprays(&self) -> bool {
+        matches!(self.policy, PathPolicy::Spraying(_))
+    }
+
+    /// Returns when the next path is probed. With spraying the queue pair's own probes do.
+    pub(super) const fn due_at(&self) -> Option<Instant> {
+        match &self.policy {
+            PathPolicy::OneActive(policy) => Some(policy.due_at()),
+            PathPolicy::Spraying(_) => None,
+        }
+    }
+
+    /// Returns the path of the queue pair's own probe `number`, with spraying.
+    pub(super) fn of_probe(&self, number: u64) -> Option<u8> {
+        self.sprays().then(|| (number % self.paths.len() as u64) as u8)
+    }
+
+    /// A probe of the next path is sent as number `number`, after `unheard` to a peer that has never answered one. Returns its headers.
+    pub(super) fn on_probe(&mut self, now: Instant, number: u64, unheard: u64) -> Option<Template> {
+        let PathPolicy::OneActive(policy) = &mut self.policy else { return None };
+        let path = policy.on_probe(now, (number, unheard), self.paths.len(), self.interval);
+        Some(self.paths[path].template)
+    }
+
+    /// An answer came. Returns whether it is about a probe of these paths.
+    pub(super) fn on_response(&mut self, now: Instant, psn: Psn, report: Report) -> bool {
+        let oldest = self.round() * FRESH_ROUNDS;
+        let PathPolicy::OneActive(policy) = &mut self.policy else { return false };
+        let Some(path) = policy.on_response(psn) else { return false };
+        let is_loaded = self.paths[path].on_smoothed_report(now, report, self.interval);
+        if is_loaded && path + 1 == self.paths.len() {
+            policy.decide(now, &self.paths, oldest);
+        }
+        true
+    }
+
+    /// Applies a report on `path`, with spraying. Returns the in-flight share of the most loaded path since the last report: one window and
+    /// one rate serve all paths.
+    pub(super) fn on_sprayed(&mut self, now: Instant, path: u8, report: Report) -> Option<Inflight> {
+        let (interval, oldest) = (self.interval, self.round() * FRESH_ROUNDS);
+        let PathPolicy::Spraying(policy) = &mut self.policy else { return None };
+        let load = self.paths.get_mut(usize::from(path))?.on_report(now, report, interval)?;
+        let loads = self.paths.iter().filter_map(|entry| entry.load(now, oldest));
+        let utilisation = loads.map(|load| load.share).fold(load.share, f64::max);
+        Some(policy.inflight(now, utilisation, interval))
+    }
+
+    /// The peer sent something again that had arrived: its answer may have been lost.
+    pub(super) fn on_duplicate(&mut self, now: Instant) {
+        if let PathPolicy::Spraying(policy) = &mut self.policy {
+            policy.on_duplicate(now, self.paths.len(), self.interval);
+        }
+    }
+
+    /// Payload was acknowledged.
+    pub(super) const fn on_acknowledged(&mut self, bytes: u64) {
+        if let PathPolicy::OneActive(policy) = &mut self.policy {
+            policy.on_acknowledged(bytes);
+        }
+    }
+
+    /// Returns whether a move waits until nothing is in flight.
+    pub(super) const fn wants_to_move(&self) -> bool {
+        matches!(&self.policy, PathPolicy::OneActive(policy) if policy.wants_to_move())
+    }
+
+    /// Nothing is in flight: moves to the path that is wanted. Returns whether there is one.
+    pub(super) fn go_over(&mut self, now: Instant) -> bool {
+        let round = self.round();
+        if let PathPolicy::OneActive(policy) = &mut self.policy { policy.go_over(now, round) } else { false }
+    }
+
+    /// Returns the time in which each path is probed once.
+    fn round(&self) -> Duration {
+        self.interval * self.paths.len() as u32
+    }
+}
+
+/// Returns the port of path `index`: 0xC000 and up, all different, and to the same core of the peer.
+const fn source_port(own: u16, index: u16) -> u16 {
+    let spread = !(0xc000 | CORE_BITS);
+    match index {
+        0 => own,
+        _ => 0xc000 | own & CORE_BITS | own.wrapping_add(index.wrapping_mul(0x0ccd)) & spread,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_has_a_port_of_its_own() {
+        for own in [0xc000, 0xc123, 0xffff, 4791] {
+            let mut ports: Vec<_> =
+                (0..u16::from(PathChoice::MOST)).map(|index| source_port(own, index)).collect();
+            assert_eq!(ports[0], own);
+            assert!(ports[1..].iter().all(|port| *port >= 0xc000 && port & CORE_BITS == own & CORE_BITS));
+            ports.sort_unstable();
+            ports.dedup();
+            assert_eq!(ports.len(), usize::from(PathChoice::MOST), "{own:#x}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The policy that sends all packets over one path, and moves to a less loaded one (rtgwg-00 9.4).
+//!
+//! One path after the other is probed. Once another one has been less loaded for long enough, the queue pair moves to it as soon as nothing
+//! that it sent is in flight.
+
+use super::choice::PathChoice;
+use super::entry::PathEntry;
+use crate::Psn;
+use crate::congestion::prober::later;
+use cc::{Instant, Rate};
+use core::time::Duration;
+
+/// The other path must be less loaded by this share of a link, with our own load on it.
+const MARGIN: f64 = 0.2;
+/// Rounds in a row in which the same path must have been better; up to as many more by chance, so that queue pairs that see the same do
+/// not all move at once.
+const LEADING_ROUNDS: u64 = 4;
+/// Rounds after a move until the next; up to as many more by chance.
+const REST_ROUNDS: u64 = 16;
+
+/// The state of the policy. A round is the time in which each path is probed once.
+#[derive(Debug)]
+pub(super) struct OneActive {
+    active: usize,
+    /// The rate of our own link, if it is known.
+    line_rate: Option<Rate>,
+    /// The path that is probed next, and when.
+    next: usize,
+    due_at: Instant,
+    /// The number of the probe whose answer is awaited, for each path.
+    awaited: [Option<u64>; PathChoice::MOST as usize],
+    /// Payload bytes acknowledged, and those at the last decision, with its time.
+    acknowledged: u64,
+    decided: (u64, Instant),
+    /// The path that was best in the last rounds, and the number of those rounds.
+    leading: Option<(usize, u64)>,
+    wanted: Option<usize>,
+    rest_until: Instant,
+    random: u64,
+}
+
+impl OneActive {
+    pub(super) const fn new(line_rate: Option<Rate>, seed: u64) -> Self {
+        Self {
+            active: 0,
+            line_rate,
+            next: 0,
+            due_at: Instant::ZERO,
+            awaited: [None; PathChoice::MOST as usize],
+            acknowledged: 0,
+            decided: (0, Instant::ZERO),
+            leading: None,
+            wanted: None,
+            rest_until: Instant::ZERO,
+            random: seed,
+        }
+    }
+
+    /// Returns the path of all requests.
+    pub(super) const fn active(&self) -> usize {
+        self.active
+    }
+
+    /// Returns when the next path is probed.
+    pub(super) const fn due_at(&self) -> Instant {
+        self.due_at
+    }
+
+    /// A probe is sent as number `number`, after `unheard` to a peer that has never answered one. Returns its path, of `count`.
+    pub(super) fn on_probe(
+        &mut self,
+        now: Instant,
+        (number, unheard): (u64, u64),
+        count: usize,
+        interval: Duration,
+    ) -> usize {
+        let path = self.next;
+        self.next = (path + 1) % count;
+        self.due_at = now + later(interval, unheard);
+        self.awaited[path] = Some(number);
+        path
+    }
+
+    /// Returns the path whose probe an answer with this PSN is about, if it is awaited. From then on it is not.
+    pub(super) fn on_response(&mut self, psn: Psn) -> Option<usize> {
+        let answers = |awaited: u64| (awaited & (Psn::CIRCLE as u64 - 1)) as u32 == psn.get();
+        let path = self.awaited.iter().position(|awaited| awaited.is_some_and(answers))?;
+        self.awaited[path] = None;
+        Some(path)
+    }
+
+    /// Payload was acknowledged.
+    pub(super) const fn on_acknowledged(&mut self, bytes: u64) {
+        self.acknowledged += bytes;
+    }
+
+    /// Decides, once a round, whether another path has been better for long enough. Loads older than `oldest` do not count.
+    pub(super) fn decide(&mut self, now: Instant, paths: &[PathEntry], oldest: Duration) {
+        let (bytes, then) = core::mem::replace(&mut self.decided, (self.acknowledged, now));
+        let nanos = now.saturating_since(then).as_nanos() as f64;
+        let ours = (self.acknowledged - bytes) as f64 * 8e9 / nanos.max(1.0);
+        let Some(here) = paths[self.active].load(now, oldest) else { return };
+        let before = self.leading;
+        let mut best: Option<(usize, f64)> = None;
+        for (at, path) in paths.iter().enumerate().filter(|(at, _)| *at != self.active) {
+            let Some(load) = path.load(now, oldest) else { continue };
+            // If only ratios are reported, the links are assumed to be like our own.
+            let capacity = load.capacity.or(here.capacity).or(self.line_rate);
+            let capacity = capacity.map_or(f64::INFINITY, |rate| rate.as_bps() as f64);
+            let there = load.share + if load.is_last { 0.0 } else { ours / capacity.max(1.0) };
+            if here.share - there <= MARGIN {
+                continue;
+            }
+            // The path that led before stays in the lead: several paths over one idle link are equally good, and would take turns.
+            if before.is_some_and(|(led, _)| led == at) {
+                best = Some((at, there));
+                break;
+            }
+            if best.is_none_or(|(_, least)| there < least) {
+                best = Some((at, there));
+            }
+        }
+        self.leading = best.map(|(at, _)| match before {
+            Some((led, rounds)) if led == at => (at, rounds + 1),
+            _ => (at, 1),
+        });
+        let is_rested = now >= self.rest_until;
+        let needed = LEADING_ROUNDS + self.random % LEADING_ROUNDS;
+        self.wanted = self.leading.filter(|&(_, rounds)| is_rested && rounds >= needed).map(|(at, _)| at);
+    }
+
+    /// Returns whether a move waits until nothing is in flight.
+    pub(super) const fn wants_to_move(&self) -> bool {
+        self.wanted.is_some()
+    }
+
+    /// Moves to the path that is wanted. Returns whether there is one.
+    pub(super) fn go_over(&mut self, now: Instant, round: Duration) -> bool {
+        let Some(to) = self.wanted.take() else { return false };
+        self.active = to;
+        self.leading = None;
+        // Constants of Knuth's MMIX generator.
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random ^= self.random >> 33;
+        self.rest_until = now + round * (REST_ROUNDS + self.random % REST_ROUNDS) as u32;
+        true
+    }
+}

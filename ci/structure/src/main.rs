@@ -31,7 +31,7 @@ const SMALL_CIRCLE: usize = 3;
 
 const LIMITS: [Limit; 17] = [
     Limit { folder: "cc", circle: 0, shared_names: 0 },
-    Limit { folder: "roce", circle: 5, shared_names: 14 },
+    Limit { folder: "roce", circle: 0, shared_names: 12 },
     Limit { folder: "datapath", circle: 9, shared_names: 21 },
     Limit { folder: "datapath/dpdk-sys", circle: 0, shared_names: 0 },
     Limit { folder: "fabric", circle: 9, shared_names: 13 },

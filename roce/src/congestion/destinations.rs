@@ -2,7 +2,6 @@
 //!
 //! A destination is an IP address. Its probes take the way of the last datagram that went there, and ask the queue pair that this was for.
 
-use super::fallback::Fallback;
 use super::sampler::Sampler;
 use super::{Congestion, CongestionAlgorithm, CongestionControl, Sequence, Transport};
 use crate::address::AddressTable;
@@ -221,7 +220,7 @@ impl CongestionControl {
             // No CNP tells of marks, so a destination without telemetry is held by its rate.
             let rate = settings.line_rate();
             let bounded = CongestionAlgorithm::Fixed { window: u64::MAX, rate };
-            telemetry.fallback = Fallback::new(settings.algorithm, Some(bounded));
+            telemetry.policy.set_substitute(bounded);
         }
         Some(control)
     }

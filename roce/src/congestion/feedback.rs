@@ -1,7 +1,6 @@
 //! Telemetry that packets of the peer bring, and the peer's answers to ours.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
-use super::algorithm::Seen;
 use super::collector::RATIO_ONE;
 use super::seal::Sealed;
 use super::telemetry::Telemetry;
@@ -126,7 +125,7 @@ impl CongestionControl {
         let hops = report.hops();
         let rate = report.path().and_then(|path| path.hops().map(|(_, hop)| hop.bandwidth).max());
         let becomes_markable =
-            hops.is_some_and(|hops| self.consider(Seen::Telemetry(hops, rate), &transport.sequence));
+            hops.is_some_and(|hops| self.on_probe_answered(hops, rate, &transport.sequence));
         self.on_report(&sample.ack, sample.path, report);
         if let Some(rtt) = sample.ack.rtt {
             self.measure_rtt(transport.now, rtt);
@@ -160,9 +159,7 @@ impl CongestionControl {
                 if let Some(telemetry) = &mut self.telemetry {
                     telemetry.sampler.on_ready();
                     telemetry.prober.end_opening();
-                    if let Some(fallback) = &mut telemetry.fallback {
-                        fallback.on_ready();
-                    }
+                    telemetry.policy.on_ready();
                 }
                 return Ok(());
             }

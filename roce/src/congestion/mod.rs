@@ -9,13 +9,13 @@ mod collector;
 mod destinations;
 mod echo;
 mod estimate;
-mod fallback;
 mod feedback;
 mod notification;
 mod owed;
 mod pacing;
 mod paths;
 mod peer_paths;
+mod policy;
 mod prober;
 mod reflection;
 mod sampler;
@@ -37,12 +37,10 @@ pub(crate) use telemetry::{Brings, insert_telemetry};
 use crate::wheel::sooner;
 use crate::wire::{Bth, Frame, Mac, Numbers, Path, Report, Template};
 use crate::{ControlError, Psn, Qpn};
-use algorithm::Seen;
 use alloc::boxed::Box;
 use cc::{Algorithm, CongestionController, DcqcnConfig, Instant};
 use core::net::IpAddr;
 use core::time::Duration;
-use fallback::Fallback;
 use notification::Notifier;
 use pacing::Flow;
 use telemetry::Telemetry;
@@ -171,11 +169,7 @@ impl CongestionControl {
     /// Returns whether direct responses of switches change anything: the algorithm, or the one that may take over, computes with
     /// in-flight shares.
     pub(crate) fn hears_switches(&self) -> bool {
-        let asked = self.telemetry.as_ref().and_then(|telemetry| telemetry.upgrade.as_ref());
-        let upgrade = asked.and_then(|asked| asked.upgrade);
-        let waits = self.telemetry.as_ref().is_some_and(|telemetry| telemetry.fallback.is_some());
-        let computes = |algorithm: &CongestionAlgorithm| Fallback::new(*algorithm, None).is_some();
-        waits || upgrade.is_some_and(|upgrade| computes(&upgrade.to))
+        self.telemetry.as_ref().is_some_and(|telemetry| telemetry.policy.may_compute())
     }
 
     /// Returns the algorithm that runs; none before RTS.
@@ -333,9 +327,9 @@ impl CongestionControl {
 
     /// A probe's round trip was measured, which the pace of unacknowledged data follows.
     fn stretch(&mut self, rtt: Duration) {
-        let fallback = self.telemetry.as_ref().and_then(|telemetry| telemetry.fallback.as_ref());
-        if let (Some(fallback), Some(flow)) = (fallback.filter(|one| one.has_windows()), &mut self.flow) {
-            flow.on_probe_rtt(rtt, fallback.base_rtt());
+        let base_rtt = self.telemetry.as_ref().and_then(|telemetry| telemetry.policy.windows());
+        if let (Some(base_rtt), Some(flow)) = (base_rtt, &mut self.flow) {
+            flow.on_probe_rtt(rtt, base_rtt);
         }
     }
 
@@ -352,7 +346,7 @@ impl CongestionControl {
         let becomes_markable = match progress.rtt {
             Some(rtt) if self.telemetry.is_some() => {
                 self.measure_rtt(now, rtt);
-                self.consider(Seen::RoundTrip(rtt), sequence)
+                self.on_round_trip(rtt, sequence)
             }
             _ => false,
         };

@@ -87,9 +87,7 @@ impl CongestionControl {
         let bth = transport.bth(Psn::new(0));
         let seal = telemetry.seal_setup(&bth, setup, transport);
         telemetry.sampler.on_setup_sent(transport.now);
-        if let Some(fallback) = &mut telemetry.fallback {
-            fallback.on_asked(transport.now);
-        }
+        telemetry.policy.on_asked(transport.now);
         write(transport, &Header::TelemetrySetup { bth, setup, seal }, frame)
     }
 
@@ -127,9 +125,7 @@ impl CongestionControl {
         let template = telemetry.probe_template().unwrap_or(transport.template);
         let length = write_probe(transport, telemetry, template, frame)?;
         telemetry.prober.on_sent(transport.now, transport.sequence.next);
-        if let Some(fallback) = &mut telemetry.fallback {
-            fallback.on_asked(transport.now);
-        }
+        telemetry.policy.on_asked(transport.now);
         counters.probes_sent += 1;
         // Nothing else measures unacknowledged data.
         let is_given_up = telemetry.prober.is_given_up() && !transport.is_sending;

@@ -3,12 +3,12 @@
 
 use super::base_rtt::BaseRtt;
 use super::collector::Collector;
-use super::fallback::Fallback;
 use super::paths::{PathChoice, Paths};
+use super::policy::Policy;
 use super::prober::{PROBE_ROOM, Prober};
 use super::sampler::Sampler;
 use super::seal::Seals;
-use super::settings::{Congestion, Upgrade, When};
+use super::settings::{Congestion, When};
 use crate::wheel::sooner;
 use crate::wire::telemetry::IntHeader;
 use crate::wire::{
@@ -16,11 +16,8 @@ use crate::wire::{
 };
 use crate::{Discard, Qpn};
 use alloc::boxed::Box;
-use cc::{Instant, Rate};
+use cc::Instant;
 use core::net::IpAddr;
-
-/// The slowest link that a peer's telemetry may report: with less, a queue pair would stand still.
-const LEAST_LINE_RATE: Rate = Rate::from_mbps(1);
 
 /// The telemetry that a data packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,10 +81,8 @@ pub(super) struct Telemetry {
     pub(super) seals: Seals,
     /// The paths, if there are several to choose from.
     pub(super) paths: Option<Box<Paths>>,
-    /// The settings of the transition to RTS, as long as they may bring a better algorithm.
-    pub(super) upgrade: Option<Box<Congestion>>,
-    /// The fallback, if the algorithm computes with telemetry.
-    pub(super) fallback: Option<Fallback>,
+    /// Whether the algorithm computes with telemetry.
+    pub(super) policy: Policy,
     /// The measured base round trip, if none is configured, or telemetry can verify it.
     pub(super) base_rtt: Option<BaseRtt>,
 }
@@ -104,8 +99,7 @@ impl Default for Telemetry {
             collector: None,
             seals: Seals::default(),
             paths: None,
-            upgrade: None,
-            fallback: None,
+            policy: Policy::default(),
             base_rtt: None,
         }
     }
@@ -127,7 +121,6 @@ impl Telemetry {
             ..choice
         });
         let paths = Paths::new(choice, path, qpn, settings.line_rate()).map(Box::new);
-        let upgrade = settings.upgrade.map(|_| Box::new(*settings));
         let is_trial = settings.upgrade.is_some_and(|upgrade| upgrade.when == When::TelemetryAnswered);
         let mut prober = Prober::new(settings.probe_interval, base_rtt);
         if let Some(config) = settings.computed_by_data() {
@@ -143,30 +136,10 @@ impl Telemetry {
             collector,
             seals: Seals::new(settings.feedback_key),
             paths,
-            upgrade,
-            fallback: Fallback::new(settings.algorithm, None),
+            policy: Policy::new(settings),
             base_rtt: base_rtt_of(settings),
         };
         telemetry.is_used().then_some(telemetry)
-    }
-
-    /// Uses the rate of a path's link as this host's if that is unknown, or not configured and faster. Ignores a rate that no algorithm can
-    /// use. Returns whether the line rate is known now.
-    pub(super) fn learn_line_rate(&mut self, rate: Option<Rate>) -> bool {
-        let Some(settings) = &mut self.upgrade else { return false };
-        let is_usable = |rate: &Rate| {
-            *rate >= LEAST_LINE_RATE
-                && settings.upgrade.is_some_and(|upgrade| upgrade.to.at_line_rate(*rate).build().is_ok())
-        };
-        if let Some(rate) = rate.filter(is_usable) {
-            **settings = settings.on_link(rate);
-            if let Some(Upgrade { to, .. }) = settings.upgrade.as_mut().filter(|_| settings.unknown.path_rate)
-                && to.line_rate().is_some_and(|line_rate| rate < line_rate)
-            {
-                *to = to.at_line_rate(rate);
-            }
-        }
-        !settings.unknown.line_rate
     }
 
     /// Returns whether only probes bring telemetry, so that only their numbers count.
@@ -180,7 +153,7 @@ impl Telemetry {
             || self.sampler.is_used()
             || self.seals.is_used()
             || self.paths.is_some()
-            || self.upgrade.is_some()
+            || self.policy.is_undecided()
             || self.base_rtt.is_some()
             || self.collector.is_some()
             || self.ratio_only
@@ -197,15 +170,11 @@ impl Telemetry {
         }
     }
 
-    /// Returns the number of base round trips that unacknowledged data has been in flight: a probe leaves in each, and the answer to the first
-    /// may just be late. It is 1 if the algorithm that runs has no windows.
+    /// Returns the number of base round trips that unacknowledged data has been in flight: a probe leaves in each, and the answer to the
+    /// first may just be late. It is 1 if the algorithm that runs has no windows.
     #[inline]
     pub(super) fn rounds_in_flight(&self) -> u64 {
-        if self.fallback.as_ref().is_some_and(Fallback::has_windows) {
-            self.prober.unanswered().saturating_sub(1)
-        } else {
-            1
-        }
+        if self.policy.windows().is_some() { self.prober.unanswered().saturating_sub(1) } else { 1 }
     }
 
     pub(super) const fn format(&self) -> Format {
@@ -281,8 +250,8 @@ impl Telemetry {
         self.is_active = true;
         self.sampler.on_data_sent();
         self.prober.on_data(payload);
-        if asks && let Some(fallback) = &mut self.fallback {
-            fallback.on_asked(now);
+        if asks {
+            self.policy.on_asked(now);
         }
     }
 
@@ -301,7 +270,7 @@ impl Telemetry {
             || due(self.prober.due_at()) || due(self.sampler.setup_due_at()) || self.path_due_at().is_some();
         self.collector.as_ref().is_some_and(|collector| collector.may_have_due())
             || ((self.is_active || self.prober.is_blind()) && may_ask())
-            || self.fallback.as_ref().is_some_and(Fallback::is_news)
+            || self.policy.has_news()
             || self.base_rtt.as_ref().is_some_and(BaseRtt::has_news)
     }
 
@@ -312,6 +281,7 @@ impl Telemetry {
     }
 
     /// Returns when the next path is probed. A peer that never answers gets no more of these probes than of others.
+    #[inline]
     pub(super) fn path_due_at(&self) -> Option<Instant> {
         self.paths.as_ref().filter(|_| !self.prober.is_given_up())?.due_at()
     }

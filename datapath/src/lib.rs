@@ -30,6 +30,7 @@ mod probes;
 mod shared_memory;
 pub mod siblings;
 pub mod signals;
+mod socket_filter;
 mod socket_option;
 pub mod steering;
 pub mod tcp;

@@ -1,6 +1,6 @@
 //! The core that a received frame belongs to, and a filter by which the kernel gives each core's socket that core's frames alone.
 
-use crate::socket_option;
+use crate::socket_filter::{self, NONE, WHOLE};
 use roce::wire::{self, Mac, Numbers, Opcode};
 use roce::{CoreIndex, GROUP_QPN, Qpn};
 use std::io;
@@ -43,9 +43,6 @@ pub(crate) const HASH_KEY: [u8; 37] = {
 /// Bytes of the shortest packet over IPv4 and IPv6: Ethernet, IP, UDP, BTH.
 const V4_LENGTH: u32 = 14 + 20 + 8 + 12;
 const V6_LENGTH: u32 = 14 + 40 + 8 + 12;
-/// The kernel's answers of a filter: how many bytes of the frame are received.
-const WHOLE: u32 = u32::MAX;
-const NONE: u32 = 0;
 
 impl Steering {
     /// Returns the core of a frame. Frames that are no packets of this port's address are core 0's.
@@ -94,9 +91,7 @@ impl Steering {
     /// # Errors
     /// Returns the kernel's error if it takes no filter.
     pub fn attach(&self, socket: &impl AsRawFd, core: u8) -> io::Result<()> {
-        let mut filter = self.filter(core);
-        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        socket_option::set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+        socket_filter::attach(socket, &mut self.filter(core))
     }
 
     /// Returns the filter of one core, in the kernel's classic BPF, which needs no privilege.

@@ -3,7 +3,7 @@
 use super::TcpError;
 use crate::bpf::call::attach_at_ingress;
 use crate::bpf::{Assembler, Instruction, R1, R6};
-use crate::socket_option;
+use crate::{socket_filter, socket_option};
 use roce::wire::{Numbers, TCP_PROBE_LENGTH, TCP_PROBE_MARK, TcpArrival};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -131,9 +131,7 @@ fn out(index: u32) -> io::Result<OwnedFd> {
 fn arrived(index: u32, numbers: Numbers) -> io::Result<OwnedFd> {
     let arrived = socket(libc::AF_PACKET, libc::SOCK_DGRAM, 0)?;
     socket_option::set(&arrived, libc::SOL_PACKET, IGNORE_OUTGOING, &1_i32)?;
-    let mut filter = filter(numbers);
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    socket_option::set(&arrived, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+    socket_filter::attach(&arrived, &mut filter(numbers))?;
     // SAFETY: all zeroes is a valid sockaddr_ll.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;

@@ -7,7 +7,7 @@ use super::support;
 use crate::fork::Own;
 use crate::io::{Burst, PacketBuf};
 use crate::linux::Interface;
-use crate::socket_option;
+use crate::{socket_filter, socket_option};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -62,7 +62,8 @@ impl PacketSocket {
         set(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as libc::c_int)?;
         set(libc::PACKET_IGNORE_OUTGOING, 1)?;
         let bypasses = config.qdisc_bypass && set(libc::PACKET_QDISC_BYPASS, 1).is_ok();
-        support::limit_others(&socket, config.max_frame)?;
+        // The kernel's own TCP segments of 64 KiB are copied into the ring, too, although nothing here takes them.
+        socket_filter::attach(&socket, &mut socket_filter::limit_others(config.max_frame as u32))?;
         let ring = ReceiveRing::new(&socket, config.slots)?;
         support::bind(&socket, interface.index)?;
         if config.promiscuous {

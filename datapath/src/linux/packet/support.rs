@@ -62,30 +62,6 @@ pub(super) fn receive_all_addresses(socket: &OwnedFd, interface: u32) -> io::Res
     socket_option::set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
-/// Receives at most `most` bytes of what is not UDP: of the kernel's own TCP segments of 64 KiB, which nothing here takes.
-///
-/// # Errors
-/// Returns the kernel's error.
-pub(super) fn limit_others(socket: &OwnedFd, most: usize) -> io::Result<()> {
-    let load = |size: u32| (libc::BPF_LD | libc::BPF_ABS | size) as u16;
-    let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
-    let mut filter = [
-        (load(libc::BPF_H), 0, 0, 12),
-        (equal, 0, 2, 0x0800),
-        (load(libc::BPF_B), 0, 0, 14 + 9),
-        (equal, 3, 4, 17),
-        (equal, 0, 3, 0x86dd),
-        (load(libc::BPF_B), 0, 0, 14 + 6),
-        (equal, 0, 1, 17),
-        (answer, 0, 0, u32::MAX),
-        (answer, 0, 0, most as u32),
-    ]
-    .map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    socket_option::set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
-}
-
 /// Takes the error that the kernel keeps for the socket's next call. Returns true if there was one.
 pub(super) fn take_error(socket: &OwnedFd) -> bool {
     socket_option::number(socket, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0)

@@ -1,7 +1,7 @@
 //! Sockets that are open for their effect on the kernel, not for data.
 
 use crate::fork::Own;
-use crate::socket_option;
+use crate::{socket_filter, socket_option};
 use roce::wire::{Numbers, ROCE_PORT};
 use std::io;
 use std::net::UdpSocket;
@@ -35,10 +35,9 @@ fn hold(family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
     socket_option::set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &on)?;
     // The kernel cuts a large datagram for a socket that takes none, before the filter drops the pieces. Linux knows it since 5.0.
     let _ = socket_option::set(&socket, libc::IPPROTO_UDP, libc::UDP_GRO, &on);
-    // Classic BPF: return 0 bytes of every packet, which drops it.
-    let mut drop_all = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
-    let program = libc::sock_fprog { len: 1, filter: &raw mut drop_all };
-    socket_option::set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
+    let drop_all = libc::sock_filter { code: answer, jt: 0, jf: 0, k: socket_filter::NONE };
+    socket_filter::attach(&socket, &mut [drop_all])?;
     if family == libc::AF_INET6 {
         socket_option::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &on)?;
         // SAFETY: all zeroes is a valid sockaddr_in6: the unspecified address.

@@ -1,0 +1,76 @@
+//! Filters of sockets in the kernel's classic BPF, which take no privilege (socket(7), `SO_ATTACH_FILTER`).
+
+use crate::socket_option;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// A filter's answer to a packet that is received whole. Any other answer is the number of bytes that are received.
+pub(crate) const WHOLE: u32 = u32::MAX;
+/// A filter's answer to a packet that is dropped.
+pub(crate) const NONE: u32 = 0;
+
+/// Has the kernel pass each packet for `socket` through `filter`, instead of the one before.
+///
+/// # Errors
+/// Returns the kernel's error: `EINVAL` if it does not take the filter.
+pub(crate) fn attach(socket: &impl AsRawFd, filter: &mut [libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    socket_option::set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// Returns the filter that receives UDP whole, and at most `most` bytes of any other frame.
+pub(crate) fn limit_others(most: u32) -> [libc::sock_filter; 11] {
+    let load = |size: u32| (libc::BPF_LD | libc::BPF_ABS | size) as u16;
+    let jump = |test: u32| (libc::BPF_JMP | test | libc::BPF_K) as u16;
+    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
+    [
+        // A load from behind a frame's end would drop it.
+        ((libc::BPF_LD | libc::BPF_W | libc::BPF_LEN) as u16, 0, 0, 0),
+        (jump(libc::BPF_JGE), 0, 8, 14 + 10),
+        (load(libc::BPF_H), 0, 0, 12),
+        (jump(libc::BPF_JEQ), 0, 2, 0x0800),
+        (load(libc::BPF_B), 0, 0, 14 + 9),
+        (jump(libc::BPF_JEQ), 3, 4, 17),
+        (jump(libc::BPF_JEQ), 0, 3, 0x86dd),
+        (load(libc::BPF_B), 0, 0, 14 + 6),
+        (jump(libc::BPF_JEQ), 0, 1, 17),
+        (answer, 0, 0, WHOLE),
+        (answer, 0, 0, most),
+    ]
+    .map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixDatagram;
+
+    /// Returns the bytes that a socket with the filter receives of a frame.
+    fn received(most: u32, frame: &[u8]) -> usize {
+        let (from, to) = UnixDatagram::pair().unwrap();
+        attach(&to, &mut limit_others(most)).unwrap();
+        from.send(frame).unwrap();
+        to.recv(&mut [0; 512]).unwrap()
+    }
+
+    #[test]
+    fn udp_is_received_whole_and_all_else_up_to_the_limit() {
+        let frame = |ethertype: [u8; 2], at: usize, protocol: u8| {
+            let mut frame = [0; 300];
+            (frame[12], frame[13], frame[at]) = (ethertype[0], ethertype[1], protocol);
+            frame
+        };
+        for (what, frame, bytes) in [
+            ("UDP over IPv4", frame([8, 0], 23, 17), 300),
+            ("UDP over IPv6", frame([0x86, 0xdd], 20, 17), 300),
+            ("TCP over IPv4", frame([8, 0], 23, 6), 100),
+            ("TCP over IPv6", frame([0x86, 0xdd], 20, 6), 100),
+            ("ARP", frame([8, 6], 23, 17), 100),
+        ] {
+            assert_eq!(received(100, &frame), bytes, "{what}");
+        }
+        for short in [1, 13, 14, 20, 23, 24] {
+            assert_eq!(received(100, &frame([8, 0], 23, 17)[..short]), short);
+        }
+    }
+}

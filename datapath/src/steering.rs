@@ -1,6 +1,6 @@
 //! The core that a received frame belongs to, and a filter by which the kernel gives each core's socket that core's frames alone.
 
-use crate::socket_filter::{self, NONE, WHOLE};
+use crate::socket_filter::{self, NONE, WHOLE, limit_others};
 use roce::wire::{self, Mac, Numbers, Opcode};
 use roce::{CoreIndex, GROUP_QPN, Qpn};
 use std::io;
@@ -86,16 +86,16 @@ impl Steering {
 
     /// Has the kernel give `socket` the frames of one core alone, 0 to `cores - 1`. Each frame passes the filter of exactly one core. That
     /// is [`core_of`](Self::core_of) the frame if it is a RoCEv2 packet without options or extension headers, and else core 0, which hands it
-    /// over.
+    /// over. Of a frame that is not UDP, core 0 receives at most `others` bytes.
     ///
     /// # Errors
     /// Returns the kernel's error if it takes no filter.
-    pub fn attach(&self, socket: &impl AsRawFd, core: u8) -> io::Result<()> {
-        socket_filter::attach(socket, &mut self.filter(core))
+    pub fn attach(&self, socket: &impl AsRawFd, core: u8, others: u32) -> io::Result<()> {
+        socket_filter::attach(socket, &mut self.filter(core, others))
     }
 
     /// Returns the filter of one core, in the kernel's classic BPF, which needs no privilege.
-    fn filter(&self, core: u8) -> Vec<libc::sock_filter> {
+    fn filter(&self, core: u8, others: u32) -> Vec<libc::sock_filter> {
         let [a, b, c, d, e, f] = self.mac.0;
         let mut filter = Filter::default();
         filter.load_length();
@@ -129,7 +129,9 @@ impl Steering {
         filter.line(libc::BPF_RET, WHOLE);
         filter.land(other);
         filter.line(libc::BPF_RET, NONE);
-        filter.end(if core == 0 { WHOLE } else { NONE })
+        let none = [libc::sock_filter { code: libc::BPF_RET as u16, jt: 0, jf: 0, k: NONE }];
+        let own = limit_others(others);
+        filter.end(if core == 0 { &own } else { &none })
     }
 }
 
@@ -196,14 +198,14 @@ impl Filter {
         };
     }
 
-    /// Ends the filter with the answer about frames that are core 0's.
-    fn end(mut self, answer: u32) -> Vec<libc::sock_filter> {
+    /// Ends the filter with the lines that answer about frames that are core 0's.
+    fn end(mut self, answer: &[libc::sock_filter]) -> Vec<libc::sock_filter> {
         let end = self.lines.len();
         for (at, if_true) in self.leads {
             let line = &mut self.lines[at];
             *(if if_true { &mut line.jt } else { &mut line.jf }) = (end - at - 1) as u8;
         }
-        self.lines.push(libc::sock_filter { code: libc::BPF_RET as u16, jt: 0, jf: 0, k: answer });
+        self.lines.extend(answer);
         self.lines
     }
 }
@@ -240,7 +242,7 @@ mod tests {
         let passes = |&core: &u8| {
             let (from, to) = UnixDatagram::pair().unwrap();
             to.set_nonblocking(true).unwrap();
-            steering.attach(&to, core).unwrap();
+            steering.attach(&to, core, WHOLE).unwrap();
             // A frame that is filtered out is refused to the sender, or lost.
             let _ = from.send(frame);
             to.recv(&mut [0; 512]).is_ok()
@@ -309,6 +311,25 @@ mod tests {
         }
         for length in 6..54 {
             assert_eq!(passes(&steering, &whole[..length]), [0], "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn core_0_receives_udp_whole_and_other_frames_up_to_the_limit() {
+        let received = |frame: &[u8]| {
+            let (from, to) = UnixDatagram::pair().unwrap();
+            steering(0, 2).attach(&to, 0, 100).unwrap();
+            from.send(frame).unwrap();
+            to.recv(&mut [0; 512]).unwrap()
+        };
+        for addresses in [v4(), ["fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()]] {
+            let protocol = if addresses[0].is_ipv4() { 23 } else { 20 };
+            for to in [MAC, Mac([1, 0, 0x5e, 0, 0, 1])] {
+                let mut frame = [packet(5, to, addresses), vec![0; 200]].concat();
+                assert_eq!(received(&frame), frame.len(), "UDP to {to}");
+                frame[protocol] = 6;
+                assert_eq!(received(&frame), 100, "TCP to {to}");
+            }
         }
     }
 

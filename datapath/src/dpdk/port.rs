@@ -200,7 +200,7 @@ impl Port {
         let mut queue = Self::open(self.eal, &self.spec, &config)?;
         if self.socket.is_some() {
             let socket = queue.socket.ok_or("its packet socket is not found")?;
-            steering.attach(&socket, core)?;
+            steering.attach(&socket, core, self.most_of_others())?;
         }
         // A datagram of several frames comes to the core of the first.
         if let Link::Packet(_) = queue.link {
@@ -213,6 +213,15 @@ impl Port {
             early.clear();
         }
         Ok(queue)
+    }
+
+    /// Returns the most bytes that the packet socket receives of a frame that is not UDP.
+    fn most_of_others(&self) -> u32 {
+        match self.link {
+            // As without a filter for several cores: these sockets receive the kernel's TCP segments of 64 KiB, too.
+            Link::Packet(_) => self.info.max_frame as u32,
+            Link::Device | Link::Memif(_) => u32::MAX,
+        }
     }
 
     /// Gives each core a queue of the device, if the NIC can choose it by the source port.
@@ -294,7 +303,7 @@ impl PacketIo for Port {
         let queues: Result<_, _> = (1..steering.cores).map(|core| self.open_queue(steering, core)).collect();
         let queues = queues?;
         if let Some(socket) = &self.socket {
-            steering.attach(socket, 0)?;
+            steering.attach(socket, 0, self.most_of_others())?;
         }
         Ok(queues)
     }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{carry, ip, open, open_with, own_network, small};
 use ferroce_datapath::dpdk::{Mbuf, Port, PortConfig};
-use ferroce_datapath::io::{BURST, Burst, PacketBuf, PacketIo};
+use ferroce_datapath::io::{BURST, Burst, PacketBuf, PacketIo, PortCounters};
 use ferroce_datapath::steering::Steering;
 use roce::wire::{self, Bth, Header, Mac, Mtu, Numbers, Path, Vlan};
 use roce::{CoreIndex, Psn, Qpn};
@@ -202,11 +202,34 @@ fn frames_of_an_interface_that_is_down_are_lost_and_later_ones_arrive() {
     let mut lost = burst(&mut one, &path, &[1024; 4]);
     one.transmit(&mut lost);
     assert!(lost.is_empty(), "an unplugged cable loses frames");
-    assert_eq!(one.counters().bad_length, 4);
+    assert_eq!(one.counters(), PortCounters { refused: 4, ..PortCounters::default() });
     assert!(!one.link_is_up());
     ip("link set dpdk0 up");
     let frames = burst(&mut one, &path, &[1024; 4]);
     expect_carried(&mut one, &mut other, frames);
+}
+
+#[test]
+fn datagrams_for_which_the_ring_has_no_room_are_counted() {
+    let _alone = pair(1500);
+    let (mut one, mut other) = ports();
+    let path = path(&one, &other, V4);
+    // The ring of `small` has 240 slots.
+    for number in 0..300 {
+        let mut frame = std::iter::once(packet(&mut one, &path, number, 7, 64)).collect();
+        one.transmit(&mut frame);
+        assert!(frame.is_empty());
+    }
+    let dropped = (0..TURNS).map(|_| other.counters().ring_full).find(|dropped| *dropped >= 60);
+    let (mut received, mut burst) = (0, Burst::new());
+    other.receive(&mut burst);
+    while !burst.is_empty() {
+        received += burst.len() as u64;
+        burst.clear();
+        other.receive(&mut burst);
+    }
+    assert_eq!((dropped, received), (Some(60), 240));
+    assert_eq!(other.counters().ring_full, 60, "each is counted once");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::FaultCounters;
 use crate::fault::{FaultConfig, FaultLine};
 use cc::Instant;
-use datapath::io::{Burst, Caps, PacketIo};
+use datapath::io::{Burst, Caps, PacketIo, PortCounters};
 
 /// A port with a faulty link behind it: faults affect sent frames, not received ones.
 ///
@@ -69,5 +69,9 @@ impl<P: PacketIo, C: FnMut() -> Instant + Send> PacketIo for Faulty<P, C> {
 
     fn caps(&self) -> Caps {
         self.port.caps()
+    }
+
+    fn counters(&mut self) -> PortCounters {
+        self.port.counters()
     }
 }

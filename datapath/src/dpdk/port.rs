@@ -9,14 +9,14 @@ use super::memif::{Meeting, Relay};
 use super::packet;
 use super::packet_ring::TransmitRing;
 use super::pool::Pool;
-use super::port_info::{PortConfig, PortCounters, PortInfo};
+use super::port_info::{PortConfig, PortInfo};
 use super::prepare::{PortError, Prepared, max_frame, prepare, relay_failed};
 use super::setup::{Setup, room};
 use super::vhost;
 use super::xdp::{self, Attachment};
-use crate::io::{BURST, Bell, Burst, Caps, PacketIo, QueueError};
+use crate::io::{BURST, Bell, Burst, Caps, PacketIo, PortCounters, QueueError};
 use crate::linux;
-use crate::linux::packet::{PacketSocket, SocketCounters};
+use crate::linux::packet::PacketSocket;
 use crate::port_spec::PortSpec;
 use crate::steering::Steering;
 use crate::{fork, signals};
@@ -165,18 +165,6 @@ impl Port {
     #[must_use]
     pub fn info(&self) -> &PortInfo {
         &self.info
-    }
-
-    /// Returns the counts of what the port itself dropped.
-    #[must_use]
-    pub fn counters(&self) -> PortCounters {
-        let mut counters = self.counters;
-        if let Link::Packet(socket) = &self.link {
-            let SocketCounters { malformed, bad_length, refused } = socket.counters();
-            counters.odd_buffer += malformed;
-            counters.bad_length += bad_length + refused;
-        }
-        counters
     }
 
     /// Returns true if the other side is there. A memif's is once it has connected.
@@ -384,6 +372,14 @@ impl PacketIo for Port {
 
     fn caps(&self) -> Caps {
         Caps { max_frame: self.info.max_frame, speed_mbps: self.info.speed_mbps }
+    }
+
+    fn counters(&mut self) -> PortCounters {
+        let mut counters = self.counters;
+        if let Link::Packet(socket) = &mut self.link {
+            counters.add(&socket.counters());
+        }
+        counters
     }
 
     fn loops(&self) -> bool {

@@ -91,12 +91,3 @@ pub struct PortInfo {
     /// The interface whose addresses and neighbours are the port's too. None if the port is its own host.
     pub linux_interface: Option<LinuxInterface>,
 }
-
-/// Frames that the port itself dropped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortCounters {
-    /// Frames received in several pieces, or in a shared buffer: the drivers that are set up here do neither.
-    pub odd_buffer: u64,
-    /// To be sent, but empty or longer than the largest frame. A driver would lose them silently, or never get past.
-    pub bad_length: u64,
-}

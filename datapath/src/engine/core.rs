@@ -108,6 +108,8 @@ impl<P: PacketIo> Core<P> {
 
     fn control(&mut self, now: Instant) -> bool {
         let Some(command) = self.inbox.take() else { return false };
+        // Commands alone read the counters.
+        self.station.counters.port = self.port.counters();
         // What was posted before the command, by the same thread or by one that informed it, counts for the command.
         self.station.take_posts(now);
         command(&mut self.station, now);

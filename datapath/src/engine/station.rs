@@ -12,6 +12,7 @@ use super::rings::{QpRings, SrqRings};
 use crate::capture::Tap;
 use crate::event_fd::EventFd;
 use crate::host_memory::HostMemory;
+use crate::io::PortCounters;
 use crate::neighbour::Neighbours;
 use crate::siblings::Lanes;
 use cc::Instant;
@@ -48,6 +49,8 @@ pub struct CoreCounters {
     pub handed_over: u64,
     /// Frames that were lost because the ring to their core was full.
     pub hand_over_full: u64,
+    /// Frames that the port, or the core's queue of it, dropped. They are as old as the last control call.
+    pub port: PortCounters,
 }
 
 impl CoreCounters {
@@ -66,7 +69,9 @@ impl CoreCounters {
             cq_overflows,
             handed_over,
             hand_over_full,
+            port,
         } = self;
+        port.add(&other.port);
         for (sum, more) in [
             (busy_turns, other.busy_turns),
             (idle_turns, other.idle_turns),

@@ -12,7 +12,7 @@
 
 use super::doze::Doze;
 use crate::event_fd::EventFd;
-use crate::io::{BURST, Bell, Burst, PacketBuf, PacketIo, QueueError};
+use crate::io::{BURST, Bell, Burst, PacketBuf, PacketIo, PortCounters, QueueError};
 use crate::steering::{Steering, Whose};
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use std::panic::resume_unwind;
@@ -436,6 +436,15 @@ impl<P: PacketIo> Way<P> {
             Self::Alone(port) => port.transmit(from),
             Self::Lead(lead) => lead.port.transmit(from),
             Self::Member(member) => member.transmit(from),
+        }
+    }
+
+    /// Returns the counts of what the port, or this core's queue of it, dropped.
+    pub(super) fn counters(&mut self) -> PortCounters {
+        match self {
+            Self::Alone(port) => port.counters(),
+            Self::Lead(lead) => lead.port.counters(),
+            Self::Member(member) => member.queue.as_mut().map_or_else(PortCounters::default, P::counters),
         }
     }
 

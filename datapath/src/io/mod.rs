@@ -1,7 +1,9 @@
 //! The seam between packets and what carries them.
 
+mod counters;
 mod loopback;
 
+pub use counters::PortCounters;
 pub use loopback::{Loopback, LoopbackBuf, pair};
 
 use crate::steering::Steering;
@@ -88,6 +90,10 @@ pub trait PacketIo: Send {
     fn transmit(&mut self, from: &mut Burst<Self::Buf>);
     /// Returns the port's capabilities.
     fn caps(&self) -> Caps;
+    /// Returns the counts of what the port itself dropped. It may take a system call.
+    fn counters(&mut self) -> PortCounters {
+        PortCounters::default()
+    }
     /// Returns true if the port receives all that it sends.
     fn loops(&self) -> bool {
         false

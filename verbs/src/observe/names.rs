@@ -35,7 +35,8 @@ pub fn named_counters(counters: &Counters) -> [(&'static str, &'static str, u64)
 
 /// Returns a core's counters: name, words, and value.
 #[must_use]
-pub fn named_core_counters(counters: &CoreCounters) -> [(&'static str, &'static str, u64); 12] {
+pub fn named_core_counters(counters: &CoreCounters) -> [(&'static str, &'static str, u64); 19] {
+    let port = &counters.port;
     [
         ("busy_turns", "turns that found work", counters.busy_turns),
         ("idle_turns", "turns that found nothing", counters.idle_turns),
@@ -53,5 +54,24 @@ pub fn named_core_counters(counters: &CoreCounters) -> [(&'static str, &'static 
             counters.handed_over,
         ),
         ("hand_over_full", "frames lost because the ring to their core was full", counters.hand_over_full),
+        ("port_odd_buffer", "received frames in several buffers, or in a shared one", port.odd_buffer),
+        ("port_bad_length", "frames to be sent that were empty or too long", port.bad_length),
+        (
+            "port_malformed",
+            "received datagrams of several packets whose lengths or headers do not fit",
+            port.malformed,
+        ),
+        (
+            "port_not_udp",
+            "received segments of several packets that are not UDP, such as the kernel's TCP",
+            port.not_udp,
+        ),
+        ("port_not_whole", "received frames that were too long, or not received whole", port.not_whole),
+        ("port_ring_full", "received datagrams for which the receive ring had no room", port.ring_full),
+        (
+            "port_refused",
+            "frames that the kernel refused to send, as while the interface is down",
+            port.refused,
+        ),
     ]
 }

@@ -16,6 +16,6 @@ mod vnet_header;
 
 pub use group::{Group, MAX_BYTES, MAX_SEGMENTS, Start};
 pub use headers::NoUdp;
-pub use socket::{PacketSocket, SocketConfig, SocketCounters};
+pub use socket::{PacketSocket, SocketConfig};
 pub use split::{BadDatagram, Frame, Received, Tag};
 pub use vnet_header::{Segmentation, VnetHeader};

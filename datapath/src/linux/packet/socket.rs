@@ -2,10 +2,10 @@
 
 use super::ring::{ReceiveRing, RingSlot};
 use super::sending::Sending;
-use super::split::Received;
+use super::split::{BadDatagram, Received};
 use super::support;
 use crate::fork::Own;
-use crate::io::{Burst, PacketBuf};
+use crate::io::{Burst, PacketBuf, PortCounters};
 use crate::linux::Interface;
 use crate::{socket_filter, socket_option};
 use std::io;
@@ -24,17 +24,6 @@ pub struct SocketConfig {
     pub promiscuous: bool,
 }
 
-/// Received and sent frames that were dropped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SocketCounters {
-    /// Datagrams that cannot be split ([`BadDatagram`](super::BadDatagram)): the kernel's TCP segments, for example.
-    pub malformed: u64,
-    /// Received frames that are longer than the longest frame, or were not received whole.
-    pub bad_length: u64,
-    /// Frames that the kernel refused to send, as while the interface is down.
-    pub refused: u64,
-}
-
 /// A packet socket of an interface that sends and receives large datagrams.
 #[derive(Debug)]
 pub struct PacketSocket {
@@ -47,7 +36,7 @@ pub struct PacketSocket {
     /// Large datagrams leave.
     sends_large: bool,
     bypasses: bool,
-    counters: SocketCounters,
+    counters: PortCounters,
 }
 
 impl PacketSocket {
@@ -77,7 +66,7 @@ impl PacketSocket {
             next: 0,
             sends_large,
             bypasses,
-            counters: SocketCounters::default(),
+            counters: PortCounters::default(),
         })
     }
 
@@ -94,8 +83,8 @@ impl PacketSocket {
     }
 
     /// Returns the counts of what was dropped.
-    #[must_use]
-    pub const fn counters(&self) -> SocketCounters {
+    pub fn counters(&mut self) -> PortCounters {
+        self.counters.ring_full += u64::from(support::ring_drops(&self.socket));
         self.counters
     }
 
@@ -195,7 +184,7 @@ enum Disposition {
 /// The parts of a socket that its ring's slot does not borrow.
 struct Split<'a> {
     next: &'a mut usize,
-    counters: &'a mut SocketCounters,
+    counters: &'a mut PortCounters,
 }
 
 impl Split<'_> {
@@ -207,16 +196,22 @@ impl Split<'_> {
         into: &mut Burst<B>,
         alloc: &mut impl FnMut() -> Option<B>,
     ) -> bool {
-        let Ok(received) = Received::parse(slot.vnet, slot.bytes, slot.length, slot.tag) else {
-            self.counters.malformed += 1;
-            return true;
+        let received = match Received::parse(slot.vnet, slot.bytes, slot.length, slot.tag) {
+            Ok(received) => received,
+            Err(why) => {
+                let is_other = matches!(why, BadDatagram::Type(_));
+                let count =
+                    if is_other { &mut self.counters.not_udp } else { &mut self.counters.malformed };
+                *count += 1;
+                return true;
+            }
         };
         while *self.next < received.count() {
             if into.is_full() {
                 return false;
             }
             match received.frame(*self.next).filter(|frame| frame.length() <= max_frame) {
-                None => self.counters.bad_length += 1,
+                None => self.counters.not_whole += 1,
                 Some(frame) => {
                     let Some(mut buffer) = alloc() else { return false };
                     buffer.set_len(frame.length());
@@ -237,4 +232,33 @@ fn free<B: PacketBuf>(from: &mut Burst<B>, count: usize) {
     }
     let mut sent: Burst<B> = from.drain(..count).collect();
     B::free_all(&mut sent);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::{PacketIo, pair};
+    use crate::linux::packet::{Segmentation, VnetHeader};
+
+    /// Returns the counts after a socket whose longest frame has 100 bytes received this.
+    fn counted(vnet: VnetHeader, bytes: &[u8], length: usize) -> PortCounters {
+        let (mut port, _other) = pair(4, 2048);
+        let (mut next, mut counters, mut into) = (0, PortCounters::default(), Burst::new());
+        let slot = RingSlot { vnet, bytes, length, tag: None };
+        let mut split = Split { next: &mut next, counters: &mut counters };
+        assert!(split.hand_on(&slot, 100, &mut into, &mut || port.alloc()));
+        assert!(into.is_empty());
+        counters
+    }
+
+    #[test]
+    fn each_datagram_without_a_frame_is_counted_by_its_reason() {
+        let none = PortCounters::default();
+        let tcp = VnetHeader { segmentation: Segmentation::Other(1), ..VnetHeader::FRAME };
+        let frame = [0; 200];
+        assert_eq!(counted(tcp, &frame, 200), PortCounters { not_udp: 1, ..none });
+        assert_eq!(counted(VnetHeader::of_datagram(34, 50), &frame, 200), PortCounters { malformed: 1, ..none });
+        assert_eq!(counted(VnetHeader::FRAME, &frame, 200), PortCounters { not_whole: 1, ..none });
+        assert_eq!(counted(VnetHeader::FRAME, &frame[..60], 61), PortCounters { not_whole: 1, ..none });
+    }
 }

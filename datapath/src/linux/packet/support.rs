@@ -67,6 +67,23 @@ pub(super) fn take_error(socket: &OwnedFd) -> bool {
     socket_option::number(socket, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0)
 }
 
+/// Returns the received datagrams for which the socket's ring had no room, since the last call.
+pub(super) fn ring_drops(socket: &OwnedFd) -> u32 {
+    let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+    let mut length = size_of_val(&statistics) as libc::socklen_t;
+    // SAFETY: there is room for the statistics, and for their length.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            (&raw mut statistics).cast(),
+            &mut length,
+        )
+    };
+    if result == 0 { statistics.tp_drops } else { 0 }
+}
+
 /// Returns true if the kernel takes large datagrams from packet sockets. It is asked by one that no host takes, on the loopback interface; if
 /// that is down, the first one on the port answers.
 ///

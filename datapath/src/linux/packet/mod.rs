@@ -3,6 +3,7 @@
 //! The kernel's path costs about as much for a datagram of 64 KiB as for a frame. So the frames of a burst that could be the segments of
 //! one datagram leave together, and what arrives together is split here.
 
+mod front;
 mod group;
 mod headers;
 mod ring;
@@ -17,5 +18,5 @@ mod vnet_header;
 pub use group::{Group, MAX_BYTES, MAX_SEGMENTS, Start};
 pub use headers::NoUdp;
 pub use socket::{PacketSocket, SocketConfig};
-pub use split::{BadDatagram, Frame, Received, Tag};
+pub use split::{BadDatagram, HEADROOM, Received, Tag};
 pub use vnet_header::{Segmentation, VnetHeader};

@@ -1,7 +1,7 @@
 //! The receive ring of a packet socket, as this process and the kernel share it (packet(7), `TPACKET_V2`): the kernel copies each datagram
 //! into the next slot, without a system call.
 
-use super::split::Tag;
+use super::split::{HEADROOM, Tag};
 use super::vnet_header::{self, VnetHeader};
 use crate::fork::Process;
 use crate::socket_option;
@@ -32,11 +32,12 @@ pub(super) struct ReceiveRing {
 unsafe impl Send for ReceiveRing {}
 
 /// What the kernel has put into a slot.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct RingSlot<'a> {
     pub(super) vnet: VnetHeader,
-    /// The first bytes, and the number on the wire.
-    pub(super) bytes: &'a [u8],
+    /// [`HEADROOM`] bytes, and those that were received.
+    pub(super) room: &'a mut [u8],
+    /// Bytes on the wire.
     pub(super) length: usize,
     pub(super) tag: Option<Tag>,
 }
@@ -79,9 +80,15 @@ impl ReceiveRing {
         unsafe { AtomicU32::from_ptr(self.start().cast()) }
     }
 
+    /// Returns true if the kernel has put something into the next slot.
+    #[inline]
+    pub(super) fn is_filled(&self) -> bool {
+        self.status().load(Ordering::Relaxed) & libc::TP_STATUS_USER != 0
+    }
+
     /// Returns what is in the next slot; `None` if the kernel has put nothing there yet.
     #[inline]
-    pub(super) fn front(&self) -> Option<RingSlot<'_>> {
+    pub(super) fn front(&mut self) -> Option<RingSlot<'_>> {
         // It pairs with the kernel's barrier before it sets the status.
         let status = self.status().load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
@@ -91,15 +98,16 @@ impl ReceiveRing {
         let header = unsafe { self.start().cast::<libc::tpacket2_hdr>().read() };
         let begin = usize::from(header.tp_mac).clamp(size_of_val(&header) + vnet_header::LENGTH, SLOT);
         let received = (header.tp_snaplen as usize).min(SLOT - begin);
-        // SAFETY: the range lies within the slot, which the kernel leaves alone for as long as the slot is not released, by `&mut self`.
-        let (vnet, bytes) = unsafe {
+        // SAFETY: the range lies within the slot, behind its header, for the virtio header before `begin` is longer than the headroom. The
+        // kernel leaves the slot alone until it is released, by `&mut self`, so nobody else has a reference to it.
+        let (vnet, room) = unsafe {
             let start = self.start().add(begin);
             let vnet = start.sub(vnet_header::LENGTH).cast::<[u8; vnet_header::LENGTH]>().read();
-            (vnet, std::slice::from_raw_parts(start, received))
+            (vnet, std::slice::from_raw_parts_mut(start.sub(HEADROOM), HEADROOM + received))
         };
         let ([t0, t1], [i0, i1]) = (tag_type(status, header.tp_vlan_tpid), header.tp_vlan_tci.to_be_bytes());
         let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag([t0, t1, i0, i1]));
-        Some(RingSlot { vnet: VnetHeader::parse(vnet), bytes, length: header.tp_len as usize, tag })
+        Some(RingSlot { vnet: VnetHeader::parse(vnet), room, length: header.tp_len as usize, tag })
     }
 
     /// Gives the slot of [`front`](Self::front) back to the kernel.

@@ -1,8 +1,8 @@
 //! The socket: opened, sent to and received from.
 
-use super::ring::{ReceiveRing, RingSlot};
+use super::front::Front;
+use super::ring::ReceiveRing;
 use super::sending::Sending;
-use super::split::{BadDatagram, Received};
 use super::support;
 use crate::fork::Own;
 use crate::io::{Burst, PacketBuf, PortCounters};
@@ -30,13 +30,10 @@ pub struct PacketSocket {
     ring: ReceiveRing,
     socket: Own,
     interface: String,
-    max_frame: usize,
-    /// The frame of the ring's front that is handed on next.
-    next: usize,
+    front: Front,
     /// Large datagrams leave.
     sends_large: bool,
     bypasses: bool,
-    counters: PortCounters,
 }
 
 impl PacketSocket {
@@ -62,11 +59,9 @@ impl PacketSocket {
             ring,
             socket: socket.into(),
             interface: interface.name.clone(),
-            max_frame: config.max_frame,
-            next: 0,
+            front: Front::new(config.max_frame),
             sends_large,
             bypasses,
-            counters: PortCounters::default(),
         })
     }
 
@@ -84,23 +79,36 @@ impl PacketSocket {
 
     /// Returns the counts of what was dropped.
     pub fn counters(&mut self) -> PortCounters {
-        self.counters.ring_full += u64::from(support::ring_drops(&self.socket));
-        self.counters
+        let counters = &mut self.front.counters;
+        counters.ring_full += u64::from(support::ring_drops(&self.socket));
+        *counters
     }
 
     /// Appends received frames to `into`, as many as wait and fit, in buffers of [`max_frame`](SocketConfig::max_frame) bytes at least.
     #[inline]
     pub fn receive<B: PacketBuf>(&mut self, into: &mut Burst<B>, mut alloc: impl FnMut() -> Option<B>) {
-        while !into.is_full()
-            && let Some(slot) = self.ring.front()
-        {
-            let mut split = Split { next: &mut self.next, counters: &mut self.counters };
-            if !split.hand_on(&slot, self.max_frame, into, &mut alloc) {
-                return;
+        let mut copy = |frame: &[u8]| {
+            if into.is_full() {
+                return false;
             }
-            self.next = 0;
+            let Some(mut buffer) = alloc() else { return false };
+            buffer.set_len(frame.len());
+            buffer.copy_from_slice(frame);
+            into.push(buffer);
+            true
+        };
+        while self.pass_front(&mut copy) {}
+    }
+
+    /// Passes frames of the ring's front to `take`, up to one that it refuses. Returns true if there may be more.
+    #[inline]
+    fn pass_front(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
+        let Some(slot) = self.ring.front() else { return false };
+        let all = self.front.pass(slot, take);
+        if all {
             self.ring.release();
         }
+        all
     }
 
     /// Sends from the front of `from` what the kernel takes now; the rest stays, in order.
@@ -119,7 +127,7 @@ impl PacketSocket {
                         }
                     }
                     Disposition::Lost => {
-                        self.counters.refused += sending.first() as u64;
+                        self.front.counters.refused += sending.first() as u64;
                         free(from, sending.first());
                     }
                 },
@@ -181,50 +189,6 @@ enum Disposition {
     Lost,
 }
 
-/// The parts of a socket that its ring's slot does not borrow.
-struct Split<'a> {
-    next: &'a mut usize,
-    counters: &'a mut PortCounters,
-}
-
-impl Split<'_> {
-    /// Copies the frames of a slot from the next one on. Returns true if there is none left, and false if there is no room or no buffer.
-    fn hand_on<B: PacketBuf>(
-        &mut self,
-        slot: &RingSlot<'_>,
-        max_frame: usize,
-        into: &mut Burst<B>,
-        alloc: &mut impl FnMut() -> Option<B>,
-    ) -> bool {
-        let received = match Received::parse(slot.vnet, slot.bytes, slot.length, slot.tag) {
-            Ok(received) => received,
-            Err(why) => {
-                let is_other = matches!(why, BadDatagram::Type(_));
-                let count =
-                    if is_other { &mut self.counters.not_udp } else { &mut self.counters.malformed };
-                *count += 1;
-                return true;
-            }
-        };
-        while *self.next < received.count() {
-            if into.is_full() {
-                return false;
-            }
-            match received.frame(*self.next).filter(|frame| frame.length() <= max_frame) {
-                None => self.counters.not_whole += 1,
-                Some(frame) => {
-                    let Some(mut buffer) = alloc() else { return false };
-                    buffer.set_len(frame.length());
-                    frame.write(&mut buffer);
-                    into.push(buffer);
-                }
-            }
-            *self.next += 1;
-        }
-        true
-    }
-}
-
 /// Frees the first `count` buffers.
 fn free<B: PacketBuf>(from: &mut Burst<B>, count: usize) {
     if count == from.len() {
@@ -232,33 +196,4 @@ fn free<B: PacketBuf>(from: &mut Burst<B>, count: usize) {
     }
     let mut sent: Burst<B> = from.drain(..count).collect();
     B::free_all(&mut sent);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::io::{PacketIo, pair};
-    use crate::linux::packet::{Segmentation, VnetHeader};
-
-    /// Returns the counts after a socket whose longest frame has 100 bytes received this.
-    fn counted(vnet: VnetHeader, bytes: &[u8], length: usize) -> PortCounters {
-        let (mut port, _other) = pair(4, 2048);
-        let (mut next, mut counters, mut into) = (0, PortCounters::default(), Burst::new());
-        let slot = RingSlot { vnet, bytes, length, tag: None };
-        let mut split = Split { next: &mut next, counters: &mut counters };
-        assert!(split.hand_on(&slot, 100, &mut into, &mut || port.alloc()));
-        assert!(into.is_empty());
-        counters
-    }
-
-    #[test]
-    fn each_datagram_without_a_frame_is_counted_by_its_reason() {
-        let none = PortCounters::default();
-        let tcp = VnetHeader { segmentation: Segmentation::Other(1), ..VnetHeader::FRAME };
-        let frame = [0; 200];
-        assert_eq!(counted(tcp, &frame, 200), PortCounters { not_udp: 1, ..none });
-        assert_eq!(counted(VnetHeader::of_datagram(34, 50), &frame, 200), PortCounters { malformed: 1, ..none });
-        assert_eq!(counted(VnetHeader::FRAME, &frame, 200), PortCounters { not_whole: 1, ..none });
-        assert_eq!(counted(VnetHeader::FRAME, &frame[..60], 61), PortCounters { not_whole: 1, ..none });
-    }
 }

@@ -1,4 +1,7 @@
-//! Splits a received datagram into the frames that the kernel would make of it.
+//! Splits a received datagram, where it lies, into the frames that the kernel would make of it.
+//!
+//! A frame's payload stays where it was received. Its headers are written before it, over the end of the frame before, so a frame exists
+//! until the next one is asked for.
 //!
 //! Only lengths and the types of headers are trusted, after they have been checked against each other. UDP's checksum, which the kernel has
 //! not computed for a datagram that it did not cut, is 0 in each frame: none. A RoCEv2 packet has its ICRC.
@@ -12,6 +15,8 @@ const MAX_SEGMENTS: usize = 128;
 const ADDRESSES: usize = 12;
 /// Bytes of a tag.
 const TAG: usize = 4;
+/// The bytes before what was received that belong to the first frame if it gets its tag back.
+pub const HEADROOM: usize = TAG;
 /// The place of the checksum in a UDP header.
 const UDP_CHECKSUM: usize = 6;
 
@@ -44,12 +49,16 @@ impl From<NoUdp> for BadDatagram {
     }
 }
 
-/// A received frame, or a received datagram of several.
+/// A received frame, or a received datagram of several, apart from its bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Received<'a> {
-    /// What was received of it.
-    bytes: &'a [u8],
-    /// Its bytes on the wire.
+pub struct Received {
+    /// The first bytes, as they were received: all headers of a datagram of several frames. Its frames overwrite them.
+    headers: [u8; LONGEST],
+    /// Bytes of these.
+    head: usize,
+    /// Bytes that were received.
+    received: usize,
+    /// Bytes on the wire.
     length: usize,
     tag: Option<Tag>,
     kind: Kind,
@@ -63,26 +72,7 @@ enum Kind {
     Datagram { headers: Headers, size: usize, count: usize },
 }
 
-/// One of the frames of a [`Received`].
-#[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
-    head: &'a [u8],
-    payload: &'a [u8],
-    tag: Option<Tag>,
-    rewrite: Rewrite,
-}
-
-/// What changes in a frame's headers.
-#[derive(Clone, Copy, Debug)]
-enum Rewrite {
-    Nothing,
-    /// The UDP checksum at this place is removed.
-    Checksum(usize),
-    /// The headers become those of a segment, whose identification is so much higher than the first's.
-    Segment(Headers, u16),
-}
-
-impl<'a> Received<'a> {
+impl Received {
     /// Checks what a packet socket received: the first `bytes` of `length`, out of which the kernel has taken `tag`.
     ///
     /// # Errors
@@ -90,7 +80,7 @@ impl<'a> Received<'a> {
     #[inline]
     pub fn parse(
         vnet: VnetHeader,
-        bytes: &'a [u8],
+        bytes: &[u8],
         length: usize,
         tag: Option<Tag>,
     ) -> Result<Self, BadDatagram> {
@@ -107,7 +97,13 @@ impl<'a> Received<'a> {
             Segmentation::Udp(size) => datagram(vnet, bytes, length, size.into())?,
             Segmentation::Other(kind) => return Err(BadDatagram::Type(kind)),
         };
-        Ok(Self { bytes, length, tag, kind })
+        let head = match kind {
+            Kind::Frame(_) => bytes.len().min(LONGEST),
+            Kind::Datagram { headers, .. } => headers.length(),
+        };
+        let mut headers = [0; LONGEST];
+        headers[..head].copy_from_slice(&bytes[..head]);
+        Ok(Self { headers, head, received: bytes.len(), length, tag, kind })
     }
 
     /// Returns the number of frames, 1 at least.
@@ -119,56 +115,40 @@ impl<'a> Received<'a> {
         }
     }
 
-    /// Returns frame `number`, from 0 to [`count`](Self::count) - 1; `None` if it was not received whole.
-    #[inline]
-    #[must_use]
-    pub fn frame(&self, number: usize) -> Option<Frame<'a>> {
-        let Self { bytes, length, tag, kind } = *self;
-        let (head, payload, rewrite) = match kind {
-            Kind::Frame(_) if bytes.len() < length => return None,
-            Kind::Frame(checksum) => {
-                let (head, payload) = bytes.split_at(bytes.len().min(LONGEST));
-                (head, payload, checksum.map_or(Rewrite::Nothing, Rewrite::Checksum))
-            }
-            Kind::Datagram { headers, size, .. } => {
-                let from = headers.length() + number * size;
-                let payload = bytes.get(from..length.min(from + size))?;
-                (&bytes[..headers.length()], payload, Rewrite::Segment(headers, number as u16))
-            }
-        };
-        Some(Frame { head, payload, tag, rewrite })
-    }
-}
-
-impl Frame<'_> {
-    /// Returns the frame's bytes, its tag included.
-    #[inline]
-    #[must_use]
-    pub const fn length(&self) -> usize {
-        let tag = if self.tag.is_some() { TAG } else { 0 };
-        self.head.len() + tag + self.payload.len()
-    }
-
-    /// Writes the frame to `into`, which has its [`length`](Self::length).
+    /// Assembles frame `number`, from 0 to [`count`](Self::count) - 1, in `room`: [`HEADROOM`] bytes and those that were received. Returns
+    /// `None` if the frame was not received whole. The last frame may be assembled again; those before it are damaged.
     ///
     /// # Panics
-    /// Panics if `into` is of another length.
+    /// May panic if `room` has another length.
     #[inline]
-    pub fn write(&self, into: &mut [u8]) {
-        let (head, payload) = into.split_at_mut(into.len() - self.payload.len());
-        payload.copy_from_slice(self.payload);
-        // The headers move behind the tag once they are written.
-        let (untagged, length) = (self.head.len(), self.head.len() + self.payload.len());
-        head[..untagged].copy_from_slice(self.head);
-        match self.rewrite {
-            Rewrite::Nothing => {}
-            Rewrite::Checksum(at) => head[at..at + 2].fill(0),
-            Rewrite::Segment(headers, after) => headers.rewrite(&mut head[..untagged], length, after),
+    pub fn frame<'a>(&self, number: usize, room: &'a mut [u8]) -> Option<&'a [u8]> {
+        // The end of the headers, and that of the frame.
+        let (start, end) = match self.kind {
+            Kind::Frame(_) => (self.head, self.length),
+            Kind::Datagram { size, .. } => {
+                let start = self.head + number * size;
+                (start, self.length.min(start + size))
+            }
+        };
+        if end > self.received {
+            return None;
         }
-        if let Some(Tag(tag)) = self.tag {
-            head.copy_within(ADDRESSES..untagged, ADDRESSES + TAG);
-            head[ADDRESSES..ADDRESSES + TAG].copy_from_slice(&tag);
+        let mut headers = self.headers;
+        match self.kind {
+            Kind::Frame(None) if self.tag.is_none() => return Some(&room[HEADROOM..HEADROOM + end]),
+            Kind::Frame(None) => {}
+            Kind::Frame(Some(checksum)) => headers[checksum..checksum + 2].fill(0),
+            Kind::Datagram { headers: places, .. } => {
+                places.rewrite(&mut headers, self.head + end - start, number as u16);
+            }
         }
+        let (addresses, others) = headers[..self.head].split_at(ADDRESSES);
+        let tag = self.tag.as_ref().map_or(&[][..], |Tag(tag)| tag);
+        let frame = &mut room[HEADROOM + start - self.head - tag.len()..HEADROOM + end];
+        frame[..ADDRESSES].copy_from_slice(addresses);
+        frame[ADDRESSES..][..tag.len()].copy_from_slice(tag);
+        frame[ADDRESSES + tag.len()..][..others.len()].copy_from_slice(others);
+        Some(frame)
     }
 }
 

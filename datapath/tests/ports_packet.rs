@@ -256,6 +256,50 @@ fn a_dry_pool_loses_no_frame_of_a_datagram() {
 }
 
 #[test]
+fn frames_are_lent_in_order_and_the_rest_of_a_datagram_too() {
+    let _alone = pair(1500);
+    let (mut one, mut other) = ports();
+    assert!(!other.lends());
+    let expect_lent = |other: &mut Port, sent: &[Vec<u8>]| {
+        let mut lent: Vec<Vec<u8>> = Vec::new();
+        for _ in 0..TURNS {
+            other.lend(|frame| lent.push(frame.to_vec()));
+            if lent.len() >= sent.len() {
+                break;
+            }
+        }
+        assert_eq!(lent, sent);
+        assert!(!other.lends());
+    };
+    for addresses in [V4, V6] {
+        let path = path(&one, &other, addresses);
+        for path in [path, Path { vlan: Some(Vlan(5)), ..path }] {
+            for payloads in [&[1024; BURST][..], &[1024, 1024, 12], &[0, 0, 0], &[64]] {
+                let mut frames = burst(&mut one, &path, payloads);
+                let sent: Vec<_> = frames.iter().map(|frame| frame.to_vec()).collect();
+                one.transmit(&mut frames);
+                expect_lent(&mut other, &sent);
+            }
+        }
+    }
+    let mut held: Vec<_> = std::iter::from_fn(|| other.alloc()).collect();
+    held.truncate(held.len() - 5);
+    let path = path(&one, &other, V4);
+    let mut frames = burst(&mut one, &path, &[256; BURST]);
+    let sent: Vec<_> = frames.iter().map(|frame| frame.to_vec()).collect();
+    one.transmit(&mut frames);
+    let mut first = Burst::new();
+    for _ in 0..TURNS {
+        other.receive(&mut first);
+        if !first.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(first.len(), 5, "as many as there are buffers");
+    expect_lent(&mut other, &sent[5..]);
+}
+
+#[test]
 fn buffers_return_to_their_pool() {
     let _alone = pair(1500);
     let (mut one, mut other) = ports();

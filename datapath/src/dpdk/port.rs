@@ -331,6 +331,17 @@ impl PacketIo for Port {
         }
     }
 
+    #[inline]
+    fn lends(&self) -> bool {
+        matches!(&self.link, Link::Packet(socket) if socket.lends())
+    }
+
+    fn lend(&mut self, take: impl FnMut(&[u8])) {
+        if let Link::Packet(socket) = &mut self.link {
+            socket.lend(take);
+        }
+    }
+
     fn alloc(&mut self) -> Option<Mbuf> {
         from_stock(&mut self.stock, &self.pool)
     }

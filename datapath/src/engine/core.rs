@@ -36,6 +36,8 @@ pub(super) struct Core<P: PacketIo> {
     station: Station,
     inbox: Inbox,
     received: Burst<P::Buf>,
+    /// The port lends frames in this turn, instead.
+    is_lent: bool,
     leaving: Burst<P::Buf>,
     /// Frames to the port's own address: a port does not receive its own frames.
     hairpin: Burst<P::Buf>,
@@ -89,6 +91,7 @@ impl<P: PacketIo> Core<P> {
             station,
             inbox,
             received: Burst::new(),
+            is_lent: false,
             leaving: Burst::new(),
             hairpin: Burst::new(),
             aside: None,
@@ -120,6 +123,7 @@ impl<P: PacketIo> Core<P> {
     #[inline]
     fn is_idle(&self) -> bool {
         self.received.is_empty()
+            && !self.is_lent
             && !self.station.has_posts()
             && !self.inbox.is_filled()
             && self.clock.now() < self.rests_until
@@ -166,7 +170,17 @@ impl<P: PacketIo> Core<P> {
         if !self.received.is_empty() {
             self.port.recycle(&mut self.received);
         }
-        any
+        any | self.take_lent(now)
+    }
+
+    /// Takes in the frames that the port lends. They follow those that it has handed out.
+    #[inline]
+    fn take_lent(&mut self, now: Instant) -> bool {
+        let Self { port, station, is_lent, .. } = self;
+        if *is_lent {
+            port.lend(|frame| station.on_frame(now, frame));
+        }
+        *is_lent
     }
 
     fn transmit(&mut self, now: Instant) -> bool {
@@ -295,7 +309,10 @@ impl<P: PacketIo> Turn for Core<P> {
         }
         let (dealt, leaving) = match &mut self.port {
             Way::Alone(port) => {
-                port.receive(&mut self.received);
+                self.is_lent = port.lends();
+                if !self.is_lent {
+                    port.receive(&mut self.received);
+                }
                 (false, false)
             }
             Way::Lead(_) | Way::Member(_) => self.receive_in_team(),

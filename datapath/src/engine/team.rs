@@ -409,6 +409,19 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
+    /// Returns true if the only core's port lends frames. With several, a frame may be another core's, so it has a buffer.
+    #[inline(always)]
+    pub(super) fn lends(&self) -> bool {
+        matches!(self, Self::Alone(port) if port.lends())
+    }
+
+    /// Passes the frames that the port lends to `take`.
+    pub(super) fn lend(&mut self, take: impl FnMut(&[u8])) {
+        if let Self::Alone(port) = self {
+            port.lend(take);
+        }
+    }
+
     /// Returns an empty buffer; `None` while there is none.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<P::Buf> {

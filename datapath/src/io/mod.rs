@@ -80,6 +80,18 @@ pub trait PacketIo: Send {
     fn attach(&mut self) {}
     /// Appends received frames to `into`, as many as wait and fit; never waits itself.
     fn receive(&mut self, into: &mut Burst<Self::Buf>);
+    /// Returns true if received frames wait that the port lends. Those of most ports have buffers of their own, for
+    /// [`receive`](Self::receive).
+    fn lends(&self) -> bool {
+        false
+    }
+    /// Passes received frames to `take` in order, as many as wait, up to about a burst. Each is lent for one call, in the place where the
+    /// port received it. Only for a port that [lends](Self::lends).
+    fn lend(&mut self, _take: impl FnMut(&[u8]))
+    where
+        Self: Sized,
+    {
+    }
     /// A fresh, empty buffer; `None` while the pool is dry.
     fn alloc(&mut self) -> Option<Self::Buf>;
     /// Frees buffers that are no longer needed.

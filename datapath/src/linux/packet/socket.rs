@@ -5,9 +5,10 @@ use super::ring::ReceiveRing;
 use super::sending::Sending;
 use super::support;
 use crate::fork::Own;
-use crate::io::{Burst, PacketBuf, PortCounters};
+use crate::io::{BURST, Burst, PacketBuf, PortCounters};
 use crate::linux::Interface;
 use crate::{socket_filter, socket_option};
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -98,6 +99,25 @@ impl PacketSocket {
             true
         };
         while self.pass_front(&mut copy) {}
+    }
+
+    /// Returns true if a datagram waits in the ring.
+    #[inline]
+    #[must_use]
+    pub fn lends(&self) -> bool {
+        self.ring.is_filled()
+    }
+
+    /// Passes the frames of waiting datagrams to `take`, each for one call, until they are a burst. A datagram's frames are passed at once.
+    #[inline]
+    pub fn lend(&mut self, mut take: impl FnMut(&[u8])) {
+        let count = Cell::new(0);
+        let mut one = |frame: &[u8]| {
+            take(frame);
+            count.set(count.get() + 1);
+            true
+        };
+        while count.get() < BURST && self.pass_front(&mut one) {}
     }
 
     /// Passes frames of the ring's front to `take`, up to one that it refuses. Returns true if there may be more.

@@ -210,6 +210,39 @@ fn frames_of_an_interface_that_is_down_are_lost_and_later_ones_arrive() {
 }
 
 #[test]
+fn a_frame_that_the_peers_mtu_has_no_room_for_waits_and_leaves_once_it_has() {
+    let _alone = pair(1500);
+    let (mut one, mut other) = ports();
+    let path = path(&one, &other, V4);
+    let frames = burst(&mut one, &path, &[1024; 4]);
+    expect_carried(&mut one, &mut other, frames);
+    ip("link set dpdk1 mtu 600");
+    // Linux forwards a large datagram between the ends of a veth pair whatever their MTU.
+    let frames = burst(&mut one, &path, &[1024; 4]);
+    expect_carried(&mut one, &mut other, frames);
+    let mut waits = burst(&mut one, &path, &[1024]);
+    one.transmit(&mut waits);
+    assert_eq!(waits.len(), 1, "the kernel says that it has no room");
+    assert_eq!(one.counters(), PortCounters::default());
+    ip("link set dpdk1 mtu 1500");
+    expect_carried(&mut one, &mut other, waits);
+}
+
+#[test]
+fn frames_beyond_the_interfaces_own_mtu_are_refused_and_shorter_ones_leave() {
+    let _alone = pair(1500);
+    let (mut one, mut other) = ports();
+    let path = path(&one, &other, V4);
+    ip("link set dpdk0 mtu 600");
+    let mut lost = burst(&mut one, &path, &[1024]);
+    one.transmit(&mut lost);
+    assert!(lost.is_empty());
+    assert_eq!(one.counters(), PortCounters { refused: 1, ..PortCounters::default() });
+    let frames = burst(&mut one, &path, &[256; 4]);
+    expect_carried(&mut one, &mut other, frames);
+}
+
+#[test]
 fn datagrams_for_which_the_ring_has_no_room_are_counted() {
     let _alone = pair(1500);
     let (mut one, mut other) = ports();

@@ -36,6 +36,7 @@ mod station;
 pub mod team;
 #[cfg(all(test, loom))]
 mod team_model;
+mod team_state;
 #[cfg(test)]
 mod team_tests;
 #[cfg(test)]

@@ -10,14 +10,11 @@
 //!
 //! The poll-mode cores use it, and the soak of `fabric`, whose cores run in virtual time.
 
-use super::doze::Doze;
-use crate::event_fd::EventFd;
+pub use super::team_state::Team;
 use crate::io::{BURST, Bell, Burst, PacketBuf, PacketIo, PortCounters, QueueError};
 use crate::steering::{Steering, Whose};
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
-use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// The most received frames that wait for a core. More are dropped and counted, as by a NIC whose queue is full.
 const RECEIVED: usize = 1024;
@@ -27,52 +24,6 @@ const LEAVING: usize = 256;
 const EMPTY: usize = 2 * BURST;
 /// Received buffers that a core keeps to send from.
 const STOCK: usize = 4 * BURST;
-
-/// The state that all cores of a port share.
-#[derive(Debug)]
-pub struct Team {
-    /// One for each core, in the cores' order.
-    dozes: Box<[Doze]>,
-    failed: AtomicBool,
-    /// The reason, once a core has failed.
-    reason: OnceLock<String>,
-}
-
-impl Team {
-    /// Creates the state of as many cores as there are bells. Each bell ends the sleep of its core.
-    #[must_use]
-    pub fn new(bells: impl IntoIterator<Item = EventFd>) -> Self {
-        let dozes = bells.into_iter().map(Doze::new).collect();
-        Self { dozes, failed: AtomicBool::new(false), reason: OnceLock::new() }
-    }
-
-    /// Wakes a core, after something was put into its ring or its inbox.
-    pub(super) fn wake(&self, core: usize) {
-        self.dozes[core].wake();
-    }
-
-    /// Records that a core ends by a defect, so that the others end with it. Returns true if it is the first.
-    fn fail(&self, reason: &str) -> bool {
-        let first = self.reason.set(reason.to_owned()).is_ok();
-        self.failed.store(true, Ordering::Release);
-        (0..self.dozes.len()).for_each(|core| self.wake(core));
-        first
-    }
-
-    /// Ends the calling core as a panic does if another core has failed.
-    #[inline]
-    fn check(&self) {
-        if self.failed.load(Ordering::Acquire) {
-            self.follow();
-        }
-    }
-
-    #[cold]
-    fn follow(&self) -> ! {
-        let reason = self.reason.get().cloned().unwrap_or_default();
-        resume_unwind(Box::new(reason))
-    }
-}
 
 /// The way of a core to the port. It is one type for all, so that a core's code is compiled once.
 pub enum Way<P: PacketIo> {
@@ -476,11 +427,11 @@ impl<P: PacketIo> Way<P> {
             Self::Alone(port) => port.listen(on),
             Self::Lead(lead) => {
                 lead.port.listen(on);
-                lead.team.dozes[0].listen(on);
+                lead.team.doze(0).listen(on);
             }
             Self::Member(member) => {
                 member.queue.iter_mut().for_each(|queue| queue.listen(on));
-                member.team.dozes[member.core].listen(on);
+                member.team.doze(member.core).listen(on);
             }
         }
     }
@@ -493,7 +444,7 @@ impl<P: PacketIo> Way<P> {
             // Core 0 ends the sleep of any core.
             Self::Member(member) => match &member.queue {
                 Some(queue) => queue.descriptor(),
-                None => Some(Bell::Now(member.team.dozes[member.core].descriptor())),
+                None => Some(Bell::Now(member.team.doze(member.core).descriptor())),
             },
         }
     }

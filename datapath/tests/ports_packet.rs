@@ -296,7 +296,10 @@ fn frames_are_lent_in_order_and_the_rest_of_a_datagram_too() {
     let expect_lent = |other: &mut Port, sent: &[Vec<u8>]| {
         let mut lent: Vec<Vec<u8>> = Vec::new();
         for _ in 0..TURNS {
-            other.lend(|frame| lent.push(frame.to_vec()));
+            other.lend(&mut Burst::new(), |frame| {
+                lent.push(frame.to_vec());
+                true
+            });
             if lent.len() >= sent.len() {
                 break;
             }
@@ -330,6 +333,33 @@ fn frames_are_lent_in_order_and_the_rest_of_a_datagram_too() {
     }
     assert_eq!(first.len(), 5, "as many as there are buffers");
     expect_lent(&mut other, &sent[5..]);
+}
+
+#[test]
+fn a_lent_frame_that_is_refused_comes_in_a_buffer() {
+    let _alone = pair(1500);
+    let (mut one, mut other) = ports();
+    let path = path(&one, &other, V4);
+    let mut frames = burst(&mut one, &path, &[256; 10]);
+    let sent: Vec<_> = frames.iter().map(|frame| frame.to_vec()).collect();
+    one.transmit(&mut frames);
+    let (mut lent, mut others) = (Vec::new(), Burst::new());
+    for _ in 0..TURNS {
+        other.lend(&mut others, |frame| {
+            // Byte 19 is the lower half of the identification.
+            let is_taken = frame[19] % 3 != 0;
+            if is_taken {
+                lent.push(frame.to_vec());
+            }
+            is_taken
+        });
+        if lent.len() + others.len() >= sent.len() {
+            break;
+        }
+    }
+    let (refused, taken): (Vec<_>, Vec<_>) = sent.into_iter().partition(|frame| frame[19] % 3 == 0);
+    assert_eq!(lent, taken);
+    assert_eq!(others.iter().map(|frame| frame.to_vec()).collect::<Vec<_>>(), refused);
 }
 
 #[test]

@@ -336,9 +336,10 @@ impl PacketIo for Port {
         matches!(&self.link, Link::Packet(socket) if socket.lends())
     }
 
-    fn lend(&mut self, take: impl FnMut(&[u8])) {
+    fn lend(&mut self, others: &mut Burst<Mbuf>, take: impl FnMut(&[u8]) -> bool) {
         if let Link::Packet(socket) = &mut self.link {
-            socket.lend(take);
+            let (stock, pool) = (&mut self.stock, &self.pool);
+            socket.lend(others, || from_stock(stock, pool), take);
         }
     }
 

@@ -176,9 +176,9 @@ impl<P: PacketIo> Core<P> {
     /// Takes in the frames that the port lends. They follow those that it has handed out.
     #[inline]
     fn take_lent(&mut self, now: Instant) -> bool {
-        let Self { port, station, is_lent, .. } = self;
+        let Self { port, station, received, is_lent, .. } = self;
         if *is_lent {
-            port.lend(|frame| station.on_frame(now, frame));
+            port.lend(received, |frame| station.on_frame(now, frame));
         }
         *is_lent
     }
@@ -307,9 +307,9 @@ impl<P: PacketIo> Turn for Core<P> {
         if let Some(lanes) = &mut self.station.lanes {
             lanes.receive(&mut self.received, || self.port.alloc());
         }
+        self.is_lent = self.port.lends();
         let (dealt, leaving) = match &mut self.port {
             Way::Alone(port) => {
-                self.is_lent = port.lends();
                 if !self.is_lent {
                     port.receive(&mut self.received);
                 }

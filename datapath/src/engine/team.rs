@@ -75,7 +75,9 @@ impl<P: PacketIo> Lead<P> {
         if self.strays_come {
             self.take_strays(into);
         }
-        self.port.receive(into);
+        if !self.port.lends() {
+            self.port.receive(into);
+        }
     }
 
     /// Takes the strays of other cores' queues: half a burst, so that the port's own frames have room.
@@ -220,12 +222,25 @@ impl<P: PacketIo> Member<P> {
         if let Ok(chunk) = self.received.read_chunk(count) {
             into.extend(chunk);
         }
-        if let Some(queue) = &mut self.queue {
+        if let Some(queue) = self.queue.as_mut().filter(|queue| !queue.lends()) {
             let own = into.len();
             queue.receive(into);
             if queue.strays() && into[own..].iter().any(|frame| !self.is_own(frame)) {
                 self.pass_strays(into, own);
             }
+        }
+    }
+
+    /// Passes lent frames to `take`, with whether they are this core's, and the others on to core 0.
+    fn lend(&mut self, mut take: impl FnMut(bool, &[u8]) -> bool) {
+        let mut strays = Burst::new();
+        if let Some(queue) = &mut self.queue {
+            let (core, steering) = (self.core, &self.steering);
+            let is_own = |frame: &[u8]| usize::from(steering.core_of(frame)) == core;
+            queue.lend(&mut strays, |frame| take(is_own(frame), frame));
+        }
+        if !strays.is_empty() {
+            self.pass_strays(&mut strays, 0);
         }
     }
 
@@ -360,16 +375,32 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
-    /// Returns true if the only core's port lends frames. With several, a frame may be another core's, so it has a buffer.
+    /// Returns true if the port, or this core's queue of it, lends frames.
     #[inline(always)]
     pub(super) fn lends(&self) -> bool {
-        matches!(self, Self::Alone(port) if port.lends())
+        match self {
+            Self::Alone(port) => port.lends(),
+            Self::Lead(lead) => lead.port.lends(),
+            Self::Member(member) => member.queue.as_ref().is_some_and(P::lends),
+        }
     }
 
-    /// Passes the frames that the port lends to `take`.
-    pub(super) fn lend(&mut self, take: impl FnMut(&[u8])) {
-        if let Self::Alone(port) = self {
-            port.lend(take);
+    /// Passes the lent frames that are this core's to `take`. If this is core 0, those of other cores are appended to `received`, to be
+    /// [dealt](Self::deal); any other core passes them on.
+    pub(super) fn lend(&mut self, received: &mut Burst<P::Buf>, mut take: impl FnMut(&[u8])) {
+        let mut take_if = |is_own: bool, frame: &[u8]| {
+            if is_own {
+                take(frame);
+            }
+            is_own
+        };
+        match self {
+            Self::Alone(port) => port.lend(received, |frame| take_if(true, frame)),
+            Self::Lead(lead) => {
+                let Lead { port, steering, .. } = &mut **lead;
+                port.lend(received, |frame| take_if(steering.whose(frame) == Whose::Leads, frame));
+            }
+            Self::Member(member) => member.lend(take_if),
         }
     }
 

@@ -112,26 +112,31 @@ fn wrong_numbers_of_cores_are_refused() {
 /// No queue pair lives on core 1, so only core 0 has a poller; still, what comes to core 1's queue is taken in.
 #[test]
 fn a_poller_of_core_0_takes_what_came_to_another_cores_queue() {
-    let ((port, mut wire), (second, mut second_wire)) = (io::pair(1024, 2048), io::pair(1024, 2048));
-    let mut port = OddPort::new(port);
-    port.second = Some(second);
-    // SAFETY: the test registers no memory.
-    let engine = unsafe { Engine::start(port, &config(Progress::Inline, 2)) }.unwrap();
-    let peer = [2, 0, 0, 0, 0, 2];
-    let question = [0, 1, 8, 0, 6, 4, 0, 1];
-    let who_has =
-        [&[255; 6][..], &peer, &[8, 6], &question, &peer, &[10, 0, 0, 2], &[0; 6], &[10, 0, 0, 1]].concat();
-    let mut frame = second_wire.alloc().unwrap();
-    frame.set_len(who_has.len());
-    frame.copy_from_slice(&who_has);
-    second_wire.transmit(&mut [frame].into_iter().collect());
-    for _ in 0..8 {
-        engine.progress_of(&Feeders::default());
+    for lends in [false, true] {
+        let ((port, mut wire), (second, mut second_wire)) = (io::pair(1024, 2048), io::pair(1024, 2048));
+        let mut port = OddPort::new(port);
+        (port.second, port.lends) = (Some(second), lends);
+        // SAFETY: the test registers no memory.
+        let engine = unsafe { Engine::start(port, &config(Progress::Inline, 2)) }.unwrap();
+        let peer = [2, 0, 0, 0, 0, 2];
+        let question = [0, 1, 8, 0, 6, 4, 0, 1];
+        let who_has =
+            [&[255; 6][..], &peer, &[8, 6], &question, &peer, &[10, 0, 0, 2], &[0; 6], &[10, 0, 0, 1]]
+                .concat();
+        for wire in [&mut wire, &mut second_wire] {
+            let mut frame = wire.alloc().unwrap();
+            frame.set_len(who_has.len());
+            frame.copy_from_slice(&who_has);
+            wire.transmit(&mut [frame].into_iter().collect());
+        }
+        for _ in 0..8 {
+            engine.progress_of(&Feeders::default());
+        }
+        let counters = engine.call_all(|station, _| station.counters).unwrap();
+        assert_eq!((counters[0].neighbour_packets, counters[1].handed_over), (2, 1), "lends: {lends}");
+        let mut answers = Burst::new();
+        wire.receive(&mut answers);
+        // To that peer, an answer.
+        assert!(answers.iter().any(|frame| frame[..6] == peer && frame[20..22] == [0, 2]), "core 0 answers");
     }
-    let counters = engine.call_all(|station, _| station.counters).unwrap();
-    assert_eq!((counters[0].neighbour_packets, counters[1].handed_over), (1, 1));
-    let mut answers = Burst::new();
-    wire.receive(&mut answers);
-    // To that peer, an answer.
-    assert!(answers.iter().any(|frame| frame[..6] == peer && frame[20..22] == [0, 2]), "core 0 answers");
 }

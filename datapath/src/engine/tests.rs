@@ -67,18 +67,27 @@ fn who_runs_a_core_is_told_in_words() {
     }
 }
 
-/// A port that breaks on request, counts when it is closed, and may have a second queue, into which a NIC's hash may lead any frame.
+/// A port that breaks on request, counts when it is closed, and may have a second queue, into which a NIC's hash may lead any frame. It may
+/// lend its frames.
 pub(super) struct OddPort {
     port: Loopback,
     pub(super) second: Option<Loopback>,
     strays: bool,
+    pub(super) lends: bool,
     broken: Arc<AtomicUsize>,
     closed: Arc<AtomicUsize>,
 }
 
 impl OddPort {
     pub(super) fn new(port: Loopback) -> Self {
-        Self { port, second: None, strays: false, broken: Arc::default(), closed: Arc::default() }
+        Self {
+            port,
+            second: None,
+            strays: false,
+            lends: false,
+            broken: Arc::default(),
+            closed: Arc::default(),
+        }
     }
 }
 
@@ -94,7 +103,7 @@ impl PacketIo for OddPort {
     fn open_queues(&mut self, _: &Steering) -> Result<Vec<Self>, QueueError> {
         let Some(port) = self.second.take() else { return Ok(Vec::new()) };
         let mut queue = Self::new(port);
-        queue.strays = true;
+        (queue.strays, queue.lends) = (true, self.lends);
         Ok(vec![queue])
     }
 
@@ -103,8 +112,19 @@ impl PacketIo for OddPort {
     }
 
     fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
+        assert!(!self.lends, "a port that lends frames is not asked for buffers");
         assert_eq!(self.broken.load(Ordering::Relaxed), 0, "the port broke");
         self.port.receive(into);
+    }
+
+    fn lends(&self) -> bool {
+        self.lends
+    }
+
+    fn lend(&mut self, others: &mut Burst<LoopbackBuf>, mut take: impl FnMut(&[u8]) -> bool) {
+        let mut received = Burst::new();
+        self.port.receive(&mut received);
+        others.extend(received.into_iter().filter(|frame| !take(frame)));
     }
 
     fn alloc(&mut self) -> Option<LoopbackBuf> {

@@ -86,8 +86,9 @@ pub trait PacketIo: Send {
         false
     }
     /// Passes received frames to `take` in order, as many as wait, up to about a burst. Each is lent for one call, in the place where the
-    /// port received it. Only for a port that [lends](Self::lends).
-    fn lend(&mut self, _take: impl FnMut(&[u8]))
+    /// port received it. Those for which `take` returns false are appended to `others`, as by [`receive`](Self::receive). Only for a port
+    /// that [lends](Self::lends).
+    fn lend(&mut self, _others: &mut Burst<Self::Buf>, _take: impl FnMut(&[u8]) -> bool)
     where
         Self: Sized,
     {

@@ -87,18 +87,8 @@ impl PacketSocket {
 
     /// Appends received frames to `into`, as many as wait and fit, in buffers of [`max_frame`](SocketConfig::max_frame) bytes at least.
     #[inline]
-    pub fn receive<B: PacketBuf>(&mut self, into: &mut Burst<B>, mut alloc: impl FnMut() -> Option<B>) {
-        let mut copy = |frame: &[u8]| {
-            if into.is_full() {
-                return false;
-            }
-            let Some(mut buffer) = alloc() else { return false };
-            buffer.set_len(frame.len());
-            buffer.copy_from_slice(frame);
-            into.push(buffer);
-            true
-        };
-        while self.pass_front(&mut copy) {}
+    pub fn receive<B: PacketBuf>(&mut self, into: &mut Burst<B>, alloc: impl FnMut() -> Option<B>) {
+        self.lend(into, alloc, |_| false);
     }
 
     /// Returns true if a datagram waits in the ring.
@@ -108,16 +98,31 @@ impl PacketSocket {
         self.ring.is_filled()
     }
 
-    /// Passes the frames of waiting datagrams to `take`, each for one call, until they are a burst. A datagram's frames are passed at once.
+    /// Passes the frames of waiting datagrams to `take`, each for one call, until they are a burst; the frames of a datagram are passed at
+    /// once. Those that `take` refuses are copied to `others`, as by [`receive`](Self::receive), while it has room and there are buffers.
     #[inline]
-    pub fn lend(&mut self, mut take: impl FnMut(&[u8])) {
-        let count = Cell::new(0);
+    pub fn lend<B: PacketBuf>(
+        &mut self,
+        others: &mut Burst<B>,
+        mut alloc: impl FnMut() -> Option<B>,
+        mut take: impl FnMut(&[u8]) -> bool,
+    ) {
+        let taken = Cell::new(0);
         let mut one = |frame: &[u8]| {
-            take(frame);
-            count.set(count.get() + 1);
+            if take(frame) {
+                taken.set(taken.get() + 1);
+                return true;
+            }
+            if others.is_full() {
+                return false;
+            }
+            let Some(mut buffer) = alloc() else { return false };
+            buffer.set_len(frame.len());
+            buffer.copy_from_slice(frame);
+            others.push(buffer);
             true
         };
-        while count.get() < BURST && self.pass_front(&mut one) {}
+        while taken.get() < BURST && self.pass_front(&mut one) {}
     }
 
     /// Passes frames of the ring's front to `take`, up to one that it refuses. Returns true if there may be more.

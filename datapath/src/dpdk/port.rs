@@ -277,6 +277,42 @@ impl Port {
         from.retain(|frame| (1..=most).contains(&frame.len()));
         self.counters.bad_length += (before - from.len()) as u64;
     }
+
+    /// As [`receive_or_lend`](PacketIo::receive_or_lend), of a port with more than a device of DPDK.
+    #[inline(never)]
+    fn receive_or_lend_otherwise(&mut self, into: &mut Burst<Mbuf>) -> bool {
+        match &self.link {
+            Link::Packet(socket) if socket.lends() => return true,
+            Link::Packet(_) => {}
+            Link::Device | Link::Memif(_) => self.receive_burst(into),
+        }
+        !into.is_empty()
+    }
+
+    /// Appends what DPDK's driver has received.
+    #[inline(always)]
+    fn receive_burst(&mut self, into: &mut Burst<Mbuf>) {
+        let had = into.len();
+        let room = BURST - had;
+        let (id, queue, free) = (self.id, self.queue, into.as_mut_ptr());
+        let burst = || {
+            // SAFETY: the port is started and only we have this receive queue, ours by `&mut self`; an `Mbuf` is a
+            // transparent pointer, and `room` slots are free from `had` on.
+            unsafe { dpdk::ferroce_rx_burst(id, queue, free.add(had).cast(), room as u16) }
+        };
+        let came = match &mut self.link {
+            Link::Device => burst(),
+            Link::Memif(relay) => relay.gate().pass(burst),
+            Link::Packet(_) => return,
+        };
+        if came > 0 {
+            // SAFETY: the driver wrote `came` ≤ `room` buffers there and gave them away.
+            unsafe { into.set_len(had + usize::from(came)) };
+            if into[had..].iter().any(|frame| !frame.is_plain()) {
+                self.drop_odd_buffers(into);
+            }
+        }
+    }
 }
 
 impl PacketIo for Port {
@@ -306,29 +342,19 @@ impl PacketIo for Port {
     }
 
     fn receive(&mut self, into: &mut Burst<Mbuf>) {
-        let had = into.len();
-        let room = BURST - had;
-        let (id, queue, free) = (self.id, self.queue, into.as_mut_ptr());
-        let burst = || {
-            // SAFETY: the port is started and only we have this receive queue, ours by `&mut self`; an `Mbuf` is a
-            // transparent pointer, and `room` slots are free from `had` on.
-            unsafe { dpdk::ferroce_rx_burst(id, queue, free.add(had).cast(), room as u16) }
-        };
-        let came = match &mut self.link {
-            Link::Device => burst(),
-            Link::Memif(relay) => relay.gate().pass(burst),
-            Link::Packet(socket) => {
-                let (stock, pool) = (&mut self.stock, &self.pool);
-                return socket.receive(into, || from_stock(stock, pool));
-            }
-        };
-        if came > 0 {
-            // SAFETY: the driver wrote `came` ≤ `room` buffers there and gave them away.
-            unsafe { into.set_len(had + usize::from(came)) };
-            if into[had..].iter().any(|frame| !frame.is_plain()) {
-                self.drop_odd_buffers(into);
-            }
+        match &mut self.link {
+            Link::Packet(socket) => socket.receive(into, || from_stock(&mut self.stock, &self.pool)),
+            Link::Device | Link::Memif(_) => self.receive_burst(into),
         }
+    }
+
+    /// Nearly all that an idle turn does, so it makes one comparison for the kind of link that most ports have.
+    fn receive_or_lend(&mut self, into: &mut Burst<Mbuf>) -> bool {
+        if !matches!(self.link, Link::Device) {
+            return self.receive_or_lend_otherwise(into);
+        }
+        self.receive_burst(into);
+        !into.is_empty()
     }
 
     #[inline]

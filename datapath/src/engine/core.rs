@@ -36,8 +36,6 @@ pub(super) struct Core<P: PacketIo> {
     station: Station,
     inbox: Inbox,
     received: Burst<P::Buf>,
-    /// The port lends frames in this turn, instead.
-    is_lent: bool,
     leaving: Burst<P::Buf>,
     /// Frames to the port's own address: a port does not receive its own frames.
     hairpin: Burst<P::Buf>,
@@ -91,7 +89,6 @@ impl<P: PacketIo> Core<P> {
             station,
             inbox,
             received: Burst::new(),
-            is_lent: false,
             leaving: Burst::new(),
             hairpin: Burst::new(),
             aside: None,
@@ -119,14 +116,10 @@ impl<P: PacketIo> Core<P> {
         true
     }
 
-    /// Returns true if nothing happened since the last turn: an idle turn ends here, after a few loads.
+    /// Returns true if nothing but frames can have come since the last turn: an idle turn ends here, after a few loads.
     #[inline]
     fn is_idle(&self) -> bool {
-        self.received.is_empty()
-            && !self.is_lent
-            && !self.station.has_posts()
-            && !self.inbox.is_filled()
-            && self.clock.now() < self.rests_until
+        !self.station.has_posts() && !self.inbox.is_filled() && self.clock.now() < self.rests_until
     }
 
     #[inline(never)]
@@ -176,11 +169,12 @@ impl<P: PacketIo> Core<P> {
     /// Takes in the frames that the port lends. They follow those that it has handed out.
     #[inline]
     fn take_lent(&mut self, now: Instant) -> bool {
-        let Self { port, station, received, is_lent, .. } = self;
-        if *is_lent {
+        let Self { port, station, received, .. } = self;
+        let lends = port.lends();
+        if lends {
             port.lend(received, |frame| station.on_frame(now, frame));
         }
-        *is_lent
+        lends
     }
 
     fn transmit(&mut self, now: Instant) -> bool {
@@ -247,16 +241,20 @@ impl<P: PacketIo> Core<P> {
         self.fill_by(now, |_, filling| filling.forward(BURST / 2)).0
     }
 
-    /// Receives as one of several cores. Returns whether frames were handed to others, and whether frames of others leave.
+    /// Receives as one of several cores. Returns whether this core has frames, whether frames were handed to others, and whether frames of
+    /// others leave.
     #[inline(never)]
-    fn receive_in_team(&mut self) -> (bool, bool) {
-        self.port.receive(&mut self.received);
+    fn receive_in_team(&mut self) -> (bool, bool, bool) {
+        let mut any = self.port.receive(&mut self.received);
         let dealt = self.port.is_lead() && !self.received.is_empty() && self.port.deal(&mut self.received);
         if dealt || self.port.strays_come() {
             let (handed, counters) = (self.port.handed(), &mut self.station.counters);
             (counters.handed_over, counters.hand_over_full) = (handed.over, handed.full);
         }
-        (dealt, self.port.has_leaving())
+        if dealt {
+            any = !self.received.is_empty() || self.port.lends();
+        }
+        (any, dealt, self.port.has_leaving())
     }
 
     /// Returns how many frames were written, and whether the pool had no buffer for one.
@@ -307,17 +305,11 @@ impl<P: PacketIo> Turn for Core<P> {
         if let Some(lanes) = &mut self.station.lanes {
             lanes.receive(&mut self.received, || self.port.alloc());
         }
-        self.is_lent = self.port.lends();
-        let (dealt, leaving) = match &mut self.port {
-            Way::Alone(port) => {
-                if !self.is_lent {
-                    port.receive(&mut self.received);
-                }
-                (false, false)
-            }
+        let (any, dealt, leaving) = match &mut self.port {
+            Way::Alone(port) => (port.receive_or_lend(&mut self.received), false, false),
             Way::Lead(_) | Way::Member(_) => self.receive_in_team(),
         };
-        let work = if !leaving && self.is_idle() {
+        let work = if !any && !leaving && self.is_idle() {
             self.stuck = 0;
             dealt
         } else {

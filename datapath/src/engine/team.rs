@@ -69,15 +69,13 @@ pub struct Handed {
 }
 
 impl<P: PacketIo> Lead<P> {
-    fn receive(&mut self, into: &mut Burst<P::Buf>) {
+    fn receive(&mut self, into: &mut Burst<P::Buf>) -> bool {
         self.team.check();
         self.supply();
         if self.strays_come {
             self.take_strays(into);
         }
-        if !self.port.lends() {
-            self.port.receive(into);
-        }
+        self.port.receive_or_lend(into)
     }
 
     /// Takes the strays of other cores' queues: half a burst, so that the port's own frames have room.
@@ -216,19 +214,19 @@ pub struct Member<P: PacketIo> {
 }
 
 impl<P: PacketIo> Member<P> {
-    fn receive(&mut self, into: &mut Burst<P::Buf>) {
+    fn receive(&mut self, into: &mut Burst<P::Buf>) -> bool {
         self.team.check();
         let count = self.received.slots().min(BURST - into.len());
         if let Ok(chunk) = self.received.read_chunk(count) {
             into.extend(chunk);
         }
-        if let Some(queue) = self.queue.as_mut().filter(|queue| !queue.lends()) {
-            let own = into.len();
-            queue.receive(into);
-            if queue.strays() && into[own..].iter().any(|frame| !self.is_own(frame)) {
-                self.pass_strays(into, own);
-            }
+        let own = into.len();
+        let Some(queue) = &mut self.queue else { return own > 0 };
+        let any = queue.receive_or_lend(into);
+        if queue.strays() && into[own..].iter().any(|frame| !self.is_own(frame)) {
+            self.pass_strays(into, own);
         }
+        any
     }
 
     /// Passes lent frames to `take`, with whether they are this core's, and the others on to core 0.
@@ -365,11 +363,12 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
-    /// Appends received frames to `into`: those of the port, or those that core 0 has handed over.
+    /// Appends received frames to `into`: those of the port, unless it lends them, or those that core 0 has handed over. Returns true if there
+    /// are frames: in `into`, or lent ones.
     #[inline(always)]
-    pub fn receive(&mut self, into: &mut Burst<P::Buf>) {
+    pub fn receive(&mut self, into: &mut Burst<P::Buf>) -> bool {
         match self {
-            Self::Alone(port) => port.receive(into),
+            Self::Alone(port) => port.receive_or_lend(into),
             Self::Lead(lead) => lead.receive(into),
             Self::Member(member) => member.receive(into),
         }

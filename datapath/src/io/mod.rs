@@ -85,6 +85,16 @@ pub trait PacketIo: Send {
     fn lends(&self) -> bool {
         false
     }
+    /// Appends received frames to `into`, as [`receive`](Self::receive) does, unless the port lends them. Returns true if there are frames: in
+    /// `into`, or to be [lent](Self::lend).
+    #[inline]
+    fn receive_or_lend(&mut self, into: &mut Burst<Self::Buf>) -> bool {
+        let lends = self.lends();
+        if !lends {
+            self.receive(into);
+        }
+        lends || !into.is_empty()
+    }
     /// Passes received frames to `take` in order, as many as wait, up to about a burst. Each is lent for one call, in the place where the
     /// port received it. Those for which `take` returns false are appended to `others`, as by [`receive`](Self::receive). Only for a port
     /// that [lends](Self::lends).

@@ -236,6 +236,8 @@ fn hostile_datagrams_are_refused_or_split_within_their_bytes() {
     let (v6_vnet, v6_bytes) = datagram(&v6);
     let mut v6_extension = v6_bytes.clone();
     v6_extension[20] = 0;
+    let mut v6_version = v6_bytes.clone();
+    v6_version[14] = 0x45;
     let longer = [&bytes[..], &[0; 7]].concat();
     let table: &[Row] = &[
         ("length no multiple", udp(250), bytes.clone(), Ok(5)),
@@ -273,6 +275,7 @@ fn hostile_datagrams_are_refused_or_split_within_their_bytes() {
         ),
         ("headers that are cut off", udp(280), bytes[..41].to_vec(), Err(No(NoUdp::Short))),
         ("an IPv6 extension header", v6_vnet, v6_extension, Err(No(NoUdp::Protocol))),
+        ("another version of IP instead of IPv6", v6_vnet, v6_version, Err(No(NoUdp::EtherType))),
         ("IPv6 with IPv4's checksum place", udp(280), v6_bytes, Err(Checksum)),
         ("no frame", udp(280), vec![0; 12], Err(Short)),
         ("nothing", VnetHeader::FRAME, vec![], Err(Short)),

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    println!("cargo:rerun-if-changed=../verbs/dropin/tests/stress.h");
-    compile("verbs", "../verbs/dropin/tests/stress.c");
+    println!("cargo:rerun-if-changed=../verbs/c/tests/stress.h");
+    compile("verbs", "../verbs/c/tests/stress.c");
     compile("cm", "../verbs/rdmacm/tests/stress.c");
     // librdmacm finds functions of libibverbs by their names while it runs.
     println!("cargo:rustc-link-arg-bin=cm=-Wl,--export-dynamic");

@@ -75,7 +75,7 @@ fn quoted_messages_are_those_of_the_code() {
     let quotes: Vec<_> = pages.iter().flat_map(|page| quotes(page)).collect();
     assert!(quotes.len() > 35, "{quotes:?}");
     let mut lines = Vec::new();
-    for folder in ["roce/src", "datapath/src", "verbs/src", "verbs/dropin/src", "apps/src"] {
+    for folder in ["roce/src", "datapath/src", "verbs/src", "verbs/c/src", "apps/src"] {
         code(&root().join(folder), &mut lines);
     }
     let shapes: Vec<String> = lines.iter().map(|line| shape(line)).collect();

@@ -1,4 +1,4 @@
-//! Threads that call the verbs of the C library in any order. The calls are those of `verbs/dropin/tests/stress.c`, which is the target.
+//! Threads that call the verbs of the C library in any order. The calls are those of `verbs/c/tests/stress.c`, which is the target.
 #![no_main]
 
 // They are linked, and called from C.

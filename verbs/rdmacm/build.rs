@@ -1,6 +1,6 @@
 //! The structures of librdmacm's headers, and what this library calls of libibverbs.
 
-#[path = "../dropin/bindings.rs"]
+#[path = "../c/bindings.rs"]
 mod bindings;
 
 const FUNCTIONS: &str = "ibv_(get_device_list|free_device_list|open_device|query_gid|query_port|alloc_pd|create_cq|destroy_cq\
@@ -8,7 +8,7 @@ const FUNCTIONS: &str = "ibv_(get_device_list|free_device_list|open_device|query
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=../dropin/bindings.rs");
+    println!("cargo:rerun-if-changed=../c/bindings.rs");
     bindings::generate("rdma", "rdma/rdma_cma.h", "librdmacm-dev", |builder| {
         builder
             .allowlist_type("rdma_.*|ibv_.*|verbs_context")

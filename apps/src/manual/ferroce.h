@@ -1,1 +1,1 @@
-../../../verbs/dropin/include/ferroce.h
+../../../verbs/c/include/ferroce.h

@@ -2,7 +2,7 @@
 //!
 //! UCX takes a device only if there is a character device of its name in `/dev/infiniband`, which UCX may read and write and never opens.
 //! There is one for each of eight devices. Other programs read `/sys/class/infiniband`, a folder that no process can create in sysfs: an
-//! overlay adds an empty one, and the drop-in library describes its devices there (`verbs/dropin/src/sysfs.rs`). All of it is in a separate
+//! overlay adds an empty one, and the drop-in library describes its devices there (`verbs/c/src/ibverbs/sysfs.rs`). All of it is in a separate
 //! mount namespace of the program, and hides the files of real devices there. Only an empty folder `/dev/infiniband` is left behind, if
 //! there was none.
 //!

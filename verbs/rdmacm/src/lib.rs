@@ -15,7 +15,7 @@
 
 pub mod abi;
 mod address;
-#[path = "../../dropin/src/cancel.rs"]
+#[path = "../../c/src/cancel.rs"]
 mod cancel;
 mod claim;
 mod connect;

@@ -2,7 +2,7 @@
  * Threads that call librdmacm in any order: identifiers are created, bound, resolved, connected to listeners of the same process, moved to
  * another channel and destroyed, while other threads take their events. It is also the fuzz target `cm`.
  */
-#include "../../dropin/tests/stress.h"
+#include "../../c/tests/stress.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>

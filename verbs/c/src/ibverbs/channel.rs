@@ -1,0 +1,172 @@
+//! Completion channels: real descriptors, and whose event it was.
+
+use crate::abi::*;
+use crate::cancel;
+use crate::errno::{BUSY, ENDED, count, created, out, status};
+use crate::ibverbs::completion::Cq;
+use crate::ibverbs::context::Context;
+use crate::ibverbs::live;
+use crate::ibverbs::lock::{Lock, Rank};
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::AsRawFd;
+use std::sync::{Condvar, Mutex, PoisonError};
+use verbs::{CompletionChannel, Device};
+
+/// A channel, and the completion queues that ring on it.
+#[repr(C)]
+pub(crate) struct Channel {
+    abi: ibv_comp_channel,
+    channel: CompletionChannel,
+    device: Device,
+    queues: Lock<Queues>,
+}
+
+struct Queues {
+    /// In the order in which they are looked at: a queue that had an event goes to the end.
+    ring: Vec<*mut Cq>,
+    /// Events of destroyed queues whose count in the descriptor a thread has read: it will look for a queue and must find none.
+    read: u32,
+}
+
+// SAFETY: the pointers are used under the lock, and a queue leaves before it is destroyed.
+unsafe impl Send for Queues {}
+
+/// Events of a queue that the program took and did not acknowledge: it is not destroyed before.
+#[derive(Default)]
+pub(crate) struct Events {
+    open: Mutex<u64>,
+    acknowledged: Condvar,
+}
+
+impl Events {
+    fn took(&self) {
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    fn acknowledge(&self, count: u64) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        *open = open.saturating_sub(count);
+        self.acknowledged.notify_all();
+    }
+
+    /// As rdma-core does it: the thread that destroys a queue waits for those that have its events.
+    pub(crate) fn wait_until_acknowledged(&self) {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.acknowledged.wait_while(open, |open| *open > 0));
+    }
+}
+
+impl Channel {
+    pub(crate) fn channel(&self) -> &CompletionChannel {
+        &self.channel
+    }
+
+    pub(crate) fn join(&self, cq: *mut Cq) {
+        self.queues.lock().ring.push(cq);
+    }
+
+    /// The queue will be destroyed: its events that no thread took are no longer counted by the descriptor.
+    ///
+    /// # Safety
+    /// The queue is alive.
+    pub(crate) unsafe fn leave(&self, cq: *mut Cq) {
+        let mut queues = self.queues.lock();
+        queues.ring.retain(|&other| other != cq);
+        // SAFETY: passed on.
+        queues.read += unsafe { &*cq }.queue.lock().leave_channel();
+    }
+
+    /// A queue that rang, which has an event less now.
+    fn take_event(&self) -> Option<*mut Cq> {
+        let mut queues = self.queues.lock();
+        if queues.read > 0 {
+            queues.read -= 1;
+            return None;
+        }
+        let rang = |&cq: &*mut Cq| {
+            // SAFETY: a queue in the list is alive.
+            let cq = unsafe { &*cq };
+            cq.queue.lock().take_event()
+        };
+        let index = queues.ring.iter().position(rang)?;
+        let cq = queues.ring.remove(index);
+        queues.ring.push(cq);
+        // SAFETY: as above.
+        unsafe { &*cq }.events.took();
+        Some(cq)
+    }
+}
+
+/// `ibv_create_comp_channel(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    created(|| {
+        // SAFETY: the contract of the manual page.
+        let device = unsafe { Context::from(context) }?.device.clone();
+        let channel = device.create_channel()?;
+        let abi = ibv_comp_channel { context, fd: channel.as_raw_fd(), refcnt: 0 };
+        let queues = Lock::new(Rank::Channel, Queues { ring: Vec::new(), read: 0 });
+        Ok(live::give(Channel { abi, channel, device, queues }).cast())
+    })
+}
+
+/// `ibv_destroy_comp_channel(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    status(|| {
+        let channel = channel.cast::<Channel>();
+        // SAFETY: the contract of the manual page.
+        if !unsafe { live::find_last(channel) }?.queues.lock().ring.is_empty() {
+            return Err(BUSY);
+        }
+        // SAFETY: no queue rings on it, and the program gives it up.
+        drop(unsafe { live::take(channel) }?);
+        Ok(())
+    })
+}
+
+/// `ibv_get_cq_event(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    user: *mut *mut c_void,
+) -> c_int {
+    loop {
+        let descriptor = count(|| {
+            // SAFETY: the contract of the manual page.
+            let (channel, _, _) = unsafe { (live::find(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
+            channel.device.hand_over();
+            Ok(channel.channel.as_raw_fd())
+        });
+        if descriptor < 0 || !cancel::take_event(descriptor) {
+            return -1;
+        }
+        let found = count(|| {
+            // SAFETY: the contract of the manual page.
+            let (channel, cq, user) =
+                unsafe { (live::find(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
+            let Some(rang) = channel.take_event() else {
+                // The event of a queue that was destroyed meanwhile belongs to no queue. The last one of a core does not either.
+                return if channel.channel.has_ended() { Err(ENDED) } else { Ok(0) };
+            };
+            // SAFETY: the queue is alive.
+            *user = unsafe { &*rang }.user();
+            *cq = rang.cast();
+            Ok(1)
+        });
+        if found != 0 {
+            return found.min(0);
+        }
+    }
+}
+
+/// `ibv_ack_cq_events(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        unsafe { live::find(cq.cast::<Cq>()) }?.events.acknowledge(count.into());
+        Ok(())
+    });
+}

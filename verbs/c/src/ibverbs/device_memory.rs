@@ -1,0 +1,152 @@
+//! Device memory (`ibv_alloc_dm(3)`): the device is software, so it is memory of the process, and there is as much as a NIC has.
+
+use crate::abi::*;
+use crate::errno::{BUSY, Errno, INVALID, at, created, status};
+use crate::ibverbs::context::Context;
+use crate::ibverbs::domain::Pd;
+use crate::ibverbs::live;
+use crate::ibverbs::region::{self, Placed, Wanted};
+use datapath::host_memory::{copy_in, copy_out};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use verbs::Access;
+
+/// Bytes that a context has.
+pub(crate) const SIZE: usize = 1 << 20;
+/// Offsets and lengths are multiples of this, as on devices that have such memory.
+const UNIT: u64 = 4;
+
+/// Device memory.
+#[repr(C)]
+pub(crate) struct Dm {
+    abi: ibv_dm,
+    start: NonNull<u8>,
+    length: usize,
+    layout: Layout,
+    /// Regions of it, which keep it from being freed.
+    pub(crate) users: AtomicUsize,
+}
+
+impl Dm {
+    /// Returns the start of a copy of `length` bytes at `offset`.
+    fn part(&self, offset: u64, length: usize) -> Result<*mut u8, Errno> {
+        let fault = Errno(libc::EFAULT);
+        let end = offset.checked_add(length as u64).ok_or(fault)?;
+        if end > self.length as u64 || !offset.is_multiple_of(UNIT) || !(length as u64).is_multiple_of(UNIT) {
+            return Err(fault);
+        }
+        Ok(self.start.as_ptr().wrapping_add(offset as usize))
+    }
+}
+
+/// `ibv_alloc_dm(3)`
+pub(crate) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    wanted: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    created(|| {
+        // SAFETY: the contract of the manual page.
+        let (whole, wanted) = unsafe { (Context::from(context)?, at(wanted)?) };
+        let &ibv_alloc_dm_attr { length, log_align_req, comp_mask } = wanted;
+        if comp_mask != 0 || length == 0 || length > SIZE {
+            return Err(INVALID);
+        }
+        let none = Errno(libc::ENOMEM);
+        // A page at least: regions and their atomics are aligned.
+        let alignment = 1_usize.checked_shl(log_align_req.max(12)).filter(|&it| it <= SIZE).ok_or(none)?;
+        let layout = Layout::from_size_align(length, alignment).map_err(|_| none)?;
+        let taken = &whole.device_memory;
+        let fits = |taken: usize| taken.checked_add(length).filter(|&all| all <= SIZE);
+        taken.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits).map_err(|_| none)?;
+        // SAFETY: the layout has at least one byte.
+        let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+            taken.fetch_sub(length, Ordering::AcqRel);
+            return Err(none);
+        };
+        let (memcpy_to_dm, memcpy_from_dm) = (Some(copy_to as _), Some(copy_from as _));
+        let abi = ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask: 0, handle: 0 };
+        Ok(live::give(Dm { abi, start, length, layout, users: AtomicUsize::new(0) }).cast())
+    })
+}
+
+/// `ibv_free_dm(3)`: `EBUSY` while there are regions of it.
+pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    status(|| {
+        let dm = dm.cast::<Dm>();
+        // SAFETY: the contract of the manual page.
+        if unsafe { live::find_last(dm) }?.users.load(Ordering::Acquire) > 0 {
+            return Err(BUSY);
+        }
+        // SAFETY: no region of it is left, and the program gives it up.
+        let dm = unsafe { live::take(dm) }?;
+        // SAFETY: allocated with this layout, and nothing reaches it any more.
+        unsafe { dealloc(dm.start.as_ptr(), dm.layout) };
+        // SAFETY: the context outlives its memory.
+        unsafe { Context::from(dm.abi.context) }?.device_memory.fetch_sub(dm.length, Ordering::AcqRel);
+        Ok(())
+    })
+}
+
+/// `ibv_memcpy_to_dm(3)`
+unsafe extern "C" fn copy_to(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let to = unsafe { live::find(dm.cast::<Dm>()) }?.part(offset, length)?;
+        if from.is_null() || length == 0 {
+            return if length == 0 { Ok(()) } else { Err(INVALID) };
+        }
+        // SAFETY: the part lies in the memory; the program has `length` bytes.
+        unsafe { copy_in(to, std::slice::from_raw_parts(from.cast(), length)) }
+            .map_err(|_| Errno(libc::EFAULT))
+    })
+}
+
+/// `ibv_memcpy_from_dm(3)`
+unsafe extern "C" fn copy_from(into: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let from = unsafe { live::find(dm.cast::<Dm>()) }?.part(offset, length)?;
+        if into.is_null() || length == 0 {
+            return if length == 0 { Ok(()) } else { Err(INVALID) };
+        }
+        // SAFETY: the part lies in the memory; the program has room for `length` bytes.
+        unsafe { copy_out(from, std::slice::from_raw_parts_mut(into.cast(), length)) }
+            .map_err(|_| Errno(libc::EFAULT))
+    })
+}
+
+/// `ibv_reg_dm_mr(3)`: requests call the region's first byte 0.
+pub(crate) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    flags: c_uint,
+) -> *mut ibv_mr {
+    created(|| {
+        let dm = dm.cast::<Dm>();
+        // SAFETY: the contract of the manual page.
+        let (_, whole) = unsafe { (live::find(pd.cast::<Pd>())?, live::find(dm)?) };
+        let wanted = Wanted { pd, address: null_mut(), length, iova: 0, flags };
+        let access = wanted.access()?;
+        let end = offset.checked_add(length as u64).ok_or(INVALID)?;
+        if end > whole.length as u64
+            || flags & IBV_ACCESS_ZERO_BASED == 0
+            || flags & IBV_ACCESS_ON_DEMAND != 0
+        {
+            return Err(INVALID);
+        }
+        let start = whole.start.as_ptr().wrapping_add(offset as usize);
+        let placed = match length {
+            // An empty region is allowed, and grants nothing; the core's regions have at least a byte.
+            0 => Placed { start: whole.start.as_ptr(), length: 1, iova: 0, access: Access::LOCAL_READ },
+            _ => Placed { start, length, iova: 0, access },
+        };
+        // SAFETY: the domain is alive; the memory stays, since its regions keep it.
+        let mr = unsafe { region::give(wanted, &placed, dm) }?;
+        whole.users.fetch_add(1, Ordering::AcqRel);
+        Ok(mr)
+    })
+}

@@ -1,0 +1,198 @@
+//! Asynchronous events, and the objects of the program that they are about.
+
+use crate::abi::*;
+use crate::cancel;
+use crate::errno::{ENDED, Errno, at, count, out, status};
+use crate::ibverbs::context::Context;
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use verbs::event::{AsyncEvent, CqId, Event, Events, FailureCause, SrqId};
+use verbs::{Device, Qpn};
+
+/// An object that has events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Object {
+    Qp(Qpn),
+    Cq(CqId),
+    Srq(SrqId),
+}
+
+/// An object of this context.
+struct Owned {
+    /// The program's pointer to it, as a number: it is handed back, never used here.
+    address: usize,
+    /// Events that the program took and did not acknowledge.
+    open: u32,
+}
+
+#[derive(Default)]
+struct Owners {
+    objects: Mutex<HashMap<Object, Owned>>,
+    acknowledged: Condvar,
+}
+
+impl Owners {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Object, Owned>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Events of one context: those of its objects, and those of the port.
+pub(crate) struct AsyncEvents {
+    events: Events,
+    owners: Arc<Owners>,
+}
+
+impl AsyncEvents {
+    pub(crate) fn new(device: &Device) -> Result<Self, Errno> {
+        let owners = Arc::new(Owners::default());
+        let ours = owners.clone();
+        let events = device.events_where(move |event| {
+            kind(event).is_some() && object(event).is_none_or(|object| ours.lock().contains_key(&object))
+        })?;
+        Ok(Self { events, owners })
+    }
+
+    pub(crate) fn descriptor(&self) -> c_int {
+        self.events.as_raw_fd()
+    }
+
+    /// From now on the context receives the events of `object`, by this name unless it has one.
+    pub(crate) fn join<T>(&self, object: Object, program: *mut T) {
+        let owned = Owned { address: program.expose_provenance(), open: 0 };
+        self.owners.lock().entry(object).or_insert(owned);
+    }
+
+    /// The object will be destroyed. As rdma-core does it, this waits until all its events that were taken are
+    /// acknowledged; those that were not taken are forgotten, and the descriptor no longer counts them.
+    pub(crate) fn leave(&self, object: Object) {
+        let objects = self.owners.lock();
+        let waits = |objects: &mut HashMap<Object, Owned>| objects.get(&object).is_some_and(|it| it.open > 0);
+        let objects = self.owners.acknowledged.wait_while(objects, waits);
+        objects.unwrap_or_else(PoisonError::into_inner).remove(&object);
+        // The filter refuses them from here on.
+        self.events.forget(|event| self::object(event) == Some(object));
+    }
+
+    /// As [`leave`](Self::leave), if the object has this name: a target that was opened again keeps its first one.
+    pub(crate) fn leave_as<T>(&self, object: Object, program: *mut T) {
+        let told = self.owners.lock().get(&object).map(|owned| owned.address);
+        if told == Some(program.addr()) {
+            self.leave(object);
+        }
+    }
+
+    /// The event that the descriptor announced, unless it is about an object that no longer exists.
+    fn told(&self) -> Option<ibv_async_event> {
+        let event = self.events.told()?;
+        let event_type = kind(&event)?;
+        let Some(object) = object(&event) else {
+            return Some(ibv_async_event {
+                element: ibv_async_event__bindgen_ty_1 { port_num: 1 },
+                event_type,
+            });
+        };
+        let mut objects = self.owners.lock();
+        let owned = objects.get_mut(&object)?;
+        owned.open += 1;
+        let qp = std::ptr::with_exposed_provenance_mut(owned.address);
+        Some(ibv_async_event { element: ibv_async_event__bindgen_ty_1 { qp }, event_type })
+    }
+
+    fn acknowledge(&self, address: usize) {
+        if let Some(owned) = self.owners.lock().values_mut().find(|owned| owned.address == address) {
+            owned.open = owned.open.saturating_sub(1);
+        }
+        self.owners.acknowledged.notify_all();
+    }
+}
+
+fn object(event: &AsyncEvent) -> Option<Object> {
+    match event {
+        AsyncEvent::Transport(event) => match *event {
+            Event::CommunicationEstablished(qpn) | Event::SendQueueDrained(qpn) | Event::LastReceive(qpn) => {
+                Some(Object::Qp(qpn))
+            }
+            Event::QpFailed(failure) | Event::SendQueueFailed(failure) => Some(Object::Qp(failure.qpn)),
+            Event::SharedReceivesLow(srq) => Some(Object::Srq(srq)),
+            Event::CqOverflowed(cq) => Some(Object::Cq(cq)),
+        },
+        AsyncEvent::PortUp | AsyncEvent::PortDown | AsyncEvent::CoreFailed => None,
+    }
+}
+
+/// Returns the event's type; `None` for a failure that a completion reports, which is no event then (IBA 11.6.3.2).
+fn kind(event: &AsyncEvent) -> Option<ibv_event_type> {
+    Some(match event {
+        AsyncEvent::PortUp => IBV_EVENT_PORT_ACTIVE,
+        AsyncEvent::PortDown => IBV_EVENT_PORT_ERR,
+        AsyncEvent::CoreFailed => IBV_EVENT_DEVICE_FATAL,
+        AsyncEvent::Transport(event) => match event {
+            Event::CommunicationEstablished(_) => IBV_EVENT_COMM_EST,
+            Event::SendQueueDrained(_) => IBV_EVENT_SQ_DRAINED,
+            Event::LastReceive(_) => IBV_EVENT_QP_LAST_WQE_REACHED,
+            Event::SharedReceivesLow(_) => IBV_EVENT_SRQ_LIMIT_REACHED,
+            Event::CqOverflowed(_) => IBV_EVENT_CQ_ERR,
+            Event::QpFailed(failure) | Event::SendQueueFailed(failure) => match failure.cause {
+                FailureCause::Refused(verbs::event::NakCode::RemoteAccessError, _) => IBV_EVENT_QP_ACCESS_ERR,
+                FailureCause::Refused(..) => IBV_EVENT_QP_REQ_ERR,
+                FailureCause::CompletionQueue => IBV_EVENT_QP_FATAL,
+                FailureCause::Request(_) | FailureCause::Receive(_) => return None,
+            },
+        },
+    })
+}
+
+/// `ibv_get_async_event(3)`: waits as the descriptor does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    into: *mut ibv_async_event,
+) -> c_int {
+    loop {
+        let descriptor = count(|| {
+            // SAFETY: the contract of the manual page.
+            let (context, _) = unsafe { (Context::from(context)?, out(into)?) };
+            context.device.hand_over();
+            Ok(context.events.descriptor())
+        });
+        if descriptor < 0 || !cancel::take_event(descriptor) {
+            return -1;
+        }
+        let found = count(|| {
+            // SAFETY: the contract of the manual page.
+            let (context, into) = unsafe { (Context::from(context)?, out(into)?) };
+            let Some(event) = context.events.told() else {
+                return if context.events.events.has_ended() { Err(ENDED) } else { Ok(0) };
+            };
+            *into = event;
+            Ok(1)
+        });
+        if found != 0 {
+            return found.min(0);
+        }
+    }
+}
+
+/// `ibv_ack_async_event(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let event = unsafe { at(event) }?;
+        // SAFETY: the event came from `ibv_get_async_event`, and its object lives until it is acknowledged.
+        let (address, context) = unsafe {
+            match event.event_type {
+                IBV_EVENT_SRQ_LIMIT_REACHED => (event.element.srq.addr(), at(event.element.srq)?.context),
+                IBV_EVENT_CQ_ERR => (event.element.cq.addr(), at(event.element.cq)?.context),
+                IBV_EVENT_PORT_ACTIVE | IBV_EVENT_PORT_ERR | IBV_EVENT_DEVICE_FATAL => return Ok(()),
+                _ => (event.element.qp.addr(), at(event.element.qp)?.context),
+            }
+        };
+        // SAFETY: the object's context is open.
+        unsafe { Context::from(context) }?.events.acknowledge(address);
+        Ok(())
+    });
+}

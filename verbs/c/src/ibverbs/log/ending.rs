@@ -1,0 +1,73 @@
+//! Drops the log lines of a thread that ends.
+
+use std::cell::Cell;
+use tracing::subscriber::Interest;
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::layer::{Context, Layer};
+
+thread_local! {
+    /// The storage below is gone. This flag has no destructor, so that it can always be read.
+    static ENDED: Cell<bool> = const { Cell::new(false) };
+    static END: End = const { End };
+}
+
+/// Dropped when the thread ends.
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        ENDED.set(true);
+    }
+}
+
+/// Drops what a thread logs once it has lost its thread-local storage, since the layer that writes lines would panic then.
+///
+/// Such storage goes in the reverse of the order in which it was first used. The writer's is used before [`END`], so `END` goes first.
+pub(super) struct WhileItCan;
+
+impl<S: Subscriber> Layer<S> for WhileItCan {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
+    fn enabled(&self, _: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        !ENDED.get()
+    }
+
+    fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+        // Refused, the thread has ended since.
+        let _ = END.try_with(|_| ());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static LOGGED: AtomicUsize = AtomicUsize::new(0);
+
+    unsafe extern "C" fn logs(_: *mut c_void) {
+        tracing::error!("a line of a test");
+        LOGGED.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_thread_that_ends_may_still_log() {
+        crate::ibverbs::log::start();
+        let mut key = 0;
+        // SAFETY: `key` has room, and the destructor takes no memory.
+        assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(logs)) }, 0);
+        for logged_before in [true, false] {
+            let body = move || {
+                if logged_before {
+                    tracing::error!("a line of a test");
+                }
+                // SAFETY: the key exists, and its destructor doesn't follow the pointer.
+                assert_eq!(unsafe { libc::pthread_setspecific(key, std::ptr::dangling::<u8>().cast()) }, 0);
+            };
+            std::thread::spawn(body).join().unwrap();
+        }
+        assert_eq!(LOGGED.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,57 @@
+//! `libibverbs.so.1`: each file has one family of verbs, turns C's arguments into those of [`ferroce_verbs`](verbs), and errors into
+//! rdma-core's `errno` values.
+
+mod address;
+mod channel;
+mod completion;
+mod completion_ex;
+mod congestion;
+mod context;
+mod device;
+mod device_memory;
+mod domain;
+mod event;
+mod failure;
+mod flow;
+mod live;
+mod lock;
+mod log;
+mod management;
+mod modify;
+mod multicast;
+mod names;
+mod on_demand;
+mod parent;
+mod post;
+mod post_ex;
+mod private;
+mod query;
+mod queue_pair;
+mod region;
+mod siblings;
+mod srq;
+mod sysfs;
+mod transitions;
+mod unsupported;
+mod window;
+mod work_queue;
+mod xrc;
+
+pub use address::*;
+pub use channel::*;
+pub use completion::*;
+pub use congestion::*;
+pub use device::*;
+pub use domain::*;
+pub use event::*;
+pub use failure::*;
+pub use management::*;
+pub use modify::*;
+pub use names::*;
+pub use private::*;
+pub use query::*;
+pub use queue_pair::*;
+pub use region::*;
+pub use siblings::*;
+pub use srq::*;
+pub use unsupported::*;

@@ -1,0 +1,98 @@
+//! Parent domains and thread domains (`ibv_alloc_parent_domain(3)`, `ibv_alloc_td(3)`).
+//!
+//! A thread domain is a promise that one thread at a time uses the objects created with it. The library locks all the same: an uncontended
+//! lock costs little beside a work request. Allocators of a parent domain are not called: a provider may call them for its own queues, and
+//! the library's lie in rings that the core shares.
+
+use crate::abi::*;
+use crate::errno::{BUSY, Errno, INVALID, at, created, status};
+use crate::ibverbs::context::Context;
+use crate::ibverbs::domain::Pd;
+use crate::ibverbs::live;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A thread domain.
+#[repr(C)]
+pub(crate) struct Td {
+    abi: ibv_td,
+    /// Parent domains created with it, which keep it from being freed.
+    users: AtomicUsize,
+}
+
+/// The objects that a parent domain keeps alive.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts {
+    pd: *mut Pd,
+    /// Null if it was created without one.
+    td: *mut Td,
+}
+
+/// `ibv_alloc_td(3)`
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    wanted: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    created(|| {
+        // SAFETY: the contract of the manual page.
+        let (_, wanted) = unsafe { (Context::from(context)?, at(wanted)?) };
+        if wanted.comp_mask != 0 {
+            return Err(INVALID);
+        }
+        Ok(live::give(Td { abi: ibv_td { context }, users: AtomicUsize::new(0) }).cast())
+    })
+}
+
+/// `ibv_dealloc_td(3)`: `EBUSY` while a parent domain has it.
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    status(|| {
+        let td = td.cast::<Td>();
+        // SAFETY: the contract of the manual page.
+        if unsafe { live::find_last(td) }?.users.load(Ordering::Acquire) > 0 {
+            return Err(BUSY);
+        }
+        // SAFETY: no parent domain has it, and the program gives it up.
+        drop(unsafe { live::take(td) }?);
+        Ok(())
+    })
+}
+
+/// `ibv_alloc_parent_domain(3)`: a protection domain that is another one's, by another name.
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    wanted: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    const KNOWN: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    created(|| {
+        // SAFETY: the contract of the manual page.
+        let (_, wanted) = unsafe { (Context::from(context)?, at(wanted)?) };
+        let (pd, td) = (wanted.pd.cast::<Pd>(), wanted.td.cast::<Td>());
+        // SAFETY: the contract of the manual page.
+        let (domain, thread) = unsafe { (live::find(pd)?, live::find_any(td)?) };
+        if wanted.comp_mask & !KNOWN != 0 || domain.context() != context {
+            return Err(INVALID);
+        }
+        domain.users.fetch_add(1, Ordering::AcqRel);
+        if let Some(thread) = thread {
+            thread.users.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(live::give(Pd::new(context, domain.domain.clone(), Some(Parts { pd, td }))).cast())
+    })
+}
+
+impl Parts {
+    /// The parent domain is gone.
+    ///
+    /// # Safety
+    /// Both are alive, as they are while a parent domain has them.
+    pub(crate) unsafe fn release(self) -> Result<(), Errno> {
+        // SAFETY: passed on.
+        unsafe {
+            live::find(self.pd)?.users.fetch_sub(1, Ordering::AcqRel);
+            if let Some(thread) = live::find_any(self.td)? {
+                thread.users.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,360 @@
+//! Queue pairs: their creation, queries and destruction. `modify.rs` takes them through their states.
+
+use crate::abi::*;
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, created, out, status};
+use crate::ibverbs::completion::Cq;
+use crate::ibverbs::context::Context;
+use crate::ibverbs::domain::Pd;
+use crate::ibverbs::event::Object;
+use crate::ibverbs::flow;
+use crate::ibverbs::live;
+use crate::ibverbs::lock::{Guard, Lock, Rank};
+use crate::ibverbs::post_ex::{self, Draft};
+use crate::ibverbs::srq::Srq;
+use crate::ibverbs::work_queue::{self, Table};
+use crate::ibverbs::xrc::{self, Xrcd};
+use crate::reserve;
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use verbs::congestion::Congestion;
+use verbs::service::Any;
+use verbs::state::State;
+use verbs::{Capabilities, Qpn, QueuePair, Service};
+
+/// A queue pair. `ibv_qp` is how `ibv_qp_ex` begins.
+#[repr(C)]
+pub(crate) struct Qp {
+    abi: UnsafeCell<ibv_qp_ex>,
+    /// The slot of `wr_flush` in headers of rdma-core 45 and later, if these are older.
+    _later: UnsafeCell<Option<post_ex::Flush>>,
+    /// It was created for `ibv_wr_start` and its like.
+    extended: bool,
+    /// Shared with those that `ibv_open_qp` created.
+    inner: Arc<Lock<Inner>>,
+    /// Of an XRC target.
+    xrcd: *mut Xrcd,
+    /// Its flow rules.
+    pub(crate) flows: AtomicUsize,
+    /// The table over whose queues its frames are spread, or null.
+    pub(crate) table: AtomicPtr<Table>,
+}
+
+/// The state that one thread at a time uses.
+pub(crate) struct Inner {
+    pub(crate) qp: QueuePair<Any>,
+    /// The attributes that were set so far, for `ibv_query_qp`.
+    pub(crate) attributes: ibv_qp_attr,
+    init: ibv_qp_init_attr,
+    /// The program's choice by `ferroce_set_congestion`.
+    pub(crate) congestion: Option<Congestion>,
+    /// Requests of an extended queue pair that are not posted yet.
+    pub(crate) draft: Draft,
+}
+
+// SAFETY: the pointers inside are only compared and handed back to the program.
+unsafe impl Send for Inner {}
+
+impl Qp {
+    /// # Safety
+    /// Null, or a queue pair that is alive.
+    pub(crate) unsafe fn from<'a>(qp: *mut ibv_qp) -> Result<&'a Self, Errno> {
+        // SAFETY: passed on; what changes lies in cells.
+        unsafe { at(qp.cast::<Self>()) }
+    }
+
+    /// As [`from`](Self::from), for verbs that change the queue pair: one that was destroyed is refused.
+    ///
+    /// # Safety
+    /// As [`live::find`].
+    pub(crate) unsafe fn find<'a>(qp: *mut ibv_qp) -> Result<&'a Self, Errno> {
+        // SAFETY: passed on.
+        unsafe { live::find(qp.cast::<Self>()) }
+    }
+
+    /// Returns the part that the program sees.
+    pub(crate) fn base(&self) -> ibv_qp {
+        // SAFETY: only its state changes after its creation, and that is a word.
+        unsafe { (*self.abi.get()).qp_base }
+    }
+
+    pub(crate) fn lock(&self) -> Guard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Sets the program's view of the state to the state that it requested.
+    pub(crate) fn show_state(&self, state: ibv_qp_state) {
+        // SAFETY: called with the lock held; programs that read it meanwhile read a word.
+        unsafe { (&raw mut (*self.abi.get()).qp_base.state).write(state) };
+    }
+}
+
+fn capabilities(cap: &ibv_qp_cap) -> Capabilities {
+    Capabilities {
+        max_send: cap.max_send_wr,
+        max_recv: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline: cap.max_inline_data,
+    }
+}
+
+/// Bytes inline that queue pairs take without being asked, at most.
+const LIST_INLINE: u32 = 64;
+
+/// # Safety
+/// The domain and the completion queues are null or alive.
+pub(crate) unsafe fn create(
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    extended: bool,
+) -> Result<*mut ibv_qp, Errno> {
+    if init.qp_type == IBV_QPT_RAW_PACKET {
+        flow::check_permission()?;
+    }
+    // SAFETY: passed on.
+    let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
+    let service = match init.qp_type {
+        IBV_QPT_RC => Service::Rc,
+        IBV_QPT_UC => Service::Uc,
+        IBV_QPT_UD => Service::Ud,
+        IBV_QPT_XRC_SEND => {
+            xrc::receive_nothing(init);
+            Service::Xrc
+        }
+        IBV_QPT_RAW_PACKET => Service::Raw,
+        _ => return Err(INVALID),
+    };
+    // SAFETY: passed on.
+    let [send, recv] = [init.send_cq, init.recv_cq].map(|cq| unsafe { live::find(cq.cast::<Cq>()) });
+    let (send, recv) = (send?, recv?);
+    // A queue has room for at least one request. If a list of buffers fits, as many bytes do: programs rely on that with devices.
+    init.cap.max_send_wr = init.cap.max_send_wr.max(1);
+    let list = init.cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
+    init.cap.max_inline_data = init.cap.max_inline_data.max(list.min(LIST_INLINE));
+    // SAFETY: passed on.
+    let srq = unsafe { live::find_any(init.srq.cast::<Srq>()) }?;
+    for (depth, buffers) in
+        [(init.cap.max_send_wr, init.cap.max_send_sge), (init.cap.max_recv_wr, init.cap.max_recv_sge)]
+    {
+        reserve::check_requests(depth, buffers)?;
+    }
+    let builder = {
+        let queue = send.queue.lock();
+        domain.domain.queue_pair(&queue, &queue)
+    };
+    // Other threads may name the same queues the other way round, so no two of them are locked at a time.
+    let mut builder = builder.receive_completions(&recv.queue.lock());
+    if let Some(srq) = srq {
+        builder = builder.receive_from(&srq.queue.lock());
+    }
+    let builder = builder.service(service).capabilities(capabilities(&init.cap));
+    let qp = builder.signal_all(init.sq_sig_all != 0).build_reset()?;
+    let base = ibv_qp {
+        // SAFETY: the domain is alive.
+        context: unsafe { (*pd).context },
+        qp_context: init.qp_context,
+        pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        qp_num: qp.qpn().get(),
+        state: IBV_QPS_RESET,
+        qp_type: init.qp_type,
+        ..Default::default()
+    };
+    if let Some(srq) = srq {
+        srq.users.fetch_add(1, Ordering::AcqRel);
+    }
+    for users in [&domain.users, &send.users, &recv.users] {
+        users.fetch_add(1, Ordering::AcqRel);
+    }
+    Ok(give(base, Inner::new(qp, init), extended, null_mut()))
+}
+
+impl Inner {
+    pub(crate) fn new(qp: QueuePair<Any>, init: &ibv_qp_init_attr) -> Arc<Lock<Self>> {
+        let attributes = ibv_qp_attr { cap: init.cap, ..Default::default() };
+        let inner = Self { qp, attributes, init: *init, congestion: None, draft: Draft::default() };
+        Arc::new(Lock::new(Rank::QueuePair, inner))
+    }
+}
+
+/// Gives a queue pair to the program. `base.context` is open.
+pub(crate) fn give(base: ibv_qp, inner: Arc<Lock<Inner>>, extended: bool, xrcd: *mut Xrcd) -> *mut ibv_qp {
+    let abi = UnsafeCell::new(post_ex::table(base));
+    let (flows, table) = (AtomicUsize::new(0), AtomicPtr::default());
+    let qp = live::give(Qp { abi, _later: UnsafeCell::new(None), extended, inner, xrcd, flows, table });
+    // SAFETY: the slot lies in `abi` or is `_later`, right behind it; nothing else has the queue pair yet.
+    unsafe { qp.byte_add(post_ex::FLUSH_SLOT).cast::<Option<post_ex::Flush>>().write(Some(post_ex::flush)) };
+    // SAFETY: the caller's promise.
+    if let Ok(context) = unsafe { Context::from(base.context) } {
+        context.events.join(Object::Qp(Qpn::new(base.qp_num)), qp);
+    }
+    qp.cast()
+}
+
+/// `ibv_create_qp(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the contract of the manual page.
+    created(|| unsafe { create(pd, out(init)?, false) })
+}
+
+/// `ibv_create_qp_ex(3)`
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    created(|| {
+        // SAFETY: the contract of the manual page.
+        let wanted = unsafe { out(init) }?;
+        let operations = wanted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+        let flags = wanted.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0;
+        let known = IBV_QP_INIT_ATTR_PD
+            | IBV_QP_INIT_ATTR_XRCD
+            | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+            | IBV_QP_INIT_ATTR_CREATE_FLAGS
+            | work_queue::SPREAD;
+        if wanted.comp_mask & !known != 0
+            || (operations && wanted.send_ops_flags & !post_ex::OPERATIONS != 0)
+            || (flags && wanted.create_flags != 0)
+        {
+            return Err(UNSUPPORTED);
+        }
+        if wanted.qp_type == IBV_QPT_XRC_RECV {
+            let named = wanted.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0;
+            // SAFETY: the shorter structure is how the longer one begins; the contract of the manual page.
+            return unsafe {
+                xrc::create_target(if named { wanted.xrcd } else { null_mut() }, out(init.cast())?)
+            };
+        }
+        if wanted.comp_mask & work_queue::SPREAD != 0 {
+            // SAFETY: the contract of the manual page.
+            return unsafe { work_queue::create_spread(wanted) };
+        }
+        // SAFETY: the shorter structure is how the longer one begins.
+        unsafe { create(wanted.pd, out(init.cast())?, operations) }
+    })
+}
+
+/// `ibv_destroy_qp(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let whole = unsafe { live::find_last(qp.cast::<Qp>()) }?;
+        if whole.flows.load(Ordering::Acquire) > 0 {
+            return Err(BUSY);
+        }
+        let (base, xrcd) = (whole.base(), whole.xrcd);
+        let (pd, srq, cqs) = (base.pd, base.srq, [base.send_cq, base.recv_cq]);
+        // SAFETY: the queue pair's context is open.
+        unsafe { Context::from(base.context) }?.events.leave_as(Object::Qp(Qpn::new(base.qp_num)), qp);
+        let qpn = whole.lock().qp.qpn();
+        // SAFETY: the program gives it up.
+        let table = unsafe { live::take(qp.cast::<Qp>()) }?.table.into_inner();
+        // SAFETY: completion queues live as long as their queue pairs.
+        unsafe { discard_completions(cqs, qpn) }?;
+        // SAFETY: null, or alive as long as the queue pairs that spread over it.
+        if let Some(table) = unsafe { table.as_ref() } {
+            table.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        if !xrcd.is_null() {
+            // SAFETY: an XRC domain lives as long as its targets.
+            unsafe { live::find(xrcd) }?.users.fetch_sub(1, Ordering::AcqRel);
+            return Ok(());
+        }
+        // SAFETY: the domain and the completion queues live as long as their queue pairs.
+        let users = unsafe { [&live::find(pd.cast::<Pd>())?.users, users(cqs[0])?, users(cqs[1])?] };
+        // SAFETY: null, or alive as long as its queue pairs.
+        if let Some(srq) = unsafe { srq.cast::<Srq>().as_ref() } {
+            srq.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        for users in users {
+            users.fetch_sub(1, Ordering::AcqRel);
+        }
+        Ok(())
+    })
+}
+
+/// Removes the completions of a queue pair that was reset or destroyed, as mlx4 and mlx5 do: programs free the contexts that the requests' ids
+/// point to.
+///
+/// # Safety
+/// The completion queues are null or alive.
+pub(crate) unsafe fn discard_completions([send, recv]: [*mut ibv_cq; 2], qpn: Qpn) -> Result<(), Errno> {
+    // Most queue pairs have one completion queue for both.
+    for cq in [Some(send), Some(recv).filter(|&recv| recv != send)].into_iter().flatten() {
+        // SAFETY: passed on.
+        if let Some(cq) = unsafe { live::find_any(cq.cast::<Cq>()) }? {
+            // Fails only if the core has stopped. The program may then poll what was completed before.
+            let _ = cq.queue.lock().discard(qpn);
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The queue is alive.
+pub(crate) unsafe fn users<'a>(cq: *mut ibv_cq) -> Result<&'a AtomicUsize, Errno> {
+    // SAFETY: passed on.
+    Ok(&unsafe { live::find(cq.cast::<Cq>()) }?.users)
+}
+
+pub(crate) fn state_code(state: State) -> ibv_qp_state {
+    match state {
+        State::Reset => IBV_QPS_RESET,
+        State::Init => IBV_QPS_INIT,
+        State::ReadyToReceive => IBV_QPS_RTR,
+        State::ReadyToSend => IBV_QPS_RTS,
+        State::SendQueueDrained => IBV_QPS_SQD,
+        State::SendQueueError => IBV_QPS_SQE,
+        State::Error => IBV_QPS_ERR,
+    }
+}
+
+/// `ibv_query_qp(3)`: returns all attributes, whatever the mask selects.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attributes: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let (qp, attributes, init) = unsafe { (Qp::find(qp)?, out(attributes)?, out(init)?) };
+        let inner = qp.lock();
+        let report = inner.qp.query()?;
+        let state = state_code(report.state);
+        *attributes = inner.attributes;
+        attributes.qp_state = state;
+        attributes.cur_qp_state = state;
+        attributes.sq_psn = report.send_psn.get();
+        attributes.rq_psn = report.expected_psn.get();
+        *init = inner.init;
+        qp.show_state(state);
+        Ok(())
+    })
+}
+
+/// The queue pair in its extended form, if it was created as one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the contract of the function.
+    let extended = unsafe { Qp::find(qp) }.is_ok_and(|whole| whole.extended);
+    if extended { qp.cast() } else { null_mut() }
+}
+
+/// `ibv_query_qp_data_in_order(3)`: data may arrive out of order after a loss.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_qp_data_in_order(
+    _qp: *mut ibv_qp,
+    _opcode: ibv_wr_opcode,
+    _flags: u32,
+) -> c_int {
+    0
+}

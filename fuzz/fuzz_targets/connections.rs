@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| rdmacm::fuzz::run(bytes));
+fuzz_target!(|bytes: &[u8]| c::fuzz::run(bytes));

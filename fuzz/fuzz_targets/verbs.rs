@@ -2,4 +2,4 @@
 #![no_main]
 
 // They are linked, and called from C.
-use {dropin as _, libfuzzer_sys as _};
+use {c as _, libfuzzer_sys as _};

@@ -1,5 +1,5 @@
-//! The structures of `infiniband/verbs.h`, as its compiler lays them out.
+//! The structures of `infiniband/verbs.h` and `rdma/rdma_cma.h`, as their compiler lays them out.
 #![allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals, unused)]
 #![allow(clippy::all, clippy::undocumented_unsafe_blocks, unnecessary_transmutes)]
 
-include!(concat!(env!("OUT_DIR"), "/verbs.rs"));
+include!(concat!(env!("OUT_DIR"), "/abi.rs"));

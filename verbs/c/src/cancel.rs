@@ -1,6 +1,5 @@
 //! Threads that the program cancels (pthread_cancel(3)). Inside the library no thread is cancelled: a thread that unwinds from a system
-//! call would leave locks, and a core, half way. Calls that wait do so without a stack frame of the library. `librdmacm.so.1` has this file
-//! too.
+//! call would leave locks, and a core, half way. Calls that wait do so without a stack frame of the library.
 
 use std::ffi::{c_int, c_void};
 
@@ -38,7 +37,6 @@ impl Drop for Deferred {
 }
 
 /// Waits until the thread is cancelled, or the process ends. As in [`take_event`].
-#[allow(dead_code, reason = "only one of the two libraries uses it")]
 pub(crate) extern "C-unwind" fn stay() -> ! {
     loop {
         // SAFETY: no arguments.

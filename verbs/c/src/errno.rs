@@ -18,7 +18,7 @@ pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
 pub(crate) const ENDED: Errno = Errno(libc::EIO);
 
 /// Runs a verb's body. A panic is a defect of ours: it becomes `EIO`, and its message is on standard error.
-fn guarded<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+pub(crate) fn guarded<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     let _whole = Deferred::new();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)))
 }

@@ -1,7 +1,8 @@
-//! The C interface: `libibverbs.so.1` for unmodified programs, on Ferroce's verbs.
+//! The C interfaces for unmodified programs, on Ferroce's verbs: `ibverbs` has the functions of `libibverbs.so.1`, `rdmacm` those of
+//! `librdmacm.so.1`.
 //!
-//! It is a thin layer: [`ibverbs`] turns C's arguments into those of [`ferroce_verbs`](verbs). Structures are those of the installed headers
-//! ([`abi`]). `scripts/build` builds the shared library.
+//! Structures are those of the installed headers ([`abi`]). `scripts/build` builds the shared libraries: `libibverbs.so.1` contains this
+//! whole crate, and `librdmacm.so.1` only jumps to it.
 //!
 //! # What every exported function relies on
 //! Callers keep the contract of the manual pages: pointers are null or come from the function that creates such objects, and
@@ -13,7 +14,9 @@
 pub mod abi;
 mod cancel;
 mod errno;
-pub mod ibverbs;
+mod ibverbs;
+mod rdmacm;
 mod reserve;
 
 pub use ibverbs::*;
+pub use rdmacm::*;

@@ -1,4 +1,4 @@
-//! The symbols that `libibverbs.so.1` exports, compared with Debian's own (`debian.symbols`: each `name@version`, `@@` the default).
+//! The symbols that `libibverbs.so.1` exports, compared with Debian's own (`libibverbs.symbols`: each `name@version`, `@@` the default).
 //! That each name is really there is the linker's check, in `scripts/build`.
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ fn ours() -> BTreeSet<String> {
 fn every_symbol_of_debian_is_there_or_left_out_for_a_reason() {
     let ours = ours();
     let (mut found, mut left_out) = (0, 0);
-    for symbol in include_str!("debian.symbols").lines() {
+    for symbol in include_str!("libibverbs.symbols").lines() {
         if ours.contains(&symbol.replace("@@", "@")) {
             found += 1;
         } else {

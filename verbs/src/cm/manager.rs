@@ -10,7 +10,7 @@ use crate::management::ManagementPort;
 use crate::{Device, Error, Qpn};
 use datapath::event_fd::EventFd;
 use datapath::neighbour::link_local;
-use datapath::siblings::Farewell;
+use datapath::siblings::Siblings;
 use datapath::signals;
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -25,9 +25,6 @@ pub(crate) type Connections = Machine<ManagementPort>;
 
 /// The limit on the requests that a listener keeps until the program accepts them.
 const BACKLOG: usize = 1024;
-
-/// The bits of a communication id below the slot of the process.
-const ID_BITS: u32 = 26;
 
 /// Messages that are handled before the timers: a flood must not keep the thread from them.
 const BATCH: usize = 64;
@@ -248,7 +245,7 @@ impl Manager {
 
 /// The requests that the program has not taken, by their communication ids.
 #[derive(Debug)]
-pub(crate) struct Backlog {
+pub struct Backlog {
     pub(super) requests: VecDeque<u32>,
     /// Counts them.
     bell: Arc<EventFd>,
@@ -285,7 +282,7 @@ impl Backlog {
 
 /// The program's part of a connection.
 #[derive(Debug, Default)]
-pub(crate) struct Watcher {
+pub struct Watcher {
     /// Becomes readable with each change of the state. Until the program takes the peer's request, there is none: requests must not
     /// use up the process's descriptors.
     pub(super) bell: Option<Arc<EventFd>>,
@@ -323,29 +320,8 @@ impl World for ManagementPort {
         Error::value("the length of private data", length, shorter)
     }
 
-    fn communication_id(&self, random: u32) -> u32 {
-        let slot = self.siblings().map(|siblings| u32::from(siblings.slot()) << ID_BITS);
-        slot.map_or(random, |slot| slot | random & ((1 << ID_BITS) - 1))
-    }
-
-    fn answers_for(&self, service: u64, at: IpAddr) -> bool {
-        self.siblings().is_none_or(|siblings| siblings.answers_for(service, at))
-    }
-
-    fn answers_to(&self, id: u32) -> bool {
-        self.siblings().is_none_or(|siblings| siblings.answers_to(id))
-    }
-
-    fn remember(&self, id: u32, source: IpAddr, destination: IpAddr, mad: &Mad) {
-        if let Some(siblings) = self.siblings() {
-            siblings.remember(&Farewell { id, source, destination, mad: *mad });
-        }
-    }
-
-    fn forget(&self, local: u32) {
-        if let Some(siblings) = self.siblings() {
-            siblings.forget(local);
-        }
+    fn siblings(&self) -> Option<&Siblings> {
+        ManagementPort::siblings(self)
     }
 
     fn is_full(&self, listener: &Backlog) -> bool {

@@ -46,7 +46,8 @@
 mod awaited;
 mod connection;
 mod listener;
-pub(crate) mod machine;
+#[doc(hidden)]
+pub mod machine;
 mod manager;
 
 #[cfg(feature = "tokio")]

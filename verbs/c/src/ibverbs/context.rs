@@ -11,10 +11,8 @@ use crate::ibverbs::{
 };
 use std::ffi::c_int;
 use std::mem::offset_of;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 use verbs::Device;
-use verbs::management::ManagementPort;
 
 /// The value of `abi_compat` if a `verbs_context` is around the `ibv_context`.
 const EXTENDED: usize = usize::MAX;
@@ -25,8 +23,6 @@ pub(crate) struct Context {
     abi: verbs_context,
     pub(crate) device: Device,
     pub(crate) configured: &'static Configured,
-    /// Queue pair 1, once `librdmacm.so.1` uses it.
-    pub(crate) management: OnceLock<ManagementPort>,
     pub(crate) events: AsyncEvents,
     /// Bytes of device memory that are allocated.
     pub(crate) device_memory: AtomicUsize,
@@ -40,8 +36,8 @@ impl Context {
         let opened = configured.open()?;
         let events = AsyncEvents::new(&opened).inspect_err(|_| configured.close(&opened))?;
         let abi = verbs_context { context: table(device, events.descriptor()), ..extended() };
-        let (management, device_memory) = (OnceLock::new(), AtomicUsize::new(0));
-        let context = live::give(Self { abi, device: opened, configured, management, events, device_memory });
+        let device_memory = AtomicUsize::new(0);
+        let context = live::give(Self { abi, device: opened, configured, events, device_memory });
         // SAFETY: the box was created right here.
         Ok(unsafe { &raw mut (*context).abi.context })
     }

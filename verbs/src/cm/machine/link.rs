@@ -11,34 +11,34 @@ pub(super) const TIME_WAIT: Duration = Duration::from_millis(1074);
 
 /// One connection. `C` is the program's part of it.
 #[derive(Debug)]
-pub(crate) struct Link<C> {
-    pub(crate) state: State,
-    pub(crate) source: SocketAddr,
-    pub(crate) peer: SocketAddr,
-    pub(crate) ours: Side,
-    pub(crate) theirs: Side,
-    pub(crate) mtu: u8,
+pub struct Link<C> {
+    pub state: State,
+    pub source: SocketAddr,
+    pub peer: SocketAddr,
+    pub ours: Side,
+    pub theirs: Side,
+    pub mtu: u8,
     /// The smallest path MTU code that this side agrees to.
-    pub(crate) least_mtu: u8,
-    pub(crate) ack_timeout: u8,
-    pub(crate) retry_count: u8,
-    pub(crate) traffic_class: u8,
+    pub least_mtu: u8,
+    pub ack_timeout: u8,
+    pub retry_count: u8,
+    pub traffic_class: u8,
     /// The private data of the peer's last message.
-    pub(crate) private: Vec<u8>,
+    pub private: Vec<u8>,
     /// The queue pair that ends with the connection.
-    pub(crate) qpn: Option<u32>,
+    pub qpn: Option<u32>,
     /// `None` once the program has dropped the connection. The peer may not know yet.
-    pub(crate) program: Option<C>,
-    pub(in super::super) remote: u32,
-    pub(in super::super) transaction: u64,
-    pub(in super::super) pending: Option<Pending>,
+    pub program: Option<C>,
+    pub remote: u32,
+    pub transaction: u64,
+    pub pending: Option<Pending>,
     /// Until then late packets of the connection may arrive, so its identifiers mean no other connection.
-    pub(in super::super) time_wait: Option<Instant>,
+    pub time_wait: Option<Instant>,
 }
 
 impl<C> Link<C> {
     /// A connection of this side's own. The program says the rest.
-    pub(crate) fn new(source: SocketAddr, peer: SocketAddr) -> Self {
+    pub fn new(source: SocketAddr, peer: SocketAddr) -> Self {
         Self {
             state: State::RequestSent,
             source,

@@ -1,20 +1,19 @@
 //! The connection manager's state machine (IBA 12.9.7): messages, calls and time come in; messages and events go out.
 //!
-//! It has no clock, no thread and no port, so a test is a script. The Rust API runs it with those of a device (`manager`). `librdmacm`
-//! includes these files by their path and runs it with those of its devices: it links nothing of this crate, since its devices are those of
-//! the `libibverbs.so.1` that the program has loaded.
+//! It has no clock, no thread and no port, so a test is a script. The Rust API runs it with those of a device (`manager`), and `librdmacm`
+//! with those of its own devices (`verbs/c/src/rdmacm/`).
 
 mod link;
-pub(crate) mod message;
+pub mod message;
 mod state;
 #[cfg(test)]
 mod tests;
-pub(crate) mod unresolved;
+pub mod unresolved;
 mod world;
 
-pub(crate) use link::Link;
-pub(crate) use state::{End, State};
-pub(crate) use world::{Event, World};
+pub use link::Link;
+pub use state::{End, State};
+pub use world::{Event, World};
 
 use super::Claim;
 use message::{Kind, Mad, Pending, Reason, Request, SMALLEST_MTU, Sent, Side};
@@ -30,14 +29,14 @@ const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A listener: which requests are for it, and the program's part.
-pub(crate) struct Listening<L> {
-    pub(crate) claim: Claim,
+pub struct Listening<L> {
+    pub claim: Claim,
     xrc: bool,
-    pub(crate) program: L,
+    pub program: L,
 }
 
 /// All connections and listeners of a device.
-pub(crate) struct Machine<W: World> {
+pub struct Machine<W: World> {
     /// The device's GUID, in requests and replies.
     guid: [u8; 8],
     /// The largest path MTU code of the port, and the READs and atomics that it answers at a time.
@@ -46,14 +45,14 @@ pub(crate) struct Machine<W: World> {
     links: HashMap<u32, Link<W::Connection>>,
     /// The communication ids of connections that peers requested, by the peer's address and communication id.
     requests: HashMap<(IpAddr, u32), u32>,
-    pub(crate) listeners: Vec<Listening<W::Listener>>,
-    pub(crate) unresolved: Unresolved,
+    pub listeners: Vec<Listening<W::Listener>>,
+    pub unresolved: Unresolved,
     /// When each connection's timer is due. An entry that is out of date costs one look.
     timers: BTreeSet<(Instant, u32)>,
 }
 
 impl<W: World> Machine<W> {
-    pub(crate) fn new(guid: [u8; 8], mtu: u8, max_rd_atomic: u8) -> Self {
+    pub fn new(guid: [u8; 8], mtu: u8, max_rd_atomic: u8) -> Self {
         Self {
             guid,
             mtu,
@@ -66,17 +65,17 @@ impl<W: World> Machine<W> {
         }
     }
 
-    pub(crate) fn link(&mut self, local: u32) -> Option<&mut Link<W::Connection>> {
+    pub fn link(&mut self, local: u32) -> Option<&mut Link<W::Connection>> {
         self.links.get_mut(&local)
     }
 
     /// Returns all connections with their communication ids.
-    pub(crate) fn links(&self) -> impl Iterator<Item = (u32, &Link<W::Connection>)> {
+    pub fn links(&self) -> impl Iterator<Item = (u32, &Link<W::Connection>)> {
         self.links.iter().map(|(local, link)| (*local, link))
     }
 
     /// Listens to a service, for XRC initiators or for reliable connections. Returns `false` if there is such a listener.
-    pub(crate) fn listen(&mut self, claim: Claim, xrc: bool, program: W::Listener) -> bool {
+    pub fn listen(&mut self, claim: Claim, xrc: bool, program: W::Listener) -> bool {
         let free = !self.listeners.iter().any(|other| claim.conflict(&other.claim).is_some());
         if free {
             self.listeners.push(Listening { claim, xrc, program });
@@ -85,15 +84,13 @@ impl<W: World> Machine<W> {
     }
 
     /// Ends a listener. Returns the program's part of it.
-    pub(crate) fn unlisten(&mut self, claim: &Claim) -> Option<W::Listener> {
+    pub fn unlisten(&mut self, claim: &Claim) -> Option<W::Listener> {
         let at = self.listeners.iter().position(|other| other.claim == *claim)?;
         Some(self.listeners.swap_remove(at).program)
     }
 
-    /// Puts a connection in any state here.
-    #[cfg(any(test, fuzzing))]
-    #[cfg_attr(fuzzing, allow(dead_code, reason = "librdmacm's fuzz targets use it, the Rust API's do not"))]
-    pub(crate) fn insert(&mut self, local: u32, link: Link<W::Connection>) {
+    /// Adds a connection in any state, for a test.
+    pub fn insert(&mut self, local: u32, link: Link<W::Connection>) {
         self.requests.insert((link.peer.ip(), link.remote), local);
         self.timers.extend(link.pending.as_ref().map(|pending| (pending.next, local)));
         self.links.insert(local, link);
@@ -109,7 +106,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Requests a connection, for `timeout` at most. Returns its communication id.
-    pub(crate) fn request(
+    pub fn request(
         &mut self,
         mut link: Link<W::Connection>,
         (service, private): (u64, &[u8]),
@@ -139,7 +136,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Informs the peer that its request is accepted, until it confirms.
-    pub(crate) fn reply(
+    pub fn reply(
         &mut self,
         local: u32,
         private: &[u8],
@@ -161,7 +158,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Informs the peer that this side has taken its queue pair to it.
-    pub(crate) fn ready(&mut self, local: u32, world: &W) {
+    pub fn ready(&mut self, local: u32, world: &W) {
         let Some(link) = self.links.get_mut(&local) else { return };
         if link.state == State::ReplyReceived {
             link.state = State::Established;
@@ -171,7 +168,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Rejects a peer's request. The connection has ended then, which is not reported.
-    pub(crate) fn reject(&mut self, local: u32, private: &[u8], world: &W) -> Result<(), W::Error> {
+    pub fn reject(&mut self, local: u32, private: &[u8], world: &W) -> Result<(), W::Error> {
         let Some(link) = self.links.get_mut(&local) else { return Ok(()) };
         let mut mad = message::reject(link.transaction, local, link.remote, Reason::Consumer, self.guid);
         put_private(&mut mad, Kind::Reject, private, world)?;
@@ -184,7 +181,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Disconnects, and informs the peer until it answers.
-    pub(crate) fn disconnect(&mut self, local: u32, now: Instant, world: &W) {
+    pub fn disconnect(&mut self, local: u32, now: Instant, world: &W) {
         let Some(link) = self.links.get_mut(&local) else { return };
         if link.state.is_connected() {
             link.state = State::DisconnectSent;
@@ -194,7 +191,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Gives up a connection that the program has dropped. A peer with a connection is informed until it answers, others once.
-    pub(crate) fn give_up(&mut self, local: u32, now: Instant, world: &W) {
+    pub fn give_up(&mut self, local: u32, now: Instant, world: &W) {
         let Some(link) = self.links.get_mut(&local) else { return };
         let state = link.state;
         // The program's queue pair and descriptor are gone, and the manager may end before the peer answers.
@@ -238,7 +235,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Does all that is due. Returns when the next is.
-    pub(crate) fn run_timers(&mut self, now: Instant, world: &W) -> Option<Instant> {
+    pub fn run_timers(&mut self, now: Instant, world: &W) -> Option<Instant> {
         for (from, mad) in self.unresolved.resolved(|peer| world.finds(peer), now) {
             self.receive(now, from, &mad, world);
         }
@@ -282,7 +279,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Handles a message.
-    pub(crate) fn receive(&mut self, now: Instant, from: IpAddr, mad: &Mad, world: &W) {
+    pub fn receive(&mut self, now: Instant, from: IpAddr, mad: &Mad, world: &W) {
         let Some(kind) = message::kind(mad) else { return };
         let (sender, receiver) = message::ids(mad);
         if kind == Kind::Request {

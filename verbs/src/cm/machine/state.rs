@@ -2,7 +2,7 @@
 
 /// The state of a connection (IBA 12.9.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum State {
     RequestSent,
     /// The peer's reply waits for the program to take its queue pair to it.
     ReplyReceived,
@@ -16,7 +16,7 @@ pub(crate) enum State {
 
 /// The ways in which a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     Disconnected,
     Rejected(u16),
     Unreachable,

@@ -2,6 +2,7 @@
 
 use super::link::TIME_WAIT;
 use super::*;
+use datapath::siblings::Siblings;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
@@ -46,21 +47,9 @@ impl World for Script {
 
     fn too_long(&self, _: usize, _: usize) {}
 
-    fn communication_id(&self, random: u32) -> u32 {
-        random
+    fn siblings(&self) -> Option<&Siblings> {
+        None
     }
-
-    fn answers_for(&self, _: u64, _: IpAddr) -> bool {
-        true
-    }
-
-    fn answers_to(&self, _: u32) -> bool {
-        true
-    }
-
-    fn remember(&self, _: u32, _: IpAddr, _: IpAddr, _: &Mad) {}
-
-    fn forget(&self, _: u32) {}
 
     fn is_full(&self, _: &VecDeque<u32>) -> bool {
         false

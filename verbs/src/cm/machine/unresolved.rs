@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// The limit on the requests that are kept.
-pub(crate) const LIMIT: usize = 256;
+pub const LIMIT: usize = 256;
 
 /// A request that is kept.
 struct Kept {
@@ -23,13 +23,13 @@ struct Kept {
 
 /// The kept requests, the oldest first.
 #[derive(Default)]
-pub(crate) struct Unresolved {
+pub struct Unresolved {
     requests: VecDeque<Kept>,
 }
 
 impl Unresolved {
     /// Returns whether the source of a request is resolved. Meanwhile the request is kept.
-    pub(crate) fn is_resolved<E>(
+    pub fn is_resolved<E>(
         &mut self,
         finds: impl Fn(IpAddr) -> Result<bool, E>,
         now: Instant,
@@ -57,7 +57,7 @@ impl Unresolved {
     }
 
     /// Returns the requests whose sources are resolved by now, and forgets those of sources that do not answer.
-    pub(crate) fn resolved<E>(
+    pub fn resolved<E>(
         &mut self,
         finds: impl Fn(IpAddr) -> Result<bool, E>,
         now: Instant,
@@ -82,13 +82,12 @@ impl Unresolved {
     }
 
     /// Returns the number of kept requests.
-    #[cfg(test)]
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.requests.len()
     }
 
     /// When the next look is due.
-    pub(crate) fn next(&self) -> Option<Instant> {
+    pub fn next(&self) -> Option<Instant> {
         self.requests.iter().map(|request| request.next).min()
     }
 }

@@ -2,11 +2,12 @@
 
 use super::link::Link;
 use super::message::{Mad, Sent};
+use datapath::siblings::{Farewell, Siblings};
 use std::net::IpAddr;
 
 /// What happens to a connection. The private data of the peer's message is [`Link::private`].
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Event<E> {
+pub enum Event<E> {
     /// The peer accepts (REP).
     ReplyReceived,
     /// The peer confirms that it accepts this side's reply (RTU).
@@ -23,8 +24,11 @@ pub(crate) enum Event<E> {
     TimeWaitExit,
 }
 
+/// The bits of a communication id below the slot of the process.
+const ID_BITS: u32 = 26;
+
 /// The effects that the machine has outside itself.
-pub(crate) trait World {
+pub trait World {
     /// A failure outside the machine.
     type Error;
     /// The program's part of a connection.
@@ -46,16 +50,39 @@ pub(crate) trait World {
     /// The error of a program whose private data does not fit its message.
     fn too_long(&self, length: usize, limit: usize) -> Self::Error;
 
+    /// The other processes of the device's interface, if processes share it. All have its queue pair 1, and each message of a peer reaches
+    /// all of them. The process that has the connection, or listens to the service, handles it.
+    fn siblings(&self) -> Option<&Siblings>;
+
     /// Returns a communication id of this process, from an unpredictable number: each process of the interface has its own.
-    fn communication_id(&self, random: u32) -> u32;
+    fn communication_id(&self, random: u32) -> u32 {
+        let slot = self.siblings().map(|siblings| u32::from(siblings.slot()) << ID_BITS);
+        slot.map_or(random, |slot| slot | random & ((1 << ID_BITS) - 1))
+    }
+
     /// Returns whether this process, of those that share the interface, answers a request for a service without a listener.
-    fn answers_for(&self, service: u64, at: IpAddr) -> bool;
+    fn answers_for(&self, service: u64, at: IpAddr) -> bool {
+        self.siblings().is_none_or(|siblings| siblings.answers_for(service, at))
+    }
+
     /// Returns whether this process answers a message to a communication id without a connection.
-    fn answers_to(&self, id: u32) -> bool;
+    fn answers_to(&self, id: u32) -> bool {
+        self.siblings().is_none_or(|siblings| siblings.answers_to(id))
+    }
+
     /// Has another process send this DREQ if this process dies.
-    fn remember(&self, local: u32, from: IpAddr, to: IpAddr, disconnect_request: &Mad);
-    /// The connection has ended.
-    fn forget(&self, local: u32);
+    fn remember(&self, id: u32, source: IpAddr, destination: IpAddr, disconnect_request: &Mad) {
+        if let Some(siblings) = self.siblings() {
+            siblings.remember(&Farewell { id, source, destination, mad: *disconnect_request });
+        }
+    }
+
+    /// The connection has ended: its peer knows, or has been informed.
+    fn forget(&self, id: u32) {
+        if let Some(siblings) = self.siblings() {
+            siblings.forget(id);
+        }
+    }
 
     /// Returns whether a listener has no room for another request.
     fn is_full(&self, listener: &Self::Listener) -> bool;

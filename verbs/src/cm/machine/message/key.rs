@@ -11,26 +11,26 @@ const DISCONNECTED_QPN: usize = 8;
 
 /// The identity of a connection in its peer's messages.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Key {
+pub struct Key {
     /// The peer's address.
-    pub(crate) peer: IpAddr,
+    pub peer: IpAddr,
     /// This side's communication id.
-    pub(crate) local: u32,
+    pub local: u32,
     /// The peer's communication id. `None` until a message of the peer has named it.
-    pub(crate) remote: Option<u32>,
+    pub remote: Option<u32>,
     /// The number of this side's queue pair, as this side has named it to the peer.
-    pub(crate) qpn: u32,
+    pub qpn: u32,
 }
 
 /// A message from the peer of a connection, about that connection.
-pub(crate) struct PeerMessage<'a> {
+pub struct PeerMessage<'a> {
     kind: Kind,
     mad: &'a Mad,
 }
 
 impl Key {
     /// Returns a message that came from `from`, if all that it names is this connection's.
-    pub(crate) fn matches<'a>(&self, from: IpAddr, mad: &'a Mad) -> Option<PeerMessage<'a>> {
+    pub fn matches<'a>(&self, from: IpAddr, mad: &'a Mad) -> Option<PeerMessage<'a>> {
         let kind = kind(mad)?;
         let (sender, receiver) = ids(mad);
         // A peer that gave its request up never learned this side's id (IBA 12.6.7.2, reason 4).
@@ -44,24 +44,24 @@ impl Key {
 }
 
 impl<'a> PeerMessage<'a> {
-    pub(crate) fn kind(&self) -> Kind {
+    pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    pub(crate) fn mad(&self) -> &'a Mad {
+    pub fn mad(&self) -> &'a Mad {
         self.mad
     }
 
     /// Returns the peer's communication id.
-    pub(crate) fn sender(&self) -> u32 {
+    pub fn sender(&self) -> u32 {
         ids(self.mad).0
     }
 
-    pub(crate) fn transaction(&self) -> u64 {
+    pub fn transaction(&self) -> u64 {
         transaction(self.mad)
     }
 
-    pub(crate) fn private_data(&self) -> &'a [u8] {
+    pub fn private_data(&self) -> &'a [u8] {
         private_data(self.mad, self.kind)
     }
 }
@@ -76,7 +76,7 @@ pub(crate) mod tests {
         [Kind::Reject, Kind::Reply, Kind::ReadyToUse, Kind::DisconnectRequest, Kind::DisconnectReply];
 
     /// Returns one message of each kind about a connection.
-    pub(crate) fn messages(key: &Key, remote: u32) -> Vec<(Kind, Mad)> {
+    pub fn messages(key: &Key, remote: u32) -> Vec<(Kind, Mad)> {
         let message = |kind| {
             let mut mad = message(kind, 1, remote, key.local);
             if kind == Kind::DisconnectRequest {
@@ -88,7 +88,7 @@ pub(crate) mod tests {
     }
 
     /// Returns each of these messages with each byte that names the connection wrong, or from another host.
-    pub(crate) fn wrong_messages(key: &Key, remote: u32) -> Vec<(String, IpAddr, Mad)> {
+    pub fn wrong_messages(key: &Key, remote: u32) -> Vec<(String, IpAddr, Mad)> {
         let other = match key.peer {
             IpAddr::V4(_) => IpAddr::from([10, 9, 9, 9]),
             IpAddr::V6(_) => IpAddr::from([0xfd00, 9, 9, 9, 9, 9, 9, 9]),

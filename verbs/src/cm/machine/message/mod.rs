@@ -1,16 +1,17 @@
 //! The messages of the connection manager (IBA 12.6), in management datagrams: bytes to values and back, without state.
 
-pub(crate) mod key;
+pub mod key;
 mod pending;
+pub mod service;
 
-pub(crate) use key::{Key, PeerMessage};
-pub(crate) use pending::{FIRST_LOOK, Pending};
+pub use key::{Key, PeerMessage};
+pub use pending::{FIRST_LOOK, Pending};
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 /// A management datagram.
-pub(crate) type Mad = [u8; 256];
+pub type Mad = [u8; 256];
 
 /// The outcome of sending a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub enum Sent {
 }
 
 /// The offset of a message's body, behind the datagram's header (IBA 13.4.3).
-pub(crate) const BODY: usize = 24;
+pub const BODY: usize = 24;
 /// Class, version and method: connection management, sent.
 const HEADER: [u8; 4] = [1, 0x07, 2, 3];
 /// The ports' address header at the start of a request's private data (IBA A11.4.3).
@@ -37,7 +38,7 @@ const PARTITION: u16 = 0xffff;
 const FULL_MEMBER: u16 = 0x8000;
 
 /// The code of the smallest path MTU, 256 bytes.
-pub(crate) const SMALLEST_MTU: u8 = 1;
+pub const SMALLEST_MTU: u8 = 1;
 
 /// The code of the time that an answer may take, as Linux says it (`CMA_CM_MRA_SETTING`): 4.096 µs × 2^24, 69 s.
 const SERVICE_TIMEOUT: u8 = 24;
@@ -54,7 +55,7 @@ const XRC: u8 = 1;
 
 /// The attribute of a message: its kind (IBA 12.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     Request = 0x10,
     /// Message receipt acknowledgement (MRA): the answer takes time.
     Receipt = 0x11,
@@ -76,7 +77,7 @@ impl Kind {
 
 /// The reason for which a request is refused (IBA 12.6.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub enum Reason {
     /// The sender waits no longer.
     Timeout = 4,
     InvalidService = 8,
@@ -86,46 +87,46 @@ pub(crate) enum Reason {
 
 /// All that a side says of its queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Side {
-    pub(crate) qpn: u32,
+pub struct Side {
+    pub qpn: u32,
     /// The PSN that the other side must begin with (IBA 12.7.31).
-    pub(crate) psn: u32,
-    pub(crate) responder_resources: u8,
-    pub(crate) initiator_depth: u8,
-    pub(crate) rnr_retry: u8,
-    pub(crate) srq: bool,
+    pub psn: u32,
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+    pub rnr_retry: u8,
+    pub srq: bool,
     /// An XRC initiator or target (IBA A14.6).
-    pub(crate) xrc: bool,
+    pub xrc: bool,
     /// The side offers selective repeat. A reply does so only if the request did.
-    pub(crate) selective_repeat: bool,
+    pub selective_repeat: bool,
 }
 
 /// A request for a connection (IBA 12.6.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Request {
-    pub(crate) service: u64,
-    pub(crate) guid: [u8; 8],
-    pub(crate) side: Side,
-    pub(crate) retry_count: u8,
+pub struct Request {
+    pub service: u64,
+    pub guid: [u8; 8],
+    pub side: Side,
+    pub retry_count: u8,
     /// Path MTU code, 1 to 5.
-    pub(crate) mtu: u8,
+    pub mtu: u8,
     /// Local ACK timeout code.
-    pub(crate) ack_timeout: u8,
+    pub ack_timeout: u8,
     /// The traffic class of both directions: DSCP and ECN.
-    pub(crate) traffic_class: u8,
-    pub(crate) source: SocketAddr,
-    pub(crate) destination: SocketAddr,
+    pub traffic_class: u8,
+    pub source: SocketAddr,
+    pub destination: SocketAddr,
 }
 
-pub(crate) fn put<const N: usize>(mad: &mut Mad, at: usize, bytes: [u8; N]) {
+pub fn put<const N: usize>(mad: &mut Mad, at: usize, bytes: [u8; N]) {
     mad[BODY + at..BODY + at + N].copy_from_slice(&bytes);
 }
 
-pub(crate) fn get<const N: usize>(mad: &Mad, at: usize) -> [u8; N] {
+pub fn get<const N: usize>(mad: &Mad, at: usize) -> [u8; N] {
     std::array::from_fn(|n| mad[BODY + at + n])
 }
 
-pub(crate) fn word(mad: &Mad, at: usize) -> u32 {
+pub fn word(mad: &Mad, at: usize) -> u32 {
     u32::from_be_bytes(get(mad, at))
 }
 
@@ -142,7 +143,7 @@ fn gid(ip: IpAddr) -> [u8; 16] {
 }
 
 /// A datagram with the header of `kind`, and both sides' communication ids.
-pub(crate) fn message(kind: Kind, transaction: u64, local: u32, remote: u32) -> Mad {
+pub fn message(kind: Kind, transaction: u64, local: u32, remote: u32) -> Mad {
     let mut mad = [0; 256];
     mad[..4].copy_from_slice(&HEADER);
     mad[8..16].copy_from_slice(&transaction.to_be_bytes());
@@ -155,7 +156,7 @@ pub(crate) fn message(kind: Kind, transaction: u64, local: u32, remote: u32) -> 
 }
 
 /// Returns the kind of a datagram, if it is one of ours.
-pub(crate) fn kind(mad: &Mad) -> Option<Kind> {
+pub fn kind(mad: &Mad) -> Option<Kind> {
     let kinds = [
         Kind::Request,
         Kind::Receipt,
@@ -171,12 +172,12 @@ pub(crate) fn kind(mad: &Mad) -> Option<Kind> {
     kinds.into_iter().find(|kind| mad[..4] == HEADER && *kind as u16 == attribute)
 }
 
-pub(crate) fn transaction(mad: &Mad) -> u64 {
+pub fn transaction(mad: &Mad) -> u64 {
     u64::from_be_bytes(std::array::from_fn(|n| mad[8 + n]))
 }
 
 /// The sender's communication id, and the receiver's as the sender knows it.
-pub(crate) fn ids(mad: &Mad) -> (u32, u32) {
+pub fn ids(mad: &Mad) -> (u32, u32) {
     (word(mad, 0), word(mad, 4))
 }
 
@@ -196,12 +197,12 @@ fn private_range(kind: Kind) -> std::ops::Range<usize> {
     BODY + start..BODY + start + length
 }
 
-pub(crate) fn private_data(mad: &Mad, kind: Kind) -> &[u8] {
+pub fn private_data(mad: &Mad, kind: Kind) -> &[u8] {
     &mad[private_range(kind)]
 }
 
 /// `false` if it does not fit.
-pub(crate) fn put_private_data(mad: &mut Mad, kind: Kind, data: &[u8]) -> bool {
+pub fn put_private_data(mad: &mut Mad, kind: Kind, data: &[u8]) -> bool {
     let place = &mut mad[private_range(kind)];
     let fits = data.len() <= place.len();
     if fits {
@@ -211,7 +212,7 @@ pub(crate) fn put_private_data(mad: &mut Mad, kind: Kind, data: &[u8]) -> bool {
 }
 
 /// Such a header, of either family.
-pub(crate) fn put_addresses(mad: &mut Mad, at: usize, source: SocketAddr, destination: SocketAddr) {
+pub fn put_addresses(mad: &mut Mad, at: usize, source: SocketAddr, destination: SocketAddr) {
     let version = if source.is_ipv4() { 4 } else { 6 };
     let place = |ip| match ip {
         IpAddr::V4(ip) => Ipv6Addr::from(u128::from(u32::from(ip))).octets(),
@@ -224,7 +225,7 @@ pub(crate) fn put_addresses(mad: &mut Mad, at: usize, source: SocketAddr, destin
 }
 
 /// Source and destination; the destination's port is the service's. `None` if the header is of another version or address family.
-pub(crate) fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAddr, SocketAddr)> {
+pub fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAddr, SocketAddr)> {
     if mad[BODY + at] != ADDRESS_VERSION {
         return None;
     }
@@ -241,7 +242,7 @@ pub(crate) fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAdd
 }
 
 impl Request {
-    pub(crate) fn write(&self, mad: &mut Mad) {
+    pub fn write(&self, mad: &mut Mad) {
         let Side { qpn, psn, responder_resources, initiator_depth, rnr_retry, srq, xrc, .. } = self.side;
         /// As long as Linux waits: 4 s.
         const RESPONSE_TIMEOUT: u8 = 20;
@@ -266,7 +267,7 @@ impl Request {
     }
 
     /// Returns `None` for a request that no side could accept: another transport, partition or version.
-    pub(crate) fn read(mad: &Mad) -> Option<Self> {
+    pub fn read(mad: &Mad) -> Option<Self> {
         if u16::from_be_bytes(get(mad, 48)) | FULL_MEMBER != PARTITION {
             return None;
         }
@@ -302,7 +303,7 @@ impl Request {
 }
 
 /// Lowers the path MTU that a request asks for.
-pub(crate) fn put_mtu(mad: &mut Mad, mtu: u8) {
+pub fn put_mtu(mad: &mut Mad, mtu: u8) {
     let rnr_retry = mad[BODY + 50] & 0xf;
     put(mad, 50, [mtu << 4 | rnr_retry]);
 }
@@ -314,7 +315,7 @@ fn put_offer(mad: &mut Mad, at: usize, side: &Side) {
 }
 
 /// A reply's words (IBA 12.6.8).
-pub(crate) fn write_reply(mad: &mut Mad, side: &Side, guid: [u8; 8]) {
+pub fn write_reply(mad: &mut Mad, side: &Side, guid: [u8; 8]) {
     /// The target's ACK delay: as Linux says it of a software device.
     const ACK_DELAY: u8 = 15;
     put_offer(mad, REPLY_OFFER, side);
@@ -327,7 +328,7 @@ pub(crate) fn write_reply(mad: &mut Mad, side: &Side, guid: [u8; 8]) {
 }
 
 /// `xrc`: to an initiator's request.
-pub(crate) fn read_reply(mad: &Mad, xrc: bool) -> Side {
+pub fn read_reply(mad: &Mad, xrc: bool) -> Side {
     let last = mad[BODY + 27];
     Side {
         qpn: word(mad, if xrc { 16 } else { 12 }) >> 8,
@@ -342,7 +343,7 @@ pub(crate) fn read_reply(mad: &Mad, xrc: bool) -> Side {
 }
 
 /// Returns a rejection (IBA 12.6.7): of a request, unless the sender asked itself and waits no longer.
-pub(crate) fn reject(transaction: u64, local: u32, remote: u32, reason: Reason, guid: [u8; 8]) -> Mad {
+pub fn reject(transaction: u64, local: u32, remote: u32, reason: Reason, guid: [u8; 8]) -> Mad {
     /// The message that is rejected is neither a request nor a reply.
     const NO_MESSAGE: u8 = 2;
     let mut mad = message(Kind::Reject, transaction, local, remote);
@@ -355,19 +356,19 @@ pub(crate) fn reject(transaction: u64, local: u32, remote: u32, reason: Reason, 
     mad
 }
 
-pub(crate) fn read_reject(mad: &Mad) -> u16 {
+pub fn read_reject(mad: &Mad) -> u16 {
     u16::from_be_bytes(get(mad, 10))
 }
 
 /// Returns a receipt for a request that came again, since the program has not answered it yet (IBA 12.6.6, "Message MRAed" 0).
-pub(crate) fn receipt(transaction: u64, local: u32, remote: u32) -> Mad {
+pub fn receipt(transaction: u64, local: u32, remote: u32) -> Mad {
     let mut mad = message(Kind::Receipt, transaction, local, remote);
     put(&mut mad, 9, [SERVICE_TIMEOUT << 3]);
     mad
 }
 
 /// Returns the time that the answer may take to the message of which a receipt came. `None` if it is of another message than `kind`.
-pub(crate) fn read_receipt(mad: &Mad, kind: Kind) -> Option<Duration> {
+pub fn read_receipt(mad: &Mad, kind: Kind) -> Option<Duration> {
     let [message, timeout] = get(mad, 8);
     let received = match message >> 6 {
         0 => Kind::Request,
@@ -380,7 +381,7 @@ pub(crate) fn read_receipt(mad: &Mad, kind: Kind) -> Option<Duration> {
 }
 
 /// Returns a request to disconnect the peer's queue pair `qpn` (IBA 12.6.10).
-pub(crate) fn disconnect_request(transaction: u64, local: u32, remote: u32, qpn: u32) -> Mad {
+pub fn disconnect_request(transaction: u64, local: u32, remote: u32, qpn: u32) -> Mad {
     let mut mad = message(Kind::DisconnectRequest, transaction, local, remote);
     put_split(&mut mad, 8, qpn, 0);
     mad

@@ -4,7 +4,7 @@ use super::Mad;
 use std::time::{Duration, Instant};
 
 /// The first pause while a peer's Ethernet address is requested.
-pub(crate) const FIRST_LOOK: Duration = Duration::from_millis(1);
+pub const FIRST_LOOK: Duration = Duration::from_millis(1);
 
 /// The pause after the first copy. It doubles with each copy, up to [`LONGEST`].
 const FIRST: Duration = Duration::from_millis(500);
@@ -16,12 +16,12 @@ const MOST_REFUSALS: u32 = 7;
 
 /// A message that is repeated until it is answered.
 #[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) mad: Mad,
+pub struct Pending {
+    pub mad: Mad,
     /// When the next copy is due.
-    pub(crate) next: Instant,
+    pub next: Instant,
     /// When the sender gives up.
-    pub(crate) until: Instant,
+    pub until: Instant,
     timeout: Duration,
     copies: u32,
     refusals: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// A message of the communication id `local` that is due now, and is repeated for `timeout`.
-    pub(crate) fn new(mad: Mad, local: u32, now: Instant, timeout: Duration) -> Self {
+    pub fn new(mad: Mad, local: u32, now: Instant, timeout: Duration) -> Self {
         Self {
             mad,
             next: now,
@@ -47,7 +47,7 @@ impl Pending {
     }
 
     /// Schedules the copy after one that was sent: a quarter of the pause is random.
-    pub(crate) fn sent(&mut self, now: Instant) {
+    pub fn sent(&mut self, now: Instant) {
         let pause = (FIRST * 2_u32.pow(self.copies.min(8))).min(LONGEST);
         self.copies = self.copies.saturating_add(1);
         // An odd multiplier spreads ids that differ by little.
@@ -56,14 +56,14 @@ impl Pending {
     }
 
     /// Schedules the copy after one that was not sent, because the receiver's Ethernet address is being requested.
-    pub(crate) fn put_off(&mut self, now: Instant) {
+    pub fn put_off(&mut self, now: Instant) {
         self.schedule(now + self.look);
         self.look = (2 * self.look).min(FIRST);
     }
 
     /// The receiver says that its answer takes up to `time` (IBA 12.6.6): the next copy is due then. The sender's timeout begins
     /// again then if it `restarts`.
-    pub(crate) fn wait(&mut self, now: Instant, time: Duration, restarts: bool) {
+    pub fn wait(&mut self, now: Instant, time: Duration, restarts: bool) {
         if restarts {
             self.until = now + time + self.timeout;
         }
@@ -75,7 +75,7 @@ impl Pending {
     ///
     /// Programs agree over a socket that they connect now, and the server listens only after that (`perftest -R`). A client of Linux takes
     /// long enough to begin; this one does not.
-    pub(crate) fn refused(&mut self, now: Instant) -> Option<Instant> {
+    pub fn refused(&mut self, now: Instant) -> Option<Instant> {
         if self.refusals >= MOST_REFUSALS {
             return None;
         }

@@ -1,0 +1,109 @@
+//! Addresses as C has them.
+
+use crate::rdmacm::errno::{Errno, INVALID, last};
+use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6};
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Reads an address; null is `EINVAL`, another family than IP `EAFNOSUPPORT`.
+///
+/// # Safety
+/// Null, or an address as long as its family has it.
+pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, Errno> {
+    if address.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: an address begins with its family; each family's structure is as long as the caller says. What it is aligned to
+    // is not known.
+    unsafe {
+        match c_int::from((&raw const (*address).sa_family).read_unaligned()) {
+            AF_INET => {
+                let v4 = address.cast::<sockaddr_in>().read_unaligned();
+                let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+                Ok(SocketAddr::new(ip.into(), u16::from_be(v4.sin_port)))
+            }
+            AF_INET6 => {
+                let v6 = address.cast::<sockaddr_in6>().read_unaligned();
+                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+                Ok(SocketAddr::new(ip.into(), u16::from_be(v6.sin6_port)))
+            }
+            _ => Err(Errno(libc::EAFNOSUPPORT)),
+        }
+    }
+}
+
+/// Writes an address.
+///
+/// # Safety
+/// `into` has room for a `sockaddr_in6`.
+pub(crate) unsafe fn write(into: *mut sockaddr, address: SocketAddr) {
+    // SAFETY: all-zero bytes are addresses, and `into` has room for either.
+    unsafe {
+        match address.ip() {
+            IpAddr::V4(ip) => {
+                let mut v4: sockaddr_in = std::mem::zeroed();
+                v4.sin_family = AF_INET as u16;
+                v4.sin_port = address.port().to_be();
+                v4.sin_addr.s_addr = u32::from(ip).to_be();
+                into.cast::<sockaddr_in>().write_unaligned(v4);
+            }
+            IpAddr::V6(ip) => {
+                let mut v6: sockaddr_in6 = std::mem::zeroed();
+                v6.sin6_family = AF_INET6 as u16;
+                v6.sin6_port = address.port().to_be();
+                v6.sin6_addr.s6_addr = ip.octets();
+                into.cast::<sockaddr_in6>().write_unaligned(v6);
+            }
+        }
+    }
+}
+
+/// An address as a GID.
+pub(crate) fn gid(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// Returns whether an address means all local ones. Linux takes a loopback address for one (`cma_any_addr`).
+pub(crate) fn is_any(ip: IpAddr) -> bool {
+    ip.is_unspecified() || ip.is_loopback()
+}
+
+/// The address that a GID is.
+pub(crate) fn ip(gid: [u8; 16]) -> IpAddr {
+    IpAddr::from(gid).to_canonical()
+}
+/// The leading bits that two addresses of one family have in common.
+pub(crate) fn common_bits(one: IpAddr, other: IpAddr) -> u32 {
+    match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        _ => 0,
+    }
+}
+
+/// The address that the kernel's routes choose towards `peer`. No packet is sent.
+pub(crate) fn kernel_source(peer: IpAddr) -> Result<IpAddr, Errno> {
+    let family = if peer.is_ipv4() { AF_INET } else { AF_INET6 };
+    // By system calls: a program may have put its own functions in the place of libc's, with this library behind them.
+    // SAFETY: socket takes plain numbers; all-zero bytes are an address with room for either family, and the length says so; the
+    // descriptor is this function's.
+    unsafe {
+        let socket = libc::syscall(libc::SYS_socket, family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if socket < 0 {
+            return Err(last());
+        }
+        let mut place: libc::sockaddr_storage = std::mem::zeroed();
+        let mut length = size_of_val(&place) as libc::socklen_t;
+        let at = &raw mut place;
+        // Any port will do.
+        write(at.cast(), SocketAddr::new(peer, 9));
+        let asked = libc::syscall(libc::SYS_connect, socket, at, length) == 0
+            && libc::syscall(libc::SYS_getsockname, socket, at, &raw mut length) == 0;
+        let source = if asked { read(at.cast()).map(|source| source.ip()) } else { Err(last()) };
+        libc::syscall(libc::SYS_close, socket);
+        source
+    }
+}

@@ -1,0 +1,282 @@
+//! The process's devices, opened once and kept, as librdmacm does it.
+
+use crate::abi::*;
+use crate::ibverbs::context::Context;
+use crate::ibverbs::{
+    ibv_free_device_list, ibv_get_device_guid, ibv_get_device_list, ibv_open_device, ibv_query_gid,
+    ibv_query_port,
+};
+use crate::rdmacm::address;
+use crate::rdmacm::errno::{Errno, INVALID, made, verb};
+use crate::rdmacm::process::PerProcess;
+use datapath::siblings::{Claim, ClaimError, Siblings};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use verbs::Qpn;
+use verbs::cm::machine::Machine;
+use verbs::cm::machine::message::{Mad, SMALLEST_MTU, Sent};
+use verbs::management::ManagementPort;
+
+/// READs and atomics at a time, at most.
+pub(crate) const MAX_RD_ATOMIC: u8 = 16;
+
+/// A device's queue pair 1. No call waits.
+pub(crate) trait ManagementQueuePair: Send + Sync {
+    /// Sends a datagram from the GID with an index.
+    fn send(&self, gid: usize, to: IpAddr, mad: &Mad) -> Result<Sent, Errno>;
+    /// Returns whether a peer's Ethernet address is known, and asks for it if not. Returns an error if no host answers.
+    fn finds(&self, peer: IpAddr) -> Result<bool, Errno>;
+    /// Returns the oldest received datagram and its sender.
+    fn receive(&self) -> Option<(IpAddr, Mad)>;
+    /// Moves a queue pair whose connection has ended to the error state. A queue pair that is gone is left alone.
+    fn end(&self, qpn: u32);
+    /// The other processes on the device's interface, if processes share it.
+    fn siblings(&self) -> Option<&Siblings> {
+        None
+    }
+}
+
+impl ManagementQueuePair for ManagementPort {
+    fn send(&self, gid: usize, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
+        Ok(ManagementPort::send(self, gid, to, *mad)?)
+    }
+
+    fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
+        // A host that invents source addresses must not fill the log.
+        ManagementPort::finds(self, peer).map_err(Errno::quietly)
+    }
+
+    fn receive(&self) -> Option<(IpAddr, Mad)> {
+        // A core that has stopped has received nothing.
+        ManagementPort::receive(self).unwrap_or_default()
+    }
+
+    fn end(&self, qpn: u32) {
+        let _ = ManagementPort::end(self, Qpn::new(qpn & 0xff_ffff));
+    }
+
+    fn siblings(&self) -> Option<&Siblings> {
+        ManagementPort::siblings(self)
+    }
+}
+
+/// An object of libibverbs for programs that bring none, kept for the process's life as the device is.
+pub(crate) struct Kept<T>(OnceLock<Result<*mut T, Errno>>);
+
+// SAFETY: libibverbs' objects may be used from any thread.
+unsafe impl<T> Send for Kept<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Kept<T> {}
+
+impl<T> Kept<T> {
+    pub(crate) const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// An object that cannot be created.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn missing() -> Self {
+        Self(OnceLock::from(Err(Errno(libc::ENOMEM))))
+    }
+
+    /// Returns the object, which `make` creates for the first caller.
+    pub(crate) fn get_or_make(&self, make: impl FnOnce() -> Result<*mut T, Errno>) -> Result<*mut T, Errno> {
+        *self.0.get_or_init(make)
+    }
+}
+
+/// The device with its queue pair 1.
+pub(crate) struct Device {
+    pub(crate) context: *mut ibv_context,
+    /// Readable while datagrams wait.
+    pub(crate) descriptor: RawFd,
+    pub(crate) gids: Vec<IpAddr>,
+    /// Active path MTU code.
+    pub(crate) mtu: u8,
+    pub(crate) management: Box<dyn ManagementQueuePair>,
+    pub(crate) domain: Kept<ibv_pd>,
+    pub(crate) xrc_domain: Kept<ibv_xrcd>,
+    pub(crate) machine: Mutex<Machine<Self>>,
+}
+
+// SAFETY: the context is libibverbs', which any thread may use, and is never closed.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+static DEVICES: PerProcess<Result<Vec<Device>, Errno>> = PerProcess::new();
+
+/// Takes the place of the devices that there would be.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn replace(devices: impl IntoIterator<Item = Device>) -> &'static [Device] {
+    DEVICES.cell().get_or_init(|| Ok(devices.into_iter().collect())).as_ref().unwrap()
+}
+
+/// All devices, of which there is one at least; `ENODEV` if there is none.
+pub(crate) fn devices() -> Result<&'static [Device], Errno> {
+    DEVICES.cell().get_or_init(Device::open_all).as_deref().map_err(|errno| *errno)
+}
+
+/// The device that has an address.
+pub(crate) fn device_of(ours: IpAddr) -> Result<&'static Device, Errno> {
+    #[cfg(any(test, fuzzing))]
+    if let Some(device) = crate::rdmacm::placeholder::server_of(ours) {
+        return Ok(device);
+    }
+    let has = |device: &&Device| device.gids.contains(&ours);
+    devices()?.iter().find(has).ok_or(Errno(libc::EADDRNOTAVAIL))
+}
+
+/// The device that leads to a peer, with our address there and the peer's: that of the peer's own address, or of the address that the
+/// kernel's routes choose, or else of the one that has most leading bits in common with the peer's.
+pub(crate) fn route(peer: IpAddr) -> Result<(&'static Device, IpAddr, IpAddr), Errno> {
+    let devices = devices()?;
+    let leads = |device: &'static Device| {
+        let to = device.destination(peer)?;
+        Ok((device, device.address_towards(to)?, to))
+    };
+    if let [only] = devices {
+        return leads(only);
+    }
+    let mut ways = devices.iter().filter_map(|device| leads(device).ok());
+    if address::is_any(peer) {
+        return ways.next().ok_or(Errno(libc::ENODEV));
+    }
+    if let Ok(device) = device_of(peer) {
+        return leads(device);
+    }
+    if let Ok(from) = address::kernel_source(peer)
+        && let Ok(device) = device_of(from)
+    {
+        return Ok((device, from, peer));
+    }
+    // Of equals, the first.
+    let nearest = ways.rev().max_by_key(|(_, from, to)| address::common_bits(*from, *to));
+    nearest.ok_or(Errno(libc::ENETUNREACH))
+}
+
+/// The devices whose other processes may have a claim too: all, if its address is the unspecified one.
+pub(crate) fn devices_of(claim: &Claim) -> Result<impl Iterator<Item = &'static Device> + Clone, Errno> {
+    let (all, one) = match claim.at.is_unspecified() {
+        true => (devices()?, None),
+        false => (&[][..], Some(device_of(claim.at)?)),
+    };
+    Ok(all.iter().chain(one))
+}
+
+impl Device {
+    /// Opens all devices of libibverbs. One that can't be opened is left out, if there are others.
+    fn open_all() -> Result<Vec<Self>, Errno> {
+        // SAFETY: the list is null or ends with null, and is freed once.
+        unsafe {
+            let list = made(ibv_get_device_list(std::ptr::null_mut()))?;
+            let places = (0..).map(|at| *list.add(at)).take_while(|device| !device.is_null());
+            let (opened, failed): (Vec<_>, Vec<_>) =
+                places.map(|device| Self::open(device)).partition(Result::is_ok);
+            ibv_free_device_list(list);
+            let opened: Vec<_> = opened.into_iter().flatten().collect();
+            match (opened.is_empty(), failed.into_iter().find_map(Result::err)) {
+                (true, errno) => Err(errno.unwrap_or(Errno(libc::ENODEV))),
+                (false, _) => Ok(opened),
+            }
+        }
+    }
+
+    /// # Safety
+    /// The device is one of the list, which has not been freed.
+    unsafe fn open(device: *mut ibv_device) -> Result<Self, Errno> {
+        // SAFETY: the caller's promise.
+        let (context, guid) =
+            unsafe { (made(ibv_open_device(device))?, ibv_get_device_guid(device).to_ne_bytes()) };
+        // SAFETY: the context was opened right here; the structures have room for what is written.
+        let (management, mtu, gids) = unsafe {
+            let mut port = ibv_port_attr::default();
+            verb(ibv_query_port(context, 1, (&raw mut port).cast()))?;
+            let read = |index| {
+                let mut gid = ibv_gid { raw: [0; 16] };
+                (ibv_query_gid(context, 1, index, &mut gid) == 0).then(|| address::ip(gid.raw))
+            };
+            (
+                Context::from(context)?.device.open_management()?,
+                port.active_mtu as u8,
+                (0..port.gid_tbl_len).map_while(read).collect(),
+            )
+        };
+        let (descriptor, management) = (management.as_raw_fd(), Box::new(management));
+        let (domain, xrc_domain) = (Kept::new(), Kept::new());
+        let machine = Mutex::new(Machine::new(guid, mtu, MAX_RD_ATOMIC));
+        Ok(Self { context, descriptor, gids, mtu, management, domain, xrc_domain, machine })
+    }
+
+    /// The connections of this process. An identifier's connection may be locked before it.
+    pub(crate) fn machine(&self) -> MutexGuard<'_, Machine<Self>> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a datagram to a peer's address from one of ours.
+    pub(crate) fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
+        self.management.send(self.gid_index(from)?.into(), to, mad)
+    }
+
+    /// Returns whether a peer's Ethernet address is known, and asks for it if not. Returns an error if no host answers.
+    pub(crate) fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
+        self.management.finds(peer)
+    }
+
+    /// Returns the oldest received datagram and its sender.
+    pub(crate) fn receive(&self) -> Option<(IpAddr, Mad)> {
+        self.management.receive()
+    }
+
+    /// Takes a service before all other processes of the interface.
+    pub(crate) fn claim(&self, claim: &Claim) -> Result<(), Errno> {
+        let Some(siblings) = self.management.siblings() else { return Ok(()) };
+        siblings.claim(claim).map_err(|error| {
+            // An errno says neither which process has the name nor what to do.
+            if !matches!(error, ClaimError::Taken { .. }) {
+                tracing::error!("service {:#x}: {error}", claim.service);
+            }
+            Errno(error.errno())
+        })
+    }
+
+    /// Releases what [`claim`](Self::claim) took.
+    pub(crate) fn release(&self, claim: &Claim) {
+        if let Some(siblings) = self.management.siblings() {
+            siblings.release(claim);
+        }
+    }
+
+    /// Returns the GID index of an address of ours.
+    pub(crate) fn gid_index(&self, ip: IpAddr) -> Result<u8, Errno> {
+        let index = self.gids.iter().position(|gid| *gid == ip);
+        index.and_then(|index| u8::try_from(index).ok()).ok_or(Errno(libc::EADDRNOTAVAIL))
+    }
+
+    /// Our address towards a peer: the first of its family; to a link-local peer a link-local one, and to a group any.
+    pub(crate) fn address_towards(&self, peer: IpAddr) -> Result<IpAddr, Errno> {
+        let same = |ip: &&IpAddr| ip.is_ipv4() == peer.is_ipv4() && is_link_local(ip) == is_link_local(&peer);
+        let family = |ip: &&IpAddr| peer.is_multicast() && ip.is_ipv4() == peer.is_ipv4();
+        let found = self.gids.iter().find(same).or_else(|| self.gids.iter().find(family));
+        found.copied().ok_or(Errno(libc::ENETUNREACH))
+    }
+
+    /// Returns the destination that a program means: the loopback address, or the unspecified one, is this device itself.
+    pub(crate) fn destination(&self, wanted: IpAddr) -> Result<IpAddr, Errno> {
+        if !address::is_any(wanted) {
+            return Ok(wanted);
+        }
+        let ours = self.gids.iter().filter(|ip| ip.is_ipv4() == wanted.is_ipv4());
+        ours.min_by_key(|ip| is_link_local(ip)).copied().ok_or(Errno(libc::ENODEV))
+    }
+}
+
+fn is_link_local(ip: &IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// A program's own path MTU is `EINVAL` above the port's.
+pub(crate) fn check_mtu(device: &Device, mtu: u8) -> Result<(), Errno> {
+    if (SMALLEST_MTU..=device.mtu).contains(&mtu) { Ok(()) } else { Err(INVALID) }
+}

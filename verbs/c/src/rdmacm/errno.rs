@@ -1,0 +1,38 @@
+//! Errors as librdmacm reports them: -1 and `errno`.
+
+use crate::errno::guarded;
+use std::ffi::c_int;
+use std::io;
+
+pub(crate) use crate::errno::{Errno, INVALID, UNSUPPORTED, count, out, set};
+
+/// Returns the `errno` of this thread's last call.
+pub(crate) fn last() -> Errno {
+    Errno(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Runs a function's body: 0, or -1 with `errno` set.
+pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    count(|| body().map(|()| 0))
+}
+
+/// For functions that return a length, or -1 with `errno` set.
+pub(crate) fn size(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
+    guarded(body).map_or_else(
+        |errno| {
+            set(errno);
+            -1
+        },
+        |size| size as isize,
+    )
+}
+
+/// For verbs that return 0 or an error number.
+pub(crate) fn verb(result: c_int) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(Errno(result)) }
+}
+
+/// For verbs that return an object, or null with `errno` set.
+pub(crate) fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
+    if object.is_null() { Err(last()) } else { Ok(object) }
+}

@@ -1,0 +1,420 @@
+//! Event channels, and events from the connection manager to the program.
+
+use crate::abi::*;
+use crate::cancel;
+use crate::rdmacm::connect;
+use crate::rdmacm::errno::{Errno, count, last, out, status};
+use crate::rdmacm::id::Id;
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// An event channel: a real descriptor, readable while events wait.
+#[repr(C)]
+pub(crate) struct Channel {
+    abi: rdma_event_channel,
+    state: Mutex<State>,
+}
+
+struct State {
+    waiting: VecDeque<Waiting>,
+    /// Announcements of forgotten events that threads have read already, or that the kernel could not take back.
+    read: usize,
+    end: End,
+}
+
+/// The state of a channel: open, or given back by the program.
+enum End {
+    Open(OwnedFd),
+    /// The thread that gave it back, and whether its descriptor blocked.
+    Gone {
+        by: libc::pthread_t,
+        blocked: bool,
+    },
+}
+
+/// The calling thread. Rust's own name for it is gone while a thread or the process ends.
+fn this_thread() -> libc::pthread_t {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::pthread_self() }
+}
+
+/// Channels that programs gave back lately. On Linux a thread that waits on a channel goes on waiting when another destroys it, and
+/// programs (`rping`) have a thread that does nothing else until the process ends. Here it may come a moment later: it finds that the
+/// channel is gone, and waits too.
+static GONE: Mutex<VecDeque<Box<Channel>>> = Mutex::new(VecDeque::new());
+/// The number of channels that are kept: of 150 bytes each.
+const MAX_GONE: usize = 64;
+
+/// An event that the program did not take yet.
+pub(crate) struct Waiting {
+    pub(crate) id: *mut Id,
+    pub(crate) listener: *mut Id,
+    pub(crate) kind: rdma_cm_event_type,
+    pub(crate) status: c_int,
+    pub(crate) parameters: Parameters,
+    pub(crate) private: Vec<u8>,
+}
+
+/// The parameters of the peer, as the program reads them.
+#[derive(Clone, Copy)]
+pub(crate) enum Parameters {
+    Connection(rdma_conn_param),
+    Datagram(rdma_ud_param),
+    /// Of a group; the private data is the program's own pointer.
+    Group(rdma_ud_param),
+}
+
+impl Parameters {
+    /// As the program reads it; `private` lives as long as the event.
+    fn show(self, private: &[u8]) -> rdma_cm_event__bindgen_ty_1 {
+        let (data, length) = match private {
+            [] => (std::ptr::null(), 0),
+            private => (private.as_ptr().cast(), private.len() as u8),
+        };
+        match self {
+            Self::Connection(conn) => rdma_cm_event__bindgen_ty_1 {
+                conn: rdma_conn_param { private_data: data, private_data_len: length, ..conn },
+            },
+            Self::Group(ud) => rdma_cm_event__bindgen_ty_1 { ud },
+            Self::Datagram(ud) => rdma_cm_event__bindgen_ty_1 {
+                ud: rdma_ud_param { private_data: data, private_data_len: length, ..ud },
+            },
+        }
+    }
+}
+
+impl Waiting {
+    /// The identifier that counts the event as held: a request belongs to its listener until the program knows the new identifier.
+    fn holder(&self) -> *mut Id {
+        if self.listener.is_null() { self.id } else { self.listener }
+    }
+}
+
+// SAFETY: the pointers are ids that wait, in `rdma_destroy_id`, until no event names them.
+unsafe impl Send for Waiting {}
+
+/// An event that the program has not acknowledged.
+#[repr(C)]
+struct Taken {
+    abi: rdma_cm_event,
+    private: Vec<u8>,
+}
+
+/// Events of an id that the program took and did not acknowledge: it is not destroyed before.
+#[derive(Default)]
+pub(crate) struct Held {
+    count: Mutex<usize>,
+    acknowledged: Condvar,
+}
+
+impl Held {
+    fn add(&self) {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    /// Counts one event less. The identifier may be freed as soon as the lock is released, so it is not touched later.
+    fn remove(&self) {
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        *count -= 1;
+        self.acknowledged.notify_all();
+    }
+
+    /// Returns whether an event of the identifier is held.
+    #[cfg(test)]
+    pub(crate) fn any(&self) -> bool {
+        *self.count.lock().unwrap() > 0
+    }
+
+    pub(crate) fn wait(&self) {
+        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.acknowledged.wait_while(count, |count| *count > 0));
+    }
+}
+
+impl Channel {
+    pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
+        // SAFETY: eventfd takes plain numbers.
+        let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
+        if descriptor < 0 {
+            return Err(last());
+        }
+        // SAFETY: a fresh descriptor with no other owner.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let abi = rdma_event_channel { fd: descriptor.as_raw_fd() };
+        let state = State { waiting: VecDeque::new(), read: 0, end: End::Open(descriptor) };
+        Ok(Box::into_raw(Box::new(Self { abi, state: Mutex::new(state) })).cast())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, event: Waiting) {
+        #[cfg(test)]
+        crate::rdmacm::placeholder::WHILE_TOLD.with_borrow(|look| look.iter().for_each(|look| look()));
+        let mut state = self.lock();
+        state.waiting.push_back(event);
+        if let End::Open(descriptor) = &state.end {
+            let one = 1_u64.to_ne_bytes();
+            // SAFETY: eight bytes of an array.
+            unsafe { libc::write(descriptor.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        }
+    }
+
+    /// Waits for the next event, if the descriptor blocks.
+    fn take(&self) -> Result<Waiting, Errno> {
+        loop {
+            if !cancel::take_event(self.abi.fd) {
+                return Err(last());
+            }
+            if let Some(event) = self.told() {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Removes the event that the descriptor announced, unless its identifier was destroyed meanwhile. The event counts as held
+    /// before the lock is released: `rdma_destroy_id` either removes the event itself or waits until the program acknowledges it.
+    fn told(&self) -> Option<Waiting> {
+        let mut state = self.lock();
+        if state.read > 0 {
+            state.read -= 1;
+            return None;
+        }
+        let event = state.waiting.pop_front()?;
+        // SAFETY: an identifier is alive while one of its events waits, and its events wait until this lock is released.
+        let holder = unsafe { &*event.holder() };
+        holder.held.add();
+        if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST {
+            holder.backlog.leave();
+        }
+        Some(event)
+    }
+
+    /// Returns whether the channel is gone and the caller must stay: other threads than the one that gave it back wait until the process
+    /// ends, as they would if they had come a moment earlier.
+    fn keeps(&self) -> Result<bool, Errno> {
+        let End::Gone { by, blocked } = self.lock().end else { return Ok(false) };
+        if blocked && by != this_thread() { Ok(true) } else { Err(Errno(libc::EBADF)) }
+    }
+
+    /// Closes the descriptor; the memory stays for a while.
+    fn end(self: Box<Self>) {
+        // SAFETY: the descriptor is open, or the kernel refuses.
+        let flags = unsafe { libc::fcntl(self.abi.fd, libc::F_GETFL) };
+        let gone = End::Gone { by: this_thread(), blocked: flags & libc::O_NONBLOCK == 0 };
+        let mut state = self.lock();
+        state.waiting = VecDeque::new();
+        drop(std::mem::replace(&mut state.end, gone));
+        drop(state);
+        let mut kept = GONE.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back(self);
+        if kept.len() > MAX_GONE {
+            kept.pop_front();
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().waiting.is_empty()
+    }
+
+    /// Removes the events of an identifier. Returns the identifiers that only those events name: the program never saw them.
+    pub(crate) fn forget(&self, id: *mut Id) -> Vec<*mut Id> {
+        let removed = self.lock().remove(|event| event.id == id || event.listener == id);
+        removed.into_iter().filter(|event| event.listener == id).map(|event| event.id).collect()
+    }
+
+    /// Moves the events of an identifier to another channel. Requests to it move too, with the identifiers that only they name and
+    /// the events of these.
+    ///
+    /// # Safety
+    /// `to` is alive, and the identifier stays in its channel meanwhile.
+    pub(crate) unsafe fn move_events(&self, id: *mut Id, to: *mut rdma_event_channel) {
+        let mut moved = self.lock().remove(|event| event.id == id || event.listener == id);
+        let children: Vec<_> =
+            moved.iter().filter(|event| event.listener == id).map(|event| event.id).collect();
+        for child in children {
+            // SAFETY: only its request names it, which the program can't take any more: nothing destroys it.
+            let child_id = unsafe { &*child };
+            let _stays = child_id.stay();
+            // SAFETY: an identifier's structure is written under its lock.
+            unsafe { (*child_id.abi()).channel = to };
+            moved.extend(self.lock().remove(|event| event.id == child));
+        }
+        // SAFETY: the caller's promise.
+        let to = unsafe { &*to.cast::<Self>() };
+        moved.into_iter().for_each(|event| to.push(event));
+    }
+}
+
+impl State {
+    /// Removes the events that `chosen` picks, and takes back what the descriptor announced of them: a program that polls would
+    /// otherwise wait for an event that is gone.
+    fn remove(&mut self, chosen: impl Fn(&Waiting) -> bool) -> VecDeque<Waiting> {
+        let (removed, kept): (VecDeque<_>, _) =
+            std::mem::take(&mut self.waiting).into_iter().partition(chosen);
+        self.waiting = kept;
+        if let End::Open(descriptor) = &self.end {
+            let taken_back = removed.iter().take_while(|_| take_back(descriptor)).count();
+            self.read += removed.len() - taken_back;
+        }
+        removed
+    }
+}
+
+/// Takes one event back from an eventfd, without a wait even if the descriptor blocks. Returns `false` if there is none, or if the
+/// kernel is older than Linux 5.8 and cannot.
+fn take_back(descriptor: &OwnedFd) -> bool {
+    let mut count = [0_u8; 8];
+    let place = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+    // SAFETY: the array has room for the eight bytes that an eventfd returns.
+    unsafe { libc::preadv2(descriptor.as_raw_fd(), &place, 1, -1, libc::RWF_NOWAIT) > 0 }
+}
+
+/// Gives the program its next event.
+///
+/// # Safety
+/// The channel is alive.
+pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
+    // SAFETY: the caller's promise.
+    let channel = unsafe { &*out(channel.cast::<Channel>())? };
+    Ok(show(channel.take()?))
+}
+
+/// Converts an event that [`Channel::told`] returned to the program's structure.
+fn show(mut event: Waiting) -> *mut rdma_cm_event {
+    if event.kind == RDMA_CM_EVENT_CONNECT_RESPONSE {
+        // SAFETY: the event counts as held, which keeps its identifier alive.
+        connect::finish(unsafe { &*event.id }, &mut event);
+    }
+    let listen_id = event.listener.cast();
+    let abi = rdma_cm_event {
+        id: event.id.cast(),
+        listen_id,
+        event: event.kind,
+        status: event.status,
+        param: event.parameters.show(&event.private),
+    };
+    Box::into_raw(Box::new(Taken { abi, private: event.private })).cast()
+}
+
+/// The program's next event, if there is one.
+///
+/// # Safety
+/// The channel is alive.
+pub(crate) unsafe fn next_now(channel: *mut rdma_event_channel) -> Option<*mut rdma_cm_event> {
+    // SAFETY: the caller's promise.
+    let empty = unsafe { channel.cast::<Channel>().as_ref() }?.is_empty();
+    // SAFETY: as above.
+    if empty { None } else { unsafe { next(channel) }.ok() }
+}
+
+/// Returns the data that the peer sent with an event of a connection.
+///
+/// # Safety
+/// The event was given by `next` and not given back.
+pub(crate) unsafe fn private_data<'a>(event: *mut rdma_cm_event) -> &'a [u8] {
+    // SAFETY: the caller's promise: such an event begins a `Taken`.
+    unsafe { &(*event.cast::<Taken>()).private }
+}
+
+/// `rdma_create_event_channel(3)`
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    Channel::create().unwrap_or_else(|errno| {
+        crate::rdmacm::errno::set(errno);
+        std::ptr::null_mut()
+    })
+}
+
+/// `rdma_destroy_event_channel(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    if !channel.is_null() {
+        // SAFETY: `Channel::create` created the box, and the program gives it up.
+        unsafe { Box::from_raw(channel.cast::<Channel>()) }.end();
+    }
+}
+
+/// `rdma_get_cm_event(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    loop {
+        let mut kept = false;
+        let descriptor = count(|| {
+            // SAFETY: the contract of the manual page.
+            let (channel, _) = unsafe { (&*out(channel.cast::<Channel>())?, out(event)?) };
+            kept = channel.keeps()?;
+            Ok(channel.abi.fd)
+        });
+        if descriptor < 0 {
+            return -1;
+        }
+        if kept {
+            cancel::stay();
+        }
+        let told = cancel::take_event(descriptor);
+        let found = count(|| {
+            let why = last();
+            // SAFETY: the contract of the manual page.
+            let (channel, event) = unsafe { (&*out(channel.cast::<Channel>())?, out(event)?) };
+            if !told {
+                return if channel.keeps()? { Ok(0) } else { Err(why) };
+            }
+            let Some(next) = channel.told() else { return Ok(0) };
+            *event = show(next);
+            Ok(1)
+        });
+        if found != 0 {
+            return found.min(0);
+        }
+    }
+}
+
+/// `rdma_ack_cm_event(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let abi = unsafe { *out(event)? };
+        let holder = if abi.listen_id.is_null() { abi.id } else { abi.listen_id };
+        // SAFETY: `next` created the box, and the program gives it up.
+        drop(unsafe { Box::from_raw(event.cast::<Taken>()) });
+        // SAFETY: an id lives until its events are acknowledged.
+        unsafe { &*holder.cast::<Id>() }.held.remove();
+        Ok(())
+    })
+}
+
+/// `rdma_event_str(3)`
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
+    let name = match event {
+        RDMA_CM_EVENT_ADDR_RESOLVED => c"RDMA_CM_EVENT_ADDR_RESOLVED",
+        RDMA_CM_EVENT_ADDR_ERROR => c"RDMA_CM_EVENT_ADDR_ERROR",
+        RDMA_CM_EVENT_ROUTE_RESOLVED => c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+        RDMA_CM_EVENT_ROUTE_ERROR => c"RDMA_CM_EVENT_ROUTE_ERROR",
+        RDMA_CM_EVENT_CONNECT_REQUEST => c"RDMA_CM_EVENT_CONNECT_REQUEST",
+        RDMA_CM_EVENT_CONNECT_RESPONSE => c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+        RDMA_CM_EVENT_CONNECT_ERROR => c"RDMA_CM_EVENT_CONNECT_ERROR",
+        RDMA_CM_EVENT_UNREACHABLE => c"RDMA_CM_EVENT_UNREACHABLE",
+        RDMA_CM_EVENT_REJECTED => c"RDMA_CM_EVENT_REJECTED",
+        RDMA_CM_EVENT_ESTABLISHED => c"RDMA_CM_EVENT_ESTABLISHED",
+        RDMA_CM_EVENT_DISCONNECTED => c"RDMA_CM_EVENT_DISCONNECTED",
+        RDMA_CM_EVENT_DEVICE_REMOVAL => c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+        RDMA_CM_EVENT_MULTICAST_JOIN => c"RDMA_CM_EVENT_MULTICAST_JOIN",
+        RDMA_CM_EVENT_MULTICAST_ERROR => c"RDMA_CM_EVENT_MULTICAST_ERROR",
+        RDMA_CM_EVENT_ADDR_CHANGE => c"RDMA_CM_EVENT_ADDR_CHANGE",
+        RDMA_CM_EVENT_TIMEWAIT_EXIT => c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        _ => c"UNKNOWN EVENT",
+    };
+    name.as_ptr()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! Channels whose identifiers are destroyed or leave.
+
+use super::*;
+use crate::abi::{RDMA_PS_TCP, ibv_qp, rdma_event_channel};
+use crate::rdmacm::placeholder::{Server, WHILE_MODIFIED, WHILE_TOLD};
+use std::cell::Cell;
+use std::ptr::null_mut;
+use std::rc::Rc;
+use verbs::cm::machine::State as Phase;
+
+fn channel() -> *mut rdma_event_channel {
+    rdma_create_event_channel()
+}
+
+fn id(channel: *mut rdma_event_channel) -> *mut Id {
+    Id::create(channel, null_mut(), RDMA_PS_TCP).unwrap()
+}
+
+fn events(channel: *mut rdma_event_channel) -> &'static Channel {
+    // SAFETY: no test destroys its channels.
+    unsafe { &*channel.cast() }
+}
+
+/// Returns whether a program that polls the channel would call `rdma_get_cm_event`.
+fn is_readable(channel: *mut rdma_event_channel) -> bool {
+    let mut watched = libc::pollfd { fd: events(channel).abi.fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, as said.
+    unsafe { libc::poll(&mut watched, 1, 0) == 1 }
+}
+
+fn tell(id: *mut Id) {
+    // SAFETY: no test destroys its identifiers.
+    unsafe { &*id }.tell(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+}
+
+/// Returns the identifiers of the channel's events.
+fn taken(channel: *mut rdma_event_channel) -> Vec<*mut Id> {
+    let mut taken = Vec::new();
+    // SAFETY: the channel and the identifiers are alive.
+    while let Some(event) = unsafe { next_now(channel) } {
+        // SAFETY: as above.
+        unsafe {
+            taken.push((*event).id.cast());
+            rdma_ack_cm_event(event);
+        }
+    }
+    taken
+}
+
+#[test]
+fn a_channel_without_events_is_not_readable() {
+    let channel = channel();
+    let (leaves, stays) = (id(channel), id(channel));
+    tell(leaves);
+    tell(leaves);
+    assert!(is_readable(channel));
+    assert!(events(channel).forget(leaves).is_empty());
+    assert!(!is_readable(channel), "rdma_get_cm_event would wait");
+    tell(leaves);
+    tell(stays);
+    events(channel).forget(leaves);
+    assert!(is_readable(channel));
+    assert_eq!(taken(channel), [stays]);
+    assert!(!is_readable(channel));
+}
+
+#[test]
+fn requests_leave_with_their_listener() {
+    let channel = channel();
+    let (listener, child) = (id(channel), id(channel));
+    let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
+    let parameters = Parameters::Connection(rdma_conn_param::default());
+    let request = Waiting { id: child, listener, kind, status: 0, parameters, private: Vec::new() };
+    // SAFETY: alive, as all in these tests.
+    unsafe { &*listener }.tell_more(request);
+    assert_eq!(events(channel).forget(listener), [child]);
+    assert!(!is_readable(channel));
+}
+
+#[test]
+fn events_that_move_are_announced_where_they_are() {
+    let (from, to) = (channel(), channel());
+    let (moves, stays) = (id(from), id(from));
+    for id in [stays, moves, stays] {
+        tell(id);
+    }
+    // SAFETY: both channels are alive.
+    unsafe { (*moves).migrate(to) }.unwrap();
+    assert_eq!((taken(from), taken(to)), (vec![stays, stays], vec![moves]));
+    assert!(!is_readable(from) && !is_readable(to));
+}
+
+#[test]
+fn requests_move_with_their_listener() {
+    let (from, to) = (channel(), channel());
+    let (listener, child, stays) = (id(from), id(from), id(from));
+    let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
+    let parameters = Parameters::Connection(rdma_conn_param::default());
+    let request = Waiting { id: child, listener, kind, status: 0, parameters, private: Vec::new() };
+    // SAFETY: alive, as all in these tests; the listener counts the request that `taken` takes.
+    unsafe {
+        (*listener).backlog.enter();
+        (*listener).tell_more(request);
+    }
+    tell(child);
+    tell(stays);
+    // SAFETY: both channels are alive.
+    unsafe { (*listener).migrate(to) }.unwrap();
+    assert_eq!((taken(from), taken(to)), (vec![stays], vec![child, child]));
+    // SAFETY: as above.
+    assert_eq!(unsafe { (*child).channel() }, to);
+    assert!(!is_readable(from) && !is_readable(to));
+}
+
+/// A thread has read the descriptor when the event is forgotten: the announcement of the next event must not outlive it.
+#[test]
+fn an_announcement_that_was_read_for_a_forgotten_event_counts_once() {
+    let channel = channel();
+    let (gone, next) = (id(channel), id(channel));
+    tell(gone);
+    assert!(cancel::take_event(events(channel).abi.fd), "the event is announced");
+    events(channel).forget(gone);
+    tell(next);
+    assert!(events(channel).told().is_none(), "the thread that read it waits again");
+    assert_eq!(taken(channel), [next]);
+    assert!(!is_readable(channel));
+}
+
+#[test]
+fn a_connection_that_is_being_established_keeps_identifier_and_queue_pair() {
+    let server = Server::new();
+    let channel = server.channel;
+    let id = server.connection([10, 0, 0, 5].into(), Phase::ReplyReceived, 0x12);
+    let mut qp = ibv_qp { qp_num: 0x12, ..Default::default() };
+    // SAFETY: created right here, and not destroyed.
+    unsafe {
+        (*(*id).abi()).qp = &raw mut qp;
+        (*id).tell(RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
+        let looked = Rc::new(Cell::new(0));
+        let looks = looked.clone();
+        let held = move || {
+            looks.set(looks.get() + 1);
+            assert!((*id).held.any(), "rdma_destroy_id would free the identifier now");
+            assert!((*id).keeps_queue_pair(), "rdma_destroy_qp would free the queue pair now");
+        };
+        WHILE_MODIFIED.set(Some(Box::new(held)));
+        let event = next_now(channel).unwrap();
+        assert_eq!(((*event).event, looked.get()), (RDMA_CM_EVENT_ESTABLISHED, 2));
+        assert!((*id).held.any());
+        rdma_ack_cm_event(event);
+        assert!(!(*id).held.any());
+    }
+}
+
+#[test]
+fn an_event_is_where_its_identifier_is() {
+    let (one, other) = (channel(), channel());
+    let told = id(one);
+    // SAFETY: no test destroys its identifiers.
+    let id: &Id = unsafe { &*told };
+    let rounds = 20_000;
+    let mut came = 0;
+    std::thread::scope(|scope| {
+        let tells = scope.spawn(|| (0..rounds).for_each(|_| id.tell(RDMA_CM_EVENT_ADDR_RESOLVED, 0)));
+        let (mut from, mut to) = (one, other);
+        while came < rounds {
+            let ends = tells.is_finished();
+            // SAFETY: both channels are alive.
+            unsafe { id.migrate(to) }.unwrap();
+            assert!(events(from).is_empty(), "an event is in the channel that the identifier left");
+            came += taken(to).len();
+            assert!(!ends || came == rounds, "{} of {rounds} events are lost", rounds - came);
+            (from, to) = (to, from);
+        }
+    });
+}
+
+#[test]
+fn an_identifier_stays_in_its_channel_while_an_event_goes_there() {
+    let told = id(channel());
+    // SAFETY: no test destroys its identifiers.
+    let id: &Id = unsafe { &*told };
+    let asked = Rc::new(Cell::new(0));
+    let asks = asked.clone();
+    let stays = move || {
+        asks.set(asks.get() + 1);
+        assert!(id.stays(), "rdma_migrate_id would leave the event in the old channel");
+    };
+    WHILE_TOLD.set(Some(Box::new(stays)));
+    tell(told);
+    assert!(!id.stays());
+    assert_eq!(asked.get(), 1);
+}

@@ -1,0 +1,523 @@
+//! Identifiers: a program's handle of a connection, or of a port that it listens on.
+
+#[cfg(test)]
+mod tests;
+
+use crate::abi::*;
+use crate::rdmacm::address;
+use crate::rdmacm::device::{Device, device_of, devices};
+use crate::rdmacm::errno::{Errno, INVALID, out, status};
+use crate::rdmacm::events::{self, Channel, Held, Parameters, Waiting};
+use crate::rdmacm::incoming::Backlog;
+use crate::rdmacm::manager;
+use crate::rdmacm::process::Process;
+use crate::rdmacm::query::Query;
+use crate::rdmacm::queue_pair;
+use datapath::siblings::Claim;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use verbs::cm::machine::message::{Mad, Pending};
+use verbs::cm::machine::{self, Link, Machine};
+
+/// An identifier.
+#[repr(C)]
+pub(crate) struct Id {
+    abi: UnsafeCell<rdma_cm_id>,
+    connection: Mutex<Connection>,
+    pub(crate) held: Held,
+    pub(crate) backlog: Backlog,
+    /// Locked while the queue pair is modified, and while it is created or destroyed: `rdma_get_cm_event` may modify it when another thread
+    /// of the program destroys it.
+    modifying: Mutex<()>,
+    /// Locked while an event goes to the channel, and while the identifier changes its channel.
+    telling: Mutex<()>,
+    /// It has a separate channel: calls wait for their events.
+    synchronous: AtomicBool,
+    /// The process that created it; a forked process inherits only the memory.
+    pub(crate) process: Process,
+}
+
+// SAFETY: what changes lies behind the lock, or in the structure that the program and this library share by the rules of the
+// manual pages; the pointers in it are those of libibverbs, which any thread may use.
+unsafe impl Send for Id {}
+// SAFETY: as above.
+unsafe impl Sync for Id {}
+
+/// The identifier of a connection or of a listener. It leaves the machine before it is destroyed, so it is alive while the machine is locked.
+#[derive(Debug)]
+pub(crate) struct Handle(pub(crate) *mut Id);
+
+// SAFETY: an identifier may be used from any thread.
+unsafe impl Send for Handle {}
+
+/// The state of an identifier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    #[default]
+    Idle,
+    Bound,
+    /// The destination's Ethernet address is requested.
+    AddressQuery,
+    AddressResolved,
+    RouteResolved,
+    Listening,
+    /// It has a connection, whose state is that of its link in the device's machine.
+    Linked,
+    /// Of an identifier of datagrams, as the following: it has asked for the service's queue pair.
+    ServiceRequested,
+    /// A peer asks for the queue pair.
+    ServiceRequestReceived,
+    ServiceResolved,
+    Closed,
+}
+
+/// What the program has said of a connection, or of the service of datagrams that it asks for.
+#[derive(Default)]
+pub(crate) struct Connection {
+    pub(crate) state: State,
+    pub(crate) source: Option<SocketAddr>,
+    pub(crate) destination: Option<SocketAddr>,
+    /// The communication id of its link, or 0.
+    pub(crate) local: u32,
+    /// Its number in [`Tables`](crate::rdmacm::tables::Tables), or 0: in requests for a service of datagrams the request id (IBA 12.11.1).
+    pub(crate) request_id: u32,
+    /// The request id of the peer that asks for datagrams.
+    pub(crate) remote: u32,
+    pub(crate) transaction: u64,
+    /// It may be bound to a port that is taken.
+    pub(crate) shares_port: bool,
+    /// If it listens at all IPv6 addresses, it does not at the IPv4 ones.
+    pub(crate) family_only: bool,
+    pub(crate) ack_timeout: u8,
+    /// What the program chose (`RDMA_OPTION_ID_TOS`), or the peer in its request.
+    pub(crate) traffic_class: u8,
+    /// The request for a service of datagrams that is repeated.
+    pub(crate) pending: Option<Pending>,
+    /// Set in [`State::AddressQuery`] alone.
+    pub(crate) query: Option<Query>,
+    /// Of a requester of datagrams: the answer that it received.
+    pub(crate) answer: Option<Box<Mad>>,
+    /// Of a listener by `rdma_create_ep`: the attributes of its connections' queue pairs.
+    pub(crate) template: Option<(usize, ibv_qp_init_attr)>,
+}
+
+// SAFETY: the template's pointers are libibverbs' objects, which any thread may use.
+unsafe impl Send for Connection {}
+
+impl Connection {
+    /// Both addresses, once they are known.
+    pub(crate) fn addresses(&self) -> Result<(IpAddr, IpAddr), Errno> {
+        match (self.source, self.destination) {
+            (Some(source), Some(destination)) => Ok((source.ip(), destination.ip())),
+            _ => Err(INVALID),
+        }
+    }
+
+    /// Returns the claim to a service at `at`. A loopback address means all of its family.
+    pub(crate) fn claim(&self, service: u64, at: IpAddr, listens: bool) -> Claim {
+        let at = match (address::is_any(at), at) {
+            (true, IpAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.into(),
+            (true, IpAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
+            (false, at) => at,
+        };
+        let family_only = self.family_only || at.is_ipv4();
+        Claim { service, at, family_only, shared: self.shares_port, listens }
+    }
+
+    /// The device of its own address.
+    pub(crate) fn device(&self) -> Result<&'static Device, Errno> {
+        device_of(self.source.ok_or(INVALID)?.ip())
+    }
+}
+
+impl Id {
+    /// # Safety
+    /// Null, or an identifier that is alive.
+    pub(crate) unsafe fn from<'a>(id: *mut rdma_cm_id) -> Result<&'a Self, Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { id.cast::<Self>().as_ref() }.ok_or(INVALID)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`lock`](Self::lock), if the connection is in `state`; `EINVAL` otherwise.
+    pub(crate) fn lock_in(&self, state: State) -> Result<MutexGuard<'_, Connection>, Errno> {
+        let connection = self.lock();
+        if connection.state == state { Ok(connection) } else { Err(INVALID) }
+    }
+
+    /// Acts on its connection in the device's machine, of which the manager's thread learns; `EINVAL` if it has none.
+    pub(crate) fn act<T>(
+        &self,
+        act: impl FnOnce(&mut Machine<Device>, u32, &'static Device) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let connection = self.lock();
+        let (local, device) = (connection.local, connection.device()?);
+        drop(connection);
+        let result = act(&mut device.machine(), local, device)?;
+        manager::wake();
+        Ok(result)
+    }
+
+    /// Looks at its connection, or changes it; `EINVAL` if it has none.
+    pub(crate) fn with_link<T>(
+        &self,
+        act: impl FnOnce(&mut Link<Handle>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let connection = self.lock();
+        let (local, device) = (connection.local, connection.device()?);
+        drop(connection);
+        act(device.machine().link(local).ok_or(INVALID)?)
+    }
+
+    /// As [`with_link`](Self::with_link), if the connection is in `state`; `EINVAL` otherwise.
+    pub(crate) fn with_link_in<T>(
+        &self,
+        state: machine::State,
+        act: impl FnOnce(&mut Link<Handle>) -> T,
+    ) -> Result<T, Errno> {
+        self.with_link(|link| if link.state == state { Ok(act(link)) } else { Err(INVALID) })
+    }
+
+    /// Returns whether no thread has locked it.
+    #[cfg(test)]
+    pub(crate) fn is_free(&self) -> bool {
+        self.connection.try_lock().is_ok()
+    }
+
+    pub(crate) fn abi(&self) -> *mut rdma_cm_id {
+        self.abi.get()
+    }
+
+    /// Keeps the identifier's queue pair.
+    pub(crate) fn keep_queue_pair(&self) -> MutexGuard<'_, ()> {
+        self.modifying.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn has_queue_pair(&self) -> bool {
+        let _stays = self.keep_queue_pair();
+        !self.qp().is_null()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn keeps_queue_pair(&self) -> bool {
+        self.modifying.try_lock().is_err()
+    }
+
+    pub(crate) fn qp(&self) -> *mut ibv_qp {
+        // SAFETY: the program creates and destroys the queue pair by this library, one thread at a time.
+        unsafe { (*self.abi()).qp }
+    }
+
+    pub(crate) fn port_space(&self) -> rdma_port_space {
+        // SAFETY: set when the identifier was created.
+        unsafe { (*self.abi()).ps }
+    }
+
+    /// It leads to a service of datagrams, and has no connection.
+    pub(crate) fn is_datagram(&self) -> bool {
+        // SAFETY: set when the identifier was created.
+        unsafe { (*self.abi()).qp_type == IBV_QPT_UD }
+    }
+
+    /// Its connection is an extended one.
+    pub(crate) fn is_xrc(&self) -> bool {
+        // SAFETY: set when the identifier was created.
+        unsafe { matches!((*self.abi()).qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) }
+    }
+
+    /// And this is the side that takes messages.
+    pub(crate) fn is_target(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.abi()).qp_type == IBV_QPT_XRC_RECV }
+    }
+
+    pub(crate) fn channel(&self) -> *mut rdma_event_channel {
+        // SAFETY: as for `qp`.
+        unsafe { (*self.abi()).channel }
+    }
+
+    /// Reports an event to the program.
+    pub(crate) fn tell(&self, kind: rdma_cm_event_type, status: c_int) {
+        self.tell_more(Waiting {
+            id: self.abi().cast(),
+            listener: std::ptr::null_mut(),
+            kind,
+            status,
+            parameters: Parameters::Connection(rdma_conn_param::default()),
+            private: Vec::new(),
+        });
+    }
+
+    /// Keeps the identifier in its channel.
+    pub(crate) fn stay(&self) -> MutexGuard<'_, ()> {
+        self.telling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn stays(&self) -> bool {
+        self.telling.try_lock().is_err()
+    }
+
+    pub(crate) fn tell_more(&self, event: Waiting) {
+        self.tell_here(&self.stay(), event);
+    }
+
+    /// Reports an event to the program in the channel in which the caller keeps the identifier.
+    pub(crate) fn tell_here(&self, _stays: &MutexGuard<'_, ()>, event: Waiting) {
+        // SAFETY: an identifier's channel outlives it, or is given back once the identifier has left it.
+        if let Some(channel) = unsafe { self.channel().cast::<Channel>().as_ref() } {
+            channel.push(event);
+        }
+    }
+
+    /// A new identifier; without a channel it gets a separate one.
+    pub(crate) fn create(
+        channel: *mut rdma_event_channel,
+        user: *mut c_void,
+        ps: rdma_port_space,
+    ) -> Result<*mut Self, Errno> {
+        let synchronous = AtomicBool::new(channel.is_null());
+        let channel = if channel.is_null() { Channel::create()? } else { channel };
+        let qp_type = if ps == RDMA_PS_UDP { IBV_QPT_UD } else { IBV_QPT_RC };
+        let abi = rdma_cm_id { channel, context: user, ps, qp_type, ..Default::default() };
+        let connection = Mutex::new(Connection::default());
+        let (held, backlog) = (Held::default(), Backlog::default());
+        let (modifying, telling) = (Mutex::default(), Mutex::default());
+        let process = Process::this();
+        let id = Self {
+            abi: UnsafeCell::new(abi),
+            connection,
+            held,
+            backlog,
+            modifying,
+            telling,
+            synchronous,
+            process,
+        };
+        Ok(Box::into_raw(Box::new(id)))
+    }
+
+    /// The device that it is on; before that shows, the first.
+    pub(crate) fn device(&self) -> Result<&'static Device, Errno> {
+        // SAFETY: the identifier is alive, and nothing writes the field meanwhile.
+        let context = unsafe { (*self.abi()).verbs };
+        let devices = devices()?;
+        let its = devices.iter().find(|device| device.context == context);
+        its.or(devices.first()).ok_or(Errno(libc::ENODEV))
+    }
+
+    /// Shows the program device and addresses.
+    pub(crate) fn show(&self, device: Option<&Device>, connection: &Connection) {
+        // SAFETY: the program reads only the addresses that are set; the unions have room for either family.
+        unsafe {
+            let abi = self.abi();
+            (*abi).verbs = device.map_or(std::ptr::null_mut(), |device| device.context);
+            (*abi).port_num = 1;
+            if let Some(device) = device
+                && (*abi).pd.is_null()
+            {
+                // If there is none, a queue pair says so.
+                (*abi).pd = queue_pair::default_domain(device).unwrap_or(std::ptr::null_mut());
+            }
+            let addresses = &raw mut (*abi).route.addr;
+            if let Some(source) = connection.source {
+                address::write((&raw mut (*addresses).__bindgen_anon_1).cast(), source);
+            }
+            if let Some(destination) = connection.destination {
+                address::write((&raw mut (*addresses).__bindgen_anon_2).cast(), destination);
+            }
+        }
+    }
+
+    /// Waits for the event that ends what a call began, if calls wait.
+    ///
+    /// # Safety
+    /// The identifier is alive.
+    pub(crate) unsafe fn complete(&self) -> Result<(), Errno> {
+        if !self.synchronous.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.drop_event();
+        // SAFETY: its own channel lives as long as it.
+        let event = unsafe { events::next(self.channel()) }?;
+        // SAFETY: the event was created right here.
+        let (kind, result) = unsafe {
+            (*self.abi()).event = event;
+            ((*event).event, (*event).status)
+        };
+        match kind {
+            RDMA_CM_EVENT_REJECTED => Err(Errno(libc::ECONNREFUSED)),
+            _ if result < 0 => Err(Errno(-result)),
+            _ if result > 0 => Err(Errno(libc::EIO)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives back the event that the last call waited for.
+    pub(crate) fn drop_event(&self) {
+        // SAFETY: the event is null, or one that `complete` took and that was not given back.
+        unsafe {
+            let event = std::mem::replace(&mut (*self.abi()).event, std::ptr::null_mut());
+            if !event.is_null() {
+                events::rdma_ack_cm_event(event);
+            }
+        }
+    }
+
+    /// Moves it to another channel, or to a separate one.
+    ///
+    /// # Safety
+    /// The channel is null or alive.
+    pub(crate) unsafe fn migrate(&self, to: *mut rdma_event_channel) -> Result<(), Errno> {
+        let own = to.is_null();
+        let to = if own { Channel::create()? } else { to };
+        let _telling = self.stay();
+        let from = self.channel();
+        let was_own = self.synchronous.swap(own, Ordering::Relaxed);
+        // SAFETY: both channels are alive; a separate one that it leaves has no owner any more.
+        unsafe {
+            (*self.abi()).channel = to;
+            (*from.cast::<Channel>()).move_events(self.abi().cast(), to);
+            if was_own {
+                events::rdma_destroy_event_channel(from);
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// The caller must not use it any more.
+    pub(crate) unsafe fn destroy(id: *mut Self) {
+        // SAFETY: the caller's promise; what is waited for is that no event names it.
+        unsafe {
+            manager::leave(&*id);
+            if let Some(channel) = (*id).channel().cast::<Channel>().as_ref() {
+                for orphan in channel.forget(id) {
+                    Self::destroy(orphan);
+                }
+            }
+            (*id).drop_event();
+            (*id).held.wait();
+            if (*id).synchronous.load(Ordering::Relaxed) {
+                events::rdma_destroy_event_channel((*id).channel());
+            }
+            libc::free((*(*id).abi()).route.path_rec.cast());
+            drop(Box::from_raw(id));
+        }
+    }
+}
+
+/// `rdma_create_id(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_id(
+    channel: *mut rdma_event_channel,
+    id: *mut *mut rdma_cm_id,
+    user: *mut c_void,
+    ps: rdma_port_space,
+) -> c_int {
+    status(|| {
+        if ![RDMA_PS_TCP, RDMA_PS_UDP, RDMA_PS_IB].contains(&ps) {
+            return Err(INVALID);
+        }
+        devices()?;
+        // SAFETY: the contract of the manual page.
+        unsafe { *out(id)? = Id::create(channel, user, ps)?.cast() };
+        Ok(())
+    })
+}
+
+/// `rdma_destroy_id(3)`: waits until its events are acknowledged.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        unsafe {
+            Id::from(id)?;
+            Id::destroy(id.cast());
+        }
+        Ok(())
+    })
+}
+
+/// `rdma_migrate_id(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
+    // SAFETY: the contract of the manual page.
+    status(|| unsafe { Id::from(id)?.migrate(channel) })
+}
+
+/// Takes a local address; the unspecified one means all, and port 0 any that is free.
+pub(crate) fn bind(id: &Id, wanted: SocketAddr) -> Result<(), Errno> {
+    let mut connection = id.lock();
+    if connection.state != State::Idle {
+        return Err(INVALID);
+    }
+    // With the unspecified address, which device it will be shows with a connection.
+    let device = if address::is_any(wanted.ip()) { None } else { Some(device_of(wanted.ip())?) };
+    let port = if wanted.port() == 0 { manager::free_port()? } else { wanted.port() };
+    manager::bind(id, &connection.claim(service(id.port_space(), port), wanted.ip(), false))?;
+    connection.source = Some(SocketAddr::new(wanted.ip(), port));
+    connection.state = State::Bound;
+    id.show(device, &connection);
+    Ok(())
+}
+
+/// `rdma_bind_addr(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, source: *mut sockaddr) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let (id, source) = unsafe { (Id::from(id)?, address::read(source.cast())?) };
+        bind(id, source)
+    })
+}
+
+/// `rdma_listen(3)`: an identifier that is not bound listens at all addresses, on a port that is free.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let id = unsafe { Id::from(id) }?;
+        if id.lock().state == State::Idle {
+            bind(id, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+        }
+        let mut connection = id.lock();
+        if connection.state != State::Bound {
+            return Err(INVALID);
+        }
+        let source = connection.source.ok_or(INVALID)?;
+        let service = service(id.port_space(), source.port());
+        let claim = connection.claim(service, source.ip(), true);
+        connection.state = State::Listening;
+        drop(connection);
+        id.backlog.limit(backlog);
+        manager::listen(id, &claim).inspect_err(|_| id.lock().state = State::Bound)
+    })
+}
+
+/// The service of a port (IBA A11.2).
+pub(crate) fn service(ps: rdma_port_space, port: u16) -> u64 {
+    u64::from(ps) << 16 | u64::from(port)
+}
+
+/// `rdma_get_src_port(3)`: in network byte order.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: the contract of the manual page.
+    let source = unsafe { Id::from(id) }.ok().and_then(|id| id.lock().source);
+    source.map_or(0, |source| source.port().to_be())
+}
+
+/// `rdma_get_dst_port(3)`: in network byte order.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: the contract of the manual page.
+    let destination = unsafe { Id::from(id) }.ok().and_then(|id| id.lock().destination);
+    destination.map_or(0, |destination| destination.port().to_be())
+}

@@ -1,0 +1,91 @@
+//! Incoming requests: the listener gets an event, with an identifier for the new connection or the sender of datagrams.
+
+#[cfg(test)]
+mod tests;
+
+use crate::abi::*;
+use crate::rdmacm::device::Device;
+use crate::rdmacm::errno::Errno;
+use crate::rdmacm::events::{Parameters, Waiting};
+use crate::rdmacm::id::{Connection, Id};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// As Linux has it (`net.rdma_ucm.max_backlog`).
+const MAX_BACKLOG: u32 = 1024;
+
+/// The requests of a listener that the program has not taken yet, and the number of them that there may be.
+pub(crate) struct Backlog {
+    most: AtomicU32,
+    waiting: AtomicU32,
+}
+
+impl Default for Backlog {
+    fn default() -> Self {
+        Self { most: AtomicU32::new(MAX_BACKLOG), waiting: AtomicU32::new(0) }
+    }
+}
+
+impl Backlog {
+    /// As `rdma_listen` wants it. What is no sensible number asks for the largest, as on Linux.
+    pub(crate) fn limit(&self, wanted: c_int) {
+        let most = u32::try_from(wanted).ok().filter(|wanted| (1..=MAX_BACKLOG).contains(wanted));
+        self.most.store(most.unwrap_or(MAX_BACKLOG), Ordering::Relaxed);
+    }
+
+    /// Returns whether a further request must be dropped. A peer that receives no answer asks again. Only the manager's thread adds
+    /// requests, so there is still room when it does.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn enter(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The program has taken a request.
+    pub(crate) fn leave(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Creates the identifier for a peer's request to `listener`. `join` makes it known to the peer's next messages.
+pub(crate) fn create(
+    device: &Device,
+    listener: &Id,
+    connection: Connection,
+    join: impl FnOnce(&Id) -> Result<(), Errno>,
+) -> Result<*mut Id, Errno> {
+    // SAFETY: the listener is alive.
+    let (channel, user, ps, qp_type) = unsafe {
+        let abi = listener.abi();
+        (listener.channel(), (*abi).context, (*abi).ps, (*abi).qp_type)
+    };
+    let child = Id::create(channel, user, ps)?;
+    // SAFETY: it was created right here.
+    let id = unsafe { &*child };
+    // SAFETY: as above.
+    unsafe { (*id.abi()).qp_type = qp_type };
+    *id.lock() = connection;
+    if let Err(errno) = join(id) {
+        // SAFETY: nothing has seen it.
+        unsafe { drop(Box::from_raw(child)) };
+        return Err(errno);
+    }
+    id.show(Some(device), &id.lock());
+    Ok(child)
+}
+
+/// Reports a request to the program. It comes to the channel that the listener has now.
+///
+/// # Safety
+/// The listener is alive, and nothing has seen the identifier that [`create`] created.
+pub(crate) unsafe fn report(listener: &Id, id: *mut Id, parameters: Parameters, private: Vec<u8>) {
+    let stays = listener.stay();
+    // SAFETY: the caller's promise.
+    unsafe { (*(*id).abi()).channel = listener.channel() };
+    let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
+    let listener_id = listener.abi().cast();
+    listener.backlog.enter();
+    listener.tell_here(&stays, Waiting { id, listener: listener_id, kind, status: 0, parameters, private });
+}

@@ -1,0 +1,103 @@
+//! Requests in other peers' names, on a device on which a test chooses the hosts that answer.
+
+use super::*;
+use crate::abi::*;
+use crate::rdmacm::connect::{rdma_accept, rdma_init_qp_attr};
+use crate::rdmacm::placeholder::{LOOKS, Server, WHILE_MODIFIED, network};
+use std::net::IpAddr;
+use std::time::Instant;
+use verbs::cm::machine::State;
+use verbs::cm::machine::message::{self, FIRST_LOOK, Kind};
+use verbs::cm::machine::unresolved::LIMIT;
+
+fn peer(id: *mut Id) -> IpAddr {
+    // SAFETY: nothing destroys it.
+    unsafe { &*id }.lock().destination.unwrap().ip()
+}
+
+#[test]
+fn requests_in_the_names_of_peers_that_are_not_there_hold_nobody_up() {
+    let mut server = Server::new();
+    let honest: IpAddr = [10, 5, 0, 2].into();
+    let spoofed = |n: u32| IpAddr::from((0x0a01_0000 + n).to_be_bytes());
+    for n in 0..10 * LIMIT as u32 {
+        server.receive_request(spoofed(n), n);
+        if n == 9 * LIMIT as u32 + 7 {
+            // Its answer to ARP is on its way.
+            server.receive_request(honest, 1);
+            network().there.insert(honest);
+        }
+        assert!(server.device.machine().unresolved.count() <= LIMIT);
+    }
+    assert!(server.requests().is_empty());
+    server.run_timers(Instant::now() + FIRST_LOOK);
+    let requests = server.requests();
+    assert_eq!(requests.iter().copied().map(peer).collect::<Vec<_>>(), [honest]);
+    server.receive_request(honest, 1);
+    assert!(server.requests().is_empty(), "its request comes again, and is known");
+    let answers: Vec<_> =
+        network().sent.iter().filter(|(to, _)| *to == honest).map(|(_, mad)| *mad).collect();
+    assert_eq!(answers.len(), 1);
+    assert_eq!(message::kind(&answers[0]), Some(Kind::Receipt), "the program has not answered it yet");
+    // A host that does not answer is looked for less and less often, and forgotten.
+    let mut rounds = 0;
+    loop {
+        let Some(next) = server.device.machine().unresolved.next() else { break };
+        server.run_timers(next);
+        rounds += 1;
+    }
+    assert!(server.requests().is_empty());
+    assert!(rounds < 100 * LOOKS, "{rounds} times looked at {LIMIT} sources");
+}
+
+#[test]
+fn a_request_that_comes_again_is_kept_once() {
+    let mut server = Server::new();
+    let late: IpAddr = [10, 0, 0, 3].into();
+    for _ in 0..3 {
+        server.receive_request(late, 1);
+    }
+    server.receive_request(late, 2);
+    assert_eq!(server.device.machine().unresolved.count(), 2, "two connections");
+    network().there.insert(late);
+    server.run_timers(Instant::now() + FIRST_LOOK);
+    assert_eq!(server.requests().len(), 2);
+    // Now it is known, and waits no more.
+    server.receive_request(late, 3);
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[test]
+fn nobody_waits_for_who_accepts() {
+    let mut server = Server::new();
+    let honest: IpAddr = [10, 0, 0, 4].into();
+    network().there.insert(honest);
+    server.receive_request(honest, 1);
+    let id = server.requests()[0];
+    // SAFETY: nothing destroys it.
+    let free = move || assert!(unsafe { &*id }.is_free(), "whoever needs this connection waits");
+    WHILE_MODIFIED.set(Some(Box::new(free)));
+    let mut qp = ibv_qp { qp_num: 0x12, ..Default::default() };
+    // SAFETY: the identifier is alive, and has no queue pair yet.
+    unsafe {
+        (*(*id).abi()).qp = &raw mut qp;
+        assert_eq!(rdma_accept(id.cast(), std::ptr::null_mut()), 0);
+        assert_eq!((*id).with_link(|link| Ok(link.state)), Ok(State::ReplySent));
+        assert_eq!(rdma_accept(id.cast(), std::ptr::null_mut()), -1, "once");
+    }
+    assert!(network().sent.iter().any(|(to, mad)| *to == honest && message::kind(mad) == Some(Kind::Reply)));
+}
+
+/// Linux takes the accepting side's path from the request (`cm_format_paths_from_req`).
+#[test]
+fn an_accepted_queue_pair_has_the_traffic_class_of_the_request() {
+    let mut server = Server::new();
+    network().there.insert([10, 4, 0, 7].into());
+    server.receive_request([10, 4, 0, 7].into(), 0x71);
+    let [id] = server.requests()[..] else { panic!("one request") };
+    let mut attributes = ibv_qp_attr { qp_state: IBV_QPS_RTR, ..Default::default() };
+    let mut mask = 0;
+    // SAFETY: no test destroys the identifiers of its peers.
+    assert_eq!(unsafe { rdma_init_qp_attr(id.cast(), &mut attributes, &mut mask) }, 0);
+    assert_eq!(attributes.ah_attr.grh.traffic_class, 0x68);
+}

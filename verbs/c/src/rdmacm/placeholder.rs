@@ -1,0 +1,291 @@
+//! The world of unit tests: a device for which this file answers, and a server that the messages of peers go to.
+
+use crate::abi::*;
+use crate::rdmacm::connect::CM_TIMEOUT;
+use crate::rdmacm::device::{Device, Kept, MAX_RD_ATOMIC, ManagementQueuePair, replace};
+use crate::rdmacm::errno::Errno;
+use crate::rdmacm::events::rdma_create_event_channel;
+use crate::rdmacm::id::{Connection, Handle, Id, State, service};
+use crate::rdmacm::manager;
+use crate::rdmacm::tables::Tables;
+use std::collections::{BTreeMap, BTreeSet};
+#[cfg(test)]
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
+use verbs::cm::machine::message::{self, Kind, Mad, Pending, Request, Sent, Side};
+use verbs::cm::machine::unresolved::Unresolved;
+use verbs::cm::machine::{Link, Machine, State as Phase};
+
+pub(crate) const PORT: u16 = 7471;
+/// The number of times that a peer is looked for before the test fails.
+pub(crate) const LOOKS: u32 = 12;
+
+/// The network: the hosts that answer, and how often each of the others was looked for.
+pub(crate) struct Network {
+    pub(crate) there: BTreeSet<IpAddr>,
+    looks: BTreeMap<IpAddr, u32>,
+    pub(crate) sent: Vec<(IpAddr, Mad)>,
+    /// Queue pairs that were ended.
+    pub(crate) ended: Vec<u32>,
+}
+
+static NETWORK: Mutex<Network> = Mutex::new(Network {
+    there: BTreeSet::new(),
+    looks: BTreeMap::new(),
+    sent: Vec::new(),
+    ended: Vec::new(),
+});
+
+pub(crate) fn network() -> MutexGuard<'static, Network> {
+    NETWORK.lock().unwrap()
+}
+
+/// Queue pair 1 in this network.
+struct Placeholder;
+
+impl ManagementQueuePair for Placeholder {
+    fn send(&self, _: usize, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
+        network().sent.push((to, *mad));
+        Ok(Sent::Left)
+    }
+
+    fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
+        let mut network = network();
+        if network.there.contains(&peer) {
+            return Ok(true);
+        }
+        let looks = network.looks.entry(peer).or_default();
+        *looks += 1;
+        if *looks < LOOKS { Ok(false) } else { Err(Errno(libc::ETIMEDOUT)) }
+    }
+
+    fn receive(&self) -> Option<(IpAddr, Mad)> {
+        None
+    }
+
+    fn end(&self, qpn: u32) {
+        network().ended.push(qpn);
+    }
+}
+
+pub(crate) fn ours() -> SocketAddr {
+    SocketAddr::new([10, 0, 0, 1].into(), PORT)
+}
+
+pub(crate) fn device() -> &'static Device {
+    &devices()[0]
+}
+
+/// The device of most tests, and one in another network.
+pub(crate) fn devices() -> &'static [Device] {
+    let gids = vec![ours().ip(), "fe80::1".parse().unwrap(), "fd00::1".parse().unwrap()];
+    replace([new_device(gids, 1), new_device(vec![[10, 9, 0, 1].into()], 2)])
+}
+
+pub(crate) fn new_device(gids: Vec<IpAddr>, number: usize) -> Device {
+    Device {
+        // Only compared.
+        context: std::ptr::without_provenance_mut(number),
+        descriptor: -1,
+        gids,
+        mtu: 5,
+        management: Box::new(Placeholder),
+        domain: Kept::missing(),
+        xrc_domain: Kept::missing(),
+        machine: Mutex::new(new_machine()),
+    }
+}
+
+fn new_machine() -> Machine<Device> {
+    Machine::new([1; 8], 5, MAX_RD_ATOMIC)
+}
+
+/// The devices of servers, which the manager's thread does not know, and those of them that no server has.
+static SERVERS: Mutex<Vec<&Device>> = Mutex::new(Vec::new());
+static FREE: Mutex<Vec<&Device>> = Mutex::new(Vec::new());
+
+/// Returns a server's device by its address.
+pub(crate) fn server_of(ours: IpAddr) -> Option<&'static Device> {
+    SERVERS.lock().unwrap().iter().copied().find(|device| device.gids[0] == ours)
+}
+
+/// A device for one server at a time.
+fn server_device() -> &'static Device {
+    if let Some(device) = FREE.lock().unwrap().pop() {
+        *device.machine() = new_machine();
+        return device;
+    }
+    let mut servers = SERVERS.lock().unwrap();
+    let number = servers.len();
+    let at: IpAddr = [172, 16, (number >> 8) as u8, number as u8].into();
+    let device = Box::leak(Box::new(new_device(vec![at], 3 + number)));
+    servers.push(device);
+    device
+}
+
+/// Adds a device that the manager's thread does not know.
+#[cfg(test)]
+pub(crate) fn add_device(device: Device) -> &'static Device {
+    devices();
+    let device = Box::leak(Box::new(device));
+    SERVERS.lock().unwrap().push(device);
+    device
+}
+
+/// Returns the next event of a channel, and its status.
+#[cfg(test)]
+pub(crate) fn event(channel: *mut rdma_event_channel) -> Option<(rdma_cm_event_type, c_int)> {
+    // SAFETY: tests keep their channels; the event is given back once.
+    unsafe {
+        let event = crate::rdmacm::events::next_now(channel)?;
+        let said = ((*event).event, (*event).status);
+        crate::rdmacm::events::rdma_ack_cm_event(event);
+        Some(said)
+    }
+}
+
+/// The first message of a connection to a server.
+fn request(to: SocketAddr, from: IpAddr, id: u32) -> Mad {
+    let mut mad = message::message(Kind::Request, u64::from(id), id, 0);
+    let source = SocketAddr::new(from, 40_000);
+    let side = Side { qpn: 0x11, ..Side::default() };
+    Request {
+        service: service(RDMA_PS_TCP, to.port()),
+        guid: [2; 8],
+        side,
+        retry_count: 7,
+        mtu: 3,
+        ack_timeout: 14,
+        traffic_class: 0x68,
+        source,
+        destination: to,
+    }
+    .write(&mut mad);
+    mad
+}
+
+/// The communication id of every peer.
+pub(crate) const REMOTE: u32 = 0x77;
+
+pub(crate) struct Server {
+    pub(crate) device: &'static Device,
+    pub(crate) tables: Mutex<Tables>,
+    pub(crate) unresolved: Unresolved,
+    pub(crate) channel: *mut rdma_event_channel,
+    pub(crate) listener: *mut Id,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        // The devices of other identifiers.
+        device();
+        let device = server_device();
+        let channel = rdma_create_event_channel();
+        let listener = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
+        // SAFETY: created right here.
+        let id = unsafe { &*listener };
+        let source = SocketAddr::new(device.gids[0], PORT);
+        *id.lock() = Connection { state: State::Listening, source: Some(source), ..Default::default() };
+        let claim = id.lock().claim(service(RDMA_PS_TCP, PORT), source.ip(), true);
+        assert!(device.machine().listen(claim, false, Handle(listener)));
+        let tables = Mutex::default();
+        Self { device, tables, unresolved: Unresolved::default(), channel, listener }
+    }
+
+    /// Gives its device to the next server.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn end(self) {
+        FREE.lock().unwrap().push(self.device);
+    }
+
+    fn at(&self) -> SocketAddr {
+        SocketAddr::new(self.device.gids[0], PORT)
+    }
+
+    /// Receives a message.
+    pub(crate) fn receive(&mut self, from: IpAddr, mad: &Mad) {
+        manager::receive(self.device, &self.tables, &mut self.unresolved, from, mad);
+    }
+
+    /// The first message of a connection to it.
+    pub(crate) fn request(&self, from: IpAddr, id: u32) -> Mad {
+        request(self.at(), from, id)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn receive_request(&mut self, from: IpAddr, id: u32) {
+        let mad = self.request(from, id);
+        self.receive(from, &mad);
+    }
+
+    pub(crate) fn run_timers(&mut self, now: Instant) -> Option<Instant> {
+        for (from, mad) in self.unresolved.resolved(|peer| self.device.finds(peer), now) {
+            self.receive(from, &mad);
+        }
+        self.device.machine().run_timers(now, self.device)
+    }
+
+    /// A connection of the server's in any state.
+    pub(crate) fn connection(&self, peer: IpAddr, state: Phase, qpn: u32) -> *mut Id {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let id = Id::create(self.channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
+        let (local, peer) = (NEXT.fetch_add(1, Ordering::Relaxed), SocketAddr::new(peer, PORT));
+        // SAFETY: it was created right here.
+        *unsafe { &*id }.lock() = Connection {
+            state: State::Linked,
+            source: Some(self.at()),
+            destination: Some(peer),
+            local,
+            ..Default::default()
+        };
+        let now = Instant::now();
+        let mut pending = Pending::new([0; 256], 1, now, CM_TIMEOUT);
+        pending.sent(now);
+        let link = Link {
+            state,
+            theirs: Side { qpn: 0x99, ..Side::default() },
+            qpn: Some(qpn),
+            program: Some(Handle(id)),
+            remote: REMOTE,
+            pending: Some(pending),
+            ..Link::new(self.at(), peer)
+        };
+        self.device.machine().insert(local, link);
+        id
+    }
+
+    /// The identifiers of requests that the program received.
+    #[cfg(test)]
+    pub(crate) fn requests(&self) -> Vec<*mut Id> {
+        let mut requests = Vec::new();
+        // SAFETY: the channel is alive; the listener keeps the events until they are given back.
+        while let Some(event) = unsafe { crate::rdmacm::events::next_now(self.channel) } {
+            // SAFETY: as above.
+            unsafe {
+                assert_eq!((*event).event, RDMA_CM_EVENT_CONNECT_REQUEST);
+                assert_eq!((*event).listen_id, self.listener.cast());
+                requests.push((*event).id.cast());
+                crate::rdmacm::events::rdma_ack_cm_event(event);
+            }
+        }
+        requests
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// A hook of this thread's test that runs while a queue pair is being modified.
+    pub(crate) static WHILE_MODIFIED: std::cell::RefCell<Option<Box<dyn Fn()>>> = const { std::cell::RefCell::new(None) };
+    /// The same, while an event goes to a channel.
+    pub(crate) static WHILE_TOLD: std::cell::RefCell<Option<Box<dyn Fn()>>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Stands for libibverbs' in tests: that one would look for the peer now, for 3 s if the peer has gone.
+#[cfg(test)]
+pub(crate) unsafe fn ibv_modify_qp(_: *mut ibv_qp, _: *mut ibv_qp_attr, _: c_int) -> c_int {
+    WHILE_MODIFIED.with_borrow(|look| look.iter().for_each(|look| look()));
+    0
+}

@@ -1,0 +1,181 @@
+//! Queue pairs of identifiers, with what they need.
+
+use crate::abi::*;
+use crate::ibverbs::{
+    ibv_alloc_pd, ibv_create_comp_channel, ibv_create_cq, ibv_create_qp, ibv_destroy_comp_channel,
+    ibv_destroy_cq, ibv_destroy_qp,
+};
+use crate::rdmacm::connect;
+use crate::rdmacm::device::Device;
+use crate::rdmacm::errno::{Errno, INVALID, UNSUPPORTED, made, out, status};
+use crate::rdmacm::id::Id;
+use crate::rdmacm::xrc;
+use std::ffi::c_int;
+
+pub(crate) fn default_domain(device: &Device) -> Result<*mut ibv_pd, Errno> {
+    // SAFETY: the context is open.
+    device.domain.get_or_make(|| made(unsafe { ibv_alloc_pd(device.context) }))
+}
+
+/// A completion queue with a separate channel.
+///
+/// # Safety
+/// The identifier's device is open.
+unsafe fn queue(id: &Id, depth: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
+    let context = id.device()?.context;
+    // SAFETY: the context is open; the channel is given back if the queue cannot be created.
+    unsafe {
+        let channel = made(ibv_create_comp_channel(context))?;
+        let cq = made(ibv_create_cq(context, depth.max(1) as c_int, id.abi().cast(), channel, 0));
+        cq.map(|cq| (channel, cq)).inspect_err(|_| {
+            ibv_destroy_comp_channel(channel);
+        })
+    }
+}
+
+/// The identifier's own completion queue for receives.
+///
+/// # Safety
+/// The identifier is alive, and has none yet.
+pub(crate) unsafe fn receive_queue(id: &Id, depth: u32) -> Result<*mut ibv_cq, Errno> {
+    // SAFETY: passed on.
+    unsafe {
+        let abi = id.abi();
+        ((*abi).recv_cq_channel, (*abi).recv_cq) = queue(id, depth)?;
+        Ok((*abi).recv_cq)
+    }
+}
+
+/// # Safety
+/// The domain and what the attributes name are null or alive.
+pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> Result<(), Errno> {
+    if !id.qp().is_null() {
+        return Err(INVALID);
+    }
+    let pd = if pd.is_null() { default_domain(id.device()?)? } else { pd };
+    let mut attributes = *wanted;
+    // SAFETY: the identifier is alive, and its fields are this call's to fill.
+    unsafe {
+        let abi = id.abi();
+        (*abi).pd = pd;
+        if attributes.qp_type == IBV_QPT_XRC_RECV {
+            put(id, xrc::create_target(id, &attributes)?);
+            return make_ready(id).inspect_err(|_| destroy(id));
+        }
+        if attributes.send_cq.is_null() {
+            ((*abi).send_cq_channel, (*abi).send_cq) = queue(id, attributes.cap.max_send_wr)?;
+            attributes.send_cq = (*abi).send_cq;
+        }
+        if attributes.srq.is_null() {
+            attributes.srq = (*abi).srq;
+        }
+        if attributes.recv_cq.is_null() && attributes.qp_type != IBV_QPT_XRC_SEND {
+            attributes.recv_cq = receive_queue(id, attributes.cap.max_recv_wr)?;
+        }
+        // As librdmacm has it: queues that the program brings are the identifier's too, but not to be destroyed.
+        let qp = made(ibv_create_qp(pd, &mut attributes)).inspect_err(|_| destroy_queues(id))?;
+        put(id, qp);
+    }
+    // As rdma-core does it: returns the attributes of the creation.
+    *wanted = attributes;
+    let ready = make_ready(id);
+    // SAFETY: the queue pair was created right here.
+    ready.inspect_err(|_| unsafe { destroy(id) })
+}
+
+/// Puts a queue pair, or none, into the place of the identifier's, which it returns. Waits until no thread modifies that one.
+///
+/// # Safety
+/// The queue pair is null or alive, and no other thread creates or destroys the identifier's.
+unsafe fn put(id: &Id, qp: *mut ibv_qp) -> *mut ibv_qp {
+    let _stays = id.keep_queue_pair();
+    // SAFETY: the identifier is alive.
+    unsafe { (&raw mut (*id.abi()).qp).replace(qp) }
+}
+
+/// As far as it goes without a peer.
+fn make_ready(id: &Id) -> Result<(), Errno> {
+    connect::modify(id, IBV_QPS_INIT)?;
+    if id.is_datagram() {
+        connect::modify(id, IBV_QPS_RTR)?;
+        connect::modify(id, IBV_QPS_RTS)?;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The caller must not use them any more.
+pub(crate) unsafe fn destroy_queues(id: &Id) {
+    // SAFETY: created by `queue`, or null; each is given back once.
+    unsafe {
+        let abi = id.abi();
+        for (cq, channel) in [
+            (&raw mut (*abi).send_cq, &raw mut (*abi).send_cq_channel),
+            (&raw mut (*abi).recv_cq, &raw mut (*abi).recv_cq_channel),
+        ] {
+            let (queue, bell) = (cq.replace(std::ptr::null_mut()), channel.replace(std::ptr::null_mut()));
+            if !bell.is_null() {
+                ibv_destroy_cq(queue);
+                ibv_destroy_comp_channel(bell);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The caller must not use the queue pair any more.
+pub(crate) unsafe fn destroy(id: &Id) {
+    // SAFETY: the queue pair is null or the identifier's own, and is given back once.
+    unsafe {
+        let qp = put(id, std::ptr::null_mut());
+        if !qp.is_null() {
+            // Its number may mean another soon.
+            let _ = id.with_link(|link| {
+                link.qpn = None;
+                Ok(())
+            });
+            ibv_destroy_qp(qp);
+        }
+        // A shared queue of an XRC domain still completes to them.
+        if (*id.abi()).srq.is_null() || !id.is_target() {
+            destroy_queues(id);
+        }
+    }
+}
+
+/// `rdma_create_qp(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_qp(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    wanted: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the contract of the manual page.
+    status(|| unsafe { create(Id::from(id)?, pd, out(wanted)?) })
+}
+
+/// `rdma_create_qp_ex(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, wanted: *mut ibv_qp_init_attr_ex) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page; the shorter structure is how the longer one begins.
+        unsafe {
+            let (id, mask, pd) = (Id::from(id)?, out(wanted)?.comp_mask, out(wanted)?.pd);
+            if mask & !IBV_QP_INIT_ATTR_PD != 0 {
+                return Err(UNSUPPORTED);
+            }
+            let pd = if mask & IBV_QP_INIT_ATTR_PD == 0 { std::ptr::null_mut() } else { pd };
+            create(id, pd, out(wanted.cast())?)
+        }
+    })
+}
+
+/// `rdma_destroy_qp(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        unsafe { destroy(Id::from(id)?) };
+        Ok(())
+    });
+}

@@ -1,0 +1,132 @@
+//! Address and route resolution: a destination is resolved once its Ethernet address, or that of the router towards it, is known.
+
+#[cfg(test)]
+mod tests;
+
+use crate::abi::*;
+use crate::rdmacm::address;
+use crate::rdmacm::device::{device_of, route};
+use crate::rdmacm::errno::{Errno, INVALID, status};
+use crate::rdmacm::id::{Connection, Id, State, bind};
+use crate::rdmacm::manager;
+use crate::rdmacm::query::Query;
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+impl Id {
+    /// Takes in what a look for the destination found: its Ethernet address (`true`), nothing yet, or the error that ends the query. Returns
+    /// when to look next.
+    pub(crate) fn take_look(&self, found: Result<bool, Errno>, now: Instant) -> Option<Instant> {
+        let mut connection = self.lock_in(State::AddressQuery).ok()?;
+        let query = connection.query.as_mut()?;
+        let outcome = match found {
+            Ok(true) => Ok(()),
+            Ok(false) if query.put_off(now) => return Some(query.next),
+            Ok(false) => Err(Errno(libc::ETIMEDOUT)),
+            Err(errno) => Err(errno),
+        };
+        connection.query = None;
+        self.resolved(&mut connection, outcome);
+        None
+    }
+
+    /// Ends the resolution of the destination's address. After an error the program may ask again, as on Linux.
+    fn resolved(&self, connection: &mut Connection, outcome: Result<(), Errno>) {
+        let (state, event, status) = match outcome {
+            Ok(()) => (State::AddressResolved, RDMA_CM_EVENT_ADDR_RESOLVED, 0),
+            Err(errno) => (State::Bound, RDMA_CM_EVENT_ADDR_ERROR, -errno.0),
+        };
+        connection.state = state;
+        self.tell(event, status);
+    }
+}
+
+/// `rdma_resolve_addr(3)`. As on Linux, a destination to which no route leads is the call's error, and one that does not answer is an event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    source: *mut sockaddr,
+    destination: *mut sockaddr,
+    timeout_ms: c_int,
+) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let (id, destination) = unsafe { (Id::from(id)?, address::read(destination.cast())?) };
+        if !source.is_null() && id.lock().state == State::Idle {
+            // SAFETY: the contract of the manual page.
+            bind(id, unsafe { address::read(source.cast()) }?)?;
+        }
+        let mut connection = id.lock();
+        if !matches!(connection.state, State::Idle | State::Bound) {
+            return Err(INVALID);
+        }
+        let bound = connection.source.filter(|source| !address::is_any(source.ip()));
+        let (device, from, to) = match bound.map(|bound| bound.ip()) {
+            None => route(destination.ip())?,
+            Some(bound) => {
+                let device = device_of(bound)?;
+                (device, bound, device.destination(destination.ip())?)
+            }
+        };
+        let found = if device.gids.contains(&to) { Ok(true) } else { device.finds(to) };
+        if let Err(unreachable @ Errno(libc::ENETUNREACH)) = found {
+            return Err(unreachable);
+        }
+        let port = connection.source.map_or_else(manager::free_port, |source| Ok(source.port()))?;
+        connection.source = Some(SocketAddr::new(from, port));
+        connection.destination = Some(SocketAddr::new(to, destination.port()));
+        id.show(Some(device), &connection);
+        if found == Ok(false) {
+            manager::join(id, &mut connection)?;
+            let timeout = Duration::from_millis(timeout_ms.max(0) as u64);
+            connection.query = Some(Query::new(Instant::now(), timeout));
+            connection.state = State::AddressQuery;
+            manager::look(connection.request_id);
+        } else {
+            id.resolved(&mut connection, found.map(drop));
+        }
+        drop(connection);
+        // SAFETY: the identifier is alive.
+        unsafe { id.complete() }
+    })
+}
+
+/// `rdma_resolve_route(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let id = unsafe { Id::from(id) }?;
+        let mut connection = id.lock();
+        if connection.state != State::AddressResolved {
+            return Err(INVALID);
+        }
+        let (source, destination) = connection.addresses()?;
+        connection.state = State::RouteResolved;
+        let record = ibv_sa_path_rec {
+            dgid: ibv_gid { raw: address::gid(destination) },
+            sgid: ibv_gid { raw: address::gid(source) },
+            hop_limit: 64,
+            traffic_class: connection.traffic_class,
+            numb_path: 1,
+            pkey: 0xffff_u16.to_be(),
+            mtu: device_of(source)?.mtu,
+            ..Default::default()
+        };
+        // SAFETY: the memory is calloc's, as large as the record, and freed with the identifier.
+        unsafe {
+            let place = libc::calloc(1, size_of::<ibv_sa_path_rec>()).cast::<ibv_sa_path_rec>();
+            if place.is_null() {
+                return Err(Errno(libc::ENOMEM));
+            }
+            place.write(record);
+            (*id.abi()).route.path_rec = place;
+            (*id.abi()).route.num_paths = 1;
+        }
+        drop(connection);
+        id.tell(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+        // SAFETY: the identifier is alive.
+        unsafe { id.complete() }
+    })
+}

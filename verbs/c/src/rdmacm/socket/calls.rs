@@ -1,0 +1,341 @@
+//! Sockets: their creation, binding, connection and end.
+
+use super::datagrams::Datagrams;
+use super::options::Options;
+use super::stream::{Link, Stream};
+use super::wire::{Greeting, Message};
+use super::{Phase, SOCKETS, Socket, socket};
+use crate::abi::*;
+use crate::rdmacm::address;
+use crate::rdmacm::connect::rdma_reject;
+use crate::rdmacm::device::devices;
+use crate::rdmacm::errno::{Errno, INVALID, UNSUPPORTED, count, last, out, status};
+use crate::rdmacm::events::{self, Channel};
+use crate::rdmacm::id::{Id, rdma_bind_addr, rdma_listen};
+use crate::rdmacm::resolve::{rdma_resolve_addr, rdma_resolve_route};
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::sync::PoisonError;
+
+/// The time that an address may take to be resolved, in milliseconds.
+const PATIENCE: c_int = 2000;
+
+/// Turns the result of a function of this library, 0 or -1, into a `Result`.
+fn called(result: c_int) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(last()) }
+}
+
+/// `rsocket(3)`: streams and datagrams of IPv4 and IPv6.
+#[unsafe(no_mangle)]
+pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    count(|| {
+        if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
+            return Err(UNSUPPORTED);
+        }
+        let (space, datagrams) = match (kind, protocol) {
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => (RDMA_PS_TCP, false),
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => (RDMA_PS_UDP, true),
+            _ => return Err(UNSUPPORTED),
+        };
+        if is_device_thread() {
+            return Err(UNSUPPORTED);
+        }
+        devices()?;
+        let options = Options::default();
+        let phase = match datagrams {
+            true => Phase::Datagrams(Box::new(Datagrams::new(domain, options.places())?)),
+            false => Phase::Idle,
+        };
+        let channel = Channel::create()?;
+        let id = Id::create(channel, std::ptr::null_mut(), space).inspect_err(|_| {
+            // SAFETY: created right above.
+            unsafe { events::rdma_destroy_event_channel(channel) };
+        })?;
+        Ok(Socket::publish(id, phase, options))
+    })
+}
+
+/// Returns whether a thread of the device calls. While the program's first call opens the device, such a thread calls socket(2), which
+/// librspreload leads here: it would wait for that first call. After an error, librspreload calls the kernel.
+fn is_device_thread() -> bool {
+    let mut name = [0_u8; 16];
+    // SAFETY: the kernel writes at most 16 bytes, for which `name` has room.
+    let status = unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    status == 0 && name.starts_with(b"ferroce-")
+}
+
+/// `rbind(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbind(number: c_int, at: *const sockaddr, _length: libc::socklen_t) -> c_int {
+    status(|| {
+        let socket = socket(number)?;
+        if let Some(datagrams) = socket.lock().datagrams() {
+            // SAFETY: the contract of the manual page.
+            return datagrams.kernel.bind(unsafe { address::read(at.cast()) }?);
+        }
+        // SAFETY: as above.
+        called(unsafe { rdma_bind_addr(socket.id().abi(), at.cast_mut()) })
+    })
+}
+
+/// `rlisten(3)`
+#[unsafe(no_mangle)]
+pub extern "C" fn rlisten(number: c_int, backlog: c_int) -> c_int {
+    status(|| {
+        let socket = socket(number)?;
+        let mut inner = socket.lock();
+        match inner.phase {
+            // SAFETY: the identifier is the socket's own.
+            Phase::Idle => called(unsafe { rdma_listen(socket.id().abi(), backlog) })?,
+            Phase::Listening => return Ok(()),
+            Phase::Datagrams(_) => return Err(UNSUPPORTED),
+            Phase::Stream(_) | Phase::Failed => return Err(INVALID),
+        }
+        inner.phase = Phase::Listening;
+        Ok(())
+    })
+}
+
+/// The next peer that asked, with what it says of itself.
+fn next_peer(listener: &Socket) -> Result<(*mut Id, Option<Greeting>), Errno> {
+    let channel = listener.id().channel();
+    loop {
+        let patient = {
+            let inner = listener.lock();
+            let Phase::Listening = inner.phase else { return Err(INVALID) };
+            // Threads that accept at once each take one.
+            // SAFETY: the channel is alive as long as the identifier.
+            if let Some(event) = unsafe { events::next_now(channel) } {
+                // SAFETY: the event was created right here, and is given back once.
+                unsafe {
+                    let (kind, id) = ((*event).event, (*event).id.cast::<Id>());
+                    let greeting = Greeting::read(events::private_data(event));
+                    events::rdma_ack_cm_event(event);
+                    if kind == RDMA_CM_EVENT_CONNECT_REQUEST {
+                        return Ok((id, greeting));
+                    }
+                }
+                continue;
+            }
+            !inner.options.nonblocking()
+        };
+        if !patient {
+            return Err(Errno(libc::EAGAIN));
+        }
+        let mut watched = libc::pollfd { fd: listener.number(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, open as long as the socket.
+        if unsafe { libc::poll(&mut watched, 1, -1) } < 0 {
+            return Err(last());
+        }
+    }
+}
+
+/// Makes a socket of a peer that asked.
+///
+/// # Safety
+/// The identifier has no other owner.
+unsafe fn admit(id: *mut Id, peer: &Greeting, options: &Options) -> Result<c_int, Errno> {
+    let channel = Channel::create()?;
+    // SAFETY: the caller's promise; the channel becomes the identifier's own.
+    unsafe {
+        let moved = (*id).migrate(channel);
+        let stream = moved.and_then(|()| Stream::accept(id, &options.sizes(), peer));
+        match stream {
+            Ok(stream) => Ok(Socket::publish(id, Phase::Stream(Box::new(stream)), options.inherited())),
+            Err(errno) => {
+                Id::destroy(id);
+                events::rdma_destroy_event_channel(channel);
+                Err(errno)
+            }
+        }
+    }
+}
+
+/// `raccept(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn raccept(
+    listener: c_int,
+    peer: *mut sockaddr,
+    length: *mut libc::socklen_t,
+) -> c_int {
+    count(|| {
+        let listener = socket(listener)?;
+        loop {
+            let (id, greeting) = next_peer(&listener)?;
+            let options = listener.lock().options.clone();
+            // SAFETY: the identifier came with the request, and nothing else knows it.
+            unsafe {
+                let Some(greeting) = greeting else {
+                    // No socket.
+                    rdma_reject((*id).abi(), std::ptr::null(), 0);
+                    Id::destroy(id);
+                    continue;
+                };
+                let number = admit(id, &greeting, &options)?;
+                if !peer.is_null() {
+                    show(socket(number)?.id().lock().destination, peer, length)?;
+                }
+                return Ok(number);
+            }
+        }
+    })
+}
+
+/// `rconnect(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rconnect(number: c_int, to: *const sockaddr, _length: libc::socklen_t) -> c_int {
+    status(|| {
+        let socket = socket(number)?;
+        let mut inner = socket.lock();
+        if let Some(datagrams) = inner.datagrams() {
+            // SAFETY: the contract of the manual page.
+            return datagrams.connect(unsafe { address::read(to.cast()) }?);
+        }
+        match inner.phase {
+            // SAFETY: the identifier is the socket's own; the address is as the manual page has it. Its channel makes these
+            // calls not wait.
+            Phase::Idle => unsafe {
+                let id = socket.id().abi();
+                called(rdma_resolve_addr(id, std::ptr::null_mut(), to.cast_mut(), PATIENCE))?;
+                called(rdma_resolve_route(id, PATIENCE))?;
+                let stream = Stream::connect(socket.id, &inner.options.sizes())?;
+                inner.phase = Phase::Stream(Box::new(stream));
+            },
+            Phase::Stream(_) => {}
+            Phase::Listening | Phase::Failed | Phase::Datagrams(_) => return Err(INVALID),
+        }
+        let patient = !inner.options.nonblocking();
+        drop(inner);
+        let connected = socket.wait(patient, |stream: &mut Stream| match stream.link {
+            Link::Connecting => None,
+            Link::Failed(errno) => Some(Err(errno)),
+            Link::Accepting | Link::Up | Link::Down => Some(Ok(())),
+        });
+        match connected {
+            Err(Errno(libc::EAGAIN)) => Err(Errno(libc::EINPROGRESS)),
+            Err(errno) => Err(errno),
+            Ok(result) => {
+                socket.lock().link();
+                result
+            }
+        }
+    })
+}
+
+/// Ends one direction or both, and waits until what was sent has arrived.
+fn shut_down(socket: &Socket, how: c_int) -> Result<(), Errno> {
+    let up = |stream: &Stream| matches!(stream.link, Link::Up | Link::Accepting);
+    socket.wait(true, |stream: &mut Stream| (!up(stream) || stream.sender.may_control()).then_some(()))?;
+    let mut inner = socket.lock();
+    let stream = inner.stream()?;
+    let message = match how {
+        libc::SHUT_RD => {
+            stream.readable = false;
+            (!stream.writable).then_some(Message::Disconnect)
+        }
+        libc::SHUT_WR => {
+            stream.writable = false;
+            Some(if stream.readable { Message::Shutdown } else { Message::Disconnect })
+        }
+        libc::SHUT_RDWR => {
+            (stream.readable, stream.writable) = (false, false);
+            Some(Message::Disconnect)
+        }
+        _ => return Err(INVALID),
+    };
+    if let (true, Some(message)) = (up(stream), message) {
+        stream.say(message);
+    }
+    drop(inner);
+    socket.wait(true, |stream: &mut Stream| (!up(stream) || stream.sender.all_arrived()).then_some(()))?;
+    if message == Some(Message::Disconnect)
+        && let Ok(stream) = socket.lock().stream()
+    {
+        stream.link = Link::Down;
+    }
+    Ok(())
+}
+
+/// `rshutdown(3)`
+#[unsafe(no_mangle)]
+pub extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
+    status(|| {
+        let socket = socket(number)?;
+        let link = socket.lock().link();
+        match link {
+            Some(Link::Up | Link::Accepting | Link::Down) => shut_down(&socket, how),
+            Some(Link::Connecting | Link::Failed(_)) | None => Err(Errno(libc::ENOTCONN)),
+        }
+    })
+}
+
+/// `rclose(3)`
+#[unsafe(no_mangle)]
+pub extern "C" fn rclose(number: c_int) -> c_int {
+    status(|| {
+        let socket = socket(number)?;
+        let link = socket.lock().link();
+        if matches!(link, Some(Link::Up | Link::Accepting)) {
+            // A peer that is gone doesn't keep the socket open.
+            let _ = shut_down(&socket, libc::SHUT_RDWR);
+        } else if socket.lock().datagrams().is_some() {
+            let _ = socket.wait(true, |datagrams: &mut Datagrams| datagrams.all_left().then_some(()));
+        }
+        SOCKETS.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        Ok(())
+    })
+}
+
+/// Writes an address into as much room as there is, and says how long it is.
+///
+/// # Safety
+/// As the manual pages of `getsockname` have it.
+pub(super) unsafe fn show(
+    found: Option<SocketAddr>,
+    into: *mut sockaddr,
+    length: *mut libc::socklen_t,
+) -> Result<(), Errno> {
+    let found = found.ok_or(Errno(libc::ENOTCONN))?;
+    // SAFETY: all-zero bytes are an address, with room for either family; the program has as much room as it says.
+    unsafe {
+        let room = out(length)?;
+        out(into)?;
+        let mut whole: libc::sockaddr_storage = std::mem::zeroed();
+        address::write((&raw mut whole).cast(), found);
+        let size =
+            if found.is_ipv4() { size_of::<libc::sockaddr_in>() } else { size_of::<libc::sockaddr_in6>() };
+        into.cast::<u8>().copy_from((&raw const whole).cast(), size.min(*room as usize));
+        *room = size as libc::socklen_t;
+    }
+    Ok(())
+}
+
+/// `rgetpeername(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rgetpeername(
+    number: c_int,
+    into: *mut sockaddr,
+    length: *mut libc::socklen_t,
+) -> c_int {
+    status(|| {
+        let socket = socket(number)?;
+        let peer = socket.lock().datagrams().map(|datagrams| datagrams.kernel.peer());
+        // SAFETY: the contract of the manual page.
+        unsafe { show(peer.unwrap_or_else(|| socket.id().lock().destination), into, length) }
+    })
+}
+
+/// `rgetsockname(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rgetsockname(
+    number: c_int,
+    into: *mut sockaddr,
+    length: *mut libc::socklen_t,
+) -> c_int {
+    status(|| {
+        let socket = socket(number)?;
+        let own = socket.lock().datagrams().map(|datagrams| datagrams.kernel.name());
+        // SAFETY: the contract of the manual page.
+        unsafe { show(own.unwrap_or_else(|| socket.id().lock().source), into, length) }
+    })
+}

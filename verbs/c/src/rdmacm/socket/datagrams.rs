@@ -1,0 +1,270 @@
+//! A socket of datagrams: no connection, no order, no repetition. Each device that leads to a peer has a [`Port`].
+//!
+//! No thread answers for the program: messages of peers through the kernel are read when the program next calls the library.
+
+use super::introduction::{Introduction, Source};
+use super::kernel::Kernel;
+use super::port::{Came, LONGEST, Port};
+use super::queue::Queue;
+use super::{Inner, Waits};
+use crate::abi::*;
+use crate::ibverbs::{ibv_create_ah, ibv_destroy_ah};
+use crate::rdmacm::address;
+use crate::rdmacm::device::{Device, device_of, route};
+use crate::rdmacm::errno::{Errno, made};
+use crate::rdmacm::queue_pair::default_domain;
+use libc::{POLLIN, POLLOUT};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{c_int, c_short};
+use std::net::{IpAddr, SocketAddr};
+
+/// Peers that are known at a time. Another one takes the place of one that introduces itself again later.
+const MAX_PEERS: usize = 1024;
+/// Datagrams from the kernel that wait for the program. Further ones stay in the kernel, which drops what is too much.
+const MAX_HEARD: usize = 64;
+
+/// A socket without a connection.
+pub(super) struct Datagrams {
+    pub(super) kernel: Kernel,
+    /// The numbers of datagrams out and in for which a new port has room.
+    pub(super) places: (u32, u32),
+    ports: Vec<Port>,
+    peers: BTreeMap<SocketAddr, Peer>,
+    /// The peer that the program connected to.
+    connected: Option<SocketAddr>,
+    waiting: VecDeque<Waiting>,
+}
+
+/// A datagram that the program has not read.
+enum Waiting {
+    /// In the memory of the port of this index.
+    There(usize, Came),
+    /// From the kernel.
+    Heard(SocketAddr, Vec<u8>),
+}
+
+/// A peer's socket.
+struct Peer {
+    /// The index of the port that leads to it.
+    port: usize,
+    /// Our address, as the peer sees it.
+    source: SocketAddr,
+    /// The address at which its device is.
+    destination: IpAddr,
+    /// Its queue pair, once it introduced itself.
+    qpn: Option<u32>,
+    handle: Option<Handle>,
+}
+
+struct Handle(*mut ibv_ah);
+
+// SAFETY: any thread may use a handle of libibverbs.
+unsafe impl Send for Handle {}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: created by `Peer::find`, and given back once; a posted request has a copy.
+        unsafe { ibv_destroy_ah(self.0) };
+    }
+}
+
+impl Peer {
+    /// Returns handle and queue pair, if datagrams reach the peer by them. Asks for its Ethernet address if it is not known.
+    fn find(&mut self, device: &Device) -> Option<(*mut ibv_ah, u32)> {
+        let qpn = self.qpn?;
+        if self.handle.is_none() {
+            let known = device.gids.contains(&self.destination) || device.finds(self.destination) == Ok(true);
+            self.handle = known.then(|| self.handle(device)).and_then(Result::ok);
+        }
+        self.handle.as_ref().map(|handle| (handle.0, qpn))
+    }
+
+    fn handle(&self, device: &Device) -> Result<Handle, Errno> {
+        let mut attributes = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
+        attributes.grh.dgid = ibv_gid { raw: address::gid(self.destination) };
+        let ours = device.gid_index(self.source.ip());
+        attributes.grh.sgid_index =
+            ours.or_else(|_| device.gid_index(device.address_towards(self.destination)?))?;
+        attributes.grh.hop_limit = 64;
+        // SAFETY: the domain is kept for the process's life; the peer is known, so the call doesn't wait for it.
+        made(unsafe { ibv_create_ah(default_domain(device)?, &mut attributes) }).map(Handle)
+    }
+}
+
+impl Datagrams {
+    pub(super) fn new(domain: c_int, places: (u32, u32)) -> Result<Self, Errno> {
+        Ok(Self {
+            kernel: Kernel::new(domain)?,
+            places,
+            ports: Vec::new(),
+            peers: BTreeMap::new(),
+            connected: None,
+            waiting: VecDeque::new(),
+        })
+    }
+
+    /// Returns whether no queue pair exists yet: the number of places may change.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.ports.is_empty()
+    }
+
+    /// Sends to this peer from now on if the program names none.
+    pub(super) fn connect(&mut self, to: SocketAddr) -> Result<(), Errno> {
+        self.kernel.connect(to)?;
+        self.meet(to)?;
+        self.connected = Some(to);
+        Ok(())
+    }
+
+    /// Returns our address towards a peer: the socket's own, or the one that the kernel chooses.
+    fn source(&self, to: IpAddr) -> Result<SocketAddr, Errno> {
+        let name = || self.kernel.name().ok_or(Errno(libc::ENOTCONN));
+        let mut own = name()?;
+        if own.port() == 0 {
+            // The kernel chooses a port.
+            self.kernel.bind(own)?;
+            own = name()?;
+        }
+        if own.ip().is_unspecified() {
+            own.set_ip(address::kernel_source(to)?);
+        }
+        Ok(own)
+    }
+
+    /// Finds the way to a peer, unless it is known.
+    fn meet(&mut self, to: SocketAddr) -> Result<(), Errno> {
+        if self.peers.contains_key(&to) {
+            return Ok(());
+        }
+        let source = self.source(to.ip())?;
+        let (device, _, destination) = route(to.ip())?;
+        let device = device_of(source.ip()).unwrap_or(device);
+        let port = self.ports.iter().position(|port| std::ptr::eq(port.device, device));
+        let port = match port {
+            Some(port) => port,
+            None => {
+                self.ports.push(Port::new(device, self.places.0, self.places.1)?);
+                self.ports.len() - 1
+            }
+        };
+        if self.peers.len() >= MAX_PEERS {
+            let other = self.peers.keys().find(|peer| Some(**peer) != self.connected).copied();
+            other.and_then(|other| self.peers.remove(&other));
+        }
+        self.peers.insert(to, Peer { port, source, destination, qpn: None, handle: None });
+        Ok(())
+    }
+
+    /// Sends through the kernel, behind our introduction.
+    fn introduce(&self, to: SocketAddr, data: Option<&[u8]>) -> Result<(), Errno> {
+        let peer = self.peers.get(&to).ok_or(Errno(libc::ENOTCONN))?;
+        let qpn = self.ports[peer.port].qpn();
+        let introduction = Introduction { qpn, ip: peer.source.ip(), has_data: data.is_some() };
+        let (header, length) = introduction.write();
+        self.kernel.send(to, [&header[..length], data.unwrap_or_default()])
+    }
+
+    /// Takes in what peers said through the kernel.
+    fn hear(&mut self) {
+        let mut message = [0; Introduction::MAX + LONGEST];
+        for _ in self.waiting.len()..MAX_HEARD {
+            let Some((length, from)) = self.kernel.receive(&mut message) else { return };
+            let message = &message[..length];
+            let Some((introduction, header)) = Introduction::read(message, from.ip()) else { continue };
+            if self.meet(from).is_err() {
+                continue;
+            }
+            if let Some(peer) = self.peers.get_mut(&from) {
+                peer.qpn = Some(introduction.qpn);
+            }
+            if introduction.has_data {
+                // Lost, the peer introduces itself again.
+                let _ = self.introduce(from, None);
+                self.waiting.push_back(Waiting::Heard(from, message[header..].to_vec()));
+            }
+        }
+    }
+
+    /// Sends a datagram; `None` if there is no room for it now.
+    pub(super) fn send(&mut self, to: Option<SocketAddr>, data: &[u8]) -> Option<Result<usize, Errno>> {
+        let Some(to) = to.or(self.connected) else { return Some(Err(Errno(libc::EDESTADDRREQ))) };
+        self.send_to(to, data).transpose()
+    }
+
+    fn send_to(&mut self, to: SocketAddr, data: &[u8]) -> Result<Option<usize>, Errno> {
+        self.meet(to)?;
+        if self.peers.get(&to).is_some_and(|peer| peer.qpn.is_none()) {
+            self.hear();
+        }
+        let peer = self.peers.get_mut(&to).ok_or(Errno(libc::ENOTCONN))?;
+        let (header, length) = Source(peer.source).write();
+        if data.len() > LONGEST - length {
+            return Err(Errno(libc::EMSGSIZE));
+        }
+        let port = &mut self.ports[peer.port];
+        let Some((ah, qpn)) = peer.find(port.device) else {
+            return self.introduce(to, Some(data)).map(|()| Some(data.len()));
+        };
+        if !port.has_room() {
+            return Ok(None);
+        }
+        // SAFETY: the handle is the peer's own; the posted request has a copy.
+        unsafe { port.send([&header[..length], data], ah, qpn) }?;
+        Ok(Some(data.len()))
+    }
+
+    /// Copies the oldest datagram, as far as it fits; returns how much, and its sender. `None` if there is none.
+    pub(super) fn receive(&mut self, into: &mut [u8], peek: bool) -> Option<(usize, SocketAddr)> {
+        let result = match self.waiting.front()? {
+            Waiting::Heard(from, data) => {
+                let length = data.len().min(into.len());
+                into[..length].copy_from_slice(&data[..length]);
+                (length, *from)
+            }
+            Waiting::There(port, came) => {
+                let port = &self.ports[*port];
+                let (source, header) = port.source(*came)?;
+                (port.read(*came, header, into), source.0)
+            }
+        };
+        if !peek && let Some(Waiting::There(port, came)) = self.waiting.pop_front() {
+            self.ports[port].give_back(came);
+        }
+        Some(result)
+    }
+
+    /// Returns whether all datagrams have left.
+    pub(super) fn all_left(&self) -> bool {
+        self.ports.iter().all(Port::all_left)
+    }
+
+    /// Returns the events that need no wait.
+    pub(super) fn ready(&mut self) -> c_short {
+        self.process();
+        let input = if self.waiting.is_empty() { 0 } else { POLLIN };
+        if self.ports.iter().all(Port::has_room) { input | POLLOUT } else { input }
+    }
+}
+
+impl Waits for Datagrams {
+    fn of(inner: &mut Inner) -> Result<&mut Self, Errno> {
+        inner.datagrams().ok_or(Errno(libc::ENOTCONN))
+    }
+
+    fn process(&mut self) {
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            port.poll(|came| self.waiting.push_back(Waiting::There(index, came)));
+        }
+        if self.waiting.is_empty() {
+            self.hear();
+        }
+    }
+
+    fn queues(&mut self) -> impl Iterator<Item = &mut Queue> {
+        self.ports.iter_mut().map(|port| &mut port.queue)
+    }
+
+    fn descriptor(&self) -> c_int {
+        self.kernel.descriptor()
+    }
+}

@@ -1,0 +1,89 @@
+//! Memory of a socket that the device reads or writes.
+
+use crate::abi::*;
+use crate::ibverbs::{ibv_dereg_mr, ibv_reg_mr};
+use crate::rdmacm::errno::{Errno, made};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+const ALIGNMENT: usize = 4096;
+
+/// Registered bytes. A peer may write them at any time, so they are only copied, never borrowed.
+pub(super) struct Registered {
+    start: NonNull<u8>,
+    layout: Layout,
+    /// None in tests, if there is no device.
+    region: Option<NonNull<ibv_mr>>,
+}
+
+// SAFETY: the memory is this object's own, and any thread may use a region of libibverbs.
+unsafe impl Send for Registered {}
+
+impl Registered {
+    /// # Safety
+    /// The domain is alive, and outlives this.
+    pub(super) unsafe fn new(pd: *mut ibv_pd, length: usize, access: u32) -> Result<Self, Errno> {
+        let mut memory = Self::allocate(length)?;
+        // SAFETY: the domain is alive, and the memory is as long as said.
+        let region = unsafe { ibv_reg_mr(pd, memory.start.as_ptr().cast(), length, access as i32) };
+        memory.region = NonNull::new(made(region)?);
+        Ok(memory)
+    }
+
+    fn allocate(length: usize) -> Result<Self, Errno> {
+        let none = Errno(libc::ENOMEM);
+        let layout = Layout::from_size_align(length.max(1), ALIGNMENT).map_err(|_| none)?;
+        // SAFETY: the layout has at least a byte.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(none)?;
+        Ok(Self { start, layout, region: None })
+    }
+
+    #[cfg(test)]
+    pub(super) fn unregistered(length: usize) -> Self {
+        Self::allocate(length).unwrap()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.layout.size()
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    pub(super) fn lkey(&self) -> u32 {
+        // SAFETY: the region is registered as long as this lives.
+        self.region.map_or(0, |region| unsafe { region.as_ref().lkey })
+    }
+
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: as above.
+        self.region.map_or(0, |region| unsafe { region.as_ref().rkey })
+    }
+
+    /// Copies bytes in at `at`, if they fit.
+    pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
+        assert!(at <= self.len() && bytes.len() <= self.len() - at);
+        // SAFETY: within the memory, which does not overlap with the caller's.
+        unsafe { self.start.as_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Copies bytes out from `at`, if there are so many.
+    pub(super) fn read(&self, at: usize, into: &mut [u8]) {
+        assert!(at <= self.len() && into.len() <= self.len() - at);
+        // SAFETY: as above.
+        unsafe { into.as_mut_ptr().copy_from_nonoverlapping(self.start.as_ptr().add(at), into.len()) };
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // SAFETY: registered and allocated by `new`; nothing names it afterwards.
+        unsafe {
+            if let Some(region) = self.region {
+                ibv_dereg_mr(region.as_ptr());
+            }
+            dealloc(self.start.as_ptr(), self.layout);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! `rsocket(7)`: streams and datagrams over RDMA, with the calls of sockets.
+//!
+//! A socket's number is its event channel's descriptor. `wire` has the messages between two streams, `stream` a connection with its two
+//! sides `sender` and `receiver`, `datagrams` a socket without a connection, whose headers are in `introduction`. `calls` and `transfer`
+//! have the functions that programs call, `poll` how they wait for many.
+
+mod calls;
+mod datagrams;
+mod introduction;
+mod kernel;
+mod mapping;
+mod memory;
+mod options;
+mod poll;
+mod port;
+mod queue;
+mod receiver;
+mod sender;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod wire;
+
+pub use calls::*;
+pub use mapping::*;
+pub use options::*;
+pub use poll::*;
+pub use transfer::*;
+
+use crate::rdmacm::errno::{Errno, last};
+use crate::rdmacm::events::rdma_destroy_event_channel;
+use crate::rdmacm::id::Id;
+use datagrams::Datagrams;
+use libc::pollfd;
+use options::Options;
+use queue::Queue;
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use stream::{Link, Stream};
+
+/// The time that a call polls by itself before it sleeps.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// A socket.
+pub(crate) struct Socket {
+    id: *mut Id,
+    inner: Mutex<Inner>,
+}
+
+// SAFETY: the identifier is the socket's own, and lives as long as it; identifiers may be used from any thread.
+unsafe impl Send for Socket {}
+// SAFETY: as above.
+unsafe impl Sync for Socket {}
+
+/// The state that one thread at a time uses.
+struct Inner {
+    phase: Phase,
+    options: Options,
+    /// The errno of the last attempt to connect, until the program asks for it.
+    error: c_int,
+    /// Threads that wait on the socket's descriptors.
+    watchers: u32,
+}
+
+/// The phase of a socket.
+enum Phase {
+    Idle,
+    Listening,
+    Stream(Box<Stream>),
+    /// It is a socket of datagrams, from its beginning to its end.
+    Datagrams(Box<Datagrams>),
+    /// It can't be used again.
+    Failed,
+}
+
+/// Something that a thread may wait for.
+trait Waits: Sized {
+    /// Returns the socket's own; an error if the socket is in another phase.
+    fn of(inner: &mut Inner) -> Result<&mut Self, Errno>;
+    /// Takes in what has happened.
+    fn process(&mut self);
+    /// Returns the queues that ring for it.
+    fn queues(&mut self) -> impl Iterator<Item = &mut Queue>;
+    /// Returns the descriptor that is readable for what no queue rings for.
+    fn descriptor(&self) -> c_int;
+
+    /// Has the queues ring, and adds what rings. `process` once more before the wait.
+    fn watch(&mut self, into: &mut Vec<pollfd>) {
+        for queue in self.queues() {
+            queue.arm();
+            into.push(readable(queue.descriptor()));
+        }
+        into.push(readable(self.descriptor()));
+    }
+}
+
+const fn readable(fd: c_int) -> pollfd {
+    pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+static SOCKETS: RwLock<BTreeMap<c_int, Arc<Socket>>> = RwLock::new(BTreeMap::new());
+
+/// The socket of a number, if it is one.
+fn find(number: c_int) -> Option<Arc<Socket>> {
+    SOCKETS.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+}
+
+/// The same; `EBADF` if it is none.
+fn socket(number: c_int) -> Result<Arc<Socket>, Errno> {
+    find(number).ok_or(Errno(libc::EBADF))
+}
+
+impl Socket {
+    /// Gives an identifier, with its channel, to a new socket.
+    fn publish(id: *mut Id, phase: Phase, options: Options) -> c_int {
+        let socket =
+            Arc::new(Self { id, inner: Mutex::new(Inner { phase, options, error: 0, watchers: 0 }) });
+        let number = socket.number();
+        SOCKETS.write().unwrap_or_else(PoisonError::into_inner).insert(number, socket);
+        number
+    }
+
+    fn id(&self) -> &Id {
+        // SAFETY: the socket's own, alive as long as it.
+        unsafe { &*self.id }
+    }
+
+    fn number(&self) -> c_int {
+        // SAFETY: an identifier's channel outlives it.
+        unsafe { (*self.id().channel()).fd }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until what the stream or the datagrams are asked is answered, or says `EAGAIN` if the program doesn't want to wait.
+    fn wait<W: Waits, T>(&self, patient: bool, mut ask: impl FnMut(&mut W) -> Option<T>) -> Result<T, Errno> {
+        let until = Instant::now() + LOOK;
+        let mut watched = Vec::new();
+        loop {
+            let mut inner = self.lock();
+            let waits = W::of(&mut inner)?;
+            waits.process();
+            if let Some(answer) = ask(waits) {
+                return Ok(answer);
+            }
+            if !patient {
+                return Err(Errno(libc::EAGAIN));
+            }
+            if Instant::now() < until {
+                continue;
+            }
+            watched.clear();
+            waits.watch(&mut watched);
+            waits.process();
+            if let Some(answer) = ask(waits) {
+                return Ok(answer);
+            }
+            inner.watchers += 1;
+            drop(inner);
+            // SAFETY: the array is as long as said; the descriptors are open as long as the socket.
+            let woken = unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, -1) };
+            let why = last();
+            self.lock().unwatch();
+            if woken < 0 {
+                return Err(why);
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn stream(&mut self) -> Result<&mut Stream, Errno> {
+        match &mut self.phase {
+            Phase::Stream(stream) => Ok(stream),
+            Phase::Idle | Phase::Listening | Phase::Failed | Phase::Datagrams(_) => {
+                Err(Errno(libc::ENOTCONN))
+            }
+        }
+    }
+
+    /// The datagrams of a socket that was created for them.
+    fn datagrams(&mut self) -> Option<&mut Datagrams> {
+        if let Phase::Datagrams(datagrams) = &mut self.phase { Some(datagrams) } else { None }
+    }
+
+    /// A thread waits no more. The last one takes the rings: one that still waits must receive them.
+    fn unwatch(&mut self) {
+        self.watchers -= 1;
+        if self.watchers == 0 {
+            match &mut self.phase {
+                Phase::Stream(stream) => stream.queues().for_each(Queue::silence),
+                Phase::Datagrams(datagrams) => datagrams.queues().for_each(Queue::silence),
+                Phase::Idle | Phase::Listening | Phase::Failed => {}
+            }
+        }
+    }
+
+    /// Returns the state of the connection; a failure is kept for `SO_ERROR`.
+    fn link(&mut self) -> Option<Link> {
+        let Phase::Stream(stream) = &mut self.phase else { return None };
+        stream.process();
+        let link = stream.link;
+        if let Link::Failed(errno) = link {
+            self.error = errno.0;
+            self.phase = Phase::Failed;
+        }
+        Some(link)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let channel = self.id().channel();
+        // The queue pair is destroyed before the identifier, and cannot report its peer afterwards.
+        self.lock().phase = Phase::Failed;
+        // SAFETY: nothing else knows the identifier or its channel.
+        unsafe {
+            Id::destroy(self.id);
+            rdma_destroy_event_channel(channel);
+        }
+    }
+}

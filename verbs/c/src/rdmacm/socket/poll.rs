@@ -1,0 +1,180 @@
+//! Waiting for many sockets, and for plain descriptors beside them.
+
+use super::stream::Link;
+use super::{Inner, LOOK, Phase, Socket, Waits, find, readable};
+use crate::rdmacm::errno::{self, Errno, INVALID, last};
+use crate::rdmacm::events::Channel;
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, fd_set, nfds_t, pollfd, timeval};
+use std::ffi::{c_int, c_short};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+impl Socket {
+    /// Returns the events that need no wait.
+    fn ready(&self, wanted: c_short) -> c_short {
+        let mut inner = self.lock();
+        let found = match inner.link() {
+            Some(link) => inner.stream_ready(link),
+            None => match &mut inner.phase {
+                Phase::Datagrams(datagrams) => datagrams.ready(),
+                // SAFETY: the channel is alive as long as the identifier.
+                Phase::Listening if !unsafe { &*self.id().channel().cast::<Channel>() }.is_empty() => POLLIN,
+                Phase::Listening | Phase::Stream(_) => 0,
+                // As for a socket without a connection.
+                Phase::Idle => POLLOUT | POLLHUP,
+                Phase::Failed => POLLOUT | POLLERR | POLLHUP,
+            },
+        };
+        found & (wanted | POLLERR | POLLHUP)
+    }
+
+    /// Has the socket ring, and adds what rings.
+    fn watch(&self, into: &mut Vec<pollfd>) {
+        let mut inner = self.lock();
+        inner.watchers += 1;
+        match &mut inner.phase {
+            Phase::Stream(stream) => stream.watch(into),
+            Phase::Datagrams(datagrams) => datagrams.watch(into),
+            Phase::Idle | Phase::Listening | Phase::Failed => into.push(readable(self.number())),
+        }
+    }
+}
+
+impl Inner {
+    fn stream_ready(&mut self, link: Link) -> c_short {
+        let Ok(stream) = self.stream() else { return POLLOUT | POLLERR | POLLHUP };
+        let data = stream.receiver.has_data();
+        let input = if data || !stream.readable { POLLIN } else { 0 };
+        match link {
+            Link::Connecting => 0,
+            Link::Accepting => input,
+            Link::Up if stream.sender.has_room() || !stream.writable => input | POLLOUT,
+            Link::Up => input,
+            // Data that is left is read before the end shows.
+            Link::Down if data => POLLIN,
+            Link::Down => POLLIN | POLLOUT | POLLHUP,
+            Link::Failed(_) => POLLOUT | POLLERR | POLLHUP,
+        }
+    }
+}
+
+/// Asks all, without a wait; returns how many have something.
+fn ask(watched: &mut [pollfd], sockets: &[Option<Arc<Socket>>]) -> Result<c_int, Errno> {
+    let mut plain: Vec<pollfd> = watched.to_vec();
+    for ((entry, plain), socket) in watched.iter_mut().zip(&mut plain).zip(sockets) {
+        if let Some(socket) = socket {
+            plain.fd = -1;
+            entry.revents = socket.ready(entry.events);
+        }
+    }
+    if sockets.iter().any(Option::is_none) {
+        // SAFETY: the array is as long as said.
+        if unsafe { libc::poll(plain.as_mut_ptr(), plain.len() as nfds_t, 0) } < 0 {
+            return Err(last());
+        }
+        let others = watched.iter_mut().zip(&plain).zip(sockets).filter(|(_, socket)| socket.is_none());
+        others.for_each(|((entry, plain), _)| entry.revents = plain.revents);
+    }
+    Ok(watched.iter().filter(|entry| entry.revents != 0).count() as c_int)
+}
+
+/// Waits until there may be something, or until `until`.
+fn sleep(
+    watched: &mut [pollfd],
+    sockets: &[Option<Arc<Socket>>],
+    until: Option<Instant>,
+) -> Result<c_int, Errno> {
+    let mut bells = Vec::new();
+    for (entry, socket) in watched.iter().zip(sockets) {
+        match socket {
+            Some(socket) => socket.watch(&mut bells),
+            None => bells.push(*entry),
+        }
+    }
+    // Data that came before the bells were armed does not ring them.
+    let mut found = ask(watched, sockets);
+    if found == Ok(0) {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left =
+            left.map_or(-1, |left| c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX));
+        // SAFETY: the array is as long as said; the sockets, and with them their descriptors, are held.
+        if unsafe { libc::poll(bells.as_mut_ptr(), bells.len() as nfds_t, left) } < 0 {
+            found = Err(last());
+        }
+    }
+    sockets.iter().flatten().for_each(|socket| socket.lock().unwatch());
+    found
+}
+
+fn poll(watched: &mut [pollfd], timeout: Option<Duration>) -> Result<c_int, Errno> {
+    let sockets: Vec<_> = watched.iter().map(|entry| find(entry.fd)).collect();
+    let start = Instant::now();
+    let until = timeout.and_then(|timeout| start.checked_add(timeout));
+    loop {
+        let found = ask(watched, &sockets)?;
+        let now = Instant::now();
+        if found > 0 || until.is_some_and(|until| until <= now) {
+            return Ok(found);
+        }
+        if now > start + LOOK {
+            let found = sleep(watched, &sockets, until)?;
+            if found > 0 {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// `rpoll(3)`: of sockets and of plain descriptors.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpoll(watched: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    errno::count(|| {
+        let watched = match count {
+            0 => &mut [],
+            _ if watched.is_null() => return Err(Errno(libc::EFAULT)),
+            // SAFETY: the contract of the manual page.
+            _ => unsafe { std::slice::from_raw_parts_mut(watched, count as usize) },
+        };
+        poll(watched, u64::try_from(timeout).ok().map(Duration::from_millis))
+    })
+}
+
+/// `rselect(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rselect(
+    count: c_int,
+    readable: *mut fd_set,
+    writable: *mut fd_set,
+    other: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    errno::count(|| {
+        if !(0..=libc::FD_SETSIZE as c_int).contains(&count) {
+            return Err(INVALID);
+        }
+        let sets = [(readable, POLLIN), (writable, POLLOUT), (other, libc::POLLPRI)];
+        // SAFETY: each set is null or the program's, and has room for every number below the limit.
+        let has = |set: *mut fd_set, fd| unsafe { !set.is_null() && libc::FD_ISSET(fd, set) };
+        let events = |fd| sets.iter().filter(|(set, _)| has(*set, fd)).fold(0, |all, (_, event)| all | event);
+        let entry = |fd| pollfd { fd, events: events(fd), revents: 0 };
+        let mut watched: Vec<_> = (0..count).map(entry).filter(|entry| entry.events != 0).collect();
+        // SAFETY: null or the program's.
+        let timeout = unsafe { timeout.as_ref() }.map(|timeout| {
+            Duration::from_secs(timeout.tv_sec.try_into().unwrap_or(0))
+                + Duration::from_micros(timeout.tv_usec.try_into().unwrap_or(0))
+        });
+        poll(&mut watched, timeout)?;
+        let mut found = 0;
+        for (set, event) in sets {
+            for entry in watched.iter().filter(|entry| entry.events & event != 0) {
+                if entry.revents & (event | POLLERR | POLLHUP) != 0 {
+                    found += 1;
+                } else {
+                    // SAFETY: the set is the program's, because the program passed it with this event.
+                    unsafe { libc::FD_CLR(entry.fd, set) };
+                }
+            }
+        }
+        Ok(found)
+    })
+}

@@ -1,0 +1,116 @@
+//! A completion queue that threads poll, and wait for by a separate channel.
+
+use crate::abi::*;
+use crate::ibverbs::{
+    ibv_ack_cq_events, ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
+    ibv_get_cq_event,
+};
+use crate::rdmacm::errno::{Errno, made};
+use std::ffi::{c_int, c_uint};
+
+/// Completions taken at a time.
+pub(super) const BATCH: usize = 16;
+
+/// Returns the attributes of a socket's queue pair: `cq` serves both directions, and each send completes.
+pub(super) fn attributes(
+    qp_type: c_uint,
+    cq: *mut ibv_cq,
+    (sends, receives): (u32, u32),
+) -> ibv_qp_init_attr {
+    let cap = ibv_qp_cap {
+        max_send_wr: sends,
+        max_recv_wr: receives,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    ibv_qp_init_attr { send_cq: cq, recv_cq: cq, cap, qp_type, sq_sig_all: 1, ..Default::default() }
+}
+
+/// A completion queue with its channel.
+pub(super) struct Queue {
+    channel: *mut ibv_comp_channel,
+    cq: *mut ibv_cq,
+    /// The queue will ring.
+    armed: bool,
+}
+
+impl Queue {
+    /// Creates a queue for `depth` completions.
+    ///
+    /// # Safety
+    /// The context is open as long as the queue lives.
+    pub(super) unsafe fn new(context: *mut ibv_context, depth: u32) -> Result<Self, Errno> {
+        // SAFETY: the caller's promise; the channel is given back if the queue cannot be created.
+        unsafe {
+            let channel = made(ibv_create_comp_channel(context))?;
+            let cq = made(ibv_create_cq(context, depth as c_int, std::ptr::null_mut(), channel, 0))
+                .inspect_err(|_| {
+                    ibv_destroy_comp_channel(channel);
+                })?;
+            Ok(Self { channel, cq, armed: false })
+        }
+    }
+
+    pub(super) fn cq(&self) -> *mut ibv_cq {
+        self.cq
+    }
+
+    /// Returns the descriptor that is readable once the armed queue rang.
+    pub(super) fn descriptor(&self) -> c_int {
+        // SAFETY: the channel is alive as long as this.
+        unsafe { (*self.channel).fd }
+    }
+
+    /// Takes completions; returns how many there were.
+    pub(super) fn poll(&self, batch: &mut [ibv_wc; BATCH]) -> usize {
+        // SAFETY: every context has the call; there is room for as many as requested.
+        let found = unsafe {
+            let poll = (*(*self.cq).context).ops.poll_cq;
+            poll.map_or(0, |poll| poll(self.cq, BATCH as c_int, batch.as_mut_ptr()))
+        };
+        usize::try_from(found).unwrap_or(0)
+    }
+
+    /// Before a wait on the descriptor: afterwards a completion rings. Poll once more before the wait.
+    pub(super) fn arm(&mut self) {
+        if !self.armed {
+            // SAFETY: every context has the call; the queue is alive.
+            unsafe {
+                if let Some(arm) = (*(*self.cq).context).ops.req_notify_cq {
+                    arm(self.cq, 0);
+                }
+            }
+            self.armed = true;
+        }
+    }
+
+    /// No thread waits any more: takes the ring, if the queue rang.
+    pub(super) fn silence(&mut self) {
+        if !self.armed {
+            return;
+        }
+        // SAFETY: channel and queue are alive; only the thread that holds the socket's lock takes events, so the call doesn't
+        // wait.
+        unsafe {
+            let mut rang = libc::pollfd { fd: (*self.channel).fd, events: libc::POLLIN, revents: 0 };
+            if libc::poll(&mut rang, 1, 0) == 1 {
+                let (mut cq, mut user) = (std::ptr::null_mut(), std::ptr::null_mut());
+                if ibv_get_cq_event(self.channel, &mut cq, &mut user) == 0 {
+                    ibv_ack_cq_events(cq, 1);
+                }
+                self.armed = false;
+            }
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: both are this object's own, no queue pair uses them any more, and each is given back once.
+        unsafe {
+            ibv_destroy_cq(self.cq);
+            ibv_destroy_comp_channel(self.channel);
+        }
+    }
+}

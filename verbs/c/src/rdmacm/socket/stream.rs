@@ -1,0 +1,362 @@
+//! A stream: its queue pair, and both its sides.
+
+use super::mapping::Mappings;
+use super::memory::Registered;
+use super::queue::{BATCH, Queue, attributes};
+use super::receiver::{ENTRIES, Receiver};
+use super::sender::{CONTROLS, LIST, Sender, Write};
+use super::wire::{Greeting, Mapping, Message, Target};
+use super::{Inner, Waits};
+use crate::abi::*;
+use crate::rdmacm::connect::{rdma_accept, rdma_connect};
+use crate::rdmacm::errno::{Errno, INVALID, last};
+use crate::rdmacm::events;
+use crate::rdmacm::id::Id;
+use crate::rdmacm::queue_pair;
+use std::ffi::{c_int, c_void};
+
+/// The sizes of a stream's buffers and queues.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) send_buffer: usize,
+    pub(super) receive_buffer: usize,
+    /// Messages of data on their way, each way.
+    pub(super) send_queue: u16,
+    pub(super) receive_queue: u16,
+    /// Mappings that the peer may create.
+    pub(super) mappings: u16,
+}
+
+/// The state of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// The peer was asked.
+    Connecting,
+    /// The peer was informed, and has not confirmed yet.
+    Accepting,
+    Up,
+    /// One side ended it, or the peer doesn't answer any more.
+    Down,
+    /// It did not come about.
+    Failed(Errno),
+}
+
+pub(super) struct Stream {
+    id: *mut Id,
+    queue: Queue,
+    pub(super) link: Link,
+    /// Neither the program nor the peer has shut down this direction.
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+    pub(super) sender: Sender,
+    pub(super) receiver: Receiver,
+    pub(super) mappings: Mappings,
+}
+
+// SAFETY: the pointers are libibverbs' objects, which any thread may use, and the identifier, which is only used under the
+// socket's lock.
+unsafe impl Send for Stream {}
+
+/// Distinguishes receive requests' completions from those of sends.
+const RECEIVED: u64 = 1 << 63;
+const LOCAL: u32 = IBV_ACCESS_LOCAL_WRITE;
+const REMOTE: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+
+impl Stream {
+    /// A stream on an identifier that has its addresses; not connected yet.
+    ///
+    /// # Safety
+    /// The identifier is alive, has a separate event channel, and is the stream's from now on.
+    unsafe fn new(id: *mut Id, sizes: &Sizes, link: Link) -> Result<Self, Errno> {
+        // SAFETY: the caller's promise.
+        let device = unsafe { (*id).device() }?;
+        let receives = u32::from(sizes.receive_queue) + CONTROLS;
+        let sends = u32::from(sizes.send_queue) + CONTROLS;
+        // SAFETY: the context is open; objects are given back if a later one cannot be created.
+        unsafe {
+            let queue = Queue::new(device.context, sends + receives)?;
+            let made = Self::with_queue(id, sizes, (sends, receives), queue.cq());
+            let (sender, receiver) = made.inspect_err(|_| queue_pair::destroy(&*id))?;
+            let (readable, writable) = (true, true);
+            Ok(Self { id, queue, link, readable, writable, sender, receiver, mappings: Mappings::default() })
+        }
+    }
+
+    /// # Safety
+    /// As for `new`; the queue is alive.
+    unsafe fn with_queue(
+        id: *mut Id,
+        sizes: &Sizes,
+        (sends, receives): (u32, u32),
+        cq: *mut ibv_cq,
+    ) -> Result<(Sender, Receiver), Errno> {
+        let mut wanted = attributes(IBV_QPT_RC, cq, (sends, receives));
+        // SAFETY: the caller's promise; the domain is kept for the process's life.
+        unsafe {
+            queue_pair::create(&*id, std::ptr::null_mut(), &mut wanted)?;
+            let pd = queue_pair::default_domain((*id).device()?)?;
+            let register = |length, access| Registered::new(pd, length, access);
+            let table = usize::from(sizes.mappings) * Mapping::SIZE;
+            let list = register(LIST * Target::SIZE + table, REMOTE)?;
+            let sender = Sender::new(register(sizes.send_buffer, LOCAL)?, list, sizes.send_queue.into());
+            let entries = register(ENTRIES * Target::SIZE, LOCAL)?;
+            let receiver =
+                Receiver::new(register(sizes.receive_buffer, REMOTE)?, entries, sizes.receive_queue);
+            for _ in 0..receives {
+                post_receive(&*id)?;
+            }
+            Ok((sender, receiver))
+        }
+    }
+
+    /// Asks the peer that the identifier leads to.
+    ///
+    /// # Safety
+    /// As for `new`.
+    pub(super) unsafe fn connect(id: *mut Id, sizes: &Sizes) -> Result<Self, Errno> {
+        // SAFETY: passed on; the identifier has a channel, so that this doesn't wait.
+        unsafe {
+            let stream = Self::new(id, sizes, Link::Connecting)?;
+            let greeting = stream.receiver.greeting(stream.sender.list(), sizes.mappings).write();
+            if rdma_connect((*id).abi(), &mut parameters(&greeting)) == 0 { Ok(stream) } else { Err(last()) }
+        }
+    }
+
+    /// Takes a peer that asked.
+    ///
+    /// # Safety
+    /// As for `new`.
+    pub(super) unsafe fn accept(id: *mut Id, sizes: &Sizes, peer: &Greeting) -> Result<Self, Errno> {
+        // SAFETY: as in `connect`.
+        unsafe {
+            let mut stream = Self::new(id, sizes, Link::Accepting)?;
+            stream.sender.greeted(peer);
+            stream.receiver.greeted(peer);
+            stream.mappings.greeted(peer);
+            let greeting = stream.receiver.greeting(stream.sender.list(), sizes.mappings).write();
+            if rdma_accept((*id).abi(), &mut parameters(&greeting)) == 0 { Ok(stream) } else { Err(last()) }
+        }
+    }
+
+    fn id(&self) -> &Id {
+        // SAFETY: the stream's own, alive as long as it.
+        unsafe { &*self.id }
+    }
+
+    fn on_event(&mut self, kind: rdma_cm_event_type, status: c_int, greeting: Option<Greeting>) {
+        self.link = match (kind, self.link) {
+            (RDMA_CM_EVENT_ESTABLISHED, Link::Connecting) => match greeting {
+                Some(peer) => {
+                    self.sender.greeted(&peer);
+                    self.receiver.greeted(&peer);
+                    self.mappings.greeted(&peer);
+                    Link::Up
+                }
+                None => Link::Failed(Errno(libc::ECONNREFUSED)),
+            },
+            (RDMA_CM_EVENT_ESTABLISHED, Link::Accepting) => Link::Up,
+            (RDMA_CM_EVENT_REJECTED, Link::Connecting) => Link::Failed(Errno(libc::ECONNREFUSED)),
+            (RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR, Link::Connecting) => {
+                Link::Failed(if status < 0 { Errno(-status) } else { Errno(libc::ETIMEDOUT) })
+            }
+            (
+                RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_CONNECT_ERROR,
+                Link::Accepting | Link::Up,
+            ) => {
+                // Data that came before is still there to be read.
+                self.poll();
+                Link::Down
+            }
+            (_, link) => link,
+        };
+    }
+
+    /// Announces free room to the peer, if it is time.
+    fn credit(&mut self) {
+        while self.link == Link::Up && self.readable && self.sender.may_control() {
+            let Some(write) = self.receiver.credit() else { return };
+            self.control(&write);
+        }
+    }
+
+    fn control(&mut self, write: &Write) {
+        // SAFETY: the identifier's queue pair is alive; what is written lies in the stream's memory.
+        let sent = self.sender.control(write, &mut |write| unsafe { post(&*self.id, write) });
+        if sent.is_err() {
+            self.link = Link::Down;
+        }
+    }
+
+    fn poll(&mut self) {
+        let mut batch = [ibv_wc::default(); BATCH];
+        loop {
+            let found = self.queue.poll(&mut batch);
+            if found == 0 {
+                return;
+            }
+            for wc in &batch[..found] {
+                self.on_completion(wc);
+            }
+        }
+    }
+
+    fn on_completion(&mut self, wc: &ibv_wc) {
+        if wc.status != IBV_WC_SUCCESS {
+            self.link = Link::Down;
+        } else if wc.wr_id & RECEIVED == 0 {
+            self.sender.completed(Message::decode(wc.wr_id as u32));
+        } else {
+            // SAFETY: any bytes are a number.
+            let word = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data });
+            self.on_message(Message::decode(word), wc.byte_len);
+            // SAFETY: the identifier's queue pair is alive.
+            if unsafe { post_receive(&*self.id) }.is_err() {
+                self.link = Link::Down;
+            }
+        }
+    }
+
+    fn on_message(&mut self, message: Option<Message>, written: u32) {
+        if self.link == Link::Accepting {
+            // The message that said so was lost, or is late.
+            self.link = Link::Up;
+        }
+        match message {
+            Some(Message::Data(length)) => {
+                if length != written || self.receiver.arrived(length).is_err() {
+                    self.link = Link::Down;
+                }
+            }
+            Some(Message::Credit(limit)) => self.sender.credited(limit, written as usize == Target::SIZE),
+            Some(Message::Shutdown) if self.writable => self.readable = false,
+            Some(Message::Disconnect | Message::Shutdown) => self.link = Link::Down,
+            // It took a place, as data do.
+            Some(Message::Mapped(_)) if self.receiver.arrived(0).is_err() => self.link = Link::Down,
+            Some(Message::Mapped(_) | Message::KeepAlive) | None => {}
+        }
+    }
+
+    /// Copies what there is room for; returns how much.
+    pub(super) fn send(&mut self, data: &[u8]) -> Result<usize, Errno> {
+        // SAFETY: as in `control`.
+        self.sender
+            .send(data, &mut |write| unsafe { post(&*self.id, write) })
+            .inspect_err(|_| self.link = Link::Down)
+    }
+
+    /// Copies what there is room for into memory that the peer mapped. Returns how much.
+    pub(super) fn write(&mut self, data: &[u8], offset: u64) -> Result<usize, Errno> {
+        // SAFETY: as in `control`.
+        let wrote = self.sender.write(data, offset, &mut |write| unsafe { post(&*self.id, write) });
+        wrote.inspect_err(|_| self.link = Link::Down)?.ok_or(INVALID)
+    }
+
+    /// Lets the peer write memory of the program's, and announces it.
+    ///
+    /// # Safety
+    /// The memory is the program's until it is unmapped, or the socket closed.
+    pub(super) unsafe fn map(&mut self, start: *mut c_void, length: usize, offset: u64) -> Result<(), Errno> {
+        let pd = queue_pair::default_domain(self.id().device()?)?;
+        // SAFETY: the caller's promise; the domain is kept for the process's life.
+        let write = unsafe { self.mappings.add(pd, start, length, offset) }?;
+        // SAFETY: as in `control`.
+        let told = self.sender.announce(&write, &mut |write| unsafe { post(&*self.id, write) });
+        told.inspect_err(|_| self.link = Link::Down)
+    }
+
+    /// Informs the peer that nothing follows; `message` says whether anything is wanted.
+    pub(super) fn say(&mut self, message: Message) {
+        let write = self.receiver.empty(message);
+        self.control(&write);
+    }
+}
+
+impl Waits for Stream {
+    fn of(inner: &mut Inner) -> Result<&mut Self, Errno> {
+        inner.stream()
+    }
+
+    /// Takes in what has happened.
+    fn process(&mut self) {
+        // SAFETY: the identifier's channel is alive, and only this socket takes its events.
+        while let Some(event) = unsafe { events::next_now(self.id().channel()) } {
+            // SAFETY: the event was created right here, and is given back once.
+            unsafe {
+                let data = events::private_data(event);
+                self.on_event((*event).event, (*event).status, Greeting::read(data));
+                events::rdma_ack_cm_event(event);
+            }
+        }
+        if matches!(self.link, Link::Accepting | Link::Up) {
+            self.credit();
+            self.poll();
+            self.credit();
+        }
+    }
+
+    fn queues(&mut self) -> impl Iterator<Item = &mut Queue> {
+        std::iter::once(&mut self.queue)
+    }
+
+    fn descriptor(&self) -> c_int {
+        // SAFETY: the channel is alive as long as the stream.
+        unsafe { (*self.id().channel()).fd }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: it is the stream's own, and nothing uses it any more.
+        unsafe { queue_pair::destroy(self.id()) };
+    }
+}
+
+/// A connection without READs and atomics, whose receiver may be late.
+fn parameters(greeting: &[u8; Greeting::SIZE]) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: greeting.as_ptr().cast(),
+        private_data_len: Greeting::SIZE as u8,
+        flow_control: 1,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        ..Default::default()
+    }
+}
+
+/// # Safety
+/// The identifier's queue pair is alive.
+unsafe fn post_receive(id: &Id) -> Result<(), Errno> {
+    let mut request = ibv_recv_wr { wr_id: RECEIVED, ..Default::default() };
+    let mut bad = std::ptr::null_mut();
+    // SAFETY: every context has the call; the request has no buffers.
+    let result =
+        unsafe { (*(*id.qp()).context).ops.post_recv.map(|post| post(id.qp(), &mut request, &mut bad)) };
+    if result == Some(0) { Ok(()) } else { Err(INVALID) }
+}
+
+/// # Safety
+/// The identifier's queue pair is alive, and what is written lies in registered memory.
+unsafe fn post(id: &Id, write: &Write) -> Result<(), Errno> {
+    let message = write.message.encode();
+    let mut buffer = ibv_sge { addr: write.from, length: write.length, lkey: write.lkey };
+    let mut request = ibv_send_wr {
+        wr_id: message.into(),
+        sg_list: &mut buffer,
+        num_sge: c_int::from(write.length > 0),
+        opcode: if write.silent { IBV_WR_RDMA_WRITE } else { IBV_WR_RDMA_WRITE_WITH_IMM },
+        send_flags: IBV_SEND_SIGNALED,
+        ..Default::default()
+    };
+    request.__bindgen_anon_1.imm_data = message.to_be();
+    request.wr.rdma.remote_addr = write.to;
+    request.wr.rdma.rkey = write.rkey;
+    let mut bad = std::ptr::null_mut();
+    // SAFETY: every context has the call; the request's parts live through it.
+    let result =
+        unsafe { (*(*id.qp()).context).ops.post_send.map(|post| post(id.qp(), &mut request, &mut bad)) };
+    match result {
+        Some(0) => Ok(()),
+        Some(errno) => Err(Errno(errno)),
+        None => Err(INVALID),
+    }
+}

@@ -1,0 +1,117 @@
+//! The state machine's device and program: datagrams of queue pair 1, and events of identifiers.
+
+use crate::abi::*;
+use crate::rdmacm::connect::finite;
+use crate::rdmacm::device::Device;
+use crate::rdmacm::errno::{Errno, INVALID};
+use crate::rdmacm::events::{Parameters, Waiting};
+use crate::rdmacm::id::{Connection, Handle, State};
+use crate::rdmacm::incoming;
+use crate::rdmacm::manager;
+use datapath::siblings::Siblings;
+use std::net::IpAddr;
+use verbs::cm::machine::message::{Mad, Sent};
+use verbs::cm::machine::{Event, Link, World};
+
+impl World for Device {
+    type Error = Errno;
+    type Connection = Handle;
+    type Listener = Handle;
+
+    const RECEIPT_RESTARTS_TIMEOUT: bool = true;
+
+    fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
+        let from = if from.is_unspecified() { self.address_towards(to)? } else { from };
+        self.send(from, to, mad)
+    }
+
+    fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
+        self.finds(peer)
+    }
+
+    fn is_own(&self, address: IpAddr) -> bool {
+        self.gids.contains(&address)
+    }
+
+    fn random(&self) -> Result<u32, Errno> {
+        manager::random()
+    }
+
+    fn too_long(&self, _: usize, _: usize) -> Errno {
+        INVALID
+    }
+
+    fn siblings(&self) -> Option<&Siblings> {
+        self.management.siblings()
+    }
+
+    fn is_full(&self, listener: &Handle) -> bool {
+        // SAFETY: the caller has locked the machine.
+        unsafe { &*listener.0 }.backlog.is_full()
+    }
+
+    fn requested(&self, listener: &mut Handle, local: u32, link: &mut Link<Handle>) -> Result<(), Errno> {
+        let connection = Connection {
+            state: State::Linked,
+            source: Some(link.source),
+            destination: Some(link.peer),
+            local,
+            ack_timeout: finite(link.ack_timeout),
+            traffic_class: link.traffic_class,
+            ..Default::default()
+        };
+        let parameters = Parameters::Connection(parameters(link));
+        let private = std::mem::take(&mut link.private);
+        // SAFETY: the caller has locked the machine.
+        let child = unsafe { incoming::create(self, &*listener.0, connection, |_| Ok(())) }?;
+        link.program = Some(Handle(child));
+        // SAFETY: as above, and nothing has seen the identifier.
+        unsafe { incoming::report(&*listener.0, child, parameters, private) };
+        Ok(())
+    }
+
+    /// Its queue pair goes on until the program ends it, as on Linux: a Linux peer may send its DREQ before its last ACK. As rdma-core does,
+    /// a rejection alone ends it.
+    fn report(&self, link: &mut Link<Handle>, event: Event<Errno>) {
+        let (kind, status) = match event {
+            Event::ReplyReceived => (RDMA_CM_EVENT_CONNECT_RESPONSE, 0),
+            Event::Established => (RDMA_CM_EVENT_ESTABLISHED, 0),
+            Event::Rejected(reason) => {
+                link.qpn.take().into_iter().for_each(|qpn| self.management.end(qpn));
+                (RDMA_CM_EVENT_REJECTED, reason.into())
+            }
+            Event::Disconnected => (RDMA_CM_EVENT_DISCONNECTED, 0),
+            Event::NotFound(errno) => (RDMA_CM_EVENT_UNREACHABLE, -errno.0),
+            Event::Unreachable => (RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
+            Event::TimeWaitExit => (RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
+        };
+        let Some(Handle(id)) = link.program else { return };
+        let is_message = matches!(kind, RDMA_CM_EVENT_CONNECT_RESPONSE | RDMA_CM_EVENT_REJECTED)
+            || kind == RDMA_CM_EVENT_ESTABLISHED;
+        let parameters = if is_message { parameters(link) } else { rdma_conn_param::default() };
+        let private = if is_message { std::mem::take(&mut link.private) } else { Vec::new() };
+        // SAFETY: the caller has locked the machine.
+        unsafe { &*id }.tell_more(Waiting {
+            id,
+            listener: std::ptr::null_mut(),
+            kind,
+            status,
+            parameters: Parameters::Connection(parameters),
+            private,
+        });
+    }
+}
+
+/// Returns the parameters of the peer, as the program reads them: the requests that the peer begins are those that this side answers, and
+/// the other way round.
+fn parameters(link: &Link<Handle>) -> rdma_conn_param {
+    rdma_conn_param {
+        responder_resources: link.theirs.initiator_depth,
+        initiator_depth: link.theirs.responder_resources,
+        retry_count: link.retry_count,
+        rnr_retry_count: link.theirs.rnr_retry,
+        srq: link.theirs.srq.into(),
+        qp_num: link.theirs.qpn,
+        ..Default::default()
+    }
+}

@@ -1,0 +1,163 @@
+//! The symbols that `librdmacm.so.1` exports, compared with Debian's own, and its structures, compared by the C compiler.
+
+use ferroce_c::abi::*;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::mem::offset_of;
+use std::process::Command;
+
+/// Each `name@version` of the version script.
+fn ours() -> BTreeSet<String> {
+    let (mut version, mut symbols) = (None, BTreeSet::new());
+    for line in include_str!("../librdmacm.map").lines().map(str::trim) {
+        if let Some(name) = line.strip_suffix(" {") {
+            version = Some(name);
+        } else if let (Some(version), Some(name)) = (version, line.strip_suffix(';'))
+            && !name.contains([':', '}', ' '])
+        {
+            symbols.insert(format!("{name}@@{version}"));
+        }
+    }
+    symbols
+}
+
+#[test]
+fn every_symbol_of_debian_is_there() {
+    let debian: BTreeSet<String> = include_str!("librdmacm.symbols").lines().map(str::to_owned).collect();
+    assert_eq!(ours(), debian);
+    assert_eq!(debian.len(), 68);
+}
+
+macro_rules! check {
+    ($program:ident, $ours:ident, $($structure:ident { $($field:ident $(. $inner:ident)*),* })*) => { $(
+        writeln!($program, "  printf(\"%zu\\n\", sizeof(struct {}));", stringify!($structure)).unwrap();
+        $ours.push((stringify!($structure), size_of::<$structure>()));
+        $(
+            let field = stringify!($field $(. $inner)*);
+            writeln!($program, "  printf(\"%zu\\n\", offsetof(struct {}, {field}));", stringify!($structure)).unwrap();
+            $ours.push((field, offset_of!($structure, $field $(. $inner)*)));
+        )*
+    )* };
+}
+
+#[test]
+fn structures_lie_as_the_headers_have_them() {
+    let (mut program, mut ours) = (String::new(), Vec::new());
+    check!(program, ours,
+        rdma_cm_id {
+            verbs, channel, context, qp, route, route.path_rec, route.num_paths, ps, port_num, event, send_cq_channel,
+            send_cq, recv_cq_channel, recv_cq, srq, pd, qp_type
+        }
+        rdma_cm_event { id, listen_id, event, status, param }
+        rdma_event_channel { fd }
+        rdma_conn_param {
+            private_data, private_data_len, responder_resources, initiator_depth, flow_control, retry_count,
+            rnr_retry_count, srq, qp_num
+        }
+        rdma_addrinfo {
+            ai_flags, ai_family, ai_qp_type, ai_port_space, ai_src_len, ai_dst_len, ai_src_addr, ai_dst_addr, ai_route,
+            ai_connect, ai_next
+        }
+        ibv_sa_path_rec { dgid, sgid, flow_label, hop_limit, pkey, mtu, rate }
+    );
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (source, binary) = (folder.join("rdma_layouts.c"), folder.join("rdma_layouts"));
+    let whole = format!(
+        "#include <stddef.h>\n#include <stdio.h>\n#include <rdma/rdma_cma.h>\nint main(void) {{\n{program}}}\n"
+    );
+    std::fs::write(&source, whole).unwrap();
+    let built = Command::new("cc").arg(&source).arg("-o").arg(&binary).output();
+    let built = built.expect("a C compiler: apt-get install gcc");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let said = String::from_utf8(Command::new(&binary).output().unwrap().stdout).unwrap();
+    let theirs: Vec<usize> = said.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(theirs.len(), ours.len());
+    for ((name, ours), theirs) in ours.into_iter().zip(theirs) {
+        assert_eq!(ours, theirs, "{name}");
+    }
+}
+
+#[test]
+fn what_is_no_socket_is_refused() {
+    use ferroce_c::*;
+    use std::ptr::null_mut;
+    let errno = || std::io::Error::last_os_error().raw_os_error().unwrap();
+    assert_eq!((rsocket(libc::AF_UNIX, libc::SOCK_STREAM, 0), errno()), (-1, libc::EOPNOTSUPP));
+    assert_eq!(
+        (rsocket(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_TCP), errno()),
+        (-1, libc::EOPNOTSUPP)
+    );
+    // Standard input is a descriptor, and no socket of ours.
+    for number in [-1, 0, 9999] {
+        assert_eq!((rlisten(number, 1), errno()), (-1, libc::EBADF));
+        assert_eq!((rclose(number), errno()), (-1, libc::EBADF));
+        assert_eq!((rshutdown(number, libc::SHUT_RDWR), errno()), (-1, libc::EBADF));
+        assert_eq!((rfcntl(number, libc::F_GETFL, 0), errno()), (-1, libc::EBADF));
+        // SAFETY: no socket is found, so that nothing is read or written.
+        unsafe {
+            assert_eq!((rsend(number, null_mut(), 1, 0), errno()), (-1, libc::EBADF));
+            assert_eq!((rrecv(number, null_mut(), 1, 0), errno()), (-1, libc::EBADF));
+            assert_eq!((raccept(number, null_mut(), null_mut()), errno()), (-1, libc::EBADF));
+            assert_eq!((rgetpeername(number, null_mut(), null_mut()), errno()), (-1, libc::EBADF));
+        }
+    }
+}
+
+#[test]
+fn plain_descriptors_are_polled_beside_sockets() {
+    use ferroce_c::*;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let mut watched = [libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    // SAFETY: the arrays are as long as said, and the sets contain the descriptor's number.
+    unsafe {
+        assert_eq!(rpoll(watched.as_mut_ptr(), 1, 0), 0);
+        writer.write_all(b"x").unwrap();
+        assert_eq!((rpoll(watched.as_mut_ptr(), 1, -1), watched[0].revents), (1, libc::POLLIN));
+        let mut readable: libc::fd_set = std::mem::zeroed();
+        libc::FD_SET(reader.as_raw_fd(), &mut readable);
+        let none = std::ptr::null_mut();
+        assert_eq!(rselect(reader.as_raw_fd() + 1, &mut readable, none, none, std::ptr::null_mut()), 1);
+        assert!(libc::FD_ISSET(reader.as_raw_fd(), &readable));
+    }
+}
+
+/// `rping`'s thread comes back to its channel when the program has just given it up.
+#[test]
+fn who_comes_late_to_a_channel_waits_as_one_who_waited_before() {
+    use ferroce_c::*;
+    let late = |channel: usize| {
+        let mut event = std::ptr::null_mut();
+        // SAFETY: the channel was created here; this test uses it after its destruction on purpose.
+        let result = unsafe { rdma_get_cm_event(std::ptr::with_exposed_provenance_mut(channel), &mut event) };
+        (result, std::io::Error::last_os_error().raw_os_error().unwrap())
+    };
+    let gone = |nonblocking: bool| {
+        let channel = rdma_create_event_channel();
+        // SAFETY: the channel is alive, and given back once.
+        unsafe {
+            if nonblocking {
+                assert_eq!(libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK), 0);
+            }
+            rdma_destroy_event_channel(channel);
+        }
+        channel.expose_provenance()
+    };
+    let (blocked, never_blocked) = (gone(false), gone(true));
+    assert_eq!(late(blocked), (-1, libc::EBADF), "who gave it back knows");
+    let other = std::thread::spawn(move || late(never_blocked));
+    assert_eq!(other.join().unwrap(), (-1, libc::EBADF), "it never waited");
+    let (tell, told) = std::sync::mpsc::channel();
+    let other = std::thread::spawn(move || {
+        // SAFETY: no arguments.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        late(blocked)
+    });
+    let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
+    // Asleep, or ended: the file is gone then.
+    while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") S ")) {
+        std::thread::yield_now();
+    }
+    assert!(!other.is_finished(), "{:?}", other.join());
+}

@@ -1,2 +1,0 @@
-//! The static library of `ferroce-rdmacm`, which `scripts/build` links with the symbol versions.
-pub use ferroce_rdmacm::*;

@@ -204,7 +204,7 @@ pub fn header() -> Vec<u8> {
     paragraph(&mut roff, "Link with the flags that `pkg-config --cflags --libs ferroce` prints.");
     roff.control("SH", ["DESCRIPTION"]);
     roff.text(vec![roman(
-        "Ferroce's libibverbs.so.1 contains two functions more than rdma-core's. The header describes them:",
+        "Ferroce's libibverbs.so.1 contains the functions of this header and those of rdma-core's:",
     )]);
     as_is(&mut roff, include_str!("ferroce.h"));
     roff.control("SH", ["EXAMPLES"]);

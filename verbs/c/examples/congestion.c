@@ -47,7 +47,7 @@ int main(void)
 
 	check(ferroce_set_congestion(qp, "hpcc,line_rate=10G,base_rtt=100us"), "congestion control");
 	connect_to_itself(qp, gid);
-	struct ferroce_congestion now;
+	struct ferroce_congestion now = {.size = sizeof now};
 	check(ferroce_query_congestion(qp, &now), "query");
 	printf("window %" PRIu64 " bytes, in flight %" PRIu64 ", rate %" PRIu64 " bit/s, busiest link %.0f %% full\n", now.window,
 	       now.in_flight, now.rate, 100 * now.utilisation);

@@ -1,4 +1,7 @@
-/* What Ferroce adds to libibverbs: a queue pair's congestion control, and how it failed. Link with -libverbs; `pkg-config ferroce` has the flags. */
+/* What Ferroce adds to libibverbs: a queue pair's congestion control, and how it failed. `pkg-config --cflags --libs ferroce` has the flags.
+ *
+ * A program that uses it starts with any libibverbs. With another than Ferroce's (without `ferroce run`), ferroce_version() is 0, and the
+ * other functions return EOPNOTSUPP. Structures may grow at their end in later versions: set `size` before each call. */
 #ifndef FERROCE_H
 #define FERROCE_H
 
@@ -8,21 +11,30 @@
 extern "C" {
 #endif
 
+/* The version of this header: 10000 times the major version, 100 times the minor one, and the patch. */
+#define FERROCE_VERSION 100
+
+/* The version of the libibverbs that is loaded; 0 if it is not Ferroce's. */
+unsigned ferroce_version(void);
+
 /* How a queue pair sends now. */
 struct ferroce_congestion {
+	uint32_t size;      /* sizeof(struct ferroce_congestion) */
+	uint32_t flags;     /* 0 */
 	uint64_t window;    /* bytes that may be in flight; 0 before RTS */
 	uint64_t in_flight; /* bytes sent and not acknowledged */
 	uint64_t rate;      /* bits/s; 0: not paced */
 	double utilisation; /* of the path's busiest link, as telemetry says: 1 is full, and what it
 	                     * is before telemetry comes; below 0 if the algorithm computes none */
+	uint64_t reserved[4]; /* 0 */
 };
 
 /* Chooses congestion control before the queue pair goes to RTS: a name, then keys of a rule in ferroce.toml, as in
  * "hpcc,line_rate=1G,base_rtt=2ms". Without this the rules of the configuration decide.
- * 0, or EINVAL if the text is wrong or the queue pair is in RTS already; FERROCE_LOG=warn logs the reason. */
+ * 0, EINVAL if the text is wrong or the queue pair is in RTS already (FERROCE_LOG=warn logs the reason), or EOPNOTSUPP. */
 int ferroce_set_congestion(struct ibv_qp *qp, const char *choice);
 
-/* 0, or EINVAL. */
+/* 0, EINVAL if `size` is not set, or EOPNOTSUPP. */
 int ferroce_query_congestion(struct ibv_qp *qp, struct ferroce_congestion *into);
 
 /* The likely reason for which a queue pair failed. */
@@ -51,6 +63,7 @@ enum ferroce_reason {
 
 /* How a queue pair failed. All is 0 if it has not. */
 struct ferroce_cause {
+	uint32_t size;             /* sizeof(struct ferroce_cause) */
 	uint32_t reason;           /* enum ferroce_reason; later versions may add values */
 	uint32_t peer_qpn;
 	uint8_t peer[16];          /* IPv6 or IPv4-mapped; 0 without a connection */
@@ -65,8 +78,8 @@ struct ferroce_cause {
 	char text[512];            /* the line in the log, with the remedy */
 };
 
-/* 0, EINVAL, or EIO if the device has stopped. After an error completion or IBV_EVENT_QP_FATAL, _REQ_ERR or _ACCESS_ERR, until the
- * program moves the queue pair to another state. */
+/* After an error completion or IBV_EVENT_QP_FATAL, _REQ_ERR or _ACCESS_ERR, until the program moves the queue pair to another state.
+ * 0, EINVAL if `size` is not set, EIO if the device has stopped, or EOPNOTSUPP. */
 int ferroce_qp_cause(struct ibv_qp *qp, struct ferroce_cause *into);
 
 #ifdef __cplusplus

@@ -77,6 +77,7 @@ fn a_queue_pair_that_fails_is_told_of() {
     // SAFETY: zeros are a cause, and the queue pair is alive.
     let (status, cause) = unsafe {
         let mut cause: FerroceCause = std::mem::zeroed();
+        cause.size = size_of::<FerroceCause>() as u32;
         (ferroce_qp_cause(objects.qp, &mut cause), cause)
     };
     // SAFETY: the text ends with a NUL.

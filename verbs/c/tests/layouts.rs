@@ -150,11 +150,12 @@ fn attributes(checks: &mut Checks) {
 /// `ferroce.h`, which is written by hand.
 fn own(checks: &mut Checks) {
     check!(checks,
-        ferroce_congestion { window, in_flight, rate, utilisation }
+        ferroce_congestion { size, flags, window, in_flight, rate, utilisation, reserved }
         ferroce_cause {
-            reason, peer_qpn, peer, acknowledged_psn, send_psn, expected_psn, retries, reserved, text
+            size, reason, peer_qpn, peer, acknowledged_psn, send_psn, expected_psn, retries, reserved, text
         }
     );
+    checks.add("(size_t)FERROCE_VERSION".into(), FERROCE_VERSION as usize);
     for (name, number) in FERROCE_REASONS {
         checks.add(format!("(size_t){name}"), number as usize);
     }

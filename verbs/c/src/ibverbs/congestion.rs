@@ -1,7 +1,8 @@
 //! `ferroce.h`: a queue pair's congestion control.
 
 use crate::abi::*;
-use crate::errno::{INVALID, out, status};
+use crate::errno::{INVALID, status};
+use crate::ibverbs::header;
 use crate::ibverbs::queue_pair::Qp;
 use std::ffi::{CStr, c_char, c_int};
 use verbs::congestion::CongestionRule;
@@ -10,6 +11,10 @@ use verbs::congestion::CongestionRule;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FerroceCongestion {
+    /// The size of the program's structure.
+    pub size: u32,
+    /// For later versions; 0.
+    pub flags: u32,
     /// Bytes that may be in flight; 0 before RTS.
     pub window: u64,
     /// Bytes sent and not acknowledged.
@@ -18,7 +23,12 @@ pub struct FerroceCongestion {
     pub rate: u64,
     /// Of the path's busiest link, as telemetry says: 1 is full; below 0 if the algorithm computes none.
     pub utilisation: f64,
+    /// For later versions; 0.
+    pub reserved: [u64; 4],
 }
+
+/// The size in the first version of the header.
+const FIRST_SIZE: usize = 72;
 
 /// Chooses congestion control before RTS; see `ferroce.h`.
 #[unsafe(no_mangle)]
@@ -51,11 +61,17 @@ pub unsafe extern "C" fn ferroce_set_congestion(qp: *mut ibv_qp, choice: *const 
 pub unsafe extern "C" fn ferroce_query_congestion(qp: *mut ibv_qp, into: *mut FerroceCongestion) -> c_int {
     status(|| {
         // SAFETY: the contract of the header.
-        let (whole, into) = unsafe { (Qp::find(qp)?, out(into)?) };
-        let report = whole.lock().qp.query()?;
+        let report = unsafe { Qp::find(qp) }?.lock().qp.query()?;
         let rate = report.rate.map_or(0, |rate| rate.as_bps());
         let utilisation = report.utilisation.unwrap_or(-1.0);
-        *into = FerroceCongestion { window: report.window, in_flight: report.in_flight, rate, utilisation };
-        Ok(())
+        let now = FerroceCongestion {
+            window: report.window,
+            in_flight: report.in_flight,
+            rate,
+            utilisation,
+            ..Default::default()
+        };
+        // SAFETY: the contract of the header.
+        unsafe { header::write(&now, FIRST_SIZE, into) }
     })
 }

@@ -1,7 +1,8 @@
 //! `ferroce.h`: how a queue pair failed.
 
 use crate::abi::*;
-use crate::errno::{out, status};
+use crate::errno::status;
+use crate::ibverbs::header;
 use crate::ibverbs::queue_pair::Qp;
 use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
@@ -12,6 +13,8 @@ use verbs::observe::Discard;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FerroceCause {
+    /// The size of the program's structure.
+    pub size: u32,
     /// `enum ferroce_reason`; 0 if the queue pair has not failed.
     pub reason: u32,
     /// The peer's queue pair number.
@@ -38,7 +41,11 @@ pub struct FerroceCause {
     pub text: [c_char; 512],
 }
 
+/// The size in the first version of the header.
+const FIRST_SIZE: usize = 588;
+
 const NONE: FerroceCause = FerroceCause {
+    size: 0,
     reason: 0,
     peer_qpn: 0,
     peer: [0; 16],
@@ -135,8 +142,9 @@ fn cause(failure: &QpFailure) -> FerroceCause {
 pub unsafe extern "C" fn ferroce_qp_cause(qp: *mut ibv_qp, into: *mut FerroceCause) -> c_int {
     status(|| {
         // SAFETY: the contract of the header.
-        let (whole, into) = unsafe { (Qp::find(qp)?, out(into)?) };
-        *into = whole.lock().qp.failure()?.as_ref().map_or(NONE, cause);
-        Ok(())
+        let whole = unsafe { Qp::find(qp) }?;
+        let cause = whole.lock().qp.failure()?.as_ref().map_or(NONE, cause);
+        // SAFETY: the contract of the header.
+        unsafe { header::write(&cause, FIRST_SIZE, into) }
     })
 }

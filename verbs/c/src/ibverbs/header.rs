@@ -1,0 +1,85 @@
+//! `ferroce.h`: its version, and its structures, which may grow with later versions.
+
+use crate::errno::{Errno, INVALID};
+use std::ffi::c_uint;
+
+/// A structure that says in its first field how long it is is never longer: a program that has not set the field has any number there.
+const LONGEST: usize = 4096;
+
+/// Returns a part of a version.
+const fn number(text: &str) -> c_uint {
+    let (digits, mut number, mut at) = (text.as_bytes(), 0, 0);
+    while at < digits.len() {
+        number = number * 10 + (digits[at] - b'0') as c_uint;
+        at += 1;
+    }
+    number
+}
+
+/// `FERROCE_VERSION`: 10,000 times the major version, 100 times the minor one, and the patch.
+pub const FERROCE_VERSION: c_uint = number(env!("CARGO_PKG_VERSION_MAJOR")) * 10_000
+    + number(env!("CARGO_PKG_VERSION_MINOR")) * 100
+    + number(env!("CARGO_PKG_VERSION_PATCH"));
+
+/// Returns the version of this library; see `ferroce.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferroce_version() -> c_uint {
+    FERROCE_VERSION
+}
+
+/// Writes `value` into a structure of the program, which is of an earlier, this or a later version. Its first field is its size, which stays. A
+/// field that this version does not know becomes 0. A size below `least`, that of the first version, is `EINVAL`.
+///
+/// # Safety
+/// Null, or a structure as long as its first field says. `T` begins with that field, has no padding and any bytes are one.
+pub(crate) unsafe fn write<T: Copy>(value: &T, least: usize, into: *mut T) -> Result<(), Errno> {
+    const SIZE: usize = size_of::<u32>();
+    if into.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise.
+    let size = unsafe { into.cast::<u32>().read() } as usize;
+    if !(least..=LONGEST).contains(&size) {
+        return Err(INVALID);
+    }
+    let known = size.min(size_of::<T>());
+    let (from, into) = (std::ptr::from_ref(value).cast::<u8>(), into.cast::<u8>());
+    // SAFETY: both are as long as is copied, and the program's is as long as it says.
+    unsafe {
+        into.add(SIZE).copy_from_nonoverlapping(from.add(SIZE), known - SIZE);
+        into.add(known).write_bytes(0, size - known);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// This version has one field more than the first.
+    const FIRST: usize = 8;
+    const VALUE: [u32; 3] = [0, 7, 9];
+
+    /// Returns the program's structure, whose unused end shows what is written beyond it.
+    fn written(size: u32) -> Result<[u32; 5], Errno> {
+        let mut program = [size, 1, 1, 1, 1];
+        // SAFETY: there is room for five numbers; sizes beyond that are refused.
+        unsafe { write(&VALUE, FIRST, program.as_mut_ptr().cast()) }.map(|()| program)
+    }
+
+    #[test]
+    fn a_structure_of_any_version_gets_the_fields_that_it_has_room_for() {
+        assert_eq!(written(8), Ok([8, 7, 1, 1, 1]), "the first version");
+        assert_eq!(written(12), Ok([12, 7, 9, 1, 1]), "this version");
+        assert_eq!(written(16), Ok([16, 7, 9, 0, 1]), "a later version");
+    }
+
+    #[test]
+    fn a_size_that_the_program_has_not_set_is_refused() {
+        for size in [0, 4, 7, LONGEST as u32 + 1, u32::MAX] {
+            assert_eq!(written(size), Err(INVALID), "{size}");
+        }
+        // SAFETY: null is refused.
+        assert_eq!(unsafe { write(&VALUE, FIRST, std::ptr::null_mut()) }, Err(INVALID));
+    }
+}

@@ -94,6 +94,12 @@ impl Errno {
     }
 }
 
+impl From<std::io::Error> for Errno {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
 impl From<ControlError> for Errno {
     fn from(error: ControlError) -> Self {
         Self(match error {

@@ -25,7 +25,7 @@ mod parent;
 mod post;
 mod post_ex;
 mod private;
-mod query;
+pub(crate) mod query;
 pub(crate) mod queue_pair;
 mod region;
 mod srq;

@@ -1,5 +1,6 @@
 //! Addresses as C has them.
 
+pub(crate) use crate::ibverbs::query::{gid_of as gid, ip_of as ip};
 use crate::rdmacm::errno::{Errno, INVALID, last};
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6};
 use std::ffi::c_int;
@@ -58,23 +59,11 @@ pub(crate) unsafe fn write(into: *mut sockaddr, address: SocketAddr) {
     }
 }
 
-/// An address as a GID.
-pub(crate) fn gid(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    }
-}
-
 /// Returns whether an address means all local ones. Linux takes a loopback address for one (`cma_any_addr`).
 pub(crate) fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.is_loopback()
 }
 
-/// The address that a GID is.
-pub(crate) fn ip(gid: [u8; 16]) -> IpAddr {
-    IpAddr::from(gid).to_canonical()
-}
 /// The leading bits that two addresses of one family have in common.
 pub(crate) fn common_bits(one: IpAddr, other: IpAddr) -> u32 {
     match (one, other) {

@@ -5,9 +5,10 @@ use crate::cancel;
 use crate::rdmacm::connect;
 use crate::rdmacm::errno::{Errno, count, last, out, status};
 use crate::rdmacm::id::Id;
+use datapath::event_fd::EventFd;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// An event channel: a real descriptor, readable while events wait.
@@ -26,7 +27,7 @@ struct State {
 
 /// The state of a channel: open, or given back by the program.
 enum End {
-    Open(OwnedFd),
+    Open(EventFd),
     /// The thread that gave it back, and whether its descriptor blocked.
     Gone {
         by: libc::pthread_t,
@@ -135,13 +136,7 @@ impl Held {
 
 impl Channel {
     pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
-        // SAFETY: eventfd takes plain numbers.
-        let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
-        if descriptor < 0 {
-            return Err(last());
-        }
-        // SAFETY: a fresh descriptor with no other owner.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let descriptor = EventFd::new(libc::EFD_SEMAPHORE)?;
         let abi = rdma_event_channel { fd: descriptor.as_raw_fd() };
         let state = State { waiting: VecDeque::new(), read: 0, end: End::Open(descriptor) };
         Ok(Box::into_raw(Box::new(Self { abi, state: Mutex::new(state) })).cast())
@@ -157,9 +152,7 @@ impl Channel {
         let mut state = self.lock();
         state.waiting.push_back(event);
         if let End::Open(descriptor) = &state.end {
-            let one = 1_u64.to_ne_bytes();
-            // SAFETY: eight bytes of an array.
-            unsafe { libc::write(descriptor.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+            descriptor.signal();
         }
     }
 
@@ -257,20 +250,11 @@ impl State {
             std::mem::take(&mut self.waiting).into_iter().partition(chosen);
         self.waiting = kept;
         if let End::Open(descriptor) = &self.end {
-            let taken_back = removed.iter().take_while(|_| take_back(descriptor)).count();
+            let taken_back = removed.iter().take_while(|_| descriptor.take_now()).count();
             self.read += removed.len() - taken_back;
         }
         removed
     }
-}
-
-/// Takes one event back from an eventfd, without a wait even if the descriptor blocks. Returns `false` if there is none, or if the
-/// kernel is older than Linux 5.8 and cannot.
-fn take_back(descriptor: &OwnedFd) -> bool {
-    let mut count = [0_u8; 8];
-    let place = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
-    // SAFETY: the array has room for the eight bytes that an eventfd returns.
-    unsafe { libc::preadv2(descriptor.as_raw_fd(), &place, 1, -1, libc::RWF_NOWAIT) > 0 }
 }
 
 /// Gives the program its next event.

@@ -5,13 +5,15 @@ mod tests;
 
 use crate::rdmacm::datagram;
 use crate::rdmacm::device::{Device, device_of, devices, devices_of};
-use crate::rdmacm::errno::{Errno, last, status};
+use crate::rdmacm::errno::{Errno, status};
 use crate::rdmacm::id::{Connection, Handle, Id, State};
 use crate::rdmacm::process::{PerProcess, Process};
 use crate::rdmacm::tables::Tables;
+use datapath::event_fd::EventFd;
 use datapath::siblings::Claim;
+use datapath::signals;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use verbs::cm::machine::message::service::ServiceStatus;
@@ -33,7 +35,7 @@ struct Manager {
     /// locked.
     changed: Mutex<Vec<u32>>,
     /// Ends a wait of the thread.
-    wake: OwnedFd,
+    wake: EventFd,
     /// The process whose thread it is; a forked child has none.
     process: u32,
     exit: Mutex<Exit>,
@@ -55,22 +57,14 @@ static MANAGER: PerProcess<Result<Manager, Errno>> = PerProcess::new();
 fn manager() -> Result<&'static Manager, Errno> {
     let devices = devices()?;
     let start = || {
-        // SAFETY: eventfd takes plain numbers.
-        let wake = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if wake < 0 {
-            return Err(last());
-        }
-        // SAFETY: a fresh descriptor with no other owner.
-        let wake = unsafe { OwnedFd::from_raw_fd(wake) };
+        let wake = EventFd::new(libc::EFD_NONBLOCK)?;
         let body = move || {
             // The thread begins before the cell is filled.
             if let Ok(manager) = MANAGER.cell().wait() {
                 manager.run(devices);
             }
         };
-        let thread = std::thread::Builder::new().name("ferroce-cm".into());
-        let spawned = with_signals_blocked(|| thread.spawn(body));
-        spawned.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        signals::spawn("ferroce-cm", body)?;
         // SAFETY: the function is there as long as the library is.
         unsafe { libc::atexit(at_exit) };
         Ok(Manager::new(wake))
@@ -88,23 +82,6 @@ extern "C" fn at_exit() {
         }
         Ok(())
     });
-}
-
-/// Runs `f` with all signals blocked but those of faults, which the thread that it starts inherits. Signals are the program's: its
-/// threads take them.
-fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are filled before they are used, and only this thread's mask changes.
-    unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS] {
-            libc::sigdelset(&mut all, fault);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
-        let result = f();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        result
-    }
 }
 
 /// An unpredictable number.
@@ -216,7 +193,7 @@ fn is_linked(id: &Id) -> bool {
 }
 
 impl Manager {
-    fn new(wake: OwnedFd) -> Self {
+    fn new(wake: EventFd) -> Self {
         Self {
             tables: Mutex::default(),
             changed: Mutex::default(),
@@ -228,9 +205,7 @@ impl Manager {
     }
 
     fn wake(&self) {
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes of an array.
-        unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        self.wake.signal();
     }
 
     /// Asks the thread to inform all peers, and waits for it. A thread that cannot does not delay the process for long.
@@ -275,12 +250,10 @@ impl Manager {
             let next = connections.chain(requests).chain(self.repeat()).min();
             let wait =
                 next.map_or(-1, |next| next.saturating_duration_since(Instant::now()).as_millis() as i32 + 1);
-            let mut count = [0_u8; 8];
-            // SAFETY: the descriptors are open, and the arrays are as long as said.
-            unsafe {
-                libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, wait);
-                libc::read(self.wake.as_raw_fd(), count.as_mut_ptr().cast(), count.len());
-            }
+            // SAFETY: the descriptors are open, and the array is as long as said.
+            unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, wait) };
+            // An empty counter is not an error here.
+            let _ = self.wake.take();
         }
     }
 

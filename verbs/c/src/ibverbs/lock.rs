@@ -44,7 +44,7 @@ impl<T> Lock<T> {
     }
 
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        let held = Held::new(self.rank);
+        let held = HeldRank::new(self.rank);
         Guard { value: self.inner.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
     }
 }
@@ -52,7 +52,7 @@ impl<T> Lock<T> {
 /// A lock while it is held.
 pub(crate) struct Guard<'a, T> {
     value: MutexGuard<'a, T>,
-    _held: Held,
+    _held: HeldRank,
 }
 
 impl<T> Deref for Guard<'_, T> {
@@ -70,7 +70,7 @@ impl<T> DerefMut for Guard<'_, T> {
 }
 
 /// Marks a rank as held by this thread, in debug builds.
-struct Held {
+struct HeldRank {
     #[cfg(debug_assertions)]
     rank: Rank,
 }
@@ -82,7 +82,7 @@ thread_local! {
 }
 
 #[cfg(debug_assertions)]
-impl Held {
+impl HeldRank {
     fn new(rank: Rank) -> Self {
         let held = RANKS.get();
         assert!(held >> rank as u8 == 0, "{rank:?}: this thread holds a lock of that rank or a later one");
@@ -92,14 +92,14 @@ impl Held {
 }
 
 #[cfg(debug_assertions)]
-impl Drop for Held {
+impl Drop for HeldRank {
     fn drop(&mut self) {
         RANKS.set(RANKS.get() & !(1 << self.rank as u8));
     }
 }
 
 #[cfg(not(debug_assertions))]
-impl Held {
+impl HeldRank {
     fn new(_rank: Rank) -> Self {
         Self {}
     }

@@ -13,7 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// An event channel: a real descriptor, readable while events wait.
 #[repr(C)]
-pub(crate) struct Channel {
+pub(crate) struct EventChannel {
     abi: rdma_event_channel,
     state: Mutex<State>,
 }
@@ -44,7 +44,7 @@ fn this_thread() -> libc::pthread_t {
 /// Channels that programs gave back lately. On Linux a thread that waits on a channel goes on waiting when another destroys it, and
 /// programs (`rping`) have a thread that does nothing else until the process ends. Here it may come a moment later: it finds that the
 /// channel is gone, and waits too.
-static GONE: Mutex<VecDeque<Box<Channel>>> = Mutex::new(VecDeque::new());
+static GONE: Mutex<VecDeque<Box<EventChannel>>> = Mutex::new(VecDeque::new());
 /// The number of channels that are kept: of 150 bytes each.
 const MAX_GONE: usize = 64;
 
@@ -134,7 +134,7 @@ impl Held {
     }
 }
 
-impl Channel {
+impl EventChannel {
     pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
         let descriptor = EventFd::new(libc::EFD_SEMAPHORE)?;
         let abi = rdma_event_channel { fd: descriptor.as_raw_fd() };
@@ -263,11 +263,11 @@ impl State {
 /// The channel is alive.
 pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
     // SAFETY: the caller's promise.
-    let channel = unsafe { &*out(channel.cast::<Channel>())? };
+    let channel = unsafe { &*out(channel.cast::<EventChannel>())? };
     Ok(show(channel.take()?))
 }
 
-/// Converts an event that [`Channel::told`] returned to the program's structure.
+/// Converts an event that [`EventChannel::told`] returned to the program's structure.
 fn show(mut event: Waiting) -> *mut rdma_cm_event {
     if event.kind == RDMA_CM_EVENT_CONNECT_RESPONSE {
         // SAFETY: the event counts as held, which keeps its identifier alive.
@@ -290,7 +290,7 @@ fn show(mut event: Waiting) -> *mut rdma_cm_event {
 /// The channel is alive.
 pub(crate) unsafe fn next_now(channel: *mut rdma_event_channel) -> Option<*mut rdma_cm_event> {
     // SAFETY: the caller's promise.
-    let empty = unsafe { channel.cast::<Channel>().as_ref() }?.is_empty();
+    let empty = unsafe { channel.cast::<EventChannel>().as_ref() }?.is_empty();
     // SAFETY: as above.
     if empty { None } else { unsafe { next(channel) }.ok() }
 }
@@ -307,7 +307,7 @@ pub(crate) unsafe fn private_data<'a>(event: *mut rdma_cm_event) -> &'a [u8] {
 /// `rdma_create_event_channel(3)`
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    Channel::create().unwrap_or_else(|errno| {
+    EventChannel::create().unwrap_or_else(|errno| {
         crate::rdmacm::errno::set(errno);
         std::ptr::null_mut()
     })
@@ -317,8 +317,8 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     if !channel.is_null() {
-        // SAFETY: `Channel::create` created the box, and the program gives it up.
-        unsafe { Box::from_raw(channel.cast::<Channel>()) }.end();
+        // SAFETY: `EventChannel::create` created the box, and the program gives it up.
+        unsafe { Box::from_raw(channel.cast::<EventChannel>()) }.end();
     }
 }
 
@@ -332,7 +332,7 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
         let mut kept = false;
         let descriptor = count(|| {
             // SAFETY: the contract of the manual page.
-            let (channel, _) = unsafe { (&*out(channel.cast::<Channel>())?, out(event)?) };
+            let (channel, _) = unsafe { (&*out(channel.cast::<EventChannel>())?, out(event)?) };
             kept = channel.keeps()?;
             Ok(channel.abi.fd)
         });
@@ -346,7 +346,7 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
         let found = count(|| {
             let why = last();
             // SAFETY: the contract of the manual page.
-            let (channel, event) = unsafe { (&*out(channel.cast::<Channel>())?, out(event)?) };
+            let (channel, event) = unsafe { (&*out(channel.cast::<EventChannel>())?, out(event)?) };
             if !told {
                 return if channel.keeps()? { Ok(0) } else { Err(why) };
             }

@@ -7,7 +7,7 @@ use crate::abi::*;
 use crate::rdmacm::address;
 use crate::rdmacm::device::{Device, device_of, devices};
 use crate::rdmacm::errno::{Errno, INVALID, out, status};
-use crate::rdmacm::events::{self, Channel, Held, Parameters, Waiting};
+use crate::rdmacm::events::{self, EventChannel, Held, Parameters, Waiting};
 use crate::rdmacm::incoming::Backlog;
 use crate::rdmacm::manager;
 use crate::rdmacm::process::Process;
@@ -271,7 +271,7 @@ impl Id {
     /// Reports an event to the program in the channel in which the caller keeps the identifier.
     pub(crate) fn tell_here(&self, _stays: &MutexGuard<'_, ()>, event: Waiting) {
         // SAFETY: an identifier's channel outlives it, or is given back once the identifier has left it.
-        if let Some(channel) = unsafe { self.channel().cast::<Channel>().as_ref() } {
+        if let Some(channel) = unsafe { self.channel().cast::<EventChannel>().as_ref() } {
             channel.push(event);
         }
     }
@@ -283,7 +283,7 @@ impl Id {
         ps: rdma_port_space,
     ) -> Result<*mut Self, Errno> {
         let synchronous = AtomicBool::new(channel.is_null());
-        let channel = if channel.is_null() { Channel::create()? } else { channel };
+        let channel = if channel.is_null() { EventChannel::create()? } else { channel };
         let qp_type = if ps == RDMA_PS_UDP { IBV_QPT_UD } else { IBV_QPT_RC };
         let abi = rdma_cm_id { channel, context: user, ps, qp_type, ..Default::default() };
         let connection = Mutex::new(Connection::default());
@@ -376,14 +376,14 @@ impl Id {
     /// The channel is null or alive.
     pub(crate) unsafe fn migrate(&self, to: *mut rdma_event_channel) -> Result<(), Errno> {
         let own = to.is_null();
-        let to = if own { Channel::create()? } else { to };
+        let to = if own { EventChannel::create()? } else { to };
         let _telling = self.stay();
         let from = self.channel();
         let was_own = self.synchronous.swap(own, Ordering::Relaxed);
         // SAFETY: both channels are alive; a separate one that it leaves has no owner any more.
         unsafe {
             (*self.abi()).channel = to;
-            (*from.cast::<Channel>()).move_events(self.abi().cast(), to);
+            (*from.cast::<EventChannel>()).move_events(self.abi().cast(), to);
             if was_own {
                 events::rdma_destroy_event_channel(from);
             }
@@ -397,7 +397,7 @@ impl Id {
         // SAFETY: the caller's promise; what is waited for is that no event names it.
         unsafe {
             manager::leave(&*id);
-            if let Some(channel) = (*id).channel().cast::<Channel>().as_ref() {
+            if let Some(channel) = (*id).channel().cast::<EventChannel>().as_ref() {
                 for orphan in channel.forget(id) {
                     Self::destroy(orphan);
                 }

@@ -8,13 +8,13 @@ use tracing_subscriber::layer::{Context, Layer};
 thread_local! {
     /// The storage below is gone. This flag has no destructor, so that it can always be read.
     static ENDED: Cell<bool> = const { Cell::new(false) };
-    static END: End = const { End };
+    static END: ThreadEnd = const { ThreadEnd };
 }
 
 /// Dropped when the thread ends.
-struct End;
+struct ThreadEnd;
 
-impl Drop for End {
+impl Drop for ThreadEnd {
     fn drop(&mut self) {
         ENDED.set(true);
     }

@@ -16,7 +16,7 @@ fn id(channel: *mut rdma_event_channel) -> *mut Id {
     Id::create(channel, null_mut(), RDMA_PS_TCP).unwrap()
 }
 
-fn events(channel: *mut rdma_event_channel) -> &'static Channel {
+fn events(channel: *mut rdma_event_channel) -> &'static EventChannel {
     // SAFETY: no test destroys its channels.
     unsafe { &*channel.cast() }
 }

@@ -10,7 +10,7 @@ use crate::rdmacm::address;
 use crate::rdmacm::connect::rdma_reject;
 use crate::rdmacm::device::devices;
 use crate::rdmacm::errno::{Errno, INVALID, UNSUPPORTED, count, last, out, status};
-use crate::rdmacm::events::{self, Channel};
+use crate::rdmacm::events::{self, EventChannel};
 use crate::rdmacm::id::{Id, rdma_bind_addr, rdma_listen};
 use crate::rdmacm::resolve::{rdma_resolve_addr, rdma_resolve_route};
 use std::ffi::c_int;
@@ -46,7 +46,7 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
             true => Phase::Datagrams(Box::new(Datagrams::new(domain, options.places())?)),
             false => Phase::Idle,
         };
-        let channel = Channel::create()?;
+        let channel = EventChannel::create()?;
         let id = Id::create(channel, std::ptr::null_mut(), space).inspect_err(|_| {
             // SAFETY: created right above.
             unsafe { events::rdma_destroy_event_channel(channel) };
@@ -135,7 +135,7 @@ fn next_peer(listener: &Socket) -> Result<(*mut Id, Option<Greeting>), Errno> {
 /// # Safety
 /// The identifier has no other owner.
 unsafe fn admit(id: *mut Id, peer: &Greeting, options: &Options) -> Result<c_int, Errno> {
-    let channel = Channel::create()?;
+    let channel = EventChannel::create()?;
     // SAFETY: the caller's promise; the channel becomes the identifier's own.
     unsafe {
         let moved = (*id).migrate(channel);

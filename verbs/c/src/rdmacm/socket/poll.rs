@@ -3,7 +3,7 @@
 use super::stream::Link;
 use super::{Inner, LOOK, Phase, Socket, Waits, find, readable};
 use crate::rdmacm::errno::{self, Errno, INVALID, last};
-use crate::rdmacm::events::Channel;
+use crate::rdmacm::events::EventChannel;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, fd_set, nfds_t, pollfd, timeval};
 use std::ffi::{c_int, c_short};
 use std::sync::Arc;
@@ -18,7 +18,9 @@ impl Socket {
             None => match &mut inner.phase {
                 Phase::Datagrams(datagrams) => datagrams.ready(),
                 // SAFETY: the channel is alive as long as the identifier.
-                Phase::Listening if !unsafe { &*self.id().channel().cast::<Channel>() }.is_empty() => POLLIN,
+                Phase::Listening if !unsafe { &*self.id().channel().cast::<EventChannel>() }.is_empty() => {
+                    POLLIN
+                }
                 Phase::Listening | Phase::Stream(_) => 0,
                 // As for a socket without a connection.
                 Phase::Idle => POLLOUT | POLLHUP,

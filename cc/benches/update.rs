@@ -1,4 +1,4 @@
-//! The cost of one update of each controller: ns, with nothing but arithmetic in it.
+//! Measures the time of one update of each controller, in ns.
 //!
 //! `cargo bench -p ferroce-cc`
 
@@ -13,11 +13,11 @@ use std::time::Duration;
 const UPDATES: u64 = 1_000_000;
 const HOPS: u8 = 5;
 const T: Duration = Duration::from_micros(400);
-/// Telemetry is laid out before, and goes round: after so many, clock (24 bits of ns) and counter (20 bits of 128 B) have their first
-/// values again, so that each is newer than the one before.
+/// Number of prepared telemetry readings. After one round, the clock (24 bits of ns) and the byte counter (20 bits of 128 B) have their
+/// first values again, so that each reading is newer than the one before.
 const ROUND: u64 = 256;
 const STEP: u64 = (1 << 24) / ROUND;
-/// At 64 Gb/s.
+/// 64 Gb/s.
 const SENT: u64 = (1 << 20) / ROUND;
 
 fn path(update: u64) -> PathTelemetry {
@@ -42,7 +42,7 @@ fn ack(update: u64) -> Ack {
     Ack { now, seq: update, next: update + 48, acked_bytes: 1000, ce_bytes, rtt: None }
 }
 
-/// The best of ten stretches: the others were disturbed.
+/// Prints the best of ten runs; the others were disturbed.
 fn measure(name: &str, mut update: impl FnMut(u64)) {
     const STRETCH: u64 = UPDATES / 10;
     let mut stretch = |first: u64| {
@@ -54,7 +54,7 @@ fn measure(name: &str, mut update: impl FnMut(u64)) {
     println!("{name:44} {best:7.1} ns");
 }
 
-/// Checks that an update is measured, not telemetry that is thrown away: `U` is what the links carry.
+/// Checks that the telemetry was measured and not discarded: `U` is the links' load.
 fn assert_measured(controller: &Algorithm) {
     let utilisation = controller.as_hpcc().map_or(0.0, Hpcc::utilisation);
     assert!((0.63..0.65).contains(&utilisation), "U is {utilisation}: the telemetry says 0.64");

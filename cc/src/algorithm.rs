@@ -1,4 +1,4 @@
-//! One congestion control algorithm of any kind, and the settings that build it.
+//! Every congestion control algorithm behind one type, and the settings that build it.
 
 use crate::{
     Ack, ConfigError, CongestionController, Dcqcn, DcqcnConfig, Dctcp, DctcpConfig, Fixed, HeardHop, Hpcc,
@@ -9,7 +9,7 @@ use crate::{
 /// An algorithm with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AlgorithmConfig {
-    /// A constant window, no pacing unless a rate is given.
+    /// A constant window, paced only if a rate is given.
     Fixed {
         /// Payload bytes in flight; at least 1.
         window: u64,
@@ -18,26 +18,26 @@ pub enum AlgorithmConfig {
     },
     /// HPCC++, computed at the sender (rtgwg-00 4.2).
     Hpcc(HpccConfig),
-    /// The variant `hpcc-fair` of it: the receiver says how many flows share its link, and while that is the busiest hop no flow goes
-    /// below `eta` of its share.
+    /// HPCC++ in the variant `hpcc-fair`: the receiver reports how many flows share its link, and while that link is the busiest hop, no
+    /// flow falls below `eta` of its share.
     HpccFair(HpccConfig),
     /// HPCC++, computed at the receiver (rtgwg-00 6.3.2).
     HpccReceiver(HpccConfig),
-    /// PowerTCP, by HPCC++'s telemetry and parameters.
+    /// PowerTCP, with HPCC++'s telemetry and parameters.
     PowerTcp(HpccConfig),
     /// DCTCP (draft-bensley-tcpm-dctcp-01).
     Dctcp(DctcpConfig),
     /// DCQCN, for hardware peers.
     Dcqcn(DcqcnConfig),
-    /// Control by delay, as Swift's.
+    /// Delay-based control, as in Swift.
     Swift(SwiftConfig),
 }
 
 impl AlgorithmConfig {
-    /// Makes the controller.
+    /// Creates the controller.
     ///
     /// # Errors
-    /// Returns an error if a parameter is out of its limits.
+    /// Returns a [`ConfigError`] if a parameter is out of its limits.
     pub fn build(&self) -> Result<Algorithm, ConfigError> {
         Ok(match *self {
             Self::Fixed { window, rate } => Algorithm::Fixed(Fixed::new(window, rate)?),
@@ -51,7 +51,7 @@ impl AlgorithmConfig {
         })
     }
 
-    /// Returns whether the algorithm reacts to ECN marks, so that its data must be marked rather than dropped: it is sent with ECT(0).
+    /// Returns whether the algorithm reacts to ECN marks. Its data is then sent with ECT(0), so that switches mark it.
     #[must_use]
     pub const fn wants_ecn(&self) -> bool {
         match self {
@@ -65,7 +65,7 @@ impl AlgorithmConfig {
         }
     }
 
-    /// Returns the rate of the sender's link, if the algorithm knows it: a fixed window may be paced below it.
+    /// Returns the rate of the sender's link; `None` for a fixed window.
     #[must_use]
     pub const fn line_rate(&self) -> Option<Rate> {
         match self {
@@ -80,7 +80,7 @@ impl AlgorithmConfig {
         }
     }
 
-    /// The parameters of HPCC++, wherever it is computed, and of PowerTCP: of those that need telemetry.
+    /// Returns the parameters of HPCC++ (sender or receiver) or of PowerTCP: of the algorithms that need telemetry.
     #[must_use]
     pub const fn as_hpcc(&self) -> Option<&HpccConfig> {
         match self {
@@ -92,7 +92,7 @@ impl AlgorithmConfig {
         }
     }
 
-    /// Its name: `fixed`, `hpcc`, `hpcc-fair`, `hpcc-rx`, `powertcp`, `dctcp`, `dcqcn` or `swift`.
+    /// Returns the name: `fixed`, `hpcc`, `hpcc-fair`, `hpcc-rx`, `powertcp`, `dctcp`, `dcqcn` or `swift`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -108,7 +108,7 @@ impl AlgorithmConfig {
     }
 }
 
-/// Any congestion controller, held inline in its queue pair.
+/// A congestion controller of any kind, held inline in its queue pair.
 #[derive(Clone, Copy, Debug)]
 pub enum Algorithm {
     /// A constant window.
@@ -123,12 +123,12 @@ pub enum Algorithm {
     Dcqcn(Dcqcn),
     /// PowerTCP.
     PowerTcp(PowerTcp),
-    /// Control by delay.
+    /// Delay-based control, as in Swift.
     Swift(Swift),
 }
 
 impl Algorithm {
-    /// Its name, as [`AlgorithmConfig::name`].
+    /// Returns the name, as [`AlgorithmConfig::name`].
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -143,7 +143,7 @@ impl Algorithm {
         }
     }
 
-    /// HPCC++'s state, if that is what runs.
+    /// Returns the state of HPCC++ at the sender, if that is the algorithm.
     #[must_use]
     pub const fn as_hpcc(&self) -> Option<&Hpcc> {
         match self {
@@ -157,8 +157,8 @@ impl Algorithm {
         }
     }
 
-    /// Returns what telemetry said last of each hop of the path, in path order. Nothing before the first telemetry, and from algorithms
-    /// that read none.
+    /// Returns the last telemetry of each hop of the path, in path order. Empty before the first telemetry, and for algorithms other than
+    /// HPCC++ at the sender and PowerTCP.
     pub fn hops(&self) -> impl Iterator<Item = HeardHop> {
         let records = match self {
             Self::Hpcc(hpcc) => Some(hpcc.records()),

@@ -6,25 +6,23 @@ use core::time::Duration;
 /// The parameters of DCTCP (draft-bensley-tcpm-dctcp-01).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DctcpConfig {
-    /// The round trip of an idle path: a flow starts with what the line rate carries in it. 1 ns to
-    /// [`crate::HpccConfig::MAX_BASE_RTT`].
+    /// Base RTT, 1 ns to [`crate::HpccConfig::MAX_BASE_RTT`]. The initial window is what the line rate carries in it.
     pub base_rtt: Duration,
-    /// A flow starts at it and never goes above. At most [`crate::HpccConfig::MAX_LINE_RATE`].
+    /// Initial and highest rate. At most [`crate::HpccConfig::MAX_LINE_RATE`].
     pub line_rate: Rate,
-    /// The rate below which a flow never falls. Above 0, at most the line rate.
+    /// Lowest rate. Above 0, at most the line rate.
     pub min_rate: Rate,
-    /// `g`: the weight of the newest observation window. Above 0, at most 1.
+    /// `g`: weight of the newest observation window in alpha. Above 0, at most 1.
     pub gain: f64,
-    /// The rate that a window without marks adds. At most the line rate.
+    /// Increase of the rate after a window without marks. At most the line rate.
     pub additive_increase: Rate,
 }
 
 impl DctcpConfig {
-    /// `g` of section 4.
+    /// `g` as section 4 has it.
     pub const DEFAULT_GAIN: f64 = 1.0 / 16.0;
 
-    /// Section 4's gain, 1024 bytes more in flight for each round trip without marks, and a thousandth of the line rate
-    /// as the lowest.
+    /// Returns section 4's gain, an increase of 1024 bytes per base RTT, and a thousandth of the line rate as the lowest rate.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "a constant is divided by at least 1")]
     pub fn new(line_rate: Rate, base_rtt: Duration) -> Self {
@@ -39,7 +37,7 @@ impl DctcpConfig {
         }
     }
 
-    /// Returns the parameters with which the authors of HPCC simulate DCTCP at 100 Gb/s: 615 Mb/s more per round trip, at least 100 Mb/s.
+    /// Returns the parameters with which the authors of HPCC simulate DCTCP at 100 Gb/s: an increase of 615 Mb/s, a lowest rate of 100 Mb/s.
     #[must_use]
     pub fn simulator(base_rtt: Duration) -> Self {
         Self {
@@ -49,16 +47,16 @@ impl DctcpConfig {
         }
     }
 
-    /// Returns the bytes that the line rate carries in one base round trip; at least 1.
+    /// Returns the bytes that the line rate carries in one base RTT; at least 1.
     #[must_use]
     pub fn initial_window(&self) -> u64 {
         limits::initial_window(self.line_rate, self.base_rtt)
     }
 
-    /// Checks that a controller can work with these parameters.
+    /// Checks that every parameter is within its limits.
     ///
     /// # Errors
-    /// Returns the first parameter that is out of its limits, with the limit.
+    /// Returns the first parameter that is not, with its limits.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let Self { base_rtt, line_rate, min_rate, gain, additive_increase } = *self;
         limits::base_rtt(base_rtt)?;
@@ -70,8 +68,8 @@ impl DctcpConfig {
 
 /// DCTCP's sender (draft-bensley-tcpm-dctcp-01, section 3.3).
 ///
-/// The window is kept as a rate, as with [`crate::Hpcc`], and the sender paces at it. A receiver echoes marks exactly
-/// (section 3.2), so that [`Ack::ce_bytes`] counts bytes.
+/// The window is stored as a rate, which is also the pacing rate. The receiver must echo marks exactly (section 3.2), because
+/// [`Ack::ce_bytes`] counts bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Dctcp {
     config: DctcpConfig,
@@ -85,17 +83,17 @@ pub struct Dctcp {
     bytes: u64,
     /// `DCTCP.BytesMarked`.
     marked: u64,
-    /// One more than the newest packet sent.
+    /// Number after the newest sent packet.
     next: u64,
-    /// The window was reduced: not again before this number is passed.
+    /// No acknowledgement up to this number reduces the window again.
     reduced_until: Option<u64>,
 }
 
 impl Dctcp {
-    /// A flow at line rate that expects the worst: alpha is 1.
+    /// Creates a flow at line rate with alpha at 1 (section 3.3).
     ///
     /// # Errors
-    /// Returns an error if a parameter is out of its limits.
+    /// Returns a [`ConfigError`] if a parameter is out of its limits.
     pub fn new(config: DctcpConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
@@ -110,7 +108,7 @@ impl Dctcp {
         })
     }
 
-    /// Returns the parameters that the controller was created with.
+    /// Returns the parameters of the controller.
     #[must_use]
     pub const fn config(&self) -> &DctcpConfig {
         &self.config
@@ -120,19 +118,19 @@ impl Dctcp {
         &mut self.config
     }
 
-    /// `DCTCP.Alpha`: the smoothed share of bytes that met congestion, 0 to 1.
+    /// Returns `DCTCP.Alpha`, the smoothed share of marked bytes, 0 to 1.
     #[must_use]
     pub const fn alpha(&self) -> f64 {
         self.alpha
     }
 
-    /// The window as a rate.
+    /// Returns the window as a rate.
     #[must_use]
     pub const fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// Steps 5 to 8: the observation window is over.
+    /// Ends the observation window (steps 5 to 8).
     fn observe(&mut self, next: u64) {
         if self.bytes > 0 {
             let share = self.marked as f64 / self.bytes as f64;
@@ -142,7 +140,7 @@ impl Dctcp {
         (self.bytes, self.marked) = (0, 0);
     }
 
-    /// `cwnd * (1 - cut)`, once for each window of data.
+    /// Sets `cwnd * (1 - cut)`, at most once per window of data.
     fn reduce(&mut self, cut: f64, next: u64) {
         if self.reduced_until.is_none() {
             self.rate = limits::reduce(self.rate, cut, self.config.min_rate);
@@ -158,7 +156,7 @@ impl CongestionController for Dctcp {
 
     fn on_telemetry(&mut self, _ack: &Ack, _path: &PathTelemetry) {}
 
-    /// Steps 1 to 8, then the reduction or the increase.
+    /// Applies steps 1 to 8, then the reduction or the increase.
     #[expect(clippy::arithmetic_side_effects, reason = "byte counts stay far below 2^64")]
     fn on_ack(&mut self, ack: &Ack) {
         self.bytes += u64::from(ack.acked_bytes);
@@ -177,11 +175,10 @@ impl CongestionController for Dctcp {
         }
     }
 
-    /// CNPs are for hardware peers' algorithm.
     fn on_congestion_notification(&mut self, _now: Instant) {}
 
-    /// As with TCP: half, and again only if something was sent since. The loss of a retransmission counts separately (RFC 5681 4.3),
-    /// although nothing behind it is acknowledged. If nothing was sent since, it counts as the loss before.
+    /// Halves the rate, as TCP does, unless no packet was sent since the last reduction. "The loss of a retransmission" is a congestion
+    /// indication of its own (RFC 5681 4.3).
     fn on_loss(&mut self, _now: Instant) {
         self.reduced_until = self.reduced_until.filter(|&end| self.next <= end);
         self.reduce(0.5, self.next);
@@ -206,7 +203,7 @@ impl CongestionController for Dctcp {
 mod tests {
     use super::*;
 
-    /// W_init is 25 000 bytes.
+    /// `W_init` is 25,000 bytes.
     fn config() -> DctcpConfig {
         DctcpConfig {
             base_rtt: Duration::from_micros(200),
@@ -221,7 +218,7 @@ mod tests {
         Ack { now: Instant::ZERO, seq, next, acked_bytes, ce_bytes, rtt: None }
     }
 
-    /// Section 3.3: Alpha starts at 1, WindowEnd at SND.UNA, so the first acknowledgement ends a window.
+    /// Section 3.3: Alpha starts at 1 and WindowEnd at SND.UNA, so the first acknowledgement ends a window.
     #[test]
     fn alpha_is_smoothed_once_a_window_over_bytes() {
         let mut dctcp = Dctcp::new(config()).unwrap();

@@ -4,7 +4,7 @@ use crate::Rate;
 use core::fmt;
 use core::time::Duration;
 
-/// A parameter that no controller can work with.
+/// The error for a parameter that is out of its limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum ConfigError {
@@ -24,11 +24,11 @@ pub enum ConfigError {
     Interval { what: &'static str, interval: Duration },
     /// A delay is above 1 s.
     Delay { what: &'static str, interval: Duration },
-    /// A byte counter of 0.
+    /// The byte counter is 0.
     ByteCounter,
-    /// A window of 0 bytes never sends.
+    /// The window is 0 bytes, so nothing could be sent.
     NoWindow,
-    /// A pacing rate of 0 never sends.
+    /// The pacing rate is 0, so nothing could be sent.
     NoRate,
 }
 

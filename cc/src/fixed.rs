@@ -1,8 +1,8 @@
-//! A fixed window and, if configured, a fixed rate: no control at all.
+//! A fixed window and, if configured, a fixed rate: no congestion control.
 
 use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate};
 
-/// A constant window, and a constant rate if one is configured: no congestion control.
+/// A constant window, and a constant rate if one is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fixed {
     window: u64,
@@ -10,10 +10,10 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// `window` payload bytes in flight, paced at `rate` if any.
+    /// Creates a controller that allows `window` payload bytes in flight, paced at `rate` if given.
     ///
     /// # Errors
-    /// Returns an error if the window or the rate is 0.
+    /// Returns [`ConfigError::NoWindow`] if the window is 0, [`ConfigError::NoRate`] if the rate is 0.
     pub const fn new(window: u64, rate: Option<Rate>) -> Result<Self, ConfigError> {
         match (window, rate) {
             (0, _) => Err(ConfigError::NoWindow),

@@ -1,9 +1,9 @@
-//! Parameters that are not configured: an algorithm's settings take them in once they are known.
+//! Line rate and base RTT that are learned while a device runs: the settings derived from them follow.
 
 use crate::{Algorithm, AlgorithmConfig, DcqcnConfig, DctcpConfig, HpccConfig, Rate, SwiftConfig};
 use core::time::Duration;
 
-/// Returns `rate` in proportion to a link of `line` if it was chosen for one of `before`; at most `line`.
+/// Returns `rate`, chosen for a link of rate `before`, scaled to one of rate `line`; at most `line`.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "the product of two 64-bit numbers fits into 128 bits, and the divisor is at least 1"
@@ -14,8 +14,8 @@ fn in_proportion(rate: Rate, before: Rate, line: Rate) -> Rate {
 }
 
 impl AlgorithmConfig {
-    /// Returns the same for a link of another rate: increases that were derived from the link's rate follow it, and the lowest rate is
-    /// not above it.
+    /// Returns the settings for a link of another rate. The increases of HPCC++, PowerTCP and DCQCN scale with it; those of DCTCP and
+    /// Swift, and every lowest rate, are at most `line_rate`. A fixed window stays.
     #[must_use]
     pub fn at_line_rate(self, line_rate: Rate) -> Self {
         let hpcc = |config: HpccConfig| HpccConfig {
@@ -54,8 +54,9 @@ impl AlgorithmConfig {
 }
 
 impl AlgorithmConfig {
-    /// Returns the same for a path of another base round trip, from 1 ns to [`HpccConfig::MAX_BASE_RTT`]: what was derived from it follows.
-    /// DCQCN without a base round trip stays without.
+    /// Returns the settings for a path of another base RTT, clamped to 1 ns to [`HpccConfig::MAX_BASE_RTT`]. DCTCP and Swift keep lowest
+    /// rate and gain, DCQCN its lowest rate, and their other parameters become the defaults. A fixed window, and DCQCN without a base RTT,
+    /// stay.
     #[must_use]
     pub fn at_base_rtt(self, base_rtt: Duration) -> Self {
         let base_rtt = in_limits(base_rtt);
@@ -79,8 +80,8 @@ impl AlgorithmConfig {
 }
 
 impl Algorithm {
-    /// Goes on with another base round trip, as [`AlgorithmConfig::at_base_rtt`]; the rate stays. A fixed window, DCQCN and HPCC++ at the
-    /// receiver keep their settings.
+    /// Changes the base RTT, as [`AlgorithmConfig::at_base_rtt`]; the rate stays. A fixed window, DCQCN and HPCC++ at the receiver keep
+    /// their settings.
     pub fn set_base_rtt(&mut self, base_rtt: Duration) {
         let base_rtt = in_limits(base_rtt);
         match self {

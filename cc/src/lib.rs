@@ -1,7 +1,7 @@
 //! Congestion control as arithmetic: no I/O, no clock, no allocation.
 //!
-//! A [`CongestionController`] receives reports of what was sent, what came back and what the network's telemetry says; it answers with a
-//! window and a pacing rate. [`Algorithm`] contains any of them inline in a queue pair.
+//! The transport reports to a [`CongestionController`] what it sent, what was acknowledged and what switches stamped. The controller
+//! returns a window and a pacing rate. [`Algorithm`] holds any controller inline in a queue pair.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 #![no_std]
 #![forbid(unsafe_code)]
@@ -37,60 +37,59 @@ pub use time::Instant;
 
 use core::time::Duration;
 
-/// An acknowledgement, as the congestion controller sees it.
+/// An acknowledgement as a congestion controller receives it.
 ///
-/// `seq` and `next` count in one unit that only ever grows (packets, bytes or probes): the controller compares
-/// them with each other and with nothing else.
+/// `seq` and `next` count in one unit that never decreases (packets, bytes or probes); only their order matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
     /// When the acknowledgement arrived.
     pub now: Instant,
-    /// The first number that is not yet acknowledged.
+    /// First number that is not acknowledged.
     pub seq: u64,
-    /// The next number to be sent (`snd_nxt` in rtgwg-00 4.2).
+    /// Next number to send (`snd_nxt` in rtgwg-00 4.2).
     pub next: u64,
     /// Payload bytes newly acknowledged.
     pub acked_bytes: u32,
-    /// Of these, bytes that arrived with an ECN congestion mark.
+    /// Those of `acked_bytes` that arrived with an ECN congestion mark.
     pub ce_bytes: u32,
-    /// A round trip measured by this acknowledgement, if it measures one.
+    /// Round trip that this acknowledgement measures, if any.
     pub rtt: Option<Duration>,
 }
 
-/// One queue pair's congestion controller.
+/// A congestion controller of one queue pair.
 ///
-/// Calls come in the order in which things happen; `now` never goes back.
+/// Calls are made in the order of events; `now` never decreases.
 pub trait CongestionController {
-    /// A data packet with `bytes` of payload left; `pn` counts packets.
+    /// Handles a sent data packet of `bytes` payload bytes; `pn` counts packets.
     fn on_send(&mut self, now: Instant, pn: u64, bytes: u32);
-    /// Telemetry came back. Called before [`on_ack`](Self::on_ack) if one packet brings both.
+    /// Handles telemetry. Called before [`on_ack`](Self::on_ack) if one packet carries both.
     fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry);
-    /// The receiver measured the busiest hop and reports only how busy it is (rtgwg-00 9.1). [`Hpcc`] and [`PowerTcp`] listen.
+    /// Handles the receiver's measurement of the busiest hop, which contains only its load (rtgwg-00 9.1). [`Hpcc`] and [`PowerTcp`] use it.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         let _ = (ack, busiest);
     }
-    /// Data was acknowledged.
+    /// Handles an acknowledgement of data.
     fn on_ack(&mut self, ack: &Ack);
-    /// A congestion notification packet (CNP) came.
+    /// Handles a congestion notification packet (CNP).
     fn on_congestion_notification(&mut self, now: Instant);
-    /// The receiver computed a window, in payload bytes, and sent it (rtgwg-00 6.3.2). Only [`HpccReceiver`] listens.
+    /// Handles a window, in payload bytes, that the receiver computed (rtgwg-00 6.3.2). Only [`HpccReceiver`] uses it.
     fn on_window(&mut self, window: u64) {
         let _ = window;
     }
-    /// The receiver reported its own link. Called before the telemetry that came along. Only the variant `hpcc-fair` of [`Hpcc`] listens.
+    /// Handles the receiver's report of its own link. Called before the telemetry of the same packet. Only `hpcc-fair` ([`Hpcc`]) uses it.
     fn on_receiver_link(&mut self, link: ReceiverLink) {
         let _ = link;
     }
-    /// From now on packets take another path, and none is on its way on the old one (rtgwg-00 9.4).
+    /// Handles a change of the path; no packet is in flight on the old one (rtgwg-00 9.4).
     fn on_path_change(&mut self) {}
-    /// Data was lost: a NAK for a sequence gap, or a timeout.
+    /// Handles a loss of data: a NAK for a sequence gap, or a timeout.
     fn on_loss(&mut self, now: Instant);
-    /// When [`on_timeout`](Self::on_timeout) wants to be called, if ever.
+    /// Returns when [`on_timeout`](Self::on_timeout) must be called, if at all.
     fn poll_timeout(&self) -> Option<Instant>;
-    /// The time of [`poll_timeout`](Self::poll_timeout) has come.
+    /// Handles the timeout of [`poll_timeout`](Self::poll_timeout).
     fn on_timeout(&mut self, now: Instant);
-    /// Bytes of payload that may be in flight. The sender stops when in-flight bytes reach it.
+    /// Returns the limit on in-flight payload bytes. The sender stops when they reach it.
     fn window(&self) -> u64;
-    /// Pacing rate, counted in bytes on the wire; `None` sends as fast as the window allows.
+    /// Returns the pacing rate, counted in bytes on the wire; `None` sends as fast as the window allows.
     fn pacing_rate(&self) -> Option<Rate>;
 }

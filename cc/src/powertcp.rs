@@ -1,4 +1,4 @@
-//! PowerTCP: rates follow the product of a link's arrival rate and the bytes in it and its queue (Addanki et al., NSDI 2022).
+//! PowerTCP: a link's arrival rate times its in-flight bytes controls the rate (Addanki et al., NSDI 2022).
 
 use crate::hpcc::{Heard, Signal};
 use crate::{
@@ -6,40 +6,40 @@ use crate::{
     limits,
 };
 
-/// PowerTCP with in-band telemetry (section 3.3, algorithm 1), with HPCC++'s parameters; `max_stage` has no meaning.
+/// PowerTCP with in-band telemetry (section 3.3, algorithm 1) and HPCC++'s parameters, except `max_stage`.
 ///
-/// The state is kept as rates: the window is what the rate carries in a base round trip.
+/// The window is stored as a rate: what the rate carries in a base RTT.
 #[derive(Clone, Copy, Debug)]
 pub struct PowerTcp {
     config: HpccConfig,
     records: PathRecords,
-    /// The smoothed power of the busiest link as a share of that of a full link without a queue.
+    /// Smoothed power of the busiest link; 1 is that of a full link without a queue.
     power: f64,
     rate: Rate,
-    /// The rate a round trip ago, when the packet that is acknowledged was sent.
+    /// Rate at the end of the last round trip: that of the packets that are acknowledged now.
     before: Rate,
-    /// Acknowledgements above it end a round trip.
+    /// An acknowledgement above this number ends a round trip.
     round_ends: u64,
 }
 
-/// `gamma`: how much of a computed window counts at once.
+/// `gamma`: weight of a new window against the previous one.
 const GAMMA: f64 = 0.9;
 
 impl PowerTcp {
-    /// The authors' `beta` at 100 Gb/s, 150 Mb/s, as a share of the line rate's headroom: of so many flows.
+    /// Number of flows for which HPCC++'s rule of thumb yields the authors' `beta`: 150 Mb/s at 100 Gb/s.
     pub const DEFAULT_FLOWS: u32 = 33;
 
-    /// Creates a flow at line rate that has received no telemetry yet.
+    /// Creates a flow at line rate, without telemetry.
     ///
     /// # Errors
-    /// Returns [`ConfigError`] if a parameter is out of its limits.
+    /// Returns a [`ConfigError`] if a parameter is out of its limits.
     pub fn new(config: HpccConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         let (rate, before) = (config.line_rate, config.line_rate);
         Ok(Self { config, records: PathRecords::new(), power: 1.0, rate, before, round_ends: 0 })
     }
 
-    /// Returns the parameters of its creation.
+    /// Returns the parameters of the controller.
     #[must_use]
     pub const fn config(&self) -> &HpccConfig {
         &self.config
@@ -55,12 +55,11 @@ impl PowerTcp {
         self.power
     }
 
-    /// Returns what telemetry said of the hops.
     pub(crate) const fn records(&self) -> &PathRecords {
         &self.records
     }
 
-    /// `norm_power`'s smoothing, then `update_window` and `update_old`.
+    /// Applies the smoothing of `norm_power`, then `update_window` and `update_old`.
     fn react(&mut self, ack: &Ack, busiest: Inflight) {
         let HpccConfig { base_rtt, line_rate, min_rate, target_utilisation, additive_increase, .. } =
             self.config;
@@ -68,10 +67,10 @@ impl PowerTcp {
         self.power = (1.0 - weight) * self.power + weight * busiest.utilisation;
         let [before, rate, increase] =
             [self.before, self.rate, additive_increase].map(|rate| rate.as_bps() as f64);
-        // A power of 0 results in the line rate below.
+        // With a power of 0 the rate becomes the line rate.
         let computed = before / (self.power / target_utilisation) + increase;
         let rate = GAMMA * computed.min(line_rate.as_bps() as f64) + (1.0 - GAMMA) * rate;
-        // A float's cast to an integer stops at the integer's ends.
+        // `as` saturates.
         self.rate = Rate::from_bps(rate as u64).clamp(min_rate, line_rate);
         if ack.seq > self.round_ends {
             (self.before, self.round_ends) = (self.rate, ack.next);
@@ -90,7 +89,7 @@ impl CongestionController for PowerTcp {
         }
     }
 
-    /// A share of the link's capacity replaces its power: if its queue does not change, both are the same.
+    /// Uses the in-flight share in place of the power: they are equal while the queue's length does not change.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         if self.round_ends == 0 {
             self.round_ends = ack.next;
@@ -172,7 +171,7 @@ mod tests {
         hear(&mut flow, 10_000 + T, 52_000, 52_000);
         let once = 0.9 * (100e9 / (2.0 / 0.95) + 50e6) + 0.1 * 100e9;
         assert!((flow.pacing_rate().unwrap().as_bps() as f64 - once).abs() < 2.0);
-        // Half of the round trip later it is computed from the same window again.
+        // Half a round trip later the same reference applies.
         hear(&mut flow, 10_000 + T + T / 2, 78_000, 52_000);
         let again = 0.9 * (100e9 / (2.0 / 0.95) + 50e6) + 0.1 * once;
         assert!((flow.pacing_rate().unwrap().as_bps() as f64 - again).abs() < 2.0);

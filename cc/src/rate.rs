@@ -1,4 +1,4 @@
-//! Rates in bit/s, and the time that bytes take at them.
+//! Data rates in bit/s, and the time that bytes take at them.
 
 use crate::Instant;
 use core::fmt;
@@ -9,58 +9,58 @@ use core::time::Duration;
 pub struct Rate(u64);
 
 impl Rate {
-    /// `bits` per second.
+    /// Creates a rate of `bits` per second.
     #[must_use]
     pub const fn from_bps(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// `megabits` (10⁶) per second, or the highest rate if that is lower.
+    /// Creates a rate of `megabits` (10⁶) per second; saturates.
     #[must_use]
     pub const fn from_mbps(megabits: u64) -> Self {
         Self(megabits.saturating_mul(1_000_000))
     }
 
-    /// `gigabits` (10⁹) per second, or the highest rate if that is lower.
+    /// Creates a rate of `gigabits` (10⁹) per second; saturates.
     #[must_use]
     pub const fn from_gbps(gigabits: u64) -> Self {
         Self(gigabits.saturating_mul(1_000_000_000))
     }
 
-    /// Returns the rate at which `bytes` pass in `time`, rounded down; the highest there is for no time.
+    /// Returns the rate of `bytes` in `time`, rounded down; `u64::MAX` b/s if `time` is zero.
     #[must_use]
     pub fn of(bytes: u64, time: Duration) -> Self {
         let bits = u128::from(bytes) * 8_000_000_000;
         Self(bits.checked_div(time.as_nanos()).and_then(|bits| u64::try_from(bits).ok()).unwrap_or(u64::MAX))
     }
 
-    /// Bits per second.
+    /// Returns the rate in bits per second.
     #[must_use]
     pub const fn as_bps(self) -> u64 {
         self.0
     }
 
-    /// Returns the time that `bytes` take at this rate, rounded up to a nanosecond; for ever at rate 0.
+    /// Returns the time that `bytes` take, rounded up to a nanosecond; [`Duration::MAX`] at rate 0.
     #[must_use]
     #[inline]
     pub fn time_for(self, bytes: u64) -> Duration {
         self.nanos_for(bytes).map_or(Duration::MAX, Duration::from_nanos)
     }
 
-    /// Returns when `bytes` have passed at this rate that begin at `start`: never at rate 0.
+    /// Returns when `bytes` that start at `start` have passed; the end of time at rate 0.
     #[must_use]
     #[inline]
     pub fn passed_at(self, start: Instant, bytes: u64) -> Instant {
         Instant::from_nanos(start.as_nanos().saturating_add(self.nanos_for(bytes).unwrap_or(u64::MAX)))
     }
 
-    /// Rounded up; `None` at rate 0.
+    /// Returns the nanoseconds that `bytes` take, rounded up; `None` at rate 0.
     #[inline]
     fn nanos_for(self, bytes: u64) -> Option<u64> {
         if self.0 == 0 {
             return None;
         }
-        // Twice 10⁹ bytes fit 64 bits: no packet needs the long division.
+        // The product of any packet fits 64 bits, which avoids the 128-bit division.
         Some(match bytes.checked_mul(8_000_000_000) {
             Some(product) => product.div_ceil(self.0),
             None => {
@@ -70,7 +70,7 @@ impl Rate {
         })
     }
 
-    /// Bytes that pass in `time` at this rate, rounded down.
+    /// Returns the bytes that pass in `time`, rounded down.
     #[must_use]
     #[inline]
     #[expect(
@@ -78,13 +78,13 @@ impl Rate {
         reason = "the product of two 64-bit numbers fits into 128 bits; the divisors are constants"
     )]
     pub fn bytes_in(self, time: Duration) -> u64 {
-        // Asked for with every packet, for round trips: those need no long division.
+        // Computed for every packet, with round trips: those need no 128-bit division.
         if time.as_secs() == 0
             && let Some(product) = self.0.checked_mul(time.subsec_nanos().into())
         {
             return product / 8_000_000_000;
         }
-        // In 64 bits of ns, so that no product leaves 128: 584 years.
+        // 64 bits of ns (584 years) keep the product within 128 bits.
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let bits = u128::from(self.0) * u128::from(nanos) / 1_000_000_000;
         u64::try_from(bits / 8).unwrap_or(u64::MAX)
@@ -139,7 +139,7 @@ mod tests {
         let start = Instant::from_nanos(7);
         assert_eq!(Rate::from_gbps(100).passed_at(start, 1000), start + Duration::from_nanos(80));
         assert_eq!(Rate::default().passed_at(start, 1), Instant::from_nanos(u64::MAX));
-        // On both sides of the range of 64 bits.
+        // On both sides of the limit of 64 bits.
         assert_eq!(Rate::from_gbps(8).time_for(2_305_843_009), Duration::from_nanos(2_305_843_009));
         assert_eq!(Rate::from_gbps(8).time_for(2_305_843_010), Duration::from_nanos(2_305_843_010));
     }

@@ -1,4 +1,4 @@
-//! Control by delay, as Swift does it: a target for the round trip, with a part for hops and one for flows (SIGCOMM 2020).
+//! Delay-based control, as in Swift: a target for the round trip with a part for hops and a part for flows (SIGCOMM 2020).
 
 use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate, limits};
 use core::time::Duration;
@@ -6,35 +6,35 @@ use core::time::Duration;
 /// The parameters of [`Swift`] (Kumar et al., SIGCOMM 2020, sections 3.1, 3.5 and 3.6).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwiftConfig {
-    /// The round trip of the idle path. 1 ns to [`crate::HpccConfig::MAX_BASE_RTT`].
+    /// Base RTT. 1 ns to [`crate::HpccConfig::MAX_BASE_RTT`].
     pub base_rtt: Duration,
-    /// A flow starts at it and never goes above. At most [`crate::HpccConfig::MAX_LINE_RATE`].
+    /// Initial and highest rate. At most [`crate::HpccConfig::MAX_LINE_RATE`].
     pub line_rate: Rate,
-    /// The rate below which a flow never falls. Above 0, at most the line rate.
+    /// Lowest rate. Above 0, at most the line rate.
     pub min_rate: Rate,
-    /// The time that a flow at line rate may wait at the hops of its path, beyond the base round trip. At most 1 s.
+    /// Queueing delay that every flow may have beyond the base RTT. At most 1 s.
     pub hop_delay: Duration,
-    /// The time that a flow of one packet in flight may wait beyond that; less with the root of its window. At most 1 s.
+    /// Further delay that a flow of one packet in flight may have; falls with the square root of the window to 0 at 100 packets. At most 1 s.
     pub flow_delay: Duration,
-    /// The rate that a round trip below the target adds. At most the line rate.
+    /// Increase of the rate per round trip below the target. At most the line rate.
     pub additive_increase: Rate,
-    /// `beta`: what part of the excess over the target a cut takes. Above 0, at most 1.
+    /// `beta`: a cut lowers the rate by this part of `(RTT - target) / RTT`. Above 0, at most 1.
     pub gain: f64,
 }
 
-/// `max_mdf`: the most that one cut takes.
+/// `max_mdf`: largest part of the rate that a cut takes.
 const MOST_CUT: f64 = 0.5;
-/// A packet's payload, in which the scaling by flows counts windows.
+/// Payload bytes of a packet, for windows in packets.
 const PACKET: u64 = 1024;
-/// Windows of so many packets have no flows' part in the target.
+/// Window in packets at which the target's part for flows is 0.
 const LARGEST: f64 = 100.0;
 
 impl SwiftConfig {
     /// `beta` of the paper.
     pub const DEFAULT_GAIN: f64 = 0.8;
 
-    /// Targets in proportion to the path's round trip: a quarter of it for the hops, twice of it for a flow of one packet. A
-    /// round trip adds 1024 bytes. The lowest rate is a thousandth of the line rate.
+    /// Returns delays in proportion to the base RTT: a quarter of it for the hops, twice of it for a flow of one packet. The increase is
+    /// 1024 bytes per base RTT, the lowest rate a thousandth of the line rate.
     #[must_use]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -53,16 +53,16 @@ impl SwiftConfig {
         }
     }
 
-    /// Returns the bytes that the line rate carries in one base round trip; at least 1.
+    /// Returns the bytes that the line rate carries in one base RTT; at least 1.
     #[must_use]
     pub fn initial_window(&self) -> u64 {
         limits::initial_window(self.line_rate, self.base_rtt)
     }
 
-    /// Checks that a controller can work with these parameters.
+    /// Checks that every parameter is within its limits.
     ///
     /// # Errors
-    /// Returns the first parameter that is out of its limits, with the limit.
+    /// Returns the first parameter that is not, with its limits.
     pub fn validate(&self) -> Result<(), ConfigError> {
         limits::base_rtt(self.base_rtt)?;
         limits::rates(self.line_rate, self.min_rate)?;
@@ -76,14 +76,14 @@ impl SwiftConfig {
     }
 }
 
-/// A window that grows while round trips stay below a target, and shrinks with how far they are above it. It needs no help of the network.
+/// A window that grows while round trips stay below a target and otherwise shrinks by the excess. It needs neither telemetry nor marks.
 #[derive(Clone, Copy, Debug)]
 pub struct Swift {
     config: SwiftConfig,
     rate: Rate,
-    /// Bytes acknowledged since the last round trip was measured: not every acknowledgement measures one.
+    /// Bytes acknowledged since the last measured round trip; not every acknowledgement measures one.
     acked: u64,
-    /// Acknowledgements above it may cut again: a cut once a round trip.
+    /// An acknowledgement above this number may cut again: at most one cut per round trip.
     cut_until: u64,
     next: u64,
 }
@@ -91,14 +91,14 @@ pub struct Swift {
 impl Swift {
     /// Creates a flow at line rate.
     ///
-    /// # Errors
+    /// Returns a [`ConfigError`] if a parameter is out of its limits.
     /// Returns [`ConfigError`] if a parameter is out of its limits.
     pub fn new(config: SwiftConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self { config, rate: config.line_rate, acked: 0, cut_until: 0, next: 0 })
     }
 
-    /// Returns the parameters of its creation.
+    /// Returns the parameters of the controller.
     #[must_use]
     pub const fn config(&self) -> &SwiftConfig {
         &self.config
@@ -108,8 +108,8 @@ impl Swift {
         &mut self.config
     }
 
-    /// Returns the round trip that the flow aims at with its present window: the base round trip, what it may wait at hops, and
-    /// more the smaller the window, so that flows of unequal windows become equal, and many of them have room for a packet each.
+    /// Returns the target for the round trip at the current window: base RTT, delay at hops, and a part that is larger the smaller the window
+    /// is. With it the windows of flows converge, and many flows have room for one packet each.
     #[must_use]
     pub fn target(&self) -> Duration {
         let window = self.config.initial_window() as f64 * self.rate.as_bps() as f64
@@ -117,7 +117,7 @@ impl Swift {
         let (root, largest) = (root_of(window / PACKET as f64).max(1.0), root_of(LARGEST));
         let share = ((1.0 / root - 1.0 / largest) / (1.0 - 1.0 / largest)).clamp(0.0, 1.0);
         let flows = limits::nanos(self.config.flow_delay) * share;
-        // A float's cast to an integer stops at the integer's ends.
+        // `as` saturates.
         let fixed = self.config.base_rtt.saturating_add(self.config.hop_delay);
         fixed.saturating_add(Duration::from_nanos(flows as u64))
     }
@@ -131,9 +131,9 @@ impl Swift {
     }
 }
 
-/// The square root of a number from 0 to 2^40, to a thousandth.
+/// Returns the square root of a number from 0 to 2^40, exact to 0.001.
 fn root_of(number: f64) -> f64 {
-    // A float's cast to an integer stops at the integer's ends.
+    // `as` saturates.
     ((number * 1e6) as u64).isqrt() as f64 / 1000.0
 }
 
@@ -148,7 +148,7 @@ impl CongestionController for Swift {
         let acked = core::mem::take(&mut self.acked);
         let target = self.target();
         if rtt < target {
-            // A window of acknowledgements adds the increase once.
+            // The acknowledgements of one window add up to one increase.
             let share = acked as f64 / self.window() as f64;
             let more = self.config.additive_increase.as_bps() as f64 * share;
             let rate = self.rate.as_bps().saturating_add(more as u64);
@@ -161,7 +161,7 @@ impl CongestionController for Swift {
 
     fn on_congestion_notification(&mut self, _now: Instant) {}
 
-    /// The most that a cut takes, at most once a round trip.
+    /// Cuts the rate by `max_mdf`, at most once per round trip.
     fn on_loss(&mut self, _now: Instant) {
         self.cut(MOST_CUT, self.next, self.next);
     }

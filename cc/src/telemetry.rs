@@ -1,16 +1,16 @@
-//! Telemetry of switches, as the algorithms read it.
+//! Telemetry of switches, independent of its format on the wire.
 
 use crate::Rate;
 use core::num::NonZeroU32;
 
-/// The limit on the hops that one path may report: that of the 4-bit count of rtgwg-00 Figure 4.
+/// Limit on the hops of a path: that of the 4-bit count of rtgwg-00 Figure 4.
 pub const MAX_HOPS: usize = 15;
 
-/// A running counter as a telemetry header carries it: `bits` wide, each count worth `unit`.
+/// A reading of a running counter in a telemetry header: `bits` wide, each count worth `unit`.
 ///
-/// Only the distance between two readings means anything, and only if fewer than 2^`bits` counts lie between them.
-/// A peer may choose width and unit, so no value of this type has a width outside 1 to 64 or a unit of 0:
-/// [`period`](Self::period) is at least 2 and may be divided by.
+/// Only the distance between two readings is meaningful, and only if fewer than 2^`bits` counts lie between them. A peer may choose
+/// width and unit, so the constructors allow only widths of 1 to 64 and units above 0: [`period`](Self::period) is at least 2 and may be
+/// a divisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
     raw: u64,
@@ -20,7 +20,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Creates a reading whose width and unit the sender of the telemetry chose. Bits of `raw` above the width are ignored.
+    /// Creates a reading with a width and unit from the wire. Bits of `raw` above the width are ignored.
     ///
     /// Returns `None` if the width is not 1 to 64 or the unit is 0.
     #[must_use]
@@ -31,7 +31,7 @@ impl Counter {
         }
     }
 
-    /// Creates a reading of a layout that fixes width and unit; the compiler refuses illegal ones.
+    /// Creates a reading of a layout with fixed width and unit; illegal ones do not compile.
     #[must_use]
     pub const fn of<const BITS: u8, const UNIT: u32>(raw: u64) -> Self {
         const { assert!(BITS >= 1 && BITS <= 64, "a counter is 1 to 64 bits wide") };
@@ -39,24 +39,23 @@ impl Counter {
         Self { raw, bits: BITS, unit }
     }
 
-    /// The largest reading.
     const fn mask(self) -> u64 {
         u64::MAX >> 64u8.saturating_sub(self.bits)
     }
 
-    /// The reading, `bits` wide.
+    /// Returns the reading, `bits` wide.
     #[must_use]
     pub const fn raw(self) -> u64 {
         self.raw & self.mask()
     }
 
-    /// Another reading of the same counter.
+    /// Returns another reading of the same counter.
     #[must_use]
     pub(crate) const fn with(self, raw: u64) -> Self {
         Self { raw, ..self }
     }
 
-    /// Returns the counter's width in bits, 1 to 64.
+    /// Returns the width in bits, 1 to 64.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.bits
@@ -68,33 +67,33 @@ impl Counter {
         self.unit.get()
     }
 
-    /// Returns the count since `earlier`, across at most one wrap, in the unit's base (bytes or ns). Stops at [`u64::MAX`].
+    /// Returns the distance from `earlier`, across at most one wrap, in bytes or ns. Saturates.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
         (self.raw.wrapping_sub(earlier.raw) & self.mask()).saturating_mul(self.unit() as u64)
     }
 
-    /// After what amount the counter shows the same reading again, in the unit's base: at least 2. Stops at [`u64::MAX`].
+    /// Returns the distance after which a reading repeats, in bytes or ns: at least 2. Saturates.
     #[must_use]
     pub const fn period(self) -> u64 {
         self.mask().saturating_add(1).saturating_mul(self.unit() as u64)
     }
 }
 
-/// The telemetry of one switch about the egress port that a packet left by (rtgwg-00 6.1).
+/// The telemetry of a switch about the egress port of a packet (rtgwg-00 6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// The link's capacity (`B`).
+    /// Capacity of the link (`B`).
     pub bandwidth: Rate,
-    /// When the packet left (`ts`), in ns.
+    /// When the packet left the port (`ts`), in ns.
     pub time: Counter,
-    /// Bytes sent by the port before this packet (`txBytes`).
+    /// Bytes that the port sent before this packet (`txBytes`).
     pub tx_bytes: Counter,
-    /// Bytes waiting in the port behind this packet (`qlen`).
+    /// Bytes that wait in the port behind this packet (`qlen`).
     pub queue: u64,
 }
 
-/// A hop's place on the path, 0 the first switch.
+/// Index of a hop on the path; 0 is the first switch.
 pub type HopIndex = u8;
 
 /// The telemetry of one path: all its hops, or only the busiest (rtgwg-00 7.1).
@@ -105,13 +104,13 @@ pub struct PathTelemetry {
 }
 
 impl PathTelemetry {
-    /// No hops yet, on the path `path_id` (the XOR of its switches' ids, rtgwg-00 6.1.3).
+    /// Creates telemetry without hops, of the path `path_id` (the XOR of its switches' ids, rtgwg-00 6.1.3).
     #[must_use]
     pub const fn new(path_id: u16) -> Self {
         Self { path_id, hops: [None; MAX_HOPS] }
     }
 
-    /// Adds the hop at `index`; one at or beyond [`MAX_HOPS`] is not kept, and returns `false`.
+    /// Sets the hop at `index`. Returns whether `index` is below [`MAX_HOPS`]; otherwise nothing changes.
     pub fn set(&mut self, index: HopIndex, hop: Hop) -> bool {
         match self.hops.get_mut(usize::from(index)) {
             Some(place) => {
@@ -122,13 +121,13 @@ impl PathTelemetry {
         }
     }
 
-    /// The path's id: another id is another path.
+    /// Returns the path's id; it differs if the path differs.
     #[must_use]
     pub const fn path_id(&self) -> u16 {
         self.path_id
     }
 
-    /// The hops present, in path order.
+    /// Returns the hops present, in path order.
     pub fn hops(&self) -> impl Iterator<Item = (HopIndex, &Hop)> {
         (0u8..).zip(&self.hops).filter_map(|(index, hop)| hop.as_ref().map(|hop| (index, hop)))
     }
@@ -147,7 +146,7 @@ mod tests {
         assert_eq!(before.period(), 1 << 24);
     }
 
-    /// Every pair of readings of every narrow counter: what was counted modulo the period.
+    /// Every pair of readings of every narrow counter.
     #[test]
     fn every_distance_of_a_narrow_counter_is_what_was_counted() {
         for bits in 1..=8u8 {

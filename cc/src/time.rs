@@ -1,9 +1,9 @@
-//! Points in time, in ns. This crate has no clock: the caller passes them.
+//! Points in time, in ns. This crate has no clock: callers pass the time.
 
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// A point in time: nanoseconds since an origin that the caller chose. 584 years fit.
+/// A point in time: nanoseconds since an origin that the caller chooses; up to 584 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
@@ -11,19 +11,19 @@ impl Instant {
     /// The origin.
     pub const ZERO: Self = Self(0);
 
-    /// The point `nanos` ns after the origin.
+    /// Creates the point `nanos` ns after the origin.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Time since `earlier`; zero if `earlier` is later.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -31,7 +31,7 @@ impl Instant {
 }
 
 impl Instant {
-    /// The point `time` later; the end of the range if that is beyond it.
+    /// Returns the point `time` later; saturates.
     #[must_use]
     #[inline]
     pub(crate) fn after(self, time: Duration) -> Self {
@@ -39,7 +39,7 @@ impl Instant {
     }
 }
 
-/// As many as fit, in 64 bits throughout: this is asked several times a packet.
+/// Saturates. In 64 bits, because this runs several times per packet.
 #[inline]
 fn nanos(time: Duration) -> u64 {
     time.as_secs().saturating_mul(1_000_000_000).saturating_add(time.subsec_nanos().into())
@@ -48,7 +48,7 @@ fn nanos(time: Duration) -> u64 {
 impl Add<Duration> for Instant {
     type Output = Self;
 
-    /// Stops at the end of the range rather than wrapping: a timer too far away never fires.
+    /// Saturates instead of wrapping: a timer too far in the future never fires.
     #[inline]
     fn add(self, time: Duration) -> Self {
         self.after(time)
@@ -58,7 +58,7 @@ impl Add<Duration> for Instant {
 impl Sub<Duration> for Instant {
     type Output = Self;
 
-    /// Stops at the origin.
+    /// Saturates at the origin.
     #[inline]
     fn sub(self, before: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(before)))

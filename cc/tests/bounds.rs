@@ -1,4 +1,4 @@
-//! Windows and rates stay in their bounds, whatever a controller receives.
+//! Windows and rates stay within their bounds for any input.
 
 extern crate ferroce_cc as cc;
 
@@ -10,7 +10,7 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 use proptest::prelude::*;
 
-/// From tiny to absurd.
+/// Numbers of every magnitude.
 fn number() -> impl Strategy<Value = u64> {
     (0u32..=64, any::<u64>()).prop_map(|(bits, any)| any.checked_shr(64 - bits).unwrap_or(0))
 }
@@ -19,7 +19,6 @@ fn small(any: u64) -> u32 {
     (any & u64::from(u32::MAX)) as u32
 }
 
-/// The bounds that every paced controller has.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     line_rate: Rate,
@@ -131,7 +130,7 @@ enum Event {
     Telemetry(u64, u64, Box<PathTelemetry>),
     Ack(u64, u64, u32, u32),
     Notification,
-    /// The receiver's measurement in the range of the wire, an interval of 0 included.
+    /// Interval 0 included.
     Inflight(u64, u32, u32),
     PathChange,
     Window(u64),

@@ -1,6 +1,6 @@
-//! draft-miao-rtgwg-hpccplus-00, section 4.2 and 6.3.2, as it is written, beside this crate: windows in bytes in place of rates in bits,
-//! real numbers in place of counters that wrap. Where the draft is silent (README), it does as this crate does: `U` begins at 1, the first
-//! telemetry is only recorded, windows are bounded.
+//! Compares this crate with a literal transcription of draft-miao-rtgwg-hpccplus-00, sections 4.2 and 6.3.2, that computes with windows
+//! in bytes instead of rates in bits, and with real numbers instead of counters that wrap. Where the draft leaves a choice (README), the
+//! transcription follows the crate: `U` starts at 1, the first telemetry is only recorded, windows are bounded.
 
 use ferroce_cc::{
     Ack, CongestionController, Counter, Hop, Hpcc, HpccConfig, Instant, PathTelemetry, Rate, RxHpcc,
@@ -27,7 +27,7 @@ fn config(max_stage: u32) -> HpccConfig {
     }
 }
 
-/// `L[i]`: what a link said.
+/// `L[i]`: the last reading of a link.
 #[derive(Clone, Copy, Default)]
 struct Link {
     ts: f64,
@@ -35,7 +35,6 @@ struct Link {
     qlen: f64,
 }
 
-/// The draft's state, by its own names.
 #[allow(non_snake_case, reason = "the names are the draft's")]
 struct Draft {
     W: f64,
@@ -118,14 +117,14 @@ impl Draft {
         }
     }
 
-    /// Lines 28 to 34; returns whether `send_ack(W)` runs.
+    /// Lines 28 to 34; returns whether line 31 sends the window.
     fn new_int(&mut self, now: f64, int: &[Link; LINKS]) -> bool {
         let Some(L) = self.L.replace(*int) else {
             self.last_update_time = now;
             return false;
         };
         let U = self.measure_inflight(int, &L);
-        // Not T alone: cc/README.md, table of deviations. Each queue's time is a whole number of ns, rounded up.
+        // The draft uses T alone: see "A round trip" in cc/README.md. Each queue's drain time is rounded up to ns.
         let queueing: f64 = int.iter().map(|link| (link.qlen / B).ceil()).sum();
         let shorter = std::mem::replace(&mut self.queueing, queueing).min(queueing);
         let has_passed = now > self.last_update_time + T;
@@ -141,11 +140,11 @@ impl Draft {
     }
 }
 
-/// Links whose telemetry comes packet by packet: some busy, some not, by a seed (splitmix64).
+/// A path whose telemetry is generated packet by packet from a seed (splitmix64).
 struct Network {
     seed: u64,
     links: [Link; LINKS],
-    /// The last is left idle, so that the receiver's own link is not the bottleneck (6.3.2).
+    /// Leaves the last link idle, so that the receiver's own link is not the bottleneck (6.3.2).
     idle_last: bool,
 }
 
@@ -156,7 +155,7 @@ impl Network {
         (mixed ^ mixed >> 27) % limit
     }
 
-    /// The next packet's, `after` ns later: in whole units of 128 and 80 bytes, as Figure 4 has them.
+    /// Generates the next packet's telemetry, `after` ns later, in whole units of 128 and 80 bytes as in Figure 4.
     fn next(&mut self, after: u64, load: f64) -> [Link; LINKS] {
         for link in 0..LINKS {
             let most = (after as f64 * B * load / 128.0) as u64 + 1;
@@ -174,7 +173,7 @@ impl Network {
     }
 }
 
-/// The same as the wire has it: 24 bits of ns, 20 bits of 128 B.
+/// Returns the telemetry with the counters of the wire: 24 bits of ns, 20 bits of 128 bytes.
 fn told(links: &[Link; LINKS]) -> PathTelemetry {
     let mut path = PathTelemetry::new(7);
     for (index, link) in (0..).zip(links) {
@@ -191,12 +190,12 @@ fn told(links: &[Link; LINKS]) -> PathTelemetry {
     path
 }
 
-/// A window as a rate, b/s.
+/// Returns a window as a rate in b/s.
 fn rate(window: f64) -> f64 {
     window / T * 8e9
 }
 
-/// The load of the links, which changes every 500 packets.
+/// Loads of the links, 500 packets each.
 const LOADS: [f64; 6] = [0.4, 1.0, 1.3, 0.9, 0.2, 1.1];
 
 /// rtgwg-00 4.2, line by line.

@@ -1,4 +1,4 @@
-//! Each algorithm's answer to a loss, as the table of cc/README.md states it.
+//! Each algorithm's reaction to a loss, as the table of cc/README.md states it.
 
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -24,7 +24,7 @@ fn algorithms() -> [(&'static str, AlgorithmConfig); 8] {
     ]
 }
 
-/// The rate in percent of the line rate after a first loss, a second of the same window of data, and one of the next window.
+/// Returns the rate, in percent of the line rate, after a first loss, a second one of the same window of data, and one of the next window.
 fn after_losses(config: &AlgorithmConfig) -> [u64; 3] {
     let mut controller = config.build().unwrap();
     let now = |round: u64| Instant::from_nanos(round * T.as_nanos() as u64);

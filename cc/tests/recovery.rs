@@ -1,4 +1,4 @@
-//! From any state and any rate, a flow fills an idle path again within a bounded number of round trips.
+//! From any state and any rate, a flow fills an idle path again within 250 round trips.
 
 use core::time::Duration;
 use ferroce_cc::{
@@ -8,12 +8,11 @@ use ferroce_cc::{
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 
-/// Bytes of a packet.
 const PACKET: u64 = 4200;
-/// Of a flow whose rate doubles every sixth round trip at the slowest, from 1 kb/s to 400 Gb/s.
+/// Enough for a rate that doubles every sixth round trip, as the slowest configuration here does, from 1 kb/s to 400 Gb/s.
 const ROUNDS: u32 = 250;
 
-/// A link that carries this flow and, at first, others; telemetry as Figure 4 has it.
+/// A link that carries this flow and, at first, other traffic; telemetry has the counters of Figure 4.
 struct Path {
     rate: Rate,
     now: u64,
@@ -21,7 +20,7 @@ struct Path {
 }
 
 impl Path {
-    /// A packet that left after `nanos`, before which others had `others` bytes sent and `queue` bytes waiting.
+    /// Returns a packet's telemetry `nanos` after the last: in between `others` other bytes were sent, and `queue` bytes wait.
     fn packet(&mut self, nanos: u64, others: u64, queue: u64) -> (Instant, PathTelemetry) {
         self.now += nanos;
         self.sent += others + PACKET;
@@ -51,7 +50,7 @@ fn config() -> impl Strategy<Value = HpccConfig> {
     })
 }
 
-/// The time until the next packet is answered: a round trip, or what pacing leaves between two.
+/// Returns the ns until the next packet is acknowledged: a base RTT, or the pacing interval if longer.
 fn spacing(config: &HpccConfig, rate: Rate) -> u64 {
     (config.base_rtt.max(rate.time_for(PACKET))).as_nanos() as u64
 }
@@ -77,7 +76,7 @@ proptest! {
             while (flow.pacing_rate().unwrap().as_bps() as f64) < goal {
                 let rate = flow.pacing_rate().unwrap();
                 let nanos = spacing(&config, rate);
-                // All that the window and the rate let go in that time.
+                // The rate is used completely.
                 let own = rate.bytes_in(Duration::from_nanos(nanos)).saturating_sub(PACKET);
                 answer(&mut flow, path.packet(nanos, own, 0));
                 rounds += 1;
@@ -105,7 +104,7 @@ proptest! {
             let (now, path) = path.packet(nanos, own, 0);
             receiver.on_telemetry(now, &path, NonZeroU32::MIN);
             rounds += 1;
-            // And until the queue that there was has drained.
+            // 256 more for the queue to drain.
             prop_assert!(rounds <= ROUNDS + 256, "it stays at {rate}");
         }
     }

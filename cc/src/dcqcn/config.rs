@@ -6,36 +6,37 @@ use core::time::Duration;
 /// The parameters of DCQCN's reaction point (Zhu et al., SIGCOMM 2015, section 3.1 and figure 7).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DcqcnConfig {
-    /// A flow starts at it and never goes above. At most [`crate::HpccConfig::MAX_LINE_RATE`].
+    /// Initial and highest rate. At most [`crate::HpccConfig::MAX_LINE_RATE`].
     pub line_rate: Rate,
-    /// The rate below which a flow never falls. Above 0, at most the line rate.
+    /// Lowest rate. Above 0, at most the line rate.
     pub min_rate: Rate,
-    /// With a base round trip (1 ns to [`crate::HpccConfig::MAX_BASE_RTT`]) the window follows the rate; without one
-    /// nothing but the rate limits what is in flight.
+    /// Base RTT, 1 ns to [`crate::HpccConfig::MAX_BASE_RTT`]: the window is then in proportion to the rate. `None`: no window limits
+    /// in-flight bytes.
     pub base_rtt: Option<Duration>,
-    /// `g`: the weight of the newest interval in alpha. Above 0, at most 1.
+    /// `g`: weight of the newest interval in alpha. Above 0, at most 1.
     pub gain: f64,
-    /// The interval between updates of alpha. 1 ns to 1 s.
+    /// Interval between updates of alpha. 1 ns to 1 s.
     pub alpha_interval: Duration,
-    /// The shortest interval between cuts of the rate. 1 ns to 1 s.
+    /// Shortest interval between cuts of the rate. 1 ns to 1 s.
     pub decrease_interval: Duration,
-    /// `T`: how often the timer raises the rate. 1 ns to 1 s.
+    /// `T`: interval at which the timer raises the rate. 1 ns to 1 s.
     pub increase_interval: Duration,
-    /// `B`: after how many payload bytes the byte counter raises the rate; at least 1. `None`: the timer alone does.
+    /// `B`: payload bytes after which the byte counter raises the rate; at least 1. `None`: only the timer raises it.
     pub byte_counter: Option<u64>,
-    /// `F`: raises by timer and byte counter each that only go back towards the rate before the cut.
+    /// `F`: while timer and byte counter have each raised the rate fewer times than this since the last cut, the target rate stays.
     pub fast_recovery: u32,
-    /// `R_AI`. At most the line rate.
+    /// `R_AI`: additive increase of the target rate. At most the line rate.
     pub additive_increase: Rate,
-    /// `R_HAI`. At most the line rate.
+    /// `R_HAI`: hyper increase of the target rate. At most the line rate.
     pub hyper_increase: Rate,
-    /// Every cut lowers the rate to go back to. Without it, a cut before the first raise keeps it.
+    /// Whether every cut sets the target rate to the current rate. If not, a cut leaves it unless the timer has raised the rate since the
+    /// last cut.
     pub clamp_target: bool,
 }
 
 impl DcqcnConfig {
-    /// The paper's parameters, increases in proportion to its 40 Gb/s. On a path whose round trip is longer than the
-    /// paper's intervals they are as long as that, so that a cut is felt before the next.
+    /// Returns the paper's parameters, with increases scaled from its 40 Gb/s to `line_rate`. No interval is shorter than `base_rtt`, so
+    /// that a cut takes effect before the next.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "the divisor is a constant")]
     pub fn new(line_rate: Rate, base_rtt: Option<Duration>) -> Self {
@@ -57,7 +58,8 @@ impl DcqcnConfig {
         }
     }
 
-    /// Returns the parameters with which the authors of HPCC simulate DCQCN at 100 Gb/s; with `base_rtt`, of their variant with a window.
+    /// Returns the parameters with which the authors of HPCC simulate DCQCN at 100 Gb/s; with `base_rtt`, those of their variant with a
+    /// window.
     #[must_use]
     pub const fn simulator(base_rtt: Option<Duration>) -> Self {
         Self {
@@ -76,10 +78,10 @@ impl DcqcnConfig {
         }
     }
 
-    /// Checks that a controller can work with these parameters.
+    /// Checks that every parameter is within its limits.
     ///
     /// # Errors
-    /// Returns the first parameter that is out of its limits, with the limit.
+    /// Returns the first parameter that is not, with its limits.
     pub fn validate(&self) -> Result<(), ConfigError> {
         limits::rates(self.line_rate, self.min_rate)?;
         if let Some(rtt) = self.base_rtt {

@@ -7,11 +7,10 @@ pub use config::DcqcnConfig;
 use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate, limits};
 use core::time::Duration;
 
-/// The number of raises that one late timeout makes up for; a longer pause raises no further.
+/// Limit on the overdue cuts and raises that one call makes up for; further raises are skipped.
 const MAX_CATCH_UP: u32 = 1000;
 
-/// DCQCN's reaction point: a rate, lowered by congestion notification packets and raised by time and bytes (Zhu et
-/// al., SIGCOMM 2015, section 3.1).
+/// DCQCN's reaction point: CNPs lower the rate, time and sent bytes raise it (Zhu et al., SIGCOMM 2015, section 3.1).
 #[derive(Clone, Copy, Debug)]
 pub struct Dcqcn {
     config: DcqcnConfig,
@@ -31,23 +30,23 @@ pub struct Dcqcn {
 /// The clocks that run since the first CNP.
 #[derive(Clone, Copy, Debug)]
 struct Clocks {
-    /// Alpha counts intervals from here on.
+    /// Start of alpha's current interval.
     alpha_since: Instant,
-    /// A CNP came since then.
+    /// Whether a CNP arrived in that interval.
     alpha_heard: bool,
-    /// A CNP came and is not yet answered by a cut; from when on it may.
+    /// When to cut the rate for a CNP that no cut has answered yet.
     cut_at: Option<Instant>,
-    /// Cuts fall on this grid.
+    /// Time of the last cut, at first of the first CNP; cuts are whole decrease intervals after it.
     cut_grid: Instant,
     /// The timer's next raise; none at line rate.
     raise_at: Option<Instant>,
 }
 
 impl Dcqcn {
-    /// A flow at line rate.
+    /// Creates a flow at line rate.
     ///
     /// # Errors
-    /// Returns an error if a parameter is out of its limits.
+    /// Returns a [`ConfigError`] if a parameter is out of its limits.
     pub fn new(config: DcqcnConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
@@ -61,37 +60,37 @@ impl Dcqcn {
         })
     }
 
-    /// Goes on at the rate of an algorithm that ran before, within its own limits.
+    /// Sets current and target rate to `rate`, that of the algorithm used before, clamped to the configured limits.
     pub fn go_on_at(&mut self, rate: Rate) {
         self.rate = rate.clamp(self.config.min_rate, self.config.line_rate);
         self.target = self.rate;
     }
 
-    /// Returns the parameters that the controller was created with.
+    /// Returns the parameters of the controller.
     #[must_use]
     pub const fn config(&self) -> &DcqcnConfig {
         &self.config
     }
 
-    /// `R_C`, the current rate.
+    /// Returns `R_C`, the current rate.
     #[must_use]
     pub const fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// `R_T`, the rate to go back to.
+    /// Returns `R_T`, the target rate.
     #[must_use]
     pub const fn target_rate(&self) -> Rate {
         self.target
     }
 
-    /// Returns the part of the time in which congestion was reported, 0 to 1, as of the last cut.
+    /// Returns alpha, the smoothed share of intervals with a CNP, 0 to 1, as of its last update.
     #[must_use]
     pub const fn alpha(&self) -> f64 {
         self.alpha
     }
 
-    /// Does all that time alone does up to `now`.
+    /// Applies the cuts and raises that are due by `now`.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn advance(&mut self, now: Instant) {
         for _ in 0..MAX_CATCH_UP {
@@ -107,7 +106,7 @@ impl Dcqcn {
         }
     }
 
-    /// Alpha's intervals that ended by `at`: in the first a CNP may have come, in the others none did.
+    /// Updates alpha for the intervals that ended by `at`; only the first of them can contain a CNP.
     #[expect(clippy::arithmetic_side_effects, reason = "`ended` is not 0")]
     fn update_alpha(&mut self, at: Instant) {
         let Some(clocks) = &mut self.clocks else { return };
@@ -146,7 +145,7 @@ impl Dcqcn {
         }
     }
 
-    /// Fast recovery, additive or hyper increase, by how far timer and byte counter are.
+    /// Raises the rate by fast recovery, additive or hyper increase.
     #[expect(clippy::arithmetic_side_effects, reason = "two rates are at most twice MAX_LINE_RATE")]
     fn raise(&mut self) {
         let (timer, bytes) = self.stages;
@@ -161,7 +160,7 @@ impl Dcqcn {
         let line = self.config.line_rate.as_bps();
         let target = self.target.as_bps().saturating_add(step).min(line);
         self.target = Rate::from_bps(target);
-        // Rounded up, so that the rate gets to its target.
+        // Rounded up, so that the rate reaches its target.
         self.rate = Rate::from_bps((self.rate.as_bps() + target).div_ceil(2));
     }
 }
@@ -186,7 +185,7 @@ impl CongestionController for Dcqcn {
 
     fn on_telemetry(&mut self, _ack: &Ack, _path: &PathTelemetry) {}
 
-    /// Marks come back in CNPs; an acknowledgement's echo of them is DCTCP's.
+    /// Ignores the echoed marks, which DCTCP uses: DCQCN's congestion signal is the CNP.
     fn on_ack(&mut self, ack: &Ack) {
         self.advance(ack.now);
     }
@@ -216,7 +215,7 @@ impl CongestionController for Dcqcn {
         }
     }
 
-    /// The paper's fabric loses nothing; the state stays.
+    /// Leaves the rate unchanged: the paper assumes a lossless network.
     fn on_loss(&mut self, _now: Instant) {}
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -228,7 +227,7 @@ impl CongestionController for Dcqcn {
         self.advance(now);
     }
 
-    /// Without a base round trip, no window at all.
+    /// Returns [`u64::MAX`] without a base RTT.
     fn window(&self) -> u64 {
         let line = self.config.line_rate;
         self.config.base_rtt.map_or(u64::MAX, |base_rtt| {
@@ -241,7 +240,7 @@ impl CongestionController for Dcqcn {
     }
 }
 
-/// Returns the number of intervals from `since` on that have ended by `now`, and when the last did.
+/// Returns the number of whole intervals from `since` to `now`, and when the last of them ended.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "`every` is at least 1 ns; the intervals that ended are no longer than the time; adding to an `Instant` saturates"
@@ -253,7 +252,7 @@ fn grid(since: Instant, now: Instant, every: Duration) -> (u64, Instant) {
     (ended, since + Duration::from_nanos(ended * every))
 }
 
-/// `base` to the power of `exponent`, by multiplication alone.
+/// Returns `base` to the power of `exponent`; `core` has no `powi`.
 fn power(mut base: f64, mut exponent: u64) -> f64 {
     let mut product = 1.0;
     while exponent > 0 {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The paper's cut and raise with round numbers: 40 Gb/s, g 1/256.
+/// The paper's parameters at 40 Gb/s, with intervals that are easy to count.
 fn config() -> DcqcnConfig {
     DcqcnConfig {
         alpha_interval: Duration::from_micros(55),
@@ -57,14 +57,14 @@ fn notifications_between_two_cuts_count_once() {
     assert!((gbps(dcqcn.rate()) - 10.0).abs() < 0.1);
 }
 
-/// Equations 1 and 2: alpha = (1 - g) alpha + g in an interval with a notification, (1 - g) alpha without.
+/// Equations 1 and 2: alpha = (1 - g) alpha + g for an interval with a CNP, (1 - g) alpha for one without.
 #[test]
 fn alpha_falls_while_nothing_is_reported() {
     let mut dcqcn = Dcqcn::new(config()).unwrap();
     dcqcn.on_congestion_notification(at(0));
     dcqcn.on_timeout(at(50));
     assert_eq!(dcqcn.alpha(), 1.0);
-    // 55, 110, ..., 550: ten intervals without one, then one with.
+    // Ten intervals without a CNP end at 55, 110, ..., 550 us.
     dcqcn.on_congestion_notification(at(560));
     let kept: f64 = 255.0 / 256.0;
     assert!((dcqcn.alpha() - power(kept, 10)).abs() < 1e-15);
@@ -73,7 +73,7 @@ fn alpha_falls_while_nothing_is_reported() {
     assert!((dcqcn.alpha() - (power(kept, 11) + 1.0 / 256.0)).abs() < 1e-15);
 }
 
-/// Equations 3 and 4: fast recovery five times, then additive increase; by the timer alone, hyper increase follows.
+/// Equations 3 and 4: five raises by fast recovery, then additive increase; with the timer alone, hyper increase follows.
 #[test]
 fn the_timer_recovers_then_adds_then_adds_more() {
     let mut dcqcn = Dcqcn::new(config()).unwrap();
@@ -97,7 +97,7 @@ fn the_timer_recovers_then_adds_then_adds_more() {
     assert_eq!((dcqcn.rate(), dcqcn.poll_timeout()), (Rate::from_gbps(40), None));
 }
 
-/// Figure 7: hyper increase only when timer and byte counter both are past F; additive when one is.
+/// Figure 7: hyper increase if timer and byte counter are both past F, additive increase if one is.
 #[test]
 fn the_byte_counter_raises_too() {
     let config = DcqcnConfig { byte_counter: Some(10_000), fast_recovery: 2, ..config() };
@@ -119,7 +119,7 @@ fn the_byte_counter_raises_too() {
     assert_eq!(send(&mut dcqcn, 1), 120.0 + 3.0 * 40.0 + 400.0, "three by the timer, then hyper");
 }
 
-/// The authors' simulator leaves the target if no raise came between two cuts.
+/// The authors' simulator keeps the target if the timer has not raised the rate between two cuts.
 #[test]
 fn a_second_cut_may_keep_the_target() {
     let mut dcqcn = Dcqcn::new(DcqcnConfig { clamp_target: false, ..config() }).unwrap();

@@ -7,33 +7,32 @@ use core::time::Duration;
 /// The parameters of rtgwg-00 5 and Figure 3.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HpccConfig {
-    /// `T`: the round trip of an idle path. 1 ns to [`Self::MAX_BASE_RTT`].
+    /// `T`: base RTT. 1 ns to [`Self::MAX_BASE_RTT`].
     pub base_rtt: Duration,
-    /// The rate of the sender's own link; a flow starts at it and never goes above. At most
-    /// [`Self::MAX_LINE_RATE`].
+    /// Rate of the sender's link; initial and highest rate of a flow. At most [`Self::MAX_LINE_RATE`].
     pub line_rate: Rate,
-    /// The rate below which a flow never falls. Above 0, at most the line rate.
+    /// Lowest rate. Above 0, at most the line rate.
     pub min_rate: Rate,
-    /// `eta`: the share of a link's capacity to aim at. Above 0, at most 1.
+    /// `eta`: target utilisation of the busiest link. Above 0, at most 1.
     pub target_utilisation: f64,
-    /// `maxStage`: additive increases before a multiplicative one.
+    /// `maxStage`: additive increases before a multiplicative change.
     pub max_stage: u32,
-    /// `W_ai` as a rate: W_ai / T. At most the line rate.
+    /// `W_ai` as a rate: `W_ai / T`. At most the line rate.
     pub additive_increase: Rate,
 }
 
 impl HpccConfig {
-    /// The longest base round trip.
+    /// Longest base RTT: 1 s.
     pub const MAX_BASE_RTT: Duration = Duration::from_secs(1);
-    /// The highest line rate.
+    /// Highest line rate: 10 Tb/s.
     pub const MAX_LINE_RATE: Rate = Rate::from_gbps(10_000);
     /// `eta` of Figure 3.
     pub const DEFAULT_TARGET_UTILISATION: f64 = 0.95;
-    /// `maxStage` of Figure 3. The algorithm's authors simulate with 0, which takes free bandwidth back sooner.
+    /// `maxStage` of Figure 3. The authors of HPCC simulate with 0, with which a flow takes free bandwidth sooner.
     pub const DEFAULT_MAX_STAGE: u32 = 5;
 
-    /// Figure 3's parameters for a path shared by at most `flows` flows. The lowest rate is a thousandth of the
-    /// line rate.
+    /// Returns Figure 3's `eta` and `maxStage`, and `W_ai` for a path that at most `flows` flows share. The lowest rate is a thousandth of
+    /// the line rate.
     #[must_use]
     pub fn new(line_rate: Rate, base_rtt: Duration, flows: NonZeroU32) -> Self {
         Self {
@@ -46,25 +45,25 @@ impl HpccConfig {
         }
     }
 
-    /// The rule of thumb of rtgwg-00 5, `W_ai = W_init * (1 - eta) / N`, as a rate: what keeps `flows` flows
-    /// within the headroom that `eta` leaves.
+    /// Returns rtgwg-00 5's rule of thumb, `W_ai = W_init * (1 - eta) / N`, as a rate: the increases of `flows` flows stay within the
+    /// headroom that `eta` leaves.
     #[must_use]
     pub fn additive_increase(line_rate: Rate, target_utilisation: f64, flows: NonZeroU32) -> Rate {
         let headroom = line_rate.as_bps() as f64 * (1.0 - target_utilisation);
-        // A float's cast to an integer stops at the integer's ends.
+        // `as` saturates.
         Rate::from_bps((headroom / f64::from(flows.get())) as u64)
     }
 
-    /// `W_init`: what the line rate carries in one base round trip, in bytes; at least 1.
+    /// Returns `W_init`: the bytes that the line rate carries in one base RTT; at least 1.
     #[must_use]
     pub fn initial_window(&self) -> u64 {
         limits::initial_window(self.line_rate, self.base_rtt)
     }
 
-    /// Checks that a controller can work with these parameters.
+    /// Checks that every parameter is within its limits.
     ///
     /// # Errors
-    /// Returns the first parameter that is out of its limits, with the limit.
+    /// Returns the first parameter that is not, with its limits.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let Self { base_rtt, line_rate, min_rate, target_utilisation, max_stage: _, additive_increase } =
             *self;

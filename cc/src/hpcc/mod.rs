@@ -14,8 +14,8 @@ pub(crate) use records::{Heard, Signal};
 
 /// HPCC++ computed at the sender (rtgwg-00 4.2).
 ///
-/// The state is kept as rates in whole bits per second; the window follows from the rate. The crate's README goes
-/// through the algorithm line by line.
+/// The state is stored as rates in whole bits per second; the window follows from the rate. The crate's README maps the draft's lines to
+/// this code.
 #[derive(Clone, Copy, Debug)]
 pub struct Hpcc {
     config: HpccConfig,
@@ -34,29 +34,29 @@ pub struct Hpcc {
     variant: Variant,
 }
 
-/// The draft, or what the variant `hpcc-fair` adds to it: a target that falls with the flow's own rate, and while the busiest hop is the
-/// receiver's own link, a flow does not go below (nearly) its share of it.
+/// The draft's algorithm, or the variant `hpcc-fair`: the target falls as the flow's own rate rises, and while the busiest hop is the
+/// receiver's own link, the rate does not fall below about `eta` of the flow's share of it.
 #[derive(Clone, Copy, Debug)]
 enum Variant {
     Draft,
-    /// With what the receiver said last.
+    /// With the receiver's last report.
     Fair(Option<ReceiverLink>),
 }
 
-/// A receiver's report about its own link: the last hop of the path, which all its flows share.
+/// A receiver's report of its own link: the last hop of the path, which all its flows share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiverLink {
-    /// Its place on the path.
+    /// Index of that hop.
     pub hop: HopIndex,
-    /// The number of flows that it counts ([`ActiveFlows`]).
+    /// Number of active flows ([`ActiveFlows`]).
     pub flows: NonZeroU32,
 }
 
 impl Hpcc {
-    /// A flow at line rate that has received no telemetry yet.
+    /// Creates a flow at line rate, without telemetry.
     ///
     /// # Errors
-    /// Returns an error if a parameter is out of its limits.
+    /// Returns a [`ConfigError`] if a parameter is out of its limits.
     pub fn new(config: HpccConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
@@ -71,7 +71,7 @@ impl Hpcc {
         })
     }
 
-    /// Returns the parameters that the controller was created with.
+    /// Returns the parameters of the controller.
     #[must_use]
     pub const fn config(&self) -> &HpccConfig {
         &self.config
@@ -81,64 +81,63 @@ impl Hpcc {
         &mut self.config
     }
 
-    /// `U`: smoothed in-flight bytes of the busiest link, as a share of the capacity of link and base round trip.
+    /// Returns `U`: smoothed in-flight bytes of the busiest link as a share of `B * T`.
     #[must_use]
     pub const fn utilisation(&self) -> f64 {
         self.utilisation
     }
 
-    /// Returns what telemetry said of the hops.
     pub(crate) const fn records(&self) -> &PathRecords {
         &self.records
     }
 
-    /// `W` as a rate: the pacing rate.
+    /// Returns `W` as a rate: the pacing rate.
     #[must_use]
     pub const fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// `Wc` as a rate: what the next rate is computed from.
+    /// Returns `Wc` as a rate: the reference from which the next rate is computed.
     #[must_use]
     pub const fn reference_rate(&self) -> Rate {
         self.reference_rate
     }
 
-    /// `incStage`: additive increases of the reference since the last multiplicative change.
+    /// Returns `incStage`: additive increases of the reference since its last multiplicative change.
     #[must_use]
     pub const fn inc_stage(&self) -> u32 {
         self.inc_stage
     }
 
-    /// `lastUpdateSeq`, in the unit of [`Ack::seq`]; 0 before the first telemetry.
+    /// Returns `lastUpdateSeq`, in the unit of [`Ack::seq`]; 0 before the first telemetry.
     #[must_use]
     pub const fn last_update_seq(&self) -> u64 {
         self.last_update_seq
     }
 
-    /// A flow of the variant `hpcc-fair`.
+    /// Creates a flow of the variant `hpcc-fair`.
     ///
     /// # Errors
-    /// Returns an error if a parameter is out of its limits.
+    /// Returns a [`ConfigError`] if a parameter is out of its limits.
     pub fn fair(config: HpccConfig) -> Result<Self, ConfigError> {
         Ok(Self { variant: Variant::Fair(None), ..Self::new(config)? })
     }
 
-    /// Returns the same flow, starting at `rate` instead of the line rate: for hosts that know of their other flows.
+    /// Returns the flow with `rate` as its initial rate, for hosts that share the line rate between their flows.
     #[must_use]
     pub fn starting_at(self, rate: Rate) -> Self {
         let rate = rate.clamp(self.config.min_rate, self.config.line_rate);
         Self { rate, reference_rate: rate, ..self }
     }
 
-    /// Returns whether it is the variant `hpcc-fair`.
+    /// Returns whether the variant is `hpcc-fair`.
     #[must_use]
     pub const fn is_fair(&self) -> bool {
         matches!(self.variant, Variant::Fair(_))
     }
 
-    /// The rate below which `hop`'s in-flight bytes do not bring a flow: the lowest rate; of the variant `hpcc-fair` at the receiver's
-    /// own link, [`share`](Self::share).
+    /// Returns the lowest rate that a measurement of `hop` may set: the configured lowest rate or, in `hpcc-fair` at the receiver's own
+    /// link, [`share`](Self::share) if that is higher.
     fn least(&self, hop: HopIndex, path: &PathTelemetry) -> Rate {
         let min_rate = self.config.min_rate;
         let Variant::Fair(Some(link)) = self.variant else { return min_rate };
@@ -147,8 +146,8 @@ impl Hpcc {
         self.share(bandwidth, link.flows).max(min_rate)
     }
 
-    /// The rate below which a flow does not go at a link of `bandwidth` that it shares with others: `eta` of its share of it, less the longer
-    /// the link's queue is, and nothing if the flow is alone.
+    /// Returns `eta` of an equal share of a link of `bandwidth`. Falls to 0 as `U` rises from 2 to 4, so that queues drain; 0 for a single
+    /// flow.
     fn share(&self, bandwidth: Rate, flows: NonZeroU32) -> Rate {
         if flows.get() < 2 {
             return Rate::from_bps(0);
@@ -156,12 +155,12 @@ impl Hpcc {
         let drains = ((4.0 - self.utilisation) / 2.0).clamp(0.0, 1.0);
         let HpccConfig { line_rate, target_utilisation, .. } = self.config;
         let share = bandwidth.min(line_rate).as_bps() as f64 * target_utilisation * drains;
-        // A float's cast to an integer stops at the integer's ends.
+        // `as` saturates.
         Rate::from_bps((share / f64::from(flows.get())) as u64)
     }
 
-    /// `eta`. Of the variant `hpcc-fair` it falls with the flow's own rate, by `SPAN` over a thousandth of the line rate: of two flows on
-    /// one link the faster aims lower, until both are as fast.
+    /// Returns `eta`; in `hpcc-fair` from `eta - SPAN / 2` at line rate to `eta + SPAN / 2` at 2^-[`DOUBLINGS`] of it. Of two flows on a
+    /// link the faster aims lower, so that their rates converge.
     #[inline]
     fn target(&self) -> f64 {
         let eta = self.config.target_utilisation;
@@ -172,7 +171,7 @@ impl Hpcc {
         (eta + SPAN * ((log2(below) / DOUBLINGS).clamp(0.0, 1.0) - 0.5)).min(1.0)
     }
 
-    /// Lines 22 to 26, with what was measured. Not below `floor`.
+    /// Applies lines 22 to 26 to a measurement; the rate is at least `floor`.
     fn react(&mut self, ack: &Ack, busiest: Inflight, floor: Rate) {
         self.smooth(busiest);
         let update_reference = ack.seq > self.last_update_seq;
@@ -182,18 +181,18 @@ impl Hpcc {
         }
     }
 
-    /// Lines 8 and 9.
+    /// Applies lines 8 and 9.
     fn smooth(&mut self, busiest: Inflight) {
         let weight = (busiest.interval as f64 / limits::nanos(self.config.base_rtt)).min(1.0);
         self.utilisation = (1.0 - weight) * self.utilisation + weight * busiest.utilisation;
     }
 
-    /// Lines 11 to 20, `ComputeWind`, on rates.
+    /// Applies lines 11 to 20, `ComputeWind`, to rates.
     fn compute_rate(&mut self, update_reference: bool, floor: Rate) {
         let HpccConfig { max_stage, additive_increase, .. } = self.config;
         let eta = self.target();
         let (base, inc_stage) = if self.utilisation >= eta || self.inc_stage >= max_stage {
-            // A float's cast to an integer stops at the integer's ends: U = 0 results in the line rate below.
+            // `as` saturates, so U = 0 results in the line rate below.
             ((self.reference_rate.as_bps() as f64 / (self.utilisation / eta)) as u64, 0)
         } else {
             (self.reference_rate.as_bps(), self.inc_stage.saturating_add(1))
@@ -207,11 +206,11 @@ impl Hpcc {
     }
 }
 
-/// By how much the target of a flow of `hpcc-fair` at line rate is below that of one at 2^-[`DOUBLINGS`] of it.
+/// Difference between the targets of `hpcc-fair` at 2^-[`DOUBLINGS`] of the line rate and at the line rate.
 const SPAN: f64 = 0.08;
 const DOUBLINGS: f64 = 10.0;
 
-/// The logarithm of a normal number above 0, straight between powers of two: as good as the exact one to distinguish faster from slower.
+/// Returns an approximate base-2 logarithm of a normal number above 0: linear between powers of two, which preserves the order.
 fn log2(number: f64) -> f64 {
     const MANTISSA: f64 = (1_u64 << 52) as f64;
     const BIAS: f64 = 1023.0;
@@ -222,11 +221,11 @@ impl CongestionController for Hpcc {
     #[inline]
     fn on_send(&mut self, _now: Instant, _pn: u64, _bytes: u32) {}
 
-    /// Lines 21 to 27, `NewAck`.
+    /// Applies lines 21 to 27, `NewAck`.
     fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {
         match self.records.hear(ack.now, path, self.config.base_rtt) {
-            // The flow's first telemetry belongs to packets sent before any reference was set, so the whole first
-            // window reacts relative to the initial one.
+            // The packets that this telemetry describes were sent before any reference was set, so the whole first window
+            // reacts relative to the initial one.
             Heard::FirstPath => self.last_update_seq = ack.next,
             Heard::NewPath | Heard::Nothing => {}
             Heard::Measured(hop, busiest) => {
@@ -236,7 +235,7 @@ impl CongestionController for Hpcc {
         }
     }
 
-    /// The same, if the receiver measured.
+    /// Applies lines 22 to 26 to the receiver's measurement; the first one only sets `lastUpdateSeq`.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         if self.last_update_seq == 0 {
             self.last_update_seq = ack.next;
@@ -251,18 +250,17 @@ impl CongestionController for Hpcc {
         }
     }
 
-    /// As with another `pathID`, which two paths through the same switches do not have: rate, reference and `U` stay, and the
-    /// next telemetry only records.
+    /// Discards the records, as for another `pathID`: two paths through the same switches have the same `pathID`. Rate, reference and `U`
+    /// stay, and the next telemetry changes no rate.
     fn on_path_change(&mut self) {
         self.records = PathRecords::new();
     }
 
-    /// An acknowledgement without telemetry says nothing to HPCC++.
     fn on_ack(&mut self, _ack: &Ack) {}
 
     fn on_congestion_notification(&mut self, _now: Instant) {}
 
-    /// The draft has no reaction to loss: the state stays.
+    /// Does nothing: the draft has no reaction to loss.
     fn on_loss(&mut self, _now: Instant) {}
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -271,7 +269,6 @@ impl CongestionController for Hpcc {
 
     fn on_timeout(&mut self, _now: Instant) {}
 
-    /// `W = W_init * R / R_max`; at least 1, so that one packet may always leave.
     #[inline]
     fn window(&self) -> u64 {
         limits::window(self.config.initial_window(), self.rate, self.config.line_rate)

@@ -6,29 +6,27 @@ use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelem
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-/// The receiver's side: it computes a flow's window from the telemetry that its packets bring.
-///
-/// The flow's parameters are the sender's: the sender must send `T`, line rate and the rest.
+/// The receiver's side: it computes a flow's window from the telemetry in its packets, with the sender's parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct RxHpcc {
     hpcc: Hpcc,
     /// `lastUpdateTime`; none before the first telemetry.
     last_update: Option<Instant>,
-    /// When packets come that were sent by the last window: after `T`, and behind what waited when they came to the queues.
+    /// Earliest arrival of packets that the last window affected: `T` and the queueing delay after it was sent.
     answered_at: Option<Instant>,
-    /// The time in which the path's queues drain, by the last telemetry.
+    /// Time in which the path's queues drain, by the last telemetry.
     queueing: Duration,
-    /// The last switch on the path, as far as telemetry has shown.
+    /// Last hop of the path that telemetry has shown.
     last_hop: HopIndex,
-    /// The rate of its link.
+    /// Rate of that hop's link.
     last_capacity: Rate,
 }
 
 impl RxHpcc {
-    /// A flow without telemetry yet.
+    /// Creates a flow without telemetry.
     ///
     /// # Errors
-    /// Returns an error if a parameter is out of its limits.
+    /// Returns a [`ConfigError`] if a parameter is out of its limits.
     pub fn new(config: HpccConfig) -> Result<Self, ConfigError> {
         let (last_hop, last_capacity) = (0, config.line_rate);
         Ok(Self {
@@ -41,17 +39,17 @@ impl RxHpcc {
         })
     }
 
-    /// The algorithm's state.
+    /// Returns the state of the algorithm.
     #[must_use]
     pub const fn hpcc(&self) -> &Hpcc {
         &self.hpcc
     }
 
-    /// `NewINT`: a packet brought telemetry. Gives the window, in payload bytes, when it is time to send it: once
-    /// per round trip: `T` and the time in which the path's queues drain.
+    /// `NewINT`: handles a packet's telemetry. Returns the window, in payload bytes, when it must be sent: once per `T` and drain time of
+    /// the path's queues.
     ///
-    /// `flows` is how many flows this receiver takes in at the moment ([`ActiveFlows`]). If the last switch is the
-    /// busiest they share its link, and `W_ai` is half of that link's headroom divided by them; elsewhere it is the
+    /// `flows` is the number of flows that this receiver serves ([`ActiveFlows`]). If the last hop is the busiest, they share its link, and
+    /// `W_ai` is half of the link's headroom divided by them; for a flow above its share, at most the configured one. Otherwise it is the
     /// configured one.
     pub fn on_telemetry(&mut self, now: Instant, path: &PathTelemetry, flows: NonZeroU32) -> Option<u64> {
         let base_rtt = self.hpcc.config.base_rtt;
@@ -72,13 +70,14 @@ impl RxHpcc {
         self.react(now, (busiest, inflight), queueing, flows)
     }
 
-    /// As [`on_telemetry`](Self::on_telemetry), if the switches computed the busiest link's in-flight share; it counts as the last link's.
+    /// Handles the in-flight share of the busiest link that switches computed; it counts as the last hop's. Otherwise as
+    /// [`on_telemetry`](Self::on_telemetry).
     pub fn on_inflight(&mut self, now: Instant, inflight: Inflight, flows: NonZeroU32) -> Option<u64> {
         if self.last_update.is_none() {
             self.last_update = Some(now);
             return None;
         }
-        // In-flight bytes beyond the capacity of the link and T wait in a queue; a link that is just full is taken to have no queue.
+        // In-flight bytes beyond B * T wait in a queue.
         let excess = (inflight.utilisation - 1.0).clamp(0.0, Inflight::MOST);
         let queueing = self.hpcc.config.base_rtt.mul_f64(excess);
         self.react(now, (self.last_hop, inflight), queueing, flows)
@@ -114,7 +113,7 @@ impl RxHpcc {
             return self.hpcc.compute_rate(due, self.hpcc.config.min_rate);
         }
         let at_last_hop = self.at_last_hop(flows);
-        // A float's cast to an integer stops at the integer's ends.
+        // `as` saturates.
         let part = (1.0 - ROOM / f64::from(flows.get())).max(FLOOR);
         let floor = (self.hpcc.share(self.last_capacity, flows).as_bps() as f64 * part) as u64;
         let least = Rate::from_bps(floor).max(at_last_hop.min_rate);
@@ -123,8 +122,8 @@ impl RxHpcc {
         self.hpcc.config = configured;
     }
 
-    /// The parameters while the last link is the busiest, of which the receiver knows how many flows share it: `W_ai` is theirs, and a
-    /// flow with more than its share does not grow faster than a sender that knows no N, and yields.
+    /// Returns the parameters while the last hop is the busiest. `W_ai` is computed for the `flows` flows that share its link. A flow above
+    /// its share grows no faster than a sender-based one, and its target is lower.
     fn at_last_hop(&self, flows: NonZeroU32) -> HpccConfig {
         let mut config = self.hpcc.config;
         let capacity = self.last_capacity.min(config.line_rate);
@@ -142,24 +141,24 @@ impl RxHpcc {
     }
 }
 
-/// Round trips that a queue takes to drain at most: what so many first windows leave. More is not believed, or one forged record would
-/// freeze the window.
+/// Limit on the queueing delay that counts, in base RTTs: that of 256 initial windows. Without a limit one forged record would freeze the
+/// window.
 const LONGEST_QUEUE: u32 = 256;
 
-/// The part of the headroom that all flows' increases together take in a round trip. With N as it is and all of the headroom
-/// the link settles at U = eta / (1 - (1 - eta) / eta) = 1, with a queue for ever.
+/// Divisor of the headroom that all increases together take per round trip. With all of the headroom the link would settle at
+/// U = eta / (1 - (1 - eta) / eta) = 1 and keep a queue permanently.
 const SHARE: u64 = 2;
 
-/// The part of one flow's share that the floors of all flows leave open, so that few flows can cut; and the least that a floor is.
-/// Many flows that see the same queue cut together, and their floors keep the link busy.
+/// A flow's floor is `max(1 - ROOM / flows, FLOOR)` of its share, so that all floors together leave up to `ROOM` shares for cuts. Many
+/// flows that see the same queue cut together; their floors keep the link busy.
 const ROOM: f64 = 1.2;
 const FLOOR: f64 = 0.85;
 
-/// By how much of eta a flow with twice its share aims lower. Without it a flow that the receiver paces takes two and a half times
-/// what a sender-based flow beside it does, if both have a small `W_ai`.
+/// Fraction of eta by which a flow with twice its share lowers its target. Without it a receiver-paced flow gets 2.5 times the rate of a
+/// sender-based flow on the same link, if both have a small `W_ai`.
 const YIELD: f64 = 0.05;
 
-/// The sender's side: it keeps to the window that the receiver computes, within its own bounds.
+/// The sender's side: it applies the windows that the receiver computes, within its own bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct HpccReceiver {
     config: HpccConfig,
@@ -167,22 +166,22 @@ pub struct HpccReceiver {
 }
 
 impl HpccReceiver {
-    /// A flow at line rate that received no window yet.
+    /// Creates a flow at line rate.
     ///
     /// # Errors
-    /// Returns an error if a parameter is out of its limits.
+    /// Returns a [`ConfigError`] if a parameter is out of its limits.
     pub fn new(config: HpccConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self { config, rate: config.line_rate })
     }
 
-    /// Returns the parameters that the controller was created with.
+    /// Returns the parameters of the controller.
     #[must_use]
     pub const fn config(&self) -> &HpccConfig {
         &self.config
     }
 
-    /// `W` as a rate: the pacing rate.
+    /// Returns `W` as a rate: the pacing rate.
     #[must_use]
     pub const fn rate(&self) -> Rate {
         self.rate
@@ -196,10 +195,10 @@ impl CongestionController for HpccReceiver {
     fn on_congestion_notification(&mut self, _now: Instant) {}
     fn on_loss(&mut self, _now: Instant) {}
 
-    /// `R = W / T`, from the lowest rate to the line rate whatever the receiver says.
+    /// Sets `R = W / T`, clamped to the configured lowest rate and line rate.
     fn on_window(&mut self, window: u64) {
         let HpccConfig { line_rate, min_rate, .. } = self.config;
-        // `W_init` is at least 1, and the product of two 64-bit numbers fits 128 bits.
+        // `W_init` is at least 1; the product of two 64-bit numbers fits into 128 bits.
         let bits = u128::from(window).saturating_mul(line_rate.as_bps().into());
         let rate = bits.checked_div(self.config.initial_window().into());
         let rate = rate.and_then(|rate| u64::try_from(rate).ok()).map_or(line_rate, Rate::from_bps);
@@ -221,14 +220,14 @@ impl CongestionController for HpccReceiver {
     }
 }
 
-/// A flow's place in [`ActiveFlows`]: when it was counted last.
+/// The period in which [`ActiveFlows`] counted a flow last.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlowMark(u64);
 
-/// Counts the flows that a receiver takes in: those that sent in the present period or, if more, in the one before.
+/// The number of active flows of a receiver: those that sent in the current period or, if more, in the one before.
 #[derive(Clone, Copy, Debug)]
 pub struct ActiveFlows {
-    /// Counts periods from 1.
+    /// Number of the period, from 1.
     period: u64,
     since: Instant,
     now: u32,
@@ -242,14 +241,14 @@ impl Default for ActiveFlows {
 }
 
 impl ActiveFlows {
-    /// No flow yet.
+    /// Creates a count of no flows.
     #[must_use]
     pub const fn new() -> Self {
         Self { period: 1, since: Instant::ZERO, now: 0, before: 0 }
     }
 
-    /// A packet of the flow that `mark` belongs to came. A period ends with the first packet after `length`; it should
-    /// be some round trips, so that a slow flow is seen in each.
+    /// Counts a packet of the flow with `mark`. A period ends with the first packet after `length`, which should be several round trips, so
+    /// that slow flows send in each.
     pub fn on_packet(&mut self, now: Instant, length: Duration, mark: &mut FlowMark) {
         if now.saturating_since(self.since) >= length {
             self.before =
@@ -289,7 +288,7 @@ mod tests {
         }
     }
 
-    /// A path of two switches; the one at `busy` sends `tx` units of 128 bytes by `time`, the other nothing.
+    /// A path of two hops; hop `busy` has sent `tx` units of 128 bytes by `time`, the other none.
     fn path(busy: u8, time: u64, tx: u64, queue: u64) -> PathTelemetry {
         let mut path = PathTelemetry::new(1);
         for index in 0..2 {
@@ -311,7 +310,7 @@ mod tests {
         Instant::from_nanos(nanos)
     }
 
-    /// Lines 29 to 34: the window is sent, and the reference moves, when more than T has passed.
+    /// Lines 29 to 34: the window is sent, and the reference moves, once more than T has passed.
     #[test]
     fn the_window_leaves_once_per_round_trip() {
         let mut rx = RxHpcc::new(config()).unwrap();
@@ -322,13 +321,13 @@ mod tests {
         let window = rx.on_telemetry(at(5161), &path(0, 4161, 407, 0), ONE).unwrap();
         assert_eq!(window, rx.hpcc().window());
         assert_eq!(rx.on_telemetry(at(7000), &path(0, 6000, 600, 90_000), ONE), None);
-        // 90,000 bytes take 7.2 us: packets sent by the window come behind them.
+        // 90,000 bytes drain in 7.2 us; packets sent under the new window arrive after them.
         assert_eq!(rx.on_telemetry(at(9321), &path(0, 8321, 813, 90_000), ONE), None);
         assert_eq!(rx.on_telemetry(at(16_521), &path(0, 15_521, 1516, 90_000), ONE), None);
         assert!(rx.on_telemetry(at(16_522), &path(0, 15_522, 1516, 90_000), ONE).unwrap() < window);
     }
 
-    /// rtgwg-00 6.3.2: N is measured, and counts if the last hop is the congestion point.
+    /// rtgwg-00 6.3.2: N is measured, and is used if the last hop is the congestion point.
     #[test]
     fn the_increase_is_shared_by_the_flows_at_the_last_hop() {
         let grown = |busy, flows| {

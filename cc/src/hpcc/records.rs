@@ -1,19 +1,19 @@
-//! Compares two readings of a hop, and reports on the time between them (rtgwg-00 4.2, lines 1 to 7). Senders and responders use it; the
-//! readings are a peer's, so any value may come.
+//! Compares successive readings of each hop and finds the busiest (rtgwg-00 4.2, lines 1 to 7). Senders and responders use it. Readings
+//! come from a peer, so any value is possible.
 
 use crate::{Counter, Hop, HopIndex, Instant, MAX_HOPS, PathTelemetry, limits};
 use core::time::Duration;
 
-/// The last reading of a hop, and its time of arrival. The next reading brings the width of its counters and the unit of a count: both are
-/// its format's. There are two lists of these per queue pair, so they are small.
+/// The last reading of a hop. Width and unit of its counters are the format's, so the next reading carries them again. A queue pair holds
+/// 30 of these, so they are small.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     time: u64,
     tx_bytes: u64,
     heard: Instant,
-    /// At most 4 GiB.
+    /// Bytes, at most 4 GiB.
     queue: u32,
-    /// The last measurement, for observers and, smoothed, for comparisons of links; NaN before.
+    /// Last measurement, as links are compared by it; NaN before the first.
     load: f32,
 }
 
@@ -26,50 +26,50 @@ impl Record {
     }
 }
 
-/// The last telemetry of a hop, for observers.
+/// The last telemetry of a hop, for monitoring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeardHop {
-    /// The hop's place on the path, 0 the first switch.
+    /// Index of the hop on the path; 0 is the first switch.
     pub index: HopIndex,
-    /// Bytes that waited in its egress queue, at most 4 GiB.
+    /// Bytes in its egress queue, at most 4 GiB.
     pub queue: u32,
-    /// The bytes of link and queue, in thousandths of the link's capacity in a base round trip: 1000 for a full link without a queue.
-    /// PowerTCP's power in the same unit. `None` until two readings could be compared.
+    /// In-flight bytes, in thousandths of the link's capacity in a base RTT: 1000 for a full link without a queue. For PowerTCP, its power
+    /// in the same unit. `None` until two readings could be compared.
     pub permille: Option<u32>,
-    /// When it arrived.
+    /// When the telemetry arrived.
     pub heard: Instant,
 }
 
-/// The difference between two readings of one hop.
+/// A measurement of one hop, from two readings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inflight {
-    /// `u'`: in-flight bytes as a share of the capacity of the link and the base round trip; 0 to [`Self::MOST`].
+    /// `u'`: in-flight bytes as a share of `B * T`; 0 to [`Self::MOST`].
     pub utilisation: f64,
-    /// `ack.L[i].ts - L[i].ts` in ns; above 0.
+    /// `ack.L[i].ts - L[i].ts`, in ns; above 0.
     pub interval: u64,
 }
 
 impl Inflight {
-    /// The largest `u'` that counts: the largest that a ratio can carry on the wire, rounded up. A real one comes near it only on a link
-    /// whose capacity is less than a packet. Without a bound one forged pair of readings raises `U` to 10^25, and the rate stays at its
-    /// lowest for thousands of reports.
+    /// Largest `u'`: the largest ratio on the wire, rounded up. A real `u'` is near it only on a link that carries less than a packet per
+    /// base RTT. Without a bound one forged pair of readings raises `U` to 10^25, and the rate stays at its lowest for thousands of
+    /// reports.
     pub const MOST: f64 = 4096.0;
 }
 
-/// The quantity that is measured of a link.
+/// What is measured of a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Signal {
-    /// `u'`: the bytes in link and queue (line 5).
+    /// `u'`, in-flight bytes (line 5).
     Inflight,
-    /// The same, but links are compared by their averages over the base round trip: packets that meet by chance do not make a link the
+    /// `u'`, but links are compared by its average over the base RTT, so that a chance collision of packets does not make a link the
     /// busiest.
     Smoothed,
-    /// PowerTCP's: the bytes that arrive in a second, times the bytes in link and queue.
+    /// PowerTCP's power: arrival rate times in-flight bytes.
     Power,
 }
 
 impl Signal {
-    /// Returns the share by which a link is compared; it was `before`, NaN if that is not known.
+    /// Returns the value by which links are compared; `before` is the last one, NaN if there is none.
     #[inline]
     fn share(self, before: f32, measured: Inflight, base_rtt: f64) -> f64 {
         let Inflight { utilisation, interval } = measured;
@@ -81,28 +81,27 @@ impl Signal {
     }
 }
 
-/// The result of telemetry beside the records.
+/// The result of a new reading of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Heard {
-    /// No record came before.
+    /// This is the first telemetry.
     FirstPath,
-    /// The path changed: the old records are gone.
+    /// The path changed; the old records are discarded.
     NewPath,
     /// No hop could be compared with its record.
     Nothing,
-    /// The busiest of the hops that could.
+    /// The busiest of the hops that could be compared.
     Measured(HopIndex, Inflight),
 }
 
-/// The last record of each hop of a path (`L` in rtgwg-00 4.2), by hop index, since a response may carry the busiest
-/// hop only.
+/// The last reading of each hop of a path (`L` in rtgwg-00 4.2), by hop index, since a response may carry the busiest hop only.
 ///
-/// Both ends keep one per queue pair: the sender to compute its rate, the responder to choose which hop to report.
+/// Both ends of a connection keep one: the sender to compute its rate, the responder to choose the hop to report.
 #[derive(Clone, Copy, Debug)]
 pub struct PathRecords {
     /// None before the first telemetry.
     path_id: Option<u16>,
-    /// A bit for each hop that has reported.
+    /// Bit by hop index: the hop has a record.
     heard: u16,
     records: [Record; MAX_HOPS],
 }
@@ -114,16 +113,16 @@ impl Default for PathRecords {
 }
 
 impl PathRecords {
-    /// No record yet.
+    /// Creates an empty list.
     #[must_use]
     pub const fn new() -> Self {
         Self { path_id: None, heard: 0, records: [Record::NONE; MAX_HOPS] }
     }
 
-    /// Takes telemetry in and returns its busiest hop: the one a responder reports (rtgwg-00 7.1).
+    /// Records telemetry and returns its busiest hop, which a responder reports (rtgwg-00 7.1).
     ///
-    /// Busiest is the highest `u'`, smoothed over the base round trip as in line 9. If no hop can be compared with its record yet, it is the
-    /// one whose queue takes longest to drain, of equal ones the first. `None` for a path without hops.
+    /// The busiest hop has the highest `u'`, smoothed over the base RTT as in line 9. If no hop could be compared with its record, it is the
+    /// first of those whose queues take longest to drain. `None` for a path without hops.
     pub fn busiest(
         &mut self,
         now: Instant,
@@ -140,8 +139,8 @@ impl PathRecords {
         longest.map(|(at, hop)| (at, *hop))
     }
 
-    /// Takes telemetry in and returns the share of its busiest hop: all that a response may say if the network's figures are not for
-    /// everyone (rtgwg-00 9.1). `None` if no hop could be compared with its record.
+    /// Records telemetry and returns the measurement of the busiest hop, all that a response may disclose where the network's figures are
+    /// confidential (rtgwg-00 9.1). `None` if no hop could be compared with its record.
     pub fn inflight(&mut self, now: Instant, path: &PathTelemetry, base_rtt: Duration) -> Option<Inflight> {
         match self.hear(now, path, base_rtt) {
             Heard::Measured(_, inflight) => Some(inflight),
@@ -149,8 +148,8 @@ impl PathRecords {
         }
     }
 
-    /// Returns the last report of each hop of the present path, in path order. If a responder reports the busiest hop only, the busiest is
-    /// the one that was reported last.
+    /// Returns the last telemetry of each hop of the current path, in path order. If the responder reports the busiest hop only, that is
+    /// the hop with the latest `heard`.
     pub fn hops(&self) -> impl Iterator<Item = HeardHop> {
         let heard = (0u8..).zip(&self.records).filter(|(index, _)| self.heard & 1 << index != 0);
         heard.map(|(index, &Record { queue, load, heard, .. })| {
@@ -159,13 +158,13 @@ impl PathRecords {
         })
     }
 
-    /// Lines 1 to 7, and line 27's `L = ack.L`.
+    /// Applies lines 1 to 7, and line 27's `L = ack.L`.
     #[inline]
     pub(super) fn hear(&mut self, now: Instant, path: &PathTelemetry, base_rtt: Duration) -> Heard {
         self.hear_as(Signal::Inflight, now, path, base_rtt)
     }
 
-    /// The same, by another signal.
+    /// As [`hear`](Self::hear), with links compared by `signal`.
     #[inline]
     pub(crate) fn hear_as(
         &mut self,
@@ -209,21 +208,21 @@ impl PathRecords {
     }
 }
 
-/// The result of a new reading of a hop beside its record.
+/// The result of comparing a reading with the hop's record.
 enum Comparison {
-    /// It was stamped before the record, and overtaken on its way.
+    /// The reading is older than the record: its packet was overtaken.
     Late,
-    /// They cannot be distinguished: no time lies between, or the link has no capacity.
+    /// No rate follows: no time passed between the two, the link has no capacity, or periods were miscounted.
     Unknown,
     Measured(Inflight),
 }
 
-/// Lines 4 and 5 for one hop.
+/// Applies lines 4 and 5 to one hop.
 #[inline]
 fn compare(signal: Signal, last: &Record, hop: &Hop, now: Instant, base_rtt: f64) -> Comparison {
     let elapsed = now.as_nanos().saturating_sub(last.heard.as_nanos());
-    // The counter shows a distance modulo its period: our own clock says whether that is the true one. In floats, since 128 bits are
-    // slow and a rounding of half a period is none that matters.
+    // Distances are known modulo the counter's period; the local clock shows whether the byte counter may have wrapped. In floats, because
+    // 128-bit arithmetic is slow and the limit, half a period, need not be exact.
     let queue = hop.queue.min(last.queue.into()) as f64;
     let bytes_per_nano = hop.bandwidth.as_bps() as f64 / 8e9;
     if hop.bandwidth.as_bps() as f64 * elapsed as f64 > hop.tx_bytes.period() as f64 * 4e9 {
@@ -253,17 +252,17 @@ fn compare(signal: Signal, last: &Record, hop: &Hop, now: Instant, base_rtt: f64
     Comparison::Measured(Inflight { utilisation: utilisation.min(Inflight::MOST), interval })
 }
 
-/// `txRate / B` of a link whose byte counter may have gone round: between 0 and 1, and its queue shows if it is full. It must be below eta:
-/// a flow whose packets are so far apart that none of them can be measured would never grow again.
+/// `txRate / B` assumed for a link whose byte counter may have wrapped: between 0 and 1, since the queue shows whether the link is full.
+/// It must be below eta, or a flow whose packets are too far apart to be measured would never grow again.
 const UNMEASURED: f64 = 0.5;
 
-/// A link that seems to send so many times what it can was measured over another number of the clock's periods.
+/// Ratio of measured to nominal rate above which the clock's periods were miscounted.
 const FASTER_THAN_POSSIBLE: f64 = 1.25;
 
-/// The time in ns between two stamps, `None` if the later was stamped before the earlier.
+/// Returns the ns between two time stamps; `None` if `later` is the older one.
 ///
-/// A stamp says it modulo the counter's period. Of the times that fit, it is the one nearest to `elapsed`, what passed by
-/// our own clock between their arrivals: right as long as one took less than half a period longer on its way than the other.
+/// Of the times that fit modulo the counter's period, it is the one nearest to `elapsed`, the time between their arrivals by the local
+/// clock. Correct if their delays differ by less than half a period.
 #[inline]
 fn between(earlier: Counter, later: Counter, elapsed: u64) -> Option<u64> {
     let (period, since) = (later.period(), later.since(earlier));
@@ -312,17 +311,17 @@ mod tests {
             Some(1),
             "longest queue"
         );
-        // Hop 0 sent four times what hop 2 did; the queues were short once, so they don't count.
+        // Hop 0 sent four times as much as hop 2. The queues were once empty, so `min` ignores them.
         assert_eq!(busiest(4000, path(1, &[hop(4000, 400, 9), hop(4000, 0, 0), hop(4000, 100, 0)])), Some(0));
-        // The byte counters are those of other switches now.
+        // Another path: its byte counters are not comparable.
         assert_eq!(busiest(8000, path(2, &[hop(8000, 900, 0), hop(8000, 0, 8)])), Some(1));
     }
 
-    /// A link that two packets passed at once is no busier for that than one that is busy all the time.
+    /// A chance collision of packets does not make a link the busiest.
     #[test]
     fn the_busiest_hop_is_busy_over_the_round_trip() {
         let mut records = PathRecords::new();
-        // Every 100 ns, hop 0 sends 90 % of what it can; hop 1 sends 160 % and nothing in turns, as the counters round.
+        // Hop 0 sends 90 % of its capacity every 100 ns, hop 1 alternately 160 % and 0 %, because of its counter's unit.
         for step in 0..300u64 {
             let (time, sent) = (100 * step, [9 * step, 8 * step.next_multiple_of(2)]);
             let hops = sent.map(|sent| Hop { tx_bytes: Counter::of::<20, 125>(sent), ..hop(time, 0, 0) });
@@ -331,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Observers see queue and share of each hop that has reported, and nothing of another path's.
+    /// Observers see the last queue and load of each hop of the current path.
     #[test]
     fn records_show_each_hop_as_it_was_last() {
         let mut records = PathRecords::new();
@@ -345,17 +344,16 @@ mod tests {
             hear(0, path(1, &[hop(0, 0, 9), hop(0, 0, 25_000)])),
             [Some((0, 9, None)), Some((1, 25_000, None))]
         );
-        // 4 us at 100 Gb/s are 50,000 B: hop 0 sent half of them, hop 1 all, and half of them wait there.
+        // B * T is 50,000 bytes: hop 0 sent half of that; hop 1 sent all, and half of it waits.
         let second = Some((1, 25_000, Some(1498)));
         let seen = hear(4000, path(1, &[hop(4000, 195, 0), hop(4000, 390, 25_000)]));
         assert_eq!(seen, [Some((0, 0, Some(499))), second]);
-        // Another stamp of the same moment measures nothing; what was measured before stays.
+        // A second reading of the same time measures nothing; the last measurement stays.
         assert_eq!(hear(4100, path(1, &[hop(4000, 195, 7)])), [Some((0, 7, Some(499))), second]);
         assert_eq!(hear(5000, path(2, &[hop(0, 0, 1)])), [Some((0, 1, None)), None]);
     }
 
-    /// The time between two stamps of every narrow clock, over some periods of it, for all that one may have taken longer on its way
-    /// than the other.
+    /// Every narrow clock, over several periods, for every difference between the two delays.
     #[test]
     fn the_time_between_two_stamps_is_found_across_periods() {
         for bits in 2..=6u8 {
@@ -376,7 +374,7 @@ mod tests {
         }
     }
 
-    /// A peer's setup may say a `T` of 0, and a hop anything.
+    /// A peer's setup may contain a `T` of 0, and a hop any value.
     #[test]
     fn what_is_measured_is_a_number_in_its_bounds() {
         let forged = |time: u64, sent, queue, bps| Hop {

@@ -6,7 +6,7 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 use proptest::prelude::*;
 
-/// 100 Gb/s and 4160 ns: W_init is 52 000 bytes.
+/// `W_init` is 52,000 bytes.
 fn config() -> HpccConfig {
     HpccConfig {
         base_rtt: Duration::from_nanos(4160),
@@ -39,7 +39,7 @@ fn ack(now: u64, seq: u64, next: u64) -> Ack {
     Ack { now: Instant::from_nanos(now), seq, next, acked_bytes: 0, ce_bytes: 0, rtt: None }
 }
 
-/// A flow that received one record of hop 0 (100 Gb/s), at 10 000 ns, with every counter at 0.
+/// A flow with one record, of hop 0 (100 Gb/s) at 10,000 ns with every counter at 0.
 fn started() -> Hpcc {
     let mut hpcc = Hpcc::new(config()).unwrap();
     hpcc.on_telemetry(&ack(10_000, 1, 10), &path(7, &[(0, hop(100, 0, 0, 0))]));
@@ -57,7 +57,6 @@ fn a_flow_starts_at_line_rate_and_its_first_telemetry_only_records() {
     assert_eq!(hpcc.window(), 52_000);
 }
 
-/// A host that knows of its other flows starts one at its share.
 #[test]
 fn a_flow_may_start_below_line_rate() {
     let start = |rate| Hpcc::new(config()).unwrap().starting_at(rate);
@@ -70,7 +69,7 @@ fn a_flow_may_start_below_line_rate() {
     assert_eq!(start(Rate::from_bps(1)).rate(), Rate::from_mbps(100));
 }
 
-/// The first rows of the authors' simulator for one flow through one switch.
+/// The first rows of the authors' simulator, for one flow through one switch.
 #[test]
 fn the_first_acknowledgements_of_a_lone_flow_give_the_authors_rates() {
     let mut hpcc = Hpcc::new(config()).unwrap();
@@ -92,7 +91,7 @@ fn the_first_acknowledgements_of_a_lone_flow_give_the_authors_rates() {
 #[test]
 fn the_reference_moves_only_with_an_acknowledgement_beyond_the_last_update() {
     let mut hpcc = started();
-    // A whole base round trip of a link half used.
+    // A link half used over one base RTT.
     hpcc.on_telemetry(&ack(14_160, 10, 20), &path(7, &[(0, hop(100, 4160, 203, 0))]));
     assert!(hpcc.utilisation() < 0.5);
     assert_eq!(
@@ -107,7 +106,7 @@ fn the_reference_moves_only_with_an_acknowledgement_beyond_the_last_update() {
 fn additive_steps_come_before_a_multiplicative_one() {
     let mut hpcc = started();
     let mut rates = [0; 8];
-    // A queue of nine times what fits brings the rate down once, then the link is half used for ever.
+    // A queue of nine times B * T lowers the rate once; then the link is half used.
     hpcc.on_telemetry(&ack(14_160, 11, 11), &path(7, &[(0, hop(100, 4160, 4000, 0))]));
     let low = hpcc.rate().as_bps();
     for (round, rate) in (2u64..).zip(&mut rates) {
@@ -130,7 +129,7 @@ fn the_busiest_hop_counts() {
         &ack(4160, 2, 2),
         &path(7, &[(0, hop(100, 4160, 203, 0)), (3, hop(25, 4660, 101, 8000))]),
     );
-    // 8000 waiting bytes of the 13 000 that are 25 Gb/s times T, and 101 * 128 bytes sent.
+    // 8000 bytes wait, of B * T = 13,000 bytes at 25 Gb/s; 101 * 128 bytes were sent.
     let expected = 8000.0 / 13_000.0 + 101.0 * 128.0 / 13_000.0;
     assert!((hpcc.utilisation() - expected).abs() < 1e-12);
 }
@@ -155,7 +154,7 @@ fn another_path_only_records() {
     assert_eq!(state(&hpcc), before);
     hpcc.on_telemetry(&ack(18_320, 12, 21), &path(8, &[(0, hop(100, 4169, 406, 60_000))]));
     assert!(hpcc.utilisation() > 1.9);
-    // The old path's hop must not serve the new one when it comes back.
+    // The old path's record must not be used when that path is used again.
     let before = state(&hpcc);
     hpcc.on_telemetry(&ack(22_480, 22, 30), &path(7, &[(0, hop(100, 4160, 0, 0))]));
     assert_eq!(state(&hpcc), before);
@@ -168,7 +167,7 @@ fn another_path_keeps_the_rate_and_forgets_the_records() {
     hpcc.on_telemetry(&ack(14_160, 11, 20), &path(7, &[(0, hop(100, 4160, 406, 60_000))]));
     let before = (hpcc.rate(), hpcc.reference_rate(), hpcc.utilisation());
     hpcc.on_path_change();
-    // Compared with the old path's, this byte counter would have gone nearly once around.
+    // Against the old path's record, the byte counter would seem to have wrapped.
     hpcc.on_telemetry(&ack(18_320, 21, 30), &path(7, &[(0, hop(100, 8320, 100, 0))]));
     assert_eq!((hpcc.rate(), hpcc.reference_rate(), hpcc.utilisation()), before);
     hpcc.on_telemetry(&ack(22_480, 22, 40), &path(7, &[(0, hop(100, 12_480, 303, 0))]));
@@ -190,7 +189,7 @@ fn readings_that_cannot_be_told_apart_only_replace() {
     assert_ne!(state(&hpcc), before);
 }
 
-/// Half of the byte counter's period may have passed: what the link sent is not known, its queue is.
+/// If half of the byte counter's period may have passed, `txRate` is unknown, but the queue is known.
 #[test]
 fn a_link_whose_counter_may_have_wrapped_is_taken_to_be_half_full() {
     // 128 bytes * 2^20 take 10.7 ms at 100 Gb/s and 2.7 ms at 400 Gb/s.
@@ -205,8 +204,7 @@ fn a_link_whose_counter_may_have_wrapped_is_taken_to_be_half_full() {
     }
 }
 
-/// A slow flow's packets, and with them its telemetry, are farther apart than 24 bits of nanoseconds can express. If they were ignored, it
-/// would stay slow.
+/// The telemetry of a slow flow is farther apart than the period of 24 bits of ns. If it were ignored, the flow would stay slow.
 #[test]
 fn the_clocks_periods_between_slow_readings_are_counted_by_our_own() {
     const PERIOD: u64 = 1 << 24;
@@ -220,12 +218,12 @@ fn the_clocks_periods_between_slow_readings_are_counted_by_our_own() {
         let mut hpcc = started();
         let heard = 10_000 + passed;
         let stamp = passed.checked_add_signed(jitter).unwrap();
-        // Half of what 100 Mb/s carry: 6.25 bytes in a microsecond.
+        // Half of what 100 Mb/s carry: 6.25 bytes per us.
         let slow = Hop { bandwidth: Rate::from_mbps(100), ..hop(1, stamp, stamp * 625 / 100_000 / 128, 0) };
         hpcc.on_telemetry(&ack(heard, 11, 20), &path(7, &[(0, slow)]));
         assert!((hpcc.utilisation() - 0.5).abs() < 0.01, "{passed} ns: {}", hpcc.utilisation());
     }
-    // A reading that would need a faster link was measured over the wrong number of periods.
+    // A rate above the link's: the periods were miscounted.
     let mut hpcc = started();
     let before = state(&hpcc);
     let slow = Hop { bandwidth: Rate::from_mbps(100), ..hop(1, PERIOD + 1_000_000, 1000, 0) };
@@ -304,7 +302,7 @@ fn any_config() -> impl Strategy<Value = HpccConfig> {
         })
 }
 
-/// The share of one forged pair of readings is bounded, so that it is forgotten: here with a report for each hundredth of a round trip.
+/// The bound on `u'` limits the effect of a forged pair of readings; here with a report every hundredth of a round trip.
 #[test]
 fn one_forged_pair_of_readings_is_forgotten_in_ten_round_trips() {
     let forged = |time: u64, sent: u64| Hop {
@@ -317,7 +315,6 @@ fn one_forged_pair_of_readings_is_forgotten_in_ten_round_trips() {
     hpcc.on_telemetry(&ack(10_000, 1, 10), &path(7, &[(0, forged(0, 0))]));
     hpcc.on_telemetry(&ack(14_160, 2, 10), &path(7, &[(0, forged(4160, u64::MAX))]));
     assert_eq!((hpcc.utilisation(), hpcc.rate()), (Inflight::MOST, Rate::from_mbps(100)));
-    // From here on the link is idle.
     hpcc.on_path_change();
     let mut reports = 0;
     while hpcc.rate() < Rate::from_gbps(100) {
@@ -328,7 +325,7 @@ fn one_forged_pair_of_readings_is_forgotten_in_ten_round_trips() {
     }
 }
 
-/// From tiny to absurd.
+/// Numbers of every magnitude.
 fn number() -> impl Strategy<Value = u64> {
     (0u32..=64, any::<u64>()).prop_map(|(bits, any)| any.checked_shr(64 - bits).unwrap_or(0))
 }
@@ -367,8 +364,8 @@ proptest! {
     }
 }
 
-/// The variant `hpcc-fair`: far more in flight than fits would divide the rate again and again; the receiver's own link, which two
-/// flows share, says no further than eta of the half of it.
+/// `hpcc-fair`: with `U` above eta the draft lowers the rate in every step. Two flows share the receiver's own link, so neither falls
+/// below eta of half of it.
 #[test]
 fn a_flow_keeps_its_share_of_the_receivers_link() {
     let rate = |is_fair: bool, hop: u8| {

@@ -1,4 +1,4 @@
-//! Events a second of the simulator: two flows on a star, and the fat tree at 50 %, with the model of hosts and with endpoints.
+//! Measures the simulator's events per second: two flows on a star, and a fat tree at 50 % load, with models and with endpoints.
 //! `cargo bench -p ferroce-fabric --bench sim`.
 
 use cc::{AlgorithmConfig, DctcpConfig, HpccConfig, Rate};
@@ -34,7 +34,7 @@ fn setup(topology: Topology, flows: Vec<Flow>, algorithm: AlgorithmConfig) -> Se
     }
 }
 
-/// CPU time of this thread's process, which other work on the machine does not lengthen; the clock's if it cannot be read.
+/// Returns the CPU time of this process, which other processes do not lengthen; elapsed time if it cannot be read.
 fn cpu(begin: Instant) -> Duration {
     let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let nanos = stat.split(' ').next().and_then(|word| word.parse().ok());

@@ -1,4 +1,4 @@
-//! Sixteen hosts send to one at 100 Gb/s in virtual time: a fixed window beside HPCC++, by the endpoints that also run on packets.
+//! Sixteen hosts send to one at 100 Gb/s in virtual time, with a fixed window and with HPCC++. The hosts are `roce` endpoints.
 //!
 //! ```sh
 //! cargo run --release -p ferroce-fabric --example incast
@@ -13,11 +13,11 @@ use std::time::Duration;
 const SENDERS: u32 = 16;
 const LINE: Rate = Rate::from_gbps(100);
 const CABLE: Duration = Duration::from_micros(1);
-/// The round trip of the idle path: four cables, and the time that packets take to be sent.
+/// Round trip of the idle path: four cables, and the serialisation of packets.
 const BASE_RTT: Duration = Duration::from_nanos(4_400);
 
 fn main() -> Result<(), SetupError> {
-    // Flows to expect on a link: it sets how fast they grow.
+    // The expected number of flows on a link determines how fast their rates grow.
     let hpcc = HpccConfig::new(LINE, BASE_RTT, NonZeroU32::MIN.saturating_add(SENDERS - 1));
     let mut longest = Vec::new();
     for (name, algorithm) in [

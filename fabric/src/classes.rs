@@ -5,20 +5,18 @@ use datapath::io::PacketBuf;
 use roce::wire::traffic_class;
 use std::collections::VecDeque;
 
-/// A second class of service beside the ordinary one: deficit-weighted round robin shares the link between them
-/// (rtgwg-00 9.3).
+/// A second class of service: deficit-weighted round robin shares the link between it and the ordinary class (rtgwg-00 9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecondClass {
-    /// IP packets of this DSCP, 0 to 63, are of the second class.
+    /// DSCP of the packets of this class, 0 to 63.
     pub dscp: u8,
-    /// The shares of the link while both classes have something to send: the ordinary class's and the second one's.
+    /// Shares of the link while both classes have frames: of the ordinary class and of this one.
     pub weights: [std::num::NonZeroU8; 2],
 }
 
-/// The bytes that a class may send per weight of 1 at each of its turns.
+/// Bytes per turn that a class may send for a weight of 1.
 const QUANTUM: u64 = 256;
 
-/// A frame's length on the link, in bytes.
 pub(crate) trait Length {
     fn length(&self) -> u64;
 }
@@ -29,10 +27,9 @@ impl<B: PacketBuf> Length for B {
     }
 }
 
-/// A frame that waits.
 pub(crate) struct Queued<B> {
     pub(crate) buf: B,
-    /// The link may start with it from here on.
+    /// Earliest time at which the link may start with it.
     pub(crate) ready: Instant,
 }
 
@@ -40,7 +37,7 @@ struct Class<B> {
     frames: VecDeque<Queued<B>>,
     bytes: u64,
     quantum: u64,
-    /// The bytes that it may still send in its turn.
+    /// Bytes that the class may still send in its turn.
     deficit: u64,
 }
 
@@ -50,21 +47,19 @@ impl<B: Length> Class<B> {
         Self { frames, bytes: 0, quantum: weight * QUANTUM, deficit: 0 }
     }
 
-    /// The length of the first frame, if the link may start with it at `time`.
+    /// Returns the length of the first frame, if the link may start with it at `time`.
     fn first(&self, time: Instant) -> Option<u64> {
         self.frames.front().filter(|frame| frame.ready <= time).map(|frame| frame.buf.length())
     }
 }
 
-/// The frames that wait for a link, in one class or in two.
+/// The frames that wait for a link, in one or two classes.
 pub(crate) struct Queues<B> {
     ordinary: Class<B>,
     second: Option<(u8, Class<B>)>,
-    /// The class whose turn it is.
     turn: ClassId,
 }
 
-/// One of the two classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClassId {
     Ordinary,
@@ -81,7 +76,6 @@ impl<B: Length> Queues<B> {
         }
     }
 
-    /// Returns the class of a frame.
     pub(crate) fn class_of(&self, frame: &[u8]) -> ClassId {
         match &self.second {
             Some((dscp, _)) if traffic_class(frame).is_some_and(|class| class >> 2 == *dscp) => {
@@ -91,7 +85,6 @@ impl<B: Length> Queues<B> {
         }
     }
 
-    /// Returns the number of classes.
     pub(crate) const fn count(&self) -> u64 {
         if self.second.is_some() { 2 } else { 1 }
     }
@@ -103,7 +96,6 @@ impl<B: Length> Queues<B> {
         }
     }
 
-    /// Bytes that wait in a class.
     pub(crate) const fn bytes(&self, class: ClassId) -> u64 {
         match (class, &self.second) {
             (ClassId::Second, Some((_, second))) => second.bytes,
@@ -111,7 +103,6 @@ impl<B: Length> Queues<B> {
         }
     }
 
-    /// Bytes that wait in all.
     pub(crate) const fn total(&self) -> u64 {
         match &self.second {
             Some((_, second)) => self.ordinary.bytes + second.bytes,
@@ -119,7 +110,6 @@ impl<B: Length> Queues<B> {
         }
     }
 
-    /// Frames that wait in all.
     pub(crate) fn frames(&self) -> usize {
         self.ordinary.frames.len() + self.second.as_ref().map_or(0, |(_, second)| second.frames.len())
     }
@@ -130,14 +120,14 @@ impl<B: Length> Queues<B> {
         class.frames.push_back(frame);
     }
 
-    /// From when on the link may start with some frame.
+    /// Returns the earliest time at which the link may start with a frame.
     pub(crate) fn ready(&self) -> Option<Instant> {
         let first = |class: &Class<B>| class.frames.front().map(|frame| frame.ready);
         let second = self.second.as_ref().and_then(|(_, second)| first(second));
         first(&self.ordinary).into_iter().chain(second).min()
     }
 
-    /// The frame that is due at `time`.
+    /// Takes the frame that leaves at `time`.
     pub(crate) fn take(&mut self, time: Instant) -> Option<(ClassId, Queued<B>)> {
         let class = if self.second.is_some() { self.choose(time)? } else { ClassId::Ordinary };
         let from = self.class(class);
@@ -146,8 +136,7 @@ impl<B: Length> Queues<B> {
         Some((class, frame))
     }
 
-    /// Deficit round robin: a class sends what its deficit pays for, then the other's turn brings that one its quantum. One
-    /// that has nothing to send saves nothing up.
+    /// Chooses the next class by deficit round robin. A class without frames loses its deficit.
     fn choose(&mut self, time: Instant) -> Option<ClassId> {
         let have = [ClassId::Ordinary, ClassId::Second].map(|class| self.class(class).first(time).is_some());
         if have == [false, false] {

@@ -2,27 +2,27 @@
 
 use serde::Serialize;
 
-/// Frames that went no further, by reason.
+/// Dropped frames, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Drops {
-    /// Shorter than an Ethernet header. Counted at the port of arrival, as the three below.
+    /// Shorter than an Ethernet header. This and the next three are counted at the ingress port.
     pub runt: u64,
     /// The source address is a group's.
     pub group_source: u64,
-    /// For the link only (01:80:c2:00:00:0x): a bridge doesn't pass these on.
+    /// The destination is 01:80:c2:00:00:0x, which bridges do not forward.
     pub link_local: u64,
-    /// The destination is behind the port that the frame came from, or there is no other port.
+    /// The destination is behind the ingress port, or there is no other port.
     pub same_port: u64,
-    /// The egress queue was full. Counted at the egress port, as all below.
+    /// The egress queue was full. This and the next two are counted at the egress port.
     pub queue_full: u64,
-    /// Frames that left the queue and wait because the port does not take them.
+    /// Frames that left the queue were not fetched, because the port behind is blocked.
     pub port_blocked: u64,
-    /// No buffer for a copy, or the copy didn't fit one.
+    /// No buffer for a copy, or it was too small.
     pub no_buffer: u64,
 }
 
 impl Drops {
-    /// All reasons together.
+    /// Returns the sum.
     #[must_use]
     pub const fn total(&self) -> u64 {
         let Self { runt, group_source, link_local, same_port, queue_full, port_blocked, no_buffer } = *self;
@@ -30,49 +30,48 @@ impl Drops {
     }
 }
 
-/// Counters of one port since its statistics began. Bytes are those of frames from the Ethernet header on, without
-/// FCS.
+/// Counters of one port since its statistics began. Bytes count from the Ethernet header, without FCS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PortCounters {
-    /// Frames that came in.
+    /// Received frames.
     pub rx_frames: u64,
-    /// Their bytes.
+    /// Received bytes.
     pub rx_bytes: u64,
     /// Frames handed to the port.
     pub tx_frames: u64,
-    /// Their bytes.
+    /// Bytes handed to the port.
     pub tx_bytes: u64,
-    /// Frames that came in here and went to every other port.
+    /// Received frames that were flooded to all other ports.
     pub flooded: u64,
-    /// Copies for this port.
+    /// Copies of flooded frames for this port, including dropped ones.
     pub copies: u64,
-    /// Telemetry requests that left with this port's record.
+    /// Telemetry requests that left with a record of this port.
     pub stamped: u64,
-    /// Direct telemetry responses that congestion at this port gave rise to.
+    /// Direct telemetry responses because of congestion at this port.
     pub direct_responses: u64,
     /// Frames marked Congestion Experienced.
     pub ce_marked: u64,
-    /// Frames that went no further.
+    /// Dropped frames.
     pub drops: Drops,
 }
 
-/// Counts of a link's faults.
+/// Counters of a link's faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FaultCounters {
     /// Frames lost.
     pub lost: u64,
-    /// Extra copies.
+    /// Duplicates.
     pub duplicated: u64,
     /// Frames that others overtook.
     pub reordered: u64,
-    /// Frames with a bit flipped.
+    /// Flipped bits.
     pub flipped: u64,
-    /// Of those, frames with an ICRC that fits the flipped bit.
+    /// Flips by a script after which the ICRC was recomputed.
     pub resealed: u64,
-    /// Frames that a script let out later.
+    /// Frames that a script delayed.
     pub delayed: u64,
-    /// Frames that report false values of a path.
+    /// Frames whose report of a path was falsified.
     pub lied: u64,
-    /// Frames that only Ferroce knows, lost for that.
+    /// Lost frames of the kinds that only Ferroce understands.
     pub unheard: u64,
 }

@@ -1,4 +1,4 @@
-//! Direct responses of a congested switch to senders (pan-01 6.3).
+//! Responses that a congested switch sends straight to senders (pan-01 6.3).
 
 use crate::load::LoadMeter;
 use cc::Instant;
@@ -6,23 +6,23 @@ use roce::qp::FeedbackKey;
 use roce::wire::{Bth, Numbers, Seal, Subscription};
 use std::time::Duration;
 
-/// Telemetry straight back to the senders of packets that subscribe, if they meet congestion (pan-01 6.3).
+/// Settings of direct responses: a congested switch sends telemetry to the senders of packets that subscribe (pan-01 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Direct {
-    /// More waiting bytes than so many are congestion.
+    /// Waiting bytes above which the port is congested.
     pub threshold: u64,
-    /// The shortest time between two responses to a sender.
+    /// A sender gets at most one response in each interval of this length.
     pub interval: Duration,
-    /// Data packets of this DSCP subscribe without a flag.
+    /// DSCP of data packets that subscribe without a flag, if any.
     pub dscp: Option<u8>,
-    /// Seals the responses, with a counter that is the time.
+    /// Key that authenticates the responses; the time is their counter.
     pub key: Option<FeedbackKey>,
-    /// The time at the switch's time 0, ns since 1970; 0 if nothing is sealed.
+    /// Time 0 of the switch in ns since 1970; 0 without a key.
     pub epoch: u64,
 }
 
 impl Direct {
-    /// By flag, and unsealed.
+    /// Creates settings by which only flagged packets subscribe, without authentication.
     #[must_use]
     pub const fn new(threshold: u64, interval: Duration) -> Self {
         Self { threshold, interval, dscp: None, key: None, epoch: 0 }
@@ -32,8 +32,8 @@ impl Direct {
 const WORDS: usize = 128;
 const BITS: u64 = WORDS as u64 * 64;
 
-/// The senders that got a response within the present interval: a Bloom filter that a timer empties. One that got none may seem to have got
-/// one; none gets two.
+/// The senders that got a response in the current interval: a Bloom filter that is cleared after each. A false positive withholds a
+/// response.
 pub(crate) struct Told {
     config: Direct,
     numbers: Numbers,
@@ -46,13 +46,12 @@ impl Told {
         Self { config, numbers, bits: [0; WORDS], since: Instant::ZERO }
     }
 
-    /// The seal of a response, if it is to have one.
     fn seal(&self, now: Instant, bth: &Bth, content: &[u8]) -> Option<Seal> {
         let counter = self.config.epoch + now.as_nanos();
         self.config.key.map(|key| key.seal_direct(bth, content, counter))
     }
 
-    /// The subscription of a frame that meets so many waiting bytes, if its sender must get a response now.
+    /// Returns the subscription of a frame that meets `waiting` bytes, if its sender must get a response now.
     pub(crate) fn asks(&mut self, now: Instant, frame: &[u8], waiting: u64) -> Option<Subscription> {
         if !self.is_congested(waiting) {
             return None;
@@ -60,7 +59,7 @@ impl Told {
         Subscription::find(frame, self.config.dscp, self.numbers).filter(|asks| self.tell(now, asks.key()))
     }
 
-    /// Writes the answer to a subscription; returns its length.
+    /// Writes the response to a subscription; returns its length.
     pub(crate) fn answer(
         &self,
         now: Instant,
@@ -68,19 +67,18 @@ impl Told {
         (load, waiting): (&LoadMeter, u64),
         into: &mut [u8],
     ) -> Option<usize> {
-        // A float's cast to an integer stops at the integer's ends.
+        // `as` saturates.
         let utilisation = (load.inflight(waiting) * f64::from(1 << 20)) as u32;
         let interval = u32::try_from(load.period().as_nanos()).unwrap_or(u32::MAX);
         let seal = |bth: &Bth, content: &[u8]| self.seal(now, bth, content);
         asks.respond((utilisation, interval), seal, into).ok()
     }
 
-    /// Returns whether so many waiting bytes are worth a notification.
     const fn is_congested(&self, waiting: u64) -> bool {
         waiting > self.config.threshold
     }
 
-    /// Returns whether the sender with this key must get a response now; it then counts as answered.
+    /// Returns whether the sender must get a response now, and records that it got one.
     fn tell(&mut self, now: Instant, key: u64) -> bool {
         if now.saturating_since(self.since) >= self.config.interval {
             self.bits = [0; WORDS];
@@ -96,7 +94,6 @@ impl Told {
     }
 }
 
-/// Three bits for a key.
 fn hashes(key: u64) -> [u64; 3] {
     let mut mixed = key;
     [0x9e37_79b9_7f4a_7c15_u64, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb].map(|odd| {

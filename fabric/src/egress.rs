@@ -1,4 +1,4 @@
-//! An egress port: its queues, its shaper, and the time at which each frame leaves.
+//! An egress port: its queues, its shaper, and the departure time of each frame.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::classes::{ClassId, Queued, Queues, SecondClass};
@@ -9,38 +9,38 @@ use datapath::io::PacketBuf;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A port's state at the moment a frame starts to leave: what telemetry carries (rtgwg-00 6.1).
+/// A port's state when a frame starts to leave: the contents of telemetry (rtgwg-00 6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// When the frame starts to leave.
+    /// Start of the departure.
     pub(crate) time: Instant,
-    /// Bytes that left before it.
+    /// Bytes that left before the frame.
     pub(crate) tx_bytes: u64,
-    /// Bytes that wait behind it, in its class.
+    /// Bytes that wait behind the frame, in its class.
     pub(crate) queue: u64,
-    /// The two as telemetry reports them: of two classes, each in units of the whole link.
+    /// `tx_bytes` and `queue` as telemetry reports them: of two classes, each in units of the whole link.
     pub(crate) told: (u64, u64),
-    /// The time that it has waited.
+    /// Time that the frame waited.
     pub(crate) sojourn: Duration,
 }
 
-/// The reason for which the queue did not take a frame.
+/// The reason for refusing a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     QueueFull,
     PortBlocked,
 }
 
-/// Byte-bounded queues before a link of a fixed rate, on the link's own clock.
+/// Queues with a limit in bytes before a link of a fixed rate, on the link's own clock.
 pub(crate) struct Egress<B> {
     waiting: Queues<B>,
-    /// Frames that have started to leave and wait to be fetched.
+    /// Frames that started to leave and wait for [`fetch`](Self::fetch).
     released: VecDeque<B>,
     released_bytes: u64,
     rate: Option<Rate>,
     limit: u64,
     limit_frames: usize,
-    /// When the link has ended its last frame, and the rest of a nanosecond in 1/rate ns: no rounding adds up.
+    /// When the link ends its last frame, and the remainder in 1/rate ns, so that rounding errors do not add up.
     free: Instant,
     rest: u64,
     tx_bytes: u64,
@@ -70,22 +70,19 @@ impl<B: PacketBuf> Egress<B> {
         }
     }
 
-    /// Bytes that wait for the link.
     pub(crate) const fn waiting(&self) -> u64 {
         self.waiting.total()
     }
 
-    /// Returns the class of a frame.
     pub(crate) fn class_of(&self, frame: &[u8]) -> ClassId {
         self.waiting.class_of(frame)
     }
 
-    /// Bytes of a class that wait for the link.
     pub(crate) const fn waiting_in(&self, class: ClassId) -> u64 {
         self.waiting.bytes(class)
     }
 
-    /// Frames inside, fetched or not.
+    /// Returns the number of frames inside, fetched or not.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the bytes of held frames fit into 64 bits and products into 128, and rates are above 0"
@@ -98,8 +95,8 @@ impl<B: PacketBuf> Egress<B> {
         self.rate
     }
 
-    /// Returns whether a frame of `bytes` has room. A class's bound counts what waits for the link. What has left it and
-    /// isn't fetched may be as much again: then the port behind has stopped.
+    /// Returns whether a frame of `bytes` has room. `limit` applies to the frames of a class that wait for the link. Released frames may
+    /// take `limit` bytes more; then the port behind is blocked.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the bytes of held frames fit into 64 bits and products into 128, and rates are above 0"
@@ -115,21 +112,20 @@ impl<B: PacketBuf> Egress<B> {
         Ok(())
     }
 
-    /// Appends a frame that [`admits`](Self::admits) let in; the link may start with it from `ready` on, which
-    /// is at most `now`.
+    /// Appends a frame that [`admits`](Self::admits) accepted. The link may start with it at `ready`, which is at most `now`.
     pub(crate) fn push(&mut self, now: Instant, ready: Instant, class: ClassId, buf: B) {
         self.statistics.held(if self.rate.is_some() { self.waiting.total() } else { 0 }, now);
         self.waiting.push(class, Queued { buf, ready });
     }
 
-    /// Lets all frames go whose start lies at or before `now`. `leave` sees each with the port's state at its start, and may lengthen it:
+    /// Releases all frames whose start is at or before `now`. `leave` receives each with the port's state at its start, and may lengthen it;
     /// the link carries the new length.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the bytes of held frames fit into 64 bits and products into 128, and rates are above 0"
     )]
     pub(crate) fn advance(&mut self, now: Instant, mut leave: impl FnMut(&mut B, Snapshot)) {
-        // Nothing queues before a link without a rate, however late the poll loop looks.
+        // A link without a rate has no queue, however late the poll loop runs.
         let shaped = self.rate.is_some();
         while let Some(ready) = self.waiting.ready() {
             let time = self.free.max(ready);
@@ -154,7 +150,6 @@ impl<B: PacketBuf> Egress<B> {
         }
     }
 
-    /// The next frame that has left.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the bytes of held frames fit into 64 bits and products into 128, and rates are above 0"
@@ -165,7 +160,7 @@ impl<B: PacketBuf> Egress<B> {
         Some(buf)
     }
 
-    /// When the next frame starts to leave; the origin of time if one has left already.
+    /// Returns when the next frame starts to leave; [`Instant::ZERO`] if one is released already.
     pub(crate) fn next_departure(&self) -> Option<Instant> {
         if !self.released.is_empty() {
             return Some(Instant::ZERO);

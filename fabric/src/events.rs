@@ -1,12 +1,11 @@
-//! Future events, ordered by time and then by a number: the simulator's and the soak's, each with its own unit of time.
+//! Future events, ordered by time and then by insertion, for the simulator and the soak test, each with its own unit of time.
 //!
-//! Most of it comes within some µs, so it waits in a ring of short stretches of time, each put in order when it is reached; what comes
-//! later waits in a heap.
+//! Most events are due within some µs. They wait in a ring of short stretches of time, and a stretch is sorted when it is reached. Later
+//! events wait in a heap.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// An event at a time; events of one time keep the order in which they were added.
 struct Entry<E> {
     at: u64,
     number: u64,
@@ -39,19 +38,19 @@ impl<E> Ord for Entry<E> {
     }
 }
 
-/// A stretch is 2^10 units of time.
+/// Binary logarithm of a stretch's length in units of time.
 const SHIFT: u32 = 10;
-/// Stretches in the ring.
+/// Number of stretches in the ring.
 const RING: u64 = 1 << 13;
 const WORD: u64 = u64::BITS as u64;
 
-/// Earliest first; of what comes at one time, what was said first.
+/// A queue of events: the earliest first, and of equal times the one pushed first.
 pub(crate) struct Events<E> {
-    /// The events of the stretch that was reached, the next at the end.
+    /// The events of the current stretch, the next one at the end.
     due: Vec<Entry<E>>,
     reached: u64,
     ring: Vec<Vec<Entry<E>>>,
-    /// Bit by stretch of the ring: something is in it.
+    /// Bit by stretch of the ring: it has events.
     occupied: Vec<u64>,
     later: BinaryHeap<Reverse<Entry<E>>>,
     said: u64,
@@ -94,13 +93,13 @@ impl<E> Events<E> {
         self.due.pop().map(|entry| (entry.at, entry.event))
     }
 
-    /// Goes to the next stretch with events.
+    /// Advances to the next stretch with events.
     fn advance(&mut self) -> Option<()> {
         let later = self.later.peek().map(|Reverse(entry)| entry.at >> SHIFT);
         let next = self.next_in_ring().into_iter().chain(later).min()?;
         self.reached = next;
         let place = next % RING;
-        // A stretch that lies a ring's length ahead can't be here: it would be in the heap.
+        // An event a ring's length ahead is not here but in the heap.
         std::mem::swap(&mut self.due, &mut self.ring[place as usize]);
         self.occupied[(place / WORD) as usize] &= !(1 << (place % WORD));
         while self.later.peek().is_some_and(|Reverse(entry)| entry.at >> SHIFT == next) {
@@ -110,11 +109,11 @@ impl<E> Events<E> {
         Some(())
     }
 
-    /// The next stretch of the ring with events.
+    /// Returns the next stretch of the ring with events.
     fn next_in_ring(&self) -> Option<u64> {
         let from = (self.reached + 1) % RING;
         let words = RING / WORD;
-        // The first word is looked at twice: its bits from `from` on first, those before it last.
+        // The first word is searched twice: its bits from `from` on first, those before it last.
         (0..=words).find_map(|step| {
             let word = (from / WORD + step) % words;
             let mask = u64::MAX << (from % WORD);
@@ -136,7 +135,7 @@ impl<E> Events<E> {
 mod tests {
     use super::*;
 
-    /// Beside a heap, with what comes now, soon, later, and much later.
+    /// Compares with a heap, with events now, soon, later and much later.
     #[test]
     fn the_ring_and_the_heap_keep_one_order() {
         let mut random = crate::random::Random::new(1);

@@ -1,4 +1,4 @@
-//! A link that loses, repeats, reorders, delays and corrupts by seed.
+//! A link that loses, duplicates, reorders, delays and corrupts frames, by a seed.
 
 use crate::FaultCounters;
 use crate::lie::{lie, only_ferroce_knows};
@@ -15,53 +15,53 @@ use std::time::Duration;
 pub struct Probability(u64);
 
 impl Probability {
-    /// Never.
+    /// Probability 0.
     pub const NEVER: Self = Self(0);
-    /// Always.
+    /// Probability 1.
     pub const ALWAYS: Self = Self(Self::ONE);
     const ONE: u64 = 1 << 63;
 
-    /// `value` is 0 to 1; `None` for anything else.
+    /// Creates a probability from `value`; `None` if it is not from 0 to 1.
     #[must_use]
     pub fn new(value: f64) -> Option<Self> {
         (0.0..=1.0).contains(&value).then_some(Self((value * Self::ONE as f64) as u64))
     }
 
-    /// So much of it as `part` is of `whole`, which is at least 1.
+    /// Returns `part / whole` of the probability; `whole` is at least 1.
     pub(crate) fn share(self, part: u64, whole: u64) -> Self {
         Self((u128::from(self.0) * u128::from(part) / u128::from(whole)) as u64)
     }
 
     pub(crate) fn happens(self, random: &mut Random) -> bool {
-        // An impossible event takes no number: one fault's setting leaves the others' dice alone only then.
+        // Draws nothing for an impossible event: a fault that is off leaves the draws of the others alone.
         self.0 != 0 && random.next() >> 1 < self.0
     }
 }
 
-/// The faults of a link. The default has none.
+/// The faults of a link. The default has none. Probabilities are per frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultConfig {
-    /// A frame is lost.
+    /// Loss.
     pub loss: Probability,
-    /// A frame comes twice, the second right behind the first.
+    /// Duplication; the copy follows the frame.
     pub duplicate: Probability,
-    /// A frame is held back while others overtake it. One at a time is.
+    /// Reordering: the frame is held back while others overtake it. Only one frame is held at a time.
     pub reorder: Probability,
-    /// At most so many frames overtake a held one; at least 1.
+    /// Most frames that overtake a held one; at least 1.
     pub reorder_span: u32,
-    /// A held frame goes on after this long even if nothing overtook it.
+    /// Time after which a held frame continues, even if none overtook it.
     pub reorder_hold: Duration,
-    /// One bit of a frame is flipped.
+    /// Flip of one bit.
     pub flip: Probability,
-    /// A frame that reports a path to its sender is falsified, with a good ICRC, as a lying receiver does.
+    /// Falsification of a report of a path to its sender, with a valid ICRC, as a malicious receiver would write it.
     pub lie: Probability,
-    /// Probes and all else that only Ferroce knows is lost: what a peer that is none does with it.
+    /// Whether frames that only Ferroce understands, such as probes, are lost, as another RoCEv2 peer drops them.
     pub deaf: bool,
-    /// The time by which each frame comes out later.
+    /// Delay of every frame.
     pub delay: Duration,
-    /// Frames on the link at most; at least 2.
+    /// Most frames on the link; at least 2.
     pub capacity: usize,
-    /// The same seed causes the same faults.
+    /// Seed; equal seeds cause equal faults.
     pub seed: u64,
 }
 
@@ -84,7 +84,7 @@ impl Default for FaultConfig {
 }
 
 impl FaultConfig {
-    /// Returns whether anything can happen at all.
+    /// Returns whether any fault is possible.
     #[must_use]
     pub fn any(&self) -> bool {
         let Self { loss, duplicate, reorder, flip, lie, deaf, delay, .. } = self;
@@ -96,25 +96,25 @@ impl FaultConfig {
 
 struct Held<B> {
     buf: B,
-    /// Goes on when so many have overtaken it, or at `until`.
+    /// The frame continues when this many have overtaken it, or at `until`.
     span: u32,
     overtaken: u32,
     until: Instant,
 }
 
-/// A link on which faults happen, in this order: those of the script, loss, lie, bit flip, duplication, reordering, delay.
+/// A link with faults, applied in this order: script, loss, falsification, bit flip, duplication, reordering, delay.
 pub struct FaultLine<B> {
     config: FaultConfig,
     random: Random,
     script: Script,
-    /// By the time at which they come out; those of one time in the order in which they went in.
+    /// Sorted by the time of leaving; equal times in the order of arrival.
     line: VecDeque<(Instant, B)>,
     held: Option<Held<B>>,
     counters: FaultCounters,
 }
 
 impl<B: PacketBuf> FaultLine<B> {
-    /// An empty link. A span below 1 and a capacity below 2 are taken as that.
+    /// Creates an empty link. The minimum replaces a span below 1 and a capacity below 2.
     #[must_use]
     pub fn new(config: FaultConfig) -> Self {
         let config = FaultConfig {
@@ -132,30 +132,29 @@ impl<B: PacketBuf> FaultLine<B> {
         }
     }
 
-    /// Adds the rules of a script. The port that a rule names is not looked at.
+    /// Adds the rules of a script. Their ports are ignored.
     #[must_use]
     pub fn with_rules(self, rules: impl Iterator<Item = FaultRule>) -> Self {
         Self { script: Script::new(rules), ..self }
     }
 
-    /// Puts `rules` in the place of the script's. A rule that stays as it is keeps its counts; frames that wait on the link come out
-    /// when they would have.
+    /// Replaces the script's rules. A rule that stays the same keeps its counts. Frames on the link are unaffected.
     pub fn change_rules(&mut self, rules: impl Iterator<Item = FaultRule>) {
         self.script.change(rules);
     }
 
-    /// Each rule's name, how many frames fitted it, and how many suffered.
+    /// Returns each rule's name, the number of frames that matched it, and of those that it affected.
     pub fn rule_counts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
         self.script.counts()
     }
 
-    /// Returns how often [`push`](Self::push) may be called now: each call may put a frame and its copy on the link.
+    /// Returns how many calls of [`push`](Self::push) are possible now: each may put a frame and its copy on the link.
     #[must_use]
     pub fn room(&self) -> usize {
         self.config.capacity.saturating_sub(self.len()) / 2
     }
 
-    /// Frames on the link.
+    /// Returns the number of frames on the link.
     #[must_use]
     pub fn len(&self) -> usize {
         self.line.len() + usize::from(self.held.is_some())
@@ -167,18 +166,18 @@ impl<B: PacketBuf> FaultLine<B> {
         self.len() == 0
     }
 
-    /// Returns the counters of faults so far.
+    /// Returns the counters.
     #[must_use]
     pub const fn counters(&self) -> FaultCounters {
         self.counters
     }
 
-    /// Counts from zero again; the dice go on.
+    /// Sets the counters to 0; the random numbers continue.
     pub fn reset_counters(&mut self) {
         self.counters = FaultCounters::default();
     }
 
-    /// A frame goes in. `alloc` returns the buffer for a duplicate; without one there is none.
+    /// Puts a frame on the link. `alloc` returns a buffer for a duplicate; without a buffer there is no duplicate.
     ///
     /// # Panics
     /// Panics if [`room`](Self::room) is 0.
@@ -201,7 +200,7 @@ impl<B: PacketBuf> FaultLine<B> {
             (Some(span), _) => {
                 self.held = Some(Held { buf, span, overtaken: 0, until: now + self.config.reorder_hold });
             }
-            // It overtakes none.
+            // Not held, so it overtakes none.
             (None, Some(Fate::At(later))) if later > due => {
                 self.counters.delayed += 1;
                 self.insert(later, buf);
@@ -214,7 +213,7 @@ impl<B: PacketBuf> FaultLine<B> {
         }
     }
 
-    /// Loses a frame, or changes its bytes. Whether it goes on.
+    /// Loses a frame, or changes its bytes. Returns whether it continues.
     fn survives(&mut self, fate: Option<Fate>, buf: &mut B) -> bool {
         if fate == Some(Fate::Lost) || self.config.loss.happens(&mut self.random) {
             self.counters.lost += 1;
@@ -242,7 +241,7 @@ impl<B: PacketBuf> FaultLine<B> {
         true
     }
 
-    /// The next frame that comes out at `now`.
+    /// Returns the next frame that has left by `now`.
     pub fn poll(&mut self, now: Instant) -> Option<B> {
         if self.held.as_ref().is_some_and(|held| held.until <= now) {
             self.release(now + self.config.delay);
@@ -253,7 +252,7 @@ impl<B: PacketBuf> FaultLine<B> {
         self.line.pop_front().map(|(_, buf)| buf)
     }
 
-    /// When [`poll`](Self::poll) next has something.
+    /// Returns when [`poll`](Self::poll) next has a frame.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = self.line.front().map(|(due, _)| *due);
@@ -278,7 +277,7 @@ impl<B: PacketBuf> FaultLine<B> {
         }
     }
 
-    /// Frames come out in the order of their times: one that a script delays lets later ones pass.
+    /// Inserts a frame by its time of leaving: later frames overtake one that a script delays.
     fn insert(&mut self, due: Instant, buf: B) {
         let place = self.line.iter().rposition(|(at, _)| *at <= due).map_or(0, |last| last + 1);
         self.line.insert(place, (due, buf));

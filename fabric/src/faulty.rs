@@ -1,13 +1,13 @@
-//! A port whose frames meet the faults of a link.
+//! A port with a faulty link behind it.
 
 use crate::FaultCounters;
 use crate::fault::{FaultConfig, FaultLine};
 use cc::Instant;
 use datapath::io::{Burst, Caps, PacketIo, PortCounters};
 
-/// A port with a faulty link behind it: faults affect sent frames, not received ones.
+/// A port whose sent frames pass a faulty link; received frames do not.
 ///
-/// A frame is taken from the sender as soon as the link has room; it leaves by a later call of any method.
+/// The sender's frame is accepted as soon as the link has room; it leaves in a later call of any method.
 pub struct Faulty<P: PacketIo, C> {
     port: P,
     clock: C,
@@ -16,18 +16,18 @@ pub struct Faulty<P: PacketIo, C> {
 }
 
 impl<P: PacketIo, C: FnMut() -> Instant> Faulty<P, C> {
-    /// Puts the link behind `port`. `clock` never goes back.
+    /// Puts the link behind `port`. `clock` must never go back.
     pub fn new(port: P, config: FaultConfig, clock: C) -> Self {
         Self { port, clock, line: FaultLine::new(config), leaving: Burst::new() }
     }
 
-    /// Returns the counters of faults so far.
+    /// Returns the counters of faults.
     #[must_use]
     pub const fn counters(&self) -> FaultCounters {
         self.line.counters()
     }
 
-    /// Frames taken that haven't left yet.
+    /// Returns the number of accepted frames that have not left.
     #[must_use]
     pub fn on_link(&self) -> usize {
         self.line.len() + self.leaving.len()

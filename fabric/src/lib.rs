@@ -1,17 +1,17 @@
-//! Network elements: a learning switch that stamps in-band telemetry, and links that misbehave by seed.
+//! A learning switch that stamps in-band telemetry, links with faults from a seed, and a simulator of networks of them.
 //!
-//! [`Switch`] and [`FaultLine`] are pure: frames and the time go in by `on_*` and `push`, frames come out by
-//! `poll_*`. [`Runner`] turns a switch over real ports; a simulator turns the same switch over virtual time.
+//! [`Switch`] and [`FaultLine`] do no I/O: frames and the time enter by `on_*` and `push`, frames leave by `poll_*`. [`Runner`] runs a
+//! switch on real ports.
 //!
-//! # What an egress port does with time
+//! # Time at an egress port
 //!
-//! A shaped port is a link of so many bits per second with a queue before it. Departures are computed on the link's own clock: a frame
-//! starts to leave when the one before it has ended, whenever the switch runs. All frames whose start has passed are released together,
-//! each stamped with its own start and with the queue at that time. So a poller that pauses for milliseconds looks like a link with jitter,
-//! not like a slower link.
+//! A shaped port is a link of a fixed rate behind a queue. Departures are computed on the link's own clock: a frame starts to leave when
+//! the one before it has ended, whenever the switch runs. All frames whose start has passed are released together, each stamped with its
+//! own start and the queue at that time. A poller that pauses for milliseconds therefore looks like a link with jitter, not like a slower
+//! link.
 //!
-//! Frames that wait in the port's driver during such a pause would still find the link idle in the past. They are
-//! taken to have arrived when the pause began, at most [`PortConfig::catch_up`] ago: the link makes up for that
+//! Frames that waited in the port's driver during a pause count as having arrived when the pause began, at most [`PortConfig::catch_up`]
+//! ago. The link makes up for that time in one burst of at most `rate × catch_up`.
 //! much, in one burst of at most `rate × catch_up`, and no more.
 #![warn(clippy::disallowed_methods)]
 #![forbid(unsafe_code)]

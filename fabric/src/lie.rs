@@ -1,5 +1,5 @@
-//! Misbehaving peers: one without Ferroce, and a receiver that lies. Any station on the way that can write a good ICRC could send the same
-//! false reports (rtgwg-00 9.1).
+//! Misbehaving peers: one that is not Ferroce, and a receiver that forges reports. Any node on the path that can write a valid ICRC could
+//! send the same reports (rtgwg-00 9.1).
 
 use crate::random::Random;
 use datapath::io::PacketBuf;
@@ -8,11 +8,10 @@ use roce::wire::{
     Bth, Feedback, Frame, Header, MAX_FEEDBACK, Operation, Records, Report, emit, parse, parse_unverified,
 };
 
-/// A frame with feedback in it at most: its headers take less than 100 bytes.
+/// Longest frame with feedback; its headers have less than 100 bytes.
 const LONGEST: usize = 100 + MAX_FEEDBACK;
 
-/// Falsifies a frame that reports a path to its receiver. The seal, if any, stays: it is wrong then. Returns whether it did; every other
-/// frame is left alone, and so is the answer to a setup.
+/// Falsifies a frame that reports a path, except the answer to a setup. Returns whether it did. The MAC, if any, becomes wrong.
 pub(crate) fn lie<B: PacketBuf>(buf: &mut B, random: &mut Random) -> bool {
     let mut frame = [0; LONGEST];
     match forged(buf, random, &mut frame) {
@@ -25,7 +24,7 @@ pub(crate) fn lie<B: PacketBuf>(buf: &mut B, random: &mut Random) -> bool {
     }
 }
 
-/// Returns whether a frame has a manufacturer's opcode, which any other RoCEv2 drops.
+/// Returns whether a frame has a vendor-defined opcode, which other RoCEv2 implementations drop.
 pub(crate) fn only_ferroce_knows(frame: &[u8]) -> bool {
     match parse_unverified(frame).map(|packet| packet.header) {
         Ok(
@@ -66,7 +65,7 @@ fn forged(heard: &[u8], random: &mut Random, into: &mut [u8]) -> Option<usize> {
     Some(draft.seal())
 }
 
-/// A frame's report on a path.
+/// Returns the report of a path that a frame contains.
 fn said(packet: &Frame<'_>) -> Option<Feedback> {
     let feedback = match packet.header {
         Header::TelemetryResponse { feedback, .. }
@@ -82,7 +81,7 @@ fn said(packet: &Frame<'_>) -> Option<Feedback> {
     (feedback.report != Report::Ready).then_some(feedback)
 }
 
-/// Anything that can be said, the extremes often.
+/// Returns a random report, often an extreme one.
 fn other(random: &mut Random) -> Option<Report> {
     let path_id = random.below(4) as u16;
     let interval = random.next() as u32;

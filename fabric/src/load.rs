@@ -1,41 +1,40 @@
-//! The load of an egress port, as AECN reports it.
+//! The load of an egress port, in the terms of AECN.
 
 use crate::egress::Snapshot;
 use cc::{Instant, Rate};
 use roce::wire::format::aecn::Load;
 use std::time::Duration;
 
-/// CONGA's alpha: how much of the discounted rate goes each [`DRE_STEPS`]-th of the period.
+/// CONGA's alpha: the part of the discounted bytes that is forgotten in each [`DRE_STEPS`]-th of the period.
 const DRE_GAIN: f64 = 1.0 / DRE_STEPS as f64;
 const DRE_STEPS: u32 = 8;
-/// `txRate` is measured over the last half of the period, from one departure to another, and anew every eighth. A sender that receives it
-/// with every packet smooths it over a round trip. Measured over a whole one it would be late, and rates would swing. A sender that
-/// receives it once a round trip does not smooth it.
+/// `txRate` is measured over the last half of the period, between departures, and updated every eighth. A sender that receives it with
+/// every packet smooths it over a round trip; measured over a whole period it would be late, and rates would oscillate.
 const RATE_STEPS: u32 = 8;
 const RATE_PARTS: usize = 4;
 
-/// Measures the load of a link, as AECN reports it (draft-shi-ippm-advanced-ecn-00, Table 1 and section 4).
+/// A meter of a link's load as AECN reports it (draft-shi-ippm-advanced-ecn-00, Table 1 and section 4).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadMeter {
-    /// `T`: what in-flight bytes are counted over.
+    /// `T`.
     period: Duration,
     bytes_per_nano: f64,
     queue_limit: u64,
-    /// More waiting bytes than so many are congestion.
+    /// Waiting bytes above which the link is congested.
     threshold: u64,
-    /// When the last parts began, and `txBytes` then; the oldest first.
+    /// Start of the last parts, and `txBytes` then; the oldest first.
     parts: [(Instant, u64); RATE_PARTS],
-    /// `qlen` when the last one began, and the one before.
+    /// `qlen` at the start of the last two parts, the older first.
     queues: [u64; 2],
-    /// `txRate / B` of the last parts.
+    /// `txRate / B` over the last parts.
     busy: f64,
-    /// The discounting rate estimator: bytes, and when they were last discounted.
+    /// Discounting rate estimator: bytes, and when they were last discounted.
     discounted: f64,
     discounted_at: Instant,
 }
 
 impl LoadMeter {
-    /// Of a link of this rate. Without a threshold, an eighth of the capacity of link and period is congestion.
+    /// Creates a meter. The default threshold is an eighth of the link's capacity in the period.
     pub(crate) fn new(rate: Rate, period: Duration, queue_limit: u64, threshold: Option<u64>) -> Self {
         let period = period.max(Duration::from_nanos(1));
         Self {
@@ -51,7 +50,7 @@ impl LoadMeter {
         }
     }
 
-    /// The load as a frame of `bytes` begins to leave.
+    /// Returns the load when a frame of `bytes` starts to leave.
     pub(crate) fn on_departure(&mut self, at: &Snapshot, bytes: u64) -> Load {
         let (newest, _) = self.parts[RATE_PARTS - 1];
         if at.time.saturating_since(newest) >= self.period / RATE_STEPS {
@@ -65,7 +64,7 @@ impl LoadMeter {
         self.discount(at.time);
         self.discounted += bytes as f64;
         let held = self.bytes_per_nano * self.period.as_nanos() as f64;
-        // As hosts compute it (rtgwg-00 4.2 line 5): packets that meet by chance are not a lasting queue.
+        // As hosts compute it (rtgwg-00 4.2 line 5): a chance collision of packets is not a standing queue.
         let standing = at.queue.min(self.queues[0]);
         Load {
             inflight: Load::share(standing as f64 / held + self.busy),
@@ -76,12 +75,11 @@ impl LoadMeter {
         }
     }
 
-    /// The in-flight share with so many bytes waiting, by the rate measured last.
+    /// Returns the in-flight share with `waiting` bytes, at the rate measured last.
     pub(crate) fn inflight(&self, waiting: u64) -> f64 {
         waiting as f64 / (self.bytes_per_nano * self.period.as_nanos() as f64) + self.busy
     }
 
-    /// Returns the period over which the load is counted.
     pub(crate) const fn period(&self) -> Duration {
         self.period
     }
@@ -92,7 +90,7 @@ impl LoadMeter {
         if steps == 0 {
             return;
         }
-        // After so many, nothing is left of it.
+        // After 128 steps nothing is left.
         for _ in 0..steps.min(128) {
             self.discounted *= 1.0 - DRE_GAIN;
         }
@@ -104,7 +102,7 @@ impl LoadMeter {
 mod tests {
     use super::*;
 
-    /// A link of 1 byte/ns over 100 µs, 100 kB at a time, the queue at most 1 MB.
+    /// 1 byte/ns, so 100 kB per period; the queue has at most 1 MB.
     fn meter() -> LoadMeter {
         LoadMeter::new(Rate::from_gbps(8), Duration::from_micros(100), 1_000_000, None)
     }
@@ -121,15 +119,14 @@ mod tests {
         for part in 1..=4 {
             meter.on_departure(&at(25 * part, 12_500 * part, 30_000), 1000);
         }
-        // Half of the last 100 µs' bytes left, and a quarter of them waits: 0.5 + 0.25.
+        // Half of B * T was sent in the last 100 µs, and a quarter of it waits: 0.5 + 0.25.
         let load = meter.on_departure(&at(125, 62_500, 25_000), 1000);
         assert_eq!((load.inflight, load.queue, load.delay, load.congested), (96, 3, 25, 1));
         assert_eq!(meter.on_departure(&at(126, 62_500, 0), 1000).inflight, 64, "no queue any more");
-        // Until an eighth has passed, the rate is unchanged. Then of the last 100 µs half had 1.0 and half 0.5.
+        // The rate is updated every eighth; then half of the last 100 µs had 1.0 and half 0.5.
         assert_eq!(meter.on_departure(&at(137, 74_500, 0), 1000).inflight, 64);
         meter.on_departure(&at(150, 87_500, 0), 1000);
         assert_eq!(meter.on_departure(&at(175, 112_500, 0), 1000).inflight, 96);
-        // A chance collision is not a standing queue.
         assert_eq!(meter.on_departure(&at(200, 137_500, 500_000), 1000).inflight, 112);
         let load = meter.on_departure(&at(225, 162_500, 500_000), 1000);
         assert_eq!((load.inflight, load.delay), (255, 255), "fields stop at their largest value");

@@ -1,20 +1,19 @@
-//! ECN marks by a threshold (DCTCP) or by chance (RED, for DCQCN).
+//! ECN marks above a threshold (DCTCP) or by chance (RED, for DCQCN).
 
 use crate::fault::Probability;
 use crate::random::Random;
 
-/// Random early marking: the longer the queue, the likelier.
+/// Random early detection: the mark's probability grows with the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Red {
-    /// Up to so many waiting bytes nothing is marked.
+    /// Waiting bytes up to which no frame is marked.
     pub from: u64,
-    /// Above so many, everything is.
+    /// Waiting bytes above which every frame is marked.
     pub to: u64,
-    /// The probability of a mark at `to`; in between it is proportional.
+    /// Probability at `to`; proportional between `from` and `to`.
     pub most: Probability,
 }
 
-/// Decides which frames are marked Congestion Experienced.
 #[derive(Debug)]
 pub(crate) struct Marker {
     red: Option<Red>,
@@ -22,13 +21,13 @@ pub(crate) struct Marker {
 }
 
 impl Marker {
-    /// By `red`, or if there is none by a threshold, as DCTCP has it.
+    /// Creates a marker by `red` or, without it, by a threshold as in DCTCP.
     pub(crate) fn new(red: Option<Red>, threshold: Option<u64>, seed: u64) -> Self {
         let all_above = |bytes| Red { from: bytes, to: bytes, most: Probability::ALWAYS };
         Self { red: red.or(threshold.map(all_above)), random: Random::new(seed) }
     }
 
-    /// Returns whether a frame that finds so many bytes waiting is marked.
+    /// Returns whether to mark a frame that finds `waiting` bytes.
     pub(crate) fn marks(&mut self, waiting: u64) -> bool {
         let Some(Red { from, to, most }) = self.red else { return false };
         if waiting <= from {
@@ -45,7 +44,7 @@ impl Marker {
 mod tests {
     use super::*;
 
-    /// Returns how many of 10,000 frames are marked that find so many bytes.
+    /// Returns how many of 10,000 frames are marked.
     fn marked(marker: &mut Marker, waiting: u64) -> usize {
         (0..10_000).filter(|_| marker.marks(waiting)).count()
     }

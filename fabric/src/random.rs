@@ -1,6 +1,6 @@
-//! Random numbers by seed.
+//! Random numbers from a seed.
 
-/// A small generator that returns the same numbers for the same seed, for ever (SplitMix64).
+/// SplitMix64. Equal seeds produce equal numbers in every version.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -17,7 +17,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`, which is at least 1.
+    /// Returns a number below `limit`, which is at least 1.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }

@@ -1,10 +1,9 @@
-//! A switch's report of its ports.
+//! The statistics of a switch and its ports.
 
 use crate::{FaultCounters, PortCounters};
 use serde::Serialize;
 
-/// The bytes that waited in an egress queue, weighted by time. Statistics cover the time in which a host sent:
-/// an empty queue for longer than 100 ms is left out.
+/// The bytes that waited in an egress queue, weighted by time. Longer silences than 100 ms, in which no host sends, are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct QueueReport {
     /// Bytes that wait now.
@@ -13,15 +12,15 @@ pub struct QueueReport {
     pub mean: f64,
     /// Median, in bytes.
     pub p50: u64,
-    /// 90 % of the time the queue was no longer.
+    /// 90th percentile, in bytes.
     pub p90: u64,
-    /// 99 % of the time the queue was no longer.
+    /// 99th percentile, in bytes.
     pub p99: u64,
-    /// The longest, in bytes.
+    /// Maximum, in bytes.
     pub max: u64,
 }
 
-/// One port since its statistics began.
+/// The statistics of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PortReport {
     /// The shaped rate in bit/s; `None` sends as fast as the port takes.
@@ -29,44 +28,44 @@ pub struct PortReport {
     /// Frames, bytes and drops.
     #[serde(flatten)]
     pub counters: PortCounters,
-    /// The faults of the link behind the port.
+    /// Faults of the link behind the port.
     pub faults: FaultCounters,
-    /// Seconds in which a flow sent: silences beyond 100 ms are left out.
+    /// Seconds without the silences of more than 100 ms.
     pub active_seconds: f64,
     /// Seconds in which the link was busy.
     pub busy_seconds: f64,
-    /// Busy time by active time, 0 to 1; 0 for a port without a rate.
+    /// Busy time divided by active time, 0 to 1; 0 for a port without a rate.
     pub utilisation: f64,
-    /// Bits of frames sent per active second.
+    /// Bits sent per active second.
     pub throughput_bps: f64,
     /// The egress queue.
     pub queue: QueueReport,
 }
 
-/// The effects of a rule of a script since it was added, at all ports.
+/// The effects of a script's rule at all ports, since it was added.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RuleReport {
     /// The rule's name.
     pub name: String,
-    /// Frames that the rule fits.
+    /// Frames that matched.
     pub fitted: u64,
-    /// Frames among them that suffered.
+    /// Those of `fitted` that the rule affected.
     pub happened: u64,
 }
 
-/// A switch since its statistics began.
+/// The statistics of a switch since they began.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// The switch's id in telemetry, 12 bits.
+    /// Switch id in telemetry, 12 bits.
     pub switch_id: u16,
     /// Seconds since the statistics began.
     pub seconds: f64,
-    /// Stations known now.
+    /// Number of known stations.
     pub stations: usize,
-    /// The number of times that the table had no place for a new station.
+    /// Times that the station table had no place for a new station.
     pub stations_refused: u64,
-    /// The ports, in the order of the configuration.
+    /// Ports, in the order of the configuration.
     pub ports: Vec<PortReport>,
-    /// The rules of the script of faults.
+    /// Rules of the fault script.
     pub rules: Vec<RuleReport>,
 }

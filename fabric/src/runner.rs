@@ -7,28 +7,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Idle turns that only yield the core before the first sleep.
+/// Idle turns that yield the core before the first sleep, with [`Rest::Awake`].
 const YIELDS: u32 = 64;
-/// The longest sleep: what it costs the first frame after a silence.
+/// Sleep of an idle switch; it delays the first frame after a silence.
 const SLEEP: Duration = Duration::from_micros(50);
-/// The thread stays awake for a departure nearer than this, because the kernel's timers are no finer.
+/// A departure nearer than this is awaited without sleep, because the kernel's timers are no finer.
 const WAKE: Duration = Duration::from_micros(100);
-/// The limits before a sleep: idle turns, and the distance of the next departure.
+/// With [`Rest::Asleep`]: idle turns before a sleep, and the distance of a departure that is awaited without sleep.
 const DROWSY: u32 = 4;
 const NEAR: Duration = Duration::from_micros(10);
 
-/// The behaviour of a switch while nothing moves.
+/// The behaviour of a switch while no frame moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rest {
-    /// Looks on for a while, and waits awake for departures within 100 µs: frames leave on time, for a dedicated core.
+    /// Polls for 64 turns, then sleeps for 50 µs at a time unless a departure is within 100 µs: for a dedicated core.
     #[default]
     Awake,
-    /// Sleeps at once, until the next departure or for so long: for a core that others need. Frames that come meanwhile wait
-    /// for it, and leave as late as the kernel's timers are.
+    /// Sleeps after 4 idle turns, until the next departure or for at most this time: for a shared core. Frames that arrive meanwhile
+    /// wait, and departures are as late as the kernel's timers.
     Asleep(Duration),
 }
 
-/// A switch on real ports: one thread that takes what came in, lets go what leaves, and yields when idle.
+/// A switch on real ports, run by one thread.
 pub struct Runner<P: PacketIo> {
     switch: Switch<P::Buf>,
     ports: Vec<Attached<P>>,
@@ -38,15 +38,15 @@ pub struct Runner<P: PacketIo> {
 
 struct Attached<P: PacketIo> {
     port: P,
-    /// Frames that the port has not taken yet.
+    /// Frames that the port has not accepted yet.
     leaving: Burst<P::Buf>,
 }
 
 impl<P: PacketIo> Runner<P> {
-    /// Puts `switch` on `ports`, in the order of its configuration.
+    /// Attaches `switch` to `ports`, in the order of its configuration.
     ///
     /// # Panics
-    /// Panics if the switch has another number of ports.
+    /// Panics if the numbers of ports differ.
     #[must_use]
     pub fn new(switch: Switch<P::Buf>, ports: Vec<P>) -> Self {
         assert_eq!(switch.ports().count(), ports.len(), "each port of the switch needs one to stand on");
@@ -54,18 +54,18 @@ impl<P: PacketIo> Runner<P> {
         Self { switch, ports, received: Burst::new(), rest: Rest::default() }
     }
 
-    /// With another way of resting.
+    /// Sets the behaviour while no frame moves.
     #[must_use]
     pub fn resting(self, rest: Rest) -> Self {
         Self { rest, ..self }
     }
 
-    /// The switch, for its reports.
+    /// Returns the switch, for its reports.
     pub fn switch(&mut self) -> &mut Switch<P::Buf> {
         &mut self.switch
     }
 
-    /// One turn at `now`: a burst from each port, then a burst to each. Returns how many frames moved.
+    /// Receives a burst from each port, then sends one to each. Returns the number of frames that moved.
     pub fn turn(&mut self, now: Instant) -> usize {
         let mut moved = 0;
         for from in self.switch.ports() {
@@ -96,7 +96,7 @@ impl<P: PacketIo> Runner<P> {
         before - leaving.len()
     }
 
-    /// Turns until `stop`. `clock` never goes back. `each_turn` comes after every turn, to look at the switch.
+    /// Runs turns until `stop` is set. `clock` must never go back. Calls `each_turn` after every turn.
     pub fn run(
         &mut self,
         stop: &AtomicBool,
@@ -113,7 +113,7 @@ impl<P: PacketIo> Runner<P> {
         }
     }
 
-    /// Sleeps for a time that depends on how long nothing moved and when the next frame leaves.
+    /// Sleeps or yields, by the number of idle turns and the time of the next departure.
     fn rest(&self, idle: u32, now: Instant) {
         let departure = self.switch.poll_timeout();
         let within = |time| departure.is_some_and(|at| at < now + time);

@@ -1,5 +1,5 @@
-//! Faults by script: each rule names packets, a time and what happens to them. A [`FaultLine`](crate::FaultLine) asks its rules about
-//! every frame; the first that fits decides, and rules that could both fit one frame are refused when they are read.
+//! Faults by script: each rule has conditions on a frame, a time, and an effect. A [`FaultLine`](crate::FaultLine) checks its rules for
+//! every frame, and the first that matches decides. [`FaultRule::overlaps`] finds rules that could match the same frame.
 
 use crate::PortId;
 use crate::fault::Probability;
@@ -10,12 +10,12 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Opcodes of the BTH, a bit for each.
+/// A set of opcodes of the BTH.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opcodes([u64; 4]);
 
 impl Opcodes {
-    /// Those that `is_one` accepts.
+    /// Returns the opcodes for which `is_one` is true.
     #[must_use]
     pub fn of(is_one: impl Fn(Opcode) -> bool) -> Self {
         let mut set = Self::default();
@@ -25,13 +25,13 @@ impl Opcodes {
         set
     }
 
-    /// Returns whether there is none.
+    /// Returns whether the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
 
-    /// Returns whether this is one of them.
+    /// Returns whether the set contains an opcode.
     #[must_use]
     pub const fn contains(self, Opcode(code): Opcode) -> bool {
         self.0[(code / 64) as usize] & 1 << (code % 64) != 0
@@ -45,60 +45,60 @@ impl Opcodes {
 /// The effect of a rule on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAction {
-    /// It is lost.
+    /// Loses the frame.
     Drop,
-    /// It comes twice.
+    /// Duplicates the frame.
     Duplicate,
-    /// It comes out so much later than it would.
+    /// Delays the frame by this time.
     Delay(Duration),
-    /// It is held back until so many frames have overtaken it.
+    /// Holds the frame back until this many have overtaken it.
     Reorder(u32),
-    /// One bit behind its BTH is flipped.
+    /// Flips one bit behind the BTH.
     Corrupt {
-        /// The ICRC is written anew, so that its receiver sees nothing wrong.
+        /// Whether to recompute the ICRC, so that the receiver cannot detect the change.
         good_icrc: bool,
     },
-    /// It waits until the rule ends.
+    /// Holds the frame until the rule ends.
     Pause,
-    /// It leaves on a link of this rate, behind all others of the rule.
+    /// Sends the frame on a link of this rate, behind the rule's other frames.
     Rate(Rate),
 }
 
-/// One rule of a script. What is `None` fits every frame. A rule about RoCEv2 fits only frames that are RoCEv2.
+/// A rule of a script. A condition that is `None` matches every frame; conditions on RoCEv2 headers match only RoCEv2 frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultRule {
-    /// The rule's name in reports. A rule that stays when others change keeps its counts if its name and all else are the same.
+    /// Name in reports.
     pub name: String,
-    /// The port by which the frame leaves.
+    /// Egress port.
     pub port: Option<PortId>,
-    /// From when on, since the switch began.
+    /// Start of the rule, since the switch started.
     pub after: Duration,
-    /// Until when, itself not included.
+    /// End of the rule, exclusive.
     pub until: Option<Duration>,
-    /// The destination queue pair.
+    /// Destination queue pair.
     pub qp: Option<u32>,
-    /// The opcode.
+    /// Opcodes.
     pub opcodes: Option<Opcodes>,
-    /// The PSN.
+    /// PSNs.
     pub psns: Option<RangeInclusive<u32>>,
-    /// The IP address of the sender.
+    /// Source IP address.
     pub source: Option<IpAddr>,
-    /// The IP address of the receiver.
+    /// Destination IP address.
     pub destination: Option<IpAddr>,
-    /// The UDP source port.
+    /// UDP source port.
     pub udp_source: Option<u16>,
-    /// Frames of more bytes, from the Ethernet header to the ICRC.
+    /// Matches frames of more than this many bytes, from the Ethernet header to the ICRC.
     pub longer_than: Option<usize>,
-    /// The probability that a matching frame suffers.
+    /// Probability that a matching frame is affected.
     pub probability: Probability,
-    /// The number of frames that suffer at most.
+    /// Limit on the number of affected frames.
     pub count: Option<u64>,
-    /// The effect on them.
+    /// Effect.
     pub action: FaultAction,
 }
 
 impl FaultRule {
-    /// A rule about every frame, at any time.
+    /// Creates a rule that matches every frame at any time.
     #[must_use]
     pub const fn of(action: FaultAction) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl FaultRule {
         }
     }
 
-    /// Returns whether a frame can match both rules.
+    /// Returns whether a frame can match both rules. Ignores `longer_than`.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         fn meet<T: PartialEq>(ours: &Option<T>, theirs: &Option<T>) -> bool {
@@ -159,14 +159,14 @@ impl FaultRule {
     }
 }
 
-/// The counts of a rule.
+/// A rule and its counts.
 struct Acting {
     rule: FaultRule,
-    /// Frames that fitted.
+    /// Frames that matched.
     fitted: u64,
-    /// Frames that suffered.
+    /// Frames that were affected.
     happened: u64,
-    /// When the link of [`FaultAction::Rate`] is free again.
+    /// When the link of [`FaultAction::Rate`] is free.
     free: Instant,
 }
 
@@ -176,7 +176,7 @@ impl Acting {
     }
 }
 
-/// The fate of one frame.
+/// What happens to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Lost,
@@ -185,11 +185,10 @@ pub(crate) enum Fate {
     Corrupt {
         good_icrc: bool,
     },
-    /// It comes out at this time.
+    /// The frame leaves at this time.
     At(Instant),
 }
 
-/// The rules of one link.
 #[derive(Default)]
 pub(crate) struct Script(Vec<Acting>);
 
@@ -198,7 +197,7 @@ impl Script {
         Self(rules.map(Acting::new).collect())
     }
 
-    /// Puts `rules` in the place of those before. What stays keeps its counts.
+    /// Replaces the rules; one that stays the same keeps its counts.
     pub(crate) fn change(&mut self, rules: impl Iterator<Item = FaultRule>) {
         let mut before = std::mem::take(&mut self.0);
         self.0 = rules
@@ -209,12 +208,12 @@ impl Script {
             .collect();
     }
 
-    /// Returns each rule's number of frames that matched, and of those that suffered.
+    /// Returns each rule's name and numbers of matching and affected frames.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
         self.0.iter().map(|Acting { rule, fitted, happened, .. }| (rule.name.as_str(), *fitted, *happened))
     }
 
-    /// Decides what happens to a frame that would come out at `due`.
+    /// Decides what happens to a frame that would leave at `due`; `None` for nothing.
     pub(crate) fn judge(
         &mut self,
         (now, due): (Instant, Instant),

@@ -1,35 +1,34 @@
-//! A port over time, interval by interval, for plots.
+//! Statistics of ports by interval, for plots.
 
 use crate::switch::{PortId, Switch};
 use cc::Instant;
 use datapath::io::PacketBuf;
 
-/// One port in one interval.
+/// The statistics of one port in one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interval {
-    /// The port.
+    /// Port.
     pub port: PortId,
-    /// Bytes that came in.
+    /// Received bytes.
     pub rx_bytes: u64,
-    /// Bytes that left.
+    /// Sent bytes.
     pub tx_bytes: u64,
-    /// Nanoseconds in which the link was busy. A frame that has started counts completely.
+    /// Nanoseconds in which the link was busy. A frame counts completely when it starts to leave.
     pub busy: u64,
     /// Frames marked Congestion Experienced.
     pub ce_marked: u64,
-    /// Frames that found no room.
+    /// Dropped frames.
     pub dropped: u64,
-    /// For how long the queue had which length: bytes, and nanoseconds. Intervals can be put together without loss.
+    /// Time at each queue length: pairs of bytes and nanoseconds. Intervals can be merged without loss.
     pub queue: Vec<(u64, u64)>,
 }
 
-/// Takes what happened since it was asked last.
+/// A series of intervals; each ends when it is taken.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     before: Vec<Totals>,
 }
 
-/// Of a port, since its statistics began.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     rx_bytes: u64,
@@ -40,7 +39,7 @@ struct Totals {
 }
 
 impl Series {
-    /// Begins at `now`; from here on the switch keeps each interval's queue too.
+    /// Starts a series at `now`. From then on the switch keeps each interval's queue lengths.
     pub fn start<B: PacketBuf>(switch: &mut Switch<B>, now: Instant) -> Self {
         for port in switch.ports() {
             switch.queue_times(now, port);
@@ -49,8 +48,7 @@ impl Series {
         Self { before }
     }
 
-    /// The interval that ends at `now`, of each port. The switch's statistics may have begun anew within it; what was
-    /// counted before that is not in it then.
+    /// Returns each port's interval that ends at `now`. If the switch's statistics were reset meanwhile, it starts at the reset.
     pub fn take<B: PacketBuf>(&mut self, switch: &mut Switch<B>, now: Instant) -> Vec<Interval> {
         let ports: Vec<_> = switch.ports().collect();
         let intervals = ports.into_iter().zip(&mut self.before).map(|(port, before)| {

@@ -1,30 +1,30 @@
-//! The share of a link that telemetry reports to a class: its own bytes and queue, in units of the whole link.
+//! The share of a link that telemetry reports to a class of service: its bytes and queue, in units of the whole link.
 
 use crate::classes::{ClassId, SecondClass};
 use cc::{Instant, Rate};
 use std::time::Duration;
 
-/// Bytes that the link carries in the time over which the other class's rate is counted.
+/// Bytes that the link carries in a measurement window of the other class's rate.
 const WINDOW: u64 = 256 << 10;
-/// Parts of a byte that the scaled counters keep.
+/// Scaled counters count in 2^-16 bytes.
 const FRACTION: u64 = 1 << 16;
 
 /// The shares of two classes of one link.
 ///
-/// A class can send what deficit round robin guarantees it and what the other leaves: `B_c = max(guarantee, B - the other's rate)`.
-/// Telemetry expresses rates by a code that few rates have, so it reports the link's rate, and `txBytes` and queue `B / B_c` times as
-/// large: `u' = qlen / (B T) + txRate / B` is then what it is for a link of `B_c` that carries this class alone.
+/// A class can send at its guarantee or what the other leaves: `B_c = max(guarantee, B - other's rate)`. Telemetry has codes for only a
+/// few rates, so it reports the link's rate, with `txBytes` and queue scaled by `B / B_c`. Then `u' = qlen / (B T) + txRate / B` is that
+/// of a link of `B_c` that carries only this class.
 #[derive(Debug)]
 pub(crate) struct Shares {
     rate: Rate,
     guarantees: [u64; 2],
     window: Duration,
     since: Instant,
-    /// By class: bytes since then.
+    /// By class: bytes since `since`.
     sent: [u64; 2],
-    /// By class: bit/s in each of the two windows before, the last first.
+    /// By class: bit/s in the last two windows, the newer first.
     used: [[u64; 2]; 2],
-    /// By class: bytes since the beginning, scaled, in parts of a byte.
+    /// By class: scaled bytes, in 1/[`FRACTION`] bytes.
     scaled: [u64; 2],
 }
 
@@ -36,7 +36,6 @@ const fn index(class: ClassId) -> usize {
 }
 
 impl Shares {
-    /// Of a link of `rate`.
     pub(crate) fn new(rate: Rate, second: SecondClass) -> Self {
         let weights = second.weights.map(|weight| u64::from(weight.get()));
         let guarantee = |weight| rate.as_bps() / (weights[0] + weights[1]) * weight;
@@ -51,15 +50,14 @@ impl Shares {
         }
     }
 
-    /// Returns the rate that the class can send at, bit/s; above 0.
+    /// Returns the rate at which the class can send, in bit/s; above 0.
     fn of(&self, class: usize) -> u64 {
-        // The more of two windows: what both believe to be free, both would take.
+        // The larger of two windows, since both classes would use bandwidth that both believe to be free.
         let other = self.used[1 - class];
         self.guarantees[class].max(self.rate.as_bps().saturating_sub(other[0].max(other[1]))).max(1)
     }
 
-    /// A frame of a class starts to leave behind which so much waits in its class. Returns the scaled `txBytes`, without this frame,
-    /// and the scaled queue.
+    /// Returns the scaled `txBytes` and queue for a frame that starts to leave, with `queue` bytes behind it in its class.
     pub(crate) fn told(&mut self, now: Instant, class: ClassId, queue: u64) -> (u64, u64) {
         self.roll(now);
         let class = index(class);
@@ -67,7 +65,7 @@ impl Shares {
         (self.scaled[class] / FRACTION, u64::try_from(scaled).unwrap_or(u64::MAX))
     }
 
-    /// A frame of `bytes` leaves.
+    /// Counts a frame of `bytes` that leaves.
     pub(crate) fn left(&mut self, now: Instant, class: ClassId, bytes: u64) {
         self.roll(now);
         let class = index(class);
@@ -77,7 +75,7 @@ impl Shares {
         self.scaled[class] = self.scaled[class].wrapping_add(parts as u64);
     }
 
-    /// A window that has passed shows what each class used; two that passed without a frame, nothing.
+    /// Ends a window that has passed. A class's rate falls to 0 after two windows without a frame.
     fn roll(&mut self, now: Instant) {
         let elapsed = now.saturating_since(self.since);
         if elapsed < self.window {
@@ -103,7 +101,7 @@ mod tests {
         Shares::new(LINE, SecondClass { dscp: 46, weights })
     }
 
-    /// Sends frames of both classes at these Gb/s for 100 µs, and returns what the last 50 µs of each look like, as a share of B.
+    /// Sends frames of both classes at these Gb/s for 100 µs; returns the rates of the last 50 µs as telemetry shows them, as shares of B.
     fn carries(shares: &mut Shares, gbps: [u64; 2]) -> [f64; 2] {
         let classes = [ClassId::Ordinary, ClassId::Second];
         let mut middle = [0; 2];
@@ -127,12 +125,11 @@ mod tests {
         assert!((ordinary - 0.8).abs() < 0.01 && second == 0.0, "{ordinary} {second}");
     }
 
-    /// 20 of a guaranteed 25 leave 80 to the other, which is full with 80; beside 75, the first has its 25.
+    /// 20 of a guaranteed 25 leave 80 to the other class, which 80 fill. Against 75 the first class has its 25.
     #[test]
     fn a_class_has_its_guarantee_and_what_the_other_leaves() {
         let [ordinary, second] = carries(&mut shares(), [20, 80]);
         assert!((ordinary - 0.8).abs() < 0.02 && (second - 1.0).abs() < 0.02, "{ordinary} {second}");
-        // A hog beyond its guarantee does not take from the other's.
         let [hog, held] = carries(&mut shares(), [95, 5]);
         assert!((held - 5.0 / 75.0).abs() < 0.01 && (hog - 1.0).abs() < 0.02, "{hog} {held}");
         let mut shares = shares();

@@ -1,11 +1,11 @@
-//! The table of stations: the port of a switch behind which each one is.
+//! The forwarding table of a switch: the port of each station.
 
 use crate::PortId;
 use cc::Instant;
 use roce::wire::Mac;
 use std::time::Duration;
 
-/// The number of places for one address.
+/// Associativity: the number of places for one address.
 const WAYS: usize = 8;
 
 #[derive(Clone, Copy)]
@@ -15,10 +15,9 @@ struct Station {
     seen: Instant,
 }
 
-/// The port of each station: a table of fixed size that forgets those silent for `age`.
+/// The port of each station: a table of fixed size that forgets stations silent for `age`.
 ///
-/// A full table learns nothing new until something in it ages: a flood of made-up addresses can't displace a
-/// station that talks.
+/// A full table learns no new station until one ages, so that a flood of forged addresses cannot displace active ones.
 pub(crate) struct Stations {
     places: Box<[Option<Station>]>,
     age: Duration,
@@ -26,13 +25,13 @@ pub(crate) struct Stations {
 }
 
 impl Stations {
-    /// Room for `limit` stations, rounded up to a multiple of eight that is a power of two.
+    /// Creates a table for `limit` stations, rounded up to a power of two, at least 8.
     pub(crate) fn new(limit: usize, age: Duration) -> Self {
         let places = limit.max(WAYS).next_power_of_two();
         Self { places: vec![None; places].into_boxed_slice(), age, refused: 0 }
     }
 
-    /// A frame of `mac` came from `port`. A station that moved is found at its new port from now on.
+    /// Records that a frame of `mac` arrived by `port`; a station that moved is found there from now on.
     pub(crate) fn learn(&mut self, now: Instant, mac: Mac, port: PortId) {
         let age = self.age;
         let ways = self.ways(mac);
@@ -53,7 +52,7 @@ impl Stations {
         }
     }
 
-    /// The port from which a frame of `mac` came within the last `age`.
+    /// Returns the port by which a frame of `mac` arrived within the last `age`.
     pub(crate) fn find(&mut self, now: Instant, mac: Mac) -> Option<PortId> {
         let age = self.age;
         self.ways(mac)
@@ -63,12 +62,11 @@ impl Stations {
             .map(|station| station.port)
     }
 
-    /// Stations known at `now`.
     pub(crate) fn len(&self, now: Instant) -> usize {
         self.places.iter().flatten().filter(|station| now.saturating_since(station.seen) < self.age).count()
     }
 
-    /// Returns the number of times that there was no place for a new station.
+    /// Returns how often there was no place for a new station.
     pub(crate) const fn refused(&self) -> u64 {
         self.refused
     }

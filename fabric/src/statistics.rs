@@ -5,23 +5,22 @@ use cc::Instant;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// An empty queue for longer than this means that no flow sends: it counts neither for the queue nor for utilisation.
+/// An empty queue for longer than this means that no flow sends; the time is left out of queue and utilisation.
 pub(crate) const IDLE: Duration = Duration::from_millis(100);
 
-/// For how long the queue had which length, and how long the link was busy.
+/// The time at each queue length, and the link's busy time.
 pub(crate) struct Statistics {
     queue: Histogram<u64>,
-    /// Byte-nanoseconds and nanoseconds recorded.
+    /// Integral of the queue length over `active`, in byte-nanoseconds.
     area: u128,
     active: Duration,
     busy: Duration,
     max: u64,
     since: Instant,
-    /// The present interval of a series; `None` without one.
+    /// Current interval of a [`Series`](crate::Series), if there is one.
     interval: Option<Interval>,
 }
 
-/// The queue since the last report.
 struct Interval {
     queue: Histogram<u64>,
     since: Instant,
@@ -36,7 +35,7 @@ impl Interval {
 }
 
 impl Statistics {
-    /// For a queue of at most `limit` bytes.
+    /// Creates statistics of a queue of at most `limit` bytes.
     pub(crate) fn new(limit: u64, now: Instant) -> Self {
         let queue =
             Histogram::new_with_bounds(1, limit.max(2), 3).expect("1 < limit, and three digits are few");
@@ -51,7 +50,7 @@ impl Statistics {
         }
     }
 
-    /// For how long the queue had which length since the last call, in bytes and nanoseconds; it has `waiting` now. Nothing the first time.
+    /// Returns the bytes and nanoseconds at each queue length since the last call; empty the first time. `waiting` is the length now.
     pub(crate) fn take_interval(&mut self, waiting: u64, now: Instant) -> Vec<(u64, u64)> {
         let Some(interval) = &mut self.interval else {
             self.interval = Some(Interval { queue: Histogram::new_from(&self.queue), since: now });
@@ -64,7 +63,7 @@ impl Statistics {
         times
     }
 
-    /// The queue had `bytes` until `until`. Time that was reported already counts once.
+    /// Records a queue of `bytes` until `until`. Time that is already recorded does not count again.
     pub(crate) fn held(&mut self, bytes: u64, until: Instant) {
         if let Some(interval) = &mut self.interval {
             interval.held(bytes, until);
@@ -84,12 +83,10 @@ impl Statistics {
         self.active += time;
     }
 
-    /// The link was busy for `time`.
     pub(crate) fn busy(&mut self, time: Duration) {
         self.busy += time;
     }
 
-    /// Starts over at `now`.
     pub(crate) fn reset(&mut self, now: Instant) {
         self.queue.reset();
         self.area = 0;

@@ -1,4 +1,4 @@
-//! The switch: frames from one port to another, with queues, marks and telemetry.
+//! A learning switch with queues, ECN marks and telemetry.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::classes::SecondClass;
@@ -17,36 +17,36 @@ use roce::wire::format::{PortState, Request};
 use roce::wire::{Mac, Numbers, mark_ce};
 use std::time::Duration;
 
-/// A port's place in the configuration, from 0.
+/// The index of a port in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
-/// The settings of one sending port.
+/// The settings of an egress port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortConfig {
-    /// The link's rate, in bits of frames (from the Ethernet header on, without FCS); `None` sends as fast as the port takes, and stamps
-    /// nothing. HPCC INT and IFA can express only rates that have a code ([`Speed`](roce::wire::telemetry::Speed)).
+    /// Rate of the link for frames from the Ethernet header on, without FCS. `None` sends as fast as the port accepts, and stamps nothing.
+    /// HPCC INT and IFA can express only rates that have a code ([`Speed`](roce::wire::telemetry::Speed)).
     pub rate: Option<Rate>,
-    /// The longest pause of the poller that the link makes up for; zero for virtual time.
+    /// Longest pause of the poller that the link makes up for; zero for virtual time.
     pub catch_up: Duration,
-    /// Bytes that wait for the link at most. A frame beyond is dropped.
+    /// Limit on the bytes that wait for the link; a frame beyond it is dropped.
     pub queue_bytes: u64,
-    /// Frames inside the port at most.
+    /// Limit on the frames inside the port.
     pub queue_frames: usize,
-    /// An ECN-capable frame that finds more than so many bytes waiting is marked Congestion Experienced.
+    /// Waiting bytes above which ECN-capable frames are marked Congestion Experienced.
     pub ecn_threshold: Option<u64>,
-    /// Marks by chance instead, the likelier the longer the queue.
+    /// Marks by chance, which replace those of `ecn_threshold`.
     pub red: Option<Red>,
-    /// A separate class for some packets; each class has a queue of `queue_bytes`.
+    /// Second class of service; each class has a queue of `queue_bytes`.
     pub second_class: Option<SecondClass>,
-    /// Telemetry reports as queue what the link carries in the time that the packet waited: if classes share the link, the length of one's
-    /// queue does not determine how long it takes to drain (rtgwg-00 9.3).
+    /// Telemetry reports as queue the bytes that the link carries in the time that the packet waited: if classes share the link, a queue's
+    /// length does not determine its drain time (rtgwg-00 9.3).
     pub tell_sojourn: bool,
-    /// Answers senders that subscribe at once if this port is congested.
+    /// Direct responses to senders that subscribe, if this port is congested.
     pub direct: Option<Direct>,
-    /// `T` of the flows, which direct responses' and AECN's load is counted over.
+    /// `T` of the flows: the period over which AECN and direct responses measure load.
     pub load_period: Duration,
-    /// The faults of the link behind the port. The port's place is mixed into the seed.
+    /// Faults of the link behind the port. The port's index is mixed into the seed.
     pub faults: FaultConfig,
 }
 
@@ -71,22 +71,22 @@ impl Default for PortConfig {
 /// The settings of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
-    /// The id that telemetry XORs into its path id: 0 to 4095.
+    /// Id that telemetry XORs into its path id, 0 to 4095.
     pub id: u16,
-    /// The ports; a frame's port is its place here.
+    /// Ports, by [`PortId`].
     pub ports: Vec<PortConfig>,
-    /// Stations remembered, rounded up to a power of two.
+    /// Places in the station table, rounded up to a power of two.
     pub stations: usize,
-    /// A station silent for this long is forgotten.
+    /// Silence after which a station is forgotten.
     pub station_age: Duration,
-    /// The numbers that the network uses for telemetry formats without registered ones.
+    /// Code points that the network uses for telemetry formats without registered ones.
     pub numbers: Numbers,
-    /// Faults by script, beside those of each port. Of rules that fit one frame the first decides.
+    /// Faults by script, in addition to those of each port. The first rule that matches a frame decides.
     pub rules: Vec<FaultRule>,
 }
 
 impl Default for SwitchConfig {
-    /// No ports yet, 4096 stations for five minutes.
+    /// No ports, 4096 stations, 300 s.
     fn default() -> Self {
         Self {
             id: 1,
@@ -99,7 +99,7 @@ impl Default for SwitchConfig {
     }
 }
 
-/// The reason for which a switch cannot be created.
+/// The reason why a switch cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ConfigError {
@@ -124,10 +124,10 @@ pub enum ConfigError {
 struct Port<B> {
     egress: Egress<B>,
     place: u16,
-    /// Of a link that has a rate.
+    /// Only if the link has a rate.
     load: Option<LoadMeter>,
     faults: FaultConfig,
-    /// Of a port with faults.
+    /// Only if there are faults or rules.
     link: Option<FaultLine<B>>,
     marker: Marker,
     told: Option<Told>,
@@ -137,21 +137,21 @@ struct Port<B> {
     counters: PortCounters,
 }
 
-/// A learning Ethernet switch. Its buffers can be of any kind; copies for floods come from the caller's `alloc`.
+/// A learning Ethernet switch over buffers of any kind. The caller's `alloc` provides buffers for copies of flooded frames.
 ///
-/// Times never go back. All calls of one turn of a poll loop pass the same time.
+/// Time must never go back. All calls of one turn of a poll loop must pass the same time.
 pub struct Switch<B> {
     id: u16,
     ports: Vec<Port<B>>,
     stations: Stations,
     now: Instant,
-    /// The turn before: what came in since may have waited since.
+    /// Time of the turn before: frames received in this turn may have waited since then.
     previous: Instant,
     statistics_since: Instant,
 }
 
 impl<B: PacketBuf> Switch<B> {
-    /// Makes a switch. Only this and [`change_rules`](Self::change_rules) allocate.
+    /// Creates a switch. Only this and [`change_rules`](Self::change_rules) allocate.
     ///
     /// # Errors
     /// Returns a [`ConfigError`] if a value is out of its range.
@@ -176,10 +176,10 @@ impl<B: PacketBuf> Switch<B> {
         })
     }
 
-    /// A frame came in by `from`. `alloc` returns an empty buffer for a port's copy; if it returns none, that port gets no copy.
+    /// Handles a frame received by `from`. `alloc` returns an empty buffer for a port's copy; without a buffer the port gets no copy.
     ///
     /// # Panics
-    /// If there is no port `from`.
+    /// Panics if there is no port `from`.
     #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub fn on_frame(
@@ -217,10 +217,10 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
-    /// The next frame that leaves by `port`. `alloc` returns a buffer if the link duplicates it.
+    /// Returns the next frame to send by `port`. `alloc` returns a buffer if the link duplicates the frame.
     ///
     /// # Panics
-    /// If there is no such port.
+    /// Panics if there is no port `port`.
     #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub fn poll_transmit(
@@ -249,14 +249,13 @@ impl<B: PacketBuf> Switch<B> {
         Some(buf)
     }
 
-    /// When [`poll_transmit`](Self::poll_transmit) next has something for some port; a time in the past if it has something now.
+    /// Returns when [`poll_transmit`](Self::poll_transmit) next has a frame for some port; in the past if it has one now.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.ports.iter().filter_map(Port::poll_timeout).min()
     }
 
-    /// Puts `rules` in the place of the script's, between two frames. A rule that stays as it is keeps its counts; frames that
-    /// wait on a link come out when they would have.
+    /// Replaces the script's rules. A rule that stays the same keeps its counts; frames on a link are unaffected.
     pub fn change_rules(&mut self, rules: &[FaultRule]) {
         for port in &mut self.ports {
             let place = PortId(port.place);
@@ -270,7 +269,7 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
-    /// Returns the effects of each rule at all ports, by name.
+    /// Returns the counts of each rule, summed over all ports.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub fn rule_reports(&self) -> Vec<RuleReport> {
@@ -287,12 +286,12 @@ impl<B: PacketBuf> Switch<B> {
         reports
     }
 
-    /// Ports of this switch.
+    /// Returns all ports.
     pub fn ports(&self) -> impl Iterator<Item = PortId> + use<B> {
         (0..self.ports.len() as u16).map(PortId)
     }
 
-    /// Frames inside the switch.
+    /// Returns the number of frames inside the switch and on its links.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "the held frames are few")]
     pub fn frames_inside(&self) -> usize {
@@ -302,7 +301,7 @@ impl<B: PacketBuf> Switch<B> {
             .sum()
     }
 
-    /// Returns the report of the time from the start of the statistics until `now`.
+    /// Returns the statistics since they began.
     pub fn report(&mut self, now: Instant) -> Report {
         self.turn(now);
         let id = self.id;
@@ -316,7 +315,7 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
-    /// Begins the statistics anew. Stations, queues, dice and telemetry's running counters stay as they are.
+    /// Resets the statistics. Stations, queues, random numbers and telemetry's counters stay.
     pub fn reset_statistics(&mut self, now: Instant) {
         self.turn(now);
         self.statistics_since = now;
@@ -330,14 +329,14 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
-    /// Returns a port's counters, and the time that its link was busy, since the statistics began.
+    /// Returns a port's counters and the busy time of its link, since the statistics began.
     #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
     pub(crate) fn totals(&self, port: PortId) -> (PortCounters, Duration) {
         let port = &self.ports[usize::from(port.0)];
         (port.counters, port.egress.statistics.busy_time())
     }
 
-    /// For how long a port's queue had which length, bytes and nanoseconds, since this was asked last; nothing the first time.
+    /// Returns the bytes and nanoseconds at each length of a port's queue since the last call; empty the first time.
     #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
     pub(crate) fn queue_times(&mut self, now: Instant, port: PortId) -> Vec<(u64, u64)> {
         self.turn(now);
@@ -348,7 +347,6 @@ impl<B: PacketBuf> Switch<B> {
         port.egress.statistics.take_interval(waiting, now)
     }
 
-    /// Notes the time of a turn's calls.
     fn turn(&mut self, now: Instant) {
         if now > self.now {
             self.previous = self.now;
@@ -365,7 +363,7 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
-    /// Answers the sender of a frame that came by `from` and subscribes, if `to` is congested.
+    /// Sends a direct response by `from` if the frame subscribes and `to` is congested.
     #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn respond(
@@ -454,7 +452,7 @@ impl<B: PacketBuf> Port<B> {
         })
     }
 
-    /// Lets go, and stamps, what starts to leave until `now`.
+    /// Releases and stamps the frames that start to leave by `now`.
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn advance(&mut self, now: Instant, switch: u16) {
         let Self { load, counters, place, tell_sojourn, numbers, .. } = self;
@@ -477,7 +475,7 @@ impl<B: PacketBuf> Port<B> {
         });
     }
 
-    /// Returns whether a frame has room; counts it if not.
+    /// Returns whether a frame has room; counts a drop if not.
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn admits(&mut self, frame: &[u8]) -> bool {
         let class = self.egress.class_of(frame);
@@ -530,7 +528,7 @@ impl<B: PacketBuf> Port<B> {
     }
 }
 
-/// Writes telemetry into a frame, which becomes longer if its format requires it and the buffer has room.
+/// Writes telemetry into a frame, which grows if its format requires it and the buffer has room. Returns whether it did.
 #[expect(clippy::arithmetic_side_effects, reason = "a buffer's length is at most its capacity")]
 pub(crate) fn write<B: PacketBuf>(buf: &mut B, request: Request, state: &PortState) -> bool {
     let length = buf.len();
@@ -544,7 +542,7 @@ pub(crate) fn write<B: PacketBuf>(buf: &mut B, request: Request, state: &PortSta
     stamped.is_some()
 }
 
-/// Destination and source.
+/// Returns the destination and source addresses; `None` for a runt.
 fn addresses(frame: &[u8]) -> Option<(Mac, Mac)> {
     let (destination, rest) = frame.split_first_chunk::<6>()?;
     let (source, rest) = rest.split_first_chunk::<6>()?;

@@ -1,5 +1,5 @@
-//! Queue pairs with nothing configured but `auto`, beside HPCC++ with the link's rate, the base round trip and the number of flows
-//! configured: `cargo test -p ferroce-fabric --test auto -- --nocapture` prints both.
+//! Compares queue pairs with only `auto` configured with HPCC++ whose link rate, base RTT and number of flows are configured.
+//! `cargo test -p ferroce-fabric --test auto -- --nocapture` prints both.
 
 use cc::{HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, Topology, run, window};
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 const LINE: Rate = Rate::from_gbps(100);
 const PACKET: f64 = 1126.0;
-/// Of the path between two hosts of a star with links of 1 µs.
+/// Base RTT between two hosts of a star with links of 1 µs.
 const RTT: Duration = Duration::from_nanos(4_400);
-/// A value of any size for what a configuration leaves open.
+/// Placeholder for values that the configuration leaves open.
 const PLACEHOLDER: Duration = Congestion::FIRST_BASE_RTT;
 
-/// As `cc = "auto"` is built by `ferroce-verbs`, on a port of 100 Gb/s.
+/// Returns what `ferroce-verbs` makes of `cc = "auto"` on a port of 100 Gb/s.
 fn auto() -> Congestion {
     let least = Rate::from_mbps(1);
     let flows = NonZeroU32::MIN;
@@ -35,7 +35,7 @@ fn auto() -> Congestion {
     }
 }
 
-/// HPCC++ of the draft with everything configured.
+/// Returns the draft's HPCC++ with everything configured.
 fn tuned(rtt: Duration) -> Congestion {
     let config = HpccConfig::new(LINE, rtt, NonZeroU32::new(16).unwrap());
     Congestion::new(CongestionAlgorithm::Hpcc(HpccConfig { min_rate: Rate::from_mbps(1), ..config }))
@@ -56,7 +56,7 @@ fn simulate(flows: u32, congestion: Congestion) -> Outcome {
     run(&setup, &mut |_, _, _| {}).unwrap()
 }
 
-/// Returns the link's rate (Gb/s), and the 99th percentile of its queue (packets), from 1 ms on.
+/// Returns the link's rate (Gb/s) and the 99th percentile of its queue (packets), from 1 ms on.
 fn steady(flows: u32, congestion: Congestion) -> (f64, f64) {
     let outcome = simulate(flows, congestion);
     let end = outcome.finished.iter().map(|flow| flow.start + flow.time).min().unwrap();

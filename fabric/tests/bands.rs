@@ -1,5 +1,5 @@
-//! The product's endpoints hold the bands that the model of hosts holds under HPCC++: what the bottleneck carries, how fairly, and its
-//! queue. `cargo test --release -p ferroce-fabric --test bands -- --nocapture` prints the figures of both.
+//! Endpoints under HPCC++ stay within the bands of the model of hosts: the bottleneck's rate, fairness and queue.
+//! `cargo test --release -p ferroce-fabric --test bands -- --nocapture` prints the figures of both.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Conventions, Flow, Hosts, Sampling, Setup, Topology, run, window};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const LINE: Rate = Rate::from_gbps(100);
 const HOP: Duration = Duration::from_micros(1);
-/// The bytes of a full packet with telemetry on the wire.
+/// Bytes of a full packet with telemetry on the wire.
 const PACKET: f64 = 1126.0;
 const SEEDS: u64 = 6;
 
@@ -19,8 +19,8 @@ fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {
     Flow { source: source - 1, destination: destination - 1, bytes, start, is_incast: false, dscp: 0 }
 }
 
-/// Returns the rate of the link to the first flow's destination in Gb/s, Jain's index of the flows, and the queue's 99th percentile in
-/// bytes: from `begin` (in µs) to the end of the first flow, the mean of some seeds.
+/// Returns the rate in Gb/s of the link to the first flow's destination, Jain's index of the flows, and the queue's 99th percentile in
+/// bytes, from `begin` (µs) to the end of the first flow: means over the seeds.
 fn figures(flows: &[Flow], begin: u64, hosts: Hosts) -> [f64; 3] {
     let is_lot = flows.iter().any(|flow| flow.destination != flows[0].destination);
     let base_rtt = Duration::from_nanos(if is_lot { 8320 } else { 4160 });

@@ -1,5 +1,5 @@
-//! Tests what a queue pair finds out by itself, and what answers report to it, in virtual time: `auto`, DCTCP on a short round trip, ratios
-//! only, all hops, several paths, classes by the time in the queue.
+//! Tests the choices of a queue pair in virtual time (`auto`, DCTCP on a short round trip, several paths), and the contents of reports
+//! (ratios only, all hops, time in the queue, direct responses).
 
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, Steady, Topology, run, window};
@@ -29,7 +29,7 @@ const fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {
     Flow { source, destination, bytes, start, is_incast: false, dscp: 0 }
 }
 
-/// Two hosts write to a third, 20 MB each, at so many Gb/s.
+/// Two hosts write 20 MB each to a third, over links of rate `line`.
 fn two_to_one(line: Rate, congestion: Congestion) -> Setup {
     let sampling = Sampling { every: Duration::from_micros(1), host: 2, flows: 2 };
     let flows = vec![flow(0, 2, 20_000_000, 0), flow(1, 2, 20_000_000, 0)];
@@ -46,7 +46,7 @@ fn longest(outcome: &Outcome) -> f64 {
     outcome.finished.iter().map(|flow| flow.time.as_secs_f64() * 1e6).fold(0.0, f64::max)
 }
 
-/// The bottleneck is 90 % busy at least, and 99 % of the time 3 packets wait at most.
+/// Checks that the bottleneck carries at least 90 Gb/s, and that at most 3 packets wait for 99 % of the time.
 fn keeps_the_promise(name: &str, outcome: &Outcome) {
     let steady = Steady::of(outcome, PACKET).unwrap();
     println!("{name}: {steady:?}");
@@ -63,7 +63,7 @@ fn auto_is_hpcc_where_switches_answer_and_else_dcqcn() {
         Congestion { upgrade, ..Congestion::new(fallback) }.probing(Some(RTT))
     };
     keeps_the_promise("auto", &outcome(&two_to_one(LINE, auto(LINE))));
-    // No code exists for 30 Gb/s, so switches stamp nothing: marks lower the rates.
+    // HPCC INT has no code for 30 Gb/s, so switches stamp nothing; marks lower the rates.
     let line = Rate::from_gbps(30);
     let red = Red { from: 40_000, to: 160_000, most: Probability::new(0.2).unwrap() };
     let marked = outcome(&Setup { red: Some(red), ..two_to_one(line, auto(line)) });
@@ -105,8 +105,8 @@ fn all_hops_keep_the_queue_short() {
     }
 }
 
-/// Two flows between two leaves and two spines with links as fast as the hosts': if both hash to the same spine, each has half a link,
-/// until another path is free.
+/// Two flows between two leaves and two spines, with links as fast as the hosts'. If both hash to one spine, each has half a link until
+/// it takes another path.
 #[test]
 fn flows_move_to_the_other_spine() {
     let rtt = Duration::from_nanos(8_800);
@@ -116,10 +116,10 @@ fn flows_move_to_the_other_spine() {
         let topology = Topology::leaf_spine(2, 2, 2, LINE, LINE, HOP);
         let flows = vec![flow(0, 2, 20_000_000, 0), flow(1, 3, 20_000_000, 0)];
         let setup = Setup::new(topology, flows, congestion);
-        // The four ports of seed 6 lead to one spine.
+        // With seed 6 all four source ports lead to the same spine.
         [1, 2, 3, 4, 5, 7].map(|seed| longest(&outcome(&Setup { seed, ..setup.clone() }))).to_vec()
     };
-    // AECN and CSIG name no link: if the receiver's is the busiest, the flow's own rate there already counts again.
+    // AECN and CSIG identify no link: if the receiver's link is the busiest, the flow's own rate there counts twice.
     for (name, format) in Format::ALL.into_iter().filter(|(_, format)| !format.tells_load()) {
         let (one, four) = (times(format, 1), times(format, 4));
         println!("{name}: one path {one:.0?}, four {four:.0?}");
@@ -130,8 +130,8 @@ fn flows_move_to_the_other_spine() {
     }
 }
 
-/// The same with spines half as fast as the hosts' links, for which AECN is enough too: although the flow's own rate is counted twice at
-/// the receiver's link, the other spine still is the better.
+/// With spines half as fast as the hosts' links, AECN suffices too: the flow's own rate counts twice at the receiver's link, but the
+/// other spine still is the better one.
 #[test]
 fn flows_move_off_slow_spines_by_every_format() {
     let rtt = Duration::from_nanos(8_800);
@@ -152,7 +152,7 @@ fn flows_move_off_slow_spines_by_every_format() {
     }
 }
 
-/// HPCC++ in two classes, by the time in the queue in place of its length (rtgwg-00 9.3): both queues stay short.
+/// HPCC++ in two classes with the time in the queue in place of its length (rtgwg-00 9.3): both queues stay short.
 #[test]
 fn the_time_in_the_queue_stands_for_its_length() {
     let weights = [1, 3].map(|weight| NonZeroU8::new(weight).unwrap());
@@ -162,8 +162,8 @@ fn the_time_in_the_queue_stands_for_its_length() {
     keeps_the_promise("two classes", &outcome(&setup));
 }
 
-/// pan-01 6.3: one flow runs, another begins. One packet in 256 brings telemetry, so the flows react late to each other, but for the switch
-/// that reports at once that its queue is long.
+/// pan-01 6.3: a flow starts while another one runs. One packet in 256 has telemetry, so the flows react to each other late; the switch's
+/// direct responses shorten the queue.
 #[test]
 fn a_congested_switch_tells_senders_at_once() {
     let queue = |subscribe, threshold| {

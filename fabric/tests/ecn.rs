@@ -1,4 +1,4 @@
-//! DCTCP and DCQCN at scale beside the authors' single runs: completion times and the queue's peak within 10 %.
+//! Compares DCTCP and DCQCN with the authors' single runs: completion times and the queue's peak within 10 %.
 
 use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
 use ferroce_fabric::sim::{Conventions, Flow, Hosts, Setup, Topology, run};
@@ -10,8 +10,8 @@ const RTT: Duration = Duration::from_nanos(4160);
 const SEEDS: u64 = 36;
 const SUMMARY: &str = include_str!("data/summary.csv");
 const FIGURES: [&str; 4] = ["shortest", "mean", "longest", "peak"];
-/// The figures that one flow or one moment decides. Under DCQCN, RED's coins decide them, and the authors' run is one toss. If our seeds'
-/// mean is farther away, it lies among our seeds.
+/// Figures that one flow or one moment determines. Under DCQCN they depend on RED's random marks, and the authors' run is one sample: it
+/// may also lie within the range of our seeds.
 const COINS: [&str; 2] = ["shortest", "peak"];
 
 fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {
@@ -19,7 +19,7 @@ fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {
     Flow { source: source - 1, destination: destination - 1, bytes, start, is_incast: false, dscp: 0 }
 }
 
-/// Completion times in µs: the shortest, the mean and the longest, and the queue's peak in bytes; by seed.
+/// Returns, by seed, the shortest, mean and longest completion time in µs, and the queue's peak in bytes.
 fn figures(flows: &[Flow], algorithm: AlgorithmConfig, red: Red) -> Vec<[f64; 4]> {
     let one = |seed| {
         let hosts = flows[0].destination as usize + 1;
@@ -40,7 +40,7 @@ fn figures(flows: &[Flow], algorithm: AlgorithmConfig, red: Red) -> Vec<[f64; 4]
     (1..=SEEDS).map(one).collect()
 }
 
-/// The reference's row of a run: the same four figures.
+/// Returns the same figures of the reference's run.
 fn reference(run: &str) -> [f64; 4] {
     let row: Vec<&str> =
         SUMMARY.lines().map(|line| line.split(',').collect()).find(|row: &Vec<&str>| row[0] == run).unwrap();

@@ -1,5 +1,5 @@
-//! The product's endpoints in the simulator, on every topology: equal runs are equal, all requested data arrives, congestion control does
-//! its task, and it agrees with the model of hosts as far as the two are alike.
+//! Endpoints in the simulator, on every topology: equal runs are equal, all data arrives, congestion control limits queues, and the
+//! results agree with the model of hosts.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::SecondClass;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const LINE: Rate = Rate::from_gbps(100);
 const HOP: Duration = Duration::from_micros(1);
-/// The trace of a run that must never change unless the product does: of debug and of release.
+/// Trace of a run in debug and release builds. It changes only with the behaviour of the protocol.
 const TRACE: u64 = 1_478_132_616_523_057_271;
 
 fn hpcc(rtt: u64, max_stage: u32) -> Congestion {
@@ -77,15 +77,14 @@ fn hpcc_keeps_the_queue_short_where_a_window_fills_it() {
     };
     let (windowed, paced) = (sampled(fixed(1 << 20)), sampled(hpcc(4160, 5)));
     assert!(windowed.queue_max > 900_000, "a fixed window stands in the queue: {}", windowed.queue_max);
-    // Both begin at line rate with a window of a round trip each: 52 kB too many, and what of the first ACKs is late.
+    // Both start at line rate with a window of a base RTT each: 52 kB too much, and some more until the first ACKs arrive.
     assert!(paced.queue_max < 65_000, "{}", paced.queue_max);
     let steady = Steady::of(&paced, 1126).unwrap();
     assert!(steady.queue[2] < 4.0 * 1126.0, "the steady queue is some packets: {steady:?}");
     assert!(steady.jain > 0.9 && steady.utilisation_gbps > 90.0, "{steady:?}");
 }
 
-/// Every flow arrives in every topology, by the same links, switches, ECMP and PFC as the model's, and alone it takes as long as the
-/// reference's rule says.
+/// Every flow arrives in every topology, and alone it takes as long as the reference's rule says.
 #[test]
 fn topologies_carry() {
     let fabric = Rate::from_gbps(400);
@@ -106,8 +105,8 @@ fn topologies_carry() {
     }
 }
 
-/// Endpoints acknowledge, and so receive telemetry, 32 times a window instead of for every packet, and 16 times in the first window, by
-/// probes. Single times differ, the mean and the total do not. `bands.rs` compares rates, fairness and queues.
+/// Endpoints receive telemetry with acknowledgements, 32 times per window and not with every packet, and by 16 probes in the first window.
+/// Single times differ from the model's, mean and total do not. `bands.rs` compares rates, fairness and queues.
 #[test]
 fn endpoints_and_the_model_agree() {
     let join = vec![flow(1, 3, 30_000_000, 0), flow(2, 3, 1_000_000, 300)];
@@ -165,7 +164,7 @@ fn a_full_switch_pauses_or_drops_and_all_arrives() {
     assert_eq!((dropped.pauses, dropped.finished.len()), (0, 16));
 }
 
-/// Two flows, one of them of DSCP 46, at a port that guarantees that class three quarters of the link: of both kinds of hosts.
+/// Both kinds of hosts: two flows, one of them with DSCP 46, whose class is guaranteed three quarters of the link.
 #[test]
 fn classes_share_a_link_by_their_weights() {
     let weights = [1, 3].map(|weight| NonZeroU8::new(weight).unwrap());
@@ -190,7 +189,7 @@ fn classes_share_a_link_by_their_weights() {
     }
 }
 
-/// A host that sends on sixteen connections at once acknowledges what comes to it before all of them have had their turn.
+/// A host that sends on sixteen connections acknowledges received data before each of them has had its turn.
 #[test]
 fn acknowledgements_come_before_data() {
     let mut flows: Vec<_> = (0..16).map(|_| flow(1, 2, 1_000_000, 0)).collect();
@@ -198,12 +197,12 @@ fn acknowledgements_come_before_data() {
     let setup = star(flows, fixed(1 << 20));
     let outcome = outcome(&setup);
     let small = outcome.finished.iter().filter(|done| done.flow >= 16);
-    // Alone, and one packet of data that was already leaving, and acknowledgements on the same link.
+    // The delay is a packet of data that was already leaving, and acknowledgements on the same link.
     let late: Vec<_> = small.map(|done| done.time.saturating_sub(done.alone).as_nanos()).collect();
     assert!(late.len() == 20 && late.iter().all(|&nanos| nanos < 400), "{late:?}");
 }
 
-/// A switch sends a connection by one way, and several connections of the same two hosts by several.
+/// A switch sends one connection by one path, and the connections of two hosts by several.
 #[test]
 fn connections_spread_over_the_ways_there_are() {
     let leaves = Topology::leaf_spine(2, 4, 1, Rate::from_gbps(400), LINE, HOP);
@@ -213,7 +212,7 @@ fn connections_spread_over_the_ways_there_are() {
         let outcome = outcome(&Setup { seed, ..setup.clone() });
         outcome.finished.iter().map(|flow| flow.time.as_secs_f64() * 1e6).fold(0.0, f64::max)
     };
-    // 32 MB by one link of 100 Gb/s take 2.7 ms, by four equal parts 0.7 ms.
+    // 32 MB over one link of 100 Gb/s take 2.7 ms, over four equal paths 0.7 ms.
     let times: Vec<f64> = (1..=4).map(longest).collect();
     assert!(times.iter().all(|&time| (650.0..2000.0).contains(&time)), "{times:?}");
 }
@@ -231,15 +230,15 @@ fn what_can_not_be_is_named() {
     let rx = AlgorithmConfig::HpccReceiver(*good.congestion.algorithm.as_hpcc().unwrap());
     let model = Setup { hosts: Hosts::Model, congestion: Congestion::new(rx), ..good.clone() };
     assert!(refused(model).to_string().contains("hpcc-rx"));
-    // A limit that comes first leaves flows unfinished.
+    // At the limit, the flows are unfinished.
     let short = Setup { limit: Duration::from_micros(2), ..good };
     assert_eq!(outcome(&short).finished.len(), 0);
 }
 
-/// Cases that simulations found: each ran dry with flows that had not ended.
+/// Setups that once ran out of events before all flows had ended.
 #[test]
 fn what_once_fell_silent_comes_to_its_end() {
-    // A window that shrank below what was in flight, without a request for an acknowledgement.
+    // A window that shrank below the bytes in flight, without a request for an acknowledgement.
     let leaves = Topology::leaf_spine(4, 2, 16, LINE, Rate::from_gbps(400), HOP);
     let incast = Incast { senders: 20, bytes: 50_000, load: 0.02 };
     let sizes = SizeDistribution::web_search();

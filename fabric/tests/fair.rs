@@ -1,7 +1,7 @@
-//! The variant `hpcc-fair` beside HPCC++: `cargo test -p ferroce-fabric --test fair -- --nocapture` prints the table.
+//! Compares `hpcc-fair` with HPCC++: `cargo test -p ferroce-fabric --test fair -- --nocapture` prints the table.
 //!
-//! Goals, all at once: no undershoot below 90 Gb/s in total while flows join, Jain 0.99 when the fourth flow has joined, a steady queue
-//! of a packet at most (99th percentile), a fairer parking lot than HPCC++'s, and an incast peak no higher.
+//! Goals: at least 90 Gb/s in total while flows join, Jain 0.99 after the fourth flow has joined, a steady queue of at most one packet
+//! (99th percentile), a fairer parking lot than HPCC++'s, and no higher incast peak.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{
@@ -15,8 +15,7 @@ const LINE: Rate = Rate::from_gbps(100);
 const PACKET: u64 = 1090;
 const SEEDS: u64 = 3;
 
-/// A variant: its name, eta, maxStage, whether it is `hpcc-fair`, and the hosts that run it: the model with the authors' conventions, or
-/// the product's endpoints as they ship.
+/// Name, eta, maxStage, whether it is `hpcc-fair`, and the hosts: the model with the authors' conventions, or endpoints.
 type Variant = (&'static str, f64, u32, bool, Hosts);
 
 const VARIANTS: [Variant; 5] = [
@@ -70,7 +69,7 @@ fn first_end(outcome: &Outcome) -> Duration {
     outcome.finished.iter().map(|flow| flow.start + flow.time).min().unwrap()
 }
 
-/// The least that the link carried in any 10 µs from `begin` (ns), once a flow has begun, to the first end, Gb/s.
+/// Returns the lowest rate in Gb/s that the link carried in any 10 µs from `begin` (ns) until the first flow ended.
 fn least(outcome: &Outcome, begin: u64) -> f64 {
     let end = first_end(outcome).as_nanos() as u64 - 5_000;
     let rows: Vec<&Row> = outcome.series.iter().filter(|row| (begin..end).contains(&row.time)).collect();
@@ -78,8 +77,8 @@ fn least(outcome: &Outcome, begin: u64) -> f64 {
     gbps.fold(f64::INFINITY, f64::min)
 }
 
-/// The worst of some seeds: least carried on both, Jain, queue p99 on both, the same of sixteen long flows, incast peak, Jain in the
-/// parking lot; and the mean time of an incast's flows.
+/// The worst figures of all seeds: lowest rate with two and four flows, Jain's index, queue p99 with two and four flows, incast peak, mean
+/// time of an incast's flows, queue p99 of sixteen long flows, Jain's index in the parking lot.
 #[derive(Debug)]
 struct Worst {
     two: f64,
@@ -92,7 +91,7 @@ struct Worst {
     lot: f64,
 }
 
-/// From `begin` until the first flow ends: Jain's index, and the queue's 99th percentile.
+/// Returns Jain's index and the queue's 99th percentile from `begin` (µs) until the first flow ends.
 fn settled(outcome: &Outcome, begin: u64) -> (f64, f64) {
     let end = first_end(outcome) - Duration::from_micros(5);
     let (_, jain, queue) = window(&outcome.series, Duration::from_micros(begin), end).unwrap();
@@ -123,7 +122,7 @@ fn worst(variant: Variant) -> Worst {
         let lot = [(1, 6, 20_000_000, 0), (2, 3, 20_000_000, 200), (4, 5, 10_000_000, 400)];
         let lot = lot.map(|(source, to, bytes, start)| flow(source, to, bytes, start)).to_vec();
         worst.lot = worst.lot.min(settled(&simulate(lot, variant, seed), 500).0);
-        // Half a millisecond after the fourth has come.
+        // 0.5 ms after the fourth flow started.
         worst.jain = worst.jain.min(settled(&four, 6500).0);
         for outcome in [&two, &four] {
             worst.queue = worst.queue.max(Steady::of(outcome, PACKET).unwrap().queue[2]);
@@ -154,7 +153,7 @@ fn hpcc_fair_reaches_all_goals_at_once() {
     assert!(fair.queue <= PACKET as f64, "{fair:?}");
     assert!(fair.peak <= draft.peak, "{fair:?}");
     assert!(draft.two < 85.0 && draft.jain < 0.97, "what there was to beat: {draft:?}");
-    // With endpoints, telemetry comes with acknowledgements, 32 times a window.
+    // Endpoints receive telemetry with acknowledgements, 32 times per window.
     assert!(
         shipped_fair.two > shipped.two && shipped_fair.four > shipped.four,
         "{shipped:?}, {shipped_fair:?}"

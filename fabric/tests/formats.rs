@@ -1,4 +1,4 @@
-//! HPCC++ keeps the queue short with every layout of telemetry, in virtual time, by the telemetry writer of the very switch.
+//! HPCC++ keeps the queue short with every telemetry format, as the switch writes it.
 
 use cc::{HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Sampling, Setup, Topology, run, window};
@@ -18,8 +18,8 @@ fn sender(format: Format) -> Congestion {
     Congestion { format, ..Congestion::new(CongestionAlgorithm::Hpcc(config())) }
 }
 
-/// `flows` flows of `hosts` hosts write to one more, 60 MB in all. In the steady state its link is so many Gb/s busy at least, and 99 %
-/// of the time at most so many packets wait.
+/// Runs `flows` flows from `hosts` hosts to one more, 60 MB in all. Checks that in the steady state the link carries at least `least` Gb/s,
+/// and that at most `most` packets wait for 99 % of the time.
 fn holds(name: &str, (hosts, flows, least, most): (u32, u32, f64, f64), congestion: Congestion) {
     let flow = |number| Flow {
         source: number % hosts,
@@ -43,20 +43,19 @@ fn holds(name: &str, (hosts, flows, least, most): (u32, u32, f64, f64), congesti
     assert!(p99 <= most, "{name}, {flows} flows of {hosts} hosts: {p99} packets");
 }
 
-/// When flows that began together have settled. Eight that each begin at line rate with a window of a round trip leave a queue of seven
-/// round trips, which all of them cut for, the receiver's algorithm once in `T` each; it takes them some 100 `T`, and then they are
-/// as good as one.
+/// Time until flows that start together have settled. Eight flows that start at line rate with a window of a round trip each leave a queue
+/// of seven round trips, for which all of them cut, at the receiver once per `T`. They need some 100 `T`.
 const SETTLED: Duration = Duration::from_micros(800);
 
-/// One and two flows; eight from two hosts, whose links space their packets, as in `ci/congestion`; and eight from eight hosts, whose
-/// packets meet by chance: eight periodic sources at 94 % have more than 3 packets waiting for 0.77 % of the time even if each keeps
-/// its pace exactly, and more than 4 for 0.05 % (N*D/D/1); and each moves a little. So 99 % of the time it is 4.
+/// One and two flows; eight flows from two hosts, whose links space their packets, as in `ci/congestion`; and eight from eight hosts, whose
+/// packets collide by chance. Eight exactly periodic sources at 94 % load have more than 3 packets waiting for 0.77 % of the time, and more
+/// than 4 for 0.05 % (N*D/D/1). Each flow's rate varies a little, so the 99th percentile is 4.
 const BOUNDS: [(u32, u32, f64, f64); 4] =
     [(1, 1, 90.0, 3.0), (2, 2, 90.0, 3.0), (2, 8, 90.0, 3.0), (8, 8, 90.0, 4.1)];
 
-/// Every format, for 1, 2 and 8 flows.
+/// Checks every format with 1, 2 and 8 flows.
 fn all(mode: &str, congestion: impl Fn(Format) -> Congestion) {
-    // The wide tag carries what the compact does, at another resolution.
+    // The wide CSIG tag has the compact one's fields at another resolution.
     for (name, format) in Format::ALL.into_iter().filter(|(name, _)| mode == "inband" || *name != "csig-wide")
     {
         for bounds in BOUNDS {

@@ -1,5 +1,4 @@
-//! Tests the effect of loss and reordering on the product's endpoints in the simulator, at 100 Gb/s over a round trip of 10 µs. `ci/loss`
-//! checks more.
+//! The effect of loss and reordering on endpoints at 100 Gb/s with a round trip of 10 µs. `ci/loss` checks more.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::Probability;
@@ -41,7 +40,7 @@ fn lossy(setup: &Setup, loss: f64, seed: u64) -> Outcome {
     outcome(&Setup { loss: Probability::new(loss).unwrap(), seed, ..setup.clone() })
 }
 
-/// A hundredth of all frames is lost, requests, answers and acknowledgements alike.
+/// 1 % of all frames is lost: requests, responses and acknowledgements.
 #[test]
 fn selective_repeat_keeps_nine_tenths_of_the_goodput_at_one_percent_loss() {
     for verb in [Verb::Write, Verb::Read, Verb::Send] {
@@ -63,7 +62,7 @@ fn go_back_n_keeps_four_tenths() {
     }
 }
 
-/// Four paths, the longest by a round trip longer than the shortest.
+/// Four paths; the longest delay exceeds the shortest by up to a round trip.
 #[test]
 fn what_comes_late_by_less_than_a_round_trip_is_not_sent_again() {
     for verb in [Verb::Write, Verb::Send] {
@@ -75,10 +74,10 @@ fn what_comes_late_by_less_than_a_round_trip_is_not_sent_again() {
     }
 }
 
-/// The base round trip.
+/// Base RTT.
 const TRIP: Duration = Duration::from_nanos(10_700);
 
-/// Two senders on one link, with HPCC++; a row each microsecond.
+/// Two senders with HPCC++ on one link; a row per microsecond.
 fn shared_link() -> Setup {
     let config = HpccConfig::new(LINE, TRIP, NonZeroU32::new(100).unwrap());
     let congestion = Congestion {
@@ -91,10 +90,10 @@ fn shared_link() -> Setup {
     Setup { sampling, ..setup(flows, congestion, Verb::Write, true) }
 }
 
-/// From when both senders have found their share until the first is nearly done.
+/// From the time at which both senders have their share until the first is nearly done.
 const STEADY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(4));
 
-/// Of the senders' data, their probes and the answers to both a hundredth is lost.
+/// 1 % of the senders' data, probes and responses is lost.
 #[test]
 fn hpcc_keeps_its_queue_while_one_percent_is_lost() {
     let setup = shared_link();
@@ -107,8 +106,8 @@ fn hpcc_keeps_its_queue_while_one_percent_is_lost() {
     }
 }
 
-/// A loss of data, a probe or an answer may cost rate, but not for long: the sum of both rates is never below nine tenths of what it is
-/// without loss for longer than seven round trips (measured: three).
+/// A lost packet, probe or response may lower the rate, but not for long: the sum of both rates is below nine tenths of that without loss
+/// for at most seven round trips (measured: three).
 #[test]
 fn hpcc_has_its_rate_back_within_seven_round_trips_of_a_loss() {
     let steady = |outcome: &Outcome| -> Vec<u64> {
@@ -122,7 +121,7 @@ fn hpcc_has_its_rate_back_within_seven_round_trips_of_a_loss() {
     for seed in 1..=5 {
         let outcome = lossy(&setup, 0.01, seed);
         let rates = steady(&outcome);
-        // A row is a microsecond.
+        // One row per microsecond.
         let dips = rates.split(|&rate| rate * 10 >= usual * 9);
         let longest = dips.map(<[u64]>::len).max().unwrap_or_default();
         let mean = rates.iter().sum::<u64>() / rates.len() as u64;

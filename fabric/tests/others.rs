@@ -1,5 +1,4 @@
-//! Tests peers and networks that are not Ferroce's, in virtual time: stock Linux as an IOAM node, receivers that lie, hosts that know no
-//! probes.
+//! Peers and networks that are not Ferroce's: Linux as an IOAM node, receivers that forge reports, hosts that do not know probes.
 
 use cc::{DcqcnConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, SetupError, Topology, run, window};
@@ -19,7 +18,7 @@ fn config() -> HpccConfig {
     HpccConfig::new(LINE, RTT, NonZeroU32::new(16).unwrap())
 }
 
-/// So many hosts write to one more, 10 MB each.
+/// `hosts` hosts write 10 MB each to one more.
 fn incast(hosts: u32, congestion: Congestion) -> Setup {
     let flow = |source| Flow {
         source,
@@ -40,7 +39,7 @@ fn outcome(setup: &Setup) -> Outcome {
     outcome
 }
 
-/// From 40 round trips on, until the first ends: Gb/s on the wire, and the queue's 99th percentile in packets.
+/// Returns the rate in Gb/s on the wire and the queue's 99th percentile in packets, from 40 round trips on until the first flow ends.
 fn settled(name: &str, outcome: &Outcome) -> (f64, f64) {
     let end = outcome.finished.iter().map(|flow| flow.start + flow.time).min().unwrap();
     let (busy, _, [mean, _, p99, _]) = window(&outcome.series, 40 * RTT, end - RTT).unwrap();
@@ -48,8 +47,8 @@ fn settled(name: &str, outcome: &Outcome) -> (f64, f64) {
     (busy, p99 / PACKET as f64)
 }
 
-/// A Linux router reports queue and time and no `txBytes` (cc/README.md, roce/src/wire/format/README.md): the values derived from that keep
-/// its queue down, and the link in use.
+/// A Linux router reports queue and time, and no `txBytes` (cc/README.md, roce/src/wire/format/README.md). What HPCC++ derives from them
+/// keeps the queue short and the link in use.
 #[test]
 fn linux_as_an_ioam_node_is_enough_to_keep_its_queue_down() {
     let by_linux = |hosts, congestion| {
@@ -74,8 +73,7 @@ fn linux_as_an_ioam_node_is_enough_to_keep_its_queue_down() {
     assert_eq!(refused.unwrap_err(), SetupError::LinuxIoam);
 }
 
-/// rtgwg-00 9.1: whatever a receiver reports, no sender leaves the range from the floor to the line rate; and with a key, reports of others
-/// in its name are ignored.
+/// rtgwg-00 9.1: whatever a receiver reports, a sender's rate stays between its lowest rate and the line rate.
 #[test]
 fn a_receiver_that_lies_drives_nobody_out_of_bounds() {
     for algorithm in [
@@ -84,7 +82,7 @@ fn a_receiver_that_lies_drives_nobody_out_of_bounds() {
         CongestionAlgorithm::HpccReceiver(config()),
     ] {
         let congestion = Congestion { in_band: EVERY, ..Congestion::new(algorithm) };
-        // A sender that receives such reports does not come to an end.
+        // A flow with such reports does not finish.
         let limit = Duration::from_millis(200);
         let setup = Setup { lie: Probability::ALWAYS, limit, ..incast(2, congestion) };
         let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
@@ -111,18 +109,18 @@ fn with_a_key_only_what_is_sealed_is_heard() {
     assert!(busy >= 9.0 && p99 <= 3.0, "{busy} Gb/s, {p99} packets");
 }
 
-/// `auto` if nothing answers at all: 20 probes at most, and then DCQCN by the switch's marks.
+/// `auto` without any answer: at most 20 probes, then DCQCN with the switch's marks.
 #[test]
 fn auto_among_hosts_that_know_no_probes_is_dcqcn() {
     let fallback = CongestionAlgorithm::Dcqcn(DcqcnConfig::new(LINE, Some(RTT)));
     let upgrade = Some(Upgrade { when: When::TelemetryAnswered, to: CongestionAlgorithm::Hpcc(config()) });
     let auto = Congestion { upgrade, ..Congestion::new(fallback) }.probing(Some(RTT));
-    // Of a link of 100 Gb/s: a tenth of that here.
+    // Limits for 100 Gb/s; a tenth of them applies here.
     let red = Red { from: 400_000, to: 1_600_000, most: Probability::new(0.2).unwrap() };
     let outcome = outcome(&Setup { deaf: true, red: Some(red), ..incast(2, auto) });
     let slowest = outcome.series.iter().flat_map(|row| &row.rates).filter(|rate| **rate > 0).min().unwrap();
     println!("{} probes unheard, {} marked, slowest {slowest}", outcome.unheard, outcome.marked);
-    // Of each host, the last of them far apart.
+    // Of both hosts; the last probes are far apart.
     assert!((2 * 8..=2 * 20).contains(&outcome.unheard), "{}", outcome.unheard);
     assert!(outcome.marked > 0 && *slowest < LINE.as_bps() * 3 / 4, "{} {slowest}", outcome.marked);
 }

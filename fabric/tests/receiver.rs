@@ -1,5 +1,4 @@
-//! HPCC++ at the receiver on the product's endpoints: `cargo test --release -p ferroce-fabric --test receiver -- --nocapture` prints
-//! the figures.
+//! HPCC++ at the receiver, on endpoints. `cargo test --release -p ferroce-fabric --test receiver -- --nocapture` prints the figures.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Sampling, Setup, Topology, run, window};
@@ -18,7 +17,7 @@ fn in_band(algorithm: AlgorithmConfig) -> Congestion {
     Congestion { in_band: Some(NonZeroU32::MIN), ..Congestion::new(algorithm) }
 }
 
-/// So many hosts write to one more, all at once, for as long as it is looked at.
+/// `senders` hosts write to one more, all at once, without end.
 fn incast(senders: u32, congestion: Congestion) -> Setup {
     let flow = |source| Flow {
         source,
@@ -34,15 +33,15 @@ fn incast(senders: u32, congestion: Congestion) -> Setup {
     Setup { sampling: Some(sampling), jitter: Duration::from_nanos(100), ..setup }
 }
 
-/// Gb/s on the wire, Jain's index, and the queue's mean, 95th and 99th percentile and maximum, in a part of a run.
+/// Returns the rate in Gb/s on the wire, Jain's index, and the queue's mean, 95th and 99th percentile and maximum, in a part of a run.
 fn between(millis: [u64; 2], setup: &Setup) -> (f64, f64, [f64; 4]) {
     let [from, until] = millis.map(Duration::from_millis);
     let outcome = run(&Setup { limit: until, ..setup.clone() }, &mut |_, _, _| {}).unwrap();
     window(&outcome.series, from, until).unwrap()
 }
 
-/// Line 29 counts real round trips: while a queue exists, they are longer than T, and a reference that moves every T answers the same queue
-/// several times.
+/// Line 29 uses the actual round trip: while a queue exists, it is longer than T, and a reference that moved every T would react to one
+/// queue several times.
 #[test]
 fn an_incast_of_any_size_stays_busy_and_fair() {
     for (senders, millis) in [(16, [1, 4]), (64, [2, 6]), (256, [5, 15])] {
@@ -53,7 +52,7 @@ fn an_incast_of_any_size_stays_busy_and_fair() {
     }
 }
 
-/// Half of the flows are paced by their receiver, half by themselves, by the same settings.
+/// Half of the flows are paced by the receiver and half by the sender, with the same parameters.
 #[test]
 fn both_ends_algorithms_share_a_link_fairly() {
     for (senders, expected) in [(2, 1), (2, 2), (2, 100), (4, 1), (16, 16)] {

@@ -1,6 +1,6 @@
-//! The simulator with the model of hosts beside the simulator of HPCC's authors, with its conventions; and what must hold of it at all.
+//! Compares the model of hosts with the simulator of HPCC's authors, with its conventions, and tests the simulator itself.
 //!
-//! `data/jitter_bands.csv` has the authors' figures for up to 20 seeds, each start put off by up to 100 ns.
+//! `data/jitter_bands.csv` has the authors' figures for up to 20 seeds, with starts delayed by up to 100 ns.
 
 use cc::{AlgorithmConfig, DctcpConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{
@@ -13,7 +13,7 @@ use std::time::Duration;
 const LINE: Rate = Rate::from_gbps(100);
 const HOP: Duration = Duration::from_micros(1);
 const RTT: Duration = Duration::from_nanos(4160);
-/// The trace of a run that must never change unless the model does.
+/// Trace of a run. It changes only with the model.
 const TRACE: u64 = 10_689_707_982_830_579_353;
 const BANDS: &str = include_str!("data/jitter_bands.csv");
 const F14: &str = include_str!("data/f14.csv");
@@ -29,7 +29,7 @@ fn hpcc(max_stage: u32) -> AlgorithmConfig {
     })
 }
 
-/// Hosts as the reference numbers them, from 1.
+/// Hosts are numbered from 1, as in the reference.
 fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {
     let start = Duration::from_micros(micros);
     Flow { source: source - 1, destination: destination - 1, bytes, start, is_incast: false, dscp: 0 }
@@ -58,14 +58,14 @@ fn outcome(setup: &Setup) -> Outcome {
     run(setup, &mut |_, _, _| {}).unwrap()
 }
 
-/// Completion times in ns, by flow.
+/// Returns completion times in ns, by flow.
 fn times(outcome: &Outcome) -> Vec<u128> {
     let mut times: Vec<_> = outcome.finished.iter().map(|flow| (flow.flow, flow.time.as_nanos())).collect();
     times.sort_unstable();
     times.into_iter().map(|(_, time)| time).collect()
 }
 
-/// Checks that runs are the authors' simulator to the ns, if neither a coin nor two packets at the same ns decide anything.
+/// Where neither random numbers nor two packets in the same ns decide, times are equal to those of the authors' simulator.
 #[test]
 fn completion_times_are_the_authors_to_the_nanosecond() {
     let red = Red { from: 300_000, to: 300_000, most: Probability::ALWAYS };
@@ -84,7 +84,7 @@ fn completion_times_are_the_authors_to_the_nanosecond() {
     }
 }
 
-/// Mean and standard deviation of the reference's figures, in the order of [`Steady::NAMES`].
+/// Returns mean and standard deviation of the reference's figures, in the order of [`Steady::NAMES`].
 fn band(scenario: &str, variant: &str) -> Vec<(f64, f64)> {
     let rows = BANDS.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
     let rows: Vec<_> = rows.filter(|row| row[0] == scenario && row[1] == variant).collect();
@@ -97,7 +97,7 @@ fn band(scenario: &str, variant: &str) -> Vec<(f64, f64)> {
     (0..Steady::NAMES.len()).map(statistics).collect()
 }
 
-/// Twelve seeds' mean of each figure, printed beside the reference's mean ± 3 standard deviations.
+/// The mean of twelve seeds is within 3 standard deviations of the reference's mean.
 #[test]
 fn figures_lie_in_the_bands_of_the_authors() {
     let mut outside = Vec::new();
@@ -111,7 +111,7 @@ fn figures_lie_in_the_bands_of_the_authors() {
                 let jitter = Duration::from_nanos(100);
                 let setup = Setup { sampling, jitter, seed, ..setup(flows, hpcc(stages)) };
                 let steady = Steady::of(&outcome(&setup), 1090).unwrap();
-                // The reference has four places.
+                // The reference has four decimal places.
                 let values = steady.values().map(|value| (value * 1e4).round() / 1e4);
                 sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value / 12.0);
             }
@@ -133,13 +133,13 @@ fn figures_lie_in_the_bands_of_the_authors() {
     assert_eq!(outside, [], "out of the band");
 }
 
-/// The paper varies W_ai so, 16 flows to one host for 10 ms: what the link carries, how fairly, and the queue, from 100 µs on.
+/// The paper's variation of W_ai: 16 flows to one host for 10 ms; rate, fairness and queue from 100 µs on.
 #[test]
 fn sixteen_to_one_for_ten_milliseconds_is_as_the_authors() {
     let rows = F14.lines().skip(1).map(|line| line.split(',').map(|word| word.parse::<f64>().unwrap()));
     for row in rows.map(Iterator::collect::<Vec<_>>).filter(|row| row[2] == 100.0) {
         let AlgorithmConfig::Hpcc(config) = hpcc(row[1] as u32) else { unreachable!() };
-        // W_ai of so many bytes in 4 µs.
+        // The reference gives W_ai in bytes per 4 µs.
         let additive_increase = Rate::from_mbps(row[0] as u64 * 2);
         let config = HpccConfig { additive_increase, ..config };
         let flows = (1..=16).map(|source| flow(source, 17, 40_000_000, 0)).collect();
@@ -158,18 +158,18 @@ fn sixteen_to_one_for_ten_milliseconds_is_as_the_authors() {
             [row[8], row[10], row[11]]
         );
         assert!((gbps / row[3] - 1.0).abs() < 0.01, "{gbps}: {row:?}");
-        // One run each, and a chaotic one: with the smallest W_ai ten milliseconds are too short for shares to be alike.
+        // One chaotic run each: with the smallest W_ai, 10 ms are too short for equal shares.
         assert!((fairness - row[7]).abs() < if row[0] < 25.0 { 0.15 } else { 0.05 }, "{fairness}: {row:?}");
-        // One packet's difference is the sampling's.
+        // Sampling may make a difference of one packet.
         for (ours, theirs) in [mean, p95, p99].into_iter().zip([row[8], row[10], row[11]]) {
             assert!((ours - theirs * 1e3).abs() <= 1090.5, "{ours}: {row:?}");
         }
     }
 }
 
-/// Three switches in a line; flow 3 (host 6 to 7) shares the second link between them with flow 1 alone. Of the authors' run
-/// only 30,000 acknowledgements are known: when flow 3 had its last, and how many packets of the others had theirs by then. Packets
-/// meet at the same ns here, so what is known of theirs lies among our seeds, each start put off by up to 100 ns.
+/// Three switches in a line; the third flow (host 6 to 7) shares the second link between them with the first flow only. Of the authors' run
+/// only 30,000 acknowledgements are known: the end of the third flow, and the packets of the others acknowledged by then. Packets collide
+/// in the same ns here, so the authors' values only lie in the range of our seeds, with starts delayed by up to 100 ns.
 #[test]
 fn the_parking_lot_of_the_authors_is_one_of_ours() {
     for (stages, end, until, acked) in
@@ -177,7 +177,7 @@ fn the_parking_lot_of_the_authors_is_one_of_ours() {
     {
         let AlgorithmConfig::Hpcc(config) = hpcc(stages) else { unreachable!() };
         let config = HpccConfig { base_rtt: 2 * RTT, ..config };
-        // Hosts 3 and 4 of theirs are 1 and 2 here, and so on.
+        // Their hosts 3 and 4 are 1 and 2 here, and so on.
         let flows = vec![flow(1, 6, 20_000_000, 0), flow(2, 3, 20_000_000, 200), flow(4, 5, 10_000_000, 400)];
         let one = |seed| {
             let sampling = Sampling { every: Duration::from_nanos(until), host: 5, flows: 3 };
@@ -208,11 +208,10 @@ fn equal_seeds_give_equal_runs_and_others_others() {
     let (once, again, other) = (outcome(&of(1)), outcome(&of(1)), outcome(&of(2)));
     assert_eq!(once, again);
     assert_ne!(once.trace, other.trace);
-    // The same in every build: debug, release, any day.
     assert_eq!(once.trace, TRACE);
 }
 
-/// 16 senders with a fixed window of 1 MB each meet 4 MB of buffer.
+/// 16 senders with a fixed window of 1 MB each share a buffer of 4 MB.
 fn crowd(pfc: Option<Pfc>) -> Outcome {
     let fixed = AlgorithmConfig::Fixed { window: 1_000_000, rate: None };
     let flows = (1..=16).map(|source| flow(source, 17, 2_000_000, 0)).collect();

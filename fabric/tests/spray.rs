@@ -1,4 +1,4 @@
-//! Spraying over four paths of unequal delay in the simulator: 100 Gb/s, the shortest round trip of 10 µs, the longest of 20 µs.
+//! Spraying over four paths of unequal delay: 100 Gb/s, round trips of 10 to 20 µs.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::Probability;
@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 const LINE: Rate = Rate::from_gbps(100);
-/// Four links a way.
+/// Delay of one of the four links of a path.
 const HOP: Duration = Duration::from_nanos(1250);
 const BYTES: u64 = 24 << 20;
 const BASE_RTT: Duration = Duration::from_nanos(11_500);
@@ -61,8 +61,8 @@ fn unequal_paths_cost_no_repetition_and_little_goodput() {
     }
 }
 
-/// Four paths of 25 Gb/s each. A switch takes a path by a hash of the ports: with seed 3 all four are taken, with the others two or
-/// three. Their queues grow to a dozen round trips within one, and cost no repetition.
+/// Four paths of 25 Gb/s each. The switch chooses a path by a hash of the ports: with seed 3 all four are in use, with the others two or
+/// three. Their queues grow by a dozen round trips within one, without a retransmission.
 #[test]
 fn narrow_paths_add_up_without_a_repetition() {
     const PATH: Rate = Rate::from_gbps(25);

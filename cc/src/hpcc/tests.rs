@@ -106,7 +106,7 @@ fn the_reference_moves_only_with_an_acknowledgement_beyond_the_last_update() {
 fn additive_steps_come_before_a_multiplicative_one() {
     let mut hpcc = started();
     let mut rates = [0; 8];
-    // A queue of nine times B * T lowers the rate once; then the link is half used.
+    // Bytes sent at 9.8 times the link's rate lower the rate once; then the link is half used.
     hpcc.on_telemetry(&ack(14_160, 11, 11), &path(7, &[(0, hop(100, 4160, 4000, 0))]));
     let low = hpcc.rate().as_bps();
     for (round, rate) in (2u64..).zip(&mut rates) {

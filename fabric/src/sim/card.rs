@@ -1,4 +1,4 @@
-//! A host that is an endpoint of the product.
+//! A simulated host: an endpoint and its objects.
 
 use super::setup::{LONGEST, Verb};
 use cc::Instant;
@@ -12,14 +12,14 @@ use roce::{
 };
 use std::net::IpAddr;
 
-/// The first address of every host's one region, which is as long as any request.
+/// Address of every host's only region, which has [`LONGEST`] bytes.
 const BASE: u64 = 1 << 32;
-/// ECN-capable: ECT(0).
+/// ECT(0).
 const ECT: u8 = 2;
-/// A retry after 4.2 ms.
+/// 4.2 ms.
 const PATIENCE: AckTimeout = AckTimeout::new(10);
 
-/// Memory that counts the placed bytes and stores none.
+/// Memory that counts placed bytes and stores none.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     placed: u64,
@@ -44,7 +44,7 @@ impl Memory for Counted {
     }
 }
 
-/// The settings that both ends of a connection agree on, and the time at which they do.
+/// The settings common to both ends of a connection, and the time.
 pub(super) struct Link {
     pub(super) now: Instant,
     pub(super) mtu: Mtu,
@@ -52,17 +52,16 @@ pub(super) struct Link {
     pub(super) selective_repeat: bool,
 }
 
-/// A request that ended.
 pub(super) struct Ended {
     pub(super) flow: u32,
     pub(super) status: CompletionStatus,
     pub(super) is_receive: bool,
 }
 
-/// READs that may be outstanding, as the tools ask for.
+/// Limit on outstanding READs of a queue pair, as the tools use it.
 const READS: u8 = 16;
 
-/// A host: an endpoint and what it needs.
+/// A host: an endpoint, and the objects that all its queue pairs use.
 pub(super) struct Card {
     pub(super) endpoint: Endpoint,
     pub(super) memory: Counted,
@@ -73,7 +72,7 @@ pub(super) struct Card {
 }
 
 impl Card {
-    /// A host that will have `flows` connections, each with up to `depth` requests.
+    /// Creates a host for `flows` connections of up to `depth` requests each.
     pub(super) fn new(number: u32, flows: u32, depth: u32, seed: u64) -> Result<Self, ControlError> {
         let mut secret = [0; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
@@ -93,13 +92,12 @@ impl Card {
         Ok(Self { endpoint, memory: Counted::default(), number, pd, cq, region })
     }
 
-    /// Ends in the host's number.
     const fn mac(&self) -> Mac {
         let [a, b, c, d] = self.number.to_be_bytes();
         Mac([2, 0, a, b, c, d])
     }
 
-    /// The host that a frame is addressed to.
+    /// Returns the number of the host that a frame is addressed to.
     pub(super) fn addressed(frame: &[u8]) -> u32 {
         frame
             .get(2..6)
@@ -107,7 +105,7 @@ impl Card {
             .map_or(0, |number| u32::from_be_bytes(*number))
     }
 
-    /// IPv6 only for what needs it.
+    /// Returns an IPv4 address, or IPv6 for formats that need it.
     fn address(&self, format: Format) -> IpAddr {
         let [_, b, c, d] = (self.number + 1).to_be_bytes();
         let short = IpAddr::from([10, b, c, d]);
@@ -135,7 +133,7 @@ impl Card {
         self.endpoint.create_qp(now, init)
     }
 
-    /// To RTS, towards the peer's queue pair.
+    /// Takes the queue pair `ours` to RTS, connected to `theirs`.
     pub(super) fn connect(
         &mut self,
         &Link { now, mtu, dscp, selective_repeat }: &Link,
@@ -176,7 +174,7 @@ impl Card {
         Ok(())
     }
 
-    /// Posts a request of some bytes, about `peer`'s memory if the verb has one.
+    /// Posts a request of `bytes`, to `peer`'s memory if the verb accesses it.
     pub(super) fn post(
         &mut self,
         now: Instant,
@@ -199,14 +197,13 @@ impl Card {
         self.region
     }
 
-    /// Posts a receive for a flow's next SEND.
     pub(super) fn receive(&mut self, qpn: Qpn, flow: u32) -> Result<(), String> {
         let sge = Sge { address: BASE, length: LONGEST as u32, lkey: self.region.lkey };
         let request = RecvRequest { id: flow.into(), buffers: [sge].into_iter().collect() };
         self.endpoint.post_recv(qpn, request).map_err(|error| error.to_string())
     }
 
-    /// The next request that ended.
+    /// Polls one completion.
     pub(super) fn ended(&mut self) -> Option<Ended> {
         let mut ended = None;
         self.endpoint.poll_cq(self.cq, &mut |completion| {

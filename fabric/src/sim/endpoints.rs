@@ -1,4 +1,4 @@
-//! Hosts as the product's endpoints, each behind a card that sends one frame at a time.
+//! Hosts as endpoints, each behind a NIC that sends one frame at a time.
 
 use super::card::{Card, Ended, Link};
 use super::engine::{Hosts, Progress};
@@ -15,13 +15,13 @@ use std::time::Duration;
 
 type Network<'a> = AnyNetwork<'a, Frame>;
 
-/// A flow's two queue pairs, while it runs.
+/// The two queue pairs of a running flow.
 struct Running {
     source: Qpn,
     destination: Qpn,
-    /// Bytes of requests that were not posted yet.
+    /// Bytes that are not posted yet.
     unposted: u64,
-    /// When the requests that have not ended were posted (ps), oldest first.
+    /// Post times of the requests that have not completed (ps), oldest first.
     posted: VecDeque<u64>,
 }
 
@@ -31,17 +31,15 @@ enum Flow {
     Ended,
 }
 
-/// All hosts.
 pub(super) struct Endpoints<'a> {
     setup: &'a Setup,
     mtu: Mtu,
     cards: Vec<Card>,
     flows: Vec<Flow>,
-    /// Bytes of the longest frame.
     room: usize,
 }
 
-/// The first moment at which `instant` has come, in ps.
+/// Returns the earliest time in ps at which the simulation has reached `instant`.
 const fn picos(instant: Instant) -> u64 {
     instant.as_nanos().saturating_mul(1000)
 }
@@ -116,13 +114,13 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
 
     fn receive(&mut self, network: &mut Network<'a>, host: u32, packet: u32) {
         let card = &mut self.cards[host as usize];
-        // An endpoint counts what it drops.
+        // The endpoint counts the frames that it drops.
         let _ = card.endpoint.on_frame(network.instant(), &mut card.memory, network.parcels.get(packet));
         network.parcels.give_back(packet);
         self.serve(network, host);
     }
 
-    /// Endpoints have their own timers, and find out what was dropped.
+    /// Endpoints have timers of their own and detect losses themselves.
     fn timer(&mut self, _: &mut Network<'a>, _: u32) {}
     fn expire(&mut self, _: &mut Network<'a>, _: u32) {}
 
@@ -136,7 +134,7 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         let Some(report) = self.cards[spec.source as usize].report(running.source) else {
             return Progress::default();
         };
-        // PSNs count from 0, and go round after 16 GiB with packets of 1 KiB.
+        // PSNs start at 0; with 1 KiB packets they wrap after 16 GiB.
         let sent = report.send_psn.distance(Psn::new(0)).rem_euclid(Psn::CIRCLE as i32) as u64;
         let sent = (sent * u64::from(self.mtu.bytes())).min(spec.bytes);
         let rate = report.rate.unwrap_or_else(|| self.setup.topology.rates().next().unwrap_or_default());
@@ -166,14 +164,13 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
     }
 
     fn memory() -> [usize; 2] {
-        // Both ends of a connection.
         let flow = size_of::<Flow>() + 2 * Endpoint::QP_BYTES;
         [flow, size_of::<Card>() + size_of::<super::port::Port>()]
     }
 }
 
 impl<'a> Endpoints<'a> {
-    /// Two queue pairs, connected, and as many requests as may be outstanding.
+    /// Creates and connects a flow's queue pairs, and posts as many requests as may be outstanding.
     fn connect(&mut self, now: Instant, flow: u32) -> Result<Running, String> {
         let spec = &self.setup.flows[flow as usize];
         let ends = [spec.source as usize, spec.destination as usize];
@@ -200,7 +197,6 @@ impl<'a> Endpoints<'a> {
         Ok(running)
     }
 
-    /// Posts the next request of a flow.
     fn post(&mut self, running: &mut Running, now: Instant, flow: u32) -> Result<(), String> {
         let spec = &self.setup.flows[flow as usize];
         let region = self.cards[spec.destination as usize].region();
@@ -212,7 +208,7 @@ impl<'a> Endpoints<'a> {
         Ok(())
     }
 
-    /// A request of a flow ended.
+    /// Handles a completion.
     fn ended(&mut self, network: &mut Network<'a>, ended: &Ended) {
         let flow = ended.flow;
         let Flow::Runs(running) = &mut self.flows[flow as usize] else { return };
@@ -239,7 +235,7 @@ impl<'a> Endpoints<'a> {
         }
     }
 
-    /// All requests of a flow have ended.
+    /// Ends a flow whose requests have all completed.
     fn finish(&mut self, network: &mut Network<'a>, flow: u32) {
         let spec = &self.setup.flows[flow as usize];
         let Flow::Runs(running) = mem::replace(&mut self.flows[flow as usize], Flow::Ended) else { return };
@@ -250,7 +246,7 @@ impl<'a> Endpoints<'a> {
         network.finish(flow);
     }
 
-    /// Nothing may be sent before its next timer.
+    /// Schedules the endpoint's next timer.
     fn sleep(&mut self, network: &mut Network<'a>, host: u32) {
         if let Some(at) = self.cards[host as usize].endpoint.poll_timeout() {
             network.look(host, picos(at).max(network.now + 1));

@@ -1,4 +1,4 @@
-//! The loop.
+//! The event loop.
 
 use super::event::Event;
 use super::measure::{Row, Series};
@@ -9,49 +9,44 @@ use super::setup::{Setup, SetupError};
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// Events between two looks at the progress.
+/// Events between two calls of `watch`.
 const WATCH: u64 = 1 << 18;
 
-/// The progress of a flow.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Progress {
-    /// The pacing rate, bit/s; 0 before its start and after its end.
+    /// Pacing rate in bit/s; 0 before the start and after the end.
     pub(super) rate: u64,
-    /// Bytes acknowledged.
     pub(super) acked: u64,
 }
 
-/// All hosts, of one kind. A host's port has the host's number.
+/// All hosts, as endpoints or as models. A host's port has the host's number.
 pub(super) trait Hosts<'a>: Sized {
-    /// The unit that they send.
     type Parcel: Parcel;
     fn new(setup: &'a Setup) -> Result<Self, SetupError>;
-    /// Returns true if switches write into their packets.
+    /// Returns whether switches write telemetry into packets.
     fn is_stamped(setup: &Setup) -> bool;
-    /// A flow begins.
+    /// Starts a flow.
     fn start(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
-    /// A host may have something to do or to send.
+    /// Runs a host's timers, and sends what it can.
     fn serve(&mut self, network: &mut Network<'a, Self::Parcel>, host: u32);
-    /// A packet has come to its host.
+    /// Handles a packet at its destination.
     fn receive(&mut self, network: &mut Network<'a, Self::Parcel>, host: u32, packet: u32);
-    /// A flow's algorithm asked to be woken now.
+    /// Handles the timeout of a flow's algorithm.
     fn timer(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
-    /// A packet of this flow was dropped a while ago.
+    /// Handles a drop of the flow's packet, some time later.
     fn expire(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
     fn progress(&self, flow: u32) -> Progress;
-    /// Describes a running flow.
     fn state(&self, flow: u32) -> String;
-    /// Packets sent more than once so far.
+    /// Returns the number of retransmitted packets.
     fn retransmitted(&self) -> u64;
-    /// Packets that came to a receiver that had them.
+    /// Returns the number of packets that their receiver already had.
     fn doubled(&self) -> u64 {
         0
     }
-    /// Bytes that a running flow and a host take.
+    /// Returns the bytes of memory per running flow and per host.
     fn memory() -> [usize; 2];
 }
 
-/// Runs a setup to its end.
 pub(super) fn run<'a, H: Hosts<'a>>(
     setup: &'a Setup,
     watch: &mut dyn FnMut(usize, u64, u64),
@@ -60,7 +55,6 @@ pub(super) fn run<'a, H: Hosts<'a>>(
     Engine { hosts: H::new(setup)?, network, series: Vec::new() }.run(watch)
 }
 
-/// The complete state of a run.
 struct Engine<'a, H: Hosts<'a>> {
     network: Network<'a, H::Parcel>,
     hosts: H,
@@ -90,7 +84,7 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
         Ok(self.outcome())
     }
 
-    /// Nothing more happens, although flows run.
+    /// Returns the error for a run without further events whose flows have not all ended.
     fn silence(&self) -> SetupError {
         let ended: HashSet<usize> = self.network.finished.iter().map(|flow| flow.flow).collect();
         let flow = (0..self.network.setup.flows.len()).find(|flow| !ended.contains(flow)).unwrap_or_default();

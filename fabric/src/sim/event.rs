@@ -1,25 +1,24 @@
 //! The events of a simulation.
 
-/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A flow begins.
+    /// A flow starts.
     Start(u32),
-    /// A packet's last bit reaches the node behind a port.
+    /// A packet's last bit arrives at the node of `port`.
     Arrive { port: u32, packet: u32 },
-    /// A port's link is free, or its host has something to do.
+    /// A port's link is free, or its host has a timer.
     Look { port: u32 },
-    /// A pause (or its end) reaches a port.
+    /// A PFC pause (or its end) reaches a port.
     Pause { port: u32, on: bool },
-    /// A flow's algorithm asked to be woken.
+    /// A flow's algorithm has a timeout.
     Timer(u32),
-    /// A packet of this flow was dropped a while ago.
+    /// A packet of this flow was dropped some time ago.
     Expire(u32),
-    /// The series takes a row.
+    /// A row of the series is due.
     Sample,
 }
 
-/// An event in 64 bits: what, and two numbers.
+/// An event in 64 bits: 4 bits of kind, numbers of 28 and 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Packed(u64);
 

@@ -1,31 +1,30 @@
-//! A flow's two ends.
+//! Both ends of a flow of the model.
 
 use super::port::cut;
 use super::setup::Setup;
 use cc::{Algorithm, CongestionController, Rate};
 
-/// The sending end, while the flow runs.
+/// The sending end of a running flow. Times are ps.
 pub(super) struct Sender {
     pub(super) algorithm: Algorithm,
-    /// The next byte to send, and the oldest that is not acknowledged.
+    /// Next byte to send, and oldest byte that is not acknowledged.
     pub(super) next: u64,
     pub(super) una: u64,
-    /// Not before it (ps).
+    /// Earliest time of the next packet, by pacing.
     pub(super) paced_until: u64,
     pub(super) last_size: u32,
     pub(super) window: u64,
     pub(super) rate: Rate,
-    /// When its algorithm wants to be woken (ps).
+    /// Timeout of the algorithm.
     pub(super) timer: Option<u64>,
-    /// When it last made progress.
+    /// Time of the last progress.
     pub(super) progress: u64,
 }
 
-/// A flow, from its start to its end.
 #[derive(Default)]
 pub(super) struct FlowState {
     pub(super) sender: Option<Box<Sender>>,
-    /// The receiver's: the next byte.
+    /// The receiver's next expected byte.
     pub(super) expected: u64,
     pub(super) gap_told: bool,
 }
@@ -47,24 +46,24 @@ impl Sender {
         sender
     }
 
-    /// Takes over what the algorithm says; returns the rate before.
+    /// Copies window and rate from the algorithm; returns the previous rate.
     pub(super) fn listen(&mut self, line: Rate) -> Rate {
         self.window = self.algorithm.window();
         std::mem::replace(&mut self.rate, self.algorithm.pacing_rate().unwrap_or(line))
     }
 
-    /// The pacing gap of `size` bytes, in ps.
+    /// Returns the pacing interval of `size` bytes, in ps.
     pub(super) fn gap(size: u32, rate: Rate, setup: &Setup) -> u64 {
         cut((f64::from(size) * 8e12 / rate.as_bps() as f64) as u64, setup.conventions.whole_nanos)
     }
 
-    /// The next packet's payload, if the window lets it go.
+    /// Returns the next packet's payload, if the window allows a packet.
     pub(super) fn may_send(&self, bytes: u64, payload: u32) -> Option<u32> {
         let open = self.next < bytes && self.next - self.una < self.window;
         open.then(|| (bytes - self.next).min(u64::from(payload)) as u32)
     }
 
-    /// A packet of `size` bytes left at `now`.
+    /// Records a sent packet of `size` bytes.
     pub(super) fn sent(&mut self, now: u64, payload: u32, size: u32, setup: &Setup) {
         self.next += u64::from(payload);
         let instant = cc::Instant::from_nanos(now / 1000);
@@ -73,15 +72,15 @@ impl Sender {
         self.paced_until = now + Self::gap(size, self.rate, setup);
     }
 
-    /// From the oldest byte that is missing; returns how many packets of `payload` bytes come again.
+    /// Goes back to the oldest unacknowledged byte; returns how many packets of `payload` bytes will be sent again.
     pub(super) fn go_back(&mut self, payload: u32) -> u64 {
         let again = (self.next - self.una).div_ceil(u64::from(payload));
         self.next = self.una;
         again
     }
 
-    /// The rate changed: the gap that runs is as long as it would be at the new one. With telemetry only, as in the authors'
-    /// simulator: a cut by marks is felt from the next packet on.
+    /// Adjusts the current pacing interval to a changed rate. Only with telemetry, as in the authors' simulator: otherwise a cut applies
+    /// from the next packet on.
     pub(super) fn repace(&mut self, before: Rate, setup: &Setup) {
         if setup.stamps() && before != self.rate && self.last_size > 0 {
             let (old, new) =

@@ -1,4 +1,4 @@
-//! Real packets on their way.
+//! Real frames in the simulator.
 
 use super::card::Card;
 use super::parcel::Parcel;
@@ -16,14 +16,14 @@ use roce::wire::format::{PortState, Request, csig};
 use roce::wire::{MAX_FEEDBACK, MAX_OVERHEAD, Numbers, Subscription, mark_ce, traffic_class};
 use std::ops::{Deref, DerefMut};
 
-/// A frame as a host's endpoint wrote it and switches changed it, in a buffer that is used again.
+/// A frame in a reusable buffer.
 #[derive(Debug, Default)]
 pub(super) struct Frame {
     bytes: Box<[u8]>,
     length: usize,
-    /// The host that it goes to.
+    /// Number of the destination host.
     destination: u32,
-    /// Of its five-tuple.
+    /// Hash of the five-tuple.
     hash: u64,
 }
 
@@ -53,7 +53,7 @@ impl PacketBuf for Frame {
 }
 
 impl Frame {
-    /// All of the buffer, which has room for `capacity` bytes at least.
+    /// Returns the whole buffer, at least `capacity` bytes.
     pub(super) fn room(&mut self, capacity: usize) -> &mut [u8] {
         if self.bytes.len() < capacity {
             self.bytes = vec![0; capacity].into_boxed_slice();
@@ -61,7 +61,7 @@ impl Frame {
         &mut self.bytes
     }
 
-    /// `length` bytes were written.
+    /// Sets the length of a frame that was written into the buffer.
     pub(super) fn written(&mut self, length: usize) {
         self.length = length;
         self.destination = Card::addressed(self);
@@ -69,15 +69,15 @@ impl Frame {
     }
 }
 
-/// Returns the bits that a switch's ECMP goes by. Addresses of both families end in the bits that distinguish hosts.
+/// Returns the hash by which switches choose among equal paths. Addresses of both families end in the bits that distinguish hosts.
 fn five_tuple(frame: &[u8]) -> u64 {
     const IPV6: [u8; 2] = [0x86, 0xdd];
-    /// Next header: an option that switches look at comes first.
+    /// Hop-by-hop options header.
     const HOP_BY_HOP: u8 = 0;
     const UDP: u8 = 17;
-    /// IFA's header precedes UDP, 4 bytes.
+    /// Bytes of IFA's header, which precedes UDP.
     const IFA: usize = 4;
-    // CSIG's tag precedes the EtherType of IP, and its fields change from packet to packet.
+    // CSIG's tag precedes the EtherType of IP; its fields change from packet to packet.
     let tpid = Numbers::DEFAULT.csig_tpid();
     let ethertype = frame.get(12..14).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
     let tag = match ethertype.wrapping_sub(tpid) {
@@ -162,11 +162,11 @@ impl Parcel for Frame {
         None
     }
 
-    /// Its length, and its headers as far as the BTH: what lies behind them is what the buffer held before, as no memory is copied here.
+    /// Returns length and headers up to the BTH. The bytes behind are undefined, because no memory is copied.
     fn digest(&self) -> [u64; 2] {
         const HEADERS: usize = 54;
         let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        // Nine at a time: a loop of one step would cost as much as the step.
+        // Nine at a time: in a loop of single steps the loop costs as much as the steps.
         let (chunks, rest) = self[..self.len().min(HEADERS)].as_chunks::<9>();
         let hash = chunks.iter().fold(0xcbf2_9ce4_8422_2325, |hash, chunk| chunk.iter().fold(hash, step));
         [self.length as u64, rest.iter().fold(hash, step)]

@@ -1,28 +1,28 @@
-//! Measurements on the way.
+//! Time series, and the distribution of queue lengths.
 
-/// A row of a link's series.
+/// A row of a link's time series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// ns.
+    /// Virtual time, ns.
     pub time: u64,
-    /// Bytes that wait.
+    /// Waiting bytes.
     pub queue: u64,
-    /// Bytes sent since the beginning.
+    /// Bytes sent since the start.
     pub tx_bytes: u64,
-    /// By flow: pacing rate in bit/s; 0 before its start and after its end.
+    /// Pacing rate by flow, bit/s; 0 before its start and after its end.
     pub rates: Vec<u64>,
-    /// By flow: bytes acknowledged.
+    /// Acknowledged bytes by flow.
     pub acked: Vec<u64>,
 }
 
-/// A link's series.
+/// The time series of a link.
 pub type Series = Vec<Row>;
 
-/// Bytes of one bin.
+/// Bytes per bin.
 const BIN: u64 = 1000;
 const BINS: usize = 1 << 15;
 
-/// The time that queues had each length, over all ports of all switches.
+/// The time at each queue length, over all ports of all switches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queues {
     /// ps, by KB.
@@ -39,7 +39,7 @@ impl Queues {
         self.bins[bin] += picos;
     }
 
-    /// KB below which the queues were for `share` of the time.
+    /// Returns the KB that queues did not exceed for `share` of the time, rounded down.
     pub(super) fn quantile(&self, share: f64) -> u64 {
         let total: u64 = self.bins.iter().sum();
         let wanted = total as f64 * share;
@@ -51,7 +51,7 @@ impl Queues {
         bin.unwrap_or(0) as u64
     }
 
-    /// The share of the time in which a queue held a KB at least.
+    /// Returns the share of time with a queue of 1 KB or more.
     pub(super) fn busy(&self) -> f64 {
         let total: u64 = self.bins.iter().sum();
         let first = self.bins.first().copied().unwrap_or(0);

@@ -1,10 +1,10 @@
-//! The simulator: hosts, links and switches in virtual time, from two hosts to hundreds, with tens of thousands of flows.
+//! The simulator: hosts, links and switches in virtual time, up to hundreds of hosts and tens of thousands of flows.
 //!
-//! Hosts are the product's endpoints, or a model of them that is faster ([`Hosts`]). Either way the product's algorithms, in `cc`, pace.
-//! Switches have a shared buffer, PFC and ECMP, and around them the parts of [`Switch`](crate::Switch): classes, marks and telemetry.
+//! Hosts are endpoints of `roce` or a faster model of them ([`Hosts`]); both use the algorithms of `cc`. Switches have a shared buffer,
+//! PFC and ECMP, and use the classes, marks and telemetry of [`Switch`](crate::Switch).
 //!
-//! Events are ordered by time (ps) and then by number, one seed draws everything, and nothing else decides: equal runs are
-//! equal, trace and all, in every build.
+//! Events are ordered by time (ps) and then by number, and all random numbers come from one seed. Equal runs therefore have equal
+//! outcomes, trace included, in every build.
 
 mod card;
 mod endpoints;
@@ -44,11 +44,11 @@ pub const ARENA: [(&str, &str); 8] = [
     ("fat-tree", include_str!("../../scenarios/fat-tree.toml")),
 ];
 
-/// Runs a setup until its last flow has ended, or to its limit. `watch` is called now and then with the flows done, the events so far, and
-/// the virtual time in ns.
+/// Runs a setup until its last flow has ended, or to its limit. Calls `watch` about every 2^18 events with the number of finished flows,
+/// the number of events, and the virtual time in ns.
 ///
 /// # Errors
-/// Returns an error if the setup cannot be run, or a flow failed.
+/// Returns a [`SetupError`] if the setup cannot run, or a flow fails.
 pub fn run(setup: &Setup, watch: &mut dyn FnMut(usize, u64, u64)) -> Result<Outcome, SetupError> {
     setup.check()?;
     match setup.hosts {

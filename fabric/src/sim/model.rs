@@ -1,4 +1,4 @@
-//! Hosts as a model: packets are descriptors, each is acknowledged, and a sender goes back to a lost one.
+//! Hosts as a model: packets are descriptors, each is acknowledged, and losses are recovered by go-back-N.
 
 use super::engine::{Hosts, Progress};
 use super::event::Event;
@@ -12,32 +12,30 @@ use std::time::Duration;
 
 type Network<'a> = AnyNetwork<'a, Packet>;
 
-/// A host's flows that run, and whose turn it is.
+/// A host's active flows, served round-robin.
 #[derive(Default)]
 struct Host {
     active: Vec<u32>,
     turn: usize,
-    /// Counts the flows that come here.
+    /// Number of incoming flows.
     incoming: ActiveFlows,
-    /// Acknowledgements that wait for the link.
     acknowledgements: VecDeque<u32>,
 }
 
-/// All hosts and flows.
 pub(super) struct Model<'a> {
     setup: &'a Setup,
     hosts: Vec<Host>,
     flows: Vec<FlowState>,
-    /// An algorithm that has received nothing yet.
+    /// Initial state of the algorithm.
     fresh: Algorithm,
-    /// By flow: its place in its receiver's count.
+    /// Mark of each flow in its receiver's count.
     marks: Vec<FlowMark>,
-    /// Over what time receivers count flows.
+    /// Period over which receivers count flows.
     count_over: Duration,
     retransmitted: u64,
 }
 
-/// As the product's receivers: some round trips, so that a slow flow is seen in each.
+/// Returns the period over which receivers count flows: long enough for a slow flow to send in each.
 fn count_over(base_rtt: Duration) -> Duration {
     (8 * base_rtt).clamp(Duration::from_micros(100), Duration::from_millis(10))
 }
@@ -70,7 +68,7 @@ impl<'a> Hosts<'a> for Model<'a> {
         self.serve(network, source);
     }
 
-    /// Acknowledgements first, then the flows in turn.
+    /// Sends acknowledgements first, then data of the flows in turn.
     fn serve(&mut self, network: &mut Network<'a>, host: u32) {
         if !network.is_free(host) {
             return;
@@ -117,7 +115,7 @@ impl<'a> Hosts<'a> for Model<'a> {
         let state = &mut self.flows[flow as usize];
         let is_gap = seq > state.expected;
         if is_gap && std::mem::replace(&mut state.gap_told, true) {
-            // The flow was informed, and all behind it comes again.
+            // The NAK was sent; everything after the gap will be sent again.
             return network.parcels.give_back(packet);
         }
         if seq == state.expected {
@@ -151,7 +149,7 @@ impl<'a> Hosts<'a> for Model<'a> {
         self.serve(network, source);
     }
 
-    /// If nothing has come of the flow since, the sender goes back.
+    /// Goes back to the oldest unacknowledged byte, if the flow made no progress since the drop.
     fn expire(&mut self, network: &mut Network<'a>, flow: u32) {
         let (instant, now) = (network.instant(), network.now);
         let source = self.setup.flows[flow as usize].source;
@@ -226,7 +224,7 @@ impl<'a> Model<'a> {
         self.serve(network, spec.source);
     }
 
-    /// Sets its algorithm's timer, if the algorithm wants it earlier.
+    /// Schedules the algorithm's timeout, if it is earlier than the scheduled one.
     fn arm(&mut self, network: &mut Network<'a>, flow: u32) {
         let now = network.now;
         let Some(sender) = &mut self.flows[flow as usize].sender else { return };
@@ -244,7 +242,7 @@ impl<'a> Model<'a> {
         let host = &mut self.hosts[spec.source as usize];
         if let Some(place) = host.active.iter().position(|&active| active == flow) {
             host.active.remove(place);
-            // Whose turn it was has moved by one.
+            // The flows behind the removed one moved by one place.
             if place <= host.turn {
                 host.turn = host.turn.saturating_sub(1);
             }

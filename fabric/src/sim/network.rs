@@ -1,4 +1,4 @@
-//! Links and switches, and the record of a run.
+//! Links and switches, and the counts of a run.
 
 use super::event::{Event, Packed};
 use super::measure::Queues;
@@ -17,18 +17,16 @@ use roce::wire::format::PortState;
 use roce::wire::format::aecn::Load;
 use std::time::Duration;
 
-/// The time after a drop at which its flow is asked if it goes on (ps): 500 µs.
+/// Time after a drop at which its flow may go back (ps): 500 µs.
 pub(super) const EXPIRE: u64 = 500_000_000;
-/// Flows that all begin within this time (ps) begin at once: 100 µs.
+/// If all flows start within this time (ps), they count as starting at once: 100 µs.
 const AT_ONCE: u64 = 100_000_000;
-/// Bytes of a pause frame.
 const PAUSE_BYTES: u32 = 64;
 
 pub(super) fn picos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4000).saturating_mul(1000)
 }
 
-/// Counts for the outcome.
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) events: u64,
@@ -44,7 +42,7 @@ pub(super) struct Counts {
     pub(super) queue_max: u64,
 }
 
-/// All between the hosts. Times are ps.
+/// Links and switches between the hosts. Times are ps.
 pub(super) struct Network<'a, P> {
     pub(super) setup: &'a Setup,
     pub(super) now: u64,
@@ -55,22 +53,21 @@ pub(super) struct Network<'a, P> {
     first_ports: Vec<u32>,
     routes: Routes,
     buffers: Vec<SharedBuffer>,
-    /// By flow: its start, jitter included, and the hash of its five-tuple.
+    /// By flow: its start with jitter, and the hash of its five-tuple.
     pub(super) starts: Vec<u64>,
     hashes: Vec<u64>,
     pub(super) queues: Queues,
     pub(super) finished: Vec<Finished>,
-    /// Of requests that ended.
+    /// Times from post to completion of a request.
     pub(super) latencies: Vec<Duration>,
-    /// The first flow that failed, and why.
     pub(super) failed: Option<(u32, String)>,
     pub(super) counts: Counts,
     pub(super) trace: u64,
-    /// Queues count until the last flow has begun: behind it the network only empties. To the end if all begin at once.
+    /// Start of the last flow: queue lengths count until then, because afterwards the network drains. No limit if all start at once.
     last_start: u64,
-    /// True if switches write into packets.
+    /// Whether switches write telemetry into packets.
     stamps: bool,
-    /// For lies.
+    /// For loss, detours and forged reports.
     dice: Random,
 }
 
@@ -78,7 +75,6 @@ impl<'a, P: Parcel> Network<'a, P> {
     pub(super) fn new(setup: &'a Setup, stamps: bool) -> Result<Self, SetupError> {
         let ports = ports(setup);
         let routes = Routes::new(&setup.topology, &ports)?;
-        // Hosts' ports come first.
         let host = ports.first().map_or(Rate::default(), |port| port.rate);
         let mut first_ports = vec![u32::MAX; setup.topology.switches()];
         let mut headrooms = vec![Vec::new(); setup.topology.switches()];
@@ -96,7 +92,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         let jitter = picos(setup.jitter) / 1000 + 1;
         let begun = setup.flows.iter().map(|flow| {
             let start = picos(flow.start) + random.below(jitter) * 1000;
-            // Source, destination and a separate source port.
+            // Every flow has a UDP source port of its own.
             let hash = mix(u64::from(flow.source) << 32 | u64::from(flow.destination)) ^ random.next();
             (start, hash)
         });
@@ -132,7 +128,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         })
     }
 
-    /// Takes the queues as they are at the end into their times.
+    /// Adds the final queue lengths until the end of the run.
     pub(super) fn close(&mut self) {
         let end = self.now.min(self.last_start);
         for port in self.ports.iter().filter(|port| port.switch.is_some()) {
@@ -148,12 +144,11 @@ impl<'a, P: Parcel> Network<'a, P> {
         Instant::from_nanos(self.now / 1000)
     }
 
-    /// Returns the rate of a host's link.
     pub(super) fn line(&self, host: u32) -> Rate {
         self.ports[host as usize].rate
     }
 
-    /// A port is looked at then, if not before.
+    /// Schedules a look at a port, unless an earlier one is scheduled.
     pub(super) fn look(&mut self, port: u32, at: u64) {
         let place = &mut self.ports[port as usize];
         if place.look_at.is_none_or(|look| at < look) {
@@ -162,7 +157,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
     }
 
-    /// Returns true if a port may send now. If its link is busy, the port is looked at when it is free.
+    /// Returns whether a port may send now. If its link is busy, schedules a look when it is free.
     pub(super) fn is_free(&mut self, port: u32) -> bool {
         let place = &self.ports[port as usize];
         if place.is_paused {
@@ -176,7 +171,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         true
     }
 
-    /// The link carries a packet; returns when the port is free again.
+    /// Sends a packet; returns when the link is free again.
     pub(super) fn transmit(&mut self, port: u32, packet: u32) -> u64 {
         let size = self.parcels.get(packet).size();
         let whole = self.setup.conventions.whole_nanos;
@@ -197,7 +192,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         free_at
     }
 
-    /// Returns how much longer the next frame's path is than the shortest.
+    /// Returns the additional delay of the next frame's path, in ps.
     fn detour(&mut self) -> u64 {
         const PATHS: u64 = 4;
         match picos(self.setup.spread) {
@@ -206,7 +201,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
     }
 
-    /// A switch's port sends what may leave now.
+    /// Sends the next packet of a switch's port, if the link is free.
     pub(super) fn serve(&mut self, switch: u32, port: u32) {
         if !self.is_free(port) {
             return;
@@ -244,11 +239,10 @@ impl<'a, P: Parcel> Network<'a, P> {
         self.counts.queue_max = self.counts.queue_max.max(bytes);
     }
 
-    /// A packet that has waited for `sojourn` begins to leave.
+    /// Marks and stamps a packet that waited for `sojourn` and starts to leave.
     fn mark_and_stamp(&mut self, switch: u32, port: u32, packet: u32, class: ClassId, sojourn: Duration) {
         let time = self.instant();
         let place = &mut self.ports[port as usize];
-        // The bytes that wait behind it, in its class.
         let queue = place.queue.bytes(class);
         let parcel = self.parcels.get_mut(packet);
         if place.marker.marks(queue) && parcel.mark() {
@@ -274,7 +268,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         });
     }
 
-    /// A packet that has just come in, by an IOAM node of Linux's kind: it sees the queue as it goes into it.
+    /// Stamps a packet as an IOAM node of Linux does: with the queue that it finds at enqueue.
     fn stamp_as_linux(&mut self, switch: u32, port: u32, packet: u32, class: ClassId) {
         let time = self.instant().as_nanos();
         let place = &self.ports[port as usize];
@@ -290,8 +284,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         });
     }
 
-    /// Takes in a packet from a host, which may be a lie, or something that its peer does not understand. Returns true if the packet goes
-    /// on.
+    /// Applies forged reports and deafness to a packet from a host. Returns whether to forward it.
     fn comes_in(&mut self, ingress: u32, packet: u32) -> bool {
         let is_host = || self.ports[self.ports[ingress as usize].peer as usize].switch.is_none();
         let Setup { lie, deaf, .. } = *self.setup;
@@ -308,7 +301,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         true
     }
 
-    /// A packet has come to a switch over a link.
+    /// Handles a packet that arrives at a switch.
     pub(super) fn arrive(&mut self, switch: u32, ingress: u32, packet: u32) {
         if self.comes_in(ingress, packet) {
             self.forward(switch, ingress, packet);
@@ -317,7 +310,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
     }
 
-    /// A packet is in a switch.
+    /// Enqueues a packet at its egress port, or drops it.
     fn forward(&mut self, switch: u32, ingress: u32, packet: u32) {
         self.note(ingress, packet);
         let parcel = self.parcels.get(packet);
@@ -353,7 +346,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         self.serve(switch, port);
     }
 
-    /// The answer to a packet that subscribes and meets congestion at `port`.
+    /// Returns a direct response to a packet that subscribes and meets congestion at `port`.
     fn tell(&mut self, port: u32, packet: u32, class: ClassId) -> Option<u32> {
         let now = self.instant();
         let place = &mut self.ports[port as usize];
@@ -369,7 +362,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         Some(answer)
     }
 
-    /// A switch asks the other end of `ingress` to pause, or to go on. The frame waits for no other.
+    /// Sends a PFC pause, or its end, to the peer of `ingress`. It overtakes waiting frames.
     fn tell_pause(&mut self, ingress: u32, on: bool) {
         self.counts.pauses += u64::from(on);
         let place = &self.ports[ingress as usize];
@@ -379,7 +372,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         self.push(at, Event::Pause { port, on });
     }
 
-    /// A pause has come, or its end.
+    /// Handles a PFC pause or its end.
     pub(super) fn pause(&mut self, port: u32, on: bool) {
         let place = &mut self.ports[port as usize];
         if on && !place.is_paused {
@@ -390,7 +383,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         place.is_paused = on;
     }
 
-    /// A flow's last acknowledgement has come.
+    /// Records a flow's end.
     pub(super) fn finish(&mut self, flow: u32) {
         let start = self.starts[flow as usize];
         let nanos = |picos: u64| Duration::from_nanos(picos / 1000);
@@ -404,8 +397,8 @@ impl<'a, P: Parcel> Network<'a, P> {
         });
     }
 
-    /// A flow's round trip on an idle path as the authors count it, each link's delay twice and a full payload's time once;
-    /// and the rate of its slowest link.
+    /// Returns the base RTT in ps of a flow's path as the authors count it (twice each link's delay, one full payload per link), and the
+    /// rate of its slowest link.
     fn path(&self, flow: u32) -> (u64, Rate) {
         let spec = &self.setup.flows[flow as usize];
         let (mut port, mut rtt, mut slowest) = (spec.source, 0, Rate::from_bps(u64::MAX));
@@ -420,7 +413,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
     }
 
-    /// Takes an arrival into the trace (FNV-1a over words).
+    /// Adds an arrival to the trace (FNV-1a over words).
     pub(super) fn note(&mut self, port: u32, packet: u32) {
         let [first, second] = self.parcels.get(packet).digest();
         for word in [self.now, u64::from(port) << 32 | first, second] {

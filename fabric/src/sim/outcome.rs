@@ -3,21 +3,21 @@
 use super::measure::{Queues, Series};
 use std::time::Duration;
 
-/// A flow that ended.
+/// A finished flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// Its place in the setup.
+    /// Index of the flow in the setup.
     pub flow: usize,
-    /// When it began, jitter included.
+    /// Start, including jitter.
     pub start: Duration,
-    /// From its start until its last acknowledgement.
+    /// Time from the start to the last acknowledgement.
     pub time: Duration,
-    /// The time that it takes alone on an idle network.
+    /// Time that the flow takes alone on an idle network.
     pub alone: Duration,
 }
 
 impl Finished {
-    /// Returns how many times longer it took than alone.
+    /// Returns `time / alone`, at least 1.
     #[must_use]
     pub fn slowdown(&self) -> f64 {
         (self.time.as_secs_f64() / self.alone.as_secs_f64()).max(1.0)
@@ -29,56 +29,56 @@ impl Finished {
 pub struct Outcome {
     /// Flows in the order in which they ended.
     pub finished: Vec<Finished>,
-    /// Events handled.
+    /// Handled events.
     pub events: u64,
-    /// Packets that hosts sent, acknowledgements too.
+    /// Packets that hosts sent, including acknowledgements.
     pub packets: u64,
-    /// Packets sent more than once.
+    /// Retransmitted packets.
     pub retransmitted: u64,
     /// Virtual time at the end.
     pub time: Duration,
-    /// A digest of every arrival: equal for equal runs.
+    /// Digest of all arrivals; equal for equal runs.
     pub trace: u64,
-    /// The longest queue of any switch port, bytes.
+    /// Longest queue of any switch port, in bytes.
     pub queue_max: u64,
-    /// The time of each request of an endpoint, from its post to its completion, in the order of completion.
+    /// Time from post to completion of each request, in the order of completion. Endpoints only.
     pub latencies: Vec<Duration>,
-    /// Packets that a receiver had already: sent again without need, or because their acknowledgement was lost. Endpoints only.
+    /// Packets that their receiver already had, because of a needless retransmission or a lost acknowledgement. Endpoints only.
     pub doubled: u64,
-    /// Frames lost on links.
+    /// Frames that links lost.
     pub lost: u64,
-    /// Packets dropped by switches.
+    /// Packets that switches dropped.
     pub dropped: u64,
-    /// Packets marked.
+    /// ECN marks.
     pub marked: u64,
     /// Direct responses of switches.
     pub told: u64,
-    /// Packets whose report of a path was falsified on the way to the sender.
+    /// Packets with a forged report of the path.
     pub lied: u64,
-    /// Packets that a deaf host did not take in.
+    /// Packets that a host did not understand.
     pub unheard: u64,
-    /// Pauses sent by switches.
+    /// PFC pauses that switches sent.
     pub pauses: u64,
-    /// The time that ports were paused, summed over them.
+    /// Time that ports were paused, summed over all ports.
     pub paused: Duration,
-    /// The series that was requested.
+    /// Time series, if the setup requests one.
     pub series: Series,
-    /// The most packets that were on their way at once.
+    /// Largest number of packets in the network at once.
     pub packets_most: usize,
-    /// Bytes that one running flow takes, and one host with its link.
+    /// Bytes of memory per running flow, and per host with its link.
     pub memory: [usize; 2],
     pub(super) queues: Queues,
 }
 
 impl Outcome {
-    /// KB below which the queues of all switch ports were for `share` of the time until the last flow
-    /// began (to the end if all began within 100 µs), in steps of 1 KB.
+    /// Returns the KB that the queues of all switch ports did not exceed for `share` of the time, rounded down. Covers the time until the
+    /// last flow started, or the whole run if all started within 100 µs.
     #[must_use]
     pub fn queue_quantile(&self, share: f64) -> u64 {
         self.queues.quantile(share)
     }
 
-    /// The share of the time in which a switch port held 1 KB or more, in the same time.
+    /// Returns the share of the same time in which a switch port held 1 KB or more.
     #[must_use]
     pub fn queue_busy(&self) -> f64 {
         self.queues.busy()

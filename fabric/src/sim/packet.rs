@@ -1,4 +1,4 @@
-//! The model's packets: descriptors.
+//! The model's packets.
 
 use super::parcel::Parcel;
 use super::setup::Setup;
@@ -10,10 +10,10 @@ use cc::{Counter, Hop, Instant, PathTelemetry, Rate};
 use roce::wire::Subscription;
 use roce::wire::format::PortState;
 
-/// Hops that a packet's header has room for, as the authors'.
+/// Hops that a header has room for, as in the authors' simulator.
 pub(super) const HOPS: usize = 5;
 
-/// One switch's stamp: at the wire's resolution, which is the authors'.
+/// A switch's record at the resolution of the wire.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stamp {
     /// Gb/s.
@@ -46,22 +46,22 @@ impl Stamp {
     }
 }
 
-/// A packet on its way.
+/// A packet of the model.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Packet {
     pub(super) flow: u32,
     /// Bytes on the wire.
     pub(super) size: u32,
-    /// Of data, the first byte's place in the flow; of an acknowledgement, the next byte that is expected.
+    /// First byte of the data; in an acknowledgement, the next expected byte.
     pub(super) seq: u64,
     /// Payload bytes; 0 for an acknowledgement.
     pub(super) payload: u32,
-    /// When the data left its host, ps.
+    /// Time at which the data left its host, ps.
     pub(super) sent: u64,
     pub(super) is_ack: bool,
-    /// A gap: the sender goes back.
+    /// The receiver found a gap.
     pub(super) is_nak: bool,
-    /// Marked; in an acknowledgement, that the data was.
+    /// ECN mark; in an acknowledgement, that of the data.
     pub(super) is_marked: bool,
     pub(super) hops: u8,
     pub(super) stamps: [Stamp; HOPS],
@@ -112,7 +112,7 @@ impl Parcel for Packet {
         }
     }
 
-    /// The model has telemetry of one kind, and hosts that are as they should be.
+    /// The model has only HPCC INT.
     fn stamp_as_linux(&mut self, _: &PortState) {}
 
     fn only_ferroce_knows(&self) -> bool {
@@ -123,7 +123,6 @@ impl Parcel for Packet {
         false
     }
 
-    /// The model knows of no subscription.
     fn asks(&self, _: &mut Told, _: Instant, _: u64) -> Option<Subscription> {
         None
     }

@@ -1,4 +1,4 @@
-//! The unit that travels on a simulated link: a frame, or a packet of the model.
+//! A packet on a simulated link: a frame, or a descriptor of the model.
 
 use super::setup::Setup;
 use crate::classes::ClassId;
@@ -9,37 +9,36 @@ use cc::Instant;
 use roce::wire::Subscription;
 use roce::wire::format::PortState;
 
-/// A packet on its way, of either kind of host.
+/// A packet of either kind of host.
 pub(super) trait Parcel: Default {
-    /// Bytes on the wire.
     fn size(&self) -> u32;
-    /// The host that it goes to, and the hash of its five-tuple; `hashes` are the flows'.
+    /// Returns the destination host and the hash of the five-tuple; `hashes` are those of the flows.
     fn way(&self, setup: &Setup, hashes: &[u64]) -> (u32, u64);
-    /// Its class of service at switches.
+    /// Returns the class of service.
     fn class(&self, setup: &Setup) -> ClassId;
-    /// Returns true if switches mark and stamp it.
+    /// Returns whether switches mark and stamp the packet.
     fn is_looked_at(&self) -> bool;
-    /// Marks it; returns whether it carries the mark now.
+    /// Sets the ECN mark; returns whether the packet is ECN-capable.
     fn mark(&mut self) -> bool;
-    /// Writes a port's state into it, if it has room.
+    /// Writes a port's state into the packet, if it has room.
     fn stamp(&mut self, state: &PortState);
-    /// Writes a port's state into it as stock Linux does, if it carries an IOAM trace.
+    /// Writes a port's state as Linux does, if the packet has an IOAM trace.
     fn stamp_as_linux(&mut self, state: &PortState);
-    /// Returns true if only Ferroce understands it.
+    /// Returns whether only Ferroce understands the packet.
     fn only_ferroce_knows(&self) -> bool;
-    /// Changes it if it reports the path to a sender; returns true if it did.
+    /// Forges the report of a path, if the packet has one; returns whether it did.
     fn lie(&mut self, random: &mut Random) -> bool;
-    /// The subscription of one that meets so many waiting bytes, if its sender must get a response now.
+    /// Returns the subscription of a packet that meets `waiting` bytes, if its sender must get a response now.
     fn asks(&self, told: &mut Told, now: Instant, waiting: u64) -> Option<Subscription>;
-    /// Becomes the answer to a subscription; returns whether it did.
+    /// Becomes the response to a subscription; returns whether there is one.
     fn answer(&mut self, told: &Told, now: Instant, asks: &Subscription, load: (&LoadMeter, u64)) -> bool;
-    /// The flow that must be informed when it is dropped; real packets' owners find out by themselves.
+    /// Returns the flow to inform of a drop; endpoints detect losses themselves.
     fn bereaved(&self) -> Option<u32>;
-    /// Returns two words that distinguish packets in the trace.
+    /// Returns two words that identify the packet in the trace.
     fn digest(&self) -> [u64; 2];
 }
 
-/// Every packet that is on its way, in places that are used again.
+/// All packets in the network, in reusable places.
 pub(super) struct Parcels<P> {
     places: Vec<(u32, P)>,
     free: Vec<u32>,
@@ -52,7 +51,7 @@ impl<P> Default for Parcels<P> {
 }
 
 impl<P: Default> Parcels<P> {
-    /// Takes a free place, with its old contents.
+    /// Returns a free place, with its old contents.
     pub(super) fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.places.push((0, P::default()));
@@ -72,7 +71,7 @@ impl<P: Default> Parcels<P> {
         &mut self.places[place as usize].1
     }
 
-    /// The port by which it came into the switch that it is in.
+    /// Returns the port by which the packet entered its current switch.
     pub(super) fn ingress(&self, place: u32) -> u32 {
         self.places[place as usize].0
     }
@@ -81,7 +80,7 @@ impl<P: Default> Parcels<P> {
         self.places[place as usize].0 = port;
     }
 
-    /// The most that were at once.
+    /// Returns the largest number of packets at once.
     pub(super) fn most(&self) -> usize {
         self.places.len()
     }

@@ -1,4 +1,4 @@
-//! One direction of a link, and what waits for it; and the ports towards each host.
+//! Ports, each one direction of a link with its queue, and the routes to each host.
 
 use super::setup::{Setup, SetupError};
 use super::topology::Topology;
@@ -12,7 +12,6 @@ use cc::Rate;
 use roce::wire::Numbers;
 use std::collections::HashMap;
 
-/// A packet that waits: its place, and its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub(super) packet: u32,
@@ -25,35 +24,35 @@ impl Length for Waiting {
     }
 }
 
-/// A port: a host's card or a switch's egress.
+/// The egress of a host or of a switch.
 pub(super) struct Port {
-    /// The port at the link's other end.
+    /// Port at the other end of the link.
     pub(super) peer: u32,
-    /// The switch that it belongs to, counted from 0; none for a host.
+    /// Number of the switch, from 0; none for a host.
     pub(super) switch: Option<u32>,
-    /// Its place in the switch.
+    /// Index among the ports of its node.
     pub(super) place: u16,
     pub(super) rate: Rate,
     picos_per_byte: f64,
     /// ps.
     pub(super) delay: u64,
     pub(super) free_at: u64,
-    /// When it is looked at next.
+    /// Time of the next scheduled look.
     pub(super) look_at: Option<u64>,
-    /// Packets that wait, of a switch.
+    /// Waiting packets of a switch's port.
     pub(super) queue: Queues<Waiting>,
     pub(super) marker: Marker,
-    /// The meter of the link's load, if packets ask for it.
+    /// Only if packets request the link's load.
     pub(super) load: Option<LoadMeter>,
-    /// The senders that it answers directly upon congestion.
+    /// Only with direct responses.
     pub(super) told: Option<Told>,
-    /// The shares of two classes, as telemetry reports them.
+    /// Only with two classes.
     pub(super) shares: Option<Shares>,
     pub(super) bytes: u64,
     pub(super) tx_bytes: u64,
     pub(super) is_paused: bool,
     pub(super) paused_since: u64,
-    /// When `bytes` changed last.
+    /// Time at which `bytes` changed last.
     pub(super) changed: u64,
 }
 
@@ -89,18 +88,18 @@ impl Port {
         }
     }
 
-    /// Returns the time that `bytes` take, in ps.
+    /// Returns the time that `bytes` take on the link, in ps.
     pub(super) fn serialisation(&self, bytes: u32, whole_nanos: bool) -> u64 {
         cut((f64::from(bytes) * self.picos_per_byte) as u64, whole_nanos)
     }
 }
 
-/// Whole ns if the conventions require it.
+/// Rounds down to whole ns if the conventions require it.
 pub(super) const fn cut(picos: u64, whole_nanos: bool) -> u64 {
     if whole_nanos { picos / 1000 * 1000 } else { picos }
 }
 
-/// All ports. A host's port has the host's number.
+/// Creates all ports. A host's port has the host's number.
 pub(super) fn ports(setup: &Setup) -> Vec<Port> {
     let topology = &setup.topology;
     let hosts = topology.hosts();
@@ -115,7 +114,7 @@ pub(super) fn ports(setup: &Setup) -> Vec<Port> {
         let link = topology.links()[index];
         let switch = (node >= hosts).then(|| (node - hosts) as u32);
         let mut port = Port::new(switch, link.rate, link.delay, setup, id);
-        // A node's ends are neighbours.
+        // The ports of a node are adjacent.
         port.place = (id - ends.partition_point(|end| end.0 < node)) as u16;
         let other = if link.ends[0] == node { link.ends[1] } else { link.ends[0] };
         port.peer = places[&(other, index)];
@@ -124,10 +123,10 @@ pub(super) fn ports(setup: &Setup) -> Vec<Port> {
     ends.iter().enumerate().map(port).collect()
 }
 
-/// Which ports of a switch lead towards a host by a shortest way.
+/// The ports of each switch on shortest paths to each host.
 pub(super) struct Routes {
     hosts: usize,
-    /// By switch and host: the index in `ports`, and how many.
+    /// By switch and host: first index in `ports`, and number of ports.
     places: Vec<(u32, u32)>,
     ports: Vec<u32>,
 }
@@ -160,7 +159,7 @@ impl Routes {
         Ok(routes)
     }
 
-    /// The port towards `host`; if several are as near, the flow's hash decides, anew at each switch.
+    /// Returns the port towards `host`. Among equal paths the flow's hash decides, mixed with the switch.
     #[inline]
     pub(super) fn port(&self, switch: u32, host: u32, hash: u64) -> u32 {
         let (begin, count) = self.places[switch as usize * self.hosts + host as usize];
@@ -169,7 +168,7 @@ impl Routes {
     }
 }
 
-/// Returns a switch's hash of a five-tuple.
+/// Mixes the bits of a hash.
 pub(super) const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let value = (value ^ (value >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

@@ -1,4 +1,4 @@
-//! The setup of a simulation: topology, hosts, flows, switches.
+//! The setup of a simulation: topology, hosts, flows and switches.
 
 use super::Topology;
 use crate::{Direct, Probability, Red, SecondClass};
@@ -8,98 +8,98 @@ use roce::wire::{Format, Mtu};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Bytes from a host to another.
+/// A transfer from one host to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// From, a host's number from 0.
+    /// Number of the sending host, from 0.
     pub source: u32,
-    /// To, a host's number from 0.
+    /// Number of the receiving host, from 0.
     pub destination: u32,
     /// Payload bytes, at least 1.
     pub bytes: u64,
-    /// When it begins.
+    /// Start.
     pub start: Duration,
-    /// Part of an incast on top of other traffic.
+    /// Whether the flow is part of an incast on top of other traffic.
     pub is_incast: bool,
-    /// The DSCP of its packets, 0 to 63.
+    /// DSCP of the packets, 0 to 63.
     pub dscp: u8,
 }
 
-/// The operation of a flow's requests.
+/// The operation of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// The source writes into the destination's memory.
+    /// RDMA WRITE.
     Write,
-    /// The source reads from the destination's memory: data goes from the flow's destination to its source.
+    /// RDMA READ: data moves from the flow's destination to its source.
     Read,
-    /// The source sends; the destination always has a receive posted for each request that is outstanding.
+    /// SEND; the destination keeps a receive posted for each outstanding request.
     Send,
 }
 
-/// The rule by which endpoints cut a flow into requests.
+/// How endpoints split a flow into requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requests {
-    /// Their operation.
+    /// Operation.
     pub verb: Verb,
-    /// Bytes of each, 1 to 2^30; the last may be shorter.
+    /// Bytes per request, 1 to 2^30; the last may be shorter.
     pub bytes: u32,
-    /// Requests that are outstanding at once, at least 1.
+    /// Outstanding requests, 1 to 4096.
     pub depth: u32,
-    /// Both ends agreed on selective repeat.
+    /// Whether both ends use selective repeat.
     pub selective_repeat: bool,
 }
 
-/// The hosts at the ends of the links.
+/// The kind of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hosts {
-    /// The product: a [`roce::Endpoint`] each, behind a card that sends one frame at a time. Frames are real, to the ICRC; their payload
-    /// only counts. Every flow has a separate connection.
+    /// Endpoints ([`roce::Endpoint`]) behind a NIC that sends one frame at a time, with a connection per flow. Frames are real except for
+    /// their payload, which is only counted.
     Endpoints,
-    /// A model of them, for speed: packets are descriptors, each is acknowledged and brings telemetry, and a flow that misses one goes back
-    /// to it.
+    /// A faster model: packets are descriptors, each is acknowledged, telemetry returns with every acknowledgement, and losses are
+    /// recovered by go-back-N.
     Model,
 }
 
-/// Sizes on the wire, and how time is counted.
+/// Sizes on the wire, and the resolution of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conventions {
     /// Payload bytes of a full packet.
     pub payload: u32,
-    /// Bytes of headers of a data packet without telemetry.
+    /// Header bytes of a data packet without telemetry.
     pub header: u32,
-    /// Bytes that telemetry adds to data and to acknowledgements.
+    /// Bytes that telemetry adds to data and acknowledgements.
     pub telemetry: u32,
     /// Bytes of an acknowledgement without telemetry.
     pub acknowledgement: u32,
-    /// Serialisation and pacing gaps are cut to whole ns.
+    /// Whether serialisation and pacing intervals are rounded down to whole ns.
     pub whole_nanos: bool,
 }
 
 impl Conventions {
-    /// The product's packets: 1024 bytes behind 58 of headers and checksum, telemetry of five hops in 44 bytes.
+    /// Ferroce's packets: 1024 bytes, 58 bytes of headers and checksum, 44 bytes of telemetry for five hops.
     pub const FERROCE: Self =
         Self { payload: 1024, header: 58, telemetry: 44, acknowledgement: 62, whole_nanos: false };
-    /// The simulator of HPCC's authors.
+    /// Those of the simulator of HPCC's authors.
     pub const HPCC_NS3: Self =
         Self { payload: 1000, header: 48, telemetry: 42, acknowledgement: 60, whole_nanos: true };
 }
 
-/// Priority flow control: a switch short of buffer pauses the senders that fill it.
+/// Priority flow control: a switch that is short of buffer pauses the senders that fill it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pfc {
-    /// A port may take this share of what is free before its peer is paused: a port as fast as the hosts' links. One of twice the
-    /// rate may take twice as much, and so on up to all of it, as the authors of HPCC have it.
+    /// Share of the free buffer that a port as fast as the hosts' links may use before its peer is paused. It doubles with each doubling
+    /// of the port's rate, up to 1, as in the simulator of HPCC's authors.
     pub share: f64,
-    /// It goes on once it is so many bytes below.
+    /// The pause ends when the port is this many bytes below its limit.
     pub resume: u64,
-    /// Room for what is on its way when the pause is sent, as round trips of the link.
+    /// Buffer for data in flight when the pause is sent, in round trips of the link.
     pub headroom: f64,
 }
 
 impl Pfc {
     const DEFAULT: Self = Self { share: 0.125, resume: 3000, headroom: 1.5 };
 
-    /// The share of a port of `rate` in a network whose hosts have links of `host`.
+    /// Returns the share of a port of `rate` if the hosts' links have the rate `host`.
     pub(super) fn share_of(&self, rate: Rate, host: Rate) -> f64 {
         let doublings = rate.as_bps().checked_div(host.as_bps()).unwrap_or(1).max(1).ilog2();
         (0..doublings).fold(self.share, |share, _| if share < 1.0 { (2.0 * share).min(1.0) } else { share })
@@ -112,67 +112,67 @@ impl Default for Pfc {
     }
 }
 
-/// A time series of one link.
+/// The time series of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// A row this often.
+    /// Interval of rows.
     pub every: Duration,
     /// The link towards this host.
     pub host: u32,
-    /// Flows that get columns, from the first.
+    /// Number of flows that get columns, from the first on.
     pub flows: usize,
 }
 
-/// A run.
+/// The setup of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// Hosts, switches and links.
     pub topology: Topology,
-    /// Sizes and time.
+    /// Sizes and resolution of time.
     pub conventions: Conventions,
-    /// The hosts at the ends of the links.
+    /// Kind of hosts.
     pub hosts: Hosts,
-    /// The congestion control of every flow. The model uses only its algorithm.
+    /// Congestion control of every flow. The model uses only its algorithm.
     pub congestion: Congestion,
-    /// Flows of this DSCP, 0 to 63, are paced by this instead: it decides which flows meet on a link. Endpoints only.
+    /// Congestion control of the flows of this DSCP, 0 to 63, instead. Endpoints only.
     pub rival: Option<(u8, Congestion)>,
-    /// Marking, if any: bytes for a link of 100 Gb/s, others in proportion.
+    /// RED marks, if any: limits for a link of 100 Gb/s; those of other links are in proportion.
     pub red: Option<Red>,
-    /// A separate class for packets of some DSCP, at every switch port.
+    /// Second class of service at every switch port.
     pub second_class: Option<SecondClass>,
-    /// Telemetry of real packets reports as queue what the link carries in the time that the packet waited (rtgwg-00 9.3).
+    /// Telemetry reports as queue the bytes that the link carries in the time that the packet waited (rtgwg-00 9.3).
     pub tell_sojourn: bool,
-    /// Packets that subscribe are answered at once if a switch port has more than a threshold waiting (pan-01 6.3).
+    /// Direct responses of congested switches to packets that subscribe (pan-01 6.3). Endpoints only.
     pub direct: Option<Direct>,
-    /// Switches write IOAM as stock Linux does: as a packet comes in, the queue and the time in µs, and no `txBytes`.
+    /// Switches write IOAM as Linux does: at enqueue, with queue and time in µs, and without `txBytes`.
     pub linux_ioam: bool,
-    /// The requests of all flows. Endpoints only.
+    /// Requests of all flows. Endpoints only.
     pub requests: Requests,
-    /// The probability that a frame is lost on the link that its host sends it to, whatever it carries. Endpoints only.
+    /// Probability that a frame is lost on the link from its host. Endpoints only.
     pub loss: Probability,
-    /// Each frame takes one of four paths by chance; the last is longer by this than the first, the others lie between. Endpoints only.
+    /// Each frame takes one of four paths at random: the longest has this additional delay, the others parts of it. Endpoints only.
     pub spread: Duration,
-    /// The probability that a host's report to a sender about its path is false.
+    /// Probability that a frame with a report of a path to its sender is forged. Endpoints only.
     pub lie: Probability,
-    /// Hosts ignore all that only Ferroce knows, especially probes, as if no peer were a Ferroce.
+    /// Hosts ignore frames that only Ferroce understands, such as probes. Endpoints only.
     pub deaf: bool,
-    /// A switch's buffer, in bytes, shared by all its ports.
+    /// Buffer of a switch in bytes, shared by all its ports.
     pub buffer: u64,
-    /// Without it, a port may take as much as is free, and what does not fit is dropped.
+    /// PFC. Without it a port may use all of the free buffer, and packets that do not fit are dropped.
     pub pfc: Option<Pfc>,
-    /// All flows.
+    /// Flows.
     pub flows: Vec<Flow>,
-    /// Each start is put off by up to so much, by the seed.
+    /// Largest random delay of each start.
     pub jitter: Duration,
-    /// The seed of everything.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Virtual time after which it ends, whatever is unfinished.
+    /// Virtual time at which the run ends at the latest.
     pub limit: Duration,
-    /// A series of one link, if any.
+    /// Time series of one link, if any.
     pub sampling: Option<Sampling>,
 }
 
-/// The reason for which a setup cannot run.
+/// The reason why a setup cannot run, or why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum SetupError {
@@ -214,19 +214,19 @@ pub enum SetupError {
     Failed { flow: usize, why: String },
 }
 
-/// Bytes of one request of an endpoint: longer flows post several.
+/// Longest request in bytes; longer flows post several.
 pub(super) const LONGEST: u64 = 1 << 30;
-/// Requests of one flow.
+/// Limit on the longest requests of one flow.
 const PIECES: u64 = 64;
 
 impl Requests {
-    /// WRITEs as long as they may be, go-back-N.
+    /// WRITEs of maximum length, with go-back-N.
     pub const WRITES: Self =
         Self { verb: Verb::Write, bytes: LONGEST as u32, depth: PIECES as u32, selective_repeat: false };
 }
 
 impl Setup {
-    /// The product as it ships: endpoints, switches with 32 MiB of buffer and PFC, no marks, one class, seed 1, at most a second.
+    /// Returns the defaults: endpoints, switches with 32 MiB of buffer and PFC, no marks, one class, seed 1, a limit of 1 s.
     #[must_use]
     pub const fn new(topology: Topology, flows: Vec<Flow>, congestion: Congestion) -> Self {
         Self {
@@ -322,46 +322,44 @@ impl Setup {
         Ok(())
     }
 
-    /// Returns the congestion control of a flow.
     pub(super) fn congestion_of(&self, flow: &Flow) -> Congestion {
         self.rival
             .filter(|(dscp, _)| *dscp == flow.dscp)
             .map_or(self.congestion, |(_, congestion)| congestion)
     }
 
-    /// Returns the algorithm of every sender that is no rival.
+    /// Returns the algorithm of all flows except `rival`'s.
     pub(super) const fn algorithm(&self) -> &AlgorithmConfig {
         &self.congestion.algorithm
     }
 
-    /// An endpoint's MTU.
     pub(super) fn mtu(&self) -> Result<Mtu, SetupError> {
         let payload = self.conventions.payload;
         Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == payload).ok_or(SetupError::Mtu { payload })
     }
 
-    /// `T` as the flows have it, for switches that compute with it themselves.
+    /// Returns `T` of the flows, for switches that compute with it; 1 ms if the algorithm has none.
     pub(super) fn base_rtt(&self) -> Duration {
         self.algorithm().as_hpcc().map_or(Duration::from_millis(1), |config| config.base_rtt)
     }
 
-    /// Returns whether packets ask for the load of links.
+    /// Returns whether packets request the load of links.
     pub(super) fn asks_for_load(&self) -> bool {
         let asks = self.congestion.format.tells_load() || self.direct.is_some();
         self.hosts == Hosts::Endpoints && asks
     }
 
-    /// Returns whether the model's data carries telemetry.
+    /// Returns whether the model's data packets carry telemetry.
     pub(super) const fn stamps(&self) -> bool {
         self.congestion.algorithm.as_hpcc().is_some()
     }
 
-    /// Bytes of headers of a data packet.
+    /// Returns the header bytes of a data packet.
     pub(super) const fn header(&self) -> u32 {
         self.conventions.header + if self.stamps() { self.conventions.telemetry } else { 0 }
     }
 
-    /// Bytes of an acknowledgement. The authors' carries 14 bytes less than in data: it has no BTH.
+    /// Returns the bytes of an acknowledgement. The authors' telemetry takes 14 bytes less in it than in data: there is no BTH.
     pub(super) const fn acknowledgement(&self) -> u32 {
         let more = if !self.stamps() {
             0
@@ -373,8 +371,8 @@ impl Setup {
         self.conventions.acknowledgement + more
     }
 
-    /// Returns the time of a flow alone on an idle network, by the reference's rule: all its bytes at the slower end's rate, without
-    /// telemetry, and the round trip of the path.
+    /// Returns the time in ps that a flow takes alone on an idle network by the reference's rule: `base_rtt`, and all bytes without
+    /// telemetry at the rate of the slowest link.
     pub(super) fn alone(&self, flow: &Flow, base_rtt: u64, slowest: Rate) -> u64 {
         let packets = flow.bytes.div_ceil(u64::from(self.conventions.payload));
         let bytes = flow.bytes + packets * u64::from(self.conventions.header);

@@ -1,35 +1,35 @@
-//! A switch's buffer: shared by its ports, with a threshold that falls as it fills, and pauses.
+//! A switch's buffer: shared by its ports, with a threshold that falls as the buffer fills, and PFC.
 
 use super::setup::Pfc;
 
-/// Bytes that every port has for itself.
+/// Bytes reserved for each port.
 const RESERVE: u64 = 4096;
 
-/// The bytes that arrived by one port and have not left.
+/// The use of the buffer by packets that arrived by one port.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ingress {
     bytes: u64,
     headroom_used: u64,
     headroom: u64,
-    /// The share of the free buffer that it may take.
+    /// Share of the free buffer that the port may use.
     share: f64,
     is_pausing: bool,
 }
 
-/// The decision to take a packet or not.
+/// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Yes,
-    /// Taken, and its sender is to be paused.
+    /// Accepted; its sender must be paused.
     Pause,
     No,
 }
 
-/// One switch's memory.
+/// The buffer of a switch.
 pub(super) struct SharedBuffer {
     size: u64,
     used: u64,
-    /// The bytes used beyond every port's own.
+    /// Bytes used beyond the ports' reserves.
     shared: u64,
     pfc: Option<Pfc>,
     ports: Vec<Ingress>,
@@ -37,7 +37,7 @@ pub(super) struct SharedBuffer {
 }
 
 impl SharedBuffer {
-    /// For each port, the bytes that may still come after a pause was sent, and the share of what is free that it may take.
+    /// Creates a buffer. `ports` has the headroom in bytes and the share of the free buffer of each port.
     pub(super) fn new(size: u64, pfc: Option<Pfc>, ports: impl Iterator<Item = (u64, f64)>) -> Self {
         let port = |(headroom, share)| {
             let headroom = if pfc.is_some() { headroom } else { 0 };
@@ -48,7 +48,7 @@ impl SharedBuffer {
         Self { size, used: 0, shared: 0, pfc, ports, headroom }
     }
 
-    /// The share of the shared buffer that a port may use.
+    /// Returns the bytes of shared buffer that a port may use.
     fn threshold(&self, port: usize) -> u64 {
         let own = self.headroom + RESERVE * self.ports.len() as u64;
         let free = self.size.saturating_sub(own).saturating_sub(self.shared);
@@ -81,7 +81,7 @@ impl SharedBuffer {
         Taken::Yes
     }
 
-    /// A packet that came by `port` has left; returns whether the sender may go on.
+    /// Frees the bytes of a packet that arrived by `port`; returns whether its sender may resume.
     pub(super) fn give_back(&mut self, port: usize, size: u64) -> bool {
         self.used -= size;
         let at = &mut self.ports[port];
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!((buffer.used, buffer.shared), (0, 0));
     }
 
-    /// The authors' shares: an eighth for ports as fast as the hosts', half for four times that, and no more than all.
+    /// The authors' shares: an eighth for ports as fast as the hosts', half for four times that rate, at most all.
     #[test]
     fn a_faster_port_may_hold_more() {
         let host = cc::Rate::from_gbps(100);
@@ -131,7 +131,7 @@ mod tests {
             let mut buffer = SharedBuffer::new(1_000_000, Some(Pfc::default()), ports.into_iter());
             (0..1000).filter(|_| buffer.take(port, 1000) != Taken::No).count()
         };
-        // A share of what is free is s / (1 + s) of all.
+        // A share `s` of the free buffer is `s / (1 + s)` of the whole.
         assert_eq!([0, 1].map(held), [114, 335]);
     }
 
@@ -142,7 +142,7 @@ mod tests {
         while buffer.take(0, 1000) == Taken::Yes {
             taken += 1;
         }
-        // The pause was sent with the last one; ten more may come.
+        // The pause was sent with the last packet; ten more fit.
         let more = (0..20).filter(|_| buffer.take(0, 1000) != Taken::No).count();
         assert!((9..=10).contains(&more), "{more}");
         let mut resumed = 0;

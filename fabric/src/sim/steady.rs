@@ -1,31 +1,31 @@
-//! A run's figures as the reference has them.
+//! The figures of a run as the reference states them.
 
 use super::{Outcome, Row};
 use std::time::Duration;
 
-/// Behind the last start and before the first end, the steady state is neither.
+/// ns after the last start, and before the first end, that do not belong to the steady state.
 const BEGIN: u64 = 100_000;
 const END: u64 = 5_000;
 
-/// The figures of a run on one bottleneck. The steady state is from 100 µs after the last start to 5 µs before the first end.
+/// The figures of a run with one bottleneck. The steady state is from 100 µs after the last start to 5 µs before the first end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steady {
-    /// The shortest, the mean and the longest completion time, µs.
+    /// Shortest, mean and longest completion time, µs.
     pub fct_us: [f64; 3],
-    /// The rate that the bottleneck carried in the steady state, Gb/s on the wire.
+    /// Rate of the bottleneck in the steady state, Gb/s on the wire.
     pub utilisation_gbps: f64,
-    /// Jain's index of what was acknowledged in the steady state, by flow.
+    /// Jain's index of the bytes acknowledged in the steady state, by flow.
     pub jain: f64,
-    /// The queue in the steady state: mean, 95th and 99th percentile, maximum, in bytes.
+    /// Queue in the steady state: mean, 95th and 99th percentile, maximum, in bytes.
     pub queue: [f64; 4],
-    /// The longest queue of the run, bytes.
+    /// Longest queue of the run, bytes.
     pub peak: f64,
-    /// From the peak of the queue until two packets were left, µs.
+    /// Time from the queue's peak until it held two packets or less, µs; NaN if it never did.
     pub drained_us: f64,
 }
 
-/// Returns the bottleneck's rate, fairness and queue in a part of a run: Gb/s on the wire, Jain's index, and the
-/// queue's mean, 95th and 99th percentile and maximum in bytes. Returns `None` if fewer than two rows lie in it.
+/// Returns the bottleneck's rate, fairness and queue in a part of a run: Gb/s on the wire, Jain's index, and the queue's mean, 95th and
+/// 99th percentile and maximum in bytes. Returns `None` if the part has fewer than two rows.
 #[must_use]
 pub fn window(series: &[Row], begin: Duration, end: Duration) -> Option<(f64, f64, [f64; 4])> {
     let rows = between(series, begin.as_nanos() as u64, end.as_nanos() as u64);
@@ -34,7 +34,7 @@ pub fn window(series: &[Row], begin: Duration, end: Duration) -> Option<(f64, f6
 }
 
 impl Steady {
-    /// The reference's names, in the order of [`values`](Self::values).
+    /// Names of the figures in the reference, in the order of [`values`](Self::values).
     pub const NAMES: [&'static str; 11] = [
         "fct_min_us",
         "fct_mean_us",
@@ -49,8 +49,8 @@ impl Steady {
         "drain_to_2pkt_us",
     ];
 
-    /// From a run with a series; `packet` is a full packet's size on the wire. `None` if no flow ended or nothing was
-    /// steady.
+    /// Returns the figures of a run with a time series. `packet` is the size of a full packet on the wire, in bytes. `None` if no flow ended
+    /// or there was no steady state.
     #[must_use]
     pub fn of(outcome: &Outcome, packet: u64) -> Option<Self> {
         let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
@@ -78,7 +78,7 @@ impl Steady {
         })
     }
 
-    /// All figures, in the order of [`NAMES`](Self::NAMES).
+    /// Returns all figures, in the order of [`NAMES`](Self::NAMES).
     #[must_use]
     pub fn values(&self) -> [f64; 11] {
         let [min, mean, max] = self.fct_us;
@@ -88,26 +88,24 @@ impl Steady {
     }
 }
 
-/// Rows of a part of a series, times in ns.
+/// Returns the rows from `begin` to `end`, in ns.
 fn between(series: &[Row], begin: u64, end: u64) -> &[Row] {
     let from = series.partition_point(|row| row.time < begin);
     let to = series.partition_point(|row| row.time <= end);
     &series[from..to.max(from)]
 }
 
-/// Gb/s on the wire.
+/// Returns the rate in Gb/s on the wire.
 fn rate(first: &Row, last: &Row) -> f64 {
     (last.tx_bytes - first.tx_bytes) as f64 * 8.0 / (last.time - first.time).max(1) as f64
 }
 
-/// Jain's index of what each flow had acknowledged.
 fn jain(first: &Row, last: &Row) -> f64 {
     let shares: Vec<f64> = first.acked.iter().zip(&last.acked).map(|(a, b)| (b - a) as f64).collect();
     let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
     if squares == 0.0 { f64::NAN } else { sum * sum / (squares * shares.len() as f64) }
 }
 
-/// Mean, 95th and 99th percentile and maximum of the queue.
 fn queue(rows: &[Row]) -> [f64; 4] {
     let mut lengths: Vec<u64> = rows.iter().map(|row| row.queue).collect();
     lengths.sort_unstable();

@@ -1,10 +1,10 @@
-//! Hosts, switches and links of a simulation, and the routes between them.
+//! Hosts, switches and links of a simulation.
 
 use cc::Rate;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A link between two nodes. Hosts come first, then switches.
+/// A link between two nodes. Hosts have the first numbers, then switches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Link {
     pub(super) ends: [usize; 2],
@@ -21,14 +21,14 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// `hosts` around one switch.
+    /// Creates `hosts` hosts around one switch.
     #[must_use]
     pub fn star(hosts: usize, rate: Rate, delay: Duration) -> Self {
         let links = (0..hosts).map(|host| Link { ends: [host, hosts], rate, delay }).collect();
         Self { hosts, switches: 1, links }
     }
 
-    /// Two switches with `left` and `right` hosts, and a link of `trunk` between them.
+    /// Creates two switches with `left` and `right` hosts, and a link of rate `trunk` between them.
     #[must_use]
     pub fn dumbbell(left: usize, right: usize, rate: Rate, trunk: Rate, delay: Duration) -> Self {
         let hosts = left + right;
@@ -39,7 +39,7 @@ impl Topology {
         Self { hosts, switches: 2, links }
     }
 
-    /// `switches` in a line, `each` hosts on every one.
+    /// Creates a line of `switches` switches with `each` hosts on every one.
     #[must_use]
     pub fn parking_lot(switches: usize, each: usize, rate: Rate, delay: Duration) -> Self {
         let hosts = switches * each;
@@ -49,7 +49,7 @@ impl Topology {
         Self { hosts, switches, links }
     }
 
-    /// `leaves` switches with `each` hosts, every one linked to all of `spines`.
+    /// Creates `leaves` switches with `each` hosts, every one linked to all of `spines` switches by links of rate `uplink`.
     #[must_use]
     pub fn leaf_spine(
         leaves: usize,
@@ -69,7 +69,8 @@ impl Topology {
         Self { hosts, switches: leaves + spines, links }
     }
 
-    /// Two hosts, each on a separate switch, and a path of `fabric` between the switches for each of `detours`, longer by that.
+    /// Creates two hosts, each on its own switch, and a path of rate `fabric` between the switches for each of `detours`, with that additional
+    /// delay.
     #[must_use]
     pub fn unequal_paths(rate: Rate, fabric: Rate, delay: Duration, detours: &[Duration]) -> Self {
         let mut links: Vec<_> = (0..2).map(|host| Link { ends: [host, 2 + host], rate, delay }).collect();
@@ -80,8 +81,8 @@ impl Topology {
         Self { hosts: 2, switches: 2 + detours.len(), links }
     }
 
-    /// The authors' fat tree: 5 pods of 4 top-of-rack and 4 aggregation switches, 16 cores, 16 hosts a rack: 320 hosts
-    /// at `rate`, and `fabric` between the switches.
+    /// Creates the fat tree of HPCC's authors: 5 pods of 4 top-of-rack and 4 aggregation switches, 16 core switches, 16 hosts per rack. The
+    /// 320 hosts have links of `rate`; links between switches have `fabric`.
     #[must_use]
     pub fn fat_tree(rate: Rate, fabric: Rate, delay: Duration) -> Self {
         const PODS: usize = 5;
@@ -103,13 +104,13 @@ impl Topology {
         Self { hosts, switches: 2 * PODS * WIDTH + WIDTH * WIDTH, links }
     }
 
-    /// Hosts, numbered from 0.
+    /// Returns the number of hosts.
     #[must_use]
     pub const fn hosts(&self) -> usize {
         self.hosts
     }
 
-    /// Switches.
+    /// Returns the number of switches.
     #[must_use]
     pub const fn switches(&self) -> usize {
         self.switches
@@ -127,7 +128,7 @@ impl Topology {
         self.links.iter().map(|link| link.rate)
     }
 
-    /// For each node, its neighbours by link.
+    /// Returns each node's neighbours, with the index of the link.
     fn neighbours(&self) -> Vec<Vec<(usize, usize)>> {
         let mut neighbours = vec![Vec::new(); self.nodes()];
         for (index, link) in self.links.iter().enumerate() {
@@ -138,7 +139,7 @@ impl Topology {
         neighbours
     }
 
-    /// Hops from every node to `host`; `None` if there is no way. Hosts forward nothing.
+    /// Returns the hops from every node to `host`; `None` if there is no path. Hosts forward nothing.
     pub(super) fn distances(&self, host: usize) -> Vec<Option<u32>> {
         let neighbours = self.neighbours();
         let mut distances = vec![None; self.nodes()];

@@ -1,4 +1,4 @@
-//! Flows by the dice: Poisson arrivals of sizes from a distribution, and incasts on top.
+//! Random flows: Poisson arrivals with sizes from a distribution, and incasts on top.
 
 use super::setup::Flow;
 use crate::random::Random;
@@ -8,12 +8,13 @@ use std::time::Duration;
 /// The distribution of flow lengths.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SizeDistribution {
-    /// Bytes, and the share of flows that are at most so long; straight between.
+    /// Bytes, and the share of flows of at most that size; linear in between.
     points: Vec<(f64, f64)>,
 }
 
 impl SizeDistribution {
-    /// Bytes and shares, both rising, the last share 1; `None` for anything else.
+    /// Creates a distribution from sizes in bytes and shares of flows of at most that size. `None` unless both increase and the last share
+    /// is 1.
     #[must_use]
     pub fn new(points: &[(u64, f64)]) -> Option<Self> {
         let rises = points.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 <= pair[1].1);
@@ -22,7 +23,7 @@ impl SizeDistribution {
         (rises && ends).then_some(Self { points })
     }
 
-    /// As long as in a search engine's back end (the DCTCP paper's): half of the flows below 40 kB, the mean 1.6 MB.
+    /// Returns the sizes of a web search back end (DCTCP paper): median 73 kB, mean 1.7 MB.
     #[must_use]
     pub fn web_search() -> Self {
         Self::of(&[
@@ -41,7 +42,7 @@ impl SizeDistribution {
         ])
     }
 
-    /// As long as in a Hadoop cluster (the HPCC paper's FB_Hadoop): most below 1 kB, a tail to 10 MB.
+    /// Returns the sizes of a Hadoop cluster (FB_Hadoop of the HPCC paper): median 1.1 kB, up to 10 MB.
     #[must_use]
     pub fn fb_hadoop() -> Self {
         Self::of(&[
@@ -60,7 +61,7 @@ impl SizeDistribution {
         ])
     }
 
-    /// Every length from 1 to `most` bytes as likely.
+    /// Returns the uniform distribution from 1 to `most` bytes.
     #[must_use]
     pub fn uniform(most: u64) -> Self {
         Self::of(&[(1, 0.0), (most.max(2), 1.0)])
@@ -70,14 +71,14 @@ impl SizeDistribution {
         Self { points: points.iter().map(|&(bytes, share)| (bytes as f64, share)).collect() }
     }
 
-    /// The mean, bytes.
+    /// Returns the mean, in bytes.
     #[must_use]
     pub fn mean(&self) -> f64 {
         let part = |pair: &[(f64, f64)]| (pair[1].1 - pair[0].1) * (pair[0].0 + pair[1].0) / 2.0;
         self.points.windows(2).map(part).sum::<f64>() + self.points[0].0 * self.points[0].1
     }
 
-    /// The length below which `share` of the flows are; at least 1 byte.
+    /// Returns the size in bytes that `share` of the flows do not exceed; at least 1.
     #[must_use]
     pub fn quantile(&self, share: f64) -> u64 {
         let next = self.points.partition_point(|point| point.1 < share);
@@ -91,29 +92,28 @@ impl SizeDistribution {
     }
 }
 
-/// Every so often, many hosts send to one at once.
+/// Incasts: at random times, many hosts send to one at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Incast {
-    /// Senders of one incast.
+    /// Senders per incast.
     pub senders: u32,
-    /// Bytes of each.
+    /// Bytes per sender.
     pub bytes: u64,
-    /// Share of every host's link that incasts take on average.
+    /// Mean share of every host's link that incasts use.
     pub load: f64,
 }
 
-/// A number above 0, at most 1.
 fn share(random: &mut Random) -> f64 {
     ((random.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
-/// The next arrival of a Poisson process with this mean gap. Because of the logarithm, this is the one place in which a run may differ
-/// between machines by a rounding.
+/// Returns the time to the next arrival of a Poisson process with this mean. The logarithm is the only function whose rounding may
+/// differ between machines.
 fn gap(random: &mut Random, mean: f64) -> f64 {
     -share(random).ln() * mean
 }
 
-/// Flows between `hosts` hosts for `time`, each host loaded to `load` of its link at `rate`; `incast` on top.
+/// Returns flows between `hosts` hosts that start within `time` and load each host's link of `rate` to `load`, and `incast` on top.
 #[must_use]
 pub fn poisson(
     hosts: u32,

@@ -1,4 +1,4 @@
-//! The programs: what they post, and when they poll.
+//! The programs of the soak test: what they post and poll.
 
 use super::connection::{Area, Connection, DEPTH, Host, QUEUE_KEY, SUM, SWAPPED};
 use super::ledger::{Asked, rule};
@@ -9,14 +9,14 @@ use cc::Instant;
 use roce::qp::{Completion, CompletionOpcode, Data, Datagram, RecvRequest, Remote, SendRequest, Sge};
 use roce::wire::{Feth, Service};
 
-/// A request before it is posted.
+/// A request to post, and its expected completion.
 pub(super) struct Wish {
     pub(super) request: SendRequest,
     pub(super) kind: CompletionOpcode,
     pub(super) length: u32,
     pub(super) consumes: bool,
     pub(super) finds: u64,
-    /// It takes the peer's window back.
+    /// Whether the request invalidates the peer's window.
     pub(super) returns: bool,
 }
 
@@ -33,7 +33,7 @@ impl Wish {
 }
 
 impl Connection {
-    /// Posts one more send request.
+    /// Posts the next send request, if there is a place for it.
     pub(super) fn ask(&mut self, now: u64, side: usize, hosts: &mut [Host]) -> Result<(), String> {
         let index = self.sides[side].ledger.asked.len();
         if self.is_gone(side) || index >= self.places || !self.talk.asks(side) {
@@ -47,7 +47,7 @@ impl Connection {
         self.ask_for(now, side, kind, hosts)
     }
 
-    /// Posts a SEND: the last word.
+    /// Posts a last SEND.
     pub(super) fn ask_last(&mut self, now: u64, side: usize, hosts: &mut [Host]) -> Result<(), String> {
         if self.is_gone(side) || !self.talk.asks(side) { Ok(()) } else { self.ask_for(now, side, 0, hosts) }
     }
@@ -55,7 +55,7 @@ impl Connection {
     fn ask_for(&mut self, now: u64, side: usize, kind: u64, hosts: &mut [Host]) -> Result<(), String> {
         let host = &mut hosts[self.sides[side].host];
         let Wish { mut request, kind, length, consumes, finds, returns } = self.wish(side, kind, host);
-        // The side needs the completion of its own window's requests.
+        // Bind and local invalidate need a completion, because the model of the window follows them.
         let is_local = matches!(kind, CompletionOpcode::Bind | CompletionOpcode::LocalInvalidate);
         let signalled = self.random.below(3) > 0 || is_local;
         request.signalled = signalled;
@@ -81,7 +81,7 @@ impl Connection {
             11 => self.return_wish(side, length, host),
             _ => None,
         };
-        // If there is no window to do something with, a message goes.
+        // Without a window in the right state, a message is sent.
         special.unwrap_or_else(|| self.message_wish(side, kind, length, host))
     }
 
@@ -118,7 +118,7 @@ impl Connection {
         }
     }
 
-    /// Returns a wish for words at the peer: atomics, an ATOMIC WRITE; or a FLUSH, which changes nothing.
+    /// Creates an atomic, an ATOMIC WRITE or a FLUSH.
     fn word_wish(&mut self, side: usize, kind: u64, length: u32) -> Wish {
         let (index, peer) = (self.sides[side].ledger.asked.len(), 1 - side);
         let id = index as u64;
@@ -168,7 +168,7 @@ impl Connection {
         Data::from(self.pieces(side, from, length).as_slice())
     }
 
-    /// One to three buffers, together `length` bytes.
+    /// Splits `length` bytes into one to three scatter/gather elements.
     fn pieces(&mut self, side: usize, from: u64, length: u32) -> Vec<Sge> {
         let mut pieces = Vec::new();
         let mut done = 0;
@@ -181,7 +181,7 @@ impl Connection {
         pieces
     }
 
-    /// Posts one more receive, if there is a place for it.
+    /// Posts the next receive, if there is a place for it.
     pub(super) fn receive(&mut self, side: usize, hosts: &mut [Host]) -> Result<(), String> {
         let index = self.sides[side].ledger.receives;
         let waiting = index - self.sides[side].ledger.received;
@@ -190,7 +190,7 @@ impl Connection {
         }
         let length = self.place() as u32;
         let into = self.offset(side, Area::Received, index);
-        // The header of a datagram stays in one piece.
+        // A datagram's global header must be in one element.
         let pieces = match self.talk.service {
             Service::Ud => vec![self.sge(side, into, length)],
             Service::Rc | Service::Uc | Service::Xrc | Service::Raw => self.pieces(side, into, length),
@@ -206,7 +206,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Polls the completions of a side, and compares them with its requests.
+    /// Polls a side's completions and compares them with its requests.
     pub(super) fn poll(
         &mut self,
         side: usize,

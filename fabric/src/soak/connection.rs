@@ -1,4 +1,4 @@
-//! Hosts, and connections between them.
+//! Hosts and the connections between them.
 
 use super::ledger::Ledger;
 use super::memory::{BASE, Ram};
@@ -22,69 +22,65 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 pub(super) const QUEUE_KEY: u32 = 0x11;
-/// Send requests and receives that a queue pair takes.
+/// Send requests and receives per queue pair.
 pub(super) const DEPTH: u32 = 64;
-/// The target of the peer's atomics, first in a side's memory: a sum, and a word that is swapped.
+/// Offsets of the words that the peer's atomics change: FETCH_ADD's and COMPARE_SWAP's.
 pub(super) const SUM: u64 = 0;
 pub(super) const SWAPPED: u64 = 8;
 const AREAS: u64 = 64;
 
-/// The operations allowed to a peer.
 fn rights() -> Access {
     Access::ALL | Access::REMOTE_FLUSH
 }
 
-/// The areas of a side's memory, a place for each request in each.
+/// The areas of a side's memory. Each has a place for every request.
 #[derive(Clone, Copy)]
 pub(super) enum Area {
-    /// The bytes that this side sends.
+    /// Data of this side's SENDs and WRITEs.
     Outgoing,
-    /// The bytes of the peer's SENDs, by receive.
+    /// Data of the peer's SENDs, by receive.
     Received,
-    /// The bytes of the peer's WRITEs, by its request.
+    /// Data of the peer's WRITEs, by the peer's request.
     Written,
-    /// The results of this side's READs and atomics.
+    /// Results of this side's READs and atomics.
     Fetched,
-    /// The bytes that the peer READs.
+    /// Data of the peer's READs.
     Offered,
 }
 
 pub(super) struct Host {
     pub(super) cores: Cores,
     pub(super) ram: Ram,
-    /// The bytes in memory at first.
+    /// Contents of the memory at the start.
     pub(super) before: Vec<u8>,
     pd: PdId,
     pub(super) free_at: u64,
     pub(super) is_dead: bool,
-    /// The sides that live here: connection, side.
+    /// Index of the connection and side of each queue pair.
     pub(super) sides: Vec<(usize, usize)>,
 }
 
-/// One end of a connection.
 pub(super) struct Side {
     pub(super) host: usize,
-    /// The core of its queue pair.
     pub(super) core: usize,
     pub(super) qpn: Qpn,
     pub(super) send_cq: CqId,
     pub(super) recv_cq: CqId,
     pub(super) region: Region,
     pub(super) srq: Option<SrqId>,
-    /// Of an XRC target's: how the peer names it.
+    /// Number of an XRC target's SRQ, which the peer's requests carry.
     pub(super) number: Option<SrqNumber>,
     pub(super) window: Window,
-    /// The window's newest.
+    /// Current rkey of the window.
     pub(super) key: Rkey,
     pub(super) address: Option<AddressId>,
     pub(super) ledger: Ledger,
     pub(super) repeats: Repeats,
-    /// The fate that it met.
     pub(super) fate: Option<Fate>,
     pub(super) is_deregistered: bool,
-    /// The bytes of its memory when it was deregistered.
+    /// Contents of its memory when it was deregistered.
     pub(super) frozen: Vec<u8>,
-    /// The first address of its memory in its host's.
+    /// Offset of its memory in its host's.
     base: u64,
 }
 
@@ -92,22 +88,22 @@ pub(super) struct Connection {
     pub(super) talk: Talk,
     pub(super) sides: [Side; 2],
     pub(super) random: Random,
-    /// Frames that were harmed, and whatever else may cost a round without progress.
+    /// Frames harmed by faults; each may cost a retry without progress.
     pub(super) excuses: u32,
     pub(super) is_cut: bool,
-    /// Bytes of a request's place, and places in an area.
+    /// Bytes per place, and places per area.
     place: u64,
     pub(super) places: usize,
 }
 
 impl Talk {
-    /// Places in each area: what is asked, the two last words, and receives to spare.
+    /// Returns the places per area: the requests, the two last messages, and spare receives.
     fn places(&self) -> usize {
         self.requests[0].max(self.requests[1]) + 12
     }
 
     const fn place(&self) -> u64 {
-        // A datagram comes behind 40 bytes.
+        // A datagram follows a header of 40 bytes.
         ((self.longest + 48 + 7) & !7) as u64
     }
 
@@ -174,7 +170,7 @@ impl Host {
                 },
             )?,
         };
-        // The words of atomics begin at 0.
+        // Atomics start at 0.
         self.ram.0[base as usize..(base + AREAS) as usize].fill(0);
         Ok(Side {
             host,
@@ -201,7 +197,6 @@ impl Host {
         self.endpoint(side).report(side.qpn)
     }
 
-    /// Returns the endpoint of a side's queue pair.
     pub(super) fn endpoint(&self, side: &Side) -> &Endpoint {
         &self.cores.all[side.core].endpoint
     }
@@ -221,7 +216,7 @@ impl Host {
 }
 
 impl Connection {
-    /// Creates both ends and connects them. `used` is the amount of memory taken on each host.
+    /// Creates and connects both ends. `used` is the memory in use on each host, in bytes.
     pub(super) fn new(
         talk: &Talk,
         plan: &Plan,
@@ -294,7 +289,6 @@ impl Connection {
         self.sides[side].base + AREAS + (area as u64 * self.places as u64 + index as u64) * self.place
     }
 
-    /// A word at the beginning of a side's memory.
     pub(super) const fn word(&self, side: usize, word: u64) -> u64 {
         self.sides[side].base + word
     }
@@ -303,7 +297,6 @@ impl Connection {
         self.place
     }
 
-    /// Returns a side's memory.
     pub(super) fn memory<'h>(&self, side: usize, hosts: &'h [Host]) -> &'h [u8] {
         let side = &self.sides[side];
         hosts[side.host].ram.bytes(side.base, self.talk.memory() as u32)
@@ -313,7 +306,7 @@ impl Connection {
         Sge { address: BASE + offset, length, lkey: self.sides[side].region.lkey }
     }
 
-    /// Nothing can be asked of it any more.
+    /// Returns whether no request can be posted any more.
     pub(super) const fn is_gone(&self, side: usize) -> bool {
         matches!(self.sides[side].fate, Some(Fate::Destroyed | Fate::Reset | Fate::HostDies))
     }

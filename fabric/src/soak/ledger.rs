@@ -1,52 +1,52 @@
-//! The requests of one side, and the completions that it may get for them.
+//! The requests of one side, and the completions allowed for them.
 
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus};
 use roce::wire::Service;
 
-/// A send request as the model knows it.
+/// A posted send request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) kind: CompletionOpcode,
     pub(super) length: u32,
     pub(super) signalled: bool,
-    /// The peer's receive that it takes, by number; of reliable connections only.
+    /// The peer's receive that the message must consume; only on reliable connections.
     pub(super) receive: Option<usize>,
-    /// The value that an atomic must find.
+    /// The value that an atomic must return.
     pub(super) finds: u64,
-    /// It takes the peer's window back, and brings no number.
+    /// Whether the request invalidates the peer's window; then it carries no immediate.
     pub(super) returns: bool,
 }
 
-/// One side's requests and how they ended.
+/// The requests and completions of one side.
 #[derive(Default)]
 pub(super) struct Ledger {
     pub(super) asked: Vec<Asked>,
-    /// Requests that are known to have ended, in order.
+    /// Number of requests that have ended, in order.
     pub(super) ended: usize,
-    /// Requests that ended well; all of them before the first that did not.
+    /// Number of requests that succeeded before the first failure.
     pub(super) done: usize,
-    /// The end of the first request that failed.
+    /// Status of the first failed request.
     pub(super) failed: Option<CompletionStatus>,
-    /// Receives posted, and those of them that ended.
+    /// Receives posted, and receives completed.
     pub(super) receives: usize,
     pub(super) received: usize,
-    /// By receive, the message that it brought.
+    /// Message number by completed receive.
     pub(super) brought: Vec<usize>,
     pub(super) receive_failed: Option<CompletionStatus>,
-    /// Messages posted to the peer that take a receive there.
+    /// Number of messages posted that consume a receive at the peer.
     pub(super) consuming: usize,
-    /// The sum of all FETCH_ADDs, and the word that COMPARE_SWAPs change.
+    /// Expected values of the words at the peer.
     pub(super) added: u64,
     pub(super) swapped: u64,
 }
 
-/// `Err` if a rule is broken.
+/// Returns `Err` with `why` unless `holds`.
 pub(super) fn rule(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(why()) }
 }
 
 impl Ledger {
-    /// A send completion: of the next request, or of a later one if those between ended well and were not signalled.
+    /// Checks a send completion: of the next request, or of a later one if those between were not signalled.
     pub(super) fn on_sent(&mut self, completion: &Completion) -> Result<(), String> {
         let (index, status) = (completion.id as usize, completion.status);
         rule(index >= self.ended, || format!("request {index} completed twice, or out of order"))?;
@@ -76,7 +76,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A receive completion: always the next one's. `asked` has the peer's requests. Returns the message's number.
+    /// Checks a receive completion, which must be the next one's. `asked` is the peer's requests. Returns the message's number.
     pub(super) fn on_received(
         &mut self,
         completion: &Completion,
@@ -108,7 +108,7 @@ impl Ledger {
             CompletionOpcode::Write => CompletionOpcode::RecvWithWrite,
             _ => CompletionOpcode::Recv,
         };
-        // A datagram comes behind its global header.
+        // A datagram follows its global header.
         let length = message.length + if service == Service::Ud { 40 } else { 0 };
         let told = (completion.opcode, completion.length);
         rule(told == (expected, length), || format!("receive {index}: {told:?} of {message:?}"))?;

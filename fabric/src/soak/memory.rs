@@ -1,4 +1,4 @@
-//! The memory of the soak's hosts, in which every access is checked.
+//! Memory and frame buffers of the soak test's hosts.
 
 use datapath::io::PacketBuf;
 use roce::{AccessError, Memory, Slice};
@@ -6,10 +6,9 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The first address of every host's memory.
+/// Address of every host's memory.
 pub(super) const BASE: u64 = 0x7000_0000_0000;
 
-/// A host's memory.
 pub(super) struct Ram(pub(super) Vec<u8>);
 
 impl Ram {
@@ -50,7 +49,7 @@ impl Memory for Ram {
     }
 }
 
-/// A frame's buffer, counted as long as it lives.
+/// A frame buffer. `alive` counts buffers, so that leaks are found.
 pub(super) struct Buffer {
     bytes: Vec<u8>,
     capacity: usize,
@@ -63,7 +62,6 @@ impl Buffer {
         Self { bytes: bytes.to_vec(), capacity: bytes.len(), alive: Arc::clone(alive) }
     }
 
-    /// Returns the same frame with room to grow to `capacity` bytes.
     pub(super) fn with_capacity(mut self, capacity: usize) -> Self {
         self.capacity = capacity;
         self

@@ -1,11 +1,10 @@
-//! Correctness by seed: the product's endpoints and switches in virtual time, with everything that can go wrong.
+//! A soak test: endpoints and switches in virtual time under every fault, with all decisions from a seed.
 //!
-//! A seed and the number of cores of each host decide all: hosts, topology, connections of every service, their requests, and the
-//! faults. While the faults
-//! last, what must never happen is looked for: wrong bytes, completions twice or out of order, more in flight than the
-//! window. Then the faults stop, and all that is alive must come to its end, every buffer be given back, and every endpoint fall silent.
+//! A seed and the number of cores per host determine hosts, topology, connections of every service, their requests, and the faults. While
+//! faults occur, the test looks for wrong bytes, completions twice or out of order, and more bytes in flight than the window. Then
+//! the faults stop: everything alive must finish, every buffer must be freed, and every endpoint must become silent.
 //!
-//! A run that breaks a rule is made smaller as long as it still breaks one; the smallest is reported with its frames.
+//! A run that breaks a rule is reduced while it still breaks one. The smallest run is reported with its frames.
 
 mod asking;
 mod connection;
@@ -26,37 +25,37 @@ pub use reached::Reached;
 use plan::Plan;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The seeds that once broke a rule: one per line, followed by what it found; lines that begin with # are comments.
+/// Seeds that once broke a rule: one per line, followed by what it found. Lines that start with # are comments.
 pub const SEEDS: &str = include_str!("../../soak/seeds.txt");
 
-/// A frame as it left its host, and what the network did to it.
+/// A frame as its host sent it, and the fault that it met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// When, in ns of virtual time.
+    /// Virtual time, ns.
     pub at: u64,
-    /// The frame, before anything happened to it.
+    /// The frame, unchanged.
     pub frame: Vec<u8>,
-    /// The harm done to it on its first link; empty if none was.
+    /// The fault on its first link; empty if none.
     pub harm: &'static str,
 }
 
-/// A seed that broke a rule.
+/// A failed run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     /// The seed.
     pub seed: u64,
-    /// The rule, and what was seen.
+    /// The broken rule, and what was observed.
     pub why: String,
-    /// The smaller run that still fails.
+    /// The smallest plan that still breaks a rule.
     pub smallest: String,
     /// The frames of that run.
     pub frames: Vec<Captured>,
 }
 
-/// Runs one seed on hosts with `cores` cores each, 1 to 16; returns how often each rare path was reached.
+/// Runs one seed on hosts with `cores` cores each, 1 to 16; returns how often each rare path was taken.
 ///
 /// # Errors
-/// Returns the rule that was broken, with the smallest run that was found.
+/// Returns the broken rule and the smallest failing run that was found.
 pub fn run(seed: u64, cores: u8) -> Result<Reached, Box<Broken>> {
     let plan = Plan { team: cores, ..Plan::draw(seed) };
     attempt(&plan, false).0.map_err(|why| {
@@ -65,7 +64,7 @@ pub fn run(seed: u64, cores: u8) -> Result<Reached, Box<Broken>> {
     })
 }
 
-/// Runs a plan; a panic of the product is a broken rule like any other.
+/// Runs a plan; a panic counts as a broken rule.
 fn attempt(plan: &Plan, capture: bool) -> (Result<Reached, String>, Vec<Captured>) {
     let mut frames = Vec::new();
     let ran = catch_unwind(AssertUnwindSafe(|| world::run(plan, capture.then_some(&mut frames))));

@@ -1,4 +1,4 @@
-//! Links, switches and what they do to frames.
+//! Links, switches and faults.
 
 use super::Captured;
 use super::memory::Buffer;
@@ -12,30 +12,29 @@ use roce::wire::Mac;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// An event at a moment.
 pub(super) enum Event {
-    /// A frame reaches a host.
+    /// A frame arrives at a host.
     AtHost(usize, Buffer),
-    /// A frame reaches a switch by a port.
+    /// A frame arrives at a switch by a port.
     AtSwitch(usize, PortId, Buffer),
-    /// Frames may leave a switch.
+    /// A switch may have frames to send.
     Leave(usize),
-    /// A core of a host looks.
+    /// A core of a host takes a turn.
     Turn(usize, usize),
-    /// A connection's program looks, at one side.
+    /// The program at one side of a connection runs.
     Look(usize, usize),
-    /// A connection's fate.
+    /// A connection meets its fate.
     Fate(usize),
 }
 
-/// The station that a port of a switch leads to.
+/// The node behind a port of a switch.
 #[derive(Clone, Copy)]
 enum Leads {
     Host(usize),
     Switch(usize, PortId),
 }
 
-/// The network between the hosts, and pending events.
+/// The network between the hosts, and all future events.
 pub(super) struct Network<'c> {
     events: Events<Event>,
     switches: Vec<Switch<Buffer>>,
@@ -55,7 +54,7 @@ pub(super) const fn mac(host: usize) -> Mac {
     Mac([2, 0, 0, 0, 1, host as u8])
 }
 
-/// The path that a frame takes, 0 to 3.
+/// Returns the path of a frame, 0 to 3, by its UDP source port.
 fn path_of(frame: &[u8]) -> u64 {
     const IPV6: [u8; 2] = [0x86, 0xdd];
     let udp = if frame.get(12..14) == Some(&IPV6) { 54 } else { 34 };
@@ -107,7 +106,7 @@ impl<'c> Network<'c> {
         Ok(network)
     }
 
-    /// Teaches every switch the way to `host`, by frames that are not forwarded.
+    /// Teaches every switch the port of `host`, by frames that are not forwarded.
     fn introduce(&mut self, host: usize) {
         let mut word = [0; 60];
         word[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 0x0e]);
@@ -129,7 +128,6 @@ impl<'c> Network<'c> {
         self.events.pop()
     }
 
-    /// Buffers that were not returned.
     pub(super) fn buffers_alive(&self) -> usize {
         self.alive.load(Ordering::Relaxed)
     }
@@ -138,13 +136,13 @@ impl<'c> Network<'c> {
         (bytes as u64 * self.picos_per_byte).div_ceil(1000)
     }
 
-    /// From now on frames come as they were sent.
+    /// Ends all faults.
     pub(super) fn heal(&mut self) {
         self.faults = Faults::default();
         self.detours.dark = None;
     }
 
-    /// A frame leaves `host` at `now`. Returns what happens to it; empty if nothing does.
+    /// Sends a frame from `host`. Returns the fault that it meets; empty if none.
     pub(super) fn send(
         &mut self,
         now: u64,
@@ -180,7 +178,7 @@ impl<'c> Network<'c> {
         }
         let mut buffer = Buffer::new(frame, &self.alive);
         if flipped {
-            // The Ethernet header has no checksum here: its FCS is the card's.
+            // The flip spares the Ethernet header, which only the FCS would protect.
             let bit = self.random.below((frame.len() as u64 - 14) * 8);
             buffer[14 + (bit / 8) as usize] ^= 1 << (bit % 8);
         }
@@ -202,7 +200,7 @@ impl<'c> Network<'c> {
         self.leave(now, switch);
     }
 
-    /// Sends on what leaves a switch by now.
+    /// Forwards the frames that leave a switch by now.
     pub(super) fn leave(&mut self, now: u64, switch: usize) {
         if self.wakes[switch].is_some_and(|wake| wake <= now) {
             self.wakes[switch] = None;
@@ -227,7 +225,7 @@ impl<'c> Network<'c> {
         }
     }
 
-    /// Frames that the switches dropped so far, and those that they marked.
+    /// Returns the numbers of frames that switches dropped and marked.
     pub(super) fn dropped_and_marked(&mut self, now: u64) -> (u64, u64) {
         let reports = self.switches.iter_mut().map(|switch| switch.report(Instant::from_nanos(now)));
         reports.flat_map(|report| report.ports).fold((0, 0), |(drops, marks), port| {
@@ -236,7 +234,6 @@ impl<'c> Network<'c> {
         })
     }
 
-    /// Frames that are still inside a switch.
     pub(super) fn inside(&self) -> usize {
         self.switches.iter().map(Switch::frames_inside).sum()
     }

@@ -1,4 +1,4 @@
-//! The run that a seed decides on.
+//! The plan of a run, drawn from a seed.
 
 use crate::random::Random;
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
@@ -7,7 +7,7 @@ use roce::wire::{Mtu, Reverse, Service};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// Per mille of the frames.
+/// Probabilities per frame, in per mille.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Faults {
     pub(super) loss: u64,
@@ -16,24 +16,24 @@ pub(super) struct Faults {
     pub(super) flip: u64,
 }
 
-/// Four paths between any two hosts, by UDP source port.
+/// Four paths between any two hosts, chosen by UDP source port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Detours {
-    /// Each is longer than the one before by so much, ns.
+    /// Additional delay of each path against the one before, ns.
     pub(super) step: u64,
-    /// One of them carries nothing from then, ns, for so long, ns.
+    /// Start and length, in ns, of a time in which path 1 loses every frame.
     pub(super) dark: Option<(u64, u64)>,
 }
 
-/// The ailments of a host, per mille of its turns.
+/// The faults of a host's cores, per mille of their turns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Core {
-    /// The number of frames in its receive ring.
+    /// Frames that the receive ring holds.
     pub(super) ring: usize,
-    /// Its core pauses, for up to `pause` ns.
+    /// Pauses of the core, of up to `pause` ns.
     pub(super) pauses: u64,
     pub(super) pause: u64,
-    /// Its pool has no buffer to send with.
+    /// Turns without a buffer to send with.
     pub(super) dry: u64,
 }
 
@@ -45,7 +45,7 @@ pub(super) enum Shape {
     Dumbbell,
 }
 
-/// The way that one side of a connection comes to harm.
+/// How one side of a connection is harmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Destroyed,
@@ -54,13 +54,13 @@ pub(super) enum Fate {
     Deregistered,
     /// The host is switched off.
     HostDies,
-    /// Nothing of this connection gets through any more.
+    /// All frames of the connection are lost from now on.
     Cut,
-    /// Drained, and resumed later: no harm must come of it.
+    /// Drained and later resumed, which must cause no error.
     Drained,
 }
 
-/// A pair of queue pairs and their requests to each other.
+/// A connection and its requests.
 #[derive(Clone, Debug)]
 pub(super) struct Talk {
     pub(super) hosts: [usize; 2],
@@ -74,25 +74,24 @@ pub(super) struct Talk {
     pub(super) reads: u8,
     pub(super) completions: u32,
     pub(super) shared_receives: bool,
-    /// Requests of each side, and bytes of the longest.
+    /// Requests by side, and bytes of the longest.
     pub(super) requests: [usize; 2],
     pub(super) longest: u32,
-    /// Receives are posted this late at most, ns.
+    /// Earliest time of receives, ns.
     pub(super) receives_late: u64,
-    /// Side, when, what.
+    /// Side, time in ns, and fate.
     pub(super) fate: Option<(usize, u64, Fate)>,
     pub(super) seed: u64,
 }
 
-/// One run.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) shape: Shape,
     pub(super) cores: Vec<Core>,
-    /// Cores of each host.
+    /// Cores per host.
     pub(super) team: u8,
     pub(super) rate: Rate,
-    /// One link's, ns.
+    /// Delay of one link, ns.
     pub(super) delay: u64,
     pub(super) queue: u64,
     pub(super) ecn: u64,
@@ -103,7 +102,7 @@ pub(super) struct Plan {
     pub(super) seed: u64,
 }
 
-/// An ACK timeout well above any round trip of these networks: 2 ms.
+/// ACK timeout of 2 ms, far above any round trip here.
 pub(super) const PATIENT: u8 = 9;
 
 fn pick<T: Clone>(random: &mut Random, of: &[T]) -> T {
@@ -176,22 +175,20 @@ impl Talk {
         is_reliable(self.service)
     }
 
-    /// Returns true if selective repeat was agreed when it connected.
     pub(super) fn is_selective(&self) -> bool {
         self.loss_recovery == LossRecovery::SelectiveRepeat
     }
 
-    /// Returns true if its packets are sprayed.
     pub(super) fn sprays(&self) -> bool {
         self.congestion.paths.is_some_and(|paths| paths.spray)
     }
 
-    /// Returns true if a side sends requests: an XRC target does not.
+    /// Returns whether a side sends requests; an XRC target does not.
     pub(super) const fn asks(&self, side: usize) -> bool {
         !matches!((self.service, side), (Service::Xrc, 1))
     }
 
-    /// Returns true if a side accepts messages: an XRC initiator does not.
+    /// Returns whether a side receives messages; an XRC initiator does not.
     pub(super) const fn takes(&self, side: usize) -> bool {
         !matches!((self.service, side), (Service::Xrc, 0))
     }
@@ -241,7 +238,7 @@ impl Talk {
             fate: (random.below(5) == 0).then_some((side, when, fate)),
             seed: random.next(),
         };
-        // No separate draw: seeds that were kept go on as they were.
+        // Drawn from `talk.seed`, so that recorded seeds keep their meaning.
         let windows = matches!(talk.congestion.algorithm, CongestionAlgorithm::HpccReceiver(_));
         if !talk.is_selective() && is_reliable(service) && talk.seed & 1 == 1 {
             talk.loss_recovery = LossRecovery::Offered;
@@ -250,7 +247,7 @@ impl Talk {
             let (count, interval) = (2 + (talk.seed >> 1) as u8 % 7, Duration::from_nanos(8 * delay));
             talk.congestion.paths = Some(PathChoice { count, interval, spray: true });
             if talk.congestion.in_band.is_some() {
-                // Telemetry behind acknowledgements would be another path's.
+                // Telemetry in acknowledgements would be that of another path.
                 talk.congestion.reverse = Reverse::Notification;
             }
         }
@@ -284,7 +281,7 @@ fn congestion(random: &mut Random, rate: Rate, base_rtt: Duration, service: Serv
         probe_interval: probes.then_some(base_rtt),
         in_band,
         reverse,
-        // No separate draw: seeds that were kept go on as they were.
+        // Not drawn, so that recorded seeds keep their meaning.
         all_hops: in_band.is_some() && reverse == Reverse::Ack,
         ratio_only: telemetry && random.below(8) == 0,
         upgrade,

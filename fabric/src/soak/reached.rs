@@ -1,28 +1,28 @@
-//! Rare paths, and how often each was reached.
+//! Coverage of rare paths.
 
 use roce::qp::CompletionStatus;
 use roce::{Counters, Discard};
 use std::collections::BTreeMap;
 
-/// The number of times that each rare path was reached, by its name.
+/// How often each rare path was taken, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     paths: BTreeMap<String, u64>,
 }
 
 impl Reached {
-    /// Paths that a long soak must reach.
+    /// Returns the paths that a long soak must take but did not.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         MUST.iter().copied().filter(|path| !self.paths.contains_key(*path)).collect()
     }
 
-    /// Each path with its count, by name.
+    /// Returns each path with its count, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.paths.iter().map(|(path, &count)| (path.as_str(), count))
     }
 
-    /// Adds the paths that another run reached.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         for (path, count) in &other.paths {
             self.count(path, *count);
@@ -73,7 +73,7 @@ impl Reached {
     }
 }
 
-/// The paths that ten thousand seeds reach dozens of times at least, by name.
+/// Paths that 10,000 seeds take dozens of times at least, by name.
 const MUST: &[&str] = &[
     "CNP",
     "CQ overflowed",

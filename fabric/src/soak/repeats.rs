@@ -1,4 +1,4 @@
-//! Follows selective repeat, as the frames of a side show it.
+//! Observes selective repeat by the frames of one side.
 
 use super::reached::Reached;
 use roce::Psn;
@@ -6,23 +6,23 @@ use roce::qp::QpReport;
 use roce::wire::{Bth, Header, Operation};
 use std::collections::BTreeSet;
 
-/// The state that the frames of one side have shown.
+/// What the frames of one side have shown.
 #[derive(Default)]
 pub(super) struct Repeats {
-    /// The PSN behind the newest packet.
+    /// PSN after the newest packet.
     next: Option<Psn>,
-    /// Packets sent again.
+    /// Retransmitted packets.
     pub(super) count: u64,
-    /// Something was sent again since the newest packet left.
+    /// Whether a packet was retransmitted since the newest one was sent.
     is_repeating: bool,
-    /// PSNs that READs begin with.
+    /// First PSNs of READs.
     reads: BTreeSet<u32>,
-    /// The packet that this side reported missing, and how many its peer had sent again by then.
+    /// The packet that this side reported missing, and the peer's retransmissions until then.
     missing: Option<(Psn, u64)>,
 }
 
 impl Repeats {
-    /// A frame leaves. `report` is the queue pair's behind it, and the peer has sent `again` packets again.
+    /// Observes a sent frame. `report` is that of the queue pair afterwards; `again` counts the peer's retransmissions.
     pub(super) fn on_frame(
         &mut self,
         header: &Header,

@@ -1,17 +1,17 @@
-//! Makes a run that breaks a rule smaller while it still breaks one.
+//! Reduces a failing run while it still fails.
 
 use super::plan::{Core, Faults, Plan};
 use super::{Captured, attempt};
 
-/// Runs that the search may cost.
+/// Limit on the runs of a search.
 const ATTEMPTS: usize = 300;
 
-/// The faults that are removed from links, and from cores.
+/// Faults to remove from links and cores.
 const FAULTS: [fn(&mut Faults) -> &mut u64; 4] =
     [|f| &mut f.loss, |f| &mut f.duplicate, |f| &mut f.late, |f| &mut f.flip];
 const AILS: [fn(&mut Core) -> &mut u64; 2] = [|c| &mut c.pauses, |c| &mut c.dry];
 
-/// The smallest plan found, and its frames.
+/// Returns the smallest failing plan that was found, and its frames.
 pub(super) fn smallest(plan: &Plan) -> (Plan, Vec<Captured>) {
     let mut best = plan.clone();
     let mut left = ATTEMPTS;
@@ -32,7 +32,7 @@ pub(super) fn smallest(plan: &Plan) -> (Plan, Vec<Captured>) {
     (best, frames)
 }
 
-/// Plans that are one step smaller, the greatest steps first.
+/// Returns plans that are one step smaller, the largest steps first.
 fn smaller(plan: &Plan) -> Vec<Plan> {
     let mut plans = Vec::new();
     let mut offer = |change: &dyn Fn(&mut Plan) -> bool| {

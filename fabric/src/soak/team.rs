@@ -1,7 +1,7 @@
-//! The cores of a host, and the card behind them.
+//! The cores of a host and its NIC.
 //!
-//! As in the product, core 0 has the card and hands frames over by the rings of `datapath`'s team, all cores create the same shared
-//! objects by the same commands, and a queue pair lives on one core. Here all cores run in one thread, in an order that the seed decides.
+//! As in `datapath`, core 0 owns the NIC or each core has a queue of it, frames pass between cores through the rings of `Team`, all cores
+//! create the same shared objects, and a queue pair lives on one core. All cores run in one thread, in an order drawn from the seed.
 
 use super::ledger::rule;
 use super::memory::{Buffer, Ram};
@@ -19,31 +19,28 @@ use std::fmt::Debug;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Frames that a core takes in, or sends, in one turn.
+/// Frames that a core receives or sends in one turn.
 pub(super) const BURST: usize = 16;
-/// Bytes of the longest frame.
+/// Longest frame, in bytes.
 pub(super) const LONGEST: usize = 4096 + MAX_OVERHEAD + MAX_IN_BAND;
 
-/// The frames between the network and a card, in one direction.
+/// Frames between the network and a NIC, in one direction.
 #[derive(Clone, Default)]
 struct Ring(Arc<Mutex<VecDeque<Buffer>>>);
 
 impl Ring {
-    /// The ring, which no other thread uses.
     fn get(&self) -> MutexGuard<'_, VecDeque<Buffer>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A host's card as one of its cores has it. It has one queue, which is core 0's, or one for each core. It chooses the core's queue by QPN,
-/// as Linux's sockets do, or any by source port, as a NIC's hash does for peers that do not know it.
+/// A host's NIC as one of its cores sees it. It has one queue, core 0's, or one per core. Steering is by QPN, as with Linux's sockets, or by
+/// UDP source port, as with RSS.
 #[derive(Clone)]
 pub(super) struct Card {
-    /// The received frames of each queue.
     received: Arc<[Ring]>,
-    /// This core's queue.
     queue: usize,
-    /// Queues go by source port, not by QPN.
+    /// Whether steering is by source port.
     hashes: bool,
     sent: Ring,
     alive: Arc<AtomicUsize>,
@@ -82,35 +79,34 @@ impl PacketIo for Card {
     }
 }
 
-/// A core of a host.
 pub(super) struct Core {
     pub(super) endpoint: Endpoint,
     pub(super) way: Way<Card>,
-    /// A frame that found the ring to core 0 full.
+    /// Frames that did not fit the ring to core 0.
     waiting: Burst<Buffer>,
     pub(super) wake: Option<u64>,
     pub(super) paused_until: u64,
 }
 
 impl Core {
-    /// Returns a buffer to send with if core 0 takes the core's frames.
+    /// Returns a buffer to send with, unless core 0 is behind with the core's frames.
     pub(super) fn alloc(&mut self) -> Option<Buffer> {
         self.way.transmit(&mut self.waiting);
         if self.waiting.is_empty() { self.way.alloc() } else { None }
     }
 
-    /// Returns true if the core has more to do as soon as others have done their part.
+    /// Returns whether the core has more to do once others have done their part.
     pub(super) fn waits(&self) -> bool {
         !self.waiting.is_empty() || self.endpoint.may_transmit() || self.way.has_leaving()
     }
 
-    /// Sends the next frame to the card, or to core 0.
+    /// Sends a frame to the NIC or to core 0.
     pub(super) fn transmit(&mut self, frame: Buffer) {
         self.waiting.push(frame);
         self.way.transmit(&mut self.waiting);
     }
 
-    /// Sends the next frame of another core to the card. Returns `false` if there is none.
+    /// Sends the next frame of another core to the NIC. Returns whether there was one.
     pub(super) fn forward(&mut self) -> bool {
         let frame = self.way.next_leaving();
         let any = frame.is_some();
@@ -119,7 +115,6 @@ impl Core {
     }
 }
 
-/// All cores of a host.
 pub(super) struct Cores {
     pub(super) all: Vec<Core>,
     card: Card,
@@ -128,7 +123,7 @@ pub(super) struct Cores {
 
 impl Cores {
     pub(super) fn new(host: usize, count: u8, config: EndpointConfig, alive: &Arc<AtomicUsize>) -> Self {
-        // The seed decides whether there is a queue for each core, and whose frames it has.
+        // The seed decides on the number of queues and the steering.
         let queues = if config.seed[0] & 1 == 1 { count } else { 1 };
         let hashes = config.seed[0] & 2 == 2;
         let received = (0..queues).map(|_| Ring::default()).collect();
@@ -158,12 +153,11 @@ impl Cores {
         Self { all: (0..count).zip(ways).map(core).collect(), card, steering }
     }
 
-    /// Returns the number of cores.
     pub(super) const fn count(&self) -> u8 {
         self.all.len() as u8
     }
 
-    /// Runs a command on all cores. All must answer alike.
+    /// Runs a command on all cores, whose results must be equal.
     pub(super) fn on_all<R: PartialEq + Debug>(&mut self, mut command: impl FnMut(&mut Endpoint) -> R) -> R {
         let mut answers = self.all.iter_mut().map(|core| command(&mut core.endpoint));
         let first = answers.next().expect("a host has a core");
@@ -171,7 +165,7 @@ impl Cores {
         first
     }
 
-    /// A frame reaches the card, each of whose rings holds `most`. Returns the core that receives it; `None` if its ring is full.
+    /// Puts a frame into a receive ring of at most `most` frames. Returns the ring's core; `None` if the ring is full.
     pub(super) fn arrives(&mut self, frame: Buffer, most: usize) -> Option<usize> {
         let rings = &self.card.received;
         let core = match rings.len() {
@@ -189,22 +183,19 @@ impl Cores {
         })
     }
 
-    /// Returns the next frame that leaves the card.
     pub(super) fn leaves(&mut self) -> Option<Buffer> {
         self.card.sent.get().pop_front()
     }
 
-    /// Returns true if frames of the card wait for `core`.
     pub(super) fn has_received(&self, core: usize) -> bool {
         self.card.received.get(core).is_some_and(|ring| !ring.get().is_empty())
     }
 
-    /// Drops the frames that the card has received.
     pub(super) fn clear(&mut self) {
         self.card.received.iter().for_each(|ring| ring.get().clear());
     }
 
-    /// Takes the frames of `core` in, and runs its timers. Returns whether there were any, and whether frames were handed to other cores.
+    /// Handles the received frames of `core` and runs its timers. Returns whether there were frames, and whether some were handed over.
     pub(super) fn take_in(&mut self, core: usize, ram: &mut Ram, now: Instant) -> (bool, bool) {
         let Core { way, endpoint, .. } = &mut self.all[core];
         let (mut frames, before) = (Burst::new(), way.handed().over);
@@ -213,7 +204,7 @@ impl Cores {
         way.deal(&mut frames);
         let dealt = way.handed().over > before;
         for frame in &frames {
-            // A dropped frame is counted by its reason.
+            // The endpoint counts dropped frames by reason.
             let _ = endpoint.on_frame(now, ram, frame);
         }
         way.recycle(&mut frames);
@@ -221,8 +212,7 @@ impl Cores {
         (any, dealt)
     }
 
-    /// Frees the rings between the cores with all buffers. Every frame must have been taken out unless the host is dead. Returns the
-    /// counts of frames that were handed over.
+    /// Frees the rings between the cores with all buffers. Fails if frames are left on a live host. Returns the counts of handed-over frames.
     pub(super) fn close(&mut self, is_dead: bool) -> Result<Handed, String> {
         self.clear();
         let handed = self.all[0].way.handed();
@@ -239,7 +229,7 @@ impl Cores {
 }
 
 impl Talk {
-    /// Returns the core of a side's queue pair: datagrams are core 0's.
+    /// Returns the core of a side's queue pair; datagrams use core 0.
     pub(super) fn core(&self, side: usize, cores: u8) -> usize {
         match self.service {
             Service::Ud | Service::Raw => 0,

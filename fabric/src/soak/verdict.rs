@@ -1,4 +1,4 @@
-//! The rules that hold for memory at all times, and for everything in the end.
+//! Rules about memory during a run, and about everything at its end.
 
 use super::connection::{Area, Connection, DEPTH, Host, SUM, SWAPPED};
 use super::ledger::rule;
@@ -6,17 +6,17 @@ use super::plan::{Fate, PATIENT};
 use roce::qp::{CompletionOpcode, CompletionStatus, State};
 use roce::wire::Service;
 
-/// Rounds without progress that end a queue pair: the first attempt and 7 retries.
+/// Attempts after which a queue pair fails: the first and 7 retries.
 const ROUNDS: u32 = 8;
 
-/// Frames that found a queue or a ring full, at any time and since the last words began.
+/// Dropped frames: by switches and full rings in the whole run, and by switches since the last messages.
 #[derive(Clone, Copy)]
 pub(super) struct Losses {
     pub(super) all: u64,
     pub(super) last: u64,
 }
 
-/// The bytes of a side's request are in their place; `receive` is the place of a SEND without a promised one.
+/// Checks the data of a side's request at its destination; `receive` is that of an unreliable SEND.
 pub(super) fn arrived(
     connection: &Connection,
     side: usize,
@@ -26,7 +26,7 @@ pub(super) fn arrived(
 ) -> Result<(), String> {
     let peer = 1 - side;
     let asked = connection.sides[side].ledger.asked[index];
-    // A window that went with its region can't be taken back: that fails the peer alone, behind its acknowledgement.
+    // A window disappears with its region. The SEND that invalidates it then fails only at the peer, after the acknowledgement.
     if asked.returns && connection.sides[peer].is_deregistered {
         return Ok(());
     }
@@ -64,7 +64,7 @@ pub(super) fn arrived(
     }
 }
 
-/// All that must hold once everything has come to its end.
+/// Checks everything at the end of a run.
 pub(super) fn end(connection: &Connection, hosts: &[Host], losses: Losses) -> Result<(), String> {
     for side in 0..2 {
         if connection.is_gone(side) {
@@ -81,7 +81,7 @@ pub(super) fn end(connection: &Connection, hosts: &[Host], losses: Losses) -> Re
         }
         let told = match state {
             Some(State::ReadyToSend) => alive(connection, side, hosts, losses.last),
-            // Only its sends failed; it still receives.
+            // The sends failed; the queue pair still receives.
             Some(State::SendQueueError)
                 if !connection.talk.is_reliable() && connection.sides[side].is_deregistered =>
             {
@@ -95,7 +95,7 @@ pub(super) fn end(connection: &Connection, hosts: &[Host], losses: Losses) -> Re
     Ok(())
 }
 
-/// All that was asked has ended well. A request that ended well without a completion is known by the room it left.
+/// Checks that all requests succeeded. Unsignalled ones are known by the room in the send queue.
 fn alive(connection: &Connection, side: usize, hosts: &[Host], lost: u64) -> Result<(), String> {
     let (ours, peer) = (&connection.sides[side], &connection.sides[1 - side]);
     let (ledger, host) = (&ours.ledger, &hosts[ours.host]);
@@ -130,12 +130,12 @@ fn alive(connection: &Connection, side: usize, hosts: &[Host], lost: u64) -> Res
     Ok(())
 }
 
-/// Requests that a side's queue pair takes: an XRC target takes none.
+/// Returns the depth of a side's send queue; an XRC target has none.
 const fn depth(connection: &Connection, side: usize) -> u32 {
     if connection.talk.asks(side) { DEPTH } else { 0 }
 }
 
-/// It had a reason, and everything was flushed.
+/// Checks that a queue pair in the error state had a reason to fail, and flushed everything.
 fn dead(connection: &Connection, side: usize, hosts: &[Host], dropped: u64) -> Result<(), String> {
     let (ours, peer) = (&connection.sides[side], &connection.sides[1 - side]);
     let (ledger, host) = (&ours.ledger, &hosts[ours.host]);
@@ -174,14 +174,14 @@ fn dead(connection: &Connection, side: usize, hosts: &[Host], dropped: u64) -> R
     rule(possible, || format!("{:?} without a reason for that", ledger.failed))
 }
 
-/// Faults may have used up its retries.
+/// Returns whether faults may have exhausted the retries.
 fn tired(connection: &Connection, dropped: u64) -> bool {
     let hasty = connection.talk.ack_timeout < PATIENT;
     let rnr = connection.talk.rnr_retry < 7;
     connection.is_cut || hasty || rnr || u64::from(connection.excuses) + dropped >= u64::from(ROUNDS)
 }
 
-/// Every byte is unchanged, or was written by a request of the peer or of this side.
+/// Checks that no byte changed except by a request of the peer or of this side.
 fn untouched(connection: &Connection, side: usize, hosts: &[Host]) -> Result<(), String> {
     let peer = 1 - side;
     let ours = &connection.sides[side];

@@ -1,7 +1,7 @@
-//! Memory windows: one of type 2 per side, over all that its peer writes.
+//! Memory windows: each side has one of type 2, over the memory that its peer writes.
 //!
-//! A side binds it; then the peer may write by its key, and returns it by a SEND with invalidate behind its WRITEs. Or the side invalidates
-//! it itself, as long as the peer did not write by it. So no key is used when it may be gone already.
+//! A side binds its window. The peer then may write with its rkey, and after those WRITEs invalidates it by a SEND with invalidate. If the
+//! peer did not write with it, the side itself may invalidate it. So no rkey is used after it may be invalid.
 
 use super::asking::Wish;
 use super::connection::{Area, Connection, Host};
@@ -11,23 +11,23 @@ use super::reached::Reached;
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus, Remote, SendRequest};
 use roce::{Access, Binding, Rkey};
 
-/// The progress of a side's window.
+/// The state of a side's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
-    /// Bound to nothing.
+    /// Not bound.
     Free,
-    /// A request will bind it, or take it back.
+    /// A posted request will bind or invalidate it.
     Pending,
-    /// Bound: the peer may write by it.
+    /// Bound.
     Bound,
-    /// The peer wrote by it.
+    /// The peer wrote with its rkey.
     Used,
-    /// The peer's SEND will take it back.
+    /// A SEND of the peer will invalidate it.
     Returning,
 }
 
 impl Connection {
-    /// Binds the side's window, or takes it back; `None` if it is the peer's.
+    /// Binds or invalidates the side's window; `None` while the peer uses it or a request is pending.
     pub(super) fn window_wish(&mut self, side: usize) -> Option<Wish> {
         let id = self.sides[side].ledger.asked.len() as u64;
         let (request, kind) = match self.sides[side].window {
@@ -55,7 +55,7 @@ impl Connection {
         Some(Wish { request, kind, length: 0, consumes: false, finds: 0, returns: false })
     }
 
-    /// A message that invalidates the peer's window; `None` if it has none to return.
+    /// Creates a SEND that invalidates the peer's window; `None` unless this side wrote with its rkey.
     pub(super) fn return_wish(&mut self, side: usize, length: u32, host: &Host) -> Option<Wish> {
         let peer = 1 - side;
         if self.sides[peer].window != Window::Used {
@@ -69,7 +69,7 @@ impl Connection {
         Some(Wish { request, kind: CompletionOpcode::Send, length, consumes: true, finds: 0, returns: true })
     }
 
-    /// Returns the key that a WRITE uses: sometimes that of the peer's window, if the window allows it.
+    /// Chooses the rkey of a WRITE: at random that of the peer's window, if it is bound.
     pub(super) fn writes_by(&mut self, side: usize, remote: Remote) -> Remote {
         let peer = &mut self.sides[1 - side];
         if !matches!(peer.window, Window::Bound | Window::Used) || self.random.below(2) == 0 {
@@ -79,7 +79,7 @@ impl Connection {
         Remote { rkey: peer.key, ..remote }
     }
 
-    /// The side got a completion for its own request.
+    /// Follows a completed request of the side.
     pub(super) fn follow_window(&mut self, side: usize, completion: &Completion, reached: &mut Reached) {
         if completion.status != CompletionStatus::Success {
             return;
@@ -99,7 +99,7 @@ impl Connection {
         }
     }
 
-    /// A message came, maybe with the side's window.
+    /// Follows a received message, which may have invalidated the side's window.
     pub(super) fn follow_return(
         &mut self,
         side: usize,

@@ -1,4 +1,4 @@
-//! A run from its first post to its verdict.
+//! A run from its first request to its verdict.
 
 use super::Captured;
 use super::connection::{Connection, Host};
@@ -16,16 +16,16 @@ use roce::Qpn;
 use roce::qp::{Modify, State};
 use roce::wire::Header;
 
-/// Frames that wait for the card at most, as time.
+/// Limit on the frames that wait for the NIC, in ns of transmission.
 const CARD: u64 = 5_000;
-/// The longest time between a frame in a ring and the turn of the core that takes it, ns.
+/// Longest time from a frame in a ring between cores to the receiving core's turn, ns.
 const HAND_OVER: u64 = 300;
-/// Virtual time that a run may take after its faults have stopped, ns.
+/// Virtual time in which a run must finish after its faults have stopped, ns.
 const LIMIT: u64 = 5_000_000_000;
-/// Events that a run may take.
+/// Limit on the events of a run.
 const EVENTS: u64 = 4_000_000;
 
-/// Runs a plan. `capture` is given every frame.
+/// Runs a plan. `capture` receives every frame.
 pub(super) fn run(plan: &Plan, capture: Option<&mut Vec<Captured>>) -> Result<Reached, String> {
     let mut world = World::new(plan, capture)?;
     let heal = 300_000 + world.random.below(1_500_000);
@@ -48,9 +48,9 @@ struct World<'p, 'c> {
     now: u64,
     events: u64,
     healed: bool,
-    /// Frames that a full ring dropped.
+    /// Frames that full rings dropped.
     overrun: u64,
-    /// Frames that switches had dropped before the last words.
+    /// Frames that switches dropped before the last messages.
     dropped_before: u64,
 }
 
@@ -144,11 +144,11 @@ impl<'p, 'c> World<'p, 'c> {
 
     fn at_host(&mut self, index: usize, frame: Buffer) {
         let host = &mut self.hosts[index];
-        // A card takes what is addressed to it.
+        // A NIC accepts only frames with its own address.
         if host.is_dead || frame[..6] != mac(index).0 {
             return;
         }
-        // Nothing is lost any more.
+        // After the faults, rings are unlimited.
         let most = if self.healed { usize::MAX } else { self.plan.cores[index].ring };
         if let Some(core) = host.cores.arrives(frame, most) {
             if core > 0 {
@@ -161,7 +161,6 @@ impl<'p, 'c> World<'p, 'c> {
         }
     }
 
-    /// Wakes all cores of a host.
     fn wake(&mut self, index: usize, at: u64) {
         (0..self.hosts[index].cores.all.len()).for_each(|core| self.wake_core(index, core, at));
     }
@@ -179,7 +178,7 @@ impl<'p, 'c> World<'p, 'c> {
         }
     }
 
-    /// Core 0 has put frames into rings, or another core into its ring to core 0.
+    /// Wakes the cores that core 0 handed frames to, or core 0 after another core did.
     fn wake_others(&mut self, index: usize, core: usize) {
         let others = if core == 0 { 1..self.hosts[index].cores.all.len() } else { 0..1 };
         for other in others {
@@ -230,7 +229,7 @@ impl<'p, 'c> World<'p, 'c> {
 
     fn transmit(&mut self, index: usize, core: usize) -> Result<(), String> {
         let mut frame = [0; LONGEST];
-        // Frames of other cores first, so that no core waits for ever.
+        // Frames of other cores first, so that none of them starves.
         for _ in 0..BURST / 2 {
             if !self.is_taken(index, core) || !self.hosts[index].cores.all[core].forward() {
                 break;
@@ -256,7 +255,7 @@ impl<'p, 'c> World<'p, 'c> {
         Ok(())
     }
 
-    /// Returns true if the card takes another frame of core 0. Those of other cores go to core 0.
+    /// Returns whether the NIC accepts another frame of core 0. Other cores send through core 0.
     fn is_taken(&self, index: usize, core: usize) -> bool {
         core > 0 || self.hosts[index].free_at <= self.now + CARD
     }
@@ -273,7 +272,6 @@ impl<'p, 'c> World<'p, 'c> {
         buffer
     }
 
-    /// Frames leave the card.
     fn leave(&mut self, index: usize) {
         while let Some(frame) = self.hosts[index].cores.leaves() {
             let leaves = self.now.max(self.hosts[index].free_at);
@@ -282,7 +280,6 @@ impl<'p, 'c> World<'p, 'c> {
         }
     }
 
-    /// Returns the in-flight bytes and the window of each reliable queue pair of a host.
     fn in_flight(&self, index: usize) -> Vec<(u64, u64)> {
         let host = &self.hosts[index];
         let report = |&(connection, side): &(usize, usize)| {
@@ -292,7 +289,7 @@ impl<'p, 'c> World<'p, 'c> {
         host.sides.iter().map(report).collect()
     }
 
-    /// Data leaves only while what is in flight is below the window.
+    /// Checks that data was sent only while the bytes in flight were below the window.
     fn check_windows(&self, index: usize, before: &[(u64, u64)]) -> Result<(), String> {
         let after = self.in_flight(index);
         for ((&(had, window), &(has, _)), at) in before.iter().zip(&after).zip(&self.hosts[index].sides) {
@@ -314,7 +311,7 @@ impl<'p, 'c> World<'p, 'c> {
         let harm = self.network.send(leaves, index, frame, cut, &mut self.reached);
         let (Some(header), Some((connection, side))) = (header, whose) else { return };
         let connection = &mut self.connections[connection];
-        // A frame that comes twice costs no round.
+        // A duplicate costs no retry.
         connection.excuses += u32::from(!matches!(harm, "" | "twice"));
         if let Header::SelectiveOffer { accepts: true, .. } = header {
             self.reached.once("offer: accepted");
@@ -329,14 +326,14 @@ impl<'p, 'c> World<'p, 'c> {
         }
     }
 
-    /// The connection of `host` whose far end is `to`, and which side of it `host` has.
+    /// Returns the connection of `host` whose other end is `to`, and the side that `host` has.
     fn whose(&self, host: usize, to: Qpn) -> Option<(usize, usize)> {
         let far =
             |&&(connection, side): &&(usize, usize)| self.connections[connection].sides[1 - side].qpn == to;
         self.hosts[host].sides.iter().find(far).copied()
     }
 
-    /// A program looks: it takes what is done, and asks for more.
+    /// Runs a program: it polls, and posts more requests.
     fn look(&mut self, index: usize, side: usize) -> Result<(), String> {
         let connection = &mut self.connections[index];
         if connection.is_gone(side) || self.hosts[connection.sides[side].host].is_dead {
@@ -424,7 +421,7 @@ impl<'p, 'c> World<'p, 'c> {
         Ok(())
     }
 
-    /// The faults stop, and drained queue pairs continue.
+    /// Ends the faults, and resumes drained queue pairs.
     fn heal(&mut self, now: u64) -> Result<(), String> {
         (self.now, self.healed) = (now, true);
         self.network.heal();
@@ -445,7 +442,7 @@ impl<'p, 'c> World<'p, 'c> {
         Ok(())
     }
 
-    /// Every live queue pair sends one more message.
+    /// Lets every live queue pair send one more message.
     fn last_words(&mut self) -> Result<(), String> {
         self.dropped_before = self.network.dropped_and_marked(self.now).0;
         for index in 0..self.connections.len() {

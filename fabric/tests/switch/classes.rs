@@ -1,4 +1,4 @@
-//! Two classes share a link by deficit-weighted round robin, and telemetry reports how long a packet waited.
+//! Two classes share a link by deficit-weighted round robin, and telemetry can report the time that a packet waited.
 
 use crate::script::{Script, at, byte_a_microsecond, frame, station};
 use ferroce_fabric::{ConfigError, PortConfig, Probability, Red, SecondClass, Switch, SwitchConfig};
@@ -19,7 +19,7 @@ fn shared(ordinary: u8, second: u8) -> PortConfig {
     PortConfig { second_class, ..byte_a_microsecond() }
 }
 
-/// An IPv4 packet of `len` bytes with this DSCP from station 0 to station 1.
+/// Returns an IPv4 packet of `len` bytes from station 0 to station 1.
 fn packet(dscp: u8, len: usize) -> Vec<u8> {
     let mut packet = frame(station(1), station(0), len, u32::from_be_bytes([0x45, dscp << 2, 0, 0]));
     packet[12..14].copy_from_slice(&[8, 0]);
@@ -30,7 +30,7 @@ fn dscp(packet: &[u8]) -> u8 {
     packet[15] >> 2
 }
 
-/// Returns the second class's share of the bytes that leave in `micros`.
+/// Returns the second class's share of the bytes that left by `micros`.
 fn second_share(script: &mut Script, micros: u64) -> f64 {
     let left = script.leaving(at(micros), 1);
     let bytes = |second: bool| -> usize {
@@ -82,7 +82,7 @@ fn a_full_class_leaves_the_other_its_queue() {
     assert!(script.switch.report(at(100_000)).ports[1].counters.drops.queue_full >= 39);
 }
 
-/// A WRITE packet with room for INT-MD.
+/// Returns a WRITE packet with room for INT-MD.
 fn asking(dscp: u8) -> Vec<u8> {
     let path = Path {
         traffic_class: dscp << 2,
@@ -119,7 +119,7 @@ fn telemetry_tells_the_classs_queue_or_the_time_in_it() {
             panic!()
         };
         let told = hops.iter().next().unwrap().queue;
-        // No frame of its class is behind it, but four of its class and as many of the other's went before: 8 ms.
+        // No frame of its class is behind it; four of its class and as many of the other left before it: 8 ms.
         assert!(told.abs_diff(expected) <= 1_000, "{tell_sojourn}: {told}");
     }
 }

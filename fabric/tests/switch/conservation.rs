@@ -1,4 +1,4 @@
-//! Every frame that enters the switch leaves it, is counted as dropped, or waits in a queue.
+//! Every frame that enters the switch leaves it, is counted as dropped, or is inside.
 
 use crate::script::{BROADCAST, Buf, Script, frame, station};
 use cc::{Instant, Rate};
@@ -51,7 +51,7 @@ fn port() -> impl Strategy<Value = PortConfig> {
     )
 }
 
-/// Checks that every packet that came in or was created has left, is counted as gone, or is still inside.
+/// Checks that frames received, copied and duplicated equal frames sent, dropped, lost and inside.
 fn balance(script: &mut Script, now: Instant) -> Result<(), TestCaseError> {
     let inside = script.switch.frames_inside() as u64;
     let report = script.switch.report(now);
@@ -86,7 +86,7 @@ proptest! {
                 prop_assert!(port.queue.max <= config.queue_bytes);
             }
         }
-        // Whatever is inside comes out when its time comes, and the switch says when that is.
+        // Everything inside leaves at the times that the switch returns.
         while let Some(then) = script.switch.poll_timeout() {
             now = now.max(then);
             for port in 0..4 {

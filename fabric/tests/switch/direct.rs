@@ -1,4 +1,4 @@
-//! Direct responses: a sender that subscribes learns of congestion at once, with the PSN that caused it, and not in bursts.
+//! Direct responses: at congestion, a sender that subscribes gets one per interval, with the PSN of the packet that met it.
 
 use crate::script::{Script, at, byte_a_microsecond, station};
 use ferroce_fabric::{Direct, PortConfig};
@@ -12,7 +12,7 @@ use roce::{Psn, Qpn};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The `psn`-th WRITE packet of queue pair `sender`, 1000 bytes; with a subscription, or without.
+/// Returns packet `psn` of a WRITE, with 1000 bytes.
 fn data(sender: u32, psn: u32, subscribes: bool, v6: bool) -> Vec<u8> {
     let address = |last: u8| match v6 {
         true => IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]),
@@ -39,7 +39,7 @@ fn direct() -> Script {
     Script::new(&[PortConfig::default(), port])
 }
 
-/// Queue pair, PSN and share in each response that leaves towards the senders.
+/// Returns destination QP, PSN and utilisation of each response that leaves towards the senders.
 fn responses(script: &mut Script, micros: u64) -> Vec<(u32, u32, f64)> {
     let left = script.leaving(at(micros), 0);
     let read = |bytes: &Vec<u8>| {
@@ -64,7 +64,7 @@ fn congestion_is_told_once_an_interval_with_the_psn_that_met_it() {
         }
         let told = responses(&mut script, 100_000);
         let [(qpn, psn, share)] = told[..] else { panic!("{told:?}") };
-        // The first is on its way, and the seventh finds more than 5000 bytes; that much is half of what the link carries in 10 ms.
+        // The first packet is leaving; the seventh meets more than 5000 bytes, half of what the link carries in 10 ms.
         assert_eq!((qpn, psn), (7, 6), "the packet's own destination: the switch knows no other");
         assert!((0.5..0.7).contains(&share), "{share}");
         script.send(at(101_000), 0, &data(0x1234, 12, true, v6));
@@ -105,7 +105,7 @@ fn a_subscription_is_outside_the_icrc_and_no_switch_writes_into_it() {
     assert_eq!(Subscription::find(&plain, None, Numbers::DEFAULT), None);
 }
 
-/// Data packets of the DSCP subscribe as they are; acknowledgements of it don't, nor do other classes.
+/// Data packets of the DSCP subscribe; acknowledgements and other classes do not.
 #[test]
 fn a_dscp_subscribes_without_a_flag_and_a_key_seals_the_responses() {
     let key = FeedbackKey([3; 16]);

@@ -1,4 +1,4 @@
-//! Loss, repetition, delay and damage on a line with faults.
+//! Random faults of a link: loss, duplication, reordering, delay and bit flips.
 
 use crate::script::{Buf, Script, at, frame, station, tag};
 use ferroce_fabric::{FaultConfig, FaultCounters, FaultLine, PortConfig, Probability};
@@ -8,7 +8,7 @@ fn often(value: f64) -> Probability {
     Probability::new(value).unwrap()
 }
 
-/// Sends `count` tagged frames, one a microsecond, and returns the frames that came out when all is quiet.
+/// Sends `count` tagged frames, one per microsecond; returns the frames that leave, and the counters.
 fn through(config: FaultConfig, count: u32) -> (Vec<Vec<u8>>, FaultCounters) {
     let mut line = FaultLine::new(config);
     let mut out = Vec::new();
@@ -79,7 +79,7 @@ fn at_most_the_span_overtakes() {
     let mut overtaken = 0;
     for (place, frame) in out.iter().enumerate() {
         let late = place as i64 - i64::from(tag(frame));
-        // A packet that is overtaken comes up to 4 places late; one that overtakes comes one place early.
+        // An overtaken frame is up to 4 places late; one that overtakes is one place early.
         assert!((-1..=4).contains(&late), "frame {} came at {place}", tag(frame));
         overtaken += u64::from(late > 0);
     }

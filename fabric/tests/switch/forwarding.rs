@@ -1,4 +1,4 @@
-//! Stations that the switch learned get their frames alone; all others are flooded.
+//! Frames to known stations leave by one port; all others are flooded.
 
 use crate::script::{BROADCAST, Buf, SECOND, Script, at, frame, station};
 use ferroce_fabric::{ConfigError, PortConfig, PortId, Switch, SwitchConfig};

@@ -1,4 +1,4 @@
-//! The switch in packet scripts over virtual time.
+//! Tests of the switch by packet scripts in virtual time.
 
 mod classes;
 mod conservation;

@@ -1,4 +1,4 @@
-//! Faults by script, packet by packet.
+//! Faults by script.
 
 use crate::script::{Buf, Script, at, station};
 use ferroce_fabric::{
@@ -9,7 +9,7 @@ use roce::wire::{Bth, Header, Mac, Opcode, Operation, Path, Service, emit, parse
 use roce::{Discard, Psn, Qpn};
 use std::time::Duration;
 
-/// A WRITE Middle of 8 bytes to queue pair `qp`.
+/// Returns a WRITE Middle packet of 8 bytes.
 fn write(qp: u32, psn: u32) -> Vec<u8> {
     let end = |n: u8| (Mac(station(n)), [10, 0, 0, n].into());
     let bth = Bth::new(Qpn::new(qp), Psn::new(psn));
@@ -26,7 +26,7 @@ fn psn(frame: &[u8]) -> u32 {
     roce::wire::parse_unverified(frame).unwrap().header.bth().psn.get()
 }
 
-/// Sends `frames`, one a microsecond; returns each that comes out with its time in microseconds.
+/// Sends `frames`, one per microsecond; returns each frame that leaves with its time in µs, and the counters.
 fn through(rules: &[FaultRule], frames: &[Vec<u8>]) -> (Vec<(u64, Vec<u8>)>, FaultCounters) {
     let mut line = FaultLine::new(FaultConfig::default()).with_rules(rules.iter().cloned());
     let mut out = Vec::new();
@@ -48,7 +48,7 @@ fn through(rules: &[FaultRule], frames: &[Vec<u8>]) -> (Vec<(u64, Vec<u8>)>, Fau
     (out, line.counters())
 }
 
-/// PSNs that come out of 0 to 9 to queue pair 7, with their times.
+/// Returns times (µs) and PSNs of the frames that leave, of PSNs 0 to 9 to queue pair 7.
 fn of_ten(rule: FaultRule) -> Vec<(u64, u32)> {
     let frames: Vec<_> = (0..10).map(|psn| write(7, psn)).collect();
     through(&[rule], &frames).0.iter().map(|(time, frame)| (*time, psn(frame))).collect()

@@ -1,4 +1,4 @@
-//! A runner and a faulty port over ports that are two queues in this process.
+//! A runner and a faulty port over ports that are queues in this process.
 
 use crate::script::{BROADCAST, Buf, at, frame, station, tag};
 use cc::Instant;
@@ -20,7 +20,7 @@ impl Wire {
     }
 }
 
-/// A port that takes at most five frames a call.
+/// A port that sends at most five frames per call.
 #[derive(Clone, Default)]
 struct TestPort {
     incoming: Wire,

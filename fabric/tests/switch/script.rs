@@ -1,4 +1,4 @@
-//! Frames, buffers and a switch to send them through.
+//! Test frames, buffers, and a switch in virtual time.
 
 use cc::{Instant, Rate};
 use datapath::io::PacketBuf;
@@ -49,12 +49,11 @@ impl PacketBuf for Buf {
 
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// The station number `n`.
 pub fn station(n: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, n]
 }
 
-/// A frame of `len` bytes that carries `tag` at the beginning of its payload.
+/// Returns a frame of `len` bytes whose payload starts with `tag`.
 pub fn frame(to: [u8; 6], from: [u8; 6], len: usize, tag: u32) -> Vec<u8> {
     let mut frame = [&to[..], &from[..], &[0x88, 0xb5], &tag.to_be_bytes()].concat();
     frame.resize(len.max(18), 0);
@@ -69,7 +68,7 @@ pub fn at(micros: u64) -> Instant {
     Instant::from_nanos(micros * 1000)
 }
 
-/// 8 Mb/s: a byte takes a microsecond.
+/// 8 Mb/s.
 pub fn byte_a_microsecond() -> PortConfig {
     PortConfig { rate: Some(Rate::from_mbps(8)), ..PortConfig::default() }
 }
@@ -79,7 +78,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// A switch with `ports`; station n is behind port n and known.
+    /// Creates a switch with `ports` that knows station n behind port n.
     pub fn new(ports: &[PortConfig]) -> Self {
         let config = SwitchConfig { ports: ports.to_vec(), ..SwitchConfig::default() };
         let mut script = Self { switch: Switch::new(&config).unwrap() };
@@ -94,7 +93,7 @@ impl Script {
         self.switch.on_frame(now, PortId(port), Buf::of(frame), |_| Some(Buf::empty()));
     }
 
-    /// From station 0 to station 1.
+    /// Sends a frame from station 0 to station 1.
     pub fn send_tagged(&mut self, now: Instant, len: usize, tag: u32) {
         self.send(now, 0, &frame(station(1), station(0), len, tag));
     }
@@ -103,7 +102,7 @@ impl Script {
         self.switch.poll_transmit(now, PortId(port), |_| Some(Buf::empty())).map(|buf| buf.to_vec())
     }
 
-    /// All that leaves by `port` at `now`.
+    /// Returns all frames that leave by `port` at `now`.
     pub fn leaving(&mut self, now: Instant, port: u16) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.next(now, port)).collect()
     }

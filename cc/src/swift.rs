@@ -91,8 +91,8 @@ pub struct Swift {
 impl Swift {
     /// Creates a flow at line rate.
     ///
+    /// # Errors
     /// Returns a [`ConfigError`] if a parameter is out of its limits.
-    /// Returns [`ConfigError`] if a parameter is out of its limits.
     pub fn new(config: SwiftConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self { config, rate: config.line_rate, acked: 0, cut_until: 0, next: 0 })

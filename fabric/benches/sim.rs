@@ -34,7 +34,7 @@ fn setup(topology: Topology, flows: Vec<Flow>, algorithm: AlgorithmConfig) -> Se
     }
 }
 
-/// Returns the CPU time of this process, which other processes do not lengthen; elapsed time if it cannot be read.
+/// Returns the CPU time of the main thread, which other work does not lengthen; elapsed time if it cannot be read.
 fn cpu(begin: Instant) -> Duration {
     let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let nanos = stat.split(' ').next().and_then(|word| word.parse().ok());

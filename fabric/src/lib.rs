@@ -12,7 +12,6 @@
 //!
 //! Frames that waited in the port's driver during a pause count as having arrived when the pause began, at most [`PortConfig::catch_up`]
 //! ago. The link makes up for that time in one burst of at most `rate × catch_up`.
-//! much, in one burst of at most `rate × catch_up`, and no more.
 #![warn(clippy::disallowed_methods)]
 #![forbid(unsafe_code)]
 

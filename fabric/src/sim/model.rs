@@ -149,7 +149,7 @@ impl<'a> Hosts<'a> for Model<'a> {
         self.serve(network, source);
     }
 
-    /// Goes back to the oldest unacknowledged byte, if the flow made no progress since the drop.
+    /// Goes back to the oldest unacknowledged byte, if the flow has made no progress for [`EXPIRE`] / 2.
     fn expire(&mut self, network: &mut Network<'a>, flow: u32) {
         let (instant, now) = (network.instant(), network.now);
         let source = self.setup.flows[flow as usize].source;

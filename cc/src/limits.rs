@@ -68,6 +68,5 @@ pub fn window(initial: u64, rate: Rate, line_rate: Rate) -> u64 {
 
 /// Returns `rate * (1 - cut)`, at least `least`.
 pub fn reduce(rate: Rate, cut: f64, least: Rate) -> Rate {
-    // `as` saturates.
     Rate::from_bps((rate.as_bps() as f64 * (1.0 - cut)) as u64).max(least)
 }

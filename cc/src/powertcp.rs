@@ -70,7 +70,6 @@ impl PowerTcp {
         // With a power of 0 the rate becomes the line rate.
         let computed = before / (self.power / target_utilisation) + increase;
         let rate = GAMMA * computed.min(line_rate.as_bps() as f64) + (1.0 - GAMMA) * rate;
-        // `as` saturates.
         self.rate = Rate::from_bps(rate as u64).clamp(min_rate, line_rate);
         if ack.seq > self.round_ends {
             (self.before, self.round_ends) = (self.rate, ack.next);

@@ -117,7 +117,6 @@ impl Swift {
         let (root, largest) = (root_of(window / PACKET as f64).max(1.0), root_of(LARGEST));
         let share = ((1.0 / root - 1.0 / largest) / (1.0 - 1.0 / largest)).clamp(0.0, 1.0);
         let flows = limits::nanos(self.config.flow_delay) * share;
-        // `as` saturates.
         let fixed = self.config.base_rtt.saturating_add(self.config.hop_delay);
         fixed.saturating_add(Duration::from_nanos(flows as u64))
     }
@@ -133,7 +132,6 @@ impl Swift {
 
 /// Returns the square root of a number from 0 to 2^40, exact to 0.001.
 fn root_of(number: f64) -> f64 {
-    // `as` saturates.
     ((number * 1e6) as u64).isqrt() as f64 / 1000.0
 }
 

@@ -31,7 +31,6 @@ impl Instant {
 }
 
 impl Instant {
-    /// Returns the point `time` later; saturates.
     #[must_use]
     #[inline]
     pub(crate) fn after(self, time: Duration) -> Self {

@@ -47,13 +47,11 @@ impl<B: Length> Class<B> {
         Self { frames, bytes: 0, quantum: weight * QUANTUM, deficit: 0 }
     }
 
-    /// Returns the length of the first frame, if the link may start with it at `time`.
     fn first(&self, time: Instant) -> Option<u64> {
         self.frames.front().filter(|frame| frame.ready <= time).map(|frame| frame.buf.length())
     }
 }
 
-/// The frames that wait for a link, in one or two classes.
 pub(crate) struct Queues<B> {
     ordinary: Class<B>,
     second: Option<(u8, Class<B>)>,
@@ -120,14 +118,12 @@ impl<B: Length> Queues<B> {
         class.frames.push_back(frame);
     }
 
-    /// Returns the earliest time at which the link may start with a frame.
     pub(crate) fn ready(&self) -> Option<Instant> {
         let first = |class: &Class<B>| class.frames.front().map(|frame| frame.ready);
         let second = self.second.as_ref().and_then(|(_, second)| first(second));
         first(&self.ordinary).into_iter().chain(second).min()
     }
 
-    /// Takes the frame that leaves at `time`.
     pub(crate) fn take(&mut self, time: Instant) -> Option<(ClassId, Queued<B>)> {
         let class = if self.second.is_some() { self.choose(time)? } else { ClassId::Ordinary };
         let from = self.class(class);

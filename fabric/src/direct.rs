@@ -67,7 +67,6 @@ impl Told {
         (load, waiting): (&LoadMeter, u64),
         into: &mut [u8],
     ) -> Option<usize> {
-        // `as` saturates.
         let utilisation = (load.inflight(waiting) * f64::from(1 << 20)) as u32;
         let interval = u32::try_from(load.period().as_nanos()).unwrap_or(u32::MAX);
         let seal = |bth: &Bth, content: &[u8]| self.seal(now, bth, content);

@@ -12,7 +12,6 @@ use std::time::Duration;
 /// A port's state when a frame starts to leave: the contents of telemetry (rtgwg-00 6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// Start of the departure.
     pub(crate) time: Instant,
     /// Bytes that left before the frame.
     pub(crate) tx_bytes: u64,
@@ -24,7 +23,6 @@ pub(crate) struct Snapshot {
     pub(crate) sojourn: Duration,
 }
 
-/// The reason for refusing a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     QueueFull,

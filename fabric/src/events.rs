@@ -93,7 +93,6 @@ impl<E> Events<E> {
         self.due.pop().map(|entry| (entry.at, entry.event))
     }
 
-    /// Advances to the next stretch with events.
     fn advance(&mut self) -> Option<()> {
         let later = self.later.peek().map(|Reverse(entry)| entry.at >> SHIFT);
         let next = self.next_in_ring().into_iter().chain(later).min()?;
@@ -109,7 +108,6 @@ impl<E> Events<E> {
         Some(())
     }
 
-    /// Returns the next stretch of the ring with events.
     fn next_in_ring(&self) -> Option<u64> {
         let from = (self.reached + 1) % RING;
         let words = RING / WORD;

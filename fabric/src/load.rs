@@ -50,7 +50,6 @@ impl LoadMeter {
         }
     }
 
-    /// Returns the load when a frame of `bytes` starts to leave.
     pub(crate) fn on_departure(&mut self, at: &Snapshot, bytes: u64) -> Load {
         let (newest, _) = self.parts[RATE_PARTS - 1];
         if at.time.saturating_since(newest) >= self.period / RATE_STEPS {

@@ -27,7 +27,6 @@ impl Marker {
         Self { red: red.or(threshold.map(all_above)), random: Random::new(seed) }
     }
 
-    /// Returns whether to mark a frame that finds `waiting` bytes.
     pub(crate) fn marks(&mut self, waiting: u64) -> bool {
         let Some(Red { from, to, most }) = self.red else { return false };
         if waiting <= from {
@@ -44,7 +43,6 @@ impl Marker {
 mod tests {
     use super::*;
 
-    /// Returns how many of 10,000 frames are marked.
     fn marked(marker: &mut Marker, waiting: u64) -> usize {
         (0..10_000).filter(|_| marker.marks(waiting)).count()
     }

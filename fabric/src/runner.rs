@@ -113,7 +113,6 @@ impl<P: PacketIo> Runner<P> {
         }
     }
 
-    /// Sleeps or yields, by the number of idle turns and the time of the next departure.
     fn rest(&self, idle: u32, now: Instant) {
         let departure = self.switch.poll_timeout();
         let within = |time| departure.is_some_and(|at| at < now + time);

@@ -159,7 +159,6 @@ impl FaultRule {
     }
 }
 
-/// A rule and its counts.
 struct Acting {
     rule: FaultRule,
     /// Frames that matched.
@@ -176,7 +175,6 @@ impl Acting {
     }
 }
 
-/// What happens to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Lost,
@@ -208,7 +206,6 @@ impl Script {
             .collect();
     }
 
-    /// Returns each rule's name and numbers of matching and affected frames.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
         self.0.iter().map(|Acting { rule, fitted, happened, .. }| (rule.name.as_str(), *fitted, *happened))
     }

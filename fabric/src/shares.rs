@@ -65,7 +65,6 @@ impl Shares {
         (self.scaled[class] / FRACTION, u64::try_from(scaled).unwrap_or(u64::MAX))
     }
 
-    /// Counts a frame of `bytes` that leaves.
     pub(crate) fn left(&mut self, now: Instant, class: ClassId, bytes: u64) {
         self.roll(now);
         let class = index(class);

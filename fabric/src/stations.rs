@@ -52,7 +52,6 @@ impl Stations {
         }
     }
 
-    /// Returns the port by which a frame of `mac` arrived within the last `age`.
     pub(crate) fn find(&mut self, now: Instant, mac: Mac) -> Option<PortId> {
         let age = self.age;
         self.ways(mac)

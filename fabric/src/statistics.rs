@@ -8,7 +8,6 @@ use std::time::Duration;
 /// An empty queue for longer than this means that no flow sends; the time is left out of queue and utilisation.
 pub(crate) const IDLE: Duration = Duration::from_millis(100);
 
-/// The time at each queue length, and the link's busy time.
 pub(crate) struct Statistics {
     queue: Histogram<u64>,
     /// Integral of the queue length over `active`, in byte-nanoseconds.
@@ -35,7 +34,6 @@ impl Interval {
 }
 
 impl Statistics {
-    /// Creates statistics of a queue of at most `limit` bytes.
     pub(crate) fn new(limit: u64, now: Instant) -> Self {
         let queue =
             Histogram::new_with_bounds(1, limit.max(2), 3).expect("1 < limit, and three digits are few");

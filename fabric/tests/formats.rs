@@ -53,7 +53,6 @@ const SETTLED: Duration = Duration::from_micros(800);
 const BOUNDS: [(u32, u32, f64, f64); 4] =
     [(1, 1, 90.0, 3.0), (2, 2, 90.0, 3.0), (2, 8, 90.0, 3.0), (8, 8, 90.0, 4.1)];
 
-/// Checks every format with 1, 2 and 8 flows.
 fn all(mode: &str, congestion: impl Fn(Format) -> Congestion) {
     // The wide CSIG tag has the compact one's fields at another resolution.
     for (name, format) in Format::ALL.into_iter().filter(|(name, _)| mode == "inband" || *name != "csig-wide")

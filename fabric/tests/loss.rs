@@ -121,7 +121,6 @@ fn hpcc_has_its_rate_back_within_seven_round_trips_of_a_loss() {
     for seed in 1..=5 {
         let outcome = lossy(&setup, 0.01, seed);
         let rates = steady(&outcome);
-        // One row per microsecond.
         let dips = rates.split(|&rate| rate * 10 >= usual * 9);
         let longest = dips.map(<[u64]>::len).max().unwrap_or_default();
         let mean = rates.iter().sum::<u64>() / rates.len() as u64;

@@ -27,7 +27,6 @@ pub struct Dcqcn {
     bytes: u64,
 }
 
-/// The clocks that run since the first CNP.
 #[derive(Clone, Copy, Debug)]
 struct Clocks {
     /// Start of alpha's current interval.
@@ -145,7 +144,6 @@ impl Dcqcn {
         }
     }
 
-    /// Raises the rate by fast recovery, additive or hyper increase.
     #[expect(clippy::arithmetic_side_effects, reason = "two rates are at most twice MAX_LINE_RATE")]
     fn raise(&mut self) {
         let (timer, bytes) = self.stages;

@@ -50,7 +50,6 @@ impl HpccConfig {
     #[must_use]
     pub fn additive_increase(line_rate: Rate, target_utilisation: f64, flows: NonZeroU32) -> Rate {
         let headroom = line_rate.as_bps() as f64 * (1.0 - target_utilisation);
-        // `as` saturates.
         Rate::from_bps((headroom / f64::from(flows.get())) as u64)
     }
 

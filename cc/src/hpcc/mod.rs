@@ -155,7 +155,6 @@ impl Hpcc {
         let drains = ((4.0 - self.utilisation) / 2.0).clamp(0.0, 1.0);
         let HpccConfig { line_rate, target_utilisation, .. } = self.config;
         let share = bandwidth.min(line_rate).as_bps() as f64 * target_utilisation * drains;
-        // `as` saturates.
         Rate::from_bps((share / f64::from(flows.get())) as u64)
     }
 

@@ -18,7 +18,6 @@ pub struct RxHpcc {
     queueing: Duration,
     /// Last hop of the path that telemetry has shown.
     last_hop: HopIndex,
-    /// Rate of that hop's link.
     last_capacity: Rate,
 }
 
@@ -113,7 +112,6 @@ impl RxHpcc {
             return self.hpcc.compute_rate(due, self.hpcc.config.min_rate);
         }
         let at_last_hop = self.at_last_hop(flows);
-        // `as` saturates.
         let part = (1.0 - ROOM / f64::from(flows.get())).max(FLOOR);
         let floor = (self.hpcc.share(self.last_capacity, flows).as_bps() as f64 * part) as u64;
         let least = Rate::from_bps(floor).max(at_last_hop.min_rate);

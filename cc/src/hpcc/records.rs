@@ -90,7 +90,6 @@ pub(crate) enum Heard {
     NewPath,
     /// No hop could be compared with its record.
     Nothing,
-    /// The busiest of the hops that could be compared.
     Measured(HopIndex, Inflight),
 }
 
@@ -164,7 +163,6 @@ impl PathRecords {
         self.hear_as(Signal::Inflight, now, path, base_rtt)
     }
 
-    /// As [`hear`](Self::hear), with links compared by `signal`.
     #[inline]
     pub(crate) fn hear_as(
         &mut self,
@@ -208,7 +206,6 @@ impl PathRecords {
     }
 }
 
-/// The result of comparing a reading with the hop's record.
 enum Comparison {
     /// The reading is older than the record: its packet was overtaken.
     Late,
@@ -330,7 +327,6 @@ mod tests {
         }
     }
 
-    /// Observers see the last queue and load of each hop of the current path.
     #[test]
     fn records_show_each_hop_as_it_was_last() {
         let mut records = PathRecords::new();

@@ -44,7 +44,6 @@ impl Memory for Counted {
     }
 }
 
-/// The settings common to both ends of a connection, and the time.
 pub(super) struct Link {
     pub(super) now: Instant,
     pub(super) mtu: Mtu,
@@ -61,7 +60,6 @@ pub(super) struct Ended {
 /// Limit on outstanding READs of a queue pair, as the tools use it.
 const READS: u8 = 16;
 
-/// A host: an endpoint, and the objects that all its queue pairs use.
 pub(super) struct Card {
     pub(super) endpoint: Endpoint,
     pub(super) memory: Counted,
@@ -72,7 +70,6 @@ pub(super) struct Card {
 }
 
 impl Card {
-    /// Creates a host for `flows` connections of up to `depth` requests each.
     pub(super) fn new(number: u32, flows: u32, depth: u32, seed: u64) -> Result<Self, ControlError> {
         let mut secret = [0; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
@@ -133,7 +130,6 @@ impl Card {
         self.endpoint.create_qp(now, init)
     }
 
-    /// Takes the queue pair `ours` to RTS, connected to `theirs`.
     pub(super) fn connect(
         &mut self,
         &Link { now, mtu, dscp, selective_repeat }: &Link,
@@ -174,7 +170,6 @@ impl Card {
         Ok(())
     }
 
-    /// Posts a request of `bytes`, to `peer`'s memory if the verb accesses it.
     pub(super) fn post(
         &mut self,
         now: Instant,
@@ -203,7 +198,6 @@ impl Card {
         self.endpoint.post_recv(qpn, request).map_err(|error| error.to_string())
     }
 
-    /// Polls one completion.
     pub(super) fn ended(&mut self) -> Option<Ended> {
         let mut ended = None;
         self.endpoint.poll_cq(self.cq, &mut |completion| {

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 type Network<'a> = AnyNetwork<'a, Frame>;
 
-/// The two queue pairs of a running flow.
 struct Running {
     source: Qpn,
     destination: Qpn,
@@ -170,7 +169,6 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
 }
 
 impl<'a> Endpoints<'a> {
-    /// Creates and connects a flow's queue pairs, and posts as many requests as may be outstanding.
     fn connect(&mut self, now: Instant, flow: u32) -> Result<Running, String> {
         let spec = &self.setup.flows[flow as usize];
         let ends = [spec.source as usize, spec.destination as usize];
@@ -208,7 +206,6 @@ impl<'a> Endpoints<'a> {
         Ok(())
     }
 
-    /// Handles a completion.
     fn ended(&mut self, network: &mut Network<'a>, ended: &Ended) {
         let flow = ended.flow;
         let Flow::Runs(running) = &mut self.flows[flow as usize] else { return };
@@ -235,7 +232,6 @@ impl<'a> Endpoints<'a> {
         }
     }
 
-    /// Ends a flow whose requests have all completed.
     fn finish(&mut self, network: &mut Network<'a>, flow: u32) {
         let spec = &self.setup.flows[flow as usize];
         let Flow::Runs(running) = mem::replace(&mut self.flows[flow as usize], Flow::Ended) else { return };
@@ -246,7 +242,6 @@ impl<'a> Endpoints<'a> {
         network.finish(flow);
     }
 
-    /// Schedules the endpoint's next timer.
     fn sleep(&mut self, network: &mut Network<'a>, host: u32) {
         if let Some(at) = self.cards[host as usize].endpoint.poll_timeout() {
             network.look(host, picos(at).max(network.now + 1));

@@ -25,19 +25,15 @@ pub(super) trait Hosts<'a>: Sized {
     fn new(setup: &'a Setup) -> Result<Self, SetupError>;
     /// Returns whether switches write telemetry into packets.
     fn is_stamped(setup: &Setup) -> bool;
-    /// Starts a flow.
     fn start(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
     /// Runs a host's timers, and sends what it can.
     fn serve(&mut self, network: &mut Network<'a, Self::Parcel>, host: u32);
-    /// Handles a packet at its destination.
     fn receive(&mut self, network: &mut Network<'a, Self::Parcel>, host: u32, packet: u32);
-    /// Handles the timeout of a flow's algorithm.
     fn timer(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
     /// Handles a drop of the flow's packet, some time later.
     fn expire(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
     fn progress(&self, flow: u32) -> Progress;
     fn state(&self, flow: u32) -> String;
-    /// Returns the number of retransmitted packets.
     fn retransmitted(&self) -> u64;
     /// Returns the number of packets that their receiver already had.
     fn doubled(&self) -> u64 {
@@ -84,7 +80,6 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
         Ok(self.outcome())
     }
 
-    /// Returns the error for a run without further events whose flows have not all ended.
     fn silence(&self) -> SetupError {
         let ended: HashSet<usize> = self.network.finished.iter().map(|flow| flow.flow).collect();
         let flow = (0..self.network.setup.flows.len()).find(|flow| !ended.contains(flow)).unwrap_or_default();

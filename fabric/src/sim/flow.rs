@@ -57,13 +57,11 @@ impl Sender {
         cut((f64::from(size) * 8e12 / rate.as_bps() as f64) as u64, setup.conventions.whole_nanos)
     }
 
-    /// Returns the next packet's payload, if the window allows a packet.
     pub(super) fn may_send(&self, bytes: u64, payload: u32) -> Option<u32> {
         let open = self.next < bytes && self.next - self.una < self.window;
         open.then(|| (bytes - self.next).min(u64::from(payload)) as u32)
     }
 
-    /// Records a sent packet of `size` bytes.
     pub(super) fn sent(&mut self, now: u64, payload: u32, size: u32, setup: &Setup) {
         self.next += u64::from(payload);
         let instant = cc::Instant::from_nanos(now / 1000);

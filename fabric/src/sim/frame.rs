@@ -61,7 +61,6 @@ impl Frame {
         &mut self.bytes
     }
 
-    /// Sets the length of a frame that was written into the buffer.
     pub(super) fn written(&mut self, length: usize) {
         self.length = length;
         self.destination = Card::addressed(self);

@@ -26,9 +26,7 @@ pub(super) struct Model<'a> {
     setup: &'a Setup,
     hosts: Vec<Host>,
     flows: Vec<FlowState>,
-    /// Initial state of the algorithm.
     fresh: Algorithm,
-    /// Mark of each flow in its receiver's count.
     marks: Vec<FlowMark>,
     /// Period over which receivers count flows.
     count_over: Duration,
@@ -224,7 +222,6 @@ impl<'a> Model<'a> {
         self.serve(network, spec.source);
     }
 
-    /// Schedules the algorithm's timeout, if it is earlier than the scheduled one.
     fn arm(&mut self, network: &mut Network<'a>, flow: u32) {
         let now = network.now;
         let Some(sender) = &mut self.flows[flow as usize].sender else { return };

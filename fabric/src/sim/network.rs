@@ -148,7 +148,6 @@ impl<'a, P: Parcel> Network<'a, P> {
         self.ports[host as usize].rate
     }
 
-    /// Schedules a look at a port, unless an earlier one is scheduled.
     pub(super) fn look(&mut self, port: u32, at: u64) {
         let place = &mut self.ports[port as usize];
         if place.look_at.is_none_or(|look| at < look) {
@@ -201,7 +200,6 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
     }
 
-    /// Sends the next packet of a switch's port, if the link is free.
     pub(super) fn serve(&mut self, switch: u32, port: u32) {
         if !self.is_free(port) {
             return;
@@ -239,7 +237,6 @@ impl<'a, P: Parcel> Network<'a, P> {
         self.counts.queue_max = self.counts.queue_max.max(bytes);
     }
 
-    /// Marks and stamps a packet that waited for `sojourn` and starts to leave.
     fn mark_and_stamp(&mut self, switch: u32, port: u32, packet: u32, class: ClassId, sojourn: Duration) {
         let time = self.instant();
         let place = &mut self.ports[port as usize];
@@ -301,7 +298,6 @@ impl<'a, P: Parcel> Network<'a, P> {
         true
     }
 
-    /// Handles a packet that arrives at a switch.
     pub(super) fn arrive(&mut self, switch: u32, ingress: u32, packet: u32) {
         if self.comes_in(ingress, packet) {
             self.forward(switch, ingress, packet);
@@ -310,7 +306,6 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
     }
 
-    /// Enqueues a packet at its egress port, or drops it.
     fn forward(&mut self, switch: u32, ingress: u32, packet: u32) {
         self.note(ingress, packet);
         let parcel = self.parcels.get(packet);
@@ -346,7 +341,6 @@ impl<'a, P: Parcel> Network<'a, P> {
         self.serve(switch, port);
     }
 
-    /// Returns a direct response to a packet that subscribes and meets congestion at `port`.
     fn tell(&mut self, port: u32, packet: u32, class: ClassId) -> Option<u32> {
         let now = self.instant();
         let place = &mut self.ports[port as usize];
@@ -372,7 +366,6 @@ impl<'a, P: Parcel> Network<'a, P> {
         self.push(at, Event::Pause { port, on });
     }
 
-    /// Handles a PFC pause or its end.
     pub(super) fn pause(&mut self, port: u32, on: bool) {
         let place = &mut self.ports[port as usize];
         if on && !place.is_paused {
@@ -383,7 +376,6 @@ impl<'a, P: Parcel> Network<'a, P> {
         place.is_paused = on;
     }
 
-    /// Records a flow's end.
     pub(super) fn finish(&mut self, flow: u32) {
         let start = self.starts[flow as usize];
         let nanos = |picos: u64| Duration::from_nanos(picos / 1000);

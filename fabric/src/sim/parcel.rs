@@ -14,17 +14,14 @@ pub(super) trait Parcel: Default {
     fn size(&self) -> u32;
     /// Returns the destination host and the hash of the five-tuple; `hashes` are those of the flows.
     fn way(&self, setup: &Setup, hashes: &[u64]) -> (u32, u64);
-    /// Returns the class of service.
     fn class(&self, setup: &Setup) -> ClassId;
     /// Returns whether switches mark and stamp the packet.
     fn is_looked_at(&self) -> bool;
     /// Sets the ECN mark; returns whether the packet is ECN-capable.
     fn mark(&mut self) -> bool;
-    /// Writes a port's state into the packet, if it has room.
     fn stamp(&mut self, state: &PortState);
     /// Writes a port's state as Linux does, if the packet has an IOAM trace.
     fn stamp_as_linux(&mut self, state: &PortState);
-    /// Returns whether only Ferroce understands the packet.
     fn only_ferroce_knows(&self) -> bool;
     /// Forges the report of a path, if the packet has one; returns whether it did.
     fn lie(&mut self, random: &mut Random) -> bool;
@@ -38,7 +35,6 @@ pub(super) trait Parcel: Default {
     fn digest(&self) -> [u64; 2];
 }
 
-/// All packets in the network, in reusable places.
 pub(super) struct Parcels<P> {
     places: Vec<(u32, P)>,
     free: Vec<u32>,

@@ -39,7 +39,6 @@ pub(super) struct Port {
     pub(super) free_at: u64,
     /// Time of the next scheduled look.
     pub(super) look_at: Option<u64>,
-    /// Waiting packets of a switch's port.
     pub(super) queue: Queues<Waiting>,
     pub(super) marker: Marker,
     /// Only if packets request the link's load.
@@ -168,7 +167,6 @@ impl Routes {
     }
 }
 
-/// Mixes the bits of a hash.
 pub(super) const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let value = (value ^ (value >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

@@ -343,7 +343,6 @@ impl Setup {
         self.algorithm().as_hpcc().map_or(Duration::from_millis(1), |config| config.base_rtt)
     }
 
-    /// Returns whether packets request the load of links.
     pub(super) fn asks_for_load(&self) -> bool {
         let asks = self.congestion.format.tells_load() || self.direct.is_some();
         self.hosts == Hosts::Endpoints && asks
@@ -354,7 +353,6 @@ impl Setup {
         self.congestion.algorithm.as_hpcc().is_some()
     }
 
-    /// Returns the header bytes of a data packet.
     pub(super) const fn header(&self) -> u32 {
         self.conventions.header + if self.stamps() { self.conventions.telemetry } else { 0 }
     }

@@ -5,7 +5,6 @@ use super::setup::Pfc;
 /// Bytes reserved for each port.
 const RESERVE: u64 = 4096;
 
-/// The use of the buffer by packets that arrived by one port.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ingress {
     bytes: u64,
@@ -16,7 +15,6 @@ struct Ingress {
     is_pausing: bool,
 }
 
-/// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Yes,
@@ -25,7 +23,6 @@ pub(super) enum Taken {
     No,
 }
 
-/// The buffer of a switch.
 pub(super) struct SharedBuffer {
     size: u64,
     used: u64,
@@ -48,7 +45,6 @@ impl SharedBuffer {
         Self { size, used: 0, shared: 0, pfc, ports, headroom }
     }
 
-    /// Returns the bytes of shared buffer that a port may use.
     fn threshold(&self, port: usize) -> u64 {
         let own = self.headroom + RESERVE * self.ports.len() as u64;
         let free = self.size.saturating_sub(own).saturating_sub(self.shared);

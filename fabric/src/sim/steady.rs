@@ -95,7 +95,6 @@ fn between(series: &[Row], begin: u64, end: u64) -> &[Row] {
     &series[from..to.max(from)]
 }
 
-/// Returns the rate in Gb/s on the wire.
 fn rate(first: &Row, last: &Row) -> f64 {
     (last.tx_bytes - first.tx_bytes) as f64 * 8.0 / (last.time - first.time).max(1) as f64
 }

@@ -128,7 +128,6 @@ impl Topology {
         self.links.iter().map(|link| link.rate)
     }
 
-    /// Returns each node's neighbours, with the index of the link.
     fn neighbours(&self) -> Vec<Vec<(usize, usize)>> {
         let mut neighbours = vec![Vec::new(); self.nodes()];
         for (index, link) in self.links.iter().enumerate() {

@@ -9,7 +9,6 @@ use cc::Instant;
 use roce::qp::{Completion, CompletionOpcode, Data, Datagram, RecvRequest, Remote, SendRequest, Sge};
 use roce::wire::{Feth, Service};
 
-/// A request to post, and its expected completion.
 pub(super) struct Wish {
     pub(super) request: SendRequest,
     pub(super) kind: CompletionOpcode,
@@ -47,7 +46,6 @@ impl Connection {
         self.ask_for(now, side, kind, hosts)
     }
 
-    /// Posts a last SEND.
     pub(super) fn ask_last(&mut self, now: u64, side: usize, hosts: &mut [Host]) -> Result<(), String> {
         if self.is_gone(side) || !self.talk.asks(side) { Ok(()) } else { self.ask_for(now, side, 0, hosts) }
     }
@@ -118,7 +116,6 @@ impl Connection {
         }
     }
 
-    /// Creates an atomic, an ATOMIC WRITE or a FLUSH.
     fn word_wish(&mut self, side: usize, kind: u64, length: u32) -> Wish {
         let (index, peer) = (self.sides[side].ledger.asked.len(), 1 - side);
         let id = index as u64;
@@ -181,7 +178,6 @@ impl Connection {
         pieces
     }
 
-    /// Posts the next receive, if there is a place for it.
     pub(super) fn receive(&mut self, side: usize, hosts: &mut [Host]) -> Result<(), String> {
         let index = self.sides[side].ledger.receives;
         let waiting = index - self.sides[side].ledger.received;
@@ -206,7 +202,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Polls a side's completions and compares them with its requests.
     pub(super) fn poll(
         &mut self,
         side: usize,

@@ -283,7 +283,6 @@ impl Connection {
         modifies.into_iter().try_for_each(|modify| endpoint.modify_qp(Instant::ZERO, ours, modify))
     }
 
-    /// Returns the offset of a request's place in its host's memory.
     pub(super) fn offset(&self, side: usize, area: Area, index: usize) -> u64 {
         debug_assert!(index < self.places, "each request has its own place");
         self.sides[side].base + AREAS + (area as u64 * self.places as u64 + index as u64) * self.place

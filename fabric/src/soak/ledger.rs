@@ -3,7 +3,6 @@
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus};
 use roce::wire::Service;
 
-/// A posted send request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) kind: CompletionOpcode,
@@ -17,7 +16,6 @@ pub(super) struct Asked {
     pub(super) returns: bool,
 }
 
-/// The requests and completions of one side.
 #[derive(Default)]
 pub(super) struct Ledger {
     pub(super) asked: Vec<Asked>,

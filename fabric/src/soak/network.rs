@@ -13,9 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(super) enum Event {
-    /// A frame arrives at a host.
     AtHost(usize, Buffer),
-    /// A frame arrives at a switch by a port.
     AtSwitch(usize, PortId, Buffer),
     /// A switch may have frames to send.
     Leave(usize),
@@ -27,14 +25,12 @@ pub(super) enum Event {
     Fate(usize),
 }
 
-/// The node behind a port of a switch.
 #[derive(Clone, Copy)]
 enum Leads {
     Host(usize),
     Switch(usize, PortId),
 }
 
-/// The network between the hosts, and all future events.
 pub(super) struct Network<'c> {
     events: Events<Event>,
     switches: Vec<Switch<Buffer>>,
@@ -200,7 +196,6 @@ impl<'c> Network<'c> {
         self.leave(now, switch);
     }
 
-    /// Forwards the frames that leave a switch by now.
     pub(super) fn leave(&mut self, now: u64, switch: usize) {
         if self.wakes[switch].is_some_and(|wake| wake <= now) {
             self.wakes[switch] = None;
@@ -225,7 +220,6 @@ impl<'c> Network<'c> {
         }
     }
 
-    /// Returns the numbers of frames that switches dropped and marked.
     pub(super) fn dropped_and_marked(&mut self, now: u64) -> (u64, u64) {
         let reports = self.switches.iter_mut().map(|switch| switch.report(Instant::from_nanos(now)));
         reports.flat_map(|report| report.ports).fold((0, 0), |(drops, marks), port| {

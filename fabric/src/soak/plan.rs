@@ -60,7 +60,6 @@ pub(super) enum Fate {
     Drained,
 }
 
-/// A connection and its requests.
 #[derive(Clone, Debug)]
 pub(super) struct Talk {
     pub(super) hosts: [usize; 2],

@@ -6,7 +6,6 @@ use roce::qp::QpReport;
 use roce::wire::{Bth, Header, Operation};
 use std::collections::BTreeSet;
 
-/// What the frames of one side have shown.
 #[derive(Default)]
 pub(super) struct Repeats {
     /// PSN after the newest packet.

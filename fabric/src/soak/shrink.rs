@@ -11,7 +11,6 @@ const FAULTS: [fn(&mut Faults) -> &mut u64; 4] =
     [|f| &mut f.loss, |f| &mut f.duplicate, |f| &mut f.late, |f| &mut f.flip];
 const AILS: [fn(&mut Core) -> &mut u64; 2] = [|c| &mut c.pauses, |c| &mut c.dry];
 
-/// Returns the smallest failing plan that was found, and its frames.
 pub(super) fn smallest(plan: &Plan) -> (Plan, Vec<Captured>) {
     let mut best = plan.clone();
     let mut left = ATTEMPTS;

@@ -100,7 +100,6 @@ impl Core {
         !self.waiting.is_empty() || self.endpoint.may_transmit() || self.way.has_leaving()
     }
 
-    /// Sends a frame to the NIC or to core 0.
     pub(super) fn transmit(&mut self, frame: Buffer) {
         self.waiting.push(frame);
         self.way.transmit(&mut self.waiting);

@@ -11,7 +11,6 @@ use super::reached::Reached;
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus, Remote, SendRequest};
 use roce::{Access, Binding, Rkey};
 
-/// The state of a side's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
     /// Not bound.
@@ -79,7 +78,6 @@ impl Connection {
         Remote { rkey: peer.key, ..remote }
     }
 
-    /// Follows a completed request of the side.
     pub(super) fn follow_window(&mut self, side: usize, completion: &Completion, reached: &mut Reached) {
         if completion.status != CompletionStatus::Success {
             return;

@@ -25,7 +25,6 @@ const LIMIT: u64 = 5_000_000_000;
 /// Limit on the events of a run.
 const EVENTS: u64 = 4_000_000;
 
-/// Runs a plan. `capture` receives every frame.
 pub(super) fn run(plan: &Plan, capture: Option<&mut Vec<Captured>>) -> Result<Reached, String> {
     let mut world = World::new(plan, capture)?;
     let heal = 300_000 + world.random.below(1_500_000);
@@ -333,7 +332,6 @@ impl<'p, 'c> World<'p, 'c> {
         self.hosts[host].sides.iter().find(far).copied()
     }
 
-    /// Runs a program: it polls, and posts more requests.
     fn look(&mut self, index: usize, side: usize) -> Result<(), String> {
         let connection = &mut self.connections[index];
         if connection.is_gone(side) || self.hosts[connection.sides[side].host].is_dead {
@@ -442,7 +440,6 @@ impl<'p, 'c> World<'p, 'c> {
         Ok(())
     }
 
-    /// Lets every live queue pair send one more message.
     fn last_words(&mut self) -> Result<(), String> {
         self.dropped_before = self.network.dropped_and_marked(self.now).0;
         for index in 0..self.connections.len() {

@@ -102,7 +102,6 @@ impl Script {
         self.switch.poll_transmit(now, PortId(port), |_| Some(Buf::empty())).map(|buf| buf.to_vec())
     }
 
-    /// Returns all frames that leave by `port` at `now`.
     pub fn leaving(&mut self, now: Instant, port: u16) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.next(now, port)).collect()
     }

@@ -1,8 +1,8 @@
-//! Passes the program its version and the commit that it is built from, if there is one.
+//! Sets `FERROCE_VERSION`: the version, and the commit if it is known.
 
 use std::process::Command;
 
-/// Returns the answer of `git`, in one line.
+/// Returns the output of `git` in one line, or `None` if it fails or prints nothing.
 fn git(arguments: &[&str]) -> Option<String> {
     let output =
         Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
@@ -13,7 +13,7 @@ fn git(arguments: &[&str]) -> Option<String> {
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=FERROCE_COMMIT");
-    // A package says it by the variable, a clone by git.
+    // A package sets `FERROCE_COMMIT`; in a clone, git knows the commit.
     let given = std::env::var("FERROCE_COMMIT").ok().filter(|commit| !commit.is_empty());
     let commit = given.or_else(|| {
         let log = git(&["rev-parse", "--git-path", "logs/HEAD"])?;

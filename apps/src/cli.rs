@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `ferroce`: every subcommand, and the examples in its help.
 
 use crate::failure::Failure;
 use crate::perf::PerfArgs;
@@ -162,10 +162,10 @@ pub enum Command {
     Manual(manual::Args),
 }
 
-/// Writes the completions of `shell` to standard output.
+/// Prints the completion script of `shell`.
 ///
 /// # Errors
-/// Returns a failure if not all was written.
+/// Returns a failure if standard output cannot be written.
 pub fn completions(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "ferroce", &mut script);

@@ -1,4 +1,4 @@
-//! Serves the clients of a socket side by side, so that a slow one delays no other.
+//! Serves the clients of a listening socket concurrently, so that a slow client does not delay the others.
 
 use std::future::poll_fn;
 use std::io;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-/// Clients that are served at once; others wait in the socket's backlog.
+/// The limit on concurrent clients. More clients wait in the backlog of the socket.
 pub const MOST: usize = 256;
-/// The pause after a client could not be accepted.
+/// The delay after a failed accept.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts clients by `accept`, the `poll_accept` of a listener, and runs `serve` for each. Runs until it is dropped.
+/// Accepts clients with `accept`, which polls a listener, and runs `serve` for each in its own task. Never returns.
 pub async fn serve<C, F: Future<Output = ()> + Send + 'static>(
     accept: impl Fn(&mut Context<'_>) -> Poll<io::Result<C>>,
     serve: impl Fn(C) -> F,
@@ -28,7 +28,7 @@ pub async fn serve<C, F: Future<Output = ()> + Send + 'static>(
                     drop(permit);
                 });
             }
-            // The process may have no descriptor left. Clients that leave return theirs.
+            // The process may be out of descriptors. Clients that disconnect free theirs.
             Err(_) => sleep(PAUSE).await,
         }
     }

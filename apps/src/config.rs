@@ -1,4 +1,4 @@
-//! `ferroce config`: the settings in effect, where each comes from, and whether a file can be understood. It opens no port.
+//! `ferroce config`: prints the settings in effect and the source of each, and checks a file. Opens no port.
 
 use crate::failure::Failure;
 use crate::perf::describe_congestion;
@@ -30,7 +30,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Variables, by the key of a file that they go before.
+/// Keys of the file, each with the variable that overrides it.
 const VARIABLES: [(&str, &str); 11] = [
     ("port", "FERROCE_PORT"),
     ("ip", "FERROCE_IP"),
@@ -45,14 +45,13 @@ const VARIABLES: [(&str, &str); 11] = [
     ("congestion", "FERROCE_CC"),
 ];
 
-/// A setting as it is shown.
 struct Row {
     key: &'static str,
     value: Option<String>,
     source: String,
 }
 
-/// Shows the settings.
+/// Prints the settings.
 ///
 /// # Errors
 /// Returns a failure with exit code 2 if the file, a variable or a flag is wrong.
@@ -85,7 +84,7 @@ fn rows(config: &DeviceConfig, sources: &Sources<'_>) -> Vec<Row> {
     };
     rows.push(Row { key: "feedback_key", value: Some(sealed.into()), source });
     for (place, rule) in config.rules().iter().enumerate() {
-        // A variable's rule is the first of all.
+        // The rule of `FERROCE_CC` precedes those of the file.
         let is_variable = place == 0 && std::env::var_os("FERROCE_CC").is_some();
         let source = if is_variable { "FERROCE_CC".into() } else { sources.of_file("congestion") };
         rows.push(Row { key: "congestion", value: Some(rule_text(rule)), source });
@@ -108,11 +107,10 @@ fn rule_text(rule: &CongestionRule) -> String {
     format!("{who}: {}", describe_congestion(Some(&rule.congestion)))
 }
 
-/// The sources of settings.
 struct Sources<'a> {
     args: &'a PortArgs,
     file: Option<PathBuf>,
-    /// The keys that the file sets for the device.
+    /// Keys that the file sets for this device.
     keys: BTreeSet<String>,
 }
 
@@ -140,8 +138,8 @@ impl Sources<'_> {
     }
 }
 
-/// Returns the keys that the file sets for the device on `port`: those outside of tables, and those of its `[[device]]` table, or of the
-/// first if it has none. The file was understood before.
+/// Returns the keys that the file sets for the device on `port`: those outside of tables, and those of the `[[device]]` table with this
+/// port, or else of the first table. A file that cannot be read or parsed has no keys; `checked` has already reported it.
 fn keys(file: Option<&Path>, port: Option<&str>) -> BTreeSet<String> {
     let text = file.and_then(|file| crate::input::text(file).ok());
     let Some(table) = text.and_then(|text| text.parse::<toml::Table>().ok()) else { return BTreeSet::new() };

@@ -1,11 +1,11 @@
-//! An endpoint's counters as text and as JSON. What is zero is left out of the text.
+//! The counters of an endpoint as text, which omits zeros, and as JSON.
 
 use serde_json::{Map, Value};
 use std::fmt;
 use verbs::observe::named_counters;
 use verbs::observe::{Counters, Discard};
 
-/// Shows [`Counters`].
+/// A wrapper that displays [`Counters`], one line for each counter above zero.
 pub struct Shown<'a>(pub &'a Counters);
 
 impl fmt::Display for Shown<'_> {
@@ -20,12 +20,11 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Reasons that were counted at all.
 fn discards(counters: &Counters) -> impl Iterator<Item = (Discard, u64)> + '_ {
     Discard::ALL.iter().map(|&reason| (reason, counters.discarded(reason))).filter(|(_, count)| *count > 0)
 }
 
-/// All counters; the reasons of discards under `discards`, only those that occurred.
+/// Returns all counters as a JSON object. Its `discards` contains only reasons with a count above zero.
 pub fn json(counters: &Counters) -> Value {
     let mut all: Map<String, Value> =
         named_counters(counters).into_iter().map(|(name, _, value)| (name.into(), value.into())).collect();

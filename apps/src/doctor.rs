@@ -33,7 +33,6 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Accepts the address with or without `pci:` before it.
 fn pci_address(text: &str) -> Result<String, String> {
     let address = text.strip_prefix("pci:").unwrap_or(text);
     match format!("pci:{address}").parse::<PortSpec>() {
@@ -42,7 +41,7 @@ fn pci_address(text: &str) -> Result<String, String> {
     }
 }
 
-/// Moves a NIC between the kernel and DPDK, and prints the driver that has it now.
+/// Binds a NIC to vfio-pci if `take`, or else to its kernel driver, and prints the driver that it has then.
 fn hand_over(address: &str, take: bool) -> Result<ExitCode, Failure> {
     let nic = Nic::new(address);
     let done = if take { nic.bind() } else { nic.unbind() };
@@ -52,15 +51,14 @@ fn hand_over(address: &str, take: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The result of one check. The remedy is left out if nothing is to be done.
 fn check(name: &str, status: Status, found: impl Into<String>, remedy: Option<&str>) -> Check {
     Check { name: name.into(), status, found: found.into(), remedy: remedy.map(Into::into) }
 }
 
-/// Checks the machine, the port and the path to a peer. Exit code 1 if something would keep a run from working.
+/// Checks the machine, the port and the path to a peer, or binds or unbinds a NIC. The exit code is 1 if a check failed.
 ///
 /// # Errors
-/// Returns a failure if the command line names no legal port.
+/// Returns a failure if the settings are wrong, the NIC cannot be bound or unbound, or standard output cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(address) = &args.bind {
         return hand_over(address, true);
@@ -79,7 +77,6 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(!checks.is_empty())))
 }
 
-/// Checks the machine, the port before and after it is opened, and the path to the peer.
 fn of_port(args: &Args) -> Result<Vec<Check>, Failure> {
     let config = args.port.device_config()?;
     let spec = config.port().unwrap_or_default().parse::<PortSpec>();
@@ -88,7 +85,7 @@ fn of_port(args: &Args) -> Result<Vec<Check>, Failure> {
     match Device::open(&config) {
         Err(error) => {
             let error = error.to_string();
-            // A check that failed has the reason already.
+            // A failed check of the machine may have reported the same reason.
             if !checks.iter().any(|check| check.status == Status::Fail && error.contains(&check.found)) {
                 checks.push(split("device", &error));
             }
@@ -130,13 +127,14 @@ fn port(device: &Device, spec: &PortSpec, peer: Option<IpAddr>, checks: &mut Vec
     }
 }
 
-/// Returns the bytes of an IP packet of a full path MTU: IPv4, UDP, BTH, RETH, immediate data and ICRC; IPv6 has 20 more.
+/// Returns the length in bytes of the longest RoCE packet at path MTU `mtu`, from the IP header on: 20 B IPv4 (or 40 B IPv6), 8 B UDP, 12 B
+/// BTH, 16 B RETH, 4 B immediate data and 4 B ICRC.
 fn packet_of(mtu: u32, peer: IpAddr) -> usize {
     mtu as usize + if peer.is_ipv4() { 64 } else { 84 }
 }
 
-/// Tests if the peer answers an echo, and if the path carries packets of the path MTU. Only a Linux interface has a kernel behind it that can
-/// ask, and no kernel asks within a VLAN of the device's own.
+/// Checks that the peer answers an ICMP echo of the path MTU. Returns `None` where the kernel cannot send one: on ports without a Linux
+/// interface, and in a VLAN of the device.
 fn path(spec: &PortSpec, info: &DeviceInfo, peer: IpAddr) -> Option<Vec<Check>> {
     let (PortSpec::Interface(interface) | PortSpec::Packet(interface) | PortSpec::Xdp(interface)) = spec
     else {
@@ -177,7 +175,7 @@ fn path_by(mtu: Mtu, peer: IpAddr, mut passes: impl FnMut(usize) -> io::Result<b
                 format!("raise the MTU of every link on the way, or set mtu = {mtu} in ferroce.toml");
             vec![answers, check("path MTU", Status::Fail, found, Some(&remedy))]
         }
-        // A gateway answers ARP for the hosts behind it.
+        // A gateway answers ARP for the hosts behind it, so a resolved Ethernet address does not prove that the peer runs.
         None => {
             let found = format!("{peer} answers no echo; its Ethernet address is known, or its gateway's");
             let remedy = format!(
@@ -188,7 +186,7 @@ fn path_by(mtu: Mtu, peer: IpAddr, mut passes: impl FnMut(usize) -> io::Result<b
     }
 }
 
-/// Connecting finds the peer's Ethernet address; nothing is sent to its queue pair.
+/// Checks that the Ethernet address of the peer can be resolved, by connecting a queue pair. Sends nothing to the peer's queue pairs.
 fn reach(device: &Device, gid: usize, peer: IpAddr) -> Result<(), verbs::Error> {
     let pd = device.allocate_pd()?;
     let (send, recv) = (device.create_cq(1)?, device.create_cq(1)?);
@@ -198,9 +196,9 @@ fn reach(device: &Device, gid: usize, peer: IpAddr) -> Result<(), verbs::Error> 
     qp.connect(&there, &ConnectOptions::default())
 }
 
-/// Splits an error of the library: the remedy follows the first semicolon.
+/// Creates a failed check from an error of the library, whose remedy follows its first semicolon.
 fn split(name: &str, error: &str) -> Check {
-    // Semicolons also separate DPDK's own lines, which contain no remedy.
+    // Here semicolons separate lines of DPDK's log, which contain no remedy.
     if error.contains("does not open: ") || error.contains("DPDK does not start") {
         return check(name, Status::Fail, error, Some(machine::SEE_LOG));
     }

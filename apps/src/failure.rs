@@ -1,11 +1,11 @@
-//! Failures of a tool: one line that names the thing and the remedy, and an exit code.
+//! Failures of a tool: one line with the problem and its remedy, and an exit code.
 
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
 use std::fmt;
 use std::process::ExitCode;
 
-/// Why a tool stopped.
+/// The reason for which a tool ended, with its exit code.
 #[derive(Debug)]
 pub struct Failure {
     code: u8,
@@ -13,27 +13,27 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The input was good, the run was not. Exit code 1.
+    /// Creates a failure of the run itself, with exit code 1.
     pub fn run(text: impl Into<String>) -> Self {
         Self { code: 1, text: text.into() }
     }
 
-    /// The command line or a file given on it was not understood. Exit code 2.
+    /// Creates a failure of the command line or of a file that it names, with exit code 2.
     pub fn usage(text: impl Into<String>) -> Self {
         Self { code: 2, text: text.into() }
     }
 
-    /// The reader of standard output is gone. Exits with 141, as SIGPIPE would leave, and prints nothing.
+    /// Creates the failure of a closed standard output. It prints nothing; its exit code is 141, as after SIGPIPE.
     pub fn unread() -> Self {
         Self { code: 141, text: String::new() }
     }
 
-    /// Returns true if this is [`unread`](Self::unread).
+    /// Returns true if the failure is [`unread`](Self::unread).
     pub fn is_unread(&self) -> bool {
         self.code == 141
     }
 
-    /// A signal ended the run. Exit code 128 and its number, as a shell has it: 130, 143 or 129.
+    /// Creates the end by a signal, with exit code 128 + `signal`, as shells report it. 0 counts as SIGINT.
     pub fn interrupted(signal: usize) -> Self {
         let text = match signal as i32 {
             signal_hook::consts::SIGTERM => "ended by SIGTERM",
@@ -44,7 +44,7 @@ impl Failure {
         Self { code: 128 + number as u8, text: text.into() }
     }
 
-    /// A program that was to be run is not there, or is no program. Exit code 127 or 126, as a shell has it.
+    /// Creates the failure to execute `program`, with the exit code of a shell: 127 if it does not exist, or else 126.
     pub fn program(program: &str, error: &std::io::Error) -> Self {
         let (code, remedy) = match error.kind() {
             std::io::ErrorKind::NotFound => (127, "install it, or give its full path"),
@@ -53,7 +53,7 @@ impl Failure {
         Self { code, text: format!("{program}: {error}; {remedy}") }
     }
 
-    /// Prints the one line and returns the exit code.
+    /// Prints the failure as one line on standard error, and returns its exit code.
     pub fn report(&self) -> ExitCode {
         if self.text.is_empty() {
             return ExitCode::from(self.code);
@@ -71,7 +71,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Prints what clap has to say: help and version as they are, an error as one line.
+/// Prints clap's help or version unchanged, and an error as one line. Returns the exit code.
 pub fn usage(refused: &clap::Error) -> ExitCode {
     match refused.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -86,13 +86,13 @@ pub fn usage(refused: &clap::Error) -> ExitCode {
     }
 }
 
-/// clap's paragraphs joined: the error, its tips, and the pointer to `--help`; the usage is left to `--help`.
+/// Joins clap's error, its tips and its pointer to `--help` into one line. Omits the usage.
 fn one_line(text: &str) -> String {
     let parts = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Usage:"));
     let mut joined = String::new();
     for part in parts {
         let part = part.strip_prefix("error: ").unwrap_or(part);
-        // Three dots mean that an argument may be repeated.
+        // Three dots mark an argument that can be repeated.
         let part = if part.ends_with("...") { part } else { part.strip_suffix('.').unwrap_or(part) };
         joined += match joined.chars().last() {
             None => "",

@@ -1,4 +1,5 @@
-//! `ferroce info`: shows a port's properties.
+//! `ferroce info`: prints the properties of a port, the interfaces that can be ports, the counters of running processes, or the verbs that
+//! the drop-in libraries refuse.
 
 mod missing;
 
@@ -30,10 +31,11 @@ pub struct Args {
     pub verbs: bool,
 }
 
-/// Shows the port, or without one the interfaces that could be one.
+/// Prints the properties of the port, or without a port the interfaces that can be one.
 ///
 /// # Errors
-/// Returns a failure if the port can't be opened.
+/// Returns a failure if the settings are wrong, the port cannot be opened, no process can be observed for `--counters`, or standard output
+/// cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.verbs {
         return missing::show(args.json).map(|()| ExitCode::SUCCESS);
@@ -122,7 +124,7 @@ fn as_json(info: &DeviceInfo) -> Value {
     })
 }
 
-/// Shows the counters of the devices that processes have open, on the named port or on all.
+/// Prints the counters of the devices that processes have open, on the named port or on all ports.
 fn show_counters(args: &Args) -> Result<(), Failure> {
     let port = args.port.checked()?.port().map(str::to_owned);
     let (processes, silent) = why::processes(None)?;
@@ -152,7 +154,7 @@ fn show_counters(args: &Args) -> Result<(), Failure> {
     })
 }
 
-/// A device's counters, without zeros.
+/// Returns the nonzero counters of a device as text.
 fn counted(device: &DeviceStatus) -> String {
     let named =
         device.counters.iter().chain(&device.core).map(|(name, value)| (name.replace('_', " "), *value));
@@ -161,10 +163,9 @@ fn counted(device: &DeviceStatus) -> String {
     counted.map(|(name, value)| format!(" {name:<27}: {value}\n")).collect()
 }
 
-/// Linux interfaces: what `--port` takes without further set-up.
 fn show_interfaces(json: bool) -> Result<(), Failure> {
     let names = linux::interface_names();
-    // Without an Ethernet address (lo, tun) it can be no port.
+    // Interfaces without an Ethernet address (lo, tun) cannot be ports.
     let ports = names.iter().filter_map(|name| linux::interface(name).ok());
     let found: Vec<_> = ports.filter(|interface| interface.mac.0 != [0; 6]).collect();
     if json {

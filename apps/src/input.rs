@@ -1,4 +1,4 @@
-//! Reads files for the tools: text and tables, in bounded memory whatever the file contains.
+//! Reads text files and tables for the tools, with a bound on memory for any content.
 
 use csv::StringRecord;
 use flate2::read::MultiGzDecoder;
@@ -6,15 +6,15 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// The longest text that is read whole, bytes.
+/// The limit on the length of a text file, bytes.
 const TEXT: u64 = 16 << 20;
-/// The longest row of a table, bytes.
+/// The limit on the length of a table's row or of a line, bytes.
 const ROW: usize = 64 << 10;
 
 /// Reads a text file of at most 16 MiB.
 ///
 /// # Errors
-/// Returns an error if the file can't be read, is longer, or is not UTF-8.
+/// Returns an error if the file cannot be read, is longer than 16 MiB, or is not UTF-8.
 pub fn text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(TEXT + 1).read_to_string(&mut text)?;
@@ -24,10 +24,10 @@ pub fn text(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Opens a file, or standard input for `-`, compressed by gzip or not.
+/// Opens a file, or standard input for `-`, and decompresses gzip.
 ///
 /// # Errors
-/// Returns an error if it can't be read.
+/// Returns an error if the input cannot be opened, or its first bytes cannot be read.
 pub fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     let input: Box<dyn Read> =
         if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
@@ -36,39 +36,39 @@ pub fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     Ok(if gzip { Box::new(MultiGzDecoder::new(input)) } else { Box::new(input) })
 }
 
-/// A CSV file, compressed by gzip or not, read row by row. Memory is bounded by the longest row that is taken.
+/// A CSV file, possibly compressed by gzip, that is read row by row. The limit on a row (64 KiB) bounds its memory.
 pub struct Table {
     reader: csv::Reader<Bounded<Box<dyn Read>>>,
 }
 
 impl Table {
-    /// Opens the file.
+    /// Opens the file, or standard input for `-`.
     ///
     /// # Errors
-    /// Returns an error if it can't be read.
+    /// As [`open`].
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { reader: csv::Reader::from_reader(Bounded { input: open(path)?, left: ROW }) })
     }
 
-    /// The names of the columns.
+    /// Returns the names of the columns, which are the first row.
     ///
     /// # Errors
-    /// Returns an error if the first row can't be read or is too long.
+    /// Returns an error if the row cannot be read or is longer than 64 KiB.
     pub fn header(&mut self) -> csv::Result<&StringRecord> {
         self.reader.headers()
     }
 
-    /// Reads the next row; false at the end.
+    /// Reads the next row. Returns false at the end of the file.
     ///
     /// # Errors
-    /// Returns an error if the row can't be read, is too long, or has another number of columns than the first.
+    /// Returns an error if the row cannot be read, is longer than 64 KiB, or has a different number of columns from the header.
     pub fn read(&mut self, row: &mut StringRecord) -> csv::Result<bool> {
         self.reader.get_mut().left = ROW;
         self.reader.read_record(row)
     }
 }
 
-/// Lets so many bytes pass, and then fails.
+/// A reader that fails after `left` bytes.
 struct Bounded<R> {
     input: R,
     left: usize,
@@ -86,10 +86,10 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// Reads what a program prints, line by line. A line of more than 64 KiB comes in parts.
+/// Reads a line without its newline. Returns false at the end of the input. A line of more than 64 KiB is returned in parts.
 ///
 /// # Errors
-/// Returns an error if the input can't be read.
+/// Returns an error if the input cannot be read.
 pub fn line(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     from.by_ref().take(ROW as u64).read_until(b'\n', line)?;

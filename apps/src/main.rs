@@ -1,4 +1,4 @@
-//! `ferroce`: the tools.
+//! The program `ferroce`: parses the command line, starts the log and runs the subcommand.
 #![forbid(unsafe_code)]
 
 #[macro_use]
@@ -36,8 +36,8 @@ use perf::{Kind, Tool, Verb};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // With file capabilities too: its flags let its caller choose all that variables do, and `ferroce run` hands the capabilities on to any
-    // program (docs/guide/ports.md).
+    // This also holds for a program with file capabilities: its caller chooses by flags all that the variables choose, and `ferroce run`
+    // passes the capabilities to any program (docs/guide/ports.md).
     datapath::environment::obey_caller();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

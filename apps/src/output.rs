@@ -1,7 +1,7 @@
-//! Writes for the tools: standard output, notes on standard error, and files that are filled when a run ends.
+//! Output of all tools: standard output, notes on standard error, and files that are written at the end of a run.
 //!
-//! All tools write through this module. A reader that has gone away ends a tool in silence with exit code 141, as SIGPIPE would; a full
-//! disk is an error. Standard error is never waited for or missed.
+//! If the reader of standard output has exited, the tool ends silently with exit code 141, as after SIGPIPE. A full disk is an error.
+//! Errors of standard error are ignored.
 
 use crate::failure::Failure;
 use std::fmt;
@@ -9,36 +9,36 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Prints to standard output.
+/// Prints to standard output. Returns a failure if that is not possible.
 macro_rules! out {
     ($($part:tt)*) => { $crate::output::print(format_args!($($part)*)) };
 }
 
-/// Prints a line to standard output.
+/// Prints a line to standard output. Returns a failure if that is not possible.
 macro_rules! outln {
     ($($part:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($part)*))) };
 }
 
-/// Prints a line to standard error.
+/// Prints a line to standard error, and ignores errors.
 macro_rules! note {
     ($($part:tt)*) => { $crate::output::note(format_args!("{}\n", format_args!($($part)*))) };
 }
 
-/// Prints to standard output, without colours if that is not a terminal.
+/// Prints to standard output, without colours unless it is a terminal.
 ///
 /// # Errors
-/// Returns [`failed`]'s error if not all was written.
+/// Returns the failure of [`failed`] if the text cannot be written.
 pub fn print(text: fmt::Arguments<'_>) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
     out.write_fmt(text).and_then(|()| out.flush()).map_err(|error| failed(&error))
 }
 
-/// Prints to standard error. A tool does not fail because its notes can't be written.
+/// Prints to standard error, and ignores errors.
 pub fn note(text: fmt::Arguments<'_>) {
     let _ = anstream::stderr().lock().write_fmt(text);
 }
 
-/// The failure that an error of standard output is.
+/// Converts an error of standard output to a failure: [`Failure::unread`] for a broken pipe.
 pub fn failed(error: &io::Error) -> Failure {
     match error.kind() {
         ErrorKind::BrokenPipe => Failure::unread(),
@@ -46,8 +46,8 @@ pub fn failed(error: &io::Error) -> Failure {
     }
 }
 
-/// A file that is written when a run ends. It is opened before the run, so that a place that takes no file ends the tool at once;
-/// until the run ends, the file keeps what was in it.
+/// A file that is written at the end of a run. It is opened before the run, so that a path that cannot be written ends the tool at once.
+/// Its old content stays until [`write`](Self::write).
 #[derive(Debug)]
 pub struct OutFile {
     path: PathBuf,
@@ -55,10 +55,10 @@ pub struct OutFile {
 }
 
 impl OutFile {
-    /// Opens the file, or creates it.
+    /// Opens or creates the file.
     ///
     /// # Errors
-    /// Returns a failure that names the file if it can't be opened for writing.
+    /// Returns a failure if the file cannot be opened for writing.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
         let file = file.map_err(|error| unwritten(path, &error))?;
@@ -68,7 +68,7 @@ impl OutFile {
     /// Replaces the content.
     ///
     /// # Errors
-    /// Returns a failure that names the file if it can't be written, as on a full disk.
+    /// Returns a failure if the file cannot be written, for example on a full disk.
     pub fn write(mut self, text: &str) -> Result<(), Failure> {
         let is_file = self.file.metadata().is_ok_and(|found| found.is_file());
         let emptied = if is_file { self.file.set_len(0) } else { Ok(()) };
@@ -78,7 +78,7 @@ impl OutFile {
     }
 }
 
-/// The failure of a file that can't be written.
+/// Creates the failure of a file that cannot be written.
 pub fn unwritten(path: &Path, error: &dyn fmt::Display) -> Failure {
     Failure::run(format!("{}: {error}; choose a path that can be written", path.display()))
 }

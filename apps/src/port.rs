@@ -1,4 +1,4 @@
-//! Which port, said the same way for every tool.
+//! The flags that select and configure a port, common to all tools.
 
 use crate::failure::Failure;
 use crate::units;
@@ -37,11 +37,11 @@ pub struct PortArgs {
 }
 
 impl PortArgs {
-    /// The settings, with or without a port.
+    /// Returns the settings of the flags, the variables and the file, with or without a port.
     fn settings(&self) -> Result<DeviceConfig, Failure> {
         let configs = DeviceConfig::all_from(self.config.as_deref(), self.port.as_deref())
             .map_err(|wrong| Failure::usage(wrong.to_string()))?;
-        // The tools use one device: the first.
+        // The tools use only the first device.
         let mut config = configs.into_iter().next().unwrap_or_default();
         if !self.ip.is_empty() {
             config = config.addresses(self.ip.iter().copied());
@@ -61,7 +61,7 @@ impl PortArgs {
         Ok(config)
     }
 
-    /// The settings, whose port, if there is one, has a legal name, and whose dedicated cores have CPUs.
+    /// Returns the settings after checking the form of the port's name, if it has one, and the CPUs of dedicated cores.
     ///
     /// # Errors
     /// Returns a failure if a file, a variable or a flag is wrong.
@@ -73,18 +73,18 @@ impl PortArgs {
         Ok(config)
     }
 
-    /// Returns true if a flag, the environment or a file names a port.
+    /// Returns true if a flag, a variable or the file selects a port.
     ///
     /// # Errors
-    /// Returns a failure if the file is wrong.
+    /// Returns a failure if a file, a variable or a flag is wrong.
     pub fn names_a_port(&self) -> Result<bool, Failure> {
         Ok(self.settings()?.port().is_some())
     }
 
-    /// The settings of a tool's device: flags and environment before the file. Tools poll all the time.
+    /// Returns the settings of a tool's device. Its progress is [`Progress::Inline`] unless configured, because tools poll continuously.
     ///
     /// # Errors
-    /// Returns a failure if the file is wrong or no port is named.
+    /// Returns a failure if a file, a variable or a flag is wrong, or if none of them selects a port.
     pub fn device_config(&self) -> Result<DeviceConfig, Failure> {
         let config = self.settings()?;
         if config.port().is_none() {
@@ -95,7 +95,7 @@ impl PortArgs {
         Ok(config.progress_by_default(Progress::Inline))
     }
 
-    /// Describes the thread that runs the core, in words.
+    /// Returns the mode of progress in words: which thread runs the core.
     ///
     /// # Errors
     /// As [`device_config`](Self::device_config).
@@ -103,7 +103,7 @@ impl PortArgs {
         Ok(self.device_config()?.who_runs().to_string())
     }
 
-    /// Opens the port.
+    /// Opens the port, and [watches](crate::signals::watch) its interface.
     ///
     /// # Errors
     /// As [`device_config`](Self::device_config), and if the port cannot be opened.
@@ -111,7 +111,7 @@ impl PortArgs {
         self.open_with(Ok)
     }
 
-    /// Opens the port with settings that `change` returns.
+    /// Opens the port with the settings that `change` returns.
     ///
     /// # Errors
     /// As [`open`](Self::open), and those of `change`.
@@ -130,10 +130,10 @@ fn address(text: &str) -> Result<Address, String> {
     text.parse().map_err(|wrong: verbs::errors::ConfigError| wrong.to_string())
 }
 
-/// A RoCE path MTU.
+/// Parses a path MTU in bytes.
 ///
 /// # Errors
-/// Returns an error if it is none of the five that exist.
+/// Returns an error if the text is none of 256, 512, 1024, 2048 and 4096.
 pub fn mtu(text: &str) -> Result<Mtu, String> {
     Mtu::ALL
         .into_iter()

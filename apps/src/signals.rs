@@ -1,4 +1,4 @@
-//! Ends a tool in order, so that ports close and nothing stays behind: after SIGINT, SIGTERM or SIGHUP, and if its interface is lost.
+//! Ends a tool in order, so that it closes its ports: after SIGINT, SIGTERM or SIGHUP, or after its interface is removed.
 
 use crate::failure::Failure;
 use datapath::linux;
@@ -10,19 +10,20 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between two looks at an interface.
+/// The interval between checks of the interface.
 const LOOK: Duration = Duration::from_millis(250);
-/// Signals that follow the first one sooner are the same request: `timeout` and a closed terminal send theirs to the process and to its group.
+/// The time within which further signals count as the first one: `timeout` and a closed terminal send theirs to the process and to its
+/// group.
 const TWICE: Duration = Duration::from_secs(1);
 
 static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
-/// The number of the signal that came; 0 before.
+/// The number of the first signal; 0 before.
 static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
-/// The reason that ended the tool, if it was no signal.
+/// The reason of an end without a signal.
 static REASON: OnceLock<String> = OnceLock::new();
 
-/// Listens for signals from now on. Returns the flag that is set when the tool must end. A second signal, [`TWICE`] or more after the first,
-/// ends the process at once.
+/// Handles signals from now on. Returns the flag that is set when the tool must end. A further signal, 1 s or more after the first, exits
+/// the process at once.
 ///
 /// # Errors
 /// Returns a failure if the system refuses a handler or a thread.
@@ -51,10 +52,11 @@ pub fn listen() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// Ends the process as soon as its terminal is gone. The reader of keys would read the end of the file for ever and check no flag.
+/// Exits the process at once on SIGHUP. Without its terminal, a reader of keys would read the end of the file permanently and never check
+/// the flag of [`listen`].
 ///
 /// # Errors
-/// Returns a failure if the system refuses a handler.
+/// Returns a failure if the system refuses the handler.
 pub fn end_at_hangup() -> Result<(), Failure> {
     use signal_hook::consts::SIGHUP;
     signal_hook::flag::register_conditional_shutdown(SIGHUP, 128 + SIGHUP, Arc::new(AtomicBool::new(true)))
@@ -62,10 +64,10 @@ pub fn end_at_hangup() -> Result<(), Failure> {
         .map_err(|error| Failure::run(format!("cannot handle signal {SIGHUP}: {error}")))
 }
 
-/// For loops that wait.
+/// Checks whether the tool must end; for loops that wait.
 ///
 /// # Errors
-/// Returns a failure once a signal came, or the interface of [`watch`] is gone.
+/// Returns a failure after a signal, or after the interface of [`watch`] was removed.
 pub fn check() -> Result<(), Failure> {
     match STOP.get() {
         Some(stop) if stop.load(Ordering::Relaxed) => Err(match REASON.get() {
@@ -76,7 +78,7 @@ pub fn check() -> Result<(), Failure> {
     }
 }
 
-/// A Linux interface that a port is on.
+/// The Linux interface of a port.
 #[derive(Clone, Debug)]
 pub struct Interface {
     name: String,
@@ -84,7 +86,7 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// The interface of `port`; `None` if the port is on none.
+    /// Returns the interface of `port`, or `None` if the port has none or the interface does not exist.
     pub fn of(port: &PortSpec) -> Option<Self> {
         let (PortSpec::Interface(name)
         | PortSpec::Packet(name)
@@ -97,7 +99,7 @@ impl Interface {
         Some(Self { name: name.clone(), index })
     }
 
-    /// Why the port can't work any more, once its interface was deleted or moved to another network namespace.
+    /// Returns why the port cannot work any more if the interface was deleted or moved to another network namespace.
     pub fn loss(&self) -> Option<String> {
         let Self { name, index } = self;
         let is_there = linux::exists(*index);
@@ -105,7 +107,7 @@ impl Interface {
     }
 }
 
-/// Ends the tool when the interface that `port` names is gone. A link that is only down is waited for.
+/// Ends the tool when the interface of `port` is removed, but not when its link is down.
 pub fn watch(port: &str) {
     let interface = port.parse().ok().and_then(|port| Interface::of(&port));
     let Some(interface) = interface else { return };
@@ -113,14 +115,14 @@ pub fn watch(port: &str) {
         loop {
             thread::sleep(LOOK);
             if let Some(loss) = interface.loss() {
-                // Only the first reason counts.
+                // Keeps the first reason.
                 let _ = REASON.set(loss);
                 STOP.get_or_init(Arc::default).store(true, Ordering::Relaxed);
                 return;
             }
         }
     };
-    // Without the thread the tool only waits longer.
+    // Without this thread, the tool does not notice that the interface is removed.
     let _ = thread::Builder::new().name("ferroce-watch".into()).spawn(look);
 }
 

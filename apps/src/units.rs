@@ -1,13 +1,13 @@
-//! Numbers with units, as people type them.
+//! Parses and formats numbers with units.
 
 use std::time::Duration;
 
 pub use verbs::congestion::{parse_bytes as bytes, parse_duration as duration, parse_rate as rate};
 
-/// A time in seconds, or with a unit: `5`, `0.5`, `500ms`.
+/// Parses a time above 0, in seconds or with a unit: `5`, `0.5`, `500ms`.
 ///
 /// # Errors
-/// As [`duration`]; zero.
+/// Returns an error if the text is not a time, or the time is 0.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     if time.is_zero() {
@@ -17,7 +17,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Returns a number of things in words: `1 process`, `2 processes`.
+/// Returns a number with its noun: `1 process`, `2 processes`.
 pub fn counted(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }

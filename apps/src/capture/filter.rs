@@ -1,4 +1,4 @@
-//! Which captured frames are written: those of a queue pair, of a peer, or all.
+//! Selects the captured frames to write: those of a queue pair, of a peer, or all.
 
 use roce::wire::{self, Header};
 use std::collections::HashMap;
@@ -6,34 +6,32 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use verbs::observe::{self, Direction, ProcessStatus, Record};
 
-/// The shortest time between two looks at the process's queue pairs, for a packet that none of them sent.
+/// The interval between reads of the process's queue pairs after packets of an unknown sender.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The time after which it is looked at again which of them are gone: their peers' numbers may be other connections'.
+/// The interval between reads after packets of a known sender, because the peer's queue pair number may have been reused.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The connected queue pair, by the port, the peer's address and the peer's queue pair.
+/// Queue pairs by their port, their peer's address and their peer's queue pair number.
 type Senders = HashMap<(String, IpAddr, u32), u32>;
 
-/// The conditions that a frame must fulfil to be written.
 #[derive(Debug)]
 pub struct Filter {
     qp: Option<u32>,
     peer: Option<IpAddr>,
     pid: u32,
-    /// Which queue pair sent a packet, because the packet names only its receiver: those of the last look, and of the one before, whose
-    /// packets may still wait to be taken.
+    /// The queue pairs at the last read and at the one before, whose packets may still be in the rings. They identify the sender of a
+    /// packet, which contains only the receiver's number.
     senders: [Senders; 2],
     looked: Option<Instant>,
 }
 
 impl Filter {
-    /// Creates a filter for frames of process `pid`.
     pub fn new(pid: u32, qp: Option<u32>, peer: Option<IpAddr>) -> Self {
         Self { qp, peer, pid, senders: Default::default(), looked: None }
     }
 
-    /// Learns the process's queue pairs, and forgets those that were gone at the last time too.
+    /// Replaces the queue pairs by those in `status`, and keeps the former ones until the next call.
     pub fn learn(&mut self, status: &ProcessStatus) {
         let [now, before] = &mut self.senders;
         *before = std::mem::take(now);
@@ -48,12 +46,12 @@ impl Filter {
         }
     }
 
-    /// Returns whether a frame of `port` is to be written. `frame` may be cut, but not in its headers.
+    /// Returns true if a frame of `port` is to be written. `frame` may be truncated, but not in its headers.
     pub fn takes(&mut self, port: &str, record: &Record, frame: &[u8]) -> bool {
         if self.qp.is_none() && self.peer.is_none() {
             return true;
         }
-        // The part that was cut off is payload: only its length matters.
+        // The truncated part is payload, of which only the length matters.
         let mut whole = frame.to_vec();
         whole.resize(record.length as usize, 0);
         let Ok(frame) = wire::parse_unverified(&whole) else { return false };
@@ -107,7 +105,7 @@ mod tests {
         serde_json::from_value(process).unwrap()
     }
 
-    /// A frame from one end of 10.0.0.1 and 10.0.0.x to queue pair `to`, cut to 64 bytes.
+    /// Returns a frame between 10.0.0.1 and 10.0.0.`peer` to queue pair `to`, truncated to 64 bytes.
     fn frame(direction: Direction, peer: u8, to: u32) -> (Record, Vec<u8>) {
         let ends = [1, peer].map(|last| (Mac([2, 0, 0, 0, 0, last]), IpAddr::from([10, 0, 0, last])));
         let path = if direction == Direction::Out {
@@ -147,7 +145,7 @@ mod tests {
         filter.learn(&status());
         let (record, bytes) = frame(Direction::Out, 2, 9);
         for takes in [true, true, false] {
-            // No process 0 can be asked.
+            // Prevents a read of process 0.
             filter.looked = Some(Instant::now());
             assert_eq!(filter.takes(PORT, &record, &bytes), takes);
             filter.learn(&without);

@@ -1,4 +1,4 @@
-//! `ferroce capture`: the frames of a running process, as pcapng.
+//! `ferroce capture`: the frames of a running process as pcapng.
 
 mod filter;
 mod sink;
@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 use verbs::Qpn;
 use verbs::observe::{self, AttachError, Capture, Waited};
 
-/// Between two looks at the process's rings: they have room for more.
+/// The interval between reads of the process's rings, in which they do not fill up.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Bytes that are written at once.
+/// The size from which on blocks are written to the output, bytes.
 const CHUNK: usize = 256 << 10;
 
-/// Packets after which the process, the output and the time are looked at again.
+/// The limit on packets between checks of the process, the output and the time.
 const TURN: usize = 4096;
 
-/// More packets than fit in the rings of 64 cores.
+/// More packets than the rings of 64 cores can contain.
 const RINGS: usize = 64 << 18;
 
 /// The command line of `ferroce capture`.
@@ -53,9 +53,9 @@ pub struct Args {
 /// Captures a process until a signal arrives, the time is over, or the process ends.
 ///
 /// # Errors
-/// Returns a failure if the output cannot be written, or if the process cannot be captured.
+/// Returns a failure if the output cannot be written, or the process cannot be captured or lacks the queue pair.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    // Before anything else, so that a place that takes no file is known at once.
+    // Opened first, so that a path that cannot be written is reported at once.
     let sink = Sink::open(args.write.as_deref())?;
     let stop = signals::listen()?;
     let filter = filter(args)?;
@@ -89,19 +89,16 @@ fn filter(args: &Args) -> Result<Filter, Failure> {
     Ok(filter)
 }
 
-/// A capture with its output.
 struct Session {
     capture: Capture,
     filter: Filter,
     sink: Sink,
-    /// Blocks to write.
+    /// Blocks that are not written yet.
     blocks: Vec<u8>,
     ports: Vec<Port>,
-    /// Packets written.
     written: u64,
 }
 
-/// A captured port.
 struct Port {
     name: String,
     statistics: Statistics,
@@ -119,13 +116,13 @@ impl Session {
         Ok(Self { capture, filter, sink, blocks, ports, written: 0 })
     }
 
-    /// Writes packets until a signal arrives, the time is over, or the process ends, and returns whether it has ended.
+    /// Writes packets until a signal arrives, the time is over, or the process ends. Returns true if the process has ended.
     fn run(&mut self, stop: &AtomicBool, time: Option<Duration>) -> Result<bool, Failure> {
         let end = time.map(|time| Instant::now() + time);
         let is_over = || stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
         let mut more = false;
         loop {
-            // Before the packets, so that none is left behind.
+            // Waits before it reads the packets, so that those of a process that has ended are read too.
             let pause = if more { Duration::ZERO } else { LOOK };
             let waited = self.capture.wait(pause, self.sink.descriptor());
             if waited == Waited::Unread {
@@ -143,7 +140,7 @@ impl Session {
         }
     }
 
-    /// Writes the packets that wait, `most` of them, and returns whether there may be more.
+    /// Writes up to `most` waiting packets. Returns true if there may be more.
     fn write(&mut self, most: usize) -> Result<bool, Failure> {
         let mut frame = Vec::new();
         for _ in 0..most {
@@ -170,7 +167,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Writes what ends the file.
+    /// Writes the statistics blocks at the end of the capture.
     fn end(&mut self) -> Result<(), Failure> {
         for (number, port) in self.ports.iter_mut().enumerate() {
             let statistics = &mut port.statistics;

@@ -1,4 +1,4 @@
-//! The destination of a capture: a file, or standard output. A file ends with a whole block whatever happens.
+//! The output of a capture: a file, or standard output. A file always ends with a whole block.
 
 use crate::failure::Failure;
 use crate::output;
@@ -9,20 +9,19 @@ use std::path::{Path, PathBuf};
 
 const REMEDY: &str = "use -w FILE, or pipe it: `ferroce capture PID | tshark -r -` or `| wireshark -k -i -`";
 
-/// An open output.
 #[derive(Debug)]
 pub struct Sink {
     file: File,
     path: Option<PathBuf>,
     is_regular: bool,
-    /// The file did not exist before, and nothing is written yet.
+    /// True if this sink created the file and has written nothing yet.
     is_new: bool,
-    /// Bytes of whole blocks that were written.
+    /// Bytes of whole blocks written.
     written: u64,
 }
 
 impl Sink {
-    /// Opens the file, or standard output if there is none, or if it is `-`. A file keeps what was in it until [`begin`](Self::begin).
+    /// Opens the file, or standard output for `None` and `-`. A file keeps its content until [`begin`](Self::begin).
     ///
     /// # Errors
     /// Returns a failure if the file cannot be written, or if standard output is a terminal.
@@ -48,24 +47,24 @@ impl Sink {
                 File::from(copy.map_err(|error| output::failed(&error))?)
             }
         };
-        // Standard output may be a file that has other content before.
+        // If standard output is a file, it may already contain other output.
         let is_regular = path.is_some() && file.metadata().is_ok_and(|found| found.is_file());
         Ok(Self { file, path: path.map(Path::to_owned), is_regular, is_new, written: 0 })
     }
 
-    /// Empties a file.
+    /// Truncates the file.
     ///
     /// # Errors
-    /// Returns a failure if the system refuses it.
+    /// Returns a failure if the file cannot be truncated.
     pub fn begin(&mut self) -> Result<(), Failure> {
         let emptied = if self.is_regular { self.file.set_len(0) } else { Ok(()) };
         emptied.map_err(|error| self.failed(&error))
     }
 
-    /// Writes whole blocks, and empties `blocks`. If that fails, a file is cut behind the last whole write.
+    /// Writes whole blocks, and empties `blocks`. On an error, truncates the file after the last complete write.
     ///
     /// # Errors
-    /// Returns a failure on a full disk, or after the reader of a pipe has gone.
+    /// Returns a failure if the disk is full, or the reader of a pipe has exited.
     pub fn write(&mut self, blocks: &mut Vec<u8>) -> Result<(), Failure> {
         if let Err(error) = self.file.write_all(blocks) {
             if self.is_regular {
@@ -86,7 +85,7 @@ impl Sink {
         }
     }
 
-    /// Returns the descriptor, to learn when its reader goes.
+    /// Returns the descriptor of the output, to notice that its reader has exited.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -1,12 +1,12 @@
-//! `ferroce info --verbs`: what the drop-in libraries refuse, because they lack it.
+//! `ferroce info --verbs`: the verbs that the drop-in libraries do not implement.
 
 use crate::failure::Failure;
 use serde_json::json;
 
-/// The answer to all: nothing is set or created.
+/// The error of every function listed here.
 const ANSWER: &str = "EOPNOTSUPP";
 
-/// Functions that refuse every call, with what they are for.
+/// Functions that refuse every call, and their purpose.
 const MISSING: [(&str, &str); 23] = [
     ("ibv_alloc_null_mr", "regions that discard what is written"),
     ("ibv_copy_ah_attr_from_kern", "structures of the kernel's interface"),
@@ -33,17 +33,17 @@ const MISSING: [(&str, &str); 23] = [
     ("rdma_set_local_ece", "options of one vendor's devices"),
 ];
 
-/// Parts of functions that work otherwise.
+/// Functions that are implemented except for some parts.
 const PARTS: [(&str, &str); 3] = [
     ("ibv_create_flow", "tunnels, IPsec, tags, counters, sniffers; rules for frames that are sent"),
     ("ibv_create_cq_ex", "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: the core reads no clock for a packet"),
     ("rsendmsg, rrecvmsg", "ancillary data"),
 ];
 
-/// Shows them.
+/// Prints both lists.
 ///
 /// # Errors
-/// Returns a failure if the output is closed.
+/// Returns a failure if standard output cannot be written.
 pub fn show(as_json: bool) -> Result<(), Failure> {
     let all = MISSING.iter().chain(&PARTS);
     if as_json {
@@ -63,7 +63,7 @@ mod tests {
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// The names in the blocks of the macros `refuse!` and `none!`.
+    /// Returns the names in the blocks of the macros `refuse!` and `none!`.
     fn refused(path: &str) -> Vec<String> {
         let source = source(path);
         let blocks = source.split("\n").skip_while(|line| !line.starts_with("refuse! {"));
@@ -81,7 +81,7 @@ mod tests {
         for name in &found {
             assert!(MISSING.iter().any(|(listed, _)| listed == name), "{name} is not listed");
         }
-        // The others are slots that the context leaves empty.
+        // All others are slots that the context leaves empty.
         let context = source("c/src/ibverbs/context.rs");
         for (name, _) in MISSING.iter().filter(|(name, _)| !found.iter().any(|found| found == name)) {
             let slot = name.trim_start_matches("ibv_").trim_end_matches("_ex");

@@ -1,4 +1,4 @@
-//! `ferroce metrics`: what running processes counted, as OpenMetrics, printed once or served over HTTP.
+//! `ferroce metrics`: the counters of running processes as OpenMetrics, printed once or served over HTTP.
 
 mod serve;
 mod text;
@@ -16,10 +16,10 @@ pub struct Args {
     pub listen: Option<SocketAddr>,
 }
 
-/// Prints the metrics, or serves them.
+/// Prints the metrics, or serves them until a signal arrives.
 ///
 /// # Errors
-/// Returns a failure if the address can't be listened on.
+/// Returns a failure if the address cannot be bound, or standard output cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     match args.listen {
         None => out!("{}", collect())?,
@@ -28,7 +28,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the metrics of all processes that can be observed, and logs why others cannot.
+/// Returns the metrics of all processes that can be observed. Prints why others cannot.
 fn collect() -> String {
     let mut processes = Vec::new();
     for read in observe::read_all() {

@@ -1,4 +1,4 @@
-//! The HTTP server of `ferroce metrics --listen`: `GET /metrics`, from many clients at once.
+//! The HTTP server of `ferroce metrics --listen`: serves `GET /metrics` to several clients concurrently.
 
 use super::collect;
 use crate::failure::Failure;
@@ -21,20 +21,20 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
-/// The time that a client may take to ask.
+/// The time limit for a request's header.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The time that a connection may take: to ask, for the processes to report, and to read the answer.
+/// The time limit for a connection: request, reports of the processes, and response.
 const LONGEST: Duration = Duration::from_secs(15);
-/// Between two looks at whether a signal came.
+/// The interval between checks for a signal.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The type of the exposition (OpenMetrics 1.0).
+/// The content type of OpenMetrics 1.0.
 const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves until a signal comes.
+/// Serves the metrics until a signal arrives.
 ///
 /// # Errors
-/// Returns a failure if the address is in use or not of this host.
+/// Returns a failure if the address is in use or does not belong to this host.
 pub fn run(address: SocketAddr) -> Result<(), Failure> {
     let failed = |error: io::Error| {
         Failure::run(format!("--listen {address}: {error}; choose a free port of an address of this host"))
@@ -50,19 +50,19 @@ pub fn run(address: SocketAddr) -> Result<(), Failure> {
         }
         Ok(())
     })?;
-    // Processes that are being asked may take seconds to answer.
+    // Does not wait for the processes that are being read, which may need seconds.
     runtime.shutdown_background();
     Ok(())
 }
 
-/// Serves the clients of `listener`, each of which has `patience` to ask.
+/// Serves the clients of `listener`. `patience` is the time limit for a request's header.
 async fn accept(listener: TcpListener, patience: Duration) {
     let turn = Arc::new(Mutex::new(()));
     let serve = |(stream, _)| serve(stream, patience, Arc::clone(&turn));
     clients::serve(|context| listener.poll_accept(context), serve).await;
 }
 
-/// Serves one request. A client's error ends only its own connection.
+/// Serves one request. An error ends only this connection.
 async fn serve(stream: TcpStream, patience: Duration, turn: Arc<Mutex<()>>) {
     let service = service_fn(move |request: Request<Incoming>| {
         let turn = Arc::clone(&turn);
@@ -73,7 +73,7 @@ async fn serve(stream: TcpStream, patience: Duration, turn: Arc<Mutex<()>>) {
     let _ = timeout(LONGEST, server.serve_connection(TokioIo::new(stream), service)).await;
 }
 
-/// Answers a request; processes are asked once at a time, in `turn`.
+/// Answers a request. `turn` serialises the reads of the processes.
 async fn respond(method: &Method, path: &str, turn: &Mutex<()>) -> Response<Full<Bytes>> {
     let text = |status, text: &'static str| {
         let mut response = Response::new(Full::from(text));
@@ -107,7 +107,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::{net, thread};
 
-    /// A server that runs until the tests end.
+    /// A server that runs until the test process exits.
     struct Server(SocketAddr);
 
     impl Server {
@@ -126,7 +126,7 @@ mod tests {
         fn answer(&self, request: &str) -> String {
             let (mut client, mut answer) = (self.connect(), Vec::new());
             client.write_all(request.as_bytes()).unwrap();
-            // What came before an error is the answer.
+            // After an error, the bytes received so far are the answer.
             let _ = client.read_to_end(&mut answer);
             String::from_utf8(answer).unwrap()
         }

@@ -1,4 +1,4 @@
-//! The exposition: names of Linux' `hw_counters` as node_exporter has them, and Ferroce's own beside them.
+//! The OpenMetrics text: counters under node_exporter's names of Linux `hw_counters`, and all of Ferroce's own.
 
 use std::fmt::Write;
 use verbs::Qpn;
@@ -7,8 +7,8 @@ use verbs::observe::{
     named_counters,
 };
 
-/// Counters under node_exporter's names: `node_infiniband_` NAME, what it is, and the counter whose value it has.
-/// Port data is in bytes; payload only, since headers are not counted.
+/// Counters under node_exporter's names: `node_infiniband_` NAME, help text, and the Ferroce counter. The byte counters contain payload
+/// only, because headers are not counted.
 const INFINIBAND: [(&str, &str, &str); 11] = [
     ("port_data_received_bytes", "Payload bytes received", "rx_payload_bytes"),
     ("port_data_transmitted_bytes", "Payload bytes sent", "tx_payload_bytes"),
@@ -25,7 +25,7 @@ const INFINIBAND: [(&str, &str, &str); 11] = [
 
 type Gauge = (&'static str, &'static str, fn(&QueuePairStatus) -> Option<f64>);
 
-/// The gauges of a queue pair's congestion control: `ferroce_queue_pair_` NAME.
+/// The gauges of a queue pair's congestion control: `ferroce_queue_pair_` NAME, help text and value.
 const GAUGES: [Gauge; 6] = [
     ("window_bytes", "Bytes that may be in flight", |pair| Some(pair.window as f64)),
     ("in_flight_bytes", "Payload bytes sent and not acknowledged", |pair| Some(pair.in_flight as f64)),
@@ -39,7 +39,7 @@ fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// Returns the metrics of `processes` in OpenMetrics' text format.
+/// Returns the metrics of `processes` in the text format of OpenMetrics.
 pub fn exposition(processes: &[ProcessStatus]) -> String {
     let mut text = String::new();
     let devices: Vec<(String, &DeviceStatus)> = processes
@@ -98,7 +98,7 @@ pub fn exposition(processes: &[ProcessStatus]) -> String {
     text
 }
 
-/// The counters of each core, and what its queue pairs waited for.
+/// Writes the counters of each core, and the time of its queue pairs in each waiting state.
 fn cores(text: &mut String, devices: &[(String, &DeviceStatus)]) {
     let cores: Vec<(String, &CoreStatus)> = devices
         .iter()
@@ -129,7 +129,7 @@ fn count(device: &DeviceStatus, name: &str) -> f64 {
     device.counters.get(name).or_else(|| device.core.get(name)).copied().unwrap_or(0) as f64
 }
 
-/// A metric family; one without values is left out.
+/// Writes a metric family, unless it has no values.
 fn family(
     text: &mut String,
     name: &str,

@@ -1,4 +1,4 @@
-//! The parameters of a trace, and where each comes from.
+//! The parameters that a trace does not contain, with the source of each.
 
 use super::Args;
 use cc::{HpccConfig, Rate};
@@ -6,7 +6,6 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// The source of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -25,7 +24,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// A parameter: from the flag, else from the file's name, else the default.
+/// A parameter and its source.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Parameter<T> {
     pub value: T,
@@ -40,7 +39,7 @@ fn choose<T>(flag: Option<T>, name: Option<T>, default: T) -> Parameter<T> {
     }
 }
 
-/// Parameters that a trace does not contain. Rates in bits per second.
+/// The parameters of HPCC++ and of the telemetry in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Assumed {
     pub max_stage: Parameter<u32>,
@@ -53,10 +52,10 @@ pub struct Assumed {
 }
 
 impl Assumed {
-    /// Flags win over the file's name, and that over the settings of the reference runs.
+    /// Chooses each parameter: a flag overrides the name of the file, which overrides the settings of the reference runs.
     pub fn new(args: &Args, file: &Path) -> Self {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        // The authors' own script at 100 Gb/s.
+        // The HPCC authors' script `run.py` at 100 Gb/s.
         let script = name.contains("hpcc_runpy");
         let bps = |flag: Option<Rate>| flag.map(Rate::as_bps);
         let base_rtt = args.base_rtt.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
@@ -108,7 +107,7 @@ impl fmt::Display for Assumed {
     }
 }
 
-/// The number after `_ms` in a file's name.
+/// Returns the number after `_ms` in the name of a file.
 fn stage_in(name: &str) -> Option<u32> {
     let (_, after) = name.split_once("_ms")?;
     let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());

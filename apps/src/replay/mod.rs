@@ -1,4 +1,4 @@
-//! `ferroce replay`: drives HPCC++ with recorded traces and compares each state.
+//! `ferroce replay`: runs HPCC++ on recorded traces and compares its state after each acknowledgement.
 
 mod assume;
 mod report;
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use trace::{Flow, Row, Trace};
 
-/// The limit on the flows of one trace.
+/// The limit on the flows of a trace.
 const MAX_FLOWS: usize = 1 << 16;
 
 /// The command line of `ferroce replay`.
@@ -55,10 +55,10 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the tool: exit code 0 if every state is equal, 1 if one is not.
+/// Replays the files. The exit code is 0 if every state is equal, or else 1.
 ///
 /// # Errors
-/// Returns an error if HPCC++ does not accept the parameters, or a file cannot be read or parsed.
+/// Returns a failure if HPCC++ rejects the parameters, or if a file cannot be read or parsed.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut equal = true;
     for file in &args.files {
@@ -73,7 +73,6 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// Drives HPCC++ with one trace.
 fn replay(args: &Args, file: &Path) -> Result<Report, Failure> {
     let assumed = Assumed::new(args, file);
     let refused = |problem: String| Failure::usage(format!("{}: {problem}", file.display()));

@@ -1,4 +1,4 @@
-//! Reports what differs, and by how much.
+//! The result of a replay: the values that differ, and the largest differences.
 
 use super::assume::Assumed;
 use super::trace::Row;
@@ -6,11 +6,11 @@ use crate::failure::Failure;
 use cc::Hpcc;
 use serde::Serialize;
 
-/// Mismatches that are reported one by one; the others are counted.
+/// The limit on mismatches that are reported one by one; more are only counted.
 const TOLD: usize = 10;
-/// The tolerance of U, as a share of it.
+/// The relative tolerance of U.
 const UTILISATION_TOLERANCE: f64 = 1e-9;
-/// The tolerance of a rate, bits per second.
+/// The tolerance of a rate, bit/s.
 const RATE_TOLERANCE: u64 = 1;
 
 #[derive(Debug, Serialize)]
@@ -24,7 +24,7 @@ struct Mismatch {
     got: String,
 }
 
-/// The largest differences, equal within tolerance or not.
+/// The largest differences, including those within the tolerance.
 #[derive(Debug, Default, Serialize)]
 struct Largest {
     u_relative: f64,
@@ -32,14 +32,13 @@ struct Largest {
     ref_rate_bps: u64,
 }
 
-/// The result of a replay.
 #[derive(Debug, Serialize)]
 pub struct Report {
     file: String,
     assumed: Assumed,
     rows: u64,
     flows: usize,
-    /// Values, not rows.
+    /// Values that differ; a row has up to 5.
     mismatches: u64,
     first_mismatches: Vec<Mismatch>,
     largest_error: Largest,
@@ -79,7 +78,7 @@ impl Report {
         let scale = if wanted == 0.0 { 1.0 } else { wanted.abs() };
         let error = (got - wanted).abs() / scale;
         self.largest_error.u_relative = self.largest_error.u_relative.max(error);
-        // Written so that NaN differs.
+        // False for NaN.
         let equal = error <= UTILISATION_TOLERANCE;
         self.check(row, "u_ewma", equal, wanted, got);
 

@@ -1,5 +1,5 @@
-//! The trace's format: a header row, then one row per acknowledgement that a sender saw, with the raw telemetry it
-//! brought and the sender's state after it.
+//! The format of a trace: a header row, then a row for each acknowledgement that a sender received, with its raw telemetry and the sender's
+//! state after it.
 
 use crate::input::Table;
 use cc::{Counter, Hop, PathTelemetry, Rate};
@@ -7,7 +7,7 @@ use csv::StringRecord;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Hops that a row has columns for.
+/// The number of hops that a row has columns for.
 const HOPS: usize = 5;
 const HOP_COLUMNS: [[&str; 4]; HOPS] = [
     ["h0_rate_enum", "h0_time", "h0_bytes", "h0_qlen"],
@@ -19,7 +19,6 @@ const HOP_COLUMNS: [[&str; 4]; HOPS] = [
 /// The rates that `rate_enum` encodes, Gb/s.
 const LINK_RATES: [u64; 5] = [25, 50, 100, 200, 400];
 
-/// The flow that a row acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     pub source: u32,
@@ -27,7 +26,6 @@ pub struct Flow {
     pub port: u16,
 }
 
-/// The sender's state after the acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
     pub utilisation: f64,
@@ -37,13 +35,12 @@ pub struct State {
     pub last_update_seq: u64,
 }
 
-/// One acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// The line in the file, 1 the header.
+    /// The line in the file; the header is line 1.
     pub line: u64,
     pub flow: Flow,
-    /// ns.
+    /// The time of the acknowledgement, ns.
     pub time: u64,
     pub ack_seq: u64,
     pub next_seq: u64,
@@ -51,7 +48,6 @@ pub struct Row {
     pub expected: State,
 }
 
-/// The places of the columns that are read.
 struct Columns {
     time: Column,
     source: Column,
@@ -74,7 +70,7 @@ struct Column {
     index: usize,
 }
 
-/// A trace, read row by row. Problems are reported with line and column.
+/// A trace that is read row by row.
 pub struct Trace {
     table: Table,
     columns: Columns,
@@ -83,15 +79,15 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Opens a file, compressed or not, and reads its header. Counts of bytes are worth `unit` × 128 B, of the
-    /// queue `unit` × 80 B.
+    /// Opens a file, possibly compressed by gzip, and reads its header. A count of sent bytes is worth `unit` × 128 B, a count of queue
+    /// length `unit` × 80 B.
     pub fn open(path: &Path, unit: u32) -> Result<Self, String> {
         let mut table = Table::open(path).map_err(|error| error.to_string())?;
         let columns = Columns::find(table.header().map_err(|error| explain(&error))?)?;
         Ok(Self { table, columns, record: StringRecord::new(), unit })
     }
 
-    /// The next row; `None` at the end.
+    /// Returns the next row, or `None` at the end.
     pub fn next_row(&mut self) -> Result<Option<Row>, String> {
         if !self.table.read(&mut self.record).map_err(|error| explain(&error))? {
             return Ok(None);
@@ -102,7 +98,7 @@ impl Trace {
     }
 }
 
-/// A csv error with its line, without the library's own words for the place.
+/// Formats a CSV error with its line, in the words of the other errors.
 fn explain(error: &csv::Error) -> String {
     let line = error.position().map_or(1, csv::Position::line);
     match error.kind() {

@@ -1,14 +1,14 @@
-//! A broken run on disk: its frames as pcap, what harmed them and what it was beside them.
+//! Writes a broken run to disk: its frames as pcap, and the harm done to them as text.
 
 use crate::failure::Failure;
 use fabric::soak::Broken;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Classic pcap with times in ns, on Ethernet.
+/// The magic number of classic pcap with timestamps in ns.
 const MAGIC: u32 = 0xa1b2_3c4d;
 
-/// Writes `seed-N.pcap` and `seed-N.txt` into `folder`; returns the first's name.
+/// Writes `seed-N.pcap` and `seed-N.txt` into `folder`, and returns the path of the first.
 pub fn write(folder: &Path, broken: &Broken) -> Result<PathBuf, Failure> {
     let wrong = |error: std::io::Error| Failure::run(format!("{}: {error}", folder.display()));
     fs::create_dir_all(folder).map_err(wrong)?;

@@ -1,4 +1,4 @@
-//! `ferroce soak`: seeds against the protocol.
+//! `ferroce soak`: tests the protocol under random faults, one run per seed.
 
 mod capture;
 
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// With fewer seeds, a rare path that was not reached is bad luck.
+/// The number of seeds from which on every rare path must be reached. Fewer seeds may miss one by chance.
 const ENOUGH: u64 = 5_000;
 /// The number of broken seeds after which a soak stops.
 const GIVE_UP: usize = 20;
@@ -54,7 +54,7 @@ pub struct Args {
     paths: bool,
 }
 
-/// Reads `3..10`.
+/// Parses a range of seeds: `3..10`.
 pub fn range(text: &str) -> Result<Range<u64>, String> {
     let wrong = || format!("'{text}': write two numbers separated by '..', such as 0..10000");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
@@ -78,17 +78,17 @@ struct Soak {
     broken: Mutex<Vec<Broken>>,
 }
 
-/// Runs the tool.
+/// Runs the seeds.
 ///
 /// # Errors
-/// Returns an error if a rule was broken, a rare path was not reached, or a capture cannot be written.
+/// Returns a failure if a rule was broken, a rare path was not reached, a thread cannot be started, or a capture cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let soak = Soak::new(known(), args.seeds.clone(), args.cores);
     let known = soak.known.len();
     let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = args.threads.map_or_else(cores, usize::from);
     let begin = Instant::now();
-    // A panic of the product is a broken rule, and is reported as one.
+    // A panic of the product is reported as a broken rule.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let started = thread::scope(|scope| {
@@ -140,7 +140,7 @@ impl Soak {
         Self { known, seeds, cores, next, done, reached: Mutex::default(), broken: Mutex::default() }
     }
 
-    /// The next seed: those that once failed, then the range's.
+    /// Returns the next seed: first those that once failed, then those of the range.
     fn take(&self) -> Option<u64> {
         let count = self.count();
         let place = self
@@ -153,7 +153,6 @@ impl Soak {
         }
     }
 
-    /// Returns the number of seeds to run.
     fn count(&self) -> u64 {
         (self.seeds.end - self.seeds.start).saturating_add(self.known.len() as u64)
     }

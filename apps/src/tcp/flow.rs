@@ -6,48 +6,46 @@ use roce::wire::TcpProbe;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// Probes to a peer that has never answered.
+/// The limit on probes to a peer that has never answered.
 const IN_VAIN: u32 = 10;
-/// Probes whose answers count.
+/// The number of last probes whose answers are accepted.
 const REMEMBERED: usize = 16;
-/// The shortest and the longest time between two probes of a flow. Between them it is a round trip (rtgwg-00 6.2.1).
+/// Bounds of the interval between two probes of a flow, which is the base RTT within them (rtgwg-00 6.2.1: once per round trip).
 const OFTEN: Duration = Duration::from_millis(1);
 const SELDOM: Duration = Duration::from_millis(100);
-/// Headers of a full segment's frame: Ethernet, IPv4, TCP with timestamps. Telemetry counts them, the kernel's pacing does not.
+/// Headers of a full segment's frame, bytes: Ethernet, IPv4, and TCP with timestamps. Telemetry counts them; the kernel's pacing does not.
 const HEADERS: u64 = 14 + 20 + 32;
-/// Flows that the additive increase allows for.
+/// The number of flows for which the additive increase is chosen.
 const ALLOWED_FOR: NonZeroU32 = NonZeroU32::new(32).expect("above 0");
 
-/// `eta`. Packets that the kernel's timers delay leave together: a queue of some packets, about 5 % of the capacity of a path of 200 Mb/s
-/// and 6 ms. With the draft's 0.95 it costs a single flow as much of the link.
+/// The target utilisation `eta`. The kernel's pacing timers release packets in bursts, whose queue is about 5 % of the capacity of a path
+/// of 200 Mb/s and 6 ms. With the draft's 0.95, that queue would cost a single flow 5 % of the link.
 const TARGET: f64 = 0.98;
 
-/// Settings that all flows share.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The rate of this host's link, if it is known.
+    /// The rate of the link of this host, if known.
     pub line_rate: Option<Rate>,
-    /// The base round trip, if it is not to be measured.
+    /// The base RTT; `None` if it is measured.
     pub base_rtt: Option<Duration>,
 }
 
-/// A flow that is paced, or will be once its path answers.
+/// The sender's state of a flow. The flow is paced once its path has answered with telemetry.
 #[derive(Debug)]
 pub struct Paced {
     algorithm: Option<Algorithm>,
     base_rtt: Duration,
-    /// The acknowledged sequence number when the flow was first seen.
+    /// The acknowledged sequence number at the first probe.
     first: Option<u32>,
-    /// Probes sent.
     sent: u32,
     has_answered: bool,
-    /// The number of each of the last probes that is not answered, and when it was sent.
+    /// Number and send time (ns) of each of the last probes that is not answered.
     on_their_way: [Option<(u32, u64)>; REMEMBERED],
     due: u64,
 }
 
 impl Paced {
-    /// A flow that has sent no probe.
+    /// Creates the state of a flow that has sent no probe.
     pub fn new(settings: Settings) -> Self {
         Self {
             algorithm: None,
@@ -60,12 +58,12 @@ impl Paced {
         }
     }
 
-    /// Returns true if the flow began, or had data acknowledged, within the last few round trips.
+    /// Returns true if the flow began, or had data acknowledged, within the last four probe intervals.
     pub fn is_active(&self, now: u64, flow: &Flow) -> bool {
         now.saturating_sub(flow.touched) < nanos(self.interval()).saturating_mul(4)
     }
 
-    /// Returns the next probe if it is time for it: while the flow is active, once in a round trip.
+    /// Returns the next probe if it is due. Probes are sent once per round trip, and only while the flow is active.
     pub fn probe(&mut self, now: u64, flow: &Flow) -> Option<TcpProbe> {
         let is_in_vain = !self.has_answered && self.sent >= IN_VAIN;
         if now < self.due || is_in_vain || !self.is_active(now, flow) {
@@ -79,14 +77,15 @@ impl Paced {
         Some(TcpProbe {
             source: flow.local,
             destination: flow.remote,
-            // Long acknowledged, if a stack should ever take it for a segment.
+            // An old sequence number, so that a stack that takes the probe for a segment discards it.
             sequence: flow.acknowledged.wrapping_sub(1 << 16),
             number,
             sent: now,
         })
     }
 
-    /// Takes in an answer; returns the flow's new lease if there is telemetry in it. `flows` of this host are active.
+    /// Handles an answer to a probe. Returns the new lease of the flow if the answer is genuine and contains telemetry. `flows` is the
+    /// number of active flows of this host.
     pub fn answer(
         &mut self,
         now: u64,
@@ -94,7 +93,7 @@ impl Paced {
         flow: &Flow,
         (settings, flows): (Settings, usize),
     ) -> Option<Lease> {
-        // Only the peer and switches on the path know when the probe was sent.
+        // The send time authenticates the answer: only the peer and the switches on the path have seen it.
         let sent = self.on_their_way.get_mut(answer.number as usize % REMEMBERED)?;
         if *sent != Some((answer.number, answer.sent)) {
             return None;
@@ -107,7 +106,7 @@ impl Paced {
         }
         let slowest = path.hops().map(|(_, hop)| hop.bandwidth).min()?;
         let line_rate = settings.line_rate.map_or(slowest, |rate| rate.min(slowest));
-        // Links that a flow has not used yet seem free to all flows that are about to begin.
+        // Before its first data is acknowledged, a flow is not in the telemetry: the link looks idle to every flow that is about to begin.
         if self.first == Some(flow.acknowledged) && self.algorithm.is_none() {
             return None;
         }
@@ -119,7 +118,7 @@ impl Paced {
                 additive_increase: HpccConfig::additive_increase(line_rate, TARGET, ALLOWED_FOR),
                 ..HpccConfig::new(line_rate, self.base_rtt, ALLOWED_FOR)
             };
-            // A link rate of a peer's invention may be none that works.
+            // The peer may report any link rate, including one that HPCC++ rejects.
             let hpcc = Hpcc::new(config).ok()?;
             self.algorithm = Some(Algorithm::Hpcc(hpcc.starting_at(share(line_rate, flows))));
         }
@@ -137,7 +136,7 @@ impl Paced {
         Some(lease(now, algorithm.pacing_rate()?, self.base_rtt, flow.segment.max(1).into()))
     }
 
-    /// The pacing rate, once there is one.
+    /// Returns the pacing rate, if HPCC++ has computed one.
     pub fn rate(&self) -> Option<Rate> {
         self.algorithm.as_ref()?.pacing_rate()
     }
@@ -147,8 +146,8 @@ impl Paced {
     }
 }
 
-/// A rate for some round trips. The window has half as much again as the rate needs, and a few segments for acknowledgements that are
-/// delayed: the rate limits a flow, and the window limits the bytes on their way when answers stay away.
+/// Creates a lease for 8 base RTTs, and at least 200 ms. Its window is 1.5 times the bytes that `rate` sends in a base RTT, and 4 segments
+/// for delayed acknowledgements: the rate limits the flow, and the window bounds the bytes in flight when answers are missing.
 fn lease(now: u64, rate: Rate, base_rtt: Duration, segment: u64) -> Lease {
     let bytes = rate.bytes_in(base_rtt * 3 / 2);
     let payload = u128::from(rate.as_bps()) * u128::from(segment) / u128::from(segment + HEADERS);
@@ -186,7 +185,7 @@ mod tests {
         }
     }
 
-    /// A link of 200 Mb/s that has sent so many bytes at that time.
+    /// Returns the telemetry of a link of 200 Mb/s that has sent `sent` bytes at `time` ns.
     fn path(time: u64, sent: u64, queue: u64) -> PathTelemetry {
         let mut path = PathTelemetry::new(1);
         path.set(
@@ -201,7 +200,6 @@ mod tests {
         path
     }
 
-    /// Sends the probe that is due at `now`, and answers it 8 ms later.
     fn round(paced: &mut Paced, now: u64, flow: &Flow, path: &PathTelemetry) -> Option<Lease> {
         let probe = paced.probe(now, flow).unwrap();
         paced.answer(now + 8 * MS, (&probe, path), flow, (MEASURED, 2))
@@ -217,7 +215,6 @@ mod tests {
         assert_eq!(sent, [110, 118, 126].map(|ms| ms * MS), "8 ms apart, and none from 132 ms on");
     }
 
-    /// A peer that runs no `ferroce tcp` is not bothered for long.
     #[test]
     fn a_peer_that_never_answers_gets_ten_probes() {
         let mut paced = Paced::new(MEASURED);
@@ -225,7 +222,7 @@ mod tests {
         assert_eq!(sent, 10);
     }
 
-    /// rtgwg-00 7.2: the sender computes window and rate from the telemetry that comes back.
+    /// rtgwg-00 7.2: the sender computes window and rate from the telemetry that it receives.
     #[test]
     fn a_busy_link_makes_a_flow_slower_and_a_free_one_faster() {
         let mut paced = Paced::new(MEASURED);
@@ -234,7 +231,7 @@ mod tests {
         assert_eq!(start.rate.as_bps(), 100_000_000 * 1448 / 1514, "its share of two flows");
         assert_eq!(start.until, 18 * MS + 200 * MS);
         assert_eq!(start.window, 150_000 / 1448 + 4);
-        // 8 ms later the link has sent all it can, 200 kB, and as much waits.
+        // 8 ms later the link has sent all that it can, 200 kB, and as much is queued.
         let busy = round(&mut paced, 18 * MS, &flow(18 * MS, 9), &path(8 * MS, 200_000, 200_000)).unwrap();
         assert!(busy.rate.as_bps() < start.rate.as_bps(), "{busy:?}");
         let mut free = busy;
@@ -245,7 +242,6 @@ mod tests {
         assert!(free.rate > start.rate, "{free:?}");
     }
 
-    /// An answer to no probe on its way changes nothing.
     #[test]
     fn forged_and_repeated_answers_are_ignored() {
         let mut paced = Paced::new(MEASURED);
@@ -269,7 +265,6 @@ mod tests {
         assert_eq!([now(&mut paced), now(&mut paced)], [true, false]);
     }
 
-    /// Without telemetry in it an answer leaves the flow to CUBIC.
     #[test]
     fn a_path_without_telemetry_gives_no_lease() {
         let mut paced = Paced::new(MEASURED);

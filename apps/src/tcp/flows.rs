@@ -1,4 +1,4 @@
-//! The flows of this host, of which probes are sent and answered.
+//! The TCP flows of this host that the kernel has reported.
 
 use super::flow::{Paced, Settings};
 use datapath::tcp::Flow;
@@ -6,21 +6,20 @@ use roce::wire::AnswerLimit;
 use std::collections::HashMap;
 use std::net::SocketAddrV4;
 
-/// A flow's local and its remote end.
+/// The local and the remote end of a flow.
 type Ends = (SocketAddrV4, SocketAddrV4);
 
-/// Flows that the kernel is asked for, between two looks at all of them. Each costs a system call, and who sends packets of flows that do
-/// not exist decides how many there would be.
+/// The limit on lookups of single flows in the kernel between two refreshes. A lookup is a system call, and anyone can send packets of
+/// flows that do not exist.
 const LOOKUPS: u32 = 64;
 
-/// A flow of this host.
 #[derive(Debug)]
 pub struct Tracked {
-    /// As the kernel reported it last.
+    /// The flow as the kernel reported it last.
     pub flow: Flow,
-    /// The part of this host as its sender.
+    /// The state of this host as the sender.
     pub paced: Paced,
-    /// The part of this host as its receiver.
+    /// The limit on answers of this host as the receiver.
     pub answers: AnswerLimit,
 }
 
@@ -30,7 +29,7 @@ impl Tracked {
     }
 }
 
-/// All flows that the kernel has reported: no more than it has room for.
+/// The flows that the kernel has reported; the kernel's table bounds their number.
 #[derive(Debug, Default)]
 pub struct Flows {
     known: HashMap<Ends, Tracked>,
@@ -39,7 +38,7 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Takes in all flows there are now. The others have ended.
+    /// Replaces the flows by those that exist now, and keeps the state of those that existed before.
     pub fn refresh(&mut self, flows: impl Iterator<Item = Flow>, settings: Settings) {
         let mut seen = HashMap::with_capacity(self.known.len());
         for flow in flows {
@@ -57,7 +56,7 @@ impl Flows {
         self.lookups = 0;
     }
 
-    /// Returns the flow with these ends. `kernel` finds one that began since the last look.
+    /// Returns the flow with these ends. Looks up an unknown flow with `kernel`, because it may have begun since the last refresh.
     pub fn find(
         &mut self,
         ends: Ends,
@@ -74,12 +73,11 @@ impl Flows {
         self.known.get_mut(&ends)
     }
 
-    /// Every flow.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Tracked> {
         self.known.values_mut()
     }
 
-    /// Flows since the start.
+    /// Returns the number of flows seen since the start.
     pub fn began(&self) -> u64 {
         self.began
     }
@@ -100,7 +98,6 @@ mod tests {
         Flow { local, remote, touched: 0, acknowledged: 0, next: 0, segment: 1448 }
     }
 
-    /// Whoever invents flows makes this host neither ask the kernel without end, nor remember anything.
     #[test]
     fn packets_of_unknown_flows_cost_64_lookups_between_two_looks_and_no_memory() {
         let mut flows = Flows::default();

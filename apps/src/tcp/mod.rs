@@ -22,12 +22,12 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Between two looks at the flows, if some are active, and if none is.
+/// The intervals between reads of the flows, with and without active flows.
 const BUSY: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(5);
-/// Between two looks at the interface's addresses.
+/// The interval between reads of the interface's addresses.
 const ADDRESSES: Duration = Duration::from_secs(1);
-/// Packets that are taken in before the next look at the flows, if that is due: a flood of packets does not delay it.
+/// The limit on packets handled per turn, so that a flood does not delay the probes.
 const BURST: usize = 64;
 
 /// The command line of `ferroce tcp`.
@@ -55,7 +55,7 @@ pub struct Args {
     line_rate: Option<Rate>,
 }
 
-/// `8ms`.
+/// Parses a base RTT: above 0, at most 1 s.
 fn base_rtt(text: &str) -> Result<Duration, String> {
     match units::duration(text)? {
         time if time.is_zero() || time > cc::HpccConfig::MAX_BASE_RTT => {
@@ -65,10 +65,10 @@ fn base_rtt(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Runs the tool.
+/// Runs the tool until a signal arrives.
 ///
 /// # Errors
-/// Returns a failure if the interface is not there, or the kernel lacks something or does not permit it.
+/// Returns a failure if the interface does not exist, has no IPv4 address or is removed, or if the kernel lacks a feature or denies it.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let stop = signals::listen()?;
     let port = linux::interface(&args.port).map_err(|error| {
@@ -103,14 +103,13 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     signals::check().map(|()| ExitCode::SUCCESS)
 }
 
-/// All that paces one port.
 struct Pacer {
     index: u32,
     numbers: Numbers,
     settings: Settings,
     probes: Probes,
     algorithm: Algorithm,
-    /// The interface's, with the lengths of their prefixes.
+    /// The IPv4 addresses of the interface, with their prefix lengths.
     addresses: Vec<(Ipv4Addr, u8)>,
     addresses_due: u64,
     flows: Flows,
@@ -119,14 +118,14 @@ struct Pacer {
     counts: Counts,
 }
 
-/// Counts since the start.
+/// Counts since the start, for the summary.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     probes: u64,
     answers: u64,
     leases: u64,
     answered: u64,
-    /// Probes and answers that were not for this host or no flow of it, damaged ones, and probes above a flow's limit.
+    /// Packets that were damaged, or not for this host or a flow of it, and probes above a flow's limit.
     refused: u64,
     unsent: u64,
 }
@@ -153,7 +152,7 @@ impl Pacer {
         Ok(pacer)
     }
 
-    /// Looks at the flows, sends the probes that are due, and takes in what comes until the next look.
+    /// Sends the probes that are due, and handles packets until the next read of the flows.
     fn turn(&mut self) -> io::Result<()> {
         let now = monotonic();
         self.look_at_addresses(now);
@@ -164,7 +163,7 @@ impl Pacer {
         }
         self.probes.wait(Duration::from_nanos(self.flows_due.saturating_sub(monotonic())))?;
         for _ in 0..BURST {
-            // An interface that is down says so once.
+            // An interface that is down returns an error once.
             let Ok(arrival) = self.probes.receive() else { break };
             if !arrival.map_or(Ok(false), |arrival| self.on_arrival(&arrival))? {
                 self.counts.refused += 1;
@@ -173,7 +172,7 @@ impl Pacer {
         Ok(())
     }
 
-    /// Answers a probe, or takes in an answer. Returns false if it was refused.
+    /// Answers a probe, or handles an answer. Returns false if the packet was refused.
     fn on_arrival(&mut self, arrival: &TcpArrival) -> io::Result<bool> {
         let Self { algorithm, addresses, flows, settings, active, counts, .. } = self;
         let now = monotonic();
@@ -205,7 +204,7 @@ impl Pacer {
             return;
         }
         self.addresses_due = now + ADDRESSES.as_nanos() as u64;
-        // What can't be read stays as it was.
+        // Keeps the old addresses if they cannot be read.
         if let Ok(found) = addresses_of(self.index) {
             self.addresses = found
                 .iter()
@@ -231,7 +230,7 @@ impl Pacer {
         Ok(())
     }
 
-    /// Sends a packet. One that can't be sent is as good as lost on its way.
+    /// Sends a packet. A failure counts as a loss on the path.
     fn send(&mut self, packet: &[u8; roce::wire::TCP_PROBE_LENGTH]) {
         if let Err(error) = self.probes.send(packet) {
             self.counts.unsent += 1;

@@ -1,14 +1,15 @@
-//! The congestion control that new connections of this network namespace have, unless their program chooses.
+//! Sets the default congestion control of new connections in this network namespace.
 
 use crate::failure::Failure;
 
 const FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
-/// The prefix of the name that a killed `ferroce tcp` leaves. The name that it replaced is lost.
+/// The prefix of the names of Ferroce's own congestion controls. If `ferroce tcp` is killed, its name stays in [`FILE`], and the name
+/// before it is lost.
 const LEFT: &str = "hpcc_";
-/// Those that new connections of this namespace may have.
+/// The congestion controls that unprivileged programs may choose.
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
-/// Ours, until it is dropped.
+/// A default congestion control that is restored on drop.
 #[derive(Debug)]
 pub struct NewConnections {
     ours: String,
@@ -19,7 +20,7 @@ impl NewConnections {
     /// Makes `name` the default.
     ///
     /// # Errors
-    /// Returns a failure if it can't be read or written.
+    /// Returns a failure if the default cannot be read or written.
     pub fn set(name: &str) -> Result<Self, Failure> {
         let failed =
             |error| Failure::run(format!("{FILE}: {error}; run as root, in a container with --privileged"));
@@ -30,7 +31,7 @@ impl NewConnections {
     }
 }
 
-/// The first that may be chosen, and is none of ours.
+/// Returns an allowed congestion control that is not Ferroce's: the last one other than reno, or else reno.
 fn usual() -> std::io::Result<String> {
     let allowed = std::fs::read_to_string(ALLOWED)?;
     let usual =
@@ -39,7 +40,7 @@ fn usual() -> std::io::Result<String> {
 }
 
 impl Drop for NewConnections {
-    /// Restores the former congestion control, unless another one was chosen meanwhile.
+    /// Restores the former congestion control, unless the default was changed in the meantime.
     fn drop(&mut self) {
         if std::fs::read_to_string(FILE).is_ok_and(|now| now.trim() == self.ours)
             && let Err(error) = std::fs::write(FILE, &self.before)

@@ -1,4 +1,4 @@
-//! `ferroce top`: the queue pairs of running processes, live in a terminal.
+//! `ferroce top`: a live view of the queue pairs of running processes in a terminal.
 
 mod rows;
 mod screen;
@@ -12,10 +12,10 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// The narrowest and lowest terminal that shows anything of use.
+/// The smallest usable terminal, columns and lines.
 const LEAST: (u16, u16) = (60, 8);
 
-/// Between two looks at whether a signal came.
+/// The interval between checks for a signal.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The command line of `ferroce top`.
@@ -28,10 +28,10 @@ pub struct Args {
     pub interval: Duration,
 }
 
-/// Shows the queue pairs until q is pressed.
+/// Shows the queue pairs until q is pressed or a signal arrives.
 ///
 /// # Errors
-/// Returns a failure if there is no terminal, it is too small, or the process can't be observed.
+/// Returns a failure if there is no terminal or it is too small, no process can be observed, or a signal arrives.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::run(
@@ -81,7 +81,7 @@ fn show(terminal: &mut ratatui::DefaultTerminal, rows: &mut Rows, interval: Dura
         }
         if Instant::now() >= due {
             due = Instant::now() + interval;
-            // A process that ended is shown no more; without any, top waits for the next.
+            // Without any process left, the next update may find one.
             let _ = rows.update();
         }
     }

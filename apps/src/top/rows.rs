@@ -1,4 +1,4 @@
-//! The rows of `ferroce top`: one for each queue pair, and the payload rate of all.
+//! The rows of `ferroce top`, one for each queue pair, and the payload rate of all of them.
 
 use crate::failure::Failure;
 use crate::units::counted;
@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, VecDeque};
 use verbs::Qpn;
 use verbs::observe::{CoreStatus, HopStatus, ProcessStatus, QueuePairStatus};
 
-/// Updates that the sparkline shows.
+/// The limit on the updates that the sparkline shows.
 const HISTORY: usize = 120;
 
-/// PSNs go round at 2^24.
+/// The period of PSNs, which have 24 bits.
 const CIRCLE: u32 = 1 << 24;
 
-/// A column, by which rows may be sorted.
+/// A column. Rows can be sorted by each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
     Pid,
@@ -29,7 +29,6 @@ pub enum Column {
 }
 
 impl Column {
-    /// Every column, from left to right.
     pub const ALL: [Self; 9] = [
         Self::Pid,
         Self::Port,
@@ -42,7 +41,7 @@ impl Column {
         Self::RoundTrip,
     ];
 
-    /// Returns its heading.
+    /// Returns the heading of the column.
     pub const fn heading(self) -> &'static str {
         match self {
             Self::Pid => "PID",
@@ -57,7 +56,7 @@ impl Column {
         }
     }
 
-    /// Returns the column `by` places to the right, round.
+    /// Returns the column `by` places to the right, wrapping to the first.
     fn moved(self, by: usize) -> Self {
         Self::ALL[(self as usize + by) % Self::ALL.len()]
     }
@@ -71,7 +70,7 @@ impl Column {
     }
 }
 
-/// A queue pair.
+/// A queue pair, as a row shows it.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     pid: u32,
@@ -79,18 +78,18 @@ pub struct Row {
     qpn: u32,
     peer: String,
     waiting: String,
-    /// The part of the time that it waited so, %.
+    /// The part of `waiting` in the time since the last update, %.
     share: u64,
     packets: u64,
     window: u64,
     in_flight: u64,
     round_trip: u64,
-    /// Its path, with the busiest hop marked.
+    /// Queue and utilisation of each hop of the path; marks the busiest hop.
     path: String,
 }
 
 impl Row {
-    /// Returns the cell of `column`.
+    /// Returns the text of the row in `column`.
     pub fn cell(&self, column: Column) -> String {
         match column {
             Column::Pid => self.pid.to_string(),
@@ -105,7 +104,7 @@ impl Row {
         }
     }
 
-    /// Returns its path: queue and utilisation of each hop.
+    /// Returns the queue and the utilisation of each hop of the path as text.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -125,20 +124,17 @@ impl Row {
     }
 }
 
-/// All rows, and how they are shown.
+/// All rows, with their order and the first one shown.
 pub struct Rows {
     pid: Option<u32>,
     pub column: Column,
     is_descending: bool,
     pub all: Vec<Row>,
-    /// The first row shown.
     pub first: usize,
-    /// A line for each core.
     pub cores: Vec<String>,
-    /// Payload sent since the update before, kb/s, the newest last.
+    /// Payload rates since the update before, kb/s; the newest is last.
     pub rates: VecDeque<u64>,
     pub processes: usize,
-    /// Processes that did not answer the last update.
     pub silent: usize,
     before: BTreeMap<u32, ProcessStatus>,
 }
@@ -160,10 +156,10 @@ impl Rows {
         }
     }
 
-    /// Asks the processes.
+    /// Reads the status of the processes and replaces the rows.
     ///
     /// # Errors
-    /// Returns a failure if there is none; then nothing is shown.
+    /// Returns a failure if no process can be observed. The rows are empty then.
     pub fn update(&mut self) -> Result<(), Failure> {
         let (processes, silent) = why::processes(self.pid).inspect_err(|_| self.take(&[]))?;
         self.take(&processes);
@@ -227,7 +223,7 @@ impl Rows {
     }
 }
 
-/// The line of a core: how many of its turns found work, how full they were, and its queue pairs.
+/// Returns the line of a core: the part of busy turns since the last update, frames per busy turn, and its queue pairs.
 fn core(
     pid: u32,
     port: &str,

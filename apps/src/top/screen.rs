@@ -1,4 +1,4 @@
-//! The screen of `ferroce top`: a sparkline of the payload rate, the table, the keys.
+//! Draws the screen of `ferroce top`: a sparkline of the payload rate, the cores, the queue pairs, a path and the keys.
 
 use super::{Column, Rows};
 use crate::units::counted;
@@ -7,13 +7,13 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 
-/// The lines of a terminal without a line for a core.
+/// The height up to which a terminal shows no cores, lines.
 const LOW: u16 = 8;
 
-/// Draws all of it.
+/// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, rows: &Rows) {
     let one = Constraint::Length(1);
-    // A low terminal has room for queue pairs only.
+    // Cores use at most half of the lines above `LOW`.
     let shown = rows.cores.len().min(usize::from(frame.area().height.saturating_sub(LOW) / 2)) as u16;
     let parts =
         Layout::vertical([Constraint::Length(4), Constraint::Length(shown), Constraint::Min(1), one, one]);
@@ -42,7 +42,6 @@ pub fn draw(frame: &mut Frame<'_>, rows: &Rows) {
         if place == 0 { line.underlined() } else { line }
     });
     frame.render_widget(Table::new(lines, widths).header(Row::new(heading)), middle);
-    // The first row shown is the selected one.
     let selected = rows.all.get(rows.first).map_or("", |row| row.path());
     frame.render_widget(Paragraph::new(selected), path);
     frame.render_widget(Paragraph::new("q quit   < > sort by   I invert   up down select").dim(), below);

@@ -1,30 +1,27 @@
-//! The causes that held a queue pair back, by their duration, with the evidence and the remedy.
+//! The causes that held a queue pair back, each with its duration, evidence and remedy.
 
 use super::difference::{Difference, rate, time};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// A thread without a CPU for this part of the time is a cause.
+/// The part of the time without a CPU from which on `cpu-starved` is a cause.
 const STARVED: f64 = 0.4;
 
-/// One cause.
 pub struct Cause {
-    /// As [`Waiting::name`](verbs::observe::Waiting::name), `congested-path`, `path-mtu`, or `cpu-starved`.
+    /// A name of [`Waiting::name`](verbs::observe::Waiting::name), `congested-path`, `path-mtu` or `cpu-starved`.
     pub name: String,
     /// The duration, ns.
     pub nanos: u64,
     /// The part of the time watched: 0 to 1.
     pub share: f64,
-    /// The sentence.
+    /// The cause as a sentence.
     pub says: String,
-    /// The evidence.
     pub evidence: Vec<String>,
-    /// The remedy.
     pub remedy: String,
 }
 
 impl Cause {
-    /// Returns the cause as `--json` prints it.
+    /// Returns the cause as JSON.
     pub fn json(&self) -> Value {
         json!({
             "cause": self.name, "nanoseconds": self.nanos, "share": self.share, "says": self.says,
@@ -33,8 +30,8 @@ impl Cause {
     }
 }
 
-/// The cause of a state. Congestion control waits for a full link by pacing and by its window alike; a path that loses large packets is
-/// first one that loses packets, and then silent.
+/// Returns the name of the cause for a state. On a full link, congestion control holds a queue pair back by its pacing or its window. A
+/// path that loses large packets is in loss recovery first, and then silent.
 fn named<'a>(state: &'a str, difference: &Difference<'_>) -> &'a str {
     match state {
         "silence" | "loss-recovery" if difference.is_path_mtu() => "path-mtu",
@@ -43,7 +40,7 @@ fn named<'a>(state: &'a str, difference: &Difference<'_>) -> &'a str {
     }
 }
 
-/// Returns the causes, the longest first; those below a percent are left out unless there is no other.
+/// Returns the causes, the longest first. Omits those below 1 %, except if all are.
 pub fn ranked(difference: &Difference<'_>) -> Vec<Cause> {
     let mut times = BTreeMap::new();
     for (state, nanos) in difference.waited.iter().filter(|(_, nanos)| **nanos > 0) {
@@ -58,8 +55,8 @@ pub fn ranked(difference: &Difference<'_>) -> Vec<Cause> {
     let first = causes.first().map_or("idle", |cause| cause.name.as_str());
     if starved >= STARVED && (first != "idle" || causes.len() > 1) {
         let starved = cause("cpu-starved", difference.starved.min(difference.elapsed), difference);
-        // A core without a CPU is late with answers and turns, and a program without one with its posts. The other causes delay a queue
-        // pair on any CPU: they come first if they took longer.
+        // A core without a CPU is late with acknowledgements and turns, a program without one with its posts. The other causes do not
+        // depend on the CPU, so they precede starvation if they lasted longer.
         let is_longer = |other: &Cause| other.nanos > starved.nanos;
         let place = match first {
             "answer" | "turn" | "idle" => 0,
@@ -98,13 +95,13 @@ fn counted(difference: &Difference<'_>, name: &str, words: &str) -> Option<Strin
         .map(|count| format!("{count} {words} on this device"))
 }
 
-/// Describes what the queue pair's own settings, and the congestion control, allow.
+/// Describes limits of the queue pair's settings and of congestion control.
 fn allowed(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
     let (algorithm, window) = (&pair.algorithm, pair.window);
     match name {
         "congested-path" => {
-            // The window alone may hold it back, at a pace that is still the line rate.
+            // The window alone may limit the queue pair while the pacing rate is still the line rate.
             let windowed = pair.round_trip.map(|trip| window as f64 * 8e9 / trip.max(1) as f64);
             let paced = pair.rate_bps.map(|bps| bps as f64);
             let pace = [windowed, paced].into_iter().flatten().reduce(f64::min).map_or("less".into(), rate);
@@ -158,7 +155,7 @@ fn allowed(name: &str, difference: &Difference<'_>) -> Words {
     }
 }
 
-/// Describes the peer and the path. The queue pair's suspicion says more than its state.
+/// Describes waits for the peer and the path. The remedy of a suspected reason replaces the general one.
 fn peer(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
     let peer = pair.peer.as_ref().map_or("the peer".into(), |peer| peer.address.clone());
@@ -209,7 +206,7 @@ fn peer(name: &str, difference: &Difference<'_>) -> Words {
     }
 }
 
-/// Describes this host.
+/// Describes limits of this host.
 fn host(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
     match name {
@@ -259,7 +256,7 @@ mod tests {
     use std::time::Duration;
     use verbs::observe::{DeviceStatus, HopStatus, QueuePairStatus, Suspicion};
 
-    /// A device whose only queue pair waited so many ms in each state.
+    /// Returns a device whose only queue pair has waited the given times, ms, in each state.
     fn device(waited: &[(&str, u64)]) -> DeviceStatus {
         let waited: serde_json::Map<String, Value> =
             waited.iter().map(|(state, millis)| ((*state).into(), (millis * 1_000_000).into())).collect();
@@ -316,7 +313,7 @@ mod tests {
         after.queue_pairs[0].busiest = Some(0);
         assert_eq!(ranked_by(&after).name, "answer");
         after.queue_pairs[0].busiest = Some(1);
-        // 4096 bytes each ms are 33 Mb/s, whatever the pacing rate is.
+        // 4096 bytes per ms are 32.8 Mb/s at any higher pacing rate.
         (after.queue_pairs[0].rate_bps, after.queue_pairs[0].round_trip) =
             (Some(200_000_000), Some(1_000_000));
         assert!(
@@ -335,7 +332,7 @@ mod tests {
         assert_eq!(first.evidence[0], "hop 1 of the path: 90000 B queued, its link 170 % full, 4.0 us ago");
         after.queue_pairs[0].hops[1].age = 2_000_000_000;
         assert_eq!(ranked_by(&after).name, "answer", "what was heard before the time watched");
-        // One low reading does not hide the other.
+        // A lower reading does not hide the higher one.
         let mut before = device(&[]);
         before.queue_pairs[0].hops = vec![hop(0, 0, 0.2, 5_000), hop(1, 70_000, 0.9, 4_000)];
         before.queue_pairs[0].busiest = Some(1);

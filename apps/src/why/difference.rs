@@ -4,26 +4,24 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use verbs::observe::{DeviceStatus, HopStatus, QueuePairStatus};
 
-/// A link that is filled to this part or more limits the queue pairs that its telemetry paces: HPCC++ aims at 0.95, and one reading of a
-/// link that several flows fill is often well below.
+/// The utilisation from which on a link limits the queue pairs that its telemetry paces. HPCC++ targets 0.95, but single readings of a link
+/// that several flows fill are often well below.
 const BUSY: f64 = 0.5;
 
-/// The changes of a queue pair and its device while they were watched.
+/// The changes of a queue pair and its device in the time watched.
 pub struct Difference<'a> {
-    /// The queue pair at the end.
     pub pair: &'a QueuePairStatus,
-    /// The queue pair at the beginning, if it existed.
+    /// The queue pair at the beginning; `None` if it was created later.
     earlier: Option<&'a QueuePairStatus>,
-    /// ns watched.
+    /// Time watched, ns.
     pub elapsed: u64,
-    /// ns in each state.
+    /// Time in each state, ns.
     pub waited: BTreeMap<String, u64>,
-    /// ns that the process's most unlucky thread had no CPU.
+    /// Time that the most delayed thread of the process waited for a CPU, ns.
     pub starved: u64,
-    /// Counters of the device.
     counters: BTreeMap<String, u64>,
     core: BTreeMap<String, u64>,
-    /// Counters of the queue pair's own core.
+    /// Counters of the core of the queue pair.
     own_core: BTreeMap<String, u64>,
 }
 
@@ -35,7 +33,7 @@ impl<'a> Difference<'a> {
         starved: Duration,
     ) -> Self {
         let nothing = BTreeMap::new();
-        // A queue pair that is new is watched from its creation on.
+        // A new queue pair is watched from its creation on.
         let earlier = before.and_then(|device| device.queue_pair(pair.qpn));
         let waited = minus(&pair.waited, earlier.map_or(&nothing, |earlier| &earlier.waited));
         let core_of = |device: &DeviceStatus| {
@@ -53,18 +51,18 @@ impl<'a> Difference<'a> {
         }
     }
 
-    /// Returns by how much a counter of the device grew.
+    /// Returns the increase of a counter of the device.
     pub fn counted(&self, name: &str) -> u64 {
         self.counters.get(name).or_else(|| self.core.get(name)).copied().unwrap_or(0)
     }
 
-    /// Returns by how much a counter of the queue pair's core grew.
+    /// Returns the increase of a counter of the queue pair's core.
     pub fn counted_by_core(&self, name: &str) -> u64 {
         self.own_core.get(name).copied().unwrap_or(0)
     }
 
-    /// Returns a reading of the path's busiest hop and its age in ns: the fuller one of the two at the ends of the time watched, since one
-    /// reading of a link that several flows fill may be low.
+    /// Returns a reading of the path's busiest hop and its age in ns. Of the readings at the beginning and the end, it is the one with the
+    /// higher utilisation, since a single reading of a link that several flows fill may be low.
     fn reading(&self) -> Option<(&HopStatus, u64)> {
         let last = self.pair.busiest_hop().map(|hop| (hop, hop.age));
         let first = self.earlier.and_then(QueuePairStatus::busiest_hop).filter(|hop| hop.age <= self.elapsed);
@@ -75,7 +73,7 @@ impl<'a> Difference<'a> {
         }
     }
 
-    /// Returns what telemetry said of the path's busiest hop, as text.
+    /// Returns the telemetry of the path's busiest hop as text.
     pub fn busiest_hop(&self) -> Option<String> {
         let (hop, age) = self.reading()?;
         let part =
@@ -83,19 +81,18 @@ impl<'a> Difference<'a> {
         Some(format!("hop {} of the path: {} B queued{part}, {} ago", hop.index, hop.queue, time(age)))
     }
 
-    /// Returns whether a reading that was fresh at its end of the time watched shows that the link of the busiest hop is what limits the
-    /// queue pair.
+    /// Returns true if a reading within the time watched shows that the link of the busiest hop limits the queue pair.
     pub fn is_congested(&self) -> bool {
         let is_busy = |part: Option<f64>| part.is_some_and(|part| part >= BUSY);
         self.reading().is_some_and(|(hop, _)| hop.age <= self.elapsed && is_busy(hop.utilisation))
     }
 
-    /// Returns whether the path most likely loses packets for their length.
+    /// Returns true if the path probably loses packets because of their length.
     pub fn is_path_mtu(&self) -> bool {
         self.pair.suspected.as_ref().is_some_and(|suspicion| suspicion.is_path_mtu)
     }
 
-    /// Returns the last round trip and the shortest, as text.
+    /// Returns the last and the shortest round trip as text.
     pub fn round_trips(&self) -> Option<String> {
         let (last, shortest) = (self.pair.round_trip?, self.pair.shortest_round_trip?);
         Some(format!("the last round trip took {}, the shortest {}", time(last), time(shortest)))
@@ -107,7 +104,7 @@ fn minus(after: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTree
     after.iter().map(|(name, value)| (name.clone(), value.saturating_sub(earlier(name)))).collect()
 }
 
-/// Returns a time as people read it.
+/// Formats a time in ns with a suitable unit.
 pub fn time(nanos: u64) -> String {
     match nanos {
         0..1_000 => format!("{nanos} ns"),
@@ -117,7 +114,7 @@ pub fn time(nanos: u64) -> String {
     }
 }
 
-/// Returns a rate as people read it.
+/// Formats a rate in bit/s with a suitable unit.
 pub fn rate(bps: f64) -> String {
     match bps {
         ..1e6 => format!("{:.1} kb/s", bps / 1e3),

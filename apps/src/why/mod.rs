@@ -1,4 +1,4 @@
-//! `ferroce why`: what the queue pairs of running processes wait for, in plain sentences.
+//! `ferroce why`: what the queue pairs of running processes wait for, in sentences.
 
 mod cause;
 mod difference;
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use verbs::Qpn;
 use verbs::observe::{self, AttachError, HopStatus, ProcessStatus, Suspicion};
 
-/// Between two looks at whether a signal came.
+/// The interval between checks for a signal.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Queue pairs and causes of each that fit a screen.
+/// The limits on queue pairs, and on causes of each, that the text shows.
 const SHOWN: usize = 8;
 const CAUSES: usize = 3;
 
@@ -39,7 +39,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// The answer: what held a queue pair back.
+/// What held a queue pair back.
 pub struct Answer {
     process: u32,
     command: String,
@@ -54,10 +54,10 @@ pub struct Answer {
     causes: Vec<Cause>,
 }
 
-/// Watches the processes, and says what they waited for.
+/// Watches the processes and prints what their queue pairs waited for.
 ///
 /// # Errors
-/// Returns a failure if the process, or the queue pair, can't be observed.
+/// Returns a failure if no process can be observed, none has the queue pair, or a signal arrives.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (all, silent) = processes(args.pid)?;
     silent.iter().for_each(|error| note!("{error}"));
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     for (before, starvation) in &before {
         let after = match observe::read(before.pid) {
             Ok(after) => after,
-            // Of many, one may end; of one, that is the answer.
+            // If one process was requested, its end is the answer. Of several processes, any may end.
             Err(error) if args.pid.is_some() => return Err(Failure::run(error.to_string())),
             Err(_) => continue,
         };
@@ -94,7 +94,7 @@ fn watch(status: ProcessStatus) -> (ProcessStatus, Starvation) {
     (status, starvation)
 }
 
-/// Returns the reports of the process, or of all, and why others did not answer.
+/// Returns the reports of process `pid`, or of all processes, and the errors of those that did not report.
 ///
 /// # Errors
 /// Returns a failure if there is no report.
@@ -127,7 +127,7 @@ fn wait(time: Duration) -> Result<(), Failure> {
 }
 
 impl Answer {
-    /// Returns the order of answers: those that failed, then those that waited most.
+    /// Returns the sort key: failed queue pairs first, then those that were idle for the shortest time.
     fn order(&self) -> (bool, u64) {
         (self.failure.is_none(), self.idle_nanos())
     }
@@ -137,7 +137,8 @@ impl Answer {
     }
 }
 
-/// Returns what each queue pair waited for between two reports of a process; `starved` is the time that its threads had no CPU.
+/// Returns what each queue pair waited for between two reports of a process. `starved` is the time that its most delayed thread waited for
+/// a CPU.
 fn explain(before: &ProcessStatus, after: &ProcessStatus, starved: Duration) -> Vec<Answer> {
     let mut answers = Vec::new();
     for device in &after.devices {
@@ -186,7 +187,7 @@ fn as_text(answers: &[Answer], processes: usize, time: Duration) -> String {
         let command: String = command.chars().take(60).collect();
         let _ = writeln!(text, "process {process} ({command}), port {port}, QP {qpn}, peer {peer}, {state}");
         failure.iter().for_each(|failure| _ = writeln!(text, "  {failure}"));
-        // One that failed waits for nothing any more.
+        // A failed queue pair does not wait any more.
         let most = if failure.is_some() { 0 } else { CAUSES };
         for (rank, cause) in causes.iter().take(most).enumerate() {
             let _ = writeln!(text, "  {}. {:>3.0} %  {}", rank + 1, cause.share * 100.0, cause.says);

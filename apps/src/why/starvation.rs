@@ -1,17 +1,17 @@
-//! Measures how long a process's threads were ready to run and had no CPU, as the kernel counts it.
+//! Measures how long the threads of a process were ready to run without a CPU, by the kernel's counters.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-/// ns that each thread of a process has waited for a CPU so far.
+/// The time that each thread of a process has waited for a CPU, ns.
 pub struct Starvation {
     pid: u32,
     waited: BTreeMap<u32, u64>,
 }
 
 impl Starvation {
-    /// Reads `/proc/PID/task/*/schedstat`; what can't be read counts as nothing.
+    /// Reads `/proc/PID/task/*/schedstat`. Omits threads that cannot be read.
     pub fn of(pid: u32) -> Self {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let waited = tasks.filter_map(|task| {
@@ -21,7 +21,7 @@ impl Starvation {
         Self { pid, waited: waited.collect() }
     }
 
-    /// Returns what the thread that has waited longest has waited since.
+    /// Returns the longest wait of any thread since `self` was read. Threads that started since count as 0.
     pub fn since(&self) -> Duration {
         let now = Self::of(self.pid);
         let each = now.waited.iter().map(|(thread, waited)| {
@@ -31,7 +31,7 @@ impl Starvation {
     }
 }
 
-/// The second number: time spent on a run queue, ns (Documentation/scheduler/sched-stats.rst).
+/// Returns the second number: time on a run queue, ns (Documentation/scheduler/sched-stats.rst).
 fn waited(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().nth(1)?.parse().ok()
 }

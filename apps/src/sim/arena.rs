@@ -1,4 +1,5 @@
-//! Every algorithm in every scenario, as model and as endpoints, with the same columns for each: `ferroce sim --arena`.
+//! `ferroce sim --arena`: runs every algorithm in every scenario, on model hosts and on endpoints, and reports the same figures for each
+//! run.
 
 use super::Args;
 use super::figures::{self, quantile};
@@ -20,12 +21,12 @@ const ALGORITHMS: [&str; 7] = ["hpcc", "hpcc-fair", "hpcc-rx", "powertcp", "swif
 
 const HOSTS: [(&str, Hosts); 2] = [("model", Hosts::Model), ("endpoints", Hosts::Endpoints)];
 
-/// Points of a cell's lines.
+/// The limit on the points of a cell's line.
 const POINTS: usize = 250;
-/// Over so long the least that the bottleneck carried is looked for, ns.
+/// The duration over which the least throughput of the bottleneck is computed, ns.
 const DIP: u64 = 10_000;
 
-/// The columns and their units.
+/// The columns, with units and descriptions.
 pub const COLUMNS: [(&str, &str); 14] = [
     ("carried", "Gb/s on the bottleneck in the steady state"),
     ("least", "Gb/s, the least in any 10 µs until the first flow ends"),
@@ -43,7 +44,7 @@ pub const COLUMNS: [(&str, &str); 14] = [
     ("lost", "packets dropped"),
 ];
 
-/// A run of an algorithm in a scenario. Figures are text, so that JSON leaves them as they are.
+/// The result of one run. The figures are text, so that they survive JSON unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cell {
@@ -51,15 +52,14 @@ pub struct Cell {
     pub hosts: String,
     pub algorithm: String,
     pub seed: u64,
-    /// Why it did not run.
+    /// The reason if this combination cannot run.
     pub refused: Option<String>,
-    /// In the order of [`COLUMNS`]; empty if the scenario has none.
+    /// The figures in the order of [`COLUMNS`], each empty if the scenario has none.
     pub figures: Vec<String>,
-    /// Time in ns, bytes that wait, and Mb/s that the bottleneck carried since the point before.
+    /// Time in ns, queue in bytes, and throughput of the bottleneck in Mb/s since the previous point.
     pub line: Vec<[u64; 3]>,
 }
 
-/// One run.
 struct Job {
     scenario: usize,
     hosts: usize,
@@ -79,7 +79,7 @@ fn jobs(seeds: std::ops::Range<u64>) -> Vec<Job> {
     jobs
 }
 
-/// Seeds of one arena at most.
+/// The limit on the seeds of an arena.
 const SEEDS: u64 = 1000;
 
 /// Runs the arena or a shard of it.
@@ -123,7 +123,7 @@ pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The scenario as a job runs it.
+/// Reads the scenario of a job, with its algorithm and hosts.
 fn read(job: &Job) -> Result<Scenario, Failure> {
     let (name, text) = ARENA[job.scenario];
     let vary = [("cc".to_owned(), ALGORITHMS[job.algorithm].to_owned())];
@@ -132,7 +132,7 @@ fn read(job: &Job) -> Result<Scenario, Failure> {
     (setup.hosts, setup.conventions) = (HOSTS[job.hosts].1, Conventions::FERROCE);
     let marks = |from, to, most| Probability::new(most).map(|most| Red { from, to, most });
     setup.red = match setup.congestion.algorithm {
-        // The marking of the switches in the HPCC authors' simulator.
+        // The marking thresholds of the HPCC authors' simulator.
         AlgorithmConfig::Dctcp(_) => marks(300_000, 300_000, 1.0),
         AlgorithmConfig::Dcqcn(_) => marks(400_000, 1_600_000, 0.2),
         _ => None,
@@ -162,7 +162,7 @@ fn cell(job: &Job) -> Result<Cell, Failure> {
     Ok(cell)
 }
 
-/// The figures of a run, in the order of [`COLUMNS`].
+/// Returns the figures of a run, in the order of [`COLUMNS`].
 fn figures(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
     let number = |value: f64, places: usize| {
         if value.is_finite() { format!("{value:.places$}") } else { String::new() }
@@ -199,14 +199,14 @@ fn figures(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
     ]
 }
 
-/// The rows between the last start and the first end, of which the steady state has all but the first 100 µs, and the least's.
+/// Returns the rows from `begin`, ns, until 5 µs before the first flow ends.
 fn until_first_end(outcome: &Outcome, begin: u64) -> Vec<&Row> {
     let end = outcome.finished.iter().map(|flow| (flow.start + flow.time).as_nanos() as u64).min();
     let end = end.unwrap_or_default().saturating_sub(5_000);
     outcome.series.iter().filter(|row| (begin..end).contains(&row.time)).collect()
 }
 
-/// The least that the bottleneck carried in any [`DIP`], Gb/s.
+/// Returns the least throughput of the bottleneck over any [`DIP`] after the first, Gb/s.
 fn least(outcome: &Outcome) -> f64 {
     let rows = until_first_end(outcome, DIP);
     let step = match rows[..] {
@@ -220,7 +220,7 @@ fn least(outcome: &Outcome) -> f64 {
     rows.windows(step + 1).map(carried).fold(f64::NAN, f64::min)
 }
 
-/// The median of the bottleneck's queue in the steady state, bytes.
+/// Returns the median queue of the bottleneck, bytes, from 100 µs after the last start until the first flow ends.
 fn median(outcome: &Outcome) -> f64 {
     let begin = outcome.finished.iter().map(|flow| flow.start.as_nanos() as u64).max().unwrap_or_default();
     let mut queues: Vec<f64> =
@@ -229,7 +229,7 @@ fn median(outcome: &Outcome) -> f64 {
     quantile(&queues, 0.5)
 }
 
-/// The series in at most [`POINTS`] points: the longest queue of each stretch, and what was carried in it.
+/// Reduces the series to at most [`POINTS`] points: the longest queue in each chunk of rows, and its throughput.
 fn line(series: &[Row]) -> Vec<[u64; 3]> {
     let step = series.len().div_ceil(POINTS).max(1);
     let point = |rows: &[Row]| {

@@ -1,4 +1,4 @@
-//! The arena's page: for each scenario a table of all algorithms, and how queue and link went.
+//! The HTML page of an arena: for each scenario a table of all algorithms, and plots of the queue and the throughput of the bottleneck.
 
 use super::arena::{COLUMNS, Cell};
 use super::plot::{Axes, Line, legend, lines};
@@ -6,10 +6,10 @@ use super::report::{STYLE, escape};
 use crate::failure::Failure;
 use std::fmt::Write;
 
-/// The page of all runs, which come scenario by scenario.
+/// Returns the page. `cells` are grouped by scenario, hosts and algorithm.
 ///
 /// # Errors
-/// Returns a failure if a plot can't be drawn.
+/// Returns a failure if a plot cannot be drawn.
 pub fn page(cells: &[Cell]) -> Result<String, Failure> {
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=viewport content=\"width=device-width\">\
@@ -51,7 +51,7 @@ fn table(cells: &[Cell]) -> String {
     text + "</table>"
 }
 
-/// The mean of a figure over seeds, with as many places as it has; nothing if there is none.
+/// Returns the mean of a figure over the seeds, with its number of decimals, or an empty text.
 fn mean(seeds: &[Cell], column: usize) -> String {
     let figures = || seeds.iter().filter_map(|cell| cell.figures.get(column)).filter(|text| !text.is_empty());
     let Some(first) = figures().next() else { return String::new() };
@@ -63,7 +63,7 @@ fn mean(seeds: &[Cell], column: usize) -> String {
     format!("{:.places$}", values.iter().sum::<f64>() / values.len().max(1) as f64)
 }
 
-/// Queue and link of the first seed of each algorithm.
+/// Plots queue and throughput of the first seed of each algorithm.
 fn plots(cells: &[Cell]) -> Result<String, Failure> {
     let line = |of: fn(&[u64; 3]) -> f64| {
         let of_cell = |seeds: &[Cell]| Line {

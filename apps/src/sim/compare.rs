@@ -1,4 +1,4 @@
-//! A run beside a reference directory: each figure, its band, in or out.
+//! Compares the figures of a run with those in a reference directory, each within a band.
 
 use super::figures::{SizeRow, steady};
 use super::scenario::{Reference, Scenario};
@@ -9,45 +9,44 @@ use fabric::sim::{Outcome, Steady, window};
 use std::path::Path;
 use std::time::Duration;
 
-/// The distance that a figure may have from a single run's, as a share of it.
+/// The relative band of a figure of a single reference run.
 const SHARE: f64 = 0.1;
-/// One packet's difference in a queue's percentile is the sampling's.
+/// The size of a packet, kB. A queue's percentile may differ by one packet because of sampling.
 const PACKET_KB: f64 = 1.0905;
 
-/// Rows about one run that a reference may have.
+/// The limit on rows about one run in a file of the reference.
 const ROWS: usize = 10_000;
 
-/// A figure beside the reference's.
+/// A figure, compared with the reference's.
 #[derive(Clone, Debug)]
 pub struct Compared {
     pub name: String,
     pub ours: f64,
     pub theirs: f64,
-    /// The distance from it that is still inside.
+    /// The largest difference that is accepted.
     pub band: f64,
 }
 
 impl Compared {
-    /// Returns true if it lies in its band.
+    /// Returns true if the figure lies within its band.
     pub fn is_inside(&self) -> bool {
         (self.ours - self.theirs).abs() <= self.band + 1e-9
     }
 }
 
-/// One run's figures, or the mean of several.
+/// The figures of one run, or the mean of several.
 pub struct Ours {
     pub steady: Option<[f64; 11]>,
     pub rows: Vec<SizeRow>,
     pub queues: [f64; 5],
-    /// From 100 µs to the end: Gb/s, Jain, and the queue's mean, 95th and 99th percentile in kB.
+    /// Figures from 100 µs to the end: Gb/s, Jain's index, and the mean, 95th and 99th percentile of the queue in kB.
     pub window: Option<[f64; 5]>,
 }
 
 impl Ours {
-    /// Of a run.
     pub fn of(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> Self {
         let quantile = |share| outcome.queue_quantile(share) as f64;
-        // The reference's figures have four places.
+        // The figures of the reference have four decimals.
         let values =
             steady(scenario, outcome).map(|steady| steady.values().map(|value| (value * 1e4).round() / 1e4));
         let queues = [
@@ -64,11 +63,11 @@ impl Ours {
     }
 }
 
-/// Lays `ours` beside what `folder` has of this scenario: bands over seeds if there are some (mean ± 3 standard
-/// deviations), else single runs (± 10 %), and tables by size.
+/// Compares `ours` with the rows about this scenario in `folder`: with bands over seeds (mean ± 3 standard deviations) if there are
+/// several, or else with a single run (± 10 %), and with tables by size.
 ///
 /// # Errors
-/// Returns an error if the scenario has no `[reference]`, or the folder contains nothing about it.
+/// Returns a failure if the scenario has no `[reference]`, a file cannot be read, or `folder` contains no row about the scenario.
 pub fn compare(folder: &Path, scenario: &Scenario, ours: &Ours) -> Result<Vec<Compared>, Failure> {
     let Some(reference) = &scenario.reference else {
         return Err(Failure::usage(
@@ -89,7 +88,7 @@ pub fn compare(folder: &Path, scenario: &Scenario, ours: &Ours) -> Result<Vec<Co
     Ok(compared)
 }
 
-/// The rows of a file for which `is_it` holds, with their header; none if there is no such file.
+/// Returns the header of a file and the rows for which `is_it` is true; nothing if the file does not exist.
 fn rows(
     file: &Path,
     is_it: impl Fn(&StringRecord) -> bool,
@@ -166,7 +165,7 @@ fn single(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compa
     Ok(compared.collect())
 }
 
-/// Runs that were cut after 10 ms, by `W_ai` and maxStage: `hpcc_wai25_ms5`. The queue within 10 %, or a packet.
+/// Compares runs of 10 ms, named by `W_ai` and maxStage: `hpcc_wai25_ms5`. The band of a queue is 10 %, and at least one packet.
 fn windows(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compared>, Failure> {
     let name = reference.variant.strip_prefix("hpcc_wai").and_then(|name| name.split_once("_ms"));
     let (Some((additive, stage)), Some(ours)) = (name, ours.window) else { return Ok(Vec::new()) };
@@ -192,7 +191,7 @@ fn sizes(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compar
         for row in &rows {
             let at = |name| column(&header, row, name);
             let (Some(low), Some(high)) = (at("size_lo"), at("size_hi")) else { continue };
-            // Without a column for it, a table is about flows that are no incast's.
+            // A table without this column contains only flows that are no incast's.
             let place = header.iter().position(|column| column == "type");
             let kind = place.and_then(|place| row.get(place)).unwrap_or("bg");
             let same =
@@ -223,7 +222,7 @@ fn queues(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compa
     Ok(compared)
 }
 
-/// As text.
+/// Formats the comparison as text.
 pub fn table(compared: &[Compared]) -> String {
     let width = compared.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let mut text = format!("{:<width$} {:>12} {:>12}   band\n", "", "ours", "reference");

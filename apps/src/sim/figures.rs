@@ -1,10 +1,10 @@
-//! Reports a run: figures, tables by size, quantiles.
+//! The figures of a run: slowdowns by flow size, quantiles, and the steady state.
 
 use super::scenario::Scenario;
 use fabric::sim::{Outcome, Steady};
 use std::fmt::Write;
 
-/// The limits of the rows of the reference's tables by size, bytes.
+/// The bounds of the flow sizes in the tables of the reference, bytes.
 const EDGES: [u64; 17] = [
     0,
     324,
@@ -25,10 +25,10 @@ const EDGES: [u64; 17] = [
     1_000_000_000,
 ];
 
-/// Slowdowns of flows of some lengths.
+/// Slowdowns of the flows of at least `low` and below `high` bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct SizeRow {
-    /// Of flows of incasts on top of other traffic; of the others, if not.
+    /// True for the flows of incasts on top of other traffic.
     pub is_incast: bool,
     pub low: u64,
     pub high: u64,
@@ -40,7 +40,7 @@ pub struct SizeRow {
     pub mean_fct_us: f64,
 }
 
-/// The value below which `share` of `sorted` lie, straight between the two nearest.
+/// Returns the quantile `share` of `sorted`, interpolated linearly; NaN without values.
 pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = last as f64 * share;
@@ -50,13 +50,14 @@ pub fn quantile(sorted: &[f64], share: f64) -> f64 {
 }
 
 impl SizeRow {
-    /// Returns the reference's name for its flows.
+    /// Returns the name of this kind of flows in the reference.
     pub const fn kind(&self) -> &'static str {
         if self.is_incast { "incast" } else { "bg" }
     }
 }
 
-/// Slowdowns by length: all first, then each part that has flows; the same of incasts' flows behind those of all others.
+/// Returns the slowdowns by flow size. The first row has all sizes; sizes without flows are omitted. The rows of incasts follow those of
+/// other flows.
 pub fn by_size(scenario: &Scenario, outcome: &Outcome) -> Vec<SizeRow> {
     let whole = [(EDGES[0], EDGES[16])];
     let parts = EDGES.windows(2).map(|edges| (edges[0], edges[1]));
@@ -81,7 +82,7 @@ pub fn by_size(scenario: &Scenario, outcome: &Outcome) -> Vec<SizeRow> {
     kinds.map(row).filter(|row| row.count > 0).collect()
 }
 
-/// Slowdowns by length, as text.
+/// Formats the slowdowns as text.
 pub fn table(rows: &[SizeRow]) -> String {
     let mut text = format!("{:>28} {:>7} {:>8} {:>8} {:>8}\n", "bytes", "flows", "p50", "p95", "p99");
     for row in rows {
@@ -95,7 +96,7 @@ pub fn table(rows: &[SizeRow]) -> String {
     text
 }
 
-/// The steady state's figures, if a series was taken.
+/// Returns the figures of the steady state, if a series was recorded.
 pub fn steady(scenario: &Scenario, outcome: &Outcome) -> Option<Steady> {
     let conventions = scenario.setup.conventions;
     Steady::of(outcome, u64::from(conventions.payload + conventions.header + conventions.telemetry))

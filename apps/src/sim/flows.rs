@@ -1,4 +1,4 @@
-//! The flows of a scenario: listed one by one in it or in a CSV file, or drawn from a distribution of sizes.
+//! The flows of a scenario: listed in it or in a CSV file, or drawn from a distribution of sizes.
 
 use crate::failure::Failure;
 use crate::input::Table;
@@ -9,16 +9,16 @@ use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;
 
-/// The destination port of an incast's flows in flow lists of the authors; others have 100.
+/// The destination port of an incast's flows in the HPCC authors' flow lists. Other flows have 100.
 const INCAST_PORT: u32 = 200;
 
-/// The longest time in a scenario: virtual time counts ps in 64 bits.
+/// The limit on times in a scenario: virtual time counts ps in 64 bits.
 const LONGEST: Duration = Duration::from_secs(100_000);
 
-/// Flows of one run at most.
+/// The limit on the flows of a run.
 const FLOWS: usize = 10_000_000;
 
-/// Flows that are drawn: a distribution of sizes, the load of each host's link, and an incast beside them.
+/// Random traffic: a distribution of sizes, the load of each host's link (0 to 1), and an incast in addition.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Traffic {
@@ -36,12 +36,12 @@ struct IncastText {
     load: f64,
 }
 
-/// One entry of `[[flow]]`.
+/// An entry of `[[flow]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FlowText {
     source: Option<u32>,
-    /// Instead of a source: one such flow from each of so many hosts, the first on.
+    /// Instead of `source`: one flow from each of the first `senders` hosts.
     senders: Option<u32>,
     destination: u32,
     bytes: u64,
@@ -51,7 +51,7 @@ pub(super) struct FlowText {
     dscp: u8,
 }
 
-/// A row of a flow list, as in the reference: bytes, and the start in ns; flows of an incast have a port of their own.
+/// A row of a flow list in the format of the reference: size in bytes and start in ns. The port marks flows of an incast.
 #[derive(Deserialize)]
 struct Row {
     #[serde(default)]
@@ -66,7 +66,7 @@ pub(super) fn zero() -> String {
     "0ns".into()
 }
 
-/// Returns `time`, or why the clock of a run cannot count that far.
+/// Returns `time`, or an error if it is longer than virtual time allows.
 pub(super) fn virtual_time(time: Duration) -> Result<Duration, String> {
     match time <= LONGEST {
         true => Ok(time),
@@ -74,7 +74,7 @@ pub(super) fn virtual_time(time: Duration) -> Result<Duration, String> {
     }
 }
 
-/// The numbers that a file gives to the hosts: consecutive, beginning with `first`.
+/// The numbers of the hosts in a file: consecutive from `first`.
 #[derive(Clone, Copy)]
 pub(super) struct Numbering {
     first: u32,
@@ -82,7 +82,7 @@ pub(super) struct Numbering {
 }
 
 impl Numbering {
-    /// Numbers `hosts` hosts from `first` on.
+    /// Numbers `hosts` hosts from `first` on. Returns an error if the numbers exceed 32 bits.
     pub(super) fn new(first: u32, hosts: u32) -> Result<Self, String> {
         let most = u32::MAX - hosts;
         if first > most {
@@ -91,7 +91,7 @@ impl Numbering {
         Ok(Self { first, hosts })
     }
 
-    /// The flow between two hosts of the file, or why there is none.
+    /// Returns the flow between two hosts of the file, or what is wrong with it.
     fn flow(self, source: u32, destination: u32, bytes: u64, start: Duration) -> Result<Flow, String> {
         let [from, to] = [("source", source), ("destination", destination)].map(|(what, number)| {
             let host = number.checked_sub(self.first).filter(|host| *host < self.hosts);
@@ -109,7 +109,7 @@ impl Numbering {
         Ok(Flow { source, destination, bytes, start, is_incast: false, dscp: 0 })
     }
 
-    /// The flows of one entry.
+    /// Returns the flows of an entry.
     pub(super) fn spell(self, text: &FlowText, start: Duration) -> Result<Vec<Flow>, String> {
         let flow = |source| {
             let flow = self.flow(source, text.destination, text.bytes, start)?;
@@ -127,7 +127,7 @@ impl Numbering {
     }
 }
 
-/// Draws the flows of `hosts` hosts up to `time`.
+/// Draws the flows of `hosts` hosts that start before `time`.
 pub(super) fn draw(
     traffic: &Traffic,
     time: Duration,
@@ -167,7 +167,7 @@ pub(super) fn draw(
     Ok(poisson(hosts, line, &sizes, traffic.load, time, incast, seed))
 }
 
-/// Checks the number of flows that a load comes to, about.
+/// Checks that the expected number of flows is within [`FLOWS`].
 fn check_count(traffic: &Traffic, mean: f64, time: Duration, hosts: u32, line: Rate) -> Result<(), String> {
     let bytes = line.as_bps() as f64 / 8.0 * time.as_secs_f64() * f64::from(hosts);
     let incast = traffic.incast.as_ref().map_or(0.0, |incast| incast.load * bytes / incast.bytes as f64);
@@ -178,7 +178,7 @@ fn check_count(traffic: &Traffic, mean: f64, time: Duration, hosts: u32, line: R
     Ok(())
 }
 
-/// Reads the flows that `file` lists.
+/// Reads the flow list `file`.
 pub(super) fn list(file: &Path, numbering: Numbering) -> Result<Vec<Flow>, Failure> {
     let failed = |why: String| Failure::usage(format!("{}: {why}", file.display()));
     let wrong = |error: csv::Error| failed(error.to_string());

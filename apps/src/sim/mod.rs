@@ -1,4 +1,4 @@
-//! `ferroce sim`: hosts, links and switches in virtual time. A run, its files and its report; sweeps over seeds and parameters.
+//! `ferroce sim`: simulates hosts, links and switches in virtual time; one run with its files and report, sweeps, and the arena.
 
 mod arena;
 mod arena_page;
@@ -81,12 +81,11 @@ pub struct Args {
 }
 
 impl Args {
-    /// The scenario's file.
     fn file(&self) -> Result<&Path, Failure> {
         self.scenario.as_deref().ok_or_else(|| Failure::usage("no scenario; name its file, or give --arena"))
     }
 
-    /// Returns a hash that distinguishes a scenario, and flows from elsewhere, from others.
+    /// Returns a text that identifies the version of the program, the scenario and the flow list.
     fn fingerprint(&self) -> Result<String, Failure> {
         let files = [Some(self.file()?), self.flows.as_deref()];
         let read = |file: &Path| {
@@ -98,10 +97,10 @@ impl Args {
     }
 }
 
-/// Runs the tool.
+/// Runs a scenario, a sweep, the arena or a shard, or merges shards.
 ///
 /// # Errors
-/// Returns an error if a scenario cannot be read or run, or results cannot be written.
+/// Returns a failure if a scenario cannot be read or run, or results cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if !args.merge.is_empty() {
         let part = Part::merge(&args.merge)?;
@@ -152,7 +151,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a scenario, with a bar on standard error if that is a terminal.
+/// Runs a scenario. If `shows`, displays a progress bar on a terminal.
 fn simulate(scenario: &Scenario, shows: bool) -> Result<Outcome, Failure> {
     let bar = if shows { ProgressBar::new(scenario.setup.flows.len() as u64) } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} flows  {msg}");
@@ -222,7 +221,6 @@ fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failur
     )
 }
 
-/// Returns the name of the hosts' kind.
 const fn kind(hosts: Hosts) -> &'static str {
     match hosts {
         Hosts::Endpoints => "endpoints",
@@ -230,14 +228,14 @@ const fn kind(hosts: Hosts) -> &'static str {
     }
 }
 
-/// The cost of a run: time that passed, and CPU time, which other work on the machine does not lengthen.
+/// The cost of a run: elapsed time, and CPU time, which other load on the machine does not increase.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     wall: Duration,
     cpu: Duration,
 }
 
-/// CPU time of this thread so far, if the kernel reports it.
+/// Returns the CPU time of this thread, if the kernel reports it.
 fn cpu() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split(' ').next()?.parse().ok().map(Duration::from_nanos)

@@ -1,4 +1,4 @@
-//! A run on disk: CSV files with the reference's columns, and a summary.
+//! The files of a run: CSV with the columns of the reference, and a summary.
 
 use super::Cost;
 use super::figures::{SizeRow, steady};
@@ -11,29 +11,29 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// Flows that get columns in the series.
+/// The limit on flows with columns in the series.
 const COLUMNS: usize = 64;
 
-/// The folder for a run's files. It is created before the run, and accepts a file.
+/// The folder of a run's files, opened before the run.
 pub struct Folder<'a> {
     path: &'a Path,
     summary: OutFile,
 }
 
 impl<'a> Folder<'a> {
-    /// Makes the folder.
+    /// Creates the folder and opens `summary.json` in it.
     ///
     /// # Errors
-    /// Returns a failure that names the folder if it cannot be created or accepts no file.
+    /// Returns a failure if the folder or the file cannot be created.
     pub fn open(path: &'a Path) -> Result<Self, Failure> {
         fs::create_dir_all(path).map_err(|error| unwritten(path, &error))?;
         Ok(Self { path, summary: OutFile::open(&path.join("summary.json"))? })
     }
 
-    /// Writes `fct.csv`, `series.csv`, `slowdown.csv`, `queues_pfc.csv` and `summary.json`.
+    /// Writes `fct.csv`, `series.csv` (if there is a series), `slowdown.csv`, `queues_pfc.csv` and `summary.json`.
     ///
     /// # Errors
-    /// Returns a failure that names the file that can't be written.
+    /// Returns a failure if a file cannot be written.
     pub fn write(
         self,
         scenario: &Scenario,
@@ -95,7 +95,7 @@ fn series(scenario: &Scenario, outcome: &Outcome) -> String {
     let mut text = String::from("t_us,bottleneck_q_bytes,bottleneck_tx_bytes");
     for (number, flow) in flows.iter().enumerate() {
         let source = flow.source + scenario.first_host;
-        // A source with several flows has several columns.
+        // A source with several flows has columns for each.
         let again = flows[..number].iter().filter(|other| other.source == flow.source).count();
         let name = if again == 0 { format!("src{source}") } else { format!("src{source}_{}", again + 1) };
         let _ = write!(text, ",rate_mbps_{name},acked_bytes_{name}");
@@ -111,7 +111,7 @@ fn series(scenario: &Scenario, outcome: &Outcome) -> String {
     text
 }
 
-/// The run in short.
+/// Returns the summary of a run as JSON.
 pub fn summary(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow], cost: Cost) -> serde_json::Value {
     let steady = steady(scenario, outcome).map(|steady| {
         let values = steady.values();

@@ -1,5 +1,7 @@
-//! Many runs in parts, on many machines: a shard runs every Nth job and writes a file. Merged files equal the output of one machine that
-//! ran all jobs, to the byte. A job's result is text and whole numbers, which JSON does not change.
+//! Splits many runs into shards for several machines: a shard runs every Nth job and writes a file.
+//!
+//! The merged files equal the output of one machine that ran all jobs, byte by byte. Results are text and integers, which JSON does not
+//! change.
 
 use crate::failure::Failure;
 use crate::input;
@@ -16,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Which of how many parts, counted from 1: `3/16`.
+/// A shard and the number of shards: `3/16`. The first shard is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     index: usize,
@@ -24,15 +26,14 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Shards at most.
+    /// The limit on shards.
     const MOST: usize = 100_000;
 
-    /// Returns true if a job is this shard's.
+    /// Returns true if the job belongs to this shard.
     const fn takes(self, job: usize) -> bool {
         job % self.count == self.index - 1
     }
 
-    /// Returns the name of a part's file.
     fn file(self, kind: Kind) -> String {
         format!("{}.{}-of-{}.json", kind.name(), self.index, self.count)
     }
@@ -51,7 +52,6 @@ impl FromStr for Shard {
     }
 }
 
-/// The kind of run that the jobs belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -68,24 +68,24 @@ impl Kind {
     }
 }
 
-/// Jobs that are done, and what they are a part of.
+/// Finished jobs, and the run to which they belong.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
     pub kind: Kind,
-    /// Everything that determines the jobs; parts of other runs are refused.
+    /// Everything that determines the jobs. Parts with different values cannot be merged.
     pub of: String,
-    /// Jobs of all parts.
+    /// The number of jobs of all parts.
     pub jobs: usize,
-    /// The result of each job.
+    /// The result of each finished job.
     pub done: BTreeMap<usize, Value>,
 }
 
 impl Part {
-    /// Writes the part into a folder, which is created; returns the file's name.
+    /// Writes the part into `folder`, which is created if needed. Returns the path of the file.
     ///
     /// # Errors
-    /// Returns a failure that names the file if it can't be written.
+    /// Returns a failure if the folder or the file cannot be written.
     pub fn write(&self, folder: &Path, shard: Shard) -> Result<PathBuf, Failure> {
         fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
         let path = folder.join(shard.file(self.kind));
@@ -94,7 +94,7 @@ impl Part {
         Ok(path)
     }
 
-    /// Writes the part and reports its path.
+    /// Writes the part and prints its path.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -108,10 +108,10 @@ impl Part {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Reads parts and puts them together.
+    /// Reads and merges parts.
     ///
     /// # Errors
-    /// Returns a failure that names the file that is no part, or is one of another run, or the first job that no file contains.
+    /// Returns a failure if a file is not a part or belongs to another run, two files differ in a job, or a job is missing.
     pub fn merge(files: &[PathBuf]) -> Result<Self, Failure> {
         let mut whole: Option<Self> = None;
         for path in files {
@@ -146,17 +146,17 @@ impl Part {
     }
 }
 
-/// A digest of a file (FNV-1a).
+/// Returns the FNV-1a hash of `bytes`.
 pub fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// Runs the jobs of a shard, or all, on all cores.
+/// Runs the jobs of a shard, or all jobs, on all cores. Returns the results in the order of the jobs.
 ///
 /// # Errors
-/// Returns what stopped the first job that failed.
+/// Returns the error of a job. Further jobs are not started.
 pub fn run<T: Send>(
     jobs: usize,
     shard: Option<Shard>,
@@ -171,7 +171,7 @@ pub fn run<T: Send>(
                 while let Some(&job) = mine.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = work(job).map(|result| (job, result));
                     if result.is_err() {
-                        // A failure of one job stops all.
+                        // Stops all threads.
                         next.store(mine.len(), Ordering::Relaxed);
                     }
                     done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(result);

@@ -1,15 +1,14 @@
-//! Plots as SVG text.
+//! Line plots as SVG text.
 
 use crate::failure::Failure;
 use plotters::prelude::*;
 
-/// A line of a plot: a name, and its points.
 pub struct Line {
     pub name: String,
     pub points: Vec<(f64, f64)>,
 }
 
-/// Parses a number of bytes with an optional unit.
+/// Formats a number of bytes with a decimal unit: B, kB, MB or GB.
 pub fn size(bytes: u64) -> String {
     let (unit, name) = match bytes {
         0..=999 => (1, "B"),
@@ -25,19 +24,18 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// The labels of a plot's axes.
 pub struct Axes<'a> {
     pub x: &'a str,
     pub y: &'a str,
-    /// The x axis counts in powers of ten.
+    /// True for a logarithmic x axis, labelled in bytes.
     pub is_logarithmic: bool,
 }
 
 const SIZE: (u32, u32) = (900, 320);
-/// Points of a line that a picture can show.
+/// The limit on the points drawn of a line.
 const POINTS: usize = 3000;
 
-/// Colours that people of any eyesight can distinguish (Okabe and Ito), again and again.
+/// The palette of Okabe and Ito, whose colours colour-blind people can distinguish, and grey. Repeats after 8 lines.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -48,14 +46,14 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 0, 0),
     RGBColor(150, 150, 150),
 ];
-/// Lines that a legend names; more are a crowd.
+/// The limit on lines in a legend.
 const NAMED: usize = 16;
 
 const fn colour(number: usize) -> RGBColor {
     COLOURS[number % COLOURS.len()]
 }
 
-/// Which line is which, as HTML below a plot; nothing for one line, or for a crowd.
+/// Returns the legend of a plot as HTML; empty for one line, or for more than 16.
 pub fn legend(lines: &[Line]) -> String {
     if !(2..=NAMED).contains(&lines.len()) {
         return String::new();
@@ -68,7 +66,7 @@ pub fn legend(lines: &[Line]) -> String {
     format!("<p class=legend>{names}</p>")
 }
 
-/// Draws lines. An empty text if there is nothing to draw.
+/// Draws the lines as SVG. Returns an empty text if there are no points.
 pub fn lines(axes: &Axes<'_>, lines: &[Line]) -> Result<String, Failure> {
     let points = || lines.iter().flat_map(|line| &line.points);
     let (Some(from), Some(to)) = (
@@ -80,7 +78,7 @@ pub fn lines(axes: &Axes<'_>, lines: &[Line]) -> Result<String, Failure> {
     let top = points().map(|point| point.1).fold(0.0, f64::max).max(1e-9) * 1.05;
     let mut text = String::new();
     let drawn = if axes.is_logarithmic {
-        // A size's logarithm: what the axis shows is turned back.
+        // The plot is linear in the logarithm; the labels show the size.
         let scaled: Vec<Line> = lines
             .iter()
             .map(|line| Line {

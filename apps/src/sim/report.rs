@@ -1,4 +1,4 @@
-//! A self-contained HTML page that describes a run.
+//! The self-contained HTML report of a run.
 
 use super::compare::Compared;
 use super::figures::SizeRow;
@@ -10,9 +10,9 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// Samples over which a link's rate is counted.
+/// The number of samples over which the rate of a link is computed.
 const STEP: usize = 10;
-/// The end of the last part of the table by length.
+/// The upper bound of the last size range.
 const LONGEST: u64 = 1_000_000_000;
 
 pub const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222}\
@@ -50,7 +50,7 @@ pub fn write(
     fs::write(&file, page).map_err(|error| Failure::run(format!("{}: {error}", file.display())))
 }
 
-/// Describes the run, in a sentence or two.
+/// Describes the run in a few sentences.
 fn lead(title: &str, scenario: &Scenario, outcome: &Outcome) -> String {
     let setup = &scenario.setup;
     let (hosts, switches) = (setup.topology.hosts(), setup.topology.switches());
@@ -76,7 +76,7 @@ fn lead(title: &str, scenario: &Scenario, outcome: &Outcome) -> String {
     )
 }
 
-/// The figures that one asks for first.
+/// Returns the main figures as tiles.
 fn tiles(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> String {
     let mut tiles = Vec::new();
     if let Some(steady) = super::figures::steady(scenario, outcome) {
@@ -143,7 +143,7 @@ fn comparison(compared: &[Compared]) -> String {
     text + "</table>"
 }
 
-/// A plot with its heading, a sentence that says how to read it, and its legend.
+/// Returns a plot with its heading, its explanation and its legend; empty if there is nothing to plot.
 fn section(heading: &str, says: &str, axes: &Axes<'_>, of: &[Line]) -> Result<String, Failure> {
     let picture = lines(axes, of)?;
     if picture.is_empty() {
@@ -165,7 +165,7 @@ fn plots(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> Result<Str
             &[line],
         )?;
     }
-    // The first row is of all lengths.
+    // The first row has all sizes.
     let sizes: Vec<&SizeRow> = rows.iter().skip(1).filter(|row| !row.is_incast).collect();
     if sizes.len() > 1 {
         let middle = |row: &SizeRow| {
@@ -188,7 +188,7 @@ fn plots(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> Result<Str
     Ok(pictures)
 }
 
-/// Returns the series that were recorded over time: one link and the first flows.
+/// Plots the series of the sampled link and of the sampled flows.
 fn series(scenario: &Scenario, outcome: &Outcome) -> Result<String, Failure> {
     let Some(sampling) = scenario.setup.sampling else { return Ok(String::new()) };
     let first = scenario.first_host;
@@ -254,7 +254,7 @@ fn slowdowns(rows: &[SizeRow]) -> String {
     text + "</table>"
 }
 
-/// Lengths from `low` to below `high`.
+/// Formats the range of sizes from `low` to below `high`.
 fn range(low: u64, high: u64) -> String {
     match (low, high >= LONGEST) {
         (0, true) => "all".into(),

@@ -1,4 +1,4 @@
-//! Scenarios as people write them: a TOML file, and flows in it or in a CSV file.
+//! Reads scenarios: a TOML file with its flows, or with a CSV file of flows.
 
 use super::flows::{FlowText, Numbering, Traffic, draw, list, virtual_time, zero};
 use crate::failure::Failure;
@@ -16,20 +16,20 @@ use verbs::congestion::CongestionChoice;
 #[serde(deny_unknown_fields)]
 struct Text {
     topology: Kind,
-    /// Of a star; of each switch if there are several.
+    /// Hosts of a star, or of each switch (leaf-spine: each leaf) in other topologies.
     hosts: Option<usize>,
-    /// Of a parking lot; leaves of a leaf-spine.
+    /// Switches of a parking lot, or leaves of a leaf-spine.
     switches: Option<usize>,
     spines: Option<usize>,
     rate: String,
-    /// Between switches; as `rate` if it is not given.
+    /// The rate of links between switches; defaults to `rate`.
     fabric_rate: Option<String>,
     delay: String,
     #[serde(default)]
     compat: Compat,
-    /// Endpoints, but for `compat`.
+    /// The kind of hosts; defaults to endpoints, and to the model with `compat = "hpcc-ns3"`.
     host: Option<Kinds>,
-    /// Payload bytes of a full packet.
+    /// Payload of a full packet, bytes.
     mtu: Option<u32>,
     congestion: String,
     #[serde(default = "buffer")]
@@ -41,13 +41,13 @@ struct Text {
     #[serde(default)]
     tell_sojourn: bool,
     direct: Option<DirectText>,
-    /// Switches stamp as Linux does as an IOAM node.
+    /// Switches stamp like a Linux IOAM node.
     #[serde(default)]
     linux_ioam: bool,
-    /// The share of reports on a path that a host falsifies.
+    /// The probability that a host falsifies a report on a path.
     #[serde(default)]
     lie: f64,
-    /// Hosts do not know probes.
+    /// Hosts ignore packets that only Ferroce understands, such as probes.
     #[serde(default)]
     deaf: bool,
     sample: Option<String>,
@@ -55,7 +55,7 @@ struct Text {
     jitter: String,
     #[serde(default = "limit")]
     limit: String,
-    /// The number of the first host in flow lists.
+    /// The number of the first host in `[[flow]]` and in flow lists.
     #[serde(default = "one")]
     first_host: u32,
     reference: Option<Reference>,
@@ -106,7 +106,7 @@ impl EcnText {
     }
 }
 
-/// A separate class for a DSCP, and how the ordinary one and it share each link.
+/// A second class for a DSCP, and the weights of the ordinary and the second class on each link.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClassText {
@@ -114,7 +114,8 @@ struct ClassText {
     weights: [std::num::NonZeroU8; 2],
 }
 
-/// The number of waiting bytes above which senders that subscribe get a direct response, and how often each gets one at most.
+/// The queue length, bytes, above which subscribed senders get direct responses, and the shortest interval between two responses to a
+/// sender.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DirectText {
@@ -150,20 +151,20 @@ fn limit() -> String {
     "1s".into()
 }
 
-/// A scenario ready to run.
+/// A scenario that is ready to run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub setup: Setup,
     pub reference: Option<Reference>,
     pub first_host: u32,
-    /// What is likely to be a mistake, with the remedy.
+    /// A probable mistake in the scenario, with its remedy.
     pub warning: Option<String>,
 }
 
-/// Reads a scenario; `vary` are keys of `congestion` with other values.
+/// Reads a scenario. `vary` replaces values of keys of `congestion`.
 ///
 /// # Errors
-/// Returns the key that cannot be parsed, and why.
+/// Returns a failure with the key that is wrong, and why.
 pub fn read(
     name: &str,
     text: &str,
@@ -262,7 +263,7 @@ fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<To
     })
 }
 
-/// Returns a warning for an algorithm that only marks slow down.
+/// Returns the warning for an algorithm that slows down only on ECN marks, in a scenario without marking.
 fn unmarked(name: &str, congestion: &Congestion) -> String {
     format!(
         "{name}: congestion {}: no switch marks, so it never slows down; add the line ecn = {{ min = 100_000, max = 400_000, probability = 0.2 }}",
@@ -270,7 +271,7 @@ fn unmarked(name: &str, congestion: &Congestion) -> String {
     )
 }
 
-/// Returns the marks of the authors' switches for these algorithms.
+/// Returns the marking thresholds of the HPCC authors' simulator for these algorithms.
 fn authors_marks(compat: Compat, algorithm: &AlgorithmConfig) -> Option<EcnText> {
     match (compat, algorithm) {
         (Compat::HpccNs3, AlgorithmConfig::Dctcp(_)) => {
@@ -283,7 +284,7 @@ fn authors_marks(compat: Compat, algorithm: &AlgorithmConfig) -> Option<EcnText>
     }
 }
 
-/// Returns the name of a run with other values in a reference directory: hpcc_ms0, dctcp.
+/// Returns the reference's name of a run with the values of `vary`: `hpcc_ms0`, `dctcp`.
 fn varied(reference: Reference, vary: &[(String, String)]) -> Reference {
     let other =
         |variant: String, (key, value): &(String, String)| match (key.as_str(), variant.split_once("_ms")) {
@@ -294,7 +295,7 @@ fn varied(reference: Reference, vary: &[(String, String)]) -> Reference {
     Reference { variant: vary.iter().fold(reference.variant, other), ..reference }
 }
 
-/// Sizes, time and what the hosts are.
+/// Returns the packet sizes and timing conventions, and the kind of hosts.
 fn conventions(text: &Text) -> Result<(Conventions, Hosts), String> {
     let sizes = match text.compat {
         Compat::HpccNs3 => Conventions::HPCC_NS3,
@@ -314,23 +315,23 @@ fn conventions(text: &Text) -> Result<(Conventions, Hosts), String> {
     Ok((Conventions { payload, ..sizes }, hosts))
 }
 
-/// Behind `dcqcn`, in a reference's names.
+/// The suffix that marks `dcqcn` with a window in a reference's names.
 const WINDOWED: &str = "_vwin";
 
-/// Congestion control of a line as in `ferroce.toml`; with the authors' conventions, DCTCP and DCQCN have their parameters.
+/// Parses congestion control in the syntax of `ferroce.toml`. With `compat = "hpcc-ns3"`, DCTCP and DCQCN have the parameters of the
+/// authors' simulator.
 fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<Congestion, String> {
     let mut parts: Vec<String> = text.split(',').map(|part| part.trim().to_owned()).collect();
     for (key, value) in vary {
         let named = |part: &String| part.split('=').next() == Some(key.as_str());
         parts.retain(|part| !named(part));
         if key == "cc" {
-            // As the reference calls DCQCN with a window.
             parts[0] = value.strip_suffix(WINDOWED).unwrap_or(value).to_owned();
         } else {
             parts.push(format!("{key}={value}"));
         }
     }
-    // One algorithm's own state means nothing to another that replaces it.
+    // Settings of the replaced algorithm may not exist in the new one.
     if let Some(name) = vary.iter().any(|(key, _)| key == "cc").then(|| parts[0].parse().ok()).flatten() {
         let is_used = |part: &String| {
             let setting =

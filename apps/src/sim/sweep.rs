@@ -1,4 +1,4 @@
-//! Many runs on all cores: seeds, and other values of the congestion control's keys.
+//! Sweeps: runs on all cores over seeds and over values of the congestion control's keys.
 
 use super::Args;
 use super::compare::{self, Ours};
@@ -18,10 +18,9 @@ use std::process::ExitCode;
 /// Keys of `congestion` with their values.
 type Vary = Vec<(String, String)>;
 
-/// Reads the scenario with a seed and other values.
+/// A function that reads the scenario with a seed and other values.
 pub type Read<'a> = dyn Fn(u64, &[(String, String)]) -> Result<Scenario, Failure> + Sync + 'a;
 
-/// One run of a sweep.
 struct Run {
     name: String,
     seed: u64,
@@ -29,7 +28,7 @@ struct Run {
     scenario: Scenario,
 }
 
-/// Runs of a sweep at most: each keeps its figures until the end.
+/// The limit on the runs of a sweep, which keeps the figures of all until the end.
 const MOST: u64 = 100_000;
 
 /// Runs every combination of values with every seed.
@@ -55,7 +54,7 @@ pub fn run(args: &Args, read: &Read<'_>) -> Result<ExitCode, Failure> {
     show(args, table, runs)
 }
 
-/// The table of a sweep that ran in parts.
+/// Writes the table of a sweep from its merged parts.
 pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
     let rows = part.done.values().map(Value::as_str).collect::<Option<Vec<_>>>();
     let rows = rows.ok_or_else(|| Failure::usage("--merge: a part contains rows that are not text"))?;
@@ -67,7 +66,7 @@ pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `sweep.csv` in the folder, which is created.
+/// Creates the folder, and opens `sweep.csv` in it.
 fn table_in(folder: &Path) -> Result<OutFile, Failure> {
     fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
     OutFile::open(&folder.join("sweep.csv"))
@@ -81,7 +80,8 @@ fn one(vary: &Vary, seed: u64, read: &Read<'_>) -> Result<Run, Failure> {
     Ok(Run { name, seed, ours: Ours::of(&scenario, &outcome, &rows), scenario })
 }
 
-/// `max_stage=0,5` and `eta=0.95,0.99` are four. With so many seeds each they must not be more than [`MOST`] runs.
+/// Returns all combinations of values: `max_stage=0,5` and `eta=0.95,0.99` have four. Returns a failure if they are more than [`MOST`] runs
+/// with `seeds` each.
 fn combinations(vary: &[String], seeds: u64) -> Result<Vec<Vary>, Failure> {
     let mut all: Vec<Vary> = vec![Vec::new()];
     let mut runs = seeds;
@@ -115,7 +115,7 @@ fn header() -> String {
     format!("parameters,seed,slowdown_p50,slowdown_p99,{}\n", Steady::NAMES.join(","))
 }
 
-/// A run's line of the table.
+/// Returns the row of a run in the table.
 fn row(run: &Run) -> String {
     let all = run.ours.rows.first();
     let [p50, p99] = [all.map(|row| row.p50), all.map(|row| row.p99)].map(Option::unwrap_or_default);
@@ -126,7 +126,7 @@ fn row(run: &Run) -> String {
     text + "\n"
 }
 
-/// Runs come in the order of the values and of the seeds.
+/// Prints or writes the table, and compares the mean over the seeds with a reference. `runs` are in the order of values and seeds.
 fn show(args: &Args, table: Option<OutFile>, runs: Vec<Run>) -> Result<ExitCode, Failure> {
     let text = header() + &runs.iter().map(row).collect::<String>();
     match table {
@@ -142,12 +142,12 @@ fn show(args: &Args, table: Option<OutFile>, runs: Vec<Run>) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns true if two runs' rows are about the same flows.
+/// Returns true if both rows are about the same flows.
 fn same_row(one: &SizeRow, other: &SizeRow) -> bool {
     (one.is_incast, one.low, one.high) == (other.is_incast, other.low, other.high)
 }
 
-/// The mean of each figure.
+/// Returns the mean of each figure.
 fn mean(runs: &[Run]) -> Ours {
     let count = runs.len() as f64;
     let steady = runs.iter().filter_map(|run| run.ours.steady);

@@ -1,6 +1,7 @@
-//! The switch's side of `ferroce switch ctl`: a Unix socket on which a separate thread reads requests and checks them, so that only
-//! rules that are right reach the switch's thread. Each connection carries one request and its answer, each a line of JSON. Clients that are
-//! slow to ask delay no others.
+//! The switch's side of `ferroce switch ctl`: a Unix socket, on which a separate thread reads and checks requests.
+//!
+//! Only checked rules reach the switch's thread. A connection carries one request and its answer, each a line of JSON. Connections are
+//! served concurrently.
 
 use super::rules::{Rules, Running, Script};
 use crate::clients;
@@ -23,64 +24,63 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-/// The longest request and the longest answer, bytes.
+/// The limit on a request and on an answer, bytes.
 pub const LONGEST: u64 = 4 << 20;
-/// The time that a client may take to send its request and to read the answer.
+/// The time limit for a connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A client's request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
-    /// The rules that run.
+    /// Returns the running rules.
     List,
-    /// Adds those of a script.
+    /// Adds the rules of a script.
     Add(Script),
-    /// Puts those of a script in the place of all.
+    /// Replaces all rules by those of a script.
     Replace(Script),
-    /// Removes the one of this name.
+    /// Removes the rule with this name.
     Remove(String),
 }
 
-/// The rules that run after a request, or why it was refused.
+/// The running rules after a request, or why it was refused.
 pub type Answer = Result<Vec<Line>, String>;
 
-/// A running rule and its counts. Its keys never change.
+/// A running rule and its counts. Its JSON keys are stable.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its keys as they were written, but for the name.
+    /// The keys as written in the script, without `name`.
     pub keys: BTreeMap<String, String>,
-    /// The file that it came from.
+    /// The file of the script.
     pub file: String,
     /// The line in that file.
     pub line: usize,
-    /// `waiting`, `active` or `over`, by its times.
+    /// `waiting`, `active` or `over`, depending on the rule's times.
     pub state: String,
-    /// Frames that it fits.
+    /// The number of frames that matched the rule.
     pub fitted: u64,
-    /// Frames among them that suffered.
+    /// The number of matching frames on which the action was taken.
     pub happened: u64,
 }
 
-/// A request of the thread to the switch: it returns what the rules have done, after a change if there is one.
+/// A request to the switch's thread: optionally changes the rules, and returns the counts of all rules.
 struct Ask {
     change: Option<Vec<FaultRule>>,
     counts: SyncSender<Vec<RuleReport>>,
 }
 
-/// The socket, removed when the switch ends.
+/// The path of the socket, removed on drop.
 struct Socket(PathBuf);
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // It may have been removed by hand.
+        // Someone may have removed it.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// A socket on which nothing is read yet.
+/// A socket that is bound, but not served yet.
 pub struct Bound {
     listener: net::UnixListener,
     socket: Socket,
@@ -88,10 +88,10 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Takes the socket's place in the file system. Only the switch's own user may connect.
+    /// Binds the socket. Only the switch's own user may connect.
     ///
     /// # Errors
-    /// Returns a failure if another switch listens there, another kind of file is there, or the folder takes no socket.
+    /// Returns a failure if another switch listens at the path, the path is another kind of file, or a socket cannot be created there.
     pub fn at(path: &Path) -> Result<Self, Failure> {
         let wrong =
             |what: &dyn std::fmt::Display| Failure::run(format!("--control {}: {what}", path.display()));
@@ -102,7 +102,7 @@ impl Bound {
             if net::UnixStream::connect(path).is_ok() {
                 return Err(wrong(&"another switch listens there; choose another path"));
             }
-            // A switch that was killed left it.
+            // Left by a switch that was killed.
             fs::remove_file(path).map_err(|error| wrong(&error))?;
         }
         let remedy = |error: io::Error| {
@@ -117,24 +117,22 @@ impl Bound {
         Ok(Self { listener, socket, runtime })
     }
 
-    /// Starts the thread. `begin` is the switch's time 0.
+    /// Starts the thread that serves the socket. `begin` is time 0 of the rules.
     pub fn serve(self, rules: Rules, begin: Instant) -> Control {
         let Self { listener, socket, runtime } = self;
         let (asks, receiver) = channel();
         let desk = Arc::new(Mutex::new(Desk { rules, begin, asks }));
-        // It ends with the process.
         thread::spawn(move || runtime.block_on(accept(listener, desk)));
         Control { asks: receiver, _socket: socket }
     }
 }
 
-/// Serves the clients of `listener` until the process ends.
 async fn accept(listener: net::UnixListener, desk: Arc<Mutex<Desk>>) -> io::Result<()> {
     let listener = UnixListener::from_std(listener)?;
     let serve = |(client, _)| {
         let desk = Arc::clone(&desk);
         async move {
-            // An error of a client ends its own connection only.
+            // An error ends only this connection.
             let _ = timeout(PATIENCE, serve(client, &desk)).await;
         }
     };
@@ -142,7 +140,6 @@ async fn accept(listener: net::UnixListener, desk: Arc<Mutex<Desk>>) -> io::Resu
     Ok(())
 }
 
-/// Reads the request of a client, and answers it.
 async fn serve(client: UnixStream, desk: &Mutex<Desk>) -> io::Result<()> {
     let mut client = BufReader::new(client);
     let mut line = String::new();
@@ -159,14 +156,14 @@ async fn serve(client: UnixStream, desk: &Mutex<Desk>) -> io::Result<()> {
     client.write_all(&text).await
 }
 
-/// Requests that wait for the switch.
+/// The requests for the switch's thread.
 pub struct Control {
     asks: Receiver<Ask>,
     _socket: Socket,
 }
 
 impl Control {
-    /// Handles the requests since the previous turn. Does not wait.
+    /// Handles the requests since the previous turn. Does not block.
     pub fn after<B: PacketBuf>(&self, switch: &mut Switch<B>) {
         while let Ok(Ask { change, counts }) = self.asks.try_recv() {
             if let Some(rules) = change {
@@ -177,7 +174,7 @@ impl Control {
     }
 }
 
-/// The thread's state.
+/// The state that all connections share.
 struct Desk {
     rules: Rules,
     begin: Instant,

@@ -1,4 +1,4 @@
-//! `ferroce switch ctl`: shows and changes the faults of a switch that runs.
+//! `ferroce switch ctl`: shows and changes the faults of a running switch.
 
 use super::control::{Answer, LONGEST, Line, Request};
 use super::rules::Script;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The switch answers between two turns.
+/// The time limit for the answer. The switch answers between two turns.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The command line of `ferroce switch ctl`.
@@ -58,10 +58,10 @@ enum Change {
     },
 }
 
-/// Asks the switch, and prints its faults.
+/// Sends the request to the switch, and prints the faults that run afterwards.
 ///
 /// # Errors
-/// Returns a failure if no switch listens at the socket, or it refuses the change.
+/// Returns a failure if no switch listens at the socket, or the switch refuses the change.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let request = match &args.change {
         Change::List => Request::List,
@@ -95,7 +95,7 @@ fn ask(args: &Args, request: &Request) -> Result<Answer, Failure> {
     let sent = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| (&stream).write_all(&text));
     let mut line = String::new();
     let heard = BufReader::new(&stream).take(LONGEST).read_line(&mut line);
-    // The answer to a request that is too long comes before all of it is sent.
+    // The switch answers a request that is too long before it has read all of it.
     let answer = serde_json::from_str(&line);
     match (sent, heard) {
         (_, Ok(_)) if answer.is_ok() => {}
@@ -105,7 +105,7 @@ fn ask(args: &Args, request: &Request) -> Result<Answer, Failure> {
     answer.map_err(|error| silent(&error))
 }
 
-/// A line a fault.
+/// Prints the faults, one per line.
 fn print(lines: &[Line]) -> Result<(), Failure> {
     if lines.is_empty() {
         return outln!("no faults");

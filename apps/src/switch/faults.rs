@@ -1,5 +1,7 @@
-//! Reads a script of faults for `ferroce switch --faults FILE` and `ferroce switch ctl`. Everything is checked before the first
-//! frame: an error names line, key and value, what is wrong and what to write.
+//! Parses a script of faults for `ferroce switch --faults FILE` and `ferroce switch ctl`.
+//!
+//! The whole script is checked before any of it is used. An error states the line, the key and its value, the mistake, and what to write
+//! instead.
 
 use crate::units;
 use datapath::port_spec::PortSpec;
@@ -12,7 +14,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use toml::{Spanned, Value};
 
-/// QPNs and PSNs have 24 bits.
+/// The largest QPN and PSN, which have 24 bits.
 const MOST: u32 = (1 << 24) - 1;
 
 #[derive(Deserialize)]
@@ -22,24 +24,24 @@ struct File {
     fault: Vec<Spanned<BTreeMap<Spanned<String>, Value>>>,
 }
 
-/// The mistake, and the number of bytes of the file before it.
+/// The offset of a mistake in the file, bytes, and its description.
 type Wrong = (usize, String);
 
-/// A rule with its place in the script.
+/// A rule and its position in the script.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
-    /// The line of its first key.
+    /// The line of the first key.
     pub line: usize,
-    /// The keys as they were written.
+    /// The keys and values as written.
     pub keys: BTreeMap<String, String>,
-    /// The keys of a rule. The name is empty if none was written.
+    /// The rule. Its name is empty if the script has none.
     pub rule: FaultRule,
 }
 
-/// Reads the rules of a script. `ports` are those of the switch.
+/// Parses the rules of a script for a switch with `ports`.
 ///
 /// # Errors
-/// Returns the first thing that is wrong, and its line.
+/// Returns the line of the first mistake and its description.
 pub fn read(text: &str, ports: &[PortSpec]) -> Result<Vec<Fault>, (usize, String)> {
     let line = |offset: usize| 1 + text.get(..offset).unwrap_or_default().matches('\n').count();
     let file: File = toml::from_str(text).map_err(|error| {
@@ -63,14 +65,14 @@ pub fn read(text: &str, ports: &[PortSpec]) -> Result<Vec<Fault>, (usize, String
     Ok(faults)
 }
 
-/// The remedy for two faults that fit the same packets.
+/// The remedy for two faults that match the same packets.
 pub const TELL_APART: &str = "distinguish them by port, time, qp, opcode, psn or flow";
 
 fn written(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A rule whose keys have been read, each with its place.
+/// The parsed keys of a rule, with their offsets in the file, before they are checked against each other.
 struct Draft {
     rule: FaultRule,
     action: Option<String>,
@@ -167,7 +169,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The rule, if its keys belong together.
+    /// Returns the rule, after checking that its keys fit its action.
     fn rule(mut self, start: usize) -> Result<FaultRule, Wrong> {
         let place = |key: &str| self.places.get(key).copied();
         if let Some(until) = self.rule.until.filter(|until| *until <= self.rule.after) {
@@ -210,7 +212,7 @@ impl Draft {
     }
 }
 
-/// The keys of a fault.
+/// All keys of a fault, for the error message.
 const KEYS: [&str; 18] = [
     "name",
     "port",
@@ -232,7 +234,7 @@ const KEYS: [&str; 18] = [
     "icrc",
 ];
 
-/// Each action with the keys that it needs and those that it may have.
+/// Each action with its required and its optional keys.
 const ACTIONS: [(&str, &[&str], &[&str]); 8] = [
     ("drop", &[], &["probability", "count"]),
     ("duplicate", &[], &["probability", "count"]),
@@ -252,7 +254,7 @@ fn port(text: &str, ports: &[PortSpec]) -> Result<PortId, String> {
     })
 }
 
-/// `lost-acks`.
+/// Returns `text` if it is a legal name: 1 to 64 letters, digits and hyphens, the first a letter.
 fn name(text: &str) -> Option<String> {
     let fits = text.len() <= 64
         && text.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -260,7 +262,7 @@ fn name(text: &str) -> Option<String> {
     fits.then(|| text.to_owned())
 }
 
-/// `17` or `0x11`.
+/// Parses `17` or `0x11`.
 fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
@@ -268,14 +270,15 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// `7` or `100..199`, both included.
+/// Parses `7` or `100..199`, which includes both ends.
 fn psns(text: &str) -> Option<RangeInclusive<u32>> {
     let (first, last) = text.split_once("..").unwrap_or((text, text));
     let (first, last) = (number(first)?, number(last)?);
     (first <= last && last <= MOST).then_some(first..=last)
 }
 
-/// `0x0a`, or what the specification calls the operation, of whatever service: `rdma-write-only`.
+/// Parses an opcode by its number, `0x0a`, or by the operation's name in the specification, `rdma-write-only`, which selects the opcodes of
+/// all services.
 fn opcodes(text: &str) -> Option<Opcodes> {
     let number = number(text);
     let named =

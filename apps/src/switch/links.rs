@@ -1,4 +1,4 @@
-//! Detects when interfaces below the switch's ports are deleted, which no frame reveals.
+//! Detects that an interface of the switch's ports was deleted, which no frame reveals.
 
 use crate::failure::Failure;
 use crate::signals::Interface;
@@ -6,28 +6,28 @@ use cc::Instant;
 use datapath::port_spec::PortSpec;
 use std::time::Duration;
 
-/// Between two looks.
+/// The interval between checks.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The interfaces below the ports.
+/// The interfaces of the ports.
 pub struct Links {
     interfaces: Vec<Interface>,
-    /// Ports that can still forward.
+    /// The number of ports that can still forward.
     left: usize,
     next: Instant,
 }
 
 impl Links {
-    /// Of these ports; those that are on no Linux interface are always there.
+    /// Finds the interfaces of `ports`. A port without a Linux interface always counts as present.
     pub fn of(ports: &[PortSpec]) -> Self {
         let interfaces = ports.iter().filter_map(Interface::of).collect();
         Self { interfaces, left: ports.len(), next: Instant::ZERO }
     }
 
-    /// Looks again if it is time to, and reports each interface that is gone, once.
+    /// Checks the interfaces at most every 250 ms. Prints the loss of each once.
     ///
     /// # Errors
-    /// Returns a failure once fewer than two ports are left: nothing can be forwarded any more.
+    /// Returns a failure when fewer than two ports are left, between which nothing can be forwarded.
     pub fn check(&mut self, now: Instant) -> Result<(), Failure> {
         if now < self.next {
             return Ok(());

@@ -175,10 +175,11 @@ struct Faults {
     seed: u64,
 }
 
-/// Runs the switch until a signal ends it.
+/// Runs the switch until a signal ends it, or runs `ferroce switch ctl`.
 ///
 /// # Errors
-/// Returns an error if a flag contradicts another, or a port cannot be opened.
+/// Returns a failure if flags contradict each other, a port or a file cannot be opened, output cannot be written, or fewer than two ports
+/// are left.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(Tool::Ctl(args)) = &args.tool {
         return ctl::run(args);
@@ -227,7 +228,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         recorder.note(runner.switch(), end);
     }
     let last = runner.switch().report(end);
-    // The switch has ended: this one may wait for the printer.
+    // The switch has ended, so this may wait for the printer.
     let _ = turns.reports.send(Message::End(last));
     let ended = turns.ended.take();
     drop((turns, recorder));
@@ -257,7 +258,7 @@ fn interval(args: &Args) -> Option<Duration> {
     args.stats_interval.or(default).filter(|interval| !interval.is_zero())
 }
 
-/// The requests by signals.
+/// Flags that signals set.
 struct Signals {
     stop: Arc<AtomicBool>,
     phase: Arc<AtomicBool>,
@@ -272,18 +273,18 @@ impl Signals {
     }
 }
 
-/// The work between the turns of the switch: reports leave, signals are heeded. Nothing here waits.
+/// The work between the turns of the switch: reports and signals. Nothing here blocks.
 struct Turns {
     reports: SyncSender<Message>,
     interval: Option<Duration>,
     next: Instant,
     end: Option<Instant>,
     signals: Signals,
-    /// A phase's report that the printer had no room for yet.
+    /// The report of a phase for which the channel had no room yet.
     waiting: Option<Message>,
     links: Links,
     control: Option<Control>,
-    /// Why the switch ends by itself.
+    /// The reason for which the switch ends by itself.
     ended: Option<Failure>,
 }
 
@@ -310,7 +311,7 @@ impl Turns {
             && now >= self.next
         {
             self.next = now + interval;
-            // A slow printer misses a report; the next one contains the same counters.
+            // If the printer is slow, it misses this report. The counters are cumulative.
             let _ = self.reports.try_send(Message::Interval(switch.report(now)));
         }
     }

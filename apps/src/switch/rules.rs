@@ -1,4 +1,4 @@
-//! The rules of faults that a switch runs: those of the script at its start, as `ferroce switch ctl` changes them.
+//! The fault rules of a running switch: those of the script at its start, changed by `ferroce switch ctl`.
 
 use super::faults::{self, Fault, TELL_APART};
 use crate::failure::Failure;
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
 
-/// Every frame may meet every rule, so they are few.
+/// The limit on rules. Each frame may be compared with every rule.
 const MOST: usize = 256;
 
-/// A script, and the name of the file that it was read from.
+/// A script and the name of its file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Script {
-    /// The name in error messages.
+    /// The name of the file, for error messages.
     pub file: String,
-    /// The file's content.
+    /// The content of the file.
     pub text: String,
 }
 
@@ -25,7 +25,7 @@ impl Script {
     /// Reads a file.
     ///
     /// # Errors
-    /// Returns a failure if the file can't be read.
+    /// Returns a failure if the file cannot be read.
     pub fn open(file: &Path) -> Result<Self, Failure> {
         let name = file.display().to_string();
         let text = input::text(file)
@@ -34,44 +34,43 @@ impl Script {
     }
 }
 
-/// A rule that runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Running {
-    /// The file that it came from.
+    /// The file of the script.
     pub file: String,
-    /// The rule, its times counted since the switch began.
+    /// The rule. Its times count from the start of the switch.
     pub fault: Fault,
 }
 
-/// The rules that run. A change creates new ones, so that a refused change leaves these as they are.
+/// The running rules. A change creates a new set, so that a refused change has no effect.
 #[derive(Clone, Debug)]
 pub struct Rules {
     ports: Vec<PortSpec>,
     running: Vec<Running>,
-    /// Rules without a name so far.
+    /// The number of names generated so far.
     unnamed: u32,
 }
 
 impl Rules {
-    /// None, for a switch with these ports.
+    /// Creates an empty set for a switch with these ports.
     pub fn none(ports: &[PortSpec]) -> Self {
         Self { ports: ports.to_vec(), running: Vec::new(), unnamed: 0 }
     }
 
-    /// The rules in their order.
+    /// Returns the rules in the order in which they were added.
     pub fn running(&self) -> &[Running] {
         &self.running
     }
 
-    /// The same for the switch.
+    /// Returns the rules in the form that [`Switch`](fabric::Switch) needs.
     pub fn for_switch(&self) -> Vec<FaultRule> {
         self.running.iter().map(|running| running.fault.rule.clone()).collect()
     }
 
-    /// These and those of `script`, whose times count from `now`, which itself counts from the switch's begin.
+    /// Returns these rules and those of `script`. `now` is the time since the start of the switch, from which the script's times count.
     ///
     /// # Errors
-    /// Returns file, line and what is wrong there if the script is wrong, or clashes with a rule that runs.
+    /// Returns the file, the line and the mistake if the script is wrong or conflicts with a running rule.
     pub fn with(&self, script: &Script, now: Duration) -> Result<Self, String> {
         let wrong = |line: usize, reason: String| format!("{}, line {line}: {reason}", script.file);
         let read = faults::read(&script.text, &self.ports).map_err(|(line, reason)| wrong(line, reason))?;
@@ -102,18 +101,18 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Those of `script` alone; see [`with`](Self::with).
+    /// Returns the rules of `script` alone; see [`with`](Self::with).
     ///
     /// # Errors
-    /// Returns file, line and what is wrong there if the script is wrong.
+    /// Returns the file, the line and the mistake if the script is wrong.
     pub fn replaced(&self, script: &Script, now: Duration) -> Result<Self, String> {
         Self { running: Vec::new(), ..self.clone() }.with(script, now)
     }
 
-    /// These without the one of that name.
+    /// Returns these rules without the one called `name`.
     ///
     /// # Errors
-    /// Returns the names that there are if this is none of them.
+    /// Returns the existing names if no rule has this name.
     pub fn without(&self, name: &str) -> Result<Self, String> {
         let Some(place) = self.find(name) else {
             let names: Vec<_> = self.running.iter().map(|running| running.fault.rule.name.as_str()).collect();
@@ -131,7 +130,7 @@ impl Rules {
         self.running.iter().position(|running| running.fault.rule.name == name)
     }
 
-    /// The name of a rule that has none.
+    /// Returns a name that no running rule has.
     fn name(&mut self) -> String {
         loop {
             self.unnamed = self.unnamed.wrapping_add(1);

@@ -1,4 +1,4 @@
-//! Writes the state of every port, interval by interval, as CSV. A separate thread writes it.
+//! Writes the state of every port per interval as CSV, on a separate thread.
 
 use crate::failure::Failure;
 use cc::Instant;
@@ -11,20 +11,20 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Takes intervals and hands them to the thread that writes them.
+/// Collects intervals and passes them to the thread that writes them.
 pub struct Recorder {
     every: Duration,
     next: Instant,
-    /// The turn before, and the longest time between two turns of this interval.
+    /// The time of the last turn, and the longest time between two turns in this interval.
     turn: Instant,
     pause: Duration,
-    /// The switch's time 0, by the clock of the day.
+    /// The time of day at the switch's time 0, since the Unix epoch.
     origin: Duration,
     series: Series,
     rows: Sender<(f64, Duration, Vec<Interval>)>,
 }
 
-/// A line of the file. Its columns stay as they are.
+/// A row of the file. Its columns are stable.
 #[derive(Serialize)]
 struct Row<'a> {
     seconds: f64,
@@ -34,17 +34,17 @@ struct Row<'a> {
     busy_ns: u64,
     ce_marked: u64,
     dropped: u64,
-    /// Bytes and nanoseconds: `0:9123456 4155:876544`.
+    /// Queue lengths in bytes with their durations in ns: `0:9123456 4155:876544`.
     queue: String,
-    /// The longest time in which the switch didn't look.
+    /// The longest time between two turns of the switch, ns.
     pause_ns: u64,
 }
 
 impl Recorder {
-    /// Makes the file and starts the thread, which ends when the recorder is gone.
+    /// Creates the file and starts the thread, which ends when the recorder is dropped.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be created.
+    /// Returns a failure if the file cannot be created.
     pub fn start<B: PacketBuf>(
         file: &Path,
         every: Duration,
@@ -64,24 +64,24 @@ impl Recorder {
         Ok((Self { every, next, turn: now, pause, origin, series, rows }, thread))
     }
 
-    /// After a turn of the switch: notes the interval if one has ended.
+    /// Called after each turn of the switch: records the interval if it has ended.
     pub fn after<B: PacketBuf>(&mut self, switch: &mut Switch<B>, now: Instant) {
         self.pause = self.pause.max(now.saturating_since(self.turn));
         self.turn = now;
         if now < self.next {
             return;
         }
-        // Late turns lengthen intervals: the grid stays.
+        // A late turn lengthens its interval. The later intervals end on the same grid.
         while self.next <= now {
             self.next = self.next + self.every;
         }
         self.note(switch, now);
     }
 
-    /// Ends the interval here.
+    /// Ends the interval now and records it.
     pub fn note<B: PacketBuf>(&mut self, switch: &mut Switch<B>, now: Instant) {
         let seconds = (self.origin + now.saturating_since(Instant::ZERO)).as_secs_f64();
-        // If the disk is full, the thread has ended; it reports that at the end.
+        // If the disk is full, the thread has ended, and returns the error when it is joined.
         let _ = self.rows.send((seconds, std::mem::take(&mut self.pause), self.series.take(switch, now)));
     }
 }

@@ -1,4 +1,4 @@
-//! From flags to the switch's configuration.
+//! Converts flags to the configuration of the switch.
 
 use super::Args;
 use super::rules::{Rules, Script};
@@ -11,14 +11,14 @@ use roce::wire::format::Numbers;
 use roce::wire::telemetry::Speed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A rate for one port.
+/// The rate of one port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EgressRate {
     port: PortSpec,
     rate: Rate,
 }
 
-/// `veth2=200M`.
+/// Parses `veth2=200M`.
 ///
 /// # Errors
 /// Returns an error if the text is not a port's name, `=`, and a rate.
@@ -30,7 +30,7 @@ pub fn egress_rate(text: &str) -> Result<EgressRate, String> {
     Ok(EgressRate { port, rate: units::rate(rate)? })
 }
 
-/// `0.01`.
+/// Parses a probability: `0.01`.
 ///
 /// # Errors
 /// Returns an error if the text is not a number from 0 to 1.
@@ -39,10 +39,10 @@ pub fn probability(text: &str) -> Result<Probability, String> {
     number.ok_or_else(|| format!("`{text}` is not a probability; write a number from 0 to 1"))
 }
 
-/// `10ms`.
+/// Parses an interval of at least 1 ms: `10ms`.
 ///
 /// # Errors
-/// Returns an error if the text is not a time, or the time is shorter than a millisecond.
+/// Returns an error if the text is not a time, or the time is below 1 ms.
 pub fn interval(text: &str) -> Result<Duration, String> {
     match units::duration(text)? {
         short if short < Duration::from_millis(1) => Err("an interval is at least 1ms".into()),
@@ -50,10 +50,10 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `5K:200K:0.01`.
+/// Parses a RED range: `5K:200K:0.01`.
 ///
 /// # Errors
-/// Returns an error if the text is not two sizes, the first not above the second, and a probability.
+/// Returns an error if the text is not two sizes, the first at most the second, and a probability.
 pub fn red(text: &str) -> Result<Red, String> {
     let wrong = || format!("`{text}` is not a RED range; write FROM:TO:P, such as 5K:200K:0.01");
     let [from, to, most] = <[&str; 3]>::try_from(text.split(':').collect::<Vec<_>>()).map_err(|_| wrong())?;
@@ -61,7 +61,7 @@ pub fn red(text: &str) -> Result<Red, String> {
     if red.from <= red.to { Ok(red) } else { Err(wrong()) }
 }
 
-/// `20K:100us`.
+/// Parses a threshold and an interval of direct responses: `20K:100us`.
 ///
 /// # Errors
 /// Returns an error if the text is not a size and a time.
@@ -72,10 +72,10 @@ pub fn direct(text: &str) -> Result<Direct, String> {
     Ok(Direct::new(units::bytes(threshold)?, units::duration(interval)?))
 }
 
-/// `26:1:3`.
+/// Parses a second class: `26:1:3`.
 ///
 /// # Errors
-/// Returns an error if the text is not a DSCP and two weights from 1 to 255.
+/// Returns an error if the text is not a DSCP from 0 to 63 and two weights from 1 to 255.
 pub fn second_class(text: &str) -> Result<SecondClass, String> {
     let wrong = || format!("`{text}` is not a class; write DSCP:WEIGHT:WEIGHT, such as 26:1:3");
     let [dscp, ordinary, second] =
@@ -85,7 +85,7 @@ pub fn second_class(text: &str) -> Result<SecondClass, String> {
     Ok(SecondClass { dscp, weights: [weight(ordinary)?, weight(second)?] })
 }
 
-/// `0x3e` or `62`.
+/// Parses an option type: `0x3e` or `62`.
 ///
 /// # Errors
 /// Returns an error if the text is not a number of 8 bits.
@@ -93,18 +93,18 @@ pub fn option_type(text: &str) -> Result<u8, String> {
     verbs::congestion::parse_option_type(text)
 }
 
-/// `0x9900` or `39168`.
+/// Parses an EtherType: `0x9900` or `39168`.
 ///
 /// # Errors
-/// Returns an error if `text` is not a number of 16 bits.
+/// Returns an error if the text is not a number of 16 bits.
 pub fn ethertype(text: &str) -> Result<u16, String> {
     verbs::congestion::parse_ethertype(text)
 }
 
-/// The numbers that the network has for what no registry numbers.
+/// Returns the numbers of this network for protocols to which no registry assigns one.
 ///
 /// # Errors
-/// Returns an error if one of them means something else.
+/// Returns a failure if a number is already in use for something else.
 fn numbers(args: &Args) -> Result<Numbers, Failure> {
     Numbers::new(args.int_port, args.aecn_option)
         .and_then(|numbers| numbers.with_csig_tpid(args.csig_tpid))
@@ -112,7 +112,7 @@ fn numbers(args: &Args) -> Result<Numbers, Failure> {
         .map_err(|wrong| Failure::usage(wrong.to_string()))
 }
 
-/// Returns the settings of direct responses, with the key that seals them.
+/// Returns the settings of direct responses, with the key that authenticates them.
 fn told(args: &Args) -> Result<Option<Direct>, Failure> {
     let Some(direct) = args.direct else { return Ok(None) };
     let key = args.feedback_key.as_deref().map(verbs::congestion::feedback_key_from_file).transpose();
@@ -122,20 +122,20 @@ fn told(args: &Args) -> Result<Option<Direct>, Failure> {
     Ok(Some(Direct { dscp: args.direct_dscp, key, epoch, ..direct }))
 }
 
-/// The rules of the script of faults, if one is named.
+/// Returns the rules of the script of faults; none without a script.
 ///
 /// # Errors
-/// Returns a failure that names file and line if the script is wrong.
+/// Returns a failure with the file and the line if the script is wrong.
 pub fn rules(args: &Args) -> Result<Rules, Failure> {
     let none = Rules::none(&args.ports);
     let Some(file) = &args.faults.script else { return Ok(none) };
     none.with(&Script::open(file)?, Duration::ZERO).map_err(Failure::usage)
 }
 
-/// Creates the configuration that the flags describe together.
+/// Creates the configuration of the switch from all flags.
 ///
 /// # Errors
-/// Returns an error if they contradict each other.
+/// Returns a failure if flags are wrong or contradict each other.
 pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
     if args.ports.len() < 2 {
         return Err(Failure::usage("a switch needs at least two ports; give --port once for each"));
@@ -162,7 +162,7 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
     })
 }
 
-/// Warns of rates that telemetry cannot express, because HPCC++ gets no telemetry there.
+/// Warns of rates that telemetry cannot express: HPCC++ gets no telemetry of their ports.
 pub fn warn_of_untold_rates(config: &SwitchConfig) {
     let mut untold: Vec<Rate> = config.ports.iter().filter_map(|port| port.rate).collect();
     untold.retain(|rate| Speed::from_rate(*rate).is_none());
@@ -207,21 +207,21 @@ fn port_config(args: &Args, port: &PortSpec) -> PortConfig {
     }
 }
 
-/// A queue of short frames ends by their number before it ends by their bytes: each occupies a whole buffer.
+/// Returns the limit on the frames of a queue of `bytes`. Each frame occupies a whole buffer, so this limits queues of short frames.
 fn queue_frames(bytes: u64) -> usize {
     usize::try_from(bytes / 512).unwrap_or(usize::MAX).clamp(512, 16_384)
 }
 
-/// The sizes of the ports' pools.
 pub struct Pools {
     /// Buffers of each port's pool.
     pub buffers: u32,
-    /// DPDK's memory in MiB.
+    /// Memory of DPDK, MiB.
     pub memory_mb: u32,
 }
 
 impl Pools {
-    /// A port's frames may fill every other port's queue, and both of its rings. A buffer takes 10 KiB if frames are jumbo.
+    /// Computes the sizes: the frames of a port may fill the queues of all other ports and both of its rings, and a buffer for jumbo frames
+    /// occupies 10 KiB.
     pub fn new(args: &Args) -> Self {
         let others = args.ports.len() as u32 - 1;
         let buffers = (queue_frames(args.queue) as u32 * others + 4096).min(65_535);

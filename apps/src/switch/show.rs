@@ -1,4 +1,5 @@
-//! The switch's reports: a table for people, a file for programs. Runs on a separate thread, so that a slow terminal delays no frame.
+//! The reports of the switch: a table on standard output, and a JSON file. A separate thread writes them, so that a slow terminal delays no
+//! frame.
 
 use super::Args;
 use crate::failure::Failure;
@@ -11,17 +12,15 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
-/// A report and its purpose.
 pub enum Message {
-    /// For the eye, now and then.
+    /// A periodic report for the table.
     Interval(Report),
-    /// SIGUSR1 ended a phase.
+    /// The report of a phase that SIGUSR1 ended.
     Phase(Report),
-    /// The switch has ended.
+    /// The last report.
     End(Report),
 }
 
-/// Prints and writes reports.
 pub struct Show {
     names: Vec<String>,
     json: Option<PathBuf>,
@@ -29,19 +28,19 @@ pub struct Show {
     phase: u32,
     last: Option<Report>,
     drawn: usize,
-    /// The first table that could not be printed.
+    /// The first error of standard output.
     unprinted: Option<Failure>,
 }
 
-/// A thread that shows the reports sent to it, until the sender is dropped.
+/// The thread that shows the reports, until all senders are dropped.
 pub struct Showing {
-    /// The destination of reports.
+    /// Sends reports to the thread.
     pub reports: SyncSender<Message>,
-    /// Ends with what went wrong, if anything did.
+    /// Returns the error of the thread, if any.
     pub thread: JoinHandle<Result<(), Failure>>,
 }
 
-/// The file's form. Its keys stay as they are.
+/// The content of the file. Its keys are stable.
 #[derive(Serialize)]
 struct File<'a> {
     phase: u32,
@@ -62,10 +61,10 @@ struct FilePort<'a> {
 }
 
 impl Show {
-    /// Starts the thread. It ends when the last sender is gone.
+    /// Starts the thread. It ends when the last sender is dropped.
     ///
     /// # Errors
-    /// Returns an error if no file can be created in the file's folder: better now than at the end.
+    /// Returns a failure if no file can be created in the folder of `json`, so that the run does not fail at its end.
     pub fn start(names: Vec<String>, json: Option<PathBuf>) -> Result<Showing, Failure> {
         if let Some(file) = &json {
             write(&partial(file), "")?;
@@ -100,7 +99,8 @@ impl Show {
         self.unprinted.filter(|failure| !failure.is_unread()).map_or(Ok(()), Err)
     }
 
-    /// A line a port. Rates are of the time since the last table, or of the time in which a flow sent.
+    /// Returns the table, a line per port. Rates refer to the time since the last table, or for a first table to the longest time in which
+    /// a port was active.
     fn table(&self, report: &Report) -> String {
         let mut text = format!(
             "{:<16} {:>12} {:>12} {:>10} {:>10} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
@@ -140,7 +140,7 @@ impl Show {
         text
     }
 
-    /// Why frames went no further, and what else is worth a line.
+    /// Returns the nonzero counts of drops, faults and marks per port, and the counts of each fault rule.
     fn losses(&self, report: &Report) -> String {
         let mut text = String::new();
         for (name, port) in self.names.iter().zip(&report.ports) {
@@ -179,8 +179,8 @@ impl Show {
         text
     }
 
-    /// On a terminal over the table before. Output that can't be written is no reason to stop switching; it is reported at the end,
-    /// unless the reader has gone away.
+    /// Prints a table; on a terminal, over the previous one. The switch continues after an error, which is returned at the end unless the
+    /// reader has exited.
     fn draw(&mut self, text: &str) {
         let mut out = String::new();
         if self.redraw && self.drawn > 0 {
@@ -214,7 +214,7 @@ impl Show {
     }
 }
 
-/// Received and sent Mb/s and the utilisation, of what came in `time` since `last`.
+/// Returns the rates received and sent, Mb/s, and the utilisation of `port` for the `time`, s, since `last`.
 fn rates(time: f64, port: &PortReport, last: Option<&PortReport>) -> (f64, f64, f64) {
     let (rx, tx) = last.map_or((0, 0), |last| (last.counters.rx_bytes, last.counters.tx_bytes));
     let mbps = |bytes: u64| if time > 0.0 { bytes as f64 * 8.0 / time / 1e6 } else { 0.0 };
@@ -227,7 +227,7 @@ fn rates(time: f64, port: &PortReport, last: Option<&PortReport>) -> (f64, f64, 
     (mbps(port.counters.rx_bytes - rx), mbps(port.counters.tx_bytes - tx), utilisation)
 }
 
-/// Describes the switch that is about to run, in a line; a script may wait for it.
+/// Returns the line that announces the switch. Scripts wait for it.
 pub fn opening(args: &Args) -> String {
     let ports: Vec<String> = args.ports.iter().map(ToString::to_string).collect();
     let rate = args.rate.map_or("unshaped".into(), |rate: Rate| rate.to_string());

@@ -1,13 +1,13 @@
-//! A packet in words: the same fields for a line and for JSON.
+//! Describes a packet: the same fields for text and for JSON.
 
 use roce::Qpn;
 use roce::wire::{Aeth, Feedback, Header, Operation, Report, Reth, Seal, SendTail, Syndrome};
 use serde_json::{Value, json};
 
-/// A field's name and value.
+/// The name and the value of a field.
 pub type Field = (&'static str, Value);
 
-/// "RC SEND Only", "CNP".
+/// Returns the name of the operation: "RC SEND Only", "CNP".
 pub fn name(header: &Header) -> String {
     let opcode = header.opcode();
     let shape = opcode.shape().map_or("?", |shape| shape.name);
@@ -17,7 +17,7 @@ pub fn name(header: &Header) -> String {
     }
 }
 
-/// Describes the packet's fields other than its opcode.
+/// Returns the fields of the packet except its opcode.
 pub fn fields(header: &Header) -> Vec<Field> {
     let bth = header.bth();
     let mut fields = vec![("qpn", json!(bth.destination.get())), ("psn", json!(bth.psn.get()))];
@@ -74,7 +74,7 @@ pub fn fields(header: &Header) -> Vec<Field> {
     fields
 }
 
-/// Describes the fields for a line of text, in which numbers of queue pairs are as in other tools and in the log.
+/// Returns the fields for text, with queue pair numbers in the format of the other tools and the log.
 pub fn words(header: &Header) -> Vec<Field> {
     let word = |(name, value): Field| match (name, value.as_u64()) {
         ("qpn" | "source_qpn" | "srq", Some(number)) => (name, json!(Qpn::new(number as u32).to_string())),
@@ -83,7 +83,7 @@ pub fn words(header: &Header) -> Vec<Field> {
     fields(header).into_iter().map(word).collect()
 }
 
-/// Describes the path as feedback reports it.
+/// Appends the fields of a report on the path.
 pub fn feedback_fields(feedback: &Feedback, fields: &mut Vec<Field>) {
     match feedback.report {
         Report::Busiest { path_id, hops, busiest } => {

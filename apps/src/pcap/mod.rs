@@ -1,4 +1,4 @@
-//! `ferroce pcap`.
+//! `ferroce pcap`: decodes RoCEv2 and telemetry in captures.
 
 mod describe;
 mod reader;
@@ -36,10 +36,10 @@ pub struct Args {
     summary: bool,
 }
 
-/// Runs the tool.
+/// Decodes the files.
 ///
 /// # Errors
-/// Returns a failure if a file can't be read to its end, after what came before was printed, or if not all can be printed.
+/// Returns a failure if a file cannot be read to its end, after printing what precedes the error, or if standard output cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut totals = Totals::default();
     let mut out = io::BufWriter::new(anstream::stdout().lock());
@@ -67,7 +67,6 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 enum Stop {
-    /// The decoded text cannot be printed.
     Output(io::Error),
     Unreadable(String),
 }
@@ -109,20 +108,20 @@ fn decode(args: &Args, file: &Path, totals: &mut Totals, out: &mut impl Write) -
     Ok(())
 }
 
-/// The kind of a frame.
+/// The result of decoding a frame.
 enum Verdict<'a> {
     Good(Frame<'a>),
-    /// The ICRC is wrong; what the packet claims to be, if that much can be read.
+    /// The ICRC is wrong. Contains the packet's claimed content if it can be parsed.
     BadIcrc(Option<Frame<'a>>),
-    /// Not to be taken for another reason, and whether its checksums are right.
+    /// The packet is not valid for another reason. `intact` is true if its checksums are correct.
     Refused {
         reason: Discard,
         intact: bool,
         frame: Option<Frame<'a>>,
     },
-    /// The end of the packet, and its ICRC with it, was not captured.
+    /// The end of the packet, with its ICRC, was not captured.
     Cut(Frame<'a>),
-    /// Not RoCEv2.
+    /// The frame is not RoCEv2.
     Other,
 }
 
@@ -156,7 +155,7 @@ impl<'a> Verdict<'a> {
     }
 }
 
-/// A hop record in the units of its fields.
+/// Converts an HPCC INT record to bit/s, ns and bytes.
 fn record(record: HopRecord) -> Value {
     json!({
         "rate_bps": record.speed().rate().as_bps(),
@@ -166,7 +165,7 @@ fn record(record: HopRecord) -> Value {
     })
 }
 
-/// Converts a switch's telemetry in another format than HPCC INT; what it left out is null.
+/// Converts a hop of another format than HPCC INT. Values that the switch omitted are null.
 fn hop(hop: &HopReading) -> Value {
     json!({
         "rate_bps": hop.bandwidth.map(Rate::as_bps),
@@ -187,7 +186,7 @@ fn carried(reading: &Reading) -> Vec<Value> {
     }
 }
 
-/// The format of a packet's telemetry, if it is not HPCC INT.
+/// Returns the format of the packet's telemetry, if it is not HPCC INT.
 fn format(frame: &Frame<'_>) -> Option<String> {
     frame.network.carried().map(|carried| carried.format().to_string())
 }

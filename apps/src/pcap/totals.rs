@@ -1,4 +1,4 @@
-//! Counts of the packets in a capture.
+//! Counts of the packets in captures.
 
 use super::{Verdict, describe};
 use roce::Discard;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Counts over all files.
+/// The counts of all files.
 #[derive(Default)]
 pub struct Totals {
     frames: u64,
@@ -20,7 +20,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Counts one frame. An opcode is counted only if the ICRC is correct.
+    /// Counts one frame. Counts its opcode only if the packet is valid.
     pub fn add(&mut self, verdict: &Verdict<'_>) {
         self.frames += 1;
         match verdict {
@@ -47,17 +47,17 @@ impl Totals {
         *self.discards.entry(reason.to_string()).or_default() += 1;
     }
 
-    /// Returns whether no frame was read.
+    /// Returns true if no frame was read.
     pub const fn is_empty(&self) -> bool {
         self.frames == 0
     }
 
-    /// Packets whose ICRC is wrong.
+    /// Returns the number of packets with a wrong ICRC.
     pub const fn bad_icrc(&self) -> u64 {
         self.bad_icrc
     }
 
-    /// The summary for people.
+    /// Writes the summary as text.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let roce = self.frames - self.other;
         writeln!(out, "{} frames, {roce} RoCEv2, {} other", self.frames, self.other)?;
@@ -77,7 +77,7 @@ impl Totals {
         )
     }
 
-    /// The summary as one JSON object on one line.
+    /// Writes the summary as a JSON object on one line.
     pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
         let opcodes: serde_json::Map<String, Value> =
             self.opcodes.values().map(|(name, count)| (name.clone(), json!(count))).collect();

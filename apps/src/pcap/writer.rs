@@ -1,5 +1,5 @@
-//! Blocks of a pcapng file (draft-ietf-opsawg-pcapng), appended to bytes: a section header, an interface per port, packets with their
-//! direction, and statistics at the end. docs/decisions/012-captures-are-rings.md says why no crate does it.
+//! Encodes blocks of a pcapng file (draft-ietf-opsawg-pcapng): a section header, an interface per port, packets with their direction, and
+//! statistics. docs/decisions/012-captures-are-rings.md says why no crate does it.
 
 use verbs::observe::{Direction, Record};
 
@@ -8,7 +8,7 @@ const INTERFACE: u32 = 1;
 const STATISTICS: u32 = 5;
 const PACKET: u32 = 6;
 
-/// Numbers of options, each of its block.
+/// Option codes. Each is valid in its own block.
 const END: u16 = 0;
 const APPLICATION: u16 = 4;
 const NAME: u16 = 2;
@@ -25,28 +25,28 @@ const ETHERNET: u16 = 1;
 /// The counts of an interface during a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// The times of the first and last packet, in ns since 1970.
+    /// The time of the first packet, ns since 1970.
     pub start: u64,
-    /// The last one.
+    /// The time of the last packet, ns since 1970.
     pub end: u64,
-    /// Packets sent and received, dropped ones included.
+    /// Packets sent and received, including dropped ones.
     pub received: u64,
-    /// Packets dropped for want of room.
+    /// Packets dropped because the rings were full.
     pub dropped: u64,
 }
 
-/// Appends the header that a file begins with. `application` names its writer.
+/// Appends the header of a file. `application` is the name of the writer.
 pub fn section(out: &mut Vec<u8>, application: &str) {
     block(out, SECTION, |out| {
         words(out, &[0x1a2b_3c4d, 1]);
-        // The section's length is not known.
+        // The length of the section is unknown.
         out.extend(u64::MAX.to_le_bytes());
         option(out, APPLICATION, application.as_bytes());
         option(out, END, &[]);
     });
 }
 
-/// Appends an Ethernet interface, whose times are ns. `snap` is the longest captured packet. Interfaces are numbered from 0 in order.
+/// Appends an Ethernet interface with timestamps in ns. `snap` is the snapshot length, bytes. Interfaces are numbered from 0.
 pub fn interface(out: &mut Vec<u8>, name: &str, snap: u32) {
     block(out, INTERFACE, |out| {
         words(out, &[ETHERNET.into(), snap]);
@@ -56,7 +56,7 @@ pub fn interface(out: &mut Vec<u8>, name: &str, snap: u32) {
     });
 }
 
-/// Appends a packet of the interface `number`, of which `bytes` were captured.
+/// Appends a packet of interface `number`, of which `bytes` were captured.
 pub fn packet(out: &mut Vec<u8>, number: u32, record: &Record, bytes: &[u8]) {
     block(out, PACKET, |out| {
         words(out, &[number, (record.time >> 32) as u32, record.time as u32]);
@@ -71,7 +71,7 @@ pub fn packet(out: &mut Vec<u8>, number: u32, record: &Record, bytes: &[u8]) {
     });
 }
 
-/// Appends the statistics of the interface `number`.
+/// Appends the statistics of interface `number`.
 pub fn statistics(out: &mut Vec<u8>, number: u32, statistics: &Statistics) {
     let time = |time: u64| [((time >> 32) as u32).to_le_bytes(), (time as u32).to_le_bytes()].concat();
     block(out, STATISTICS, |out| {
@@ -84,7 +84,7 @@ pub fn statistics(out: &mut Vec<u8>, number: u32, statistics: &Statistics) {
     });
 }
 
-/// A block has its length before and behind its body.
+/// Appends a block, which has its length before and after its body.
 fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let begin = out.len();
     words(out, &[kind, 0]);
@@ -130,7 +130,7 @@ mod tests {
         packet(&mut file, 1, &record(late, Direction::Out, 9, 3), &[9; 8]);
         statistics(&mut file, 0, &Statistics { start: 7, end: 7, received: 1, dropped: 0 });
         let mut reader = Reader::new(file.as_slice()).unwrap();
-        // Of the second packet's 9 bytes, 8 were captured.
+        // The second packet has 9 bytes, of which 8 were captured.
         for (time, bytes, is_cut) in
             [(7, &[1, 2, 3, 4, 5][..], false), (late, &[9, 9, 9, 9, 9, 9, 9, 9, 0], true)]
         {

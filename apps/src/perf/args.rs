@@ -1,4 +1,4 @@
-//! The flags of the perftest-style tools; letters and meanings are perftest's.
+//! The flags of the perftest-style tools. Their letters and meanings are perftest's.
 
 use super::congestion::CongestionArgs;
 use super::phases::Phases;
@@ -68,7 +68,7 @@ pub enum Connection {
 }
 
 impl Connection {
-    /// As perftest and the specification write it.
+    /// Returns the name that perftest and IBA use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rc => "RC",
@@ -77,7 +77,7 @@ impl Connection {
         }
     }
 
-    /// Returns the library's name for it.
+    /// Returns the service in the terms of the library.
     pub const fn service(self) -> Service {
         match self {
             Self::Rc => Service::Rc,
@@ -194,7 +194,7 @@ pub struct QueueArgs {
 }
 
 impl QueueArgs {
-    /// The byte for IPv4 TOS or IPv6 traffic class.
+    /// Returns the IPv4 TOS or IPv6 traffic class byte; 0 by default.
     pub fn traffic_class(&self) -> u8 {
         self.tclass.or(self.sl.map(|level| level << 5)).unwrap_or(0)
     }
@@ -222,7 +222,7 @@ pub struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// The file that was requested, if any.
+    /// Returns the file of the JSON report, if one was requested.
     pub fn json_path(&self) -> Option<PathBuf> {
         self.json_file.clone().or_else(|| self.json.then(|| PathBuf::from("perftest_out.json")))
     }

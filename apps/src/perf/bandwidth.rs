@@ -1,4 +1,4 @@
-//! Keeps queue pairs full and counts what completes.
+//! Keeps the send queues of all queue pairs full, and counts the completed messages.
 
 use super::handshake::Pause;
 use super::link::{BATCH, Link, blank, ended};
@@ -11,47 +11,46 @@ use std::time::{Duration, Instant};
 use verbs::SendRequest;
 use verbs::errors::PostError;
 
-/// One run, as each queue pair executes it.
+/// The parameters of one run, which are the same for every queue pair.
 #[derive(Debug)]
 pub struct Run {
-    /// Bytes of a message.
+    /// Message size, bytes.
     pub size: u64,
-    /// When it ends.
+    /// The end of the run.
     pub amount: Amount,
-    /// Requests outstanding.
+    /// The limit on outstanding requests of a queue pair.
     pub tx_depth: u32,
-    /// Requests handed over at a time.
+    /// Requests per post.
     pub post_list: u32,
-    /// Requests to a completion.
+    /// Requests per completion.
     pub cq_mod: u32,
-    /// Look for the peak.
+    /// True to measure the peak bandwidth.
     pub peak: bool,
-    /// Which queue pairs send when; all of them if there is none.
+    /// The number of sending queue pairs over time; `None` for all of them.
     pub phases: Option<Phases>,
-    /// The series that is written meanwhile.
+    /// The series of the congestion control's state, if requested.
     pub series: Option<Series>,
 }
 
-/// One queue pair's progress, in messages.
+/// The progress of a queue pair, in messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     posted: u64,
     completed: u64,
-    /// The last posted message with a completion, counted from 1.
+    /// The last posted message that requests a completion, counted from 1.
     signalled: u64,
 }
 
 impl Flow {
-    /// Everything posted has completed.
     fn drained(self) -> bool {
         self.posted == self.completed
     }
 }
 
-/// A completion's id: the queue pair in the top 16 bits, below it the message, counted from 1.
+/// A completion's id has the queue pair in its top 16 bits, and below it the message, counted from 1.
 const MESSAGE_BITS: u32 = 48;
 
-/// Messages that count, and from when to when.
+/// The counted messages, and the times in ns between which they completed.
 #[derive(Debug, Default)]
 struct Window {
     messages: u64,
@@ -69,7 +68,7 @@ struct Driver<'a> {
     origin: Instant,
 }
 
-/// Sends as `run` says and waits for the last completion.
+/// Sends as `run` specifies and waits for the last completion.
 ///
 /// # Errors
 /// Returns a failure if a request is refused or fails.
@@ -127,7 +126,7 @@ impl Driver<'_> {
         Ok(self.result())
     }
 
-    /// Messages that a queue pair has still to post.
+    /// Returns the number of messages that a queue pair has not posted yet.
     fn left(&self, posted: u64) -> u64 {
         match self.run.amount {
             Amount::Messages(each) => each - posted,
@@ -135,7 +134,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Posts what fits. Once time is over, posts one last message if the tail would end without a completion.
+    /// Posts as many requests as fit. After the end of the time, posts one more if the last requests would have no completion.
     fn fill(&mut self, qp: usize, over: bool, now: u64) -> Result<(), Failure> {
         loop {
             let flow = self.flows[qp];
@@ -157,11 +156,11 @@ impl Driver<'_> {
         }
     }
 
-    /// Hands `count` requests over and returns how many were taken.
+    /// Posts up to `count` requests and returns how many were accepted.
     fn post(&mut self, qp: usize, count: u64, last: bool) -> Result<u64, Failure> {
         let (flow, template) = (self.flows[qp], &self.templates[qp]);
         let (every, end) = (u64::from(self.run.cq_mod), flow.posted + self.left(flow.posted).min(1 << 40));
-        // Without this, a list that does not fit would wait for a completion that was never requested.
+        // If the next list does not fit, the last message of this one needs a completion, or none would ever make room.
         let list_end = flow.posted + count;
         let full = u64::from(self.run.tx_depth) - (list_end - flow.completed) < u64::from(self.run.post_list);
         let signalled = |message: u64| {

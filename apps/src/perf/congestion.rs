@@ -1,4 +1,4 @@
-//! The flags that choose congestion control.
+//! The flags that select congestion control.
 
 use super::args::Connection;
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ use verbs::congestion::{
     CcName, Congestion, CongestionAlgorithm, CongestionChoice, Format, Reverse, Setting,
 };
 
-/// Flags that choose how sending is paced: one for each of [`CongestionChoice::SETTINGS`], and one for the key that seals telemetry.
+/// Flags of congestion control: one for each of [`CongestionChoice::SETTINGS`], and one for the file of the telemetry key.
 #[derive(Clone, Debug, Default)]
 pub struct CongestionArgs {
     choice: CongestionChoice,
@@ -39,10 +39,10 @@ impl Args for CongestionArgs {
     }
 }
 
-/// The key of the flag that accepts several settings in one line, as `FERROCE_CC` and `ferroce run --cc` do.
+/// The key of the flag whose value has several settings, like `FERROCE_CC` and `ferroce run --cc`.
 const LINE: &str = "cc";
 
-/// The flag of a setting.
+/// Returns the flag of a setting.
 fn flag(setting: &'static Setting) -> Arg {
     let Setting { flag, value, accepts, default, algorithms, help, .. } = setting;
     let whose = match algorithms.len() {
@@ -101,19 +101,19 @@ impl FromArgMatches for CongestionArgs {
 }
 
 impl CongestionArgs {
-    /// Returns `config` with the key that the flags name.
+    /// Returns `config` with the key in the file of the flag, if it is given.
     ///
     /// # Errors
-    /// Returns [`Failure`] if the file contains no key.
+    /// Returns a failure if the file contains no key.
     pub fn with_key(&self, config: DeviceConfig) -> Result<DeviceConfig, Failure> {
         let Some(path) = &self.feedback_key else { return Ok(config) };
         config.feedback_key_file(path).map_err(|error| Failure::usage(error.to_string()))
     }
 
-    /// Returns what the flags ask for; `None` leaves the choice to the library and its rules.
+    /// Returns the congestion control of the flags. `None` leaves the choice to the library and its rules.
     ///
     /// # Errors
-    /// Returns [`Failure`] if the algorithm has no use for a flag or needs another, or if it cannot pace this type of connection.
+    /// Returns a failure if the algorithm does not use a flag or lacks one, or if it cannot pace this type of connection.
     pub fn congestion(&self, connection: Connection) -> Result<Option<Congestion>, Failure> {
         let choice = self.choice;
         if choice.is_empty() {
@@ -127,7 +127,7 @@ impl CongestionArgs {
     }
 }
 
-/// One line on how sending is paced.
+/// Describes congestion control in one line.
 pub fn describe(congestion: Option<&Congestion>) -> String {
     let Some(congestion) = congestion else {
         return "as ferroce.toml says, or auto".into();

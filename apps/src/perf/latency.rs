@@ -1,4 +1,4 @@
-//! One exchange after the other, each timed.
+//! Measures latency: one exchange after the other, each timed.
 
 use super::handshake::{Handshake, Outcome, Pause};
 use super::link::{Link, post};
@@ -8,22 +8,20 @@ use crate::failure::Failure;
 use std::time::{Duration, Instant};
 use verbs::{Data, SendRequest};
 
-/// One side of a ping-pong.
 struct Player<'a> {
     link: &'a mut Link,
     verb: Verb,
     size: u64,
     template: SendRequest,
-    /// Messages sent and messages seen.
     sent: u64,
     seen: u64,
     pause: Pause,
 }
 
-/// Clears the last byte, which shows a WRITE's arrival, before both sides start.
+/// Clears the last byte of both buffers, by which a WRITE's arrival is noticed. Must happen before either side starts.
 ///
 /// # Errors
-/// Returns a failure if the size does not fit the region.
+/// Returns a failure if the size exceeds the region.
 pub fn prepare(link: &Link, verb: Verb, size: u64) -> Result<(), Failure> {
     if verb == Verb::Write {
         let last = last_byte(size);
@@ -34,7 +32,7 @@ pub fn prepare(link: &Link, verb: Verb, size: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The client's side: times every exchange.
+/// Client: sends messages, and times each exchange.
 ///
 /// # Errors
 /// Returns a failure if a request is refused or fails.
@@ -68,7 +66,7 @@ pub fn measure(link: &mut Link, verb: Verb, size: u64, amount: Amount) -> Result
     Ok(latencies.figures(size, before - counted_from))
 }
 
-/// The server's side: answers until the client is through, and returns the client's figures.
+/// Server: answers each message until the client reports its results, and returns them.
 ///
 /// # Errors
 /// Returns a failure if a request is refused or fails, or the control connection breaks.
@@ -95,10 +93,10 @@ pub fn answer(
     }
 }
 
-/// The server's side if the client does not report when it is through: answers as many as its flags say, and times them.
+/// Server of a client that does not report its results: answers the number of messages in `amount`, and times them.
 ///
 /// # Errors
-/// Returns a failure if a request is refused or fails.
+/// Returns a failure if a request is refused or fails, or `amount` is a time.
 pub fn answer_counted(
     link: &mut Link,
     handshake: &mut dyn Handshake,
@@ -119,7 +117,7 @@ pub fn answer_counted(
         if left > 0 {
             player.wait_for(handshake)?;
         }
-        // Nothing answers the last one.
+        // The last message has no answer.
         if left > 0 || count == 1 {
             let now = nanos(origin.elapsed());
             latencies.record(now - before);
@@ -135,7 +133,7 @@ impl<'a> Player<'a> {
         Ok(Self { link, verb, size, template, sent: 0, seen: 0, pause: Pause::default() })
     }
 
-    /// Sends the next message; a WRITE's last byte is its number.
+    /// Sends the next message. The last byte of a WRITE is the message's number.
     fn send(&mut self) -> Result<(), Failure> {
         self.sent += 1;
         self.template.id = self.sent;
@@ -155,7 +153,7 @@ impl<'a> Player<'a> {
         post(self.link, 0, &self.template)
     }
 
-    /// Looks for the peer's next message until it is there, and now and then for the peer.
+    /// Waits for the peer's next message, and checks the connection every 1024 turns.
     fn wait_for(&mut self, handshake: &mut dyn Handshake) -> Result<(), Failure> {
         let mut quiet = 0_u32;
         while !self.look()? {
@@ -163,14 +161,14 @@ impl<'a> Player<'a> {
             if quiet.is_multiple_of(1024)
                 && let Err(gone) = handshake.check()
             {
-                // Its last message may have come before it left.
+                // The last message may have arrived before the connection closed.
                 return if self.look()? { Ok(()) } else { Err(gone) };
             }
         }
         Ok(())
     }
 
-    /// One look for the peer's next message.
+    /// Runs one turn. Returns true if the peer's next message has arrived.
     fn look(&mut self) -> Result<bool, Failure> {
         let mut worked = self.link.drain()? > 0;
         let there = match self.verb {

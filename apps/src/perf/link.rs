@@ -1,4 +1,4 @@
-//! This side of a test: a device, its queue pairs and their memory.
+//! One side of a test: its device, queue pairs and memory.
 
 use super::args::{AtomicType, Connection, QueueArgs};
 use super::handshake::{Pause, Side};
@@ -16,37 +16,37 @@ use verbs::{
     RecvRequest, RemoteBuffer, SendRequest,
 };
 
-/// The bytes in front of a datagram in its receive buffer (IBA 11.4.1.2).
+/// The size of the GRH in front of a datagram in its receive buffer (IBA 11.4.1.2).
 const GRH_BYTES: u32 = 40;
-/// Completions taken at a time.
+/// The limit on completions per poll.
 pub const BATCH: usize = 32;
 
-/// A device with connected queue pairs.
+/// A device with its queue pairs for a test.
 #[derive(Debug)]
 pub struct Link {
-    /// Queue pairs first: they go before what they use.
+    /// The first field, because queue pairs must be destroyed before what they use.
     pub qps: Vec<QueuePair<Any>>,
     pub send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
     pub memory: MemoryRegion,
     pub device: Device,
     remote: RemoteBuffer,
-    /// Bytes from one queue pair's buffer to the next.
+    /// The distance between the buffers of two queue pairs, bytes.
     slot: usize,
-    /// The offset of the receiving half; 0 if one buffer serves both.
+    /// The offset of the half that receives; 0 if one buffer is for both.
     inbound: usize,
     /// True if this side receives SENDs.
     receives: bool,
-    /// SENDs that arrived and were not noticed yet.
+    /// SENDs that have arrived and were not counted by `take_arrival` yet.
     arrived: u64,
-    /// SENDs that ever arrived, and when the first and the last did.
+    /// The number of SENDs that have arrived, and the times of the first and the last.
     arrivals: Option<Arrivals>,
     rx_depth: u32,
     inline_size: u32,
-    /// Of datagram queue pairs: the destination of each one's messages.
+    /// Datagrams: the destination of each queue pair's messages.
     datagrams: Vec<Datagram>,
     addresses: Vec<AddressHandle>,
-    /// Of datagram queue pairs: the memory for the 40 bytes in front of each message.
+    /// Datagrams: the buffer for the GRH of each message.
     headers: Option<MemoryRegion>,
     pd: ProtectionDomain,
     verb: Verb,
@@ -61,21 +61,21 @@ struct Arrivals {
     last: Instant,
 }
 
-/// The settings that this side's queues are created with.
+/// The sizes of this side's queues.
 #[derive(Clone, Copy, Debug)]
 pub struct Queues {
-    /// Send requests outstanding on a queue pair.
+    /// The limit on outstanding send requests of a queue pair.
     pub tx_depth: u32,
-    /// Receive requests posted in advance on a queue pair.
+    /// The number of posted receive requests of a queue pair.
     pub rx_depth: u32,
-    /// Requests handed over at a time.
+    /// Send requests per post.
     pub post_list: u32,
-    /// Messages up to this size go inline.
+    /// The size up to which messages are sent inline, bytes.
     pub inline_size: u32,
 }
 
 impl Queues {
-    /// The flags, with defaults for `plan`.
+    /// Returns the sizes in the flags, or the defaults for `plan`.
     pub fn new(plan: &Plan, args: &QueueArgs) -> Self {
         let inline = match (plan.tool.verb, plan.tool.kind) {
             (Verb::Read | Verb::Atomic, _) => 0,
@@ -87,7 +87,7 @@ impl Queues {
         Self { tx_depth, rx_depth: args.rx_depth, post_list, inline_size: inline }
     }
 
-    /// A completion is requested every so many requests of `size` bytes: above 8 KiB each, as in perftest.
+    /// Returns the number of requests per completion. The default is perftest's: 100, and 1 above 8 KiB.
     pub fn cq_mod(&self, size: u64, args: &QueueArgs) -> u32 {
         let default = if size > 8192 { 1 } else { 100 };
         args.cq_mod.unwrap_or(default).max(self.post_list).min(self.tx_depth)
@@ -99,10 +99,10 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 impl Link {
-    /// Makes queue pairs and memory on `device`.
+    /// Creates the queue pairs and the memory on `device`.
     ///
     /// # Errors
-    /// Returns a failure if a limit is passed or memory lacks.
+    /// Returns a failure if a limit of the device is exceeded or memory is missing.
     pub fn new(
         device: Device,
         plan: &Plan,
@@ -167,7 +167,7 @@ impl Link {
         })
     }
 
-    /// Returns what the other side must know.
+    /// Returns the addresses that the other side needs.
     pub fn side(&self) -> Side {
         Side { qps: self.qps.iter().map(QueuePair::endpoint).collect(), buffer: self.memory.remote() }
     }
@@ -175,7 +175,7 @@ impl Link {
     /// Connects every queue pair and posts the receives.
     ///
     /// # Errors
-    /// Returns a failure if the peer can't be reached, or its memory is smaller than ours.
+    /// Returns a failure if the peer cannot be reached, or its memory is smaller than this side's.
     pub fn connect(
         &mut self,
         peer: &Side,
@@ -222,15 +222,15 @@ impl Link {
         qp * self.slot
     }
 
-    /// Returns the offset at which queue pair `qp` receives, or which it READs into.
+    /// Returns the offset at which queue pair `qp` receives, or into which it READs.
     pub fn inbound(&self, qp: usize) -> usize {
         self.inbound + qp * self.slot
     }
 
-    /// A request of `size` bytes on queue pair `qp`; its id and signalling are the caller's.
+    /// Returns a request of `size` bytes on queue pair `qp`. The caller sets its id and signalling.
     ///
     /// # Errors
-    /// Returns a failure if the range leaves the region.
+    /// Returns a failure if the message is too long or exceeds the region.
     pub fn request(&self, qp: usize, size: u64) -> Result<SendRequest, Failure> {
         let length =
             u32::try_from(size).map_err(|_| Failure::usage("-s: a message has at most 2 GiB; lower -s"))?;
@@ -279,7 +279,7 @@ impl Link {
         self.qps[qp].post_recv(request).map_err(failed)
     }
 
-    /// Takes SENDs that arrived and posts as many receives again; returns how many.
+    /// Polls the SENDs that have arrived and posts as many receives. Returns their number.
     ///
     /// # Errors
     /// Returns a failure if a receive failed.
@@ -303,8 +303,8 @@ impl Link {
         Ok(count)
     }
 
-    /// Takes notice of one SEND that arrived; `false` if there is none. The first may be here before this side
-    /// asks for it: the peer starts as soon as it is through the barrier.
+    /// Returns true for each SEND that has arrived, once. The first may arrive before this side waits for it, because the peer starts as
+    /// soon as it has passed the barrier.
     pub fn take_arrival(&mut self) -> bool {
         let there = self.arrived > 0;
         self.arrived -= u64::from(there);
@@ -319,7 +319,7 @@ impl Link {
         })
     }
 
-    /// Does background work while this side waits for the control connection. Returns whether there was any.
+    /// Polls the core while this side waits for the control connection. Returns true if there was work.
     ///
     /// # Errors
     /// Returns a failure if a receive failed.
@@ -328,21 +328,20 @@ impl Link {
         Ok(self.device.progress() || received > 0)
     }
 
-    /// Returns true if this is the client's side.
     pub fn is_client(&self) -> bool {
         self.is_client
     }
 }
 
-/// To be overwritten by a poll.
+/// Returns a completion for a poll to overwrite.
 pub fn blank(qp: &QueuePair<Any>) -> Completion {
     Completion::new(0, CompletionStatus::Success, CompletionOpcode::Send, qp.qpn())
 }
 
-/// A completion's success, or what it says.
+/// Checks the status of a completion.
 ///
 /// # Errors
-/// Returns an error if the status is not success.
+/// Returns a failure if the status is not success.
 pub fn ended(completion: &Completion) -> Result<(), Failure> {
     let remedy = match completion.status {
         CompletionStatus::Success => return Ok(()),
@@ -358,10 +357,10 @@ pub fn ended(completion: &Completion) -> Result<(), Failure> {
     Err(Failure::run(format!("QP {}: {}{remedy}", completion.qpn, completion.status)))
 }
 
-/// Posts `request`, running the core while the queue is full.
+/// Posts `request`. Polls completions while the queue is full.
 ///
 /// # Errors
-/// Returns an error if the request is refused for another reason than a full queue.
+/// Returns a failure if the request is refused for another reason, or a completion failed.
 pub fn post(link: &mut Link, qp: usize, request: &SendRequest) -> Result<(), Failure> {
     let mut pause = Pause::default();
     loop {
@@ -377,10 +376,10 @@ pub fn post(link: &mut Link, qp: usize, request: &SendRequest) -> Result<(), Fai
 }
 
 impl Link {
-    /// Takes send completions without looking at more than their success.
+    /// Polls send completions and checks their status. Returns their number.
     ///
     /// # Errors
-    /// Returns a failure if one failed.
+    /// Returns a failure if a request failed.
     pub fn drain(&mut self) -> Result<usize, Failure> {
         let mut batch = [blank(&self.qps[0]); BATCH];
         let count = self.send_cq.poll(&mut batch).map_err(failed)?;

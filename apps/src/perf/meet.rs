@@ -1,4 +1,4 @@
-//! The TCP connection between server and client.
+//! Establishes the TCP connection between client and server.
 
 use super::args::PerfArgs;
 use super::handshake::perftest::Perftest;
@@ -12,21 +12,21 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// The time that a client waits for its server.
+/// The time limit for connecting to the server.
 const START: Duration = Duration::from_secs(10);
-/// The time after which it reports what it waits for.
+/// The time after which the client prints what it waits for.
 const HINT: Duration = Duration::from_secs(1);
-/// The time that a client may take to greet.
+/// The time limit for a client's greeting.
 const GREETING: Duration = Duration::from_secs(5);
-/// Connections that may wait for their turn to greet; the oldest makes room.
+/// The limit on connections that wait for their greeting or their turn. A further one replaces the oldest.
 const VISITORS: usize = 64;
-/// Between looks at the listener or the server.
+/// The interval between polls of the listener.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Connects to the server, which may start a little later than the client.
+/// Connects to the server, which may start up to 10 s later than the client.
 ///
 /// # Errors
-/// Returns a failure if the name is unknown or no address answers in time.
+/// Returns a failure if the name cannot be resolved or no address answers in time.
 pub fn connect(host: &str, port: u16, tool: Tool) -> Result<Control, Failure> {
     let addresses = resolve(host, port)?;
     let since = Instant::now();
@@ -70,29 +70,28 @@ fn attempt(addresses: &[SocketAddr]) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
-/// The place where a server waits for its clients.
+/// The listener of a server.
 pub struct Reception {
     listener: TcpListener,
-    /// Connections that have not greeted yet, or whose turn has not come: a server of several clients takes one at a time.
+    /// Connections that have not greeted, or that wait for their turn: a server of several clients accepts one at a time.
     waiting: VecDeque<Visitor>,
 }
 
 impl Reception {
-    /// Opens the port for clients, and announces it.
+    /// Listens on the port, and prints that it waits.
     ///
     /// # Errors
-    /// Returns a failure if the port can't be listened on.
+    /// Returns a failure if the port cannot be bound.
     pub fn open(port: u16) -> Result<Self, Failure> {
         let listener = listen(port)?;
         outln!("{WAITING}")?;
         Ok(Self { listener, waiting: VecDeque::new() })
     }
 
-    /// Waits for a client that requests what this server may do. `own` is what this server runs if the client's language has no words for
-    /// it.
+    /// Waits for a client with a plan that this server accepts. `own` is the plan for clients whose protocol does not send one.
     ///
     /// # Errors
-    /// Returns a failure if waiting itself fails. A client that is refused receives the reason, and the wait goes on.
+    /// Returns a failure if accepting or `idle` fails. A refused client receives the reason if its protocol allows, and the wait continues.
     pub fn accept(
         &mut self,
         args: &PerfArgs,
@@ -113,7 +112,7 @@ impl Reception {
         }
     }
 
-    /// Takes in all connections that are there. Returns one that has greeted, if there is one; the others wait for the next call.
+    /// Accepts all new connections. Returns one that has greeted; the others wait for the next call.
     fn greeted(&mut self) -> Result<Option<Visitor>, Failure> {
         while let Some(visitor) = self.visitor()? {
             if self.waiting.len() == VISITORS {
@@ -124,7 +123,7 @@ impl Reception {
         Ok(greeted(&mut self.waiting))
     }
 
-    /// The next connection that is there.
+    /// Accepts a new connection, if there is one.
     fn visitor(&self) -> Result<Option<Visitor>, Failure> {
         match self.listener.accept() {
             Ok((stream, from)) => {
@@ -136,15 +135,15 @@ impl Reception {
     }
 }
 
-/// A connection that has not sent its greeting yet.
+/// A connection that may not have sent its greeting yet.
 struct Visitor {
     control: Control,
     from: SocketAddr,
     since: Instant,
 }
 
-/// Takes out the first that has sent a whole greeting. Those that closed, or were silent for too long, are dropped; none of them delays
-/// another.
+/// Removes and returns the first connection that has sent a complete greeting. Drops connections that were closed, or were silent for too
+/// long.
 fn greeted(waiting: &mut VecDeque<Visitor>) -> Option<Visitor> {
     let mut at = 0;
     while let Some(visitor) = waiting.get_mut(at) {
@@ -166,7 +165,7 @@ fn greeted(waiting: &mut VecDeque<Visitor>) -> Option<Visitor> {
     None
 }
 
-/// Hears out a client that has greeted.
+/// Agrees with a client that has greeted.
 fn meet(
     mut control: Control,
     own: &Plan,
@@ -180,8 +179,8 @@ fn meet(
     Ok((plan, handshake))
 }
 
-/// Returns the client's language: a `ferroce` begins with a JSON object, a perftest with its version, a ping-pong of libibverbs' examples
-/// with its LID and a colon.
+/// Returns the client's handshake. Ferroce begins with a JSON object, perftest with its version, and libibverbs' examples with the LID and
+/// a colon.
 fn language(
     control: Control,
     own: &Plan,
@@ -189,7 +188,7 @@ fn language(
 ) -> Result<Box<dyn Handshake + Send>, Failure> {
     let begins = control.pending.first().copied().unwrap_or_default();
     if control.pending.get(4) == Some(&b':') && begins != b'{' {
-        // It does not speak of the MTU: this server's flag decides, or the examples' own 1024.
+        // The protocol does not negotiate the MTU: this server's flag decides, or the examples' default of 1024.
         let plan = Plan { mtu: told_mtu, ..own.clone() };
         return Ok(Box::new(Pingpong::new(control, plan, false)?));
     }
@@ -203,7 +202,7 @@ fn transient(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
 }
 
-/// On every address of this host: both families by one socket, or IPv4 if the kernel has no IPv6.
+/// Listens on all addresses of this host: both families by one socket, or IPv4 if the kernel has no IPv6.
 fn listen(port: u16) -> Result<TcpListener, Failure> {
     let listener = TcpListener::bind(("::", port)).or_else(|error| match error.kind() {
         ErrorKind::AddrInUse | ErrorKind::PermissionDenied => Err(error),
@@ -243,7 +242,7 @@ mod tests {
         client.write_all(b"{}\n").unwrap();
         let found = std::iter::repeat_with(|| greeted(&mut waiting)).find_map(|found| found).unwrap();
         assert_eq!((found.from.port(), waiting.len()), (client.local_addr().unwrap().port(), 2));
-        // Those that are too late or gone leave.
+        // Connections that are late or closed are dropped.
         waiting[0].since = Instant::now().checked_sub(GREETING).unwrap();
         drop(half);
         while !waiting.is_empty() {

@@ -1,31 +1,31 @@
-//! Limits the memory that a server takes for a client.
+//! Limits the memory that a server allocates for a client.
 //!
-//! The client's word counts for sizes and queue pairs, and any host that reaches the port is a client.
+//! The client chooses sizes and queue pairs, and any host that reaches the port can be a client.
 
 use super::args::PerfArgs;
 use super::plan::Plan;
 use crate::failure::Failure;
 
-/// The amount if the system does not report what is available: 1 GiB.
+/// The limit if the system does not report the available memory: 1 GiB.
 const UNKNOWN: u64 = 1 << 30;
 
-/// Bytes that each client's test may take here: what `--max-memory` says, else half of what is available, shared by all clients.
+/// Returns the limit for one client, bytes: `--max-memory`, or else half of the available memory, divided by the number of clients.
 pub fn limit(args: &PerfArgs) -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let all = args.max_memory.unwrap_or_else(|| available(&meminfo).map_or(UNKNOWN, |bytes| bytes / 2));
     all / u64::from(args.clients.max(1))
 }
 
-/// Bytes that can be had without swapping.
+/// Returns the memory that is available without swapping, bytes.
 fn available(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Refuses a client's plan that takes more than `limit` bytes.
+/// Checks that a client's plan needs at most `limit` bytes.
 ///
 /// # Errors
-/// Returns both figures, and what to do, if the memory does not suffice.
+/// Returns a failure if it needs more.
 pub fn check(plan: &Plan, limit: u64) -> Result<(), Failure> {
     let asked = plan.memory().map_or(u64::MAX, |bytes| bytes as u64);
     if asked <= limit {

@@ -1,4 +1,4 @@
-//! Measuring tools in the manner of perftest: a server without an address, a client with one.
+//! The measuring tools in the style of perftest: a server, which has no address argument, and a client.
 
 mod args;
 mod bandwidth;
@@ -37,11 +37,11 @@ use verbs::{Device, DeviceConfig};
 /// Runs one side of `tool`.
 ///
 /// # Errors
-/// Returns why the test could not be run to its end.
+/// Returns a failure if the flags are wrong, or the test cannot be completed.
 pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
     args.congestion.congestion(args.load.connection.unwrap_or_default())?;
     args.congestion.with_key(DeviceConfig::new())?;
-    // Better now than after the test.
+    // A file that cannot be written is reported before the test.
     args.output.json_path().as_deref().map(OutFile::open).transpose()?;
     handshake::Pause::sleep_at_once(args.queue.events);
     crate::signals::listen()?;
@@ -52,7 +52,7 @@ pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
     .map(|()| ExitCode::SUCCESS)
 }
 
-/// A client's test. Its port opens once the server's is open: memif's client needs the server's.
+/// Runs the client. Its port opens after the server's, because a memif client needs the server's socket.
 fn visit(host: &str, tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
     let mut plan = Plan::new(tool, args)?;
     args.port.device_config()?;
@@ -70,7 +70,7 @@ fn visit(host: &str, tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
     measure(device, args, plan, handshake)
 }
 
-/// The tests of all clients, on one port. They begin when the last client is there.
+/// Runs the tests of all clients on one port. They begin when the last client has connected.
 fn serve(tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
     let mut own = Plan::new(tool, args)?;
     let device = open(args)?;
@@ -92,7 +92,7 @@ fn open(args: &PerfArgs) -> Result<Device, Failure> {
     args.port.open_with(|config| args.congestion.with_key(config))
 }
 
-/// Returns the MTU that this side sends to a peer that uses the smaller one of both.
+/// Returns the path MTU, bytes, that this side sends to a peer that uses the smaller of both.
 fn own_mtu(plan: &Plan, device: &Device) -> Result<u32, Failure> {
     let carried = device.query().map_err(|error| Failure::run(error.to_string()))?.mtu.bytes();
     Ok(plan.mtu.unwrap_or(carried))

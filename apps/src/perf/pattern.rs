@@ -1,20 +1,21 @@
-//! A seeded pattern in registered memory, and its checksum.
+//! A pseudo-random pattern in registered memory, and its checksum.
 
 use verbs::MemoryRegion;
 use verbs::errors::BoundsError;
 
-/// Copied at a time.
+/// Bytes copied at a time.
 const CHUNK: usize = 64 << 10;
 
-/// Returns the seed of the bytes that a run of `size` bytes sends on queue pair `qp`. No two runs are alike, so that old bytes are noticed.
+/// Returns the seed for the bytes of size `size` on queue pair `qp`. Every run has another one, so that bytes of an earlier run are
+/// detected.
 pub fn seed(plan: u64, size: u64, qp: usize, from_client: bool) -> u64 {
     mix(plan ^ mix(size) ^ mix((qp as u64) << 1 | u64::from(from_client)))
 }
 
-/// Fills `length` bytes at `offset` and returns their checksum.
+/// Writes the pattern into `length` bytes at `offset`, and returns its checksum.
 ///
 /// # Errors
-/// Returns a failure if the range leaves the region.
+/// Returns an error if the range exceeds the region.
 pub fn fill(memory: &MemoryRegion, offset: usize, length: usize, seed: u64) -> Result<u64, BoundsError> {
     let mut sum = Checksum::default();
     let mut chunk = vec![0; CHUNK.min(length)];
@@ -27,10 +28,10 @@ pub fn fill(memory: &MemoryRegion, offset: usize, length: usize, seed: u64) -> R
     Ok(sum.0)
 }
 
-/// The checksum of the bytes there.
+/// Returns the checksum of `length` bytes at `offset`.
 ///
 /// # Errors
-/// Returns a failure if the range leaves the region.
+/// Returns an error if the range exceeds the region.
 pub fn checksum(memory: &MemoryRegion, offset: usize, length: usize) -> Result<u64, BoundsError> {
     let mut sum = Checksum::default();
     let mut chunk = vec![0; CHUNK.min(length)];
@@ -42,10 +43,10 @@ pub fn checksum(memory: &MemoryRegion, offset: usize, length: usize) -> Result<u
     Ok(sum.0)
 }
 
-/// The first byte that is not the pattern's.
+/// Returns the offset of the first byte that differs from the pattern.
 ///
 /// # Errors
-/// Returns a failure if the range leaves the region.
+/// Returns an error if the range exceeds the region.
 pub fn first_difference(
     memory: &MemoryRegion,
     offset: usize,
@@ -64,7 +65,7 @@ pub fn first_difference(
     Ok(None)
 }
 
-/// The pattern from byte `at` on, a multiple of 8.
+/// Writes the pattern from byte `at` on, a multiple of 8.
 fn generate(seed: u64, at: usize, into: &mut [u8]) {
     let first = (at / 8) as u64;
     for (word, bytes) in (first..).zip(into.chunks_mut(8)) {
@@ -72,7 +73,7 @@ fn generate(seed: u64, at: usize, into: &mut [u8]) {
     }
 }
 
-/// The finaliser of splitmix64: every bit of the input moves every bit of the output.
+/// The finaliser of splitmix64: every bit of the input affects every bit of the output.
 fn mix(value: u64) -> u64 {
     let a = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let b = (a ^ (a >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -80,7 +81,7 @@ fn mix(value: u64) -> u64 {
     c ^ (c >> 31)
 }
 
-/// FNV-1a over words of 8 bytes, the last one filled up with zeros.
+/// A variant of FNV-1a over words of 8 bytes, which rotates after each. Pads the last word with zeros.
 struct Checksum(u64);
 
 impl Default for Checksum {

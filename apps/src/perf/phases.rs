@@ -1,10 +1,10 @@
-//! The number of queue pairs that send, over time: `1x2s,2x2s,8x3s`. `0x1s` is a pause.
+//! The number of sending queue pairs over time: `1x2s,2x2s,8x3s`. `0x1s` is a pause.
 
 use crate::units;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// One after the other: so many queue pairs, the first ones, send for so long.
+/// Consecutive phases: the number of queue pairs that send, from the first on, and the duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Phases(Vec<(u32, Duration)>);
 
@@ -26,17 +26,17 @@ impl FromStr for Phases {
 }
 
 impl Phases {
-    /// The most that ever send.
+    /// Returns the largest number of queue pairs that send.
     pub fn most(&self) -> u32 {
         self.0.iter().map(|(count, _)| *count).max().unwrap_or(1)
     }
 
-    /// All phases together.
+    /// Returns the total duration.
     pub fn whole(&self) -> Duration {
         self.0.iter().map(|(_, time)| *time).sum()
     }
 
-    /// Returns how many send after `time`; none after the last phase.
+    /// Returns the number of queue pairs that send at `time`; 0 after the last phase.
     pub fn sending(&self, time: Duration) -> u32 {
         let mut end = Duration::ZERO;
         let phase = self.0.iter().find(|(_, length)| {

@@ -1,4 +1,4 @@
-//! The plan of a run, after all flags were checked. Both sides agree on it before anything is sent.
+//! The plan of a run, on which both sides agree before anything is sent.
 
 use super::args::{AtomicType, Connection, PerfArgs};
 use super::memory;
@@ -51,55 +51,54 @@ impl fmt::Display for Tool {
     }
 }
 
-/// When a run ends.
+/// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
-    /// After so many messages on each queue pair, or so many exchanges.
+    /// After this number of messages on each queue pair, or of exchanges.
     Messages(u64),
-    /// After a time; only what completes between the margins counts.
+    /// After a time. Only messages that complete between the margins count.
     Time {
-        /// All of it.
+        /// The whole time.
         whole: Duration,
-        /// Not counted, at either end.
+        /// The time at either end that does not count.
         margin: Duration,
     },
 }
 
-/// The settings that both sides must agree on.
+/// The settings on which both sides must agree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Which tool.
     pub tool: Tool,
-    /// Message sizes, in the order in which they run.
+    /// Message sizes in bytes, in the order of the runs.
     pub sizes: Vec<u64>,
-    /// When each run ends.
+    /// The end of each run.
     pub amount: Amount,
-    /// Queue pairs.
+    /// The number of queue pairs, 1 to 1024.
     pub qps: u32,
-    /// Both sides send.
+    /// True if both sides send.
     pub bidirectional: bool,
-    /// Which atomic.
+    /// The atomic operation.
     pub atomic: AtomicType,
     /// The transport service.
     #[serde(default)]
     pub connection: Connection,
-    /// Path MTU, if the client named one.
+    /// The path MTU in bytes, if a flag gives one.
     pub mtu: Option<u32>,
-    /// Send a pattern and compare checksums.
+    /// True to send a pattern and compare checksums.
     pub verify: bool,
-    /// Of the pattern.
+    /// The seed of the pattern.
     pub seed: u64,
 }
 
-/// The longest message (IBA 9.4: 2^31 bytes).
+/// The longest message, bytes (IBA 9.4: 2^31 bytes).
 const LONGEST: u64 = 1 << 31;
 
 impl Plan {
-    /// Creates the plan that the client's flags describe.
+    /// Creates the plan that the flags describe.
     ///
     /// # Errors
-    /// Returns an error if flags do not fit the tool or each other.
+    /// Returns a failure if flags do not fit the tool or each other.
     pub fn new(tool: Tool, args: &PerfArgs) -> Result<Self, Failure> {
         refuse_what_is_not_supported(tool, args)?;
         let load = &args.load;
@@ -129,27 +128,27 @@ impl Plan {
         }
     }
 
-    /// The largest message.
+    /// Returns the largest message size, bytes.
     pub fn largest(&self) -> u64 {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Returns true if each side needs one buffer to send from and another to receive into.
+    /// Returns true if each side needs one buffer to send from and another one to receive into.
     pub fn both_ways(&self) -> bool {
         self.bidirectional || self.tool.kind == Kind::Latency
     }
 
-    /// Bytes of one side's memory region: at least 4 KiB a queue pair, because a stock perftest's short messages wander over so many.
-    /// `None` if it cannot be addressed.
+    /// Returns the size of one side's memory region, bytes; `None` if it exceeds the address space. A queue pair has at least 4 KiB,
+    /// because short messages of stock perftest cycle over a buffer of this size.
     pub fn memory(&self) -> Option<usize> {
         let slot = usize::try_from(self.largest().max(4096)).ok()?.checked_next_multiple_of(64)?;
         slot.checked_mul(self.qps as usize)?.checked_mul(if self.both_ways() { 2 } else { 1 })
     }
 
-    /// Checks a plan that came from a peer.
+    /// Checks a plan that a peer sent.
     ///
     /// # Errors
-    /// Returns what is out of this tool's limits.
+    /// Returns a failure if a value is out of range.
     pub fn check(&self) -> Result<(), Failure> {
         let mtu_exists = |bytes| verbs::Mtu::ALL.iter().any(|mtu| mtu.bytes() == bytes);
         let sane = !self.sizes.is_empty()
@@ -170,10 +169,10 @@ impl Plan {
         self.sizes.iter().try_for_each(|&size| check_size(self.tool, size))
     }
 
-    /// Refuses the client's plan if the server's own flags say otherwise.
+    /// Checks a client's plan against the limits and the flags of this server.
     ///
     /// # Errors
-    /// Returns the flag, and both values, if the sides differ.
+    /// Returns a failure if the plan is out of range, needs too much memory, or differs from a flag.
     pub fn accept(&self, tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
         if self.tool != tool {
             return Err(Failure::run(format!(
@@ -231,7 +230,7 @@ fn refuse_what_is_not_supported(tool: Tool, args: &PerfArgs) -> Result<(), Failu
     Err(Failure::usage(refusal))
 }
 
-/// Returns true if the service knows the operation (IBA table 35).
+/// Returns true if the service has the operation (IBA table 35).
 fn serves(connection: Connection, verb: Verb) -> bool {
     match connection {
         Connection::Rc => true,
@@ -263,7 +262,6 @@ fn check_size(tool: Tool, size: u64) -> Result<(), Failure> {
     }
 }
 
-/// Returns true if there is something to measure between the margins.
 fn leaves_time(whole: Duration, margin: Duration) -> bool {
     margin.saturating_mul(2) < whole
 }
@@ -370,7 +368,7 @@ mod tests {
             assert!(wrong.contains(part), "{wrong}");
         }
         large.accept(WRITE_BW, &args("--max-memory 2G --clients 2")).unwrap_err();
-        // 2 TiB: no machine has that to spare.
+        // 2 TiB, more than any machine has available.
         let huge = Plan::new(WRITE_BW, &args("-s 2G -q 1024")).unwrap();
         let wrong = huge.accept(WRITE_BW, &args("")).unwrap_err().to_string();
         assert!(wrong.contains("2097152 MiB"), "{wrong}");

@@ -1,4 +1,4 @@
-//! The report as JSON: perftest's keys, and under `ferroce` what perftest has not.
+//! The report as JSON: perftest's keys, and under `ferroce` all that perftest's report does not have.
 
 use super::plan::Verb;
 use super::report::{self, Head};
@@ -7,7 +7,7 @@ use crate::counters;
 use serde_json::{Value, json};
 use verbs::observe::{Counters, QpReport};
 
-/// One size's result.
+/// The result for one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Row {
@@ -15,7 +15,7 @@ pub enum Row {
     Latency(Latency),
 }
 
-/// Two decimals, as in the table.
+/// Rounds to `decimals` decimals.
 fn rounded(value: f64, decimals: i32) -> f64 {
     let factor = 10_f64.powi(decimals);
     (value * factor).round() / factor
@@ -78,7 +78,7 @@ fn test_info(head: &Head) -> Value {
     })
 }
 
-/// The content of the whole report.
+/// All that the report contains.
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub struct Record<'a> {
@@ -92,7 +92,7 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// `results` is the last size's, as perftest leaves it; `all_results` has every size's.
+    /// Returns the report. `results` is the row of the last size, as in perftest; `all_results` has the rows of all sizes.
     pub fn json(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().map(|each| row(each, self.gbits)).collect();
         json!({

@@ -1,4 +1,4 @@
-//! Writes the state of each queue pair's congestion control over time, as CSV.
+//! Writes the state of each queue pair's congestion control over time as CSV.
 
 use super::link::Link;
 use crate::failure::Failure;
@@ -7,10 +7,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Between two lines of a queue pair.
+/// The interval between two rows of a queue pair.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// Writes a line for each queue pair, a hundred times a second.
+/// A CSV file with a row for each queue pair every 10 ms.
 #[derive(Debug)]
 pub struct Series {
     file: PathBuf,
@@ -18,43 +18,43 @@ pub struct Series {
     next: Instant,
 }
 
-/// A line of the file. Its columns stay as they are.
+/// A row of the file. Its columns are stable.
 #[derive(Serialize)]
 struct Row {
-    /// Since 1970.
+    /// The time since 1970, s.
     seconds: f64,
-    /// From 0.
+    /// The queue pair, counted from 0.
     qp: usize,
-    /// 1 if it has to send; it may still have packets in flight if not.
+    /// 1 if the queue pair is to send; if 0, it may still have packets in flight.
     active: u8,
-    /// Empty for an algorithm that doesn't pace.
+    /// The pacing rate; empty for an algorithm that does not pace.
     rate_bps: Option<u64>,
     window: u64,
     in_flight: u64,
-    /// Bytes of messages that have completed.
+    /// Bytes of the messages that have completed.
     bytes: u64,
 }
 
 impl Series {
-    /// Makes the file.
+    /// Creates the file.
     ///
     /// # Errors
-    /// Returns a failure if it cannot be created.
+    /// Returns a failure if the file cannot be created.
     pub fn create(file: &Path) -> Result<Self, Failure> {
         let writer = csv::Writer::from_path(file).map_err(|error| failed(file, error))?;
         Ok(Self { file: file.to_owned(), writer, next: Instant::now() })
     }
 
-    /// Writes the lines that are due. `each` returns of a queue pair whether it has to send, and how many bytes have completed.
+    /// Writes the rows that are due. `each` returns for a queue pair whether it is to send, and the bytes that have completed.
     ///
     /// # Errors
-    /// Returns a failure if the core has stopped, or the disk is full.
+    /// Returns a failure if the core has stopped, or the file cannot be written.
     pub fn note(&mut self, link: &Link, each: impl Fn(usize) -> (bool, u64)) -> Result<(), Failure> {
         let now = Instant::now();
         if now < self.next {
             return Ok(());
         }
-        // Late lines leave a gap: the grid stays.
+        // Late rows leave a gap. The later rows are on the same grid.
         while self.next <= now {
             self.next += EVERY;
         }
@@ -70,10 +70,10 @@ impl Series {
         Ok(())
     }
 
-    /// Writes what is still to be written.
+    /// Flushes the file.
     ///
     /// # Errors
-    /// Returns a failure if the disk is full.
+    /// Returns a failure if the file cannot be written.
     pub fn end(mut self) -> Result<(), Failure> {
         self.writer.flush().map_err(|error| failed(&self.file, error))
     }

@@ -1,4 +1,4 @@
-//! One test from the exchange of addresses to the report.
+//! One test, from the exchange of addresses to the report.
 
 use super::args::PerfArgs;
 use super::bandwidth::{self, Run};
@@ -20,7 +20,7 @@ use verbs::congestion::Congestion;
 use verbs::observe::QpReport;
 use verbs::{Device, DeviceInfo, Mtu};
 
-/// All that one side knows of its test.
+/// One side of a test.
 pub struct Session<'a> {
     args: &'a PerfArgs,
     plan: Plan,
@@ -29,7 +29,7 @@ pub struct Session<'a> {
     congestion: Option<Congestion>,
     link: Link,
     sends: bool,
-    /// The file for the results as JSON.
+    /// The file of the JSON report.
     json: Option<OutFile>,
 }
 
@@ -38,10 +38,10 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 impl<'a> Session<'a> {
-    /// Makes this side's queue pairs and memory.
+    /// Creates this side's queue pairs and memory.
     ///
     /// # Errors
-    /// Returns a failure if the port does not carry the MTU, or a limit is passed.
+    /// Returns a failure if the port does not carry the MTU, a limit is exceeded, or a file cannot be written.
     pub fn new(device: Device, args: &'a PerfArgs, plan: Plan) -> Result<Self, Failure> {
         let json = args.output.json_path().as_deref().map(OutFile::open).transpose()?;
         let is_client = args.host.is_some();
@@ -61,14 +61,14 @@ impl<'a> Session<'a> {
         Ok(Self { args, plan, queues, info, congestion, link, sends, json })
     }
 
-    /// Connects, measures every size and reports.
+    /// Connects, measures every size and prints the report.
     ///
     /// # Errors
-    /// Returns what stopped the test.
+    /// Returns the failure that ended the test.
     pub fn run(mut self, handshake: &mut dyn Handshake) -> Result<(), Failure> {
         let result = self.test(handshake);
         if result.is_err() {
-            // The counters explain a failure.
+            // The counters help to explain the failure.
             if let Ok(counters) = self.link.device.counters() {
                 let _ = outln!("{LINE}\n Counters of {}\n{}{LINE}", self.info.port, Shown(&counters));
             }
@@ -157,8 +157,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Runs one size on both sides. The server's row is what the client measured, or the sum of both directions; `None` if a stock peer
-    /// reports nothing and this side has nothing to count.
+    /// Runs one size on both sides. The server's row has what the client measured, or the sum of both directions. `None` if a stock peer
+    /// does not report its results and this side has none.
     fn measure(
         &mut self,
         handshake: &mut dyn Handshake,
@@ -205,7 +205,7 @@ impl<'a> Session<'a> {
     fn latency(&mut self, handshake: &mut dyn Handshake, size: u64) -> Result<Option<Row>, Failure> {
         let verb = self.plan.tool.verb;
         let echoes = matches!(verb, Verb::Write | Verb::Send);
-        // Between stock peers a WRITE ping-pong is begun by the server.
+        // With stock peers, the server begins a ping-pong of WRITEs.
         let begins = self.link.is_client() != (verb == Verb::Write && !handshake.tells());
         let outcome = match (begins, echoes) {
             (true, _) => {
@@ -231,7 +231,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns true if bytes leave this side's outbound buffers: by its own sending, or because the peer READs them.
+    /// Returns true if data leaves the outbound buffers of this side: it sends, or the peer READs.
     fn is_source(&self) -> bool {
         self.plan.bidirectional || (self.plan.tool.verb == Verb::Read) != self.link.is_client()
     }
@@ -240,7 +240,7 @@ impl<'a> Session<'a> {
         self.plan.bidirectional || !self.is_source()
     }
 
-    /// Writes the pattern to send; returns its checksum, or `None` if this side only takes in.
+    /// Writes the pattern into the outbound buffers and returns its checksum; `None` if no data leaves this side.
     fn fill(&mut self, size: u64) -> Result<Option<u64>, Failure> {
         if !self.is_source() || self.plan.tool.verb == Verb::Atomic {
             return Ok(None);
@@ -261,7 +261,7 @@ impl<'a> Session<'a> {
             return verify::atomics(&self.link, &self.plan);
         }
         if !handshake.tells() {
-            // The peer compares for itself too, if it knows the pattern: stock perftest doesn't.
+            // A Ferroce peer compares its own received data. Stock perftest does not know the pattern.
             let wrong = if self.is_sink() { self.difference(size)? } else { None };
             return match wrong {
                 None => {
@@ -296,7 +296,7 @@ impl<'a> Session<'a> {
         Ok(sum)
     }
 
-    /// Describes the first difference between this side's memory and the expected bytes.
+    /// Describes the first difference between this side's memory and the expected pattern.
     fn difference(&self, size: u64) -> Result<Option<String>, Failure> {
         for qp in (0..self.link.qps.len()).filter(|_| self.is_sink()) {
             let seed = pattern::seed(self.plan.seed, size, qp, !self.link.is_client());

@@ -1,32 +1,32 @@
-//! Statistics of a run's time stamps.
+//! Statistics over the timestamps of a run.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Bandwidth of one run, in bytes and messages a second.
+/// The bandwidth of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidth {
-    /// Bytes of one message.
+    /// Message size, bytes.
     pub size: u64,
-    /// Messages, over all queue pairs.
+    /// Messages of all queue pairs.
     pub messages: u64,
-    /// The highest rate from a post to a later completion, bytes a second; 0 if it was not looked for.
+    /// The highest rate between a post and a later completion, bytes per second; 0 if not measured.
     pub peak: f64,
-    /// From the first post to the last completion, bytes a second.
+    /// The average rate, bytes per second.
     pub average: f64,
-    /// Messages a second over the same time.
+    /// The average rate, messages per second.
     pub rate: f64,
 }
 
 impl Bandwidth {
-    /// `messages` of `size` bytes in `nanos` ns. A time of zero counts as 1 ns.
+    /// Creates the bandwidth of `messages` of `size` bytes in `nanos` ns. 0 ns count as 1 ns.
     pub fn over(size: u64, messages: u64, nanos: u64) -> Self {
         let seconds = nanos.max(1) as f64 / 1e9;
         let rate = messages as f64 / seconds;
         Self { size, messages, peak: 0.0, average: rate * size as f64, rate }
     }
 
-    /// Both directions together.
+    /// Returns the sum of both directions.
     pub fn plus(self, other: Self) -> Self {
         Self {
             size: self.size,
@@ -38,39 +38,39 @@ impl Bandwidth {
     }
 }
 
-/// When messages were posted and completed, for the peak. In order of posting.
+/// The times at which messages were posted and completed, from which the peak is computed.
 #[derive(Debug, Default)]
 pub struct Stamps {
     posted: Vec<u64>,
-    /// (messages completed so far, when).
+    /// Messages completed so far, and the time, ns.
     completed: Vec<(u64, u64)>,
 }
 
 impl Stamps {
-    /// Beyond this many messages the peak is not searched, as in perftest.
+    /// The limit on messages. Above it there is no peak, as in perftest.
     pub const LIMIT: u64 = 20_000;
 
-    /// Room for `messages`, taken at once so that a run allocates nothing.
+    /// Allocates room for `messages`, so that the run itself does not allocate.
     pub fn with_capacity(messages: u64) -> Self {
         let room = usize::try_from(messages.min(Self::LIMIT)).unwrap_or(0);
         Self { posted: Vec::with_capacity(room), completed: Vec::with_capacity(room) }
     }
 
-    /// One more message was posted at `now` ns.
+    /// Records that a message was posted at `now` ns.
     pub fn post(&mut self, now: u64) {
         if self.posted.len() < self.posted.capacity() {
             self.posted.push(now);
         }
     }
 
-    /// `total` messages are complete at `now` ns.
+    /// Records that `total` messages have completed at `now` ns.
     pub fn complete(&mut self, total: u64, now: u64) {
         if self.completed.len() < self.completed.capacity() {
             self.completed.push((total, now));
         }
     }
 
-    /// Bytes a second over the best stretch from a post to a completion; `step` posts share one time stamp.
+    /// Returns the highest rate between a post and a later completion, bytes per second. `step` posts share one timestamp.
     pub fn peak(&self, size: u64, step: usize) -> f64 {
         let mut best = f64::INFINITY;
         for (first, posted) in self.posted.iter().enumerate().step_by(step.max(1)) {
@@ -84,41 +84,41 @@ impl Stamps {
     }
 }
 
-/// Latency of one run, in microseconds.
+/// The latency of a run. Times are in µs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Latency {
-    /// Bytes of one message.
+    /// Message size, bytes.
     pub size: u64,
-    /// Exchanges.
+    /// The number of exchanges.
     pub exchanges: u64,
     pub min: f64,
     pub max: f64,
-    /// Arithmetic mean.
+    /// The arithmetic mean.
     pub average: f64,
-    /// Standard deviation.
+    /// The standard deviation.
     pub deviation: f64,
     pub p50: f64,
     pub p90: f64,
     pub p99: f64,
     pub p999: f64,
     pub p9999: f64,
-    /// Exchanges a second.
+    /// Exchanges per second.
     pub rate: f64,
 }
 
-/// Collects latencies without allocating: 1 ns to 60 s at three significant digits.
+/// A histogram of latencies from 1 ns to 60 s with three significant digits. Recording does not allocate.
 #[derive(Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,
-    /// A round trip counts as two for ping-pong tests.
+    /// The number of latencies in a sample, times 1000 for µs.
     divisor: f64,
 }
 
 impl Latencies {
     const LONGEST_NS: u64 = 60_000_000_000;
 
-    /// One sample is `ways` times the latency: 2 for ping-pong, 1 for READ and atomics.
+    /// Creates an empty histogram. A sample is `ways` times the latency: 2 for ping-pong, 1 for READ and atomics.
     pub fn new(ways: u8) -> Self {
         let histogram = Histogram::new_with_bounds(1, Self::LONGEST_NS, 3);
         Self {
@@ -127,22 +127,22 @@ impl Latencies {
         }
     }
 
-    /// One exchange took `nanos` ns; more than 60 s counts as 60 s.
+    /// Records an exchange of `nanos` ns. More than 60 s count as 60 s.
     pub fn record(&mut self, nanos: u64) {
         self.histogram.saturating_record(nanos.clamp(1, Self::LONGEST_NS));
     }
 
-    /// Discards the recorded data.
+    /// Discards the recorded samples.
     pub fn clear(&mut self) {
         self.histogram.reset();
     }
 
-    /// Samples so far.
+    /// Returns the number of recorded samples.
     pub fn len(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The figures; `nanos` ns is what the whole took. All zero if nothing was recorded.
+    /// Returns the statistics. `nanos` is the duration of the run, ns. All times are 0 if nothing was recorded.
     pub fn figures(&self, size: u64, nanos: u64) -> Latency {
         let at = |quantile: f64| self.histogram.value_at_quantile(quantile) as f64 / self.divisor;
         let whole = nanos.max(1) as f64 / 1e9;
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn peak_is_the_best_stretch_of_posts_and_completions() {
-        // Four messages: the second pair takes 100 ns, the first pair 1000 ns.
+        // The first two messages take 1000 ns, the last two 100 ns.
         let mut stamps = Stamps::with_capacity(4);
         for now in [0, 0, 1000, 1000] {
             stamps.post(now);

@@ -1,15 +1,15 @@
-//! Verifies the sums of atomics.
+//! Verifies the results of atomics.
 
 use super::args::AtomicType;
 use super::link::Link;
 use super::plan::{Amount, Plan};
 use crate::failure::Failure;
 
-/// Checks this side's counters after a run of atomics that began at zero. If this side is the target, it checks their sums; if it is the
-/// initiator, the value that the last atomic found.
+/// Checks the counters after a run of atomics that began at zero: the sums at the target, and the values that the last atomics returned at
+/// the initiator.
 ///
 /// # Errors
-/// Returns which queue pair's counter is wrong.
+/// Returns a failure with the queue pair whose counter is wrong.
 pub fn atomics(link: &Link, plan: &Plan) -> Result<(), Failure> {
     let Amount::Messages(count) = plan.amount else {
         return Err(Failure::usage("--verify counts atomics: give -n in place of -D"));
@@ -25,7 +25,7 @@ pub fn atomics(link: &Link, plan: &Plan) -> Result<(), Failure> {
     outln!(" verified: {count} atomics on each of {} QPs", link.qps.len())
 }
 
-/// The counter after `count` of them: FETCH_ADD adds 1; CMP_SWAP turns 0 into 1 and leaves it.
+/// Returns the counter after `count` atomics: FETCH_ADD adds 1; CMP_SWAP replaces 0 by 1, and then changes nothing.
 fn after(atomic: AtomicType, count: u64) -> u64 {
     match atomic {
         AtomicType::FetchAndAdd => count,

@@ -1,22 +1,22 @@
-//! Ethernet frames within VLANs of providers (QinQ, IEEE 802.1ad) and within VXLAN.
+//! Removes QinQ (IEEE 802.1ad) and VXLAN headers from Ethernet frames.
 
-/// EtherTypes of VLAN tags: 802.1Q, 802.1ad, and the one of devices of before 802.1ad.
+/// EtherTypes of VLAN tags: 802.1Q, 802.1ad, and the one of devices older than 802.1ad.
 const TAGS: [[u8; 2]; 3] = [[0x81, 0x00], [0x88, 0xa8], [0x91, 0x00]];
 /// The UDP port of VXLAN.
 const VXLAN: [u8; 2] = 4789_u16.to_be_bytes();
-/// Headers of an encapsulation that are taken off at most.
+/// The limit on headers that are removed.
 const DEPTH: usize = 8;
 
-/// Reduces a frame to the one that others encapsulate, with at most one VLAN tag.
+/// Reduces a frame to the innermost Ethernet frame, with at most one VLAN tag.
 pub fn strip(frame: &mut Vec<u8>) {
     for _ in 0..DEPTH {
         if ethertype(frame, 12).is_some_and(is_tag) && ethertype(frame, 16).is_some_and(is_tag) {
-            // The outer tag goes.
+            // Removes the outer tag.
             frame.drain(12..16);
         } else if let Some(inner) = vxlan(frame) {
             frame.drain(..inner);
         } else if ethertype(frame, 12).is_some_and(is_tag) {
-            // A single tag of a provider means what one of 802.1Q means.
+            // A single tag of 802.1ad has the meaning of one of 802.1Q.
             frame[12..14].copy_from_slice(&TAGS[0]);
             break;
         } else {
@@ -33,7 +33,7 @@ fn is_tag(ethertype: [u8; 2]) -> bool {
     TAGS.contains(&ethertype)
 }
 
-/// Returns the offset of the frame that a VXLAN packet carries.
+/// Returns the offset of the Ethernet frame within a VXLAN packet.
 fn vxlan(frame: &[u8]) -> Option<usize> {
     const UDP: u8 = 17;
     let ip = if is_tag(ethertype(frame, 12)?) { 18 } else { 14 };

@@ -1,4 +1,4 @@
-//! The link types of captures, and how their packets become Ethernet frames.
+//! The link types of captures, and the conversion of their packets to Ethernet frames.
 
 /// A link type whose packets can be RoCEv2 (<https://www.tcpdump.org/linktypes.html>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,14 +7,14 @@ pub enum Link {
     Ethernet,
     /// `LINKTYPE_RAW`, `LINKTYPE_IPV4`, `LINKTYPE_IPV6`: the packet begins with its IP header.
     Raw,
-    /// `LINKTYPE_LINUX_SLL`, a capture on `any`: 16 bytes, of which the last two are the EtherType.
+    /// `LINKTYPE_LINUX_SLL`, a capture on `any`: a header of 16 bytes, of which the last two are the EtherType.
     Sll,
-    /// `LINKTYPE_LINUX_SLL2`, the same of newer tools: 20 bytes, of which the first two are the EtherType.
+    /// `LINKTYPE_LINUX_SLL2`, its newer version: a header of 20 bytes, of which the first two are the EtherType.
     Sll2,
 }
 
 impl Link {
-    /// Returns the link type of this number; `None` for one that carries no RoCEv2.
+    /// Returns the link type with this number; `None` if it cannot contain RoCEv2.
     pub const fn of(number: u32) -> Option<Self> {
         match number {
             1 => Some(Self::Ethernet),
@@ -25,8 +25,8 @@ impl Link {
         }
     }
 
-    /// Turns a captured packet into an Ethernet frame, with addresses of zeros if the capture has none. A packet that is cut off within the
-    /// link's header becomes an empty frame.
+    /// Converts a captured packet to an Ethernet frame, with addresses of zeros if the capture has none. A packet that is truncated within
+    /// the link header becomes an empty frame.
     pub fn frame(self, packet: &mut Vec<u8>) {
         let (header, ethertype) = match self {
             Self::Ethernet => return,

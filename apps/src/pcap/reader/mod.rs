@@ -1,4 +1,4 @@
-//! Capture files: classic pcap (µs and ns, both byte orders) and pcapng.
+//! Reads capture files: classic pcap (µs and ns, both byte orders) and pcapng.
 
 mod encapsulation;
 mod link;
@@ -8,43 +8,42 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read};
 use thiserror::Error;
 
-/// The longest record that is taken: what capture tools write at most, jumbo frames and all.
+/// The limit on a record, bytes: capture tools write no longer ones, even with jumbo frames.
 const LONGEST: u32 = 1 << 20;
 
-/// Interfaces of one pcapng section that are kept.
+/// The limit on interfaces in a pcapng section.
 const INTERFACES: usize = 1024;
 
 const SECTION: u32 = 0x0a0d_0d0a;
 
-/// Why a capture can't be read on.
+/// The reason for which a capture cannot be read further.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// Not a format that is known.
+    /// The file has an unknown format.
     #[error("not a pcap or pcapng file")]
     Format,
-    /// It ends inside a record.
+    /// The file ends inside a record.
     #[error("ends in the middle of a record: was the capture cut off?")]
     Truncated,
-    /// A length that can't be.
+    /// A record has an impossible length.
     #[error("a record of {0} bytes: the limit is {LONGEST}; is the file damaged?")]
     Length(u32),
-    /// Captured where there is no RoCEv2.
+    /// The link type cannot contain RoCEv2.
     #[error("link type {0} carries no RoCEv2: capture on an Ethernet interface or on `any`")]
     LinkType(u32),
-    /// The system's error.
+    /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// One captured frame.
+/// A captured frame.
 #[derive(Debug)]
 pub struct Packet<'a> {
-    /// When, in ns since 1970.
+    /// The time of the capture, ns since 1970.
     pub time_ns: u64,
-    /// The frame, as Ethernet has it, out of QinQ and VXLAN; empty if its link type carries no RoCEv2. Zeros take the place of what was not
-    /// captured.
+    /// The Ethernet frame without QinQ and VXLAN headers; empty if the link type cannot contain RoCEv2. Bytes that were not captured are 0.
     pub bytes: &'a [u8],
-    /// The end of the frame was not captured, because the snapshot length was shorter.
+    /// True if the snapshot length truncated the frame.
     pub is_cut: bool,
 }
 
@@ -67,7 +66,7 @@ impl Order {
 
 #[derive(Clone, Copy)]
 struct Interface {
-    /// `None` if it carries no RoCEv2.
+    /// `None` if the link type cannot contain RoCEv2.
     link: Option<Link>,
     ticks_per_second: u64,
 }
@@ -77,7 +76,7 @@ enum Format {
     Ng { interfaces: HashMap<u32, Interface> },
 }
 
-/// Frames of a capture, one after the other.
+/// A reader of the frames of a capture.
 pub struct Reader<R> {
     input: R,
     order: Order,
@@ -86,10 +85,10 @@ pub struct Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the file's header.
+    /// Reads the header of the file.
     ///
     /// # Errors
-    /// Returns an error if it is no capture, or of a link type without RoCEv2.
+    /// Returns an error if the file is not a capture, or its link type cannot contain RoCEv2.
     pub fn new(mut input: R) -> Result<Self, ReadError> {
         let mut magic = [0; 4];
         fill(&mut input, &mut magic)?.then_some(()).ok_or(ReadError::Format)?;
@@ -116,10 +115,10 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// The next frame; `None` at the end.
+    /// Returns the next frame, or `None` at the end.
     ///
     /// # Errors
-    /// Returns an error if the file is cut off or damaged.
+    /// Returns an error if the file is truncated or damaged.
     pub fn next(&mut self) -> Result<Option<Packet<'_>>, ReadError> {
         match self.format {
             Format::Classic { link, ns_per_tick } => self.next_classic(link, ns_per_tick),
@@ -139,7 +138,7 @@ impl<R: Read> Reader<R> {
         Ok(Some(self.packet(time_ns, Some(link), self.order.u32(&header, 12))))
     }
 
-    /// Returns the packet in `record`, which had `original` bytes.
+    /// Returns the packet in `record`, whose length was `original` bytes.
     fn packet(&mut self, time_ns: u64, link: Option<Link>, original: u32) -> Packet<'_> {
         let is_cut = original as usize > self.record.len();
         if is_cut {
@@ -165,7 +164,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// After a section header's block type: its length and byte order, then the rest of it.
+    /// Reads a section header after its block type: length, byte order and options.
     fn start_section(&mut self) -> Result<(), ReadError> {
         let mut head = [0; 8];
         fill(&mut self.input, &mut head)?.then_some(()).ok_or(ReadError::Truncated)?;
@@ -219,7 +218,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// An interface's option 9: a power of ten, or of two with the top bit set; 10⁶ without it.
+    /// Returns the ticks per second of option 9: a power of ten, or of two if its top bit is set; 10⁶ without the option.
     fn resolution(&self) -> u64 {
         let mut at = 8;
         while at + 4 <= self.record.len() {
@@ -265,7 +264,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Fills `bytes`; `false` if the input ended before the first.
+/// Fills `bytes`. Returns false if the input ended before the first byte.
 fn fill(input: &mut impl Read, bytes: &mut [u8]) -> Result<bool, ReadError> {
     let mut filled = 0;
     while filled < bytes.len() {

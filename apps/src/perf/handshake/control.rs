@@ -1,4 +1,4 @@
-//! The TCP connection below every handshake: whole messages out, bytes in, and never a turn of the core missed.
+//! The TCP connection below every handshake. It sends and receives without blocking, so that the core's turns continue.
 
 use super::{Idle, LONGEST_LINE, Pause, Rest, foreign};
 use crate::failure::Failure;
@@ -7,34 +7,34 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// The default time that the other side may take for a step.
+/// The default time limit for the other side's answer to a step.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A control connection.
 #[derive(Debug)]
 pub struct Control {
     stream: TcpStream,
-    /// Received bytes that were not taken yet.
+    /// Received bytes that no one has taken yet.
     pub pending: Vec<u8>,
-    /// The time that the other side may take for a step.
+    /// The time limit for the other side's answer to a step.
     pub patience: Duration,
 }
 
 impl Control {
-    /// Takes over a fresh connection. It breaks when the other side's machine has been silent for about 25 s.
+    /// Configures a new connection. It fails when the other side's machine has been silent for about 25 s.
     ///
     /// # Errors
-    /// Returns a failure if the system refuses its options.
+    /// Returns a failure if the system refuses the options.
     pub fn new(stream: TcpStream) -> Result<Self, Failure> {
         let options = stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true));
         options.and_then(|()| keep_alive(&stream)).map_err(broken)?;
         Ok(Self { stream, pending: Vec::new(), patience: PATIENCE })
     }
 
-    /// Returns true if a whole greeting has arrived: a line of JSON, or the five bytes by which the other languages differ.
+    /// Returns true if a complete greeting has arrived: a line of JSON, or the first five bytes of another protocol.
     ///
     /// # Errors
-    /// Returns a failure if the other side closed, or sends no end of a line.
+    /// Returns a failure if the other side has closed the connection, or the line is too long.
     pub fn is_greeted(&mut self) -> Result<bool, Failure> {
         while self.take_in()? {
             if self.pending.len() > LONGEST_LINE {
@@ -50,7 +50,7 @@ impl Control {
     /// Sends all of `bytes`.
     ///
     /// # Errors
-    /// Returns a failure if the connection broke, or the other side takes nothing for too long.
+    /// Returns a failure if the connection breaks, or the other side does not read in time.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let mut rest = bytes;
         let since = Instant::now();
@@ -68,10 +68,10 @@ impl Control {
         Ok(())
     }
 
-    /// Handles what has arrived; returns `false` if there was nothing.
+    /// Appends received bytes to `pending`. Returns false if there were none.
     ///
     /// # Errors
-    /// Returns a failure if the other side closed, or the connection broke.
+    /// Returns a failure if the connection was closed or is broken.
     pub fn take_in(&mut self) -> Result<bool, Failure> {
         let mut chunk = [0; 4096];
         loop {
@@ -88,10 +88,10 @@ impl Control {
         }
     }
 
-    /// Runs `idle` until `look` returns something, for at most `patience` if there is one.
+    /// Runs `idle` until `look` returns a value, for at most `patience` if there is a limit.
     ///
     /// # Errors
-    /// Returns an error if `look` or `idle` does, or patience ends.
+    /// Returns the error of `look` or `idle`, or a failure after `patience`.
     pub fn wait<T>(
         &mut self,
         patience: Option<Duration>,
@@ -110,7 +110,7 @@ impl Control {
                     patience.unwrap_or_default().as_secs()
                 )));
             }
-            // A look at the socket is a system call: not worth one each turn, unless the turn slept.
+            // Reading the socket is a system call, so it follows only every 32 turns, or a sleep.
             for _ in 0..32 {
                 if pause.after(idle()?)? == Rest::Slept {
                     break;
@@ -119,7 +119,7 @@ impl Control {
         }
     }
 
-    /// Waits until `count` bytes are here, and leaves them in `pending`.
+    /// Waits until `pending` contains `count` bytes.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -139,10 +139,10 @@ impl Control {
         })
     }
 
-    /// Waits until the other side closes; ignores its last messages and errors.
+    /// Waits until the other side closes the connection. Discards what it still sends.
     ///
     /// # Errors
-    /// Returns an error if `idle` does, or patience ends.
+    /// Returns the error of `idle`, or a failure after `patience`.
     pub fn wait_close(&mut self, idle: &mut Idle) -> Result<(), Failure> {
         self.wait(Some(self.patience), idle, |control| {
             control.pending.clear();

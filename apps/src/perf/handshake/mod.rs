@@ -1,6 +1,7 @@
-//! The exchange by which two sides find each other, agree and keep step.
+//! The handshake of a test: both sides agree on a plan, exchange their addresses and synchronise the steps.
 //!
-//! [`Handshake`] is the seam: here it is JSON lines over TCP; [`perftest`] has stock perftest's own exchange.
+//! [`Handshake`] is the common interface. [`JsonLines`] implements Ferroce's own protocol, [`perftest`] that of stock perftest, and
+//! [`pingpong`] that of libibverbs' examples.
 
 mod control;
 pub mod perftest;
@@ -15,74 +16,72 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use verbs::{QpEndpoint, RemoteBuffer};
 
-/// One side's message to the other, by which queue pairs connect.
+/// The queue pairs and the memory of one side, which the other side needs to connect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Side {
-    /// Its queue pairs.
     pub qps: Vec<QpEndpoint>,
-    /// Its memory.
     pub buffer: RemoteBuffer,
 }
 
-/// One side's message to the other at the end of a run.
+/// The results of one side for one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The bandwidth that it sent at.
+    /// The bandwidth at which this side sent.
     pub bandwidth: Option<Bandwidth>,
-    /// The latency that it measured.
+    /// The latency that this side measured.
     pub latency: Option<Latency>,
-    /// Checksum of the bytes that left it.
+    /// The checksum of the bytes that this side sent.
     pub sent: Option<u64>,
-    /// Checksum of the bytes that reached it.
+    /// The checksum of the bytes that this side received.
     pub received: Option<u64>,
 }
 
-/// Runs the core while this side waits. Returns whether there was work.
+/// A function that polls the core while this side waits, and returns true if there was work.
 pub type Idle<'a> = dyn FnMut() -> Result<bool, Failure> + 'a;
 
-/// The exchanges of a test, in order. All but `wait_outcome` fail after a time without answer.
+/// The steps of a test, in order. Every step except `wait_outcome` has a time limit.
 pub trait Handshake {
-    /// The client's part of the greeting: proposes what to run, and returns the agreement.
+    /// Client: proposes a plan. Returns the agreed plan.
     fn propose(&mut self, plan: Plan, idle: &mut Idle) -> Result<Plan, Failure>;
-    /// The server's part: `judge` returns the reason if it refuses a plan.
+    /// Server: receives the plan and checks it by `judge`. Returns the agreed plan.
     fn agree(
         &mut self,
         judge: &mut dyn FnMut(&Plan) -> Result<(), Failure>,
         idle: &mut Idle,
     ) -> Result<Plan, Failure>;
-    /// Both sides exchange how to connect to them.
+    /// Exchanges addresses. Returns those of the other side.
     fn swap_sides(&mut self, own: &Side, idle: &mut Idle) -> Result<Side, Failure>;
-    /// Waits until the other side is as far.
+    /// Waits until the other side has reached `step`.
     fn barrier(&mut self, step: u32, idle: &mut Idle) -> Result<(), Failure>;
-    /// Announces that this side's part of a run is over.
+    /// Sends the results of this side.
     fn send_outcome(&mut self, outcome: &Outcome) -> Result<(), Failure>;
-    /// Returns the other side's outcome, if it has already arrived.
+    /// Returns the results of the other side if they have arrived. Does not block.
     fn try_outcome(&mut self) -> Result<Option<Outcome>, Failure>;
-    /// Waits for it, as long as it takes.
+    /// Waits for the results of the other side without a time limit.
     fn wait_outcome(&mut self, idle: &mut Idle) -> Result<Outcome, Failure>;
-    /// Takes leave after the last run, so that neither side goes before the other is through.
+    /// Ends the test so that neither side exits while the other one still needs it.
     fn finish(&mut self, idle: &mut Idle) -> Result<(), Failure>;
-    /// Sends the other side the reason of this side's failure, if it still listens.
+    /// Sends the reason of a failure to the other side, if the protocol has a message for it.
     fn give_up(&mut self, why: &Failure);
-    /// Looks whether the other side is still there, if the connection lasts as long as the test.
+    /// Checks that the connection is not broken, if the protocol keeps it open during the test.
     fn check(&mut self) -> Result<(), Failure> {
         Ok(())
     }
-    /// Sets the time that the other side may take for a step from now on.
+    /// Sets the time limit for each of the following steps.
     fn be_patient(&mut self, patience: Duration);
-    /// Returns true if the other side reports when it is done and what it measured. If not, each side counts for itself.
+    /// Returns true if the other side reports the end of a run and its results. If false, each side counts for itself.
     fn tells(&self) -> bool;
 }
 
-/// Grows with every incompatible change.
+/// The version of the protocol, increased by every incompatible change.
 const VERSION: u32 = 1;
-/// Longest line: 1024 queue pairs take 100 KiB.
+/// The limit on a line, bytes. The endpoints of 1024 queue pairs take 100 KiB.
 const LONGEST_LINE: usize = 1 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Message {
-    /// Contains the program's version, so that a mismatch can name it.
+    /// `release` is the version of the program, for the error message of a mismatch.
     Hello {
         ferroce_perf: u32,
         release: String,
@@ -110,14 +109,13 @@ impl Message {
     }
 }
 
-/// A control connection that speaks JSON, a message a line.
+/// Ferroce's own handshake: JSON, one message per line.
 #[derive(Debug)]
 pub struct JsonLines {
     control: Control,
 }
 
 impl JsonLines {
-    /// Speaks on `control`.
     pub fn new(control: Control) -> Self {
         Self { control }
     }
@@ -128,13 +126,13 @@ impl JsonLines {
         self.control.send(&line)
     }
 
-    /// Waits for a message, `patience` at most if there is one.
+    /// Waits for a message, for at most `patience` if there is a limit.
     fn receive(&mut self, patience: Option<Duration>, idle: &mut Idle) -> Result<Message, Failure> {
         self.control.wait(patience, idle, try_receive)
     }
 }
 
-/// The next message, if a whole one is there.
+/// Returns the next message if it has arrived completely.
 fn try_receive(control: &mut Control) -> Result<Option<Message>, Failure> {
     loop {
         if let Some(end) = control.pending.iter().position(|&byte| byte == b'\n') {
@@ -231,7 +229,7 @@ impl Handshake for JsonLines {
     }
 
     fn finish(&mut self, _idle: &mut Idle) -> Result<(), Failure> {
-        // The outcomes were the leave.
+        // The exchange of results has ended the test.
         Ok(())
     }
 
@@ -244,21 +242,20 @@ impl Handshake for JsonLines {
     }
 
     fn give_up(&mut self, why: &Failure) {
-        // The reason matters more than whether the other side still receives it.
+        // This side has failed already; an error of the connection adds nothing.
         let _ = self.send(&Message::Failed(why.to_string()));
     }
 }
 
-/// See [`Pause::sleep_at_once`].
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
 
-/// Yields the CPU after turns without work: first to waiting threads, later by a short sleep.
+/// Rests after turns without work: spins, then yields the CPU, then sleeps.
 #[derive(Debug, Default)]
 pub struct Pause {
     idle_turns: u32,
 }
 
-/// The effect of a [`Pause`].
+/// What a [`Pause`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Rest {
@@ -268,22 +265,22 @@ pub enum Rest {
 }
 
 impl Pause {
-    /// Turns without work before the CPU is offered to others.
+    /// Turns without work before the thread yields.
     const SPIN: u32 = 64;
-    /// Turns without work before this thread sleeps.
+    /// Turns without work before the thread sleeps for 50 µs.
     const SLEEP: u32 = 20_000;
-    /// The time that it sleeps if it has to do so at once.
+    /// The sleep after a turn without work under [`sleep_at_once`](Self::sleep_at_once).
     const NAP: Duration = Duration::from_millis(1);
 
-    /// From now on this process's turns without work sleep at once: others drive its ports.
+    /// Selects whether every turn of this process without work sleeps at once, because other threads poll its ports.
     pub fn sleep_at_once(yes: bool) {
         AT_ONCE.store(yes, Ordering::Relaxed);
     }
 
-    /// Returns whether the last turn had work.
+    /// Rests after a turn. `worked` is true if the turn had work.
     ///
     /// # Errors
-    /// Returns an error if a signal has asked the tool to end.
+    /// Returns a failure if a signal has requested the end of the tool.
     pub fn after(&mut self, worked: bool) -> Result<Rest, Failure> {
         crate::signals::check()?;
 

@@ -1,8 +1,8 @@
-//! The exchange of libibverbs' examples, so that the other side of `send-lat` may be `ibv_rc_pingpong`, `ibv_uc_pingpong` or
+//! The handshake of libibverbs' examples, so that the other side of `send-lat` can be `ibv_rc_pingpong`, `ibv_uc_pingpong` or
 //! `ibv_ud_pingpong`.
 //!
-//! Each side sends one line of 52 bytes, `lid:qpn:psn:gid` in hexadecimal and a zero; the client first. The server answers once it
-//! can receive, the client then says "done", and both close. Nothing is said after that: both need the same size, number and MTU.
+//! Each side sends one line of 52 bytes, `lid:qpn:psn:gid` in hexadecimal and a zero, the client first. The server answers when it can
+//! receive, the client then sends "done", and both close the connection. Both sides need the same size, number and MTU.
 
 use super::perftest::gid;
 use super::{Control, Handshake, Idle, Outcome, Side};
@@ -14,10 +14,10 @@ use verbs::{Mtu, Psn, QpEndpoint, Qpn, RemoteBuffer};
 
 const LINE_BYTES: usize = 52;
 const DONE: &[u8; 5] = b"done\0";
-/// The time to stay after the last message, so that the other side's last one is acknowledged.
+/// The time to poll after the last message, so that the peer's last message is acknowledged.
 const STAY: Duration = Duration::from_millis(100);
 
-/// One side of a ping-pong.
+/// One side of a ping-pong with libibverbs' examples.
 #[derive(Debug)]
 pub struct Pingpong {
     control: Control,
@@ -45,10 +45,10 @@ fn parse(line: &[u8], mtu: Mtu) -> Option<QpEndpoint> {
 }
 
 impl Pingpong {
-    /// Speaks on `control`; both sides run `plan`.
+    /// Creates the handshake on `control`. Both sides run `plan`.
     ///
     /// # Errors
-    /// Returns a failure if the plan is no ping-pong of SENDs.
+    /// Returns a failure if the plan is not a ping-pong of SENDs of one size and number.
     pub fn new(control: Control, plan: Plan, is_client: bool) -> Result<Self, Failure> {
         let is_pingpong = plan.tool.verb == Verb::Send && plan.tool.kind == Kind::Latency;
         if !is_pingpong || plan.sizes.len() > 1 || !matches!(plan.amount, Amount::Messages(_)) {
@@ -73,7 +73,7 @@ impl Pingpong {
 
 impl Handshake for Pingpong {
     fn propose(&mut self, plan: Plan, _idle: &mut Idle) -> Result<Plan, Failure> {
-        // The MTU is not spoken of; the examples take 1024.
+        // The protocol does not negotiate the MTU. The default of the examples is 1024.
         self.plan = Plan { mtu: plan.mtu.or(Some(1024)), ..plan };
         Ok(self.plan.clone())
     }
@@ -125,7 +125,7 @@ impl Handshake for Pingpong {
     }
 
     fn give_up(&mut self, _why: &Failure) {
-        // The protocol has no message for it: the other side sees the connection close.
+        // The protocol has no message for it: the other side notices that the connection closes.
     }
 
     fn be_patient(&mut self, patience: Duration) {
@@ -144,7 +144,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
-    /// As `ibv_rc_pingpong` of rdma-core 44 puts it, GID ::ffff:10.77.0.9.
+    /// The line of `ibv_rc_pingpong` of rdma-core 44 with the GID ::ffff:10.77.0.9.
     const STOCK: &[u8; LINE_BYTES] = b"0000:000011:3ce3f2:00000000000000000000ffff0a4d0009\0";
 
     fn plan(kind: Kind) -> Plan {
@@ -197,7 +197,7 @@ mod tests {
         let mut answer = [0; LINE_BYTES];
         stock.read_exact(&mut answer).unwrap();
         assert_eq!(parse(&answer, Mtu::M1024), Some(own.qps[0]));
-        // The examples close as soon as they are connected: that is no failure.
+        // The examples close the connection after connecting, which is no failure.
         drop(stock);
         server.wait_outcome(&mut quiet).unwrap();
         server.finish(&mut quiet).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of what both sides of a run agree on.
+//! Tests of Ferroce's own handshake.
 
 use super::super::args::{AtomicType, Connection};
 use super::super::plan::{Amount, Kind, Tool, Verb};
@@ -14,7 +14,7 @@ fn pair() -> (JsonLines, JsonLines) {
     (JsonLines::new(Control::new(client).unwrap()), JsonLines::new(Control::new(server).unwrap()))
 }
 
-/// A client that sends arbitrary messages.
+/// Returns a TCP stream for arbitrary messages, and the server at its other end.
 fn raw() -> (TcpStream, JsonLines) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -121,7 +121,7 @@ fn a_line_has_a_limit() {
     let (mut client, mut server) = raw();
     let there = std::thread::spawn(move || server.agree(&mut |_| Ok(()), &mut quiet).unwrap_err());
     let flood = vec![b'x'; LONGEST_LINE * 4];
-    // The server may hang up before all of it is out.
+    // The server may close the connection before all is sent.
     let _ = client.write_all(&flood);
     assert!(there.join().unwrap().to_string().contains("not a ferroce"));
 }

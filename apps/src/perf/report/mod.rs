@@ -1,4 +1,4 @@
-//! Tables in perftest's columns and words, for eyes and for scripts that read perftest.
+//! The tables of a report in perftest's columns and words, for people, and for scripts that parse perftest's output.
 
 use super::args::AtomicType;
 use super::plan::{Amount, Kind, Plan, Tool, Verb};
@@ -7,16 +7,16 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use verbs::{QpEndpoint, RemoteBuffer};
 
-/// Between the parts of a report.
+/// The separator between the parts of a report.
 pub const LINE: &str =
     "---------------------------------------------------------------------------------------";
 
-/// The text that a server shows until a client comes.
+/// The text that a server prints while it waits for a client.
 pub const WAITING: &str = "\n************************************\n\
                            * Waiting for client to connect... *\n\
                            ************************************";
 
-/// The parts of a report's head that are not in the plan.
+/// The values of a report's head.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct Head<'a> {
@@ -35,7 +35,7 @@ pub struct Head<'a> {
     pub progress: &'a str,
 }
 
-/// perftest's name of the operation.
+/// Returns perftest's name of the operation.
 fn operation(plan: &Plan) -> String {
     match (plan.tool.verb, plan.atomic) {
         (Verb::Send, _) => "Send".into(),
@@ -46,7 +46,7 @@ fn operation(plan: &Plan) -> String {
     }
 }
 
-/// `RDMA_Write Bidirectional BW Test`.
+/// Returns the title of the test: `RDMA_Write Bidirectional BW Test`.
 pub fn title(plan: &Plan, post_list: u32) -> String {
     let both = if plan.bidirectional { " Bidirectional" } else { "" };
     let list = if post_list > 1 && plan.tool.kind == Kind::Bandwidth { " Post List" } else { "" };
@@ -57,7 +57,7 @@ pub fn title(plan: &Plan, post_list: u32) -> String {
     format!("{}{both}{list} {kind} Test", operation(plan))
 }
 
-/// The block of parameters, between two lines.
+/// Returns the block of parameters between two separators.
 pub fn head(head: &Head) -> String {
     let plan = head.plan;
     let mut rows = vec![
@@ -92,11 +92,11 @@ pub fn head(head: &Head) -> String {
     format!("{LINE}\n{}\n{LINE}", rows.join("\n"))
 }
 
-/// A side's queue pairs, two lines each.
+/// Returns the addresses of a side's queue pairs, two lines each.
 pub fn addresses(side: &str, tool: Tool, outs: u8, qps: &[QpEndpoint], buffer: &RemoteBuffer) -> String {
     let mut text = String::new();
     for qp in qps {
-        // `LID %#04x` of 0 is how perftest shows that Ethernet has none.
+        // perftest prints LID 0 for Ethernet, which has no LIDs.
         let _ = write!(text, " {side} address: LID 0000 QPN {:#06x} PSN {:#06x}", qp.qpn.get(), qp.psn.get());
         if tool.verb == Verb::Read {
             let _ = write!(text, " OUT {outs:#04x}");
@@ -110,7 +110,7 @@ pub fn addresses(side: &str, tool: Tool, outs: u8, qps: &[QpEndpoint], buffer: &
     text
 }
 
-/// perftest's way: 16 bytes in decimal; IPv4 as a mapped address.
+/// Returns the GID as perftest prints it: 16 bytes in decimal, with IPv4 as a mapped address.
 fn gid(ip: IpAddr) -> String {
     let bytes = match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -119,7 +119,7 @@ fn gid(ip: IpAddr) -> String {
     bytes.map(|byte| format!("{byte:02}")).join(":")
 }
 
-/// The names of the columns.
+/// Returns the headings of the columns.
 pub fn columns(plan: &Plan, gbits: bool) -> &'static str {
     match (plan.tool.kind, plan.amount) {
         (Kind::Bandwidth, _) if gbits => {
@@ -136,12 +136,12 @@ pub fn columns(plan: &Plan, gbits: bool) -> &'static str {
     }
 }
 
-/// Bytes a second in the unit of the columns: MB are 2^20 bytes, Gb 10^9 bits.
+/// Converts bytes per second to the unit of the columns: MB are 2^20 bytes, Gb are 10^9 bits.
 pub fn scaled(bytes_per_second: f64, gbits: bool) -> f64 {
     bytes_per_second / if gbits { 125e6 } else { 1_048_576.0 }
 }
 
-/// One line of a bandwidth table.
+/// Returns one line of a bandwidth table.
 pub fn bandwidth_row(run: &Bandwidth, gbits: bool) -> String {
     let (peak, average) = (scaled(run.peak, gbits), scaled(run.average, gbits));
     let (size, messages, rate) = (run.size, run.messages, run.rate / 1e6);
@@ -153,7 +153,7 @@ pub fn bandwidth_row(run: &Bandwidth, gbits: bool) -> String {
     format!(" {size:<7}    {messages:<10}       {peak:<7.2}            {average:<7.2}\t\t     {rate:<7.6}")
 }
 
-/// One line of a latency table, and one of percentiles.
+/// Returns one line of a latency table, and one of percentiles.
 pub fn latency_row(run: &Latency, amount: Amount) -> String {
     let Latency { size, exchanges, min, max, average, deviation, p50, p90, p99, p999, p9999, rate } = *run;
     let row = match amount {

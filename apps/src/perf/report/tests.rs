@@ -1,4 +1,4 @@
-//! Tests of the columns that a run reports.
+//! Tests of the tables of a report.
 
 use super::*;
 use verbs::{Mtu, Qpn};

@@ -1,22 +1,22 @@
-//! Stock perftest's exchange over TCP, so that either side of a test may be `ib_write_bw` and its siblings.
+//! The handshake of stock perftest over TCP, so that either side of a test can be `ib_write_bw` or one of its siblings.
 //!
-//! In every exchange the client speaks first and the server answers with its own. In order (perftest 4.5, which calls this
-//! exchange version 6.06):
+//! In every exchange the client sends first, and the server answers. The order is that of perftest 4.5, which calls this protocol version
+//! 6.06:
 //!
 //! | what | bytes |
 //! |---|---|
 //! | version | 16: digits, zeros |
-//! | the buffer that short messages wander over; cache line | 4 and 4, big-endian |
+//! | size of the buffer that short messages cycle over; cache line size | 4 and 4, big-endian |
 //! | MTU | 2: the verbs enumeration (1 = 256 ... 5 = 4096) as a digit, zero. The smaller one counts |
-//! | keys, once a queue pair (write, read and atomic latency: the first one's twice) | 108, see [`Key`] |
+//! | keys, once per queue pair (write, read and atomic latency: the first one's twice) | 108, see [`Key`] |
 //! | after connecting: keys again, and the first one's once more (SEND: that one first) | 108 each |
-//! | SEND, and both ways of the others: the first one's keys: "ready" | 108 |
-//! | bandwidth but one-way SEND, after the run: the first one's keys (one way only), then the report | 108, 5 × 8 |
-//! | all but write latency: the first one's keys, then both say "done" | 108, 5 |
+//! | SEND, and bidirectional tests of the others: the first one's keys, for "ready" | 108 |
+//! | bandwidth except one-way SEND, after the run: the first one's keys (one way only), then the report | 108, 5 × 8 |
+//! | all except write latency: the first one's keys, then both send "done" | 108, 5 |
 //!
-//! A ping-pong of WRITEs is begun by the server, one of SENDs by the client.
+//! The server begins a ping-pong of WRITEs, the client one of SENDs.
 //!
-//! Neither side sends what it will run: both need the same flags, as between two perftests.
+//! Neither side sends its plan: both need the same flags, as between two perftests.
 
 use super::{Control, Handshake, Idle, Outcome, Side};
 use crate::failure::Failure;
@@ -27,30 +27,30 @@ use std::net::IpAddr;
 use std::time::Duration;
 use verbs::{Mtu, QpEndpoint, Qpn, RemoteBuffer};
 
-/// Our version in the exchange: that of perftest 4.5. Newer ones speak it with those that do.
+/// The version of this implementation: that of perftest 4.5. Newer perftests use it with peers that do.
 const VERSION: &[u8; 16] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
-/// Before it, reports and MTU look different.
+/// The oldest version that is supported. Before it, reports and the MTU had another format.
 const OLDEST: f32 = 5.70;
-/// Short messages of a peer wander over so many bytes of our buffer.
+/// The size of the buffer that the peer's short messages cycle over, bytes.
 const WANDER: u32 = 4096;
 const CACHE_LINE: u32 = 64;
 const KEY_BYTES: usize = 108;
 const DONE: &[u8; 5] = b"done\0";
 
-/// One side of a stock test.
+/// One side of a test with stock perftest.
 #[derive(Debug)]
 pub struct Perftest {
     control: Control,
     plan: Plan,
     is_client: bool,
-    /// The MTU that both agreed on.
+    /// The agreed MTU.
     mtu: Mtu,
     keys: Vec<Key>,
     own: Outcome,
 }
 
-/// The text of a queue pair and its buffer: `lid:out_reads:qpn:psn:rkey:vaddr:` in hexadecimal, the 16 bytes of the GID each with a colon
-/// behind it, `srqn:` and a zero.
+/// A queue pair and its buffer as text: `lid:out_reads:qpn:psn:rkey:vaddr:` in hexadecimal, the 16 bytes of the GID, each followed by a
+/// colon, `srqn:` and a zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     max_rd_atomic: u8,
@@ -100,7 +100,7 @@ impl Key {
     }
 }
 
-/// An address as a GID: IPv4 mapped into IPv6.
+/// Returns an address as a GID: IPv4 mapped into IPv6.
 pub fn gid(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -109,10 +109,10 @@ pub fn gid(ip: IpAddr) -> [u8; 16] {
 }
 
 impl Perftest {
-    /// Speaks on `control`; both sides run `plan`.
+    /// Creates the handshake on `control`. Both sides run `plan`.
     ///
     /// # Errors
-    /// Returns a failure if the plan has what stock perftest does not.
+    /// Returns a failure if stock perftest cannot run the plan.
     pub fn new(control: Control, plan: Plan, is_client: bool) -> Result<Self, Failure> {
         let refusal = if plan.sizes.len() > 1 {
             "-a is not supported with stock perftest; give one -s on both sides"
@@ -131,7 +131,7 @@ impl Perftest {
         Err(Failure::usage(refusal))
     }
 
-    /// The client speaks first.
+    /// Sends `own` and receives as many bytes. The client sends first.
     fn exchange(&mut self, own: &[u8], idle: &mut Idle) -> Result<Vec<u8>, Failure> {
         if self.is_client {
             self.control.send(own)?;
@@ -150,7 +150,7 @@ impl Perftest {
         Key::parse(&theirs).ok_or_else(|| out_of_step("its keys"))
     }
 
-    /// Versions, page and cache line, MTU.
+    /// Exchanges version, buffer size, cache line size and MTU.
     fn greet(&mut self, idle: &mut Idle) -> Result<(), Failure> {
         let theirs = self.exchange(VERSION, idle)?;
         let text: String =
@@ -181,7 +181,7 @@ impl Perftest {
         Ok(())
     }
 
-    /// Returns the address in our buffer that the peer's messages go to, or that it READs from.
+    /// Returns the offset in this side's memory that the peer's messages go to, or that it READs from.
     fn exposed(&self) -> u64 {
         let half = self.plan.memory().unwrap_or(0) as u64 / 2;
         if self.plan.both_ways() && self.plan.tool.verb != Verb::Read { half } else { 0 }
@@ -205,7 +205,7 @@ impl Perftest {
         self.latency() && self.is(Verb::Write)
     }
 
-    /// A peer that sends no figures: it only says when it is through.
+    /// Returns true if the peer sends no results, only the end of the run.
     fn is_told_nothing(&self) -> bool {
         self.latency() || (self.is(Verb::Send) && !self.plan.bidirectional)
     }
@@ -227,7 +227,8 @@ impl Perftest {
         }
         let [size, messages, peak, average, rate] = theirs;
         let rate = f64::from_bits(rate) * 1e6;
-        // Bandwidths come in MB/s or Gb/s, as the other side shows them; messages a second are plain.
+        // Bandwidths are in MB/s or Gb/s, depending on the peer's flags, so only the ratio of peak and average is used. The message rate
+        // has one unit.
         let average_here = rate * size as f64;
         let peak = average_here * f64::from_bits(peak) / f64::from_bits(average);
         let peak = if peak.is_finite() { peak } else { 0.0 };
@@ -278,7 +279,7 @@ impl Handshake for Perftest {
             ));
         }
         let buffer = RemoteBuffer {
-            // Ours may have a half in front that the peer's address does not count.
+            // The peer's address refers to its receiving half. This subtracts the offset of ours, which the requests add.
             address: first.address.wrapping_sub(exposed),
             length: own.buffer.length,
             rkey: first.rkey,
@@ -321,7 +322,7 @@ impl Handshake for Perftest {
 
     fn wait_outcome(&mut self, idle: &mut Idle) -> Result<Outcome, Failure> {
         if self.is_told_nothing() {
-            // A server waits for the client's leave, which `finish` answers.
+            // The server waits for the last keys of the client, which `finish` answers.
             if !self.is_client && !self.ends_without_a_word() {
                 self.control.wait_bytes(KEY_BYTES, None, idle)?;
             }
@@ -344,7 +345,7 @@ impl Handshake for Perftest {
         }
         self.exchange_key(0, idle)?;
         self.control.send(DONE)?;
-        // A stock server may close the connection without a message.
+        // A stock server may close the connection without "done".
         if self.control.wait_bytes(DONE.len(), Some(self.control.patience), idle).is_ok() {
             self.control.pending.drain(..DONE.len());
         }
@@ -352,7 +353,7 @@ impl Handshake for Perftest {
     }
 
     fn give_up(&mut self, _why: &Failure) {
-        // The protocol has no message for it: the other side sees the connection close.
+        // The protocol has no message for it: the other side notices that the connection closes.
     }
 
     fn check(&mut self) -> Result<(), Failure> {
@@ -369,10 +370,10 @@ impl Handshake for Perftest {
 }
 
 impl Perftest {
-    /// Write latency ends without a word: the peer's last message may still want an acknowledgement, so stay for a moment.
+    /// Waits for up to 1 s, because write latency has no last exchange and the peer's last message may still need an acknowledgement.
     fn linger(&mut self, idle: &mut Idle) -> Result<(), Failure> {
         self.control.patience = self.control.patience.min(Duration::from_secs(1));
-        // Two of ours wait for each other: then time ends it.
+        // Two instances of Ferroce wait for each other until this limit.
         let _ = self.control.wait_close(idle);
         idle().map(|_| ())
     }

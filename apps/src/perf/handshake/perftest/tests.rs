@@ -1,4 +1,4 @@
-//! Tests of perftest's exchange before a run.
+//! Tests of the handshake with stock perftest.
 
 use super::*;
 use crate::perf::args::{AtomicType, Connection};
@@ -47,7 +47,7 @@ fn quiet() -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// As `ib_write_bw` 4.5 puts it, GID ::ffff:10.77.0.9.
+/// A key of `ib_write_bw` 4.5 with the GID ::ffff:10.77.0.9.
 const STOCK_KEY: &[u8; KEY_BYTES] = b"0000:0001:000012:a6242e:0000037e:000055f1b404f000:\
     00:00:00:00:00:00:00:00:00:00:ff:ff:0a:4d:00:09:00000000:\0";
 
@@ -88,11 +88,11 @@ fn a_stock_write_client_is_served() {
     assert_eq!(say(b"3\0"), b"5\0");
     let key = Key::parse(&say(STOCK_KEY)).unwrap();
     assert_eq!((key.qpn, key.psn, key.rkey, key.address), (0x11, 0xabcdef, 0x1234, 0x7f00_0000_0000));
-    // Connected; once more for the show; through the run.
+    // Keys after connecting, the first one once more, and the first one after the run.
     for _ in 0..3 {
         say(STOCK_KEY);
     }
-    // 2 Gb/s peak and 1 Gb/s average, reported in Gb/s: the unit does not matter.
+    // Peak 2 Gb/s and average 1 Gb/s: only their ratio is used.
     for field in [4096, 100, 2.0_f64.to_bits(), 1.0_f64.to_bits(), 0.03_f64.to_bits()] {
         say(&field.to_be_bytes());
     }
@@ -107,7 +107,7 @@ fn a_stock_write_client_is_served() {
     assert_eq!(told.peak, 2.0 * told.average);
 }
 
-/// One side of a test, from greeting to leave.
+/// Runs one side of a handshake.
 fn play(mut side_of: Perftest, own: &Side) -> Side {
     if side_of.is_client {
         let plan = side_of.plan.clone();

@@ -1,11 +1,11 @@
-//! Which CPU a thread runs on, and how long it ran: what else the machine does takes none of that time.
+//! Pins threads to CPUs and measures their CPU time, which other load on the machine does not increase.
 
 use std::time::Duration;
 
-/// Returns how long the calling thread has run, to some milliseconds.
+/// Returns the CPU time of the calling thread so far. Its resolution is a few ms.
 ///
 /// # Panics
-/// Panics if the kernel keeps no such statistics.
+/// Panics if the kernel does not report it.
 pub fn time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = text.split_whitespace().next().and_then(|field| field.parse().ok());

@@ -1,12 +1,11 @@
-//! Writes measurements into the tables of a Markdown file. A row is found by its first cell: rows that were not measured stay as they are.
+//! Writes measurements into the tables of a Markdown file. The first cell identifies a row; other rows stay unchanged.
 
 use std::path::Path;
 
-/// Writes `rows` into the table of `file` between `<!-- TABLE -->` and `<!-- /TABLE -->`. A row that the table does not have yet goes to
-/// its end.
+/// Writes `rows` into the table of `file` between `<!-- TABLE -->` and `<!-- /TABLE -->`. Appends new rows.
 ///
 /// # Errors
-/// Returns why the file cannot be read or written, or which mark it lacks.
+/// Returns an error if the file cannot be read or written, or lacks one of the marks.
 pub fn update(file: &Path, table: &str, rows: &[Vec<String>]) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", file.display());
     let text = std::fs::read_to_string(file).map_err(failed)?;

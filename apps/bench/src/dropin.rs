@@ -1,14 +1,14 @@
-//! Debian's `ib_write_bw` on the drop-in library, one process a side.
+//! Runs Debian's `ib_write_bw` on the drop-in library, one process per side.
 
 use crate::host::{Link, Side};
 use crate::tool;
 use std::path::Path;
 use std::process::Command;
 
-/// Goodput of WRITEs of 64 KiB in Gb/s.
+/// Returns the goodput of WRITEs of 64 KiB, Gb/s.
 ///
 /// # Errors
-/// Returns what the client reported when it failed.
+/// Returns the output of a client that failed.
 pub fn write_bandwidth(ferroce: &Path, link: &Link) -> Result<f64, String> {
     let [server, client] = [Side::Server, Side::Client].map(|which| side(ferroce, link, which));
     let said = tool::meet(link, server, client).map_err(|said| format!("ib_write_bw: {said}"))?;
@@ -21,7 +21,7 @@ fn side(ferroce: &Path, link: &Link, side: Side) -> Command {
     command
 }
 
-/// Of perftest's row: bytes, iterations, peak, average, messages.
+/// Returns the average in perftest's row: bytes, iterations, peak, average, messages.
 fn average(report: &str) -> Option<f64> {
     let rows = report.lines().map(str::split_whitespace);
     rows.filter_map(|mut words| (words.next()? == "65536").then(|| words.nth(2)?.parse().ok())?).next()

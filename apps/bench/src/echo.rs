@@ -1,4 +1,4 @@
-//! The yardstick of latency: a raw frame there and back on the same kind of port.
+//! The baseline of latency: the round trip of a raw frame on the same kind of port.
 
 use crate::host::{Link, Running, Side};
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
@@ -7,17 +7,17 @@ use datapath::port_spec::PortSpec;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Round trips that don't count, and those that do.
+/// The number of round trips that do not count, and of those that do.
 const WARM_UP: usize = 2000;
 const ROUNDS: usize = 20_000;
 
-/// An Ethernet type for local experiments (IEEE 802): no kernel answers it.
+/// An EtherType for local experiments (IEEE 802), which no kernel answers.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
-/// Half a raw frame's round trip between two processes, the median in µs.
+/// Returns half the round trip of a raw frame between two processes: the median, µs.
 ///
 /// # Errors
-/// Returns what a side reported when it failed.
+/// Returns the output of a client that failed.
 pub fn half_round_trip(link: &Link, length: usize) -> Result<f64, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let side = |side| {
@@ -28,7 +28,7 @@ pub fn half_round_trip(link: &Link, length: usize) -> Result<f64, String> {
     };
     let mut server = side(Side::Server);
     server.stdout(Stdio::null());
-    // One that a killed server left.
+    // Left by a server that was killed.
     let _ = std::fs::remove_file(link.socket());
     let server = Running::start(server)?;
     link.wait_for_server(&link.socket());
@@ -38,10 +38,10 @@ pub fn half_round_trip(link: &Link, length: usize) -> Result<f64, String> {
     text.trim().parse().map_err(|_| format!("echo: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Runs one side in this process. The client prints its result.
+/// Runs one side in this process. The client prints its result; the server runs until it is killed.
 ///
 /// # Errors
-/// Returns an error if the port cannot be opened, or nothing comes back.
+/// Returns an error if the port cannot be opened, or no frame returns.
 pub fn run(spec: &PortSpec, length: usize, is_client: bool) -> Result<(), String> {
     let eal = Eal::start(&EalConfig::default()).map_err(|error| error.to_string())?;
     eal.register_thread();
@@ -56,10 +56,10 @@ pub fn run(spec: &PortSpec, length: usize, is_client: bool) -> Result<(), String
     Ok(())
 }
 
-/// Half a round trip to a peer that answers by [`echo`], the median in µs.
+/// Returns half the round trip to a peer that runs [`echo`]: the median, µs.
 ///
 /// # Errors
-/// Returns an error if nothing comes back.
+/// Returns an error if no frame returns.
 pub fn median_half(port: &mut Port, length: usize) -> Result<f64, String> {
     let mut times = Vec::with_capacity(ROUNDS);
     for round in 0..WARM_UP + ROUNDS {
@@ -77,7 +77,7 @@ fn is_ours(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&ETHERTYPE)
 }
 
-/// Sends back what came.
+/// Sends received frames back.
 pub fn echo(port: &mut Port) {
     let mut burst = Burst::new();
     port.receive(&mut burst);
@@ -87,7 +87,6 @@ pub fn echo(port: &mut Port) {
     }
 }
 
-/// Sends a frame and waits for its return.
 fn exchange(port: &mut Port, length: usize) -> Result<(), String> {
     let mut burst = Burst::new();
     let mut frame = port.alloc().ok_or("the pool is dry")?;
@@ -97,7 +96,7 @@ fn exchange(port: &mut Port, length: usize) -> Result<(), String> {
     frame[6] = 2;
     frame[12..14].copy_from_slice(&ETHERTYPE);
     burst.push(frame);
-    // A link that is not up yet takes nothing, or loses it.
+    // A link that is not up yet accepts no frame, or loses it.
     let give_up = Instant::now() + Duration::from_secs(5);
     while !burst.is_empty() {
         port.transmit(&mut burst);

@@ -1,81 +1,75 @@
-//! One line of the table: a run of ours beside its yardstick, again and again.
+//! A figure: Ferroce and a baseline, measured alternately on the same machine.
 
 use crate::handover;
 use serde::Serialize;
 use std::time::Instant;
 
-/// The goal for the ratio of our value to the yardstick's.
+/// The goal for the ratio of Ferroce's value to the baseline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// At least this.
+    /// The ratio is at least this.
     Least(f64),
-    /// At most this.
+    /// The ratio is at most this.
     Most(f64),
-    /// At least this, or ours at least that much in its own unit, whichever is lower.
+    /// The ratio is at least `ratio`, or Ferroce's value is at least `ours`.
     LeastOr {
-        /// The ratio.
         ratio: f64,
-        /// In the figure's unit.
+        /// In the unit of the figure.
         ours: f64,
     },
 }
 
-/// A run: it measures once and returns a value in the figure's unit, or the reason of its failure.
+/// A function that measures once, and returns a value in the unit of the figure, or an error.
 pub type Run = Box<dyn FnMut() -> Result<f64, String>>;
 
-/// One figure.
 pub struct Figure {
-    /// The name that `--only` takes.
+    /// The name for `--only`.
     pub name: String,
-    /// The thing measured.
+    /// The description of what is measured.
     pub what: String,
     /// The unit of both values.
     pub unit: &'static str,
-    /// The yardstick: the thing that ours is compared with.
+    /// The description of the baseline.
     pub yardstick: &'static str,
-    /// The goal.
     pub goal: Goal,
-    /// Ours.
+    /// Measures Ferroce.
     pub ours: Run,
-    /// Theirs.
+    /// Measures the baseline.
     pub theirs: Run,
 }
 
-/// Several values: the middle one and the ends.
+/// The median and the range of several values.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Spread {
-    /// The middle one.
     pub median: f64,
-    /// The lowest.
     pub least: f64,
-    /// The highest.
     pub most: f64,
 }
 
 /// The result of a figure.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    /// The name that `--only` takes.
+    /// The name for `--only`.
     pub name: String,
-    /// The thing measured.
+    /// The description of what is measured.
     pub what: String,
     /// The unit of the values.
     pub unit: &'static str,
-    /// The yardstick: the thing that ours was compared with.
+    /// The description of the baseline.
     pub yardstick: &'static str,
-    /// The goal, as text.
+    /// The goal as text.
     pub goal: String,
-    /// Ours.
+    /// The values of Ferroce.
     pub ours: Spread,
-    /// The yardstick's.
+    /// The values of the baseline.
     pub theirs: Spread,
-    /// Ours over the yardstick's, pair by pair.
+    /// The ratios of both values, pair by pair.
     pub ratio: Spread,
-    /// Gb/s that one core handed the other meanwhile, 4 KiB at a time.
+    /// The rate at which one core passed 4 KiB frames to another during the measurement, Gb/s.
     pub handover: Spread,
-    /// The time of all runs, in s.
+    /// The duration of all runs, s.
     pub seconds: f64,
-    /// True if the median reaches the goal.
+    /// True if the median meets the goal.
     pub met: bool,
 }
 
@@ -105,11 +99,11 @@ impl Goal {
 }
 
 impl Figure {
-    /// Runs both once to warm up, then `repetitions` times in turn. A run that fails has a second chance: one of a hundred that meets a
-    /// port still taken, or a machine that paused, should not cost its figure.
+    /// Runs both once to warm up, then `repetitions` times alternately. Repeats a failed run once, because a port that is still in use, or
+    /// a pause of the machine, should not fail the whole figure.
     ///
     /// # Errors
-    /// Returns what a run reports that fails twice.
+    /// Returns the error of a run that fails twice.
     pub fn measure(mut self, repetitions: u32, mut tick: impl FnMut()) -> Result<Outcome, String> {
         let begin = Instant::now();
         let mut ours_once = || again(&self.name, &mut self.ours);
@@ -145,7 +139,6 @@ impl Figure {
     }
 }
 
-/// Measures, and once more if that fails.
 fn again(name: &str, run: &mut Run) -> Result<f64, String> {
     run().or_else(|error| {
         eprintln!("{name}: {error}; once more");

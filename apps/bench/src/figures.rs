@@ -8,32 +8,32 @@ use crate::{dropin, echo, memory, ring, scale, testpmd, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The place where figures are measured.
+/// The programs and links with which figures are measured.
 pub struct Place {
-    /// The tools.
+    /// The `ferroce` program.
     pub ferroce: PathBuf,
-    /// Two processes.
+    /// Two processes on a memif.
     pub memif: Link,
-    /// Two processes.
+    /// Two processes on vhost-user.
     pub virtio: Link,
-    /// Two namespaces, if there are some.
+    /// Two network namespaces, if available.
     pub af_packet: Option<Link>,
-    /// The program that measures between two Soft-RoCE guests, if there are any. Its arguments are `ours` or `rxe`, and the figure.
+    /// The program that measures between two Soft-RoCE guests, if available. Its arguments are `ours` or `rxe`, and the figure.
     pub guests: Option<PathBuf>,
 }
 
-/// The bytes around the payload of a WRITE that is one packet: Ethernet, IPv4, UDP, BTH, RETH, ICRC.
+/// The bytes around the payload of a WRITE in one packet: Ethernet, IPv4, UDP, BTH, RETH, ICRC.
 const WRITE_OVERHEAD: usize = 14 + 20 + 8 + 12 + 16 + 4;
-/// The same of a SEND.
+/// The bytes around the payload of a SEND in one packet.
 const SEND_OVERHEAD: usize = WRITE_OVERHEAD - 16;
 
-/// Of messages of 64 bytes.
+/// The goal for messages of 64 bytes.
 const SMALL: Goal = Goal::LeastOr { ratio: 0.5, ours: 10.0 };
 const MILLION: f64 = 1e6;
 const COPY_AND_CRC: &str = "one copy and one CRC of the same bytes on one core";
 const RAW_ECHO: &str = "a raw echo of frames of the same size";
 
-/// Every figure that this place allows.
+/// Returns every figure that `place` allows.
 pub fn all(place: &Place) -> Vec<Figure> {
     let mut figures = one_core();
     figures.extend(two_cores());
@@ -52,7 +52,7 @@ pub fn all(place: &Place) -> Vec<Figure> {
     figures
 }
 
-/// Linux's own RoCEv2, in the same two guests.
+/// Returns the figures that compare with Linux's Soft-RoCE in the same two guests.
 fn guests(measure: &Path) -> Vec<Figure> {
     let run = |who: &'static str, what: &'static str| -> Run {
         let measure = measure.to_owned();
@@ -91,7 +91,7 @@ fn guests(measure: &Path) -> Vec<Figure> {
     ]
 }
 
-/// Two processes, whatever carries the frames between them.
+/// Returns the figures between two processes.
 fn between(place: &Place, link: &Link, port: &str, small: Goal, packets: Goal) -> Vec<Figure> {
     let named = |what: &str| (format!("{port}-{what}"), place, link);
     let over = |what: &str| format!("{what} over {}", link.name());
@@ -105,7 +105,7 @@ fn between(place: &Place, link: &Link, port: &str, small: Goal, packets: Goal) -
     ]
 }
 
-/// Two processes that share an interface, beside the same between the two ends of a veth pair.
+/// Returns the figures of two processes that share an interface, compared with the two ends of a veth pair.
 fn shared(place: &Place, link: &Link) -> Vec<Figure> {
     let Link::AfPacket { server, .. } = link else { return Vec::new() };
     let own = &Link::AfPacket { server: server.clone(), client: server.clone() };
@@ -130,7 +130,7 @@ fn shared(place: &Place, link: &Link) -> Vec<Figure> {
     ]
 }
 
-/// The tools' flags, with half of the time to warm up. Small messages run with HPCC++, which no switch slows down.
+/// Flags of the tools; half of the time is for warming up. Small messages run with HPCC++, which never slows down without a switch.
 const WRITE_64: [&str; 15] = [
     "write-bw",
     "-s",
@@ -151,7 +151,7 @@ const WRITE_64: [&str; 15] = [
 const WRITE_4K: [&str; 9] = ["write-bw", "-s", "4096", "-m", "4096", "-D", "1", "-l", "8"];
 const SEND_64: [&str; 5] = ["send-lat", "-s", "64", "-n", "20000"];
 
-/// Measures a program on the drop-in library against our tool.
+/// Returns the figure of a program on the drop-in library, compared with `ferroce write-bw`.
 fn library(place: &Place, link: &Link) -> Figure {
     const TOOL: [&str; 6] = ["write-bw", "-s", "65536", "-D", "2", "--report_gbits"];
     let (ferroce, own) = (place.ferroce.clone(), link.clone());
@@ -166,7 +166,7 @@ fn library(place: &Place, link: &Link) -> Figure {
     }
 }
 
-/// Both ends in one thread. What they should take is known in advance, so the ratio is of that.
+/// Returns the figures with both ends in one thread. Their baseline is a constant.
 fn one_core() -> Vec<Figure> {
     let nanos = |name: &str, what: &str, traffic, yardstick, goal: f64| Figure {
         name: name.into(),
@@ -194,7 +194,7 @@ fn one_core() -> Vec<Figure> {
     ]
 }
 
-/// Two threads on a CPU each beside one, by the work in a second of each thread's time.
+/// Returns the figures of two threads on a CPU each, compared with one thread, per second of CPU time of each thread.
 fn two_cores() -> Vec<Figure> {
     let run =
         |work, threads| -> Run { Box::new(move || Ok(two_cores::run_afresh(work, threads)? / MILLION)) };
@@ -226,7 +226,7 @@ fn two_cores() -> Vec<Figure> {
     ]
 }
 
-/// Two threads of one process.
+/// Returns the figures of two threads in one process.
 fn ring() -> Vec<Figure> {
     let run = |what, size: usize, mtu, unit: f64| -> Run {
         Box::new(move || Ok(ring::run_afresh(what, size as u32, mtu)? * unit))
@@ -267,7 +267,7 @@ fn ring() -> Vec<Figure> {
     ]
 }
 
-/// Measures figures that need no second process.
+/// Returns the figures that need no second process.
 fn inside() -> Vec<Figure> {
     vec![
         Figure {
@@ -297,10 +297,10 @@ fn inside() -> Vec<Figure> {
     ]
 }
 
-/// A figure's name, and the place of its measurement.
+/// The name of a figure, and where it is measured.
 type Named<'a> = (String, &'a Place, &'a Link);
 
-/// WRITEs of one packet each, beside testpmd.
+/// Returns a figure of WRITEs of one packet, compared with testpmd.
 fn rate(
     (name, place, link): Named<'_>,
     what: String,
@@ -334,7 +334,7 @@ fn gigabits((name, place, link): Named<'_>, what: String, command: &'static str,
     }
 }
 
-/// Messages of 64 KiB, in Gb/s.
+/// Measures messages of 64 KiB, Gb/s.
 fn bandwidth(place: &Place, link: &Link, command: &'static str, mtu: usize) -> Run {
     let (ferroce, link, mtu) = (place.ferroce.clone(), link.clone(), mtu.to_string());
     Box::new(move || {
@@ -375,7 +375,7 @@ fn fair(name: &str, what: &str, count: u32) -> Figure {
         what: what.into(),
         unit: "",
         yardstick: "1, each the same",
-        // Round robin: no queue pair is more than a packet ahead, which the last round may show.
+        // With round robin, no queue pair is more than one packet ahead, which the last round may show.
         goal: Goal::Least(0.99),
         ours: Box::new(move || Ok(scale::run(count, 4 * u64::from(count))?.fairness)),
         theirs: Box::new(|| Ok(1.0)),

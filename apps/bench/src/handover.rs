@@ -1,6 +1,7 @@
-//! Measures how fast this machine hands bytes from one core to the other now. On a shared machine that changes threefold within seconds: it
-//! depends on the physical CPUs on which the host runs the two virtual ones, and on the other users of their caches. Every figure of two
-//! cores changes with it.
+//! Measures how fast this machine passes bytes from one core to another at this moment.
+//!
+//! On a shared machine the rate changes threefold within seconds, with the physical CPUs that run the two virtual ones and the other users
+//! of their caches. Every figure of two cores changes with it.
 
 use crate::cpu;
 use crate::host::Side;
@@ -9,19 +10,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// A 4 KiB WRITE's frame, and the slots of a port's ring.
+/// The size of the frame of a 4 KiB WRITE, bytes, and the slots of a port's ring.
 const FRAME: usize = 4096 + 74;
 const SLOTS: usize = 1024;
-/// Frames handed over at a time, and those that may be on their way: a window's worth.
+/// Frames passed at a time, and the limit on frames in the ring: a window's worth.
 const BURST: usize = 32;
 const WINDOW: usize = 128;
-/// Pieces of a measurement. The middle one counts: in some the kernel took a CPU away.
+/// The number of rates that are measured. The median counts, because the kernel may preempt a thread during some.
 const PIECES: usize = 101;
 const PIECE: usize = 8 * BURST;
 
 struct Ring {
     slots: Vec<Mutex<[u8; FRAME]>>,
-    /// Frames put in and taken out, ever.
+    /// The numbers of frames put and taken so far.
     put: AtomicUsize,
     taken: AtomicUsize,
     over: AtomicBool,
@@ -47,7 +48,7 @@ impl Ring {
         self.put.store(put + BURST, Ordering::Release);
     }
 
-    /// Takes all there is, until it is over.
+    /// Takes frames until the sender has ended. Returns their number.
     fn take_all(&self) -> usize {
         let mut into = [0; FRAME];
         loop {
@@ -65,8 +66,8 @@ impl Ring {
     }
 }
 
-/// Gb/s of frames of 4 KiB that the client's CPU copies into shared memory and the server's copies out of it, and how many
-/// frames that were.
+/// Returns the rate at which the client's CPU copies frames of 4 KiB into shared memory while the server's CPU copies them out, Gb/s, and
+/// the number of frames.
 pub fn measure() -> (f64, usize) {
     let ring = Ring::new();
     std::thread::scope(|scope| {

@@ -1,20 +1,18 @@
-//! The hosts of a figure's two sides, and the way to start programs there.
+//! Starts programs on the two sides of a figure.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Which side: each has a separate CPU.
+/// A side. Each has its own CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Waits for the other.
     Server,
-    /// Begins.
     Client,
 }
 
 impl Side {
-    /// The CPU it runs on.
+    /// Returns the CPU of the side.
     pub const fn cpu(self) -> usize {
         match self {
             Self::Server => 0,
@@ -30,25 +28,24 @@ impl Side {
     }
 }
 
-/// The link that carries frames between the two sides.
+/// The link between the two sides.
 #[derive(Clone, Debug)]
 pub enum Link {
-    /// Shared memory between two processes; the socket lies in this folder.
+    /// A memif between two processes, with its socket in this folder.
     Memif(PathBuf),
-    /// The same by vhost-user.
+    /// A vhost-user port between two processes, with its socket in this folder.
     Virtio(PathBuf),
-    /// The two ends of a veth pair, `eth0` in each of two network namespaces. If both are the same namespace, two processes that share its
-    /// interface.
+    /// The two ends of a veth pair, `eth0` in each of two network namespaces. If both names are equal, two processes share one interface.
     AfPacket {
-        /// The server's namespace; its address is 10.77.0.1.
+        /// The namespace of the server, whose address is 10.77.0.1.
         server: String,
-        /// The client's namespace; its address is 10.77.0.2.
+        /// The namespace of the client, whose address is 10.77.0.2.
         client: String,
     },
 }
 
 impl Link {
-    /// Returns the name that people use.
+    /// Returns the common name of this kind of link.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Memif(_) => "memif",
@@ -57,7 +54,7 @@ impl Link {
         }
     }
 
-    /// Returns the name of the port for `ferroce`.
+    /// Returns the flags of the port for `ferroce`.
     pub fn port(&self, side: Side) -> Vec<String> {
         let kind = match self {
             Self::Memif(_) => "memif",
@@ -74,8 +71,8 @@ impl Link {
         ]
     }
 
-    /// Returns DPDK's name for the device. Its socket is in `folder`, which belongs to this run alone: a process that was killed leaves its
-    /// socket there, and the next one could not bind it.
+    /// Returns DPDK's name for the device. Its socket is in `folder`, which must be new for each run: a process cannot bind a socket that a
+    /// killed one left.
     pub fn vdev(&self, side: Side, folder: &Path) -> String {
         match self {
             Self::Memif(_) => {
@@ -100,8 +97,8 @@ impl Link {
         }
     }
 
-    /// Waits until a client can connect to the server that was started: a client that comes too early has no port at all, and does not
-    /// report it. If there is no socket to look for, waits the better part of a second.
+    /// Waits until a client can connect to a started server. A client that starts too early has no port, and does not report it. Without a
+    /// socket to wait for, waits 0.9 s.
     pub fn wait_for_server(&self, socket: &Path) {
         let start = Instant::now();
         let mut rest = 900;
@@ -114,7 +111,7 @@ impl Link {
         std::thread::sleep(Duration::from_millis(rest));
     }
 
-    /// The socket of `ferroce`'s server.
+    /// Returns the socket of `ferroce`'s server.
     pub fn socket(&self) -> PathBuf {
         match self {
             Self::Memif(folder) => folder.join("memif.sock"),
@@ -123,7 +120,7 @@ impl Link {
         }
     }
 
-    /// The socket of testpmd's server, in a folder of its run's own.
+    /// Returns the socket of testpmd's server, in the folder of its run.
     pub fn testpmd_socket(folder: &Path) -> PathBuf {
         folder.join("testpmd.sock")
     }
@@ -136,7 +133,7 @@ impl Link {
         }
     }
 
-    /// A command that runs on `side`, pinned to its CPU, ended after a minute. `pin` leaves pinning to the program.
+    /// Returns a command that runs on `side` and is ended after a minute. If `pin`, it is pinned to the side's CPU.
     pub fn command(&self, side: Side, program: &Path, pin: bool) -> Command {
         let mut words: Vec<String> = Vec::new();
         if let Self::AfPacket { server, client } = self {
@@ -153,7 +150,7 @@ impl Link {
     }
 }
 
-/// A process that is ended when this goes out of sight.
+/// A process that is ended on drop.
 pub struct Running(Child);
 
 impl Running {
@@ -161,7 +158,7 @@ impl Running {
         command.spawn().map(Self).map_err(|error| format!("{command:?}: {error}"))
     }
 
-    /// Waits for its end. What takes longer is ended and counts as failed.
+    /// Waits for the end of the process, and returns true if it succeeded. Returns an error after `limit`.
     pub fn wait(&mut self, limit: Duration) -> Result<bool, String> {
         let start = Instant::now();
         while start.elapsed() < limit {
@@ -177,7 +174,6 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
         if self.0.try_wait().is_ok_and(|status| status.is_none()) {
             let _ = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status();
             std::thread::sleep(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! The hostile frames of roce's tests, for `steps/hostile.rs` to count what they cost.
+//! The hostile frames of roce's tests, whose cost `steps/hostile.rs` counts.
 #![allow(dead_code, reason = "roce's tests use the rest")]
 
 #[path = "../../../roce/tests/hostile_requests/crowd.rs"]

@@ -1,16 +1,16 @@
-//! Instructions of each step, by callgrind.
+//! Counts the instructions of each step with callgrind.
 
 use crate::steps::{self, Meter, Step};
 use serde::Serialize;
 use std::path::Path;
 use std::process::Command;
 
-/// Rounds under callgrind, which is fifty times slower; and those that are timed, the best of several runs.
+/// Rounds under callgrind, which is fifty times slower; rounds that are timed; and the number of timed runs, of which the fastest counts.
 const COUNTED: u32 = 8;
 const TIMED: u32 = 300;
 const RUNS: usize = 7;
-/// The number of times that a step above its limit is counted again; the least counts. A timer that falls due in a counted turn is no cost
-/// of the step.
+/// How often a step above its limit is counted again. The lowest count is used, because a timer that expires in a counted turn is not a
+/// cost of the step.
 const RECOUNTS: usize = 2;
 
 /// The cost of a step.
@@ -18,11 +18,11 @@ const RECOUNTS: usize = 2;
 pub struct Cost {
     pub name: &'static str,
     pub what: &'static str,
-    /// ns, the best of some runs: with a cache that is warm.
+    /// Time with warm caches, ns: the shortest of several runs.
     pub nanos: f64,
-    /// Instructions.
+    /// Instructions per unit.
     pub instructions: u64,
-    /// The most that they may be.
+    /// The limit on instructions.
     pub budget: u64,
 }
 
@@ -32,7 +32,7 @@ impl Cost {
     }
 }
 
-/// In callgrind's child: the steps of these names once. Prints what each counted.
+/// Runs the named steps once, in the child process under callgrind. Prints the number of units of each.
 pub fn count(names: &[String]) {
     for step in steps::all().into_iter().filter(|step| names.iter().any(|name| name == step.name)) {
         let mut meter = Meter::new(COUNTED);
@@ -48,7 +48,7 @@ pub fn chosen(only: &[String]) -> Vec<Step> {
     steps::all().into_iter().filter(is_chosen).collect()
 }
 
-/// Times and counts the steps.
+/// Times the steps if `timed`, and counts their instructions.
 ///
 /// # Errors
 /// Returns an error if valgrind is not installed, or its report cannot be parsed.
@@ -85,7 +85,7 @@ fn recounted(step: &Step, mut instructions: u64, budget: u64) -> Result<u64, Str
     Ok(instructions)
 }
 
-/// The counts of these steps: half of them on another thread, for callgrind has one.
+/// Counts the steps in two processes at the same time, because callgrind uses one CPU.
 fn side_by_side(names: &[String]) -> Result<Vec<u64>, String> {
     let (first, second) = names.split_at(names.len() / 2);
     let (first, second) = std::thread::scope(|scope| {
@@ -127,7 +127,7 @@ fn under_callgrind(names: &[String]) -> Result<Vec<u64>, String> {
     units.into_iter().enumerate().map(|(n, units)| Ok(total(&out, n + 1)? / units.max(1))).collect()
 }
 
-/// Returns the total of the `number`th dump.
+/// Returns the total of dump `number`.
 fn total(out: &Path, number: usize) -> Result<u64, String> {
     let file = format!("{}.{number}", out.display());
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;

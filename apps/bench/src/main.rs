@@ -1,7 +1,7 @@
-//! `ferroce-bench`: what Ferroce reaches beside what the machine can do. `scripts/bench` sets up and calls it.
+//! `ferroce-bench`: measures Ferroce and compares it with what the machine can do. Run by `scripts/bench`.
 //!
-//! Every figure is a ratio of two runs that take turns on one machine, one core a side: absolute figures of shared
-//! machines are noise.
+//! Every figure is the ratio of two runs that alternate on one machine, with one core per side, because absolute figures of a shared
+//! machine vary too much.
 #![forbid(unsafe_code)]
 
 mod cpu;
@@ -198,7 +198,7 @@ fn write_json(file: Option<&PathBuf>, what: &impl serde::Serialize) -> Result<()
     std::fs::write(file, text + "\n").map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Exit code 1 if a figure could not be measured; a goal that is missed is reported in the table.
+/// Measures the figures. The exit code is 1 if one could not be measured; the table reports missed goals.
 fn run(args: &RunArgs) -> Result<ExitCode, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let place = figures::Place {

@@ -1,14 +1,14 @@
-//! The yardstick of bandwidth: what one core copies and sums of the same bytes.
+//! The baseline of bandwidth: the rate at which one core copies bytes and computes their CRC.
 
 use crate::cpu;
 use std::hint::black_box;
 
-/// As the tools have it: a buffer to send from, and buffers for packets, more than fit in the nearest caches.
+/// As in the tools: a buffer to send from, bytes, and packet buffers that exceed the nearest caches.
 const REGION: usize = 64 * 1024;
 const PACKETS: usize = 1024;
 const ROUNDS: usize = 200;
 
-/// Gb/s of one copy and one CRC-32 over pieces of `piece` bytes, as a sender of packets that long must do.
+/// Returns the rate of one copy and one CRC-32 over pieces of `piece` bytes, Gb/s, which a sender of such packets must do at least.
 pub fn copy_and_crc(piece: usize) -> f64 {
     let region = vec![0x5a_u8; REGION];
     let mut packets = vec![0_u8; PACKETS * piece];

@@ -1,4 +1,4 @@
-//! Both ends of a connection on one core: one thread posts, runs both devices and polls, through the public interface alone.
+//! Both ends of a connection on one core: one thread posts, polls and runs both devices, through the public interface alone.
 //! `scripts/bench` times these loops, and `steps` counts their instructions.
 
 use crate::cpu;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use verbs::congestion::Congestion;
 use verbs::{Mtu, SendRequest};
 
-/// The time that a loop runs before it is timed, and the time for which it is timed.
+/// The time for which a loop runs before it is timed, and the time for which it is timed.
 const WARM_UP: Duration = Duration::from_millis(100);
 const MEASURED: Duration = Duration::from_millis(500);
 
@@ -35,7 +35,7 @@ impl Traffic {
         }
     }
 
-    /// Messages that are posted at a time.
+    /// Returns the number of messages per post.
     pub const fn list(self) -> usize {
         match self {
             Self::Write64 | Self::Write4k => LIST,
@@ -57,7 +57,7 @@ impl OneCore {
     /// Connects the two ends, with the default congestion control if `congestion` is `None`.
     ///
     /// # Errors
-    /// Returns what the library says if it refuses a device, a queue pair or the connection.
+    /// Returns the error of the library if a device, a queue pair or the connection fails.
     pub fn open(traffic: Traffic, congestion: Option<Congestion>) -> Result<Self, String> {
         let (a, b) = connected(Mtu::M4096, congestion)?;
         let from = a.region.sge(0, traffic.size()).map_err(|error| error.to_string())?;
@@ -65,10 +65,10 @@ impl OneCore {
         Ok(Self { a, b, request, list: traffic.list() })
     }
 
-    /// Posts one list and returns when it has completed. Polling runs the sender's device.
+    /// Posts one list and waits until it has completed. Polling runs the sender's device.
     ///
     /// # Errors
-    /// Returns what the library says if it refuses a request, or if a request fails.
+    /// Returns the error of the library if a request is refused or fails.
     pub fn exchange(&mut self) -> Result<(), String> {
         let request = &self.request;
         let last = self.list;
@@ -81,7 +81,7 @@ impl OneCore {
     }
 }
 
-/// Nanoseconds that a message takes of the processor, measured in this process.
+/// Returns the CPU time of a message, ns, measured in this process.
 ///
 /// # Errors
 /// As [`OneCore::open`] and [`OneCore::exchange`].
@@ -103,10 +103,10 @@ pub fn run(traffic: Traffic) -> Result<f64, String> {
     Ok((cpu::time() - begin).as_nanos() as f64 / messages)
 }
 
-/// As [`run`], in a separate process.
+/// Does the same as [`run`] in a new process.
 ///
 /// # Errors
-/// Returns what that process reported when it failed.
+/// Returns the output of the process if it failed.
 pub fn run_afresh(traffic: Traffic) -> Result<f64, String> {
     let name = traffic.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     tool::afresh(&["one-core", &name])

@@ -1,5 +1,5 @@
-//! The two ends of a connection in one process, over DPDK rings that cost next to nothing: a core a side, pinned, each run
-//! inline by its own thread.
+//! The two ends of a connection in one process, over DPDK rings, whose cost is negligible. Each end has its own pinned core and runs inline
+//! on one thread.
 
 use crate::cpu;
 use crate::echo;
@@ -19,15 +19,15 @@ use verbs::{
 };
 
 const DEPTH: u32 = 256;
-/// Requests handed over at a time, if they are small.
+/// Small requests per post.
 pub(crate) const LIST: usize = 32;
-/// The longest message.
+/// The longest message, bytes.
 const LONGEST: usize = 1 << 16;
 
 /// The time to warm up, and the time for which rates are measured.
 const WARM_UP: Duration = Duration::from_millis(100);
 const MEASURED: Duration = Duration::from_millis(500);
-/// Round trips at most, and those that don't count.
+/// The number of round trips, and of the first ones that do not count.
 const ROUNDS: usize = 20_000;
 const FIRST: usize = 2000;
 
@@ -46,7 +46,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// The queue pair lives on the last of `cores`, 1 or 2.
+    /// Opens a device with `cores` cores, 1 or 2. The queue pair is on the last core.
     fn open(port: &str, address: &str, cores: u8) -> Result<Self, verbs::Error> {
         let address = address.parse().expect("an address");
         let config = DeviceConfig::on(port).address(address).progress(Progress::Inline).cores(cores)?;
@@ -55,14 +55,14 @@ impl End {
         let cq = device.create_cq(2 * DEPTH)?;
         let region = MemoryRegion::alloc(&pd, LONGEST, Access::ALL)?;
         let capabilities = Capabilities { max_send: DEPTH, ..Capabilities::default() };
-        // The first of several queue pairs is core 0's.
+        // The first queue pair of a device is on core 0.
         let first = if cores > 1 { Some(pd.queue_pair(&cq, &cq).build()?) } else { None };
         let qp = pd.queue_pair(&cq, &cq).capabilities(capabilities).build()?;
         drop(first);
         Ok(Self { device, cq, region, qp })
     }
 
-    /// Takes what completes: how many receives, how many others.
+    /// Polls completions. Returns the numbers of receives and of others.
     pub(crate) fn poll(&mut self) -> Result<(u64, u64), String> {
         let (mut arrived, mut done, mut failed) = (0, 0, None);
         let take = |completion: &verbs::Completion| match (completion.status, completion.opcode) {
@@ -75,18 +75,18 @@ impl End {
     }
 }
 
-/// HPCC++ that nothing slows down: no switch reports a queue.
+/// Returns HPCC++, which nothing slows down here, because no switch reports a queue.
 pub(crate) fn hpcc() -> Congestion {
     let (rate, rtt) = (cc::Rate::from_gbps(400), Duration::from_micros(20));
     Congestion::new(CongestionAlgorithm::Hpcc(cc::HpccConfig::new(rate, rtt, NonZeroU32::MIN)))
 }
 
-/// Two ends, connected; a caller of `progress` runs one.
+/// Returns two connected ends. Each runs when its thread calls `progress`.
 pub(crate) fn connected(mtu: Mtu, congestion: Option<Congestion>) -> Result<(End, End), String> {
     connected_to(mtu, congestion, 1)
 }
 
-/// As [`connected`], to a second end whose queue pair lives on the last of `cores`.
+/// Like [`connected`], but the second end has `cores` cores, and its queue pair is on the last one.
 pub(crate) fn connected_to(
     mtu: Mtu,
     congestion: Option<Congestion>,
@@ -101,14 +101,14 @@ pub(crate) fn connected_to(
     a.device.set_neighbour("10.0.0.2".parse().expect("an address"), mac_b).map_err(text)?;
     b.device.set_neighbour("10.0.0.1".parse().expect("an address"), mac_a).map_err(text)?;
     let (to_a, to_b) = (a.qp.endpoint(), b.qp.endpoint());
-    // The ACK timeout, 1.1 s, outlasts a pause of a busy machine.
+    // An ACK timeout of 1.1 s, longer than pauses of a busy machine.
     let options = ConnectOptions::new().mtu(mtu).congestion(congestion).ack_timeout(AckTimeout::new(18));
     a.qp.connect(&to_b, &options).map_err(text)?;
     b.qp.connect(&to_a, &options).map_err(text)?;
     Ok((a, b))
 }
 
-/// Runs `server` again and again on one CPU while `client` runs on the other, and returns the client's result.
+/// Runs `server` repeatedly on one CPU while `client` runs on the other. Returns the client's result.
 fn side_by_side<R: Send>(
     mut server: impl FnMut() -> Result<(), String> + Send,
     client: impl FnOnce() -> Result<R, String> + Send,
@@ -137,11 +137,11 @@ fn side_by_side<R: Send>(
     })
 }
 
-/// Returns how many times a second `work` does its work; `work` returns the number of each call.
+/// Returns the rate of `work` per second. `work` returns how much it did in a call.
 fn steady(mut work: impl FnMut() -> Result<u64, String>) -> Result<f64, String> {
     let (mut begin, mut done, mut is_warm) = (Instant::now(), 0, false);
     loop {
-        // One look at the clock in some turns.
+        // Reads the clock every 16 calls.
         for _ in 0..16 {
             done += work()?;
         }
@@ -170,19 +170,19 @@ pub enum Run {
     Echo,
 }
 
-/// As [`run`], in a separate process: ports leave their pools' memory behind if frames are still in a ring.
+/// Does the same as [`run`] in a new process, because ports do not free their pools if frames are still in a ring.
 ///
 /// # Errors
-/// Returns what that process reported when it failed.
+/// Returns the output of the process if it failed.
 pub fn run_afresh(what: Run, size: u32, mtu: u32) -> Result<f64, String> {
     let name = what.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     tool::afresh(&["ring", &name, "--size", &size.to_string(), "--mtu", &mtu.to_string()])
 }
 
-/// Measures once, in messages or frames of `size` bytes.
+/// Measures once, with messages or frames of `size` bytes.
 ///
 /// # Errors
-/// Returns an error if a port or a queue pair cannot be created.
+/// Returns an error if there is no such MTU, a port or a queue pair cannot be created, or a request fails.
 pub fn run(what: Run, size: u32, mtu: u32) -> Result<f64, String> {
     let mtu = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096]
         .into_iter()
@@ -197,7 +197,7 @@ pub fn run(what: Run, size: u32, mtu: u32) -> Result<f64, String> {
     }
 }
 
-/// Messages of `size` bytes a second.
+/// Returns the rate of messages of `size` bytes per second.
 fn messages_per_second(
     size: u32,
     mtu: Mtu,
@@ -229,7 +229,7 @@ fn messages_per_second(
     })
 }
 
-/// Half a round trip of SENDs of `size` bytes, the median in µs.
+/// Returns half the round trip of SENDs of `size` bytes: the median, µs.
 fn half_round_trip(size: usize) -> Result<f64, String> {
     let (mut a, mut b) = connected(Mtu::M4096, Some(hpcc()))?;
     let message = vec![0x5a; size];
@@ -265,7 +265,7 @@ fn half_round_trip(size: usize) -> Result<f64, String> {
     })
 }
 
-/// A port at each end of a fresh ring.
+/// Opens a port at each end of a new ring.
 fn ports() -> Result<[Port; 2], String> {
     let eal = Eal::start(&EalConfig::default()).map_err(|error| error.to_string())?;
     let open = |name: &String| {
@@ -276,8 +276,8 @@ fn ports() -> Result<[Port; 2], String> {
     Ok([open(&a)?, open(&b)?])
 }
 
-/// The yardstick of rates: raw frames a second, taken from the pool and sent by one side, received and given back by the other;
-/// nothing reads or writes a byte of them.
+/// Returns the baseline of rates, frames per second: one side allocates and sends frames, the other receives and frees them. Neither
+/// accesses their bytes.
 fn frames_per_second(length: usize) -> Result<f64, String> {
     let [mut a, mut b] = ports()?;
     let mut out: Burst<_> = Burst::new();
@@ -303,7 +303,7 @@ fn frames_per_second(length: usize) -> Result<f64, String> {
     })
 }
 
-/// The yardstick of latency: half a raw frame's round trip, the median in µs.
+/// Returns the baseline of latency, half the round trip of a raw frame: the median, µs.
 fn raw_half_round_trip(length: usize) -> Result<f64, String> {
     let [mut a, mut b] = ports()?;
     let serve = || {

@@ -1,4 +1,4 @@
-//! Many queue pairs on one core, each paced by HPCC++: two endpoints, frames handed over in memory, virtual time.
+//! Many queue pairs on one core, each paced by HPCC++: two endpoints that exchange frames in memory, in virtual time.
 
 use cc::{HpccConfig, Instant, Rate};
 use roce::qp::{
@@ -14,10 +14,10 @@ use std::time::Duration;
 const BASE: u64 = 0x10_0000;
 const SIZE: u32 = 1024;
 const FRAME: usize = 1024 + MAX_OVERHEAD;
-/// Frames handed over at a time, as a port's burst.
+/// Frames passed at a time, like the burst of a port.
 const BURST: usize = 32;
 
-/// One buffer that all share.
+/// The buffer of a host, which all its queue pairs share.
 pub(crate) struct Ram(Vec<u8>);
 
 impl Ram {
@@ -44,7 +44,7 @@ impl Memory for Ram {
     }
 }
 
-/// One end: queue pairs, and a buffer that all of them share.
+/// One end: an endpoint with its queue pairs, and their buffer.
 pub(crate) struct Host {
     pub(crate) endpoint: Endpoint,
     pub(crate) ram: Ram,
@@ -130,7 +130,7 @@ impl Host {
 }
 
 impl Host {
-    /// A WRITE of this end's buffer to `peer`'s.
+    /// Returns a WRITE of this end's buffer to that of `peer`.
     pub(crate) fn write_to(&self, peer: &Self, length: u32) -> SendRequest {
         let sge = Sge { address: BASE, length, lkey: self.region.lkey };
         SendRequest::write(0, sge, Remote { address: BASE, rkey: peer.region.rkey })
@@ -140,16 +140,16 @@ impl Host {
 /// The cost of a number of queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// Time of the processor per packet, both ends together.
+    /// CPU time per packet at both ends together, ns.
     pub nanos_per_packet: f64,
-    /// Jain's index of the packets that each queue pair sent: 1 is fair.
+    /// Jain's index of the packets sent per queue pair; 1 is fair.
     pub fairness: f64,
 }
 
-/// Resident bytes that a connected, idle queue pair takes, of `count`.
+/// Returns the resident memory of a connected, idle queue pair out of `count`, bytes.
 ///
 /// # Errors
-/// Returns an error if an endpoint refuses, or /proc is missing.
+/// Returns an error if an endpoint refuses an object, or /proc is missing.
 pub fn idle_bytes(count: u32) -> Result<f64, String> {
     let before = resident()?;
     let mut host = Host::new(0, count, SIZE, 4)?;
@@ -158,11 +158,11 @@ pub fn idle_bytes(count: u32) -> Result<f64, String> {
     Ok((resident()? - before) as f64 / f64::from(count))
 }
 
-/// Resident bytes of a queue pair with one of its four requests outstanding, of `count`; the first request allocates room for all requests
-/// of its queue.
+/// Returns the resident memory of a queue pair out of `count` with one of its four requests outstanding, bytes. The first request allocates
+/// room for all requests of its queue.
 ///
 /// # Errors
-/// Returns an error if an endpoint refuses, or /proc is missing.
+/// Returns an error if an endpoint refuses an object, or /proc is missing.
 pub fn active_bytes(count: u32) -> Result<f64, String> {
     let before = resident()?;
     let mut host = Host::new(0, count, SIZE, 4)?;
@@ -177,7 +177,7 @@ pub fn active_bytes(count: u32) -> Result<f64, String> {
     Ok((resident()? - before) as f64 / f64::from(count))
 }
 
-/// Bytes of this process that lie in memory.
+/// Returns the resident memory of this process, bytes.
 fn resident() -> Result<u64, String> {
     let text =
         std::fs::read_to_string("/proc/self/statm").map_err(|error| format!("/proc/self/statm: {error}"))?;
@@ -185,17 +185,17 @@ fn resident() -> Result<u64, String> {
     pages.map(|pages| pages * 4096).ok_or_else(|| format!("/proc/self/statm: {text}"))
 }
 
-/// `count` queue pairs write 1 KiB each, round after round, `packets` in all.
+/// Lets `count` queue pairs write 1 KiB each in rounds, `packets` in total.
 ///
 /// # Errors
-/// Returns an error if an endpoint refuses.
+/// Returns an error if an endpoint refuses an object, a request or a frame.
 pub fn run(count: u32, packets: u64) -> Result<Cost, String> {
     let [mut a, mut b] = [Host::new(0, count, SIZE, 4)?, Host::new(1, count, SIZE, 4)?];
     let (of_a, of_b) = (a.qps.clone(), b.qps.clone());
     a.connect(1, 2, &of_b, Mtu::M1024, LossRecovery::Offered)?;
     b.connect(2, 1, &of_a, Mtu::M1024, LossRecovery::Offered)?;
     let request = a.write_to(&b, SIZE);
-    // A request's id is its queue pair's place.
+    // The id of a request is the index of its queue pair.
     let request_of = |place: u64| SendRequest { id: place, ..request.clone() };
     for (place, qp) in (0..).zip(&of_a) {
         a.endpoint.post_send(Instant::ZERO, *qp, request_of(place)).map_err(|error| error.to_string())?;
@@ -206,7 +206,7 @@ pub fn run(count: u32, packets: u64) -> Result<Cost, String> {
     let mut start = crate::cpu::time();
     let warm_up = u64::from(count);
     while done < warm_up + packets {
-        // A packet's time at 100 Gb/s, a burst at a time.
+        // The duration of a burst of packets at 100 Gb/s.
         now = now + Duration::from_nanos(90 * BURST as u64);
         a.endpoint.on_timeout(now);
         carry(now, &mut a, &mut b, &mut frames)?;

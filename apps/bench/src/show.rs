@@ -1,4 +1,4 @@
-//! The table.
+//! Prints figures and steps as tables.
 
 use crate::figure::{Outcome, Spread};
 use crate::instructions::Cost;
@@ -31,7 +31,7 @@ pub fn head() {
     );
 }
 
-/// A pair of runs is done.
+/// Shows that a pair of runs has ended, if standard error is a terminal.
 pub fn tick(name: &str) {
     if std::io::stderr().is_terminal() {
         eprint!("\r{DIM}{name} …{DIM:#}\x1b[K\r");
@@ -58,7 +58,7 @@ pub fn row(outcome: &Outcome) {
     }
 }
 
-/// The same as cells of a table in a document.
+/// Returns an outcome as cells of a table in a document.
 pub fn row_cells(outcome: &Outcome) -> Vec<String> {
     let Outcome { name, what, unit, yardstick, goal, ours, theirs, ratio, met, .. } = outcome;
     let goal = if *met { format!("**{goal}**") } else { goal.clone() };
@@ -67,7 +67,7 @@ pub fn row_cells(outcome: &Outcome) -> Vec<String> {
     vec![name, format!("{what}, beside {yardstick}"), ours, theirs, spread(*ratio), goal]
 }
 
-/// The same as cells of a table in a document. A time is left out: it is one machine's.
+/// Returns a cost as cells of a table in a document. Omits the time, which is valid for one machine only.
 pub fn step_cells(cost: &Cost) -> Vec<String> {
     vec![format!("`{}`", cost.name), cost.what.into(), cost.instructions.to_string(), cost.budget.to_string()]
 }
@@ -106,7 +106,7 @@ fn spread(values: Spread) -> String {
     format!("{} ({}–{})", short(median), short(least), short(most))
 }
 
-/// Three digits.
+/// Formats a value with three digits.
 fn short(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),

@@ -1,4 +1,4 @@
-//! The yardstick of packet rates: DPDK's own test program, one forwarding core a side.
+//! The baseline of packet rates: DPDK's testpmd with one forwarding core per side.
 
 use crate::host::{Link, Running, Side};
 use std::fs;
@@ -6,20 +6,20 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Reports of a second each that count, and how long to wait for them.
+/// The number of reports, one per second, that count, and the time limit for them.
 const REPORTS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Frames a second that `dpdk-testpmd` carries from `txonly` to `rxonly`, frames of `length` bytes without FCS.
+/// Returns the rate at which `dpdk-testpmd` sends frames of `length` bytes without FCS from `txonly` to `rxonly`, frames per second.
 ///
 /// # Errors
-/// Returns an error if it is not installed or carries nothing.
+/// Returns an error if it is not installed or no frame arrives.
 pub fn frames_per_second(link: &Link, length: usize) -> Result<f64, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let receiver = start(link, Side::Server, "rxonly", length, folder.path())?;
     link.wait_for_server(&Link::testpmd_socket(folder.path()));
     let sender = start(link, Side::Client, "txonly", length, folder.path())?;
-    // Once a second. The first reports begin before frames flow or count what waited.
+    // testpmd reports once per second. The first nonzero report is dropped, because it may include frames that waited.
     let log = folder.path().join("server.log");
     let begin = Instant::now();
     let mut steady = Vec::new();
@@ -56,7 +56,7 @@ fn start(link: &Link, side: Side, mode: &str, length: usize, folder: &Path) -> R
             "--file-prefix",
         ])
         .arg(format!("bench-{}-{}", std::process::id(), side.name()))
-        // The core that only prints floats; the one that forwards has the side's CPU.
+        // The core that only prints may use both CPUs. The forwarding core has the CPU of its side.
         .args(["--lcores", &format!("0@(0-1),1@{}", side.cpu()), "--vdev", &link.vdev(side, folder), "--"])
         .args([
             "--mbuf-size=9216",
@@ -71,7 +71,7 @@ fn start(link: &Link, side: Side, mode: &str, length: usize, folder: &Path) -> R
     Running::start(command)
 }
 
-/// The values after `Rx-pps:`.
+/// Returns the values after `Rx-pps:`.
 fn rates(log: &str) -> impl Iterator<Item = f64> {
     log.split("Rx-pps:").skip(1).filter_map(|rest| rest.split_whitespace().next()?.parse().ok())
 }

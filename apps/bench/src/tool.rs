@@ -1,4 +1,4 @@
-//! Runs of the `ferroce` tools, one process a side, and of this program again.
+//! Runs the `ferroce` tools, one process per side, and this program itself.
 
 use crate::host::{Link, Running, Side};
 use serde_json::Value;
@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Runs a perftest-style tool between the two sides and returns a field of the client's first result.
+/// Runs a perftest-style tool between the two sides and returns a field of the client's last result.
 ///
 /// # Errors
-/// Returns what the client reported when it failed.
+/// Returns the output of a client that failed.
 pub fn run(ferroce: &Path, link: &Link, args: &[&str], field: &str) -> Result<f64, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let json = folder.path().join("report.json");
@@ -27,11 +27,11 @@ pub fn run(ferroce: &Path, link: &Link, args: &[&str], field: &str) -> Result<f6
         .ok_or_else(|| format!("the report has no number results.{field}: {text}"))
 }
 
-/// Runs this program again with `args`, for at most a minute, and returns the number that it prints. A measurement in a separate process
-/// meets no memory that an earlier one freed, and no pool that it left behind.
+/// Runs this program with `args` for at most a minute, and returns the number that it prints. In a new process, a measurement is not
+/// affected by memory or pools of earlier ones.
 ///
 /// # Errors
-/// Returns what that process wrote to its standard error if it printed no number.
+/// Returns the standard error of the process if it prints no number.
 pub fn afresh(args: &[&str]) -> Result<f64, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("timeout").arg("60").arg(own).args(args).output();
@@ -41,14 +41,14 @@ pub fn afresh(args: &[&str]) -> Result<f64, String> {
     text.trim().parse().map_err(|_| why())
 }
 
-/// Runs a server and its client, which gets the server's address, to their ends; returns the client's output.
+/// Runs a server, and a client with the server's address, until both end. Returns the client's output.
 ///
 /// # Errors
-/// Returns the client's last line if it failed.
+/// Returns the client's last line if it fails.
 pub fn meet(link: &Link, mut server: Command, mut client: Command) -> Result<String, String> {
     let log = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
     let output = || log.as_file().try_clone().map_err(|error| error.to_string());
-    // One that a killed server left.
+    // Left by a server that was killed.
     let _ = fs::remove_file(link.socket());
     server.stdout(Stdio::null()).stderr(Stdio::null());
     let mut server = Running::start(server)?;

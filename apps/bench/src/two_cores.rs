@@ -1,5 +1,5 @@
-//! Two cores beside one: what two threads, each on a CPU of its own, do in a second of their time. What else the machine does takes none
-//! of that time.
+//! Two cores compared with one: the work of two threads, each on its own CPU, per second of CPU time, which other load on the machine does
+//! not increase.
 
 use crate::cpu;
 use crate::one_core::{OneCore, Traffic};
@@ -16,13 +16,13 @@ use verbs::{
     QueuePair, Remote, Rkey,
 };
 
-/// The time that a loop runs before it is timed, and the time for which it is timed.
+/// The time for which a loop runs before it is timed, and the time for which it is timed.
 const WARM_UP: Duration = Duration::from_millis(100);
 const MEASURED: Duration = Duration::from_millis(1000);
-/// Lists of messages between two looks at the clock.
+/// Lists of messages between two reads of the clock.
 const LISTS: usize = 64;
 
-/// The peer of queue pairs on port `null`.
+/// The address of the peer of queue pairs on port `null`.
 const PEER: [u8; 4] = [10, 0, 0, 2];
 
 /// The work of each thread.
@@ -57,10 +57,10 @@ fn device(cores: u8) -> Result<Device, verbs::Error> {
 }
 
 impl Sender {
-    /// Opens a device with `cores` cores on port `null`, and a sender of messages of `size` bytes on each.
+    /// Opens a device with `cores` cores on port `null`, and a sender of messages of `size` bytes on each core.
     ///
     /// # Errors
-    /// Returns what the library says if it refuses the device, a queue pair or the connection.
+    /// Returns the error of the library if the device, a queue pair or the connection fails.
     pub fn open(cores: u8, size: u32) -> Result<Vec<Self>, String> {
         let device = device(cores).map_err(|error| error.to_string())?;
         (0..cores).map(|_| Self::on(&device, size).map_err(|error| error.to_string())).collect()
@@ -81,10 +81,10 @@ impl Sender {
         Ok(Self { qp, cq, request, _region: region })
     }
 
-    /// Posts one list and returns when it has left. Polling runs the queue pair's core, and core 0.
+    /// Posts one list and waits until it has been sent. Polling runs the queue pair's core, and core 0.
     ///
     /// # Errors
-    /// Returns what the library says if it refuses a request, or if the core stops.
+    /// Returns the error of the library if a request is refused, or the core stops.
     pub fn exchange(&mut self) -> Result<(), String> {
         let request = &self.request;
         let list = (1..=LIST).map(|n| {
@@ -97,7 +97,7 @@ impl Sender {
     }
 }
 
-/// A loop's body: it does one list.
+/// The body of a loop, which handles one list.
 type Body = Box<dyn FnMut() -> Result<(), String> + Send>;
 
 fn bodies(work: Work, threads: u8) -> Result<Vec<Body>, String> {
@@ -117,7 +117,7 @@ fn bodies(work: Work, threads: u8) -> Result<Vec<Body>, String> {
     }
 }
 
-/// Messages that `threads` threads do at the same time, each in a second of its own.
+/// Returns the sum over `threads` concurrent threads of their messages per second of CPU time.
 ///
 /// # Errors
 /// As [`OneCore::open`], [`OneCore::exchange`], [`Sender::open`] and [`Sender::exchange`].
@@ -139,7 +139,7 @@ pub fn run(work: Work, threads: u8) -> Result<f64, String> {
         let begin = cpu::time();
         let messages = warm.and_then(|_| messages_in(MEASURED));
         let time = cpu::time() - begin;
-        // The other one may still need what this one runs.
+        // The other thread may still need this one's core.
         ready.wait();
         Ok(messages? / time.as_secs_f64())
     };
@@ -153,10 +153,10 @@ pub fn run(work: Work, threads: u8) -> Result<f64, String> {
     })
 }
 
-/// As [`run`], in a process of its own.
+/// Does the same as [`run`] in a new process.
 ///
 /// # Errors
-/// Returns what that process reported when it failed.
+/// Returns the output of the process if it failed.
 pub fn run_afresh(work: Work, threads: u8) -> Result<f64, String> {
     let name = work.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     tool::afresh(&["two-cores", &name, &threads.to_string()])

@@ -1,18 +1,17 @@
-//! The bottleneck's load over some time: how long it was busy, and how long each length of its queue lasted.
+//! The load of the bottleneck over a time: how long it was busy, and how long the queue had each length.
 
 use crate::run::Interval;
 
-/// The bottleneck over some time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Load {
-    /// Nanoseconds in which the link was busy.
+    /// The time for which the link was busy, ns.
     pub busy: f64,
-    /// Bytes in the queue, and for how many nanoseconds; in order of bytes.
+    /// Queue lengths, bytes, and how long each lasted, ns. Sorted by length.
     pub queue: Vec<(u64, f64)>,
 }
 
 impl Load {
-    /// These intervals together.
+    /// Returns the sum of the intervals.
     pub fn of(intervals: &[&Interval]) -> Self {
         let mut load = Self::default();
         for interval in intervals {
@@ -23,7 +22,7 @@ impl Load {
         load
     }
 
-    /// One entry for each length.
+    /// Sorts the queue lengths and merges equal ones.
     fn sort(&mut self) {
         self.queue.sort_by_key(|(bytes, _)| *bytes);
         self.queue.dedup_by(|(bytes, nanos), (before, sum)| {
@@ -33,18 +32,18 @@ impl Load {
         });
     }
 
-    /// Nanoseconds.
+    /// Returns the total time, ns.
     pub fn time(&self) -> f64 {
         self.queue.iter().map(|(_, nanos)| nanos).sum()
     }
 
-    /// Busy time by time; 0 for no time.
+    /// Returns the busy part of the time; 0 without any time.
     pub fn utilisation(&self) -> f64 {
         let time = self.time();
         if time > 0.0 { self.busy / time } else { 0.0 }
     }
 
-    /// Bytes that so large a share of the time saw no more than.
+    /// Returns the queue length, bytes, that was not exceeded for `share` of the time.
     pub fn quantile(&self, share: f64) -> u64 {
         let enough = self.time() * share;
         let mut sum = 0.0;

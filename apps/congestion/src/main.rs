@@ -1,5 +1,4 @@
-//! Reads the records of the runs of `ci/congestion`, draws them, prints the lines of the table, and counts the phases that kept what was
-//! promised.
+//! Judges the runs of `ci/congestion`: plots them, prints the rows of the table, and counts the phases in which HPCC++ kept its promises.
 #![forbid(unsafe_code)]
 
 mod load;

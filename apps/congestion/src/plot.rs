@@ -1,4 +1,4 @@
-//! A run as a picture: rates, queue and utilisation over time.
+//! Plots a run: rates, queue and utilisation over time.
 
 use crate::run::Run;
 use std::fmt::Write as _;
@@ -11,7 +11,6 @@ const GAP: f64 = 40.0;
 const COLOURS: [&str; 8] =
     ["#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f"];
 
-/// One of the three diagrams.
 struct Panel {
     number: usize,
     title: &'static str,
@@ -62,7 +61,7 @@ impl Panel {
     }
 }
 
-/// `rate` is the bottleneck's in Mb/s, `packet` a full frame in bytes.
+/// Returns the plot as SVG. `rate` is that of the bottleneck, Mb/s; `packet` is a full frame, bytes.
 pub fn svg(run: &Run, rate: f64, packet: u64) -> String {
     let end = run.samples.last().map_or(1.0, |sample| sample.at).max(0.01);
     let flows = run.samples.iter().map(|sample| sample.flow + 1).max().unwrap_or(0);
@@ -95,7 +94,8 @@ pub fn svg(run: &Run, rate: f64, packet: u64) -> String {
     svg + "</svg>\n"
 }
 
-/// The pacing rate, or the rate of completion if nothing paces: over 100 ms, because messages complete whole.
+/// Returns the pacing rate of a flow, Mb/s, over time. Without pacing, it is the rate of completion over 100 ms, because messages complete
+/// as a whole.
 fn rate_of(run: &Run, flow: usize) -> Vec<(f64, f64)> {
     let samples: Vec<_> = run.samples.iter().filter(|sample| sample.flow == flow).collect();
     let mut before = 0;
@@ -129,7 +129,7 @@ mod tests {
         };
         let svg = svg(&run, 100.0, 1000);
         assert_eq!(svg.matches("<polyline").count(), 4);
-        // 1.25 MB in 100 ms are 100 Mb/s: two thirds of the way up.
+        // 1.25 MB in 100 ms are 100 Mb/s, at two thirds of the height.
         assert_eq!(rate_of(&run, 0)[1], (0.1, 100.0));
         assert!(svg.contains("960.0,86.7"), "{svg}");
     }

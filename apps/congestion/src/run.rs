@@ -1,4 +1,4 @@
-//! A recorded run: the bottleneck's intervals and the flows' states.
+//! A recorded run: the intervals of the bottleneck, the states of the flows, and the pauses of the machine.
 
 use crate::watch;
 use serde::Deserialize;
@@ -8,48 +8,47 @@ use std::path::Path;
 /// The bottleneck in one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interval {
-    /// When it ended; 0 is when the first flow began.
+    /// The end of the interval, s since the first flow began.
     pub end: f64,
-    /// Nanoseconds in which the link was busy.
+    /// The time for which the link was busy, ns.
     pub busy: f64,
-    /// Bytes in the queue, and nanoseconds.
+    /// Queue lengths, bytes, and how long each lasted, ns.
     pub queue: Vec<(u64, f64)>,
 }
 
-/// A flow at one moment.
+/// The state of a flow at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// When.
+    /// The time, s since the first flow began.
     pub at: f64,
-    /// Which.
+    /// The index of the flow.
     pub flow: usize,
-    /// True if it had to send.
+    /// True if the flow was to send.
     pub active: bool,
-    /// Pacing rate in Mb/s; none if nothing paces.
+    /// The pacing rate, Mb/s; `None` without pacing.
     pub rate: Option<f64>,
     /// Bytes that have completed.
     pub bytes: u64,
 }
 
-/// A moment in which the machine did not let the run's processes go on.
+/// A time in which the machine did not run one of the processes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pause {
-    /// When it had ended.
+    /// The end, s since the first flow began.
     pub end: f64,
-    /// The length, in seconds.
+    /// The length, s.
     pub length: f64,
-    /// Whose, or that of all.
+    /// The thread, the switch or the timer that was late.
     pub whose: String,
 }
 
-/// One run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Run {
-    /// Of the bottleneck, in order.
+    /// The intervals of the bottleneck, in order.
     pub intervals: Vec<Interval>,
-    /// Of the flows, in order of time.
+    /// The samples of all flows, by time.
     pub samples: Vec<Sample>,
-    /// Of the machine, the longest of each 10 ms.
+    /// The pauses in the files of the switch and of the watch.
     pub pauses: Vec<Pause>,
 }
 
@@ -72,7 +71,7 @@ struct FlowRow {
 }
 
 impl Run {
-    /// Reads its files.
+    /// Reads the files of a run.
     ///
     /// # Errors
     /// Returns an error if a file is missing, malformed or empty.
@@ -114,7 +113,7 @@ impl Run {
     }
 }
 
-/// `0:9123456 4155:876544`: bytes in the queue and nanoseconds; none if it is anything else.
+/// Parses `0:9123456 4155:876544`: queue lengths, bytes, and how long each lasted, ns.
 pub fn queue(text: &str) -> Option<Vec<(u64, f64)>> {
     let pair = |text: &str| {
         let (bytes, nanos) = text.split_once(':')?;

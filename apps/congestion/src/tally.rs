@@ -1,4 +1,4 @@
-//! The phases of all runs: how many kept what was promised, broke it, or could not be judged.
+//! Counts the phases of all runs that kept their promises, broke one, or could not be judged.
 
 use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
@@ -7,13 +7,12 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::path::Path;
 
-/// Of the phases that are judged, the share that keeps every promise, in percent. On a machine that compiled meanwhile, 5 of 192 broke
-/// one. In virtual time, where nothing pauses, all must keep them: `roce/tests/joins.rs`, `fabric/tests/formats.rs`.
+/// The least share of judged phases that must keep every promise, percent. On a machine that compiled at the same time, 5 of 192 broke one.
+/// In virtual time, which has no pauses, all must keep them: `roce/tests/joins.rs`, `fabric/tests/formats.rs`.
 const KEPT: usize = 90;
-/// Of all phases, the share that must be judged, in percent.
+/// The least share of phases that must be judged, percent.
 const JUDGED: usize = 75;
 
-/// Numbers of phases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Tally {
     kept: usize,
@@ -35,7 +34,7 @@ impl Tally {
         tally
     }
 
-    /// Appends it to the file.
+    /// Appends the counts to the file.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -46,10 +45,10 @@ impl Tally {
         Ok(to.flush()?)
     }
 
-    /// Returns the sum of the file's lines.
+    /// Returns the sum over the lines of the file.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, or has a line that [`Self::add_to`] does not write.
+    /// Returns an error if the file cannot be read or parsed.
     pub fn read(file: &Path) -> Result<Self, Box<dyn Error>> {
         let mut from = csv::ReaderBuilder::new()
             .has_headers(false)
@@ -65,7 +64,7 @@ impl Tally {
         Ok(sum)
     }
 
-    /// Returns whether enough phases were judged, and enough of those kept what was promised.
+    /// Returns true if enough phases were judged, and enough of those kept their promises.
     pub fn holds(self) -> bool {
         let judged = self.kept + self.broken;
         judged > 0 && self.kept * 100 >= judged * KEPT && judged * 100 >= (judged + self.unjudged) * JUDGED

@@ -1,26 +1,25 @@
-//! Each phase, from when flows joined or left until they next do: what it settled to, and how soon.
+//! Judges each phase, from a change in the number of flows to the next: the state to which it settled, and how soon.
 
 use crate::load::Load;
 use crate::run::{Interval, Pause, Run};
 
-/// The limits that are promised.
+/// The limits that are promised, and properties of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Bytes of a full frame.
+    /// A full frame, bytes.
     pub packet: u64,
-    /// Seconds in which a join or a leave settles.
+    /// The time within which a join or a leave settles, s.
     pub settle: f64,
-    /// Seconds for which the machine may stop the run's processes. What a longer pause does to flows and queue is none of
-    /// theirs: it is left out, from its begin until what it did has settled.
+    /// The pause of the machine, s, above which the time from its begin until the flows have recovered is not judged.
     pub pause: f64,
-    /// T, in seconds.
+    /// The base RTT of the flows, s.
     pub round_trip: f64,
 }
 
 impl Bounds {
-    /// Returns for how long the flows are affected by a stop, in seconds. A stop of less than half of T takes at most half off `U`: rates
-    /// grow by that much for one round trip and are cut in the next. The queue drains in two more, and `maxStage` increases restore what
-    /// was cut too far. After a longer stop the flows begin as if they joined.
+    /// Returns how long a pause affects the flows, s. A pause of less than half of T reduces `U` by at most half: rates grow by that much
+    /// for one round trip and are cut in the next. The queue drains in two more, and `maxStage` increases restore what was cut too far.
+    /// After a longer pause the flows begin as if they joined.
     fn recovery(&self, pause: &Pause) -> f64 {
         if pause.length < self.round_trip / 2.0 {
             (10.0 * self.round_trip).min(self.settle)
@@ -30,39 +29,39 @@ impl Bounds {
     }
 }
 
-/// The least utilisation, and the longest queue in packets that 99 % of the time may see, once settled.
+/// The least utilisation, and the 99th percentile of the queue, packets, after a phase has settled.
 const UTILISATION: f64 = 0.9;
 const QUEUE: f64 = 3.0;
-/// Probes and setups are between the packets: a quarter packet's worth of them is not counted.
+/// The allowance for probes and setups between the packets, packets.
 const BETWEEN: f64 = 0.25;
-/// Over so many seconds together a phase counts as settled or not: longer than it takes those that leave to send their last.
+/// The time over which a phase counts as settled, s: longer than leaving flows need for their last packets.
 const LOOK: f64 = 0.2;
-/// Pauses are known to within one line of their file.
+/// The resolution of the times of pauses, s: one row of their file.
 const LINE: f64 = 0.01;
-/// Seconds of a phase that must be left to judge it by.
+/// The least time of a phase that can be judged, s.
 const ENOUGH: f64 = 0.4;
 
-/// One phase.
+/// A time with a constant number of sending flows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phase {
-    /// Flows that send.
+    /// The number of flows that send.
     pub flows: usize,
-    /// The bottleneck in the time that is judged: once settled, without what pauses of the machine did.
+    /// The load in the time that is judged: settled, and not affected by pauses.
     pub load: Load,
-    /// Bytes of the longest queue at all, joining flows included.
+    /// The longest queue, bytes, including the time of joins.
     pub peak: u64,
-    /// Seconds after which utilisation and queue had settled; none if they never did.
+    /// The time after which utilisation and queue had settled, s; `None` if they did not.
     pub settled: Option<f64>,
-    /// True if it settled late or never, and the machine paused meanwhile.
+    /// True if the phase settled late or not at all, and the machine paused meanwhile.
     pub disturbed: bool,
 }
 
-/// The pauses that count.
+/// Returns the pauses longer than the limit.
 pub fn pauses<'a>(run: &'a Run, bounds: &Bounds) -> Vec<&'a Pause> {
     run.pauses.iter().filter(|pause| pause.length > bounds.pause && pause.end > 0.0).collect()
 }
 
-/// The phases of a run.
+/// Returns the phases of a run.
 pub fn phases(run: &Run, bounds: &Bounds) -> Vec<Phase> {
     let counts = counts(run);
     let ends = counts.iter().skip(1).map(|(at, _)| *at);
@@ -91,7 +90,7 @@ pub fn phases(run: &Run, bounds: &Bounds) -> Vec<Phase> {
     counts.iter().zip(ends).map(phase).collect()
 }
 
-/// Returns each number of sending flows and its start. Changes at the same moment count as one.
+/// Returns the times at which the number of sending flows changed, and the numbers. Simultaneous changes count as one.
 fn counts(run: &Run) -> Vec<(f64, usize)> {
     let mut counts: Vec<(f64, usize)> = Vec::new();
     for group in run.samples.chunk_by(|one, other| one.at.to_bits() == other.at.to_bits()) {
@@ -107,7 +106,7 @@ fn between(run: &Run, start: f64, end: f64) -> Vec<&Interval> {
     run.intervals.iter().filter(|interval| interval.end > start && interval.end <= end).collect()
 }
 
-/// The first moment from which on [`LOOK`] together is as promised.
+/// Returns the time, s since `start`, from which on utilisation and queue are as promised over [`LOOK`].
 fn settles(intervals: &[&Interval], start: f64, bounds: &Bounds) -> Option<f64> {
     let limit = ((QUEUE + BETWEEN) * bounds.packet as f64) as u64;
     (0..intervals.len()).find_map(|first| {
@@ -120,7 +119,7 @@ fn settles(intervals: &[&Interval], start: f64, bounds: &Bounds) -> Option<f64> 
     })
 }
 
-/// A line of the table. In brackets the seconds that were judged; `?` if the machine paused.
+/// Returns the row of a run in the table. The seconds that were judged are in brackets; `?` stands for a pause of the machine.
 pub fn line(name: &str, phases: &[Phase], bounds: &Bounds) -> String {
     let mut line = name.to_owned();
     for phase in phases {
@@ -142,29 +141,26 @@ pub fn line(name: &str, phases: &[Phase], bounds: &Bounds) -> String {
 }
 
 impl Phase {
-    /// Seconds that were judged.
+    /// Returns the time that was judged, s.
     fn judged(&self) -> f64 {
         self.load.time() / 1e9
     }
 
-    /// Returns true if the machine left enough of it to judge by.
+    /// Returns true if enough of the phase can be judged.
     fn is_whole(&self) -> bool {
         self.judged() >= ENOUGH && !self.disturbed
     }
 }
 
-/// What a run shows of one phase.
+/// The verdict on one phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every promise was kept.
     Kept,
-    /// These promises were broken.
     Broken(Vec<String>),
-    /// The machine left less than [`ENOUGH`] of it, or paused while it settled.
+    /// Less than [`ENOUGH`] can be judged, or the machine paused while the phase settled.
     Unjudged(String),
 }
 
-/// Judges each phase by itself.
 pub fn verdicts(run: &Run, phases: &[Phase], bounds: &Bounds) -> Vec<Verdict> {
     phases.iter().map(|phase| verdict(run, phase, bounds)).collect()
 }
@@ -193,7 +189,7 @@ fn verdict(run: &Run, phase: &Phase, bounds: &Bounds) -> Verdict {
     ))
 }
 
-/// The promises that a phase did not keep.
+/// Returns the promises that a phase did not keep.
 fn broken(phase: &Phase, bounds: &Bounds) -> Vec<String> {
     let mut broken = Vec::new();
     let Phase { flows, settled, disturbed, .. } = *phase;
@@ -223,7 +219,8 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds { packet: 1000, settle: 0.2, pause: 0.001, round_trip: 0.01 };
 
-    /// One flow for a second, two for another; each joins with so much of the time a queue of 9000 bytes.
+    /// Returns one flow for 1 s and two for another. `joining` and `settled` are the parts of the time with a queue of 9000 bytes, in the
+    /// first 100 ms of each phase and after.
     fn run(joining: f64, settled: f64, busy: f64) -> Run {
         let mut run = Run::default();
         for step in 0..200u32 {
@@ -263,7 +260,6 @@ mod tests {
         assert!(told(&run(0.5, 0.0, 0.95), &late).contains("later than 0.05 s"));
     }
 
-    /// The queue is long from 0.5 s to 0.6 s, and a pause explains it.
     #[test]
     fn what_a_pause_did_is_left_out_and_too_many_leave_nothing_to_judge() {
         let mut run = run(0.0, 0.0, 0.95);

@@ -1,5 +1,5 @@
-//! Watches whether the machine let processes run: how long their threads waited for a processor, and how late timers are on each.
-//! Congestion control cannot be judged by a moment in which its processes were stopped.
+//! Records whether the machine let processes run: how long their threads waited for a CPU, and how late timers were on each CPU. Congestion
+//! control cannot be judged at times when its processes were stopped.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -13,46 +13,46 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Between two lines. Linux reports a wait once it is over, and several as their sum. Looked at rarely, little could be learned of the
-/// longest.
+/// The interval between rows. Linux reports a wait when it has ended, and several waits as their sum, from which the longest cannot be
+/// derived after a long interval.
 const EVERY: Duration = Duration::from_millis(2);
-/// Between two looks for threads that are new.
+/// Rows between two searches for new threads.
 const LIST: u32 = 25;
-/// Between two looks at the clock of each processor.
+/// The interval of the timer on each CPU.
 const TICK: Duration = Duration::from_millis(1);
 
-/// A line of the file.
+/// A row of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// When the interval ended, since 1970.
+    /// The end of the interval, s since 1970.
     pub seconds: f64,
-    /// The lateness of the latest timer of any processor.
+    /// The delay of the latest timer of any CPU, ns.
     pub late_ns: u64,
-    /// The longest time at a stretch, in this interval, for which a thread was ready to run and did not.
+    /// The longest time in this interval for which a thread was ready and did not run, ns.
     pub waited_ns: u64,
-    /// Which one.
+    /// The name of that thread.
     pub thread: String,
 }
 
-/// A thread that is watched.
+/// A watched thread.
 struct Thread {
     name: String,
-    /// Its `schedstat`, open: a look is one read.
+    /// Its `schedstat`, which stays open, so that an update is one read.
     file: File,
-    /// Its waits for a processor so far.
+    /// Its waits at the last read.
     waits: Waits,
 }
 
-/// Linux's count of a thread's waits for a processor.
+/// Linux's counters of a thread's waits for a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Waits {
-    /// The length of all waits together, in ns.
+    /// The total time, ns.
     time: u64,
     /// The number of waits.
     count: u64,
 }
 
-/// Writes a line every 2 ms for as long as the first process lives.
+/// Writes a row every 2 ms until the first process ends.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written, or no thread can be watched.
@@ -87,7 +87,7 @@ pub fn watch(file: &Path, processes: &[u32]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sleeps on one processor, and notes how much longer than asked.
+/// Sleeps repeatedly on one CPU, and records the longest delay.
 fn tick(cpu: core_affinity::CoreId, late: &AtomicU64) {
     core_affinity::set_for_current(cpu);
     loop {
@@ -98,14 +98,14 @@ fn tick(cpu: core_affinity::CoreId, late: &AtomicU64) {
     }
 }
 
-/// Adds those of our threads in these processes that are not watched yet.
+/// Adds Ferroce's threads in these processes that are not watched yet.
 fn find(processes: &[u32], threads: &mut BTreeMap<PathBuf, Thread>) {
     for process in processes {
         let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
         for task in
             tasks.map(|task| task.path()).filter(|task| !threads.contains_key(task)).collect::<Vec<_>>()
         {
-            // A library's own threads have nothing to do with packets.
+            // Other libraries' threads do not handle packets.
             let name = fs::read_to_string(task.join("comm")).unwrap_or_default().trim().to_owned();
             if name.starts_with("ferroce")
                 && let Ok(file) = File::open(task.join("schedstat"))
@@ -119,7 +119,7 @@ fn find(processes: &[u32], threads: &mut BTreeMap<PathBuf, Thread>) {
 }
 
 impl Thread {
-    /// Returns how long it waited at a stretch since the last call, in ns. A thread that has ended waits no more.
+    /// Returns the longest wait since the last call, ns; 0 for a thread that has ended.
     fn newly_waited(&mut self) -> u64 {
         let mut text = [0; 80];
         let length = self.file.read_at(&mut text, 0).unwrap_or(0);
@@ -129,8 +129,8 @@ impl Thread {
 }
 
 impl Waits {
-    /// Returns the length of the longest wait since `before`, in ns, if all others were as long as this thread's average. If a wake-up
-    /// takes 20 µs, forty of them in 2 ms are no stop.
+    /// Returns the longest wait since `before`, ns, assuming that all others lasted this thread's average. Many wake-ups of 20 µs each in
+    /// an interval are not a pause.
     fn longest_since(self, before: Self) -> u64 {
         let average = self.time / self.count.max(1);
         let others = (self.count - before.count).saturating_sub(1);
@@ -138,7 +138,7 @@ impl Waits {
     }
 }
 
-/// `run wait slices`, the first two in ns.
+/// Parses `run wait slices`, of which the first two are in ns.
 fn waits(text: &str) -> Option<Waits> {
     let mut numbers = text.split_whitespace().skip(1).map(|number| number.parse().ok());
     Some(Waits { time: numbers.next()??, count: numbers.next()?? })

@@ -1,4 +1,4 @@
-//! From the application's side: the library over a DPDK ring, both ends run by this thread. 64 B WRITEs.
+//! The library from the application's view, over a DPDK ring, with both ends in this thread: WRITEs of 64 B.
 
 use super::{Meter, Step};
 use crate::instructions::Cost;
@@ -63,19 +63,18 @@ enum Part {
     Empty,
 }
 
-/// Each request is created at its post, as programs do.
+/// Creates each request when it is posted, as programs do.
 fn post(a: &mut End, from: Sge, to: Remote) {
     let list = (1..=LIST).map(|n| SendRequest { signalled: n == LIST, ..SendRequest::write(0, from, to) });
     a.qp.post_send_list(list).expect("room");
 }
 
-/// One turn; whether it found anything is of no interest.
 fn turn(end: &End) {
     let _ = end.device.progress();
 }
 
-/// Returns what a step may take, given what those before it took: to hand a frame over takes 155 instructions at most. The goal is
-/// 150, and processors differ by some.
+/// Returns the limit of a step, given the costs of earlier steps: passing a frame to another core costs at most 155 instructions. The goal
+/// is 150; processors differ slightly.
 pub fn budget(step: &Step, before: &[Cost]) -> Option<u64> {
     let plain = before.iter().find(|cost| step.name == HANDED && cost.name == PLAIN)?;
     Some(step.budget.min(plain.instructions + 155))
@@ -93,7 +92,7 @@ fn run(meter: &mut Meter, part: Part, cores: u8) {
         };
         count(Part::Post, LIST, &mut || post(&mut a, from, to));
         count(Part::Send, LIST, &mut || turn(&a));
-        // The turn that receives also answers.
+        // The turn that receives also sends the ACK.
         count(Part::Receive, LIST, &mut || (0..cores).for_each(|_| turn(&b)));
         count(Part::Complete, 1, &mut || turn(&a));
         let mut polled = 0;

@@ -1,12 +1,12 @@
-//! Frames that no honest peer sends, and good ones that come too often: what each costs, whatever else the endpoint has.
+//! The cost of hostile frames, and of valid ones that arrive too often, in endpoints with few and many queue pairs.
 
 use super::{Meter, Step};
 use crate::hostile::crowd::Crowd;
 use crate::instructions::Cost;
 
-/// Instructions of any frame on average, with its answer. What matters is that they don't grow with the queue pairs: see [`budget`].
+/// The limit on the average instructions of a frame with its answer. They must not grow with the number of queue pairs: see [`budget`].
 const BUDGET: u64 = 2820;
-/// The steps that others are compared with whose names begin the same.
+/// The steps with which others whose names begin the same are compared.
 const FEW: [&str; 2] = ["hostile-10", "lost-256"];
 
 pub const STEPS: &[Step] = &[
@@ -30,15 +30,15 @@ pub const STEPS: &[Step] = &[
     },
 ];
 
-/// Returns what a step may take, given what those before it took. A frame among many queue pairs, or many missing packets, may take one and
-/// a half times what it takes among a few: whatever looks at all of them takes more.
+/// Returns the limit of a step, given the costs of earlier steps. A frame among many queue pairs or many missing packets may cost one and a
+/// half times as much as among a few. Code that visits all of them costs more.
 pub fn budget(step: &Step, before: &[Cost]) -> u64 {
     let kind = |name: &'static str| name.split('-').next();
     let few = before.iter().find(|cost| FEW.contains(&cost.name) && kind(cost.name) == kind(step.name));
     few.map_or(step.budget, |few| step.budget.min(few.instructions * 3 / 2))
 }
 
-/// Each frame once: how many rounds there are changes nothing.
+/// Sends each frame once, regardless of the number of rounds.
 fn run(meter: &mut Meter, others: u32) {
     Crowd::new(others).each(&mut |_, take| meter.part(1, take));
 }

@@ -1,5 +1,5 @@
-//! A lost packet that is sent again, among hundreds and among thousands that are missing too: with selective repeat it costs the same. A
-//! selective acknowledgement covers 128 packets, and looks at each.
+//! The retransmission of a lost packet, among hundreds and thousands of missing packets: with selective repeat the cost is the same. A
+//! selective acknowledgement covers 128 packets, and the requester checks each of them.
 
 use super::{Meter, Step};
 use crate::scale::Host;
@@ -24,12 +24,12 @@ pub const STEPS: &[Step] = &[
 ];
 
 const SIZE: u32 = 64;
-/// Longer than the pacer keeps any packet.
+/// Longer than pacing delays any packet.
 const TICK: Duration = Duration::from_micros(1);
 /// Longer than an acknowledgement timeout.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// All packets are lost, and later sent again. The oldest is lost once more, so that each other one fills a hole behind it.
+/// Loses all packets, and retransmits them later. The first one is lost again, so that each later one arrives out of order.
 fn run(meter: &mut Meter, missing: u32) {
     let end = |core| Host::new(core, 1, SIZE, missing).expect("defaults are in their limits");
     let [mut a, mut b] = [0, 1].map(end);
@@ -47,7 +47,7 @@ fn run(meter: &mut Meter, missing: u32) {
         now = now + TICK;
         assert!(a.endpoint.poll_transmit(now, &a.ram, &mut frame).is_some(), "all leave, and none arrives");
     }
-    // Its timer is set when it has no more to send.
+    // The retransmission timer starts when there is nothing left to send.
     assert!(a.endpoint.poll_transmit(now, &a.ram, &mut frame).is_none());
     now = now + SILENCE;
     a.endpoint.on_timeout(now);

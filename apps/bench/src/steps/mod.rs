@@ -1,4 +1,4 @@
-//! Measures the cost of each step of a packet: ns, and instructions by callgrind, which do not change with the machine's load.
+//! Measures the cost of each step of a packet: ns, and instructions with callgrind, which do not depend on the machine's load.
 
 pub mod application;
 pub mod hostile;
@@ -12,7 +12,7 @@ mod wire;
 use crate::instructions::Cost;
 use std::time::{Duration, Instant};
 
-/// One step: what `--only` calls it, what is counted once per what, how many instructions it may take, and what runs it.
+/// A step: the name for `--only`, the description of one unit, the limit on instructions, and the function that runs it.
 pub struct Step {
     pub name: &'static str,
     pub what: &'static str,
@@ -20,7 +20,7 @@ pub struct Step {
     pub run: fn(&mut Meter),
 }
 
-/// Measures the parts of a step that count.
+/// Measures the relevant parts of a step.
 pub struct Meter {
     /// The number of rounds of a step.
     pub rounds: u32,
@@ -33,7 +33,7 @@ impl Meter {
         Self { rounds, time: Duration::ZERO, units: 0 }
     }
 
-    /// Runs what counts, `units` times what the step is about.
+    /// Runs and measures `work`, which contains `units` units of the step.
     pub fn part(&mut self, units: usize, work: &mut dyn FnMut()) {
         let start = Instant::now();
         collected(work);
@@ -50,20 +50,20 @@ impl Meter {
     }
 }
 
-/// callgrind collects in here and nowhere else.
+/// The only function in which callgrind counts instructions.
 #[inline(never)]
 fn collected(work: &mut dyn FnMut()) {
     work();
     std::hint::black_box(());
 }
 
-/// callgrind writes down what it collected when this returns.
+/// Makes callgrind dump its counts on return.
 #[inline(never)]
 pub fn step_ends(name: &str) {
     std::hint::black_box(name);
 }
 
-/// Every step, in the order of the table.
+/// Returns every step, in the order of the table.
 pub fn all() -> Vec<Step> {
     let groups = [
         wire::STEPS,
@@ -78,8 +78,8 @@ pub fn all() -> Vec<Step> {
     groups.into_iter().flatten().map(|step| Step { ..*step }).collect()
 }
 
-/// Returns what a step may take, given what those before it took: with selective repeat 2 % more than without, and with the default
-/// congestion control 3 % more than with a fixed window. What two cores may take is in [`application`] and [`two_cores`].
+/// Returns the limit of a step, given the costs of earlier steps: with selective repeat 2 % more than without, and with the default
+/// congestion control 3 % more than with a fixed window. [`application`] and [`two_cores`] have the limits for two cores.
 pub fn budget(step: &Step, before: &[Cost]) -> u64 {
     if let Some(budget) = application::budget(step, before).or_else(|| two_cores::budget(step, before)) {
         return budget;

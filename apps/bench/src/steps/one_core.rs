@@ -70,31 +70,30 @@ pub const STEPS: &[Step] = &[
     },
 ];
 
-/// Lists that are exchanged before what counts: more than there are probes. And the pause after which a receiver of probes frees the memory
-/// that it kept for more of them.
+/// Lists that are exchanged before the measurement, more than there are probes; and the pause after which a receiver of probes frees its
+/// memory for them.
 const SETTLING: u32 = 256;
 const PAUSE: Duration = Duration::from_millis(2100);
 
-/// The number of single messages for one list of others.
+/// The number of single messages that count as one list.
 const BURSTS: u32 = 32;
 
 fn fixed() -> Congestion {
     Congestion::new(CongestionAlgorithm::Fixed { window: 512 << 10, rate: None })
 }
 
-/// Returns what a step may take, given what those before it took. Once probing has ended, the default costs what a fixed window costs.
+/// Returns the limit of a step, given the costs of earlier steps. After probing has ended, the default costs as much as a fixed window.
 pub fn budget(step: &Step, before: &[Cost]) -> u64 {
     let fixed = step.name.strip_suffix("-default");
     let fixed = fixed.and_then(|fixed| before.iter().find(|cost| cost.name == fixed));
     fixed.map_or(step.budget, |fixed| step.budget.min(fixed.instructions * 103 / 100))
 }
 
-/// With HPCC++.
 fn run(meter: &mut Meter, traffic: Traffic) {
     measure(meter, traffic, OneCore::open(traffic, Some(hpcc())).expect("rings need nothing"));
 }
 
-/// With a fixed window, or the default, once it has become one.
+/// Runs with a fixed window, or with the default after it has become one.
 fn run_settled(meter: &mut Meter, traffic: Traffic, congestion: Option<Congestion>) {
     let mut ends = OneCore::open(traffic, congestion).expect("rings need nothing");
     for _ in 0..SETTLING {
@@ -105,11 +104,11 @@ fn run_settled(meter: &mut Meter, traffic: Traffic, congestion: Option<Congestio
 }
 
 fn measure(meter: &mut Meter, traffic: Traffic, mut ends: OneCore) {
-    // The port takes buffers from the pool a burst at a time. Single messages are so many that each count contains as many bursts.
+    // The port takes buffers from the pool in bursts. There are enough single messages for each count to contain the same number of bursts.
     let lists = if traffic.list() == 1 { BURSTS * meter.rounds } else { meter.rounds };
     for round in 0..=lists {
         let mut exchange = || ends.exchange().expect("nothing fails between two rings");
-        // The first sets up telemetry and warms the buffers.
+        // The first list sets up telemetry and warms the buffers.
         if round == 0 { exchange() } else { meter.part(traffic.list(), &mut exchange) }
     }
 }

@@ -1,4 +1,4 @@
-//! Timers, doorbells, congestion control.
+//! Timers, doorbells, window release, congestion control and the MAC of feedback.
 
 use super::{Meter, Step};
 use cc::{
@@ -45,10 +45,10 @@ pub const STEPS: &[Step] = &[
 
 const TIMERS: u32 = 100_000;
 const BATCH: u32 = 1000;
-/// Between two timers: a millisecond for all of them.
+/// The distance of two timers, ns; all of them take 1 ms.
 const STEP: u64 = 10;
 
-/// All timers set, each to its own time, in an order that is not theirs.
+/// Returns a wheel with all timers set, each to its own time, in another order than their times.
 fn wheel() -> TimingWheel {
     let mut wheel = TimingWheel::new(TIMERS, Duration::from_nanos(256));
     (0..TIMERS).for_each(|token| wheel.set(token, due(token, 0)));
@@ -70,7 +70,7 @@ fn insert(meter: &mut Meter) {
     }
 }
 
-/// Each that fires is set again, one turn of all later, as a paced queue pair does; the setting is counted too.
+/// Sets each expired timer again, one period of all timers later, as a paced queue pair does. The cost includes this.
 fn expire(meter: &mut Meter) {
     let mut wheel = wheel();
     let mut now = 0;
@@ -101,7 +101,7 @@ fn doorbell(meter: &mut Meter, slots: usize) {
     }
 }
 
-/// Each queue pair has bound one window of its own.
+/// Each queue pair has bound one window.
 fn release_windows(meter: &mut Meter) {
     const WINDOWS: u32 = 100_000;
     const PD: PdId = PdId(0);

@@ -1,4 +1,4 @@
-//! One packet through requester and responder, ACKs, between two endpoints in memory. HPCC++ is on.
+//! One packet through requester and responder, and its ACK, between two endpoints in memory. HPCC++ is on.
 
 use super::{Meter, Step};
 use crate::scale::Host;
@@ -67,10 +67,10 @@ pub const STEPS: &[Step] = &[
 ];
 
 const BATCH: usize = 32;
-/// Between batches: pacing never holds a packet back.
+/// The time between batches, long enough that pacing delays no packet.
 const TURN: Duration = Duration::from_micros(100);
 
-/// The part of a step that counts.
+/// The part of a step that is measured.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Post,
@@ -78,13 +78,13 @@ enum Part {
     Responder,
     Acknowledge,
     Complete,
-    /// From the request posted to its ACK taken in.
+    /// From the post of a request to the receipt of its ACK.
     All,
 }
 
 #[derive(Clone, Copy)]
 struct Case {
-    /// Payload bytes of a WRITE.
+    /// Payload of a WRITE, bytes.
     size: u32,
     part: Part,
     loss_recovery: LossRecovery,
@@ -114,7 +114,7 @@ impl Bench {
         Ok(Self { a, b, now: Instant::ZERO, frames, lengths: Vec::with_capacity(BATCH) })
     }
 
-    /// The list as the application's thread checks it.
+    /// Returns the list as the application's thread checks it.
     fn checked(&self, request: &SendRequest) -> Vec<CheckedSend> {
         let rules = self.a.endpoint.post_rules(self.a.qps[0]).expect("it is there").send;
         let list = (1..=BATCH).map(|n| SendRequest { signalled: n == BATCH, ..request.clone() });
@@ -146,7 +146,7 @@ fn run(meter: &mut Meter, case: Case) {
     let request = bench.a.write_to(&bench.b, case.size);
     let mut part = |of: Part, units: usize, work: &mut dyn FnMut()| {
         match case.part {
-            // Each packet is counted once, when it is built.
+            // Counts each packet once, when it is built.
             Part::All => meter.part(if of == Part::Requester { units } else { 0 }, work),
             part if part == of => meter.part(units, work),
             _ => work(),

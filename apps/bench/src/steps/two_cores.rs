@@ -1,5 +1,5 @@
-//! Sends into port `null` by one device with one core, and by one with two. The difference is the work of core 0 for the other core, so it
-//! says by how much two cores can do more than one.
+//! Sends into port `null` by one device with one core, and by one with two. The difference is the work of core 0 for the other core, which
+//! determines how much more two cores can do.
 
 use super::{Meter, Step};
 use crate::instructions::Cost;
@@ -33,7 +33,7 @@ pub const STEPS: &[Step] = &[
     },
 ];
 
-/// Returns what a step may take, given what those before it took: two cores do at least 1.9 times the work of one.
+/// Returns the limit of a step, given the costs of earlier steps: two cores do at least 1.9 times the work of one.
 pub fn budget(step: &Step, before: &[Cost]) -> Option<u64> {
     let one = step.name.strip_suffix("-two")?;
     let one = before.iter().find(|cost| cost.name == one)?;
@@ -45,7 +45,7 @@ fn run(meter: &mut Meter, cores: u8, size: u32) {
     for round in 0..=meter.rounds {
         for sender in &mut senders {
             let mut exchange = || sender.exchange().expect("port null takes all");
-            // The first warms the buffers.
+            // The first list warms the buffers.
             if round == 0 { exchange() } else { meter.part(LIST, &mut exchange) }
         }
     }

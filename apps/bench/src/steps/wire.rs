@@ -1,4 +1,4 @@
-//! Headers, ICRC and telemetry as bytes.
+//! Encodes and decodes headers, ICRC and telemetry.
 
 use super::{Meter, Step};
 use roce::wire::format::{PortState, Request};
@@ -145,7 +145,7 @@ fn seal(meter: &mut Meter, length: usize) {
     }
 }
 
-/// A sender puts the telemetry into a probe, a switch writes into it, the receiver reads it.
+/// A sender inserts telemetry into a probe, a switch writes into it, and the receiver reads it.
 fn codec(meter: &mut Meter, format: Format) {
     let template = template(true);
     let int = IntHeader::with_room(if format == Format::Hpcc { 8 } else { 0 });

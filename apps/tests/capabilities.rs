@@ -1,18 +1,18 @@
-//! `ferroce run` hands the capabilities that it was given by setcap(8) on to its program, which then still takes injected libraries. A Linux
-//! interface needs CAP_NET_RAW alone.
+//! `ferroce run` passes the capabilities that setcap(8) gave it to its program, which can still load injected libraries. A Linux interface
+//! needs only CAP_NET_RAW.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-/// CAP_NET_RAW, by its bit in the kernel's masks.
+/// The bit of CAP_NET_RAW in the kernel's masks.
 const NET_RAW: u64 = 1 << 13;
 
 fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// The mask in a line of /proc/self/status.
+/// Returns the mask in a line of /proc/self/status.
 fn mask(status: &str, name: &str) -> u64 {
     let line = status
         .lines()
@@ -47,14 +47,14 @@ fn run_hands_on_what_it_was_given() {
     assert!(output.status.success(), "{error}");
     assert_eq!(mask(&status, "CapEff:") & NET_RAW, NET_RAW, "{status}");
     assert_eq!(mask(&status, "CapAmb:"), NET_RAW, "nothing else: {status}");
-    // In secure mode the kernel would have cleared this, and the loader would ignore LD_LIBRARY_PATH.
+    // In secure mode the kernel would clear this, and the loader would ignore LD_LIBRARY_PATH.
     let mut environment = nobody();
     environment.arg(&program).args(["run", "--", "env"]).env("FERROCE_LIB", folder.path());
     let environment = String::from_utf8(environment.output().unwrap().stdout).unwrap();
     assert!(environment.contains("LD_LIBRARY_PATH="), "{environment}");
 }
 
-/// The capabilities that a container has by default, and CAP_NET_RAW.
+/// The default capabilities of a container, which include CAP_NET_RAW.
 const OF_A_CONTAINER: &str = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,\
                               +sys_chroot,+mknod,+audit_write,+setfcap";
 
@@ -75,7 +75,7 @@ fn an_interface_opens_with_the_capabilities_of_a_container() {
     assert!(output.status.success(), "{said}");
 }
 
-/// Mounts are not permitted in a container: the device files are links in its `/dev`.
+/// A container may not mount, so the device files are links in its `/dev`.
 #[test]
 fn a_container_without_the_right_to_mount_gets_device_files() {
     if !succeeds(Command::new("unshare").args(["--mount", "true"])) {

@@ -1,4 +1,4 @@
-//! Wrong command lines get one line that names the remedy, and exit code 2; wrong surroundings exit code 1.
+//! A wrong command line prints one line with the remedy and exits with 2; a problem of the machine exits with 1.
 
 use assert_cmd::Command;
 
@@ -10,7 +10,7 @@ fn ferroce(line: &str) -> Command {
     command
 }
 
-/// Runs `line`, expects `code` and one line of error, and returns it.
+/// Runs `line`, checks that it exits with `code` and one line of error, and returns the line.
 fn refused(line: &str, code: i32) -> String {
     let output = ferroce(line).assert().code(code).get_output().clone();
     let error = String::from_utf8(output.stderr).unwrap();
@@ -150,7 +150,7 @@ fn settings_that_a_stranger_could_have_written_are_ignored() {
     }
 }
 
-/// `ferroce run` needs a folder with the library's name in it.
+/// Returns `ferroce run` with a folder that contains a file of the library's name.
 fn run_with(library: &std::path::Path, line: &str) -> Command {
     std::fs::write(library.join("libibverbs.so.1"), "").unwrap();
     let mut command = ferroce(line);
@@ -241,7 +241,7 @@ fn config_shows_each_setting_and_where_it_comes_from() {
     );
 }
 
-/// Returns the value and the source that `ferroce config` shows for a setting.
+/// Returns the value and the source that `ferroce config` prints for a setting.
 fn shown(command: &mut Command, key: &str) -> (String, String) {
     let output = command.assert().success().get_output().clone();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! Whole tests between two processes over shared memory: no privileges, no kernel interface.
+//! Complete tests between two processes over shared memory, without privileges or a kernel interface.
 
 use assert_cmd::Command;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// A server that goes when the test does.
+/// A server that is killed on drop.
 struct Server(Child);
 
 impl Drop for Server {
@@ -33,17 +33,17 @@ fn serve(folder: &Path, tcp_port: &str, tool: &str) -> Server {
     Server(child.unwrap())
 }
 
-/// The packets that are discarded after a pause of the machine, because the sender asks again: repetitions, and the answers to them.
+/// Reasons of discards that a pause of the machine causes: retransmissions, and the answers to them.
 const REPEATED: [&str; 2] = ["duplicate PSN", "acknowledgement outside what is in flight"];
 
-/// Returns whether no packet was discarded but what a pause repeats.
+/// Returns true if packets were discarded only for these reasons.
 fn discards_nothing(json: &serde_json::Value) -> bool {
     json["ferroce"]["counters"]["discards"]
         .as_object()
         .is_some_and(|discards| discards.keys().all(|why| REPEATED.contains(&why.as_str())))
 }
 
-/// Runs `tool` with the client's `flags`; returns the client's output and its JSON.
+/// Runs `tool` with the client's `flags`. Returns the client's output and its JSON.
 fn run(tool: &str, flags: &str) -> (String, Value) {
     let folder = tempfile::tempdir().unwrap();
     let tcp_port = free_tcp_port();
@@ -128,7 +128,7 @@ fn a_paced_run_reports_its_window_and_rate() {
     assert!(average > 0.0 && average < 1.1, "{json}");
 }
 
-/// The second queue pair sends from the second phase on; a side that sleeps rather than polls loses nothing.
+/// The second queue pair sends in the second phase only. A side that sleeps instead of polling loses nothing.
 #[test]
 fn queue_pairs_join_by_phases_and_are_recorded() {
     let folder = tempfile::tempdir().unwrap();
@@ -171,7 +171,7 @@ fn a_server_that_was_told_otherwise_refuses() {
     assert!(error.contains("the client runs write-bw, the server write-lat"), "{error}");
 }
 
-/// Ends a waiting server as Ctrl-C does.
+/// Ends a waiting server by SIGINT.
 #[test]
 fn an_interrupted_server_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
@@ -183,7 +183,7 @@ fn an_interrupted_server_leaves_nothing_behind() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // It says that it waits once its port is open.
+    // It prints this after its port has opened.
     let mut lines = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("Waiting for client")));
     assert!(socket.exists());

@@ -1,9 +1,10 @@
-//! `eval "$(ferroce env)"` prepares a shell, whatever the values contain.
+//! `eval "$(ferroce env)"` prepares a shell for any values.
 
 use assert_cmd::cargo::cargo_bin;
 use std::process::Command;
 
-/// Returns what `script` prints in a POSIX shell, in which `$ferroce` is the tool, whose libraries are in a folder of an awkward name.
+/// Returns the output of `script` in a POSIX shell. `$ferroce` is the program; the folder of its libraries has special characters in its
+/// name.
 fn shell(script: &str) -> String {
     let above = tempfile::tempdir().unwrap();
     let folder = above.path().join("it's a $(folder)");

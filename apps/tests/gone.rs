@@ -1,4 +1,4 @@
-//! A tool whose interface or parent is gone ends, says so and leaves nothing behind. The network namespaces need root.
+//! A tool ends with a message and without leftovers when its interface or its parent disappears. The network namespaces need root.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::net::TcpListener;
@@ -22,7 +22,7 @@ fn ip(line: &str) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// A namespace with interfaces `near0`, `near1`... whose peers are `far0`, `far1`...; removed when dropped.
+/// A namespace with interfaces `near0`, `near1`... whose peers are `far0`, `far1`... Removed on drop.
 struct Place(String);
 
 impl Place {
@@ -111,19 +111,19 @@ fn a_signal_is_the_regular_end_of_a_switch() {
     assert_eq!(error_of(switch).0, Some(0));
 }
 
-/// A folder that `ferroce run` takes for that of the drop-in libraries.
+/// Returns a folder that `ferroce run` accepts as that of the drop-in libraries.
 fn library() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("libibverbs.so.1"), "").unwrap();
     folder
 }
 
-/// Begins `ferroce run`; `env` becomes ferroce, so the process is the same.
+/// Starts `ferroce run`. `env` executes ferroce in its own process, so the process id is ferroce's.
 fn run(library: &TempDir, line: &str) -> Child {
     ferroce(&["env"], line).env("FERROCE_LIB", library.path()).spawn().unwrap()
 }
 
-/// Processes in a namespace.
+/// Returns the processes in a namespace.
 fn inside(namespace: &str) -> Vec<String> {
     let output = Command::new("ip").args(["netns", "pids", namespace]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
@@ -143,7 +143,7 @@ fn a_run_that_is_killed_leaves_no_program_and_the_next_removes_its_hosts() {
     assert_eq!(programs.len(), 3, "{programs:?}");
     killed.kill().unwrap();
     killed.wait().unwrap();
-    // Killed by the kernel before `wait` returned; their ends may take a moment.
+    // The kernel kills them before `wait` returns, but they may end a moment later.
     let lives = |program: &String| {
         let state = std::fs::read_to_string(format!("/proc/{program}/stat")).unwrap_or_default();
         state.rsplit(')').next().is_some_and(|state| !state.is_empty() && !state.starts_with(" Z"))
@@ -163,7 +163,7 @@ fn a_run_that_is_killed_leaves_no_program_and_the_next_removes_its_hosts() {
 #[test]
 fn a_run_that_is_ended_ends_programs_that_outlive_their_parents() {
     let library = library();
-    // The program forks, as fio's jobs do, and ends; its child has a separate session and keeps the output.
+    // The program forks, as fio's jobs do, and exits. Its child has its own session and inherits the output.
     let mut run = run(&library, "run --namespaces 2 -- setsid --fork tail -n 1 -f /proc/self/comm");
     let hosts = ["0", "1"].map(|place| format!("ferroce-{}-{place}", run.id()));
     let mut said = lines(&mut run);

@@ -1,4 +1,4 @@
-//! The man pages are complete, and the generated pages of `docs/reference` are what the code is.
+//! The man pages are complete, and the generated pages of `docs/reference` match the code.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 fn pages() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut ferroce = assert_cmd::Command::cargo_bin("ferroce").unwrap();
-    // Help names the values of variables, which are not part of the reference.
+    // Help includes the values of variables, which do not belong in the reference.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FERROCE_")) {
         ferroce.env_remove(name);
     }

@@ -1,9 +1,9 @@
-//! Messages that the book's pages for troubleshooting quote are those of the code.
+//! The messages that the book's pages for troubleshooting quote exist in the code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Quotes that the code composes, with the format from which it does.
+/// Quotes that the code composes, and the format strings.
 const COMPOSED: [(&str, &str); 5] = [
     ("no libibverbs.so.1 in", "no {LIBRARY} in"),
     ("needs CAP_NET_RAW", "{what} needs {needs}"),
@@ -23,7 +23,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Collects the lines of code with texts, without comments and tests, of every file below a folder.
+/// Collects the lines with string literals of all Rust files below `folder`, without comments and tests.
 fn code(folder: &Path, into: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.is_dir() && entry.file_name().is_some_and(|name| name != "tests") {
@@ -42,7 +42,7 @@ fn code(folder: &Path, into: &mut Vec<String>) {
     }
 }
 
-/// Returns the quotes in the first column of the page's tables of messages, of lines in the log and of likely reasons.
+/// Returns the quotes in the first column of the page's tables of messages, log lines, symptoms and likely reasons.
 fn quotes(page: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut quotes = false;
@@ -59,7 +59,7 @@ fn quotes(page: &str) -> Vec<&str> {
     found
 }
 
-/// Returns a text without its values: each word with a digit and each placeholder of a format is `#`.
+/// Returns a text without its values: each word with a digit or a placeholder becomes `#`.
 fn shape(text: &str) -> String {
     let words = text.split(' ').map(|word| {
         let is_value = word.contains('{') || word.contains(|letter: char| letter.is_ascii_digit());
@@ -88,7 +88,7 @@ fn quoted_messages_are_those_of_the_code() {
         })
         .collect();
     assert!(unknown.is_empty(), "no messages of the code: {unknown:#?}");
-    // The lists above name nothing that the page no longer quotes.
+    // The lists above contain only quotes of the pages.
     for quote in COMPOSED.iter().chain(&OTHERS).map(|(quote, _)| quote) {
         assert!(quotes.contains(quote), "`{quote}` is not quoted any more");
     }

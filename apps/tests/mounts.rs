@@ -1,9 +1,10 @@
-//! `ferroce run` leaves the mounts and the device files of the machine as they are, however its start goes (mount_namespaces(7)). Needs root.
+//! `ferroce run` does not change the mounts and device files of the machine, even if its start fails (mount_namespaces(7)). Needs root.
 
 use std::fs;
 use std::process::Command;
 
-/// Prepares a `/dev` with the files of a real device, in a mount namespace of the test. `start NAME COMMAND` prints what the command prints,
+/// Prepares a `/dev` with the files of a real device in a mount namespace of the test. `start NAME COMMAND` prints the output of the
+/// command, its status, and whether the mounts or the files changed.
 /// its status, and whether the mounts or the files changed.
 const STAGE: &str = r#"
 mkdir "$work/dev" && mount -t tmpfs real "$work/dev"
@@ -28,7 +29,7 @@ files='test -c /dev/infiniband/ferroce0 && test -w /dev/infiniband/ferroce7 && t
   ! test -e /dev/infiniband/uverbs0 && echo placed || echo ran'
 "#;
 
-/// Runs the stage and `script` in a mount namespace, also a user namespace with `words`, and returns what they print.
+/// Runs the stage and `script` in new namespaces: a mount namespace, and those that `words` select. Returns their output.
 fn staged(words: &[&str], script: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("libibverbs.so.1"), "").unwrap();
@@ -68,7 +69,7 @@ fn few_descriptors_suffice() {
 
 #[test]
 fn beyond_the_limit_of_mount_namespaces_the_program_runs_without_files_and_one_line_says_why() {
-    // The limit is of the user namespace, and ends with it.
+    // The limit belongs to the user namespace, and ends with it.
     let said = staged(
         &["--user", "--map-root-user"],
         r#"echo 0 >/proc/sys/user/max_mnt_namespaces

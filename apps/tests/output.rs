@@ -1,4 +1,4 @@
-//! Output that can't be written ends a tool in one line, and a reader that has gone away ends it in silence.
+//! A tool ends with one line if its output cannot be written, and silently if its reader has exited.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `ferroce pcap` against captures of Linux Soft-RoCE.
+//! `ferroce pcap` on captures of Linux Soft-RoCE.
 
 use assert_cmd::Command;
 use serde_json::Value;
@@ -19,7 +19,7 @@ fn capture(name: &str) -> PathBuf {
     captures().into_iter().find(|file| file.ends_with(name)).expect("a capture of that name")
 }
 
-/// Exit code, standard output and standard error.
+/// Returns exit code, standard output and standard error.
 fn pcap(arguments: &[&str], input: &[u8]) -> (i32, String, String) {
     let mut command = Command::cargo_bin("ferroce").expect("the binary");
     let output = command.arg("pcap").args(arguments).write_stdin(input).output().expect("it runs");
@@ -61,7 +61,7 @@ fn a_line_tells_what_a_packet_says() {
 #[test]
 fn a_flipped_byte_is_reported_with_exit_1() {
     let mut bytes = fs::read(capture("rc_send_1k.pcap")).expect("the capture");
-    // The payload of the first frame: after the file's header, the record's, and 54 bytes of packet headers.
+    // A byte of the first frame's payload: after the headers of the file and of the record, and 54 bytes of packet headers.
     bytes[24 + 16 + 100] ^= 1;
     let (code, out, _) = pcap(&["-"], &bytes);
     assert_eq!(code, 1);
@@ -87,7 +87,7 @@ fn what_is_no_capture_gets_one_line_and_exit_2() {
     assert!(error.contains("/nonexistent.pcap: No such file"), "{error}");
 }
 
-/// The frames of a little-endian µs capture.
+/// Returns the times and frames of a little-endian capture in µs.
 fn records(bytes: &[u8]) -> Vec<(u32, u32, &[u8])> {
     let mut rest = &bytes[24..];
     let mut records = Vec::new();
@@ -125,7 +125,7 @@ fn pcapng(bytes: &[u8]) -> Vec<u8> {
         out.extend(length.to_le_bytes());
     };
     block(0x0a0d_0d0a, &[0x4d, 0x3c, 0x2b, 0x1a, 1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
-    // Ethernet, no snap length, if_tsresol 9: nanoseconds.
+    // Ethernet, no snapshot length, if_tsresol 9: ns.
     block(1, &[1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
     for (seconds, micros, frame) in records(bytes) {
         let ns = u64::from(seconds) * 1_000_000_000 + u64::from(micros) * 1000;
@@ -149,7 +149,7 @@ fn every_format_gives_the_same_packets() {
     }
 }
 
-/// Returns a capture of the link type `link`. `packet` turns each Ethernet frame into a packet of that type, of which `snap` bytes at most
+/// Returns a capture of the link type `link`. `packet` converts each Ethernet frame to a packet of that type, of which at most `snap` bytes
 /// are captured.
 fn relinked(bytes: &[u8], link: u32, snap: usize, packet: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let mut out = Vec::new();
@@ -223,19 +223,19 @@ fn packets_that_the_snapshot_length_cuts_off_are_shown_without_a_verdict() {
 fn an_interface_without_roce_does_not_end_a_pcapng_file() {
     let bytes = fs::read(capture("rc_send_1k.pcap")).expect("the capture");
     let mut file = pcapng(&bytes);
-    // Interface 1 is of 802.11 (105), and has one packet of 4 bytes.
+    // Interface 1 has link type 802.11 (105), and one packet of 4 bytes.
     for word in [1_u32, 20, 105, 0, 20, 6, 36, 1, 0, 0, 4, 4, 0, 36] {
         file.extend(word.to_le_bytes());
     }
     let (code, out, _) = pcap(&["--json", "-"], &file);
     let sums = summary(&out);
     assert_eq!((code, &sums["other"], &sums["roce"]), (0, &Value::from(1), &Value::from(7)));
-    // A capture of such an interface alone has nothing to show.
+    // A capture of only such an interface cannot be decoded.
     let (code, _, error) = pcap(&["-"], &relinked(&bytes, 105, ALL, <[u8]>::to_vec));
     assert!(code == 2 && error.contains("link type 105 carries no RoCEv2"), "{error}");
 }
 
-/// Each format's records, as the test that writes the capture has stamped them: 200 Mb/s and more.
+/// The test that writes the capture stamped these records: 200 Mb/s and more.
 #[test]
 fn records_of_every_format_are_told() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../roce/tests/formats/formats.pcap");

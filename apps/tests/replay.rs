@@ -1,4 +1,4 @@
-//! `ferroce replay` on the golden traces' excerpts, and on files that are none.
+//! `ferroce replay` on excerpts of the golden traces, and on files that are not traces.
 #![forbid(unsafe_code)]
 
 use assert_cmd::Command;
@@ -22,7 +22,7 @@ fn text(name: &str) -> String {
     text
 }
 
-/// Writes `content` to a file that is named as a golden trace is, replays it, returns exit code and output.
+/// Writes `content` to a file with the name of a golden trace and replays it. Returns exit code and output.
 fn replay_text(content: &[u8]) -> (i32, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("t__hpcc_ms5.csv");
@@ -88,8 +88,8 @@ fn a_wrong_parameter_is_seen() {
     assert_eq!(lowest.status.code(), Some(1));
 }
 
-/// A trace whose counters are in another unit: links four times as fast, with counts worth four times as much, have the same `u`, so the
-/// authors' own figures hold for it.
+/// Links four times as fast, whose counts are worth four times as much, have the same `u`, so the authors' states are valid for the changed
+/// trace.
 #[test]
 fn counters_in_another_unit_are_followed() {
     let original = text("p_parkinglot__hpcc_ms0.csv.gz");
@@ -112,7 +112,7 @@ fn counters_in_another_unit_are_followed() {
     let plain = named("p_parkinglot__hpcc_ms0.csv");
     assert_eq!(replay(&plain, &["--unit", "4"]).status.code(), Some(0));
     assert_eq!(replay(&plain, &[]).status.code(), Some(1), "in the ordinary unit it is another trace");
-    // The authors' own script counts so: its traces' name contains it, with their other parameters.
+    // The authors' own script uses this unit. The names of its traces select the unit, and other parameters.
     let script = named("p_parkinglot__hpcc_runpy.csv");
     assert_eq!(replay(&script, &["--ai", "50M", "--min-rate", "100M"]).status.code(), Some(0));
     assert_eq!(replay(&script, &["--ai", "50M", "--min-rate", "100M", "--unit", "1"]).status.code(), Some(1));

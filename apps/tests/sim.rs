@@ -1,4 +1,4 @@
-//! `ferroce sim`, as a person runs it.
+//! `ferroce sim` as a process.
 
 use assert_cmd::Command;
 use std::fs;
@@ -23,7 +23,7 @@ fn a_run_leaves_tables_and_a_page_that_needs_nothing_else() {
     assert!(said.contains("11 of 11 in their bands"), "{said}");
     let file = |name: &str| fs::read_to_string(out.path().join(name)).unwrap();
     let fct = file("fct.csv");
-    // To the ns what the authors' simulator says.
+    // The results of the authors' simulator, equal to the ns.
     for row in ["1,3,30000000,0,2865825,2519360", "2,3,1000000,300000,189060,88000"] {
         assert!(fct.contains(row), "{fct}");
     }
@@ -47,7 +47,6 @@ fn traces_are_what_they_were() {
     }
 }
 
-/// Three machines run a sweep together: what is merged is what one of them writes alone.
 #[test]
 fn merged_shards_are_the_unsplit_sweep_to_the_byte() {
     let out = tempfile::tempdir().unwrap();

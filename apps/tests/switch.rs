@@ -1,4 +1,4 @@
-//! `ferroce switch` as a process, over capture files: no privileges, no network.
+//! `ferroce switch` as a process, on capture files: without privileges or a network.
 
 use assert_cmd::Command;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// A capture of Ethernet frames, all at time zero.
+/// Returns a capture of Ethernet frames, all at time 0.
 fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4_u32, 2 | 4 << 16, 0, 0, 65535, 1] {
@@ -22,7 +22,7 @@ fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// The frames of a capture.
+/// Returns the frames of a capture.
 fn frames(file: &Path) -> Vec<Vec<u8>> {
     let bytes = fs::read(file).unwrap();
     let mut rest = &bytes[24..];
@@ -136,7 +136,7 @@ fn a_report_that_cannot_be_written_is_told_before_the_switch_starts() {
     assert!(error.contains("/nonexistent/report.json"), "{error}");
 }
 
-/// Returns what `ferroce switch ctl SOCKET` prints, or the error that it ends with.
+/// Returns the output of `ferroce switch ctl SOCKET`, or its error.
 fn ctl(socket: &Path, words: &[&str]) -> Result<Value, String> {
     let mut command = Command::cargo_bin("ferroce").unwrap();
     let output = command.args(["switch", "ctl"]).arg(socket).args(words).arg("--json").output().unwrap();
@@ -174,7 +174,7 @@ fn faults_change_while_the_switch_runs_and_a_refused_change_changes_nothing() {
     let names = |faults: &Value| -> Vec<String> {
         faults.as_array().unwrap().iter().map(|fault| fault["name"].as_str().unwrap().to_owned()).collect()
     };
-    // Clients that never ask, and one that sends a byte, delay nobody.
+    // Clients that send nothing, or one byte, delay no other client.
     let idle: Vec<_> = (0..200).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     (&idle[0]).write_all(b"{").unwrap();
     let listed = ctl(&socket, &["list"]).unwrap();
@@ -204,7 +204,7 @@ fn faults_change_while_the_switch_runs_and_a_refused_change_changes_nothing() {
     assert!(refused.contains("start a switch with --control"), "{refused}");
 }
 
-/// `timeout` sends its signal twice, and so does a terminal that closes.
+/// `timeout` and a closing terminal send their signal twice.
 #[test]
 fn a_switch_that_is_ended_by_two_signals_at_once_writes_its_report() {
     let folder = tempfile::tempdir().unwrap();

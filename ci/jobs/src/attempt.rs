@@ -1,4 +1,4 @@
-//! One execution of a job: its process, its output, and what it took. Used by `lanes`.
+//! Runs a job once: its process, its output, and the time that it took. Used by `lanes`.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,40 +12,39 @@ use wait4::Wait4;
 
 use crate::table::Job;
 
-/// How often the output of a running job is copied to ours.
+/// The interval at which the output of a running job is copied to standard output.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where the output of a job goes while it runs.
+/// The destination of a job's output while it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Output {
-    /// To our terminal, with colours and progress; nothing is kept.
+    /// The terminal, with colours and progress. There is no log.
     Terminal,
-    /// To its log, and to our standard output as it comes.
+    /// The log, and standard output while the job runs.
     Followed,
-    /// To its log alone.
+    /// Only the log.
     Kept,
 }
 
-/// Returned by [`run`]: how a job ended.
+/// The result of [`run`].
 #[derive(Debug)]
 pub struct Outcome {
-    /// The job.
     pub job: &'static Job,
-    /// Whether it exited with 0.
+    /// True if the job exited with 0.
     pub passed: bool,
-    /// Wall-clock time.
+    /// The elapsed time.
     pub took: Duration,
-    /// Processor time of all its processes.
+    /// The CPU time of all processes of the job.
     pub processor: Duration,
-    /// Its output, unless that went to a terminal.
+    /// The log, unless the output went to a terminal.
     pub log: Option<PathBuf>,
 }
 
-/// Runs `job`, from the project's folder, with its log in `logs`; at idle priority if `idle`.
+/// Runs `job` in the current directory, the root of the repository, with its log in `logs`; at idle priority if `idle`.
 ///
 /// # Errors
 ///
-/// Returns an error if its log cannot be written, or it cannot be started.
+/// Returns an error if the log cannot be written or the job cannot be started.
 pub fn run(job: &'static Job, logs: &std::path::Path, output: Output, idle: bool) -> io::Result<Outcome> {
     let file = format!("ci/{}", job.name);
     let mut command = if idle {
@@ -75,11 +74,11 @@ pub fn run(job: &'static Job, logs: &std::path::Path, output: Output, idle: bool
     Ok(Outcome { job, passed: usage.status.success(), took: began.elapsed(), processor, log })
 }
 
-/// Copies what is written to `log` to our standard output, until it has `ended`.
+/// Copies `log` to standard output while it grows, until the job has `ended`.
 fn follow(log: &std::path::Path, ended: &AtomicBool) {
     let Ok(mut log) = File::open(log) else { return };
     loop {
-        // Read before the rest is copied: what was written before the end is then copied in any case.
+        // Read before the copy, so that the copy includes everything that was written before the end.
         let last = ended.load(Ordering::Acquire);
         if copy_rest(&mut log).is_err() || last {
             return;

@@ -1,5 +1,7 @@
-//! Two lanes: jobs that move packets run in the first, one after the other. Jobs that only compute run beside them, at idle priority, and
-//! print what they say when they have ended. Jobs that measure run after all others. Used by `main`.
+//! Runs jobs in two lanes. Used by `main`.
+//!
+//! Jobs that move packets run in the first lane, one after the other. Jobs that only compute run in the second, at idle priority, and print
+//! their output when they have ended. Jobs that measure run after all others.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +14,7 @@ use crate::attempt::{self, Outcome, Output};
 use crate::report::Report;
 use crate::table::{Job, Load};
 
-/// Runs `jobs`, each once, and adds how each ended to `report`; stops between two jobs once `interrupted`.
+/// Runs each of `jobs` and adds the outcomes to `report`. Starts no further job once `interrupted`.
 ///
 /// # Errors
 ///
@@ -33,7 +35,6 @@ pub fn run(
     in_front(&measures, logs, report, interrupted, None)
 }
 
-/// Runs both lanes.
 fn both(
     packets: &[&'static Job],
     computes: &[&'static Job],
@@ -52,7 +53,7 @@ fn both(
     })
 }
 
-/// Runs jobs whose output is seen as it comes.
+/// Runs jobs whose output is shown while they run. Also reports outcomes of the other lane.
 fn in_front(
     jobs: &[&'static Job],
     logs: &Path,
@@ -75,7 +76,7 @@ fn in_front(
     Ok(())
 }
 
-/// Runs jobs at idle priority. Ends early if nobody receives: the other lane has failed.
+/// Runs jobs at idle priority. Returns early if the receiver was dropped, because the other lane has failed.
 fn beside(jobs: &[&'static Job], logs: &Path, sender: Sender<io::Result<Outcome>>, interrupted: &AtomicBool) {
     for job in jobs {
         if interrupted.load(Ordering::Relaxed)

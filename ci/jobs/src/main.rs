@@ -1,5 +1,5 @@
-//! Runs jobs of `ci/`, each by its own script: the quick ones, all of them, or those that are named. `scripts/test` starts it from the
-//! project's folder, once it has seen that a build is possible.
+//! Runs jobs of `ci/`, each a script: the quick ones, all, or those in the arguments. `scripts/test` starts this program in the root of the
+//! repository, after it has checked that a build is possible.
 
 mod attempt;
 mod lanes;
@@ -35,10 +35,10 @@ run at the end. No job that fails runs again. Some jobs make network namespaces 
 building needs is installed by scripts/setup.
 ";
 
-/// The most repetitions.
+/// The limit of `--repeat`.
 const MOST_REPETITIONS: usize = 9999;
 
-/// What the command line asks for.
+/// A parsed command line.
 #[derive(Debug, PartialEq)]
 enum Request {
     Help,
@@ -76,11 +76,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reads the command line.
+/// Parses the command line.
 ///
 /// # Errors
 ///
-/// Returns a message if it is none of the usage's.
+/// Returns a message if the command line does not match the usage.
 fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
     let mut arguments = arguments.peekable();
     let (mut jobs, mut repeat) = (Vec::new(), 1);
@@ -113,7 +113,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
     Ok(Request::Run { jobs, repeat })
 }
 
-/// Prints `text`. A reader that has seen enough is no error.
+/// Prints `text`, and ignores a closed standard output.
 fn say(text: &str) {
     _ = io::stdout().write_all(text.as_bytes());
 }
@@ -124,7 +124,7 @@ fn list(times: &Times) -> String {
         .collect()
 }
 
-/// Runs the jobs. Returns whether all passed.
+/// Runs the jobs. Returns true if all passed.
 fn run(jobs: &[&'static Job], repeat: usize, target: &Path) -> Result<bool, String> {
     let strange = table::without_a_row(Path::new("ci")).map_err(|e| format!("ci: {e}"))?;
     if !strange.is_empty() {
@@ -173,7 +173,7 @@ fn repetitions(
     Ok(passed)
 }
 
-/// A folder for the logs of this run, removed at the end.
+/// The folder for the logs of this run, removed on drop.
 struct Logs(PathBuf);
 
 impl Logs {

@@ -1,5 +1,5 @@
-//! What a person sees of a run: a heading and a verdict for each job, the time that is left, and at the end what failed. Used by `main`
-//! and `lanes`.
+//! Prints the progress of a run: a heading and an outcome for each job, the remaining time, and finally the failures. Used by `main` and
+//! `lanes`.
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -9,18 +9,17 @@ use crate::attempt::Outcome;
 use crate::table::{Job, Load};
 use crate::times::Times;
 
-/// Words of a line that is likely to say why a job failed.
+/// Words in lines that probably say why a job failed.
 const TELLING: [&str; 6] = ["UNEXPECTED", "FAILED", "panicked", "error", "broken", "less than"];
-/// Lines printed after a telling one, at most so many of all these, and so many from the end of a log.
+/// The number of lines after such a line, the limit on these lines in total, and the number of lines from the end of a log.
 const LINES_AFTER: usize = 6;
 const MOST_TELLING: usize = 60;
 const LAST_LINES: usize = 15;
 
-/// The report of a run.
 #[derive(Debug)]
 pub struct Report {
     times: Times,
-    /// Jobs that have not begun, or run beside the others and have not ended.
+    /// Jobs that have not begun, and jobs of the second lane that have not ended.
     waiting: Vec<&'static Job>,
     total: usize,
     ended: Vec<Outcome>,
@@ -28,7 +27,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// Creates the report of a run of `jobs`.
     pub fn new(jobs: &[&'static Job], times: Times) -> Report {
         Report {
             times,
@@ -39,12 +37,12 @@ impl Report {
         }
     }
 
-    /// Returns whether the output of a job goes to a terminal.
+    /// Returns true if the output of jobs goes to a terminal.
     pub fn terminal(&self) -> bool {
         self.terminal
     }
 
-    /// Prints the heading of a job whose output follows.
+    /// Prints the heading of a job before its output.
     pub fn begins(&mut self, job: &'static Job) {
         let left = self.seconds_left();
         self.no_longer_waits(job);
@@ -53,7 +51,7 @@ impl Report {
         self.print(&format!("\n{}== {}{}  {left}", self.colour("\x1b[1m"), job.name, self.colour("\x1b[0m")));
     }
 
-    /// Prints how a job ended whose output has been seen.
+    /// Prints how a job ended, after its output.
     pub fn ended(&mut self, outcome: Outcome) {
         let (job, took) = (outcome.job, outcome.took.as_secs());
         let cost = format!("({took} s, {} s of processor time)", outcome.processor.as_secs());
@@ -72,7 +70,7 @@ impl Report {
         self.ended.push(outcome);
     }
 
-    /// Prints the output of a job that ran beside others, and how it ended.
+    /// Prints the output of a job of the second lane, and how it ended.
     pub fn ended_beside(&mut self, outcome: Outcome) {
         self.print(&format!(
             "\n{}== {}{}  (beside the others)",
@@ -87,8 +85,8 @@ impl Report {
         self.ended(outcome);
     }
 
-    /// Prints the failures once more, for readers who see only the end of a long log, and the number of jobs that passed and failed.
-    /// Returns whether all passed.
+    /// Prints the failures again, for readers who see only the end of a long log, and the number of jobs that passed and failed. Returns
+    /// true if all passed.
     pub fn finish(&self) -> bool {
         let failed: Vec<&Outcome> = self.failed().collect();
         for outcome in &failed {
@@ -109,7 +107,7 @@ impl Report {
         failed.is_empty()
     }
 
-    /// Returns the number of executions that failed.
+    /// Returns the number of failed runs.
     pub fn failures(&self) -> usize {
         self.failed().count()
     }
@@ -118,14 +116,14 @@ impl Report {
         self.ended.iter().filter(|outcome| !outcome.passed)
     }
 
-    /// Takes one execution of `job` off those that wait.
+    /// Removes one run of `job` from those that wait.
     fn no_longer_waits(&mut self, job: &Job) {
         if let Some(at) = self.waiting.iter().position(|waiting| waiting.name == job.name) {
             self.waiting.remove(at);
         }
     }
 
-    /// The lanes run at the same time: the longer one is what is left, and what measures after them.
+    /// Returns the estimate of the remaining time, s: that of the longer lane, and then of the jobs that measure.
     fn seconds_left(&self) -> u64 {
         let of = |load| {
             self.waiting.iter().filter(|job| job.load == load).map(|job| self.times.of(job)).sum::<u64>()
@@ -137,7 +135,7 @@ impl Report {
         if self.terminal { code } else { "" }
     }
 
-    /// Prints a line. A reader that has gone away does not stop the jobs.
+    /// Prints a line, and ignores a closed standard output.
     fn print(&self, line: &str) {
         let mut out = io::stdout().lock();
         _ = writeln!(out, "{line}").and_then(|()| out.flush());
@@ -148,7 +146,7 @@ fn read(log: &Path) -> Option<String> {
     fs::read(log).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns the lines of `log` that look like a failure, numbered and each with those after it, and its last lines.
+/// Returns the lines of `log` that probably describe a failure, numbered and with those after each, and its last lines.
 fn excerpt(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let mut until = 0;

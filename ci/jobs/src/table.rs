@@ -1,12 +1,12 @@
-//! The jobs: what each is for, in which tier it runs, and what it needs of the machine. Used by everything else here.
+//! The table of jobs: purpose, tier, and load on the machine.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// When a job runs.
+/// The runs to which a job belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tier {
-    /// Always: `scripts/test` without arguments.
+    /// Every run: `scripts/test` without arguments.
     Quick,
     /// `scripts/test --all`, which a change must pass.
     All,
@@ -15,12 +15,12 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// Returns whether a run of this tier includes jobs of tier `other`.
+    /// Returns true if a run of this tier includes jobs of tier `other`.
     pub fn includes(self, other: Tier) -> bool {
         self == other || (self == Tier::All && other == Tier::Quick)
     }
 
-    /// Returns the word for this tier in `scripts/test --list`.
+    /// Returns the name of the tier in `scripts/test --list`.
     pub fn name(self) -> &'static str {
         match self {
             Tier::Quick => "quick",
@@ -30,30 +30,28 @@ impl Tier {
     }
 }
 
-/// What a job does to the machine, and hence beside which others it may run.
+/// The load of a job on the machine, which determines when it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Load {
-    /// Moves packets, in real time: one of these at a time, in the order of the table.
+    /// Moves packets in real time. These jobs run one at a time, in the order of the table.
     Packets,
-    /// Only computes, and takes as long as it takes: one of these at a time too, beside the former, at idle priority (SCHED_IDLE), so that
-    /// it gets the processor time that nobody else wants.
+    /// Only computes. These jobs also run one at a time, concurrently with the others, at idle priority (SCHED_IDLE), so that they get only
+    /// unused CPU time.
     Computes,
-    /// Measures what other work on the machine's processors would change: runs when all others have ended.
+    /// Measures what other load would change. These jobs run after all others have ended.
     Measures,
 }
 
-/// A job: an executable file of `ci/`.
+/// A job: an executable file in `ci/`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Job {
-    /// Its file in `ci/`.
+    /// The name of the file.
     pub name: &'static str,
-    /// When it runs.
     pub tier: Tier,
-    /// What it needs.
     pub load: Load,
-    /// What it takes with everything built, on two CPUs, in s: an estimate for the first run on a machine.
+    /// The duration with everything built on two CPUs, s: the estimate for the first run on a machine.
     pub seconds: u64,
-    /// What it holds.
+    /// What the job checks.
     pub holds: &'static str,
 }
 
@@ -61,7 +59,7 @@ const fn job(name: &'static str, tier: Tier, load: Load, seconds: u64, holds: &'
     Job { name, tier, load, seconds, holds }
 }
 
-/// Every job. Of each load, they run in this order.
+/// Every job. Those with the same load run in this order.
 #[rustfmt::skip]
 pub const JOBS: &[Job] = &[
     job("format", Tier::Quick, Load::Computes, 2, "rustfmt leaves nothing to change"),
@@ -101,7 +99,7 @@ pub const JOBS: &[Job] = &[
     job("pci", Tier::All, Load::Packets, 193, "NICs that QEMU emulates, by DPDK's drivers, against Linux's RoCEv2 in a guest"),
     job("rxe", Tier::All, Load::Packets, 303, "Linux's RoCEv2 in a guest"),
     job("programs-rxe", Tier::All, Load::Packets, 176, "Debian's RDMA programs, one of them in the guest"),
-    // Last, because by then the other lane has compiled what they run.
+    // Last, because the other lane has compiled what they run by then.
     job("examples", Tier::Quick, Load::Packets, 3, "every Rust example runs"),
     job("unit", Tier::Quick, Load::Packets, 120, "unit, property, capture and documentation tests"),
     job("demo", Tier::All, Load::Measures, 49, "scripts/demo keeps its promise"),
@@ -117,7 +115,7 @@ pub const JOBS: &[Job] = &[
     job("crates", Tier::Release, Load::Computes, 100, "each crate packs and builds from its package; docs.rs can document it"),
 ];
 
-/// Returns the job of that name.
+/// Returns the job called `name`.
 ///
 /// # Errors
 ///
@@ -128,11 +126,11 @@ pub fn find(name: &str) -> Result<&'static Job, String> {
         .ok_or_else(|| format!("there is no job {name}; scripts/test --list names them"))
 }
 
-/// Returns the names of the executable files in `directory` that are no job of the table: a job that never runs.
+/// Returns the names of the executable files in `directory` that are not in the table, and therefore never run.
 ///
 /// # Errors
 ///
-/// Returns the error of reading the directory.
+/// Returns an error if the directory cannot be read.
 pub fn without_a_row(directory: &Path) -> std::io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in directory.read_dir()? {

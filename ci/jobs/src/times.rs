@@ -1,4 +1,5 @@
-//! What jobs took when they last passed on this machine, in `target/test-times`: `JOB SECONDS` a line. Used by `report` and `main`.
+//! The durations of jobs when they last passed on this machine, in `target/test-times`, one `JOB SECONDS` per line. Used by `report` and
+//! `main`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::table::Job;
 
-/// The times of this machine.
+/// The durations on this machine.
 #[derive(Debug)]
 pub struct Times {
     path: PathBuf,
@@ -14,7 +15,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Reads the times in `target`. A file that is missing or damaged holds none: they are estimates.
+    /// Reads the durations in `target`. Ignores a missing file and malformed lines, because durations are only estimates.
     pub fn read(target: &Path) -> Times {
         let path = target.join("test-times");
         let text = fs::read_to_string(&path).unwrap_or_default();
@@ -26,12 +27,12 @@ impl Times {
         Times { path, seconds }
     }
 
-    /// Returns what `job` is expected to take, in s.
+    /// Returns the expected duration of `job`, s.
     pub fn of(&self, job: &Job) -> u64 {
         self.seconds.get(job.name).copied().unwrap_or(job.seconds)
     }
 
-    /// Remembers what `job` took, in s. A file that cannot be written costs an estimate.
+    /// Records the duration of `job`, s. Ignores errors of the file.
     pub fn remember(&mut self, job: &Job, seconds: u64) {
         self.seconds.insert(job.name.to_owned(), seconds);
         let text: String = self.seconds.iter().map(|(job, seconds)| format!("{job} {seconds}\n")).collect();

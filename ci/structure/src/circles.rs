@@ -1,9 +1,9 @@
-//! Circles of files: the strongly connected components of the graph of files, by Tarjan's algorithm.
+//! Finds circles of files: the strongly connected components of the graph of files, by Tarjan's algorithm.
 
 use crate::tree::Crate;
 use std::collections::BTreeSet;
 
-/// Returns the circles of two files or more, the largest first, with the names of their files.
+/// Returns the circles of at least two files with their names, the largest first.
 pub fn of(source: &Crate) -> Vec<Vec<String>> {
     let mut uses = vec![BTreeSet::new(); source.files.len()];
     for (index, module) in source.modules.iter().enumerate() {
@@ -22,9 +22,9 @@ pub fn of(source: &Crate) -> Vec<Vec<String>> {
 
 struct Search<'a> {
     uses: &'a [BTreeSet<usize>],
-    /// The order in which the files were reached.
+    /// The order in which the files were visited.
     order: Vec<Option<usize>>,
-    /// The earliest file that each can reach on the stack.
+    /// The earliest file on the stack that each file can reach, by that order.
     lowest: Vec<usize>,
     stack: Vec<usize>,
     reached: usize,
@@ -55,7 +55,7 @@ impl<'a> Search<'a> {
                 Some(order) if self.stack.contains(&used) => {
                     self.lowest[file] = self.lowest[file].min(order);
                 }
-                // It belongs to a component that is complete.
+                // A file of a complete component.
                 Some(_) => {}
             }
         }

@@ -1,8 +1,7 @@
-//! Checks the structure of the source files: circles of files, tunnels between crates, names that two types of a crate share.
+//! Checks the structure of the source files: circles of files, tunnels between crates, and names that several types of a crate share.
 //!
-//! `ci/layers` runs it in the root of the repository. Each figure has a limit. A figure above its limit fails, and so does one below it:
-//! whoever lowers a figure lowers the limit, so that it never rises again. Circles and names are those of the code without its tests
-//! (`#[cfg(test)]`, `tests/`).
+//! `ci/layers` runs this program in the root of the repository. Every figure has a limit. A figure above its limit fails, and so does one
+//! below it, so that whoever lowers a figure also lowers the limit. Circles and names exclude tests (`#[cfg(test)]`, `tests/`).
 
 #![forbid(unsafe_code)]
 
@@ -15,18 +14,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use tree::Crate;
 
-/// The structure of one crate.
+/// The limits of one crate.
 struct Limit {
-    /// The folder that contains `src/` or `lib.rs`, or the root file of a program that is not the only one of its package.
+    /// The folder that contains `src/` or `lib.rs`, or the root file of a program in a package with several.
     folder: &'static str,
-    /// The number of files in the largest circle, in which each file depends on every other, directly or through others. 0 if no circle
-    /// has more than [`SMALL_CIRCLE`] files.
+    /// The number of files in the largest circle, in which each file depends on every other, directly or indirectly. 0 if no circle has
+    /// more than [`SMALL_CIRCLE`] files.
     circle: usize,
-    /// The number of names that two or more types have.
+    /// The number of names that at least two types have.
     shared_names: usize,
 }
 
-/// A circle of at most this many files is accepted: a type, a part of it, and what creates them.
+/// The largest circle that is accepted: a type, a part of it, and what creates them.
 const SMALL_CIRCLE: usize = 3;
 
 const LIMITS: [Limit; 15] = [
@@ -66,7 +65,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns a line for each figure that is not its limit.
+/// Returns a line for each figure that differs from its limit.
 fn check(root: &Path) -> Result<Vec<String>, String> {
     let mut wrong = Vec::new();
     for limit in &LIMITS {
@@ -107,7 +106,7 @@ fn check(root: &Path) -> Result<Vec<String>, String> {
     Ok(wrong)
 }
 
-/// Compares a figure with its limit, which may only fall.
+/// Returns a line if the figure differs from its limit.
 fn compare(what: &str, found: usize, limit: usize, list: impl Fn() -> String) -> Option<String> {
     match found.cmp(&limit) {
         std::cmp::Ordering::Equal => None,
@@ -120,7 +119,7 @@ fn compare(what: &str, found: usize, limit: usize, list: impl Fn() -> String) ->
     }
 }
 
-/// Returns the root files of crates that no row of [`LIMITS`] names. Tests, examples and fuzz targets need none.
+/// Returns the root files of crates that are not in [`LIMITS`]. Tests, examples and fuzz targets need no limit.
 fn crates_without_limit<'a>(root: &Path, tracked: &'a [PathBuf]) -> impl Iterator<Item = &'a PathBuf> {
     let listed: Vec<_> = LIMITS.iter().flat_map(|limit| tree::roots(&root.join(limit.folder))).collect();
     let is_root = |file: &Path| {
@@ -144,7 +143,7 @@ fn tracked_sources(root: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(|line| root.join(line)).collect())
 }
 
-/// Returns, for each file with such lines, how many contain the pattern outside comments. This program's own source does not count.
+/// Returns the number of lines outside comments that contain `pattern`, for each file with such lines. Excludes this program.
 fn lines_with(files: &[PathBuf], pattern: &str) -> Result<BTreeMap<String, usize>, String> {
     let mut found = BTreeMap::new();
     for file in files.iter().filter(|file| !file.starts_with("./ci/structure")) {

@@ -1,9 +1,9 @@
-//! Names that two or more types of a crate have.
+//! Finds names that at least two types of a crate share.
 
 use crate::tree::Crate;
 use std::collections::BTreeMap;
 
-/// Returns each name that several types have, with the files that define them.
+/// Returns each name of several types, with the files that define them.
 pub fn shared(source: &Crate) -> BTreeMap<String, Vec<String>> {
     let mut types: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for module in &source.modules {

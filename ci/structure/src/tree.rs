@@ -1,4 +1,4 @@
-//! The modules of a crate: the names that each defines, the names that it imports, and the paths that its code mentions.
+//! The modules of a crate: the names that each one defines and imports, and the paths in its code.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,24 +6,23 @@ use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, Token, UseTree};
 
-/// The modules and files of one crate, without its tests.
+/// The modules and files of a crate, without its tests.
 pub struct Crate {
     pub files: Vec<PathBuf>,
-    /// The first is the root.
+    /// The modules; the first is the root.
     pub modules: Vec<Module>,
 }
 
-/// A module.
 pub struct Module {
-    /// The file that contains it, as an index of [`Crate::files`].
+    /// The file of the module, as an index of [`Crate::files`].
     pub file: usize,
     pub parent: Option<usize>,
     pub names: BTreeMap<String, Name>,
-    /// The paths that are imported with `*`.
+    /// The paths of glob imports.
     globs: Vec<Vec<String>>,
-    /// The paths that its code mentions, imports that are not exported included.
+    /// The paths in the code, including those of private imports.
     pub mentions: Vec<Vec<String>>,
-    /// The names of its structs, enums, unions, traits and type aliases.
+    /// The names of structs, enums, unions, traits and type aliases.
     pub types: Vec<String>,
 }
 
@@ -33,32 +32,32 @@ pub enum Name {
     Module(usize),
     /// An item that the module defines.
     Item,
-    /// An import, with the path that it stands for.
+    /// An import with its path.
     Import(Vec<String>),
 }
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
     Module(usize),
-    /// An item of this module.
+    /// An item of the module with this index.
     Item(usize),
 }
 
-/// Paths that lead through more imports than this lead round in a circle.
+/// The limit on imports that a path is resolved through. More imports are a cycle.
 const LONGEST_CHAIN: usize = 16;
 
-/// Returns the files that may be the root of a crate: in a folder, or the file itself.
+/// Returns the possible root files of a crate: in the folder `path`, or `path` itself.
 pub fn roots(path: &Path) -> [PathBuf; 4] {
     let [library, program, flat] = ["src/lib.rs", "src/main.rs", "lib.rs"].map(|name| path.join(name));
     [library, program, flat, path.to_owned()]
 }
 
 impl Crate {
-    /// Reads the crate whose root file is `root`, or is in the folder `root`.
+    /// Reads the crate whose root file is `root` or in the folder `root`.
     ///
     /// # Errors
-    /// Returns an error if a file of the crate is missing or is not Rust.
+    /// Returns an error if a file of the crate is missing or cannot be parsed.
     pub fn read(root: &Path) -> Result<Self, String> {
         let file = roots(root).into_iter().find(|file| file.is_file());
         let file = file.ok_or_else(|| format!("{}: no root of a crate", root.display()))?;
@@ -68,7 +67,7 @@ impl Crate {
         Ok(tree)
     }
 
-    /// Returns the file that defines what the path leads to, seen from a module. `None` if that is a module, or is not of this crate.
+    /// Returns the file that defines the target of `path` as seen from `module`; `None` if the target is a module or in another crate.
     pub fn defining_file(&self, module: usize, path: &[String]) -> Option<usize> {
         match self.resolve(module, path, LONGEST_CHAIN)? {
             Target::Module(_) => None,
@@ -87,7 +86,7 @@ impl Crate {
         rest.iter().try_fold(start, |target, name| match target {
             Target::Module(module) if name == "super" => Some(Target::Module(self.modules[module].parent?)),
             Target::Module(module) => self.look_up(module, name, chain),
-            // A variant or an associated item: its type decides.
+            // A variant or an associated item belongs to its type.
             Target::Item(_) => Some(target),
         })
     }
@@ -108,7 +107,7 @@ impl Crate {
         }
     }
 
-    /// Reads a file as a module; `folder` contains the files of its children.
+    /// Reads a file as a module. `folder` contains the files of its children.
     fn read_file(&mut self, file: PathBuf, parent: Option<usize>, folder: &Path) -> Result<usize, String> {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
         let text = std::fs::read_to_string(&file).map_err(|error| failed(&error))?;
@@ -137,7 +136,7 @@ impl Crate {
                         let flat = folder.join(format!("{name}.rs"));
                         let usual = if flat.is_file() { flat } else { below.join("mod.rs") };
                         let named = path_of(&child.attrs);
-                        // A file of another crate: the limit on `#[path]` counts it.
+                        // Skips a file of another crate, which the limit on `#[path]` counts.
                         if named.as_ref().is_some_and(|path| path.starts_with("..")) {
                             continue;
                         }
@@ -169,7 +168,7 @@ impl Module {
                 let is_private = matches!(item.vis, syn::Visibility::Inherited);
                 return self.read_import(&item.tree, &mut Vec::new(), is_private);
             }
-            // An implementation, or a macro, which names no item.
+            // Implementations and macro calls define no names.
             _ => return self.visit_item(item),
         };
         self.names.insert(name.to_string(), Name::Item);
@@ -236,7 +235,7 @@ fn attributes_of(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Returns the file that `#[path = "..."]` names. Of several, each for one architecture, the last.
+/// Returns the path in `#[path = "..."]`. If several exist, each for one architecture, returns the last.
 fn path_of(attributes: &[Attribute]) -> Option<String> {
     let literal = |expression: &syn::Expr| match expression {
         syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(path), .. }) => Some(path.value()),
@@ -255,12 +254,12 @@ fn path_of(attributes: &[Attribute]) -> Option<String> {
     })
 }
 
-/// Returns true if the attributes keep an item for tests or fuzz targets.
+/// Returns true if the attributes restrict an item to tests, loom or fuzz targets.
 fn is_test(attributes: &[Attribute]) -> bool {
     let words = ["test", "fuzzing", "loom"];
     attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).any(|attribute| {
         let mut is_test = false;
-        // A condition that is no list has no words of ours.
+        // A condition that is not a list contains none of the words.
         let _ = attribute.parse_nested_meta(|meta| {
             is_test |= words.iter().any(|word| meta.path.is_ident(word));
             if meta.path.is_ident("any") {
@@ -279,7 +278,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
 mod tests {
     use super::*;
 
-    /// Reads a crate that consists of these files, each with its text.
+    /// Reads a crate with these files and their text.
     fn read(name: &str, files: &[(&str, &str)]) -> Crate {
         let folder = std::env::temp_dir().join(format!("ferroce-structure-{name}-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("src/parts")).unwrap();
@@ -291,7 +290,7 @@ mod tests {
         source.unwrap()
     }
 
-    /// Returns the names of the files that a file depends on.
+    /// Returns the names of the files on which a file depends.
     fn used_by(source: &Crate, file: &str) -> Vec<String> {
         let name = |index: usize| source.files[index].file_name().unwrap().to_string_lossy().into_owned();
         let modules = source.modules.iter().enumerate().filter(|(_, module)| name(module.file) == file);

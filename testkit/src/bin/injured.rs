@@ -1,5 +1,5 @@
-//! Two devices of one process on an in-process cable, or on two ports, and something that slows their queue pair down, for `ferroce why`
-//! to find.
+//! Slows the queue pair between two devices of one process down, on an in-process cable or on two ports, so that `ferroce why` can find the
+//! cause.
 //!
 //! ```sh
 //! cargo run -p ferroce-testkit --bin injured -- window 5              # the cause, and how many seconds
@@ -23,27 +23,27 @@ use verbs::{
 
 const CAUSES: &str = "idle, pacing, window, receiver-not-ready, loss-recovery, silence, read-limit, fence, completions-unpolled, cpu-starved, slow-receiver, black-hole, path-mtu, pool-dry, port-full, failed, wrong-key";
 
-/// Requests that are outstanding at a time, and bytes of each.
+/// The limit on outstanding requests, and the size of each, bytes.
 const DEPTH: u64 = 32;
 const BYTES: u32 = 64 << 10;
 
-/// Between two looks of a slow receiver.
+/// The interval between polls of a slow receiver.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The faults of a port.
 #[derive(Debug, Default)]
 struct Injury {
-    /// It loses one of so many frames that it sends; 0 loses none.
+    /// The port loses one out of this number of sent frames; 0: none.
     one_of: AtomicU32,
-    /// It loses frames of more bytes; 0 loses none.
+    /// The port loses longer frames, bytes; 0: none.
     longest: AtomicUsize,
-    /// It has a buffer one time in so many; 0 always.
+    /// The port returns a buffer once per this number of calls; 0: always.
     buffer_of: AtomicU32,
-    /// It takes frames one time in so many; 0 always.
+    /// The port accepts frames once per this number of calls; 0: always.
     takes_of: AtomicU32,
 }
 
-/// A port with an injury.
+/// A port with faults.
 struct Injured<P> {
     port: P,
     injury: Arc<Injury>,
@@ -52,7 +52,7 @@ struct Injured<P> {
     offered: u32,
 }
 
-/// Counts, and returns whether this is one of `every`; 0 is always one.
+/// Counts a call. Returns true once per `every` calls; always if `every` is 0.
 fn is_one_of(count: &mut u32, every: &AtomicU32) -> bool {
     *count = count.wrapping_add(1);
     match every.load(Ordering::Relaxed) {
@@ -99,7 +99,7 @@ impl<P: PacketIo> PacketIo for Injured<P> {
 }
 
 impl Injury {
-    /// Does to the port what the cause wants, `since` its requests began.
+    /// Sets the faults for `cause`. `since` is the time since the first request.
     fn apply(&self, cause: &str, since: Duration) {
         let one_of = match cause {
             "loss-recovery" => 100,
@@ -122,7 +122,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err(format!("cause {cause}: there is none of that name; choose one of {CAUSES}").into());
     }
     if cause == "cpu-starved" {
-        // On one CPU they leave the others a fifth of it.
+        // On one CPU, they leave a fifth of it to the others.
         (0..4).for_each(|_| {
             _ = std::thread::spawn(|| {
                 loop {
@@ -156,14 +156,14 @@ fn options(cause: &str) -> ConnectOptions {
     ConnectOptions::new()
         .congestion(Congestion::new(congestion))
         .max_rd_atomic(if cause == "read-limit" { 1 } else { 16 })
-        // 0.27 s: silence begins soon, and lasts.
+        // 0.27 s for silences, so that they begin soon and last.
         .ack_timeout(AckTimeout::new(
             if ["silence", "black-hole", "path-mtu", "slow-receiver"].contains(&cause) { 16 } else { 12 },
         ))
         .retry_count(if cause == "failed" { 1 } else { 7 })
 }
 
-/// One thread runs both cores: the machine's load changes little.
+/// Runs both cores on one thread, so that the load of the machine has little effect.
 fn run<P: PacketIo + 'static>(cause: &str, end: Instant, left: P, right: P) -> Result<(), Box<dyn Error>> {
     let injury = Arc::new(Injury::default());
     let start = |port, injury: &Arc<Injury>, name: &str, last: u8| {
@@ -186,7 +186,7 @@ fn run<P: PacketIo + 'static>(cause: &str, end: Instant, left: P, right: P) -> R
     let options = options(cause);
     let (ours, theirs) = (requester.endpoint(), responder.endpoint());
     std::thread::scope(|scope| {
-        // Each finds the other's Ethernet address while the other runs its core.
+        // Each device answers ARP only while its core runs, so both connect at the same time.
         let answers = scope.spawn(|| responder.connect(&ours, &options));
         let asked = requester.connect(&theirs, &options);
         answers.join().map_err(|_| "the responder's thread panicked")??;
@@ -196,7 +196,7 @@ fn run<P: PacketIo + 'static>(cause: &str, end: Instant, left: P, right: P) -> R
         let (all, few) = (buffer.sge(0, BYTES)?, buffer.sge(0, 64)?);
         Ok::<_, BoundsError>(match cause {
             "receiver-not-ready" => SendRequest::send(id, few),
-            // It is known then that short ones arrive.
+            // Short messages arrive first.
             "path-mtu" if id < 9 => SendRequest::write(id, few, memory.remote().at(0)),
             "wrong-key" => {
                 let remote = memory.remote().at(0);
@@ -215,7 +215,7 @@ fn run<P: PacketIo + 'static>(cause: &str, end: Instant, left: P, right: P) -> R
         let most = match cause {
             "idle" => 0,
             "completions-unpolled" => 1,
-            // One after the other, so that each is alike.
+            // One at a time, so that each sends the same packets.
             "path-mtu" if posted < 9 => 1,
             // Less than the window.
             "cpu-starved" => 8,
@@ -228,9 +228,9 @@ fn run<P: PacketIo + 'static>(cause: &str, end: Instant, left: P, right: P) -> R
         }
         let polled = if cause == "completions-unpolled" { &mut driver } else { &mut completions };
         done += polled.poll_each(16, |_| {})? as u64;
-        // The core of the other side runs when its program polls.
+        // The core of the responder runs when its program polls.
         if cause != "slow-receiver" || answered.elapsed() > PAUSE {
-            // As many turns as all that is on its way takes.
+            // Enough turns for all packets in flight.
             for _ in 0..if cause == "slow-receiver" { 8 } else { 1 } {
                 far_cq.poll_each(16, |_| {})?;
             }

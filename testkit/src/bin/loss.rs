@@ -1,6 +1,7 @@
-//! The cost of loss and spraying: goodput over the clean wire's, for each verb and two packet sizes, in the simulator. `ci/loss` runs it.
-//! Arguments: `--check` fails when a figure is below its floor; `--document FILE` writes the tables
-//! between the page's marks.
+//! The cost of loss and of spraying: goodput relative to a lossless wire, for each verb and two packet sizes, in the simulator.
+//!
+//! `ci/loss` runs this program. `--check` fails if a figure is below its floor; `--document FILE` writes the tables between the marks of
+//! the page.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use fabric::Probability;
@@ -12,27 +13,27 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const LINE: Rate = Rate::from_gbps(100);
-/// Two links a way: a round trip of 10 µs on an idle path.
+/// The delay of a link. Each direction has two links, so the round trip of an idle path is 10 µs.
 const HOP: Duration = Duration::from_nanos(2500);
 const MESSAGE: u32 = 64 * 1024;
 const LOSSES: [f64; 4] = [0.0, 0.001, 0.01, 0.05];
 const VERBS: [(Verb, &str); 3] = [(Verb::Write, "WRITE"), (Verb::Read, "READ"), (Verb::Send, "SEND")];
 const MTUS: [u32; 2] = [1024, 4096];
 const SEEDS: u64 = 3;
-/// Bytes of a run. Requests in flight at once are as many as the tools post.
+/// Bytes per run, and requests in flight, as many as the tools post.
 const BYTES: u64 = 24 << 20;
 const DEPTH: u32 = 128;
-/// Messages of a run that has one at a time.
+/// Messages of a run with one message at a time.
 const SINGLES: u64 = 600;
 
-/// The figures that must be reached, by loss: go-back-N, then selective repeat.
+/// The least relative goodput at each loss: with go-back-N, and with selective repeat.
 const FLOORS: [[f64; 4]; 2] = [[1.0, 0.85, 0.40, 0.0], [0.98, 0.99, 0.90, 0.60]];
-/// Responses that HPCC++ paces miss the last of them if packets are small.
+/// The floor for responses that HPCC++ paces, which do not reach the last floor with small packets.
 const FLOOR_OF_PACED_READS: f64 = 0.30;
-/// The extra delay of each of the four paths over the first that packets are sprayed over, µs, and the figure that must be reached.
+/// The additional delay of each of the four paths over the first, µs, and the least goodput of sprayed packets relative to one path.
 const DETOURS: [u64; 4] = [0, 2, 3, 5];
 const FLOOR_OF_SPRAYED: f64 = 0.95;
-/// The longest p99 of one message at 1 % loss, over the clean median.
+/// The limit on the p99 of a message at 1 % loss, relative to the median without loss.
 const CEILING: f64 = 3.0;
 
 #[derive(Clone, Copy)]
@@ -80,7 +81,7 @@ fn outcome(setup: &Setup) -> Result<Outcome, String> {
     if outcome.finished.is_empty() { Err("it does not end".into()) } else { Ok(outcome) }
 }
 
-/// Gb/s of payload, the mean of some seeds, and the share of packets sent again that the receiver had already.
+/// Returns the goodput, Gb/s, as the mean of several seeds, and the part of the retransmitted packets that the receiver already had.
 fn goodput(cell: Cell, loss: f64) -> Result<(f64, f64), String> {
     let (mut time, mut again, mut doubled) = (Duration::ZERO, 0, 0);
     let seeds = if loss == 0.0 { 1 } else { SEEDS };
@@ -94,7 +95,7 @@ fn goodput(cell: Cell, loss: f64) -> Result<(f64, f64), String> {
     Ok((gbps, if again == 0 { 0.0 } else { doubled as f64 / again as f64 }))
 }
 
-/// The time within which a share of messages ends that are sent one at a time, µs.
+/// Returns the quantile of the time of messages sent one at a time, µs.
 fn quantile(cell: Cell, loss: f64, share: f64) -> Result<f64, String> {
     let outcome = simulate(cell, loss, SINGLES * u64::from(MESSAGE), 1, 1)?;
     let mut times = outcome.latencies;
@@ -102,7 +103,7 @@ fn quantile(cell: Cell, loss: f64, share: f64) -> Result<f64, String> {
     Ok(times[((times.len() - 1) as f64 * share) as usize].as_nanos() as f64 / 1e3)
 }
 
-/// The tables, and what missed its floor.
+/// Returns the tables, and the figures that miss their floors.
 fn tables() -> Result<(String, Vec<String>), String> {
     let (mut page, mut misses) = (String::new(), Vec::new());
     let _ = writeln!(
@@ -128,7 +129,7 @@ fn tables() -> Result<(String, Vec<String>), String> {
     Ok((page, misses))
 }
 
-/// The time of a run over four paths of unequal delay, and packets sent again.
+/// Returns the time of a run over four paths of unequal delay, s, and the number of retransmitted packets.
 fn over_paths(verb: Verb, mtu: u32, is_sprayed: bool, loss: f64) -> Result<(f64, u64), String> {
     let detours = DETOURS.map(Duration::from_micros);
     let topology = Topology::unequal_paths(LINE, LINE, HOP / 2, &detours);
@@ -140,7 +141,7 @@ fn over_paths(verb: Verb, mtu: u32, is_sprayed: bool, loss: f64) -> Result<(f64,
     Ok((outcome.time.as_secs_f64(), outcome.retransmitted))
 }
 
-/// The table of sprayed packets.
+/// Writes the table of sprayed packets.
 fn sprayed(page: &mut String, misses: &mut Vec<String>) -> Result<(), String> {
     let _ = writeln!(
         page,
@@ -166,7 +167,7 @@ fn sprayed(page: &mut String, misses: &mut Vec<String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a row of the table. Returns the clean wire's goodput; `go_back` is that of go-back-N.
+/// Writes a row of the table. Returns the goodput without loss, Gb/s; `go_back` is that of go-back-N.
 fn row(
     what: &str,
     cell: Cell,

@@ -5,7 +5,6 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-/// The bit of CAP_NET_RAW in the kernel's masks.
 const NET_RAW: u64 = 1 << 13;
 
 fn succeeds(command: &mut Command) -> bool {

@@ -171,7 +171,6 @@ fn a_server_that_was_told_otherwise_refuses() {
     assert!(error.contains("the client runs write-bw, the server write-lat"), "{error}");
 }
 
-/// Ends a waiting server by SIGINT.
 #[test]
 fn an_interrupted_server_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();

@@ -123,7 +123,6 @@ fn run(library: &TempDir, line: &str) -> Child {
     ferroce(&["env"], line).env("FERROCE_LIB", library.path()).spawn().unwrap()
 }
 
-/// Returns the processes in a namespace.
 fn inside(namespace: &str) -> Vec<String> {
     let output = Command::new("ip").args(["netns", "pids", namespace]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()

@@ -5,7 +5,6 @@ use std::process::Command;
 
 /// Prepares a `/dev` with the files of a real device in a mount namespace of the test. `start NAME COMMAND` prints the output of the
 /// command, its status, and whether the mounts or the files changed.
-/// its status, and whether the mounts or the files changed.
 const STAGE: &str = r#"
 mkdir "$work/dev" && mount -t tmpfs real "$work/dev"
 : >"$work/dev/null" && mount --bind /dev/null "$work/dev/null"

@@ -16,7 +16,6 @@ fn capture() -> PathBuf {
     folder.join("rc_send_1k.pcap")
 }
 
-/// Returns a command line of each tool that prints something.
 fn lines() -> Vec<String> {
     let fabric = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fabric");
     let scenario = fabric.join("scenarios/reference/two-to-one.toml").display().to_string();

@@ -22,7 +22,6 @@ fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// Returns the frames of a capture.
 fn frames(file: &Path) -> Vec<Vec<u8>> {
     let bytes = fs::read(file).unwrap();
     let mut rest = &bytes[24..];

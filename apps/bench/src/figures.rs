@@ -297,7 +297,6 @@ fn inside() -> Vec<Figure> {
     ]
 }
 
-/// The name of a figure, and where it is measured.
 type Named<'a> = (String, &'a Place, &'a Link);
 
 /// Returns a figure of WRITEs of one packet, compared with testpmd.

@@ -265,7 +265,6 @@ fn half_round_trip(size: usize) -> Result<f64, String> {
     })
 }
 
-/// Opens a port at each end of a new ring.
 fn ports() -> Result<[Port; 2], String> {
     let eal = Eal::start(&EalConfig::default()).map_err(|error| error.to_string())?;
     let open = |name: &String| {

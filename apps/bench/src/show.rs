@@ -106,7 +106,6 @@ fn spread(values: Spread) -> String {
     format!("{} ({}–{})", short(median), short(least), short(most))
 }
 
-/// Formats a value with three digits.
 fn short(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),

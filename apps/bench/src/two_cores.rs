@@ -97,7 +97,6 @@ impl Sender {
     }
 }
 
-/// The body of a loop, which handles one list.
 type Body = Box<dyn FnMut() -> Result<(), String> + Send>;
 
 fn bodies(work: Work, threads: u8) -> Result<Vec<Body>, String> {

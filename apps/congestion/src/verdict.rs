@@ -189,7 +189,6 @@ fn verdict(run: &Run, phase: &Phase, bounds: &Bounds) -> Verdict {
     ))
 }
 
-/// Returns the promises that a phase did not keep.
 fn broken(phase: &Phase, bounds: &Bounds) -> Vec<String> {
     let mut broken = Vec::new();
     let Phase { flows, settled, disturbed, .. } = *phase;

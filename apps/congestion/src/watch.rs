@@ -34,12 +34,10 @@ pub struct Row {
     pub thread: String,
 }
 
-/// A watched thread.
 struct Thread {
     name: String,
     /// Its `schedstat`, which stays open, so that an update is one read.
     file: File,
-    /// Its waits at the last read.
     waits: Waits,
 }
 
@@ -48,7 +46,6 @@ struct Thread {
 struct Waits {
     /// The total time, ns.
     time: u64,
-    /// The number of waits.
     count: u64,
 }
 

@@ -93,7 +93,6 @@ struct Session {
     capture: Capture,
     filter: Filter,
     sink: Sink,
-    /// Blocks that are not written yet.
     blocks: Vec<u8>,
     ports: Vec<Port>,
     written: u64,

@@ -28,7 +28,6 @@ const LONGEST: Duration = Duration::from_secs(15);
 /// The interval between checks for a signal.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The content type of OpenMetrics 1.0.
 const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Serves the metrics until a signal arrives.

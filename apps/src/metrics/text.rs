@@ -98,7 +98,6 @@ pub fn exposition(processes: &[ProcessStatus]) -> String {
     text
 }
 
-/// Writes the counters of each core, and the time of its queue pairs in each waiting state.
 fn cores(text: &mut String, devices: &[(String, &DeviceStatus)]) {
     let cores: Vec<(String, &CoreStatus)> = devices
         .iter()

@@ -155,7 +155,6 @@ impl<'a> Verdict<'a> {
     }
 }
 
-/// Converts an HPCC INT record to bit/s, ns and bytes.
 fn record(record: HopRecord) -> Value {
     json!({
         "rate_bps": record.speed().rate().as_bps(),

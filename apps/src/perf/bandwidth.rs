@@ -126,7 +126,6 @@ impl Driver<'_> {
         Ok(self.result())
     }
 
-    /// Returns the number of messages that a queue pair has not posted yet.
     fn left(&self, posted: u64) -> u64 {
         match self.run.amount {
             Amount::Messages(each) => each - posted,

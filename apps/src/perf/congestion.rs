@@ -42,7 +42,6 @@ impl Args for CongestionArgs {
 /// The key of the flag whose value has several settings, like `FERROCE_CC` and `ferroce run --cc`.
 const LINE: &str = "cc";
 
-/// Returns the flag of a setting.
 fn flag(setting: &'static Setting) -> Arg {
     let Setting { flag, value, accepts, default, algorithms, help, .. } = setting;
     let whose = match algorithms.len() {

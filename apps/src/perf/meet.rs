@@ -123,7 +123,6 @@ impl Reception {
         Ok(greeted(&mut self.waiting))
     }
 
-    /// Accepts a new connection, if there is one.
     fn visitor(&self) -> Result<Option<Visitor>, Failure> {
         match self.listener.accept() {
             Ok((stream, from)) => {
@@ -165,7 +164,6 @@ fn greeted(waiting: &mut VecDeque<Visitor>) -> Option<Visitor> {
     None
 }
 
-/// Agrees with a client that has greeted.
 fn meet(
     mut control: Control,
     own: &Plan,

@@ -3,7 +3,6 @@
 use verbs::MemoryRegion;
 use verbs::errors::BoundsError;
 
-/// Bytes copied at a time.
 const CHUNK: usize = 64 << 10;
 
 /// Returns the seed for the bytes of size `size` on queue pair `qp`. Runs have different seeds, so that bytes of an earlier run are detected.

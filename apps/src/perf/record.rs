@@ -15,7 +15,6 @@ pub enum Row {
     Latency(Latency),
 }
 
-/// Rounds to `decimals` decimals.
 fn rounded(value: f64, decimals: i32) -> f64 {
     let factor = 10_f64.powi(decimals);
     (value * factor).round() / factor

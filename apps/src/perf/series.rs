@@ -23,7 +23,6 @@ pub struct Series {
 struct Row {
     /// The time since 1970, s.
     seconds: f64,
-    /// The queue pair, counted from 0.
     qp: usize,
     /// 1 if the queue pair is to send; if 0, it may still have packets in flight.
     active: u8,

@@ -29,7 +29,6 @@ pub struct Session<'a> {
     congestion: Option<Congestion>,
     link: Link,
     sends: bool,
-    /// The file of the JSON report.
     json: Option<OutFile>,
 }
 

@@ -15,7 +15,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 use trace::{Flow, Row, Trace};
 
-/// The limit on the flows of a trace.
 const MAX_FLOWS: usize = 1 << 16;
 
 /// The command line of `ferroce replay`.

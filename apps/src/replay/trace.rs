@@ -7,7 +7,6 @@ use csv::StringRecord;
 use std::path::Path;
 use std::str::FromStr;
 
-/// The number of hops that a row has columns for.
 const HOPS: usize = 5;
 const HOP_COLUMNS: [[&str; 4]; HOPS] = [
     ["h0_rate_enum", "h0_time", "h0_bytes", "h0_qlen"],

@@ -16,12 +16,10 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The algorithms, by their names in `congestion`.
 const ALGORITHMS: [&str; 7] = ["hpcc", "hpcc-fair", "hpcc-rx", "powertcp", "swift", "dctcp", "dcqcn"];
 
 const HOSTS: [(&str, Hosts); 2] = [("model", Hosts::Model), ("endpoints", Hosts::Endpoints)];
 
-/// The limit on the points of a cell's line.
 const POINTS: usize = 250;
 /// The duration over which the least throughput of the bottleneck is computed, ns.
 const DIP: u64 = 10_000;
@@ -79,7 +77,6 @@ fn jobs(seeds: std::ops::Range<u64>) -> Vec<Job> {
     jobs
 }
 
-/// The limit on the seeds of an arena.
 const SEEDS: u64 = 1000;
 
 /// Runs the arena or a shard of it.

@@ -26,10 +26,8 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The limit on shards.
     const MOST: usize = 100_000;
 
-    /// Returns true if the job belongs to this shard.
     const fn takes(self, job: usize) -> bool {
         job % self.count == self.index - 1
     }

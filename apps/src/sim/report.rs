@@ -50,7 +50,6 @@ pub fn write(
     fs::write(&file, page).map_err(|error| Failure::run(format!("{}: {error}", file.display())))
 }
 
-/// Describes the run in a few sentences.
 fn lead(title: &str, scenario: &Scenario, outcome: &Outcome) -> String {
     let setup = &scenario.setup;
     let (hosts, switches) = (setup.topology.hosts(), setup.topology.switches());
@@ -76,7 +75,6 @@ fn lead(title: &str, scenario: &Scenario, outcome: &Outcome) -> String {
     )
 }
 
-/// Returns the main figures as tiles.
 fn tiles(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> String {
     let mut tiles = Vec::new();
     if let Some(steady) = super::figures::steady(scenario, outcome) {
@@ -188,7 +186,6 @@ fn plots(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> Result<Str
     Ok(pictures)
 }
 
-/// Plots the series of the sampled link and of the sampled flows.
 fn series(scenario: &Scenario, outcome: &Outcome) -> Result<String, Failure> {
     let Some(sampling) = scenario.setup.sampling else { return Ok(String::new()) };
     let first = scenario.first_host;

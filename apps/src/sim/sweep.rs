@@ -15,7 +15,6 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Keys of `congestion` with their values.
 type Vary = Vec<(String, String)>;
 
 /// A function that reads the scenario with a seed and other values.
@@ -66,7 +65,6 @@ pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Creates the folder, and opens `sweep.csv` in it.
 fn table_in(folder: &Path) -> Result<OutFile, Failure> {
     fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
     OutFile::open(&folder.join("sweep.csv"))
@@ -115,7 +113,6 @@ fn header() -> String {
     format!("parameters,seed,slowdown_p50,slowdown_p99,{}\n", Steady::NAMES.join(","))
 }
 
-/// Returns the row of a run in the table.
 fn row(run: &Run) -> String {
     let all = run.ours.rows.first();
     let [p50, p99] = [all.map(|row| row.p50), all.map(|row| row.p99)].map(Option::unwrap_or_default);
@@ -142,12 +139,10 @@ fn show(args: &Args, table: Option<OutFile>, runs: Vec<Run>) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns true if both rows are about the same flows.
 fn same_row(one: &SizeRow, other: &SizeRow) -> bool {
     (one.is_incast, one.low, one.high) == (other.is_incast, other.low, other.high)
 }
 
-/// Returns the mean of each figure.
 fn mean(runs: &[Run]) -> Ours {
     let count = runs.len() as f64;
     let steady = runs.iter().filter_map(|run| run.ours.steady);

@@ -67,7 +67,6 @@ pub fn range(text: &str) -> Result<Range<u64>, String> {
     }
 }
 
-/// The state that all threads share.
 struct Soak {
     known: Vec<u64>,
     seeds: Range<u64>,

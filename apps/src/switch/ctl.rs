@@ -105,7 +105,6 @@ fn ask(args: &Args, request: &Request) -> Result<Answer, Failure> {
     answer.map_err(|error| silent(&error))
 }
 
-/// Prints the faults, one per line.
 fn print(lines: &[Line]) -> Result<(), Failure> {
     if lines.is_empty() {
         return outln!("no faults");

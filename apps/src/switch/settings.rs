@@ -102,9 +102,6 @@ pub fn ethertype(text: &str) -> Result<u16, String> {
 }
 
 /// Returns the numbers of this network for protocols to which no registry assigns one.
-///
-/// # Errors
-/// Returns a failure if a number is already in use for something else.
 fn numbers(args: &Args) -> Result<Numbers, Failure> {
     Numbers::new(args.int_port, args.aecn_option)
         .and_then(|numbers| numbers.with_csig_tpid(args.csig_tpid))

@@ -38,7 +38,6 @@ building needs is installed by scripts/setup.
 /// The limit of `--repeat`.
 const MOST_REPETITIONS: usize = 9999;
 
-/// A parsed command line.
 #[derive(Debug, PartialEq)]
 enum Request {
     Help,
@@ -76,11 +75,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Parses the command line.
-///
-/// # Errors
-///
-/// Returns a message if the command line does not match the usage.
 fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
     let mut arguments = arguments.peekable();
     let (mut jobs, mut repeat) = (Vec::new(), 1);

@@ -116,7 +116,6 @@ impl Report {
         self.ended.iter().filter(|outcome| !outcome.passed)
     }
 
-    /// Removes one run of `job` from those that wait.
     fn no_longer_waits(&mut self, job: &Job) {
         if let Some(at) = self.waiting.iter().position(|waiting| waiting.name == job.name) {
             self.waiting.remove(at);

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use tree::Crate;
 
-/// The limits of one crate.
 struct Limit {
     /// The folder that contains `src/` or `lib.rs`, or the root file of a program in a package with several.
     folder: &'static str,
@@ -106,7 +105,6 @@ fn check(root: &Path) -> Result<Vec<String>, String> {
     Ok(wrong)
 }
 
-/// Returns a line if the figure differs from its limit.
 fn compare(what: &str, found: usize, limit: usize, list: impl Fn() -> String) -> Option<String> {
     match found.cmp(&limit) {
         std::cmp::Ordering::Equal => None,
@@ -133,7 +131,6 @@ fn crates_without_limit<'a>(root: &Path, tracked: &'a [PathBuf]) -> impl Iterato
     tracked.iter().filter(move |file| is_root(file) && !is_apart(file) && !listed.contains(file))
 }
 
-/// Returns the Rust files that git tracks.
 fn tracked_sources(root: &Path) -> Result<Vec<PathBuf>, String> {
     let output = Command::new("git").args(["ls-files", "*.rs"]).current_dir(root).output();
     let output = output.map_err(|error| format!("git ls-files: {error}"))?;

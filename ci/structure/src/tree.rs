@@ -36,7 +36,6 @@ pub enum Name {
     Import(Vec<String>),
 }
 
-/// The target of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
     Module(usize),
@@ -278,7 +277,6 @@ fn is_test(attributes: &[Attribute]) -> bool {
 mod tests {
     use super::*;
 
-    /// Reads a crate with these files and their text.
     fn read(name: &str, files: &[(&str, &str)]) -> Crate {
         let folder = std::env::temp_dir().join(format!("ferroce-structure-{name}-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("src/parts")).unwrap();
@@ -290,7 +288,6 @@ mod tests {
         source.unwrap()
     }
 
-    /// Returns the names of the files on which a file depends.
     fn used_by(source: &Crate, file: &str) -> Vec<String> {
         let name = |index: usize| source.files[index].file_name().unwrap().to_string_lossy().into_owned();
         let modules = source.modules.iter().enumerate().filter(|(_, module)| name(module.file) == file);

@@ -30,7 +30,6 @@ const BYTES: u32 = 64 << 10;
 /// The interval between polls of a slow receiver.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The faults of a port.
 #[derive(Debug, Default)]
 struct Injury {
     /// The port loses one out of this number of sent frames; 0: none.
@@ -43,7 +42,6 @@ struct Injury {
     takes_of: AtomicU32,
 }
 
-/// A port with faults.
 struct Injured<P> {
     port: P,
     injury: Arc<Injury>,

@@ -141,7 +141,6 @@ fn over_paths(verb: Verb, mtu: u32, is_sprayed: bool, loss: f64) -> Result<(f64,
     Ok((outcome.time.as_secs_f64(), outcome.retransmitted))
 }
 
-/// Writes the table of sprayed packets.
 fn sprayed(page: &mut String, misses: &mut Vec<String>) -> Result<(), String> {
     let _ = writeln!(
         page,
@@ -211,7 +210,6 @@ fn row(
     Ok(clean)
 }
 
-/// Writes `page` between the marks of a document.
 fn document(file: &str, page: &str) -> Result<(), String> {
     const MARKS: [&str; 2] = ["<!-- loss -->\n", "<!-- /loss -->"];
     let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;

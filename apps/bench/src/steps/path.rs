@@ -70,7 +70,6 @@ const BATCH: usize = 32;
 /// The time between batches, long enough that pacing delays no packet.
 const TURN: Duration = Duration::from_micros(100);
 
-/// The part of a step that is measured.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Post,

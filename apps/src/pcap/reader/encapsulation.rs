@@ -11,7 +11,6 @@ const DEPTH: usize = 8;
 pub fn strip(frame: &mut Vec<u8>) {
     for _ in 0..DEPTH {
         if ethertype(frame, 12).is_some_and(is_tag) && ethertype(frame, 16).is_some_and(is_tag) {
-            // Removes the outer tag.
             frame.drain(12..16);
         } else if let Some(inner) = vxlan(frame) {
             frame.drain(..inner);

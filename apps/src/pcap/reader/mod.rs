@@ -152,7 +152,6 @@ impl<R: Read> Reader<R> {
         Packet { time_ns, bytes: &self.record, is_cut }
     }
 
-    /// Reads `length` bytes into `record`.
     fn take(&mut self, length: u32) -> Result<(), ReadError> {
         if length > LONGEST {
             return Err(ReadError::Length(length));

@@ -43,7 +43,6 @@ pub struct Perftest {
     control: Control,
     plan: Plan,
     is_client: bool,
-    /// The agreed MTU.
     mtu: Mtu,
     keys: Vec<Key>,
     own: Outcome,
@@ -150,7 +149,6 @@ impl Perftest {
         Key::parse(&theirs).ok_or_else(|| out_of_step("its keys"))
     }
 
-    /// Exchanges version, buffer size, cache line size and MTU.
     fn greet(&mut self, idle: &mut Idle) -> Result<(), Failure> {
         let theirs = self.exchange(VERSION, idle)?;
         let text: String =

@@ -106,7 +106,7 @@ fn between(run: &Run, start: f64, end: f64) -> Vec<&Interval> {
     run.intervals.iter().filter(|interval| interval.end > start && interval.end <= end).collect()
 }
 
-/// Returns the time, s since `start`, from which on utilisation and queue are as promised over [`LOOK`].
+/// Returns the time, s since `start`, at which utilisation and queue first are as promised for [`LOOK`].
 fn settles(intervals: &[&Interval], start: f64, bounds: &Bounds) -> Option<f64> {
     let limit = ((QUEUE + BETWEEN) * bounds.packet as f64) as u64;
     (0..intervals.len()).find_map(|first| {

@@ -19,7 +19,7 @@ use verbs::observe::{self, AttachError, Capture, Waited};
 /// The interval between reads of the process's rings, in which they do not fill up.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The size from which on blocks are written to the output, bytes.
+/// The size at which collected blocks are written to the output, bytes.
 const CHUNK: usize = 256 << 10;
 
 /// The limit on packets between checks of the process, the output and the time.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// The number of seeds from which on every rare path must be reached. Fewer seeds may miss one by chance.
+/// The least number of seeds with which an unreached rare path is a failure. Fewer seeds may miss one by chance.
 const ENOUGH: u64 = 5_000;
 /// The number of broken seeds after which a soak stops.
 const GIVE_UP: usize = 20;

@@ -4,7 +4,7 @@ use super::difference::{Difference, rate, time};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The part of the time without a CPU from which on `cpu-starved` is a cause.
+/// The least part of the time without a CPU that makes `cpu-starved` a cause.
 const STARVED: f64 = 0.4;
 
 pub struct Cause {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use verbs::observe::{DeviceStatus, HopStatus, QueuePairStatus};
 
-/// The utilisation from which on a link limits the queue pairs that its telemetry paces. HPCC++ targets 0.95, but single readings of a link
+/// The least utilisation at which a link limits the queue pairs that its telemetry paces. HPCC++ targets 0.95, but single readings of a link
 /// that several flows fill are often well below.
 const BUSY: f64 = 0.5;
 

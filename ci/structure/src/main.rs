@@ -1,7 +1,7 @@
 //! Checks the structure of the source files: circles of files, tunnels between crates, and names that several types of a crate share.
 //!
 //! `ci/layers` runs this program in the root of the repository. Every figure has a limit. A figure above its limit fails, and so does one
-//! below it, so that whoever lowers a figure also lowers the limit. Circles and names exclude tests (`#[cfg(test)]`, `tests/`).
+//! below it, so that anyone who lowers a figure also lowers the limit. Circles and names exclude tests (`#[cfg(test)]`, `tests/`).
 
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,7 @@ use verbs::errors::BoundsError;
 
 const CHUNK: usize = 64 << 10;
 
-/// Returns the seed for the bytes of size `size` on queue pair `qp`. Runs have different seeds, so that bytes of an earlier run are detected.
+/// Returns the seed of the pattern. Each size, queue pair and direction has its own, so that bytes of an earlier run are detected.
 pub fn seed(plan: u64, size: u64, qp: usize, from_client: bool) -> u64 {
     mix(plan ^ mix(size) ^ mix((qp as u64) << 1 | u64::from(from_client)))
 }

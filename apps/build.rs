@@ -2,7 +2,6 @@
 
 use std::process::Command;
 
-/// Returns the output of `git` in one line, or `None` if it fails or prints nothing.
 fn git(arguments: &[&str]) -> Option<String> {
     let output =
         Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;

@@ -10,7 +10,6 @@ use tokio::time::sleep;
 
 /// The limit on concurrent clients. More clients wait in the backlog of the socket.
 pub const MOST: usize = 256;
-/// The delay after a failed accept.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts clients with `accept`, which polls a listener, and runs `serve` for each in its own task. Never returns.

@@ -110,7 +110,6 @@ fn rule_text(rule: &CongestionRule) -> String {
 struct Sources<'a> {
     args: &'a PortArgs,
     file: Option<PathBuf>,
-    /// Keys that the file sets for this device.
     keys: BTreeSet<String>,
 }
 

@@ -154,7 +154,6 @@ fn show_counters(args: &Args) -> Result<(), Failure> {
     })
 }
 
-/// Returns the nonzero counters of a device as text.
 fn counted(device: &DeviceStatus) -> String {
     let named =
         device.counters.iter().chain(&device.core).map(|(name, value)| (name.replace('_', " "), *value));

@@ -11,7 +11,6 @@ fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// Returns the mask in a line of /proc/self/status.
 fn mask(status: &str, name: &str) -> u64 {
     let line = status
         .lines()

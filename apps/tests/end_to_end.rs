@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// A server that is killed on drop.
 struct Server(Child);
 
 impl Drop for Server {

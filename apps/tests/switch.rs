@@ -7,7 +7,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// Returns a capture of Ethernet frames, all at time 0.
 fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4_u32, 2 | 4 << 16, 0, 0, 65535, 1] {
@@ -135,7 +134,6 @@ fn a_report_that_cannot_be_written_is_told_before_the_switch_starts() {
     assert!(error.contains("/nonexistent/report.json"), "{error}");
 }
 
-/// Returns the output of `ferroce switch ctl SOCKET`, or its error.
 fn ctl(socket: &Path, words: &[&str]) -> Result<Value, String> {
     let mut command = Command::cargo_bin("ferroce").unwrap();
     let output = command.args(["switch", "ctl"]).arg(socket).args(words).arg("--json").output().unwrap();

@@ -7,7 +7,6 @@ use datapath::port_spec::PortSpec;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// The number of round trips that do not count, and of those that do.
 const WARM_UP: usize = 2000;
 const ROUNDS: usize = 20_000;
 

@@ -52,7 +52,6 @@ pub fn all(place: &Place) -> Vec<Figure> {
     figures
 }
 
-/// Returns the figures that compare with Linux's Soft-RoCE in the same two guests.
 fn guests(measure: &Path) -> Vec<Figure> {
     let run = |who: &'static str, what: &'static str| -> Run {
         let measure = measure.to_owned();
@@ -91,7 +90,6 @@ fn guests(measure: &Path) -> Vec<Figure> {
     ]
 }
 
-/// Returns the figures between two processes.
 fn between(place: &Place, link: &Link, port: &str, small: Goal, packets: Goal) -> Vec<Figure> {
     let named = |what: &str| (format!("{port}-{what}"), place, link);
     let over = |what: &str| format!("{what} over {}", link.name());
@@ -151,7 +149,6 @@ const WRITE_64: [&str; 15] = [
 const WRITE_4K: [&str; 9] = ["write-bw", "-s", "4096", "-m", "4096", "-D", "1", "-l", "8"];
 const SEND_64: [&str; 5] = ["send-lat", "-s", "64", "-n", "20000"];
 
-/// Returns the figure of a program on the drop-in library, compared with `ferroce write-bw`.
 fn library(place: &Place, link: &Link) -> Figure {
     const TOOL: [&str; 6] = ["write-bw", "-s", "65536", "-D", "2", "--report_gbits"];
     let (ferroce, own) = (place.ferroce.clone(), link.clone());
@@ -226,7 +223,6 @@ fn two_cores() -> Vec<Figure> {
     ]
 }
 
-/// Returns the figures of two threads in one process.
 fn ring() -> Vec<Figure> {
     let run = |what, size: usize, mtu, unit: f64| -> Run {
         Box::new(move || Ok(ring::run_afresh(what, size as u32, mtu)? * unit))
@@ -299,7 +295,6 @@ fn inside() -> Vec<Figure> {
 
 type Named<'a> = (String, &'a Place, &'a Link);
 
-/// Returns a figure of WRITEs of one packet, compared with testpmd.
 fn rate(
     (name, place, link): Named<'_>,
     what: String,

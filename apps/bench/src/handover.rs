@@ -22,7 +22,6 @@ const PIECE: usize = 8 * BURST;
 
 struct Ring {
     slots: Vec<Mutex<[u8; FRAME]>>,
-    /// The numbers of frames put and taken so far.
     put: AtomicUsize,
     taken: AtomicUsize,
     over: AtomicBool,
@@ -48,7 +47,6 @@ impl Ring {
         self.put.store(put + BURST, Ordering::Release);
     }
 
-    /// Takes frames until the sender has ended. Returns their number.
     fn take_all(&self) -> usize {
         let mut into = [0; FRAME];
         loop {

@@ -127,7 +127,6 @@ fn under_callgrind(names: &[String]) -> Result<Vec<u64>, String> {
     units.into_iter().enumerate().map(|(n, units)| Ok(total(&out, n + 1)? / units.max(1))).collect()
 }
 
-/// Returns the total of dump `number`.
 fn total(out: &Path, number: usize) -> Result<u64, String> {
     let file = format!("{}.{number}", out.display());
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use verbs::congestion::Congestion;
 use verbs::{Mtu, SendRequest};
 
-/// The time for which a loop runs before it is timed, and the time for which it is timed.
 const WARM_UP: Duration = Duration::from_millis(100);
 const MEASURED: Duration = Duration::from_millis(500);
 

@@ -21,10 +21,8 @@ use verbs::{
 const DEPTH: u32 = 256;
 /// Small requests per post.
 pub(crate) const LIST: usize = 32;
-/// The longest message, bytes.
 const LONGEST: usize = 1 << 16;
 
-/// The time to warm up, and the time for which rates are measured.
 const WARM_UP: Duration = Duration::from_millis(100);
 const MEASURED: Duration = Duration::from_millis(500);
 /// The number of round trips, and of the first ones that do not count.
@@ -197,7 +195,6 @@ pub fn run(what: Run, size: u32, mtu: u32) -> Result<f64, String> {
     }
 }
 
-/// Returns the rate of messages of `size` bytes per second.
 fn messages_per_second(
     size: u32,
     mtu: Mtu,

@@ -71,7 +71,6 @@ fn start(link: &Link, side: Side, mode: &str, length: usize, folder: &Path) -> R
     Running::start(command)
 }
 
-/// Returns the values after `Rx-pps:`.
 fn rates(log: &str) -> impl Iterator<Item = f64> {
     log.split("Rx-pps:").skip(1).filter_map(|rest| rest.split_whitespace().next()?.parse().ok())
 }

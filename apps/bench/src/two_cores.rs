@@ -16,7 +16,6 @@ use verbs::{
     QueuePair, Remote, Rkey,
 };
 
-/// The time for which a loop runs before it is timed, and the time for which it is timed.
 const WARM_UP: Duration = Duration::from_millis(100);
 const MEASURED: Duration = Duration::from_millis(1000);
 /// Lists of messages between two reads of the clock.

@@ -22,7 +22,6 @@ impl Load {
         load
     }
 
-    /// Sorts the queue lengths and merges equal ones.
     fn sort(&mut self) {
         self.queue.sort_by_key(|(bytes, _)| *bytes);
         self.queue.dedup_by(|(bytes, nanos), (before, sum)| {

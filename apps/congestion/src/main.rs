@@ -16,7 +16,6 @@ use std::process::ExitCode;
 use tally::Tally;
 use verdict::{Bounds, Verdict};
 
-/// The file of all phases, in the folder of the runs.
 const TALLY: &str = "tally.csv";
 
 /// Judges runs, and watches the machine while they last.

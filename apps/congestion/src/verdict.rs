@@ -146,7 +146,6 @@ impl Phase {
         self.load.time() / 1e9
     }
 
-    /// Returns true if enough of the phase can be judged.
     fn is_whole(&self) -> bool {
         self.judged() >= ENOUGH && !self.disturbed
     }

@@ -166,7 +166,6 @@ impl Session {
         Ok(true)
     }
 
-    /// Writes the statistics blocks at the end of the capture.
     fn end(&mut self) -> Result<(), Failure> {
         for (number, port) in self.ports.iter_mut().enumerate() {
             let statistics = &mut port.statistics;

@@ -108,7 +108,6 @@ fn decode(args: &Args, file: &Path, totals: &mut Totals, out: &mut impl Write) -
     Ok(())
 }
 
-/// The result of decoding a frame.
 enum Verdict<'a> {
     Good(Frame<'a>),
     /// The ICRC is wrong. Contains the packet's claimed content if it can be parsed.

@@ -32,7 +32,6 @@ pub struct Run {
     pub series: Option<Series>,
 }
 
-/// The progress of a queue pair, in messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     posted: u64,

@@ -134,7 +134,6 @@ impl Reception {
     }
 }
 
-/// A connection that may not have sent its greeting yet.
 struct Visitor {
     control: Control,
     from: SocketAddr,

@@ -254,7 +254,6 @@ impl<'a> Session<'a> {
         Ok(Some(sum))
     }
 
-    /// Compares the checksums of sent and received data in each direction.
     fn verify(&mut self, handshake: &mut dyn Handshake, size: u64, sent: Option<u64>) -> Result<(), Failure> {
         if self.plan.tool.verb == Verb::Atomic {
             return verify::atomics(&self.link, &self.plan);
@@ -295,7 +294,6 @@ impl<'a> Session<'a> {
         Ok(sum)
     }
 
-    /// Describes the first difference between this side's memory and the expected pattern.
     fn difference(&self, size: u64) -> Result<Option<String>, Failure> {
         for qp in (0..self.link.qps.len()).filter(|_| self.is_sink()) {
             let seed = pattern::seed(self.plan.seed, size, qp, !self.link.is_client());

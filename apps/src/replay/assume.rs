@@ -107,7 +107,6 @@ impl fmt::Display for Assumed {
     }
 }
 
-/// Returns the number after `_ms` in the name of a file.
 fn stage_in(name: &str) -> Option<u32> {
     let (_, after) = name.split_once("_ms")?;
     let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());

@@ -97,7 +97,6 @@ impl Trace {
     }
 }
 
-/// Formats a CSV error with its line, in the words of the other errors.
 fn explain(error: &csv::Error) -> String {
     let line = error.position().map_or(1, csv::Position::line);
     match error.kind() {

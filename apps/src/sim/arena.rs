@@ -120,7 +120,6 @@ pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the scenario of a job, with its algorithm and hosts.
 fn read(job: &Job) -> Result<Scenario, Failure> {
     let (name, text) = ARENA[job.scenario];
     let vary = [("cc".to_owned(), ALGORITHMS[job.algorithm].to_owned())];

@@ -63,7 +63,6 @@ fn mean(seeds: &[Cell], column: usize) -> String {
     format!("{:.places$}", values.iter().sum::<f64>() / values.len().max(1) as f64)
 }
 
-/// Plots queue and throughput of the first seed of each algorithm.
 fn plots(cells: &[Cell]) -> Result<String, Failure> {
     let line = |of: fn(&[u64; 3]) -> f64| {
         let of_cell = |seeds: &[Cell]| Line {

@@ -167,7 +167,6 @@ pub(super) fn draw(
     Ok(poisson(hosts, line, &sizes, traffic.load, time, incast, seed))
 }
 
-/// Checks that the expected number of flows is within [`FLOWS`].
 fn check_count(traffic: &Traffic, mean: f64, time: Duration, hosts: u32, line: Rate) -> Result<(), String> {
     let bytes = line.as_bps() as f64 / 8.0 * time.as_secs_f64() * f64::from(hosts);
     let incast = traffic.incast.as_ref().map_or(0.0, |incast| incast.load * bytes / incast.bytes as f64);

@@ -141,7 +141,6 @@ fn comparison(compared: &[Compared]) -> String {
     text + "</table>"
 }
 
-/// Returns a plot with its heading, its explanation and its legend; empty if there is nothing to plot.
 fn section(heading: &str, says: &str, axes: &Axes<'_>, of: &[Line]) -> Result<String, Failure> {
     let picture = lines(axes, of)?;
     if picture.is_empty() {
@@ -251,7 +250,6 @@ fn slowdowns(rows: &[SizeRow]) -> String {
     text + "</table>"
 }
 
-/// Formats the range of sizes from `low` to below `high`.
 fn range(low: u64, high: u64) -> String {
     match (low, high >= LONGEST) {
         (0, true) => "all".into(),

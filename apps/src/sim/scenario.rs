@@ -263,7 +263,6 @@ fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<To
     })
 }
 
-/// Returns the warning for an algorithm that slows down only on ECN marks, in a scenario without marking.
 fn unmarked(name: &str, congestion: &Congestion) -> String {
     format!(
         "{name}: congestion {}: no switch marks, so it never slows down; add the line ecn = {{ min = 100_000, max = 400_000, probability = 0.2 }}",

@@ -70,7 +70,6 @@ struct Ask {
     counts: SyncSender<Vec<RuleReport>>,
 }
 
-/// The path of the socket, removed on drop.
 struct Socket(PathBuf);
 
 impl Drop for Socket {
@@ -174,7 +173,6 @@ impl Control {
     }
 }
 
-/// The state that all connections share.
 struct Desk {
     rules: Rules,
     begin: Instant,

@@ -12,7 +12,6 @@ const LOOK: Duration = Duration::from_millis(250);
 /// The interfaces of the ports.
 pub struct Links {
     interfaces: Vec<Interface>,
-    /// The number of ports that can still forward.
     left: usize,
     next: Instant,
 }

@@ -258,7 +258,6 @@ fn interval(args: &Args) -> Option<Duration> {
     args.stats_interval.or(default).filter(|interval| !interval.is_zero())
 }
 
-/// Flags that signals set.
 struct Signals {
     stop: Arc<AtomicBool>,
     phase: Arc<AtomicBool>,
@@ -284,7 +283,6 @@ struct Turns {
     waiting: Option<Message>,
     links: Links,
     control: Option<Control>,
-    /// The reason for which the switch ends by itself.
     ended: Option<Failure>,
 }
 

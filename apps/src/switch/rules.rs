@@ -130,7 +130,6 @@ impl Rules {
         self.running.iter().position(|running| running.fault.rule.name == name)
     }
 
-    /// Returns a name that no running rule has.
     fn name(&mut self) -> String {
         loop {
             self.unnamed = self.unnamed.wrapping_add(1);

@@ -28,7 +28,6 @@ pub struct Show {
     phase: u32,
     last: Option<Report>,
     drawn: usize,
-    /// The first error of standard output.
     unprinted: Option<Failure>,
 }
 

@@ -6,7 +6,6 @@ use roce::wire::AnswerLimit;
 use std::collections::HashMap;
 use std::net::SocketAddrV4;
 
-/// The local and the remote end of a flow.
 type Ends = (SocketAddrV4, SocketAddrV4);
 
 /// The limit on lookups of single flows in the kernel between two refreshes. A lookup is a system call, and anyone can send packets of

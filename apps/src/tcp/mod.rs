@@ -118,7 +118,6 @@ struct Pacer {
     counts: Counts,
 }
 
-/// Counts since the start, for the summary.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     probes: u64,

@@ -95,7 +95,6 @@ fn counted(difference: &Difference<'_>, name: &str, words: &str) -> Option<Strin
         .map(|count| format!("{count} {words} on this device"))
 }
 
-/// Describes limits of the queue pair's settings and of congestion control.
 fn allowed(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
     let (algorithm, window) = (&pair.algorithm, pair.window);
@@ -206,7 +205,6 @@ fn peer(name: &str, difference: &Difference<'_>) -> Words {
     }
 }
 
-/// Describes limits of this host.
 fn host(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
     match name {

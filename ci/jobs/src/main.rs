@@ -35,7 +35,6 @@ run at the end. No job that fails runs again. Some jobs make network namespaces 
 building needs is installed by scripts/setup.
 ";
 
-/// The limit of `--repeat`.
 const MOST_REPETITIONS: usize = 9999;
 
 #[derive(Debug, PartialEq)]
@@ -146,7 +145,6 @@ fn run(jobs: &[&'static Job], repeat: usize, target: &Path) -> Result<bool, Stri
     Ok(passed && !interrupted.load(Ordering::Relaxed))
 }
 
-/// Runs each job `repeat` times, and prints how often it failed.
 fn repetitions(
     jobs: &[&'static Job],
     repeat: usize,

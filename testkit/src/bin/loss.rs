@@ -23,7 +23,6 @@ const SEEDS: u64 = 3;
 /// Bytes per run, and requests in flight, as many as the tools post.
 const BYTES: u64 = 24 << 20;
 const DEPTH: u32 = 128;
-/// Messages of a run with one message at a time.
 const SINGLES: u64 = 600;
 
 /// The least relative goodput at each loss: with go-back-N, and with selective repeat.
@@ -103,7 +102,6 @@ fn quantile(cell: Cell, loss: f64, share: f64) -> Result<f64, String> {
     Ok(times[((times.len() - 1) as f64 * share) as usize].as_nanos() as f64 / 1e3)
 }
 
-/// Returns the tables, and the figures that miss their floors.
 fn tables() -> Result<(String, Vec<String>), String> {
     let (mut page, mut misses) = (String::new(), Vec::new());
     let _ = writeln!(

@@ -132,7 +132,6 @@ impl JsonLines {
     }
 }
 
-/// Returns the next message if it has arrived completely.
 fn try_receive(control: &mut Control) -> Result<Option<Message>, Failure> {
     loop {
         if let Some(end) = control.pending.iter().position(|&byte| byte == b'\n') {

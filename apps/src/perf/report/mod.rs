@@ -35,7 +35,6 @@ pub struct Head<'a> {
     pub progress: &'a str,
 }
 
-/// Returns perftest's name of the operation.
 fn operation(plan: &Plan) -> String {
     match (plan.tool.verb, plan.atomic) {
         (Verb::Send, _) => "Send".into(),

@@ -107,7 +107,6 @@ fn a_stock_write_client_is_served() {
     assert_eq!(told.peak, 2.0 * told.average);
 }
 
-/// Runs one side of a handshake.
 fn play(mut side_of: Perftest, own: &Side) -> Side {
     if side_of.is_client {
         let plan = side_of.plan.clone();

@@ -6,7 +6,7 @@ use cc::{DcqcnConfig, DctcpConfig, Rate};
 use core::time::Duration;
 use roce::Discard;
 use roce::qp::{CompletionStatus, CongestionAlgorithm, Remote, SendRequest};
-use roce::wire::{Bth, Ecn, Header, Operation, Reth, Service, ecn, mark_ce};
+use roce::wire::{AtomicEth, Bth, Ecn, FetchAdd, Header, Operation, Reth, Service, ecn, mark_ce};
 
 const REMOTE: Remote = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
 
@@ -67,6 +67,70 @@ fn a_change_of_the_mark_acknowledges_what_came_before() {
         [(PSN + 5, false), (PSN + 6, true), (PSN + 7, false)],
         "two changes in one burst"
     );
+}
+
+/// The name, PSN and BECN of every answer that leaves now.
+fn answers(script: &mut Script) -> Vec<(&'static str, u32, bool)> {
+    core::iter::from_fn(|| script.next_header())
+        .map(|(header, _)| {
+            let Header::Connected { bth, operation, .. } = header else { panic!("{header:?}") };
+            let name = match operation {
+                Operation::Acknowledge(_) => "ack",
+                Operation::AtomicAcknowledge { .. } => "atomic",
+                Operation::ReadResponseFirst(_) => "first",
+                Operation::ReadResponseLast(_) => "last",
+                other => panic!("{other:?}"),
+            };
+            (name, bth.psn.get(), bth.congestion & Bth::BECN != 0)
+        })
+        .collect()
+}
+
+/// A WRITE, a READ of two packets or an atomic, which asks for an exact echo.
+fn request(script: &mut Script, psn: u32, name: &str, ce: bool) -> Result<(), Discard> {
+    let (address, rkey) = (BASE, script.rkey());
+    let operation = match name {
+        "write" => Operation::WriteOnly(script.reth(0, 1024), None),
+        "read" => Operation::ReadRequest(script.reth(0, 2000)),
+        _ => Operation::FetchAdd(AtomicEth { address, rkey, operands: FetchAdd { add: 1 } }),
+    };
+    let bth = Bth { congestion: Bth::EXACT_ECHO, ..script.bth(psn) };
+    script.path.traffic_class = if ce { 3 } else { 2 };
+    let header = Header::Connected { service: Service::Rc, bth, operation };
+    script.send_header(&header, if name == "write" { &[7; 1024] } else { &[] })
+}
+
+/// The response to a READ or an atomic acknowledges what precedes it, so it carries the mark, and a change of the mark is acknowledged
+/// before it.
+#[test]
+fn responses_carry_the_mark_of_the_packets_that_they_acknowledge() {
+    for (name, packets) in [("read", 2), ("atomic", 1)] {
+        let mut script = Script::new(Options::default());
+        let response = |psn, marked| match name {
+            "read" => vec![("first", psn, marked), ("last", psn + 1, false)],
+            _ => vec![("atomic", psn, marked)],
+        };
+        assert_eq!(request(&mut script, PSN, "write", true), Ok(()));
+        assert_eq!(request(&mut script, PSN + 1, name, true), Ok(()));
+        assert_eq!(answers(&mut script), response(PSN + 1, true), "marked");
+        assert_eq!(request(&mut script, PSN + 1, name, true), Err(Discard::Duplicate));
+        assert_eq!(answers(&mut script), response(PSN + 1, true), "requested again");
+
+        let psn = PSN + 1 + packets;
+        assert_eq!(request(&mut script, psn, "write", false), Ok(()));
+        assert_eq!(request(&mut script, psn + 1, "write", true), Ok(()));
+        assert_eq!(request(&mut script, psn + 2, name, true), Ok(()));
+        let change = [vec![("ack", psn, false)], response(psn + 2, true)].concat();
+        assert_eq!(answers(&mut script), change, "the mark changes before the last WRITE");
+
+        let psn = psn + 2 + packets;
+        assert_eq!(request(&mut script, psn, "write", true), Ok(()));
+        assert_eq!(request(&mut script, psn + 1, name, false), Ok(()));
+        assert_eq!(request(&mut script, psn + 1 + packets, "write", true), Ok(()));
+        let changes =
+            [vec![("ack", psn, true)], response(psn + 1, false), vec![("ack", psn + 1 + packets, true)]];
+        assert_eq!(answers(&mut script), changes.concat(), "the mark changes at the request");
+    }
 }
 
 #[test]
@@ -171,4 +235,30 @@ fn marks_bring_both_algorithms_down() {
         pair.run(Duration::from_secs(10));
         assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
     }
+}
+
+/// "cwnd = cwnd * (1 - Alpha / 2)" once a window (DCTCP 3.3), also if a response acknowledges each marked WRITE.
+#[test]
+fn marks_lower_dctcps_rate_behind_reads_and_atomics() {
+    let rates = ["write", "read", "atomic"].map(|behind| {
+        let mut pair = Pair::connect(dctcp());
+        pair.filter = Some(Box::new(|from, frame| from != 0 || mark_ce(frame)));
+        let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+        let (data, word) = (pair.hosts[0].sge(0, 4000), pair.hosts[0].sge(8000, 8));
+        for _ in 0..40 {
+            for _ in 0..4 {
+                pair.post(0, SendRequest::write(1, data, remote));
+                match behind {
+                    "read" => pair.post(0, SendRequest::read(1, word, remote)),
+                    "atomic" => pair.post(0, SendRequest::fetch_add(1, word, remote, 1)),
+                    _ => {}
+                }
+            }
+            pair.run(Duration::from_secs(10));
+            assert!(pair.hosts[0].sent().iter().all(|sent| sent.status == CompletionStatus::Success));
+        }
+        pair.reports()[0].unwrap().rate.unwrap().as_bps()
+    });
+    let [write, read, atomic] = rates;
+    assert!(read <= 2 * write && atomic <= 2 * write, "{rates:?}");
 }

@@ -61,6 +61,14 @@ impl Echo {
         }
     }
 
+    /// A request was executed whose response acknowledges it and all packets before it, otherwise as [`Self::on_packet`]. Returns the
+    /// congestion byte of that response.
+    pub(crate) fn on_answered(&mut self, is_marked: bool, wants_exact: bool, last: Psn) -> u8 {
+        self.on_packet(is_marked, wants_exact, last);
+        self.unacknowledged = 0;
+        self.bits()
+    }
+
     /// Everything was acknowledged.
     pub(crate) fn on_acknowledged(&mut self) {
         self.unacknowledged = 0;

@@ -29,7 +29,7 @@ pub use seal::FeedbackKey;
 pub use settings::{Congestion, CongestionAlgorithm, Unknown, Upgrade, When};
 
 pub(crate) use destinations::{Destinations, Sender};
-pub(crate) use echo::Echo;
+pub(crate) use echo::{Boundary, Echo};
 pub(crate) use owed::InFlight;
 pub(crate) use reflection::Reflections;
 pub(crate) use telemetry::{Brings, insert_telemetry};

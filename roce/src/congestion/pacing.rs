@@ -144,7 +144,8 @@ impl Flow {
             self.round_trip = (last, if before == 0 { last } else { least.min(last) });
         }
         let acked_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let ce_bytes = if is_marked { acked_bytes } else { 0 };
+        // A READ's request has no bytes, but its mark counts.
+        let ce_bytes = if is_marked { acked_bytes.max(1) } else { 0 };
         self.algorithm.on_ack(&Ack { now, seq: una, next, acked_bytes, ce_bytes, rtt });
     }
 }

@@ -1,8 +1,9 @@
 //! The next answer that leaves, in PSN order (IBA 9.7.5.1).
 
 use super::execute::rest;
-use super::resources::Kind;
+use super::resources::{Due, Kind, Resource};
 use super::{Answer, NO_CREDITS, Responder};
+use crate::congestion::Boundary;
 use crate::qp::wqe::Position;
 use crate::wire::{Aeth, Operation, Reth, Syndrome};
 use crate::{PdId, Psn};
@@ -33,6 +34,9 @@ impl Responder {
     #[expect(clippy::arithmetic_side_effects, reason = "a round goes from `from` by way of `next` to `end`")]
     pub(in crate::qp) fn plan(&self, mtu: u32) -> Option<Answered> {
         let Some(due) = self.resources.due() else { return self.plan_acknowledge() };
+        if let Some(boundary) = self.boundary_before(&due) {
+            return Some(self.acknowledge_to(boundary));
+        }
         let ack = Syndrome::Ack { credits: NO_CREDITS };
         let aeth = Aeth { syndrome: ack, msn: due.msn };
         let psn = due.first.plus(due.next);
@@ -40,7 +44,7 @@ impl Responder {
             Kind::Atomic(original) => Answered {
                 operation: Operation::AtomicAcknowledge { aeth, original },
                 psn,
-                congestion: 0,
+                congestion: due.congestion,
                 held: None,
                 read: None,
             },
@@ -48,7 +52,7 @@ impl Responder {
             Kind::Done => Answered {
                 operation: Operation::ReadResponseOnly(aeth),
                 psn,
-                congestion: 0,
+                congestion: due.congestion,
                 held: None,
                 read: None,
             },
@@ -64,7 +68,7 @@ impl Responder {
                 Answered {
                     operation,
                     psn,
-                    congestion: 0,
+                    congestion: due.congestion,
                     held: None,
                     read: Some((pd, Reth { length: left.length.min(mtu), ..left })),
                 }
@@ -72,19 +76,25 @@ impl Responder {
         })
     }
 
+    /// Returns the change of the mark, not yet acknowledged, that precedes the request whose answer is due.
+    fn boundary_before(&self, due: &Due) -> Option<Boundary> {
+        self.echo.due().copied().filter(|boundary| due.first.distance(boundary.up_to) > 0)
+    }
+
+    #[cold]
+    fn acknowledge_to(&self, boundary: Boundary) -> Answered {
+        let next = self.resources.next_after(boundary.up_to, self.expected);
+        let msn = next.map_or(self.msn, Resource::msn_before);
+        let aeth = Aeth { syndrome: Syndrome::Ack { credits: NO_CREDITS }, msn };
+        plain(aeth, boundary.up_to, boundary.bits())
+    }
+
     /// The next Acknowledge packet. An ACK has the PSN of a SEND or WRITE (see `acknowledgeable`), a NAK that of the packet that is to
     /// come again.
     fn plan_acknowledge(&self) -> Option<Answered> {
         let ack = Syndrome::Ack { credits: NO_CREDITS };
-        let plain = |aeth: Aeth, psn: Psn, congestion: u8| Answered {
-            operation: Operation::Acknowledge(aeth),
-            psn,
-            congestion,
-            held: None,
-            read: None,
-        };
         if let Some(boundary) = self.echo.due() {
-            return Some(plain(self.aeth(ack), boundary.up_to, boundary.bits()));
+            return Some(self.acknowledge_to(*boundary));
         }
         let congestion = self.echo.bits();
         Some(match self.answer? {
@@ -124,20 +134,31 @@ impl Responder {
 
     /// The answer of [`Self::plan`] was sent.
     pub(in crate::qp) fn commit(&mut self) {
+        if self.echo.due().is_some() && self.is_boundary_next() {
+            self.echo.on_boundary_sent();
+            return;
+        }
         if let Some(psn) = self.resources.advance() {
             self.drop_implied(psn);
             return;
         }
-        if self.echo.due().is_some() {
-            self.echo.on_boundary_sent();
-        } else {
-            // Held packets are reported 128 at a time.
-            let is_told = self.answer != Some(Answer::Acknowledge)
-                || self.reorder.as_mut().is_none_or(|reorder| reorder.reported());
-            if is_told {
-                self.answer = None;
-            }
-            self.echo.on_acknowledged();
+        // Held packets are reported 128 at a time.
+        let is_told = self.answer != Some(Answer::Acknowledge)
+            || self.reorder.as_mut().is_none_or(|reorder| reorder.reported());
+        if is_told {
+            self.answer = None;
         }
+        self.echo.on_acknowledged();
     }
+
+    #[cold]
+    fn is_boundary_next(&self) -> bool {
+        self.resources.due().is_none_or(|due| self.boundary_before(&due).is_some())
+    }
+}
+
+/// Returns an ACK or NAK that reports nothing else.
+#[inline]
+const fn plain(aeth: Aeth, psn: Psn, congestion: u8) -> Answered {
+    Answered { operation: Operation::Acknowledge(aeth), psn, congestion, held: None, read: None }
 }

@@ -29,4 +29,9 @@ impl<M> Arrival<'_, '_, M> {
     pub(super) const fn length(&self) -> u32 {
         self.payload.len() as u32
     }
+
+    /// Returns whether the sender runs DCTCP, which must learn of each change of the mark.
+    pub(super) const fn wants_exact_echo(&self) -> bool {
+        self.bth.congestion & Bth::EXACT_ECHO != 0
+    }
 }

@@ -9,7 +9,7 @@ use super::{Answer, Arrival, Message, Refusal, Responder};
 use crate::qp::{
     Completion, CompletionOpcode, CompletionStatus, Context, Identity, LossRecovery, buffers, wqe,
 };
-use crate::wire::{Bth, Feth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
+use crate::wire::{Feth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
 use crate::{Access, AccessError, Discard, Memory, Psn, Rkey, Slice};
 
 /// The parts of a message that its receiver gets beside its bytes.
@@ -97,8 +97,7 @@ impl Responder {
             | Operation::Acknowledge(_)
             | Operation::AtomicAcknowledge { .. } => return Err(Refusal::Drop(Discard::Opcode)),
         }
-        let wants_exact = arrival.bth.congestion & Bth::EXACT_ECHO != 0;
-        self.echo.on_packet(arrival.is_marked, wants_exact, self.acknowledgeable);
+        self.echo.on_packet(arrival.is_marked, arrival.wants_exact_echo(), self.acknowledgeable);
         self.advance_acknowledgeable();
         arrival.context.counters.rx_payload_bytes += arrival.payload.len() as u64;
         if arrival.bth.ack_request {
@@ -307,13 +306,12 @@ impl Responder {
         if !self.resources.has_room() {
             return Err(Refusal::invalid(Discard::ResponderResources));
         }
-        let Arrival { context, identity, rights, bth, .. } = arrival;
+        let Arrival { context, identity, rights, .. } = arrival;
         check_range(reth, Access::REMOTE_READ, context.regions, identity)?;
         self.count_message();
         let packets = wqe::packets(reth.length, rights.mtu);
         let kind = Kind::Read(identity.pd, reth);
-        self.resources.push(Resource::new(kind, (bth.psn, packets), self.msn, self.acknowledgeable));
-        self.advance(packets);
+        self.record(kind, packets, arrival);
         Ok(())
     }
 
@@ -330,7 +328,7 @@ impl Responder {
         let at = check_atomic(address, rkey, access, arrival.context.regions, arrival.identity)?;
         let kind = run(arrival.memory, at).map_err(|error| Refusal::access(error.discard()))?;
         arrival.context.counters.rx_payload_bytes += arrival.payload.len() as u64;
-        self.answer_at_once(kind, arrival.bth.psn);
+        self.answer_at_once(kind, arrival);
         Ok(())
     }
 
@@ -345,15 +343,23 @@ impl Responder {
         }
         check_flush(feth, reth, arrival.context.regions, arrival.identity)?;
         arrival.memory.flush();
-        self.answer_at_once(Kind::Done, arrival.bth.psn);
+        self.answer_at_once(Kind::Done, arrival);
         Ok(())
     }
 
     /// Records that a request of one packet was executed. It is answered, and again if the peer asks again.
-    fn answer_at_once(&mut self, kind: Kind, psn: Psn) {
+    fn answer_at_once<M>(&mut self, kind: Kind, arrival: &Arrival<'_, '_, M>) {
         self.count_message();
-        self.resources.push(Resource::new(kind, (psn, 1), self.msn, self.acknowledgeable));
-        self.advance(1);
+        self.record(kind, 1, arrival);
+    }
+
+    /// Records a request whose answer has `packets` packets, the first of which acknowledges all requests before it.
+    fn record<M>(&mut self, kind: Kind, packets: u32, arrival: &Arrival<'_, '_, M>) {
+        let last = self.acknowledgeable;
+        let congestion = self.echo.on_answered(arrival.is_marked, arrival.wants_exact_echo(), last);
+        let answer = (arrival.bth.psn, packets);
+        self.resources.push(Resource::new(kind, answer, self.msn, last, congestion));
+        self.advance(packets);
     }
 
     /// No receive is posted: the peer must come back (IBA 9.7.5.2.8).

@@ -27,6 +27,8 @@ pub(super) struct Resource {
     pub(super) msn: u32,
     /// The last SEND or WRITE packet before the request.
     pub(super) acknowledgeable: Psn,
+    /// The BTH's congestion byte of the answer's first packet, which acknowledges all requests before this one.
+    congestion: u8,
     /// Packets of the answer still to send: `next..packets`, of a round that began at `from`.
     pub(super) from: u32,
     pub(super) next: u32,
@@ -41,8 +43,9 @@ impl Resource {
         (first, packets): (Psn, u32),
         msn: u32,
         acknowledgeable: Psn,
+        congestion: u8,
     ) -> Self {
-        Self { kind, first, packets, msn, acknowledgeable, from: 0, next: 0, answered: false }
+        Self { kind, first, packets, msn, acknowledgeable, congestion, from: 0, next: 0, answered: false }
     }
 
     /// Returns the MSN before the request.
@@ -103,6 +106,8 @@ pub(super) struct Due {
     pub(super) from: u32,
     pub(super) next: u32,
     pub(super) end: u32,
+    /// The packet's congestion byte.
+    pub(super) congestion: u8,
 }
 
 /// The newest READs and atomics, oldest first: as many as the peer may have outstanding, so any of them that is requested again is still
@@ -168,16 +173,17 @@ impl Resources {
             && let Some(&Resource { kind, msn, .. }) =
                 self.list.iter().find(|resource| resource.first == first)
         {
-            return Some(Due { kind, first, msn, from, next, end });
+            return Some(Due { kind, first, msn, from, next, end, congestion: 0 });
         }
         let resource = self.list.iter().skip(self.due).find(|resource| resource.is_due());
-        resource.map(|&Resource { kind, first, packets, msn, from, next, .. }| Due {
+        resource.map(|&Resource { kind, first, packets, msn, congestion, from, next, .. }| Due {
             kind,
             first,
             msn,
             from,
             next,
             end: packets,
+            congestion: if next == from { congestion } else { 0 },
         })
     }
 

@@ -1,8 +1,24 @@
 //! Parses and formats numbers with units.
 
+use cc::Rate;
+use roce::wire::telemetry::Speed;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-pub use verbs::congestion::{parse_bytes as bytes, parse_duration as duration, parse_rate as rate};
+pub use verbs::congestion::{
+    parse_bytes as bytes, parse_duration as duration, parse_rate as rate, rate_text,
+};
+
+/// Returns those of `rates` that HPCC INT and IFA have no code for (rtgwg-00 figure 4), each once, the slowest first.
+pub fn without_code(rates: impl IntoIterator<Item = Rate>) -> BTreeSet<Rate> {
+    rates.into_iter().filter(|rate| Speed::from_rate(*rate).is_none()).collect()
+}
+
+/// Returns the rates that HPCC INT and IFA have codes for, as they are written in settings, the slowest first.
+pub fn codes() -> String {
+    let rates: BTreeSet<Rate> = Speed::all().map(Speed::rate).collect();
+    rates.into_iter().map(rate_text).collect::<Vec<_>>().join(", ")
+}
 
 /// Parses a time above 0, in seconds or with a unit: `5`, `0.5`, `500ms`.
 ///
@@ -25,7 +41,6 @@ pub fn counted(number: usize, one: &str, many: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cc::Rate;
 
     #[test]
     fn sizes_take_binary_suffixes() {

@@ -13,6 +13,11 @@ fn in_proportion(rate: Rate, before: Rate, line: Rate) -> Rate {
     Rate::from_bps(u64::try_from(scaled).unwrap_or(u64::MAX)).min(line)
 }
 
+/// Returns what a parameter becomes whose derived value changes. One with another value was configured, and stays.
+fn derived<T: PartialEq>(parameter: T, before: T, now: T) -> T {
+    if parameter == before { now } else { parameter }
+}
+
 impl AlgorithmConfig {
     /// Returns the settings for a link of another rate. The increases of HPCC++, PowerTCP and DCQCN scale with it; those of DCTCP and
     /// Swift, and every lowest rate, are at most `line_rate`. A fixed window stays.
@@ -36,13 +41,19 @@ impl AlgorithmConfig {
                 additive_increase: config.additive_increase.min(line_rate),
                 ..config
             }),
-            Self::Dcqcn(config) => Self::Dcqcn(DcqcnConfig {
-                line_rate,
-                min_rate: config.min_rate.min(line_rate),
-                additive_increase: in_proportion(config.additive_increase, config.line_rate, line_rate),
-                hyper_increase: in_proportion(config.hyper_increase, config.line_rate, line_rate),
-                ..config
-            }),
+            Self::Dcqcn(config) => {
+                let [before, now] =
+                    [config.line_rate, line_rate].map(|line| DcqcnConfig::new(line, config.base_rtt));
+                let increase =
+                    |of: fn(&DcqcnConfig) -> Rate| derived(of(&config), of(&before), of(&now)).min(line_rate);
+                Self::Dcqcn(DcqcnConfig {
+                    line_rate,
+                    min_rate: config.min_rate.min(line_rate),
+                    additive_increase: increase(|config| config.additive_increase),
+                    hyper_increase: increase(|config| config.hyper_increase),
+                    ..config
+                })
+            }
             Self::Swift(config) => Self::Swift(SwiftConfig {
                 line_rate,
                 min_rate: config.min_rate.min(line_rate),
@@ -67,13 +78,7 @@ impl AlgorithmConfig {
             Self::HpccReceiver(config) => Self::HpccReceiver(HpccConfig { base_rtt, ..config }),
             Self::PowerTcp(config) => Self::PowerTcp(HpccConfig { base_rtt, ..config }),
             Self::Dctcp(config) => Self::Dctcp(dctcp(config, base_rtt)),
-            Self::Dcqcn(config) => Self::Dcqcn(match config.base_rtt {
-                Some(_) => DcqcnConfig {
-                    min_rate: config.min_rate,
-                    ..DcqcnConfig::new(config.line_rate, Some(base_rtt))
-                },
-                None => config,
-            }),
+            Self::Dcqcn(config) => Self::Dcqcn(dcqcn(config, base_rtt)),
             Self::Swift(config) => Self::Swift(swift(config, base_rtt)),
         }
     }
@@ -99,15 +104,36 @@ fn in_limits(base_rtt: Duration) -> Duration {
 }
 
 fn dctcp(config: DctcpConfig, base_rtt: Duration) -> DctcpConfig {
-    let DctcpConfig { min_rate, gain, .. } = config;
-    DctcpConfig { min_rate, gain, ..DctcpConfig::new(config.line_rate, base_rtt) }
+    let [before, now] =
+        [config.base_rtt, base_rtt].map(|rtt| DctcpConfig::new(config.line_rate, rtt).additive_increase);
+    DctcpConfig { base_rtt, additive_increase: derived(config.additive_increase, before, now), ..config }
+}
+
+fn dcqcn(config: DcqcnConfig, base_rtt: Duration) -> DcqcnConfig {
+    if config.base_rtt.is_none() {
+        return config;
+    }
+    let before = DcqcnConfig::new(config.line_rate, config.base_rtt);
+    let now = DcqcnConfig::new(config.line_rate, Some(base_rtt));
+    let interval = |of: fn(&DcqcnConfig) -> Duration| derived(of(&config), of(&before), of(&now));
+    DcqcnConfig {
+        base_rtt: Some(base_rtt),
+        alpha_interval: interval(|config| config.alpha_interval),
+        decrease_interval: interval(|config| config.decrease_interval),
+        increase_interval: interval(|config| config.increase_interval),
+        ..config
+    }
 }
 
 fn swift(config: SwiftConfig, base_rtt: Duration) -> SwiftConfig {
-    let SwiftConfig { min_rate, gain, .. } = config;
-    let longest = HpccConfig::MAX_BASE_RTT;
-    let new = SwiftConfig::new(config.line_rate, base_rtt);
-    SwiftConfig { min_rate, gain, flow_delay: new.flow_delay.min(longest), ..new }
+    let [before, now] = [config.base_rtt, base_rtt].map(|rtt| SwiftConfig::new(config.line_rate, rtt));
+    SwiftConfig {
+        base_rtt,
+        hop_delay: derived(config.hop_delay, before.hop_delay, now.hop_delay),
+        flow_delay: derived(config.flow_delay, before.flow_delay, now.flow_delay),
+        additive_increase: derived(config.additive_increase, before.additive_increase, now.additive_increase),
+        ..config
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Delay-based control, as in Swift: a target for the round trip with a part for hops and a part for flows (SIGCOMM 2020).
 
-use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate, limits};
+use crate::{Ack, ConfigError, CongestionController, HpccConfig, Instant, PathTelemetry, Rate, limits};
 use core::time::Duration;
 
 /// The parameters of [`Swift`] (Kumar et al., SIGCOMM 2020, sections 3.1, 3.5 and 3.6).
@@ -47,7 +47,7 @@ impl SwiftConfig {
             line_rate,
             min_rate: Rate::from_bps((line_rate.as_bps() / 1000).max(1)),
             hop_delay: base_rtt / 4,
-            flow_delay: base_rtt.saturating_mul(2),
+            flow_delay: base_rtt.saturating_mul(2).min(HpccConfig::MAX_BASE_RTT),
             additive_increase: Rate::from_bps(u64::try_from(increase).unwrap_or(u64::MAX)).min(line_rate),
             gain: Self::DEFAULT_GAIN,
         }

@@ -288,6 +288,8 @@ mod tests {
     #[test]
     fn every_flag_that_there_was_is_there() {
         let flags = "--cc-window 4K --cc-line-rate 1G --cc-base-rtt 2ms --cc-min-rate 1M --cc-eta 0.9 --cc-max-stage 0 --cc-flows 2 \
+                     --cc-gain 0.5 --cc-additive-increase 1M --cc-hyper-increase 2M --cc-alpha-interval 1us --cc-decrease-interval 1us \
+                     --cc-increase-interval 1us --cc-byte-counter 1M --cc-fast-recovery 5 --cc-hop-delay 1us --cc-flow-delay 1us \
                      --cc-max-rtt 1ms --telemetry probe --feedback ack --all-hops --subscribe --format hpcc --probe-interval 1ms \
                      --paths 2 --spray --ratio-only --feedback-key /nowhere";
         let args = parse(&format!("tool --cc hpcc {flags}")).unwrap().args;

@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         return sweep::run(args, &read);
     }
     let scenario = read(args.seed, &[])?;
-    if let Some(warning) = &scenario.warning {
+    for warning in &scenario.warnings {
         note!("warning: {warning}");
     }
     let folder = args.out.as_deref().map(output::Folder::open).transpose()?;

@@ -7,6 +7,7 @@ use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
 use fabric::sim::{Conventions, Hosts, Pfc, Sampling, Setup, Topology};
 use fabric::{Direct, Probability, Red, SecondClass};
 use roce::qp::Congestion;
+use roce::wire::Format;
 use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;
@@ -157,8 +158,8 @@ pub struct Scenario {
     pub setup: Setup,
     pub reference: Option<Reference>,
     pub first_host: u32,
-    /// A probable mistake in the scenario, with its remedy.
-    pub warning: Option<String>,
+    /// Probable mistakes in the scenario, each with its remedy.
+    pub warnings: Vec<String>,
 }
 
 /// Reads a scenario. `vary` replaces values of keys of `congestion`.
@@ -206,7 +207,8 @@ pub fn read(
     let (conventions, hosts) = conventions(&text).map_err(|error| wrong("compat", error))?;
     let ecn = text.ecn.or_else(|| authors_marks(text.compat, &congestion.algorithm));
     let red = ecn.map(|ecn| ecn.red().map_err(|error| wrong("ecn.probability", error)));
-    let warning = (ecn.is_none() && congestion.algorithm.wants_ecn()).then(|| unmarked(name, &congestion));
+    let is_real = hosts == Hosts::Endpoints;
+    let warnings = warnings(name, &congestion, ecn.is_some(), is_real.then_some([line, fabric]));
     let first = flows.first().map_or(0, |flow| flow.destination);
     let sampling = text.sample.as_deref().map(|text| {
         let every = time("sample", text)?;
@@ -238,7 +240,7 @@ pub fn read(
         ..Setup::new(topology, flows, congestion)
     };
     let reference = text.reference.map(|reference| varied(reference, vary));
-    Ok(Scenario { setup, reference, first_host: text.first_host, warning })
+    Ok(Scenario { setup, reference, first_host: text.first_host, warnings })
 }
 
 fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<Topology, String> {
@@ -263,10 +265,32 @@ fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<To
     })
 }
 
+/// Returns the likely mistakes of a scenario whose links have these rates, if its packets are real.
+fn warnings(name: &str, congestion: &Congestion, is_marked: bool, rates: Option<[Rate; 2]>) -> Vec<String> {
+    let unmarked = (!is_marked && congestion.algorithm.wants_ecn()).then(|| unmarked(name, congestion));
+    let rates = rates.filter(|_| has_speed_codes(congestion)).map(units::without_code).unwrap_or_default();
+    unmarked.into_iter().chain(rates.into_iter().map(|rate| untold(name, rate))).collect()
+}
+
 fn unmarked(name: &str, congestion: &Congestion) -> String {
     format!(
         "{name}: congestion {}: no switch marks, so it never slows down; add the line ecn = {{ min = 100_000, max = 400_000, probability = 0.2 }}",
         congestion.algorithm.name()
+    )
+}
+
+/// Returns whether switches write telemetry that names their links' rates by codes.
+const fn has_speed_codes(congestion: &Congestion) -> bool {
+    let is_used = congestion.in_band.is_some() || congestion.probe_interval.is_some();
+    is_used && matches!(congestion.format, Format::Hpcc | Format::Ifa)
+}
+
+/// Returns a warning for a rate at which switches write no telemetry.
+fn untold(name: &str, rate: Rate) -> String {
+    format!(
+        "{name}: rate {}: HPCC INT and IFA cannot express it, so switches write no telemetry there; use one of {}",
+        units::rate_text(rate),
+        units::codes()
     )
 }
 
@@ -339,17 +363,22 @@ fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<C
         };
         parts.retain(is_used);
     }
-    let congestion = verbs::congestion::parse_congestion(&parts.join(","))?;
+    let line = parts.join(",");
+    let congestion = verbs::congestion::parse_congestion(&line)?;
+    let choice: CongestionChoice = line.parse()?;
     let algorithm = match (congestion.algorithm, compat) {
         (AlgorithmConfig::Dctcp(config), Compat::HpccNs3) => {
             let min_rate = config.min_rate;
-            AlgorithmConfig::Dctcp(DctcpConfig { min_rate, ..DctcpConfig::simulator(config.base_rtt) })
+            let usual = DctcpConfig { min_rate, ..DctcpConfig::simulator(config.base_rtt) };
+            AlgorithmConfig::Dctcp(choice.over_dctcp(usual))
         }
         (AlgorithmConfig::Dcqcn(config), Compat::HpccNs3) => {
             let min_rate = config.min_rate;
             let is_open = vary.iter().any(|(key, value)| key == "cc" && value == "dcqcn");
             let window = config.base_rtt.filter(|_| !is_open);
-            AlgorithmConfig::Dcqcn(DcqcnConfig { min_rate, ..DcqcnConfig::simulator(window) })
+            AlgorithmConfig::Dcqcn(
+                choice.over_dcqcn(DcqcnConfig { min_rate, ..DcqcnConfig::simulator(window) }),
+            )
         }
         (algorithm, _) => algorithm,
     };
@@ -377,7 +406,7 @@ mod tests {
         let dctcp = read("x", TEXT, None, 1, &[("cc".into(), "dctcp".into())]).unwrap();
         assert_eq!(dctcp.setup.congestion.algorithm.name(), "dctcp");
         assert!(dctcp.setup.red.is_some() && scenario.setup.red.is_none());
-        assert_eq!((dctcp.warning, scenario.warning), (None, None));
+        assert!(dctcp.warnings.is_empty() && scenario.warnings.is_empty());
         let reference = Reference { scenario: "b".into(), variant: "hpcc_ms5".into() };
         assert_eq!(varied(reference.clone(), &[("max_stage".into(), "0".into())]).variant, "hpcc_ms0");
         assert_eq!(varied(reference, &[("cc".into(), "dctcp".into())]).variant, "dctcp");
@@ -388,10 +417,24 @@ mod tests {
     fn an_algorithm_of_marks_is_warned_of_if_no_switch_marks() {
         let text = TEXT.replace("compat = 'hpcc-ns3'", "").replace("hpcc,", "dcqcn,");
         let text = text.replace(",base_rtt=4160ns,flows=100", "");
-        let warning = read("x", &text, None, 1, &[]).unwrap().warning.unwrap();
-        let (_, remedy) = warning.split_once("add the line ").unwrap();
+        let warnings = read("x", &text, None, 1, &[]).unwrap().warnings;
+        let (_, remedy) = warnings[0].split_once("add the line ").unwrap();
         let marked = format!("{remedy}\n{text}");
-        assert_eq!(read("x", &marked, None, 1, &[]).unwrap().warning, None);
+        assert!(read("x", &marked, None, 1, &[]).unwrap().warnings.is_empty());
+    }
+
+    #[test]
+    fn a_rate_without_a_code_is_warned_of_if_telemetry_names_rates_by_codes() {
+        let text = TEXT.replace("compat = 'hpcc-ns3'", "").replace("rate = '100G'", "rate = '75G'");
+        assert!(text.contains("75G"), "{text}");
+        let warnings = |text: &str| read("x", text, None, 1, &[]).unwrap().warnings;
+        let said = warnings(&text);
+        assert!(said[0].starts_with("x: rate 75G: HPCC INT and IFA cannot express it"), "{said:?}");
+        assert_eq!(said.len(), 1);
+        for exact in ["hpcc,format=int-md,", "dctcp,"] {
+            let other = text.replace("hpcc,", exact).replace(",flows=100", "");
+            assert!(warnings(&other).iter().all(|said| !said.contains("cannot express")), "{exact}");
+        }
     }
 
     #[test]

@@ -188,7 +188,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let rules = settings::rules(args)?;
     let config = SwitchConfig { rules: rules.for_switch(), ..config };
     let switch = Switch::new(&config).map_err(|wrong| Failure::usage(wrong.to_string()))?;
-    settings::warn_of_untold_rates(&config);
+    settings::warn_of_rates_without_code(&config);
     let signals = Signals::listen()?;
     let names: Vec<_> = args.ports.iter().map(PortSpec::to_string).collect();
     let Showing { reports, thread } = Show::start(names.clone(), args.json.clone())?;

@@ -8,7 +8,6 @@ use cc::Rate;
 use datapath::port_spec::PortSpec;
 use fabric::{Direct, FaultConfig, PortConfig, Probability, Red, SecondClass, SwitchConfig};
 use roce::wire::format::Numbers;
-use roce::wire::telemetry::Speed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The rate of one port.
@@ -160,18 +159,12 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
 }
 
 /// Warns of rates that telemetry cannot express: HPCC++ gets no telemetry of their ports.
-pub fn warn_of_untold_rates(config: &SwitchConfig) {
-    let mut untold: Vec<Rate> = config.ports.iter().filter_map(|port| port.rate).collect();
-    untold.retain(|rate| Speed::from_rate(*rate).is_none());
-    untold.sort_unstable();
-    untold.dedup();
-    for rate in untold {
-        let mut told: Vec<Rate> = Speed::all().map(Speed::rate).collect();
-        told.sort_unstable();
-        let told: Vec<String> = told.iter().map(Rate::to_string).collect();
+pub fn warn_of_rates_without_code(config: &SwitchConfig) {
+    for rate in units::without_code(config.ports.iter().filter_map(|port| port.rate)) {
         tracing::warn!(
-            "HPCC INT and IFA cannot express {rate}, so a port of that rate writes neither; they can express {}",
-            told.join(", ")
+            "HPCC INT and IFA cannot express {}, so a port of that rate writes neither; they can express {}",
+            units::rate_text(rate),
+            units::codes()
         );
     }
 }

@@ -234,8 +234,8 @@ impl CongestionChoice {
         let line_rate = self.line_rate();
         let base_rtt = self.base_rtt();
         let min_rate = self.min_rate(line_rate);
-        let to =
-            CongestionAlgorithm::Dctcp(DctcpConfig { min_rate, ..DctcpConfig::new(line_rate, base_rtt) });
+        let usual = DctcpConfig { min_rate, ..DctcpConfig::new(line_rate, base_rtt) };
+        let to = CongestionAlgorithm::Dctcp(self.over_dctcp(usual));
         match self.max_rtt {
             None => Congestion::new(to),
             Some(limit) => {
@@ -245,16 +245,49 @@ impl CongestionChoice {
         }
     }
 
+    /// Returns `usual` with the parameters that are chosen in place of its own.
+    #[must_use]
+    pub fn over_dctcp(&self, usual: DctcpConfig) -> DctcpConfig {
+        DctcpConfig {
+            gain: self.gain.unwrap_or(usual.gain),
+            additive_increase: self.additive_increase.unwrap_or(usual.additive_increase),
+            ..usual
+        }
+    }
+
     fn swift(&self) -> SwiftConfig {
         let line_rate = self.line_rate();
-        let min_rate = self.min_rate(line_rate);
-        SwiftConfig { min_rate, ..SwiftConfig::new(line_rate, self.base_rtt()) }
+        let usual = SwiftConfig::new(line_rate, self.base_rtt());
+        SwiftConfig {
+            min_rate: self.min_rate(line_rate),
+            gain: self.gain.unwrap_or(usual.gain),
+            additive_increase: self.additive_increase.unwrap_or(usual.additive_increase),
+            hop_delay: self.hop_delay.unwrap_or(usual.hop_delay),
+            flow_delay: self.flow_delay.unwrap_or(usual.flow_delay),
+            ..usual
+        }
     }
 
     fn dcqcn(&self) -> DcqcnConfig {
         let line_rate = self.line_rate();
         let min_rate = self.min_rate(line_rate);
-        DcqcnConfig { min_rate, ..DcqcnConfig::new(line_rate, self.base_rtt) }
+        self.over_dcqcn(DcqcnConfig { min_rate, ..DcqcnConfig::new(line_rate, self.base_rtt) })
+    }
+
+    /// Returns `usual` with the parameters that are chosen in place of its own.
+    #[must_use]
+    pub fn over_dcqcn(&self, usual: DcqcnConfig) -> DcqcnConfig {
+        DcqcnConfig {
+            gain: self.gain.unwrap_or(usual.gain),
+            alpha_interval: self.alpha_interval.unwrap_or(usual.alpha_interval),
+            decrease_interval: self.decrease_interval.unwrap_or(usual.decrease_interval),
+            increase_interval: self.increase_interval.unwrap_or(usual.increase_interval),
+            byte_counter: self.byte_counter.or(usual.byte_counter),
+            fast_recovery: self.fast_recovery.unwrap_or(usual.fast_recovery),
+            additive_increase: self.additive_increase.unwrap_or(usual.additive_increase),
+            hyper_increase: self.hyper_increase.unwrap_or(usual.hyper_increase),
+            ..usual
+        }
     }
 }
 
@@ -301,6 +334,57 @@ mod tests {
         assert_eq!(CongestionChoice { cc: Some(CcName::Auto), ..default }.build(), Ok(DEFAULT_CONGESTION));
         let window = CongestionChoice { window: Some(1000), ..default }.build().unwrap();
         assert_eq!(window, Congestion::new(CongestionAlgorithm::Fixed { window: 1000, rate: None }));
+    }
+
+    /// Each parameter reaches the algorithm, and stays when the link's rate and the round trip become known.
+    #[test]
+    fn chosen_parameters_stay() {
+        let tuned = CongestionChoice {
+            gain: Some(0.25),
+            additive_increase: Some(Rate::from_mbps(7)),
+            ..CongestionChoice::default()
+        };
+        let known = |choice: CongestionChoice| {
+            let congestion = choice.build().unwrap().on_link(Rate::from_gbps(25));
+            congestion.algorithm.at_base_rtt(Duration::from_millis(2))
+        };
+        let (gain, increase) = (0.25, Rate::from_mbps(7));
+        let CongestionAlgorithm::Dctcp(dctcp) = known(CongestionChoice { cc: Some(CcName::Dctcp), ..tuned })
+        else {
+            panic!("not DCTCP")
+        };
+        assert_eq!((dctcp.gain, dctcp.additive_increase), (gain, increase));
+        let [hop_delay, flow_delay] = [3, 4].map(Duration::from_micros);
+        let swift = CongestionChoice {
+            cc: Some(CcName::Swift),
+            hop_delay: Some(hop_delay),
+            flow_delay: Some(flow_delay),
+            ..tuned
+        };
+        let CongestionAlgorithm::Swift(swift) = known(swift) else { panic!("not Swift") };
+        assert_eq!((swift.gain, swift.additive_increase), (gain, increase));
+        assert_eq!((swift.hop_delay, swift.flow_delay), (hop_delay, flow_delay));
+        let [alpha, decrease, raise] = [5, 6, 7].map(Duration::from_micros);
+        let chosen = CongestionChoice {
+            cc: Some(CcName::Dcqcn),
+            base_rtt: Some(Duration::from_micros(20)),
+            hyper_increase: Some(Rate::from_mbps(8)),
+            alpha_interval: Some(alpha),
+            decrease_interval: Some(decrease),
+            increase_interval: Some(raise),
+            byte_counter: Some(9),
+            fast_recovery: Some(10),
+            ..tuned
+        };
+        let CongestionAlgorithm::Dcqcn(dcqcn) = known(chosen) else { panic!("not DCQCN") };
+        assert_eq!((dcqcn.gain, dcqcn.additive_increase), (gain, increase));
+        assert_eq!(dcqcn.hyper_increase, Rate::from_mbps(8));
+        assert_eq!((dcqcn.byte_counter, dcqcn.fast_recovery), (Some(9), 10));
+        let intervals = (dcqcn.alpha_interval, dcqcn.decrease_interval, dcqcn.increase_interval);
+        assert_eq!(intervals, (alpha, decrease, raise));
+        let above =
+            CongestionChoice { additive_increase: Some(Rate::from_gbps(11)), ..choice(CcName::Swift) };
+        assert!(above.build().is_err(), "above the line rate");
     }
 
     #[test]

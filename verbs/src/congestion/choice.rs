@@ -17,6 +17,7 @@ use CcName::{Auto, Dcqcn, Dctcp, Fixed, Hpcc, HpccFair, HpccRx, PowerTcp, Swift}
 
 const ALL: &[CcName] = &[Fixed, Hpcc, HpccFair, HpccRx, PowerTcp, Dctcp, Dcqcn, Swift, Auto];
 const PACED: &[CcName] = &[Hpcc, HpccFair, HpccRx, PowerTcp, Dctcp, Dcqcn, Swift, Auto];
+const TUNED: &[CcName] = &[Dctcp, Dcqcn, Swift];
 const TELEMETRY: &[CcName] = &[Hpcc, HpccFair, HpccRx, PowerTcp, Auto];
 
 /// A field for each setting, and the table of them.
@@ -82,6 +83,56 @@ settings! {
     flows: Option<NonZeroU32>, |text| word::<NonZeroU32>(text).filter(|flows| flows.get() <= 1_000_000), {
         flag: "cc-flows", value: "COUNT", algorithms: &[Hpcc, HpccRx, PowerTcp, Auto], example: "100", default: "1; powertcp 33; auto needs none",
         accepts: "a number from 1 to 1000000",
+    }
+    "How much a cut or an average weighs what is new: DCTCP's g (section 4), DCQCN's g (SIGCOMM 2015, equation 1), Swift's beta (SIGCOMM 2020, algorithm 1)."
+    gain: Option<f64>, |text| word::<f64>(text).filter(|&gain| gain > 0.0 && gain <= 1.0), {
+        flag: "cc-gain", value: "SHARE", algorithms: TUNED, example: "0.0625", default: "dctcp 0.0625; dcqcn 0.00390625; swift 0.8",
+        accepts: "a share above 0 and at most 1",
+    }
+    "The rate that an increase adds: with DCTCP and Swift in a round trip, with DCQCN R_AI (SIGCOMM 2015, figure 7)."
+    additive_increase: Option<Rate>, rate, {
+        flag: "cc-additive-increase", value: "RATE", algorithms: TUNED, example: "40M", default: "1 KiB in base_rtt; dcqcn line_rate / 1000",
+        accepts: "a rate with its unit up to the line rate",
+    }
+    "The rate that an increase adds once timer and byte counter have both passed fast_recovery: R_HAI."
+    hyper_increase: Option<Rate>, rate, {
+        flag: "cc-hyper-increase", value: "RATE", algorithms: &[Dcqcn], example: "400M", default: "line_rate / 100",
+        accepts: "a rate with its unit up to the line rate",
+    }
+    "The time between updates of alpha without a notification."
+    alpha_interval: Option<Duration>, interval, {
+        flag: "cc-alpha-interval", value: "TIME", algorithms: &[Dcqcn], example: "55us", default: "55us, at least base_rtt",
+        accepts: "a time from 1ns to 1s",
+    }
+    "The shortest time between two cuts of the rate."
+    decrease_interval: Option<Duration>, interval, {
+        flag: "cc-decrease-interval", value: "TIME", algorithms: &[Dcqcn], example: "50us", default: "50us, at least base_rtt",
+        accepts: "a time from 1ns to 1s",
+    }
+    "The time after which the timer raises the rate: T."
+    increase_interval: Option<Duration>, interval, {
+        flag: "cc-increase-interval", value: "TIME", algorithms: &[Dcqcn], example: "55us", default: "55us, at least base_rtt",
+        accepts: "a time from 1ns to 1s",
+    }
+    "The bytes sent after which the byte counter raises the rate: B."
+    byte_counter: Option<u64>, |text| parse_bytes(text).ok().filter(|&bytes| bytes > 0), {
+        flag: "cc-byte-counter", value: "BYTES", algorithms: &[Dcqcn], example: "10000000", default: "10000000",
+        accepts: "a number of bytes from 1",
+    }
+    "Increases, of timer and byte counter each, that only return to the rate before the cut: F."
+    fast_recovery: Option<u32>, word::<u32>, {
+        flag: "cc-fast-recovery", value: "COUNT", algorithms: &[Dcqcn], example: "5", default: "5",
+        accepts: "a number from 0",
+    }
+    "The queueing time beyond base_rtt that the target allows for a path's hops (SIGCOMM 2020, section 3.5)."
+    hop_delay: Option<Duration>, |text| time(text, Duration::ZERO..=Duration::from_secs(1)), {
+        flag: "cc-hop-delay", value: "TIME", algorithms: &[Swift], example: "5us", default: "base_rtt / 4",
+        accepts: "a time from 0 to 1s",
+    }
+    "The queueing time beyond that which the target allows for a flow with one packet in flight; falls with the root of the window."
+    flow_delay: Option<Duration>, |text| time(text, Duration::ZERO..=Duration::from_secs(1)), {
+        flag: "cc-flow-delay", value: "TIME", algorithms: &[Swift], example: "40us", default: "2 base_rtt",
+        accepts: "a time from 0 to 1s",
     }
     "Runs DCTCP only if the first round trip is shorter than this, else a fixed window."
     max_rtt: Option<Duration>, |text| time(text, NANOSECOND..=Duration::MAX), {
@@ -179,6 +230,10 @@ fn rate(text: &str) -> Option<Rate> {
 
 fn time(text: &str, limits: RangeInclusive<Duration>) -> Option<Duration> {
     parse_duration(text).ok().filter(|time| limits.contains(time))
+}
+
+fn interval(text: &str) -> Option<Duration> {
+    time(text, NANOSECOND..=Duration::from_secs(1))
 }
 
 fn reverse(text: &str) -> Option<Reverse> {

@@ -38,6 +38,6 @@ pub use rules::{CongestionRule, Prefix};
 pub use setting::{ChoiceError, Setting};
 pub use text::parse_congestion;
 pub(crate) use units::bytes_text;
-pub use units::{parse_bytes, parse_duration, parse_rate};
+pub use units::{parse_bytes, parse_duration, parse_rate, rate_text};
 
 pub(crate) use rules::{RuleError, RuleText, choose};

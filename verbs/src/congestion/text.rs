@@ -93,7 +93,9 @@ mod tests {
             "hpcc,peer=10.0.0.1,qp=RC,service_level=3,line_rate=1G,base_rtt=2ms,min_rate=2M,eta=0.9,max_stage=0,flows=4,\
              telemetry=inband:2,format=int-md,feedback=notification,subscribe=true,paths=4,spray=true,ratio_only=true,all_hops=true",
             "auto,line_rate=1G,base_rtt=2ms,probe_interval=1ms",
-            "dctcp,line_rate=1G,base_rtt=2ms,max_rtt=10ms",
+            "dctcp,line_rate=1G,base_rtt=2ms,max_rtt=10ms,gain=0.1,additive_increase=5M",
+            "dcqcn,hyper_increase=50M,alpha_interval=60us,decrease_interval=60us,increase_interval=60us,byte_counter=1M,fast_recovery=3",
+            "swift,hop_delay=0,flow_delay=1ms",
             "fixed,window=4096,line_rate=1G",
         ] {
             assert!(rule(line).is_ok(), "{line}: {:?}", rule(line));

@@ -34,7 +34,8 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
     Ok(Rate::from_bps(bits.round() as u64))
 }
 
-/// The same rate in the largest unit that it is a whole number of. Below 1000000 bit/s, it always has a unit.
+/// Returns the rate in the largest unit that it is a whole number of, as [`parse_rate`] reads it. Below 1000000 bit/s, it always has a unit.
+#[must_use]
 pub fn rate_text(rate: Rate) -> String {
     let bits = rate.as_bps();
     let unit = RATES.iter().find(|(_, factor)| bits > 0 && bits.is_multiple_of(*factor));

@@ -144,6 +144,12 @@ impl CongestionChoice {
                 "{format=aecn} carries the path's highest share and no hops; leave {all_hops} out",
             );
         }
+        if self.name() == CcName::Auto && self.format.is_some_and(Format::tells_load) {
+            return of(
+                "format",
+                "{cc=auto} starts HPCC++ when a probe counts switches, and this format carries none; choose {cc=hpcc}, or leave {format} out",
+            );
+        }
         let windows = self.feedback == Some(Reverse::Window);
         if self.cc == Some(CcName::HpccRx) && self.feedback.is_some() && !windows {
             return of("feedback", "{cc=hpcc-rx} is answered by windows; leave {feedback} out");
@@ -446,6 +452,27 @@ mod tests {
                 "{said}"
             );
         }
+    }
+
+    /// `auto` would keep its fixed window without a word.
+    #[test]
+    fn auto_refuses_formats_that_count_no_switches() {
+        for (name, format) in Format::ALL {
+            let built = CongestionChoice { format: Some(format), ..CongestionChoice::default() }.build();
+            assert_eq!(built.is_err(), format.tells_load(), "{name}");
+            let named = CongestionChoice { format: Some(format), ..choice(CcName::Hpcc) };
+            assert!(named.build().is_ok(), "{name}");
+        }
+        let csig = CongestionChoice { format: Some(Format::Csig), ..CongestionChoice::default() };
+        let error = csig.build().unwrap_err().to_string();
+        assert!(error.starts_with(r#"format = "csig": cc = "auto" starts HPCC++ when"#), "{error}");
+        let probed = CongestionChoice {
+            cc: Some(CcName::Fixed),
+            paths: Some(2),
+            probe_interval: Some(Duration::from_millis(1)),
+            ..csig
+        };
+        assert!(probed.build().is_ok(), "paths are probed in any format");
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub fn text(path: &Path) -> io::Result<String> {
     File::open(path)?.take(TEXT + 1).read_to_string(&mut text)?;
     match text.len() as u64 <= TEXT {
         true => Ok(text),
-        false => Err(io::Error::other(format!("longer than {TEXT} bytes"))),
+        false => Err(io::Error::other(format!("longer than the limit of {TEXT} bytes"))),
     }
 }
 

@@ -42,7 +42,7 @@ pub fn note(text: fmt::Arguments<'_>) {
 pub fn failed(error: &io::Error) -> Failure {
     match error.kind() {
         ErrorKind::BrokenPipe => Failure::unread(),
-        _ => Failure::run(format!("standard output: {error}; what was printed is incomplete")),
+        _ => Failure::run(format!("standard output cannot be written: {error}; the output is incomplete")),
     }
 }
 

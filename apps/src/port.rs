@@ -138,7 +138,7 @@ pub fn mtu(text: &str) -> Result<Mtu, String> {
     Mtu::ALL
         .into_iter()
         .find(|mtu| mtu.bytes().to_string() == text)
-        .ok_or_else(|| "a path MTU is one of 256, 512, 1024, 2048, 4096".into())
+        .ok_or_else(|| format!("`{text}`: no path MTU; use 256, 512, 1024, 2048 or 4096"))
 }
 
 #[cfg(test)]

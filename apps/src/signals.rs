@@ -29,7 +29,9 @@ static REASON: OnceLock<String> = OnceLock::new();
 /// Returns a failure if the system refuses a handler or a thread.
 pub fn listen() -> Result<Arc<AtomicBool>, Failure> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    let failed = |error: io::Error| Failure::run(format!("cannot handle signals: {error}"));
+    let failed = |error: io::Error| {
+        Failure::run(format!("cannot handle signals: {error}; raise `ulimit -n` and `ulimit -u`"))
+    };
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     let stop = Arc::clone(STOP.get_or_init(Arc::default));
     let which = Arc::clone(SIGNAL.get_or_init(Arc::default));

@@ -75,7 +75,7 @@ fn what_is_no_capture_gets_one_line_and_exit_2() {
     for (input, says) in [
         (&b"hello, world, this is text"[..], "not a pcap or pcapng file"),
         (b"", "not a pcap or pcapng file"),
-        (cut, "ends in the middle of a record"),
+        (cut, "ends inside a record"),
     ] {
         let (code, _, error) = pcap(&["--summary", "-"], input);
         assert_eq!(code, 2);

@@ -101,5 +101,5 @@ fn what_can_not_be_is_said_in_a_line() {
     fs::write(&file, text).unwrap();
     let refused = ferroce().arg("sim").arg(&file).assert().failure();
     let why = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
-    assert!(why.contains("say switches"), "{why}");
+    assert!(why.contains("the topology needs switches; add switches = 8"), "{why}");
 }

@@ -88,7 +88,7 @@ pub fn echo(port: &mut Port) {
 
 fn exchange(port: &mut Port, length: usize) -> Result<(), String> {
     let mut burst = Burst::new();
-    let mut frame = port.alloc().ok_or("the pool is dry")?;
+    let mut frame = port.alloc().ok_or("the pool has no packet buffer left")?;
     frame.set_len(length);
     frame.fill(0);
     frame[..6].fill(0xff);

@@ -187,7 +187,7 @@ impl Session {
             text += &format!(", {filtered} filtered out");
         }
         if dropped > 0 {
-            text += "; --snaplen 320 or a smaller one drops fewer";
+            text += "; a smaller --snaplen (at least 320) drops fewer";
         }
         text
     }

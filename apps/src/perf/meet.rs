@@ -129,7 +129,7 @@ impl Reception {
                 Ok(Some(Visitor { control: Control::new(stream)?, from, since: Instant::now() }))
             }
             Err(error) if transient(error.kind()) => Ok(None),
-            Err(error) => Err(Failure::run(format!("waiting for a client: {error}"))),
+            Err(error) => Err(Failure::run(format!("accepting a client: {error}; raise `ulimit -n`"))),
         }
     }
 }

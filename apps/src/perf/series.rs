@@ -79,5 +79,5 @@ impl Series {
 }
 
 fn failed(file: &Path, error: impl std::fmt::Display) -> Failure {
-    Failure::run(format!("{}: {error}", file.display()))
+    Failure::run(format!("{}: the series cannot be written: {error}", file.display()))
 }

@@ -89,7 +89,7 @@ fn replay(args: &Args, file: &Path) -> Result<Report, Failure> {
         report.compare(&row, hpcc);
     }
     if report.rows() == 0 {
-        return Err(refused("no rows after the header: nothing to compare".into()));
+        return Err(refused("no rows follow the header; record a trace with acknowledgements".into()));
     }
     report.finish(flows.len());
     Ok(report)

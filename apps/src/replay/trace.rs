@@ -114,7 +114,7 @@ impl Columns {
         let column = |name: &'static str| {
             let index = header.iter().position(|given| given == name);
             let index =
-                index.ok_or_else(|| format!("line 1: no column {name}: not an acknowledgement trace"))?;
+                index.ok_or_else(|| format!("line 1: no column {name}, so this is no trace of acknowledgements; give a trace of the HPCC reference runs"))?;
             Ok::<_, String>(Column { name, index })
         };
         let mut hops = [[Column { name: "", index: 0 }; 4]; HOPS];

@@ -108,7 +108,7 @@ pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
     let folder = folder.ok_or_else(|| Failure::usage("--merge: no output folder; add --out FOLDER"))?;
     let cells = part.done.values().map(|cell| serde_json::from_value(cell.clone()));
     let cells: Vec<Cell> = cells.collect::<Result<_, _>>().map_err(|error| {
-        Failure::usage(format!("--merge: a part contains jobs that are not runs of the arena: {error}"))
+        Failure::usage(format!("--merge: a part contains jobs that are not runs of the arena: {error}; give the files that --arena --shard wrote"))
     })?;
     fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
     let page = OutFile::open(&folder.join("arena.html"))?;

@@ -83,7 +83,10 @@ pub fn compare(folder: &Path, scenario: &Scenario, ours: &Ours) -> Result<Vec<Co
     compared.extend(queues(folder, reference, ours)?);
     if compared.is_empty() {
         let Reference { scenario, variant } = reference;
-        return Err(Failure::usage(format!("{}: no rows of {scenario}, {variant}", folder.display())));
+        return Err(Failure::usage(format!(
+            "{}: no file has rows of scenario {scenario}, variant {variant}; correct [reference] in the scenario, or give another folder",
+            folder.display()
+        )));
     }
     Ok(compared)
 }

@@ -121,8 +121,12 @@ impl Numbering {
             (None, Some(senders)) if (1..=hosts).contains(&senders) => {
                 (0..senders).map(|sender| flow(self.first + sender)).collect()
             }
-            (None, Some(senders)) => Err(format!("senders = {senders}: 1 to {hosts}, as there are hosts")),
-            (Some(_), Some(_)) | (None, None) => Err("give either source or senders".into()),
+            (None, Some(senders)) => {
+                Err(format!("senders = {senders}: more senders than hosts, or none; use 1 to {hosts}"))
+            }
+            (Some(_), Some(_)) | (None, None) => {
+                Err("a flow needs either source or senders; give one of them".into())
+            }
         }
     }
 }
@@ -140,13 +144,17 @@ pub(super) fn draw(
         "fb-hadoop" => SizeDistribution::fb_hadoop(),
         other => match other.strip_prefix("uniform:").and_then(|most| most.parse().ok()) {
             Some(most) => SizeDistribution::uniform(most),
-            None => return Err(format!("sizes '{other}': web-search, fb-hadoop, or uniform:BYTES")),
+            None => {
+                return Err(format!(
+                    "sizes '{other}': no such distribution; use web-search, fb-hadoop, or uniform:BYTES"
+                ));
+            }
         },
     };
     for load in [Some(traffic.load), traffic.incast.as_ref().map(|incast| incast.load)].into_iter().flatten()
     {
         if !(0.0..=1.0).contains(&load) {
-            return Err(format!("load {load}: 0 to 1"));
+            return Err(format!("load {load}: not a share of the link; use 0 to 1"));
         }
     }
     if hosts < 2 {
@@ -158,7 +166,7 @@ pub(super) fn draw(
     {
         let most = hosts - 1;
         return Err(format!(
-            "incast.senders = {senders}, incast.bytes = {bytes}: 1 to {most}, and at least 1"
+            "incast.senders = {senders}, incast.bytes = {bytes}: out of range; use 1 to {most} senders and at least 1 byte"
         ));
     }
     check_count(traffic, sizes.mean(), time, hosts, line)?;

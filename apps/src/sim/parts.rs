@@ -122,11 +122,16 @@ impl Part {
                 continue;
             };
             if (all.kind, &all.of, all.jobs) != (part.kind, &part.of, part.jobs) {
-                return Err(wrong(format!("of another run than {}", files[0].display())));
+                return Err(wrong(format!(
+                    "is a part of another run than {}; merge the parts of one run",
+                    files[0].display()
+                )));
             }
             for (job, result) in part.done {
                 if all.done.get(&job).is_some_and(|before| *before != result) {
-                    return Err(wrong(format!("job {job} has another result in another file")));
+                    return Err(wrong(format!(
+                        "job {job} has another result in another file; run all shards with the same ferroce"
+                    )));
                 }
                 all.done.insert(job, result);
             }

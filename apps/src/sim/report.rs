@@ -47,7 +47,8 @@ pub fn write(
     page += &overview(scenario, outcome);
     page += "</html>\n";
     let file = folder.join("report.html");
-    fs::write(&file, page).map_err(|error| Failure::run(format!("{}: {error}", file.display())))
+    fs::write(&file, page)
+        .map_err(|error| Failure::run(format!("{}: the page cannot be written: {error}", file.display())))
 }
 
 fn lead(title: &str, scenario: &Scenario, outcome: &Outcome) -> String {

@@ -246,8 +246,8 @@ pub fn read(
 fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<Topology, String> {
     let needs = |what: &str, value: Option<usize>, limit: usize| match value {
         Some(value) if (1..=limit).contains(&value) => Ok(value),
-        Some(value) => Err(format!("{what} = {value}: 1 to {limit}")),
-        None => Err(format!("say {what}")),
+        Some(value) => Err(format!("{what} = {value}: out of range; use 1 to {limit}")),
+        None => Err(format!("the topology needs {what}; add {what} = 8")),
     };
     let hosts = || needs("hosts", text.hosts, 4096);
     Ok(match text.topology {
@@ -446,7 +446,10 @@ mod tests {
             format!("{}{traffic}senders = {senders}\nbytes = {bytes}\n", &TEXT[..flows])
         };
         for (text, part) in [
-            (TEXT.replace("source = 1", "senders = 4"), "senders = 4: 1 to 3"),
+            (
+                TEXT.replace("source = 1", "senders = 4"),
+                "senders = 4: more senders than hosts, or none; use 1 to 3",
+            ),
             (TEXT.replace("source = 1", "senders = 4294967295"), "1 to 3"),
             (TEXT.replace("source = 1", ""), "either source or senders"),
             (TEXT.replace("source = 1", "source = 0"), "source 0: not a host of the topology; use 1 to 3"),

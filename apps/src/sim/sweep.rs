@@ -56,7 +56,9 @@ pub fn run(args: &Args, read: &Read<'_>) -> Result<ExitCode, Failure> {
 /// Writes the table of a sweep from its merged parts.
 pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
     let rows = part.done.values().map(Value::as_str).collect::<Option<Vec<_>>>();
-    let rows = rows.ok_or_else(|| Failure::usage("--merge: a part contains rows that are not text"))?;
+    let rows = rows.ok_or_else(|| {
+        Failure::usage("--merge: a part contains rows that are not text; give the files that --shard wrote")
+    })?;
     let text = header() + &rows.concat();
     match folder {
         Some(folder) => table_in(folder)?.write(&text)?,

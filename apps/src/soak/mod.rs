@@ -123,7 +123,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let missing = reached.missing();
     if args.seeds.end - args.seeds.start >= ENOUGH && !missing.is_empty() {
-        return Err(Failure::run(format!("no seed reached: {}", missing.join(", "))));
+        return Err(Failure::run(format!("no seed covered {}; run more seeds", missing.join(", "))));
     }
     Ok(ExitCode::SUCCESS)
 }

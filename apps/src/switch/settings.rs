@@ -44,7 +44,7 @@ pub fn probability(text: &str) -> Result<Probability, String> {
 /// Returns an error if the text is not a time, or the time is below 1 ms.
 pub fn interval(text: &str) -> Result<Duration, String> {
     match units::duration(text)? {
-        short if short < Duration::from_millis(1) => Err("an interval is at least 1ms".into()),
+        short if short < Duration::from_millis(1) => Err(format!("`{text}`: too short; use 1ms or more")),
         time => Ok(time),
     }
 }

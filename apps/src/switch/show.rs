@@ -209,7 +209,7 @@ impl Show {
             .map_err(|error| Failure::run(format!("the report has no JSON form: {error}")))?;
         let partial = partial(file);
         write(&partial, &format!("{text}\n"))?;
-        std::fs::rename(&partial, file).map_err(|error| Failure::run(format!("{}: {error}", file.display())))
+        std::fs::rename(&partial, file).map_err(|error| unwritten(file, &error))
     }
 }
 
@@ -245,5 +245,9 @@ fn partial(file: &Path) -> PathBuf {
 }
 
 fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(file, text).map_err(|error| Failure::run(format!("{}: {error}", file.display())))
+    std::fs::write(file, text).map_err(|error| unwritten(file, &error))
+}
+
+fn unwritten(file: &Path, error: &std::io::Error) -> Failure {
+    Failure::run(format!("{}: the report cannot be written: {error}", file.display()))
 }

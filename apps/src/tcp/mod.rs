@@ -95,7 +95,12 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         pacer.algorithm.name(),
         args.dscp
     )?;
-    let failed = |error: io::Error| Failure::run(format!("interface {}: {error}", args.port));
+    let failed = |error: io::Error| {
+        Failure::run(format!(
+            "interface {}: sending or receiving failed: {error}; check that it is up",
+            args.port
+        ))
+    };
     while !stop.load(Ordering::Relaxed) {
         pacer.turn().map_err(failed)?;
     }

@@ -23,10 +23,10 @@ pub enum ReadError {
     #[error("not a pcap or pcapng file")]
     Format,
     /// The file ends inside a record.
-    #[error("ends in the middle of a record: was the capture cut off?")]
+    #[error("ends inside a record, as a capture that was cut off; end captures by Ctrl-C")]
     Truncated,
     /// A record has an impossible length.
-    #[error("a record of {0} bytes: the limit is {LONGEST}; is the file damaged?")]
+    #[error("a record of {0} bytes, above the limit of {LONGEST}: the file is damaged; capture again")]
     Length(u32),
     /// The link type cannot contain RoCEv2.
     #[error("link type {0} carries no RoCEv2: capture on an Ethernet interface or on `any`")]

@@ -306,7 +306,7 @@ impl Pause {
 
 fn foreign() -> Failure {
     Failure::run(
-        "the server is not a ferroce of this version; check -p, and run the same ferroce on both sides",
+        "the other side is not a ferroce of this version; check -p, and run the same ferroce on both sides",
     )
 }
 

@@ -88,7 +88,8 @@ impl Handshake for Pingpong {
     }
 
     fn swap_sides(&mut self, own: &Side, idle: &mut Idle) -> Result<Side, Failure> {
-        self.line = write(own.qps.first().ok_or_else(|| Failure::run("no queue pair"))?);
+        self.line =
+            write(own.qps.first().ok_or_else(|| Failure::run("the run has no queue pair; give -q 1"))?);
         if self.is_client {
             self.control.send(&self.line)?;
         }

@@ -171,6 +171,34 @@ fn a_server_that_was_told_otherwise_refuses() {
 }
 
 #[test]
+fn a_run_below_its_limit_fails_after_its_report() {
+    for (flags, code, part) in [
+        ("-w 100000000 -n 100", 1, "is below the limit of 100000000 (-w)"),
+        ("-y 100000000 -n 100", 1, "are below the limit of 100000000 (-y)"),
+        ("-w 0.0001 -y 0.0000001 -n 100", 0, ""),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let tcp_port = free_tcp_port();
+        let _server = serve(folder.path(), &tcp_port, "write-bw");
+        let output = Command::cargo_bin("ferroce")
+            .unwrap()
+            .args(["write-bw", "-p", &tcp_port, "--ip", "10.7.0.2/24", "--output", "bandwidth", "-d"])
+            .arg(format!("memif:{},client", folder.path().join("x.sock").display()))
+            .args(flags.split_whitespace())
+            .arg("127.0.0.1")
+            .timeout(Duration::from_secs(60))
+            .assert()
+            .code(code)
+            .get_output()
+            .clone();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(part), "{flags}: {error}");
+        let figure = String::from_utf8(output.stdout).unwrap();
+        assert!(figure.trim().parse::<f64>().is_ok_and(|bandwidth| bandwidth > 0.0), "{flags}: {figure}");
+    }
+}
+
+#[test]
 fn an_interrupted_server_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("x.sock");

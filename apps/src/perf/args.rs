@@ -1,5 +1,6 @@
 //! The flags of the perftest-style tools. Their letters and meanings are perftest's.
 
+use super::accepted::AcceptedArgs;
 use super::congestion::CongestionArgs;
 use super::phases::Phases;
 use crate::port::{self, PortArgs};
@@ -43,6 +44,20 @@ pub struct PerfArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: OutputArgs,
+    #[command(flatten)]
+    accepted: AcceptedArgs,
+}
+
+impl PerfArgs {
+    /// Returns the flags with a number after `--port` as the TCP port, which perftest calls so. No port of Ferroce has a number as its name.
+    pub fn with_perftests_port(&self) -> Self {
+        match self.port.port.as_deref().map(str::parse) {
+            Some(Ok(tcp_port)) => {
+                Self { tcp_port, port: PortArgs { port: None, ..self.port.clone() }, ..self.clone() }
+            }
+            Some(Err(_)) | None => self.clone(),
+        }
+    }
 }
 
 /// The protocol of the control connection.
@@ -219,6 +234,37 @@ pub struct OutputArgs {
     /// Do not measure the peak bandwidth
     #[arg(short = 'N', long = "noPeak")]
     pub no_peak: bool,
+    /// Fail if the average bandwidth is below this, in MB/s, or with --report_gbits in Gb/s
+    #[arg(short = 'w', long, value_name = "RATE", value_parser = limit)]
+    pub limit_bw: Option<f64>,
+    /// Fail if fewer than this many million messages per second were sent
+    #[arg(short = 'y', long = "limit_msgrate", value_name = "RATE", value_parser = limit)]
+    pub limit_message_rate: Option<f64>,
+    /// Print one figure of each run and nothing else: MB/s or Gb/s, million messages per second, or the average latency in us
+    #[arg(long = "output", value_name = "FIGURE")]
+    pub only: Option<Figure>,
+}
+
+/// One figure of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum Figure {
+    Bandwidth,
+    #[value(name = "message_rate")]
+    MessageRate,
+    Latency,
+}
+
+impl OutputArgs {
+    /// Returns whether a run that is too slow fails.
+    pub const fn limits_bandwidth(&self) -> bool {
+        self.limit_bw.is_some() || self.limit_message_rate.is_some()
+    }
+}
+
+fn limit(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| format!("`{text}`: no limit; write a number from 0, such as 9.5"))
 }
 
 impl OutputArgs {

@@ -1,5 +1,6 @@
 //! The measuring tools in the style of perftest: a server, which has no address argument, and a client.
 
+mod accepted;
 mod args;
 mod bandwidth;
 mod congestion;
@@ -39,6 +40,7 @@ use verbs::{Device, DeviceConfig};
 /// # Errors
 /// Returns a failure if the flags are wrong, or the test cannot be completed.
 pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
+    let args = &args.with_perftests_port();
     args.congestion.congestion(args.load.connection.unwrap_or_default())?;
     args.congestion.with_key(DeviceConfig::new())?;
     // A file that cannot be written is reported before the test.

@@ -1,6 +1,6 @@
 //! The plan of a run, on which both sides agree before anything is sent.
 
-use super::args::{AtomicType, Connection, PerfArgs};
+use super::args::{AtomicType, Connection, Figure, PerfArgs};
 use super::memory;
 use super::phases::Phases;
 use crate::failure::Failure;
@@ -212,6 +212,10 @@ fn refuse_what_is_not_supported(tool: Tool, args: &PerfArgs) -> Result<(), Failu
         "-b measures bandwidth; leave it out for latency"
     } else if (load.active.is_some() || args.output.series.is_some()) && tool.kind == Kind::Latency {
         "--active and --series work only with the bandwidth tools; leave them out"
+    } else if tool.kind == Kind::Latency && args.output.limits_bandwidth() {
+        "-w and -y are limits of bandwidth tools; leave them out for latency"
+    } else if args.output.only.is_some_and(|only| (only == Figure::Latency) != (tool.kind == Kind::Latency)) {
+        "--output latency is for the latency tools, bandwidth and message_rate for the others; give one that fits"
     } else if load.qps.is_some_and(|qps| qps > 1) && tool.kind == Kind::Latency {
         "latency is measured on one queue pair; leave -q out"
     } else if load.atomic_type.is_some() && tool.verb != Verb::Atomic {
@@ -313,6 +317,24 @@ mod tests {
     }
 
     #[test]
+    fn a_command_line_of_perftest_is_understood() {
+        let line = "-F -i 1 --force-link=Ethernet --pkey_index=0 --odp --use_hugepages --perform_warm_up --use_old_post_send \
+                    --disable_pcie_relaxed -d veth0 -s 4096 -n 100 host";
+        let plan = Plan::new(WRITE_BW, &args(line)).unwrap();
+        assert_eq!((plan.sizes, plan.amount), (vec![4096], Amount::Messages(100)));
+        let ports = |line: &str| {
+            let args = args(line).with_perftests_port();
+            (args.tcp_port, args.port.port)
+        };
+        assert_eq!(ports("--port 18516"), (18516, None));
+        assert_eq!(ports("--port veth0"), (18515, Some("veth0".into())));
+        assert_eq!(ports("-d veth0 -p 18516"), (18516, Some("veth0".into())));
+        for wrong in ["-i 2", "--force-link=IB", "--pkey_index=1", "-w nan", "-y -1"] {
+            assert!(Line::try_parse_from(format!("tool {wrong}").split_whitespace()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_timed_run_keeps_a_quarter_at_either_end() {
         let plan = Plan::new(WRITE_BW, &args("-D 8")).unwrap();
         let (whole, margin) = (Duration::from_secs(8), Duration::from_secs(2));
@@ -333,6 +355,9 @@ mod tests {
             (ATOMIC_BW, "-c UC", "UC supports only WRITE and SEND"),
             (WRITE_BW, "-s 3G", "2147483648"),
             (WRITE_LAT, "-b", "leave it out for latency"),
+            (WRITE_LAT, "-w 1", "limits of bandwidth tools"),
+            (WRITE_LAT, "--output bandwidth", "give one that fits"),
+            (WRITE_BW, "--output latency", "give one that fits"),
             (WRITE_LAT, "-q 2", "one queue pair"),
             (WRITE_LAT, "-s 0", "at least 1"),
             (WRITE_LAT, "host --active 2x1s", "bandwidth tools"),

@@ -69,13 +69,18 @@ impl<'a> Session<'a> {
         if result.is_err() {
             // The counters help to explain the failure.
             if let Ok(counters) = self.link.device.counters() {
-                let _ = outln!("{LINE}\n Counters of {}\n{}{LINE}", self.info.port, Shown(&counters));
+                let _ = self.print(&format!(
+                    "{LINE}\n Counters of {}\n{}{LINE}",
+                    self.info.port,
+                    Shown(&counters)
+                ));
             }
         }
-        result
+        result?.map_or(Ok(()), |slow| Err(Failure::run(slow)))
     }
 
-    fn test(&mut self, handshake: &mut dyn Handshake) -> Result<(), Failure> {
+    /// Returns what is below its limit, once the report is printed.
+    fn test(&mut self, handshake: &mut dyn Handshake) -> Result<Option<String>, Failure> {
         let own = self.link.side();
         let peer = handshake.swap_sides(&own, &mut || self.link.idle())?;
         let theirs = peer.qps.iter().map(|qp| qp.mtu).min().unwrap_or(self.info.mtu);
@@ -87,18 +92,20 @@ impl<'a> Session<'a> {
         self.link.connect(&peer, Some(mtu), self.congestion, &self.args.queue)?;
 
         let head = self.head(mtu.bytes(), &described, &progress);
-        outln!("{}", report::head(&head))?;
+        self.print(&report::head(&head))?;
         let (tool, outs) = (self.plan.tool, self.args.queue.outs);
-        outln!("{}", report::addresses("local", tool, outs, &own.qps, &own.buffer))?;
-        outln!("{}", report::addresses("remote", tool, outs, &peer.qps, &peer.buffer))?;
-        outln!("{LINE}\n{}", report::columns(&self.plan, self.args.output.gbits))?;
+        self.print(&report::addresses("local", tool, outs, &own.qps, &own.buffer))?;
+        self.print(&report::addresses("remote", tool, outs, &peer.qps, &peer.buffer))?;
+        self.print(&format!("{LINE}\n{}", report::columns(&self.plan, self.args.output.gbits)))?;
 
         let mut rows = Vec::new();
+        let mut slow = None;
         for (step, size) in self.plan.sizes.clone().into_iter().enumerate() {
             let sent = if self.plan.verify { self.fill(size)? } else { None };
             match self.measure(handshake, step as u32, size)? {
                 Some(row) => {
                     outln!("{}", self.show(&row))?;
+                    slow = slow.or_else(|| report::too_slow(&row, &self.args.output));
                     rows.push(row);
                 }
                 None => outln!(" (the other side has the figures)")?,
@@ -107,10 +114,16 @@ impl<'a> Session<'a> {
                 self.verify(handshake, size, sent)?;
             }
         }
-        outln!("{LINE}")?;
+        self.print(LINE)?;
         handshake.finish(&mut || self.link.idle())?;
         let qp = self.link.qps[0].query().ok();
-        self.report(&rows, mtu.bytes(), &described, &progress, qp)
+        self.report(&rows, mtu.bytes(), &described, &progress, qp)?;
+        Ok(slow)
+    }
+
+    /// Prints a part of the report, unless only one figure is wanted.
+    fn print(&self, text: &str) -> Result<(), Failure> {
+        if self.args.output.only.is_none() { outln!("{text}") } else { Ok(()) }
     }
 
     fn report(
@@ -122,7 +135,7 @@ impl<'a> Session<'a> {
         qp: Option<QpReport>,
     ) -> Result<(), Failure> {
         let counters = self.link.device.counters().map_err(failed)?;
-        outln!(" Counters of {}\n{}{LINE}", self.info.port, Shown(&counters))?;
+        self.print(&format!(" Counters of {}\n{}{LINE}", self.info.port, Shown(&counters)))?;
         let Some(file) = self.json.take() else { return Ok(()) };
         let head = self.head(mtu, congestion, progress);
         let role = if self.link.is_client() { "client" } else { "server" };
@@ -150,6 +163,9 @@ impl<'a> Session<'a> {
     }
 
     fn show(&self, row: &Row) -> String {
+        if let Some(only) = self.args.output.only {
+            return report::figure(row, only, self.args.output.gbits);
+        }
         match row {
             Row::Bandwidth(run) => report::bandwidth_row(run, self.args.output.gbits),
             Row::Latency(run) => report::latency_row(run, self.plan.amount),

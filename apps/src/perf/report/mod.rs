@@ -1,7 +1,8 @@
 //! The tables of a report in perftest's columns and words, for people, and for scripts that parse perftest's output.
 
-use super::args::AtomicType;
+use super::args::{AtomicType, Figure, OutputArgs};
 use super::plan::{Amount, Kind, Plan, Tool, Verb};
+use super::record::Row;
 use super::stats::{Bandwidth, Latency};
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -168,6 +169,32 @@ pub fn latency_row(run: &Latency, amount: Amount) -> String {
         "{row}\n percentiles[usec]: 50% {p50:.2}  90% {p90:.2}  99% {p99:.2}  99.9% {p999:.2}  99.99% {p9999:.2}  \
          max {max:.2}"
     )
+}
+
+/// Returns one figure of a row: perftest's `--output`.
+pub fn figure(row: &Row, figure: Figure, gbits: bool) -> String {
+    match (row, figure) {
+        (Row::Bandwidth(run), Figure::MessageRate) => format!("{:.6}", run.rate / 1e6),
+        (Row::Bandwidth(run), Figure::Bandwidth | Figure::Latency) => {
+            format!("{:.2}", scaled(run.average, gbits))
+        }
+        (Row::Latency(run), _) => format!("{:.2}", run.average),
+    }
+}
+
+/// Returns what is below its limit in a run.
+pub fn too_slow(row: &Row, output: &OutputArgs) -> Option<String> {
+    let Row::Bandwidth(run) = row else { return None };
+    let (average, unit) = (scaled(run.average, output.gbits), if output.gbits { "Gb/s" } else { "MB/s" });
+    if let Some(limit) = output.limit_bw.filter(|limit| average < *limit) {
+        return Some(format!(
+            "{} B: the average of {average:.2} {unit} is below the limit of {limit} (-w)",
+            run.size
+        ));
+    }
+    let rate = run.rate / 1e6;
+    let limit = output.limit_message_rate.filter(|limit| rate < *limit)?;
+    Some(format!("{} B: {rate:.6} million messages per second are below the limit of {limit} (-y)", run.size))
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! Binds the installed DPDK 22.11 and compiles the shim for its inline functions.
+//! Generates bindings of the installed DPDK 22.11, and compiles the shim for its inline functions.
 
 use std::path::PathBuf;
 use std::process::exit;
 
-/// The release whose structs and semantics this crate knows.
+/// The supported DPDK release.
 const RELEASE: &str = "22.11";
 
-/// That release's ABI, which names the directory of its drivers.
+/// The ABI version of that release, which is part of the name of its driver directory.
 const ABI: &str = "23.0";
 
-/// The libraries called directly. Drivers are plugins, which the EAL loads from a directory of their own.
+/// Libraries that are linked. The EAL loads drivers as plugins from a directory of their own.
 const LIBRARIES: [&str; 6] = ["rte_eal", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring", "rte_net_ring"];
 
 const FUNCTIONS: &[&str] = &[
@@ -61,11 +61,10 @@ const TYPES: &[&str] =
 const VARIABLES: &[&str] =
     &["ferroce_.*", "RTE_PKTMBUF_HEADROOM", "RTE_ETH_LINK_.*", "RTE_MAX_LCORE", "RING_F_.*", "RTE_LOG_.*"];
 
-/// Packed bit-fields that bindgen can't lay out. Nothing here needs to see inside.
+/// Structures with packed bit-fields, whose layout bindgen cannot express. Their fields are not used.
 const OPAQUE: [&str; 4] =
     ["rte_arp_hdr", "rte_arp_ipv4", "rte_l2tpv2_combined_msg_hdr", "rte_gtp_psc_generic_hdr"];
 
-/// Returns the file that `src/lib.rs` includes.
 fn output() -> PathBuf {
     PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join("dpdk.rs")
 }
@@ -81,7 +80,7 @@ fn main() {
     println!("cargo:rerun-if-env-changed=DOCS_RS");
     println!("cargo:rerun-if-changed=docs.rs/bindings");
     if std::env::var_os("DOCS_RS").is_some() {
-        // docs.rs has no DPDK. It links nothing, so the bindings of another machine do.
+        // docs.rs has no DPDK and links nothing, so the bindings of another machine suffice.
         std::fs::copy("docs.rs/bindings", output())
             .unwrap_or_else(|e| fail(&format!("docs.rs/bindings: {e}")));
         println!("cargo:rustc-env=DPDK_DRIVER_DIR=/usr/lib/dpdk/pmds-{ABI}");
@@ -110,7 +109,7 @@ fn main() {
     println!("cargo:rustc-env=DPDK_DRIVER_DIR={libdir}/dpdk/pmds-{ABI}");
 }
 
-/// Returns the place of DPDK, or ends the build with the remedy.
+/// Finds DPDK, or ends the build with an error message.
 fn probe() -> pkg_config::Library {
     let found = pkg_config::Config::new().cargo_metadata(false).env_metadata(true).probe("libdpdk");
     let dpdk = found.unwrap_or_else(|e| {
@@ -135,7 +134,7 @@ fn compile_shim(flags: &[String]) {
     for flag in flags {
         build.flag(flag);
     }
-    // DPDK's own inline functions have unused parameters and address-of-packed-member.
+    // DPDK's inline functions cause these warnings.
     build.flag_if_supported("-Wno-unused-parameter").flag_if_supported("-Wno-address-of-packed-member");
     if let Err(e) = build.try_compile("ferroce_dpdk_shim") {
         fail(&format!("the C shim over DPDK doesn't compile: {e}\nremedy: apt-get install gcc libdpdk-dev"));

@@ -1,10 +1,10 @@
-//! DPDK 22.11's C interface, bound at build time from the installed headers.
+//! Bindings of DPDK 22.11's C interface, generated at build time from the installed headers.
 //!
-//! Only what Ferroce calls is bound (the lists are in `build.rs`). Functions that DPDK defines inline in its headers
-//! come as `ferroce_*` from a small C shim. Drivers aren't linked: DPDK's shared build loads them at start from
-//! [`DRIVER_DIR`]. `net_ring` is the exception, because a call creates its ports.
+//! Only what Ferroce calls is bound; `build.rs` has the lists. Functions that are inline in DPDK's headers are bound through a small C
+//! shim, as `ferroce_*`. Drivers are not linked: DPDK loads them at start from [`DRIVER_DIR`]. The exception is `net_ring`, whose ports are
+//! created by a function.
 //!
-//! Nothing here is safe by itself; `ferroce-datapath` wraps it.
+//! `ferroce-datapath` provides a safe interface.
 
 mod bindings {
     #![allow(missing_docs, non_camel_case_types, non_upper_case_globals, non_snake_case, dead_code)]
@@ -14,5 +14,5 @@ mod bindings {
 
 pub use bindings::*;
 
-/// The folder of the drivers that the installed DPDK loads at start.
+/// The directory from which the installed DPDK loads its drivers.
 pub const DRIVER_DIR: &str = env!("DPDK_DRIVER_DIR");

@@ -1,4 +1,4 @@
-//! The bindings have `rte_mbuf`'s fields at the C compiler's offsets.
+//! Checks that the bindings have the fields of `rte_mbuf` at the C compiler's offsets.
 
 use dpdk_sys::{ferroce_mbuf_offsets, rte_mbuf};
 use std::ffi::CStr;
@@ -8,15 +8,15 @@ fn c_table() -> (Vec<(String, usize, usize)>, usize) {
     let mut rows = Vec::new();
     let mut at = &raw const ferroce_mbuf_offsets as *const dpdk_sys::ferroce_offset;
     loop {
-        // SAFETY: the shim's table ends with a row without a name, where this stops.
+        // SAFETY: the shim's table ends with a row without a name, at which this stops.
         let row = unsafe { &*at };
         if row.field.is_null() {
             return (rows, row.offset);
         }
-        // SAFETY: every named row's name is a string literal of the shim.
+        // SAFETY: the name of every other row is a string literal of the shim.
         let name = unsafe { CStr::from_ptr(row.field) }.to_str().unwrap().to_owned();
         rows.push((name, row.offset, row.size));
-        // SAFETY: a row without a name hasn't come yet, so there is a next one.
+        // SAFETY: this row has a name, so there is a next one.
         at = unsafe { at.add(1) };
     }
 }

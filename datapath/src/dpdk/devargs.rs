@@ -1,38 +1,37 @@
-//! Writes DPDK's device arguments for each kind of port.
+//! DPDK's device arguments for each kind of port.
 
 use super::port_info::PortConfig;
 use crate::port_spec::{PortSpec, SocketRole};
 
-/// Room of an Ethernet header and one VLAN tag.
+/// Bytes of an Ethernet header and one VLAN tag.
 pub(super) const ETHERNET: usize = 14 + 4;
 
-/// The kernel puts a frame this far into a ring's slot at most: TPACKET2_HDRLEN (52), 16 for the Ethernet header, and
-/// the rounding to 16.
+/// Most bytes before the frame in a slot of a packet socket's ring: TPACKET2_HDRLEN (52), 16 for the Ethernet header, and rounding to 16.
 const SLOT_HEAD: usize = 96;
 const BLOCK: usize = 65536;
 
-/// Bytes of an AF_PACKET ring's slot for frames of `max_frame`: a power of two, so that slots fill their block.
+/// Returns the bytes of an AF_PACKET ring's slot for frames of `max_frame` bytes: a power of two, so that slots fill their block.
 pub(super) fn slot_size(max_frame: usize) -> usize {
     (max_frame + SLOT_HEAD).next_power_of_two().max(2048)
 }
 
-/// Bytes of a slot of an AF_PACKET ring, and the number of slots: whole blocks, as the kernel wants it.
+/// Returns the bytes of a slot of an AF_PACKET ring, and the number of slots, which fill whole blocks as the kernel requires.
 pub(super) fn packet_ring(max_frame: usize, config: &PortConfig) -> (usize, usize) {
     let slot = slot_size(max_frame);
     let per_block = BLOCK / slot;
     (slot, usize::from(config.ring_slots).next_multiple_of(per_block).max(per_block))
 }
 
-/// A memif buffer for frames of `max_frame`: whole cache lines.
+/// Returns the bytes of a memif buffer for frames of `max_frame` bytes: whole cache lines.
 pub(super) fn memif_buffer(max_frame: usize) -> usize {
     max_frame.next_multiple_of(64)
 }
 
-/// The features that a virtio-user driver requests of its device: packed rings, and each frame in one buffer, which fits the largest.
+/// Features that the virtio-user driver requests: packed rings, and one buffer for each frame, which fits the largest.
 const VIRTIO_FEATURES: &str = "packed_vq=1,mrg_rxbuf=0,in_order=1";
 
-/// The driver of `spec`, and its arguments; `meeting` is the driver's role and socket at a memif or vhost-user socket. Rings are created by
-/// a call, PCI devices have a name already.
+/// Returns the driver of `spec` and its arguments. `meeting` is the driver's role and its memif or vhost-user socket. Rings are created by
+/// a call, and PCI devices already have a name.
 pub(super) fn devargs(
     spec: &PortSpec,
     meeting: Option<&(SocketRole, String)>,
@@ -51,9 +50,9 @@ pub(super) fn devargs(
                 ),
             )
         }
-        // It has no device.
+        // No DPDK device.
         PortSpec::Packet(_) => device("", String::new()),
-        // The attachment adds the program.
+        // `Attachment` adds the program.
         PortSpec::Xdp(name) => device("net_af_xdp", format!("iface={name},start_queue=0,queue_count=1")),
         PortSpec::Tap(name) => device("net_tap", format!("iface={name}")),
         PortSpec::Memif { id, zero_copy, .. } => {
@@ -64,7 +63,7 @@ pub(super) fn devargs(
             };
             let size = memif_buffer(max_frame);
             let slots = config.ring_slots.clamp(2, 1 << 14).next_power_of_two().ilog2();
-            // Only the client lends its memory.
+            // Only a client's memory can be shared.
             let zero_copy = if *zero_copy && role == "client" { ",zero-copy=yes" } else { "" };
             device(
                 "net_memif",

@@ -1,4 +1,4 @@
-//! A device of DPDK, which one queue or several share.
+//! A DPDK device, shared by its queues.
 
 use super::eal;
 use super::pool::Pool;
@@ -7,29 +7,29 @@ use dpdk_sys as dpdk;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Devices are opened and closed one at a time: their errors come from one log.
+/// Serializes opening and closing, because the error messages of all devices go to one log.
 static SETUP: Mutex<()> = Mutex::new(());
 
-/// Waits until no other thread opens or closes a device. Returns `None` in a forked child whose parent has one open.
+/// Waits until no other thread opens or closes a device. Returns `None` in a forked child if a thread of the parent was opening one.
 pub(super) fn one_at_a_time() -> Option<MutexGuard<'static, ()>> {
     fork::lock(&SETUP)
 }
 
-/// A device. It is closed with its last owner.
+/// A DPDK device. Dropping the last reference closes it.
 pub(super) struct Device {
     pub(super) id: u16,
     is_memif: bool,
-    /// Those that its queues receive into. They outlive the device.
+    /// Pools that its queues receive into. They outlive the device.
     pools: Mutex<Vec<Arc<Pool>>>,
 }
 
 impl Device {
-    /// Takes the device over, which receives into `pool`.
+    /// Creates the owner of a DPDK device that receives into `pool`.
     pub(super) fn new(id: u16, driver: &str, pool: Arc<Pool>) -> Self {
         Self { id, is_memif: driver == "net_memif", pools: Mutex::new(vec![pool]) }
     }
 
-    /// Keeps another queue's pool for as long as the device is open.
+    /// Keeps the pool of another queue until the device is closed.
     pub(super) fn keep(&self, pool: Arc<Pool>) {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
     }
@@ -40,7 +40,7 @@ impl Drop for Device {
         let _one_at_a_time = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
         let id = self.id;
         if self.is_memif {
-            // The peer may be leaving too: memif's handler on the interrupt thread must not meet a device half closed.
+            // The peer may disconnect at the same time: memif's handler on the interrupt thread must not run during the close.
             eal::on_interrupt_thread(move || close(id));
         } else {
             close(id);
@@ -48,23 +48,23 @@ impl Drop for Device {
     }
 }
 
-/// Stops a device and takes it out of DPDK.
+/// Stops a device and removes it from DPDK.
 fn close(id: u16) {
     let device = device_info(id).device;
-    // SAFETY: the port exists until it is closed here, and nothing uses its queues: its last owner is being dropped.
+    // SAFETY: the port exists until this closes it, and no queue is in use: the last owner is being dropped.
     unsafe {
         dpdk::rte_eth_dev_stop(id);
         dpdk::rte_eth_dev_close(id);
     }
     if !device.is_null() {
-        // SAFETY: the device outlives its port, and has no other one.
+        // SAFETY: the device outlives its port, and has no other port.
         unsafe { dpdk::rte_dev_remove(device) };
     }
 }
 
 pub(super) fn device_info(id: u16) -> dpdk::rte_eth_dev_info {
     let mut info = MaybeUninit::zeroed();
-    // SAFETY: `info` has room for the structure, and all-zero bytes are a legal one if the call fails.
+    // SAFETY: `info` has room for the structure, and all-zero bytes are a valid one if the call fails.
     unsafe {
         dpdk::rte_eth_dev_info_get(id, info.as_mut_ptr());
         info.assume_init()
@@ -76,7 +76,7 @@ pub(super) fn link_is_up(id: u16) -> bool {
 }
 
 pub(super) fn link(id: u16) -> dpdk::rte_eth_link {
-    // SAFETY: all-zero bytes are a link that is down, and `link` has room for the structure.
+    // SAFETY: all-zero bytes are a valid link, which is down, and the call writes one link.
     unsafe {
         let mut link: dpdk::rte_eth_link = std::mem::zeroed();
         dpdk::rte_eth_link_get_nowait(id, &mut link);

@@ -1,5 +1,5 @@
-//! DPDK's environment: once in a process, with hugepages or without, as any user. Devices of a program that runs DPDK share its
-//! environment.
+//! DPDK's environment (EAL). It starts once in a process, as any user, with hugepages or without. If the program already runs DPDK, devices
+//! share its environment.
 
 use super::{descriptor, log, private_memory};
 use crate::fork::{self, Process};
@@ -10,34 +10,34 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-/// The number of a thread that has no place among DPDK's (LCORE_ID_ANY).
+/// The id of a thread without a DPDK lcore id (LCORE_ID_ANY).
 const NO_LCORE: u32 = u32::MAX;
 
-/// The EAL numbers at most this many cores (RTE_MAX_LCORE).
+/// The EAL numbers at most this many CPUs (RTE_MAX_LCORE).
 const MAX_CORES: usize = dpdk_sys::RTE_MAX_LCORE as usize;
 
-/// The kind of memory that DPDK uses.
+/// The kind of pages of DPDK's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hugepages {
-    /// In hugepages if enough are free, else in ordinary pages.
+    /// Hugepages if enough are free, otherwise ordinary pages.
     #[default]
     Auto,
-    /// In hugepages, or an error.
+    /// Hugepages; DPDK does not start without.
     Require,
-    /// In ordinary pages.
+    /// Ordinary pages.
     Never,
 }
 
-/// The settings that DPDK starts with.
+/// Settings with which DPDK starts.
 #[derive(Clone, Debug)]
 pub struct EalConfig {
-    /// DPDK's memory in MiB: all pools of all ports come from it. Ordinary pages are taken only when touched.
+    /// DPDK's memory in MiB, which contains the pools of all ports. Ordinary pages are allocated only when touched.
     pub memory_mb: u32,
-    /// The kind of that memory.
+    /// The kind of pages of that memory.
     pub hugepages: Hugepages,
-    /// PCI addresses (`0000:01:00.0`) of the NICs to take; with none, DPDK leaves the PCI bus alone.
+    /// PCI addresses (`0000:01:00.0`) of the NICs to use. If empty, DPDK does not scan the PCI bus.
     pub pci: Vec<String>,
-    /// A port's peer may map that memory. Without such a peer, and without hugepages, a forked child can open ports too.
+    /// Whether a port's peer may map that memory. Without such a peer, and without hugepages, a forked child can open ports too.
     pub shared: bool,
 }
 
@@ -48,7 +48,7 @@ impl Default for EalConfig {
 }
 
 impl EalConfig {
-    /// With memory for one port of so many buffers, and for what DPDK needs beside them.
+    /// Returns settings with memory for one port of `buffers` buffers, and for DPDK itself.
     #[must_use]
     pub fn for_buffers(buffers: u32) -> Self {
         /// Bytes of a buffer for jumbo frames, with its headers.
@@ -59,57 +59,57 @@ impl EalConfig {
     }
 }
 
-/// Why DPDK didn't start.
+/// Why DPDK did not start.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EalError {
-    /// The library found at run time isn't the one that this was built for.
+    /// The library found at run time is not the release that this was built for.
     #[error("the DPDK loaded is `{found}`, but this build needs 22.11; install librte-eal23 22.11")]
     Version {
-        /// The library's own name and version.
+        /// Name and version of the library found.
         found: String,
     },
-    /// Hugepages are required and too few are free.
+    /// Hugepages are required, but too few are free.
     #[error(
         "only {free_mb} MiB of hugepages are free, but {need_mb} MiB are needed; \
          `echo {} > /proc/sys/vm/nr_hugepages`, or run without hugepages", need_mb.div_ceil(2)
     )]
     NoHugepages {
-        /// The requested amount.
+        /// Required MiB.
         need_mb: u32,
-        /// The free amount.
+        /// Free MiB.
         free_mb: u64,
     },
-    /// No CPU is in sysfs, as in a container whose `/sys` is empty.
+    /// No CPU is listed in sysfs, as in a container with an empty `/sys`.
     #[error("{}: no CPU is there, but DPDK looks for them there; `mount -t sysfs sysfs /sys`, or start the container with /sys", folder.display())]
     NoSysfs {
-        /// The folder that has the CPUs.
+        /// The directory that should list the CPUs.
         folder: PathBuf,
     },
-    /// DPDK refused.
+    /// `rte_eal_init` failed.
     #[error("DPDK does not start ({errno}): {said}")]
     Refused {
         /// DPDK's error number in words.
         errno: String,
-        /// DPDK's own words.
+        /// DPDK's error messages.
         said: String,
     },
-    /// DPDK runs with other settings, which it takes only when it starts.
+    /// DPDK already runs with other settings, which it accepts only when it starts.
     #[error(
         "DPDK already runs in this process {has}; this device needs {wants}, which DPDK accepts only when it \
          starts: {remedy}"
     )]
     Running {
-        /// The settings that it runs with.
+        /// The setting with which DPDK runs.
         has: String,
-        /// The requested settings.
+        /// The setting that the device needs.
         wants: String,
-        /// The remedy.
+        /// What to do.
         remedy: &'static str,
     },
-    /// An earlier start failed, and DPDK takes only one in a process.
+    /// An earlier start failed; DPDK starts only once in a process.
     #[error("DPDK failed to start earlier in this process and cannot start again: {0}")]
     Before(Box<EalError>),
-    /// DPDK runs in the parent, with which this process shares DPDK's memory: hugepages, or those of a port whose peer maps them.
+    /// DPDK runs in the parent, with memory that this process shares: hugepages, or memory that a port's peer maps.
     #[error(
         "this process was forked from one that runs DPDK, and shares its memory; open the first device after the fork, or start a program"
     )]
@@ -121,25 +121,25 @@ pub enum EalError {
 
 enum State {
     NotStarted,
-    /// With these settings, in hugepages or not, in this process or one from which this one was forked. Memory that is not shared
-    /// goes to a child as a copy.
+    /// The settings, whether in hugepages, and the process: this one, or one from which it was forked. A child has a copy of memory that is
+    /// not shared.
     Running(EalConfig, bool, Process),
     Failed(EalError),
 }
 
 static STATE: Mutex<State> = Mutex::new(State::NotStarted);
 
-/// The proof that DPDK runs in this process. It runs until the process ends.
+/// Proof that DPDK runs in this process. It runs until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Eal(());
 
 impl Eal {
-    /// Starts DPDK, or returns the running one, if that has what `config` wants. The program may have started it.
+    /// Starts DPDK, or returns the running one if it has what `config` needs. The program may have started it.
     ///
-    /// The caller's thread keeps its affinity.
+    /// The calling thread keeps its CPU affinity.
     ///
     /// # Errors
-    /// Returns an [`EalError`] if DPDK cannot start.
+    /// Returns an [`EalError`] if DPDK cannot start or runs with other settings.
     pub fn start(config: &EalConfig) -> Result<Self, EalError> {
         let mut state = fork::lock(&STATE).ok_or(EalError::Forked)?;
         match &mut *state {
@@ -155,14 +155,14 @@ impl Eal {
             State::NotStarted => check_version()?,
         }
         if let Some(huge) = started_by_program() {
-            // How much memory it has shows when a port's pools are created.
+            // Whether its memory suffices shows when a port creates its pools.
             let running = EalConfig { memory_mb: u32::MAX, ..EalConfig::default() };
             suits(&running, huge, config)?;
             let _ = STARTED_IN.set(Process::this());
             *state = State::Running(running, huge, Process::this());
             return Ok(Self(()));
         }
-        // A failure before DPDK is called leaves room for another try.
+        // After a failure before `rte_eal_init`, another attempt is possible.
         let huge = check(config)?;
         match init(command_line(config, huge)?) {
             Ok(()) => {
@@ -178,13 +178,13 @@ impl Eal {
         }
     }
 
-    /// Creates a cache in every buffer pool for the calling thread, until the thread ends. Without it a thread works too, and pays a few
-    /// atomic operations more per buffer. Returns false if all of DPDK's places (128) are taken. It also returns false in a thread that
-    /// ends and has given its place back: key destructors and `atexit` handlers run then.
+    /// Registers the calling thread with DPDK until it ends, which gives it a cache in every buffer pool. Without the cache, each buffer
+    /// costs a few more atomic operations. Returns false if all 128 lcore ids are taken, and during the thread's destructors and `atexit`
+    /// handlers.
     pub fn register_thread(self) -> bool {
         // SAFETY: reads a variable of this thread.
         if unsafe { dpdk_sys::ferroce_lcore_id() } != NO_LCORE {
-            // Registered before, or a thread of the program's DPDK, which keeps its number.
+            // Registered earlier, or a thread of the program's own DPDK, which keeps its id.
             return true;
         }
         thread_local!(static HERE: OnceCell<Registration> = const { OnceCell::new() });
@@ -192,12 +192,12 @@ impl Eal {
     }
 }
 
-/// A thread's place among DPDK's, given back when the thread ends.
+/// A thread's DPDK lcore id, released when the thread ends.
 struct Registration(bool);
 
 impl Registration {
     fn new() -> Self {
-        // SAFETY: the EAL runs (only `Eal` gets here) and this thread isn't registered: the cell fills once.
+        // SAFETY: the EAL runs, because only a method of `Eal` calls this, and the thread is not registered: the cell is filled once.
         Self(unsafe { dpdk_sys::rte_thread_register() } == 0)
     }
 }
@@ -205,32 +205,32 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if self.0 {
-            // SAFETY: this thread registered itself, and ends now.
+            // SAFETY: this thread registered itself, and is ending.
             unsafe { dpdk_sys::rte_thread_unregister() };
         }
     }
 }
 
-/// Returns the loaded library's name and version, as in `DPDK 22.11.11`.
+/// Returns the name and version of the loaded library, such as `DPDK 22.11.11`.
 #[must_use]
 pub fn version() -> String {
-    // SAFETY: rte_version needs no EAL and returns a static NUL-terminated text.
+    // SAFETY: rte_version works before the EAL starts and returns a static NUL-terminated string.
     unsafe { CStr::from_ptr(dpdk_sys::rte_version()) }.to_string_lossy().into_owned()
 }
 
-/// DPDK's error number of this thread, in words.
+/// Returns the message for this thread's `rte_errno`.
 pub(super) fn errno() -> String {
-    // SAFETY: reads a variable of this thread.
+    // SAFETY: only reads a variable of this thread.
     words(unsafe { dpdk_sys::ferroce_errno() })
 }
 
-/// An error number in words; DPDK returns them negated too.
+/// Returns the message for an error number, which may be negated.
 pub(super) fn words(errno: c_int) -> String {
-    // SAFETY: rte_strerror returns NUL-terminated text of this thread, copied before the next call.
+    // SAFETY: rte_strerror returns a NUL-terminated string of this thread, which is copied before its next call.
     unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno.abs())) }.to_string_lossy().into_owned()
 }
 
-/// Takes DPDK's memory from all other processes; `false` if that fails, which only forked children notice.
+/// Makes DPDK's memory private to this process. Returns false on failure, which only affects forked children.
 fn becomes_private() -> bool {
     let taken = private_memory::take();
     if let Err(error) = &taken {
@@ -239,7 +239,7 @@ fn becomes_private() -> bool {
     taken.is_ok()
 }
 
-/// Checks that DPDK, as it runs, has what another device wants.
+/// Checks that the running DPDK has what another device needs.
 fn suits(running: &EalConfig, huge: bool, wanted: &EalConfig) -> Result<(), EalError> {
     let refused = |has: String, wants: String, remedy| Err(EalError::Running { has, wants, remedy });
     if let Some(address) = wanted.pci.iter().find(|address| !running.pci.contains(address)) {
@@ -278,15 +278,15 @@ fn check_version() -> Result<(), EalError> {
     if found.starts_with("DPDK 22.11") { Ok(()) } else { Err(EalError::Version { found }) }
 }
 
-/// Returns whether DPDK's memory is in hugepages, if the program started DPDK before the first device; else `None`.
+/// Returns whether the program started DPDK with hugepages; `None` if the program did not start it.
 fn started_by_program() -> Option<bool> {
-    // SAFETY: needs no EAL and returns a static NUL-terminated text, which is empty until the EAL starts.
+    // SAFETY: works before the EAL starts and returns a static NUL-terminated string, which is empty until then.
     let directory = unsafe { CStr::from_ptr(dpdk_sys::rte_eal_get_runtime_dir()) };
-    // SAFETY: the EAL runs.
+    // SAFETY: the EAL runs, as it has a directory.
     (!directory.is_empty()).then(|| unsafe { dpdk_sys::rte_eal_has_hugepages() } != 0)
 }
 
-/// Returns true if DPDK's memory will be in hugepages, once it is certain that DPDK can start.
+/// Returns whether DPDK will use hugepages.
 fn check(config: &EalConfig) -> Result<bool, EalError> {
     let free_mb = machine::free_hugepage_bytes() >> 20;
     let enough = free_mb >= u64::from(config.memory_mb);
@@ -314,7 +314,7 @@ fn command_line(config: &EalConfig, huge: bool) -> Result<Vec<CString>, EalError
         .collect()
 }
 
-/// Checks that `folder` has one of the CPUs. DPDK finds them there, and prints its usage to standard output if there is none.
+/// Checks that `folder` lists one of the CPUs. Otherwise DPDK would not find any, and print its usage to standard output.
 fn check_sysfs(cores: &[usize], folder: &Path) -> Result<(), EalError> {
     let is_there = |core: &usize| folder.join(format!("cpu{core}/topology/core_id")).exists();
     if cores.iter().any(is_there) { Ok(()) } else { Err(EalError::NoSysfs { folder: folder.to_owned() }) }
@@ -325,8 +325,7 @@ fn arguments(config: &EalConfig, huge: bool, cores: &[usize], prefix: &str) -> V
     let mut words: Vec<String> =
         vec!["ferroce".into(), "--no-telemetry".into(), format!("--file-prefix={prefix}")];
     words.extend(["-m".into(), config.memory_mb.max(1).to_string(), "--single-file-segments".into()]);
-    // Without hugepages the memory is a legacy one, which `--in-memory` refuses. Either way nothing is shared with secondary processes, so
-    // no file is created and no directory is needed.
+    // Without hugepages DPDK uses its legacy memory mode, which `--in-memory` excludes. Neither mode shares files with secondary processes.
     words.extend(if huge {
         vec!["--in-memory".into()]
     } else {
@@ -338,7 +337,7 @@ fn arguments(config: &EalConfig, huge: bool, cores: &[usize], prefix: &str) -> V
     for address in &config.pci {
         words.extend(["-a".into(), address.clone()]);
     }
-    // One lcore that floats over all cores that this process may use: the EAL then pins no thread and starts no worker.
+    // One lcore on all CPUs that this process may use: then the EAL pins no thread and starts no worker.
     let cores: Vec<String> = cores.iter().filter(|&&core| core < MAX_CORES).map(usize::to_string).collect();
     if !cores.is_empty() {
         words.push(format!("--lcores=0@({})", cores.join(",")));
@@ -346,21 +345,21 @@ fn arguments(config: &EalConfig, huge: bool, cores: &[usize], prefix: &str) -> V
     words
 }
 
-/// Calls `rte_eal_init` on a separate thread, since it changes its caller's affinity. DPDK's interrupt thread inherits that
-/// thread's blocked signals.
+/// Calls `rte_eal_init` on a separate thread, because it changes the affinity of its caller. DPDK's interrupt thread inherits the blocked
+/// signals of that thread.
 fn init(arguments: Vec<CString>) -> Result<(), EalError> {
     log::take_over();
     environment::hide_from_dpdk();
     let run = move || {
-        // DPDK keeps pointers into its arguments. They stay reachable, so that LeakSanitizer does not report them. Nothing reads the
-        // static: without the attribute, the compiler removes it from release builds.
+        // DPDK keeps pointers to its arguments. This static keeps them reachable for LeakSanitizer. Nothing reads it, so without the
+        // attribute the compiler would remove it from release builds.
         #[used]
         static ARGUMENTS: AtomicPtr<*mut c_char> = AtomicPtr::new(std::ptr::null_mut());
         let arguments: Vec<_> = arguments.into_iter().map(CString::into_raw).collect();
         let arguments = arguments.leak();
         ARGUMENTS.store(arguments.as_mut_ptr(), Ordering::Relaxed);
         let start = || {
-            // SAFETY: the pointers are NUL-terminated texts that are never freed; the EAL starts once, as STATE says.
+            // SAFETY: the pointers are NUL-terminated strings that are never freed, and STATE ensures that the EAL starts once.
             unsafe { dpdk_sys::rte_eal_init(arguments.len() as c_int, arguments.as_mut_ptr()) }
         };
         let _ = STARTED_IN.set(Process::this());
@@ -379,15 +378,15 @@ fn init(arguments: Vec<CString>) -> Result<(), EalError> {
     thread.join().unwrap_or_else(|_| Err(no_thread("it panicked".into())))
 }
 
-/// DPDK creates a directory for shared files, even if its options say to share none.
+/// Removes the directory that DPDK creates for shared files although its options disable sharing.
 fn remove_runtime_directory() {
-    // SAFETY: the EAL runs and returns a static NUL-terminated text.
+    // SAFETY: the EAL runs, and this returns a static NUL-terminated string.
     let directory = unsafe { CStr::from_ptr(dpdk_sys::rte_eal_get_runtime_dir()) };
-    // It is empty; if not, it stays.
+    // Removal fails if the directory is not empty, which is harmless.
     let directory = PathBuf::from(directory.to_string_lossy().into_owned());
     let removed = std::fs::remove_dir(&directory);
     tracing::trace!("{directory:?} removed: {removed:?}");
-    // Left in /tmp, the one above would shut other users out, because it belongs to this user alone.
+    // A parent directory left in /tmp belongs to this user, and would lock other users out.
     if let Some(above) = directory.parent().filter(|above| above.starts_with("/tmp")) {
         let _ = std::fs::remove_dir(above);
     }
@@ -401,34 +400,35 @@ pub(super) fn is_forked() -> bool {
     STARTED_IN.get().is_some_and(|process| process.is_parent())
 }
 
-/// Runs `f` on DPDK's interrupt thread, between its handlers, and waits for it. A forked child has no such thread, and no handlers.
+/// Runs `f` on DPDK's interrupt thread, between its handlers, and waits until it has run. A forked child has no such thread and no
+/// handlers: there `f` runs on the calling thread.
 pub(super) fn on_interrupt_thread(f: impl FnOnce() + Send) {
     if is_forked() {
         return f();
     }
-    /// The closure, and the channel on which to report that it ran.
+    /// The closure, and the channel that reports that it ran.
     struct Call<'a> {
         f: Option<Box<dyn FnOnce() + Send + 'a>>,
         done: std::sync::mpsc::SyncSender<()>,
     }
     unsafe extern "C" fn run(call: *mut c_void) {
-        // SAFETY: the alarm fires once, with the call that waits below until this has reported.
+        // SAFETY: the alarm fires once, and its creator leaves the call alone until it receives the message below.
         let call = unsafe { &mut *call.cast::<Call>() };
         let done = call.done.clone();
         if let Some(f) = call.f.take() {
             f();
         }
-        // Cannot fail: the caller keeps the receiver until it gets this.
+        // Cannot fail: the caller holds the receiver until the message arrives.
         let _ = done.send(());
     }
     let (done, wait) = std::sync::mpsc::sync_channel(1);
     let mut call = Call { f: Some(Box::new(f)), done };
-    // SAFETY: the EAL runs; `call` lives until `run` is through with it, since this waits for it.
+    // SAFETY: the EAL runs, and `call` lives until `run` no longer uses it, because this function waits for its message.
     let set = unsafe { dpdk_sys::rte_eal_alarm_set(1, Some(run), (&raw mut call).cast()) };
     if set == 0 {
         wait.recv().expect("the call below holds the sender");
     } else if let Some(f) = call.f.take() {
-        // Out of memory for an alarm: the race that this avoids is the lesser evil.
+        // No memory for an alarm. Running `f` here risks the race that this function avoids, which is better than not running it.
         f();
     }
 }

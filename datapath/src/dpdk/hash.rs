@@ -1,32 +1,32 @@
-//! The hash by which a NIC gives each core's queue that core's frames (receive side scaling).
+//! Receive side scaling (RSS): the hash with which a NIC chooses the queue, and so the core, of a received frame.
 
 use crate::steering::{HASH_KEY, Steering};
 use dpdk_sys as dpdk;
 use std::ffi::c_int;
 
-/// Entries of a redirection table that DPDK sets at once.
+/// Entries in one group of DPDK's redirection table.
 const GROUP: usize = 64;
 
-/// A NIC's hash over the addresses and ports of UDP. Everything else comes to the first queue.
+/// The RSS settings of a NIC: a hash over the addresses and ports of UDP packets. Queue 0 receives all other frames.
 pub(super) struct Hash {
-    /// DPDK's flags of IPv4, and of IPv6 if the NIC hashes that too.
+    /// DPDK's flag for UDP over IPv4, and for UDP over IPv6 if the NIC hashes that too.
     flows: u64,
-    /// As long as the NIC's.
+    /// The hash key, as long as the NIC requires.
     key: Vec<u8>,
     table: Vec<dpdk::rte_eth_rss_reta_entry64>,
 }
 
 impl Hash {
-    /// Returns the hash of a device for the cores that `steering` tells apart.
+    /// Creates the settings with which a device distributes frames over the cores of `steering`.
     ///
     /// # Errors
-    /// Returns what the device lacks.
+    /// Returns a description of what the device lacks.
     pub(super) fn new(device: &dpdk::rte_eth_dev_info, steering: &Steering) -> Result<Self, String> {
         let (cores, queues) = (steering.cores, device.max_rx_queues.min(device.max_tx_queues));
         if queues < cores.into() {
             return Err(format!("the NIC has {queues} queues for {cores} cores"));
         }
-        // SAFETY: constants of the shim.
+        // SAFETY: these are constants of the shim.
         let [v4, v6] = unsafe { [dpdk::ferroce_rss_ipv4_udp, dpdk::ferroce_rss_ipv6_udp] };
         let flows = device.flow_type_rss_offloads & (v4 | v6);
         if flows & v4 == 0 {
@@ -46,21 +46,21 @@ impl Hash {
         Ok(Self { flows, key, table: queues.chunks(GROUP).map(group).collect() })
     }
 
-    /// Puts the key into a configuration, which names it as long as it lives.
+    /// Writes the settings to `configuration`, which then points to the key of this value.
     pub(super) fn configure(&self, configuration: &mut dpdk::rte_eth_conf) {
         configuration.rxmode.mq_mode = dpdk::RTE_ETH_MQ_RX_RSS;
         let rss = &mut configuration.rx_adv_conf.rss_conf;
-        // DPDK copies from there.
+        // DPDK copies the key.
         rss.rss_key = self.key.as_ptr().cast_mut();
         rss.rss_key_len = self.key.len() as u8;
         rss.rss_hf = self.flows;
     }
 
-    /// Sets the redirection table of a port. Returns DPDK's result.
+    /// Sets the redirection table of port `id`. Returns DPDK's result.
     pub(super) fn set_table(&self, id: u16) -> c_int {
         let mut table = self.table.clone();
         let size = (table.len() * GROUP) as u16;
-        // SAFETY: the port runs, and the table has that many entries.
+        // SAFETY: the port is started, and the table has `size` entries.
         unsafe { dpdk::rte_eth_dev_rss_reta_update(id, table.as_mut_ptr(), size) }
     }
 }
@@ -77,7 +77,7 @@ mod tests {
             max_tx_queues: queues,
             hash_key_size: key,
             reta_size: table,
-            // SAFETY: a constant of the shim.
+            // SAFETY: this is a constant of the shim.
             flow_type_rss_offloads: unsafe { dpdk::ferroce_rss_ipv4_udp },
             ..Default::default()
         }

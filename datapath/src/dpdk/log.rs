@@ -1,20 +1,20 @@
-//! DPDK's log: into `tracing`, and its complaints into our errors. Nothing goes to the terminal.
+//! Forwards DPDK's log to `tracing`, and collects its errors for our error messages. Nothing reaches the terminal.
 
 use std::ffi::c_char;
 use std::sync::Mutex;
 
-/// Lines kept for an error's text.
+/// Most lines kept for an error message.
 const KEPT: usize = 4;
 
 static COMPLAINTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Takes DPDK's log over. Before the EAL starts, so that its first words come here too.
+/// Redirects DPDK's log. Called before the EAL starts, whose first messages would otherwise reach the terminal.
 pub(super) fn take_over() {
-    // SAFETY: `sink` matches the callback's type, lives for ever, and may be called from any thread.
+    // SAFETY: `sink` has the type of the callback, lives for the whole process, and may be called from any thread.
     unsafe { dpdk_sys::ferroce_log_to(Some(sink)) };
 }
 
-/// Runs `f`, and returns DPDK's error messages from that time in one line.
+/// Runs `f`. Returns its result and the errors that DPDK logged meanwhile, joined to one line.
 pub(super) fn complaints_of<T>(f: impl FnOnce() -> T) -> (T, String) {
     lock().clear();
     let result = f();
@@ -27,14 +27,14 @@ fn lock() -> std::sync::MutexGuard<'static, Vec<String>> {
 }
 
 unsafe extern "C" fn sink(level: u32, text: *const c_char, len: usize) {
-    // SAFETY: the shim passes what stdio hands to a stream's write: `len` readable bytes.
+    // SAFETY: the shim passes `len` readable bytes, which stdio passed to the stream's write function.
     let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim();
     if text.is_empty() {
         return;
     }
-    // DPDK's errors are often no trouble at all (a driver's absence, say), so they stay below `info`.
+    // DPDK also logs harmless conditions as errors, such as a missing driver, so errors are logged below `info`.
     if level > dpdk_sys::RTE_LOG_ERR {
         tracing::trace!(target: "dpdk", "{text}");
         return;

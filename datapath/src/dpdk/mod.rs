@@ -1,7 +1,7 @@
 //! Ports driven by DPDK.
 //!
-//! [`Eal`] starts DPDK in this process, once. [`Port`] opens what a [`PortSpec`](crate::port_spec::PortSpec) names and
-//! moves [`Mbuf`]s in bursts.
+//! [`Eal`] starts DPDK in this process, once. [`Port`] opens the port of a [`PortSpec`](crate::port_spec::PortSpec) and sends and receives
+//! bursts of [`Mbuf`]s.
 
 mod descriptor;
 mod devargs;

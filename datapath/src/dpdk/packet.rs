@@ -1,4 +1,4 @@
-//! Opens the packet socket of a port that only has its buffers from DPDK.
+//! Opens the packet socket of a port that uses DPDK only for its buffers.
 
 use super::port_info::{LinuxInterface, PortConfig, PortInfo};
 use super::prepare::{PortError, max_frame, path_mtu, prepare};
@@ -6,10 +6,10 @@ use super::setup::numa_node;
 use crate::linux::packet::{PacketSocket, SocketConfig};
 use crate::port_spec::PortSpec;
 
-/// The most slots of a receive ring: with 64 KiB each they occupy 16 MiB.
+/// Most slots of a receive ring: with 64 KiB each they occupy 15 MiB.
 const MOST_SLOTS: usize = 240;
 
-/// Checks the interface, and opens a socket on it.
+/// Checks the interface and opens a packet socket on it.
 pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, PacketSocket), PortError> {
     let prepared = prepare(spec, config)?;
     let max_frame = max_frame(prepared.mtu);

@@ -1,18 +1,18 @@
-//! The transmit ring of an AF_PACKET port, as the kernel and the driver share it.
+//! The transmit ring of an AF_PACKET port, which the kernel and DPDK's driver share.
 //!
-//! The driver waits for the kernel without a limit when it meets a slot that is not free, so it is handed only what has free slots. It
-//! fills them in their order, one a frame, from the first on.
+//! If the next slot is in use, the driver waits for the kernel without a limit. So it is passed only as many frames as there are free
+//! slots. It fills the slots in order, one for each frame, starting at the first.
 
 use super::descriptor::mappings_of;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A slot's status without the kernel's notes on times (`TP_STATUS_TS_SOFTWARE`, `TP_STATUS_TS_RAW_HARDWARE`).
+/// Mask of a slot's status without the timestamp flags (`TP_STATUS_TS_SOFTWARE`, `TP_STATUS_TS_RAW_HARDWARE`).
 const STATUS: u32 = !(1 << 29 | 1 << 31);
-/// `TP_STATUS_AVAILABLE`: the slot waits for a frame.
+/// `TP_STATUS_AVAILABLE`: the slot is free.
 const AVAILABLE: u32 = 0;
 
-/// The ring that the driver puts the next frame into.
+/// The ring, and the slot for the driver's next frame.
 #[derive(Debug)]
 pub(super) struct TransmitRing {
     socket: RawFd,
@@ -22,15 +22,15 @@ pub(super) struct TransmitRing {
     next: usize,
 }
 
-// SAFETY: the ring is memory that the port's socket keeps, and is read by atomic operations alone.
+// SAFETY: the ring is memory that the port's socket keeps mapped, and only atomic operations read it.
 unsafe impl Send for TransmitRing {}
 
 impl TransmitRing {
-    /// The ring of `slots` slots of `slot` bytes of a socket that sent nothing yet: the second half of its mapping. None if the
-    /// mapping is of another size.
+    /// Returns the transmit ring of a socket that has sent nothing yet: `slots` slots of `slot` bytes, the second half of the socket's
+    /// mapping. Returns `None` if the mapping has another size.
     ///
     /// # Safety
-    /// The driver uses the mapping so, and keeps it for as long as this is used.
+    /// The caller must ensure that the driver uses the mapping in this way, and that the mapping outlives the returned value.
     pub(super) unsafe fn of(socket: RawFd, slot: usize, slots: usize) -> Option<Self> {
         let [(start, length)] = mappings_of(socket)[..] else { return None };
         let half = slot * slots;
@@ -38,7 +38,7 @@ impl TransmitRing {
         (length == 2 * half).then_some(Self { socket, start, slot, slots, next: 0 })
     }
 
-    /// The number of frames, `wanted` at most, that the driver takes without a wait.
+    /// Returns how many frames, at most `wanted`, the driver can take without waiting.
     pub(super) fn room(&self, wanted: usize) -> usize {
         (0..wanted.min(self.slots))
             .take_while(|&ahead| self.is_free((self.next + ahead) % self.slots))
@@ -46,20 +46,20 @@ impl TransmitRing {
     }
 
     fn is_free(&self, number: usize) -> bool {
-        // SAFETY: the slot lies within the mapping, which lives (`of`), and begins with its status, which is aligned. The kernel
-        // writes it at any time.
+        // SAFETY: the slot lies within the mapping, which lives (see `of`), and begins with its aligned status. The kernel writes it at any
+        // time.
         let status = unsafe { AtomicU32::from_ptr(self.start.add(number * self.slot).cast_mut().cast()) };
         status.load(Ordering::Acquire) & STATUS == AVAILABLE
     }
 
-    /// The driver took so many frames.
+    /// Records that the driver took `frames` frames.
     pub(super) fn took(&mut self, frames: usize) {
         self.next = (self.next + frames) % self.slots;
     }
 
-    /// Asks the kernel to send what is in the ring, as the driver does after each burst.
+    /// Makes the kernel send the frames in the ring, as the driver does after each burst.
     pub(super) fn kick(&self) {
-        // SAFETY: only numbers are passed. If the kernel refuses the call, a later one repeats it.
+        // SAFETY: passes no address and no data, only integers. If the kernel refuses, a later call sends the frames.
         unsafe { libc::sendto(self.socket, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
     }
 }

@@ -8,26 +8,27 @@ use std::ffi::{CStr, CString};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Buffers that a registered thread keeps to itself: the most that DPDK allows is 512.
+/// Buffers in the cache of each registered thread; DPDK allows up to 512.
 const CACHE: u32 = 256;
 const ANY_SOCKET: i32 = -1;
-/// The buffer that came back last leaves first, without a lock. Otherwise, if another core frees what this one sends (two ports in one
-/// process), a queue would go round through all buffers, 40 MB or more, and find none in a cache.
+/// The mempool driver: a lock-free stack, which reuses the last freed buffer first. With a ring, if another core frees what this one sends
+/// (two ports in one process), a queue would cycle through all buffers, 40 MB or more, and find none in the CPU's caches.
 const ORDER: &CStr = c"lf_stack";
-/// Debian's packages with the drivers of such pools: DPDK begins each as one of rings.
+/// Debian's packages of the mempool drivers. DPDK creates each pool with the ring driver first.
 const DRIVERS: &str = "librte-mempool-stack23 and librte-mempool-ring23";
 
-/// Buffers of one size. If some are still in use when the pool is dropped, in another port's queue for example, its memory stays.
+/// A pool of buffers of one size. If buffers are still in use when it is dropped, for example in another port's queue, its memory is not
+/// freed.
 pub(super) struct Pool(NonNull<dpdk_sys::rte_mempool>);
 
-// SAFETY: a pool's functions may be called from any thread.
+// SAFETY: any thread may call a mempool's functions.
 unsafe impl Send for Pool {}
-// SAFETY: and from several at once.
+// SAFETY: several threads may call them at the same time.
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// `buffers` buffers with room for `room` bytes each, besides DPDK's headroom. In one piece, they are one array, which can be
-    /// registered with the kernel.
+    /// Creates a pool of `buffers` buffers of `room` bytes each, plus DPDK's headroom. With `in_one_piece`, they form one contiguous array,
+    /// which can be registered with the kernel.
     pub(super) fn new(_: Eal, buffers: u32, room: usize, in_one_piece: bool) -> Result<Self, PortError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let refused = |why: String| PortError::Pool { buffers, room, why };
@@ -40,7 +41,7 @@ impl Pool {
             CString::new(format!("ferroce{}", NEXT.fetch_add(1, Ordering::Relaxed))).expect("has no NUL");
         let cache = CACHE.min(buffers / 4);
         let (name, order) = (name.as_ptr(), ORDER.as_ptr());
-        // SAFETY: the EAL runs, and both are NUL-terminated texts.
+        // SAFETY: the EAL runs, and both pointers are NUL-terminated strings.
         let pool = unsafe {
             if in_one_piece {
                 dpdk_sys::ferroce_mbuf_pool_in_one_piece(name, buffers, cache, full, order)
@@ -50,7 +51,7 @@ impl Pool {
         };
         NonNull::new(pool).map(Self).ok_or_else(|| {
             let why = eal::errno();
-            // DPDK's answer if it has no such pools.
+            // DPDK returns this if the driver is not loaded.
             let missing = why == eal::words(libc::EINVAL);
             refused(if missing { format!("{why} (are {DRIVERS} installed?)") } else { why })
         })
@@ -61,29 +62,29 @@ impl Pool {
     }
 
     pub(super) fn alloc(&self) -> Option<Mbuf> {
-        // SAFETY: the pool lives.
+        // SAFETY: the pool is allocated.
         let mbuf = NonNull::new(unsafe { dpdk_sys::ferroce_mbuf_alloc(self.raw()) })?;
-        // SAFETY: fresh from the pool, of one segment; the pool is freed only when none is out.
+        // SAFETY: the buffer was just allocated, with one segment, and the pool is not freed while a buffer is in use.
         Some(unsafe { Mbuf::from_raw(mbuf) })
     }
 
-    /// Fills `into`, which is empty, with as many as the pool has at once: all that fit, one, or none.
+    /// Fills the empty `into`: with [`BURST`] buffers, or with one if the pool has fewer, or with none.
     pub(super) fn alloc_burst(&self, into: &mut Burst<Mbuf>) {
         assert!(into.is_empty(), "what is in it would be lost");
-        // SAFETY: the pool lives, and the array has room for `BURST` buffers: an `Mbuf` is a transparent pointer.
+        // SAFETY: the pool is allocated, and the array has room for `BURST` buffers: an `Mbuf` is a transparent pointer.
         let failed =
             unsafe { dpdk_sys::ferroce_mbuf_alloc_bulk(self.raw(), into.as_mut_ptr().cast(), BURST as u32) };
         if failed == 0 {
-            // SAFETY: DPDK wrote `BURST` buffers there, fresh from the pool, without another owner.
+            // SAFETY: DPDK wrote `BURST` newly allocated buffers there.
             unsafe { into.set_len(BURST) };
         } else if let Some(one) = self.alloc() {
             into.push(one);
         }
     }
 
-    /// Buffers that are out.
+    /// Returns the number of buffers in use.
     pub(super) fn in_use(&self) -> u32 {
-        // SAFETY: the pool lives.
+        // SAFETY: the pool is allocated.
         unsafe { dpdk_sys::rte_mempool_in_use_count(self.raw()) }
     }
 }
@@ -95,7 +96,7 @@ impl Drop for Pool {
             tracing::debug!("{out} buffers are out: their pool stays");
             return;
         }
-        // SAFETY: no buffer is out, and nothing else can take one: alloc needs the pool.
+        // SAFETY: no buffer is in use, and none can be allocated: `alloc` needs the pool.
         unsafe { dpdk_sys::rte_mempool_free(self.raw()) };
     }
 }

@@ -1,4 +1,4 @@
-//! A port that DPDK drives.
+//! A port that DPDK drives, or that uses a packet socket with DPDK's buffers.
 
 use super::descriptor;
 use super::device::{self, Device, device_info, link_is_up};
@@ -26,13 +26,13 @@ use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
 
-/// An open port with one receive and one transmit queue, and its own pool of buffers. A queue of another core is another port like this: of
-/// the same device on a PCI NIC, and of its own device on a Linux interface and on `null`.
+/// An open port with one receive queue, one transmit queue and a pool of buffers. Another core's queue is another value of this type: on a
+/// PCI NIC it uses the same device, on a Linux interface and on `null` a device of its own.
 ///
-/// If it shares a Linux interface, the kernel sees its packets too and would answer them with port-unreachable. The caller must then keep
-/// UDP 4791 open, as [`neighbour`](crate::neighbour) does with the kernel's table.
+/// If the port shares a Linux interface, the kernel also sees its packets and would answer them with port-unreachable. The caller must then
+/// keep UDP port 4791 open, as [`neighbour`](crate::neighbour) does with the kernel's table.
 pub struct Port {
-    /// DPDK's number of the device.
+    /// DPDK's port number; `u16::MAX` for a packet socket.
     id: u16,
     queue: u16,
     eal: Eal,
@@ -40,35 +40,35 @@ pub struct Port {
     config: PortConfig,
     link: Link,
     info: PortInfo,
-    /// It receives what it sends.
+    /// Whether the port receives what it sends.
     loops: bool,
     counters: PortCounters,
-    /// The packet socket under it, and the ring by which it sends.
+    /// The packet socket or AF_XDP socket of the port, and the ring from which an AF_PACKET port sends.
     socket: Option<RawFd>,
     ring: Option<TransmitRing>,
-    /// To send from; they go back to the pool before it goes.
+    /// Allocated buffers. Dropped before the pool.
     stock: Burst<Mbuf>,
     pool: Arc<Pool>,
-    /// None of a packet socket.
+    /// `None` for a packet socket.
     device: Option<Arc<Device>>,
     _xdp: Option<Attachment>,
 }
 
-/// What moves a port's frames.
+/// How the port moves frames.
 enum Link {
-    /// DPDK alone.
+    /// By DPDK's driver.
     Device,
-    /// DPDK, with a memif's messenger.
+    /// By DPDK's driver, whose messages to its peer the relay forwards.
     Memif(Relay),
-    /// A packet socket, without DPDK's drivers.
+    /// By a packet socket, without a DPDK driver.
     Packet(Box<PacketSocket>),
 }
 
 impl Port {
-    /// Opens the port that `spec` names.
+    /// Opens the port that `spec` describes.
     ///
     /// # Errors
-    /// Returns a [`PortError`], with the remedy, if something is missing or does not fit.
+    /// Returns a [`PortError`], which contains the remedy, if the port cannot be opened.
     pub fn open(eal: Eal, spec: &PortSpec, config: &PortConfig) -> Result<Self, PortError> {
         let in_parent = || PortError::Forked { port: spec.to_string() };
         if eal::is_forked() && !spec.opens_in_children() {
@@ -78,16 +78,16 @@ impl Port {
             return Self::of_packet_socket(eal, spec, config);
         }
         let setup = device::one_at_a_time().ok_or_else(in_parent)?;
-        // Drivers start threads too.
+        // Drivers start threads, which must not handle the program's signals.
         let make = || signals::blocked(|| Self::make(eal, spec, config));
         let (mut port, started) = descriptor::closed_on_exec(make)?;
-        // If the port did not start, dropping it takes this lock again.
+        // Dropping a port that did not start locks it again.
         drop(setup);
         port.info.mac = started?;
         Ok(port)
     }
 
-    /// The port, and its address once it runs.
+    /// Creates the port. The second result is its Ethernet address, or why it did not start.
     fn make(
         eal: Eal,
         spec: &PortSpec,
@@ -138,7 +138,7 @@ impl Port {
         Ok((port, started))
     }
 
-    /// The port on an interface whose frames a packet socket moves. Only the buffers are DPDK's.
+    /// Opens a packet socket on an interface. Only the buffers are DPDK's.
     fn of_packet_socket(eal: Eal, spec: &PortSpec, config: &PortConfig) -> Result<Self, PortError> {
         let (info, socket) = packet::open(spec, config)?;
         let pool = Pool::new(eal, config.buffers, room(spec, info.max_frame), false)?;
@@ -167,7 +167,7 @@ impl Port {
         &self.info
     }
 
-    /// Returns true if the other side is there. A memif's is once it has connected.
+    /// Returns true if the link is up. A memif's is up while a peer is connected.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
         match (&self.device, &self.info.linux_interface) {
@@ -176,13 +176,13 @@ impl Port {
         }
     }
 
-    /// Buffers of the port's pool that are in use: by drivers, queues or the application.
+    /// Returns the number of the pool's buffers in use: by drivers, queues or the application.
     #[must_use]
     pub fn buffers_in_use(&self) -> u32 {
         self.pool.in_use() - self.stock.len() as u32
     }
 
-    /// Opens the queue of core `core` from 1 on: another device on the same interface, whose socket receives that core's frames alone.
+    /// Opens the queue of a core from 1 on: another device on the same interface, whose socket receives only that core's frames.
     fn open_queue(&self, steering: &Steering, core: u8) -> Result<Self, QueueError> {
         let config = self.config.of_queue(&self.spec, steering.cores);
         let mut queue = Self::open(self.eal, &self.spec, &config)?;
@@ -190,11 +190,11 @@ impl Port {
             let socket = queue.socket.ok_or("its packet socket is not found")?;
             steering.attach(&socket, core, self.most_of_others())?;
         }
-        // A datagram of several frames comes to the core of the first.
+        // A large datagram arrives at the core of its first frame.
         if let Link::Packet(_) = queue.link {
             queue.queue = core.into();
         }
-        // What came before the filter.
+        // Drops frames that the socket received before it had its filter.
         let mut early = Burst::new();
         for _ in 0..=usize::from(config.ring_slots) / BURST {
             queue.receive(&mut early);
@@ -203,16 +203,16 @@ impl Port {
         Ok(queue)
     }
 
-    /// Returns the most bytes that the packet socket receives of a frame that is not UDP.
+    /// Returns the most bytes that the packet socket receives of a frame other than UDP.
     fn most_of_others(&self) -> u32 {
         match self.link {
-            // As without a filter for several cores: these sockets receive the kernel's TCP segments of 64 KiB, too.
+            // Without a limit, the sockets would receive the kernel's TCP segments of up to 64 KiB.
             Link::Packet(_) => self.info.max_frame as u32,
             Link::Device | Link::Memif(_) => u32::MAX,
         }
     }
 
-    /// Gives each core a queue of the device, if the NIC can choose it by the source port.
+    /// Opens a queue of the device for each core, if the NIC's hash can distribute frames by source port. Otherwise returns no queues.
     fn share_device(&self, steering: &Steering) -> Result<Vec<Self>, QueueError> {
         let (id, Some(device)) = (self.id, &self.device) else { return Ok(Vec::new()) };
         let hash = match Hash::new(&device_info(id), steering) {
@@ -247,7 +247,7 @@ impl Port {
         let pools: Vec<_> = std::iter::once(self).chain(&queues).map(|queue| &*queue.pool).collect();
         let prepared = Prepared { mtu: self.info.ip_mtu, interface: None };
         let _one_at_a_time = device::one_at_a_time();
-        // SAFETY: the port exists, and no core uses it yet.
+        // SAFETY: the port exists, and no core has begun to use it.
         unsafe { dpdk::rte_eth_dev_stop(id) };
         queues.iter().for_each(|queue| device.keep(queue.pool.clone()));
         let setup = Setup {
@@ -269,7 +269,7 @@ impl Port {
         self.counters.odd_buffer += (before - from.len()) as u64;
     }
 
-    /// Drops what no driver would send, so that the rest of the burst gets past it.
+    /// Drops frames whose length no driver sends, because a driver would stop at them.
     #[cold]
     fn drop_bad_lengths(&mut self, from: &mut Burst<Mbuf>) {
         let before = from.len();
@@ -337,7 +337,7 @@ impl PacketIo for Port {
     }
 
     fn attach(&mut self) {
-        // Without a place among DPDK's threads it works too, slower.
+        // Works without a DPDK lcore id too, but slower.
         self.eal.register_thread();
     }
 
@@ -387,8 +387,8 @@ impl PacketIo for Port {
         }
         let (id, queue, first) = (self.id, self.queue, from.as_mut_ptr());
         let burst = || {
-            // SAFETY: the port is started and only we have this transmit queue, ours by `&mut self`; the first `all` slots contain mbufs.
-            // The length is set right below, before any look at the array.
+            // SAFETY: the port is started, and `&mut self` makes this the only user of the transmit queue. The first `all` elements are
+            // mbufs. Those that the driver takes leave the array below, before anything else uses it.
             unsafe { dpdk::ferroce_tx_burst(id, queue, first.cast(), all as u16) }
         };
         let sent = usize::from(match &mut self.link {
@@ -396,7 +396,7 @@ impl PacketIo for Port {
             Link::Memif(relay) => relay.gate().pass(burst),
             Link::Packet(socket) => return socket.transmit(from),
         });
-        // SAFETY: the driver owns the first `sent` ≤ `all` buffers now; the others move to the front and are ours.
+        // SAFETY: the driver owns the first `sent` buffers now, at most `all`. The others move to the front and remain ours.
         unsafe {
             from.set_len(0);
             let start = from.as_mut_ptr();
@@ -442,12 +442,12 @@ impl PacketIo for Port {
 impl Drop for Port {
     fn drop(&mut self) {
         self.socket.into_iter().for_each(fork::keep);
-        // First, so that the driver doesn't clear up after its peer while it is closed.
+        // Stops the relay first, so that the driver does not clean up after its peer while it is closed.
         self.link = Link::Device;
     }
 }
 
-/// Takes a buffer out of the stock, which it refills from the pool.
+/// Takes a buffer from the stock, and refills the stock from the pool.
 #[inline]
 fn from_stock(stock: &mut Burst<Mbuf>, pool: &Pool) -> Option<Mbuf> {
     if stock.is_empty() {
@@ -456,7 +456,7 @@ fn from_stock(stock: &mut Burst<Mbuf>, pool: &Pool) -> Option<Mbuf> {
     stock.pop()
 }
 
-/// A memif's way to its peer.
+/// Creates the relay of a memif port.
 fn relay(spec: &PortSpec) -> Result<Option<Relay>, PortError> {
     let PortSpec::Memif { socket, role, .. } = spec else { return Ok(None) };
     let meeting = Meeting::at(socket, *role)?;

@@ -1,40 +1,40 @@
-//! Settings that open a port, and properties of an open one.
+//! Settings of a port to open, and properties of an open one.
 
 use crate::port_spec::PortSpec;
 use roce::CoreIndex;
 use roce::wire::{Mac, Mtu, Numbers};
 
-/// The fewest buffers of another core's queue beside those that its driver keeps.
+/// The fewest buffers of another core's queue, in addition to those in its driver's rings.
 const LEAST_BUFFERS: u32 = 1024;
 
-/// The settings that open a port.
+/// Settings of a port to open.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
-    /// The largest IP packet in bytes: 340 to 16000. With none, the interface's if there is one, else 4500.
+    /// The largest IP packet in bytes: 340 to 16000. By default the interface's MTU, or 4500 without an interface.
     pub mtu: Option<u16>,
-    /// Buffers in the port's pool. Each frame that waits in a queue occupies one.
+    /// Buffers in the port's pool. Each queued frame occupies one.
     pub buffers: u32,
-    /// Slots of each ring between the port and what is behind it, if that can be chosen.
+    /// Slots of each ring between the port and the link, where the driver can choose it.
     pub ring_slots: u16,
-    /// Takes frames for all addresses, as a switch does.
+    /// Receives frames for all addresses, as a switch does.
     pub promiscuous: bool,
-    /// On a Linux interface: bypasses the queueing discipline when sending. Faster, but `tc` has no effect.
+    /// On a Linux interface: bypasses the queueing discipline when sending, which is faster but disables `tc`.
     pub qdisc_bypass: bool,
-    /// On an AF_XDP port: the numbers that distinguish its packets from the kernel's.
+    /// On an AF_XDP port: the ports and EtherTypes that distinguish its packets from the kernel's.
     pub numbers: Numbers,
-    /// On an AF_XDP port: the VLAN whose frames are all the port's.
+    /// On an AF_XDP port: a VLAN whose frames all belong to the port.
     pub vlan: Option<u16>,
 }
 
 impl PortConfig {
-    /// Returns the buffers that a port with `cores` cores has in all, if it has a queue for each.
+    /// Returns the total number of buffers of a port with a queue for each of `cores` cores.
     #[must_use]
     pub fn all_buffers(&self, spec: &PortSpec, cores: u8) -> u32 {
         let others = u32::from(cores.clamp(1, CoreIndex::MOST) - 1);
         self.buffers.saturating_add(others * self.queue_buffers(spec, cores))
     }
 
-    /// Returns the settings of another core's queue, which has buffers of its own.
+    /// Returns the settings of another core's queue, which has its own buffers.
     pub(super) fn of_queue(&self, spec: &PortSpec, cores: u8) -> Self {
         Self { buffers: self.queue_buffers(spec, cores), ..self.clone() }
     }
@@ -60,34 +60,34 @@ impl Default for PortConfig {
     }
 }
 
-/// The kernel's interface under a port.
+/// The Linux interface of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinuxInterface {
-    /// Its index, from 1.
+    /// The interface index, from 1.
     pub index: u32,
-    /// Its name.
+    /// The interface name.
     pub name: String,
 }
 
-/// The properties of an open port.
+/// Properties of an open port.
 #[derive(Clone, Debug)]
 pub struct PortInfo {
-    /// The name that it was opened by.
+    /// The name with which it was opened.
     pub name: String,
-    /// DPDK's driver.
+    /// The DPDK driver, or the kind of socket.
     pub driver: String,
-    /// The Ethernet address to send from.
+    /// The source Ethernet address of its frames.
     pub mac: Mac,
-    /// The largest RoCE path MTU that fits.
+    /// The largest RoCE path MTU that fits the port.
     pub mtu: Mtu,
     /// The largest IP packet in bytes.
     pub ip_mtu: u16,
-    /// The largest frame in bytes, Ethernet header and a VLAN tag included, FCS excluded.
+    /// The largest frame in bytes, with Ethernet header and one VLAN tag, without FCS.
     pub max_frame: usize,
-    /// The link's speed in Mb/s if it has one.
+    /// The link's speed in Mb/s, if known.
     pub speed_mbps: Option<u32>,
-    /// The NUMA node of the NIC, if the machine says so.
+    /// The NUMA node of the NIC, if known.
     pub numa_node: Option<u8>,
-    /// The interface whose addresses and neighbours are the port's too. None if the port is its own host.
+    /// The interface whose addresses and neighbours the port shares. `None` if the port has its own.
     pub linux_interface: Option<LinuxInterface>,
 }

@@ -1,4 +1,4 @@
-//! Checks before a port is opened: an error names the setting and the remedy.
+//! Checks made before a port is opened. Each error states the setting and the remedy.
 
 use super::devargs::ETHERNET;
 use super::port_info::PortConfig;
@@ -11,18 +11,18 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Headers and ICRC around a RoCEv2 payload, at most: IPv6 40, UDP 8, BTH 12, RETH 16, ImmDt 4, ICRC 4.
+/// Most bytes around a RoCEv2 payload: IPv6 40, UDP 8, BTH 12, RETH 16, ImmDt 4, ICRC 4.
 pub(super) const ROCE_OVERHEAD: u16 = 84;
-/// The smallest path MTU (256) with what goes around it.
+/// The smallest path MTU (256) plus its headers.
 const MIN_MTU: u16 = 256 + ROCE_OVERHEAD;
-/// The largest frame that still fits DPDK's buffers of 16-bit size.
+/// The largest MTU whose frames fit DPDK's 16-bit buffer sizes.
 const MAX_MTU: u16 = 16000;
-/// The MTU if no interface sets it: a path MTU of 4096, and room for telemetry.
+/// The MTU without an interface: a path MTU of 4096 plus room for telemetry.
 const DEFAULT_MTU: u16 = 4500;
-/// DPDK's tap driver sends no longer frames, and stops at one.
+/// The largest MTU of DPDK's tap driver, which stops at a longer frame.
 const TAP_MTU: u16 = 1500;
 
-/// Why a port doesn't open. One line, with the remedy.
+/// Why a port did not open: one line, with the remedy.
 #[derive(Clone, Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum PortError {
@@ -54,23 +54,23 @@ pub enum PortError {
     SelfTest { port: String, bytes: usize, why: String },
 }
 
-/// The results of the checks.
+/// Results of the checks.
 pub(super) struct Prepared {
-    /// The largest IP packet.
+    /// The largest IP packet in bytes.
     pub mtu: u16,
-    /// The kernel's interface that the port shares.
+    /// The Linux interface that the port shares.
     pub interface: Option<Interface>,
 }
 
-/// Checks, without opening it, that a port can work on this machine. Returns its IP MTU.
+/// Checks whether a port can work on this machine, without opening it. Returns its IP MTU in bytes.
 ///
 /// # Errors
-/// Returns what opening it would return, as far as that shows without DPDK.
+/// Returns the error that opening the port would return, as far as it is known without DPDK.
 pub fn check_port(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError> {
     prepare(spec, config).map(|prepared| prepared.mtu)
 }
 
-/// Checks that `spec` can work with `config` on this machine.
+/// Checks whether `spec` can work with `config` on this machine.
 pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, PortError> {
     let prepared = |mtu, interface| Prepared { mtu, interface };
     match spec {
@@ -108,7 +108,7 @@ pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, 
     }
 }
 
-/// The MTU if no interface has one.
+/// Returns the MTU of a port without an interface.
 fn mtu(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError> {
     let remedy = "choose an MTU in this range, 4500 for a path MTU of 4096";
     mtu_within(spec, config.mtu.unwrap_or(DEFAULT_MTU), MAX_MTU, remedy)
@@ -172,17 +172,17 @@ fn usable_interface(name: &str) -> Result<Interface, PortError> {
 }
 
 fn raw_sockets(spec: &PortSpec) -> Result<(), PortError> {
-    // SAFETY: socket takes plain integers.
+    // SAFETY: socket takes integers.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(PortError::Permission { what: format!("port `{spec}`"), needs: "CAP_NET_RAW" });
     }
-    // SAFETY: the descriptor is fresh and closed once.
+    // SAFETY: the descriptor is new and is closed once.
     unsafe { libc::close(fd) };
     Ok(())
 }
 
-/// A tap is created by its port and goes with it, or was created before and lasts: then the port only attaches.
+/// Checks that `name` is free, so that the port can create the tap, or is a persistent tap, to which the port attaches.
 fn tap(name: &str) -> Result<(), PortError> {
     if linux::interface(name).is_ok() && !linux::is_lasting_tap(name).unwrap_or(false) {
         return Err(PortError::Interface {
@@ -206,13 +206,14 @@ fn tap(name: &str) -> Result<(), PortError> {
     }
 }
 
-/// Checks that a socket can be at the path `socket`.
+/// Checks that `socket` is a usable path for a socket.
 ///
-/// With [`SocketRole::Auto`] a port joins the process that listens there already, and may lend this process's memory to it. So that process
-/// must not belong to another user, who could be first in a directory that both can write. Root is exempt: it reaches that memory anyway.
+/// With [`SocketRole::Auto`] a port connects to the process that listens there, which may get access to this process's memory. So that
+/// process must not belong to another user, who could have been first in a directory that both can write to. Root is exempt, as it can read
+/// that memory anyway.
 fn socket_place(socket: &str, role: SocketRole) -> Result<(), PortError> {
     let error = |why: String, remedy| PortError::Socket { socket: socket.to_owned(), why, remedy };
-    // SAFETY: geteuid takes nothing and can't fail.
+    // SAFETY: geteuid has no preconditions and cannot fail.
     let us = unsafe { libc::geteuid() };
     let directory = Path::new(socket).parent().unwrap_or(Path::new("/"));
     if !directory.is_dir() {
@@ -236,7 +237,7 @@ fn readable(file: Option<&str>) -> Result<(), PortError> {
     std::fs::File::open(file).map(drop).map_err(error)
 }
 
-/// Checks that `file` can be written, or created.
+/// Checks that `file` can be written or created.
 fn writable(file: Option<&str>) -> Result<(), PortError> {
     let Some(file) = file else { return Ok(()) };
     let path = Path::new(file);
@@ -250,18 +251,18 @@ fn writable(file: Option<&str>) -> Result<(), PortError> {
     result.map_err(|e| PortError::File { file: file.to_owned(), why: e.to_string() })
 }
 
-/// The largest frame with an MTU of `mtu`.
+/// Returns the largest frame in bytes for an IP MTU.
 pub(super) fn max_frame(mtu: u16) -> usize {
     usize::from(mtu) + ETHERNET
 }
 
-/// The largest path MTU whose packets fit an IP packet of `ip_mtu`, which fits at least the smallest.
+/// Returns the largest path MTU whose packets fit an IP MTU of `ip_mtu` bytes; 256 if none fits.
 pub(crate) fn path_mtu(ip_mtu: u16) -> Mtu {
     let fits = |mtu: &&Mtu| mtu.bytes() + u32::from(ROCE_OVERHEAD) <= u32::from(ip_mtu);
     Mtu::ALL.iter().rev().find(fits).copied().unwrap_or(Mtu::M256)
 }
 
-/// A memif's messages can't be passed on.
+/// Creates the error of a memif port whose relay did not start.
 pub(super) fn relay_failed(spec: &PortSpec, error: &std::io::Error) -> PortError {
     let (said, errno) = ("check that the temporary directory is writable".into(), error.to_string());
     PortError::Driver { port: spec.to_string(), step: "passing messages to its driver", errno, said }

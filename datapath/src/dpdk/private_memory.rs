@@ -1,44 +1,44 @@
-//! Turns DPDK's memory into this process's own, so that a forked child has a copy of it and can open ports.
+//! Makes DPDK's memory private to this process, so that a forked child has a copy of it and can open ports.
 //!
 //! Without hugepages DPDK maps a memfd, for peers that map it too (a memif's zero-copy peer, a vhost-user back end). If no port has such a
-//! peer, private pages replace it right after DPDK's start: the kernel copies them for a child when either side writes.
+//! peer, private pages replace it right after DPDK has started. The kernel copies them on write after a fork.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// DPDK's name for its memory in `/proc/self/maps`.
+/// The name of DPDK's memory in `/proc/self/maps`.
 const NAME: &str = "/memfd:nohuge";
 
-/// Puts private pages in the place of DPDK's memory. DPDK has started, and no port is open.
+/// Replaces DPDK's memory by private pages. DPDK must have started, and no port may be open.
 ///
 /// # Errors
-/// Returns an error if the memory is not found, or the system has none left. Then it is as it was.
+/// Returns an error, and changes nothing, if the memory is not found or the system has no memory left.
 pub(super) fn take() -> io::Result<()> {
     let missing = || io::Error::new(io::ErrorKind::NotFound, "DPDK's memory is not where it was expected");
     let (start, length) = mapping().ok_or_else(missing)?;
     let file = file().ok_or_else(missing)?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping, at an address that the kernel chooses.
+    // SAFETY: creates a new mapping at an address that the kernel chooses.
     let copy =
         unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if copy == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
     for (at, count) in written(file, length) {
-        // SAFETY: both mappings are `length` bytes long, which the file is too, and only DPDK's start has written the first.
+        // SAFETY: both mappings are `length` bytes long, as is the file, and nothing writes to the first at this time: no port is open.
         unsafe {
             let from = std::ptr::with_exposed_provenance::<u8>(start + at);
             std::ptr::copy_nonoverlapping(from, copy.cast::<u8>().add(at), count);
         }
     }
     let place = std::ptr::with_exposed_provenance_mut::<libc::c_void>(start);
-    // SAFETY: the copy has the same length and bytes, and no thread uses the memory: no port is open.
+    // SAFETY: the copy has the same length and contents, and no thread uses the memory, because no port is open.
     let moved =
         unsafe { libc::mremap(copy, length, length, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, place) };
     if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Returns the place and the length of the memory: it is one mapping.
+/// Returns the address and the length of the memory; `None` unless it is one mapping.
 fn mapping() -> Option<(usize, usize)> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let mut found = maps.lines().filter(|line| line.contains(NAME)).filter_map(|line| {
@@ -50,7 +50,7 @@ fn mapping() -> Option<(usize, usize)> {
     found.next().is_none().then_some(one)
 }
 
-/// The descriptor of the memory, which DPDK keeps open.
+/// Returns the descriptor of the memory, which DPDK keeps open.
 fn file() -> Option<BorrowedFd<'static>> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?;
     let mut numbers = open.flatten().filter_map(|entry| {
@@ -61,10 +61,10 @@ fn file() -> Option<BorrowedFd<'static>> {
     numbers.next().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// The parts of a file that were written, each with its length.
+/// Returns the offsets and lengths of the parts of a file that are not holes.
 fn written(file: BorrowedFd<'_>, length: usize) -> Vec<(usize, usize)> {
     let seek = |from: usize, whence| {
-        // SAFETY: plain numbers; nothing reads by the descriptor's position.
+        // SAFETY: takes integers, and nothing uses the file position.
         usize::try_from(unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, whence) }).ok()
     };
     let (mut parts, mut at) = (Vec::new(), 0);

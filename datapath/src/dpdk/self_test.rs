@@ -1,4 +1,4 @@
-//! Tests if a port carries frames of the largest size, by sending one.
+//! Tests whether a port carries frames of the largest size.
 
 use super::mbuf::Mbuf;
 use super::port::Port;
@@ -6,11 +6,10 @@ use super::prepare::PortError;
 use crate::io::{Burst, PacketBuf, PacketIo};
 
 impl Port {
-    /// Sends a frame of the largest size to `peer`, the other end of this port's link, and waits until it comes,
-    /// trying 10⁵ times.
+    /// Sends a frame of the largest size to `peer`, the other end of this port's link, and polls for it up to 100,000 times.
     ///
     /// # Errors
-    /// Returns [`PortError::SelfTest`] if it does not arrive, or arrives changed.
+    /// Returns [`PortError::SelfTest`] if the frame does not arrive, or arrives changed.
     pub fn test_to(&mut self, peer: &mut Self) -> Result<(), PortError> {
         let frame = self.test_frame()?;
         let mut out = Burst::new();
@@ -28,10 +27,10 @@ impl Port {
         Err(self.test_failed("it doesn't arrive"))
     }
 
-    /// As [`test_to`](Self::test_to), on a port that receives what it sends (`ring:NAME`).
+    /// Sends a frame of the largest size on a port that receives what it sends (`ring:NAME`), and checks that it arrives.
     ///
     /// # Errors
-    /// As above.
+    /// Returns [`PortError::SelfTest`] if the frame does not arrive, or arrives changed.
     pub fn self_test(&mut self) -> Result<(), PortError> {
         let frame = self.test_frame()?;
         let mut burst = Burst::new();
@@ -50,7 +49,7 @@ impl Port {
         }
         frame[..6].copy_from_slice(&[0xff; 6]);
         frame[6..12].copy_from_slice(&self.info().mac.0);
-        // The EtherType that IEEE 802 leaves to local experiments.
+        // IEEE 802 reserves this EtherType for local experiments.
         frame[12..14].copy_from_slice(&[0x88, 0xb5]);
         Ok(frame)
     }

@@ -1,4 +1,4 @@
-//! The steps from a port's name to a running device.
+//! The steps from a port's name to a running DPDK device.
 
 use super::descriptor;
 use super::devargs::{devargs, memif_buffer, packet_ring, slot_size};
@@ -22,19 +22,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const ANY_SOCKET: c_int = -1;
 
-/// Returns the size of a buffer on a port of this kind, for frames of `max_frame`.
+/// Returns the bytes of a buffer for frames of `max_frame` bytes on a port of this kind.
 pub(super) fn room(spec: &PortSpec, max_frame: usize) -> usize {
     match spec {
-        // The driver refuses buffers smaller than a ring's slot.
+        // The driver refuses buffers smaller than a slot of its ring.
         PortSpec::Interface(_) => slot_size(max_frame),
         PortSpec::Xdp(_) => xdp::HEADROOM + max_frame,
-        // NICs know their buffers' size in steps: of powers of 2 the oldest ones, of KiB others. They scatter a longer frame.
+        // NICs set the buffer size in steps: the oldest in powers of two, others in KiB. They split a longer frame over several buffers.
         PortSpec::Pci(_) => max_frame.next_power_of_two().max(2048),
         _ => memif_buffer(max_frame).max(2048),
     }
 }
 
-/// One port's way from a name to a running device.
+/// The parameters of a device to create.
 pub(super) struct Setup<'a> {
     pub(super) spec: &'a PortSpec,
     pub(super) config: &'a PortConfig,
@@ -50,7 +50,7 @@ impl Setup<'_> {
         PortError::Driver { port: self.spec.to_string(), step, errno: eal::words(errno), said }
     }
 
-    /// Runs one of DPDK's calls and turns a negative result into an error.
+    /// Runs a DPDK call and converts a negative result to an error.
     fn call(&self, step: &'static str, f: impl FnOnce() -> c_int) -> Result<(), PortError> {
         let (result, said) = log::complaints_of(f);
         if result < 0 { Err(self.failed(step, result, said)) } else { Ok(()) }
@@ -60,7 +60,7 @@ impl Setup<'_> {
         CString::new(text).map_err(|_| self.failed("its name", libc::EINVAL, "it contains a NUL".into()))
     }
 
-    /// Sockets like the port's own that are open now.
+    /// Returns this process's open sockets of the kind that the port's driver opens.
     pub(super) fn sockets(&self) -> Vec<RawFd> {
         match (self.spec, &self.prepared.interface) {
             (PortSpec::Xdp(_), _) => descriptor::xdp_sockets(),
@@ -75,8 +75,7 @@ impl Setup<'_> {
         Some(socket)
     }
 
-    /// Makes forked children close the port's packet socket, and receives for all addresses if the configuration
-    /// says so.
+    /// Closes the port's socket in forked children, and makes a packet socket promiscuous if the configuration says so.
     fn own(&self, socket: RawFd) {
         descriptor::keep_to_this_process(socket);
         let is_packet = matches!(self.spec, PortSpec::Interface(_));
@@ -90,11 +89,11 @@ impl Setup<'_> {
 
     pub(super) fn transmit_ring(&self, socket: RawFd) -> Option<TransmitRing> {
         let (slot, slots) = packet_ring(self.max_frame, self.config);
-        // SAFETY: the driver has just created this ring on request; the port closes it only when it is dropped.
+        // SAFETY: the driver has just created this ring as requested, and the port closes it only when it is dropped.
         unsafe { TransmitRing::of(socket, slot, slots) }
     }
 
-    /// Makes the device, and returns its port number.
+    /// Creates the device and returns its port number.
     pub(super) fn probe(&self) -> Result<u16, PortError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (driver, mut arguments) = devargs(self.spec, self.meeting.as_ref(), self.max_frame, self.config);
@@ -102,7 +101,7 @@ impl Setup<'_> {
         let device = match self.spec {
             PortSpec::Ring { name, end } => return self.ring(name, *end),
             PortSpec::Pci(_) | PortSpec::Eal(_) => driver,
-            // A memif's and a tap's driver read no more than a number there.
+            // The drivers of memif and tap accept only a number after the driver's name.
             PortSpec::Interface(_) => {
                 format!("{driver}{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
             }
@@ -111,9 +110,9 @@ impl Setup<'_> {
         let whole = if arguments.is_empty() { device.clone() } else { format!("{device},{arguments}") };
         let (device, whole) = (self.text(device)?, self.text(whole)?);
         let mut id = 0;
-        // SAFETY: the EAL runs and both are NUL-terminated texts that outlive the calls.
+        // SAFETY: the EAL runs, and both pointers are NUL-terminated strings that outlive the calls.
         let found = || unsafe { dpdk::rte_eth_dev_get_port_by_name(device.as_ptr(), &mut id) };
-        // SAFETY: as above.
+        // SAFETY: see `found`.
         let make = || unsafe { dpdk::rte_dev_probe(whole.as_ptr()) };
         self.call("making the device", || match self.spec {
             PortSpec::Interface(_) => unprivileged::without_interface_changes(make).unwrap_or(-libc::EAGAIN),
@@ -135,7 +134,7 @@ impl Setup<'_> {
         let device = self.text(format!("{name}{end}"))?;
         let mut id = 0;
         self.call("making the rings' port (is it open already?)", || {
-            // SAFETY: one ring each, alive for the process; the name is a NUL-terminated text.
+            // SAFETY: each array has one ring, which lives for the whole process; the name is a NUL-terminated string.
             id = unsafe {
                 dpdk::rte_eth_from_rings(device.as_ptr(), rx.as_mut_ptr(), 1, tx.as_mut_ptr(), 1, 0)
             };
@@ -144,12 +143,12 @@ impl Setup<'_> {
         Ok(id as u16)
     }
 
-    /// The ring by that name; both ends of a pair look for it. It stays for the process's life.
+    /// Returns the ring of that name, which both ends of a pair use. It lives for the whole process.
     fn ring_of(&self, name: &str, towards: &str) -> Result<*mut dpdk::rte_ring, PortError> {
         let text = self.text(format!("fr_{name}_{towards}"))?;
         let slots = u32::from(self.config.ring_slots.clamp(64, 1 << 14)).next_power_of_two();
         let one_each_side = dpdk::RING_F_SP_ENQ | dpdk::RING_F_SC_DEQ;
-        // SAFETY: the EAL runs and the name is a NUL-terminated text.
+        // SAFETY: the EAL runs, and the name is a NUL-terminated string.
         let ring = unsafe {
             let known = dpdk::rte_ring_lookup(text.as_ptr());
             if known.is_null() {
@@ -165,8 +164,8 @@ impl Setup<'_> {
         }
     }
 
-    /// Sets up a queue in each direction for each pool, and the MTU if the driver supports it, and starts the port. `hash` distributes the
-    /// received frames over several queues.
+    /// Sets up a receive and a transmit queue for each pool, sets the MTU if the driver supports it, and starts the port. `hash`
+    /// distributes received frames over the queues.
     pub(super) fn start(&self, id: u16, pools: &[&Pool], hash: Option<&Hash>) -> Result<(), PortError> {
         // SAFETY: all-zero bytes are the default configuration: no offloads, no RSS.
         let mut configuration: dpdk::rte_eth_conf = unsafe { std::mem::zeroed() };
@@ -180,7 +179,7 @@ impl Setup<'_> {
         };
         hash.into_iter().for_each(|hash| hash.configure(&mut configuration));
         let count = pools.len() as u16;
-        // SAFETY: the port exists, and the configuration and the key that it names outlive the call.
+        // SAFETY: the port exists, and the configuration and the key to which it points outlive the call.
         self.call("configuring it", || unsafe {
             dpdk::rte_eth_dev_configure(id, count, count, &configuration)
         })?;
@@ -197,14 +196,14 @@ impl Setup<'_> {
             }
             _ => start(),
         })?;
-        // For a Linux interface, the packet socket itself is set.
+        // For a Linux interface, `own` makes the packet socket promiscuous.
         if self.config.promiscuous && !matches!(self.spec, PortSpec::Interface(_)) {
-            // SAFETY: the port is started. Drivers without an address filter answer ENOTSUP: they take all frames.
+            // SAFETY: the port is started. A driver without an address filter returns ENOTSUP; it receives all frames anyway.
             unsafe { dpdk::rte_eth_promiscuous_enable(id) };
         }
         if matches!(self.spec, PortSpec::Pci(_)) {
-            // Neighbour discovery and groups of datagrams need them.
-            // SAFETY: the port is started. Drivers without such a filter answer ENOTSUP.
+            // Neighbour discovery and multicast groups need them.
+            // SAFETY: the port is started. A driver without such a filter returns ENOTSUP.
             unsafe { dpdk::rte_eth_allmulticast_enable(id) };
         }
         hash.map_or(Ok(()), |hash| self.call("setting its redirection table", || hash.set_table(id)))
@@ -212,7 +211,7 @@ impl Setup<'_> {
 
     fn set_up_queue(&self, id: u16, queue: u16, pool: &Pool) -> Result<(), PortError> {
         let (mut receive, mut send) = match self.spec {
-            // The driver keeps as many buffers as descriptors, and fills one frame at a time.
+            // The tap driver allocates a buffer for each descriptor, but fills one frame at a time.
             PortSpec::Tap(_) => (2, self.config.ring_slots),
             _ => (self.config.ring_slots, self.config.ring_slots),
         };
@@ -221,14 +220,14 @@ impl Setup<'_> {
             unsafe { dpdk::rte_eth_dev_adjust_nb_rx_tx_desc(id, &mut receive, &mut send) }
         })?;
         self.call("setting up its receive queue", || {
-            // SAFETY: the port is configured with this queue; no configuration means the driver's; the pool outlives the device, which
-            // keeps it.
+            // SAFETY: the port is configured with this queue, a null configuration selects the driver's default, and the device keeps the
+            // pool alive.
             unsafe {
                 dpdk::rte_eth_rx_queue_setup(id, queue, receive, ANY_SOCKET as u32, ptr::null(), pool.raw())
             }
         })?;
         self.call("setting up its transmit queue", || {
-            // SAFETY: as for the receive queue.
+            // SAFETY: the port is configured with this queue, and a null configuration selects the driver's default.
             unsafe { dpdk::rte_eth_tx_queue_setup(id, queue, send, ANY_SOCKET as u32, ptr::null()) }
         })
     }
@@ -238,7 +237,7 @@ impl Setup<'_> {
         let driver = if device.driver_name.is_null() {
             "unknown".to_owned()
         } else {
-            // SAFETY: a driver's name is a NUL-terminated text of the driver, loaded for ever.
+            // SAFETY: a driver's name is a static NUL-terminated string, and drivers are never unloaded.
             unsafe { CStr::from_ptr(device.driver_name) }.to_string_lossy().into_owned()
         };
         let interface = self.prepared.interface.as_ref();
@@ -255,7 +254,7 @@ impl Setup<'_> {
         }
     }
 
-    /// Only hardware has a speed; software drivers report a constant.
+    /// Returns the speed of a NIC in Mb/s. Software drivers report a meaningless constant.
     fn speed(&self, id: u16) -> Option<u32> {
         let speed = match self.spec {
             PortSpec::Pci(_) => link(id).link_speed,
@@ -264,15 +263,15 @@ impl Setup<'_> {
         (speed != 0 && speed != u32::MAX).then_some(speed)
     }
 
-    /// The port's Ethernet address. On a tap the kernel's side gets another one: on a bridge, frames to the kernel's
-    /// address would end in the bridge's host instead of here.
+    /// Returns the port's Ethernet address. Gives the kernel's side of a tap a different one: behind a bridge, frames to the kernel's
+    /// address would be delivered to the bridge's host.
     pub(super) fn addresses(&self, id: u16) -> Result<Mac, PortError> {
         let mut address = dpdk::rte_ether_addr::default();
-        // SAFETY: the port exists and `address` has room.
+        // SAFETY: the port exists, and `address` has room for the result.
         self.call("reading its address", || unsafe { dpdk::rte_eth_macaddr_get(id, &mut address) })?;
         let mut mac = Mac(address.addr_bytes);
         if let PortSpec::Ring { end: Some(RingEnd::B), .. } = self.spec {
-            // The driver assigns the same address to all rings, and a frame to one's own address never leaves.
+            // The driver gives all rings the same address, and a frame to the sender's own address is never sent.
             mac.0[5] ^= 1;
         }
         if let PortSpec::Tap(name) = self.spec {
@@ -288,7 +287,7 @@ impl Setup<'_> {
     }
 }
 
-/// Returns the NUMA node of the NIC under a port, if the machine says so.
+/// Returns the NUMA node of a port's NIC, if sysfs states it.
 pub(super) fn numa_node(spec: &PortSpec) -> Option<u8> {
     let device = match spec {
         PortSpec::Pci(address) => format!("/sys/bus/pci/devices/{address}"),
@@ -297,6 +296,6 @@ pub(super) fn numa_node(spec: &PortSpec) -> Option<u8> {
         }
         _ => return None,
     };
-    // -1 if there is but one.
+    // The file contains -1 if there is only one node.
     std::fs::read_to_string(device + "/numa_node").ok()?.trim().parse().ok()
 }

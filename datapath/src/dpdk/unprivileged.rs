@@ -1,24 +1,23 @@
-//! Keeps DPDK's AF_PACKET driver from changing the interface, which needs CAP_NET_ADMIN and which a port does not need, and from sharing
-//! the frames with other ports.
+//! Keeps DPDK's AF_PACKET driver from changing the interface, which would need CAP_NET_ADMIN, and from sharing frames with other ports.
 //!
-//! When a port starts, DPDK has its driver set the interface's Ethernet address, to what it is, and its promiscuous mode, to off. A
-//! refusal fails the start, unless it says that the driver can't. So the calls are answered with that: by a seccomp(2) filter on a
-//! thread that runs the start alone.
+//! When a port starts, DPDK's driver sets the interface's Ethernet address, to the one it already has, and clears its promiscuous mode. A
+//! refusal fails the start, unless its error says that the operation is not supported. So a seccomp(2) filter answers these calls with that
+//! error. It applies to a thread that only runs the start.
 //!
-//! When a device is created, the driver puts its socket into a fan-out group that is named after the process's number and the interface.
-//! The kernel splits frames among the sockets of a group. Two containers on one interface often have processes of the same number, as two
-//! ports of one process do, so the call is skipped: it succeeds, and does nothing.
+//! When a device is created, the driver adds its socket to a fan-out group whose number is derived from the process id and the interface.
+//! The kernel distributes frames over the sockets of a group. Two containers on one interface often have processes with the same id, and
+//! two ports of one process have it too. So the filter skips that call and reports success.
 
 use crate::socket_option;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Offsets in `struct seccomp_data`: the system call's number, and the lower halves of its second and third argument.
+/// Offsets in `struct seccomp_data` of the system call number, and of the lower halves of the second and third argument.
 const NUMBER: u32 = 0;
 const SECOND: u32 = if cfg!(target_endian = "little") { 24 } else { 28 };
 const THIRD: u32 = SECOND + 8;
 
-/// Runs `f` on a thread that cannot change an interface, nor join a fan-out group. If the kernel has no filter for it, the thread can.
+/// Runs `f` on a thread that cannot change an interface or join a fan-out group. If the kernel rejects the filter, `f` runs without it.
 pub(super) fn without_interface_changes<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
     let body = || {
         if let Err(error) = refuse_changes() {
@@ -32,8 +31,8 @@ pub(super) fn without_interface_changes<T: Send>(f: impl FnOnce() -> T + Send) -
     })
 }
 
-/// Makes the kernel answer the calling thread's requests to change an interface with EOPNOTSUPP, and those to join a fan-out group with
-/// success, for as long as the thread lives.
+/// Makes the calling thread's requests to change an interface fail with EOPNOTSUPP, and its requests to join a fan-out group succeed
+/// without effect.
 fn refuse_changes() -> io::Result<()> {
     let [load, equal, end] = [
         libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
@@ -59,7 +58,7 @@ fn refuse_changes() -> io::Result<()> {
     ]
     .map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program's pointer leads to `len` instructions that outlive the call; both calls concern this thread alone.
+    // SAFETY: the program points to `len` instructions that outlive the call, and both calls affect only this thread.
     let result = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
@@ -67,9 +66,10 @@ fn refuse_changes() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has a packet socket take frames for all addresses, until it is closed. Unlike the interface's own mode this takes no privilege.
+/// Makes a packet socket receive frames for all addresses until it is closed. Unlike the interface's promiscuous flag, this needs no
+/// privilege.
 pub(super) fn take_all_addresses(socket: RawFd, interface: u32) -> io::Result<()> {
-    // SAFETY: all-zero bytes are a request.
+    // SAFETY: all-zero bytes are a valid request.
     let mut request: libc::packet_mreq = unsafe { std::mem::zeroed() };
     request.mr_ifindex = interface as libc::c_int;
     request.mr_type = libc::PACKET_MR_PROMISC as libc::c_ushort;

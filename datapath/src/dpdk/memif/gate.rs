@@ -1,8 +1,8 @@
-//! Holds the polling thread off while the driver clears up.
+//! Keeps the polling thread out of the driver while it cleans up.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Passed by one polling thread on every burst, shut by one other thread.
+/// A gate that one polling thread passes on every burst, and one other thread shuts.
 #[derive(Debug, Default)]
 pub(in crate::dpdk) struct Gate {
     shut: AtomicBool,
@@ -10,10 +10,10 @@ pub(in crate::dpdk) struct Gate {
 }
 
 impl Gate {
-    /// Runs `burst` unless the gate is shut, which costs one ordered store.
+    /// Runs `burst` unless the gate is shut. Costs one sequentially consistent store.
     ///
-    /// Either `shut` sees this thread inside and waits, or this sees the gate shut: both store first, then load, in one
-    /// order for all.
+    /// Both threads store before they load, in one total order: either `shut` sees this thread inside and waits, or this thread sees the
+    /// gate shut.
     pub(in crate::dpdk) fn pass(&self, burst: impl FnOnce() -> u16) -> u16 {
         self.inside.store(true, SeqCst);
         let moved = if self.shut.load(SeqCst) { 0 } else { burst() };
@@ -21,7 +21,7 @@ impl Gate {
         moved
     }
 
-    /// Refuses new entries, and waits until the last one leaves.
+    /// Shuts the gate, and waits until the polling thread has left.
     pub(super) fn shut(&self) {
         self.shut.store(true, SeqCst);
         while self.inside.load(SeqCst) {

@@ -1,9 +1,9 @@
 //! Shields DPDK's memif driver from its peer.
 //!
-//! The driver unmaps a connection's memory on DPDK's interrupt thread as soon as the peer leaves, whatever the polling thread does with it
-//! then: the process dies. It dies too when a peer connects and leaves before the greeting. So the driver never meets the peer: a [`Relay`]
-//! passes their messages on, and sees a peer leave first. It then keeps the polling thread away by the [`Gate`](gate::Gate) while the
-//! driver clears up.
+//! As soon as the peer disconnects, the driver unmaps the connection's memory on DPDK's interrupt thread, even while the polling thread
+//! uses it: the process crashes. It also crashes if a peer connects and disconnects before the driver's first message. So the driver never
+//! talks to the peer directly: a [`Relay`] forwards their messages and is the first to see a peer disconnect. Then its [`Gate`](gate::Gate)
+//! keeps the polling thread out while the driver cleans up.
 
 mod bell;
 mod gate;

@@ -1,4 +1,4 @@
-//! The messages between DPDK's memif driver and its peer.
+//! Forwards the messages between DPDK's memif driver and its peer.
 
 use super::bell::{Bell, Heard};
 use super::gate::Gate;
@@ -18,23 +18,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// memif's message that ends the set-up: both sides may use the rings.
+/// The memif message that ends the set-up: both sides may use the rings.
 const CONNECTED: u16 = 7;
-/// The time that the driver may take to greet, and to clear up.
+/// The longest time in ms to wait for the driver's first message, and the most rounds through its interrupt thread to wait for its
+/// clean-up.
 const PATIENCE_MS: i32 = 1000;
-/// Times that the driver's handler runs at most after a connection's end: what waits unread, then the end.
+/// The fewest rounds through the interrupt thread after a connection ends: one for each message that the driver has not read, and one for
+/// the end.
 const LAST_MESSAGES: u32 = 3;
 
-/// The way that this port meets its peer.
+/// How the port connects to its peer.
 pub(in crate::dpdk) enum Meeting {
-    /// Listens on the socket in the port's name.
+    /// The port listens on the socket in its name.
     Server { listener: Own, path: PathBuf },
-    /// Has connected there.
+    /// The port has connected to the socket in its name.
     Client { peer: Own },
 }
 
 impl Meeting {
-    /// At the socket of a port's name. One that a dead process left is removed.
+    /// Connects to or listens on the socket at `name`. Removes a socket that a dead process left.
     pub(in crate::dpdk) fn at(name: &str, wanted: SocketRole) -> Result<Self, PortError> {
         let path = Path::new(name);
         let error = |why: String, remedy| PortError::Socket { socket: name.to_owned(), why, remedy };
@@ -75,7 +77,7 @@ fn remove_dead(path: &Path) -> io::Result<()> {
     std::fs::remove_file(path)
 }
 
-/// A directory that only this user enters, removed with all in it.
+/// A directory that only this user can enter. Dropping it removes it and its files.
 struct Private(PathBuf);
 
 impl Private {
@@ -83,10 +85,10 @@ impl Private {
         let template =
             crate::environment::temporary_folder().join("ferroce-XXXXXX").into_os_string().into_vec();
         let template = CString::new(template)?.into_raw();
-        // SAFETY: mkdtemp changes the last six bytes of a NUL-terminated text, and no NUL.
+        // SAFETY: mkdtemp replaces the last six bytes of a NUL-terminated string, none by a NUL.
         let made = !unsafe { libc::mkdtemp(template) }.is_null();
         let error = io::Error::last_os_error();
-        // SAFETY: the pointer is `into_raw`'s, taken back once; the text's length is the same.
+        // SAFETY: the pointer is from `into_raw` and is taken back once; the string has the same length.
         let path = unsafe { CString::from_raw(template) }.into_bytes();
         if !made {
             return Err(error);
@@ -103,14 +105,14 @@ impl Drop for Private {
     }
 }
 
-/// Passes messages between the driver and the peer, until dropped.
+/// Forwards messages between the driver and the peer until it is dropped.
 pub(in crate::dpdk) struct Relay {
     gate: Arc<Gate>,
     bell: Arc<Bell>,
     role: SocketRole,
-    /// The place of the driver's socket, while a peer may connect to it.
+    /// The directory of the driver's socket until the driver has connected or listens.
     private: Option<Private>,
-    /// The work that is not started yet.
+    /// The thread's state until the thread starts.
     work: Option<Work>,
     /// Closing it stops the thread.
     stop: Option<OwnedFd>,
@@ -121,7 +123,7 @@ pub(in crate::dpdk) struct Relay {
 /// The state of the relay's thread.
 struct Work {
     meeting: Meeting,
-    /// The driver's way to the relay: the socket that the relay listens on when the driver is the client, or the one that it listens on.
+    /// The socket to which the driver connects if it is the client; a handle of the socket on which it listens if it is the server.
     driver: Option<OwnedFd>,
     path: PathBuf,
     stopped: OwnedFd,
@@ -152,12 +154,12 @@ impl Relay {
         &self.bell
     }
 
-    /// The driver's role, the same as the port's, and the socket that it listens on or connects to.
+    /// Returns the driver's role, which is the port's, and the path of the socket on which it listens or to which it connects.
     pub(in crate::dpdk) fn driver_side(&self) -> (SocketRole, String) {
         (self.role, self.work.as_ref().map_or_else(String::new, |work| work.path.display().to_string()))
     }
 
-    /// Begins, once the device `port` has started.
+    /// Starts the thread. The device `port` must have started.
     pub(in crate::dpdk) fn start(&mut self, port: u16) -> io::Result<()> {
         let Some(mut work) = self.work.take() else { return Ok(()) };
         if self.role == SocketRole::Server {
@@ -165,7 +167,7 @@ impl Relay {
             work.path = PathBuf::from(format!("/proc/self/fd/{}", driver.as_raw_fd()));
             work.driver = Some(driver);
         }
-        // The driver listens, or has connected, as it does once. The name is not needed any more, and a process that is killed leaves none.
+        // The driver listens or has connected by now. Without the name, a killed process leaves no file.
         self.private = None;
         self.thread = Some(signals::spawn("ferroce-memif", move || work.run(port))?);
         Ok(())
@@ -176,7 +178,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported there.
+            // The panic hook has reported a panic.
             let _ = thread.join();
         }
         if let Some(path) = &self.public {
@@ -196,13 +198,13 @@ impl Work {
         }
     }
 
-    /// One peer after the other.
+    /// Serves one peer after another.
     fn serve(&self, listener: &OwnedFd, port: u16) -> io::Result<()> {
         loop {
             if let [true, _] = socket::wait([&self.stopped, listener], -1)? {
                 return Ok(());
             }
-            // A peer that went away meanwhile is no reason to stop listening.
+            // Ignores a peer that disconnected before it was accepted.
             let Ok(peer) = socket::accept(listener).map(Own::from) else { continue };
             let driver = socket::connect(&self.path)?;
             let greeted = self.pass(&peer, &driver);
@@ -219,12 +221,12 @@ impl Work {
         Ok(())
     }
 
-    /// Passes messages on until one side ends; returns whether the driver sent any. Once connected, a peer has nothing to
-    /// say but that it leaves.
+    /// Forwards messages until one side disconnects. Returns whether the driver sent any. Once the link is connected, the only message that
+    /// a peer sends is its last.
     fn pass(&self, peer: &OwnedFd, driver: &OwnedFd) -> bool {
         let (mut connected, mut driver_spoke) = (false, false);
         let mut heard = Heard::default();
-        // The drivers of this process open the link's memory and interrupts while they greet each other.
+        // The drivers open the link's memory and eventfds during the set-up.
         let before = descriptor::inheritable();
         let server = matches!(self.meeting, Meeting::Server { .. });
         while let Ok([stopped, from_peer, from_driver]) = socket::wait([&self.stopped, peer, driver], -1) {
@@ -251,12 +253,12 @@ impl Work {
     fn part(&self, driver: OwnedFd, greeted: bool, port: u16) {
         self.bell.take_down();
         self.gate.shut();
-        // A server's greeting must find an open connection.
+        // The server's driver must be able to send its first message before the connection is closed.
         if !greeted && matches!(self.meeting, Meeting::Server { .. }) {
             let _ = socket::wait([&driver], PATIENCE_MS);
         }
         drop(driver);
-        // The interrupt thread runs the driver's handler between two of these.
+        // The driver's handler runs on the interrupt thread between two rounds.
         for turn in 0..PATIENCE_MS as u32 {
             eal::on_interrupt_thread(|| {});
             if turn >= LAST_MESSAGES && !device::link_is_up(port) {

@@ -1,4 +1,4 @@
-//! Unix sockets of whole messages, which may carry descriptors.
+//! Unix sequenced-packet sockets, whose messages may carry descriptors.
 
 use crate::unix_address;
 use std::fs::OpenOptions;
@@ -8,12 +8,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Every memif message has this size.
+/// Bytes of every memif message.
 pub(super) const MESSAGE: usize = 128;
-/// Descriptors that come with one message at most; memif sends one.
+/// Most descriptors in a message; memif sends one.
 const DESCRIPTORS: usize = 4;
 
-/// A control message's bytes, aligned as its header wants it: room for [`DESCRIPTORS`] and the sender's credentials.
+/// Control messages, aligned for their header: room for [`DESCRIPTORS`] and the sender's credentials.
 #[repr(C, align(8))]
 struct Control([u8; 128]);
 
@@ -22,9 +22,9 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 fn socket() -> io::Result<OwnedFd> {
-    // SAFETY: socket takes plain integers.
+    // SAFETY: socket takes integers.
     let fd = check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the descriptor is fresh and has no other owner.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -43,31 +43,31 @@ pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
     let (socket, (address, length)) = (socket()?, address(path)?);
     // SAFETY: the address is readable for its length.
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
-    // SAFETY: listen takes plain integers.
+    // SAFETY: listen takes integers.
     check(unsafe { libc::listen(socket.as_raw_fd(), 8) })?;
     Ok(socket)
 }
 
-/// Opens a way to a socket's file that outlives its name: the descriptor's own name in `/proc`.
+/// Opens a handle of a socket's file. Its name in `/proc/self/fd` stays valid after the file is removed.
 pub(super) fn handle(path: &Path) -> io::Result<OwnedFd> {
     Ok(OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?.into())
 }
 
 pub(super) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
-    // SAFETY: null asks for no address.
+    // SAFETY: null pointers request no address.
     let accepted = unsafe {
         libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
     };
     let accepted = check(accepted)?;
-    // SAFETY: the descriptor is fresh and has no other owner.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(accepted) })
 }
 
-/// Waits up to `ms` (-1 for ever) until some of these can be read or are closed at the other end. Returns which.
+/// Waits up to `ms` milliseconds (-1: without a limit) until one of these is readable or closed by its peer. Returns which are.
 pub(super) fn wait<const N: usize>(sockets: [&OwnedFd; N], ms: i32) -> io::Result<[bool; N]> {
     let mut polled = sockets.map(|s| libc::pollfd { fd: s.as_raw_fd(), events: libc::POLLIN, revents: 0 });
     loop {
-        // SAFETY: `polled` has N entries, exclusively borrowed for the call.
+        // SAFETY: `polled` has N entries, borrowed exclusively for the call.
         match check(unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, ms) }) {
             Ok(_) => return Ok(polled.map(|p| p.revents != 0)),
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -76,49 +76,49 @@ pub(super) fn wait<const N: usize>(sockets: [&OwnedFd; N], ms: i32) -> io::Resul
     }
 }
 
-/// A pipe's ends: a write to the second wakes the thread that waits for the first.
+/// Returns the ends of a pipe. Dropping the second wakes the thread that waits for the first.
 pub(super) fn wake() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
-    // SAFETY: room for two descriptors.
+    // SAFETY: the array has room for two descriptors.
     check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
-    // SAFETY: both are fresh and have no other owner.
+    // SAFETY: both descriptors are new and have no other owner.
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-/// One message with what came along.
+/// One message and its descriptors.
 pub(super) struct Message {
     bytes: [u8; MESSAGE],
     descriptors: Vec<OwnedFd>,
 }
 
 impl Message {
-    /// The memif message type: the first two bytes, in the host's order.
+    /// Returns the memif message type: the first two bytes in native order.
     pub(super) fn kind(&self) -> u16 {
         self.word(0)
     }
 
-    /// The 16 bits at an even place below [`MESSAGE`], in the host's order.
+    /// Returns the 16 bits at offset `at`, at most `MESSAGE - 2`, in native order.
     pub(super) fn word(&self, at: usize) -> u16 {
         u16::from_ne_bytes([self.bytes[at], self.bytes[at + 1]])
     }
 
-    /// Another descriptor of what came along.
+    /// Returns a duplicate of the message's first descriptor.
     pub(super) fn descriptor(&self) -> Option<OwnedFd> {
         self.descriptors.first()?.try_clone().ok()
     }
 
-    /// The next message; none at the connection's end. What isn't a memif message's size is an error.
+    /// Returns the next message; `None` at the end of the connection. A message of another size than memif's is an error.
     pub(super) fn receive(from: &OwnedFd) -> io::Result<Option<Self>> {
         let mut bytes = [0; MESSAGE];
         let mut control = Control([0; 128]);
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: MESSAGE };
         let mut header = header(&mut part, &mut control, size_of::<Control>());
-        // SAFETY: the header points to one writable part and to the writable control bytes.
+        // SAFETY: the header points to `bytes` and `control`, both writable for their lengths.
         let len = unsafe { libc::recvmsg(from.as_raw_fd(), &mut header, libc::MSG_CMSG_CLOEXEC) };
         if len < 0 {
             return Err(io::Error::last_os_error());
         }
-        // First of all, so that descriptors never leak.
+        // Before any return, so that no descriptor leaks.
         let descriptors = descriptors(&header);
         match len as usize {
             0 => Ok(None),
@@ -134,11 +134,11 @@ impl Message {
         let count = self.descriptors.len().min(DESCRIPTORS);
         let size = count * size_of::<RawFd>();
         let mut part = libc::iovec { iov_base: self.bytes.as_mut_ptr().cast(), iov_len: MESSAGE };
-        // SAFETY: CMSG_SPACE computes.
+        // SAFETY: CMSG_SPACE only computes.
         let space = if count == 0 { 0 } else { unsafe { libc::CMSG_SPACE(size as u32) as usize } };
         let header = header(&mut part, &mut control, space);
         if count > 0 {
-            // SAFETY: `control` has room for `space` bytes: one header and `count` descriptors behind it.
+            // SAFETY: `control` has room for `space` bytes: one header and `count` descriptors.
             unsafe {
                 let first = libc::CMSG_FIRSTHDR(&header);
                 (*first).cmsg_level = libc::SOL_SOCKET;
@@ -157,7 +157,7 @@ impl Message {
 }
 
 fn header(part: &mut libc::iovec, control: &mut Control, control_len: usize) -> libc::msghdr {
-    // SAFETY: all-zero bytes are a legal msghdr, an empty one.
+    // SAFETY: all-zero bytes are a valid, empty msghdr.
     let mut header: libc::msghdr = unsafe { zeroed() };
     header.msg_iov = part;
     header.msg_iovlen = 1;
@@ -166,10 +166,11 @@ fn header(part: &mut libc::iovec, control: &mut Control, control_len: usize) -> 
     header
 }
 
-/// The descriptors that came with a message: ours from here on.
+/// Takes ownership of the descriptors received with a message.
 fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
     let mut found = Vec::new();
-    // SAFETY: the kernel wrote well-formed control messages into the header's control bytes, which live.
+    // SAFETY: the kernel wrote well-formed control messages to the control bytes, which `receive` still borrows, and nothing else owns
+    // these descriptors.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(header);
         while !at.is_null() {

@@ -1,7 +1,7 @@
-//! AF_XDP ports: a Linux interface whose driver hands RoCEv2 packets to this process, before the kernel's network stack sees them.
+//! AF_XDP ports: the driver of a Linux interface passes RoCEv2 packets to this process before the kernel's network stack sees them.
 //!
-//! DPDK's driver attaches the program and binds the socket. Here are the checks before that, the program itself, and the claim that
-//! keeps a second process away.
+//! DPDK's driver attaches the XDP program and binds the socket. This module makes the checks before that, generates the program, and claims
+//! the interface so that no second process uses it.
 
 mod object;
 mod program;
@@ -21,29 +21,29 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
-/// The largest IP packet: a buffer is one page, of 4096 bytes, of which DPDK has 320, the kernel 256, and the Ethernet header with a
-/// tag 18.
+/// The largest IP packet in bytes. A buffer is a page of 4096 bytes, of which DPDK needs 320, the kernel 256, and the Ethernet header with
+/// a VLAN tag 18.
 pub(super) const MOST_MTU: u16 = 3502;
-/// The bytes that the kernel leaves free before a frame (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel reserves before a frame (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM: usize = 256;
-/// The buffers that the driver keeps for itself: those that wait to be filled, and those that were sent and have not come back.
+/// Buffers that the driver keeps: those in the fill ring, and those that were sent and not yet returned.
 pub(super) const HELD: u32 = 2 * 2048;
-/// The capabilities that opening such a port needs: for a raw socket, a program, memory that stays.
+/// The capabilities that opening such a port needs: for a raw socket, a program, and locked memory.
 const NEEDS: &str = "CAP_NET_ADMIN,CAP_NET_RAW,CAP_IPC_LOCK,CAP_BPF";
 const NEEDED: u64 = capabilities::NET_ADMIN | capabilities::NET_RAW | capabilities::BPF;
-/// Drivers that copy each frame. Without a NIC's own interrupts there is nothing to poll for in the kernel.
+/// Drivers that copy each frame. They have no hardware queue, so polling the kernel for frames is useless.
 const COPYING: [&str; 2] = ["veth", "tun"];
 
-/// The resources of an open port beside DPDK's device.
+/// Resources of an open AF_XDP port other than DPDK's device.
 pub(super) struct Attachment {
-    /// A listener whose name has the interface's index. Other processes connect to it only to see whether it exists.
+    /// A listener with the interface's index in its name. Other processes connect to it only to check whether it exists.
     _claim: Own,
     object: Own,
     copies: bool,
 }
 
 impl Attachment {
-    /// Claims the interface and writes the program for DPDK; `None` if `spec` is another kind of port.
+    /// Claims the interface and generates the program for DPDK; `None` if `spec` is another kind of port.
     pub(super) fn new(
         spec: &PortSpec,
         config: &PortConfig,
@@ -65,31 +65,31 @@ impl Attachment {
         Ok(Some(Self { _claim: claim, object: object.into(), copies }))
     }
 
-    /// Returns the arguments of DPDK's driver after the interface. By default it asks the NIC's driver for frames whenever it finds none.
-    /// That costs a system call each time, and is in vain if the NIC's driver copies.
+    /// Returns arguments for DPDK's driver to append after the interface. By default it polls the NIC's driver whenever it finds no frame,
+    /// a system call each time. That is useless with a driver that copies.
     pub(super) fn arguments(&self) -> String {
         let budget = if self.copies { ",busy_budget=0" } else { "" };
         format!(",xdp_prog=/proc/self/fd/{}{budget}", self.object.as_raw_fd())
     }
 }
 
-/// Describes whether the NIC's driver shares its buffers with the socket, or copies each frame.
+/// Returns whether the NIC's driver shares its buffers with the socket, or copies each frame.
 pub(super) fn mode(socket: i32) -> &'static str {
-    /// Of linux/if_xdp.h.
+    // From `linux/if_xdp.h`.
     const XDP_OPTIONS: libc::c_int = 8;
     const ZERO_COPY: libc::c_int = 1;
     let options = socket_option::number(&socket, libc::SOL_XDP, XDP_OPTIONS).unwrap_or(0);
     if options & ZERO_COPY == 0 { "copy mode" } else { "zero-copy" }
 }
 
-/// Checks, without opening it, that an AF_XDP port can work on `interface`.
+/// Checks whether an AF_XDP port can work on `interface`, without opening it.
 pub(super) fn check(spec: &PortSpec, interface: &Interface) -> Result<(), PortError> {
     let capable = capabilities::effective() & NEEDED == NEEDED;
-    // SAFETY: socket takes plain integers.
+    // SAFETY: socket takes integers.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     let error = io::Error::last_os_error().raw_os_error();
     if fd >= 0 {
-        // SAFETY: the descriptor is fresh and closed once.
+        // SAFETY: the descriptor is new and is closed once.
         unsafe { libc::close(fd) };
     } else if error == Some(libc::EAFNOSUPPORT) {
         let why = "this kernel has no AF_XDP (CONFIG_XDP_SOCKETS)".to_owned();
@@ -121,7 +121,7 @@ pub(super) fn check(spec: &PortSpec, interface: &Interface) -> Result<(), PortEr
     }
 }
 
-/// Refuses a port of another kind on an interface whose frames an AF_XDP port takes away.
+/// Refuses a port of another kind on an interface whose frames an AF_XDP port receives.
 pub(super) fn check_not_taken(interface: &Interface) -> Result<(), PortError> {
     let held = name(interface).and_then(|name| UnixStream::connect_addr(&name)).is_ok();
     if held { Err(taken(interface)) } else { Ok(()) }
@@ -136,7 +136,7 @@ fn taken(interface: &Interface) -> PortError {
     refused(interface, why, "end that process, or let both use the port without `xdp:`, which several share")
 }
 
-/// Abstract names belong to a network namespace, as an interface's index does.
+/// Returns the name of an interface's claim. Abstract socket names belong to a network namespace, as interface indexes do.
 fn name(interface: &Interface) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("ferroce/xdp/{}", interface.index))
 }
@@ -150,7 +150,7 @@ fn claim(interface: &Interface) -> Result<Own, PortError> {
     Ok(OwnedFd::from(listener).into())
 }
 
-/// Takes off the program of a process that was killed, now that no other port has the interface. Another program stays.
+/// Detaches the program that a killed process left, as no other port has claimed the interface. Refuses if another program is attached.
 fn remove_leftover(interface: &Interface) -> Result<(), PortError> {
     let Ok(Some(id)) = xdp::program_of(interface.index) else { return Ok(()) };
     let remedy = format!("end what uses it, or `ip link set dev {} xdp off`", interface.name);
@@ -162,7 +162,7 @@ fn remove_leftover(interface: &Interface) -> Result<(), PortError> {
         .map_err(|e| refused(interface, format!("the XDP program {id} that is attached stays: {e}"), &remedy))
 }
 
-/// A file that only this process can name.
+/// Creates a file without a name.
 fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(shared_memory::create(c"ferroce-xdp", bytes.len())?);
     file.write_all(bytes)?;

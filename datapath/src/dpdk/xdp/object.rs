@@ -1,29 +1,29 @@
-//! An ELF object with an XDP program and a map of sockets, as DPDK's AF_XDP driver loads it by libbpf.
+//! Generates the ELF object with an XDP program and a map of sockets that DPDK's AF_XDP driver loads through libbpf.
 //!
-//! DPDK's own program takes every frame of a queue from the kernel. The driver takes another one only from a file, with a map
-//! `xsks_map` that BTF describes, so this writes what clang would.
+//! DPDK's own program takes every frame of a queue from the kernel. The driver accepts another program only as a file with a map `xsks_map`
+//! described by BTF, so this generates what clang would.
 
 use crate::bpf::Instruction;
 
-/// The program's name, by which the kernel lists it.
+/// The program's name in the kernel's list of programs.
 pub(super) const NAME: &str = "ferroce_xdp";
 const SECTIONS: [&str; 9] =
     ["", "xdp", ".relxdp", ".maps", "license", ".BTF", ".symtab", ".strtab", ".shstrtab"];
 const EM_BPF: u16 = 247;
-/// Of `struct`s on the disk.
+/// Bytes of the ELF structures.
 const ELF_HEADER: usize = 64;
 const SECTION_HEADER: usize = 64;
-/// The map's definition: four pointers.
+/// Bytes of the map's definition: four pointers.
 const MAP_BYTES: u32 = 32;
 /// `BPF_MAP_TYPE_XSKMAP`.
 const XSKMAP: u32 = 17;
 
-/// Texts one after the other, each with its NUL. The first is empty.
+/// A string table: NUL-terminated strings, of which the first is empty.
 #[derive(Default)]
 struct Texts(Vec<u8>);
 
 impl Texts {
-    /// Returns the offset at which `text` begins.
+    /// Appends `text` and returns its offset.
     fn add(&mut self, text: &str) -> u32 {
         if self.0.is_empty() {
             self.0.push(0);
@@ -42,13 +42,12 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// Returns the object: `program`, whose instruction at `map` loads the map, which has `queues` places.
+/// Returns an object with `program` and a map of `queues` sockets, which the instruction at index `map` loads.
 pub(super) fn object(program: &[Instruction], map: usize, queues: u32) -> Vec<u8> {
     let mut names = Texts::default();
     let code: Vec<u8> = program.iter().flat_map(bytes_of).collect();
-    // The places of the names in the order of the symbols.
     let symbols = symbols(&mut names, code.len() as u64);
-    // Symbol 2 is the map; the kind of relocation is a 64-bit value in two instructions (R_BPF_64_64).
+    // Symbol 2 is the map. Relocation type 1 (R_BPF_64_64) is a 64-bit value in two instructions.
     let relocation = [(map * 8) as u64, 2 << 32 | 1].iter().flat_map(|word| word.to_ne_bytes()).collect();
     let mut titles = Texts::default();
     let title: Vec<u32> = SECTIONS.iter().map(|section| titles.add(section)).collect();
@@ -63,7 +62,7 @@ pub(super) fn object(program: &[Instruction], map: usize, queues: u32) -> Vec<u8
         names.0,
         titles.0,
     ];
-    // Kind, flags, link, information and size of an entry of each section.
+    // Type, flags, link, info and entry size of each section.
     let kinds: [(u32, u64, u32, u32, u64); SECTIONS.len()] = [
         (0, 0, 0, 0, 0),
         (1, 6, 0, 0, 0),
@@ -97,7 +96,7 @@ fn bytes_of(instruction: &Instruction) -> Vec<u8> {
     [&[code, registers], &offset.to_ne_bytes()[..], &value.to_ne_bytes()].concat()
 }
 
-/// The program and the map, both global.
+/// Returns the symbol table: the program and the map, both global.
 fn symbols(names: &mut Texts, code: u64) -> Vec<u8> {
     const GLOBAL_OBJECT: u8 = 1 << 4 | 1;
     const GLOBAL_FUNCTION: u8 = 1 << 4 | 2;
@@ -113,7 +112,7 @@ fn symbols(names: &mut Texts, code: u64) -> Vec<u8> {
     symbols
 }
 
-/// The type of the map, as `__uint(type, ..)` and the like of bpf_helpers.h write it: a number is the length of an array.
+/// Returns BTF for the map, as `__uint(type, ..)` of bpf_helpers.h declares it: each number is the length of an array.
 fn btf(queues: u32) -> Vec<u8> {
     const INT: u32 = 1 << 24;
     const POINTER: u32 = 2 << 24;
@@ -122,7 +121,7 @@ fn btf(queues: u32) -> Vec<u8> {
     const VARIABLE: u32 = 14 << 24;
     const DATA_SECTION: u32 = 15 << 24;
     let mut names = Texts::default();
-    // Type 1: a signed integer of 32 bits.
+    // Type 1: a signed 32-bit integer.
     let mut types = vec![names.add("int"), INT, 4, 1 << 24 | 32];
     let fields = [("type", XSKMAP), ("key_size", 4), ("value_size", 4), ("max_entries", queues)];
     // Types 2 to 9: for each field an array, and a pointer to it.
@@ -130,12 +129,12 @@ fn btf(queues: u32) -> Vec<u8> {
         types.extend([0, ARRAY, 0, 1, 1, number]);
         types.extend([0, POINTER, 2 + 2 * n]);
     }
-    // Type 10: the structure, with the place of each field in bits.
+    // Type 10: the structure, with the offset of each field in bits.
     types.extend([0, STRUCT | fields.len() as u32, MAP_BYTES]);
     for (n, (name, _)) in (0_u32..).zip(fields) {
         types.extend([names.add(name), 3 + 2 * n, 64 * n]);
     }
-    // Type 11: a global variable of it, which type 12, the section, contains.
+    // Type 11: a global variable of that type. Type 12: the section that contains it.
     types.extend([names.add("xsks_map"), VARIABLE, 10, 1]);
     types.extend([names.add(".maps"), DATA_SECTION | 1, MAP_BYTES, 11, 0, MAP_BYTES]);
     let (types, names) = (words(&types), names.0);
@@ -144,7 +143,7 @@ fn btf(queues: u32) -> Vec<u8> {
     [&0xeb9f_u16.to_ne_bytes()[..], &[1, 0], &head, &types, &names].concat()
 }
 
-/// The header of a relocatable object whose sections' headers come behind `body` bytes.
+/// Returns the header of a relocatable object whose section headers follow `body` bytes.
 fn header(body: usize) -> Vec<u8> {
     let order = if cfg!(target_endian = "little") { 1 } else { 2 };
     let mut header = vec![0x7f, b'E', b'L', b'F', 2, order, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];

@@ -1,13 +1,13 @@
-//! The XDP program of an AF_XDP port: which frames are the port's. The kernel keeps all others: ARP, ssh, ping.
+//! The XDP program of an AF_XDP port, which selects the port's frames. The kernel keeps all others: ARP, ssh, ping.
 
 use crate::bpf::{Assembler, Instruction, Label, R0, R1, R2, R3, R4, R6};
 use roce::wire::{Mac, Numbers, ROCE_PORT};
 
-/// Verdict of a frame that is the kernel's (`XDP_PASS`), also if the port's socket is gone.
+/// Passes the frame to the kernel (`XDP_PASS`), also if the port's socket is closed.
 const PASS: i32 = 2;
-/// `bpf_redirect_map` of linux/bpf.h.
+/// `bpf_redirect_map` of `linux/bpf.h`.
 const REDIRECT_MAP: i32 = 51;
-/// The offsets in `struct xdp_md` of the frame's start, its end, and the queue that it came by.
+/// Offsets in `struct xdp_md` of the frame's start, its end, and its receive queue.
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const QUEUE: i16 = 16;
@@ -17,21 +17,21 @@ const IPV4: u32 = 0x0800;
 const IPV6: u32 = 0x86dd;
 const HOP_BY_HOP: u32 = 0;
 const UDP: u32 = 17;
-/// IFA 2.0's protocol number; its header is between the IP header and UDP.
+/// IP protocol number of IFA 2.0, whose header lies between the IP header and UDP.
 const IFA: u32 = 253;
-/// A VLAN tag and CSIG's compact tag at most.
+/// Most tags of a frame: a VLAN tag and CSIG's compact tag.
 const TAGS: usize = 2;
 
-/// Which frames a port takes from its interface.
+/// The frames that a port receives from its interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Takes {
-    /// Every frame, as a switch does.
+    /// Every frame, as a switch receives them.
     All,
-    /// RoCEv2 packets to this address or to a group, in each format of telemetry, and all frames of this VLAN.
+    /// RoCEv2 packets to this address or to a multicast group, with any telemetry format, and all frames of this VLAN.
     Roce { mac: Mac, numbers: Numbers, vlan: Option<u16> },
 }
 
-/// Returns the program, and the index of the instruction that loads the map of sockets, for the linker to fill in.
+/// Returns the program, and the index of the instruction that loads the map of sockets, which libbpf relocates.
 pub(super) fn program(takes: Takes) -> (Vec<Instruction>, usize) {
     let mut asm = Assembler::default();
     let [redirect, pass] = std::array::from_fn(|_| asm.label());
@@ -50,7 +50,7 @@ pub(super) fn program(takes: Takes) -> (Vec<Instruction>, usize) {
     }
     asm.place(redirect);
     let map = asm.length();
-    // The map's descriptor takes two instructions (BPF_LD | BPF_IMM | BPF_DW).
+    // The address of a map is a 64-bit immediate in two instructions (BPF_LD | BPF_IMM | BPF_DW).
     asm.emit(0x18, R1, 0, 0, 0);
     asm.emit(0, 0, 0, 0, 0);
     asm.load_word(R2, R6, QUEUE);
@@ -60,14 +60,14 @@ pub(super) fn program(takes: Takes) -> (Vec<Instruction>, usize) {
     (asm.finish(), map)
 }
 
-/// Passes a frame with fewer than `bytes` bytes from R2 on to the kernel; the verifier wants each access proved.
+/// Passes a frame to the kernel if fewer than `bytes` bytes follow R2. The verifier requires this check before an access.
 fn needs(asm: &mut Assembler, bytes: i32, pass: Label) {
     asm.copy(R4, R2);
     asm.add(R4, bytes);
     asm.if_above(R4, R3, pass);
 }
 
-/// Passes a frame to another station on to the kernel, which may forward it.
+/// Passes a frame for another unicast address to the kernel, which may forward it.
 fn destination(asm: &mut Assembler, mac: Mac, pass: Label) {
     let ours = asm.label();
     let [a, b, c, d, e, f] = mac.0;
@@ -80,7 +80,7 @@ fn destination(asm: &mut Assembler, mac: Mac, pass: Label) {
     asm.place(ours);
 }
 
-/// Moves R2 behind tags, so that the EtherType, which stays in R0, is 12 bytes behind it.
+/// Advances R2 past tags, so that the EtherType is at R2 + 12, and loads it into R0.
 fn tags(asm: &mut Assembler, numbers: Numbers, vlan: Option<u16>, redirect: Label, pass: Label) {
     let untagged = asm.label();
     for _ in 0..TAGS {
@@ -102,7 +102,7 @@ fn tags(asm: &mut Assembler, numbers: Numbers, vlan: Option<u16>, redirect: Labe
     asm.place(untagged);
 }
 
-/// Looks for UDP behind IPv4 without fragments, or behind IPv6, also with a hop-by-hop header.
+/// Redirects RoCEv2 packets: UDP in an unfragmented IPv4 packet, or in an IPv6 packet with at most a hop-by-hop header.
 fn network(asm: &mut Assembler, numbers: Numbers, redirect: Label, pass: Label) {
     let [v4, v6, plain, port] = std::array::from_fn(|_| asm.label());
     asm.if_equal(IPV4, v4);
@@ -114,7 +114,7 @@ fn network(asm: &mut Assembler, numbers: Numbers, redirect: Label, pass: Label) 
     asm.load_byte(R0, R2, 14 + 9);
     asm.if_equal(IFA, redirect);
     asm.unless_equal(UDP, pass);
-    // The header's length in words is its first byte's lower half.
+    // The low four bits of the first byte are the header's length in 32-bit words.
     asm.load_byte(R0, R2, 14);
     asm.emit(0x57, R0, 0, 0, 0x0f);
     asm.emit(0x67, R0, 0, 0, 2);
@@ -124,7 +124,7 @@ fn network(asm: &mut Assembler, numbers: Numbers, redirect: Label, pass: Label) 
     needs(asm, 14 + 40 + 8, pass);
     asm.load_byte(R0, R2, 14 + 6);
     asm.unless_equal(HOP_BY_HOP, plain);
-    // The next header is its first byte; its length in units of 8 bytes, less one, the second.
+    // Byte 0 is the next header; byte 1 is the header's length in units of 8 bytes, minus one.
     asm.load_byte(R4, R2, 14 + 40 + 1);
     asm.load_byte(R0, R2, 14 + 40);
     asm.add(R4, 1);
@@ -150,7 +150,7 @@ mod tests {
     const MAC: Mac = Mac([2, 0, 0, 0, 0, 7]);
     const SOCKET: i32 = processor::CALLED;
 
-    /// Runs the program as the kernel would: the redirection's verdict is that of every call.
+    /// Runs the program; a call of `bpf_redirect_map` returns [`SOCKET`].
     fn run(program: &[Instruction], frame: &[u8]) -> i32 {
         let length = frame.len() as u64;
         processor::run(program, frame, |field| processor::FRAME + if field == DATA_END { length } else { 0 })

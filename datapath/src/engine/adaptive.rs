@@ -1,8 +1,8 @@
-//! A core that the application runs while it polls, and a separate thread while it doesn't.
+//! A core that the application runs while it polls, and a thread otherwise.
 //!
-//! The thread is in one of three modes. *Working*, it runs turns, and sees whether the application polls too.
-//! *Standing back*, it leaves the core to the application, and looks after it now and then. *Asleep*, it waits for the port's
-//! descriptor, a timer, or a post.
+//! The thread is in one of three modes. While *working* it runs turns and checks whether the application polls too. While *standing back*
+//! it leaves the core to the application and checks regularly that it still polls. While *asleep* it waits for the port's descriptor, a
+//! timer or a post.
 
 use super::core::Turn;
 use super::on_demand::{OnDemand, Running};
@@ -24,28 +24,28 @@ const WORKING: u32 = 0;
 const STANDING_BACK: u32 = 1;
 const ASLEEP: u32 = 2;
 
-/// Turns between two looks at the application.
+/// Turns between two checks whether the application polls.
 const BATCH: u32 = 16;
-/// Polls within a batch that mean that the application drives the core.
+/// Polls during a batch from which on the application drives the core.
 const DRIVES: u64 = 4;
-/// The time for which the thread stands back, and the polls in that time by which the application keeps driving.
+/// Duration of standing back, and the polls in that time with which the application continues to drive the core.
 const STAND_BACK: Duration = Duration::from_millis(1);
 const DRIVES_ON: u64 = 50;
-/// Idle turns that only spin, and those that then only yield, before the thread sleeps.
+/// Idle turns during which the thread spins, and further ones during which it yields. Then it sleeps.
 const SPIN_TURNS: u32 = 64;
 const YIELD_TURNS: u32 = 128;
-/// During a yield that takes longer, other threads that want the CPU ran. They get it, and a packet wakes a sleeper before it wakes a
-/// thread that yields.
+/// A yield that takes longer means that other threads want this CPU. The thread then sleeps: the kernel wakes a sleeper for a packet sooner
+/// than it returns to a thread that yields.
 const CROWDED: Duration = Duration::from_micros(50);
-/// The longest sleep if the port has a descriptor, which wakes it.
+/// The longest sleep on a port with a descriptor, which wakes the thread.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
-/// The shortest and the longest sleep if the port has no descriptor, so that an arriving packet waits for its end. It grows by a quarter at
-/// a time: a packet waits for at most a fifth of the time that passed without one.
+/// The shortest and longest sleep on a port without a descriptor, where a received packet waits for the end of the sleep. Each sleep is a
+/// quarter longer than the last: a packet waits for at most a fifth of the time since the last one.
 const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
-/// The time by which a sleep may end late, in ns. The kernel's own choice is as long as the shortest sleep.
+/// Timer slack in ns. The kernel's default, 50 µs, is as long as the shortest sleep.
 const LATE_NS: libc::c_ulong = 1000;
 
-/// The core with its thread.
+/// A core with its thread.
 pub(super) struct Adaptive {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -53,9 +53,9 @@ pub(super) struct Adaptive {
 
 struct Shared {
     core: OnDemand,
-    /// Turns that the application requested, counted round 2⁶⁴.
+    /// Turns that the application requested; wraps at 2⁶⁴.
     polls: AtomicU64,
-    /// Those of them before the application last said that it stops: they do not count any more.
+    /// The value of `polls` when the application last called `hand_over`.
     before: AtomicU64,
     mode: AtomicU32,
     /// Ends a wait of the thread.
@@ -74,42 +74,43 @@ impl Adaptive {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// One turn for an application that polls. `false` when nothing was done here.
+    /// Runs one turn for an application that polls. Returns false if it did nothing.
     pub(super) fn poll(&self, status: &Status) -> bool {
         self.shared.polls.fetch_add(1, Ordering::Relaxed);
         self.turn(status)
     }
 
-    /// Runs one turn, independent of the thread's role.
+    /// Runs one turn, whatever the thread's mode, unless another thread runs one.
     pub(super) fn turn(&self, status: &Status) -> bool {
         let Some(mut core) = self.shared.core.try_take() else { return false };
         let work = core.turn(status);
         drop(core);
         if work {
-            // The thread slept for a timer, or a descriptor, that may be another one now.
+            // The turn may have changed the timer or descriptor for which the thread sleeps.
             self.shared.rouse(ASLEEP);
         }
         work
     }
 
-    /// Something was posted: a thread that sleeps doesn't see it, so the poster runs the core.
+    /// Runs the core after a post if the thread sleeps, as the thread does not see the post.
     pub(super) fn posted(&self, status: &Status) {
-        // The doorbell first, then the mode; the thread goes the other way round. One of both sees the other.
+        // The poster rings the doorbell, then reads the mode. The thread stores the mode, then reads the doorbells. One of them sees the
+        // other.
         fence(Ordering::SeqCst);
         if self.shared.mode.load(Ordering::Relaxed) != ASLEEP {
             return;
         }
-        // Refused in the thread's last turn before it sleeps, which may have looked before the post.
+        // Fails while the thread runs its last turn before it sleeps, which may have missed the post. Then the thread is woken.
         if let Some(mut core) = self.shared.core.try_take() {
             core.turn(status);
         }
         self.shared.rouse(ASLEEP);
     }
 
-    /// The application stops polling now: the thread takes over at once.
+    /// Returns the core to the thread at once, because the application stops polling.
     pub(super) fn hand_over(&self) {
         self.shared.before.store(self.shared.polls.load(Ordering::Relaxed), Ordering::Relaxed);
-        // As in `posted`: a thread that stands back now sees the polls as over, or this sees that it stands back.
+        // A thread that stands back now sees no current polls, or this sees its mode (see `posted`).
         fence(Ordering::SeqCst);
         self.shared.rouse(STANDING_BACK);
     }
@@ -117,7 +118,7 @@ impl Adaptive {
     pub(super) fn stop(&mut self) {
         self.shared.wake.signal();
         if let Some(thread) = self.thread.take() {
-            // A panic of the core is in the status already.
+            // The status has the core's panic already.
             let _ = thread.join();
         }
         self.shared.core.end();
@@ -125,7 +126,7 @@ impl Adaptive {
 }
 
 fn end_sleeps_in_time() {
-    // SAFETY: a plain number, for this thread alone. Refused, sleeps end a little later.
+    // SAFETY: takes integers, and affects only this thread. On failure sleeps end a little later.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, LATE_NS) };
 }
 
@@ -135,12 +136,12 @@ impl Shared {
         Self { core: OnDemand::new(core), polls, before, mode, wake }
     }
 
-    /// Returns how often the application has polled since it last said that it stops.
+    /// Returns the number of polls since the application last called `hand_over`.
     fn current_polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed).wrapping_sub(self.before.load(Ordering::Relaxed))
     }
 
-    /// Ends the thread's wait if it waits in `mode`; only the first to see it does.
+    /// Ends the thread's wait if it waits in `mode`. Of several callers, one does.
     fn rouse(&self, mode: u32) {
         if self.mode.load(Ordering::Relaxed) == mode
             && self.mode.compare_exchange(mode, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -180,7 +181,7 @@ impl Shared {
         }
     }
 
-    /// Runs turns until the first that finds nothing, a batch at most; returns whether any found something.
+    /// Runs up to a batch of turns, until one does nothing. Returns true if any did something.
     fn batch(&self, status: &Status) -> bool {
         let mut core = self.core.take();
         let mut any = false;
@@ -196,14 +197,14 @@ impl Shared {
         any
     }
 
-    /// Leaves the core to the application for as long as it polls.
+    /// Leaves the core to the application while it polls.
     fn stand_back(&self, status: &Status) {
         self.core.take().listen(false);
         loop {
             self.mode.store(STANDING_BACK, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if self.current_polls() < DRIVES {
-                // It said so while this thread was about to stand back, and waits now.
+                // The application called `hand_over` meanwhile.
                 self.mode.store(WORKING, Ordering::Relaxed);
                 return;
             }
@@ -217,13 +218,13 @@ impl Shared {
         }
     }
 
-    /// Sleeps until there is something to do, unless there is now; returns whether it slept.
+    /// Sleeps unless there is work now. Returns true if it slept.
     fn sleep(&self, status: &Status, nap: Duration) -> bool {
         self.mode.store(ASLEEP, Ordering::Relaxed);
-        // As in `posted`: a thread that rings the doorbell after this sees that the thread is asleep.
+        // A thread that rings a doorbell after this sees that this one is asleep (see `posted`).
         fence(Ordering::SeqCst);
         let mut core = self.core.take();
-        // The turn finds frames that arrive before this.
+        // The turn handles frames that arrived before `listen`.
         core.listen(true);
         let work = core.turn(status);
         let (descriptor, longest) = needs(&core, nap);
@@ -232,7 +233,7 @@ impl Shared {
         }
         drop(core);
         if !work && !status.stopping() && !self.wake.wait(descriptor, longest) {
-            // It may stay as it is, and would then end every wait at once.
+            // The descriptor has an error. If that persists, it would end every wait at once, so this one ignores it.
             self.wake.wait(None, nap.min(longest));
         }
         self.mode.store(WORKING, Ordering::Relaxed);
@@ -240,7 +241,7 @@ impl Shared {
     }
 }
 
-/// Returns what to wait for: the port's descriptor, and the longest time.
+/// Returns the port's descriptor and the longest time to wait.
 fn needs(core: &Running<'_>, nap: Duration) -> (Option<RawFd>, Duration) {
     let looks = nap.min(NAPS[1]);
     let Some(core) = core.core() else { return (None, looks) };
@@ -257,7 +258,6 @@ fn needs(core: &Running<'_>, nap: Duration) -> (Option<RawFd>, Duration) {
 mod tests {
     use super::*;
 
-    /// A core without work.
     struct Idle;
 
     impl Turn for Idle {
@@ -292,7 +292,7 @@ mod tests {
         }
         assert_eq!(shared.current_polls(), DRIVES, "it drives the core");
         adaptive.hand_over();
-        // The look between arming and waiting.
+        // The check between requesting a notification and waiting.
         adaptive.poll(&status);
         assert_eq!(shared.current_polls(), 1);
         shared.stand_back(&status);
@@ -300,13 +300,13 @@ mod tests {
     }
 }
 
-/// `ci/loom` runs it.
+/// Run by `ci/loom`.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;
     use loom::thread;
 
-    /// A core whose work is to answer a bell.
+    /// A core whose turn takes the count of rung bells.
     struct Answers {
         rung: Arc<AtomicU32>,
         served: Arc<AtomicU32>,
@@ -314,7 +314,7 @@ mod model {
 
     impl Turn for Answers {
         fn turn(&mut self) -> bool {
-            // As the doorbells do it.
+            // As `Doorbells` do.
             if self.rung.load(Ordering::Relaxed) == 0 {
                 return false;
             }
@@ -340,8 +340,8 @@ mod model {
         }
     }
 
-    /// The thread falls asleep, again and again, while `posts` requests are posted, each by a separate thread. Only the thread that is
-    /// woken runs the core: a lost wake-up leaves a request that is never served, and the model reports that it goes on for ever.
+    /// The thread sleeps again and again while `posts` threads post one request each. A lost wake-up leaves a request unserved, which the
+    /// model reports as an endless execution.
     fn nobody_sleeps_over(posts: u32) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);

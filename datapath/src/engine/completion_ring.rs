@@ -1,4 +1,4 @@
-//! A completion queue's ring, from the core to the application.
+//! The ring of a completion queue, from the core to the application.
 
 use super::notify::Notifier;
 use super::work_queue::{Place, Unpolled};
@@ -8,7 +8,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A completion, and the work queue that has room for another request once it is polled.
+/// A completion, and the work queue that gains room when the application polls it.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     completion: Completion,
@@ -25,12 +25,12 @@ pub struct CqRing {
 }
 
 impl CqRing {
-    /// Hands up to `most` of the completions that are there to `take`, oldest first, and returns how many. The room that they free in their
-    /// work queues is free when this returns.
+    /// Passes up to `most` completions to `take`, oldest first, and returns their number. When this returns, their work queues have room
+    /// for as many further requests.
     #[inline(always)]
     pub fn pop_each(&mut self, most: usize, take: &mut impl FnMut(&Completion)) -> usize {
         let most = most.min(self.ring.slots());
-        // Completions of one work queue often come together: its count is changed once for them, when their own places are free.
+        // Completions of one work queue often follow each other: their count is changed once.
         let (mut last, mut run) = (Place::NONE, 0);
         for _ in 0..most {
             let Ok(Entry { completion, place }) = self.ring.peek() else { break };
@@ -41,7 +41,7 @@ impl CqRing {
             }
             last = *place;
             run += 1;
-            // It was just read.
+            // Cannot fail: `peek` has just returned an entry.
             let _ = self.ring.pop();
         }
         if run > 0 {
@@ -50,14 +50,14 @@ impl CqRing {
         most
     }
 
-    /// Removes the completions of one queue pair. `producer` is the ring's other end.
+    /// Removes the completions of one queue pair. `producer` is the other end of this ring.
     pub(super) fn discard(&mut self, producer: &mut CqProducer, qpn: Qpn) {
         for _ in 0..self.ring.slots() {
             let Ok(entry) = self.ring.pop() else { return };
             if entry.completion.qpn == qpn {
                 self.unpolled.remove(entry.place, 1);
             } else {
-                // There is room: one was popped.
+                // Cannot fail: the pop above made room.
                 let _ = producer.ring.push(entry);
             }
         }
@@ -69,19 +69,19 @@ impl CqRing {
         self.overflow.load(Ordering::Acquire)
     }
 
-    /// The number of completions in it.
+    /// Returns the number of completions that the ring can hold.
     #[must_use]
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Completions that lie in it now.
+    /// Returns the number of completions to poll.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.ring.slots()
     }
 
-    /// Takes the ring out, for a caller that changes its depth. Until it is put back there is nothing to poll.
+    /// Moves the ring to the returned value, so that the caller can change its depth. Until it is put back, this one is empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let (_, none) = RingBuffer::new(0);
@@ -96,11 +96,11 @@ impl CqRing {
 pub(super) struct CqProducer {
     ring: Producer<Entry>,
     overflow: Arc<AtomicBool>,
-    /// Wakes the thread or task that sleeps until a completion comes. Dropped after the ring.
+    /// Wakes the thread or task that waits for a completion. Dropped after the ring.
     bell: Option<Bell>,
 }
 
-/// A notifier that rings a last time when the core drops it: a sleeper must learn that no completion will come.
+/// A notifier that signals once more when the core drops it, because no completion will follow.
 #[derive(Debug)]
 struct Bell(Arc<Notifier>);
 
@@ -115,7 +115,7 @@ impl CqProducer {
         self.bell = Some(Bell(notifier));
     }
 
-    /// These were pushed.
+    /// Notifies the application of pushed completions.
     #[inline]
     pub(super) fn notify(&self, completions: &[Completion]) {
         if let Some(Bell(notifier)) = &self.bell {
@@ -124,7 +124,7 @@ impl CqProducer {
         }
     }
 
-    /// Puts completions of the work queue at `place` in. If they find no room they are lost, and the queue overflows.
+    /// Pushes completions of the work queue at `place`. If they do not fit, they are lost and the queue overflows.
     #[inline]
     pub(super) fn push(&mut self, completions: &[Completion], place: Place) {
         match self.ring.write_chunk_uninit(completions.len()) {
@@ -135,16 +135,16 @@ impl CqProducer {
         }
     }
 
-    /// Returns whether pushed completions are lost: the ring overflowed, or its other end is gone.
+    /// Returns true if completions are lost: the ring has overflowed, or the application has dropped its end.
     pub(super) fn is_lost(&self) -> bool {
         self.overflow.load(Ordering::Relaxed) || self.ring.is_abandoned()
     }
 
-    /// Another depth, at least what waits in `ring`, this one's other end.
+    /// Changes the depth to at least the number of completions in `ring`, this ring's other end.
     pub(super) fn resize(&mut self, ring: &mut CqRing, depth: u32) {
         let (mut producer, consumer) = RingBuffer::new(depth as usize);
         while let Ok(completion) = ring.ring.pop() {
-            // There is room: the caller looked.
+            // Cannot fail: the caller checked the depth.
             let _ = producer.push(completion);
         }
         self.ring = producer;
@@ -152,12 +152,12 @@ impl CqProducer {
         ring.depth = depth;
     }
 
-    /// Completions that fit at least.
+    /// Returns the number of completions that fit.
     pub(super) fn room(&self) -> usize {
         self.ring.slots()
     }
 
-    /// Completions are lost, and later ones ring no bell. `true` the first time.
+    /// Records an overflow and notifies the application a last time. Returns true the first time.
     pub(super) fn overflow(&mut self) -> bool {
         let first = !self.overflow.swap(true, Ordering::Release);
         if let (true, Some(Bell(notifier))) = (first, &self.bell) {

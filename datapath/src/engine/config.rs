@@ -9,24 +9,24 @@ use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The thread that runs the core.
+/// Which threads run the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Progress {
-    /// The thread that polls a completion queue runs a turn each time; control calls run turns until answered. No
-    /// second thread: best on few cores, but requests are answered only while the program polls.
+    /// The thread that polls a completion queue runs a turn each time, and control calls run turns until they have an answer. Needs no
+    /// second thread, which suits few CPUs, but peers' requests are answered only while the program polls.
     Inline,
-    /// A separate thread, named `ferroce-core`.
+    /// A separate thread named `ferroce-core`.
     Dedicated {
-        /// The CPU to pin it to; `None` leaves it to the scheduler. Of several cores, each has the next CPU that the process may use.
+        /// CPU to pin the thread to; `None` for no pinning. With several cores, each has the next CPU that the process may use.
         core: Option<usize>,
     },
-    /// The thread that polls runs the core, as with `Inline`. While none polls, a separate thread runs it, which sleeps on the port's
-    /// descriptor when idle. It suits programs of both kinds.
+    /// The thread that polls runs the core, as with `Inline`. While none polls, a separate thread runs it and sleeps on the port's
+    /// descriptor when idle. Suits programs that poll and programs that wait.
     Adaptive,
 }
 
-/// A text that names no [`Progress`].
+/// A string that is not a [`Progress`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("progress {0:?}: no such mode; write inline, adaptive, dedicated or dedicated:CPU")]
 pub struct ProgressError(pub String);
@@ -48,7 +48,7 @@ impl FromStr for Progress {
     }
 }
 
-/// As the text that it is parsed from.
+/// Formats the string that [`from_str`](FromStr::from_str) parses.
 impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -60,15 +60,15 @@ impl fmt::Display for Progress {
     }
 }
 
-/// The behaviour of an idle core. Any work ends it at once.
+/// Behaviour of an idle core of a dedicated thread. Any work ends the idling at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Idle {
-    /// Busy-polls: lowest latency, but it needs its own CPU.
+    /// Busy-polls: the lowest latency, but needs a CPU of its own.
     Busy,
-    /// Give the CPU up, then sleep for at most this long: for cores that share a CPU.
+    /// Yields the CPU, then sleeps: for cores that share a CPU.
     Yield {
-        /// Limits the waiting time of an arriving packet. At most 10 ms.
+        /// Longest sleep, at most 10 ms. A received packet waits for its end.
         longest_sleep: Duration,
     },
 }
@@ -79,30 +79,29 @@ impl Default for Idle {
     }
 }
 
-/// The configuration of a core.
+/// Configuration of the cores of a port.
 #[derive(Clone, Debug)]
 pub struct CoreConfig {
     /// The port's name, for messages.
     pub name: String,
     /// The port's Ethernet address.
     pub mac: Mac,
-    /// The VLAN whose frames the port sends and receives, with the priority of its address resolution; `None`: untagged
-    /// frames.
+    /// The VLAN of the port's frames, with the priority of its address resolution; `None` for untagged frames.
     pub vlan: Option<Vlan>,
-    /// The Linux interface that the port shares, by its index. The kernel then keeps addresses and neighbours, and the
-    /// core neither answers nor asks; but for a VLAN, of which the interface's kernel knows nothing.
+    /// Index of the Linux interface that the port shares. The kernel then does address resolution and the core does none, except on a VLAN,
+    /// which the kernel's interface does not belong to.
     pub interface: Option<u32>,
-    /// Local addresses, for which the core answers if the kernel does not.
+    /// Local addresses. The core answers resolution requests for them if the kernel does not.
     pub addresses: Vec<Address>,
-    /// The gateway to peers outside the addresses' prefixes, if the kernel's routes do not name one.
+    /// The gateway to peers outside the addresses' prefixes, unless the kernel's routes state one.
     pub gateway: Option<IpAddr>,
-    /// The threads that run the cores.
+    /// Which threads run the cores.
     pub progress: Progress,
-    /// The number of cores behind the port, 1 to 16.
+    /// Number of cores, 1 to 16.
     pub cores: u8,
     /// The behaviour of an idle core.
     pub idle: Idle,
-    /// Limits and secrets of the endpoint.
+    /// Limits and secrets of the endpoints.
     pub endpoint: EndpointConfig,
 }
 
@@ -133,17 +132,17 @@ pub enum StartError {
     Netlink(#[source] std::io::Error),
 }
 
-/// The core has stopped, for the reason given: nothing answers any more.
+/// A core has stopped: no call succeeds any more.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the core of port {port} has stopped: {reason}")]
 pub struct Stopped {
-    /// The port.
+    /// The port's name.
     pub port: String,
-    /// Why.
+    /// Why it stopped.
     pub reason: String,
 }
 
-/// Why a peer can't be reached.
+/// Why an address could not be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]

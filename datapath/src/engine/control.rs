@@ -1,22 +1,22 @@
-//! Control calls on their way to the core.
+//! Passes control calls to a core.
 
 use super::station::Station;
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A command that the core runs between two turns.
+/// A closure that the core runs between two turns.
 pub(super) type Command = Box<dyn FnOnce(&mut Station, cc::Instant) + Send>;
 
-/// The callers' end.
+/// The callers' end of the channel.
 #[derive(Clone)]
 pub(super) struct Commands {
     sender: Sender<Command>,
-    /// Commands sent, counted round 2³²: each after it is in the channel.
+    /// Number of commands sent; wraps at 2³². Incremented after the command is in the channel.
     sent: Arc<AtomicU32>,
 }
 
-/// The core's end.
+/// The core's end of the channel.
 pub(super) struct Inbox {
     receiver: Receiver<Command>,
     sent: Arc<AtomicU32>,
@@ -24,14 +24,14 @@ pub(super) struct Inbox {
 }
 
 pub(super) fn channel() -> (Commands, Inbox) {
-    // A thread has one call under way at a time, so the channel contains no more than there are threads.
+    // Each thread waits for its call, so the channel holds at most one command for each thread.
     let (sender, receiver) = unbounded();
     let sent = Arc::new(AtomicU32::new(0));
     (Commands { sender, sent: sent.clone() }, Inbox { receiver, sent, taken: 0 })
 }
 
 impl Commands {
-    /// Passes a command to the core; returns `false` if the core has ended.
+    /// Sends a command to the core. Returns false if the core has ended.
     pub(super) fn send(&self, command: Command) -> bool {
         let is_sent = self.sender.send(command).is_ok();
         self.sent.fetch_add(1, Ordering::Release);
@@ -40,13 +40,12 @@ impl Commands {
 }
 
 impl Inbox {
-    /// Returns true if a command waits. An idle turn asks this, so it is one load.
+    /// Returns true if a command waits. Costs an idle turn one load.
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
         self.sent.load(Ordering::Relaxed) != self.taken
     }
 
-    /// Takes the oldest command.
     pub(super) fn take(&mut self) -> Option<Command> {
         if self.sent.load(Ordering::Acquire) == self.taken {
             return None;

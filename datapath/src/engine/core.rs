@@ -1,4 +1,4 @@
-//! A core: a port, its station, and the turns that move packets between them.
+//! A core: a port, the core's state, and the turns that move packets between them.
 
 use super::control::Inbox;
 use super::filling::Filling;
@@ -13,15 +13,15 @@ use cc::Instant;
 use roce::wire::Mac;
 use std::time::Duration;
 
-/// Frames sent in one turn before others have their turn.
+/// Number of frames from which on a turn sends no more.
 const TRANSMIT_BUDGET: usize = 2 * BURST;
 
-/// Turns in which the port takes nothing, after which waiting frames keep no thread awake: its peer may be gone for good.
+/// Turns without progress of the port after which waiting frames no longer keep the thread awake: the peer may be gone for good.
 const PATIENCE: u32 = 4096;
 
-/// The longest that a port may take no frame, or have no buffer for one. What waits then is lost, as on a cable that leads nowhere, so that
-/// retry timers run: they start when a frame leaves. Linux sends a frame that a veth dropped, since the peer's MTU fell, again for ever,
-/// and none behind it.
+/// Longest time for which the port may accept no frame, or have no free buffer. After that, waiting frames are dropped, as on an unplugged
+/// cable, so that retry timers run: these start when a frame is sent. Linux never gives up a frame that a veth dropped because its peer's
+/// MTU decreased, and sends none behind it.
 const LONGEST_HOLD: Duration = Duration::from_millis(500);
 
 /// Bytes of the longest frame.
@@ -29,7 +29,7 @@ const SINK: usize = 16 << 10;
 
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// A port with all that its one thread owns.
+/// A core with all that its thread owns.
 pub(super) struct Core<P: PacketIo> {
     clock: Clock,
     mac: Mac,
@@ -37,47 +37,47 @@ pub(super) struct Core<P: PacketIo> {
     inbox: Inbox,
     received: Burst<P::Buf>,
     leaving: Burst<P::Buf>,
-    /// Frames to the port's own address: a port does not receive its own frames.
+    /// Frames to the port's own address, which the port itself does not loop back.
     hairpin: Burst<P::Buf>,
-    /// A frame to another core, whose ring has no room yet. What comes later waits behind.
+    /// A frame for another core whose ring is full. Later frames wait behind it.
     aside: Option<P::Buf>,
-    /// Frames to other processes of the interface, whose rings have no room yet.
+    /// Frames for other processes on the interface whose rings are full.
     held: Held<P::Buf>,
-    /// A buffer that was got for a frame that did not come.
+    /// An allocated buffer that no frame has used yet.
     spare: Option<P::Buf>,
-    /// When a timer is due next, as the last turn with work left it.
+    /// The next timer after the last turn that had work.
     next_timer: Option<Instant>,
-    /// Until then nothing happens but what comes from outside: frames, posts, commands. 0 if the last turn left something to do.
+    /// Time until which turns are idle unless frames, posts or commands arrive. 0 if the last turn left work.
     rests_until: Instant,
-    /// Turns in a row in which something waited for the port and nothing left.
+    /// Consecutive turns in which a frame waited for the port and none was sent.
     stuck: u32,
-    /// Since when the port has taken no frame, if it has refused one.
+    /// When the port began to accept no frames.
     held_since: Option<Instant>,
-    /// Since when the port's pool has had no buffer, if something waits for one.
+    /// When the port's pool ran out of buffers while a frame waited for one.
     dry_since: Option<Instant>,
-    /// Takes frames that have waited too long for a buffer; nothing reads them.
+    /// Frames that waited too long for a buffer are written here and dropped.
     sink: Box<[u8]>,
-    /// The port's descriptor announces frames.
+    /// Whether the port's descriptor reports frames.
     listens: bool,
-    /// When the core looks next whether the program has set a handler for faults.
+    /// When the core next checks whether the program has installed a fault handler.
     look: Instant,
-    /// Last, so that it outlives the buffers above.
+    /// The last field, so that it outlives the buffers above.
     port: Way<P>,
 }
 
-/// A core of any port.
+/// A core of any kind of port.
 pub(super) trait Turn: Send {
-    /// Does what there is to do now, in bounded time; returns whether there was anything.
+    /// Does the current work in bounded time. Returns true if there was any.
     fn turn(&mut self) -> bool;
-    /// After a panic, whose message is `reason`: fails all queue pairs and hands out their completions.
+    /// Called after a panic with message `reason`: fails all queue pairs and delivers their completions.
     fn give_up(&mut self, reason: &str);
-    /// Returns the time for which nothing will happen by itself.
+    /// Returns the time until the next timer.
     fn idle_time(&self) -> Option<Duration>;
     /// Returns true if a frame waits for the port, which neither a descriptor nor a timer reports.
     fn waits_for_port(&self) -> bool;
-    /// Sets if the port's descriptor reports frames from now on.
+    /// Sets whether the port's descriptor reports frames.
     fn listen(&mut self, on: bool);
-    /// Becomes readable when a frame arrives and the port listens, if it has such a descriptor.
+    /// Returns a descriptor that becomes readable when a frame arrives while the port listens, if the port has one.
     fn descriptor(&self) -> Option<Bell>;
 }
 
@@ -108,15 +108,15 @@ impl<P: PacketIo> Core<P> {
 
     fn control(&mut self, now: Instant) -> bool {
         let Some(command) = self.inbox.take() else { return false };
-        // Commands alone read the counters.
+        // Only commands read these counters.
         self.station.counters.port = self.port.counters();
-        // What was posted before the command, by the same thread or by one that informed it, counts for the command.
+        // The command must see what its caller posted before.
         self.station.take_posts(now);
         command(&mut self.station, now);
         true
     }
 
-    /// Returns true if nothing but frames can have come since the last turn: an idle turn ends here, after a few loads.
+    /// Returns true if only frames can have arrived since the last turn. An idle turn then ends after a few loads.
     #[inline]
     fn is_idle(&self) -> bool {
         !self.station.has_posts() && !self.inbox.is_filled() && self.clock.now() < self.rests_until
@@ -125,7 +125,7 @@ impl<P: PacketIo> Core<P> {
     #[inline(never)]
     fn work(&mut self) -> bool {
         faults::hear();
-        // Any thread may come; what it keeps of the port's pool makes its turns twice as fast.
+        // Any thread may run this turn. Its cache of the port's pool makes turns twice as fast.
         self.port.attach();
         let now = self.clock.now();
         let mut work = self.inbox.is_filled() && self.control(now);
@@ -135,7 +135,7 @@ impl<P: PacketIo> Core<P> {
         }
         work |= self.station.take_posts(now);
         work |= self.take_in(now);
-        // A timer that this turn has set is due later.
+        // A timer that this turn starts is not due yet.
         if self.next_timer.is_some_and(|at| at <= now) {
             work |= self.station.on_timeout(now);
         }
@@ -166,7 +166,7 @@ impl<P: PacketIo> Core<P> {
         any | self.take_lent(now)
     }
 
-    /// Takes in the frames that the port lends. They follow those that it has handed out.
+    /// Handles the frames that the port lends, which arrived after those in `received`.
     #[inline]
     fn take_lent(&mut self, now: Instant) -> bool {
         let Self { port, station, received, .. } = self;
@@ -191,23 +191,23 @@ impl<P: PacketIo> Core<P> {
             if !self.leaving.is_empty() {
                 self.hand_over(now);
             }
-            // Nothing more to say, or the port takes no more now.
+            // No more frames, or the port accepts no more now.
             if sent == before || !self.leaving.is_empty() {
                 break;
             }
         }
-        // No timer and no descriptor reports that the port or its pool has room again: the core must not sleep.
+        // Nothing reports that the port or its pool has room again, so the core must not sleep.
         let waits = !self.leaving.is_empty() || self.waits_for_ring() || self.station.endpoint.may_transmit();
         self.stuck = if sent == 0 && waits { self.stuck.saturating_add(1) } else { 0 };
         sent > 0 || (waits && self.stuck < PATIENCE)
     }
 
-    /// Returns whether a frame waits for room in a ring to another core or process.
+    /// Returns true if a frame waits for room in a ring to another core or process.
     const fn waits_for_ring(&self) -> bool {
         self.aside.is_some() || !self.held.is_empty()
     }
 
-    /// Gives the burst to the port, which may take a part of it, or nothing.
+    /// Passes the burst to the port, which may accept only a part of it.
     #[inline]
     fn hand_over(&mut self, now: Instant) {
         let waiting = self.leaving.len();
@@ -220,7 +220,7 @@ impl<P: PacketIo> Core<P> {
         }
     }
 
-    /// Fills up the burst with frames that may leave now.
+    /// Adds frames to the burst.
     fn fill(&mut self, now: Instant) -> usize {
         if !self.waits_for_ring() && !self.station.may_transmit() {
             self.dry_since = None;
@@ -231,7 +231,7 @@ impl<P: PacketIo> Core<P> {
         filled
     }
 
-    /// Takes frames of other cores that leave: half a burst, so that core 0's own have room.
+    /// Adds frames of other cores: at most half a burst, so that core 0's own have room.
     #[inline(never)]
     fn forward(&mut self, now: Instant) -> usize {
         if !self.port.has_leaving() {
@@ -241,8 +241,8 @@ impl<P: PacketIo> Core<P> {
         self.fill_by(now, |_, filling| filling.forward(BURST / 2)).0
     }
 
-    /// Receives as one of several cores. Returns whether this core has frames, whether frames were handed to others, and whether frames of
-    /// others leave.
+    /// Receives frames as one of several cores. Returns whether this core has frames, whether frames were passed to other cores, and
+    /// whether frames of other cores wait to be sent.
     #[inline(never)]
     fn receive_in_team(&mut self) -> (bool, bool, bool) {
         let mut any = self.port.receive(&mut self.received);
@@ -257,14 +257,14 @@ impl<P: PacketIo> Core<P> {
         (any, dealt, self.port.has_leaving())
     }
 
-    /// Returns how many frames were written, and whether the pool had no buffer for one.
+    /// Adds the frames that `write` writes. Returns their number, and whether a frame lacked a buffer.
     #[inline(always)]
     fn fill_by(
         &mut self,
         now: Instant,
         write: impl FnOnce(&mut Station, &mut Filling<'_, P>),
     ) -> (usize, bool) {
-        // Apart from the station, which writes the frames.
+        // Taken out of the station, which writes the frames.
         let (mut lanes, mut tap) = (self.station.lanes.take(), self.station.tap.take());
         let is_lost = self.dry_since.is_some_and(|since| now.saturating_since(since) >= LONGEST_HOLD);
         let waits_for_ring = self.waits_for_ring();
@@ -335,7 +335,7 @@ impl<P: PacketIo> Turn for Core<P> {
     }
 
     fn listen(&mut self, on: bool) {
-        // Again, since the peer may be another.
+        // Repeated, because the peer may have changed.
         if on || self.listens {
             self.port.listen(on);
         }

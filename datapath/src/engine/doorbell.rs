@@ -1,28 +1,30 @@
-//! The bells by which posters show their core which queues have new requests.
+//! Doorbells, with which posters tell their core which queues have new requests.
 
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Slots that a set of doorbells can have: three levels of words of 64 bits.
+/// Most slots of a set of doorbells: three levels of 64-bit words.
 pub const MAX_SLOTS: usize = 64 * 64 * 64;
 
-/// Which queue pairs have posts. A hundred thousand idle ones cost one load a turn.
+/// A bit for each slot with new posts. With none set, a turn costs one load, however many queue pairs there are.
 ///
-/// The poster first puts its request into the ring, then sets the slot's bit, then the word's bit one level above, then that word's
-/// bit, up to the top. The core clears in the opposite order and then empties the ring, so a request is never left in a ring without a
-/// bit.
+/// The poster first puts its request into the ring. Then it sets the slot's bit, and upwards the bit of the word below on each level. The
+/// core clears from the top downwards, then empties the ring. So a request in a ring always has its bits set.
 #[derive(Debug)]
 pub struct Doorbells {
     top: AtomicU64,
-    /// Between the top and the words, if there are more words than the top has bits.
+    /// The middle level, if the top has fewer bits than there are words.
     summaries: Box<[AtomicU64]>,
     words: Box<[AtomicU64]>,
 }
 
 impl Doorbells {
-    /// Doorbells for `slots`, at most [`MAX_SLOTS`].
+    /// Creates doorbells for `slots` slots, at most [`MAX_SLOTS`].
+    ///
+    /// # Panics
+    /// Panics if `slots` is larger.
     pub fn new(slots: usize) -> Self {
         assert!(slots <= MAX_SLOTS, "{slots} queue pairs: a core has at most {MAX_SLOTS}");
         let words = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
@@ -31,7 +33,7 @@ impl Doorbells {
         Self { top: AtomicU64::new(0), summaries: words(summaries), words: words(bits) }
     }
 
-    /// Signals that the slot's rings have new entries.
+    /// Signals that the rings of `slot` have new entries.
     #[inline]
     pub fn ring(&self, slot: usize) {
         let mut word = slot / 64;
@@ -43,16 +45,16 @@ impl Doorbells {
         self.top.fetch_or(1 << word, Ordering::Release);
     }
 
-    /// Returns true if a bell may have rung since the last call; `false` is certain.
+    /// Returns false only if no doorbell has rung since the last [`take`](Self::take).
     #[inline]
     #[must_use]
     pub fn are_rung(&self) -> bool {
         self.top.load(Ordering::Relaxed) != 0
     }
 
-    /// Calls `serve` for each slot that rang since the last time; returns whether any did.
+    /// Calls `serve` for each slot that rang since the last call. Returns true if any may have rung.
     pub fn take(&self, mut serve: impl FnMut(usize)) -> bool {
-        // The common case, nothing to do, must not write a line that posters share.
+        // An idle turn must not write to a cache line that posters share.
         if !self.are_rung() {
             return false;
         }
@@ -71,7 +73,7 @@ impl Doorbells {
     }
 }
 
-/// Places of the bits that are set, lowest first.
+/// Returns the positions of the set bits, lowest first.
 fn bits(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
@@ -115,14 +117,14 @@ mod tests {
     }
 }
 
-/// `ci/loom` runs it.
+/// Run by `ci/loom`.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Two posters on slots of one word, a core that takes twice and once more at rest: nothing posted is left.
+    /// Two posters with slots in one word. The core takes once meanwhile and once afterwards, and no post is left.
     #[test]
     fn nothing_stays_in_a_ring_without_a_bit() {
         model(2);

@@ -1,4 +1,4 @@
-//! Wakes a sleeping core for frames that another core of its port put into a ring.
+//! Wakes a sleeping core when another core of its port puts a frame into its ring.
 
 use crate::event_fd::EventFd;
 #[cfg(all(test, loom))]
@@ -7,10 +7,10 @@ use std::os::fd::{AsRawFd, RawFd};
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// The sleep of a core, and the bell that ends it.
+/// The sleep of a core, and the eventfd that ends it.
 ///
-/// The sender first puts a frame into the ring, and then checks if the core sleeps. The core first marks itself asleep, and then checks the
-/// ring. So one of them notices the frame.
+/// The sender puts a frame into the ring, then checks whether the core sleeps. The core marks itself asleep, then checks the ring. So one
+/// of them notices the frame.
 #[derive(Debug)]
 pub(super) struct Doze {
     asleep: AtomicBool,
@@ -18,18 +18,17 @@ pub(super) struct Doze {
 }
 
 impl Doze {
-    /// `bell` ends a wait of the core's thread.
     pub(super) fn new(bell: EventFd) -> Self {
         Self { asleep: AtomicBool::new(false), bell }
     }
 
-    /// Sets whether the core sleeps. A core that falls asleep then looks into its rings once more.
+    /// Sets whether the core sleeps. After setting it, the core must check its rings once more.
     pub(super) fn listen(&self, on: bool) {
         self.asleep.store(on, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Wakes the core if it sleeps, after something was put into its ring.
+    /// Wakes the core if it sleeps. Called after putting something into its ring.
     #[inline]
     pub(super) fn wake(&self) {
         fence(Ordering::SeqCst);
@@ -43,7 +42,7 @@ impl Doze {
     }
 }
 
-/// `ci/loom` runs it.
+/// Run by `ci/loom`.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;
@@ -51,7 +50,7 @@ mod model {
     use loom::sync::atomic::AtomicU32;
     use loom::thread;
 
-    /// Two cores put a frame each into a ring while its owner falls asleep: it finds both, or its bell rings.
+    /// Two senders each put a frame into the ring while its owner falls asleep: it finds both frames, or is woken.
     #[test]
     fn a_frame_is_found_or_rings() {
         loom::model(|| {

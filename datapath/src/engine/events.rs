@@ -1,4 +1,4 @@
-//! The receivers of asynchronous events, and their descriptors.
+//! Asynchronous events and the queues that receive them.
 
 use super::notify::LastEvent;
 use crate::event_fd::EventFd;
@@ -9,25 +9,25 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// An event that no completion reports.
+/// An event that is not reported by a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// Of a queue pair, a completion queue or a shared receive queue.
+    /// An event of a queue pair, a completion queue or a shared receive queue.
     Transport(Event),
     /// The port's link came up.
     PortUp,
     /// The port's link went down.
     PortDown,
-    /// A defect ended the core: its queue pairs have completed in error, and every call returns why.
+    /// A defect ended the core. Its queue pairs have completed in error, and every call returns the reason.
     CoreFailed,
 }
 
 type Filter = Box<dyn Fn(&AsyncEvent) -> bool + Send + Sync>;
 
-/// Events for a thread that waits for them, oldest first.
+/// A queue of events, oldest first.
 ///
-/// The descriptor, an eventfd that counts as a semaphore, becomes readable with each event: for `poll`, `epoll`, or
-/// [`wait`](Self::wait), which blocks as the descriptor does.
+/// Its descriptor, an eventfd with semaphore semantics, becomes readable with each event. Use it with `poll` or `epoll`, or call
+/// [`wait`](Self::wait).
 pub struct EventQueue {
     waiting: Mutex<Waiting>,
     descriptor: Arc<EventFd>,
@@ -38,16 +38,16 @@ pub struct EventQueue {
 #[derive(Debug, Default)]
 struct Waiting {
     events: VecDeque<AsyncEvent>,
-    /// Forgotten events whose count in the descriptor a thread has read: it will look for an event and must find none.
+    /// Forgotten events whose count a thread has already read from the descriptor. The next threads that look for an event must find none.
     read: usize,
 }
 
 impl EventQueue {
-    /// Events that wait at most; more are forgotten.
+    /// Most events that wait. Further ones are dropped.
     pub const LIMIT: usize = 1 << 16;
 
-    /// A queue for what `filter` lets pass. The core calls it, seldom, with the queue locked: it must wait neither for the core nor
-    /// for the queue.
+    /// Creates a queue of the events for which `filter` returns true. The core calls `filter` while the queue is locked, so it must not
+    /// wait for the core or use the queue.
     ///
     /// # Errors
     /// Returns an error if the process has no descriptor left.
@@ -57,28 +57,28 @@ impl EventQueue {
         Ok(Self { waiting: Mutex::default(), descriptor, last, filter: Box::new(filter) })
     }
 
-    /// Learns of the core's end.
+    /// Returns the event of the core's end.
     pub(super) fn last(&self) -> &Arc<LastEvent> {
         &self.last
     }
 
-    /// Ends the queue: wakes all that wait for its descriptor, which stays readable.
+    /// Ends the queue: wakes all threads that wait for its descriptor, which stays readable.
     pub fn end(&self) {
         self.last.announce();
     }
 
-    /// Returns whether no event will come: the core has stopped, or the queue has [ended](Self::end). Used by a caller that has read the
-    /// descriptor and finds no event: the descriptor stays readable for the other callers.
+    /// Returns true if the core has stopped or the queue has [ended](Self::end), and no event is left. For a caller that has read the
+    /// descriptor and found no event: the descriptor stays readable for other callers.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.last.taken() && self.lock().events.is_empty()
     }
 
-    /// Takes the oldest event, and waits for it if the descriptor blocks, as it does unless the program changed that.
+    /// Removes and returns the oldest event. Waits for one if the descriptor blocks, which is the default.
     ///
     /// # Errors
-    /// Returns an error if a signal interrupts the wait, `WouldBlock` if the descriptor does not block and there is none, or `BrokenPipe` if
-    /// the core has stopped and no event is left.
+    /// Returns an error if a signal interrupts the wait, `WouldBlock` if the descriptor does not block and no event waits, or `BrokenPipe`
+    /// if the core has stopped and no event is left.
     pub fn wait(&self) -> io::Result<AsyncEvent> {
         loop {
             self.descriptor.take()?;
@@ -92,8 +92,8 @@ impl EventQueue {
         }
     }
 
-    /// Returns the oldest event, for a thread that has read the descriptor: the event is in the queue before the descriptor says so.
-    /// `None` if the event was [forgotten](Self::forget) meanwhile; then the thread reads the descriptor again.
+    /// Removes and returns the oldest event, for a thread that has read the descriptor. Returns `None` if the event was
+    /// [forgotten](Self::forget) meanwhile; the thread must then read the descriptor again.
     pub fn told(&self) -> Option<AsyncEvent> {
         let mut waiting = self.lock();
         if waiting.read > 0 {
@@ -103,8 +103,7 @@ impl EventQueue {
         waiting.events.pop_front()
     }
 
-    /// Forgets waiting events, and takes them out of what the descriptor counts. If the filter refuses them by now, none comes
-    /// after this.
+    /// Removes events that wait, and subtracts them from the descriptor. If the filter already refuses them, none follows.
     pub fn forget(&self, about: impl Fn(&AsyncEvent) -> bool) {
         let mut waiting = self.lock();
         let before = waiting.events.len();
@@ -113,9 +112,9 @@ impl EventQueue {
         waiting.read += (0..forgotten).filter(|_| !self.descriptor.take_now()).count();
     }
 
-    /// The oldest event, if there is one. One thread at a time takes events.
+    /// Removes and returns the oldest event without waiting. Only one thread may take events at a time.
     pub fn take(&self) -> Option<AsyncEvent> {
-        // A count without an event is left over if the kernel could not take it back.
+        // The descriptor may count an event that was forgotten.
         while self.is_readable() {
             self.descriptor.take().ok()?;
             if let Some(event) = self.told() {
@@ -130,13 +129,13 @@ impl EventQueue {
 
     fn is_readable(&self) -> bool {
         let mut readable = libc::pollfd { fd: self.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor, alive.
+        // SAFETY: passes one pollfd with an open descriptor.
         let ready = unsafe { libc::poll(&raw mut readable, 1, 0) };
         ready > 0
     }
 
     fn tell(&self, event: &AsyncEvent) {
-        // Under the lock, so that no event passes the filter and comes after `forget`.
+        // Locked before the filter runs, so that no event that it accepted is added after `forget`.
         let mut waiting = self.lock();
         if !(self.filter)(event) || waiting.events.len() == Self::LIMIT {
             return;
@@ -168,7 +167,7 @@ impl std::fmt::Debug for EventQueue {
     }
 }
 
-/// The receivers. The lock is taken only for an event, never for a packet.
+/// The event queues of a port's users. Locked only for an event, never for a packet.
 #[derive(Debug, Default)]
 pub(super) struct Subscribers(Mutex<Vec<Arc<EventQueue>>>);
 
@@ -181,7 +180,7 @@ impl Subscribers {
         self.lock().retain(|other| !Arc::ptr_eq(other, queue));
     }
 
-    /// Informs all receivers, and logs failures.
+    /// Adds an event to all queues whose filter accepts it, and logs failures.
     pub(super) fn tell(&self, port: &str, event: AsyncEvent) {
         match event {
             AsyncEvent::Transport(Event::QpFailed(failure) | Event::SendQueueFailed(failure)) => {
@@ -193,7 +192,7 @@ impl Subscribers {
             }
             AsyncEvent::PortUp => tracing::info!("{port}: link up"),
             AsyncEvent::PortDown => tracing::warn!("{port}: link down"),
-            // Its cause was logged.
+            // `give_up` has logged the cause.
             AsyncEvent::CoreFailed => {}
             AsyncEvent::Transport(
                 Event::CommunicationEstablished(_)
@@ -240,7 +239,7 @@ mod tests {
         [gone, there, gone].iter().for_each(|event| queue.tell(event));
         queue.forget(|event| *event == gone);
         assert_eq!([queue.take(), queue.take()], [Some(there), None]);
-        // A thread has read the descriptor, and looks after the event was forgotten: the next event is announced once.
+        // A thread has read the descriptor when the event is forgotten: the next event is announced once.
         queue.tell(&gone);
         queue.descriptor.take().unwrap();
         queue.forget(|event| *event == gone);

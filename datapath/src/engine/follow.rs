@@ -1,8 +1,7 @@
-//! Peers whose Ethernet address changes while queue pairs talk to them: a standby takes over, a machine moves, a router is replaced.
+//! Follows peers whose Ethernet address changes while queue pairs use them: a standby takes over, a machine migrates, a router is replaced.
 //!
-//! A queue pair that gets no answer in time doubts its way (`Endpoint::poll_doubted`), long before it gives up. Its neighbour is asked
-//! for again, and if it is elsewhere now, all that goes there goes on with the new address. Nothing of this is on the path of a
-//! packet that is answered.
+//! A queue pair that times out reports its peer (`Endpoint::poll_doubted`), long before it fails. The core resolves the address again, and
+//! redirects all queue pairs of that peer if it has changed. Packets that are answered cost nothing more.
 
 use super::others::Others;
 use crate::neighbour::{Asked, Neighbours};
@@ -12,30 +11,30 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Peers that are being resolved at a time. Others are doubted again at their next timeout.
+/// Most peers being resolved at a time. Others are reported again at their next timeout.
 const LIMIT: usize = 64;
-/// A peer that was resolved is not doubted again for this long: if packets are lost, every duplicate is a doubt.
+/// Time after a resolution for which the peer is not resolved again, because with packet loss every retransmission reports it.
 const REST: Duration = Duration::from_millis(100);
 
-/// The parts of a core that following a peer uses.
+/// The parts of a core that following needs.
 pub(super) struct Around<'a> {
     pub(super) endpoint: &'a mut Endpoint,
     pub(super) neighbours: &'a mut Neighbours,
     pub(super) others: Option<&'a Others>,
 }
 
-/// Peers that are being resolved, and those that lately were.
+/// Peers being resolved, and peers resolved recently.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
     waiting: Vec<IpAddr>,
-    /// The number of the neighbours' answers when they were looked at last.
+    /// Number of neighbour answers at the last look.
     seen: u64,
-    /// Peers whose address was looked at, and until when they are not doubted; the oldest first, at most [`LIMIT`].
+    /// Peers resolved recently, and when each may be resolved again: oldest first, at most [`LIMIT`].
     rested: VecDeque<(IpAddr, Instant)>,
 }
 
 impl Followed {
-    /// Follows the peers that are doubted; called once a turn. Returns whether there is more to do in the next turn.
+    /// Resolves the reported peers again; called once a turn. Returns true if the next turn must continue.
     #[inline]
     pub(super) fn turn(&mut self, now: Instant, around: Around<'_>) -> bool {
         while let Some(change) = around.endpoint.poll_congestion_change() {
@@ -46,7 +45,7 @@ impl Followed {
         }
         while let Some(peer) = around.endpoint.poll_doubted() {
             match around.others.filter(|others| !others.is_lead()) {
-                // Core 0 asks for neighbours.
+                // Only core 0 resolves addresses.
                 Some(others) => others.doubt(peer),
                 None => self.doubt(now, peer, around.neighbours),
             }
@@ -65,7 +64,7 @@ impl Followed {
         {
             neighbours.doubt(now, peer);
             self.waiting.push(peer);
-            // Entries that are known already are checked at once.
+            // An entry that is known already is used at once.
             self.seen = neighbours.answers().wrapping_sub(1);
         }
     }
@@ -90,7 +89,7 @@ impl Followed {
                         return true;
                     }
                 }
-                // No answer: the next timeout asks again, until the queue pair fails.
+                // No answer. The next timeout tries again, until the queue pair fails.
                 Err(_) => {}
             }
             if rested.len() == LIMIT {
@@ -125,7 +124,7 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    /// Queue pairs of one endpoint with one peer, and what the endpoint's core knows of neighbours.
+    /// Queue pairs of one endpoint to one peer, and the core's table of neighbours.
     struct Scene {
         endpoint: Endpoint,
         neighbours: Neighbours,
@@ -166,7 +165,7 @@ mod tests {
             self.neighbours.set(self.peer, mac).unwrap();
         }
 
-        /// The peer leaves a request of the first queue pair unanswered until `now`.
+        /// Runs timers at `now`: a request of the first queue pair was not answered.
         fn doubt(&mut self, now: Instant) {
             self.endpoint.on_timeout(now);
             self.transmit(now);
@@ -190,7 +189,7 @@ mod tests {
             followed.turn(now, Around { endpoint, neighbours, others: None })
         }
 
-        /// Returns the number of queue pairs that still send to another address than `mac`.
+        /// Redirects the queue pairs that send to another address than `mac`, and returns their number.
         fn astray(&mut self, mac: Mac) -> usize {
             self.endpoint.redirect(self.peer, mac)
         }
@@ -209,7 +208,7 @@ mod tests {
         };
         let sending = RtsSettings {
             send_psn: Psn::new(0),
-            // 1 ms, and later 4.
+            // 1 ms, and 4 ms after timeouts.
             ack_timeout: AckTimeout::new(8),
             retry_count: 7,
             rnr_retry: 7,
@@ -226,7 +225,7 @@ mod tests {
         qpn
     }
 
-    /// Queue pairs that lose packets doubt their peer all the time: it is looked at once, and then rests.
+    /// Retransmissions report their peer all the time: it is resolved once in [`REST`].
     #[test]
     fn a_peer_that_was_looked_at_rests() {
         let mut scene = Scene::new(1);
@@ -247,7 +246,7 @@ mod tests {
         assert_eq!(scene.astray(MACS[2]), 0, "it was followed again");
     }
 
-    /// However many queue pairs a peer has, a turn does a bounded amount of work for it.
+    /// A turn redirects a bounded number of queue pairs.
     #[test]
     fn a_peer_with_many_queue_pairs_is_followed_over_several_turns() {
         let mut scene = Scene::new(Endpoint::REDIRECTS as u32 + 10);
@@ -259,7 +258,7 @@ mod tests {
         assert_eq!(scene.astray(MACS[1]), 0);
     }
 
-    /// The limit on remembered slots that are not reusable yet.
+    /// The lists of peers being resolved and peers resolved recently are bounded.
     #[test]
     fn memory_of_peers_has_a_limit() {
         let mut scene = Scene::new(1);

@@ -1,4 +1,4 @@
-//! A caller's way to the cores of a port: commands, turns, and the results once a core has stopped.
+//! A caller's access to the cores of a port: commands, turns, and the errors once a core has stopped.
 
 use super::adaptive::Adaptive;
 use super::control::{Command, Commands};
@@ -11,7 +11,7 @@ use roce::Qpn;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
 
-/// One core as its callers reach it.
+/// A caller's access to one core.
 pub(super) struct Handle {
     pub(super) commands: Commands,
     pub(super) runner: Runner,
@@ -19,13 +19,13 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Runs one turn for a polling caller if callers run this core.
+    /// Runs one turn for a polling caller, if callers run this core.
     #[inline(always)]
     fn poll(&self) -> bool {
         self.runner.poll(&self.status)
     }
 
-    /// As [`poll`](Self::poll), for a caller that waits for an answer without polling.
+    /// Runs one turn for a caller that waits for an answer without polling, if callers run this core.
     pub(super) fn turn(&self) -> bool {
         self.runner.turn(&self.status)
     }
@@ -49,22 +49,22 @@ impl Handle {
     }
 }
 
-/// The cores that complete to a completion queue, for [`Engine::progress_of`].
+/// The cores that put completions into a completion queue, for [`Engine::progress_of`].
 #[derive(Debug, Default)]
 pub struct Feeders(AtomicU32);
 
 impl Feeders {
-    /// Adds a core.
+    /// Adds a core, below 32.
     pub fn add(&self, core: usize) {
         self.0.fetch_or(1 << core, Ordering::Relaxed);
     }
 }
 
 impl Engine {
-    /// Makes core 0 run `control` between two turns, and waits for its result.
+    /// Makes core 0 run `control` between two turns, and returns its result.
     ///
     /// # Errors
-    /// Returns an error if the core has stopped, or belongs to a process from which this one was forked.
+    /// Returns [`Stopped`] if the core has stopped, or belongs to a process from which this one was forked.
     pub fn call<R: Send + 'static>(
         &self,
         control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
@@ -72,7 +72,7 @@ impl Engine {
         self.call_on(0, control)
     }
 
-    /// As [`call`](Self::call), on another core.
+    /// Makes core `core` run `control` between two turns, and returns its result.
     ///
     /// # Errors
     /// As [`call`](Self::call).
@@ -90,7 +90,8 @@ impl Engine {
         self.wait(core, &answer)
     }
 
-    /// As [`call`](Self::call), on all cores: returns their results in the cores' order. All cores run such controls in the same order.
+    /// Makes all cores run `control`, and returns the results in the order of the cores. All cores run concurrent calls of this function in
+    /// the same order.
     ///
     /// # Errors
     /// As [`call`](Self::call), if any core has stopped.
@@ -117,8 +118,8 @@ impl Engine {
         answers.into_iter().collect()
     }
 
-    /// Looks for the answer again and again, and runs the core meanwhile if that is the caller's to do. A blocking receive would
-    /// need the caller's thread-local storage, which is gone while its thread or the process ends.
+    /// Polls for the answer, and runs the core meanwhile if callers run it. A blocking receive would use thread-local storage, which is
+    /// destroyed while the thread or process ends.
     fn wait<R>(&self, core: &Handle, answer: &Receiver<R>) -> Result<R, Stopped> {
         loop {
             match answer.try_recv() {
@@ -136,13 +137,13 @@ impl Engine {
         1 + self.members.len()
     }
 
-    /// Returns the number of the port's receive queues: one for each core, or one.
+    /// Returns the number of the port's receive queues: one for each core, or one in total.
     #[must_use]
     pub fn queues(&self) -> u8 {
         self.queues
     }
 
-    /// Returns the core that a queue pair's number names.
+    /// Returns the core that owns a queue pair number.
     #[must_use]
     pub fn core_of(&self, qpn: Qpn) -> usize {
         usize::from(self.index.named_by(qpn)).min(self.members.len())
@@ -152,8 +153,8 @@ impl Engine {
         core.checked_sub(1).and_then(|member| self.members.get(member)).unwrap_or(&self.lead)
     }
 
-    /// Runs one turn of each inline or adaptive core for a polling caller. Returns whether there was work. Does nothing
-    /// if separate threads run the cores, or other callers run a turn.
+    /// Runs one turn of each inline or adaptive core for a polling caller. Returns true if there was work. Does nothing for dedicated
+    /// cores, and for cores that another thread runs at this moment.
     #[inline(always)]
     pub fn progress(&self) -> bool {
         !self.process.is_parent() && {
@@ -162,13 +163,14 @@ impl Engine {
         }
     }
 
-    /// As [`progress`](Self::progress), but of core 0 alone.
+    /// Runs one turn of core 0, as [`progress`](Self::progress) does.
     #[inline(always)]
     pub fn progress_lead(&self) -> bool {
         !self.process.is_parent() && self.lead.poll()
     }
 
-    /// As [`progress`](Self::progress), but of core 0, the cores of `feeders`, and those whose queues may receive frames of these.
+    /// Runs turns as [`progress`](Self::progress) does: of core 0, of the cores in `feeders`, and of those whose queues may receive their
+    /// frames.
     pub fn progress_of(&self, feeders: &Feeders) -> bool {
         !self.process.is_parent() && {
             let work = self.turn_of(feeders.0.load(Ordering::Relaxed) | self.stray_cores);
@@ -182,17 +184,17 @@ impl Engine {
         feeding.fold(false, |work, (_, member)| member.poll() || work)
     }
 
-    /// After a doorbell: an adaptive core whose thread sleeps takes the posts at once. Others see them by themselves.
+    /// Called after a doorbell: runs an adaptive core whose thread sleeps. Other cores see the posts in their next turn.
     #[inline]
     pub fn posted(&self, core: usize) {
         if core > 0 {
             self.handle(core).posted(&self.process);
         }
-        // Frames of other cores leave by core 0.
+        // Core 0 sends the frames of other cores.
         self.lead.posted(&self.process);
     }
 
-    /// After a single post: an inline core runs a turn, since the caller may have posted its last request and never poll again.
+    /// Called after a single post: runs a turn of an inline core, because the caller may never poll again.
     #[inline]
     pub fn attend(&self, core: usize) {
         if self.is_inline() && !self.process.is_parent() {
@@ -203,13 +205,13 @@ impl Engine {
         }
     }
 
-    /// Returns true if only callers run the cores: with inline progress, nothing happens while no thread polls.
+    /// Returns true if only callers run the cores: nothing happens while no thread polls.
     #[must_use]
     pub fn is_inline(&self) -> bool {
         matches!(self.lead.runner, Runner::Inline(_))
     }
 
-    /// The caller will wait without polling: the threads of adaptive cores take over at once.
+    /// Makes the threads of adaptive cores take over at once, because the caller is about to wait without polling.
     pub fn hand_over(&self) {
         if self.process.is_parent() {
             return;
@@ -221,10 +223,10 @@ impl Engine {
         }
     }
 
-    /// Why the cores have stopped, if they have.
+    /// Checks that the cores run.
     ///
     /// # Errors
-    /// Returns `Stopped`, with the reason, if core 0 has stopped: all cores end together.
+    /// Returns [`Stopped`] with the reason if core 0 has stopped; all cores end together.
     #[inline]
     pub fn check(&self) -> Result<(), Stopped> {
         if self.process.is_parent() || self.lead.status.stopped() {
@@ -234,7 +236,7 @@ impl Engine {
         Ok(())
     }
 
-    /// In a child, no thread runs the cores, and their locks stay as they were.
+    /// Fails in a forked child, where no thread runs the cores and their locks may never be released.
     #[cold]
     fn check_process(&self) -> Result<(), Stopped> {
         if self.process.is_parent() {
@@ -244,12 +246,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until all cores have released everything, so that the caller may free registered memory after this error.
+    /// Waits until all cores have stopped, so that the caller may free registered memory after this error.
     #[cold]
     fn stopped(&self) -> Stopped {
         for core in std::iter::once(&*self.lead).chain(&**self.members) {
             while !core.status.stopped() {
-                // A core that a caller runs ends in its next turn.
+                // A core that callers run ends in its next turn.
                 if !core.turn() {
                     std::thread::yield_now();
                 }
@@ -259,13 +261,13 @@ impl Engine {
     }
 }
 
-/// Returns a command that answers, and the receiver of its answer.
+/// Returns a command that sends the result of `control`, and the receiver of the result.
 fn asked<R: Send + 'static>(
     control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
 ) -> (Command, Receiver<R>) {
     let (reply, answer) = bounded(1);
     let command: Command = Box::new(move |station, now| {
-        // A caller that no longer waits has no use for the answer.
+        // Fails if the caller no longer waits.
         let _ = reply.send(control(station, now));
     });
     (command, answer)

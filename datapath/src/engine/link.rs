@@ -1,4 +1,4 @@
-//! Watches a Linux interface's link: the kernel says when it comes up or goes down.
+//! Watches the link of a Linux interface.
 
 use super::events::{AsyncEvent, Subscribers};
 use crate::event_fd::EventFd;
@@ -12,10 +12,10 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// `RTMGRP_LINK` of rtnetlink(7).
+/// `RTMGRP_LINK` (rtnetlink(7)).
 const LINK_GROUP: u32 = 1;
 
-/// A thread that sleeps until the kernel has news.
+/// A thread that waits for the kernel's messages about links.
 #[derive(Debug)]
 pub(super) struct LinkWatch {
     stop: EventFd,
@@ -23,13 +23,13 @@ pub(super) struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Watches interface `index`; `name` is its port's.
+    /// Watches interface `index`. `name` is the port's name, for messages.
     pub(super) fn start(name: String, index: u32, subscribers: Arc<Subscribers>) -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind(&SocketAddr::new(0, LINK_GROUP))?;
         let stop = EventFd::new(0)?;
         let watched = stop.try_clone()?;
-        // Asked after the socket listens, so that no change falls between the two.
+        // Read after the socket listens, so that no change is missed.
         let mut is_up = crate::linux::is_running(index)?;
         let body = move || {
             while waits(&socket, &watched) {
@@ -52,22 +52,22 @@ impl Drop for LinkWatch {
     fn drop(&mut self) {
         self.stop.signal();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to return.
+            // A panic was reported by the panic hook.
             let _ = thread.join();
         }
     }
 }
 
-/// Waits for a message of the kernel; returns `false` when the watch ends.
+/// Waits for a message from the kernel. Returns false when the watch ends.
 fn waits(socket: &Socket, stop: &EventFd) -> bool {
     let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut descriptors = [watch(socket.as_raw_fd()), watch(stop.as_raw_fd())];
-    // SAFETY: two descriptors, both alive. A signal only causes one more look.
+    // SAFETY: passes two pollfds with open descriptors. A signal only causes another turn of the loop.
     unsafe { libc::poll(descriptors.as_mut_ptr(), 2, -1) };
     descriptors[1].revents == 0
 }
 
-/// Returns the interface's carrier at each change that the kernel reports.
+/// Returns the interface's carrier after each change in the datagram.
 fn changes(datagram: &[u8], index: u32) -> Vec<bool> {
     let mut found = Vec::new();
     let mut rest = datagram;
@@ -85,7 +85,7 @@ fn changes(datagram: &[u8], index: u32) -> Vec<bool> {
             }
             _ => {}
         }
-        // Messages are aligned to 4 (NLMSG_ALIGN).
+        // Messages are aligned to 4 bytes (NLMSG_ALIGN).
         let length = (message.header.length as usize).next_multiple_of(4).max(4);
         rest = rest.get(length..).unwrap_or_default();
         if rest.is_empty() {

@@ -1,6 +1,6 @@
-//! Queue pair 1: management datagrams between ports (IBA 13.5.1), by which connection managers talk.
+//! Queue pair 1: management datagrams (MADs) between ports (IBA 13.5.1), which connection managers exchange.
 //!
-//! A core without a connection manager has none, and drops what comes. The state that a peer can create here is limited.
+//! A core without a connection manager drops them. The state that a peer can create here is bounded.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::event_fd::EventFd;
@@ -16,28 +16,28 @@ pub const MAD_LENGTH: usize = 256;
 /// A management datagram.
 pub type Mad = [u8; MAD_LENGTH];
 
-/// The general services' queue pair and its well-known key (IBA 10.2.5, 10.5.5).
+/// The queue pair of general services (QP1) and its well-known Q_Key (IBA 10.2.5, 10.5.5).
 const QUEUE_PAIR: Qpn = Qpn::new(1);
 const QUEUE_KEY: u32 = 0x8001_0000;
-/// UDP source port of management datagrams: what Linux takes for queue pair 1 to queue pair 1.
+/// UDP source port of management datagrams: the one that Linux computes for queue pair 1 to queue pair 1.
 pub const MAD_UDP_SOURCE: u16 = 0xd872;
-/// The limit on queued datagrams in each direction; senders repeat lost ones.
+/// Most datagrams queued in each direction. Senders repeat lost ones.
 const DEPTH: usize = 256;
 
-/// The source of a datagram: its address, and the station of this link that sent it.
+/// Source addresses of a datagram.
 #[derive(Clone, Copy)]
 struct Sender {
     ip: IpAddr,
     mac: Mac,
 }
 
-/// The management queue pair of a port. Without a bell it sends, and takes nothing in.
+/// The management queue pair of a port. Without a `bell` it only sends.
 pub(super) struct Management {
     inbox: VecDeque<(Sender, Mad)>,
     outbox: VecDeque<(Path, Mad)>,
-    /// Of the datagram that was received last.
+    /// Sender of the datagram that was returned last.
     asker: Option<Sender>,
-    /// Counts up for each datagram that came.
+    /// Counts received datagrams.
     bell: Option<Arc<EventFd>>,
     psn: Psn,
     identification: u16,
@@ -55,7 +55,7 @@ impl Management {
         }
     }
 
-    /// Wakes the threads that wait for datagrams: there will be none.
+    /// Wakes the threads that wait for datagrams, because none will arrive.
     pub(super) fn ring(&self) {
         if let Some(bell) = &self.bell {
             bell.signal();
@@ -67,7 +67,7 @@ impl Management {
         self.bell.is_some()
     }
 
-    /// Takes a frame in; `false` if it is not for this queue pair.
+    /// Handles a frame. Returns false if it is not a management datagram, or not accepted here.
     pub(super) fn on_frame(&mut self, frame: &[u8], neighbours: &Neighbours) -> bool {
         let Some(bell) = self.bell.as_ref().filter(|_| is_for_management(frame)) else { return false };
         let Ok(frame) = wire::parse(frame) else { return false };
@@ -89,12 +89,12 @@ impl Management {
         Some((sender.ip, mad))
     }
 
-    /// Returns the way back to the sender of the last received datagram, if that is `ip`.
+    /// Returns the Ethernet address of the last datagram's sender, if that is `ip`.
     pub(super) fn way_back(&self, ip: IpAddr) -> Option<Mac> {
         self.asker.filter(|asker| asker.ip == ip).map(|asker| asker.mac)
     }
 
-    /// `false` if too many wait.
+    /// Queues a datagram. Returns false if the queue is full.
     pub(super) fn send(&mut self, path: Path, mad: Mad) -> bool {
         let room = self.outbox.len() < DEPTH;
         if room {
@@ -114,14 +114,14 @@ impl Management {
         self.identification = self.identification.wrapping_add(1);
         let bth = Bth::new(QUEUE_PAIR, self.psn);
         let header = Header::Datagram { bth, queue_key: QUEUE_KEY, source: QUEUE_PAIR, immediate: None };
-        // A path whose two addresses are of one family can be written, and the buffer takes any packet.
+        // Fails only for a path with addresses of two families; the buffer is large enough for any packet.
         let mut draft = wire::emit(&path, self.identification, &header, mad.len(), frame).ok()?;
         draft.payload().copy_from_slice(&mad);
         Some(draft.seal())
     }
 }
 
-/// A look at opcode and destination at their offsets without VLAN tags and IP options: data packets pass at this cost.
+/// Checks opcode and destination at their offsets without VLAN tag and IP options, which is all that a data packet costs.
 #[expect(clippy::arithmetic_side_effects, reason = "the sum is an offset in the frame and 8 bytes")]
 fn is_for_management(frame: &[u8]) -> bool {
     let bth = match (frame.get(12..14), frame.get(14)) {
@@ -144,7 +144,6 @@ mod tests {
 
     const HERE: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-    /// What the receiver knows of its network.
     fn neighbours() -> Neighbours {
         let addresses = ["10.0.0.2/24", "fd00::2/64"].map(|address| address.parse().unwrap());
         Neighbours::kernels(HERE, &addresses)
@@ -160,7 +159,7 @@ mod tests {
         }
     }
 
-    /// IBA 13.4.2, 13.5.1: 256 bytes, from queue pair 1 to queue pair 1.
+    /// IBA 13.4.2, 13.5.1: a MAD has 256 bytes, and is sent from queue pair 1 to queue pair 1.
     #[test]
     fn a_datagram_arrives_as_it_was_sent() {
         for (source, destination) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
@@ -212,7 +211,7 @@ mod tests {
         }
     }
 
-    /// A request from a group or from this host would be answered to a group or to this host.
+    /// An answer to such a datagram would be sent to a group or to this host.
     #[test]
     fn a_datagram_from_a_martian_source_is_dropped() {
         let peer = Mac([2, 0, 0, 0, 0, 1]);
@@ -245,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Frames of any length that are no datagram.
+    /// Frames of any length that are not datagrams.
     #[test]
     fn other_frames_are_left_to_others() {
         let mut management = management();

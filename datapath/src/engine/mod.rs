@@ -1,8 +1,8 @@
-//! The poll-mode cores of a port and the rings by which applications reach them.
+//! The poll-mode cores of a port, and the rings between them and applications.
 //!
-//! A core owns its endpoint exclusively, and core 0 the port and its neighbours; the module `team` is about ports with several cores.
-//! Requests reach a core by a single-producer ring per work queue with a doorbell bit per queue pair, completions leave by a ring per
-//! completion queue, and control calls travel by a channel.
+//! A core owns its endpoint exclusively, and core 0 also owns the port and its neighbours; for ports with several cores see the module
+//! `team`. Requests reach a core through a single-producer ring for each work queue and a doorbell bit for each queue pair. Completions
+//! reach the application through a ring for each completion queue. Control calls use a channel.
 
 mod adaptive;
 mod completion_ring;
@@ -68,54 +68,51 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-/// The time that a caller sleeps before it looks again if a neighbour has answered.
+/// Time between two checks whether a neighbour has answered.
 const RESOLVE_POLL: Duration = Duration::from_micros(200);
 
 /// A handle to the cores of a port. Dropping it stops them and waits until the port is free.
 ///
-/// A process that is forked from the one that started the cores inherits none of them: calls fail there, dropping it does nothing, and
-/// the parent's cores go on.
+/// A forked child does not inherit the cores: calls fail there, dropping the handle does nothing, and the parent's cores continue.
 pub struct Engine {
     name: String,
     mac: Mac,
-    /// Core 0.
     lead: ManuallyDrop<handle::Handle>,
-    /// The other cores.
     members: ManuallyDrop<Box<[handle::Handle]>>,
-    /// The cores, by bits, whose queues may receive frames of others.
+    /// A bit for each core whose queue may receive frames of other cores.
     stray_cores: u32,
-    /// The queues of the port.
+    /// Number of the port's receive queues.
     queues: u8,
-    /// Held while a command is sent to all cores, so that all get such commands in the same order.
+    /// Locked while a command is sent to all cores, so that all receive such commands in the same order.
     order: Mutex<()>,
     index: CoreIndex,
-    /// Whose threads run the cores and watch the link.
+    /// The process whose threads run the cores and watch the link.
     process: Process,
     kernel: Option<Arc<Kernel>>,
-    /// The interface's other processes, if the port is on one.
+    /// The other processes on the interface, if the port is on one.
     siblings: ManuallyDrop<Option<Siblings>>,
     interface: Option<u32>,
     subscribers: Arc<events::Subscribers>,
-    /// From the first subscriber on.
+    /// Started with the first subscriber.
     link: ManuallyDrop<OnceLock<Option<link::LinkWatch>>>,
 }
 
 impl Engine {
-    /// Returns true if the core runs in a process from which this one was forked.
+    /// Returns true if the cores run in a process from which this one was forked.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.process.is_parent()
     }
 
-    /// The interface's other processes; `None` if the port is not on an interface, or belongs to a process from which this one was
-    /// forked.
+    /// Returns the other processes on the interface; `None` if the port is not on an interface, or the cores run in a process from which
+    /// this one was forked.
     #[must_use]
     pub fn siblings(&self) -> Option<&Siblings> {
         self.siblings.as_ref().filter(|_| !self.process.is_parent())
     }
 
-    /// Makes the core wake the readers of `descriptor`, an eventfd, when it ends, for whatever reason: at once if it has ended, or belongs to
-    /// a process from which this one was forked.
+    /// Makes the core signal `descriptor`, an eventfd, when it ends for whatever reason. Signals it at once if the core has ended, or runs
+    /// in a process from which this one was forked.
     #[must_use]
     pub fn last_event(&self, descriptor: Arc<EventFd>) -> Arc<LastEvent> {
         let last = Arc::new(LastEvent::new(descriptor));
@@ -131,7 +128,7 @@ impl Engine {
         }
     }
 
-    /// Reports what happens from now on to `queue`, and the core's end. The first subscriber has a thread watch the link of the port's Linux
+    /// Adds further events, and the core's end, to `queue`. The first subscriber starts a thread that watches the link of the port's Linux
     /// interface, if it has one.
     pub fn subscribe(&self, queue: Arc<EventQueue>) {
         self.announce_end(queue.last());
@@ -149,15 +146,15 @@ impl Engine {
         });
     }
 
-    /// Ends what [`subscribe`](Self::subscribe) began.
+    /// Undoes [`subscribe`](Self::subscribe).
     pub fn unsubscribe(&self, queue: &Arc<EventQueue>) {
         if !self.process.is_parent() {
             self.subscribers.remove(queue);
         }
     }
 
-    /// Joins a multicast group at the port's Linux interface: the kernel informs switches and routers, and the NIC lets its frames pass.
-    /// The membership ends when the returned value is dropped. There is nothing to join if the port is on no interface.
+    /// Joins a multicast group on the port's Linux interface: the kernel informs switches and routers, and the NIC accepts its frames.
+    /// Dropping the returned value ends the membership. Returns `None` if the port is on no interface.
     ///
     /// # Errors
     /// Returns the kernel's error: ENODEV if the interface is gone.
@@ -171,10 +168,10 @@ impl Engine {
         self.interface.is_none_or(|index| crate::linux::is_running(index).unwrap_or(false))
     }
 
-    /// Finds the Ethernet address to which packets for `address` go. Waits for the answer; the datapath does not.
+    /// Returns the Ethernet address to which packets for `address` are sent. Waits for an answer, without blocking the datapath.
     ///
     /// # Errors
-    /// Returns an error if the peer does not answer, there is no route, or the core has stopped.
+    /// Returns an error if the address does not resolve, there is no route, or the core has stopped.
     pub fn resolve(&self, address: IpAddr) -> Result<Mac, ResolveError> {
         loop {
             match self.look_up(address)? {
@@ -184,10 +181,11 @@ impl Engine {
         }
     }
 
-    /// As [`resolve`](Self::resolve), without the wait: `None` while the answer is still to come. Call again then.
+    /// Returns the Ethernet address to which packets for `address` are sent; `None` while the answer is outstanding, in which case call
+    /// again.
     ///
     /// # Errors
-    /// As there.
+    /// As [`resolve`](Self::resolve).
     pub fn look_up(&self, address: IpAddr) -> Result<Option<Mac>, ResolveError> {
         if let Some(mac) = crate::neighbour::group_mac(address) {
             return Ok(Some(mac));
@@ -206,7 +204,7 @@ impl Engine {
         }
     }
 
-    /// An inline core goes on while its caller waits.
+    /// Waits a moment; runs a turn if callers run the cores.
     fn pause(&self) -> Result<(), Stopped> {
         self.check()?;
         if !self.lead.turn() {
@@ -231,14 +229,14 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // A child has the memory of these, and nothing to stop or to wait for.
+        // A child has copies of these, and nothing to stop or wait for.
         if self.process.is_parent() {
             return;
         }
-        // The others first: their buffers are the port's.
+        // Members first: their buffers belong to the port, which core 0 owns.
         self.members.iter_mut().for_each(handle::Handle::stop);
         self.lead.stop();
-        // SAFETY: each is dropped here alone, and nothing uses it after this.
+        // SAFETY: each is dropped only here, and nothing uses it afterwards.
         unsafe {
             ManuallyDrop::drop(&mut self.members);
             ManuallyDrop::drop(&mut self.lead);

@@ -1,4 +1,4 @@
-//! Wakes a sleeping thread when a completion queue has a new completion.
+//! Notifies a sleeping thread of a new completion.
 
 use crate::event_fd::EventFd;
 #[cfg(all(test, loom))]
@@ -11,7 +11,7 @@ const NOT_ARMED: u8 = 0;
 const SOLICITED: u8 = 1;
 const ANY: u8 = 2;
 
-/// Keeps an eventfd readable from the end of its core on: no later event would wake its readers.
+/// Keeps an eventfd readable once its core has ended, because no later event would wake its readers.
 #[derive(Debug)]
 pub struct LastEvent {
     came: AtomicBool,
@@ -23,7 +23,7 @@ impl LastEvent {
         Self { came: AtomicBool::new(false), descriptor }
     }
 
-    /// Returns whether the core has ended. A reader that has taken a count for this leaves it to the next one, so `descriptor` stays readable.
+    /// Returns true if the core has ended. Signals the descriptor again, so that it stays readable after a reader has read it.
     #[must_use]
     pub fn taken(&self) -> bool {
         let came = self.came.load(Ordering::Acquire);
@@ -39,54 +39,54 @@ impl LastEvent {
     }
 }
 
-/// A completion queue's bell. Armed, it rings once: for the next completion, or the next that was solicited or failed.
+/// A completion queue's notification request. Once armed, it signals once: for the next completion, or for the next one that was solicited
+/// or failed.
 ///
-/// The core first puts completions into the ring, then looks whether the bell is armed; the application first arms, then
-/// looks into the ring. So no completion is missed by both.
+/// The core puts completions into the ring, then checks whether the notifier is armed. The application arms it, then checks the ring. So
+/// one of them notices each completion.
 #[derive(Debug)]
 pub struct Notifier {
     armed: AtomicU8,
-    /// Rings that were not taken yet.
+    /// Signals that were not taken yet.
     rung: AtomicU32,
     descriptor: Arc<EventFd>,
 }
 
 impl Notifier {
-    /// Rings by adding 1 to `descriptor`, an eventfd.
+    /// Creates a notifier that signals by adding 1 to `descriptor`, an eventfd.
     #[must_use]
     pub fn new(descriptor: Arc<EventFd>) -> Self {
         Self { armed: AtomicU8::new(NOT_ARMED), rung: AtomicU32::new(0), descriptor }
     }
 
-    /// Requests a ring. A request for any completion includes solicited ones.
+    /// Requests a signal. A request for any completion includes solicited ones.
     pub fn arm(&self, solicited_only: bool) {
         self.armed.fetch_max(if solicited_only { SOLICITED } else { ANY }, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Takes one ring; `false` if there is none.
+    /// Takes one signal. Returns false if there is none.
     pub fn take(&self) -> bool {
         self.rung.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |rung| rung.checked_sub(1)).is_ok()
     }
 
-    /// Asks for no ring any more. A core that looks at the bell at this moment may still ring it once.
+    /// Cancels a request. A core that checks it at this moment may still signal once.
     pub fn disarm(&self) {
         self.armed.store(NOT_ARMED, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Takes all rings back, from the descriptor too. Returns how many of them a thread has read from the descriptor and not
-    /// taken yet.
+    /// Takes back all signals, from the descriptor too. Returns how many of them a thread has read from the descriptor but not taken yet.
     pub fn take_back(&self) -> u32 {
         let rung = self.rung.swap(0, Ordering::AcqRel);
         (0..rung).filter(|_| !self.descriptor.take_now()).count() as u32
     }
 
-    /// Completions came, one of which is solicited or an error if `solicited`.
+    /// Signals if requested. `solicited` is true if one of the new completions is solicited or an error.
     pub(super) fn completions_came(&self, solicited: bool) {
         fence(Ordering::SeqCst);
         let armed = self.armed.load(Ordering::Relaxed);
-        // Of several cores, one rings.
+        // Only one of several cores signals.
         if (armed == ANY || (armed == SOLICITED && solicited))
             && self.armed.swap(NOT_ARMED, Ordering::Relaxed) != NOT_ARMED
         {
@@ -96,13 +96,13 @@ impl Notifier {
     }
 }
 
-/// `ci/loom` runs it.
+/// Run by `ci/loom`.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;
     use loom::thread;
 
-    /// The core puts a completion into the ring while a thread arms the bell and looks into the ring: at least one of them sees the
+    /// The core puts a completion into the ring while a thread arms the notifier and checks the ring: at least one of them notices the
     /// other.
     #[test]
     fn a_completion_is_found_or_rings() {

@@ -4,7 +4,7 @@ use super::station::Station;
 use cc::Instant;
 use roce::Observation;
 
-/// A queue pair as an observer sees it.
+/// An observer's view of a queue pair.
 #[derive(Clone, Debug)]
 pub struct Observed {
     /// The endpoint's view of the queue pair.
@@ -14,9 +14,9 @@ pub struct Observed {
 }
 
 impl Station {
-    /// Returns up to `most` queue pairs at `now`, and the place to go on at; `None` once there are no more. The first place is 0.
+    /// Returns up to `most` queue pairs, starting at `from`, which is 0 at first, and where to continue; `None` at the end.
     ///
-    /// A queue pair with nothing posted whose completions are not polled waits for that from now on.
+    /// Also records for each queue pair with unpolled send completions that it waits for the program to poll.
     pub fn observe(&mut self, now: Instant, from: u32, most: usize) -> (Vec<Observed>, Option<u32>) {
         let (seen, more) = self.endpoint.observe(now, from, most);
         let unpolled = |queue_pair: &Observation| self.queues.unpolled_sends(queue_pair.qpn);

@@ -1,4 +1,4 @@
-//! A core that several threads may run, one at a time.
+//! A core that any thread may run, one at a time.
 
 use super::core::Turn;
 use super::runner::Status;
@@ -9,10 +9,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
 use std::sync::{PoisonError, TryLockError};
 
-/// The core, until it has stopped.
+/// A core, until it has stopped.
 pub(super) struct OnDemand(Mutex<Option<Box<dyn Turn>>>);
 
-/// The core, while the calling thread runs it.
+/// A core while the calling thread runs it.
 pub(super) struct Running<'a>(MutexGuard<'a, Option<Box<dyn Turn>>>);
 
 impl OnDemand {
@@ -20,7 +20,7 @@ impl OnDemand {
         Self(Mutex::new(Some(Box::new(core))))
     }
 
-    /// The core, unless another thread runs it now.
+    /// Returns the core unless another thread runs it now.
     #[inline]
     pub(super) fn try_take(&self) -> Option<Running<'_>> {
         match self.0.try_lock() {
@@ -30,19 +30,18 @@ impl OnDemand {
         }
     }
 
-    /// The core, once no other thread runs it.
+    /// Waits until no other thread runs the core, and returns it.
     pub(super) fn take(&self) -> Running<'_> {
         Running(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Ends the core and frees its port.
     pub(super) fn end(&self) {
         *self.take().0 = None;
     }
 }
 
 impl Running<'_> {
-    /// Runs one turn; `false` when there was nothing to do, or the core has stopped.
+    /// Runs one turn. Returns false if there was no work, or the core has stopped.
     #[inline]
     pub(super) fn turn(&mut self, status: &Status) -> bool {
         let Some(core) = self.0.as_mut() else { return false };
@@ -57,14 +56,12 @@ impl Running<'_> {
         }
     }
 
-    /// Sets if the port's descriptor reports frames from now on.
     pub(super) fn listen(&mut self, on: bool) {
         if let Some(core) = self.0.as_mut() {
             core.listen(on);
         }
     }
 
-    /// The core itself.
     pub(super) fn core(&self) -> Option<&dyn Turn> {
         self.0.as_deref()
     }

@@ -1,4 +1,4 @@
-//! Messages of a core to the other cores of its port: the peers that it doubts, and the new addresses of peers.
+//! Messages of a core to the other cores of its port: peers to resolve again, and new addresses of peers.
 
 use super::control::{Command, Commands};
 use super::team::Team;
@@ -7,10 +7,10 @@ use roce::wire::Mac;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The way of a core to the others of its port between turns.
+/// A core's access to the other cores of its port.
 pub(super) struct Others {
     own: usize,
-    /// One for each core, this one included.
+    /// Command channels of all cores, including this one.
     commands: Vec<Commands>,
     team: Arc<Team>,
 }
@@ -20,7 +20,7 @@ impl Others {
         Self { own, commands, team }
     }
 
-    /// Returns the core's place among those of the port.
+    /// Returns the core's index among those of the port.
     pub(super) fn own(&self) -> usize {
         self.own
     }
@@ -29,7 +29,7 @@ impl Others {
         self.own == 0
     }
 
-    /// Asks core 0 to check if a peer has moved.
+    /// Makes core 0 check whether a peer has moved.
     #[cold]
     pub(super) fn doubt(&self, peer: IpAddr) {
         self.tell(
@@ -54,7 +54,7 @@ impl Others {
     }
 
     fn tell(&self, core: usize, command: Command) {
-        // A stopped core needs no message.
+        // Fails if the core has stopped, which needs no message.
         self.commands[core].send(command);
         self.team.wake(core);
     }

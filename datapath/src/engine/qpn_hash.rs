@@ -1,13 +1,12 @@
-//! A hash of queue pair numbers for the core's own table.
+//! A hash of queue pair numbers for the core's own tables.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// By queue pair number. The core draws the numbers, so no peer can choose colliding ones: one multiplication is enough, while the standard
+/// A map by queue pair number. The core chooses the numbers, so no peer can cause collisions and one multiplication suffices. The standard
 /// library's hash takes a hundred instructions for each completion.
 pub(super) type ByQpn<T> = HashMap<u32, T, BuildHasherDefault<QpnHasher>>;
 
-/// Spreads a number over 64 bits.
 #[derive(Default)]
 pub(super) struct QpnHasher(u64);
 
@@ -21,7 +20,8 @@ impl Hasher for QpnHasher {
         self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
-    /// A table takes the bits at both ends: the lowest of a product know only the lowest of the number.
+    /// Mixes the upper half into the lower. The table uses bits of both ends, and the lowest bits of a product depend only on the lowest
+    /// bits of the number.
     #[inline]
     fn finish(&self) -> u64 {
         self.0 ^ self.0 >> 32

@@ -1,4 +1,4 @@
-//! The core's ends of the rings: posted requests arrive from programs, completions and room return to them.
+//! The core's ends of the rings: posted requests arrive from programs; completions and room return to them.
 
 use super::completion_ring::{self, CqProducer, CqRing};
 use super::doorbell::Doorbells;
@@ -17,17 +17,17 @@ pub(super) struct Queues {
     doorbells: Arc<Doorbells>,
     unpolled: Arc<Unpolled>,
     slots: Slots,
-    /// By number.
+    /// By completion queue number.
     cqs: Vec<Option<CqProducer>>,
-    /// Queues given a slot so far, counted round 2³².
+    /// Number of queues that were given a slot; wraps at 2³².
     generation: u32,
-    /// Slots whose posters may have to learn of room.
+    /// Slots whose posters may gain room in this turn.
     served: Vec<usize>,
-    /// Completions on their way to a ring, by work queue.
+    /// Completions to push to one ring, grouped by work queue.
     runs: Vec<Run>,
 }
 
-/// Completions of one work queue that follow one another.
+/// Consecutive completions of one work queue.
 struct Run {
     slot: Option<usize>,
     place: Place,
@@ -62,7 +62,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Changes a queue's depth, if the endpoint agrees.
+    /// Changes a queue's depth if the endpoint accepts it.
     pub(super) fn resize_cq(
         &mut self,
         endpoint: &mut Endpoint,
@@ -81,7 +81,6 @@ impl Queues {
         Ok(())
     }
 
-    /// Removes the completions of one queue pair from a completion queue's ring.
     pub(super) fn discard_completions(&mut self, cq: CqId, ring: &mut CqRing, qpn: Qpn) {
         if let Some(producer) = self.producer(cq) {
             ring.discard(producer, qpn);
@@ -121,13 +120,13 @@ impl Queues {
         Slot { index, generation: *generation, doorbells, unpolled }
     }
 
-    /// The queue pairs that programs have.
+    /// Returns the queue pairs of programs.
     pub(super) fn queue_pairs(&self) -> Vec<Qpn> {
         let queues = self.slots.all.iter().flatten();
         queues.filter_map(|queue| if let Queue::Pair(pair) = queue { Some(pair.qpn) } else { None }).collect()
     }
 
-    /// Completions of a queue pair's send requests that the program has not polled.
+    /// Returns the number of a queue pair's send completions that the program has not polled.
     pub(super) fn unpolled_sends(&self, qpn: Qpn) -> u32 {
         let slot = self.slots.of_pairs.get(&qpn.get()).and_then(|&slot| self.slots.all[slot].as_ref());
         match slot {
@@ -144,7 +143,7 @@ impl Queues {
         self.slots.remove_shared(srq);
     }
 
-    /// Returns true if a doorbell may have rung; `false` is certain.
+    /// Returns false only if no doorbell has rung.
     #[inline]
     pub(super) fn are_rung(&self) -> bool {
         self.doorbells.are_rung()
@@ -154,11 +153,11 @@ impl Queues {
     pub(super) fn take_posts(&mut self, now: Instant, endpoint: &mut Endpoint) -> bool {
         let Self { doorbells, slots, served, .. } = self;
         doorbells.take(|slot| {
-            // A bell may outlive its queue pair.
+            // A doorbell may ring after its queue pair is destroyed.
             match &mut slots.all[slot] {
                 None => return,
                 Some(Queue::Pair(QpQueues { qpn, send, recv, .. })) => {
-                    // Receives first: a send may be answered by a message that needs one.
+                    // Receives first: a send may cause a response that needs one.
                     recv.take(|requests| endpoint.take_recvs(now, *qpn, requests));
                     send.take(|requests| endpoint.take_sends(now, *qpn, requests));
                 }
@@ -175,13 +174,13 @@ impl Queues {
         })
     }
 
-    /// Moves completions to their rings, and informs posters of the new room. Returns how many completion queues overflowed, and whether
-    /// there was anything to move.
+    /// Moves completions to their rings and publishes new room to posters. Returns the number of completion queues that overflowed, and
+    /// whether there was anything to move.
     pub(super) fn deliver(&mut self, now: Instant, endpoint: &mut Endpoint) -> (u64, bool) {
         let Self { cqs, slots, unpolled, runs, served, .. } = self;
         let (mut overflows, mut filled) = (0, endpoint.poll_filled_cq());
         let any = filled.is_some();
-        // One move for all of them: a queue pair's two queues are announced together, and may complete to different ones.
+        // One move for all queues: the two work queues of a queue pair are published together, and may complete to different queues.
         let half_way = any.then(|| unpolled.begin_move());
         while let Some(cq) = filled {
             let producer = cqs.get_mut(cq.0 as usize).and_then(Option::as_mut);
@@ -196,10 +195,10 @@ impl Queues {
     }
 }
 
-/// Moves the completions of one queue, while the counts are moved; `true` if it overflows by that.
+/// Moves the completions of one queue during a move of the counts. Returns true if the queue overflows now.
 ///
-/// Room in the work queues is published before the completion that frees it: a program that polls the completion can post again. That it is
-/// not polled yet is published before both.
+/// The order is: counts a completion as unpolled, publishes the room in its work queue, pushes the completion. So a program that polls the
+/// completion can post again.
 fn deliver_to(
     now: Instant,
     endpoint: &mut Endpoint,
@@ -237,24 +236,24 @@ fn deliver_to(
     if is_lost {
         endpoint.overflow_cq(now, cq);
     }
-    // More may have come in one turn than the queue has room for: then the endpoint itself lost some.
+    // The endpoint itself drops completions if more arrive in a turn than the queue holds.
     endpoint.cq_overflowed(cq) && producer.overflow()
 }
 
-/// A queue of programs, as a doorbell has it.
+/// A queue in a slot.
 #[derive(Debug)]
 enum Queue {
     Pair(QpQueues),
     Shared(SrqQueues),
 }
 
-/// The queues of programs, each in a slot by whose number its doorbell rings.
+/// The queues of programs. A queue's slot is the number with which its doorbell rings.
 struct Slots {
     all: Vec<Option<Queue>>,
-    /// No slot before this one is free.
+    /// Every slot before this one is in use.
     free_from: usize,
     of_pairs: ByQpn<usize>,
-    /// By number of the shared receive queue.
+    /// By shared receive queue number.
     of_shared: Vec<Option<usize>>,
 }
 
@@ -274,7 +273,7 @@ impl Slots {
         slot.ok_or(ControlError::Limit { what: "queue pairs and shared receive queues", limit })
     }
 
-    /// Puts a queue into the slot that [`Self::free`] found.
+    /// Puts a queue into the slot that [`Self::free`] returned.
     fn put(&mut self, slot: usize, queue: Queue) {
         match &queue {
             Queue::Pair(queues) => {
@@ -307,8 +306,8 @@ impl Slots {
         }
     }
 
-    /// Returns how many send requests are not done whose completions go to `cq`. A request that is not signalled counts: it completes if
-    /// it fails.
+    /// Returns the number of outstanding send requests whose completions belong to `cq`. Unsignaled requests count, because they complete
+    /// if they fail.
     fn outstanding_sends(&self, cq: CqId, endpoint: &Endpoint) -> usize {
         let outstanding = |queue: &Queue| match queue {
             Queue::Pair(queues) if queues.send_cq == cq => {
@@ -319,7 +318,7 @@ impl Slots {
         self.all.iter().flatten().map(outstanding).sum()
     }
 
-    /// Publishes to the posters of a slot what is done.
+    /// Publishes finished requests to the posters of a slot.
     fn publish(&self, slot: usize, endpoint: &Endpoint) {
         match &self.all[slot] {
             None => {}
@@ -332,7 +331,7 @@ impl Slots {
         }
     }
 
-    /// Returns the slot and place of this completion's work queue.
+    /// Returns the slot and the place of a completion's work queue.
     fn place(&self, completion: &Completion) -> (Option<usize>, Place) {
         let slot = match completion.srq {
             Some(srq) => self.of_shared.get(srq.0 as usize).copied().flatten(),

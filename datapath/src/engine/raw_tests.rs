@@ -1,4 +1,4 @@
-//! Tests of raw packets: which frames rules see, and how those of one process reach it and others.
+//! Tests of raw packets: which frames rules see, and how frames of a process reach itself and others.
 
 use super::*;
 use crate::io::{self, Burst, Loopback, LoopbackBuf, PacketBuf, PacketIo};
@@ -9,10 +9,10 @@ use roce::wire::{Service, Vlan};
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const GROUP: [u8; 6] = [1, 0x50, 0x56, 0x19, 0x20, 0xa7];
-/// Of no protocol that a core knows.
+/// An EtherType of no protocol that a core implements.
 const LOCAL: [u8; 2] = [0x88, 0xb5];
 
-/// A port that returns what it sends.
+/// A port that receives everything that it sends.
 struct Loop(Loopback, Loopback);
 
 impl PacketIo for Loop {
@@ -48,7 +48,7 @@ fn start<P: PacketIo + 'static>(port: P, vlan: Option<Vlan>) -> Engine {
     unsafe { Engine::start(port, &config).unwrap() }
 }
 
-/// Creates a raw packet queue pair that takes frames of [`LOCAL`]. It has no receive requests, so each frame is counted as dropped.
+/// Creates a raw packet queue pair that receives frames of `ether_type`. It has no receive requests, so each frame is counted as dropped.
 fn open(engine: &Engine, ether_type: [u8; 2]) -> roce::Qpn {
     let create = move |station: &mut Station, now| {
         let pd = station.endpoint.create_pd();
@@ -80,7 +80,7 @@ fn put(port: &mut Loopback, frame: &[u8]) {
     port.transmit(&mut burst);
 }
 
-/// Frames that a rule steered, to the queue pair without receive requests.
+/// Returns the number of frames that a rule steered to the queue pair without receive requests.
 fn steered(engine: &Engine) -> u64 {
     while engine.progress() {}
     engine.call(|station, _| station.endpoint.counters().discarded(Discard::ReceiverNotReady)).unwrap()
@@ -110,7 +110,7 @@ fn rules_see_frames_of_any_address_and_tag_and_leave_resolution_its_own() {
     assert_eq!(resolved, 1, "both take it");
 }
 
-/// As devices loop them back: the port returns none of them, or all.
+/// The same for a port that loops back no frames and one that loops back all.
 #[test]
 fn each_frame_to_a_group_comes_back_once_and_none_to_a_stranger() {
     let (port, mut other) = io::pair(64, 2048);

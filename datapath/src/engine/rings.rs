@@ -1,4 +1,4 @@
-//! A program's ends of the rings of a queue pair and of a shared receive queue.
+//! The application's and the core's ends of the rings of a queue pair and of a shared receive queue.
 
 use super::doorbell::Doorbells;
 use super::work_queue::{Poster, Unpolled, WorkQueue, work_queue};
@@ -7,16 +7,16 @@ use roce::qp::{CheckedRecv, CheckedSend, PostError, PostRules, QpInit, RecvReque
 use roce::{CqId, Qpn, SrqId};
 use std::sync::Arc;
 
-/// A slot of the core's queues, for which the ends of rings are created.
+/// A slot of the core's queues, for which rings are created.
 pub(super) struct Slot<'a> {
     pub(super) index: usize,
-    /// The number of queues that the slot and all others have had.
+    /// Number of queues that were given a slot so far.
     pub(super) generation: u32,
     pub(super) doorbells: &'a Arc<Doorbells>,
     pub(super) unpolled: &'a Arc<Unpolled>,
 }
 
-/// The application's end of a queue pair: requests go in, the core takes them at its next turn.
+/// The application's end of a queue pair. The core takes its requests in the next turn.
 #[derive(Debug)]
 pub struct QpRings {
     send: Poster<CheckedSend>,
@@ -28,17 +28,17 @@ pub struct QpRings {
 }
 
 impl QpRings {
-    /// The queue pair's number.
+    /// Returns the queue pair number.
     #[must_use]
     pub fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// Checks a send request and puts it into the ring. The core learns of it by [`ring_doorbell`](Self::ring_doorbell). The state
-    /// is the caller's to check.
+    /// Checks a send request and puts it into the ring. [`ring_doorbell`](Self::ring_doorbell) makes the core look there. The caller must
+    /// check the state of the queue pair.
     ///
     /// # Errors
-    /// Returns the rule that the request breaks, or `QueueFull` while as many requests as the queue is deep are not done.
+    /// Returns the rule that the request breaks, or `QueueFull` if as many requests are outstanding as the queue is deep.
     #[inline(always)]
     pub fn push_send(&mut self, request: SendRequest) -> Result<(), PostError> {
         if probes::are_posts_traced() {
@@ -50,7 +50,7 @@ impl QpRings {
         }
     }
 
-    /// Apart, and by value: the request of an untraced post stays in registers.
+    /// A separate function that takes the request by value, so that the request of an untraced post stays in registers.
     #[cold]
     #[inline(never)]
     fn push_traced(&mut self, request: SendRequest) -> Result<(), PostError> {
@@ -72,12 +72,12 @@ impl QpRings {
         self.recv.push(self.rules.recv.check(request)?)
     }
 
-    /// Checks by other rules from now on: [`roce::Endpoint::post_rules`] after a change of state.
+    /// Sets the rules for further requests: those of [`roce::Endpoint::post_rules`] after a change of state.
     pub fn set_rules(&mut self, rules: PostRules) {
         self.rules = rules;
     }
 
-    /// Notifies the core that the rings changed, or that the poster waits for room.
+    /// Tells the core that the rings have new requests, or that the poster waits for room.
     pub fn ring_doorbell(&self) {
         self.doorbells.ring(self.slot);
     }
@@ -94,21 +94,21 @@ pub struct SrqRings {
 }
 
 impl SrqRings {
-    /// The queue.
+    /// Returns the number of the queue.
     #[must_use]
     pub fn srq(&self) -> SrqId {
         self.srq
     }
 
-    /// Checks a receive request and puts it into the ring.
+    /// Checks a receive request and puts it into the ring. [`ring_doorbell`](Self::ring_doorbell) makes the core look there.
     ///
     /// # Errors
-    /// Returns the rule that the request breaks, or `QueueFull` while as many requests as the queue is deep wait or were not polled.
+    /// Returns the rule that the request breaks, or `QueueFull` if as many requests are outstanding as the queue is deep.
     pub fn push_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
         self.recv.push(self.rules.check(request)?)
     }
 
-    /// Notifies the core that the ring changed, or that the poster waits for room.
+    /// Tells the core that the ring has new requests, or that the poster waits for room.
     pub fn ring_doorbell(&self) {
         self.doorbells.ring(self.slot);
     }

@@ -1,4 +1,4 @@
-//! The thread that runs the core's turns.
+//! Runs the turns of a core: on a thread, or in its callers.
 
 use super::adaptive::Adaptive;
 use super::config::{CoreConfig, Idle, Progress, StartError};
@@ -15,17 +15,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Idle turns that only spin, and those that then only yield, before the core sleeps.
+/// Idle turns during which the core spins, and further ones during which it yields. Then it sleeps.
 const SPIN_TURNS: u32 = 64;
 const YIELD_TURNS: u32 = 256;
 
-/// The state that the core's thread and its clients share.
+/// State shared by a core's thread and its callers.
 #[derive(Debug, Default)]
 pub(super) struct Status {
     stop: AtomicBool,
     stopped: AtomicBool,
     reason: OnceLock<String>,
-    /// Those that learn of the core's end.
+    /// Notified when the core ends.
     sleepers: Mutex<Vec<Weak<LastEvent>>>,
 }
 
@@ -51,7 +51,7 @@ impl Status {
             .for_each(|sleeper| sleeper.announce());
     }
 
-    /// Announces the core's end by `last`, when it comes.
+    /// Notifies `last` when the core ends.
     pub(super) fn announce(&self, last: &Arc<LastEvent>) {
         let mut sleepers = self.sleepers();
         if self.stopped() {
@@ -65,27 +65,27 @@ impl Status {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`end`](Self::end), after a panic: the core's queue pairs complete in error before it is dropped.
+    /// Ends a core after a panic: its queue pairs complete in error before it is dropped.
     pub(super) fn end_of(&self, mut core: Box<dyn Turn>, panic: &(dyn Any + Send)) {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
         let defect = "a defect of ferroce:";
-        // Another core of the port may have said so.
+        // The panic may repeat that of another core of the port.
         let reason = if said.starts_with(defect) {
             said.into()
         } else {
             format!("{defect} its core panicked: {said}")
         };
-        // A panic while cleaning up a broken core must not reach the caller either.
+        // The broken core may panic again during the clean-up, which must not reach the caller.
         let _ = catch_unwind(AssertUnwindSafe(|| core.give_up(&reason)));
         let _ = catch_unwind(AssertUnwindSafe(|| drop(core)));
-        // Only the first reason counts.
+        // Keeps the first reason.
         let _ = self.reason.set(reason);
         self.end();
     }
 }
 
-/// Runs the core, one way or the other.
+/// Runs a core according to its [`Progress`].
 pub(super) enum Runner {
     Inline(OnDemand),
     Dedicated(Option<JoinHandle<()>>),
@@ -93,7 +93,7 @@ pub(super) enum Runner {
 }
 
 impl Runner {
-    /// `place` is the core's place among those of the port, and `bell` ends a sleep of it.
+    /// Starts the core with index `place` among those of the port. `bell` ends its sleep.
     pub(super) fn start(
         core: impl Turn + 'static,
         config: &CoreConfig,
@@ -117,7 +117,7 @@ impl Runner {
             }
             let mut core = core;
             let result = catch_unwind(AssertUnwindSafe(|| run(&mut core, &status.stop, idle)));
-            // The core is dropped before its end is announced, so its resources are free by then.
+            // Dropped before its end is announced, so that its resources are free then.
             match result {
                 Ok(()) => {
                     drop(core);
@@ -130,7 +130,7 @@ impl Runner {
         Ok(Self::Dedicated(Some(thread)))
     }
 
-    /// Runs one turn if polling callers run the core. Returns `false` if nothing was done here.
+    /// Runs one turn if polling callers run the core. Returns false if this did nothing.
     #[inline]
     pub(super) fn poll(&self, status: &Status) -> bool {
         match self {
@@ -140,7 +140,7 @@ impl Runner {
         }
     }
 
-    /// The same for a caller that waits for an answer without polling.
+    /// Runs one turn for a caller that waits for an answer without polling.
     pub(super) fn turn(&self, status: &Status) -> bool {
         match self {
             Self::Inline(_) | Self::Dedicated(_) => self.poll(status),
@@ -156,7 +156,7 @@ impl Runner {
             Self::Adaptive(adaptive) => adaptive.stop(),
             Self::Dedicated(thread) => {
                 if let Some(thread) = thread.take() {
-                    // A panic of the thread is in `status` already.
+                    // `status` has the panic of the thread.
                     let _ = thread.join();
                 }
             }
@@ -165,7 +165,7 @@ impl Runner {
     }
 }
 
-/// Finds the CPU of the core at `place` among those of a port, whose first core has CPU `core`.
+/// Returns the CPU of the core with index `place`; core 0 of the port has CPU `core`.
 fn find_cpu(core: usize, place: usize) -> Result<core_affinity::CoreId, StartError> {
     let cpus = core_affinity::get_core_ids().unwrap_or_default();
     let found = cpus.iter().skip_while(|cpu| cpu.id != core).nth(place).copied();
@@ -189,8 +189,7 @@ fn run(core: &mut impl Turn, stop: &AtomicBool, idle: Idle) {
     }
 }
 
-/// Sleeps until the next timer, and never longer than `longest`. A timer that is nearer than the kernel's slack is
-/// not slept for.
+/// Sleeps until the next timer, but at most `longest` and at most 10 ms. Only yields if the timer is closer than the kernel's timer slack.
 fn nap(core: &impl Turn, longest: Duration) {
     let longest = longest.min(Duration::from_millis(10));
     let sleep = core.idle_time().map_or(longest, |next| next.min(longest));

@@ -1,4 +1,4 @@
-//! A core's handling of the other processes on its interface.
+//! Connects a core to the other processes on its interface.
 
 use super::config::{CoreConfig, StartError};
 use super::control::Commands;
@@ -13,16 +13,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The number of attempts to find a peer of a process that died, and the time between them.
+/// Number of attempts to resolve a peer of a process that died, and the time between them.
 const LOOKS: u32 = 3;
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Joins the processes of the port's interface, if it has one.
+/// Joins the processes on the port's interface, if it has one.
 pub(super) fn join(config: &CoreConfig) -> Result<Option<Siblings>, StartError> {
     Ok(config.interface.map(Siblings::join).transpose()?)
 }
 
-/// Has the core know of siblings that come and go.
+/// Makes the core learn of processes that join, leave and die.
 pub(super) fn watch(
     siblings: &mut Siblings,
     config: &CoreConfig,
@@ -45,12 +45,12 @@ struct Tells {
 
 impl Tells {
     fn send(&self, command: impl FnOnce(&mut Station) + Send + 'static) {
-        // A core that has stopped needs to know nothing more.
+        // Fails if the core has stopped, which needs no message.
         self.commands.send(Box::new(move |station, _| command(station)));
         self.bell.signal();
     }
 
-    /// The Ethernet address of a peer, if the kernel knows it: it sent frames a moment ago.
+    /// Returns the Ethernet address of a peer from the kernel's table. The peer has just sent frames, so it is probably there.
     fn find(&self, peer: IpAddr) -> Option<Mac> {
         let kernel = self.kernel.as_ref()?;
         for _ in 0..LOOKS {

@@ -20,12 +20,12 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 
-/// The parts that a core begins with, besides its way to the port.
+/// What a core starts with, besides its access to the port.
 struct Begin {
     station: Station,
     inbox: control::Inbox,
     commands: control::Commands,
-    /// The descriptor that ends a sleep of the core.
+    /// The eventfd that ends a sleep of the core.
     bell: Option<EventFd>,
 }
 
@@ -33,11 +33,11 @@ impl Engine {
     /// Starts the cores of `port`.
     ///
     /// # Safety
-    /// A caller that registers a region by [`call_all`](Self::call_all) keeps its memory valid for reads and writes until the region
-    /// is deregistered from all cores, or this engine is dropped or has stopped.
+    /// The caller must keep the memory of each region that it registers by [`call_all`](Self::call_all) valid for reads and writes until
+    /// the region is deregistered from all cores, or this engine is dropped or has stopped.
     ///
     /// # Errors
-    /// Returns an error if there are more cores than numbers or CPUs for them, a thread cannot be started or pinned, or the interface's
+    /// Returns an error if there are too many cores or queue pairs, too few CPUs, a thread cannot be started or pinned, or the interface's
     /// neighbours cannot be read.
     pub unsafe fn start<P: PacketIo + 'static>(port: P, config: &CoreConfig) -> Result<Self, StartError> {
         check(config)?;
@@ -56,7 +56,7 @@ impl Engine {
             .map(|core| {
                 let neighbours = neighbours(core, kernel.is_some(), config);
                 let endpoint = Endpoint::of_core(endpoint, CoreIndex::new(core, config.cores));
-                // SAFETY: passed on to the caller.
+                // SAFETY: the caller of this function keeps registered memory valid.
                 let station = unsafe { Station::new(endpoint, neighbours, config, subscribers.clone()) };
                 let (commands, inbox) = control::channel();
                 Begin { station, inbox, commands, bell: None }
@@ -98,7 +98,7 @@ impl Engine {
     }
 }
 
-/// Creates the neighbour table. Only core 0's asks for neighbours and answers for addresses.
+/// Creates the neighbour table of a core. Only core 0's resolves and answers for addresses.
 fn neighbours(core: u8, has_kernel: bool, config: &CoreConfig) -> Neighbours {
     match (core, has_kernel) {
         (0, false) => Neighbours::own(config.mac, &config.addresses, config.gateway),
@@ -131,7 +131,7 @@ impl Progress {
     }
 }
 
-/// Refuses more cores or queue pairs than there are numbers, and more dedicated cores than CPUs.
+/// Checks the number of cores and queue pairs, and the CPUs.
 fn check(config: &CoreConfig) -> Result<(), StartError> {
     let given = config.cores;
     if !(1..=CoreIndex::MOST).contains(&given) {
@@ -145,7 +145,7 @@ fn check(config: &CoreConfig) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Creates the rings between the cores, and the bell of each.
+/// Creates the rings between the cores, and the eventfd of each core.
 fn ways<P: PacketIo>(
     port: P,
     config: &CoreConfig,
@@ -168,13 +168,13 @@ fn ways<P: PacketIo>(
     Way::of_all(port, &team, steering).map_err(StartError::Queues)
 }
 
-/// Returns the descriptor that ends a sleep of the core, which is created if it has none.
+/// Returns a clone of the eventfd that ends a sleep of the core; creates it if there is none.
 fn bell(begin: &mut Begin) -> io::Result<EventFd> {
     let bell = begin.bell.take().map_or_else(|| EventFd::new(libc::EFD_NONBLOCK), Ok)?;
     begin.bell.insert(bell).try_clone()
 }
 
-/// Starts the cores; stops those that run if another does not start.
+/// Starts the cores. If one fails to start, stops those that run.
 fn start_all<P: PacketIo + 'static>(
     ways: Vec<Way<P>>,
     begins: Vec<Begin>,

@@ -1,4 +1,4 @@
-//! All that a core owns beside its port, and the control calls that change it.
+//! The state of a core except its port, and the control calls that change it.
 
 use super::CoreConfig;
 use super::completion_ring::CqRing;
@@ -25,31 +25,31 @@ use std::sync::Arc;
 /// Counters of a core outside its endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreCounters {
-    /// Turns that found something to do.
+    /// Turns with work.
     pub busy_turns: u64,
-    /// Turns that found nothing.
+    /// Turns without work.
     pub idle_turns: u64,
-    /// Frames to another Ethernet address.
+    /// Frames dropped because they are for another Ethernet address.
     pub not_for_us: u64,
-    /// Frames to other processes of the interface.
+    /// Frames dropped because they are for other processes on the interface.
     pub siblings: u64,
-    /// Frames of another VLAN than the port's, or tagged if the port has none.
+    /// Frames dropped because they belong to another VLAN, or are tagged while the port has no VLAN.
     pub other_vlan: u64,
-    /// ARP and neighbour discovery packets taken in.
+    /// Received ARP and neighbour discovery packets.
     pub neighbour_packets: u64,
     /// ARP and neighbour discovery packets that were malformed.
     pub neighbour_malformed: u64,
-    /// Times that the port's pool had no buffer to send from.
+    /// Times that the port's pool had no free buffer for a frame to send.
     pub pool_dry: u64,
-    /// Frames lost because the port had taken none, or had no buffer for one, for half a second.
+    /// Frames dropped because the port had accepted none, or had no free buffer, for half a second.
     pub port_held: u64,
     /// Completion queues that overflowed.
     pub cq_overflows: u64,
-    /// Frames that the core received and handed to that of their queue pair, or on the way there to core 0.
+    /// Received frames that this core passed to the core of their queue pair, or to core 0 on the way there.
     pub handed_over: u64,
-    /// Frames that were lost because the ring to their core was full.
+    /// Frames dropped because the ring to their core was full.
     pub hand_over_full: u64,
-    /// Frames that the port, or the core's queue of it, dropped. They are as old as the last control call.
+    /// Frames that the port, or this core's queue of it, dropped. Updated by control calls only.
     pub port: PortCounters,
 }
 
@@ -91,36 +91,35 @@ impl CoreCounters {
     }
 }
 
-/// All that a core owns beside its port.
+/// The state of a core except its port.
 pub struct Station {
-    /// Queue pairs, completion queues, regions.
+    /// Queue pairs, completion queues and memory regions.
     pub endpoint: Endpoint,
-    /// The table of neighbours: which Ethernet address belongs to which IP address.
+    /// The Ethernet addresses of IP addresses.
     pub neighbours: Neighbours,
-    /// The core's counts.
+    /// Counters of the core.
     pub counters: CoreCounters,
     pub(super) queues: Queues,
     pub(super) memory: HostMemory,
     pub(super) followed: Followed,
-    /// The other cores of the port, if there are any.
     pub(super) others: Option<Box<Others>>,
-    /// A peer that has moved has more senders than one turn changes: the next turn goes on.
+    /// Whether a peer that has moved has more queue pairs than one turn redirects, so that the next turn must continue.
     pub(super) follows: bool,
     pub(super) management: Option<Management>,
-    /// To and from the interface's other processes, if the port is on one.
+    /// Rings to and from the other processes on the interface, if the port is on one.
     pub(super) lanes: Option<Box<Lanes>>,
-    /// The tap that frames are copied to while an observer captures them.
+    /// Receives a copy of each frame while an observer captures.
     pub(super) tap: Option<Box<Tap>>,
     pub(super) mac: Mac,
     pub(super) vlan: Option<Vlan>,
     pub(super) subscribers: Arc<Subscribers>,
-    /// The port's, for messages.
+    /// The port's name, for messages.
     pub(super) name: String,
 }
 
 impl Station {
     /// # Safety
-    /// The caller that registers a region keeps its memory valid for reads and writes until it is deregistered.
+    /// The caller must keep the memory of each registered region valid for reads and writes until it is deregistered.
     pub(super) unsafe fn new(
         endpoint: Endpoint,
         neighbours: Neighbours,
@@ -147,34 +146,34 @@ impl Station {
         }
     }
 
-    /// Returns the core's place among those of the port.
+    /// Returns the core's index among those of the port.
     #[must_use]
     pub fn index(&self) -> usize {
         self.others.as_ref().map_or(0, |others| others.own())
     }
 
-    /// Makes a completion queue of exactly `depth`.
+    /// Creates a completion queue of exactly `depth` completions.
     ///
     /// # Errors
-    /// As the endpoint has it.
+    /// As [`Endpoint::create_cq`].
     pub fn create_cq(&mut self, depth: u32) -> Result<(CqId, CqRing), ControlError> {
         let cq = self.endpoint.create_cq(depth)?;
         Ok((cq, self.queues.create_cq(cq, depth)))
     }
 
-    /// Has a completion queue ring a bell.
+    /// Makes the core notify `notifier` of a completion queue's completions.
     ///
     /// # Errors
-    /// Returns [`ControlError::NoCq`] if there is none of that number.
+    /// Returns [`ControlError::NoCq`] if there is no such queue.
     pub fn watch_cq(&mut self, cq: CqId, notifier: Arc<Notifier>) -> Result<(), ControlError> {
         self.queues.watch_cq(cq, notifier)
     }
 
-    /// Changes a completion queue's depth. `ring` is its present one; the one that comes back takes its place, with all that was in it.
+    /// Changes a completion queue's depth. Takes the queue's ring and returns it with all its completions.
     ///
     /// # Errors
-    /// As the endpoint has it: if more completions wait, or come when the posted sends are done, than the new depth has room for. Then the
-    /// ring is as it was.
+    /// As [`Endpoint::resize_cq`]. Also returns [`ControlError::CqFull`] if the new depth has no room for the completions that wait and
+    /// those of outstanding sends. The ring is then unchanged.
     pub fn resize_cq(
         &mut self,
         cq: CqId,
@@ -185,7 +184,7 @@ impl Station {
         (ring, resized)
     }
 
-    /// Removes the completions of one queue pair from a completion queue. `ring` is its present one, and comes back.
+    /// Removes the completions of one queue pair from a completion queue. Takes the queue's ring and returns it.
     pub fn discard_completions(&mut self, cq: CqId, mut ring: CqRing, qpn: Qpn) -> CqRing {
         self.endpoint.discard_completions(cq, qpn);
         self.queues.discard_completions(cq, &mut ring, qpn);
@@ -195,27 +194,27 @@ impl Station {
     /// Destroys a completion queue.
     ///
     /// # Errors
-    /// As the endpoint has it: while queue pairs use it.
+    /// As [`Endpoint::destroy_cq`], for example while queue pairs use it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), ControlError> {
         self.endpoint.destroy_cq(cq)?;
         self.queues.destroy_cq(cq);
         Ok(())
     }
 
-    /// Makes a queue pair.
+    /// Creates a queue pair.
     ///
     /// # Errors
-    /// As the endpoint has it.
+    /// As [`Endpoint::create_qp`], or a limit if all slots are in use.
     pub fn create_qp(&mut self, now: Instant, init: QpInit) -> Result<QpRings, ControlError> {
         let slot = self.queues.free_slot()?;
         let qpn = self.endpoint.create_qp(now, init)?;
         self.connect_rings(slot, qpn, &init)
     }
 
-    /// Makes an XRC target. Its rings take nothing: it has no queues.
+    /// Creates an XRC target queue pair. It has no work queues, so its rings accept no requests.
     ///
     /// # Errors
-    /// As the endpoint has it.
+    /// As [`Endpoint::create_xrc_target`], or a limit if all slots are in use.
     pub fn create_xrc_target(&mut self, now: Instant, domain: XrcdId) -> Result<QpRings, ControlError> {
         let slot = self.queues.free_slot()?;
         let qpn = self.endpoint.create_xrc_target(now, domain)?;
@@ -230,17 +229,17 @@ impl Station {
     /// Destroys a queue pair. Outstanding requests are discarded without completions.
     ///
     /// # Errors
-    /// Returns [`ControlError::NoQp`] if there is none of that number.
+    /// Returns [`ControlError::NoQp`] if there is no such queue pair.
     pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) -> Result<(), ControlError> {
         self.endpoint.destroy_qp(now, qpn)?;
         self.queues.disconnect_qp(qpn);
         Ok(())
     }
 
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// As the endpoint has it.
+    /// As [`Endpoint::create_srq`], or a limit if all slots are in use.
     pub fn create_srq(&mut self, init: SrqInit) -> Result<SrqRings, ControlError> {
         let slot = self.queues.free_slot()?;
         let srq = self.endpoint.create_srq(init)?;
@@ -251,20 +250,20 @@ impl Station {
     /// Destroys a shared receive queue.
     ///
     /// # Errors
-    /// As the endpoint has it: while queue pairs take from it.
+    /// As [`Endpoint::destroy_srq`], for example while queue pairs use it.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
         self.endpoint.destroy_srq(srq)?;
-        // With several cores, only one has its rings.
+        // Only one of several cores has its rings.
         self.queues.disconnect_srq(srq);
         Ok(())
     }
 
-    /// Captures the station's frames into `tap` from now on, or none. Returns the tap before, whose memory the caller frees.
+    /// Starts capturing frames to `tap`, or stops with `None`. Returns the previous tap, whose memory the caller frees.
     pub fn capture(&mut self, tap: Option<Box<Tap>>) -> Option<Box<Tap>> {
         std::mem::replace(&mut self.tap, tap)
     }
 
-    /// Opens queue pair 1; each management datagram that comes adds 1 to `bell`, an eventfd. `false` if it is open.
+    /// Opens queue pair 1. Each received management datagram adds 1 to `bell`, an eventfd. Returns false if it is open already.
     pub fn open_management(&mut self, bell: Arc<EventFd>) -> bool {
         let free = self.management.as_ref().is_none_or(|management| !management.is_open());
         if free {
@@ -273,29 +272,29 @@ impl Station {
         free
     }
 
-    /// Closes queue pair 1; its datagrams are dropped from then on.
+    /// Closes queue pair 1. Further datagrams are dropped.
     pub fn close_management(&mut self) {
         self.management = None;
     }
 
-    /// Sends a management datagram; `false` if queue pair 1 is not open, or too many wait.
+    /// Sends a management datagram. Returns false if queue pair 1 is not open, or its send queue is full.
     pub fn send_mad(&mut self, path: Path, mad: Mad) -> bool {
         self.management.as_mut().is_some_and(|management| management.send(path, mad))
     }
 
-    /// Sends a management datagram in the name of a process that died, whether queue pair 1 is open or not.
+    /// Sends a management datagram on behalf of a process that died, whether queue pair 1 is open or not.
     pub(super) fn part(&mut self, path: Path, mad: Mad) {
-        // A peer that receives nothing finds out by itself.
+        // A peer that does not receive it detects the end by itself.
         self.management.get_or_insert_with(|| Management::new(None)).send(path, mad);
     }
 
-    /// Returns the oldest received management datagram and its sender.
+    /// Removes and returns the oldest received management datagram with its sender.
     pub fn receive_mad(&mut self) -> Option<(IpAddr, Mad)> {
         self.management.as_mut()?.receive()
     }
 
-    /// The Ethernet address that the management datagram received last came from, if `ip` sent it. The way back needs no resolution, for
-    /// which a stranger could make this side wait.
+    /// Returns the Ethernet address from which the last received management datagram was sent, if `ip` sent it. An answer to that address
+    /// needs no address resolution, for which a stranger could make this side wait.
     #[must_use]
     pub fn way_back(&self, ip: IpAddr) -> Option<Mac> {
         self.management.as_ref()?.way_back(ip)

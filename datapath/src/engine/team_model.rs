@@ -1,23 +1,23 @@
-//! The rings between the cores of a port, for loom: `rtrb`'s protocol, because `rtrb` itself cannot run under loom. `ci/loom` runs it.
+//! Model of the rings between the cores of a port, which `ci/loom` runs. It follows `rtrb`, which itself cannot run under loom.
 //!
-//! As in `rtrb` 0.3, the producer alone stores the tail and the consumer alone the head, both by Release, and each reads the other's by
-//! Acquire. What `rtrb` remembers of the other's index saves loads and orders nothing.
+//! As in `rtrb` 0.3, only the producer stores the tail and only the consumer stores the head, both with Release, and each loads the other's
+//! with Acquire. `rtrb`'s cached copies of the other's index save loads, and order nothing.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-/// Places of a ring. The second frame reuses the place of the first.
+/// Slots of a ring. The second frame reuses the slot of the first.
 const PLACES: usize = 1;
 const FRAMES: usize = 2;
 
-/// A ring of buffers, by their numbers.
+/// A ring of buffer numbers.
 struct Ring {
     places: [UnsafeCell<usize>; PLACES],
     head: AtomicUsize,
     tail: AtomicUsize,
-    /// The orderings of the stores to the head and to the tail.
+    /// Memory orderings of the stores to head and tail.
     stores: [Ordering; 2],
 }
 
@@ -27,31 +27,31 @@ impl Ring {
         Self { places, head: AtomicUsize::new(0), tail: AtomicUsize::new(0), stores }
     }
 
-    /// Puts a buffer in as soon as there is room.
+    /// Waits for room and adds a buffer.
     fn push(&self, buffer: usize) {
         let tail = self.tail.load(Ordering::Relaxed);
         while tail - self.head.load(Ordering::Acquire) == PLACES {
             thread::yield_now();
         }
-        // SAFETY: the consumer has left this place, and does not look at it before the new tail. loom checks it.
+        // SAFETY: the consumer has released this slot, and does not read it before it sees the new tail. loom checks this.
         self.places[tail % PLACES].with_mut(|place| unsafe { *place = buffer });
         self.tail.store(tail + 1, self.stores[1]);
     }
 
-    /// Takes a buffer out as soon as there is one.
+    /// Waits for a buffer and removes it.
     fn pop(&self) -> usize {
         let head = self.head.load(Ordering::Relaxed);
         while self.tail.load(Ordering::Acquire) == head {
             thread::yield_now();
         }
-        // SAFETY: the producer has left this place, and does not write it before the new head. loom checks it.
+        // SAFETY: the producer has released this slot, and does not write to it before it sees the new head. loom checks this.
         let buffer = self.places[head % PLACES].with(|place| unsafe { *place });
         self.head.store(head + 1, self.stores[0]);
         buffer
     }
 }
 
-/// A ring of each direction between core 0 and another core, and the bytes of the buffers.
+/// The rings in both directions between core 0 and another core, and the contents of the buffers.
 struct Link {
     received: Ring,
     leaving: Ring,
@@ -60,17 +60,17 @@ struct Link {
 
 impl Link {
     fn write(&self, buffer: usize, bytes: u32) {
-        // SAFETY: one core has the buffer. loom checks it.
+        // SAFETY: only one core has the buffer at a time. loom checks this.
         self.buffers[buffer].with_mut(|place| unsafe { *place = bytes });
     }
 
     fn read(&self, buffer: usize) -> u32 {
-        // SAFETY: as for `write`.
+        // SAFETY: only one core has the buffer at a time. loom checks this.
         self.buffers[buffer].with(|place| unsafe { *place })
     }
 }
 
-/// Core 0 hands frames over, and the other core answers each in its own buffer.
+/// Core 0 passes frames to the other core, which answers each in the same buffer.
 fn hand_over(stores: [Ordering; 2]) {
     loom::model(move || {
         let buffers = std::array::from_fn(|_| UnsafeCell::new(0));
@@ -96,7 +96,7 @@ fn hand_over(stores: [Ordering; 2]) {
     });
 }
 
-/// No core touches the bytes of a buffer that the other has, and frames stay in order.
+/// No core accesses a buffer that the other has, and frames stay in order.
 #[test]
 fn buffers_belong_to_one_core_at_a_time() {
     hand_over([Ordering::Release; 2]);

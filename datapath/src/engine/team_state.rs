@@ -1,4 +1,4 @@
-//! The state that the cores behind one port share: who sleeps, and whether one has failed.
+//! State that the cores of a port share: which of them sleep, and whether one has failed.
 
 use super::doze::Doze;
 use crate::event_fd::EventFd;
@@ -6,35 +6,34 @@ use std::panic::resume_unwind;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The state that all cores of a port share.
+/// State shared by all cores of a port.
 #[derive(Debug)]
 pub struct Team {
-    /// One for each core, in the cores' order.
+    /// The sleep of each core, by index.
     dozes: Box<[Doze]>,
     failed: AtomicBool,
-    /// The reason, once a core has failed.
+    /// Why the first core failed.
     reason: OnceLock<String>,
 }
 
 impl Team {
-    /// Creates the state of as many cores as there are bells. Each bell ends the sleep of its core.
+    /// Creates the state of as many cores as there are `bells`, each of which ends the sleep of its core.
     #[must_use]
     pub fn new(bells: impl IntoIterator<Item = EventFd>) -> Self {
         let dozes = bells.into_iter().map(Doze::new).collect();
         Self { dozes, failed: AtomicBool::new(false), reason: OnceLock::new() }
     }
 
-    /// Returns the sleep of a core.
     pub(super) fn doze(&self, core: usize) -> &Doze {
         &self.dozes[core]
     }
 
-    /// Wakes a core, after something was put into its ring or its inbox.
+    /// Wakes a core. Called after putting something into its ring or inbox.
     pub(super) fn wake(&self, core: usize) {
         self.doze(core).wake();
     }
 
-    /// Records that a core ends by a defect, so that the others end with it. Returns true if it is the first.
+    /// Records that a core has failed, which ends the others. Returns true for the first failure.
     pub(super) fn fail(&self, reason: &str) -> bool {
         let first = self.reason.set(reason.to_owned()).is_ok();
         self.failed.store(true, Ordering::Release);
@@ -42,7 +41,7 @@ impl Team {
         first
     }
 
-    /// Ends the calling core as a panic does if another core has failed.
+    /// Unwinds the calling core, as a panic does, if another core has failed.
     #[inline]
     pub(super) fn check(&self) {
         if self.failed.load(Ordering::Acquire) {

@@ -1,4 +1,4 @@
-//! Tests several cores behind one port: commands to all, the core of a frame, and how cores end together.
+//! Tests of several cores behind one port: commands to all, which core receives a frame, and how all end together.
 
 use super::config::{CoreConfig, Progress, StartError};
 use super::tests::OddPort;
@@ -54,7 +54,7 @@ fn commands_reach_all_cores_and_one_core() {
     }
 }
 
-/// Threads send commands to all cores at once: each core runs them in the same order, so numbers agree.
+/// Threads send commands to all cores concurrently. Each core runs them in the same order, so all allocate the same numbers.
 #[test]
 fn all_cores_run_commands_in_one_order() {
     for mode in MODES {
@@ -109,7 +109,7 @@ fn wrong_numbers_of_cores_are_refused() {
     assert!(error.contains("queue_pairs = 262144") && error.contains("131072"), "{error}");
 }
 
-/// No queue pair lives on core 1, so only core 0 has a poller; still, what comes to core 1's queue is taken in.
+/// Only core 0 is polled, as no queue pair belongs to core 1. Core 1's queue is still emptied.
 #[test]
 fn a_poller_of_core_0_takes_what_came_to_another_cores_queue() {
     for lends in [false, true] {
@@ -136,7 +136,7 @@ fn a_poller_of_core_0_takes_what_came_to_another_cores_queue() {
         assert_eq!((counters[0].neighbour_packets, counters[1].handed_over), (2, 1), "lends: {lends}");
         let mut answers = Burst::new();
         wire.receive(&mut answers);
-        // To that peer, an answer.
+        // An ARP reply to that peer.
         assert!(answers.iter().any(|frame| frame[..6] == peer && frame[20..22] == [0, 2]), "core 0 answers");
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the engine over an in-process cable.
+//! Tests of the engine on an in-process cable.
 
 use super::*;
 use crate::io::{self, Burst, Caps, Loopback, LoopbackBuf, PacketIo, QueueError};
@@ -67,8 +67,8 @@ fn who_runs_a_core_is_told_in_words() {
     }
 }
 
-/// A port that breaks on request, counts when it is closed, and may have a second queue, into which a NIC's hash may lead any frame. It may
-/// lend its frames.
+/// A port that panics on request and counts how often it is dropped. It may have a second queue, which may receive frames of all cores, and
+/// may lend its frames.
 pub(super) struct OddPort {
     port: Loopback,
     pub(super) second: Option<Loopback>,
@@ -146,7 +146,7 @@ fn a_call_runs_on_the_core_and_gives_its_answer() {
         let (port, _other) = io::pair(64, 2048);
         let engine = start(port, mode);
         let name = engine.call(|_, _| thread::current().name().map(str::to_owned)).unwrap();
-        // Of an adaptive core either may run it.
+        // Either thread may run an adaptive core.
         assert!(name.as_deref() == Some("ferroce-core") || !matches!(mode, Progress::Dedicated { .. }));
         assert!(name.as_deref() != Some("ferroce-core") || mode != Progress::Inline);
         let times: Vec<_> = (0..3).map(|_| engine.call(|_, now| now).unwrap()).collect();
@@ -243,7 +243,7 @@ fn a_vlan_s_core_speaks_and_hears_its_vlan_alone() {
     let (port, other) = io::pair(64, 2048);
     let config = |address: &str, mac| CoreConfig {
         vlan: Some(Vlan(5)),
-        // Not asked: a VLAN's addresses are not the kernel's.
+        // Not used: on a VLAN the kernel does not resolve addresses.
         interface: Some(1),
         mac,
         addresses: vec![address.parse::<Address>().unwrap()],
@@ -252,7 +252,7 @@ fn a_vlan_s_core_speaks_and_hears_its_vlan_alone() {
     // SAFETY: no memory is registered.
     let one = unsafe { Engine::start(port, &config("10.0.0.1/24", MAC)).unwrap() };
     let (tap, wire) = io::pair(64, 2048);
-    // SAFETY: as above.
+    // SAFETY: no memory is registered.
     let two = unsafe { Engine::start(tap, &config("10.0.0.2/24", Mac([2, 0, 0, 0, 0, 2]))).unwrap() };
     let mut cable = Cable { ends: [other, wire], frames: Vec::new() };
     let asked = one.call(|station, now| station.neighbours.resolve(now, "10.0.0.2".parse().unwrap()));
@@ -280,10 +280,10 @@ fn a_vlan_s_core_speaks_and_hears_its_vlan_alone() {
     assert_eq!(count(&two), (before.0 + 2, before.1 + 1), "its own VLAN's, at any priority");
 }
 
-/// Two ports' other ends.
+/// A cable between the other ends of two ports.
 struct Cable {
     ends: [Loopback; 2],
-    /// All that went through.
+    /// All frames that it carried.
     frames: Vec<Vec<u8>>,
 }
 
@@ -321,10 +321,10 @@ fn more_queue_pairs_than_doorbells_are_refused() {
     assert!(error.to_string().contains("300000"), "{error}");
 }
 
-/// A port whose pool is dry or whose wire is full for a while.
+/// A port that sends nothing for a while.
 struct Stuck {
     port: Loopback,
-    /// Turns for which nothing leaves.
+    /// Calls of `transmit` that send nothing.
     turns: u32,
 }
 
@@ -355,7 +355,7 @@ impl PacketIo for Stuck {
 fn a_core_with_frames_that_the_port_does_not_take_is_not_idle() {
     let (port, mut other) = io::pair(64, 2048);
     let engine = start(Stuck { port, turns: 5 }, Progress::Inline);
-    // The announcement of the core's own address is the first frame.
+    // The first frame announces the core's own address.
     let busy = (0..5).filter(|_| engine.progress()).count();
     assert_eq!(busy, 5, "it waits for the port, awake");
     engine.progress();

@@ -15,7 +15,7 @@ use roce::wire::{Mac, Vlan};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Station {
-    /// Returns true if something may have been posted; `false` is certain.
+    /// Returns false only if nothing was posted.
     #[inline]
     pub(super) fn has_posts(&self) -> bool {
         self.queues.are_rung()
@@ -26,7 +26,7 @@ impl Station {
         self.queues.take_posts(now, &mut self.endpoint)
     }
 
-    /// Takes one frame in.
+    /// Handles a received frame.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
     pub(super) fn on_frame(&mut self, now: Instant, frame: &[u8]) {
         if self.endpoint.has_flows() && self.steer(now, frame) {
@@ -41,7 +41,7 @@ impl Station {
             return;
         }
         let tag = vlan::tag(frame);
-        // A tag with identifier 0 contains a priority, and belongs to no VLAN.
+        // A tag with VLAN identifier 0 only carries a priority (802.1Q priority-tagged).
         if tag.map_or(0, Vlan::id) != self.vlan.map_or(0, Vlan::id) {
             self.counters.other_vlan += 1;
             return;
@@ -56,13 +56,13 @@ impl Station {
             }
         };
         if !self.take_control(now, untagged) {
-            // The endpoint counts what it drops, by reason.
+            // The endpoint counts what it drops.
             let _ = self.endpoint.on_frame(now, &mut self.memory, frame);
         }
     }
 
-    /// Delivers a frame by the rules of raw packet queue pairs, whatever its address and tag. Returns true if nothing else wants it:
-    /// address resolution takes its packets too.
+    /// Delivers a frame by the rules of raw packet queue pairs, whatever its address and tag. Returns true if it was delivered and nothing
+    /// else needs it: address resolution also handles its packets.
     #[cold]
     fn steer(&mut self, now: Instant, frame: &[u8]) -> bool {
         let taken = self.endpoint.steer(now, &mut self.memory, frame) && !vlan::is_resolution(frame);
@@ -72,7 +72,7 @@ impl Station {
         taken
     }
 
-    /// Shows a frame that is taken in to tracers, and to the observer that captures.
+    /// Reports a received frame to tracers, and to the observer that captures.
     #[inline(always)]
     fn show(&mut self, now: Instant, frame: &[u8]) {
         probes::received(frame);
@@ -81,7 +81,7 @@ impl Station {
         }
     }
 
-    /// Takes an untagged frame in that is no queue pair's; `false` if it is.
+    /// Handles an untagged frame that belongs to no queue pair of the endpoint. Returns false for other frames.
     #[inline]
     fn take_control(&mut self, now: Instant, frame: &[u8]) -> bool {
         if neighbour::is_resolution(frame) {
@@ -105,7 +105,7 @@ impl Station {
         }
     }
 
-    /// Writes the frames that may leave now, as many as have room.
+    /// Writes the frames that may be sent now, as many as `out` has room for.
     pub(super) fn transmit(&mut self, now: Instant, out: &mut impl Outbox) {
         while self.has_control_frames()
             && let Some(frame) = out.room()
@@ -127,19 +127,19 @@ impl Station {
         self.neighbours.may_transmit() || self.management.as_ref().is_some_and(Management::may_transmit)
     }
 
-    /// Returns true if the next turn has work, whatever arrives.
+    /// Returns true if the next turn has work even if nothing arrives.
     #[inline]
     pub(super) fn has_more(&self) -> bool {
         self.follows || self.may_transmit()
     }
 
-    /// Returns true if [`Self::transmit`] may have a frame; `false` is certain.
+    /// Returns false only if [`Self::transmit`] has no frame.
     #[inline]
     pub(super) fn may_transmit(&self) -> bool {
         self.endpoint.is_asked() || self.has_control_frames()
     }
 
-    /// Runs the timers that are due.
+    /// Runs the timers that are due. Returns true if there were any.
     pub(super) fn on_timeout(&mut self, now: Instant) -> bool {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let (endpoint, neighbours) = (due(self.endpoint.poll_timeout()), due(self.neighbours.poll_timeout()));
@@ -152,12 +152,12 @@ impl Station {
         endpoint || neighbours
     }
 
-    /// When a timer is due next.
+    /// Returns the time of the next timer.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         [self.endpoint.poll_timeout(), self.neighbours.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Delivers the turn's results: events, completions, room.
+    /// Delivers the results of the turn: events, completions and room. Returns true if there were any.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
         let mut told = self.tell_events();
@@ -166,22 +166,22 @@ impl Station {
         let (overflows, moved) = self.queues.deliver(now, &mut self.endpoint);
         if overflows > 0 {
             self.counters.cq_overflows += overflows;
-            // They raised events too.
+            // An overflow raises events too.
             told |= self.tell_events();
         }
         told || self.follows || moved
     }
 
-    /// After a defect: fails all queue pairs and hands out their completions. Each step may panic too, and the others are done still.
+    /// Fails all queue pairs after a defect, and delivers their completions. Continues with the next step if one panics.
     ///
-    /// `first` is false if another core of the port has failed before, and has said so.
+    /// `first` is false if another core of the port failed before and has reported it.
     pub(super) fn give_up(&mut self, now: Instant, reason: &str, first: bool) {
         tracing::error!("{}: {reason}; its queue pairs fail, other devices are not affected", self.name);
         let attempt = |step: &mut dyn FnMut()| _ = catch_unwind(AssertUnwindSafe(step));
         for qpn in self.queues.queue_pairs() {
             attempt(&mut || _ = self.endpoint.modify_qp(now, qpn, Modify::Error));
         }
-        // Requests that were posted but not taken yet are flushed, too.
+        // Flushes requests that were posted but not taken.
         attempt(&mut || _ = self.take_posts(now));
         attempt(&mut || _ = self.deliver(now));
         if first {
@@ -200,8 +200,8 @@ impl Station {
     }
 }
 
-/// To our address, or to a group (the first byte's lowest bit). What has no whole address is for the endpoint to
-/// count as truncated.
+/// Returns true if a frame is for our address or for a group (lowest bit of the first byte). Includes frames shorter than an address, which
+/// the endpoint counts as truncated.
 #[expect(clippy::indexing_slicing, reason = "the array has six bytes")]
 fn is_for(mac: Mac, frame: &[u8]) -> bool {
     frame.get(..6).is_none_or(|to| to == mac.0 || to[0] & 1 == 1)

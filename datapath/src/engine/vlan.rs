@@ -1,24 +1,24 @@
-//! 802.1Q tags of frames that no queue pair sends or receives: address resolution and management do not know them.
+//! 802.1Q tags of frames that belong to no queue pair: address resolution and management handle untagged frames only.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::neighbour;
 use roce::wire::Vlan;
 
 const TYPE: [u8; 2] = [0x81, 0x00];
-/// Both Ethernet addresses; a tag follows them.
+/// Bytes of both Ethernet addresses, which the tag follows.
 const ADDRESSES: usize = 12;
 const LENGTH: usize = 4;
 
-/// Room for any frame of address resolution or management: 256 bytes of datagram, and its headers.
+/// Bytes of the largest frame of address resolution or management: 256 bytes of datagram and its headers.
 pub(super) const ROOM: usize = 512;
 
-/// The tag of a frame that has one.
+/// Returns the tag of a frame, if it has one.
 pub(super) fn tag(frame: &[u8]) -> Option<Vlan> {
     let [a, b, high, low] = *frame.get(ADDRESSES..)?.first_chunk()?;
     ([a, b] == TYPE).then_some(Vlan(u16::from_be_bytes([high, low])))
 }
 
-/// A tagged frame without its tag, or as much of it as there is `room` for: enough to see its content.
+/// Copies a tagged frame without its tag to `room`, truncated to its size, which suffices for the protocols handled here.
 #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "`tag` found the tag there")]
 pub(super) fn without<'a>(frame: &[u8], room: &'a mut [u8; ROOM]) -> &'a [u8] {
     let rest = &frame[ADDRESSES + LENGTH..];
@@ -36,7 +36,7 @@ pub(super) fn is_resolution(frame: &[u8]) -> bool {
     }
 }
 
-/// Puts a tag into the frame of `length` bytes that `frame` begins with, and returns the new length.
+/// Inserts a tag into the frame in the first `length` bytes of `frame`. Returns the new length.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -1,4 +1,4 @@
-//! The means to end a wait of a core's thread.
+//! Ends a wait of a core's thread.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -25,26 +25,26 @@ mod real {
             EventFd::new(libc::EFD_NONBLOCK).map(Self)
         }
 
-        /// Ends the wait that there is, or the next.
+        /// Ends the current wait, or the next one.
         pub fn signal(&self) {
             self.0.signal();
         }
 
-        /// Waits for a signal, for `descriptor` to become readable, or for `longest`. Returns false if the descriptor ended the wait
-        /// because something is wrong with it.
+        /// Waits for a signal, for `descriptor` to become readable, or until `longest` has passed. Returns false if an error of the
+        /// descriptor ended the wait.
         pub fn wait(&self, descriptor: Option<RawFd>, longest: Duration) -> bool {
             let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // A descriptor of -1 is passed over.
+            // ppoll ignores a descriptor of -1.
             let mut watched = [watch(self.0.as_raw_fd()), watch(descriptor.unwrap_or(-1))];
             let longest = libc::timespec {
                 tv_sec: longest.as_secs() as libc::time_t,
                 tv_nsec: libc::c_long::from(longest.subsec_nanos()),
             };
-            // SAFETY: both descriptors are open, the array has two, and no signal mask is changed.
+            // SAFETY: the array has two elements, and a null mask changes no signal mask. A closed descriptor is reported, not an error.
             let ready = unsafe { libc::ppoll(watched.as_mut_ptr(), 2, &longest, std::ptr::null()) };
             let is_signalled = ready > 0 && watched[0].revents != 0;
             if is_signalled {
-                // An empty counter is not an error here.
+                // Another reader may have emptied the counter.
                 let _ = self.0.take();
             }
             let told = if ready > 0 { watched[1].revents } else { 0 };
@@ -55,8 +55,8 @@ mod real {
         }
     }
 
-    /// Takes the error that waits on a socket, which keeps it from being waited for: a packet socket has one when its interface goes
-    /// down. The kernel attaches the socket again when the interface comes up.
+    /// Reads the pending error of a socket, which would end every wait. A packet socket has one when its interface goes down; the kernel
+    /// attaches the socket again when the interface comes up.
     fn take_error(socket: RawFd) {
         let error = socket_option::number(&socket, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
         if error != 0 {
@@ -69,7 +69,7 @@ mod real {
         use super::*;
         use std::net::UdpSocket;
 
-        /// Longer than any test may take.
+        /// Longer than any test runs.
         const LONG: Duration = Duration::from_secs(3600);
 
         #[test]
@@ -79,7 +79,7 @@ mod real {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             socket.connect(closed).unwrap();
             for _ in 0..3 {
-                // The answer is port-unreachable.
+                // The answer is an ICMP port-unreachable.
                 socket.send(&[0]).unwrap();
                 assert!(!wake.wait(Some(socket.as_raw_fd()), LONG));
                 assert!(wake.wait(Some(socket.as_raw_fd()), Duration::ZERO), "the error is taken");
@@ -99,7 +99,7 @@ mod real {
     }
 }
 
-/// In the model only a signal ends a wait: time and descriptors would hide one that was lost.
+/// In the model only a signal ends a wait, because a timeout would hide a lost signal.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;

@@ -1,4 +1,4 @@
-//! A work queue between an application and its core: a ring, and the count of what is outstanding.
+//! A work queue between an application and its core: a ring, and the number of outstanding requests.
 
 use roce::qp::PostError;
 use rtrb::chunks::ReadChunk;
@@ -17,20 +17,20 @@ use std::{
     thread::yield_now,
 };
 
-/// The number of a queue's requests that are done, counted round 2³².
+/// Number of a queue's finished requests; wraps at 2³².
 ///
-/// The poster counts what it posted; the difference is outstanding, wherever a request lies.
+/// The poster counts the requests that it posted. The difference is the number of outstanding requests.
 #[derive(Debug, Default)]
 struct Done(AtomicU32);
 
-/// The number of each work queue's completions that are in a completion queue and were not polled.
+/// For each work queue, the number of its completions that are in a completion queue and not yet polled.
 ///
-/// Until its completion is polled a request occupies room in its queue (it is outstanding, IBA 10.8), so a completion queue as deep as its
-/// work queues never overflows. A word has the queue pair's generation and the count: a poll of completions of an earlier user of the slot
-/// changes nothing.
+/// A request is outstanding until its completion is polled (IBA 10.8) and until then occupies room in its queue. So a completion queue as
+/// deep as its work queues never overflows. Each word has the queue pair's generation and the count: polling completions of an earlier
+/// queue pair in the same slot changes nothing.
 ///
-/// While the core moves requests from "not done" to "not polled" they count as both. `moves` is odd then, so that no poster sees a full
-/// queue that is not full.
+/// While the core moves requests from "not finished" to "not polled" they count as both. `moves` is odd meanwhile, so that no poster
+/// mistakes its queue for full.
 pub(super) struct Unpolled {
     counts: Box<[AtomicU64]>,
     moves: AtomicU32,
@@ -42,8 +42,7 @@ impl fmt::Debug for Unpolled {
     }
 }
 
-/// While the core moves requests. It ends when the added ones are published as done too, and when the core dies in the middle: no poster
-/// waits for it then.
+/// A move of requests by the core. Dropping it ends the move, also when the core panics, so that no poster keeps waiting.
 pub(super) struct Move<'a>(&'a Unpolled);
 
 impl Drop for Move<'_> {
@@ -53,7 +52,7 @@ impl Drop for Move<'_> {
     }
 }
 
-/// A work queue's place there.
+/// The index of a work queue in [`Unpolled`], and its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     index: u32,
@@ -61,7 +60,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The place of a queue that is gone.
+    /// The place of a queue that was destroyed.
     pub(super) const NONE: Self = Self { index: u32::MAX, generation: 0 };
 }
 
@@ -70,17 +69,17 @@ impl Unpolled {
         Self { counts: (0..2 * slots).map(|_| AtomicU64::new(0)).collect(), moves: AtomicU32::new(0) }
     }
 
-    /// The core alone calls this: requests that it adds count twice until the move is dropped.
+    /// Begins a move: completions added before the end of the move count twice. Only the core calls this.
     pub(super) fn begin_move(&self) -> Move<'_> {
         self.moves.store(self.moves.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         Move(self)
     }
 
-    /// A fresh queue pair's send and receive queues.
+    /// Returns the places of a new queue pair's send and receive queues.
     pub(super) fn begin(&self, slot: usize, generation: u32) -> [Place; 2] {
         [2 * slot, 2 * slot + 1].map(|index| {
-            // A swap, not a store: it orders behind what a late poller still removes.
+            // A swap rather than a store, so that it is ordered after what a late poller removes.
             self.counts[index].swap(u64::from(generation) << 32, Ordering::Relaxed);
             Place { index: index as u32, generation }
         })
@@ -90,19 +89,19 @@ impl Unpolled {
         self.counts[place.index as usize].load(Ordering::Acquire) as u32
     }
 
-    /// The core alone adds, and only if the slot's user is the present one.
+    /// Adds completions. Only the core calls this, and only for the present user of the slot.
     pub(super) fn add(&self, place: Place, completions: u32) {
         if let Some(word) = self.counts.get(place.index as usize) {
             word.fetch_add(completions.into(), Ordering::Release);
         }
     }
 
-    /// So many completions were polled.
+    /// Subtracts polled completions.
     #[inline]
     pub(super) fn remove(&self, place: Place, completions: u32) {
         let Some(word) = self.counts.get(place.index as usize) else { return };
         let mut seen = word.load(Ordering::Relaxed);
-        // Completions of a destroyed queue pair do not count.
+        // Ignores completions of a destroyed queue pair.
         while (seen >> 32) as u32 == place.generation && seen as u32 >= completions {
             let left = seen - u64::from(completions);
             match word.compare_exchange_weak(seen, left, Ordering::Release, Ordering::Relaxed) {
@@ -121,7 +120,7 @@ pub(super) struct Poster<T> {
     unpolled: Arc<Unpolled>,
     place: Place,
     posted: u32,
-    /// The number of requests for which there is at least room. Only posting lowers it, so the core's word is read when it is used up.
+    /// Lower bound of the room in the queue. Only posting decreases the room, so the core's count is read only when this is 0.
     room: u32,
     depth: u32,
 }
@@ -134,21 +133,21 @@ impl<T> Poster<T> {
         }
         let full = PostError::QueueFull { limit: self.depth };
         self.room = self.room.checked_sub(1).ok_or(full)?;
-        // Written in place: a request is large, and a refused one would have to be copied back. The ring is as deep as the queue.
+        // Written in place, because a request is large and a refused one would be copied back. The ring is as deep as the queue.
         let mut chunk = self.ring.write_chunk_uninit(1).map_err(|_| full)?;
         chunk.as_mut_slices().0[0].write(request);
-        // SAFETY: its one place was written.
+        // SAFETY: the only element of the chunk was written.
         unsafe { chunk.commit_all() };
         self.posted = self.posted.wrapping_add(1);
         Ok(())
     }
 
-    /// Requests that there is room for now.
+    /// Computes the room in the queue.
     #[cold]
     fn find_room(&self) -> u32 {
         loop {
             let moves = self.unpolled.moves.load(Ordering::Acquire);
-            // In this order: the core counts a completion as not polled before it counts its request as done.
+            // In this order, because the core counts a completion as unpolled before it counts the request as finished.
             let open = self.posted.wrapping_sub(self.done.0.load(Ordering::Acquire));
             let taken = open.saturating_add(self.unpolled.count(self.place));
             fence(Ordering::Acquire);
@@ -156,16 +155,16 @@ impl<T> Poster<T> {
             match self.depth.saturating_sub(taken) {
                 room if is_still => return room,
                 0 => {}
-                // The core's counts in the meantime may be too low for more than one.
+                // The two counts may be from different moments, so only room for one is certain.
                 _ => return 1,
             }
-            // The core is at it, unless the kernel took its CPU: then it needs one.
+            // The core finishes the move soon, unless it needs this CPU.
             yield_now();
         }
     }
 }
 
-/// Requests that the core takes. Their places are free afterwards, and also if the core dies meanwhile: none is taken twice.
+/// Requests that the core takes. Dropping it removes them from the ring, also when the core panics, so that none is taken twice.
 struct Taken<'a, T>(Option<ReadChunk<'a, T>>);
 
 impl<T> Drop for Taken<'_, T> {
@@ -186,12 +185,12 @@ pub(super) struct WorkQueue<T> {
 }
 
 impl<T> WorkQueue<T> {
-    /// Lends `take` the requests that the core has not taken, oldest first and in two parts: those that are there when it is called.
+    /// Passes the waiting requests to `take`, oldest first, in two slices.
     #[inline]
     pub(super) fn take(&mut self, take: impl FnOnce([&mut [T]; 2])) {
         let Self { ring, handled, .. } = self;
         let waiting = ring.slots();
-        // There are so many: a chunk of them is never refused.
+        // Never fails, as that many requests wait.
         if waiting > 0
             && let Ok(chunk) = ring.read_chunk(waiting)
         {
@@ -203,13 +202,12 @@ impl<T> WorkQueue<T> {
         }
     }
 
-    /// Returns how many requests are not done, given how many more the endpoint would take: those that the core has and those on their
-    /// way.
+    /// Returns the number of requests that are not finished, whether in the ring or in the endpoint, which has room for `room` more.
     pub(super) fn outstanding(&self, room: u32) -> usize {
         self.ring.slots() + self.depth.saturating_sub(room) as usize
     }
 
-    /// Publishes to the poster what is done, given how many more the endpoint would take.
+    /// Publishes the number of finished requests to the poster. The endpoint has room for `room` more.
     pub(super) fn publish(&self, room: u32) {
         let outstanding = self.depth.saturating_sub(room);
         self.done.0.store(self.handled.wrapping_sub(outstanding), Ordering::Release);
@@ -265,7 +263,7 @@ mod tests {
         let (unpolled, place) = fresh();
         let (mut poster, mut queue) = work_queue::<u64>(2, unpolled.clone(), place);
         assert_eq!((poster.push(1), poster.push(2)), (Ok(()), Ok(())));
-        // The first is polled; while the second becomes done, a third is posted.
+        // The first is polled. While the second becomes finished, a third is posted.
         assert_eq!((pop(&mut queue), pop(&mut queue)), (Some(1), Some(2)));
         queue.publish(1);
         let half_way = unpolled.begin_move();
@@ -334,7 +332,7 @@ mod tests {
     }
 }
 
-/// `ci/loom` runs it. The rings themselves are rtrb's; what is tried is the count of what is outstanding.
+/// Run by `ci/loom`. It tests the count of outstanding requests; the rings are rtrb's.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;
@@ -342,7 +340,7 @@ mod model {
 
     const FULL: Result<(), PostError> = Err(PostError::QueueFull { limit: 2 });
 
-    /// A queue of two: the first request was polled, the second is taken by the core.
+    /// Returns a queue of two whose first request was polled, and whose second one the core has taken.
     fn half_done() -> (Arc<Unpolled>, Place, Poster<u64>, WorkQueue<u64>) {
         let unpolled = Arc::new(Unpolled::new(1));
         let [place, _] = unpolled.begin(0, 1);
@@ -357,7 +355,7 @@ mod model {
         (unpolled, place, poster, queue)
     }
 
-    /// As the station delivers a completion: `tell` puts it into the ring, from which it can be polled.
+    /// Finishes the second request as the core does. `tell` stands for pushing its completion.
     fn completes(unpolled: &Unpolled, place: Place, queue: &WorkQueue<u64>, tell: impl FnOnce()) {
         let half_way = unpolled.begin_move();
         unpolled.add(place, 1);
@@ -366,7 +364,7 @@ mod model {
         tell();
     }
 
-    /// While the second becomes done there is room for one more, and never for two.
+    /// While the second request becomes finished there is room for one more, never for two.
     #[test]
     fn a_request_that_becomes_done_counts_once() {
         loom::model(|| {
@@ -377,7 +375,7 @@ mod model {
         });
     }
 
-    /// A thread that has polled a completion finds its room free, however far the core is.
+    /// A thread that has polled a completion finds room for its request at any time.
     #[test]
     fn what_was_polled_is_free() {
         loom::model(|| {
@@ -398,7 +396,7 @@ mod model {
         });
     }
 
-    /// An earlier queue pair's completions are polled while the slot has a new one.
+    /// Completions of an earlier queue pair are polled while the slot has a new one.
     #[test]
     fn an_earlier_queue_pair_counts_for_nobody() {
         loom::model(|| {

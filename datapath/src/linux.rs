@@ -1,4 +1,5 @@
-//! Asks the kernel about an interface. It uses ioctl, since `/sys` shows the network namespace that mounted it and not the thread's own.
+//! Queries and changes Linux interfaces. Uses ioctl, because `/sys` shows the network namespace in which it was mounted rather than the
+//! thread's own.
 
 pub mod packet;
 
@@ -15,25 +16,25 @@ use std::process::Command;
 /// A network interface of the calling thread's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Its index, from 1.
+    /// Interface index, from 1.
     pub index: u32,
-    /// The largest IP packet, in bytes.
+    /// The largest IP packet in bytes.
     pub mtu: u32,
-    /// Its Ethernet address; zero if it has none.
+    /// Ethernet address; zero if the interface has none.
     pub mac: Mac,
-    /// It is set up.
+    /// Whether the interface is up (`IFF_UP`).
     pub up: bool,
-    /// It has a carrier.
+    /// Whether the interface has a carrier.
     pub running: bool,
-    /// Its speed in Mb/s if the driver reports it.
+    /// Speed in Mb/s, if the driver reports it.
     pub speed_mbps: Option<u32>,
 }
 
-/// The names of all interfaces of the calling thread's namespace.
+/// Returns the names of all interfaces of the calling thread's network namespace.
 pub fn interface_names() -> Vec<String> {
-    // SAFETY: if_nameindex takes nothing and returns null or an array that ends with index 0.
+    // SAFETY: if_nameindex has no preconditions, and returns null or an array that ends with index 0.
     let list = unsafe { libc::if_nameindex() };
     if list.is_null() {
         return Vec::new();
@@ -41,33 +42,32 @@ pub fn interface_names() -> Vec<String> {
     let mut names = Vec::new();
     let mut at = list;
     loop {
-        // SAFETY: `at` points into the array, at most at the entry that ends it.
+        // SAFETY: `at` points into the array, at most to its last entry.
         let entry = unsafe { &*at };
         if entry.if_index == 0 {
             break;
         }
-        // SAFETY: an entry before the last has a NUL-terminated name, alive until if_freenameindex.
+        // SAFETY: an entry before the last has a NUL-terminated name, which lives until if_freenameindex.
         names.push(unsafe { CStr::from_ptr(entry.if_name) }.to_string_lossy().into_owned());
-        // SAFETY: the entry with index 0 hasn't come yet, so there is a next one.
+        // SAFETY: this entry does not have index 0, so there is a next one.
         at = unsafe { at.add(1) };
     }
-    // SAFETY: `list` is what if_nameindex returned, freed once.
+    // SAFETY: if_nameindex returned `list`, and it is freed once.
     unsafe { libc::if_freenameindex(list) };
     names
 }
 
-/// Returns the kernel's description of the interface `name`.
+/// Returns the properties of the interface `name`.
 ///
 /// # Errors
-/// Returns the kernel's error; `ENODEV` if there is none of that name.
+/// Returns the kernel's error: `ENODEV` if there is no such interface.
 pub fn interface(name: &str) -> io::Result<Interface> {
     let control = Control::new(name)?;
     let index = control.ask(libc::SIOCGIFINDEX)?;
     let mtu = control.ask(libc::SIOCGIFMTU)?;
     let flags = control.ask(libc::SIOCGIFFLAGS)?;
     let hardware = control.ask(libc::SIOCGIFHWADDR)?;
-    // SAFETY: each request above succeeded, so the kernel wrote the field of the union that belongs to it; all are
-    // plain integers, for which any bytes are legal.
+    // SAFETY: each request succeeded, so the kernel wrote its field of the union; all are integers, for which any bytes are valid.
     let (index, mtu, flags, address) = unsafe {
         (
             index.ifr_ifru.ifru_ifindex,
@@ -86,41 +86,41 @@ pub fn interface(name: &str) -> io::Result<Interface> {
         mtu: mtu as u32,
         mac: Mac(mac),
         up: flags & libc::IFF_UP != 0,
-        // The flag follows the carrier up to a second later.
+        // This flag follows the carrier with up to a second of delay.
         running: control.has_carrier().unwrap_or(flags & libc::IFF_RUNNING != 0),
         speed_mbps: control.speed(),
     })
 }
 
-/// Returns true if an interface of this index exists.
+/// Returns true if an interface with this index exists, or if this cannot be found out.
 #[must_use]
 pub fn exists(index: u32) -> bool {
     let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: the array has the bytes that the longest name takes, its end included.
+    // SAFETY: the array has room for the longest name with its NUL.
     let name = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
-    // Without a descriptor for the question nothing is known.
+    // Without a descriptor for the query, the answer is unknown.
     !name.is_null() || io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO)
 }
 
-/// Makes the kernel kill `command` when the thread that starts it ends, as it does when its process is killed.
+/// Makes the kernel kill `command` when the thread that started it ends, for example with its process.
 pub fn die_with_parent(command: &mut Command) -> &mut Command {
     let parent = std::process::id();
     let ask = move || {
-        // SAFETY: prctl takes integers here, and getppid nothing; both are async-signal-safe system calls.
+        // SAFETY: prctl takes integers here, getppid takes nothing, and both are async-signal-safe.
         let is_orphan = unsafe {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
             libc::getppid().cast_unsigned() != parent
         };
-        // A parent that died before the question was put is not noticed any more.
+        // The kernel does not signal the end of a parent that died before the prctl.
         if is_orphan { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
     };
-    // SAFETY: the closure allocates nothing and takes no lock between fork and exec.
+    // SAFETY: between fork and exec, the closure neither allocates nor locks.
     unsafe { command.pre_exec(ask) }
 }
 
-/// Makes the kernel end `stream` with an error when its peer has not answered for about 25 s, also while nothing is sent.
+/// Makes the kernel end `stream` with an error if its peer has not answered for about 25 s, even if nothing is sent.
 ///
 /// # Errors
 /// Returns the kernel's error if it refuses the options.
@@ -129,7 +129,7 @@ pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 10),
         (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 5),
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
-        // Of bytes that are on their way, ms.
+        // Limit for unacknowledged data, in ms.
         (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 25_000),
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
     ];
@@ -140,18 +140,18 @@ pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns true if the interface of this index has a carrier.
+/// Returns true if the interface with this index has a carrier.
 ///
 /// # Errors
-/// Returns the kernel's error; `ENXIO` if there is none of that index.
+/// Returns the kernel's error: `ENXIO` if there is no such interface.
 pub fn is_running(index: u32) -> io::Result<bool> {
     let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: the array has the bytes that the longest name takes, its end included.
+    // SAFETY: the array has room for the longest name with its NUL.
     let name = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
     if name.is_null() {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel's answer, NUL-terminated, in the array above.
+    // SAFETY: the kernel wrote a NUL-terminated name to the array above.
     let name = unsafe { CStr::from_ptr(name) };
     Ok(interface(&name.to_string_lossy())?.running)
 }
@@ -171,12 +171,12 @@ pub fn set_mac(name: &str, mac: Mac) -> io::Result<()> {
     control.call(libc::SIOCSIFHWADDR, &mut request)
 }
 
-/// Returns true if `name` is a tap that outlives its processes and lets one more queue attach.
+/// Returns true if `name` is a persistent tap to which a queue can be attached.
 ///
 /// # Errors
 /// Returns the kernel's error if the interface is no such tap, or `/dev/net/tun` cannot be opened.
 pub fn is_lasting_tap(name: &str) -> io::Result<bool> {
-    /// `_IOW('T', 202, int)` and `_IOR('T', 210, unsigned int)` of linux/if_tun.h; `libc` has only the flags.
+    /// `_IOW('T', 202, int)` and `_IOR('T', 210, unsigned int)` of `linux/if_tun.h`, which `libc` lacks.
     const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
     const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
     let tun = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
@@ -184,17 +184,17 @@ pub fn is_lasting_tap(name: &str) -> io::Result<bool> {
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE;
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
     for what in [TUNSETIFF, TUNGETIFF] {
-        // SAFETY: both requests take an ifreq, which `request` is, exclusively borrowed for the call.
+        // SAFETY: both requests take an ifreq, which `request` is; it is borrowed exclusively for the call.
         if unsafe { libc::ioctl(tun.as_raw_fd(), what as _, &raw mut request) } != 0 {
             return Err(io::Error::last_os_error());
         }
     }
-    // SAFETY: TUNGETIFF has filled in the flags.
+    // SAFETY: TUNGETIFF has written the flags.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
     Ok(libc::c_int::from(flags) & libc::IFF_PERSIST != 0)
 }
 
-/// A socket to ask about one interface.
+/// A socket for queries about one interface.
 struct Control {
     socket: OwnedFd,
     name: [libc::c_char; libc::IFNAMSIZ],
@@ -211,12 +211,12 @@ impl Control {
         for (to, from) in field.iter_mut().zip(bytes) {
             *to = *from as libc::c_char;
         }
-        // SAFETY: socket takes plain integers.
+        // SAFETY: socket takes integers.
         let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is fresh and has no other owner.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Self { socket: unsafe { OwnedFd::from_raw_fd(fd) }, name: field })
     }
 
@@ -225,7 +225,8 @@ impl Control {
     }
 
     fn call(&self, what: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
-        // SAFETY: each request used here takes an ifreq, which `request` is, exclusively borrowed for the call.
+        // SAFETY: each request used here takes an ifreq, which `request` is; it is borrowed exclusively for the call. A caller that passes
+        // a pointer in it keeps the target alive.
         match unsafe { libc::ioctl(self.socket.as_raw_fd(), what as _, request as *mut libc::ifreq) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -238,14 +239,14 @@ impl Control {
         Ok(request)
     }
 
-    /// Passes `command`, a structure of ethtool that begins with its own number, to the driver, which fills it in.
+    /// Passes `command`, an ethtool structure that begins with the command number, to the driver, which fills it in.
     fn ethtool<T>(&self, command: &mut T) -> io::Result<()> {
         let mut request = self.request();
         request.ifr_ifru.ifru_data = std::ptr::from_mut(command).cast();
         self.call(libc::SIOCETHTOOL, &mut request)
     }
 
-    /// As the driver has it now; none if it can't be asked.
+    /// Returns the driver's current carrier state; `None` if the driver does not report it.
     fn has_carrier(&self) -> Option<bool> {
         const ETHTOOL_GLINK: u32 = 10;
         let mut command = [ETHTOOL_GLINK, 0];
@@ -253,10 +254,10 @@ impl Control {
         Some(command[1] != 0)
     }
 
-    /// Mb/s by ETHTOOL_GSET, which every driver with a speed still answers.
+    /// Returns the speed in Mb/s by ETHTOOL_GSET, which all drivers with a speed still support.
     fn speed(&self) -> Option<u32> {
         const ETHTOOL_GSET: u32 = 1;
-        /// `struct ethtool_cmd` has 44 bytes; the speed's low half lies at 12, its high half at 28.
+        /// `struct ethtool_cmd` has 44 bytes, with the low half of the speed at offset 12 and the high half at 28.
         #[repr(C, align(4))]
         struct Command([u8; 44]);
         let mut command = Command([0; 44]);
@@ -264,24 +265,24 @@ impl Control {
         self.ethtool(&mut command).ok()?;
         let half = |at: usize| u32::from(u16::from_ne_bytes([command.0[at], command.0[at + 1]]));
         let speed = half(28) << 16 | half(12);
-        // SPEED_UNKNOWN is all ones, in the low half alone with old drivers.
+        // SPEED_UNKNOWN is all ones; old drivers set only the low half.
         (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
     }
 }
 
-/// Joins a multicast group on the interface of this index. The membership ends when the returned value is dropped.
+/// Joins a multicast group on the interface with this index. Dropping the returned value ends the membership.
 ///
 /// # Errors
-/// Returns the kernel's error: `ENODEV` if there is no such interface, `EINVAL` if the address is not a group's.
+/// Returns the kernel's error: `ENODEV` if there is no such interface, `EINVAL` if the address is not multicast.
 pub fn join_group(index: u32, group: IpAddr) -> io::Result<Own> {
     let family = if group.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // Bound to no port, it receives nothing.
-    // SAFETY: socket takes plain integers.
+    // It is not bound to a port, so it receives nothing.
+    // SAFETY: socket takes integers.
     let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: socket returned this descriptor just now, so nothing else owns it.
+    // SAFETY: the descriptor is new and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let joined = match group {
         IpAddr::V4(group) => {
@@ -301,13 +302,13 @@ pub fn join_group(index: u32, group: IpAddr) -> io::Result<Own> {
     joined.map(|()| socket.into())
 }
 
-/// The name of the interface's driver: `veth`, `mlx5_core`.
+/// Returns the name of the interface's driver, such as `veth` or `mlx5_core`.
 ///
 /// # Errors
-/// Returns the kernel's error: `ENODEV` if there is no such interface, `EOPNOTSUPP` if it has no driver to name.
+/// Returns the kernel's error: `ENODEV` if there is no such interface, `EOPNOTSUPP` if it has no driver.
 pub fn driver(name: &str) -> io::Result<String> {
     const ETHTOOL_GDRVINFO: u32 = 3;
-    /// `struct ethtool_drvinfo` begins with the command and the name, of 32 bytes.
+    /// `struct ethtool_drvinfo` has 196 bytes and begins with the command and a name of 32 bytes.
     #[repr(C, align(4))]
     struct Command([u8; 196]);
     let mut command = Command([0; 196]);
@@ -317,11 +318,11 @@ pub fn driver(name: &str) -> io::Result<String> {
     String::from_utf8(text).map_err(io::Error::other)
 }
 
-/// The number of queues that the interface spreads received frames over; none if its driver can't be asked.
+/// Returns the number of receive queues of the interface; `None` if its driver does not report it.
 #[must_use]
 pub fn receive_queues(name: &str) -> Option<u32> {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
-    // `struct ethtool_channels`: the command, four limits, and the numbers of receive, transmit, other and combined queues.
+    // `struct ethtool_channels`: the command, four maxima, and the numbers of receive, transmit, other and combined queues.
     let mut command = [0_u32; 9];
     command[0] = ETHTOOL_GCHANNELS;
     Control::new(name).and_then(|control| control.ethtool(&mut command)).ok()?;

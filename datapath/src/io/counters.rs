@@ -1,21 +1,21 @@
-//! Counts of what a port itself dropped.
+//! Counts of frames that a port itself dropped.
 
-/// Frames that a port dropped before or after a core had them. Most ports count only some of the reasons.
+/// Frames that a port dropped, by reason. Most ports count only some of the reasons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Received frames in several buffers, or in a shared one: the DPDK drivers that are set up here use neither.
+    /// Received frames in several buffers or in a shared buffer. DPDK drivers as configured here deliver neither.
     pub odd_buffer: u64,
-    /// Frames to be sent that were empty or longer than the largest frame. A driver would lose them silently, or never get past.
+    /// Frames to send that were empty or longer than the largest frame. A driver would drop them silently, or stop at them.
     pub bad_length: u64,
-    /// Received UDP datagrams of several packets whose lengths or headers do not fit each other.
+    /// Received large datagrams whose lengths or headers are inconsistent.
     pub malformed: u64,
-    /// Received segments of several packets that are not UDP: the kernel's own TCP, which shares the interface.
+    /// Received large segments that are not UDP: the kernel's own TCP, which shares the interface.
     pub not_udp: u64,
-    /// Received frames that were longer than the largest frame, or that were not received whole.
+    /// Received frames that were longer than the largest frame, or truncated.
     pub not_whole: u64,
-    /// Received datagrams, of one packet or several, for which the receive ring had no room.
+    /// Received frames and large datagrams for which the receive ring had no room.
     pub ring_full: u64,
-    /// Frames that the kernel refused to send, as while the interface is down.
+    /// Frames that the kernel refused to send, for example while the interface is down.
     pub refused: u64,
 }
 

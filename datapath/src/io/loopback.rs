@@ -1,11 +1,11 @@
-//! Two in-process ports that a cable joins, for tests and examples.
+//! Two in-process ports connected by a cable, for tests and examples.
 
 use super::{Burst, Caps, PacketBuf, PacketIo};
 use crossbeam::queue::ArrayQueue;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// The limit on the frames in one direction of a [`pair`]. With a full wire the sender waits.
+/// Most frames in one direction of a [`pair`]. If it is full, the sender waits.
 const WIRE: usize = 1024;
 
 type Pool = ArrayQueue<Box<[u8]>>;
@@ -20,7 +20,7 @@ pub struct Loopback {
     max_frame: usize,
 }
 
-/// A buffer that goes back to the pool it came from when dropped.
+/// A buffer. Dropping it returns it to its pool.
 #[derive(Debug)]
 pub struct LoopbackBuf {
     bytes: Box<[u8]>,
@@ -28,10 +28,10 @@ pub struct LoopbackBuf {
     pool: Arc<Pool>,
 }
 
-/// Two ports, each with a pool of `buffers` of `max_frame` bytes; what one sends the other receives, in order.
+/// Returns two connected ports, each with a pool of `buffers` buffers of `max_frame` bytes. Each receives in order what the other sends.
 ///
 /// # Panics
-/// When `buffers` is 0.
+/// Panics if `buffers` is 0.
 #[must_use]
 pub fn pair(buffers: usize, max_frame: usize) -> (Loopback, Loopback) {
     let pool = || {
@@ -49,7 +49,7 @@ pub fn pair(buffers: usize, max_frame: usize) -> (Loopback, Loopback) {
 }
 
 impl Loopback {
-    /// Buffers that are free now.
+    /// Returns the number of free buffers in this end's pool.
     #[must_use]
     pub fn free_buffers(&self) -> usize {
         self.pool.len()
@@ -74,7 +74,7 @@ impl PacketIo for Loopback {
 
     fn transmit(&mut self, from: &mut Burst<LoopbackBuf>) {
         if Arc::strong_count(&self.outbound) == 1 {
-            // The other end is gone: an unplugged cable loses frames, and does not keep them.
+            // The other end was dropped: an unplugged cable drops frames.
             from.clear();
         }
         let room = self.outbound.capacity() - self.outbound.len();

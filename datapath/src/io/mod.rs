@@ -1,4 +1,4 @@
-//! The seam between packets and what carries them.
+//! The interface between the protocol and ports.
 
 mod counters;
 mod loopback;
@@ -11,20 +11,19 @@ use arrayvec::ArrayVec;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 
-/// Buffers that one receive or transmit call moves at most.
+/// Most buffers that one call receives or transmits.
 pub const BURST: usize = 32;
 
-/// Up to [`BURST`] buffers in order, held inline: it can't grow, so it never allocates. A port's driver reads and
-/// writes it in place.
+/// Up to [`BURST`] buffers in order, stored inline. It never allocates, and a port's driver reads and writes it in place.
 pub type Burst<B> = ArrayVec<B, BURST>;
 
-/// A packet buffer: bytes that dereference to a frame without its FCS.
+/// A packet buffer, which dereferences to a frame without FCS.
 pub trait PacketBuf: Deref<Target = [u8]> + DerefMut + Send {
-    /// Bytes that the frame may grow to.
+    /// Returns the most bytes that the frame can have.
     fn capacity(&self) -> usize;
-    /// Sets the frame's length to `len` bytes, at most the capacity. New bytes have any content.
+    /// Sets the frame's length in bytes, at most the capacity. The contents of added bytes are unspecified.
     fn set_len(&mut self, len: usize);
-    /// Frees buffers, from any thread.
+    /// Frees buffers. Any thread may call it.
     fn free_all(from: &mut Burst<Self>)
     where
         Self: Sized,
@@ -33,37 +32,36 @@ pub trait PacketBuf: Deref<Target = [u8]> + DerefMut + Send {
     }
 }
 
-/// The capabilities of a port.
+/// Properties of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// The largest frame, Ethernet header included, FCS excluded.
+    /// The largest frame in bytes, with Ethernet header, without FCS.
     pub max_frame: usize,
-    /// The link's speed in Mb/s if the port knows one.
+    /// The link's speed in Mb/s, if known.
     pub speed_mbps: Option<u32>,
 }
 
 /// A descriptor that becomes readable when frames arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bell {
-    /// Of every frame.
+    /// Reports every frame.
     Now(RawFd),
-    /// Of every frame but those that came when the port had just begun to listen: a sleeping thread looks again soon, for once.
+    /// May miss frames that arrive while the port begins to listen, so the first sleep must be short.
     Soon(RawFd),
 }
 
 /// Why a port could not open a queue for each core.
 pub type QueueError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A port that moves whole frames in bursts. One thread at a time.
+/// A port that sends and receives whole frames in bursts. One thread uses it at a time.
 pub trait PacketIo: Send {
-    /// The buffer of a frame.
     type Buf: PacketBuf;
 
-    /// Opens a queue for each core but core 0, in their order, if the port has more than one. A queue receives frames of its core and sends
-    /// by itself; the port goes on to receive all other frames.
+    /// Opens a queue for each core from 1 on, in order, if the port supports several. A queue receives its core's frames and sends by
+    /// itself; the port continues to receive all other frames. Returns no queues if the port has only one.
     ///
     /// # Errors
-    /// Returns the port's error if it has queues, and one does not open.
+    /// Returns the port's error if it supports several queues but one does not open.
     fn open_queues(&mut self, _steering: &Steering) -> Result<Vec<Self>, QueueError>
     where
         Self: Sized,
@@ -71,16 +69,16 @@ pub trait PacketIo: Send {
         Ok(Vec::new())
     }
 
-    /// Returns true if this queue of a port with several may receive frames of other cores.
+    /// Returns true if this queue may receive frames of other cores.
     fn strays(&self) -> bool {
         false
     }
 
-    /// The calling thread is about to use the port. Called again and again.
+    /// Prepares the calling thread to use the port. Called repeatedly.
     fn attach(&mut self) {}
-    /// Appends received frames to `into`, as many as wait and fit; never waits itself.
+    /// Appends the received frames that fit to `into`. Does not wait.
     fn receive(&mut self, into: &mut Burst<Self::Buf>);
-    /// Returns true if received frames wait that the port lends. Those of most ports have buffers of their own, for
+    /// Returns true if frames wait that [`lend`](Self::lend) delivers in place. Other frames are delivered in buffers by
     /// [`receive`](Self::receive).
     fn lends(&self) -> bool {
         false
@@ -95,36 +93,35 @@ pub trait PacketIo: Send {
         }
         lends || !into.is_empty()
     }
-    /// Passes received frames to `take` in order, as many as wait, up to about a burst. Each is lent for one call, in the place where the
-    /// port received it. Those for which `take` returns false are appended to `others`, as by [`receive`](Self::receive). Only for a port
-    /// that [lends](Self::lends).
+    /// Passes received frames to `take` in order, up to about a burst, each in the place where the port received it and only during the
+    /// call. Appends those for which `take` returns false to `others`, as [`receive`](Self::receive) would. Call it only if
+    /// [`lends`](Self::lends) returns true.
     fn lend(&mut self, _others: &mut Burst<Self::Buf>, _take: impl FnMut(&[u8]) -> bool)
     where
         Self: Sized,
     {
     }
-    /// A fresh, empty buffer; `None` while the pool is dry.
+    /// Allocates an empty buffer; `None` while the pool is empty.
     fn alloc(&mut self) -> Option<Self::Buf>;
-    /// Frees buffers that are no longer needed.
+    /// Frees buffers.
     fn recycle(&mut self, from: &mut Burst<Self::Buf>) {
         Self::Buf::free_all(from);
     }
-    /// Sends from the front of `from` what the port takes now; the rest stays, in order.
+    /// Sends frames from the front of `from`, as many as the port accepts now. The rest stays, in order.
     fn transmit(&mut self, from: &mut Burst<Self::Buf>);
-    /// Returns the port's capabilities.
+    /// Returns the port's properties.
     fn caps(&self) -> Caps;
-    /// Returns the counts of what the port itself dropped. It may take a system call.
+    /// Returns the counts of frames that the port itself dropped. May take a system call.
     fn counters(&mut self) -> PortCounters {
         PortCounters::default()
     }
-    /// Returns true if the port receives all that it sends.
+    /// Returns true if the port receives everything that it sends.
     fn loops(&self) -> bool {
         false
     }
-    /// Sets if the descriptor reports frames from now on, for a thread that sleeps until one arrives. It costs a system call a burst.
+    /// Sets whether the descriptor reports frames, for a thread that is about to sleep. Costs a system call per burst while set.
     fn listen(&mut self, _on: bool) {}
-    /// Returns a descriptor that is readable while a received frame waits and the port listens; `None` if there is no
-    /// such descriptor.
+    /// Returns a descriptor that is readable while a received frame waits, provided that the port listens; `None` if the port has none.
     fn descriptor(&self) -> Option<Bell> {
         None
     }

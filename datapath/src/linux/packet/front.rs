@@ -1,15 +1,15 @@
-//! What lies at the front of the receive ring, while its frames are passed on.
+//! Passes on the frames of the datagram at the front of the receive ring.
 
 use super::ring::RingSlot;
 use super::split::{BadDatagram, HEADROOM, Received};
 use crate::io::PortCounters;
 
-/// The datagram at the ring's front, and the counts of those that had no frame.
+/// The datagram at the front of the ring, and the counts of dropped frames.
 #[derive(Debug)]
 pub(super) struct Front {
     /// The longest frame in bytes that is passed on.
     max_frame: usize,
-    /// The datagram, and its next frame, once a frame was refused.
+    /// The datagram and the number of its next frame, after a frame was refused.
     rest: Option<(Received, usize)>,
     pub(super) counters: PortCounters,
 }
@@ -19,8 +19,8 @@ impl Front {
         Self { max_frame, rest: None, counters: PortCounters::default() }
     }
 
-    /// Passes the frames of `slot` to `take`, each for one call, up to one that `take` refuses: that is the first of the next call for this
-    /// slot. Returns true if none is left.
+    /// Passes the frames of `slot` to `take`, each only during the call, until `take` refuses one: the next call for this slot starts with
+    /// that frame. Returns true if none is left.
     #[inline]
     pub(super) fn pass(&mut self, slot: RingSlot<'_>, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
         let RingSlot { vnet, room, length, tag } = slot;
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::linux::packet::{Segmentation, VnetHeader};
 
-    /// Returns the counts after a socket whose longest frame has 100 bytes received this.
+    /// Returns the counts after a socket whose longest frame has 100 bytes received `bytes` of a frame of `length`.
     fn counted(vnet: VnetHeader, bytes: &[u8], length: usize) -> PortCounters {
         let mut front = Front::new(100);
         let mut room = [&[0; HEADROOM], bytes].concat();

@@ -1,42 +1,42 @@
-//! Groups the frames of a burst into datagrams that the kernel cuts into the same frames again (`VIRTIO_NET_HDR_GSO_UDP_L4`).
+//! Groups the frames of a burst to datagrams that the kernel segments into the same frames again (`VIRTIO_NET_HDR_GSO_UDP_L4`).
 //!
-//! The kernel numbers the IPv4 identification of the segments upwards from the first header's, and gives all of them the first's other
-//! fields. It computes UDP's checksum, which these frames lack. A RoCEv2 packet's ICRC covers all of this but the checksum, so it remains
-//! valid.
+//! The kernel increments the IPv4 identification from segment to segment, starting with that of the first header, and copies all other
+//! fields of the headers. It also computes the UDP checksum, which these frames lack. A RoCEv2 packet's ICRC covers everything but that
+//! checksum, so it stays valid.
 
 use super::headers::{Headers, LONGEST};
 use super::vnet_header::{self, VnetHeader};
 use arrayvec::ArrayVec;
 use std::ops::Deref;
 
-/// The most segments of a datagram: `UDP_MAX_SEGMENTS` before Linux 6.9, 128 since.
+/// Most segments of a datagram: `UDP_MAX_SEGMENTS` before Linux 6.9, which raised it to 128.
 pub const MAX_SEGMENTS: usize = 64;
-/// The most bytes of a datagram, with its headers: one of this size fits a receiver's slot beside what the
-/// kernel puts before it, and most devices take no datagram of 64 KiB or more.
+/// Most bytes of a datagram with its headers. It fits a receiver's slot together with the kernel's header, and most devices accept no
+/// datagram of 64 KiB or more.
 pub const MAX_BYTES: usize = 65_000;
 
 /// The virtio header and the headers of a datagram.
 pub type Start = ArrayVec<u8, { vnet_header::LENGTH + LONGEST }>;
 
-/// The frames at the front of a burst that leave as one datagram.
+/// The frames at the front of a burst that are sent as one datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     headers: Headers,
-    /// Frames.
+    /// Number of frames.
     count: usize,
-    /// Bytes of payload of each frame but the last.
+    /// Payload bytes of each frame but the last.
     size: u16,
-    /// Bytes of the datagram, with its headers.
+    /// Bytes of the datagram with its headers.
     bytes: usize,
 }
 
 impl Group {
-    /// Returns the longest group at the front of `frames`; `None` if the first frame leaves singly.
+    /// Returns the longest group at the front of `frames`; `None` if the first frame must be sent singly.
     #[inline]
     #[must_use]
     pub fn first_of<F: Deref<Target = [u8]>>(frames: &[F]) -> Option<Self> {
         let [first, second, ..] = frames else { return None };
-        // Most frames that leave singly differ from the next one in their length.
+        // Checked first: most frames that are sent singly are shorter than the next one.
         if second.len() > first.len() {
             return None;
         }
@@ -55,22 +55,22 @@ impl Group {
             }
             count += 1;
             bytes += next.len() - headers.length();
-            // Only the last may be shorter.
+            // Only the last frame may be shorter.
             if next.len() < first.len() {
                 break;
             }
         }
-        // A payload of a frame's size is shorter than 64 KiB.
+        // Cannot truncate: the payload of a frame is shorter than 64 KiB.
         (count > 1).then_some(Self { headers, count, size: size as u16, bytes })
     }
 
-    /// Returns the number of frames, 2 at least.
+    /// Returns the number of frames, at least 2.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.count
     }
 
-    /// Returns what goes before the payloads of the frames, of which `first` is the first: the virtio header, and the datagram's headers.
+    /// Returns the virtio header and the headers of the datagram, to send before the payloads. `first` is the first frame.
     #[must_use]
     pub fn start(&self, first: &[u8]) -> Start {
         let length = self.headers.length();

@@ -1,5 +1,5 @@
 //! The headers that all frames of a large datagram share: Ethernet with at most one tag, IPv4 without options or IPv6 without extension
-//! headers, UDP.
+//! headers, and UDP.
 
 const ETHERNET: usize = 14;
 const TAG: usize = 4;
@@ -8,7 +8,7 @@ const UDP_PROTOCOL: u8 = 17;
 const ETHERTYPE_TAG: u16 = 0x8100;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// The longest headers.
+/// Most bytes of these headers.
 pub(super) const LONGEST: usize = ETHERNET + TAG + 40 + UDP;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ enum IpVersion {
     V6,
 }
 
-/// Where the headers of a UDP datagram lie in its frame, which is as long as they are at least.
+/// Offsets of the headers of a UDP datagram in its frame, which is at least as long as the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Headers {
     family: IpVersion,
@@ -25,18 +25,18 @@ pub(super) struct Headers {
     udp: usize,
 }
 
-/// Why a frame has no such headers.
+/// Why a frame does not have such headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoUdp {
     /// The frame ends within its headers.
     Short,
     /// The frame is neither IPv4 nor IPv6.
     EtherType,
-    /// The IPv4 header has options, or is of another length than 20 bytes.
+    /// The IPv4 header is not 20 bytes long, as it has options.
     Options,
     /// The packet is a fragment.
     Fragment,
-    /// The protocol behind the IP header is another one; an IPv6 extension header, for example.
+    /// The protocol after the IP header is not UDP, but an IPv6 extension header, for example.
     Protocol,
 }
 
@@ -70,17 +70,17 @@ impl Headers {
         if frame.len() < udp + UDP { Err(NoUdp::Short) } else { Ok(Self { family, ip, udp }) }
     }
 
-    /// The place of the UDP header.
+    /// Returns the offset of the UDP header.
     pub(super) const fn udp(self) -> usize {
         self.udp
     }
 
-    /// Bytes of the headers, from the frame's begin.
+    /// Returns the bytes of all headers.
     pub(super) const fn length(self) -> usize {
         self.udp + UDP
     }
 
-    /// Bytes of the longest frame that IP's length field can describe.
+    /// Returns the bytes of the longest frame that the IP length field can describe.
     pub(super) const fn longest_frame(self) -> usize {
         match self.family {
             IpVersion::V4 => self.ip + u16::MAX as usize,
@@ -88,7 +88,7 @@ impl Headers {
         }
     }
 
-    /// Returns true if IP's and UDP's lengths are those of a frame of `length` bytes.
+    /// Returns true if the IP and UDP lengths are those of a frame of `length` bytes.
     #[inline]
     pub(super) fn describe(self, frame: &[u8], length: usize) -> bool {
         let ip = match self.family {
@@ -104,8 +104,8 @@ impl Headers {
         word(frame, self.udp + 6) == 0
     }
 
-    /// Returns true if `next` may be the segment that the kernel makes `after` the frame `first`: the headers are the same, but for lengths
-    /// and checksums, and the identification is so much higher.
+    /// Returns true if `next` can be the segment that the kernel creates `after` frames behind `first`: the same headers except for lengths
+    /// and checksums, and an identification that is greater by `after`.
     #[inline]
     pub(super) fn continues(self, first: &[u8], next: &[u8], after: u16) -> bool {
         let Self { family, ip, udp } = self;
@@ -124,7 +124,7 @@ impl Headers {
         }
     }
 
-    /// Makes `headers` those of a frame of `length` bytes, whose IPv4 identification is `after` that of before, without a UDP checksum.
+    /// Changes `headers` to those of a frame of `length` bytes whose IPv4 identification is greater by `after`, without a UDP checksum.
     #[inline]
     pub(super) fn rewrite(self, headers: &mut [u8], length: usize, after: u16) {
         let Self { family, ip, udp } = self;
@@ -136,7 +136,7 @@ impl Headers {
             IpVersion::V4 => {
                 let [old_length, old, checksum] = [ip + 2, ip + 4, ip + 10].map(|at| word(headers, at));
                 let (new_length, new) = ((length - ip) as u16, old.wrapping_add(after));
-                // RFC 1624: a header that was damaged remains so.
+                // RFC 1624: an incremental update, so a damaged header stays damaged.
                 let sum = [!checksum, !old_length, new_length, !old, new].map(u32::from).iter().sum();
                 put(headers, ip + 2, new_length);
                 put(headers, ip + 4, new);
@@ -148,7 +148,7 @@ impl Headers {
         put(headers, udp + 6, 0);
     }
 
-    /// Writes the sum of the pseudo-header into UDP's checksum, to which the kernel, or a NIC, adds the rest.
+    /// Writes the sum of the pseudo-header to the UDP checksum, to which the kernel or a NIC adds the rest.
     pub(super) fn begin_checksum(self, headers: &mut [u8]) {
         let Self { family, ip, udp } = self;
         let addresses = match family {
@@ -181,7 +181,7 @@ fn word(frame: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }
 
-/// The sum of the 16-bit words of an even number of bytes, at most 64 KiB.
+/// Returns the sum of the 16-bit words of an even number of bytes, at most 64 KiB.
 fn sum(bytes: &[u8]) -> u32 {
     bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum()
 }

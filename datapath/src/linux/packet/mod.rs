@@ -1,7 +1,7 @@
 //! A packet socket that sends and receives large datagrams (packet(7), `PACKET_VNET_HDR`).
 //!
-//! The kernel's path costs about as much for a datagram of 64 KiB as for a frame. So the frames of a burst that could be the segments of
-//! one datagram leave together, and what arrives together is split here.
+//! In the kernel, a datagram of 64 KiB costs about as much as a frame. So frames of a burst that can be the segments of one datagram are
+//! sent as one, and received datagrams are split here.
 
 mod front;
 mod group;

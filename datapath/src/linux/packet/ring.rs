@@ -1,5 +1,5 @@
-//! The receive ring of a packet socket, as this process and the kernel share it (packet(7), `TPACKET_V2`): the kernel copies each datagram
-//! into the next slot, without a system call.
+//! The receive ring of a packet socket, shared with the kernel (packet(7), `TPACKET_V2`), which copies each datagram to the next slot.
+//! Reading needs no system call.
 
 use super::split::{HEADROOM, Tag};
 use super::vnet_header::{self, VnetHeader};
@@ -10,43 +10,43 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes of a slot: the longest datagram with what the kernel puts before it, of which there are less than 128 bytes. It is no power of two,
-/// so that the slots' begins do not compete for the same lines of a cache.
+/// Bytes of a slot: the longest datagram, and the kernel's header of less than 128 bytes. It is not a power of two, so that the starts of
+/// the slots do not map to the same cache sets.
 const SLOT: usize = (64 << 10) + 192;
-/// Bytes that the kernel allocates in one piece if it can.
+/// Bytes that the kernel allocates contiguously if it can.
 const BLOCK: usize = 1 << 20;
 const SLOTS_OF_BLOCK: usize = BLOCK / SLOT;
 
-/// A ring's memory, and the slot that the kernel fills next.
+/// The memory of a ring, and the slot that the kernel fills next.
 #[derive(Debug)]
 pub(super) struct ReceiveRing {
     memory: NonNull<u8>,
     blocks: usize,
     block: usize,
     slot: usize,
-    /// The process that has the mapping: a forked child has none.
+    /// The process with the mapping, which forked children do not have.
     process: Process,
 }
 
-// SAFETY: the ring is memory of its own, which one thread at a time uses by `&mut self`.
+// SAFETY: the ring owns its mapping, and `&mut self` restricts its use to one thread at a time.
 unsafe impl Send for ReceiveRing {}
 
-/// What the kernel has put into a slot.
+/// A filled slot.
 #[derive(Debug)]
 pub(super) struct RingSlot<'a> {
     pub(super) vnet: VnetHeader,
-    /// [`HEADROOM`] bytes, and those that were received.
+    /// [`HEADROOM`] bytes, followed by the received bytes.
     pub(super) room: &'a mut [u8],
-    /// Bytes on the wire.
+    /// Length of the datagram in bytes.
     pub(super) length: usize,
     pub(super) tag: Option<Tag>,
 }
 
 impl ReceiveRing {
-    /// Gives `socket`, which is not bound yet, a ring of `slots` slots at least, in whole MiB.
+    /// Creates a ring of at least `slots` slots, rounded up to whole MiB, for `socket`, which must not be bound yet.
     ///
     /// # Errors
-    /// Returns the kernel's error: `ENOMEM` if there is no memory for it.
+    /// Returns the kernel's error: `ENOMEM` if it has no memory for the ring.
     pub(super) fn new(socket: &OwnedFd, slots: usize) -> io::Result<Self> {
         let blocks = slots.div_ceil(SLOTS_OF_BLOCK).max(1);
         let request = libc::tpacket_req {
@@ -57,49 +57,49 @@ impl ReceiveRing {
         };
         socket_option::set(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         let (length, access) = (blocks * BLOCK, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a new mapping, at a place that the kernel chooses.
+        // SAFETY: creates a new mapping at an address that the kernel chooses.
         let memory = unsafe {
             libc::mmap(std::ptr::null_mut(), length, access, libc::MAP_SHARED, socket.as_raw_fd(), 0)
         };
         let memory = NonNull::new(memory).filter(|memory| memory.as_ptr() != libc::MAP_FAILED);
         let memory = memory.ok_or_else(io::Error::last_os_error)?.cast();
         let ring = Self { memory, blocks, block: 0, slot: 0, process: Process::this() };
-        // A forked child would keep the socket open by it.
-        // SAFETY: the range is the mapping, and only what children see of it changes.
+        // A forked child's mapping would keep the socket open.
+        // SAFETY: the range is this mapping, and the call changes only what forked children see of it.
         unsafe { libc::madvise(memory.as_ptr().cast(), length, libc::MADV_DONTFORK) };
         Ok(ring)
     }
 
     fn start(&self) -> *mut u8 {
-        // SAFETY: the slot lies within the mapping: `block` is less than `blocks`, and `slot` less than the slots of a block.
+        // SAFETY: the slot lies within the mapping, as `block` is below `blocks` and `slot` below the slots of a block.
         unsafe { self.memory.as_ptr().add(self.block * BLOCK + self.slot * SLOT) }
     }
 
     fn status(&self) -> &AtomicU32 {
-        // SAFETY: a slot begins with its status, which is aligned, and which the kernel writes at any time.
+        // SAFETY: a slot begins with its aligned status, which the kernel writes at any time.
         unsafe { AtomicU32::from_ptr(self.start().cast()) }
     }
 
-    /// Returns true if the kernel has put something into the next slot.
+    /// Returns true if the kernel has filled the next slot.
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
         self.status().load(Ordering::Relaxed) & libc::TP_STATUS_USER != 0
     }
 
-    /// Returns what is in the next slot; `None` if the kernel has put nothing there yet.
+    /// Returns the next slot; `None` if the kernel has not filled it yet.
     #[inline]
     pub(super) fn front(&mut self) -> Option<RingSlot<'_>> {
-        // It pairs with the kernel's barrier before it sets the status.
+        // Pairs with the kernel's barrier before its store of the status.
         let status = self.status().load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
             return None;
         }
-        // SAFETY: the slot begins with this header, aligned, which the kernel leaves alone until the status changes.
+        // SAFETY: the slot begins with this header, which is aligned, and the kernel does not write to it until the status changes.
         let header = unsafe { self.start().cast::<libc::tpacket2_hdr>().read() };
         let begin = usize::from(header.tp_mac).clamp(size_of_val(&header) + vnet_header::LENGTH, SLOT);
         let received = (header.tp_snaplen as usize).min(SLOT - begin);
-        // SAFETY: the range lies within the slot, behind its header, for the virtio header before `begin` is longer than the headroom. The
-        // kernel leaves the slot alone until it is released, by `&mut self`, so nobody else has a reference to it.
+        // SAFETY: the range lies within the slot, after its header: `begin` leaves room for the virtio header, which is longer than the
+        // headroom. The kernel does not write to the slot until `release`, which needs `&mut self`, so no other reference to it exists.
         let (vnet, room) = unsafe {
             let start = self.start().add(begin);
             let vnet = start.sub(vnet_header::LENGTH).cast::<[u8; vnet_header::LENGTH]>().read();
@@ -110,7 +110,7 @@ impl ReceiveRing {
         Some(RingSlot { vnet: VnetHeader::parse(vnet), room, length: header.tp_len as usize, tag })
     }
 
-    /// Gives the slot of [`front`](Self::front) back to the kernel.
+    /// Returns the slot of [`front`](Self::front) to the kernel.
     #[inline]
     pub(super) fn release(&mut self) {
         self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
@@ -127,12 +127,12 @@ impl Drop for ReceiveRing {
         if self.process.is_parent() {
             return;
         }
-        // SAFETY: the mapping of `new`, to which no reference is left.
+        // SAFETY: `new` created the mapping, and no reference to it is left.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), self.blocks * BLOCK) };
     }
 }
 
-/// The EtherType of a tag: 802.1Q unless the kernel says otherwise.
+/// Returns the EtherType of a tag: 802.1Q unless the kernel reports another.
 const fn tag_type(status: u32, given: u16) -> [u8; 2] {
     if status & libc::TP_STATUS_VLAN_TPID_VALID == 0 { [0x81, 0] } else { given.to_be_bytes() }
 }

@@ -1,4 +1,4 @@
-//! Passes a burst to the kernel: one system call for all datagrams, whose bytes the kernel collects from the frames (sendmmsg(2)).
+//! Sends a burst with one system call. The kernel gathers the datagrams' bytes from the frames (sendmmsg(2)).
 
 use super::group::{Group, Start};
 use super::vnet_header;
@@ -13,12 +13,12 @@ static FRAME: [u8; vnet_header::LENGTH] = [0; vnet_header::LENGTH];
 
 /// The datagrams of a burst.
 pub(super) struct Sending {
-    /// For each datagram its frames, and its headers if there are several frames.
+    /// For each datagram the number of its frames, and its headers if there are several.
     datagrams: ArrayVec<(usize, Option<(Group, Start)>), BURST>,
 }
 
 impl Sending {
-    /// Groups `frames`, at most [`BURST`]; if not `large`, each frame is a datagram.
+    /// Groups `frames`, at most [`BURST`]. Unless `large`, each frame is a datagram.
     #[inline]
     pub(super) fn new<F: Deref<Target = [u8]>>(frames: &[F], large: bool) -> Self {
         let (mut datagrams, mut rest) = (ArrayVec::new(), frames);
@@ -31,15 +31,16 @@ impl Sending {
         Self { datagrams }
     }
 
-    /// Returns the number of frames of the first datagram.
+    /// Returns the number of frames in the first datagram.
     pub(super) fn first(&self) -> usize {
         self.datagrams.first().map_or(0, |(count, _)| *count)
     }
 
-    /// Sends the datagrams of `frames`, of which this was made. Returns the number of frames that the kernel took, 1 at least.
+    /// Sends the datagrams of `frames`, from which this value was created. Returns the number of frames that the kernel accepted, at least
+    /// 1.
     ///
     /// # Errors
-    /// Returns the kernel's error if it did not take the first datagram.
+    /// Returns the kernel's error if it did not accept the first datagram.
     pub(super) fn send<F: Deref<Target = [u8]>>(&self, socket: RawFd, frames: &[F]) -> io::Result<usize> {
         let mut pieces: ArrayVec<libc::iovec, { 2 * BURST }> = ArrayVec::new();
         let mut messages: ArrayVec<libc::mmsghdr, BURST> = ArrayVec::new();
@@ -54,14 +55,14 @@ impl Sending {
                     pieces.extend(own.iter().map(|frame| piece(group.payload(frame))));
                 }
             }
-            // SAFETY: all-zero bytes are a message to the bound interface, without anything else.
+            // SAFETY: all-zero bytes are a message to the bound interface without control data.
             let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
             message.msg_hdr.msg_iov = pieces[begin..].as_mut_ptr();
             message.msg_hdr.msg_iovlen = (pieces.len() - begin) as _;
             messages.push(message);
             rest = others;
         }
-        // SAFETY: each message points to its pieces, in an array that does not move, and these to bytes that outlive the call.
+        // SAFETY: each message points to its iovecs, whose array does not move, and each iovec to bytes that outlive the call.
         let sent = unsafe {
             libc::sendmmsg(socket, messages.as_mut_ptr(), messages.len() as u32, libc::MSG_DONTWAIT)
         };
@@ -70,7 +71,7 @@ impl Sending {
     }
 }
 
-/// The kernel only reads the bytes.
+/// Returns an iovec from which the kernel only reads.
 fn piece(bytes: &[u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
 }

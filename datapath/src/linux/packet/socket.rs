@@ -1,4 +1,4 @@
-//! The socket: opened, sent to and received from.
+//! The packet socket of a port.
 
 use super::front::Front;
 use super::ring::ReceiveRing;
@@ -12,10 +12,10 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// The settings that open a packet socket.
+/// Settings of a packet socket.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketConfig {
-    /// The longest frame in bytes, Ethernet header and tag included.
+    /// The longest frame in bytes, with Ethernet header and tag.
     pub max_frame: usize,
     /// Slots of the receive ring, of 64 KiB each.
     pub slots: usize,
@@ -32,13 +32,13 @@ pub struct PacketSocket {
     socket: Own,
     interface: String,
     front: Front,
-    /// Large datagrams leave.
+    /// Whether large datagrams are sent.
     sends_large: bool,
     bypasses: bool,
 }
 
 impl PacketSocket {
-    /// Opens a socket that receives all frames of the interface but those that this host sends.
+    /// Opens a socket that receives all frames of the interface except those that this host sends.
     ///
     /// # Errors
     /// Returns the kernel's error: `EPERM` without CAP_NET_RAW.
@@ -49,7 +49,7 @@ impl PacketSocket {
         set(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as libc::c_int)?;
         set(libc::PACKET_IGNORE_OUTGOING, 1)?;
         let bypasses = config.qdisc_bypass && set(libc::PACKET_QDISC_BYPASS, 1).is_ok();
-        // The kernel's own TCP segments of 64 KiB are copied into the ring, too, although nothing here takes them.
+        // Without the filter, the ring would receive the kernel's own TCP segments of 64 KiB, which nothing here uses.
         socket_filter::attach(&socket, &mut socket_filter::limit_others(config.max_frame as u32))?;
         let ring = ReceiveRing::new(&socket, config.slots)?;
         support::bind(&socket, interface.index)?;
@@ -72,20 +72,20 @@ impl PacketSocket {
         self.socket.as_raw_fd()
     }
 
-    /// Returns true if the kernel takes large datagrams.
+    /// Returns true if the kernel accepts large datagrams.
     #[must_use]
     pub const fn sends_large(&self) -> bool {
         self.sends_large
     }
 
-    /// Returns the counts of what was dropped.
+    /// Returns the counts of dropped frames.
     pub fn counters(&mut self) -> PortCounters {
         let counters = &mut self.front.counters;
         counters.ring_full += u64::from(support::ring_drops(&self.socket));
         *counters
     }
 
-    /// Appends received frames to `into`, as many as wait and fit, in buffers of [`max_frame`](SocketConfig::max_frame) bytes at least.
+    /// Appends the received frames that fit to `into`. `alloc` returns buffers of at least [`max_frame`](SocketConfig::max_frame) bytes.
     #[inline]
     pub fn receive<B: PacketBuf>(&mut self, into: &mut Burst<B>, alloc: impl FnMut() -> Option<B>) {
         self.lend(into, alloc, |_| false);
@@ -98,8 +98,9 @@ impl PacketSocket {
         self.ring.is_filled()
     }
 
-    /// Passes the frames of waiting datagrams to `take`, each for one call, until they are a burst; the frames of a datagram are passed at
-    /// once. Those that `take` refuses are copied to `others`, as by [`receive`](Self::receive), while it has room and there are buffers.
+    /// Passes the frames of waiting datagrams to `take`, each only during the call, until at least a burst was taken; a datagram is passed
+    /// whole. Copies those that `take` refuses to `others`, as [`receive`](Self::receive) does, while it has room and `alloc` returns
+    /// buffers.
     #[inline]
     pub fn lend<B: PacketBuf>(
         &mut self,
@@ -125,7 +126,7 @@ impl PacketSocket {
         while taken.get() < BURST && self.pass_front(&mut one) {}
     }
 
-    /// Passes frames of the ring's front to `take`, up to one that it refuses. Returns true if there may be more.
+    /// Passes the frames of the front slot to `take` until it refuses one. Returns true if there may be more frames.
     #[inline]
     fn pass_front(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
         let Some(slot) = self.ring.front() else { return false };
@@ -136,7 +137,7 @@ impl PacketSocket {
         all
     }
 
-    /// Sends from the front of `from` what the kernel takes now; the rest stays, in order.
+    /// Sends frames from the front of `from`, as many as the kernel accepts now. The rest stays, in order.
     #[inline]
     pub fn transmit<B: PacketBuf>(&mut self, from: &mut Burst<B>) {
         while !from.is_empty() {
@@ -160,7 +161,7 @@ impl PacketSocket {
         }
     }
 
-    /// What becomes of a datagram of so many frames that the kernel refused.
+    /// Decides what to do with a datagram of `frames` frames that the kernel refused.
     #[cold]
     fn refused(&mut self, error: &io::Error, frames: usize) -> Disposition {
         match error.raw_os_error() {
@@ -171,14 +172,15 @@ impl PacketSocket {
                 Disposition::Again
             }
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Disposition::Later,
-            // An interface that went down leaves its error to the next call, which may come when it is up again.
+            // An interface that went down leaves its error to the next call, which may be after it came up again.
             Some(libc::ENETDOWN) if support::take_error(&self.socket) => Disposition::Again,
             _ => Disposition::Lost,
         }
     }
 
-    /// Sends the first frame singly, after the kernel has dropped a datagram for want of room, or because the device cannot cut it: Linux
-    /// cuts only what does not bypass the queueing discipline. If it leaves, there is room. Returns false if it stays.
+    /// Sends the first frame singly after ENOBUFS, which means that the kernel has no room, or that the device cannot segment: Linux
+    /// segments only datagrams that do not bypass the queueing discipline. If the frame is sent, there is room, so the bypass is switched
+    /// off. Returns false if the frame stays.
     #[cold]
     fn sends_first_alone<B: PacketBuf>(&mut self, from: &mut Burst<B>) -> bool {
         let first = &from[..1];
@@ -189,7 +191,7 @@ impl PacketSocket {
         self.bypasses = false;
         let off: libc::c_int = 0;
         let set = socket_option::set(&*self.socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &off);
-        // Then only frames can leave.
+        // With the bypass still on, only single frames can be sent.
         self.sends_large &= set.is_ok();
         tracing::info!("{}: the device does not cut large datagrams, so Linux does", self.interface);
         true
@@ -202,13 +204,13 @@ impl AsRawFd for PacketSocket {
     }
 }
 
-/// What becomes of a datagram that the kernel refused.
+/// What happens to a datagram that the kernel refused.
 enum Disposition {
-    /// It is sent in another way.
+    /// It is sent again at once, after a setting or state changed.
     Again,
-    /// It is sent when there is room.
+    /// It stays until there is room.
     Later,
-    /// There is no room, or the device cannot cut it.
+    /// The kernel has no room, or the device cannot segment it.
     Uncut,
     /// It is dropped.
     Lost,

@@ -1,45 +1,44 @@
-//! Splits a received datagram, where it lies, into the frames that the kernel would make of it.
+//! Splits a received datagram in place into the frames that the kernel would have made of it.
 //!
-//! A frame's payload stays where it was received. Its headers are written before it, over the end of the frame before, so a frame exists
-//! until the next one is asked for.
+//! A frame's payload stays where it was received. Its headers are written before the payload, over the end of the previous frame, so a
+//! frame is valid until the next one is requested.
 //!
-//! Only lengths and the types of headers are trusted, after they have been checked against each other. UDP's checksum, which the kernel has
-//! not computed for a datagram that it did not cut, is 0 in each frame: none. A RoCEv2 packet has its ICRC.
+//! Only lengths and header types are used, after they were checked against each other. The UDP checksum, which the kernel has not computed
+//! for an unsegmented datagram, is set to 0 in each frame, which means none. A RoCEv2 packet has its ICRC.
 
 use super::headers::{Headers, LONGEST, NoUdp};
 use super::vnet_header::{Segmentation, VnetHeader};
 
-/// The most segments of a datagram: `UDP_MAX_SEGMENTS` since Linux 6.9.
+/// Most segments of a datagram: `UDP_MAX_SEGMENTS` since Linux 6.9.
 const MAX_SEGMENTS: usize = 128;
-/// Bytes of the Ethernet addresses, behind which a tag goes.
+/// Bytes of the Ethernet addresses, which a tag follows.
 const ADDRESSES: usize = 12;
-/// Bytes of a tag.
 const TAG: usize = 4;
-/// The bytes before what was received that belong to the first frame if it gets its tag back.
+/// Bytes before the received ones that the first frame needs for its tag.
 pub const HEADROOM: usize = TAG;
-/// The place of the checksum in a UDP header.
+/// Offset of the checksum in the UDP header.
 const UDP_CHECKSUM: usize = 6;
 
-/// A VLAN tag that the kernel has taken out of a frame: EtherType and tag control information.
+/// A VLAN tag that the kernel removed from a frame: EtherType and tag control information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(pub [u8; 4]);
 
-/// Why a datagram cannot be split. It is dropped.
+/// Why a datagram cannot be split, and is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadDatagram {
-    /// Its type of segmentation is another one than UDP's, with this number in `gso_type`.
+    /// Its segmentation type, `gso_type`, is not UDP.
     Type(u8),
-    /// It is no UDP datagram.
+    /// It is not a UDP datagram.
     NoUdp(NoUdp),
-    /// Its segments are of 0 bytes.
+    /// Its segment size is 0.
     Size,
-    /// The lengths in its headers differ from its own.
+    /// The lengths in its headers do not match its own.
     Length,
-    /// Its virtio header names another checksum than UDP's.
+    /// Its virtio header states a checksum that is not UDP's.
     Checksum,
-    /// It has more segments than the kernel makes.
+    /// It has more segments than the kernel creates.
     Segments(usize),
-    /// It ends within its Ethernet header, or is shorter than what was received of it.
+    /// It ends within its Ethernet header, or more bytes were received than its length.
     Short,
 }
 
@@ -49,14 +48,14 @@ impl From<NoUdp> for BadDatagram {
     }
 }
 
-/// A received frame, or a received datagram of several, apart from its bytes.
+/// A received frame or large datagram, without its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
-    /// The first bytes, as they were received: all headers of a datagram of several frames. Its frames overwrite them.
+    /// The first bytes as they were received, which frames overwrite. For a large datagram: all its headers.
     headers: [u8; LONGEST],
-    /// Bytes of these.
+    /// Valid bytes in `headers`.
     head: usize,
-    /// Bytes that were received.
+    /// Bytes received.
     received: usize,
     /// Bytes on the wire.
     length: usize,
@@ -66,17 +65,17 @@ pub struct Received {
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// A frame, and the place of a UDP checksum that is not complete.
+    /// A frame, with the offset of its UDP checksum if that is incomplete.
     Frame(Option<usize>),
-    /// A datagram in segments of `size` bytes of payload, and their number.
+    /// A large datagram with `size` payload bytes in each of its `count` segments.
     Datagram { headers: Headers, size: usize, count: usize },
 }
 
 impl Received {
-    /// Checks what a packet socket received: the first `bytes` of `length`, out of which the kernel has taken `tag`.
+    /// Checks what a packet socket received: the first `bytes` of a datagram of `length` bytes, from which the kernel removed `tag`.
     ///
     /// # Errors
-    /// Returns why it cannot be split.
+    /// Returns why the datagram cannot be split.
     #[inline]
     pub fn parse(
         vnet: VnetHeader,
@@ -106,7 +105,7 @@ impl Received {
         Ok(Self { headers, head, received: bytes.len(), length, tag, kind })
     }
 
-    /// Returns the number of frames, 1 at least.
+    /// Returns the number of frames, at least 1.
     #[must_use]
     pub const fn count(&self) -> usize {
         match self.kind {
@@ -115,14 +114,16 @@ impl Received {
         }
     }
 
-    /// Assembles frame `number`, from 0 to [`count`](Self::count) - 1, in `room`: [`HEADROOM`] bytes and those that were received. Returns
-    /// `None` if the frame was not received whole. The last frame may be assembled again; those before it are damaged.
+    /// Assembles frame `number`, from 0 to [`count`](Self::count) - 1, in `room`, which has [`HEADROOM`] bytes followed by the received
+    /// ones. Returns `None` if the frame was not received completely. Overwrites the previous frame, so only the last assembled frame can
+    /// be assembled again.
     ///
     /// # Panics
     /// May panic if `room` has another length.
+    /// May panic if `room` has another length.
     #[inline]
     pub fn frame<'a>(&self, number: usize, room: &'a mut [u8]) -> Option<&'a [u8]> {
-        // The end of the headers, and that of the frame.
+        // The end of the headers and the end of the frame.
         let (start, end) = match self.kind {
             Kind::Frame(_) => (self.head, self.length),
             Kind::Datagram { size, .. } => {
@@ -152,7 +153,7 @@ impl Received {
     }
 }
 
-/// Checks a datagram of several frames.
+/// Checks a large datagram.
 fn datagram(vnet: VnetHeader, bytes: &[u8], length: usize, size: usize) -> Result<Kind, BadDatagram> {
     let headers = Headers::parse(bytes)?;
     if size == 0 {

@@ -1,4 +1,4 @@
-//! The steps that open a packet socket, and what the kernel supports.
+//! System calls of packet sockets, and what the kernel supports.
 
 use super::vnet_header::VnetHeader;
 use crate::linux;
@@ -6,28 +6,28 @@ use crate::socket_option;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Why large datagrams do not leave.
+/// Why large datagrams are not sent.
 pub(super) const NO_LARGE: &str =
     "frames leave singly, because Linux before 6.2 sends no large datagrams by packet sockets";
 
-/// Opens a packet socket that is bound to no interface and receives nothing, with virtio headers.
+/// Opens a packet socket with virtio headers that is not bound to an interface and receives nothing.
 ///
 /// # Errors
 /// Returns the kernel's error: `EPERM` without CAP_NET_RAW.
 pub(super) fn packet_socket() -> io::Result<OwnedFd> {
-    // SAFETY: socket takes plain integers.
+    // SAFETY: socket takes integers.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is fresh and has no other owner.
+    // SAFETY: the descriptor is new and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let on: libc::c_int = 1;
     socket_option::set(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &on)?;
     Ok(socket)
 }
 
-/// Binds the socket to all protocols of an interface: from now on it receives.
+/// Binds the socket to all protocols of an interface, which starts reception.
 ///
 /// # Errors
 /// Returns the kernel's error: `ENETDOWN` if the interface is down.
@@ -42,7 +42,7 @@ pub(super) fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
 }
 
 fn address(interface: u32, protocol: libc::c_int) -> libc::sockaddr_ll {
-    // SAFETY: all-zero bytes are an address.
+    // SAFETY: all-zero bytes are a valid address.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as libc::sa_family_t;
     address.sll_protocol = (protocol as u16).to_be();
@@ -50,28 +50,25 @@ fn address(interface: u32, protocol: libc::c_int) -> libc::sockaddr_ll {
     address
 }
 
-/// Receives frames for all addresses until the socket is closed. It takes no privilege beyond the socket's.
-///
-/// # Errors
-/// Returns the kernel's error.
+/// Makes the socket receive frames for all addresses until it is closed. Needs no further privilege.
 pub(super) fn receive_all_addresses(socket: &OwnedFd, interface: u32) -> io::Result<()> {
-    // SAFETY: all-zero bytes are a request.
+    // SAFETY: all-zero bytes are a valid request.
     let mut request: libc::packet_mreq = unsafe { std::mem::zeroed() };
     request.mr_ifindex = interface as libc::c_int;
     request.mr_type = libc::PACKET_MR_PROMISC as libc::c_ushort;
     socket_option::set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
-/// Takes the error that the kernel keeps for the socket's next call. Returns true if there was one.
+/// Clears the socket's pending error. Returns true if there was one.
 pub(super) fn take_error(socket: &OwnedFd) -> bool {
     socket_option::number(socket, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0)
 }
 
-/// Returns the received datagrams for which the socket's ring had no room, since the last call.
+/// Returns the number of received datagrams since the last call for which the ring had no room.
 pub(super) fn ring_drops(socket: &OwnedFd) -> u32 {
     let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut length = size_of_val(&statistics) as libc::socklen_t;
-    // SAFETY: there is room for the statistics, and for their length.
+    // SAFETY: there is room for the statistics and their length.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -84,8 +81,8 @@ pub(super) fn ring_drops(socket: &OwnedFd) -> u32 {
     if result == 0 { statistics.tp_drops } else { 0 }
 }
 
-/// Returns true if the kernel takes large datagrams from packet sockets. It is asked by one that no host takes, on the loopback interface; if
-/// that is down, the first one on the port answers.
+/// Returns true if the kernel accepts large datagrams from packet sockets. Tests this with a datagram that no host accepts, on the loopback
+/// interface. If that is down, returns true, and the port's first large datagram shows it.
 ///
 /// # Errors
 /// Returns the kernel's error: `EPERM` without CAP_NET_RAW.
@@ -107,11 +104,12 @@ pub(super) fn sends_large() -> io::Result<bool> {
     Ok(sent >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL))
 }
 
-/// Two segments of one byte to an Ethernet address that is not the loopback interface's, so that the kernel's IP layer drops it.
+/// Returns a datagram of two one-byte segments to an Ethernet address other than the loopback interface's, so that the kernel's IP layer
+/// drops it.
 fn probe() -> Vec<u8> {
     let vnet = VnetHeader::of_datagram(34, 1).bytes(42);
     let ethernet = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-    // 127.0.0.1 to 127.0.0.1: 30 bytes, and 10 of UDP to the discard port. Nobody looks at a checksum.
+    // 127.0.0.1 to 127.0.0.1: 30 bytes, of which 10 are UDP to the discard port. The kernel checks no checksum of it.
     let ip = [0x45, 0, 0, 30, 0, 0, 0x40, 0, 1, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1];
     let udp = [0, 9, 0, 9, 0, 10, 0, 0, 0, 0];
     [&vnet[..], &ethernet, &ip, &udp].concat()

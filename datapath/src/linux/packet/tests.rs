@@ -1,4 +1,4 @@
-//! Frames of a burst to datagrams and back, and datagrams that no kernel would send.
+//! Tests that bursts become datagrams and bursts again, and tests of datagrams that no kernel sends.
 
 use super::headers::NoUdp;
 use super::{BadDatagram, Group, HEADROOM, MAX_BYTES, MAX_SEGMENTS, Received, Segmentation, Tag, VnetHeader};
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 const V6: [&str; 2] = ["fd00::1", "fd00::2"];
-/// Where UDP begins in an untagged frame over IPv4.
+/// Offset of the UDP header in an untagged IPv4 frame.
 const UDP: usize = 34;
 
 fn path([from, to]: [&str; 2]) -> Path {
@@ -17,7 +17,7 @@ fn path([from, to]: [&str; 2]) -> Path {
     Path::new((Mac([2, 0, 0, 0, 0, 1]), from), (Mac([2, 0, 0, 0, 0, 2]), to))
 }
 
-/// A RoCEv2 frame with `payload` bytes behind its headers.
+/// Returns a RoCEv2 frame with `payload` bytes after its headers.
 fn frame(path: &Path, identification: u16, payload: usize) -> Vec<u8> {
     let bth = Bth::new(Qpn::new(7), Psn::new(identification.into()));
     let header = Header::Datagram { bth, queue_key: 1, source: Qpn::new(1), immediate: None };
@@ -29,7 +29,7 @@ fn frame(path: &Path, identification: u16, payload: usize) -> Vec<u8> {
     bytes
 }
 
-/// Frames with consecutive identifications from `first` on.
+/// Returns frames with consecutive identifications from `first` on.
 fn burst(path: &Path, first: u16, payloads: &[usize]) -> Vec<Vec<u8>> {
     let one = |(at, payload): (usize, &usize)| frame(path, first.wrapping_add(at as u16), *payload);
     payloads.iter().enumerate().map(one).collect()
@@ -39,7 +39,7 @@ fn count(frames: &[Vec<u8>]) -> usize {
     Group::first_of(frames).map_or(1, |group| group.count())
 }
 
-/// The virtio header and the bytes of the frames as one datagram.
+/// Returns the frames as one datagram: its virtio header and its bytes.
 fn datagram(frames: &[Vec<u8>]) -> (VnetHeader, Vec<u8>) {
     let group = Group::first_of(frames).expect("the frames are a group");
     assert_eq!(group.count(), frames.len());
@@ -49,7 +49,7 @@ fn datagram(frames: &[Vec<u8>]) -> (VnetHeader, Vec<u8>) {
     (VnetHeader::parse(*vnet), headers.iter().copied().chain(payloads).collect())
 }
 
-/// The frames of what was received, `bytes`; `None` in place of one that was received in part.
+/// Returns the frames of the received `bytes`; `None` for each that was not received completely.
 fn frames(received: &Received, bytes: &[u8]) -> Vec<Option<Vec<u8>>> {
     let mut room = [&[0xaa; HEADROOM], bytes].concat();
     let mut one = |number| {
@@ -83,7 +83,7 @@ fn a_tagged_burst_is_one_datagram_and_splits_into_the_same_frames() {
         let sent = burst(&path, 1, &[256, 256, 100]);
         let (vnet, bytes) = datagram(&sent);
         assert_eq!(split(vnet, &bytes).unwrap(), sent);
-        // As the kernel receives it: the tag lies beside the frame.
+        // The kernel delivers the tag separately.
         let (untagged, udp) = ([&bytes[..12], &bytes[16..]].concat(), vnet.checksum.unwrap().0 - 4);
         let vnet = VnetHeader { checksum: Some((udp, 6)), ..vnet };
         let tag = Some(Tag([0x81, 0, 0, 5]));
@@ -101,10 +101,10 @@ fn the_datagrams_headers_are_those_that_the_kernel_demands() {
     let word = |at| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     assert_eq!((usize::from(word(16)), word(18)), (bytes.len() - 14, 9));
     assert_eq!(usize::from(word(UDP + 4)), bytes.len() - UDP);
-    // RFC 1071: the sum over the whole header is all ones.
+    // RFC 1071: the one's complement sum over the whole header is all ones.
     let sum: u32 = (14..34).step_by(2).map(|at| u32::from(word(at))).sum();
     assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
-    // 10.0.0.1, 10.0.0.2, UDP and its length.
+    // 10.0.0.1, 10.0.0.2, protocol UDP, and the UDP length.
     let pseudo = u32::from(word(UDP + 4)) + 17 + 2 * 0x0a00 + 1 + 2;
     assert_eq!(u32::from(word(UDP + 6)), (pseudo & 0xffff) + (pseudo >> 16));
 }
@@ -156,7 +156,7 @@ fn frames_that_the_kernel_would_change_leave_singly() {
         assert_eq!(change(at, byte), 1, "{what}");
     }
     assert_eq!(change(UDP + 8, 0), 3, "what lies behind UDP is the packets' own");
-    // Behind the first frame, too.
+    // The same for a later frame.
     let mut frames = burst(&path(V4), 1, &[64; 3]);
     frames[2][UDP + 7] = 1;
     assert_eq!(count(&frames), 2);
@@ -180,7 +180,7 @@ fn an_incomplete_udp_checksum_of_a_single_frame_is_removed() {
     let lacks = VnetHeader { checksum: Some((34, 6)), ..VnetHeader::FRAME };
     assert_eq!(split(lacks, &partial).unwrap(), [whole]);
     assert_eq!(split(VnetHeader::FRAME, &partial).unwrap(), [partial.clone()], "a complete one remains");
-    // TCP's: nothing that a queue pair takes.
+    // TCP's checksum, which is not touched.
     let tcp = VnetHeader { checksum: Some((34, 16)), ..VnetHeader::FRAME };
     assert_eq!(split(tcp, &partial).unwrap(), [partial]);
 }
@@ -211,7 +211,7 @@ fn one_corrupt_packet_of_a_datagram_leaves_the_others_whole() {
     assert_eq!(verified, [true, false, true, true]);
 }
 
-/// RFC 1624: an update of the checksum preserves what is wrong with it.
+/// RFC 1624: an incremental update keeps an error in the checksum.
 #[test]
 fn a_datagram_with_a_damaged_ip_header_splits_into_damaged_frames() {
     let (vnet, mut bytes) = datagram(&burst(&path(V4), 1, &[256; 4]));
@@ -219,7 +219,7 @@ fn a_datagram_with_a_damaged_ip_header_splits_into_damaged_frames() {
     assert!(split(vnet, &bytes).unwrap().iter().all(|frame| wire::verify(frame).is_err()));
 }
 
-/// A datagram's name, its virtio header and bytes, and the number of frames, or why there are none.
+/// A name, a datagram's virtio header and bytes, and the number of its frames or why it is refused.
 type Row = (&'static str, VnetHeader, Vec<u8>, Result<usize, BadDatagram>);
 
 #[test]
@@ -284,7 +284,7 @@ fn hostile_datagrams_are_refused_or_split_within_their_bytes() {
         let split = split(*vnet, bytes).map(|frames| frames.len());
         assert_eq!(split, *result, "{what}");
     }
-    // The length of the headers is the kernel's hint; nothing depends on it.
+    // The header length is only the kernel's hint, and is not used.
     let hint = udp(280).bytes(u16::MAX);
     assert_eq!(split(VnetHeader::parse(hint), &bytes).unwrap(), v4);
     assert!(

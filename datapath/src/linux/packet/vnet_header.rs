@@ -1,56 +1,56 @@
-//! The virtio header that a packet socket with `PACKET_VNET_HDR` puts before each frame (linux/virtio_net.h): how the kernel cuts a large
-//! datagram into frames, or how it would.
+//! The virtio header before each frame of a packet socket with `PACKET_VNET_HDR` (`linux/virtio_net.h`): how the kernel segments a large
+//! datagram to send, or would segment a received one.
 
 /// Bytes of the header: `struct virtio_net_hdr` without the number of buffers.
 pub const LENGTH: usize = 10;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum field contains only the sum of the pseudo-header.
 const NEEDS_CHECKSUM: u8 = 1;
-/// `VIRTIO_NET_HDR_GSO_UDP_L4`: the datagram is a sequence of UDP datagrams of one size. Packet sockets know it since Linux 6.2.
+/// `VIRTIO_NET_HDR_GSO_UDP_L4`: UDP segments of one size. Packet sockets support it since Linux 6.2.
 const UDP_L4: u8 = 5;
-/// The place of the checksum in a UDP header.
+/// Offset of the checksum in the UDP header.
 const UDP_CHECKSUM: u16 = 6;
 
-/// How the kernel segments what follows.
+/// How the kernel segments a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segmentation {
-    /// It is one frame.
+    /// It is a single frame.
     None,
-    /// It is a sequence of UDP datagrams, each with so many bytes of payload. The last one may be shorter.
+    /// It is split into UDP datagrams with this many payload bytes each; the last may be shorter.
     Udp(u16),
-    /// It is of another type, `gso_type` in Linux: a TCP segment, for example.
+    /// It is split in another way, `gso_type` in Linux, for example as a TCP segment.
     Other(u8),
 }
 
-/// A virtio header, in the host's byte order.
+/// A virtio header.
 ///
-/// The field `hdr_len` is not among its fields: the kernel calls it a hint, and writes the bytes that it has in one piece there.
+/// Has no field for `hdr_len`, which is only a hint: the kernel writes the length of its linear buffer there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VnetHeader {
-    /// How what follows is segmented.
+    /// How the datagram is segmented.
     pub segmentation: Segmentation,
-    /// Where the bytes begin whose checksum is missing, and the place of the checksum behind it; `None` if no checksum is missing.
+    /// Start of the bytes whose checksum is missing, and the offset of the checksum from there; `None` if none is missing.
     pub checksum: Option<(u16, u16)>,
 }
 
 impl VnetHeader {
-    /// The header of a single frame with all its checksums.
+    /// The header of a single frame with complete checksums.
     pub const FRAME: Self = Self { segmentation: Segmentation::None, checksum: None };
 
-    /// The header of a large datagram whose UDP header begins at `udp`, in segments of `size` bytes of payload. The kernel demands that UDP's
-    /// checksum is missing.
+    /// Returns the header of a large datagram with its UDP header at offset `udp` and segments of `size` payload bytes. The kernel requires
+    /// that the UDP checksum is missing.
     #[must_use]
     pub const fn of_datagram(udp: u16, size: u16) -> Self {
         Self { segmentation: Segmentation::Udp(size), checksum: Some((udp, UDP_CHECKSUM)) }
     }
 
-    /// Returns true if UDP's checksum is missing, and the UDP header begins at `udp`.
+    /// Returns true if the UDP checksum is missing and the UDP header is at offset `udp`.
     #[must_use]
     pub fn lacks_udp_checksum_at(self, udp: usize) -> bool {
         self.checksum.is_some_and(|(start, offset)| usize::from(start) == udp && offset == UDP_CHECKSUM)
     }
 
-    /// Parses the header that the kernel wrote.
+    /// Parses a header in native byte order.
     #[must_use]
     pub const fn parse(bytes: [u8; LENGTH]) -> Self {
         let [flags, kind, _, _, s0, s1, c0, c1, o0, o1] = bytes;
@@ -63,7 +63,7 @@ impl VnetHeader {
         Self { segmentation, checksum: if flags & NEEDS_CHECKSUM == 0 { None } else { Some(place) } }
     }
 
-    /// Returns the header as the kernel reads it, of a frame whose headers have `headers` bytes.
+    /// Returns the header in native byte order, for a datagram whose headers have `headers` bytes.
     #[must_use]
     pub const fn bytes(self, headers: u16) -> [u8; LENGTH] {
         let (kind, size) = match self.segmentation {

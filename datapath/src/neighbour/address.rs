@@ -1,4 +1,4 @@
-//! An IP address of a port with its prefix.
+//! A local IP address with the prefix of its network.
 
 use roce::wire::Mac;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use thiserror::Error;
 
-/// A local address with the length of its network's prefix.
+/// A local IP address and the prefix length of its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The address: one of the device's GIDs.
     pub ip: IpAddr,
-    /// Leading bits that all neighbours share. 0: everyone is a neighbour.
+    /// Prefix length. With 0, every host is a neighbour.
     pub prefix: u8,
 }
 
@@ -33,7 +33,7 @@ impl Address {
     }
 }
 
-/// The text is not an address.
+/// A string that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("address {0:?}: not an IP address; write 10.0.0.1, 10.0.0.1/24 or fd00::1/64")]
 pub struct AddressError(pub String);
@@ -54,7 +54,7 @@ impl FromStr for Address {
     }
 }
 
-/// As the text that it is parsed from.
+/// Formats the string that [`from_str`](FromStr::from_str) parses.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.prefix {
@@ -70,7 +70,7 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// The IPv6 link-local address of an Ethernet address (RFC 4291 appendix A: EUI-64).
+/// Returns the IPv6 link-local address of an Ethernet address (RFC 4291 appendix A: modified EUI-64).
 #[must_use]
 pub fn link_local(mac: Mac) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
@@ -92,7 +92,7 @@ mod tests {
         assert!(reaches("fd00::1/64", "fe80::1") && !reaches("fd00::1/0", "10.0.0.1"));
     }
 
-    /// RFC 4291.
+    /// RFC 4291: the interface identifier is a modified EUI-64 with an inverted universal/local bit.
     #[test]
     fn an_eui_64_has_its_universal_bit_flipped() {
         let mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);

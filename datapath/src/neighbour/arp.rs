@@ -1,14 +1,14 @@
-//! The address resolution protocol for IPv4 over Ethernet (RFC 826).
+//! The Address Resolution Protocol for IPv4 over Ethernet (RFC 826).
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{ARP_TYPE, ETHERNET, Malformed};
 use roce::wire::Mac;
 use std::net::Ipv4Addr;
 
-/// Ethernet header and packet, padded to the shortest Ethernet frame.
+/// Bytes of an ARP frame, padded to the shortest Ethernet frame.
 pub(super) const FRAME: usize = 60;
 
-/// Ethernet (1), IPv4, addresses of 6 and 4 bytes.
+/// Hardware type Ethernet (1), protocol type IPv4, address lengths 6 and 4.
 const KIND: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +41,11 @@ impl Arp {
         let mac = |at: usize| Mac(std::array::from_fn(|i| body[at + i]));
         let ip = |at: usize| Ipv4Addr::from(std::array::from_fn::<u8, 4, _>(|i| body[at + i]));
         let arp = Self { operation, sender_mac: mac(8), sender: ip(14), target_mac: mac(18), target: ip(24) };
-        // A group address has no single owner to answer for it.
+        // A group address does not identify a host.
         if arp.sender_mac.0[0] & 1 == 1 { Err(Malformed) } else { Ok(arp) }
     }
 
-    /// Writes the frame, `to` an Ethernet address.
+    /// Writes the frame, addressed to `to`.
     pub(super) fn emit(&self, to: Mac, frame: &mut [u8; FRAME]) {
         frame.fill(0);
         frame[..6].copy_from_slice(&to.0);
@@ -69,7 +69,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// RFC 826.
+        /// RFC 826: the packet format.
         #[test]
         fn what_is_emitted_parses_to_the_same(reply: bool, mut mac: [u8; 6], to: [u8; 6], ips: [[u8; 4]; 2]) {
             mac[0] &= !1;

@@ -1,13 +1,13 @@
-//! Source addresses that no other host of the network can have. Frames with such a source are forged, and an answer would reach
-//! many hosts, or this one (RFC 1122 3.2.1.3, RFC 4291).
+//! Source addresses that no other host on the network can have. Frames with such a source are forged, and an answer would be sent to many
+//! hosts or to this one (RFC 1122 3.2.1.3, RFC 4291).
 
 use super::Address;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The limited broadcast address, and everything else of class E.
+/// The lowest address of class E, which includes the limited broadcast address.
 const RESERVED: Ipv4Addr = Ipv4Addr::new(240, 0, 0, 0);
 
-/// Returns true if no host can have the address, or if it is the broadcast address of one of the networks of `ours`.
+/// Returns true if no host can have the address, or if it is the broadcast address of a network of `ours`.
 pub(super) fn is_martian(ours: &[Address], source: IpAddr) -> bool {
     match source {
         IpAddr::V4(source) => {
@@ -25,13 +25,13 @@ fn is_special(source: Ipv6Addr) -> bool {
     source.is_unspecified() || source.is_multicast() || source.to_ipv4_mapped().is_some()
 }
 
-/// On the interface `lo`, loopback addresses are those of neighbours.
+/// Returns true for a loopback address, unless one of `ours` is one: on the interface `lo`, loopback addresses are neighbours.
 fn is_foreign_loopback(ours: &[Address], source: IpAddr) -> bool {
     source.is_loopback() && !ours.iter().any(|ours| ours.ip.is_loopback())
 }
 
 /// Returns true if `source` has only zeros or only ones after the prefix of `ours` (RFC 1122 3.2.1.3). Networks of one or two addresses
-/// have no broadcast address. Without a prefix, nothing is known of the network.
+/// have no broadcast address. Without a prefix, the network is unknown.
 fn is_broadcast(ours: &Address, source: Ipv4Addr) -> bool {
     let host_bits = match (ours.ip, ours.prefix) {
         (IpAddr::V4(_), prefix @ 1..=30) => u32::MAX >> prefix,
@@ -50,7 +50,7 @@ mod tests {
         is_martian(&ours, source.parse().unwrap())
     }
 
-    /// RFC 1122 3.2.1.3, RFC 4291.
+    /// RFC 1122 3.2.1.3, RFC 4291: addresses that are not valid as a source.
     #[test]
     fn no_host_has_a_martian_address() {
         for source in [
@@ -82,7 +82,7 @@ mod tests {
         }
     }
 
-    /// Both addresses of a network with 31 bits are hosts.
+    /// In a network with a 31-bit prefix, both addresses are hosts.
     #[test]
     fn small_networks_have_no_broadcast_address() {
         assert!(

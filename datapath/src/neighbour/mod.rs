@@ -1,5 +1,5 @@
-//! Resolves addresses: by the kernel's table if a port shares a Linux interface, and otherwise by our own ARP and neighbour discovery.
-//! Nothing here is on the path of data: an address is resolved when a queue pair connects.
+//! Resolves IP addresses to Ethernet addresses: with the kernel's table if a port shares a Linux interface, otherwise with ARP and
+//! neighbour discovery of its own. An address is resolved when a queue pair connects, never on the data path.
 
 mod address;
 mod arp;
@@ -23,29 +23,29 @@ const ARP_TYPE: [u8; 2] = [0x08, 0x06];
 const IPV6_TYPE: [u8; 2] = [0x86, 0xdd];
 const ICMPV6: u8 = 58;
 
-/// A useless packet of ARP or neighbour discovery: malformed, or forged from outside the link.
+/// The error for an ARP or neighbour discovery packet that is malformed or not from this link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("malformed ARP or neighbour discovery packet")]
 pub struct Malformed;
 
-/// Returns the Ethernet address of a group (RFC 1112 6.4, RFC 2464 7); `None` for the address of one host.
+/// Returns the Ethernet address of a multicast group (RFC 1112 6.4, RFC 2464 7); `None` for a unicast address.
 #[must_use]
 pub fn group_mac(address: IpAddr) -> Option<Mac> {
     let [.., b, c, d] = match address {
         IpAddr::V4(group) => group.octets(),
         IpAddr::V6(group) => return group.is_multicast().then(|| ndp::multicast(group)),
     };
-    // The lower 23 bits.
+    // The low 23 bits of the group.
     address.is_multicast().then_some(Mac([0x01, 0, 0x5e, b & 0x7f, c, d]))
 }
 
-/// Returns true if a frame is ARP or ICMPv6 neighbour discovery, and not data.
+/// Returns true if a frame is ARP or IPv6 neighbour discovery.
 #[must_use]
 #[inline]
 pub fn is_resolution(frame: &[u8]) -> bool {
     match frame.get(12..ETHERNET) {
         Some(kind) if kind == ARP_TYPE => true,
-        // ICMPv6 types 135 and 136 right after the IPv6 header (RFC 4861 4.3, 4.4).
+        // ICMPv6 types 135 and 136 directly after the IPv6 header (RFC 4861 4.3, 4.4).
         Some(kind) if kind == IPV6_TYPE => {
             frame.get(20) == Some(&ICMPV6) && matches!(frame.get(54), Some(135 | 136))
         }
@@ -57,7 +57,7 @@ pub fn is_resolution(frame: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// RFC 1112 6.4, RFC 2464 7.
+    /// RFC 1112 6.4, RFC 2464 7: the low bits of the group are those of the Ethernet address.
     #[test]
     fn a_group_has_an_ethernet_address_of_its_own() {
         let mac = |text: &str| group_mac(text.parse().unwrap());

@@ -1,11 +1,11 @@
-//! Neighbour discovery for IPv6: solicitations and advertisements (RFC 4861).
+//! IPv6 neighbour discovery: solicitations and advertisements (RFC 4861).
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{ETHERNET, ICMPV6, IPV6_TYPE, Malformed};
 use roce::wire::Mac;
 use std::net::Ipv6Addr;
 
-/// Ethernet and IPv6 headers, the message and one link-layer address option.
+/// Bytes of Ethernet and IPv6 headers, the message, and one link-layer address option.
 pub(super) const FRAME: usize = ETHERNET + 40 + 24 + 8;
 
 const SOLICITATION: u8 = 135;
@@ -15,17 +15,17 @@ const TARGET_OPTION: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// A question: which station has `target`?
+    /// A request for the Ethernet address of `target`.
     Solicitation {
-        /// The address to answer to; missing while the asker probes if an address is taken.
+        /// The sender's address; `None` in duplicate address detection.
         source_mac: Option<Mac>,
     },
-    /// `target` is at `target_mac`.
+    /// An answer: `target` has the address `target_mac`.
     Advertisement {
         target_mac: Option<Mac>,
-        /// An answer, not a notice to all.
+        /// Solicited flag: it answers a solicitation.
         solicited: bool,
-        /// Replaces what is known.
+        /// Override flag: it replaces a cached address.
         override_: bool,
     },
 }
@@ -39,7 +39,7 @@ pub(super) struct Ndp {
 }
 
 impl Ndp {
-    /// Checks all that RFC 4861 7.1.1 and 7.1.2 ask for.
+    /// Parses a message, and makes the checks of RFC 4861 7.1.1 and 7.1.2.
     #[expect(clippy::indexing_slicing, reason = "24 bytes were checked to be there")]
     pub(super) fn parse(frame: &[u8]) -> Result<Self, Malformed> {
         let ip: &[u8; 40] = frame.get(ETHERNET..).and_then(<[u8]>::first_chunk).ok_or(Malformed)?;
@@ -50,7 +50,7 @@ impl Ndp {
             bytes.into()
         };
         let (source, destination) = (address(&ip[8..24]), address(&ip[24..40]));
-        // Hop limit 255: it came from this link, no router passed it on.
+        // A hop limit of 255 proves that no router forwarded it.
         let legal = ip[0] >> 4 == 6
             && ip[6] == ICMPV6
             && ip[7] == 255
@@ -80,7 +80,7 @@ impl Ndp {
         }
     }
 
-    /// Writes the frame, and returns its length.
+    /// Writes the frame and returns its length in bytes.
     #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "the buffer is FRAME bytes")]
     pub(super) fn emit(&self, from: Mac, to: Mac, frame: &mut [u8; FRAME]) -> usize {
         frame.fill(0);
@@ -116,20 +116,20 @@ impl Ndp {
     }
 }
 
-/// The group that an address's owner listens to (RFC 4291 2.7.1), and that group's Ethernet address.
+/// Returns the solicited-node group of an address (RFC 4291 2.7.1), and the group's Ethernet address.
 pub(super) fn solicited_node(target: Ipv6Addr) -> (Ipv6Addr, Mac) {
     let low = target.to_bits() & 0xff_ffff;
     let group = Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_ff00_0000 | low);
     (group, multicast(group))
 }
 
-/// The Ethernet address of a group: RFC 2464 7.
+/// Returns the Ethernet address of a group (RFC 2464 7).
 pub(super) fn multicast(group: Ipv6Addr) -> Mac {
     let [.., a, b, c, d] = group.octets();
     Mac([0x33, 0x33, a, b, c, d])
 }
 
-/// The first Ethernet address in the options; every option must have a length.
+/// Returns the first Ethernet address in the options. Every option must have a length above 0.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -154,7 +154,7 @@ fn option(mut options: &[u8], kind: u8) -> Result<Option<Mac>, Malformed> {
     Ok(found)
 }
 
-/// RFC 4443 2.3: over a pseudo header too. 0 over a message that contains its right checksum.
+/// Computes the checksum over a pseudo-header and the message (RFC 4443 2.3). It is 0 over a message with a correct checksum.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -201,7 +201,7 @@ mod tests {
     }
 
     proptest! {
-        /// RFC 4861 4.3, 4.4.
+        /// RFC 4861 4.3, 4.4: the message formats.
         #[test]
         fn what_is_emitted_parses_to_the_same(
             source in unicast(), destination in unicast(), target in unicast(), message in message(), mac in mac(),
@@ -216,8 +216,7 @@ mod tests {
             }
         }
 
-        /// The checksum sees every flipped bit of the message and of the addresses.
-        /// RFC 4443 2.3, RFC 4861 7.1.1, 7.1.2: a wrong checksum.
+        /// RFC 4443 2.3, RFC 4861 7.1.1, 7.1.2: a packet with a wrong checksum is discarded.
         #[test]
         fn a_flipped_bit_is_seen(message in message(), mac in mac(), bit in 0..8_usize, at in 22..78_usize) {
             let ndp = Ndp { source: Ipv6Addr::LOCALHOST, destination: Ipv6Addr::LOCALHOST, target: Ipv6Addr::LOCALHOST, message };
@@ -236,12 +235,12 @@ mod tests {
 
         #[test]
         fn any_bytes_are_taken_or_refused(frame in proptest::collection::vec(any::<u8>(), 0..120)) {
-            // By chance alone no checksum of these fits often enough to matter: that it returns is the claim.
+            // The checksum of random bytes is almost never right: this tests that `parse` returns.
             prop_assert!(Ndp::parse(&frame).is_ok() || Ndp::parse(&frame) == Err(Malformed));
         }
     }
 
-    /// RFC 4861 7.1.1, 7.1.2: the hop limit is 255.
+    /// RFC 4861 7.1.1, 7.1.2: a packet with a hop limit other than 255 is discarded.
     #[test]
     fn what_a_router_passed_on_is_refused() {
         let ndp = Ndp {
@@ -256,7 +255,7 @@ mod tests {
         assert_eq!(Ndp::parse(&frame[..length]), Err(Malformed));
     }
 
-    /// RFC 4291 2.7.1, RFC 2464 7.
+    /// RFC 4291 2.7.1, RFC 2464 7: the solicited-node group of an address, and the Ethernet address of that group.
     #[test]
     fn groups_have_their_own_addresses() {
         let (group, mac) = solicited_node("fe80::5054:ff:fe12:3456".parse().unwrap());

@@ -14,42 +14,42 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use thiserror::Error;
 
-/// RFC 4861 10: MAX_MULTICAST_SOLICIT, RETRANS_TIMER. ARP is asked as often.
+/// RFC 4861 10: MAX_MULTICAST_SOLICIT, RETRANS_TIMER. ARP uses the same numbers.
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
-/// RFC 4861 10: REACHABLE_TIME. The next connection asks again for older knowledge.
+/// RFC 4861 10: REACHABLE_TIME. A connection resolves an older entry again.
 const FRESH: Duration = Duration::from_secs(30);
-/// The age below which an entry is not doubted, so that lost packets cause no more requests than this.
+/// The age below which an entry is not resolved again after a timeout, which bounds the requests that packet loss causes.
 const DOUBT: Duration = Duration::from_millis(100);
-/// The least time between two unasked changes of a neighbour's Ethernet address.
+/// The shortest time between two unsolicited changes of a neighbour's Ethernet address.
 const CHANGE: Duration = Duration::from_secs(1);
-/// Addresses that are being resolved or known.
+/// Most entries of the table.
 const ENTRIES: usize = 1024;
-/// The limit on packets waiting to be sent. Further requests are not answered; the sender repeats them.
+/// Most packets that wait to be sent. Further requests are not answered; their senders repeat them.
 const OUTBOX: usize = 64;
 
 const BROADCAST: Mac = Mac([0xff; 6]);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The table's knowledge of an address.
+/// What the table knows of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// Packets for it go here.
+    /// Packets for it are sent to this address.
     Known(Mac),
-    /// A request was sent; call again.
+    /// A request was sent: call again.
     Asking,
 }
 
-/// Why an address can't be reached.
+/// Why an address does not resolve.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum Unresolved {
-    /// `asked` is the peer, or the router on the way to it.
+    /// `asked` is the peer, or the router to it.
     #[error("no answer from {asked} after {tries} tries")]
     NoAnswer { asked: IpAddr, tries: u32 },
     #[error("no route: {0}")]
     NoRoute(String),
-    /// The process or the system has no descriptor or no memory left to ask the kernel.
+    /// The process or the system has no descriptor or no memory left for a request to the kernel.
     #[error("{}", std::io::Error::from_raw_os_error(*errno))]
     Exhausted { errno: i32 },
     #[error("{limit} addresses are being resolved")]
@@ -58,7 +58,7 @@ pub enum Unresolved {
 
 #[derive(Clone, Copy, Debug)]
 enum Entry {
-    /// `was` is what it was known as before.
+    /// `was` is the previous address.
     Asking {
         tries: u32,
         again: Instant,
@@ -77,33 +77,33 @@ enum Packet {
     Ndp(Ndp, Mac),
 }
 
-/// Our own ARP and neighbour discovery: answers for local addresses, asks for those of others.
+/// ARP and neighbour discovery without the kernel: answers requests for local addresses, and resolves those of others.
 ///
-/// Packets go in by [`on_frame`](Self::on_frame) and out by [`poll_transmit`](Self::poll_transmit). The table remembers only stations that
-/// a caller requested, so strangers cannot fill it.
+/// [`on_frame`](Self::on_frame) receives packets and [`poll_transmit`](Self::poll_transmit) sends them. The table has entries only for
+/// hosts that a caller asked for, so others cannot fill it.
 #[derive(Debug)]
 pub struct Neighbours {
     mac: Mac,
-    /// The kernel answers for these addresses, and its table is used for connections.
+    /// Whether the kernel answers for these addresses and resolves the peers of connections.
     quiet: bool,
     addresses: Vec<Address>,
     gateway: Option<IpAddr>,
     fixed: HashMap<IpAddr, Mac>,
     entries: HashMap<IpAddr, Entry>,
     outbox: VecDeque<Packet>,
-    /// Addresses of ours that another station has, and that station; those that were not reported yet come last.
+    /// Local addresses that another host uses, with its Ethernet address. The first `reported` were reported.
     conflicts: Vec<(IpAddr, Mac)>,
     reported: usize,
     next: Option<Instant>,
-    /// Counts up with each answer, and with each address without an answer.
+    /// Number of answers, and of requests that got none.
     answers: u64,
 }
 
 impl Neighbours {
-    /// For a port without a kernel. Asks if another station has one of `addresses`, and announces them, so that switches learn the port of
-    /// `mac`.
+    /// Creates the table of a port without a kernel. Probes whether another host has one of `addresses`, and announces them, so that
+    /// switches learn the port of `mac`.
     ///
-    /// The port works without waiting for an answer: see [`poll_conflict`](Self::poll_conflict).
+    /// The port works without waiting for the result: see [`poll_conflict`](Self::poll_conflict).
     #[must_use]
     pub fn own(mac: Mac, addresses: &[Address], gateway: Option<IpAddr>) -> Self {
         let mut neighbours = Self { gateway, quiet: false, ..Self::kernels(mac, addresses) };
@@ -114,7 +114,8 @@ impl Neighbours {
         neighbours
     }
 
-    /// For a port on a Linux interface: the kernel answers for `addresses`, and this table learns only stations that it asks.
+    /// Creates the table of a port on a Linux interface: the kernel answers for `addresses`, and the table learns only hosts that it asks
+    /// for.
     #[must_use]
     pub fn kernels(mac: Mac, addresses: &[Address]) -> Self {
         Self {
@@ -132,10 +133,10 @@ impl Neighbours {
         }
     }
 
-    /// Names a neighbour for good.
+    /// Adds a permanent entry.
     ///
     /// # Errors
-    /// Returns an error if there are too many.
+    /// Returns [`Unresolved::TableFull`] if there are too many.
     pub fn set(&mut self, address: IpAddr, mac: Mac) -> Result<(), Unresolved> {
         if self.fixed.len() >= ENTRIES {
             return Err(Unresolved::TableFull { limit: ENTRIES });
@@ -144,13 +145,14 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Returns the address that [`set`](Self::set) named.
+    /// Returns the address of a permanent entry.
     #[must_use]
     pub fn fixed(&self, address: IpAddr) -> Option<Mac> {
         self.fixed.get(&address).copied()
     }
 
-    /// Returns the way of packets to `address`. If it is unknown, this asks the network; the caller repeats the call until it is known.
+    /// Returns the Ethernet address to which packets for `address` are sent. Sends a request if it is unknown; the caller repeats the call
+    /// while it returns [`Asked::Asking`].
     ///
     /// # Errors
     /// Returns an error if the neighbour did not answer, or there is no route.
@@ -175,24 +177,24 @@ impl Neighbours {
         }
     }
 
-    /// Packets for `address` may not arrive: the next [`resolve`](Self::resolve) asks again, unless that was just done.
+    /// Resolves `address` again because its packets may not arrive, unless its entry is younger than 100 ms.
     pub fn doubt(&mut self, now: Instant, address: IpAddr) {
         let Ok(hop) = self.next_hop(address) else { return };
         if let Some(Entry::Known { since, .. }) = self.entries.get(&hop)
             && now.saturating_since(*since) >= DOUBT
         {
-            // There is room: it takes its own.
+            // Cannot fail: it replaces its own entry.
             let _ = self.start(now, hop);
         }
     }
 
-    /// Counts up whenever [`resolve`](Self::resolve) may have another answer for a waiting caller.
+    /// Returns a count that changes whenever [`resolve`](Self::resolve) may return something new to a caller that waits.
     #[must_use]
     pub const fn answers(&self) -> u64 {
         self.answers
     }
 
-    /// Returns the previous way of packets to `address` while a new answer to [`resolve`](Self::resolve) is awaited.
+    /// Returns the known Ethernet address for `address`, also while a request for it is unanswered.
     #[must_use]
     pub fn last_known(&self, address: IpAddr) -> Option<Mac> {
         match self.entries.get(&self.next_hop(address).ok()?)? {
@@ -236,8 +238,8 @@ impl Neighbours {
         Ok(Asked::Asking)
     }
 
-    /// Frees room: removes the address that has been requested for longest. A station that is there answers within a moment, so strangers
-    /// that a peer invents prevent no other from being found. Returns `false` if no address is being requested.
+    /// Removes the address that has been asked for longest. A host that exists answers quickly, so addresses that a peer invents do not
+    /// keep others from being resolved. Returns false if no request is outstanding.
     fn forget_longest_asked(&mut self) -> bool {
         let asking = self.entries.iter().filter_map(|(hop, entry)| match entry {
             Entry::Asking { tries, again, .. } => Some((Reverse(*tries), *again, *hop)),
@@ -247,10 +249,10 @@ impl Neighbours {
         oldest.is_some_and(|hop| self.entries.remove(&hop).is_some())
     }
 
-    /// Takes a packet in.
+    /// Handles a received packet.
     ///
     /// # Errors
-    /// Returns an error if it is malformed; it then changed nothing.
+    /// Returns [`Malformed`], and changes nothing, if the packet is malformed.
     pub fn on_frame(&mut self, now: Instant, frame: &[u8]) -> Result<(), Malformed> {
         if frame.get(12..14) == Some(&ARP_TYPE) {
             self.on_arp(now, Arp::parse(frame)?);
@@ -262,10 +264,10 @@ impl Neighbours {
     }
 
     fn on_arp(&mut self, now: Instant, arp: Arp) {
-        // RFC 5227 2.4.
+        // RFC 5227 2.4: ongoing address conflict detection.
         self.hear_owner(arp.sender.into(), arp.sender_mac);
         let to_us = self.owns(arp.target.into());
-        // RFC 826: a host that asks or answers this one reveals its address; so does an announcement (RFC 5227 3).
+        // RFC 826: a host that asks or answers this one reveals its address. An announcement does too (RFC 5227 3).
         if to_us || arp.sender == arp.target {
             self.learn(now, arp.sender.into(), arp.sender_mac);
         }
@@ -282,7 +284,7 @@ impl Neighbours {
     }
 
     fn on_ndp(&mut self, now: Instant, ndp: Ndp, from: Mac) {
-        // RFC 4862 5.4.4.
+        // RFC 4862 5.4.4: an advertisement for an own address means that it is a duplicate.
         if let Message::Advertisement { target_mac, .. } = ndp.message {
             self.hear_owner(ndp.target.into(), target_mac.unwrap_or(from));
         }
@@ -322,24 +324,24 @@ impl Neighbours {
         }
     }
 
-    /// A station says that `address` is its own.
+    /// Records that a host claims `address`, which is a conflict if the address is ours.
     fn hear_owner(&mut self, address: IpAddr, mac: Mac) {
         let is_known = |conflicts: &[(IpAddr, Mac)]| conflicts.iter().any(|&(known, _)| known == address);
-        // On a Linux interface, the addresses are the kernel's.
+        // On a Linux interface, conflicts are the kernel's concern.
         if !self.quiet && mac != self.mac && self.owns(address) && !is_known(&self.conflicts) {
             self.conflicts.push((address, mac));
         }
     }
 
-    /// Returns an address of ours that another station uses too, with the Ethernet address of that station. Each address is returned once.
+    /// Returns a local address that another host uses too, with the Ethernet address of that host. Returns each address once.
     pub fn poll_conflict(&mut self) -> Option<(IpAddr, Mac)> {
         let conflict = self.conflicts.get(self.reported).copied();
         self.reported += usize::from(conflict.is_some());
         conflict
     }
 
-    /// Returns true if another host can have sent a frame from these addresses. Of this host's own addresses, only frames of this host
-    /// itself come: from the port to itself, or from other processes of the interface.
+    /// Returns true if another host can have sent a frame from these addresses. A frame from one of our own IP addresses must have our own
+    /// Ethernet address: it is from the port itself, or from another process on the interface.
     #[must_use]
     pub fn is_source(&self, address: IpAddr, mac: Mac) -> bool {
         let is_group = mac.0[0] & 1 != 0;
@@ -352,7 +354,7 @@ impl Neighbours {
     }
 
     fn ask(&mut self, hop: IpAddr) {
-        // The local address that the neighbour knows best: on its own network if there is one.
+        // Prefers a local address on the neighbour's own network.
         let reaching = self.addresses.iter().find(|ours| ours.reaches(hop));
         let source = reaching.or_else(|| self.addresses.iter().find(|a| a.ip.is_ipv4() == hop.is_ipv4()));
         match (hop, source.map(|source| source.ip)) {
@@ -371,12 +373,12 @@ impl Neighbours {
                 let message = Message::Solicitation { source_mac: Some(self.mac) };
                 self.send(Packet::Ndp(Ndp { source, destination, target, message }, to));
             }
-            // Without an address of the family there is no source address for a request.
+            // Without a local address of the family, a request has no source address.
             (IpAddr::V4(_) | IpAddr::V6(_), _) => {}
         }
     }
 
-    /// Asks for one of the device's own addresses without a sender address, so that no cache changes: RFC 5227 2.1.1, RFC 4862 5.4.2.
+    /// Probes for one of our own addresses without a sender address, so that no cache changes (RFC 5227 2.1.1, RFC 4862 5.4.2).
     fn probe(&mut self, address: IpAddr) {
         match address {
             IpAddr::V4(target) => {
@@ -416,7 +418,7 @@ impl Neighbours {
         }
     }
 
-    /// Announces `target` to `asker`, or to all nodes.
+    /// Sends an advertisement for `target` to `asker`, or to all nodes.
     fn advertise(&mut self, target: Ipv6Addr, asker: Option<(Ipv6Addr, Mac)>) {
         let (destination, to) = asker.unwrap_or((ALL_NODES, ndp::multicast(ALL_NODES)));
         let message = Message::Advertisement {
@@ -433,14 +435,14 @@ impl Neighbours {
         }
     }
 
-    /// Returns true if a packet waits to leave.
+    /// Returns true if a packet waits to be sent.
     #[inline]
     #[must_use]
     pub fn may_transmit(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// Writes the next packet that may leave, and returns its length.
+    /// Writes the next packet to send, and returns its length in bytes.
     pub fn poll_transmit(&mut self, frame: &mut [u8]) -> Option<usize> {
         let packet = self.outbox.pop_front()?;
         match packet {
@@ -452,13 +454,13 @@ impl Neighbours {
         }
     }
 
-    /// When the next repeated request is due.
+    /// Returns the time of the next retransmission.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Time has come to `now`.
+    /// Repeats the requests that are due at `now`, and gives up those that were repeated often enough.
     pub fn on_timeout(&mut self, now: Instant) {
         let mut ask = Vec::new();
         let mut next: Option<Instant> = None;

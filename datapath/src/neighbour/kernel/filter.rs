@@ -1,23 +1,23 @@
-//! An eBPF program for an interface's ingress: which packets are ours alone.
+//! The eBPF program at an interface's ingress, which drops packets that only a port should receive.
 
 use crate::bpf::{Assembler, Instruction, Label, R0, R1, R6, R7};
 use std::net::IpAddr;
 
-/// Addresses that the program knows. Packets to others go the kernel's way, which only takes longer.
+/// Most addresses in the program. The kernel processes packets to others, which only takes longer.
 const MOST_ADDRESSES: usize = 32;
 
-/// Verdicts: pass a packet to the next program, or drop it (`TCX_NEXT`, `TCX_DROP`).
+/// Verdicts: run the next program (`TCX_NEXT`), or drop the packet (`TCX_DROP`).
 const NEXT: i32 = -1;
 const DROP: i32 = 2;
 
-/// Offsets in `struct __sk_buff`: the kind of packet (0: to this host), and the flag that it had a VLAN tag.
+/// Offsets in `struct __sk_buff` of the packet type (0: to this host), and of the flag of a VLAN tag.
 const PKT_TYPE: i16 = 4;
 const VLAN_PRESENT: i16 = 20;
 
 const UDP: u32 = 17;
 
-/// Drops UDP datagrams to one of `ports` at one of `addresses` that came without a VLAN tag, whole, to this host. The kernel refuses
-/// a program with code that is never reached, so a family without an address has none.
+/// Returns a program that drops unfragmented UDP datagrams to one of `ports` at one of `addresses`, if they are for this host and have no
+/// VLAN tag. The kernel refuses a program with unreachable code, so it has no code for a family without addresses.
 pub(super) fn program(addresses: &[IpAddr], ports: &[u16]) -> Vec<Instruction> {
     let addresses = &addresses[..addresses.len().min(MOST_ADDRESSES)];
     let mut asm = Assembler::default();
@@ -61,11 +61,11 @@ pub(super) fn program(addresses: &[IpAddr], ports: &[u16]) -> Vec<Instruction> {
     asm.finish()
 }
 
-/// The UDP port that an IPv4 packet is for.
+/// Loads the UDP destination port of an IPv4 packet.
 fn port_of_v4(asm: &mut Assembler, addresses: &[IpAddr], next: Label) {
     asm.byte(14 + 9);
     asm.unless_equal(UDP, next);
-    // A fragment's offset, and whether more follow.
+    // Fragment offset and more-fragments flag.
     asm.half(14 + 6);
     asm.jump(0x45, 0x3fff, next);
     asm.word(14 + 16);
@@ -77,7 +77,7 @@ fn port_of_v4(asm: &mut Assembler, addresses: &[IpAddr], next: Label) {
     }
     asm.always(next);
     asm.place(ours);
-    // The header's length in words is its first byte's lower half.
+    // The low four bits of the first byte are the header's length in 32-bit words.
     asm.byte(14);
     asm.emit(0x57, R0, 0, 0, 0x0f);
     asm.emit(0x67, R0, 0, 0, 2);
@@ -85,7 +85,7 @@ fn port_of_v4(asm: &mut Assembler, addresses: &[IpAddr], next: Label) {
     asm.emit(0x48, 0, R7, 0, 14 + 2);
 }
 
-/// The same of an IPv6 packet without extension headers.
+/// Loads the UDP destination port of an IPv6 packet without extension headers.
 fn port_of_v6(asm: &mut Assembler, addresses: &[IpAddr], next: Label) {
     asm.byte(14 + 6);
     asm.unless_equal(UDP, next);
@@ -111,7 +111,6 @@ mod tests {
     use super::*;
     use crate::bpf::processor;
 
-    /// Runs the program as the kernel would.
     fn run(program: &[Instruction], frame: &[u8], pkt_type: u64, tagged: u64) -> i32 {
         processor::run(program, frame, |field| if field == PKT_TYPE { pkt_type } else { tagged })
     }

@@ -1,4 +1,4 @@
-//! Sockets that are open for their effect on the kernel, not for data.
+//! Sockets that are open only for their effect on the kernel.
 
 use crate::fork::Own;
 use crate::{socket_filter, socket_option};
@@ -7,10 +7,10 @@ use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Holds UDP 4791 open, and the port of RoCEv2 packets with INT-MD, for IPv4 and IPv6, so that the kernel does not answer a
-/// peer's packets, which it sees too, with port-unreachable. A filter drops them before they are queued.
+/// Opens UDP 4791, and the port of RoCEv2 packets with INT-MD, for IPv4 and IPv6. The kernel sees a peer's packets too, and without these
+/// sockets would answer with port-unreachable. A filter drops the packets before they are queued.
 ///
-/// If another program has the port, or the family is off, there is nothing to prevent.
+/// Skips a port that another program has open, and a disabled family: there is nothing to prevent.
 pub(super) fn roce_port(numbers: Numbers) -> Vec<Own> {
     let families = [libc::AF_INET, libc::AF_INET6].into_iter();
     families
@@ -26,27 +26,27 @@ pub(super) fn roce_port(numbers: Numbers) -> Vec<Own> {
 }
 
 fn hold(family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers; the result is checked.
+    // SAFETY: socket takes integers.
     let fd = check(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: a fresh descriptor with no other owner.
+    // SAFETY: the descriptor is new and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let on: libc::c_int = 1;
     socket_option::set(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &on)?;
     socket_option::set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &on)?;
-    // The kernel cuts a large datagram for a socket that takes none, before the filter drops the pieces. Linux knows it since 5.0.
+    // Without this, the kernel segments a large datagram before the filter drops the segments. Supported since Linux 5.0.
     let _ = socket_option::set(&socket, libc::IPPROTO_UDP, libc::UDP_GRO, &on);
     let answer = (libc::BPF_RET | libc::BPF_K) as u16;
     let drop_all = libc::sock_filter { code: answer, jt: 0, jf: 0, k: socket_filter::NONE };
     socket_filter::attach(&socket, &mut [drop_all])?;
     if family == libc::AF_INET6 {
         socket_option::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &on)?;
-        // SAFETY: all zeroes is a valid sockaddr_in6: the unspecified address.
+        // SAFETY: all-zero bytes are a valid sockaddr_in6, with the unspecified address.
         let mut any: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
         any.sin6_family = libc::AF_INET6 as libc::sa_family_t;
         any.sin6_port = port.to_be();
         bind(&socket, &any)?;
     } else {
-        // SAFETY: all zeroes is a valid sockaddr_in: the unspecified address.
+        // SAFETY: all-zero bytes are a valid sockaddr_in, with the unspecified address.
         let mut any: libc::sockaddr_in = unsafe { std::mem::zeroed() };
         any.sin_family = libc::AF_INET as libc::sa_family_t;
         any.sin_port = port.to_be();
@@ -55,7 +55,7 @@ fn hold(family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Binds the socket's sends to this interface, if this process may do that; otherwise routes decide.
+/// Makes the socket send by this interface, if this process may set that. Otherwise, routes decide.
 pub(super) fn bind_to_interface(socket: &UdpSocket, index: u32) {
     let index = index as libc::c_int;
     if let Err(error) = socket_option::set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &index) {
@@ -64,7 +64,7 @@ pub(super) fn bind_to_interface(socket: &UdpSocket, index: u32) {
 }
 
 fn bind<T>(socket: &OwnedFd, address: &T) -> io::Result<()> {
-    // SAFETY: `address` is a socket address of `size_of::<T>()` bytes whose family says which.
+    // SAFETY: `address` is a socket address of `size_of::<T>()` bytes, with its family.
     check(unsafe {
         let address = std::ptr::from_ref(address).cast();
         libc::bind(socket.as_raw_fd(), address, size_of::<T>() as libc::socklen_t)

@@ -1,4 +1,4 @@
-//! The kernel's view of a Linux interface that a port shares: its addresses, routes and neighbours.
+//! The kernel's addresses, routes and neighbours of a Linux interface that a port shares.
 
 mod filter;
 mod hold;
@@ -17,23 +17,23 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// As often and as far apart as the table asks without a kernel.
+/// The number of requests and the time between them, as in the table without a kernel.
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
-/// The limit on addresses that are being resolved; one more replaces the oldest.
+/// Most addresses being resolved. A further one replaces the oldest.
 const ASKED: usize = 1024;
-/// A datagram to the discard port causes the kernel to look its receiver up.
+/// The discard port. A datagram to it makes the kernel resolve the receiver.
 const DISCARD: u16 = 9;
 
-/// An interface's addresses, routes and neighbours, read by rtnetlink on the control path.
+/// An interface's addresses, routes and neighbours, read through rtnetlink on the control path.
 #[derive(Debug)]
 pub struct Kernel {
     index: u32,
     numbers: Numbers,
     asking: Mutex<HashMap<IpAddr, Attempt>>,
-    /// Held open, never read: while they are, the kernel sends no port-unreachable for RoCEv2 packets.
+    /// Sockets that are never read. While they are open, the kernel sends no port-unreachable for RoCEv2 packets.
     _roce_port: Vec<Own>,
-    /// The same of what drops them before the kernel's IP layer.
+    /// Attachment of the program that drops RoCEv2 packets before the kernel's IP layer.
     _ingress: Option<Own>,
 }
 
@@ -43,7 +43,7 @@ struct Attempt {
     last: Instant,
 }
 
-/// The addresses of the interface of this index, in any order.
+/// Returns the addresses of the interface with this index, in any order.
 ///
 /// # Errors
 /// Returns an error if netlink fails.
@@ -52,7 +52,7 @@ pub fn addresses_of(index: u32) -> io::Result<Vec<Address>> {
 }
 
 impl Kernel {
-    /// The interface of this index, in this process's network namespace.
+    /// Opens the interface with this index, in this process's network namespace.
     ///
     /// # Errors
     /// Returns an error if netlink fails.
@@ -67,8 +67,8 @@ impl Kernel {
         })
     }
 
-    /// From now on a port on the interface receives RoCEv2 packets to its present addresses alone, if the kernel can do that. Otherwise, it
-    /// looks at each, only to drop it.
+    /// Makes the kernel drop RoCEv2 packets to the interface's present addresses early, if it supports that. Otherwise, its IP layer
+    /// processes each packet before it drops it.
     #[must_use]
     pub fn without_ours(mut self) -> Self {
         let addresses: Vec<_> = self.addresses().unwrap_or_default().iter().map(|it| it.ip).collect();
@@ -76,7 +76,7 @@ impl Kernel {
         self
     }
 
-    /// The interface's addresses, global ones first.
+    /// Returns the interface's addresses: IPv4, then IPv6, link-local ones last.
     ///
     /// # Errors
     /// Returns an error if netlink fails.
@@ -90,8 +90,8 @@ impl Kernel {
         Ok(addresses)
     }
 
-    /// Returns the way of packets to `address`; `mac` is the interface's own. It does not wait: the caller repeats the call until the way
-    /// is known.
+    /// Returns the Ethernet address to which packets for `address` are sent; `mac` is the interface's own. Does not wait: the caller
+    /// repeats the call while it returns [`Asked::Asking`].
     ///
     /// # Errors
     /// Returns an error if the neighbour did not answer, or there is no route.
@@ -118,13 +118,13 @@ impl Kernel {
     }
 
     fn next_hop(&self, netlink: &mut Netlink, address: IpAddr, is_neighbour: bool) -> io::Result<IpAddr> {
-        // Every link has its own fe80::/64, so there is no route to look up.
+        // Every link has its own fe80::/64, so no route needs to be looked up.
         if matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
             return Ok(address);
         }
         let hop = netlink.next_hop(address, self.index, Some(self.index))?;
         if hop == address && !is_neighbour {
-            // With a given interface, the kernel treats every host as a neighbour unless a route says otherwise.
+            // If the interface is given, the kernel treats every host as a neighbour unless a route says otherwise.
             return netlink.next_hop(address, self.index, None);
         }
         Ok(hop)
@@ -165,7 +165,7 @@ impl Kernel {
     }
 }
 
-/// Tells what is missing on this host from a network without a route.
+/// Distinguishes an error of this host from a network without a route.
 fn unresolved(error: &io::Error) -> Unresolved {
     match error.raw_os_error() {
         Some(errno @ (libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) => {
@@ -175,7 +175,7 @@ fn unresolved(error: &io::Error) -> Unresolved {
     }
 }
 
-/// Removes the oldest attempt: its caller may have lost interest, so an attempt does not end by itself.
+/// Removes the oldest attempt if there are too many. Attempts do not end by themselves when their callers give up.
 fn make_room(attempts: &mut HashMap<IpAddr, Attempt>, hop: IpAddr) {
     if attempts.len() < ASKED || attempts.contains_key(&hop) {
         return;
@@ -201,14 +201,14 @@ mod tests {
         assert!(attempts.contains_key(&Ipv4Addr::from(3 * ASKED as u32 - 1).into()), "the newest stays");
     }
 
-    /// Every namespace has a loopback interface, and it is the first.
+    /// Interface 1 is the loopback interface in every namespace.
     #[test]
     fn loopback_is_read_from_the_kernel() {
         let kernel = Kernel::open(1, Numbers::DEFAULT).unwrap();
         let addresses = kernel.addresses().unwrap();
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
         if addresses.is_empty() {
-            // A namespace with its loopback down still answers, with an empty list.
+            // In a namespace whose loopback interface is down, the list is empty.
             assert!(kernel.resolve("192.0.2.1".parse().unwrap(), Mac::default()).is_err());
             return;
         }
@@ -218,7 +218,8 @@ mod tests {
 
     const CHILD: &str = "FERROCE_WITHOUT_DESCRIPTORS";
 
-    /// Nothing, unless [`missing_descriptors_are_no_missing_route`] started it: the limit is that of a process.
+    /// Does nothing unless [`missing_descriptors_are_no_missing_route`] started it in a process of its own, because the limit applies to a
+    /// process.
     #[test]
     fn child_without_descriptors() {
         if crate::environment::variable(CHILD).is_none() {
@@ -226,7 +227,7 @@ mod tests {
         }
         let kernel = Kernel::open(1, Numbers::DEFAULT).unwrap();
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the structure is complete, and the limit is that of this process alone.
+        // SAFETY: passes a valid structure.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &none) }, 0);
         let resolved = kernel.resolve("192.0.2.1".parse().unwrap(), Mac::default());
         assert_eq!(resolved, Err(Unresolved::Exhausted { errno: libc::EMFILE }));

@@ -1,4 +1,4 @@
-//! The kernel's neighbours and routes, by netlink.
+//! Reads the kernel's addresses, neighbours and routes through netlink.
 
 use super::Address;
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
@@ -14,10 +14,10 @@ use std::io;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-/// Messages of one answer that are read at most: no table on a host is longer.
+/// Most messages read of one answer, more than any table on a host has.
 const LONGEST_DUMP: usize = 1 << 20;
 
-/// A conversation with the kernel: one question, one answer.
+/// A netlink socket for requests with one answer each.
 pub(super) struct Netlink {
     socket: Socket,
 }
@@ -43,8 +43,8 @@ impl Netlink {
         Ok(found)
     }
 
-    /// The gateway on the way, or the address itself if it is on the link. The way must be by the interface `index`;
-    /// with `only`, no other is looked at.
+    /// Returns the gateway to `address`, or `address` itself if it is on the link. Fails unless the route uses the interface `index`. With
+    /// `only`, the kernel considers routes of that interface only.
     pub(super) fn next_hop(&mut self, address: IpAddr, index: u32, only: Option<u32>) -> io::Result<IpAddr> {
         let mut request = RouteMessage::default();
         request.header.address_family = family(address);
@@ -82,7 +82,7 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Asks, and hands each message of the answer to `take` until it breaks or the answer ends.
+    /// Sends a request, and passes each message of the answer to `take` until that breaks or the answer ends.
     pub(super) fn ask(
         &mut self,
         question: RouteNetlinkMessage,
@@ -105,7 +105,7 @@ impl Netlink {
                     left.checked_sub(1).ok_or_else(|| io::Error::other("netlink's answer does not end"))?;
                 let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
                     .map_err(|error| io::Error::other(format!("netlink: {error}")))?;
-                // Messages are aligned to 4 (NLMSG_ALIGN).
+                // Messages are aligned to 4 bytes (NLMSG_ALIGN).
                 let length = (message.header.length as usize).next_multiple_of(4).max(4);
                 rest = rest.get(length..).unwrap_or_default();
                 match message.payload {
@@ -127,7 +127,7 @@ fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// On a point-to-point link, `Address` is the peer's and `Local` ours; IPv6 has `Address` alone.
+/// Returns the local address of a message. On a point-to-point link, `Address` is the peer's and `Local` ours; IPv6 has only `Address`.
 fn local_address(message: &AddressMessage) -> Option<Address> {
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(ip) => Some(*ip),

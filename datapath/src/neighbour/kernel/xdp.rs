@@ -1,4 +1,4 @@
-//! The XDP program that is attached to an interface: its number, its name, and taking it off.
+//! The XDP program attached to an interface: its id, its name, and its removal.
 
 use super::netlink::Netlink;
 use netlink_packet_core::NLM_F_ACK;
@@ -8,15 +8,14 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Of `bpf(2)`: commands.
+/// Commands of bpf(2).
 const PROG_GET_FD_BY_ID: libc::c_long = 13;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
-/// The part of `struct bpf_prog_info` that every kernel has, and the offset of the name in it.
+/// Bytes of `struct bpf_prog_info` that every kernel writes, and the offset of the name in it.
 const INFO_BYTES: usize = 80;
 const NAME_AT: usize = 64;
 
 impl Netlink {
-    /// The number of the XDP program that is attached to an interface.
     fn xdp_program(&mut self, index: u32) -> io::Result<Option<u32>> {
         let mut request = LinkMessage::default();
         request.header.index = index;
@@ -30,7 +29,6 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Takes the XDP program off an interface.
     fn detach_xdp(&mut self, index: u32) -> io::Result<()> {
         let mut request = LinkMessage::default();
         request.header.index = index;
@@ -47,7 +45,7 @@ fn program(attribute: &LinkAttribute) -> Option<u32> {
     })
 }
 
-/// Returns the number of the program that is attached to the interface of this index.
+/// Returns the id of the XDP program that is attached to the interface with this index, if any.
 ///
 /// # Errors
 /// Returns the kernel's error, such as ENODEV if there is no such interface.
@@ -55,7 +53,7 @@ pub fn program_of(index: u32) -> io::Result<Option<u32>> {
     Netlink::open()?.xdp_program(index)
 }
 
-/// Takes the program off the interface of this index.
+/// Detaches the XDP program from the interface with this index.
 ///
 /// # Errors
 /// Returns the kernel's error: EPERM without CAP_NET_ADMIN.
@@ -63,24 +61,24 @@ pub fn detach(index: u32) -> io::Result<()> {
     Netlink::open()?.detach_xdp(index)
 }
 
-/// Returns the name of a program.
+/// Returns the name of the program with this id.
 ///
 /// # Errors
 /// Returns the kernel's error: EPERM without CAP_SYS_ADMIN.
 pub fn name_of(program: u32) -> io::Result<String> {
     let request = [program, 0, 0];
-    // SAFETY: the request is as long as said, and has no pointers.
+    // SAFETY: the request has the length that is passed, and contains no pointers.
     let fd =
         unsafe { libc::syscall(libc::SYS_bpf, PROG_GET_FD_BY_ID, request.as_ptr(), size_of_val(&request)) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor with no other owner.
+    // SAFETY: the descriptor is new and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let mut info = [0_u8; INFO_BYTES];
     let target = info.as_mut_ptr() as u64;
     let ask: [u64; 2] = words(fd.as_raw_fd() as u32, INFO_BYTES as u32, target);
-    // SAFETY: the request leads to `INFO_BYTES` bytes, which the kernel fills at most.
+    // SAFETY: the request points to `INFO_BYTES` writable bytes, and the kernel writes no more.
     let asked = unsafe { libc::syscall(libc::SYS_bpf, OBJ_GET_INFO_BY_FD, ask.as_ptr(), size_of_val(&ask)) };
     if asked < 0 {
         return Err(io::Error::last_os_error());
@@ -89,7 +87,7 @@ pub fn name_of(program: u32) -> io::Result<String> {
     String::from_utf8(name).map_err(io::Error::other)
 }
 
-/// Two numbers of 32 bits and one of 64, as a structure has them.
+/// Packs two 32-bit numbers and a 64-bit one as a C structure does.
 fn words(first: u32, second: u32, third: u64) -> [u64; 2] {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&first.to_ne_bytes());

@@ -29,7 +29,7 @@ fn carry(now: Instant, from: &mut Neighbours, to: &mut Neighbours) {
     }
 }
 
-/// RFC 826, RFC 4861.
+/// RFC 826, RFC 4861: a request is answered with the Ethernet address.
 #[test]
 fn two_hosts_find_each_other_by_arp_and_by_neighbour_discovery() {
     for (ours, theirs) in [("10.0.0.1/24", "10.0.0.2/24"), ("fd00::1/64", "fd00::2/64")] {
@@ -43,7 +43,7 @@ fn two_hosts_find_each_other_by_arp_and_by_neighbour_discovery() {
     }
 }
 
-/// RFC 4861 10: MAX_MULTICAST_SOLICIT, RETRANS_TIMER.
+/// RFC 4861 10: MAX_MULTICAST_SOLICIT is 3, RETRANS_TIMER 1 s.
 #[test]
 fn who_does_not_answer_is_asked_three_times() {
     let mut a = host(A, &["10.0.0.1/24"]);
@@ -88,6 +88,7 @@ fn strangers_are_answered_and_not_remembered() {
     assert_eq!(frames(&mut a).len(), OUTBOX, "and no more than fit are answered");
 }
 
+/// RFC 5227 3: an announcement is an ARP request whose sender and target are the announced address.
 #[test]
 fn an_announcement_changes_a_neighbour_once_a_second() {
     let peer: IpAddr = "10.0.0.2".parse().unwrap();
@@ -129,8 +130,8 @@ fn who_is_doubted_is_asked_again_and_found_elsewhere() {
     }
 }
 
-/// RFC 5227 2.1.1 and 2.4, RFC 4862 5.4.2 and 5.4.4: a station that starts asks for its addresses, the one that has them answers, and both
-/// know.
+/// RFC 5227 2.1.1 and 2.4, RFC 4862 5.4.2 and 5.4.4: a starting host probes for its addresses, the host that has one of them answers, and
+/// both detect the conflict.
 #[test]
 fn an_address_that_two_stations_have_is_reported_by_both_once() {
     for ours in ["10.0.0.1/24", "fd00::1/64"] {
@@ -148,14 +149,14 @@ fn an_address_that_two_stations_have_is_reported_by_both_once() {
             a.on_frame(at(1), &announcement).unwrap();
             assert_eq!((a.poll_conflict(), b.poll_conflict()), (None, None), "once is enough");
         }
-        // Its own packets, which a switch may return, and those of others are no conflict.
+        // Frames of its own, which a switch may return, and frames of other hosts are no conflict.
         let (mut c, mut other) =
             (host(A, &[ours]), Neighbours::own(B, &["10.0.0.9/24".parse().unwrap()], None));
         let mut again = Neighbours::own(A, &[address], None);
         carry(at(0), &mut again, &mut c);
         carry(at(0), &mut other, &mut c);
         assert_eq!(c.poll_conflict(), None);
-        // On a Linux interface, the addresses are the kernel's, which may answer by another interface.
+        // On a Linux interface, the kernel has the addresses, and may answer on another interface.
         let mut quiet = Neighbours::kernels(A, &[address]);
         quiet.on_frame(at(0), &announcement).unwrap();
         assert_eq!(quiet.poll_conflict(), None);
@@ -222,7 +223,7 @@ fn what_is_set_is_not_asked_for() {
     assert!(frames(&mut a).is_empty());
 }
 
-/// RFC 5227 3.
+/// A host that probes from the unspecified address gets the advertisement through the group of all nodes.
 #[test]
 fn who_probes_for_a_taken_address_is_told() {
     let mut a = host(A, &["fd00::1/64"]);

@@ -1,9 +1,9 @@
-//! Registered memory as the owning process sees it.
+//! Access to registered memory of this process.
 //!
-//! The application may read and write registered memory at any moment, as it may with memory that a NIC's DMA engine uses. So no
-//! Rust reference is ever formed over it: `routines` move bytes by instructions that are opaque to the compiler, never by plain
-//! loads and stores that it could reason about. What a racing copy yields is unspecified bytes, nothing worse. The application may
-//! also unmap it, or shorten the file behind it: on x86-64 and arm64 the access then returns an error, by way of `faults`.
+//! The application may read and write registered memory at any time, as it may with memory that a NIC accesses by DMA. So no Rust reference
+//! to it is ever formed: `routines` copy bytes with instructions that are opaque to the compiler. A racing copy yields unspecified bytes,
+//! and nothing worse. The application may also unmap the memory, or truncate the file behind it: on x86-64 and arm64 the access then
+//! returns an error, through `faults`.
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 pub(crate) mod faults;
@@ -22,27 +22,27 @@ use roce::{AccessError, Memory, Slice};
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
 
-/// The process's own memory. Every [`Slice`] passed to it must lie in memory that is registered.
+/// The memory of this process. Every [`Slice`] passed to it must lie in registered memory.
 #[derive(Debug)]
 pub struct HostMemory {
-    /// True once the log reports that memory vanished.
+    /// Whether missing memory was reported already.
     is_told: Cell<bool>,
     _recovery: Recovery,
 }
 
 impl HostMemory {
-    /// The memory of this process.
+    /// Creates the access to this process's memory.
     ///
     /// # Safety
-    /// Every [`Slice`] passed to it must come from an endpoint whose regions were all registered with addresses valid for reads and writes
-    /// of their whole length, until they are deregistered from that endpoint. On x86-64 and arm64 they may also be unmapped addresses, as
-    /// long as only registered memory comes to be there.
+    /// The caller must pass only slices of an endpoint whose regions are valid for reads and writes of their whole length until they are
+    /// deregistered from that endpoint. On x86-64 and arm64 their addresses may also become unmapped, as long as no memory other than
+    /// registered memory is mapped there.
     #[must_use]
     pub unsafe fn new() -> Self {
         Self { is_told: Cell::new(false), _recovery: Recovery::begin() }
     }
 
-    /// Converts the result of a routine, for `slice`.
+    /// Converts the result of a routine that accessed `slice`.
     #[inline]
     fn checked<T>(&self, slice: Slice, outcome: Result<T, routines::Gone>) -> Result<T, AccessError> {
         outcome.map_err(|routines::Gone| {
@@ -67,62 +67,62 @@ impl Memory for HostMemory {
     #[inline]
     fn place(&mut self, to: Slice, bytes: &[u8]) -> Result<(), AccessError> {
         assert_eq!(to.len() as usize, bytes.len(), "a slice is as long as what is put there");
-        // SAFETY: the slice lies in a live region (`new`'s contract), and its length is `bytes`'.
+        // SAFETY: the slice lies in a registered region (the contract of `new`), and its length is that of `bytes`.
         self.checked(to, unsafe { place(pointer(to), bytes) })
     }
 
     #[inline]
     fn gather(&self, from: Slice, into: &mut [u8]) -> Result<(), AccessError> {
         assert_eq!(from.len() as usize, into.len(), "a slice is as long as what is taken there");
-        // SAFETY: as in `place`.
+        // SAFETY: the slice lies in a registered region (the contract of `new`), and its length is that of `into`.
         self.checked(from, unsafe { routines::copy(into.as_mut_ptr(), pointer(from), into.len()) })
     }
 
     fn store(&mut self, at: Slice, bytes: [u8; 8]) -> Result<(), AccessError> {
-        // SAFETY: `word` checks size and alignment; the slice lies in a live region (`new`'s contract).
+        // SAFETY: `word` checks size and alignment; the slice lies in a registered region (the contract of `new`).
         self.checked(at, unsafe { routines::store(word(at), u64::from_ne_bytes(bytes)) })
     }
 
     fn flush(&mut self) {
-        // The core's stores are in the caches, which are coherent.
+        // The core's stores are in coherent caches.
         fence(Ordering::SeqCst);
     }
 
     fn fetch_add(&mut self, at: Slice, add: u64) -> Result<u64, AccessError> {
-        // SAFETY: as in `store`.
+        // SAFETY: see `store`.
         self.checked(at, unsafe { routines::fetch_add(word(at), add) })
     }
 
     fn compare_swap(&mut self, at: Slice, compare: u64, swap: u64) -> Result<u64, AccessError> {
-        // SAFETY: as in `store`.
+        // SAFETY: see `store`.
         self.checked(at, unsafe { routines::compare_swap(word(at), compare, swap) })
     }
 }
 
-/// Copies a packet's payload to registered memory. A program that polls the memory finds packets in their order, and of each the
-/// last byte, or the last aligned word, after the others, as a NIC on PCIe writes them.
+/// Copies a packet's payload to registered memory. A program that polls the memory sees packets in order, and the last byte or last aligned
+/// word of each after its other bytes, as with a PCIe NIC.
 ///
 /// # Safety
-/// As for [`copy_in`].
+/// As [`copy_in`].
 #[inline]
 unsafe fn place(to: *mut u8, bytes: &[u8]) -> Result<(), routines::Gone> {
     if cfg!(target_arch = "x86_64") {
-        // x86-64 keeps stores in their order.
-        // SAFETY: the caller's promise.
+        // x86-64 does not reorder stores.
+        // SAFETY: the caller vouches for `to`.
         return unsafe { routines::copy(to, bytes.as_ptr(), bytes.len()) };
     }
     let (first, last) = bytes.split_at(bytes.len() - last_word(to.addr(), bytes.len()));
     fence(Ordering::Release);
     if !first.is_empty() {
-        // SAFETY: the caller's promise, for a part of it.
+        // SAFETY: the caller vouches for `to`; this is the first part of it.
         unsafe { routines::copy(to, first.as_ptr(), first.len()) }?;
         fence(Ordering::Release);
     }
-    // SAFETY: as above; the end of the same bytes.
+    // SAFETY: the caller vouches for `to`; this is the rest of it.
     unsafe { routines::copy(to.add(first.len()), last.as_ptr(), last.len()) }
 }
 
-/// Returns how many bytes at the end of `length` bytes at `address` one aligned store writes: up to 8, and 0 of 0.
+/// Returns the size of the largest aligned store that ends where `length` bytes at `address` end: 8, 4, 2, 1, or 0 if there are no bytes.
 fn last_word(address: usize, length: usize) -> usize {
     let is_one_store = |size: &usize| *size <= length && (address + length).is_multiple_of(*size);
     [8, 4, 2, 1].into_iter().find(is_one_store).unwrap_or(0)
@@ -140,24 +140,26 @@ fn word(at: Slice) -> *mut u64 {
 /// Copies `bytes` to registered memory.
 ///
 /// # Safety
-/// `to` is valid for writes of `bytes.len()` bytes, and its provenance was exposed or it is the allocation's own.
+/// The caller must pass a `to` that is valid for writes of `bytes.len()` bytes, with the provenance of its allocation or exposed
+/// provenance.
 ///
 /// # Errors
-/// Returns [`AccessError::Vanished`] if the memory is not there, and a core lives.
+/// Returns [`AccessError::Vanished`] if the memory is not mapped and a core exists. Without a core, the fault is the program's.
 pub unsafe fn copy_in(to: *mut u8, bytes: &[u8]) -> Result<(), AccessError> {
-    // SAFETY: the caller's promise for `to`; `bytes` is a slice.
+    // SAFETY: the caller vouches for `to`, and `bytes` is a slice.
     unsafe { routines::copy(to, bytes.as_ptr(), bytes.len()) }.map_err(|_| AccessError::Vanished)
 }
 
 /// Copies registered memory to `into`.
 ///
 /// # Safety
-/// `from` is valid for reads of `into.len()` bytes, and its provenance was exposed or it is the allocation's own.
+/// The caller must pass a `from` that is valid for reads of `into.len()` bytes, with the provenance of its allocation or exposed
+/// provenance.
 ///
 /// # Errors
-/// Returns [`AccessError::Vanished`] if the memory is not there, and a core lives.
+/// Returns [`AccessError::Vanished`] if the memory is not mapped and a core exists. Without a core, the fault is the program's.
 pub unsafe fn copy_out(from: *const u8, into: &mut [u8]) -> Result<(), AccessError> {
-    // SAFETY: the caller's promise for `from`; `into` is a slice.
+    // SAFETY: the caller vouches for `from`, and `into` is a slice.
     unsafe { routines::copy(into.as_mut_ptr(), from, into.len()) }.map_err(|_| AccessError::Vanished)
 }
 
@@ -165,7 +167,7 @@ pub unsafe fn copy_out(from: *const u8, into: &mut [u8]) -> Result<(), AccessErr
 mod tests {
     use super::*;
 
-    /// Every length, or one in 19 under Miri, which is slow.
+    /// Tests every length, or every 19th under Miri, which is slow.
     const STEP: usize = if cfg!(miri) { 19 } else { 1 };
 
     #[test]
@@ -191,7 +193,7 @@ mod tests {
             for length in (0..40).chain(120..140).chain([255, 256, 257, 4096]).step_by(STEP) {
                 let bytes: Vec<u8> = (0..length).map(|n| (n * 7 + start) as u8).collect();
                 let mut memory = vec![0xee_u8; start + length + 9];
-                // SAFETY: the range lies in `memory`, which nothing else touches meanwhile.
+                // SAFETY: the range lies in `memory`, which nothing else uses meanwhile.
                 unsafe { place(memory.as_mut_ptr().add(start), &bytes) }.unwrap();
                 assert_eq!(memory[start..start + length], bytes, "{length} bytes at {start}");
                 assert!(memory[..start].iter().chain(&memory[start + length..]).all(|&b| b == 0xee));
@@ -207,7 +209,7 @@ mod tests {
                 let mut memory = vec![0xee_u8; start + length + 9];
                 let address = memory.as_mut_ptr();
                 let mut back = vec![0; length];
-                // SAFETY: both ranges lie in `memory`, which nothing else touches meanwhile.
+                // SAFETY: both ranges lie in `memory`, which nothing else uses meanwhile.
                 unsafe {
                     copy_in(address.add(start), &bytes).unwrap();
                     copy_out(address.add(start), &mut back).unwrap();

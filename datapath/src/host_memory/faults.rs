@@ -1,8 +1,8 @@
-//! Faults of the routines that touch registered memory: the application unmapped it, or shortened the file behind it.
+//! Recovers from faults on registered memory that the application unmapped, or whose file it truncated.
 //!
-//! While a core exists, SIGSEGV and SIGBUS come here first. A fault of [`super::routines`] ends that routine with an error; every other
-//! signal goes on to the program's own handler, as the kernel would have called it. The program may set its handlers whenever it
-//! likes: they are then called from here, once [`renew`] has seen them. Until then, up to [`PERIOD`], a fault is the program's.
+//! While a core exists, this module handles SIGSEGV and SIGBUS. A fault in [`super::routines`] makes that routine return an error. All
+//! other signals are passed to the program's own handler, as the kernel would call it. If the program installs a handler later, [`renew`]
+//! finds it and calls it from here. Until then, at most [`PERIOD`], the program's handler receives all faults.
 
 use super::routines;
 use libc::{
@@ -16,27 +16,27 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
-/// The interval at which cores check whether the program has set its own handlers.
+/// How often cores check whether the program has installed a handler.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
 
 const SIGNALS: [c_int; 2] = [SIGSEGV, SIGBUS];
 
-/// The program's handler of each signal, and the one it had before it first met ours. Null: not looked at yet.
+/// The program's current handler of each signal, and the one that it had first. Null before the first check.
 static PROGRAMS: [AtomicPtr<sigaction>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
 static FIRST: [AtomicPtr<sigaction>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
 
 static CORES: AtomicUsize = AtomicUsize::new(0);
 
-/// Every action that the program ever had: a handler may run with one at any time, so none is freed.
+/// All actions that the program had. None is freed, because a handler may run with any of them at any time.
 static KNOWN: Mutex<Vec<&'static sigaction>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// The context with which the program's handler was called here, and how deep the stack was.
+    /// The context with which this thread last called the program's handler, and the stack depth of that call.
     static PASSED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     static HEARS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Faults are recovered while one of these lives.
+/// Enables the recovery of faults while any value of this type lives.
 #[derive(Debug)]
 pub(crate) struct Recovery(());
 
@@ -63,9 +63,10 @@ impl Drop for Recovery {
     }
 }
 
-/// Puts our handler back if the program has set its own, which is called from ours from then on. Two system calls.
+/// Installs our handler if the program has installed its own, which ours calls from then on. Costs two system calls.
 pub(crate) fn renew() {
-    // Another thread does so now. Or one did so in the process that this one was forked from; then the next core of this process does it.
+    // If the lock is held, another thread is doing this. If it was held during the fork that created this process, it stays so, and the
+    // handlers stay as they were inherited.
     let mut known = match KNOWN.try_lock() {
         _ if CORES.load(Ordering::Acquire) == 0 => return,
         Ok(known) => known,
@@ -88,7 +89,7 @@ pub(crate) fn renew() {
         let action = std::ptr::from_ref(action).cast_mut();
         PROGRAMS[index].store(action, Ordering::Release);
         let _ = FIRST[index].compare_exchange(null_mut(), action, Ordering::AcqRel, Ordering::Relaxed);
-        // SAFETY: all-zero bytes are an action, and ours calls nothing that a signal's handler may not call.
+        // SAFETY: all-zero bytes are a valid action, and our handler calls only async-signal-safe functions.
         unsafe {
             let mut ours: sigaction = zeroed();
             ours.sa_sigaction = on_fault as *const () as usize;
@@ -98,12 +99,12 @@ pub(crate) fn renew() {
     }
 }
 
-/// The calling thread runs a core: it may not block the signals, or a fault would end the process.
+/// Unblocks the signals on the calling thread, which runs a core. With a blocked signal, a fault would kill the process.
 #[inline]
 pub(crate) fn hear() {
     if !HEARS.get() {
         HEARS.set(true);
-        // SAFETY: the set is filled before it is used, and only this thread's mask changes.
+        // SAFETY: the set is initialised before its use, and only this thread's mask changes.
         unsafe {
             let mut faults = zeroed();
             libc::sigemptyset(&mut faults);
@@ -114,7 +115,7 @@ pub(crate) fn hear() {
 }
 
 fn current(signal: c_int) -> sigaction {
-    // SAFETY: all-zero bytes are an action, which is only written to.
+    // SAFETY: all-zero bytes are a valid action, and the call only writes to it.
     unsafe {
         let mut action = zeroed();
         sigaction(signal, null(), &mut action);
@@ -126,11 +127,11 @@ fn is_ours(action: &sigaction) -> bool {
     action.sa_sigaction == on_fault as *const () as usize
 }
 
-/// The handler. What it calls may be called in one: no allocation, no lock.
+/// The signal handler. Calls only async-signal-safe functions: no allocation, no lock.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    /// `BUS_MCEERR_AO` of sigaction(2): reports memory that this instruction did not touch.
+    /// `BUS_MCEERR_AO` (sigaction(2)): reports a memory error that this instruction did not cause.
     const ELSEWHERE: c_int = 5;
-    // SAFETY: the kernel, or the program's handler in its name, passes both.
+    // SAFETY: the kernel passes valid pointers, or the program's handler passes those on.
     let (code, next) = unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
         ((*info).si_code, next_of(context))
@@ -142,19 +143,19 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     }
 }
 
-/// The address of the instruction that is executed next.
+/// Returns the instruction pointer of the interrupted code.
 #[cfg(target_arch = "x86_64")]
 fn next_of(context: &mut libc::ucontext_t) -> &mut libc::greg_t {
     &mut context.uc_mcontext.gregs[libc::REG_RIP as usize]
 }
 
-/// The address of the instruction that is executed next.
+/// Returns the instruction pointer of the interrupted code.
 #[cfg(target_arch = "aarch64")]
 fn next_of(context: &mut libc::ucontext_t) -> &mut libc::c_ulonglong {
     &mut context.uc_mcontext.pc
 }
 
-/// To the program's handler. One that was set over ours may call ours in turn: that is meant for the one before.
+/// Calls the program's handler. If that one was installed over ours and calls ours in turn, calls the one before.
 #[cold]
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let index = usize::from(signal == SIGBUS);
@@ -162,12 +163,12 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let before = PASSED.get();
     let again = before.0 == here.0 && here.1 < before.1;
     if again {
-        // SAFETY: the kernel's, as above.
+        // SAFETY: `on_fault` received both pointers for `signal`.
         unsafe { call(&FIRST[index], signal, info, context) };
         return;
     }
     PASSED.set(here);
-    // SAFETY: as above.
+    // SAFETY: `on_fault` received both pointers for `signal`.
     unsafe { call(&PROGRAMS[index], signal, info, context) };
     PASSED.set((0, 0));
 }
@@ -175,7 +176,7 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
 /// Does what the kernel would do for `action`.
 ///
 /// # Safety
-/// `info` and `context` are what the kernel gave for `signal`.
+/// The caller must pass the `info` and `context` that the kernel passed for `signal`.
 unsafe fn call(
     action: &AtomicPtr<sigaction>,
     signal: c_int,
@@ -183,21 +184,21 @@ unsafe fn call(
     context: *mut c_void,
 ) {
     let found = action.load(Ordering::Acquire);
-    // SAFETY: null or never freed; all-zero bytes are the default action.
+    // SAFETY: the pointer is null or never freed; all-zero bytes are the default action.
     let mut program = unsafe { if found.is_null() { zeroed() } else { *found } };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for `info`.
     let is_sent = unsafe { (*info).si_code } <= 0;
     if program.sa_sigaction == SIG_IGN && is_sent {
         return;
     }
-    // SAFETY: each action is whole, and the program's handler is called as it asked to be; the kernel sets the mask back on return.
+    // SAFETY: each action is initialised, and the program's handler is called as its flags require. The kernel restores the mask on return.
     unsafe {
         if matches!(program.sa_sigaction, SIG_DFL | SIG_IGN) || program.sa_flags & SA_RESETHAND != 0 {
             let default: sigaction = zeroed();
             sigaction(signal, &default, null_mut());
         }
         if matches!(program.sa_sigaction, SIG_DFL | SIG_IGN) {
-            // A fault comes again by itself, and now ends the process as it would have; what was sent is sent again.
+            // A fault occurs again on return and then kills the process. A signal that was sent is sent again.
             if is_sent {
                 libc::raise(signal);
             }

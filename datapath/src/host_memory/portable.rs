@@ -1,35 +1,36 @@
-//! Accesses registered memory on processors without routines of our own: by volatile loads and atomics, which the compiler may not reason
-//! about. A fault is the program's: memory that vanishes ends it.
+//! Accesses registered memory on processors without routines of their own: with volatile loads and atomics, about which the compiler may
+//! not reason. A fault is the program's: missing memory kills it.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Nothing here finds that out.
+/// Missing memory, which nothing here detects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gone;
 
 /// # Safety
-/// `from` is valid for reads and `to` for writes of `length` bytes, with exposed provenance or their own; they don't overlap.
+/// The caller must pass a `from` that is valid for reads and a `to` that is valid for writes of `length` bytes, with exposed provenance or
+/// that of their allocations. They must not overlap.
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> Result<(), Gone> {
-    // No atomics: the source may be memory that can only be read, such as a slice.
-    // SAFETY: the callers below stay inside, and a byte is always aligned.
+    // Not atomic, because the source may be read-only memory.
+    // SAFETY: `at` is below `length` in the calls below, and a byte is always aligned.
     let load = |at| unsafe { from.add(at).read_volatile() };
     let (head, words, tail) = split(to, length);
     for at in (0..head).chain(head + words..head + words + tail) {
-        // SAFETY: `at` is inside; a byte is always aligned.
+        // SAFETY: `at` is below `length`, and a byte is always aligned.
         unsafe { AtomicU8::from_ptr(to.add(at)) }.store(load(at), Ordering::Relaxed);
     }
     for at in (head..head + words).step_by(8) {
         let word = std::array::from_fn(|i| load(at + i));
-        // SAFETY: `split` returns `at` such that `to + at` is aligned to 8 with 8 bytes inside.
+        // SAFETY: `split` returns offsets for which `to + at` is aligned to 8 and has 8 bytes within the range.
         unsafe { AtomicU64::from_ptr(to.add(at).cast()) }.store(u64::from_ne_bytes(word), Ordering::Relaxed);
     }
     Ok(())
 }
 
 /// # Safety
-/// As for [`copy`]: 8 bytes, aligned to 8.
+/// The caller must pass an address that is valid for reads and writes of 8 bytes and aligned to 8.
 pub(super) unsafe fn store(at: *mut u64, value: u64) -> Result<(), Gone> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for `at`.
     unsafe { AtomicU64::from_ptr(at) }.store(value, Ordering::Release);
     Ok(())
 }
@@ -37,19 +38,19 @@ pub(super) unsafe fn store(at: *mut u64, value: u64) -> Result<(), Gone> {
 /// # Safety
 /// As for [`store`].
 pub(super) unsafe fn fetch_add(at: *mut u64, add: u64) -> Result<u64, Gone> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for `at`.
     Ok(unsafe { AtomicU64::from_ptr(at) }.fetch_add(add, Ordering::SeqCst))
 }
 
 /// # Safety
 /// As for [`store`].
 pub(super) unsafe fn compare_swap(at: *mut u64, compare: u64, swap: u64) -> Result<u64, Gone> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for `at`.
     let word = unsafe { AtomicU64::from_ptr(at) };
     Ok(word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|found| found))
 }
 
-/// Faults are not recovered.
+/// Does nothing, as faults are not recovered here.
 pub(crate) mod faults {
     pub(crate) const PERIOD: std::time::Duration = std::time::Duration::MAX;
 
@@ -67,7 +68,7 @@ pub(crate) mod faults {
     pub(crate) const fn hear() {}
 }
 
-/// Bytes before the first aligned word, in whole aligned words, and after them.
+/// Returns the bytes before the first aligned word, those in whole aligned words, and the rest.
 fn split(start: *mut u8, length: usize) -> (usize, usize, usize) {
     let head = (start as usize).wrapping_neg() % 8;
     let head = head.min(length);

@@ -157,9 +157,9 @@ ferroce_memory_gone:
 );
 
 unsafe extern "C" {
-    /// Moves 64 bytes or more.
+    /// Copies 64 bytes or more.
     fn ferroce_memory_sixty_fours(to: *mut u8, from: *const u8, length: usize) -> u32;
-    // A position in the code, which is never called.
+    // A label, which is never called.
     fn ferroce_memory_begin();
 }
 
@@ -167,7 +167,7 @@ unsafe extern "C" {
 /// As for [`copy`](super::copy).
 #[inline]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> u32 {
-    // SAFETY: the caller's promise; each has the lengths that it asks for.
+    // SAFETY: the caller vouches for both addresses, and each routine is called with a length that it accepts.
     unsafe {
         match length {
             128.. => ferroce_memory_sixty_fours(to, from, length),
@@ -177,7 +177,7 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> u32 {
     }
 }
 
-/// Returns the address at which a fault of the instruction at `at` continues; none if the instruction is not one of these routines.
+/// Returns the address at which execution continues after a fault of the instruction at `at`; `None` if that is not in these routines.
 pub(in crate::host_memory) fn after(at: usize) -> Option<usize> {
     let [begin, end, gone] = [
         ferroce_memory_begin as *const () as usize,

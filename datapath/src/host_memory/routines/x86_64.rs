@@ -173,10 +173,10 @@ ferroce_memory_gone:
 );
 
 unsafe extern "C" {
-    /// Moves 256 bytes or more, on a CPU with AVX.
+    /// Copies 256 bytes or more. Requires AVX.
     fn ferroce_memory_thirty_twos(to: *mut u8, from: *const u8, length: usize) -> u32;
     fn ferroce_memory_bytes(to: *mut u8, from: *const u8, length: usize) -> u32;
-    // Positions in the code, which are never called.
+    // Labels, which are never called.
     fn ferroce_memory_begin();
     fn ferroce_memory_narrow();
     fn ferroce_memory_gone_wide();
@@ -186,7 +186,7 @@ unsafe extern "C" {
 /// As for [`copy`](super::copy).
 #[inline]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> u32 {
-    // SAFETY: the caller's promise; each has the lengths that it asks for, and the first the CPU.
+    // SAFETY: the caller vouches for both addresses, each routine is called with a length that it accepts, and the first only with AVX.
     unsafe {
         match length {
             256.. if std::arch::is_x86_feature_detected!("avx") => {
@@ -199,7 +199,7 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> u32 {
     }
 }
 
-/// Returns the address at which a fault of the instruction at `at` continues; none if the instruction is not one of these routines.
+/// Returns the address at which execution continues after a fault of the instruction at `at`; `None` if that is not in these routines.
 pub(in crate::host_memory) fn after(at: usize) -> Option<usize> {
     let [begin, narrow, end, wide, gone] = [
         ferroce_memory_begin as *const () as usize,

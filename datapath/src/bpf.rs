@@ -1,12 +1,12 @@
-//! An assembler for eBPF programs: instructions and jumps ahead to places that have a label.
+//! An assembler for eBPF programs: instructions, and forward jumps to labels.
 //!
-//! Used by the program that keeps RoCEv2 packets from the kernel's IP layer, by the one that hands them to an AF_XDP port, and by those
-//! that pace TCP.
+//! Used by the filter that keeps RoCEv2 packets from the kernel's IP layer, by the XDP program of AF_XDP ports, and by the TCP congestion
+//! control programs.
 
 pub(crate) mod btf;
 pub(crate) mod call;
 
-/// Registers: what a load or the program returns, arguments of calls, and those that calls keep.
+/// Registers. Loads, calls and the program return in R0; R1 to R5 are the arguments of calls; calls preserve R6 to R9.
 pub(crate) const R0: u8 = 0;
 pub(crate) const R1: u8 = 1;
 pub(crate) const R2: u8 = 2;
@@ -17,21 +17,21 @@ pub(crate) const R6: u8 = 6;
 pub(crate) const R7: u8 = 7;
 pub(crate) const R8: u8 = 8;
 pub(crate) const R9: u8 = 9;
-/// The end of the program's stack.
+/// The read-only frame pointer (R10). The stack lies below it.
 pub(crate) const STACK: u8 = 10;
 
-/// One instruction as the kernel takes it (`struct bpf_insn`).
+/// One eBPF instruction, laid out as `struct bpf_insn`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Instruction {
     pub(crate) code: u8,
-    /// The target register, and 16 times the source.
+    /// Destination register in the low four bits, source register in the high four.
     pub(crate) registers: u8,
     pub(crate) offset: i16,
     pub(crate) value: i32,
 }
 
-/// A place to jump to.
+/// A jump target.
 #[derive(Clone, Copy)]
 pub(crate) struct Label(usize);
 
@@ -65,7 +65,7 @@ impl Assembler {
         self.jump(0x05, 0, to);
     }
 
-    /// R0 compared in 32 bits.
+    /// Jumps if the low 32 bits of R0 equal `value`.
     pub(crate) fn if_equal(&mut self, value: u32, to: Label) {
         self.jump(0x16, value as i32, to);
     }
@@ -74,7 +74,8 @@ impl Assembler {
         self.jump(0x56, value as i32, to);
     }
 
-    /// Of the packet, from the Ethernet header on, in host order. If it is too short, the program ends with 0.
+    /// Loads a byte of the packet, counted from the Ethernet header, into R0 in host order. The program ends with 0 if the packet is too
+    /// short.
     pub(crate) fn byte(&mut self, at: i32) {
         self.emit(0x30, 0, 0, 0, at);
     }
@@ -92,28 +93,25 @@ impl Assembler {
         self.end();
     }
 
-    /// Jumps if `left` is above `right`, compared without a sign in 64 bits.
+    /// Jumps if `left` is above `right`, compared as unsigned 64-bit numbers.
     pub(crate) fn if_above(&mut self, left: u8, right: u8, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.emit(0x2d, left, right, 0, 0);
     }
 
-    /// Copies a register.
     pub(crate) fn copy(&mut self, to: u8, from: u8) {
         self.emit(0xbf, to, from, 0, 0);
     }
 
-    /// Adds a number to a register.
     pub(crate) fn add(&mut self, to: u8, value: i32) {
         self.emit(0x07, to, 0, 0, value);
     }
 
-    /// Sets a register.
     pub(crate) fn set(&mut self, to: u8, value: i32) {
         self.emit(0xb7, to, 0, 0, value);
     }
 
-    /// Loads a word, a half or a byte from memory, in the machine's order.
+    /// Loads 32 bits of memory, in native byte order.
     pub(crate) fn load_word(&mut self, to: u8, from: u8, offset: i16) {
         self.emit(0x61, to, from, offset, 0);
     }
@@ -126,12 +124,12 @@ impl Assembler {
         self.emit(0x71, to, from, offset, 0);
     }
 
-    /// Loads a number of 64 bits from memory.
+    /// Loads 64 bits of memory.
     pub(crate) fn load_double(&mut self, to: u8, from: u8, offset: i16) {
         self.emit(0x79, to, from, offset, 0);
     }
 
-    /// Stores a number of 64 bits, or of 32.
+    /// Stores 64 bits.
     pub(crate) fn store_double(&mut self, to: u8, offset: i16, from: u8) {
         self.emit(0x7b, to, from, offset, 0);
     }
@@ -140,45 +138,44 @@ impl Assembler {
         self.emit(0x63, to, from, offset, 0);
     }
 
-    /// Jumps if `left` is not above `right`, compared without a sign in 64 bits.
+    /// Jumps if `left` is not above `right`, compared as unsigned 64-bit numbers.
     pub(crate) fn unless_above(&mut self, left: u8, right: u8, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.emit(0xbd, left, right, 0, 0);
     }
 
-    /// Jumps if R0 is null.
     pub(crate) fn if_null(&mut self, to: Label) {
         self.jump(0x15, 0, to);
     }
 
-    /// Calls a helper by its number in linux/bpf.h.
+    /// Calls a helper by its number in `linux/bpf.h`.
     pub(crate) fn call(&mut self, helper: i32) {
         self.emit(0x85, 0, 0, 0, helper);
     }
 
-    /// Calls a function of the kernel by its number in the kernel's BTF.
+    /// Calls a kernel function (kfunc) by its BTF id.
     pub(crate) fn call_kernel(&mut self, function: u32) {
         self.emit(0x85, 0, 2, 0, function as i32);
     }
 
-    /// Loads a map by its descriptor.
+    /// Loads a map by its file descriptor.
     pub(crate) fn load_map(&mut self, to: u8, map: i32) {
         self.emit(0x18, to, 1, 0, map);
         self.emit(0, 0, 0, 0, 0);
     }
 
-    /// Ends the program with what R0 has.
+    /// Ends the program, which returns R0.
     pub(crate) fn end(&mut self) {
         self.emit(0x95, 0, 0, 0, 0);
     }
 
-    /// Loads a half in the network's order into R0.
+    /// Loads 16 bits in network byte order into R0.
     pub(crate) fn load_network_half(&mut self, from: u8, offset: i16) {
         self.load_half(R0, from, offset);
         self.emit(0xdc, R0, 0, 0, 16);
     }
 
-    /// The number of instructions so far.
+    /// Returns the number of instructions so far.
     pub(crate) fn length(&self) -> usize {
         self.code.len()
     }
@@ -191,17 +188,17 @@ impl Assembler {
     }
 }
 
-/// A processor for tests: runs a program as the kernel would.
+/// An interpreter for tests.
 #[cfg(test)]
 pub(crate) mod processor {
     use super::Instruction;
 
-    /// The address of the frame in the memory of the program. A load from a lower address reads the context of the program.
+    /// The address of the frame in the program's memory. A load from a lower address reads the program's context.
     pub(crate) const FRAME: u64 = 1 << 32;
     /// The value that every call returns.
     pub(crate) const CALLED: i32 = 4;
 
-    /// Returns the program's verdict on `frame`; `context` has the fields of its context by their offset.
+    /// Returns the program's verdict on `frame`. `context` returns the field of the program's context at an offset.
     pub(crate) fn run(program: &[Instruction], frame: &[u8], context: impl Fn(i16) -> u64) -> i32 {
         let mut registers = [0_u64; 11];
         let mut at = 0;

@@ -1,18 +1,18 @@
-//! Reads this process's capabilities, and hands them on to the program that it becomes or starts.
+//! Reads the capabilities of this process, and passes them on to the programs that it executes.
 //!
-//! A program with file capabilities runs in the loader's secure mode, which ignores injected libraries. One that inherits capabilities as
-//! ambient ones does not, so `ferroce run` has them and passes them on (capabilities(7)).
+//! The dynamic loader ignores `LD_PRELOAD` in a program with file capabilities, but not in one that inherits ambient capabilities
+//! (capabilities(7)). So `ferroce run` has the file capabilities and passes them on.
 
 use std::io;
 
-/// Bits of the kernel's masks.
+/// Bits of the kernel's capability masks.
 pub(crate) const NET_ADMIN: u64 = 1 << 12;
 pub(crate) const NET_RAW: u64 = 1 << 13;
 pub(crate) const IPC_LOCK: u64 = 1 << 14;
 pub(crate) const BPF: u64 = 1 << 39;
 const SYS_ADMIN: u64 = 1 << 21;
 const PERFMON: u64 = 1 << 38;
-/// Capabilities by their names without `CAP_`.
+/// Names of capabilities, without `CAP_`.
 const NAMES: [(&str, u64); 6] = [
     ("NET_ADMIN", NET_ADMIN),
     ("NET_RAW", NET_RAW),
@@ -21,9 +21,9 @@ const NAMES: [(&str, u64); 6] = [
     ("PERFMON", PERFMON),
     ("BPF", BPF),
 ];
-/// Those that ports need.
+/// The capabilities that ports need.
 const WANTED: u64 = NET_ADMIN | NET_RAW | IPC_LOCK | BPF;
-/// `_LINUX_CAPABILITY_VERSION_3`: two words of 32 bits each.
+/// `_LINUX_CAPABILITY_VERSION_3`: masks of two 32-bit words.
 const VERSION: u32 = 0x2008_0522;
 
 #[repr(C)]
@@ -40,24 +40,24 @@ struct Words {
     inheritable: u32,
 }
 
-/// Returns this process's effective capabilities as a mask, 0 if the kernel does not report them.
+/// Returns the effective capabilities of this process as a mask; 0 if the kernel does not report them.
 pub(crate) fn effective() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Returns true if this process has CAP_NET_RAW, which the kernel requires for raw packets.
+/// Returns true if this process has CAP_NET_RAW, which packet sockets require.
 #[must_use]
 pub fn has_net_raw() -> bool {
     effective() & NET_RAW != 0
 }
 
-/// Returns how a process like this one gets `needs`, a list such as `CAP_NET_RAW,CAP_BPF`. Root that lacks capabilities is the root of a
-/// container; root that has them and is refused nevertheless is the root of a user namespace, or in a sandbox.
+/// Returns the remedy for a process that lacks `needs`, a list such as `CAP_NET_RAW,CAP_BPF`. For root that lacks capabilities, the remedy
+/// is a container's; root that has them but is refused runs in a user namespace or a sandbox.
 #[must_use]
 pub fn remedy(needs: &str) -> String {
-    // SAFETY: geteuid takes nothing and can't fail.
+    // SAFETY: geteuid has no preconditions and cannot fail.
     remedy_of(unsafe { libc::geteuid() }, effective(), needs)
 }
 
@@ -79,19 +79,19 @@ pub(crate) fn remedy_of(user: u32, mask: u64, needs: &str) -> String {
     format!("start the container with {}", flags.join(" "))
 }
 
-/// Makes CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK and CAP_BPF ambient, as far as this process has them. Does nothing for root, whose programs
-/// have all.
+/// Makes CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK and CAP_BPF ambient, as far as this process is permitted to have them. Does nothing for
+/// root, whose programs have all capabilities.
 ///
 /// # Errors
 /// Returns the kernel's error if it refuses.
 pub fn hand_on() -> io::Result<()> {
-    // SAFETY: geteuid takes nothing and can't fail.
+    // SAFETY: geteuid has no preconditions and cannot fail.
     if unsafe { libc::geteuid() } == 0 {
         return Ok(());
     }
     let mut header = Header { version: VERSION, pid: 0 };
     let mut words = [Words::default(); 2];
-    // SAFETY: the header is of version 3, for which the kernel writes two elements.
+    // SAFETY: for a header of version 3, the kernel writes two elements.
     check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, words.as_mut_ptr()) })?;
     let mut ours = 0;
     for (n, word) in words.iter_mut().enumerate() {
@@ -99,11 +99,11 @@ pub fn hand_on() -> io::Result<()> {
         word.inheritable |= wanted;
         ours |= u64::from(wanted) << (32 * n);
     }
-    // SAFETY: as above; the kernel reads two elements.
+    // SAFETY: the kernel reads two elements.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, words.as_ptr()) })?;
     for capability in (0..64).filter(|bit| ours & 1 << bit != 0) {
         let (raise, none): (libc::c_ulong, libc::c_ulong) = (libc::PR_CAP_AMBIENT_RAISE as _, 0);
-        // SAFETY: prctl takes integers here.
+        // SAFETY: these arguments of prctl are integers.
         let raised =
             unsafe { libc::prctl(libc::PR_CAP_AMBIENT, raise, capability as libc::c_ulong, none, none) };
         check(raised.into())?;

@@ -1,36 +1,36 @@
-//! The only clock. It is read once a turn and its time passed down.
+//! The process's only clock. Each turn reads it once and passes the time down.
 
 use cc::Instant;
 
-/// Monotonic time since the first clock of the process was created.
+/// Monotonic time since the process created its first clock.
 ///
-/// `CLOCK_MONOTONIC` by the vDSO: about 25 ns a read, no system call.
+/// A read takes about 25 ns: `CLOCK_MONOTONIC` is read through the vDSO, without a system call.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: u64,
 }
 
 impl Clock {
-    /// All clocks of a process agree.
+    /// Returns a clock with the origin that all clocks of the process share.
     #[must_use]
     pub fn new() -> Self {
         static ORIGIN: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
         Self { origin: *ORIGIN.get_or_init(monotonic) }
     }
 
-    /// Now. Never goes back.
+    /// Returns the current time, which never decreases.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::from_nanos(monotonic() - self.origin)
     }
 }
 
-/// Returns `CLOCK_MONOTONIC` in ns, as eBPF programs read it: 2^64 of them are 584 years. By itself, since what the standard library does
-/// beside it takes a tenth of an idle turn.
+/// Returns `CLOCK_MONOTONIC` in ns, as eBPF programs read it. It fits 64 bits for 584 years. Calls `clock_gettime` directly, because the
+/// checks of `std::time::Instant` take a tenth of an idle turn.
 #[must_use]
 pub fn monotonic() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a timespec of ours.
+    // SAFETY: `time` is a valid timespec to write to.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     debug_assert_eq!(failed, 0, "every Linux has this clock");
     // Neither is negative.

@@ -1,4 +1,4 @@
-//! Asks a host for an echo by ICMP (RFC 792, RFC 4443) through a Linux interface, to see which sizes of packets arrive.
+//! Sends ICMP echo requests (RFC 792, RFC 4443) through a Linux interface, to find the packet sizes that a path carries.
 
 use crate::socket_option;
 use std::io::{self, ErrorKind};
@@ -6,13 +6,13 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The number of requests, and the time to wait after each.
+/// Number of requests, and the time to wait for an answer to each.
 const TRIES: u16 = 3;
 const PATIENCE: Duration = Duration::from_millis(400);
-/// Of the echo's own header.
+/// Bytes of the ICMP header.
 const HEADER: usize = 8;
 
-/// The types of request and reply, the bytes of IP's header, and those in front of a reply.
+/// Types of request and reply, bytes of the IP header, and bytes that a received message has in front of the reply.
 struct Family {
     domain: libc::c_int,
     protocol: libc::c_int,
@@ -26,7 +26,7 @@ const V4: Family = Family {
     protocol: libc::IPPROTO_ICMP,
     types: [8, 0],
     ip_header: 20,
-    // A raw socket of IPv4 shows its header.
+    // A raw IPv4 socket receives the IP header too.
     skipped: 20,
 };
 const V6: Family = Family {
@@ -37,10 +37,10 @@ const V6: Family = Family {
     skipped: 0,
 };
 
-/// Returns whether `to` answers an IP packet of `bytes` bytes that may not be fragmented, sent through `interface`.
+/// Returns true if `to` answers an IP packet of `bytes` bytes, sent through `interface` with fragmentation disabled.
 ///
 /// # Errors
-/// Returns the kernel's error: `EPERM` without CAP_NET_RAW, `ENODEV` if there is no such interface, or that there is no way to the host.
+/// Returns the kernel's error: `EPERM` without CAP_NET_RAW, `ENODEV` if there is no such interface, or another if the host is unreachable.
 pub fn echo(interface: &str, to: IpAddr, bytes: usize) -> io::Result<bool> {
     let family = if to.is_ipv4() { V4 } else { V6 };
     let socket = open(&family, interface)?;
@@ -56,7 +56,7 @@ pub fn echo(interface: &str, to: IpAddr, bytes: usize) -> io::Result<bool> {
     for number in 0..TRIES {
         match socket.send_to(&request(&family, id, number, length), there) {
             Ok(_) => {}
-            // The kernel knows that it is too large for the interface.
+            // The packet is larger than the interface's MTU.
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => return Ok(false),
             Err(error) => return Err(error),
         }
@@ -67,20 +67,20 @@ pub fn echo(interface: &str, to: IpAddr, bytes: usize) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Opens a raw socket on the interface. Its packets are not fragmented, and no known path MTU delays them.
+/// Opens a raw socket on the interface that neither fragments packets nor applies a known path MTU.
 fn open(family: &Family, interface: &str) -> io::Result<UdpSocket> {
-    // SAFETY: socket takes integers, and what it returns is ours if it is not negative.
+    // SAFETY: socket takes integers.
     let fd = unsafe { libc::socket(family.domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, family.protocol) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened, and owned by nothing else.
+    // SAFETY: the descriptor is new and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let (level, option) = match family.domain {
         libc::AF_INET => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
         _ => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
     };
-    // The same number for both families.
+    // The same value for both families.
     socket_option::set(&fd, level, option, &libc::IP_PMTUDISC_PROBE)?;
     socket_option::set(&fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, interface.as_bytes())?;
     Ok(UdpSocket::from(fd))
@@ -91,13 +91,13 @@ fn request(family: &Family, id: u16, number: u16, length: usize) -> Vec<u8> {
     packet[0] = family.types[0];
     packet[4..6].copy_from_slice(&id.to_be_bytes());
     packet[6..8].copy_from_slice(&number.to_be_bytes());
-    // The kernel does that of IPv6, which covers addresses.
+    // For ICMPv6 the kernel computes the checksum, which covers the addresses.
     let sum = checksum(&packet).to_be_bytes();
     packet[2..4].copy_from_slice(&sum);
     packet
 }
 
-/// The Internet checksum (RFC 1071).
+/// Computes the Internet checksum (RFC 1071).
 fn checksum(packet: &[u8]) -> u16 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0));
     let mut sum: u32 = packet.chunks(2).map(word).sum();
@@ -107,7 +107,7 @@ fn checksum(packet: &[u8]) -> u16 {
     !sum as u16
 }
 
-/// Waits for an answer as long as the request, to any try.
+/// Waits for a reply as long as the request. A reply to an earlier request counts too.
 fn is_answered(socket: &UdpSocket, family: &Family, id: u16, length: usize) -> io::Result<bool> {
     let until = Instant::now() + PATIENCE;
     let mut packet = vec![0; family.skipped + length + 1];
@@ -134,14 +134,14 @@ fn is_answered(socket: &UdpSocket, family: &Family, id: u16, length: usize) -> i
 mod tests {
     use super::*;
 
-    /// RFC 792, RFC 4443: echo and its reply.
+    /// RFC 792, RFC 4443: a host answers an echo request with an echo reply.
     #[test]
     fn this_host_echoes_what_its_loopback_carries() {
         for ip in ["127.0.0.1", "::1"] {
             let ip: IpAddr = ip.parse().unwrap();
             match echo("lo", ip, 1000) {
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => return,
-                // A machine without IPv6, or with its loopback down.
+                // No IPv6, or the loopback interface is down.
                 Err(error) => assert!(error.raw_os_error().is_some(), "{error}"),
                 Ok(answered) => assert!(answered, "{ip}"),
             }
@@ -149,7 +149,7 @@ mod tests {
         assert!(echo("nosuchif0", IpAddr::from([127, 0, 0, 1]), 100).is_err());
     }
 
-    /// RFC 1071.
+    /// RFC 1071: the checksum is the one's complement of the one's complement sum.
     #[test]
     fn the_checksum_is_that_of_rfc_1071() {
         assert_eq!(checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);

@@ -1,9 +1,8 @@
-//! The variables of the process's environment. All code of the libraries reads them here: `clippy.toml` forbids the functions of the standard
-//! library.
+//! Environment variables. All libraries read them through this module: `clippy.toml` forbids the functions of the standard library.
 //!
-//! Whoever starts a setuid or setgid program, or one with file capabilities, chooses its environment but not its rights. Such a program
-//! ignores the environment, as secure_getenv(3) does: `FERROCE_PORT=pcap:,FILE` would otherwise overwrite any file that the program can
-//! write.
+//! The caller of a setuid or setgid program, or of one with file capabilities, chooses its environment but lacks its privileges. So such a
+//! program ignores the environment, as secure_getenv(3) does. Otherwise `FERROCE_PORT=pcap:,FILE` could overwrite any file that the program
+//! can write to.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -11,30 +10,30 @@ use std::path::PathBuf;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The beginning of the names of Ferroce's own variables.
+/// Prefix of Ferroce's own variables.
 const OURS: &str = "FERROCE_";
 
-/// Variables by which DPDK chooses the folder that the EAL creates, and the one in which it looks for PCI devices.
+/// Variables with which DPDK chooses the directory that the EAL creates, and the one in which it finds PCI devices.
 #[cfg(feature = "dpdk")]
 const OF_DPDK: [&std::ffi::CStr; 3] = [c"RUNTIME_DIRECTORY", c"XDG_RUNTIME_DIR", c"SYSFS_PCI_DEVICES"];
 
 static OBEYS_CALLER: AtomicBool = AtomicBool::new(false);
 
-/// Has a privileged program read its environment. It is for a program whose flags let its caller choose all that the variables choose.
+/// Makes a privileged program use its environment. For a program whose options let its caller choose the same settings anyway.
 pub fn obey_caller() {
     OBEYS_CALLER.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether the environment is ignored, because the program has rights that its caller lacks.
+/// Returns true if the environment is ignored, because the program has privileges that its caller lacks.
 #[must_use]
 pub fn is_ignored() -> bool {
-    // SAFETY: getauxval reads a value that the kernel gave to the process, and has no other effect.
+    // SAFETY: getauxval reads a value that the kernel passed to the process.
     let is_privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     is_privileged && !OBEYS_CALLER.load(Ordering::Relaxed)
 }
 
-/// Returns the value of a variable, or `None` if it is not set or the environment is ignored. The first of Ferroce's variables that is ignored
-/// is reported.
+/// Returns the value of a variable; `None` if it is not set or the environment is ignored. Reports the first of Ferroce's variables that is
+/// ignored.
 #[must_use]
 pub fn variable(name: &str) -> Option<OsString> {
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
@@ -48,31 +47,31 @@ pub fn variable(name: &str) -> Option<OsString> {
     None
 }
 
-/// As [`variable`], if the value is Unicode.
+/// Returns the value of a variable as [`variable`] does; `None` also if it is not Unicode.
 #[must_use]
 pub fn text(name: &str) -> Option<String> {
     variable(name)?.into_string().ok()
 }
 
-/// Returns the folder for temporary files: the one that `TMPDIR` names, or `/tmp`.
+/// Returns the directory for temporary files: the value of `TMPDIR`, or `/tmp`.
 #[must_use]
 pub fn temporary_folder() -> PathBuf {
     variable("TMPDIR").map_or_else(|| "/tmp".into(), PathBuf::from)
 }
 
-/// Removes the variables that DPDK reads, if the environment is ignored. DPDK itself does not distinguish privileged programs.
+/// Removes the variables that DPDK reads if the environment is ignored, because DPDK reads them in privileged programs too.
 #[cfg(feature = "dpdk")]
 pub(crate) fn hide_from_dpdk() {
     if is_ignored() {
         for name in OF_DPDK {
-            // SAFETY: the name is NUL-terminated. glibc changes the list of variables under its own lock and frees no text of it, so another
-            // thread's getenv at most misses a variable.
+            // SAFETY: the name is NUL-terminated. glibc changes the list under its own lock and frees no string of it, so a concurrent
+            // getenv of another thread can at most miss a variable.
             unsafe { libc::unsetenv(name.as_ptr()) };
         }
     }
 }
 
-/// Says once why variables have no effect: on standard error if the program has no log, since `FERROCE_LOG` starts none.
+/// Reports once that variables are ignored: on standard error if there is no log, because `FERROCE_LOG` is ignored too.
 fn report(name: &str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,9 +1,9 @@
-//! Kernel counters that wake the threads sleeping on them (eventfd(2)).
+//! Kernel counters that wake threads (eventfd(2)).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// A descriptor that is readable while its count is above 0. Closed on exec.
+/// An eventfd: readable while its count is above 0, and closed on exec.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
@@ -14,31 +14,31 @@ impl From<OwnedFd> for EventFd {
 }
 
 impl EventFd {
-    /// A count of 0. `flags` are those of eventfd(2): `EFD_NONBLOCK`, `EFD_SEMAPHORE`, or 0.
+    /// Creates an eventfd with a count of 0. `flags` are those of eventfd(2): `EFD_NONBLOCK`, `EFD_SEMAPHORE`, or 0.
     ///
     /// # Errors
     /// Returns an error if the process has no descriptor left.
     pub fn new(flags: libc::c_int) -> io::Result<Self> {
-        // SAFETY: eventfd takes plain numbers.
+        // SAFETY: eventfd takes integers.
         let descriptor = unsafe { libc::eventfd(0, flags | libc::EFD_CLOEXEC) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a fresh descriptor with no other owner.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(descriptor) }))
     }
 
-    /// Adds 1. A full counter, which is too far away to be met, would wake too.
+    /// Adds 1 to the count.
     pub fn signal(&self) {
         let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes of an array.
+        // SAFETY: the write reads the eight bytes of `one`.
         unsafe { libc::write(self.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Takes the count, or 1 of it with `EFD_SEMAPHORE`; waits until it is above 0 if the descriptor blocks.
+    /// Resets the count to 0, or subtracts 1 with `EFD_SEMAPHORE`. If the count is 0, waits unless the descriptor is non-blocking.
     ///
     /// # Errors
-    /// Returns an error if a signal interrupts the wait, or `WouldBlock` if the descriptor does not block and the count is 0.
+    /// Returns an error if a signal interrupts the wait, or `WouldBlock` if the descriptor is non-blocking and the count is 0.
     pub fn take(&self) -> io::Result<()> {
         let mut count = [0_u8; 8];
         // SAFETY: the array has the eight bytes that an eventfd returns.
@@ -46,17 +46,17 @@ impl EventFd {
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Takes from a semaphore's count without waiting. Returns `false` if the count is 0, or if the kernel cannot read it without waiting
-    /// (before Linux 5.8).
+    /// Resets or subtracts from the count as [`take`](Self::take) does, but never waits. Returns false if the count is 0, or before Linux
+    /// 5.8.
     pub fn take_now(&self) -> bool {
         let mut count = [0_u8; 8];
         let into = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
-        // The offset -1 reads as read(2) does, and the flag applies to this call alone: the program's readers still wait.
-        // SAFETY: one buffer of the eight bytes that an eventfd fills.
+        // An offset of -1 reads as read(2) does. The flag applies to this call only, so the program's own readers still wait.
+        // SAFETY: passes one buffer of the eight bytes that an eventfd returns.
         unsafe { libc::preadv2(self.as_raw_fd(), &raw const into, 1, -1, libc::RWF_NOWAIT) > 0 }
     }
 
-    /// The same count, by another descriptor.
+    /// Duplicates the descriptor; both share the count.
     ///
     /// # Errors
     /// Returns an error if the process has no descriptor left.

@@ -1,7 +1,7 @@
-//! Releases what a forked process inherits of a device: it has the parent's memory, but neither its threads nor its network.
+//! Releases the descriptors of a device in a forked process, which has the parent's memory but neither its threads nor its network.
 //!
-//! The child's copies of a device's descriptors would keep the interface from the kernel, and its peers from learning that the parent
-//! ended. So the child gives up those that are [`Own`] before `fork` returns there.
+//! The child's copies would keep the interface in use, and hide the parent's end from its peers. So the child closes each [`Own`]
+//! descriptor before `fork` returns there.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -9,26 +9,27 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// The number of times that a child tries for a lock that one of its own threads may have: longer than a port takes to open.
+/// Attempts of a child to lock a mutex that one of its own threads may hold. Together they take longer than opening a port.
 const TRIES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The number of forks between this process and the one that loaded the library.
+/// Number of forks between the process that loaded the library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Descriptors that a child gives up, each plus one; 0 is a free place. More than there are places are kept by the child too.
+/// Descriptors that a child closes, each plus one; 0 is a free entry. If there are more, the child keeps the rest.
 static OWN: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
 
-/// Distinguishes a process from its forked children.
+/// A process; distinguishes it from its forked children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
 impl Process {
-    /// The calling process.
+    /// Returns the calling process.
     #[must_use]
     pub fn this() -> Self {
         static WATCH: Once = Once::new();
-        // SAFETY: the handler lives as long as the library, which its threads keep loaded. Out of memory, children know nothing.
+        // SAFETY: the handler stays loaded, because the library's threads keep it loaded. If there is no memory to register it, children do
+        // not notice the fork.
         WATCH.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
         Self(GENERATION.load(Ordering::Relaxed))
     }
@@ -41,7 +42,7 @@ impl Process {
     }
 }
 
-/// Locks what the parent may have had locked in another thread when it forked: `None` in a child if it is never unlocked.
+/// Locks a mutex that another thread of the parent may have held during the fork. Returns `None` in a child where it is never unlocked.
 pub fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     if GENERATION.load(Ordering::Relaxed) == 0 {
         return Some(mutex.lock().unwrap_or_else(PoisonError::into_inner));
@@ -56,25 +57,25 @@ pub fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     None
 }
 
-/// Runs in the child, in which only async-signal-safe functions may be called: other threads may have had any lock.
+/// Runs in the child. May call only async-signal-safe functions, because other threads may have held any lock.
 unsafe extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: eventfd takes plain numbers.
+    // SAFETY: eventfd takes integers.
     let nothing = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     for place in &OWN {
         let fd = place.swap(0, Ordering::Relaxed) - 1;
         if fd >= 0 {
-            // The number stays taken: code that closes it later must not close another file of the child. Without a descriptor to
-            // put there, the child keeps what it has.
-            // SAFETY: both numbers are open; the call replaces one by the other.
+            // Replaces the descriptor rather than closing it: code that closes the number later must not close another file of the child.
+            // If the eventfd could not be created, the child keeps its copy.
+            // SAFETY: dup3 takes integers and refuses -1. It replaces the child's copy only.
             unsafe { libc::dup3(nothing, fd, libc::O_CLOEXEC) };
         }
     }
-    // SAFETY: the descriptor is this function's, or -1, which the kernel refuses.
+    // SAFETY: the descriptor belongs to this function, or is -1, which the kernel refuses.
     unsafe { libc::close(nothing) };
 }
 
-/// Has forked children close `fd` until [`keep`] is called.
+/// Makes forked children close `fd`, until [`keep`] is called.
 pub fn give_up(fd: RawFd) {
     let _ = Process::this();
     let free =
@@ -84,24 +85,24 @@ pub fn give_up(fd: RawFd) {
     }
 }
 
-/// Ends what [`give_up`] began. Called before `fd` is closed, since its number may come back for another file.
+/// Undoes [`give_up`]. Call it before closing `fd`, whose number may be reused for another file.
 pub fn keep(fd: RawFd) {
     let is_it =
         |place: &&AtomicI32| place.compare_exchange(fd + 1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
     let _ = OWN.iter().find(is_it);
 }
 
-/// The owner of a descriptor that forked children give up. A program may close all descriptors of its process, and its next file gets the
-/// number: what is no longer this owner's file is neither used nor closed.
+/// An owned descriptor that forked children close. If the program closes all descriptors of its process, another file may get the number:
+/// [`Own`] then neither uses nor closes it.
 #[derive(Debug)]
 pub struct Own<T: AsRawFd = OwnedFd> {
     owner: ManuallyDrop<T>,
-    /// Device and inode of the file; `None` if the kernel does not say.
+    /// Device and inode of the file; `None` if the kernel does not report them.
     file: Option<(libc::dev_t, libc::ino_t)>,
 }
 
 impl<T: AsRawFd> Own<T> {
-    /// Returns whether the number still names the file that it named at first.
+    /// Returns true if the descriptor still refers to the same file.
     #[must_use]
     pub fn is_there(&self) -> bool {
         file_of(self.owner.as_raw_fd()) == self.file
@@ -110,7 +111,7 @@ impl<T: AsRawFd> Own<T> {
 
 /// Returns the device and inode of an open file; `None` if `fd` is not open.
 fn file_of(fd: RawFd) -> Option<(libc::dev_t, libc::ino_t)> {
-    // SAFETY: all-zero bytes are a status, which the call fills.
+    // SAFETY: all-zero bytes are a valid stat, and fstat writes one.
     let (filled, status) = unsafe {
         let mut status: libc::stat = std::mem::zeroed();
         (libc::fstat(fd, &mut status), status)
@@ -129,7 +130,7 @@ impl<T: AsRawFd> Drop for Own<T> {
     fn drop(&mut self) {
         keep(self.owner.as_raw_fd());
         if self.is_there() {
-            // SAFETY: the owner is not used any more.
+            // SAFETY: the owner is dropped once and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.owner) };
         }
     }

@@ -1,7 +1,7 @@
-//! Ports, buffers, poll-mode cores and rings. The only crate that knows DPDK.
+//! Ports, buffers, poll-mode cores and rings. The only crate that uses DPDK.
 //!
-//! Without the feature `dpdk` what remains is the port trait, in-process ports, neighbour resolution and the
-//! poll-mode core: enough to run endpoints in a test.
+//! Without the feature `dpdk`, the port trait, in-process ports, neighbour resolution and the poll-mode core remain: enough to run
+//! endpoints in a test.
 #![warn(clippy::disallowed_methods)]
 
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code, reason = "AF_XDP ports, which need DPDK, use all of it"))]

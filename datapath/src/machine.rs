@@ -1,4 +1,4 @@
-//! The checks of `ferroce doctor`: what the machine has, what it lacks, and the remedy.
+//! The checks of `ferroce doctor`: what the machine has, what it lacks, and the remedies.
 
 use crate::capabilities;
 use crate::port_spec::PortSpec;
@@ -9,24 +9,24 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// As it should be.
+    /// Everything needed is there.
     Ok,
-    /// It works, with less than there could be.
+    /// Works, but not as well as it could.
     Warn,
-    /// It doesn't work.
+    /// Does not work.
     Fail,
 }
 
-/// One thing looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// The name of the thing checked, in a word or two.
+    /// What was checked, in a word or two.
     pub name: String,
     /// The result.
     pub status: Status,
     /// The finding.
     pub found: String,
-    /// The remedy; none if nothing is to be done.
+    /// The remedy, if one is needed.
     pub remedy: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Check {
     }
 }
 
-/// Capabilities by their bit, with what needs them.
+/// Capabilities: bit, name, and what needs it.
 const CAPABILITIES: [(u64, &str, &str); 4] = [
     (capabilities::NET_RAW, "CAP_NET_RAW", "ports on Linux interfaces"),
     (capabilities::NET_ADMIN, "CAP_NET_ADMIN", "tap and xdp ports"),
@@ -48,16 +48,16 @@ const CAPABILITIES: [(u64, &str, &str); 4] = [
     (capabilities::BPF, "CAP_BPF", "xdp ports"),
 ];
 
-/// The remedy if DPDK refuses in its own words.
+/// The remedy for an error message of DPDK.
 pub const SEE_LOG: &str =
     "fix what the other checks report; FERROCE_LOG=dpdk=debug shows all messages of DPDK";
 
-/// Enough for DPDK's default memory.
+/// DPDK's default memory.
 const HUGEPAGES_MB: u64 = 512;
-/// The memory that a jumbo port on a Linux interface locks: one ring in each direction.
+/// Locked memory of a port with jumbo frames on a Linux interface: one ring in each direction.
 const RINGS_MB: u64 = 16;
 
-/// Looks at the machine, and at each of `ports` without opening it.
+/// Checks the machine, and each of `ports` without opening it.
 #[must_use]
 pub fn checks(ports: &[PortSpec]) -> Vec<Check> {
     let mut checks = vec![cores(allowed_cores().len()), user(), memlock(), hugepages()];
@@ -71,7 +71,7 @@ pub fn checks(ports: &[PortSpec]) -> Vec<Check> {
     checks
 }
 
-/// Bytes of unused hugepages of all sizes.
+/// Returns the bytes of unused hugepages of all sizes.
 #[must_use]
 pub fn free_hugepage_bytes() -> u64 {
     hugepage_bytes("free_hugepages")
@@ -82,7 +82,7 @@ fn hugepage_bytes(which: &str) -> u64 {
     sizes.flatten().filter_map(|size| bytes_of_size(&size.path(), which)).sum()
 }
 
-/// `hugepages-2048kB/free_hugepages` in bytes.
+/// Returns the bytes that a directory such as `hugepages-2048kB` reports in the file `which`.
 fn bytes_of_size(directory: &Path, which: &str) -> Option<u64> {
     let kib: u64 =
         directory.file_name()?.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
@@ -90,7 +90,7 @@ fn bytes_of_size(directory: &Path, which: &str) -> Option<u64> {
     Some(pages * kib * 1024)
 }
 
-/// The cores that this thread may run on, by number.
+/// Returns the ids of the CPUs that this thread may run on.
 #[must_use]
 pub fn allowed_cores() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect()
@@ -108,7 +108,7 @@ fn cores(count: usize) -> Check {
 }
 
 fn user() -> Check {
-    // SAFETY: geteuid takes nothing and can't fail.
+    // SAFETY: geteuid has no preconditions and cannot fail.
     let who = unsafe { libc::geteuid() };
     user_with(who, capabilities::effective())
 }
@@ -127,7 +127,7 @@ fn user_with(who: u32, mask: u64) -> Check {
 
 fn memlock() -> Check {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` has room for the structure.
+    // SAFETY: `limit` has room for the result.
     let failed = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } != 0;
     let unlimited = limit.rlim_cur == libc::RLIM_INFINITY;
     let mb = limit.rlim_cur >> 20;
@@ -178,7 +178,7 @@ mod library {
     use roce::wire::Mtu;
     use std::path::Path;
 
-    /// The smallest IP MTU with a path MTU of 4096.
+    /// The smallest IP MTU in bytes with a path MTU of 4096.
     const FULL_MTU: u16 = 4180;
     pub(super) const DRIVERS: [&str; 9] =
         ["af_packet", "af_xdp", "memif", "null", "pcap", "ring", "tap", "vhost", "virtio"];
@@ -195,7 +195,7 @@ mod library {
     pub(super) fn drivers(directory: &Path) -> Check {
         let there = |driver: &&&str| directory.join(format!("librte_net_{driver}.so.23")).exists();
         let (found, missing): (Vec<&str>, Vec<&str>) = DRIVERS.iter().partition(|driver| there(driver));
-        // Each is for a kind of port, so the others work.
+        // Each driver is for one kind of port, so other kinds work.
         let status = if found.is_empty() { Status::Fail } else { Status::Warn };
         let found = format!("{} in {}", found.join(", "), directory.display());
         if missing.is_empty() {
@@ -210,7 +210,7 @@ mod library {
     pub(super) fn port(spec: &PortSpec) -> Check {
         let name = format!("port {spec}");
         match dpdk::check_port(spec, &PortConfig::default()) {
-            // AF_XDP has room for no more.
+            // AF_XDP supports no larger path MTU.
             Ok(mtu) if matches!(spec, PortSpec::Xdp(_)) && dpdk::path_mtu(mtu) == Mtu::M2048 => {
                 Check::ok(&name, format!("MTU {mtu}, path MTU 2048"))
             }
@@ -236,11 +236,11 @@ mod library {
 
     fn failed(name: &str, error: &PortError) -> Check {
         let text = error.to_string();
-        // DPDK's own words have no remedy in them.
+        // DPDK's error messages contain no remedy.
         if matches!(error, PortError::Driver { .. }) {
             return Check::with(name, Status::Fail, text, super::SEE_LOG);
         }
-        // Errors say what is wrong, then the remedy.
+        // Error messages have the form "what is wrong; remedy".
         match text.split_once("; ") {
             Some((found, remedy)) => Check::with(name, Status::Fail, found.into(), remedy),
             None => Check { name: name.into(), status: Status::Fail, found: text, remedy: None },

@@ -1,5 +1,5 @@
-//! Mounts that only the calling thread and the programs that it becomes or starts see (mount_namespaces(7)). `ferroce run` puts the files of
-//! RDMA devices in place with it.
+//! Mounts in a private mount namespace of the calling thread (mount_namespaces(7)), which the programs that it executes share. `ferroce
+//! run` uses them to provide the files of RDMA devices.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -8,29 +8,29 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::null;
 
-/// A mount namespace of the calling thread alone. All mounts of this module are its methods, so none can reach another namespace.
+/// A mount namespace of the calling thread alone. Only its methods mount, so no mount can reach another namespace.
 #[derive(Debug)]
 pub struct PrivateMounts {
-    /// Another thread may be in another namespace: the value must not be sent there.
+    /// Makes the type neither `Send` nor `Sync`: another thread may be in another namespace.
     of_this_thread: PhantomData<*const ()>,
 }
 
 impl PrivateMounts {
-    /// Moves the calling thread into a mount namespace of its own, from which no mount propagates.
+    /// Moves the calling thread into a new mount namespace, from which no mount propagates.
     ///
     /// # Errors
-    /// Returns the kernel's error: `EPERM` without CAP_SYS_ADMIN, `ENOSPC` beyond `user.max_mnt_namespaces`, `EINVAL` if the root folder is
-    /// no mount point.
+    /// Returns the kernel's error: `EPERM` without CAP_SYS_ADMIN, `ENOSPC` beyond `user.max_mnt_namespaces`, `EINVAL` if the root directory
+    /// is not a mount point.
     pub fn enter() -> io::Result<Self> {
-        // SAFETY: unshare takes plain integers.
+        // SAFETY: unshare takes an integer.
         check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
         let mounts = Self { of_this_thread: PhantomData };
-        // A new namespace has the old one's shared mounts, in which a mount would appear in the old one, too.
+        // A new namespace shares mounts with the old one, so a mount would also appear there.
         mounts.mount(None, Path::new("/"), None, libc::MS_REC | libc::MS_PRIVATE, None)?;
         Ok(mounts)
     }
 
-    /// Mounts an empty tmpfs of at most `kib` KiB at the folder `at`, as `source` in the list of mounts.
+    /// Mounts an empty tmpfs of at most `kib` KiB at the directory `at`. `source` is its name in the list of mounts.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -39,7 +39,7 @@ impl PrivateMounts {
         self.mount(Some(Path::new(source)), at, Some(c"tmpfs"), 0, Some(options.as_bytes()))
     }
 
-    /// Makes the file or folder `from` appear at `to`, which exists, too.
+    /// Makes the file or directory `from` also appear at `to`, which must exist.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -47,7 +47,7 @@ impl PrivateMounts {
         self.mount(Some(from), to, None, libc::MS_BIND, None)
     }
 
-    /// Mounts at `at` what is in `upper` and, below it, in `lower`, read-only, as `source` in the list of mounts.
+    /// Mounts a read-only overlay of `upper` over `lower` at `at`. `source` is its name in the list of mounts.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -70,7 +70,7 @@ impl PrivateMounts {
         let at = CString::new(at.as_os_str().as_bytes())?;
         let pointer = |text: Option<&CStr>| text.map_or(null(), CStr::as_ptr);
         let (source, options) = (source.as_deref(), options.as_deref());
-        // SAFETY: each pointer is null, where mount(2) allows that, or a NUL-terminated string that lives until the call returns.
+        // SAFETY: each pointer is null, where mount(2) allows that, or a NUL-terminated string that outlives the call.
         check(unsafe {
             libc::mount(pointer(source), at.as_ptr(), pointer(kind), flags, pointer(options).cast())
         })

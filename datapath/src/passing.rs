@@ -1,19 +1,19 @@
-//! Messages over Unix sockets with which descriptors go to another process.
+//! Passes file descriptors to another process in messages over Unix sockets.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Descriptors that go with one message at most.
+/// Most descriptors in one message.
 pub const DESCRIPTORS: usize = 64;
 
-/// Room for the descriptors of a message, aligned as their header is.
+/// Space for the control message with a message's descriptors, aligned for its header.
 #[repr(C, align(8))]
 struct Ancillary([u8; 320]);
 
-/// Sends bytes, with up to [`DESCRIPTORS`] descriptors, and returns the number of bytes sent. `flags` are those of `sendmsg(2)`.
+/// Sends bytes with up to [`DESCRIPTORS`] descriptors, and returns the number of bytes sent. `flags` are those of sendmsg(2).
 ///
 /// # Errors
-/// Returns [`io::ErrorKind::InvalidInput`] if there are more descriptors, or the system's error.
+/// Returns [`io::ErrorKind::InvalidInput`] if there are too many descriptors, or the system's error.
 pub fn send(
     socket: BorrowedFd<'_>,
     message: &[u8],
@@ -26,12 +26,12 @@ pub fn send(
     let mut bytes = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
     let mut room = Ancillary([0; 320]);
     let length = size_of_val(descriptors);
-    // SAFETY: all-zero bytes are an empty message.
+    // SAFETY: all-zero bytes are a valid, empty message.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     (header.msg_iov, header.msg_iovlen) = (&raw mut bytes, 1);
     if length > 0 {
         header.msg_control = (&raw mut room).cast();
-        // SAFETY: the room is larger than the header and that many descriptors; a descriptor is borrowed as its number.
+        // SAFETY: `room` has space for the header and `DESCRIPTORS` descriptors, and a `BorrowedFd` has the layout of its number.
         unsafe {
             header.msg_controllen = libc::CMSG_SPACE(length as u32) as usize;
             let first = libc::CMSG_FIRSTHDR(&header);
@@ -41,15 +41,15 @@ pub fn send(
             std::ptr::copy_nonoverlapping(descriptors.as_ptr().cast::<u8>(), libc::CMSG_DATA(first), length);
         }
     }
-    // SAFETY: the header names what lives through the call.
+    // SAFETY: everything that the header points to outlives the call.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &header, flags | libc::MSG_NOSIGNAL) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives bytes into `room`, and returns their number, with the descriptors that came along. `flags` are those of `recvmsg(2)`.
+/// Receives bytes into `room`. Returns their number and the descriptors received with them. `flags` are those of recvmsg(2).
 ///
 /// # Errors
-/// Returns the system's error, as [`io::ErrorKind::WouldBlock`] after the socket's timeout.
+/// Returns the system's error, for example [`io::ErrorKind::WouldBlock`] after the socket's timeout.
 pub fn receive(
     socket: BorrowedFd<'_>,
     room: &mut [u8],
@@ -57,20 +57,21 @@ pub fn receive(
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut bytes = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
     let mut room = Ancillary([0; 320]);
-    // SAFETY: all-zero bytes are an empty message.
+    // SAFETY: all-zero bytes are a valid, empty message.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     (header.msg_iov, header.msg_iovlen) = (&raw mut bytes, 1);
     (header.msg_control, header.msg_controllen) = ((&raw mut room).cast(), size_of::<Ancillary>());
-    // SAFETY: the header names room that lives through the call.
+    // SAFETY: the header points to writable memory that outlives the call.
     let came = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, flags | libc::MSG_CMSG_CLOEXEC) };
     let came = usize::try_from(came).map_err(|_| io::Error::last_os_error())?;
     Ok((came, descriptors(&header)))
 }
 
-/// The descriptors that came with a message.
+/// Takes ownership of the descriptors received with a message.
 fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
     let mut found = Vec::new();
-    // SAFETY: the kernel filled the header and its room, and each descriptor in it is this process's from now on.
+    // SAFETY: the kernel wrote well-formed control messages to `header`'s buffer, which `receive` still borrows, and nothing else owns
+    // these descriptors.
     unsafe {
         let mut next = libc::CMSG_FIRSTHDR(header);
         while let Some(part) = next.as_ref() {

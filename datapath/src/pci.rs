@@ -1,19 +1,19 @@
-//! Finds NICs on the PCI bus, and binds them to another kernel driver. A DPDK driver reaches most NICs through `vfio-pci`.
+//! Finds NICs on the PCI bus, and changes their kernel drivers. DPDK drivers use most NICs through `vfio-pci`.
 //!
-//! Everything is read from and written to sysfs, as Linux documents it in `Documentation/ABI/testing/sysfs-bus-pci`.
+//! Reads and writes sysfs as described in Linux's `Documentation/ABI/testing/sysfs-bus-pci`.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The kernel's driver that hands devices to programs.
+/// The kernel driver that gives programs access to devices.
 const VFIO: &str = "vfio-pci";
-/// The kernel drivers through which DPDK can drive a NIC: those that hand it over, and those that share it with DPDK.
+/// Kernel drivers with which DPDK can drive a NIC: those that give it access, and those that share the NIC with it.
 const USABLE: [&str; 6] = [VFIO, "igb_uio", "uio_pci_generic", "mlx4_core", "mlx5_core", "mana"];
-/// The class of an Ethernet controller in sysfs, without the byte of its programming interface.
+/// The class of an Ethernet controller in sysfs, without the programming interface.
 const ETHERNET: &str = "0x0200";
 
-/// A NIC that cannot be used or changed as asked. One line, with the remedy.
+/// Why a NIC cannot be used or bound: one line, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]
@@ -44,7 +44,7 @@ pub enum PciError {
     Stays { address: String, driver: Option<String> },
 }
 
-/// A device on the PCI bus, by its address: `0000:01:00.0`.
+/// A device on the PCI bus, identified by its address, such as `0000:01:00.0`.
 #[derive(Clone, Debug)]
 pub struct Nic {
     address: String,
@@ -52,7 +52,7 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Returns the device at `address`, whether it exists or not.
+    /// Returns the device at `address`, which need not exist.
     #[must_use]
     pub fn new(address: &str) -> Self {
         Self::on(Path::new("/sys/bus/pci"), address)
@@ -66,17 +66,17 @@ impl Nic {
         self.bus.join("devices").join(&self.address)
     }
 
-    /// Returns the kernel's driver that has the device.
+    /// Returns the kernel driver to which the device is bound.
     #[must_use]
     pub fn driver(&self) -> Option<String> {
         let driver = fs::read_link(self.place().join("driver")).ok()?;
         Some(driver.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Checks that a DPDK driver can have the device.
+    /// Checks that a DPDK driver can use the device.
     ///
     /// # Errors
-    /// Returns [`PciError`] if it does not exist, is not an Ethernet controller, belongs to the kernel, or has no IOMMU.
+    /// Returns [`PciError`] if it does not exist, is not an Ethernet controller, is bound to another kernel driver, or has no IOMMU.
     pub fn check(&self) -> Result<(), PciError> {
         self.exists()?;
         let driver = self.driver();
@@ -97,7 +97,7 @@ impl Nic {
         }
     }
 
-    /// Without an IOMMU, `vfio-pci` accepts devices only in its unsafe mode, in which each is in a separate group.
+    /// Checks for an IOMMU. Without one, `vfio-pci` binds devices only in its unsafe mode, in which each has a group of its own.
     fn has_iommu(&self, driver: Option<&str>) -> Result<(), PciError> {
         if driver == Some(VFIO) && !self.place().join("iommu_group").exists() {
             return Err(PciError::NoIommu { address: self.address.clone() });
@@ -105,10 +105,10 @@ impl Nic {
         Ok(())
     }
 
-    /// Detaches the device from its kernel driver and binds it to `vfio-pci`, unless it is bound to that already.
+    /// Binds the device to `vfio-pci` instead of its kernel driver. Does nothing if it already is.
     ///
     /// # Errors
-    /// Returns [`PciError`] if the device is no Ethernet controller, its interface is up, or the kernel refuses.
+    /// Returns [`PciError`] if the device is not an Ethernet controller, its interface is up, or the kernel refuses.
     pub fn bind(&self) -> Result<(), PciError> {
         self.exists()?;
         let before = self.driver();
@@ -126,12 +126,12 @@ impl Nic {
         if driver.as_deref() == Some(VFIO) {
             return self.has_iommu(driver.as_deref());
         }
-        // The device must not stay without a driver.
+        // Binds it to its usual driver again, so that it does not stay without one.
         let _ = self.hand_to("");
         Err(PciError::Stays { address: self.address.clone(), driver: self.driver() })
     }
 
-    /// Binds the device to the kernel driver that knows it.
+    /// Binds the device to the kernel driver that supports it.
     ///
     /// # Errors
     /// Returns [`PciError`] if the device does not exist, or the kernel refuses.
@@ -144,7 +144,7 @@ impl Nic {
         self.hand_to("")
     }
 
-    /// Refuses a device that a process uses: the kernel would wait until that process closes it.
+    /// Fails if a process uses the device, because the kernel would wait until that process closes it.
     fn is_free(&self) -> Result<(), PciError> {
         let Ok(link) = fs::read_link(self.place().join("iommu_group")) else { return Ok(()) };
         let group = link.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -156,9 +156,9 @@ impl Nic {
         }
     }
 
-    /// Makes the kernel bind the device to `driver`, or to the driver that knows it if the name is empty.
+    /// Makes the kernel bind the device to `driver`, or to the driver that supports it if the name is empty.
     fn hand_to(&self, driver: &str) -> Result<(), PciError> {
-        // An empty line removes an earlier name.
+        // An empty line clears the override.
         write(&self.place().join("driver_override"), &format!("{driver}\n"))?;
         if self.driver().is_some() {
             write(&self.place().join("driver/unbind"), &self.address)?;
@@ -166,7 +166,7 @@ impl Nic {
         write(&self.bus.join("drivers_probe"), &self.address)
     }
 
-    /// The device's interfaces: in its own folder, or in that of its virtio device.
+    /// Returns an interface of the device that is up. Interfaces are in the device's directory, or in that of its virtio device.
     fn interface_that_is_up(&self) -> Option<String> {
         let place = self.place();
         let virtio = names(&place).into_iter().filter(|name| name.starts_with("virtio"));
@@ -182,7 +182,7 @@ impl Nic {
     }
 }
 
-/// Returns the addresses of the machine's Ethernet controllers with their drivers, as text.
+/// Returns the addresses of the machine's Ethernet controllers with their drivers, as text for an error message.
 fn ethernet_controllers(bus: &Path) -> String {
     let found: Vec<String> = names(&bus.join("devices"))
         .into_iter()
@@ -195,7 +195,7 @@ fn ethernet_controllers(bus: &Path) -> String {
     if found.is_empty() { "none".into() } else { found.join(", ") }
 }
 
-/// Returns the names in a folder, in order; none if it cannot be read.
+/// Returns the sorted names in a directory; none if it cannot be read.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -203,7 +203,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Writes to a file of sysfs, which exists.
+/// Writes to an existing file in sysfs.
 fn write(file: &Path, text: &str) -> Result<(), PciError> {
     let written = fs::OpenOptions::new()
         .write(true)
@@ -219,7 +219,7 @@ mod tests {
 
     const ADDRESS: &str = "0000:01:00.0";
 
-    /// A bus like sysfs's, with one device.
+    /// A directory like sysfs's, with one device.
     struct Bus(tempfile::TempDir);
 
     impl Bus {
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(bus.says(&format!("devices/{ADDRESS}/driver_override")), "(null)");
     }
 
-    /// No kernel is behind the folder, so `vfio-pci` never takes the device. It goes back to the driver that knows it.
+    /// The directory is not the kernel's, so `vfio-pci` never binds the device, which goes back to its usual driver.
     #[test]
     fn a_nic_that_vfio_does_not_take_is_not_left_alone() {
         let bus = Bus::new("0x020000", Some("e1000e")).with_interface("eth7", "0x1002\n");

@@ -1,9 +1,9 @@
-//! One short way to name a port everywhere: in a flag, in the environment, in a file.
+//! The name of a port, as in options, the environment and files.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The forms that a port's name takes, for help texts and errors.
+/// The forms of a port's name, for help texts.
 pub const FORMS: &str = "\
 IFACE                                   a Linux interface (veth0, eth0), by AF_PACKET
 packet:IFACE                            a Linux interface, by AF_PACKET with large datagrams
@@ -22,69 +22,69 @@ eal:DEVARGS                             a device in the form of DPDK's --vdev or
 const FORMS_LINE: &str = "IFACE, packet:IFACE, xdp:IFACE, tap:NAME, memif:/DIR/SOCKET, virtio:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
                           pci:0000:01:00.0, eal:DEVARGS";
 
-/// An interface's name in Linux has 16 bytes, the last one NUL.
+/// Most bytes of a Linux interface name, without its NUL (`IFNAMSIZ` is 16).
 const MAX_INTERFACE_NAME: usize = 15;
-/// `sun_path` has 108 bytes, the last one NUL.
+/// Most bytes of a Unix socket's path, without its NUL (`sun_path` has 108).
 const MAX_SOCKET_PATH: usize = 107;
-/// A ring's name in DPDK has 32 bytes, with DPDK's and Ferroce's prefixes.
+/// Most bytes of a ring's name. A DPDK ring name has 32 bytes with the prefixes of DPDK and Ferroce.
 const MAX_RING_NAME: usize = 16;
 
-/// A port's name, checked for form; whether such a port can be opened shows on opening.
+/// A parsed port name. Whether such a port can be opened is unknown until it is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PortSpec {
-    /// A Linux interface, shared with the kernel.
+    /// A Linux interface, shared with the kernel, through AF_PACKET.
     Interface(String),
-    /// A Linux interface, shared with the kernel, by a packet socket that sends and receives large datagrams.
+    /// A Linux interface, shared with the kernel, through a packet socket that sends and receives large datagrams.
     Packet(String),
-    /// A Linux interface, whose RoCEv2 packets the kernel hands to this process alone.
+    /// A Linux interface through AF_XDP: the kernel passes its RoCEv2 packets to this process only.
     Xdp(String),
-    /// A tap interface that the port creates; the kernel is the peer.
+    /// A tap interface that the port creates. The kernel is the peer.
     Tap(String),
-    /// Shared memory with another process.
+    /// memif: shared memory with another process.
     Memif {
-        /// The Unix socket at which the two meet.
+        /// Path of the Unix socket at which the processes meet.
         socket: String,
-        /// The side that listens on it.
+        /// Whether the port listens on the socket or connects to it.
         role: SocketRole,
-        /// Distinguishes interfaces of one socket.
+        /// Id of the interface, for several interfaces at one socket.
         id: u32,
-        /// The client's buffers lie in the shared memory. The peer can then write all of this process's DPDK memory.
+        /// Shares the client's packet buffers, so that the client does not copy. The peer can then write to all of its DPDK memory.
         zero_copy: bool,
     },
-    /// Shared memory with another process by vhost-user, as virtual machines have it.
+    /// vhost-user: shared memory with another process, as for virtual machines.
     Virtio {
-        /// The Unix socket at which the two meet.
+        /// Path of the Unix socket at which the processes meet.
         socket: String,
-        /// The server is vhost, the device's side; the client is virtio-user, the driver's, and lends all of this process's
-        /// DPDK memory: the peer can write it.
+        /// The server is the device (vhost), the client the driver (virtio-user). The client shares all of its DPDK memory, which the peer
+        /// can write to.
         role: SocketRole,
     },
-    /// Within this process, by name: a loop (no end), or one end of a pair.
+    /// A ring within this process: a loopback, or one end of a pair.
     Ring {
-        /// The name that the two ends share.
+        /// The name, which both ends share.
         name: String,
-        /// Which end; none for a loop.
+        /// Which end it is; `None` for a loopback.
         end: Option<RingEnd>,
     },
-    /// Sends vanish, nothing arrives.
+    /// Drops all frames sent, and receives none.
     Null,
-    /// Capture files. With `None`, nothing is received or all that is sent is dropped.
+    /// Capture files. Without `rx` it receives nothing; without `tx` it drops all frames sent.
     Pcap {
-        /// Frames to receive.
+        /// The file whose frames are received.
         rx: Option<String>,
-        /// The file that sent frames go to.
+        /// The file to which sent frames are written.
         tx: Option<String>,
     },
-    /// A Linux interface through libpcap.
+    /// A Linux interface, through libpcap.
     PcapInterface(String),
-    /// A PCI address that a DPDK driver is bound to.
+    /// The PCI address of a NIC with a DPDK driver.
     Pci(String),
-    /// A device in DPDK's own words.
+    /// DPDK device arguments.
     Eal(String),
 }
 
 impl PortSpec {
-    /// Returns true if a port's peer, or its device, maps DPDK's memory.
+    /// Returns true if the port's peer or device can access DPDK's memory.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
         matches!(
@@ -93,7 +93,7 @@ impl PortSpec {
         )
     }
 
-    /// Returns true if a forked child can open such a port: it needs none of DPDK's threads, which stay with the parent.
+    /// Returns true if a forked child can open such a port, because it needs none of DPDK's threads, which only the parent has.
     #[cfg(feature = "dpdk")]
     pub(crate) fn opens_in_children(&self) -> bool {
         matches!(
@@ -103,19 +103,19 @@ impl PortSpec {
     }
 }
 
-/// Which side of a memif or vhost-user socket a port is.
+/// The role of a port at a memif or vhost-user socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SocketRole {
-    /// The client if the same user, or root, listens already; the server if no process does.
+    /// The client if this user or root already listens; the server if no process does.
     #[default]
     Auto,
-    /// Listens, and takes the client's memory.
+    /// Listens on the socket.
     Server,
     /// Connects to a listening server.
     Client,
 }
 
-/// One end of a pair of rings.
+/// An end of a pair of rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RingEnd {
     /// Sends to `B`.
@@ -124,7 +124,7 @@ pub enum RingEnd {
     B,
 }
 
-/// Why a text is not a port's name. One line, with the forms.
+/// Why a string is not a port's name: one line, with all forms.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("port `{}`: {why}; a port is one of {FORMS_LINE}", given.escape_debug())]
 pub struct PortSpecError {
@@ -224,14 +224,14 @@ fn interface_name(name: &str) -> Result<String, String> {
     }
 }
 
-/// `net_af_xdp0,iface=eth0` is what `xdp:eth0` says. With more arguments it is DPDK's affair.
+/// Returns the port `xdp:eth0` for `net_af_xdp0,iface=eth0`. With further arguments, DPDK handles them.
 fn xdp_in_full(rest: &str) -> Option<PortSpec> {
     let (number, interface) = rest.strip_prefix("net_af_xdp")?.split_once(",iface=")?;
     let is_number = number.bytes().all(|digit| digit.is_ascii_digit());
     interface_name(interface).ok().filter(|_| is_number).map(PortSpec::Xdp)
 }
 
-/// A Unix socket's full path.
+/// Checks that `socket` is the absolute path of a Unix socket.
 fn socket_path(socket: &str, kind: &str) -> Result<String, String> {
     if !socket.starts_with('/') || socket.ends_with('/') || socket.rfind('/') == Some(0) {
         return Err(format!(
@@ -307,7 +307,7 @@ fn pcap(rest: &str) -> Result<PortSpec, String> {
     Ok(PortSpec::Pcap { rx, tx })
 }
 
-/// `0000:01:00.0`, or `01:00.0` in domain 0.
+/// Parses `0000:01:00.0`, or `01:00.0` in domain 0.
 fn pci(rest: &str) -> Result<PortSpec, String> {
     let parsed = || {
         let (head, function) = rest.rsplit_once('.')?;

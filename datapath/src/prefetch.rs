@@ -1,22 +1,22 @@
-//! A hint to the processor.
+//! Prefetches received frames into the cache.
 
-/// The bytes of one line of a cache.
+/// Bytes of a cache line.
 const LINE: usize = 64;
-/// Lines that headers and the begin of a payload lie in. From there on the processor sees for itself what comes next.
+/// Cache lines to prefetch: the headers and the start of the payload. The hardware prefetcher loads the rest.
 const LINES: usize = 4;
 
-/// Has the begin of a frame fetched into the cache while the caller does something else: another core wrote it last.
+/// Starts to load the start of a frame into the cache. Another core wrote it, so a load would miss.
 #[inline]
 pub fn begin_of(frame: &[u8]) {
     for line in frame.chunks(LINE).take(LINES) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint reads nothing that the program could see, and may name any address.
+        // SAFETY: a prefetch has no visible effect, and may be given any address.
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
         }
         #[cfg(target_arch = "aarch64")]
-        // SAFETY: as above.
+        // SAFETY: a prefetch has no visible effect, and may be given any address.
         unsafe {
             std::arch::asm!("prfm pldl1keep, [{}]", in(reg) line.as_ptr(), options(nostack, preserves_flags, readonly));
         }

@@ -1,13 +1,13 @@
-//! Trace points (USDT) for bpftrace, perf and SystemTap: a `nop` in the code, and an ELF note with its address and the places of its
-//! arguments. `docs/reference/probes.md` lists them.
+//! Trace points (USDT) for bpftrace, perf and SystemTap: a `nop` in the code, and an ELF note with its address and its arguments.
+//! `docs/reference/probes.md` lists them.
 //!
-//! Each has a semaphore that a tracer raises while it is attached. Without one a probe costs a load and a branch.
+//! Each has a semaphore, which a tracer raises while it is attached. Without a tracer, a probe costs a load and a branch.
 
 use roce::qp::Completion;
 use roce::{QpFailure, TurnTrace};
 use std::fmt::Write;
 
-/// The character that a register's name begins with in a note.
+/// The prefix of a register's name in a note.
 #[cfg(target_arch = "x86_64")]
 macro_rules! register {
     () => {
@@ -21,14 +21,14 @@ macro_rules! register {
     };
 }
 
-/// The notes' format, as SystemTap's `sys/sdt.h` writes it. `990` is the probe's address; `_.stapsdt.base` informs tools of prelinked
-/// files.
+/// Places a probe. The format of the notes is that of SystemTap's `sys/sdt.h`. Label `990` is the probe's address; `_.stapsdt.base` lets
+/// tools detect prelinked files.
 macro_rules! fire {
     ($name:ident, $semaphore:path, $($argument:ident)+) => {
-        // Other processors name their registers otherwise: there, nothing can be attached.
+        // The notes would need the register names of other processors, so these have no probes.
         #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
         let _ = ($($argument),+);
-        // SAFETY: a `nop` changes nothing, and the other sections are not code.
+        // SAFETY: a `nop` has no effect, and the other sections are not code.
         #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
         unsafe {
             std::arch::asm!(
@@ -69,7 +69,7 @@ macro_rules! probes {
             mod $name {
                 use std::sync::atomic::{AtomicU16, Ordering};
 
-                /// The number of tracers.
+                /// Number of attached tracers.
                 #[unsafe(link_section = ".probes")]
                 static SEMAPHORE: AtomicU16 = AtomicU16::new(0);
 
@@ -91,36 +91,36 @@ macro_rules! probes {
 }
 
 probes! {
-    /// A send request was put into a ring.
+    /// A program posted a send request.
     post(qpn, id, bytes);
-    /// A frame was written, to leave with the burst.
+    /// A frame was written to the burst to send.
     transmit(frame, length);
-    /// A frame came.
+    /// A frame was received.
     receive(frame, length);
     /// The peer acknowledged packets.
     acknowledge(qpn, psn, round_trip);
-    /// Packets were sent again; `peer` is text.
+    /// Packets were retransmitted. `peer` is a string.
     retransmit(qpn, packets, peer);
-    /// Congestion control changed rate or window.
+    /// Congestion control changed the rate or the window.
     rate(qpn, bps, window);
-    /// A request ended.
+    /// A request completed.
     completion(qpn, id, status, bytes);
-    /// A queue pair failed; `line` is the log's.
+    /// A queue pair failed. `line` is the line in the log.
     error(qpn, line);
 }
 
-/// Returns true if [`posted`] must be called for posts.
+/// Returns true if [`posted`] must be called for each post.
 #[inline(always)]
 pub(crate) fn are_posts_traced() -> bool {
     post::is_traced()
 }
 
-/// A program posts a send request.
+/// Fires the probe `post`.
 pub(crate) fn posted(qpn: roce::Qpn, request: &roce::qp::SendRequest) {
     post::fire(qpn.get().into(), request.id, request.data.length());
 }
 
-/// A frame leaves.
+/// Fires the probe `transmit` if it is traced.
 #[inline(always)]
 pub(crate) fn transmitted(frame: &[u8]) {
     if transmit::is_traced() {
@@ -128,7 +128,7 @@ pub(crate) fn transmitted(frame: &[u8]) {
     }
 }
 
-/// A frame came.
+/// Fires the probe `receive` if it is traced.
 #[inline(always)]
 pub(crate) fn received(frame: &[u8]) {
     if receive::is_traced() {
@@ -136,13 +136,13 @@ pub(crate) fn received(frame: &[u8]) {
     }
 }
 
-/// Returns true if [`turned`] must know what a queue pair's turn changed.
+/// Returns true if [`turned`] must be called for each queue pair's turn.
 #[inline(always)]
 pub(crate) fn are_turns_traced() -> bool {
     acknowledge::is_traced() || retransmit::is_traced() || rate::is_traced()
 }
 
-/// A queue pair had its turn.
+/// Fires the probes for what a queue pair's turn changed.
 #[cold]
 pub(crate) fn turned(turn: &TurnTrace) {
     let qpn = turn.qpn.get().into();
@@ -159,7 +159,7 @@ pub(crate) fn turned(turn: &TurnTrace) {
     }
 }
 
-/// Requests ended.
+/// Fires the probe `completion` for each completion if it is traced.
 #[inline(always)]
 pub(crate) fn completed(completions: &[Completion]) {
     if completion::is_traced() {
@@ -169,14 +169,14 @@ pub(crate) fn completed(completions: &[Completion]) {
     }
 }
 
-/// A queue pair failed.
+/// Fires the probe `error` if it is traced.
 pub(crate) fn failed(failure: &QpFailure) {
     if error::is_traced() {
         error::fire(failure.qpn.get().into(), Text::new(failure).address());
     }
 }
 
-/// Text that ends with a NUL, for a tracer to read.
+/// A NUL-terminated string for a tracer to read.
 struct Text {
     bytes: [u8; 512],
     length: usize,
@@ -185,7 +185,7 @@ struct Text {
 impl Text {
     fn new(text: &dyn std::fmt::Display) -> Self {
         let mut whole = Self { bytes: [0; 512], length: 0 };
-        // The text is cut off at the end of the room.
+        // Longer text is truncated.
         let _ = write!(whole, "{text}");
         whole
     }

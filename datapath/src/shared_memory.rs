@@ -1,6 +1,6 @@
-//! Memory that processes share: memfds of a fixed size, so that no process can shorten one under another, and their mappings.
+//! Memory shared between processes: memfds of a fixed size, so that no process can truncate them, and their mappings.
 //!
-//! Bytes that another process writes there are read by copies and atomic loads, and trusted only within their limits.
+//! Another process may write anything there. The contents are read by copies and atomic loads, and checked before use.
 
 use std::ffi::{CStr, c_void};
 use std::io;
@@ -8,16 +8,16 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// The accesses that a mapping allows.
+/// How a mapping is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     Write,
-    /// Writing, with every page present from the start: no access faults.
+    /// Read and write, with every page present from the start, so that no access faults.
     WritePresent,
 }
 
-/// The memory is larger than the files that the process may write.
+/// The memory exceeds the process's limit on file sizes.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "file size limit of {limit} bytes: {length} bytes of shared memory exceed it; raise it with `ulimit -f unlimited`"
@@ -27,30 +27,30 @@ struct FileSizeLimit {
     length: usize,
 }
 
-/// Creates memory of `length` bytes, all zero. [`seal`] fixes its length.
+/// Creates `length` bytes of zeroed shared memory. [`seal`] fixes its length.
 ///
 /// # Errors
-/// Returns an error that names the limit if the memory exceeds `RLIMIT_FSIZE`, and the system's error, as if it has no memory left.
+/// Returns an error that states the limit if `length` exceeds `RLIMIT_FSIZE`, or the system's error.
 pub(crate) fn create(name: &CStr, length: usize) -> io::Result<OwnedFd> {
     check_file_size(length)?;
-    // SAFETY: a NUL-terminated name and plain flags.
+    // SAFETY: the name is NUL-terminated.
     let file = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor with no other owner.
+    // SAFETY: the descriptor is new and has no other owner.
     let file = unsafe { OwnedFd::from_raw_fd(file) };
-    // SAFETY: a plain length for a descriptor of ours.
+    // SAFETY: takes integers.
     if unsafe { libc::ftruncate(file.as_raw_fd(), length as libc::off_t) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(file)
 }
 
-/// The kernel ends a process by SIGXFSZ that extends a file beyond its limit, also one in memory.
+/// Checks `RLIMIT_FSIZE`. The kernel kills a process with SIGXFSZ if it extends a file beyond that limit, even one in memory.
 fn check_file_size(length: usize) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` has room for the structure.
+    // SAFETY: `limit` has room for the result.
     if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -62,43 +62,43 @@ fn check_file_size(length: usize) -> io::Result<()> {
     }
 }
 
-/// Takes all of the memory from the system.
+/// Allocates all pages of the memory.
 ///
 /// # Errors
-/// Returns the system's error if it has not as much.
+/// Returns the system's error if it does not have enough memory.
 pub(crate) fn populate(file: BorrowedFd<'_>, length: usize) -> io::Result<()> {
-    // SAFETY: plain numbers for a descriptor of ours.
+    // SAFETY: takes integers.
     match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, length as libc::off_t) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Fixes the length, and adds the seals `more`; no further seal can be added.
+/// Seals the length and adds the seals `more`. Further seals cannot be added.
 ///
 /// # Errors
 /// Returns the system's error.
 pub(crate) fn seal(file: BorrowedFd<'_>, more: libc::c_int) -> io::Result<()> {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL | more;
-    // SAFETY: plain numbers for a descriptor of ours.
+    // SAFETY: takes integers.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Checks memory that another process created: it cannot be shortened, and is `length` bytes long.
+/// Checks that memory from another process has `length` bytes and cannot be truncated.
 ///
 /// # Errors
-/// Returns an error that says which it is not.
+/// Returns an error that states which condition is not met.
 pub(crate) fn check(file: BorrowedFd<'_>, length: usize) -> io::Result<()> {
     let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-    // SAFETY: asks for the seals of a descriptor of ours.
+    // SAFETY: only reads the seals.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
         return Err(wrong("its memory is not sealed"));
     }
-    // SAFETY: all-zero bytes are a legal stat, and there is room for it.
+    // SAFETY: all-zero bytes are a valid stat, and fstat writes one.
     let found = unsafe {
         let mut status: libc::stat = std::mem::zeroed();
         libc::fstat(file.as_raw_fd(), &mut status);
@@ -110,23 +110,23 @@ pub(crate) fn check(file: BorrowedFd<'_>, length: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A mapping of a part of such memory, unmapped when dropped.
+/// A mapping of shared memory. Dropping it unmaps the memory.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: the memory is reached by atomics and copies, from any thread.
+// SAFETY: the memory is accessed by atomics and copies only, which any thread may do.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: the memory is accessed by atomics and copies only, which several threads may do at a time.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes at `at`, a multiple of the page size. The caller knows that the file is as long.
+    /// Maps `length` bytes at offset `at`, a multiple of the page size. The caller must have checked that the file is long enough.
     ///
     /// # Errors
-    /// Returns the system's error, as if the memory is sealed against writing.
+    /// Returns the system's error, for example if the memory is sealed against writing.
     pub(crate) fn new(fd: BorrowedFd<'_>, access: Access, at: usize, length: usize) -> io::Result<Self> {
         let (protection, flags) = match access {
             Access::Read => (libc::PROT_READ, libc::MAP_SHARED),
@@ -135,7 +135,7 @@ impl Mapping {
                 (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE)
             }
         };
-        // SAFETY: a new mapping, at an address that the kernel chooses; the file is as long, which the caller checked.
+        // SAFETY: creates a new mapping at an address that the kernel chooses.
         let start = unsafe {
             let at = at as libc::off_t;
             libc::mmap(std::ptr::null_mut(), length, protection, flags, fd.as_raw_fd(), at)
@@ -147,43 +147,44 @@ impl Mapping {
         Ok(Self { start, length })
     }
 
-    /// The address of `length` bytes at an offset.
+    /// Returns the address of `length` bytes at an offset. Panics if they exceed the mapping.
     fn at(&self, offset: usize, length: usize) -> *mut u8 {
         assert!(offset <= self.length && length <= self.length - offset, "offset {offset} + {length}");
-        // SAFETY: within the mapping, as was just checked.
+        // SAFETY: the offset was just checked to lie within the mapping.
         unsafe { self.start.as_ptr().add(offset) }
     }
 
-    /// The 32-bit word at an aligned offset.
+    /// Returns the 32-bit word at an aligned offset.
     pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: mapped as long as `self`, aligned as all offsets of the layout are, and reached by atomics alone.
+        // SAFETY: the word is mapped as long as `self` lives, and aligned, as the callers use aligned offsets and mappings start at a page.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
     }
 
-    /// The 64-bit word at an aligned offset.
+    /// Returns the 64-bit word at an aligned offset.
     pub(crate) fn long(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: as above.
+        // SAFETY: see `word`.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
-    /// Copies bytes at an offset out.
+    /// Copies the bytes at an offset to `into`.
     pub(crate) fn copy_out(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len());
-        // SAFETY: mapped bytes; the destination is the caller's own. What the other process writes meanwhile shows as other bytes.
+        // SAFETY: both ranges are valid for `into.len()` bytes, and `into` does not overlap the mapping, to which no reference exists. If
+        // another process writes meanwhile, the copy has unspecified bytes.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 
-    /// Copies bytes in. The caller is the only writer of these bytes; a process that reads them sees either.
+    /// Copies `bytes` to an offset. The caller must be the only writer there. A concurrent reader may see a mixture of old and new bytes.
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
-        // SAFETY: mapped bytes, from memory that is none of them: no reference to the mapping exists.
+        // SAFETY: both ranges are valid for `bytes.len()` bytes, and `bytes` does not overlap the mapping, to which no reference exists.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nothing uses it any more.
+        // SAFETY: `new` created the mapping, and nothing uses it afterwards.
         unsafe { libc::munmap(self.start.as_ptr().cast::<c_void>(), self.length) };
     }
 }

@@ -1,30 +1,30 @@
-//! Filters of sockets in the kernel's classic BPF, which take no privilege (socket(7), `SO_ATTACH_FILTER`).
+//! Socket filters in classic BPF, which need no privilege (socket(7), `SO_ATTACH_FILTER`).
 
 use crate::socket_option;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// A filter's answer to a packet that is received whole. Any other answer is the number of bytes that are received.
+/// A filter's result for a packet that is received whole. Other results are the number of bytes received.
 pub(crate) const WHOLE: u32 = u32::MAX;
-/// A filter's answer to a packet that is dropped.
+/// A filter's result for a packet that is dropped.
 pub(crate) const NONE: u32 = 0;
 
-/// Has the kernel pass each packet for `socket` through `filter`, instead of the one before.
+/// Makes the kernel pass each packet for `socket` through `filter`. Replaces the previous filter.
 ///
 /// # Errors
-/// Returns the kernel's error: `EINVAL` if it does not take the filter.
+/// Returns the kernel's error: `EINVAL` if the filter is not valid.
 pub(crate) fn attach(socket: &impl AsRawFd, filter: &mut [libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     socket_option::set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-/// Returns the filter that receives UDP whole, and at most `most` bytes of any other frame.
+/// Returns a filter that receives UDP whole, and at most `most` bytes of any other frame.
 pub(crate) fn limit_others(most: u32) -> [libc::sock_filter; 11] {
     let load = |size: u32| (libc::BPF_LD | libc::BPF_ABS | size) as u16;
     let jump = |test: u32| (libc::BPF_JMP | test | libc::BPF_K) as u16;
     let answer = (libc::BPF_RET | libc::BPF_K) as u16;
     [
-        // A load from behind a frame's end would drop it.
+        // A load beyond the end of a frame would drop it.
         ((libc::BPF_LD | libc::BPF_W | libc::BPF_LEN) as u16, 0, 0, 0),
         (jump(libc::BPF_JGE), 0, 8, 14 + 10),
         (load(libc::BPF_H), 0, 0, 12),
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixDatagram;
 
-    /// Returns the bytes that a socket with the filter receives of a frame.
+    /// Returns how many bytes of a frame a socket with the filter receives.
     fn received(most: u32, frame: &[u8]) -> usize {
         let (from, to) = UnixDatagram::pair().unwrap();
         attach(&to, &mut limit_others(most)).unwrap();

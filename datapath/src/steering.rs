@@ -1,4 +1,4 @@
-//! The core that a received frame belongs to, and a filter by which the kernel gives each core's socket that core's frames alone.
+//! Finds the core of a received frame, and builds filters with which the kernel passes each core's socket only that core's frames.
 
 use crate::socket_filter::{self, NONE, WHOLE, limit_others};
 use roce::wire::{self, Mac, Numbers, Opcode};
@@ -6,14 +6,14 @@ use roce::{CoreIndex, GROUP_QPN, Qpn};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// The addresses by which the core of a frame is found.
+/// What determines the core of a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Steering {
     /// The port's Ethernet address.
     pub mac: Mac,
     /// The top bits of this process's QPNs.
     pub process: u8,
-    /// Core 0.
+    /// Core 0's index.
     pub core: CoreIndex,
     /// The number of cores.
     pub cores: u8,
@@ -21,31 +21,31 @@ pub struct Steering {
     pub numbers: Numbers,
 }
 
-/// The core that a frame belongs to.
+/// The core of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     Leads,
-    /// The core behind this link. A byte, since 32 of these stand beside a burst.
+    /// The core behind the link with this index. One byte, because an array of 32 of these accompanies a burst.
     Of(u8),
-    /// All cores: its QPN is not one of ours.
+    /// All cores, because its QPN is not one of this process's.
     Any,
 }
 
-/// The key of a Toeplitz hash over addresses and ports, whose low four bits are those of the source port that name a core
-/// ([`CORE_BITS`](roce::qp::CORE_BITS)), with the highest first. Bits 97 and 289 are set: each is 31 bits behind the highest of these in the
-/// input, of IPv4 and of IPv6. The first adds the same bits of an IPv6 source address, so a sender adds them too.
+/// The key of a Toeplitz hash over addresses and ports. The low four bits of the hash are the bits of the UDP source port that identify a
+/// core ([`CORE_BITS`](roce::qp::CORE_BITS)), in reverse order. Bits 97 and 289 are set: each is 31 bits after the highest of these in the
+/// input for IPv4 and for IPv6. The first also adds these bits of an IPv6 source address, so a sender adds them too.
 pub(crate) const HASH_KEY: [u8; 37] = {
     let mut key = [0; 37];
     (key[97 / 8], key[289 / 8]) = (0x80 >> (97 % 8), 0x80 >> (289 % 8));
     key
 };
 
-/// Bytes of the shortest packet over IPv4 and IPv6: Ethernet, IP, UDP, BTH.
+/// Bytes of the shortest packet over IPv4 and over IPv6: Ethernet, IP, UDP and BTH.
 const V4_LENGTH: u32 = 14 + 20 + 8 + 12;
 const V6_LENGTH: u32 = 14 + 40 + 8 + 12;
 
 impl Steering {
-    /// Returns the core of a frame. Frames that are no packets of this port's address are core 0's.
+    /// Returns the core of a frame. Frames that are not packets for this port's address belong to core 0.
     #[inline(always)]
     pub(crate) fn whose(&self, frame: &[u8]) -> Whose {
         if !frame.starts_with(&self.mac.0) {
@@ -54,7 +54,7 @@ impl Steering {
         let Some((opcode, qpn)) = wire::opcode_and_destination(frame, self.numbers) else {
             return Whose::Leads;
         };
-        // A switch names the queue pair that its packet was for.
+        // A direct response has the QPN of the packet that the switch answers, which is the peer's.
         if opcode == Opcode::DIRECT_RESPONSE {
             return Whose::Any;
         }
@@ -62,12 +62,12 @@ impl Steering {
             core if (1..u32::from(self.cores)).contains(&core) && qpn != GROUP_QPN => {
                 Whose::Of(core as u8 - 1)
             }
-            // Core 0 counts frames to a number that no core has.
+            // Core 0 counts frames with a QPN of no core.
             _ => Whose::Leads,
         }
     }
 
-    /// Returns the core that receives a frame if each has a queue. A frame for all cores is core 0's, which copies it.
+    /// Returns the core that receives a frame if each has a queue. Core 0 receives and copies a frame for all cores.
     #[must_use]
     pub fn core_of(&self, frame: &[u8]) -> u8 {
         match self.whose(frame) {
@@ -76,25 +76,24 @@ impl Steering {
         }
     }
 
-    /// Returns the core whose frames have this hash by [`HASH_KEY`]. Frames without a hash are core 0's.
+    /// Returns the core whose frames have this hash with [`HASH_KEY`]. Frames without a hash belong to core 0.
     pub(crate) fn core_of_hash(&self, hash: u32) -> u8 {
         let bits = (hash as u8 & 0xf).reverse_bits() >> 4;
-        // Of four bits, a port with few cores names its cores by the upper two.
+        // With few cores, only the upper two of the four bits identify the core.
         let core = bits >> (self.core.low_bits() - CoreIndex::new(0, CoreIndex::MOST).low_bits()).min(4);
         if core < self.cores { core } else { 0 }
     }
 
-    /// Has the kernel give `socket` the frames of one core alone, 0 to `cores - 1`. Each frame passes the filter of exactly one core. That
-    /// is [`core_of`](Self::core_of) the frame if it is a RoCEv2 packet without options or extension headers, and else core 0, which hands it
-    /// over. Of a frame that is not UDP, core 0 receives at most `others` bytes.
+    /// Makes the kernel pass `socket` only the frames of one core, 0 to `cores - 1`. Each frame passes the filter of exactly one core: that
+    /// of [`core_of`](Self::core_of) for a RoCEv2 packet without IP options or extension headers, otherwise core 0, which passes the frame
+    /// on. Core 0 receives at most `others` bytes of a frame that is not UDP.
     ///
     /// # Errors
-    /// Returns the kernel's error if it takes no filter.
+    /// Returns the kernel's error if it rejects the filter.
     pub fn attach(&self, socket: &impl AsRawFd, core: u8, others: u32) -> io::Result<()> {
         socket_filter::attach(socket, &mut self.filter(core, others))
     }
 
-    /// Returns the filter of one core, in the kernel's classic BPF, which needs no privilege.
     fn filter(&self, core: u8, others: u32) -> Vec<libc::sock_filter> {
         let [a, b, c, d, e, f] = self.mac.0;
         let mut filter = Filter::default();
@@ -108,7 +107,7 @@ impl Steering {
         let begin_of_v6 = filter.skip_unless(0x0800);
         filter.load(libc::BPF_B, 14);
         filter.lead_unless(libc::BPF_JEQ, 0x45);
-        // A fragment's offset, and whether more follow.
+        // Fragment offset and more-fragments flag.
         filter.load(libc::BPF_H, 14 + 6);
         filter.lead_if(libc::BPF_JSET, 0x3fff);
         filter.qpn_behind(14 + 9, 14 + 20);
@@ -119,7 +118,7 @@ impl Steering {
         filter.lead_unless(libc::BPF_JGE, V6_LENGTH);
         filter.qpn_behind(14 + 6, 14 + 40);
         filter.land(end_of_v4);
-        // The number's place, as `CoreIndex::place_of` finds it.
+        // Computes the core as `CoreIndex::place_of` does.
         filter.line(libc::BPF_ALU | libc::BPF_AND, 0xff_ffff);
         filter.lead_if(libc::BPF_JEQ, GROUP_QPN.get());
         filter.line(libc::BPF_ALU | libc::BPF_RSH, self.core.low_bits());
@@ -135,11 +134,11 @@ impl Steering {
     }
 }
 
-/// A filter while it is written. Core 0 has the frames that jump to its end.
+/// A filter being built. Frames of core 0 jump to its end.
 #[derive(Default)]
 struct Filter {
     lines: Vec<libc::sock_filter>,
-    /// Jumps to the end, and whether they are made if the test is true.
+    /// Instructions that jump to the end, and whether they do so if the test is true.
     leads: Vec<(usize, bool)>,
 }
 
@@ -166,8 +165,8 @@ impl Filter {
         self.line(libc::BPF_JMP | test, k);
     }
 
-    /// Loads the word that ends with the QPN of a packet of UDP, whose IP header names its protocol at `protocol`. A direct response is
-    /// for all cores.
+    /// Loads the word that ends with the destination QPN of a UDP packet. `protocol` is the offset of the IP protocol number. Core 0
+    /// receives direct responses, which are for all cores.
     fn qpn_behind(&mut self, protocol: u32, udp: u32) {
         self.load(libc::BPF_B, protocol);
         self.lead_unless(libc::BPF_JEQ, 17);
@@ -178,7 +177,7 @@ impl Filter {
         self.load(libc::BPF_W, udp + 8 + 4);
     }
 
-    /// Jumps over what follows, up to [`land`](Self::land), unless the value is `k`.
+    /// Jumps to [`land`](Self::land) unless the value is `k`.
     fn skip_unless(&mut self, k: u32) -> usize {
         self.line(libc::BPF_JMP | libc::BPF_JEQ, k);
         self.lines.len() - 1
@@ -198,7 +197,7 @@ impl Filter {
         };
     }
 
-    /// Ends the filter with the lines that answer about frames that are core 0's.
+    /// Appends the instructions for frames of core 0, and resolves the jumps to them.
     fn end(mut self, answer: &[libc::sock_filter]) -> Vec<libc::sock_filter> {
         let end = self.lines.len();
         for (at, if_true) in self.leads {
@@ -237,13 +236,13 @@ mod tests {
         [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()]
     }
 
-    /// Returns the cores whose filter lets the frame pass, as the kernel says.
+    /// Returns the cores whose filters the kernel lets the frame pass.
     fn passes(steering: &Steering, frame: &[u8]) -> Vec<u8> {
         let passes = |&core: &u8| {
             let (from, to) = UnixDatagram::pair().unwrap();
             to.set_nonblocking(true).unwrap();
             steering.attach(&to, core, WHOLE).unwrap();
-            // A frame that is filtered out is refused to the sender, or lost.
+            // The kernel either drops a filtered frame or reports an error to the sender.
             let _ = from.send(frame);
             to.recv(&mut [0; 512]).is_ok()
         };
@@ -259,7 +258,7 @@ mod tests {
             (0, 3, 3 << 16 | 5, Whose::Leads),
             (0, 16, 15 << 14 | 5, Whose::Of(14)),
             (9, 2, 9 << 18 | 1 << 16, Whose::Of(0)),
-            // A number of another process, queue pair 1, and a group's.
+            // A QPN of another process, queue pair 1, and the multicast QPN.
             (9, 2, 8 << 18 | 1 << 16, Whose::Leads),
             (9, 2, 1, Whose::Leads),
             (63, 16, 0xff_ffff, Whose::Leads),
@@ -333,7 +332,7 @@ mod tests {
         }
     }
 
-    /// Each bit of the input that is set adds the 32 bits of the key from its own place on.
+    /// Computes a Toeplitz hash: each set bit of the input adds the 32 bits of the key that start at its position.
     fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
         let bit =
             |bytes: &[u8], at: usize| bytes.get(at / 8).is_some_and(|byte| byte >> (7 - at % 8) & 1 == 1);

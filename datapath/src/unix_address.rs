@@ -1,14 +1,14 @@
-//! Addresses of Unix sockets, for the kinds of sockets and calls that std lacks.
+//! Addresses of Unix sockets, for socket types and calls that the standard library lacks.
 
 use std::io;
 use std::mem::offset_of;
 
-/// Returns the address of a path, or of an abstract name, which begins with a NUL, and its length in bytes.
+/// Returns a socket address and its length in bytes. `name` is a path, or an abstract name, which begins with a NUL.
 ///
 /// # Errors
 /// Returns [`io::ErrorKind::InvalidInput`] if the name is longer than 107 bytes.
 pub fn unix_address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
-    // SAFETY: all-zero bytes are an address.
+    // SAFETY: all-zero bytes are a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     if name.len() >= address.sun_path.len() {
@@ -17,7 +17,7 @@ pub fn unix_address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen
     for (to, from) in address.sun_path.iter_mut().zip(name) {
         *to = *from as libc::c_char;
     }
-    // A path ends with a NUL. Every byte of an abstract name counts.
+    // A path is NUL-terminated; an abstract name is not, as every byte of it counts.
     let end = usize::from(name.first() != Some(&0));
     Ok((address, (offset_of!(libc::sockaddr_un, sun_path) + name.len() + end) as libc::socklen_t))
 }

@@ -1,12 +1,12 @@
-//! The kernel's description of its own types (BTF): the offsets of the members of its structures, and the numbers of its functions.
+//! Reads the kernel's BTF: offsets of structure members, and ids of functions.
 
 use std::io;
 use std::path::Path;
 
-/// The file in which the kernel publishes it.
+/// The file in which the kernel publishes its BTF.
 pub(crate) const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
-/// Kinds of types.
+/// Kinds of types, `BTF_KIND_*`.
 const ARRAY: u32 = 3;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
@@ -17,14 +17,14 @@ const FUNC: u32 = 12;
 const FUNC_PROTO: u32 = 13;
 const TYPE_TAG: u32 = 18;
 
-/// Every type by its number; the first, 0, is `void`.
+/// The kernel's types by their id. Id 0 is `void`.
 pub(crate) struct Btf {
     bytes: Vec<u8>,
     strings: usize,
     types: Vec<usize>,
 }
 
-/// A type's head: name, kind, number of members, size or another type, and the place of its members.
+/// The header of a type. `size` is the id of another type for some kinds; `at` is the offset of its members.
 #[derive(Clone, Copy)]
 struct Head {
     name: u32,
@@ -36,13 +36,13 @@ struct Head {
 }
 
 impl Btf {
-    /// Reads the kernel's.
+    /// Reads the BTF of the running kernel.
     pub(crate) fn of_kernel() -> io::Result<Self> {
         Self::parse(std::fs::read(Path::new(KERNEL))?)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no BTF"))
     }
 
-    /// `None` if these bytes are no BTF of this machine's byte order, or of a kind that is not known.
+    /// Returns `None` if `bytes` is not BTF in native byte order, or has a type of an unknown kind.
     fn parse(bytes: Vec<u8>) -> Option<Self> {
         let half = bytes.first_chunk().map(|half| u16::from_ne_bytes(*half))?;
         let field = |at| word(&bytes, at).map(|value| value as usize);
@@ -85,23 +85,23 @@ impl Btf {
         })
     }
 
-    /// The number of a function.
+    /// Returns the id of a function.
     pub(crate) fn function(&self, name: &str) -> Option<u32> {
         self.find(FUNC, name)
     }
 
-    /// The number of a structure, and its size.
+    /// Returns the id and the size in bytes of a structure.
     pub(crate) fn structure(&self, name: &str) -> Option<(u32, usize)> {
         let id = self.find(STRUCT, name)?;
         Some((id, self.head(id)?.size as usize))
     }
 
-    /// The place of a member among those of its structure, and its offset in bytes.
+    /// Returns the index of a member in its structure, and its offset in bytes.
     pub(crate) fn member(&self, structure: u32, name: &str) -> Option<(u32, usize)> {
         self.member_below(structure, name, 8)
     }
 
-    /// Members of structures without a name are as good as those of the structure around; no structure of the kernel is `depth` deep.
+    /// Also searches unnamed structures and unions, whose members C treats as those of the enclosing one. `depth` bounds the recursion.
     fn member_below(&self, structure: u32, name: &str, depth: u8) -> Option<(u32, usize)> {
         let mut head = self.head(structure)?;
         while matches!(head.kind, TYPEDEF..=RESTRICT | TYPE_TAG) && depth > 0 {
@@ -125,7 +125,7 @@ impl Btf {
 }
 
 impl Head {
-    /// Returns the offset at which the type ends; `None` for an unknown kind.
+    /// Returns the offset of the next type; `None` for an unknown kind.
     fn end(self) -> Option<usize> {
         let (each, more) = match self.kind {
             1 | 14 | 17 => (0, 4),
@@ -184,7 +184,7 @@ mod tests {
     fn damaged_types_are_none() {
         let good = example();
         for length in 0..good.len() - 1 {
-            // What is cut off the names is only not found.
+            // A cut inside the names leaves the types intact: only the missing names are not found.
             let found = Btf::parse(good[..length].to_vec()).and_then(|btf| btf.structure("sock"));
             assert!(found.is_none() || length >= good.len() - 33 + 10, "{length} bytes");
         }

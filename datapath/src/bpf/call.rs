@@ -1,11 +1,11 @@
-//! The system call bpf(2): programs, maps, and what attaches programs.
+//! The system call bpf(2): loads programs, creates maps and attaches both.
 
 use super::Instruction;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Commands.
+/// Commands, `BPF_*`.
 const MAP_CREATE: libc::c_long = 0;
 const MAP_LOOKUP: libc::c_long = 1;
 const MAP_UPDATE: libc::c_long = 2;
@@ -14,13 +14,13 @@ const BTF_LOAD: libc::c_long = 18;
 const MAP_LOOKUP_BATCH: libc::c_long = 24;
 const LINK_CREATE: libc::c_long = 28;
 
-/// Kinds of maps.
+/// Kinds of maps, `BPF_MAP_TYPE_*`.
 const HASH: u32 = 1;
 const STRUCT_OPS: u32 = 26;
-/// A map of a kernel's structure that a link attaches.
+/// `BPF_F_LINK`: a link attaches this map of kind `STRUCT_OPS`.
 const LINKED: u32 = 1 << 13;
 
-/// Kinds of programs, and their places of attachment.
+/// Kinds of programs, and where they attach.
 const SCHED_CLS: u32 = 3;
 const STRUCT_OPS_PROGRAM: u32 = 27;
 const TCX_INGRESS: u32 = 46;
@@ -28,7 +28,7 @@ const STRUCT_OPS_LINK: u32 = 44;
 
 const LICENSE: &CStr = c"Dual MIT/GPL";
 
-/// The part of `union bpf_attr` that loads a program.
+/// The fields of `union bpf_attr` for `BPF_PROG_LOAD`.
 #[repr(C)]
 #[derive(Default)]
 struct Load {
@@ -44,17 +44,17 @@ struct Load {
     name: [u8; 16],
     interface: u32,
     attach: u32,
-    /// Of the program's own types: none.
+    /// BTF of the program itself: none.
     types: [u32; 2],
     functions: u64,
     functions_count: [u32; 2],
     lines: u64,
     lines_count: u32,
-    /// The kernel's type that the program is for.
+    /// BTF id of the kernel structure that the program implements a function of.
     target: u32,
 }
 
-/// The part that attaches one.
+/// The fields for `BPF_LINK_CREATE`.
 #[repr(C)]
 #[derive(Default)]
 struct Link {
@@ -67,7 +67,7 @@ struct Link {
     revision: u64,
 }
 
-/// The part that creates a map.
+/// The fields for `BPF_MAP_CREATE`.
 #[repr(C)]
 #[derive(Default)]
 struct Create {
@@ -86,7 +86,7 @@ struct Create {
     kernel_type: u32,
 }
 
-/// The part that reads or changes an entry of a map.
+/// The fields for `BPF_MAP_LOOKUP_ELEM` and `BPF_MAP_UPDATE_ELEM`.
 #[repr(C)]
 struct Entry {
     map: u32,
@@ -96,7 +96,7 @@ struct Entry {
     flags: u64,
 }
 
-/// The part that reads many entries of a map.
+/// The fields for `BPF_MAP_LOOKUP_BATCH`.
 #[repr(C)]
 struct Batch {
     from: u64,
@@ -109,7 +109,7 @@ struct Batch {
     flags: u64,
 }
 
-/// The part that loads descriptions of types.
+/// The fields for `BPF_BTF_LOAD`.
 #[repr(C)]
 #[derive(Default)]
 struct Types {
@@ -127,7 +127,7 @@ fn name() -> [u8; 16] {
     name
 }
 
-/// Loads a program for an interface's ingress and attaches it there, until what comes back is dropped.
+/// Loads a program and attaches it to an interface's ingress. Closing the returned link detaches it.
 pub(crate) fn attach_at_ingress(program: &[Instruction], index: u32) -> io::Result<OwnedFd> {
     let program = load(program, SCHED_CLS, TCX_INGRESS, 0)?;
     let request =
@@ -136,7 +136,7 @@ pub(crate) fn attach_at_ingress(program: &[Instruction], index: u32) -> io::Resu
     unsafe { opens(LINK_CREATE, &request) }
 }
 
-/// Loads a program for the `member`-th function of the kernel's structure of type `target`.
+/// Loads a program for function number `member` of the kernel structure with BTF id `target`.
 pub(crate) fn load_member(program: &[Instruction], member: u32, target: u32) -> io::Result<OwnedFd> {
     load(program, STRUCT_OPS_PROGRAM, member, target)
 }
@@ -152,17 +152,17 @@ fn load(program: &[Instruction], kind: u32, attach: u32, target: u32) -> io::Res
         target,
         ..Load::default()
     };
-    // SAFETY: the request's pointers lead to `count` instructions and a text with its NUL, which outlive the call.
+    // SAFETY: the request points to `count` instructions and a NUL-terminated string, which outlive the call.
     unsafe { opens(PROG_LOAD, &request) }
 }
 
 /// A type that the kernel may read and write as bytes.
 ///
 /// # Safety
-/// The type consists of plain numbers without padding, so any bytes of its size are a value of it.
+/// The type must have no padding, and every sequence of `size_of::<Self>()` bytes must be a valid value of it.
 pub(crate) unsafe trait Plain: Copy + Default {}
 
-/// A map from `K` to `V`.
+/// A hash map from `K` to `V`, shared with eBPF programs.
 #[derive(Debug)]
 pub(crate) struct Map<K, V> {
     fd: OwnedFd,
@@ -170,7 +170,7 @@ pub(crate) struct Map<K, V> {
 }
 
 impl<K: Plain, V: Plain> Map<K, V> {
-    /// An empty map with room for so many `entries`.
+    /// Creates an empty map with room for `entries`.
     pub(crate) fn new(entries: u32) -> io::Result<Self> {
         let request = Create {
             kind: HASH,
@@ -185,17 +185,16 @@ impl<K: Plain, V: Plain> Map<K, V> {
         Ok(Self { fd, kinds: std::marker::PhantomData })
     }
 
-    /// The descriptor that a program names the map by.
+    /// Returns the file descriptor by which a program refers to the map.
     pub(crate) fn number(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
-    /// Puts an entry in, or another in its place.
+    /// Inserts or replaces the entry of `key`.
     pub(crate) fn insert(&self, key: &K, value: &V) -> io::Result<()> {
         update(&self.fd, std::ptr::from_ref(key).cast(), std::ptr::from_ref(value).cast())
     }
 
-    /// Returns the entry of `key`, if there is one.
     pub(crate) fn get(&self, key: &K) -> io::Result<Option<V>> {
         let mut value = V::default();
         let mut request = Entry {
@@ -205,17 +204,17 @@ impl<K: Plain, V: Plain> Map<K, V> {
             value: (&raw mut value) as u64,
             flags: 0,
         };
-        // SAFETY: the kernel reads a key and writes a value of the sizes that the map was created with, which are those of `K` and `V`,
-        // any bytes of which are legal as they are [`Plain`]; both outlive the call.
+        // SAFETY: the kernel reads a `K` and writes a `V`: these are the sizes with which `new` created the map. Both outlive the call, and
+        // every bit pattern is a valid `V` because it is [`Plain`].
         match unsafe { call(MAP_LOOKUP, &raw mut request) } {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             other => other.map(|_| Some(value)),
         }
     }
 
-    /// Reads entries from the map's start into `keys` and `values`, as many as both have room for; returns how many came.
+    /// Reads entries from the start of the map until `keys` or `values` is full. Returns the number of entries.
     pub(crate) fn read(&self, keys: &mut [K], values: &mut [V]) -> io::Result<usize> {
-        // The key to continue from is a number of 32 bits for this kind of map.
+        // For a hash map, the kernel's cursor has 32 bits.
         let mut next = 0_u32;
         let mut request = Batch {
             from: 0,
@@ -227,24 +226,24 @@ impl<K: Plain, V: Plain> Map<K, V> {
             element_flags: 0,
             flags: 0,
         };
-        // SAFETY: the kernel writes at most `count` keys and values of the sizes that the map was created with, for which there is
-        // room in both slices, any bytes of which are legal as they are [`Plain`]; and a number of 32 bits.
+        // SAFETY: the kernel writes at most `count` keys and values of the sizes with which `new` created the map. Both slices have that
+        // many elements, of [`Plain`] types. It also writes 32 bits to `next`.
         match unsafe { call(MAP_LOOKUP_BATCH, &raw mut request) } {
-            // All came.
+            // The end of the map was reached.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(request.count as usize),
             other => other.map(|_| request.count as usize),
         }
     }
 }
 
-/// A structure of functions for the kernel.
+/// A kernel structure of function pointers that eBPF programs implement (`struct_ops`).
 #[derive(Debug)]
 pub(crate) struct Structure {
     map: OwnedFd,
 }
 
 impl Structure {
-    /// Creates one with this `value`, of the kernel's type `kernel_type`. The kernel takes programs by their descriptors.
+    /// Creates a structure of the type with BTF id `kernel_type`. In `value`, each function pointer is the descriptor of a program.
     pub(crate) fn new(kernel_type: u32, value: &[u8]) -> io::Result<Self> {
         let btf = types()?;
         let request = Create {
@@ -265,7 +264,7 @@ impl Structure {
         Ok(Self { map })
     }
 
-    /// Registers it with its subsystem, until what comes back is dropped.
+    /// Registers the structure with its subsystem. Closing the returned link unregisters it.
     pub(crate) fn register(&self) -> io::Result<OwnedFd> {
         let request = Link { program: self.map.as_raw_fd(), attach: STRUCT_OPS_LINK, ..Link::default() };
         // SAFETY: the request has no pointers.
@@ -273,7 +272,7 @@ impl Structure {
     }
 }
 
-/// Types of our own: one, since a structure's map must have some.
+/// Loads BTF with one type, because a `struct_ops` map must refer to some BTF.
 fn types() -> io::Result<OwnedFd> {
     let names = b"\0int\0";
     let int = [1_u32, 1 << 24, 4, 32];
@@ -283,31 +282,32 @@ fn types() -> io::Result<OwnedFd> {
     bytes.extend(words.flat_map(u32::to_ne_bytes));
     bytes.extend(names);
     let request = Types { bytes: bytes.as_ptr() as u64, size: bytes.len() as u32, ..Types::default() };
-    // SAFETY: the request's pointer leads to `size` bytes that outlive the call.
+    // SAFETY: the request points to `size` bytes that outlive the call.
     unsafe { opens(BTF_LOAD, &request) }
 }
 
-/// `key` and `value` lead to as many bytes as the map was created with.
+/// `key` and `value` must point to as many bytes as the map's keys and values have.
 fn update(map: &OwnedFd, key: *const u8, value: *const u8) -> io::Result<()> {
     let mut request =
         Entry { map: map.as_raw_fd() as u32, padding: 0, key: key as u64, value: value as u64, flags: 0 };
-    // SAFETY: both pointers lead to what the map's keys and values are; the kernel reads them.
+    // SAFETY: the kernel reads one key and one value, which the callers provide.
     unsafe { call(MAP_UPDATE, &raw mut request) }.map(drop)
 }
 
-/// For commands that open a descriptor and write nothing.
+/// Runs a command that returns a file descriptor and writes nothing.
 ///
 /// # Safety
-/// What `request` points to is as the command wants it.
+/// The caller must fill `request` in as `command` requires, and every pointer in it must be valid for the call.
 unsafe fn opens<T>(command: libc::c_long, request: &T) -> io::Result<OwnedFd> {
-    // SAFETY: these commands do not write into the request; the caller vouches for the rest.
+    // SAFETY: these commands do not write to the request; the caller vouches for the rest.
     let fd = unsafe { call(command, std::ptr::from_ref(request).cast_mut()) }?;
-    // SAFETY: a fresh descriptor without another owner; the kernel closes it on exec.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// # Safety
-/// `request` is `size_of::<T>()` bytes that may be read, and written if the command does; what it points to is as the command wants it.
+/// The caller must pass a `request` of `size_of::<T>()` readable bytes, writable if `command` writes results to it, and every pointer in it
+/// must be valid for the call.
 unsafe fn call<T>(command: libc::c_long, request: *mut T) -> io::Result<libc::c_long> {
     // SAFETY: the caller vouches for the request.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, request, size_of::<T>()) };

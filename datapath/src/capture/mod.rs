@@ -1,7 +1,7 @@
-//! Frames of a core on their way to an observer in another process: a ring in shared memory that the core fills and the observer empties.
+//! Frames captured on a core for an observer in another process: a ring in shared memory.
 //!
-//! The core never waits. A frame that has no room is counted and not captured, so an observer that is slow, stopped or dead costs the
-//! core no more than that. The ring outlives a process that is killed: the observer still reads what it wrote.
+//! The core never waits: it counts a frame for which the ring has no room and does not capture it. So a slow, stopped or dead observer
+//! costs the core nothing more. The ring outlives the captured process: the observer can still read what a killed process wrote.
 
 #[cfg(test)]
 mod tests;
@@ -14,28 +14,28 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The first word of the memory, which identifies the layout below. Another version is refused.
+/// The first word of the memory: the version of this layout. A reader refuses all others.
 const LAYOUT: u64 = 0x4652_4341_5054_0001;
-/// Offsets of the header. The core writes all but `TAKEN`, which has a separate cache line.
+/// Offsets of the header's fields. The core writes all but `TAKEN`, which has its own cache line.
 const EPOCH: usize = 8;
 const SENT: usize = 64;
 const DROPPED: usize = 72;
 const CLOSED: usize = 80;
 const TAKEN: usize = 128;
 const RING_AT: usize = 4096;
-/// Bytes of the ring: 6 ms at 10 Gb/s, which is longer than an observer with a CPU sleeps.
+/// Bytes of the ring: 6 ms of traffic at 10 Gb/s, longer than an observer with its own CPU sleeps.
 const RING: usize = 8 << 20;
 const LENGTH: usize = RING_AT + RING;
 
-/// Bytes of a record's header, of which records are multiples too.
+/// Bytes of a record's header, and the alignment of records.
 const HEADER: usize = 24;
 const ALIGN: usize = 8;
-/// The longest frame that is believed.
+/// The longest frame in bytes that a reader accepts.
 const LONGEST: u32 = 1 << 16;
-/// In a record's length: the core sent the frame.
+/// Flag in a record's length: the core sent the frame.
 const OUT: u32 = 1 << 31;
 
-/// The way of a captured frame.
+/// Direction of a captured frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The core received it.
@@ -44,28 +44,28 @@ pub enum Direction {
     Out,
 }
 
-/// The core's end of a capture. Dropping it marks the capture's end.
+/// The core's end of a capture. Dropping it marks the end of the capture.
 #[derive(Debug)]
 pub struct Tap {
     memory: Mapping,
-    /// Bytes of a frame that are captured.
+    /// Bytes captured of each frame.
     snap: usize,
-    /// Bytes that were ever put in, and that the observer ever took out, as it was seen last.
+    /// Bytes ever written, and bytes ever read as the observer last reported them.
     sent: u64,
     taken: u64,
     dropped: u64,
-    /// Frames dropped since the last one that had room.
+    /// Frames dropped since the last captured one.
     gap: u32,
 }
 
 impl Tap {
-    /// Creates a ring for the first `snap` bytes of each frame, and its memory for [`Reader::new`].
+    /// Creates a ring for the first `snap` bytes of each frame. Returns the tap and the memory to pass to [`Reader::new`].
     ///
     /// # Errors
-    /// Returns the system's error if it has no 8 MiB of memory.
+    /// Returns the system's error if it cannot provide 8 MiB of shared memory.
     pub fn new(snap: u32) -> io::Result<(Self, OwnedFd)> {
         let file = shared_memory::create(c"ferroce-capture", LENGTH)?;
-        // Mapping alone does not: the core would be killed at the first page that the system does not have.
+        // A mapping alone allocates no pages: the first write to a page that the system cannot provide would kill the process.
         shared_memory::populate(file.as_fd(), LENGTH)?;
         shared_memory::seal(file.as_fd(), 0)?;
         let memory = Mapping::new(file.as_fd(), Access::WritePresent, 0, LENGTH)?;
@@ -77,7 +77,7 @@ impl Tap {
         Ok((tap, file))
     }
 
-    /// Captures a frame, or counts it if there is no room.
+    /// Captures a frame, or counts it as dropped if the ring is full.
     #[cold]
     pub(crate) fn record(&mut self, now: Instant, direction: Direction, frame: &[u8]) {
         let captured = frame.get(..self.snap).unwrap_or(frame);
@@ -106,7 +106,7 @@ impl Tap {
         if fits(self.taken) {
             return true;
         }
-        // Whatever the observer wrote there: no more was taken than was put in, and no less than before.
+        // The observer may write anything: accept only a count from the last known one up to what was written.
         let taken = self.memory.long(TAKEN).load(Ordering::Acquire);
         let is_plausible = (self.taken..=self.sent).contains(&taken);
         if is_plausible && fits(taken) {
@@ -129,24 +129,24 @@ impl Drop for Tap {
     }
 }
 
-/// The offset of the ring's position `at`, and how many of `length` bytes lie before the ring's end.
+/// Returns the offset in the memory of ring position `at`, and how many of `length` bytes lie before the ring's end.
 fn halves(at: u64, length: usize) -> (usize, usize) {
     let place = (at % RING as u64) as usize;
     (RING_AT + place, length.min(RING - place))
 }
 
-/// A captured frame but for its bytes.
+/// A captured frame, without its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When the core's turn began that received or sent it, in ns since 1970.
+    /// Start of the core's turn that received or sent the frame, in ns since 1970.
     pub time: u64,
-    /// Its direction: received or sent.
+    /// Whether the core received or sent the frame.
     pub direction: Direction,
-    /// Bytes of the frame without FCS.
+    /// Length of the frame in bytes, without FCS.
     pub length: u32,
-    /// Bytes captured.
+    /// Captured bytes.
     pub captured: u32,
-    /// Frames dropped between the record before and this one.
+    /// Frames dropped between the previous record and this one.
     pub dropped: u32,
 }
 
@@ -157,7 +157,7 @@ pub struct Reader {
     epoch: u64,
     sent: u64,
     taken: u64,
-    /// The oldest record that was not taken.
+    /// The oldest unread record, if it was parsed already.
     next: Option<Record>,
 }
 
@@ -165,7 +165,7 @@ impl Reader {
     /// Maps the ring of another process.
     ///
     /// # Errors
-    /// Returns an error if the memory is not what [`Tap::new`] creates, or the system's.
+    /// Returns an error if [`Tap::new`] did not create the memory, or if the system cannot map it.
     pub fn new(file: &OwnedFd) -> io::Result<Self> {
         shared_memory::check(file.as_fd(), LENGTH)?;
         let memory = Mapping::new(file.as_fd(), Access::Write, 0, LENGTH)?;
@@ -176,10 +176,10 @@ impl Reader {
         Ok(Self { memory, epoch, sent: 0, taken: 0, next: None })
     }
 
-    /// Returns the oldest frame that was not taken.
+    /// Returns the oldest unread frame, and leaves it in the ring.
     ///
     /// # Errors
-    /// Returns [`io::ErrorKind::InvalidData`] if the process wrote something else than records.
+    /// Returns [`io::ErrorKind::InvalidData`] if the ring does not contain valid records.
     pub fn peek(&mut self) -> io::Result<Option<Record>> {
         if self.next.is_some() {
             return Ok(self.next);
@@ -210,10 +210,10 @@ impl Reader {
         Ok(self.next)
     }
 
-    /// Takes the oldest frame: `frame` becomes its captured bytes.
+    /// Removes the oldest frame from the ring, and copies its captured bytes to `frame`.
     ///
     /// # Errors
-    /// As [`peek`](Self::peek).
+    /// Returns [`io::ErrorKind::InvalidData`] if the ring does not contain valid records.
     pub fn take(&mut self, frame: &mut Vec<u8>) -> io::Result<Option<Record>> {
         let Some(record) = self.peek()? else { return Ok(None) };
         frame.resize(record.captured as usize, 0);
@@ -224,13 +224,13 @@ impl Reader {
         Ok(Some(record))
     }
 
-    /// Returns how many frames were dropped since the capture began.
+    /// Returns the number of frames dropped since the capture began.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.memory.long(DROPPED).load(Ordering::Relaxed)
     }
 
-    /// Returns whether the core has ended the capture: nothing comes after what waits now.
+    /// Returns true if the core has ended the capture: nothing is added to the frames that wait now.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.memory.long(CLOSED).load(Ordering::Acquire) != 0

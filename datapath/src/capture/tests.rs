@@ -1,4 +1,4 @@
-//! The ring of a capture: what fits is read whole and in order, and what does not is counted.
+//! Tests of the capture ring.
 
 use super::*;
 use std::os::fd::AsRawFd;
@@ -33,8 +33,8 @@ fn frames_are_read_as_they_were_written_and_cut_where_asked() {
     assert!(reader.is_closed() && reader.peek().unwrap().is_none());
 }
 
-/// Frames of all lengths, of which the reader takes none, some or all, many times around the ring: what was not dropped arrives in
-/// order, and each gap is counted where it is.
+/// Writes 60,000 frames of random lengths while the reader drains the ring at random times: the captured ones arrive in order, and each gap
+/// is counted at its place.
 #[test]
 fn what_has_no_room_is_counted_and_the_rest_arrives_in_order() {
     let (mut tap, mut reader) = ring(u32::MAX);
@@ -62,7 +62,7 @@ fn what_has_no_room_is_counted_and_the_rest_arrives_in_order() {
         }
     }
     let (_, _) = read(&mut reader, u64::MAX);
-    // One more carries the count of the last gap.
+    // The count of the last gap is in the next record.
     tap.record(at(0), Direction::Out, &[&all.to_le_bytes()[..], &[all as u8; 9]].concat());
     let (seen, dropped) = read(&mut reader, u64::MAX);
     assert_eq!((seen, dropped), (all + 1, reader.dropped()));
@@ -110,6 +110,6 @@ fn only_a_ring_is_taken() {
     shared_memory::seal(other.as_fd(), 0).unwrap();
     assert!(Reader::new(&other).unwrap_err().to_string().contains("layout"));
     let (_tap, file) = Tap::new(9).unwrap();
-    // SAFETY: a plain length for a descriptor of ours.
+    // SAFETY: passes a descriptor of this test and an integer.
     assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), 0) }, -1, "its length is sealed");
 }

@@ -1,4 +1,4 @@
-//! The registered congestion control: its flows, and the leases that user space grants them.
+//! The TCP congestion control algorithm that is registered with the kernel: its flows, and the leases that user space grants them.
 
 use super::TcpError;
 use super::programs::Kernel;
@@ -10,44 +10,44 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-/// Flows that can be seen at a time; CUBIC has the others.
+/// Most flows that are reported at a time. CUBIC controls further ones.
 pub const MOST_FLOWS: usize = 1024;
 
 const OPS: &str = "tcp_congestion_ops";
 const VALUE: &str = "bpf_struct_ops_tcp_congestion_ops";
 const NEWER: &str = "Linux 6.6 or newer with CONFIG_BPF_JIT and CONFIG_DEBUG_INFO_BTF has it";
-/// Any user of any network namespace may take it (`TCP_CONG_NON_RESTRICTED`).
+/// Any user in any network namespace may select the algorithm (`TCP_CONG_NON_RESTRICTED`).
 const FLAGS: u32 = 1;
 
-/// A flow as the programs report it.
+/// A flow as the eBPF programs report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// This end.
+    /// Local address.
     pub local: SocketAddrV4,
-    /// The other end.
+    /// Remote address.
     pub remote: SocketAddrV4,
-    /// When it began, or data was acknowledged last: ns of CLOCK_MONOTONIC.
+    /// When it was established, or data was last acknowledged, in ns of CLOCK_MONOTONIC.
     pub touched: u64,
-    /// The first sequence number that is not acknowledged.
+    /// The first unacknowledged sequence number.
     pub acknowledged: u32,
-    /// The next sequence number to be sent.
+    /// The next sequence number to send.
     pub next: u32,
-    /// Payload bytes of a full segment.
+    /// Maximum segment size: payload bytes of a full segment.
     pub segment: u32,
 }
 
-/// Window and pacing rate of a flow, until a point in time.
+/// Window and pacing rate of a flow, with an expiry time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The pacing rate, of payload.
+    /// The pacing rate of the payload.
     pub rate: Rate,
-    /// The window, in segments; at least 1.
+    /// The congestion window in segments, at least 1.
     pub window: u32,
-    /// The end, in ns of CLOCK_MONOTONIC.
+    /// Expiry time in ns of CLOCK_MONOTONIC.
     pub until: u64,
 }
 
-/// A flow's key in the maps: the order of `struct sock_common`.
+/// A flow's key in the maps, with the field order of `struct sock_common`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Key {
@@ -58,7 +58,7 @@ struct Key {
     zero: u32,
 }
 
-// SAFETY: three arrays of bytes, a u16 at 10 and a u32 at 12 fill it.
+// SAFETY: three arrays of bytes, a u16 at offset 10 and a u32 at offset 12 leave no padding, and any bytes are valid.
 unsafe impl Plain for Key {}
 
 impl Key {
@@ -73,7 +73,7 @@ impl Key {
     }
 }
 
-/// The entry that `programs::report` writes.
+/// A map entry that `programs::report` writes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Report {
@@ -84,7 +84,7 @@ struct Report {
     zero: u32,
 }
 
-// SAFETY: a u64 and four u32 fill it.
+// SAFETY: a u64 and four u32 leave no padding, and any bytes are valid.
 unsafe impl Plain for Report {}
 
 impl Flow {
@@ -100,7 +100,7 @@ impl Flow {
     }
 }
 
-/// The entry that `programs::avoid` reads.
+/// A map entry that `programs::avoid` reads.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct LeaseEntry {
@@ -109,24 +109,24 @@ struct LeaseEntry {
     until: u64,
 }
 
-// SAFETY: two u32 and a u64 fill it.
+// SAFETY: two u32 and a u64 leave no padding, and any bytes are valid.
 unsafe impl Plain for LeaseEntry {}
 
-/// The congestion control of a network namespace, registered until it is dropped. Flows that have it keep it, and are CUBIC's from then on.
+/// A congestion control algorithm of a network namespace. Dropping it unregisters it: flows that use it keep it, and follow CUBIC from then
+/// on.
 #[derive(Debug)]
 pub struct Algorithm {
     name: String,
     flows: Map<Key, Report>,
     leases: Map<Key, LeaseEntry>,
-    /// Room for what is read of `flows`.
+    /// Buffers for reading `flows`.
     keys: Vec<Key>,
     reports: Vec<Report>,
     _link: OwnedFd,
 }
 
 impl Algorithm {
-    /// Returns the name of the congestion control of the calling thread's network namespace: each has one, which is the same for every
-    /// process that paces it.
+    /// Returns the algorithm's name in the calling thread's network namespace. It is the same for every process that paces that namespace.
     ///
     /// # Errors
     /// Returns the error of reading `/proc`.
@@ -135,10 +135,10 @@ impl Algorithm {
             .map(|space| format!("hpcc_{}", space.ino() % 10_000_000_000))
     }
 
-    /// Registers the congestion control `name`.
+    /// Registers the algorithm under `name`.
     ///
     /// # Errors
-    /// Returns an error if the kernel lacks something, does not permit it, or has one of this name.
+    /// Returns an error if the kernel lacks a feature, refuses permission, or already has an algorithm of this name.
     pub fn register(name: &str) -> Result<Self, TcpError> {
         let btf = Btf::of_kernel().map_err(TcpError::of(btf::KERNEL, NEWER))?;
         let lacks = |what| TcpError::Lacks { what, remedy: NEWER };
@@ -186,13 +186,13 @@ impl Algorithm {
         })
     }
 
-    /// Its name.
+    /// Returns the name under which the algorithm is registered.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Every flow that has this congestion control, in any order.
+    /// Returns all flows that use the algorithm, in any order.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -201,8 +201,8 @@ impl Algorithm {
         Ok(self.keys.iter().zip(&self.reports).take(count).map(|(key, report)| Flow::new(key, report)))
     }
 
-    /// Returns the flow with these ends, if it has this congestion control. A connection has it from the moment it is established until it
-    /// is closed, at the side that sends and at the side that receives.
+    /// Returns the flow between these addresses, if it uses the algorithm. A connection does so from its establishment until it is closed,
+    /// on the sending and on the receiving side.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -211,14 +211,14 @@ impl Algorithm {
         Ok(self.flows.get(&key)?.map(|report| Flow::new(&key, &report)))
     }
 
-    /// Has a flow do what `lease` says, from its next acknowledgement on.
+    /// Applies a lease to a flow, from its next acknowledgement on.
     ///
     /// # Errors
     /// Returns the kernel's error.
     pub fn lease(&self, flow: &Flow, lease: Lease) -> io::Result<()> {
         let key = Key::new(flow.local, flow.remote);
         let entry = LeaseEntry {
-            // All ones is no limit, as for what does not fit.
+            // All ones means unlimited; a rate that does not fit becomes that too.
             bytes_per_second: u32::try_from(lease.rate.as_bps() / 8).unwrap_or(u32::MAX).max(1),
             window: lease.window.max(1),
             until: lease.until,

@@ -1,4 +1,4 @@
-//! Why TCP can't be paced here.
+//! Errors of pacing TCP.
 
 use std::io;
 use thiserror::Error;
@@ -6,7 +6,7 @@ use thiserror::Error;
 /// The capabilities that pacing TCP needs.
 const NEEDS: &str = "CAP_BPF,CAP_PERFMON,CAP_NET_ADMIN,CAP_NET_RAW";
 
-/// The reason, and the remedy.
+/// Why TCP cannot be paced here, with the remedy.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum TcpError {
@@ -21,11 +21,11 @@ pub enum TcpError {
 }
 
 impl TcpError {
-    /// Returns how to translate an error of a system call; `remedy` is for kernels that do not know the call.
+    /// Returns a function that converts an error of a system call. `remedy` is for kernels that do not support the call.
     pub(super) fn of(what: &'static str, remedy: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::Privilege { what },
-            // 524 is ENOTSUPP, which only the kernel itself has a name for.
+            // 524 is ENOTSUPP, which user-space headers do not define.
             Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP | libc::ENOENT | 524) => {
                 Self::Lacks { what, remedy }
             }

@@ -1,8 +1,7 @@
-//! The kernel's part of HPCC++ on its own TCP (rtgwg-00 7.2): a congestion control that user space leads, and sockets for the probes.
+//! HPCC++ for the kernel's own TCP (rtgwg-00 7.2): a congestion control algorithm that user space steers, and sockets for its probes.
 //!
-//! The algorithm is `struct tcp_congestion_ops`, built of eBPF programs (`programs`). It is CUBIC, except for a flow that has a valid
-//! [`Lease`]: then window and pacing rate are those of the lease. A lease ends by itself, so nothing that happens to this process leaves a
-//! flow with an old rate.
+//! The algorithm is a `struct tcp_congestion_ops` of eBPF programs (`programs`). It is CUBIC, except for a flow with a valid [`Lease`],
+//! which determines its window and pacing rate. A lease expires by itself, so a flow never keeps an old rate if this process ends.
 
 mod algorithm;
 mod error;

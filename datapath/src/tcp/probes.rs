@@ -1,4 +1,4 @@
-//! Sends and receives the probes of TCP flows at an interface. What arrives is taken out before the kernel's TCP sees it.
+//! Sends and receives the probes of TCP flows on an interface. Received probes are dropped before the kernel's TCP.
 
 use super::TcpError;
 use crate::bpf::call::attach_at_ingress;
@@ -9,29 +9,29 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Verdicts: pass a packet to the next program, or drop it (`TCX_NEXT`, `TCX_DROP`).
+/// Verdicts: run the next program (`TCX_NEXT`), or drop the packet (`TCX_DROP`).
 const NEXT: i32 = -1;
 const DROP: i32 = 2;
 
-/// A packet socket has no copy of what this host sends (`PACKET_IGNORE_OUTGOING` of linux/if_packet.h).
+/// `PACKET_IGNORE_OUTGOING` of `linux/if_packet.h`: no copies of packets that this host sends.
 const IGNORE_OUTGOING: libc::c_int = 23;
 
-/// The sockets of one interface. While they are open, probes and answers are kept from the kernel's TCP.
+/// The sockets for probes on one interface. While they are open, the kernel's TCP does not receive probes or their answers.
 #[derive(Debug)]
 pub struct Probes {
     numbers: Numbers,
-    /// Sends IP packets that are complete.
+    /// A raw socket that sends complete IP packets.
     out: OwnedFd,
-    /// Has a copy of each probe that comes in.
+    /// A packet socket that receives a copy of each probe and answer.
     arrived: OwnedFd,
     _ingress: OwnedFd,
 }
 
 impl Probes {
-    /// Opens them on the interface of this index.
+    /// Opens the sockets on the interface with this index.
     ///
     /// # Errors
-    /// Returns an error if the kernel lacks something or does not permit it.
+    /// Returns an error if the kernel lacks a feature or refuses permission.
     pub fn open(index: u32, numbers: Numbers) -> Result<Self, TcpError> {
         let out = out(index).map_err(TcpError::of("a raw socket", "IPv4 has it"))?;
         let arrived = arrived(index, numbers)
@@ -43,10 +43,10 @@ impl Probes {
         Ok(Self { numbers, out, arrived, _ingress })
     }
 
-    /// Sends a packet, from the IP header on.
+    /// Sends a packet that begins with its IP header.
     ///
     /// # Errors
-    /// Returns the kernel's error, as if there is no route.
+    /// Returns the kernel's error, for example if there is no route.
     pub fn send(&self, packet: &[u8; TCP_PROBE_LENGTH]) -> io::Result<()> {
         let [.., a, b, c, d] = *packet.first_chunk::<20>().unwrap_or(&[0; 20]);
         let to = libc::sockaddr_in {
@@ -55,7 +55,7 @@ impl Probes {
             sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([a, b, c, d]) },
             sin_zero: [0; 8],
         };
-        // SAFETY: packet and address are readable for the lengths that are given, and outlive the call.
+        // SAFETY: packet and address are readable for the lengths passed, and outlive the call.
         let sent = unsafe {
             libc::sendto(
                 self.out.as_raw_fd(),
@@ -69,7 +69,7 @@ impl Probes {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Waits at most `time` for a packet to come. A signal ends the wait.
+    /// Waits up to `time` for a packet. A signal ends the wait.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -77,22 +77,22 @@ impl Probes {
         let mut asked = libc::pollfd { fd: self.arrived.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let time =
             libc::timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() };
-        // SAFETY: one entry and a time, both of ours; no mask of signals.
+        // SAFETY: passes one pollfd and one timespec, and no signal mask.
         let ready = unsafe { libc::ppoll(&raw mut asked, 1, &raw const time, std::ptr::null()) };
         let error = io::Error::last_os_error();
         if ready < 0 && error.kind() != io::ErrorKind::Interrupted { Err(error) } else { Ok(()) }
     }
 
-    /// Takes the next packet that has come. `None` if it is damaged.
+    /// Returns the next received packet; `None` if it is malformed.
     ///
     /// # Errors
-    /// Returns [`io::ErrorKind::WouldBlock`] if none has come, and otherwise the kernel's error, as if the interface is down.
+    /// Returns [`io::ErrorKind::WouldBlock`] if no packet waits, otherwise the kernel's error, for example if the interface is down.
     pub fn receive(&self) -> io::Result<Option<TcpArrival>> {
         let mut packet = [0; TCP_PROBE_LENGTH];
-        // SAFETY: all zeroes is a valid sockaddr_ll.
+        // SAFETY: all-zero bytes are a valid sockaddr_ll.
         let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         let mut size = size_of_val(&from) as libc::socklen_t;
-        // SAFETY: there is room for as many bytes as are requested, and for an address of `size` bytes.
+        // SAFETY: both buffers have the lengths passed.
         let length = unsafe {
             libc::recvfrom(
                 self.arrived.as_raw_fd(),
@@ -112,12 +112,12 @@ impl Probes {
 }
 
 fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: socket takes plain integers.
+    // SAFETY: socket takes integers.
     let fd = unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor without another owner.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -127,12 +127,12 @@ fn out(index: u32) -> io::Result<OwnedFd> {
     Ok(out)
 }
 
-/// A packet socket from the IP header on. Its filter is there before it is bound, so nothing else gets in.
+/// Opens a packet socket whose packets begin with the IP header. Attaches the filter before binding, so that it receives nothing else.
 fn arrived(index: u32, numbers: Numbers) -> io::Result<OwnedFd> {
     let arrived = socket(libc::AF_PACKET, libc::SOCK_DGRAM, 0)?;
     socket_option::set(&arrived, libc::SOL_PACKET, IGNORE_OUTGOING, &1_i32)?;
     socket_filter::attach(&arrived, &mut filter(numbers))?;
-    // SAFETY: all zeroes is a valid sockaddr_ll.
+    // SAFETY: all-zero bytes are a valid sockaddr_ll.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
@@ -144,8 +144,7 @@ fn arrived(index: u32, numbers: Numbers) -> io::Result<OwnedFd> {
     if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(arrived) }
 }
 
-/// Returns the fields that distinguish a probe or an answer from other packets: the offset from the IP header, the number of bytes, a mask,
-/// and the value.
+/// Returns the fields that identify a probe or an answer: offset from the IP header, length in bytes, mask and value.
 fn signs(numbers: Numbers) -> [(i32, u8, u32, u32); 4] {
     [
         (0, 1, 0xff, 0x45),
@@ -155,10 +154,10 @@ fn signs(numbers: Numbers) -> [(i32, u8, u32, u32); 4] {
     ]
 }
 
-/// The offset of the payload from the IP header.
+/// Offset of the TCP payload from the IP header.
 const MARK: i32 = 40;
 
-/// A classic BPF program that keeps probes and answers.
+/// Returns a classic BPF program that receives only probes and answers.
 fn filter(numbers: Numbers) -> Vec<libc::sock_filter> {
     let code = |parts: u32| parts as u16;
     let load = |length: u8| match length {
@@ -184,12 +183,12 @@ fn filter(numbers: Numbers) -> Vec<libc::sock_filter> {
     program
 }
 
-/// An eBPF program for the interface's ingress that drops the same.
+/// Returns an eBPF program for the interface's ingress that drops probes and answers.
 fn program(numbers: Numbers) -> Vec<Instruction> {
     const ETHERNET: i32 = 14;
     let mut asm = Assembler::default();
     let [next, drop] = std::array::from_fn(|_| asm.label());
-    // Loads from the packet want the context here.
+    // Packet loads (BPF_LD_ABS) need the context in R6.
     asm.copy(R6, R1);
     asm.half(ETHERNET - 2);
     asm.unless_equal(0x0800, next);
@@ -243,7 +242,7 @@ mod tests {
             other[at] ^= 0x0c;
             assert_eq!(verdict(&other), NEXT, "byte {at}");
         }
-        // A short segment of that DSCP ends the program with 0, which passes it, too.
+        // A short segment with that DSCP ends the program with 0 (TCX_PASS).
         assert_eq!(verdict(&probe[..40]), 0);
     }
 }

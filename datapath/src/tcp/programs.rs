@@ -1,43 +1,43 @@
-//! The functions of the congestion control, as eBPF programs: CUBIC's own, and what a lease changes.
+//! The functions of the congestion control algorithm as eBPF programs: CUBIC's own, and those that apply a lease.
 
 use crate::bpf::btf::Btf;
 use crate::bpf::{Assembler, Instruction, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, STACK};
 
-/// Helpers of linux/bpf.h.
+/// Helpers of `linux/bpf.h`.
 const UPDATE: i32 = 2;
 const DELETE: i32 = 3;
 const LOOKUP: i32 = 1;
 const TIME: i32 = 5;
 const SET_OPTION: i32 = 49;
 
-/// Places on a program's stack: a flow's key, a number for a socket option, a report.
+/// Offsets on a program's stack: a flow's key, the value of a socket option, a report.
 const KEY: i16 = -16;
 const OPTION: i16 = -24;
 const REPORT: i16 = -48;
 
-/// The bytes that a socket has for its congestion control (`icsk_ca_priv`), and those that a flow's key has at their end.
+/// Bytes of a socket for its congestion control (`icsk_ca_priv`), and bytes of a flow's key, which is stored at their end.
 const PRIVATE: usize = 104;
 const KEY_SIZE: usize = 16;
 
-/// The places of what the programs read and write, and the functions that they call, in this kernel.
+/// Offsets of the fields that the programs access, and BTF ids of the functions that they call, in this kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Kernel {
-    /// Of `struct sock_common`: both addresses, both ports.
+    /// In `struct sock_common`: both addresses, both ports.
     addresses: i16,
     ports: i16,
-    /// Of `struct tcp_sock`.
+    /// In `struct tcp_sock`.
     window: i16,
     acknowledged: i16,
     next: i16,
     segment: i16,
-    /// Of `struct inet_connection_sock`: the end of `icsk_ca_priv`, behind what CUBIC has there. The kernel clears a socket's local port,
-    /// and with connect(2) to `AF_UNSPEC` also its address, before it calls `release`.
+    /// In `struct inet_connection_sock`: the end of `icsk_ca_priv`, after CUBIC's state. Before the kernel calls `release`, it clears a
+    /// socket's local port, and after connect(2) to `AF_UNSPEC` also its address.
     kept_key: i16,
     cubic: [u32; 6],
     undo: u32,
 }
 
-/// CUBIC's functions that programs may call.
+/// CUBIC's functions that eBPF programs may call.
 const CUBIC: [&str; 6] = [
     "cubictcp_init",
     "cubictcp_cong_avoid",
@@ -48,7 +48,7 @@ const CUBIC: [&str; 6] = [
 ];
 
 impl Kernel {
-    /// Finds them. The error is what the kernel lacks.
+    /// Looks them up in the kernel's BTF. Returns the missing name as the error.
     pub(super) fn find(btf: &Btf) -> Result<Self, &'static str> {
         let place = |structure: &'static str, member: &'static str| {
             let (id, _) = btf.structure(structure).ok_or(structure)?;
@@ -77,7 +77,7 @@ impl Kernel {
         })
     }
 
-    /// Every function of `tcp_congestion_ops` by its name. `flows` and `leases` are descriptors of maps.
+    /// Returns the name and program of each function of `tcp_congestion_ops`. `flows` and `leases` are descriptors of maps.
     pub(super) fn programs(&self, flows: i32, leases: i32) -> [(&'static str, Vec<Instruction>); 8] {
         let [_, _, ssthresh, state, event, acked] = self.cubic;
         [
@@ -92,7 +92,7 @@ impl Kernel {
         ]
     }
 
-    /// A flow begins: user space sees it before it has sent anything.
+    /// Begins a flow, and reports it to user space before it sends anything.
     fn init(&self, flows: i32) -> Vec<Instruction> {
         let mut asm = Assembler::default();
         asm.load_double(R6, R1, 0);
@@ -107,7 +107,7 @@ impl Kernel {
         asm.finish()
     }
 
-    /// Data was acknowledged: user space sees it, and the flow has its lease's window and pacing rate, or CUBIC's.
+    /// Handles an acknowledgement: reports the flow, and applies its lease, or calls CUBIC.
     fn avoid(&self, flows: i32, leases: i32) -> Vec<Instruction> {
         let mut asm = Assembler::default();
         let [over, cubic] = std::array::from_fn(|_| asm.label());
@@ -124,7 +124,7 @@ impl Kernel {
         asm.load_word(R2, R0, 0);
         set_rate(&mut asm);
         asm.verdict(0);
-        // The rate that the lease left is no longer a limit.
+        // Removes the rate of the expired lease.
         asm.place(over);
         asm.set(R2, -1);
         set_rate(&mut asm);
@@ -137,7 +137,7 @@ impl Kernel {
         asm.finish()
     }
 
-    /// The flow is over. Its entries have the key that it had when it began.
+    /// Ends a flow: deletes its entries by the key that it had at the beginning.
     fn release(&self, maps: [i32; 2]) -> Vec<Instruction> {
         let mut asm = Assembler::default();
         asm.load_double(R6, R1, 0);
@@ -152,7 +152,7 @@ impl Kernel {
         asm.finish()
     }
 
-    /// Writes the key of the socket in R6.
+    /// Writes the key of the socket in R6 to the stack.
     fn key(&self, asm: &mut Assembler) {
         asm.load_double(R2, R6, self.addresses);
         asm.store_double(STACK, KEY, R2);
@@ -160,7 +160,7 @@ impl Kernel {
         asm.store_double(STACK, KEY + 8, R2);
     }
 
-    /// Reports on the socket in R6: the time, which R9 has afterwards, and how far it is.
+    /// Reports the socket in R6 to user space. Leaves the time in R9.
     fn report(&self, asm: &mut Assembler, flows: i32) {
         self.key(asm);
         asm.call(TIME);
@@ -179,7 +179,7 @@ impl Kernel {
     }
 }
 
-/// Calls a helper for the entry of the stack's key in `map`.
+/// Calls a map helper with the key on the stack.
 fn entry(asm: &mut Assembler, map: i32, helper: i32) {
     asm.load_map(R1, map);
     asm.copy(R2, STACK);
@@ -187,7 +187,7 @@ fn entry(asm: &mut Assembler, map: i32, helper: i32) {
     asm.call(helper);
 }
 
-/// Sets the highest pacing rate of the socket in R6 to the bytes in a second that R2 has; all ones is none.
+/// Sets the maximum pacing rate of the socket in R6 to R2, in bytes per second. All ones means unlimited.
 fn set_rate(asm: &mut Assembler) {
     asm.store_word(STACK, OPTION, R2);
     asm.copy(R1, R6);
@@ -199,10 +199,10 @@ fn set_rate(asm: &mut Assembler) {
     asm.call(SET_OPTION);
 }
 
-/// A function that is the kernel's.
+/// Returns a program that calls a kernel function with its own arguments.
 fn passed_on(function: u32, arguments: u8, returns: bool) -> Vec<Instruction> {
     let mut asm = Assembler::default();
-    // The first last: it is in the register that the others are read by.
+    // Loads the first argument last, because it overwrites the register of the argument pointer.
     for argument in (0..arguments).rev() {
         asm.load_double(R1 + argument, R1, i16::from(argument) * 8);
     }

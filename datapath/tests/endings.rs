@@ -1,4 +1,4 @@
-//! Calls from threads and processes that end: their thread-local storage is gone, and nothing may depend on it.
+//! Calls from threads and processes that are ending, whose thread-local storage is already destroyed.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn start(ring: &str, progress: Progress) -> Engine {
     unsafe { Engine::start(port, &config).unwrap() }
 }
 
-/// Calls the core, and returns how often that worked. The core takes its time, so that the caller has to wait.
+/// Calls the core ten times, and returns how many calls succeeded. Each call takes a while, so that the caller must wait.
 fn uses(engine: &Engine) -> usize {
     let slow = |_: &mut _, now| {
         (0..1000).for_each(|_| std::thread::yield_now());
@@ -27,14 +27,14 @@ fn uses(engine: &Engine) -> usize {
     (0..10).filter(|_| engine.call(slow).is_ok() && engine.check().is_ok()).count()
 }
 
-/// A value that a thread leaves to its key's destructor, which runs after the destructors of thread-local variables.
+/// A value for the destructor of a pthread key, which runs after the destructors of thread-local variables.
 struct Left {
     engine: &'static Engine,
     worked: &'static AtomicUsize,
 }
 
 unsafe extern "C" fn at_end_of_thread(left: *mut c_void) {
-    // SAFETY: the thread left a box there, and the key's destructor runs once for it.
+    // SAFETY: the thread stored a box, and the destructor of the key runs once for it.
     let left = unsafe { Box::from_raw(left.cast::<Left>()) };
     eal().register_thread();
     left.worked.fetch_add(uses(left.engine), Ordering::Relaxed);
@@ -46,7 +46,7 @@ fn a_thread_that_ends_still_calls_the_core() {
         let engine: &'static Engine = Box::leak(Box::new(start(ring, mode)));
         let worked: &'static AtomicUsize = Box::leak(Box::default());
         let mut key = 0;
-        // SAFETY: `key` has room, and the destructor takes what the threads below leave.
+        // SAFETY: `key` has room, and the destructor takes the boxes that the threads below store.
         assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(at_end_of_thread)) }, 0);
         for used_before in [true, false] {
             let body = move || {
@@ -55,7 +55,7 @@ fn a_thread_that_ends_still_calls_the_core() {
                     uses(engine);
                 }
                 let left = Box::into_raw(Box::new(Left { engine, worked }));
-                // SAFETY: the key exists, and its destructor takes the box back.
+                // SAFETY: the key exists, and its destructor takes the box.
                 assert_eq!(unsafe { libc::pthread_setspecific(key, left.cast()) }, 0);
             };
             std::thread::spawn(body).join().unwrap();
@@ -65,7 +65,7 @@ fn a_thread_that_ends_still_calls_the_core() {
     }
 }
 
-/// The child's exit status if its calls worked.
+/// The child's exit status if its calls succeeded.
 const WORKED: i32 = 42;
 const CHILD: &str = "FERROCE_TEST_AT_EXIT";
 
@@ -73,7 +73,7 @@ static LAST: OnceLock<Engine> = OnceLock::new();
 
 extern "C" fn at_end_of_process() {
     let worked = LAST.get().map_or(0, uses);
-    // SAFETY: ends the process, whatever runs.
+    // SAFETY: ends the process.
     unsafe { libc::_exit(if worked == 10 { WORKED } else { 1 }) };
 }
 

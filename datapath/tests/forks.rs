@@ -1,4 +1,4 @@
-//! Tests what a process that is forked from one with a device inherits of it.
+//! Tests what a forked process inherits of its parent's device.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn start(interface: &str, progress: Progress) -> Engine {
     engine
 }
 
-/// A forked process, which runs `body`, reports that it did, and then waits for a message to end.
+/// A forked process. It runs `body`, reports whether that panicked, and waits for a message before it ends.
 struct Child {
     id: libc::pid_t,
     end: PipeWriter,
@@ -29,7 +29,7 @@ impl Child {
     fn new(body: impl FnOnce()) -> Self {
         let (mut waits, end) = std::io::pipe().unwrap();
         let (mut hears, mut says) = std::io::pipe().unwrap();
-        // SAFETY: the child runs `body`, which expects to be one, and ends without what ends a program.
+        // SAFETY: the child runs `body`, which is written for a forked child, and ends with _exit.
         let id = unsafe { libc::fork() };
         assert!(id >= 0);
         if id == 0 {
@@ -48,23 +48,22 @@ impl Child {
         child
     }
 
-    /// Returns the files that the child has open.
     fn open_files(&self) -> Vec<String> {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.id)).unwrap().flatten();
         open.filter_map(|fd| Some(std::fs::read_link(fd.path()).ok()?.display().to_string())).collect()
     }
 
     fn ends(mut self) {
-        // Not by closing it: later children have it too.
+        // Not by closing the pipe, because later children have it too.
         self.end.write_all(&[0]).unwrap();
         let mut status = 0;
-        // SAFETY: there is room for the status of a child of this process.
+        // SAFETY: waits for a child of this process, and there is room for its status.
         assert_eq!(unsafe { libc::waitpid(self.id, &mut status, 0) }, self.id);
         assert_eq!(status, 0);
     }
 }
 
-/// Packet sockets of this thread's network.
+/// Returns the number of packet sockets in this thread's network namespace.
 fn packet_sockets() -> usize {
     std::fs::read_to_string("/proc/thread-self/net/packet").unwrap().lines().count() - 1
 }
@@ -97,7 +96,7 @@ fn a_child_inherits_no_device() {
         let engine = inherited.take().unwrap();
         engine.call(|_, _| ()).expect("the parent's core goes on");
         drop(engine);
-        // Both children are alive: what they still had would be there.
+        // Both children are alive, so sockets that they had inherited would be listed.
         assert_eq!(packet_sockets(), 0, "{mode:?}");
         UdpSocket::bind("10.9.0.1:4791").expect("the kernel has RoCEv2's port again");
         for child in [ignores, closes] {

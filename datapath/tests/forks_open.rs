@@ -1,4 +1,4 @@
-//! A process that is forked from one with a device opens another device.
+//! A process forked from one with a device opens a device of its own.
 
 mod common;
 
@@ -10,7 +10,7 @@ use roce::wire::Path;
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-/// Turns of a poll loop after which a frame is taken for lost.
+/// Turns of a poll loop after which a frame is considered lost.
 const TURNS: u32 = 1_000_000;
 
 fn open(spec: &str) -> Result<Port, PortError> {
@@ -54,11 +54,11 @@ fn a_child_opens_its_own_device_beside_its_parents() {
     ip("link set opens1 up");
     let ours = start();
     let (mut hears_child, mut child_says) = std::io::pipe().unwrap();
-    // SAFETY: the child opens a device, sends a frame, answers one, and ends.
+    // SAFETY: the child opens a device, sends a frame, receives one, and ends with _exit.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: a plain number: the child never outlives the test.
+        // SAFETY: takes integers. The child must not outlive the test.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         ours.check().unwrap_err();
         let own = start();
@@ -80,7 +80,7 @@ fn a_child_opens_its_own_device_beside_its_parents() {
     assert!(hears(&ours, 1), "the child's frames reach its parent");
     send(&ours, 2);
     let mut status = -1;
-    // SAFETY: there is room for the status of a child of this process.
+    // SAFETY: waits for a child of this process, and there is room for its status.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the parent's frames reach the child");
     ours.call(|_, _| ()).expect("the parent's core goes on");

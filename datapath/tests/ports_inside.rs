@@ -1,4 +1,4 @@
-//! Ports that need no network and no privilege: rings, null, capture files, memif.
+//! Ports that need no network interface and no privilege: rings, null, capture files, memif.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// A separate directory for `test`, empty.
+/// Creates an empty directory for `test`.
 fn directory(test: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("ferroce-{test}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
@@ -43,7 +43,7 @@ fn a_ring_gives_back_what_it_takes() {
     assert_eq!(port.buffers_in_use(), 0, "every buffer is back in the pool");
 }
 
-/// A program that sends little stays within few buffers, which a cache keeps, however many the pool has.
+/// With few frames in flight, a port uses few buffers, however many its pool has, so that they stay in the CPU's caches.
 #[test]
 fn what_came_back_last_leaves_first() {
     let mut port = open("ring:last");
@@ -80,7 +80,7 @@ fn a_full_ring_leaves_the_rest_in_order() {
         }
         port.transmit(&mut left);
     }
-    // A ring of 64 slots takes 63 frames: the 64th is the first of those left, and 31 more came behind it.
+    // A ring of 64 slots holds 63 frames: the 64th is the first one left, and 31 more follow it.
     assert_eq!(left.len(), 32);
     assert_eq!(left[0][59], 59_u8.wrapping_mul(7).wrapping_add(63));
 }
@@ -155,7 +155,7 @@ fn memif_carries_jumbo_frames_both_ways_and_after_a_new_start() {
     let directory = directory("memif");
     let spec = format!("memif:{}", directory.join("x.sock").display());
     for _ in 0..2 {
-        // The second round finds the socket of the first one's server.
+        // In the second round, the socket of the first round's server has already been removed.
         let (mut server, mut client) = (open(&spec), open(&spec));
         common::wait_for_link(&server, &client);
         assert_eq!(server.info().mtu, Mtu::M4096);
@@ -176,10 +176,10 @@ fn memif_carries_without_copying_in_the_client() {
     std::fs::remove_dir_all(directory).unwrap();
 }
 
-/// Does what any process may do to a socket: connects, sends `bytes` if any, and leaves.
+/// Connects to a socket as any process can, sends `bytes` if there are any, and disconnects.
 fn visit(socket: &std::path::Path, bytes: &[u8]) {
-    // SAFETY: plain integers; a zeroed address with a short path, readable for its size; bytes readable for theirs; the
-    // descriptor is closed once.
+    // SAFETY: the address is zeroed and has a path that fits, and address and bytes are readable for the lengths passed. The descriptor is
+    // closed once.
     unsafe {
         let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0);
         let mut address: libc::sockaddr_un = std::mem::zeroed();
@@ -251,7 +251,7 @@ fn memif_says_what_is_wrong_with_its_socket() {
     std::fs::remove_dir_all(directory).unwrap();
 }
 
-/// As root, since a file changes hands.
+/// Runs as root, because it changes the owner of a file.
 #[test]
 fn a_port_joins_no_other_user_unless_told_to() {
     let directory = directory("memif-strangers");

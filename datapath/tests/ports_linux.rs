@@ -1,5 +1,4 @@
-//! Ports on Linux interfaces: AF_PACKET over a veth pair, a tap on a bridge. As root, in a network namespace of
-//! their own.
+//! Ports on Linux interfaces: AF_PACKET on a veth pair, taps on a bridge. Runs as root, in a network namespace of its own.
 
 mod common;
 
@@ -12,7 +11,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// One test at a time: the `ip` that one starts would inherit the descriptors that another closes.
+/// Runs the tests one at a time, because the `ip` that one starts would inherit the descriptors that another closes.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -87,15 +86,15 @@ fn what_cannot_work_says_how_to_mend_it() {
     carry(&mut smaller, &mut open("dpdk1"), &[1014]);
 }
 
-/// Leaves this thread, and those that it starts, what a container has by default.
+/// Reduces the capabilities of this thread, and of those that it starts, to a container's default.
 fn as_in_a_container() {
     const VERSION_3: u32 = 0x2008_0522;
     const DEFAULT: u64 = 0xa804_25fb;
     let header = [VERSION_3, 0];
     let (low, high) = (DEFAULT as u32, (DEFAULT >> 32) as u32);
-    // Effective, permitted and inheritable: the lower half of each, then the upper.
+    // Effective, permitted and inheritable: the low words, then the high words.
     let sets = [low, low, 0, high, high, 0];
-    // SAFETY: the header and both sets are as capset(2) has them, and outlive the call.
+    // SAFETY: the header and both sets have the layout of capset(2) and outlive the call.
     let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
@@ -126,8 +125,8 @@ fn an_interface_takes_no_more_than_a_container_has() {
     assert!(arrives);
 }
 
-/// Two ports of one process, as two processes with the same number in two containers: the driver's fan-out group would have the kernel pass
-/// each frame to one of them alone.
+/// Two ports of one process have the same process id, as processes in two containers may. With the driver's fan-out group, the kernel would
+/// pass each frame to only one of them.
 #[test]
 fn ports_that_share_an_interface_take_every_frame_each() {
     let _alone = alone();
@@ -152,7 +151,7 @@ fn a_full_ring_keeps_no_sender_waiting() {
     ip("link add dpdk0 type veth peer name dpdk1");
     ip("link set dpdk0 up");
     ip("link set dpdk1 up");
-    // Sent frames stay in the queue: one bit leaves a second.
+    // The queueing discipline sends one byte per second, so sent frames stay in the queue.
     let words = "qdisc add dev dpdk0 root tbf rate 8bit burst 2000 limit 100000000";
     assert!(Command::new("tc").args(words.split(' ')).status().unwrap().success());
     let mut port = open_with("dpdk0", &PortConfig { qdisc_bypass: false, ..small() });

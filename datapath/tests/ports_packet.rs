@@ -1,4 +1,4 @@
-//! Ports by a packet socket that sends and receives large datagrams, over a veth pair. As root, in a network namespace of their own.
+//! Ports through packet sockets with large datagrams, on a veth pair. Runs as root, in a network namespace of its own.
 
 mod common;
 
@@ -12,17 +12,17 @@ use std::net::IpAddr;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Turns of a poll loop after which a frame is taken for lost.
+/// Turns of a poll loop after which a frame is considered lost.
 const TURNS: u64 = 2_000_000;
 
-/// One test at a time: the `ip` that one starts would inherit the descriptors that another closes.
+/// Runs the tests one at a time, because the `ip` that one starts would inherit the descriptors that another closes.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A veth pair `dpdk0` and `dpdk1` of this MTU.
+/// Creates a veth pair `dpdk0` and `dpdk1` with this MTU.
 fn pair(mtu: u16) -> MutexGuard<'static, ()> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     own_network();
-    // Without it the kernel's solicitations are among the frames.
+    // Otherwise the ports would receive the kernel's router solicitations.
     std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
     ip(&format!("link add dpdk0 mtu {mtu} type veth peer name dpdk1 mtu {mtu}"));
     ip("link set lo up");
@@ -41,7 +41,7 @@ fn ports() -> (Port, Port) {
     (open("packet:dpdk0"), open("packet:dpdk1"))
 }
 
-/// A path between two ports, over IPv4 or IPv6.
+/// Returns a path between two ports, over IPv4 or IPv6.
 fn path(from: &Port, to: &Port, [source, destination]: [&str; 2]) -> Path {
     let [source, destination]: [IpAddr; 2] = [source, destination].map(|ip| ip.parse().unwrap());
     Path::new((from.info().mac, source), (to.info().mac, destination))
@@ -50,7 +50,7 @@ fn path(from: &Port, to: &Port, [source, destination]: [&str; 2]) -> Path {
 const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 const V6: [&str; 2] = ["fd00::1", "fd00::2"];
 
-/// A RoCEv2 frame for queue pair `qpn`.
+/// Returns a RoCEv2 frame for queue pair `qpn`.
 fn packet(port: &mut Port, path: &Path, identification: u16, qpn: u32, payload: usize) -> Mbuf {
     let bth = Bth::new(Qpn::new(qpn), Psn::new(identification.into()));
     let header = Header::Datagram { bth, queue_key: 1, source: Qpn::new(1), immediate: None };
@@ -63,7 +63,7 @@ fn packet(port: &mut Port, path: &Path, identification: u16, qpn: u32, payload: 
     buffer
 }
 
-/// Sends a burst, and expects the same frames at the other port, in order.
+/// Sends a burst, and checks that the other port receives the same frames in order.
 fn expect_carried(from: &mut Port, to: &mut Port, mut out: Burst<Mbuf>) {
     let sent: Vec<_> = out.iter().map(|frame| frame.to_vec()).collect();
     let (mut received, mut burst) = (Vec::new(), Burst::new());
@@ -85,7 +85,7 @@ fn burst(from: &mut Port, path: &Path, payloads: &[usize]) -> Burst<Mbuf> {
     payloads.iter().zip(1..).map(|(payload, number)| packet(from, path, number, 7, *payload)).collect()
 }
 
-/// Packets that the kernel counts as sent by `dpdk0`: a large datagram is one.
+/// Returns how many packets `dpdk0` sent according to the kernel, which counts a large datagram as one.
 fn datagrams() -> u64 {
     let text = run("ip", "-s link show dpdk0");
     let mut lines = text.lines().skip_while(|line| !line.contains("TX:")).skip(1);
@@ -103,7 +103,7 @@ fn frames_up_to_the_interfaces_mtu_arrive() {
         assert_eq!(one.info().driver, "packet socket (large datagrams)");
         carry(&mut one, &mut other, &lengths);
         carry(&mut other, &mut one, &lengths);
-        // DPDK's own driver at the other end, for frames that leave singly.
+        // DPDK's own driver at the other end, with frames that are sent singly.
         let mut dpdk = open("dpdk1");
         carry(&mut one, &mut dpdk, &lengths);
         carry(&mut dpdk, &mut one, &lengths);
@@ -148,7 +148,7 @@ fn a_device_that_cannot_cut_datagrams_leaves_it_to_the_kernel() {
     let path = path(&one, &other, V4);
     let frames = burst(&mut one, &path, &[1024; BURST]);
     expect_carried(&mut one, &mut other, frames);
-    // Under traffic.
+    // While the ports are open.
     run("ethtool", "-K dpdk0 tx-udp-segmentation off");
     for checksums in ["on", "off"] {
         run("ethtool", &format!("-K dpdk0 tx {checksums}"));
@@ -217,7 +217,7 @@ fn a_frame_that_the_peers_mtu_has_no_room_for_waits_and_leaves_once_it_has() {
     let frames = burst(&mut one, &path, &[1024; 4]);
     expect_carried(&mut one, &mut other, frames);
     ip("link set dpdk1 mtu 600");
-    // Linux forwards a large datagram between the ends of a veth pair whatever their MTU.
+    // Linux forwards a large datagram across a veth pair whatever the MTU of its ends.
     let frames = burst(&mut one, &path, &[1024; 4]);
     expect_carried(&mut one, &mut other, frames);
     let mut waits = burst(&mut one, &path, &[1024]);
@@ -346,7 +346,7 @@ fn a_lent_frame_that_is_refused_comes_in_a_buffer() {
     let (mut lent, mut others) = (Vec::new(), Burst::new());
     for _ in 0..TURNS {
         other.lend(&mut others, |frame| {
-            // Byte 19 is the lower half of the identification.
+            // Byte 19 is the low byte of the identification.
             let is_taken = frame[19] % 3 != 0;
             if is_taken {
                 lent.push(frame.to_vec());

@@ -1,4 +1,4 @@
-//! Ports on Linux interfaces by AF_XDP, over veth pairs. As root, in a network namespace of their own.
+//! Ports through AF_XDP on veth pairs. Runs as root, in a network namespace of its own.
 
 mod common;
 
@@ -9,7 +9,7 @@ use roce::wire::Mtu;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One test at a time: the `ip` that one starts would inherit the descriptors that another closes.
+/// Runs the tests one at a time, because the `ip` that one starts would inherit the descriptors that another closes.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -31,7 +31,7 @@ fn refusal(spec: &str, config: &PortConfig) -> String {
     }
 }
 
-/// Sends a UDP datagram to this port from `from`, and returns whether it reaches `to`.
+/// Sends a UDP datagram to UDP port `port` from `from`, and returns whether `to` receives it.
 fn arrives(from: &mut Port, to: &mut Port, port: u16, length: usize) -> bool {
     let mut udp = frame(from, length, 3);
     udp[..6].copy_from_slice(&to.info().mac.0);

@@ -1,4 +1,4 @@
-//! Tests what a device does to the process that opens it: its threads leave signals alone, its descriptors end with `exec`.
+//! Tests the effects of a device on its process: its threads block signals, and its descriptors are closed on exec.
 
 mod common;
 
@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Both tests look at the whole process: they take turns.
+/// Runs the tests one at a time, because both inspect the whole process.
 static TURNS: Mutex<()> = Mutex::new(());
 
-/// The descriptors that were open before DPDK ran.
+/// Descriptors that were open before DPDK started.
 static BEFORE: OnceLock<Descriptors> = OnceLock::new();
 
-/// The process's descriptors by number: what each is, and whether a program that is started inherits it.
+/// Descriptors by number: the target of each, and whether a started program inherits it.
 type Descriptors = BTreeMap<i32, (String, bool)>;
 
 /// Devices of every kind that has threads or descriptors.
@@ -41,7 +41,7 @@ fn engine(port: Port, progress: Progress) -> Engine {
     engine
 }
 
-/// Opens them in a network of their own.
+/// Opens the devices in a network namespace of their own.
 fn devices() -> Devices {
     own_network();
     ip("link add process0 mtu 4200 type veth peer name process1");
@@ -61,11 +61,11 @@ fn devices() -> Devices {
     Devices { _engines: engines, _ports: [server, client, vhost], directory }
 }
 
-/// The kernel's names of the threads that run this file's tests, and of those that these start. One that has ended may be listed a
-/// moment longer, and another may start at any time.
+/// Kernel names of the threads that run this file's tests, and of those that they start. Such threads start at any time, and stay listed
+/// for a moment after they end.
 const TESTS: [&str; 2] = ["no_thread_of_ou", "a_program_that_"];
 
-/// The process's threads by number, but for those of tests, with their name and the signals that they block.
+/// Returns the process's threads by id, except those of tests, with their names and blocked signals.
 fn threads() -> BTreeMap<u32, (String, u64)> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let known = tasks.filter_map(|task| {
@@ -92,9 +92,9 @@ fn no_thread_of_ours_takes_a_signal_of_the_program() {
             "{name} in {names:?}"
         );
     }
-    // No thread can block these two.
+    // No thread can block these.
     let never = [libc::SIGKILL, libc::SIGSTOP];
-    // glibc keeps these two for itself.
+    // glibc uses these two itself.
     let kept = [32, 33];
     for (_, (name, blocked)) in ours {
         for signal in (1..=64).filter(|signal| !kept.contains(signal)) {
@@ -110,7 +110,7 @@ fn descriptors() -> Descriptors {
     let known = open.filter_map(|entry| {
         let fd: i32 = entry.file_name().to_str()?.parse().ok()?;
         let what = std::fs::read_link(entry.path()).ok()?.display().to_string();
-        // SAFETY: asks for a flag; a descriptor that is closed meanwhile is refused.
+        // SAFETY: only reads a flag; the kernel refuses a descriptor that was closed in the meantime.
         let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
         (flags >= 0).then_some((fd, (what, flags & libc::FD_CLOEXEC == 0)))
     });
@@ -126,7 +126,7 @@ fn a_program_that_is_started_inherits_no_descriptor() {
         let new = descriptors().into_iter().filter(|(fd, what)| before.get(fd) != Some(what));
         new.filter(|(_, (_, inherits))| *inherits).collect()
     };
-    // While a memif's link comes up, DPDK's interrupt thread opens its epoll set anew, and it is closed to others right after.
+    // While a memif connects, DPDK's interrupt thread creates its epoll set again, which is set close-on-exec right afterwards.
     let mut left = inherited();
     for _ in 0..10_000 {
         if left.is_empty() {

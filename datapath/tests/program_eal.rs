@@ -1,4 +1,4 @@
-//! A program that runs DPDK itself, as SPDK does on Debian's shared libraries, opens a port in the same environment.
+//! A program that starts DPDK itself, as SPDK does with Debian's shared libraries, and opens a port in the same environment.
 
 mod common;
 
@@ -11,13 +11,13 @@ fn program_starts_dpdk() {
     let prefix = format!("--file-prefix=program-{}", std::process::id());
     let words = ["program", "--no-huge", "-m", "256", "--no-pci", "--no-shconf", "--no-telemetry", &prefix];
     let words: Vec<_> = words.iter().map(|word| CString::new(*word).unwrap().into_raw()).collect();
-    // SAFETY: the pointers are NUL-terminated texts that live for ever, and nothing else starts DPDK in this process.
+    // SAFETY: the pointers are NUL-terminated strings that are never freed, and nothing else starts DPDK in this process.
     let started = unsafe { dpdk_sys::rte_eal_init(words.len() as c_int, words.leak().as_mut_ptr()) };
     assert!(started >= 0, "DPDK does not start");
 }
 
 fn lcore() -> u32 {
-    // SAFETY: reads a variable of this thread.
+    // SAFETY: only reads a variable of this thread.
     unsafe { dpdk_sys::ferroce_lcore_id() }
 }
 

@@ -1,4 +1,4 @@
-//! Processes that share an interface: real ones, of other users, in other networks, and killed.
+//! Processes that share an interface, with real processes: killed and stopped ones, other users, other network namespaces.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
-/// Turns of a poll loop after which a frame is taken for lost.
+/// Turns of a poll loop after which a frame is considered lost.
 const TURNS: u32 = 1_000_000;
 
 fn claim(port: u64) -> Claim {
@@ -31,14 +31,14 @@ fn join(interface: u32) -> Siblings {
     siblings
 }
 
-/// Names to a process that [`Process::start`] starts the interface that it joins and the port that it claims.
+/// The variable that passes the interface and the port to claim to a process that [`Process::start`] starts.
 const CHILD: &str = "FERROCE_SIBLING";
-/// The word that such a process prints once it has claimed the service.
+/// What such a process prints once it has claimed the service.
 const CLAIMED: &str = "claimed";
 
-/// A process that takes part in an interface, has claimed a service, and keeps it until it is killed.
+/// A process that joins an interface, claims a service, and keeps it until it is killed.
 ///
-/// It is started as a program: the child of a fork from a process with threads inherits locks that are never released.
+/// It is started as a program, because the child of a process with threads would inherit locks that are never released.
 struct Process(Child);
 
 impl Process {
@@ -57,7 +57,7 @@ impl Process {
     }
 
     fn signal(&self, signal: libc::c_int) {
-        // SAFETY: a signal to a child that was not waited for.
+        // SAFETY: sends a signal to a child that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.0.id() as libc::pid_t, signal) }, 0);
     }
 
@@ -67,7 +67,7 @@ impl Process {
     }
 }
 
-/// Nothing, unless [`Process::start`] started it.
+/// Does nothing unless [`Process::start`] started it.
 #[test]
 fn child() {
     let Ok(wanted) = std::env::var(CHILD) else { return };
@@ -75,7 +75,7 @@ fn child() {
     let siblings = join(interface.parse().unwrap());
     siblings.claim(&claim(port.parse().unwrap())).unwrap();
     println!("{CLAIMED}");
-    // Ends with the process that started this one, if nothing kills it before.
+    // Ends with the parent process, unless it is killed before.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
@@ -97,7 +97,7 @@ fn a_killed_owner_is_followed_by_another_and_its_services_are_free() {
     fourth.kill();
 }
 
-/// Each of three processes in turn, the owner among them, is stopped while the others claim and release.
+/// Each of two processes in turn, one of them the owner, is stopped while this one claims and releases.
 #[test]
 fn a_stopped_process_holds_up_no_claim_of_the_others() {
     own_network();
@@ -124,7 +124,7 @@ fn another_user_is_refused_in_one_line_that_says_who_and_what_to_do() {
     own_network();
     let first = join(7);
     let refused = thread::spawn(|| {
-        // SAFETY: changes the credentials of this thread alone, which ends with the test.
+        // SAFETY: changes the credentials of this thread only, which ends with the test.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         assert_eq!(changed, 0, "these tests run as root");
         let early = Siblings::check_user(7).unwrap_err().to_string();
@@ -141,7 +141,7 @@ fn another_user_is_refused_in_one_line_that_says_who_and_what_to_do() {
     first.claim(&claim(1)).unwrap();
 }
 
-/// Nothing, unless [`a_small_file_size_limit_is_named_and_kills_nobody`] started it.
+/// Does nothing unless [`a_small_file_size_limit_is_named_and_kills_nobody`] started it.
 #[test]
 fn limited_child() {
     if std::env::var_os(CHILD).is_some() {
@@ -149,7 +149,7 @@ fn limited_child() {
     }
 }
 
-/// Linux ends a process by SIGXFSZ that makes a file longer than RLIMIT_FSIZE, also one in memory.
+/// Linux kills a process with SIGXFSZ if it extends a file beyond RLIMIT_FSIZE, even one in memory.
 #[test]
 fn a_small_file_size_limit_is_named_and_kills_nobody() {
     own_network();
@@ -191,7 +191,8 @@ fn start(progress: Progress) -> Engine {
     unsafe { Engine::start(port, &config).unwrap() }
 }
 
-/// A datagram from one engine's queue pair 1 to the interface's own address, which no wire carries.
+/// Sends a datagram from one engine's queue pair 1 to the interface's own address, which is not sent to the wire. Returns whether `to`
+/// receives it.
 fn carry(from: &Engine, to: &Engine, mac: roce::wire::Mac, byte: u8) -> bool {
     let address = "10.9.0.1".parse().unwrap();
     let path = Path { udp_source: 0xd872, ..Path::new((mac, address), (mac, address)) };

@@ -1,4 +1,4 @@
-//! Helpers that the tests of ports share.
+//! Helpers of the port tests.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use ferroce_datapath::dpdk::{Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig};
@@ -9,10 +9,10 @@ use roce::EndpointConfig;
 use roce::wire::Numbers;
 use std::process::Command;
 
-/// Turns of a poll loop after which a frame is taken for lost.
+/// Turns of a poll loop after which a frame is considered lost.
 const TURNS: u64 = 20_000_000;
 
-/// DPDK without hugepages: what every machine has.
+/// Starts DPDK without hugepages, which works on every machine.
 pub fn eal() -> Eal {
     let config = EalConfig { memory_mb: 256, hugepages: Hugepages::Never, ..EalConfig::default() };
     Eal::start(&config).unwrap()
@@ -30,7 +30,7 @@ pub fn open_with(spec: &str, config: &PortConfig) -> Port {
     Port::open(eal(), &spec.parse().unwrap(), config).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// A core with a small endpoint behind `port`, at `address`.
+/// Returns the configuration of a core with a small endpoint on `port`, with IP address `address`.
 pub fn core_config(port: &Port, address: &str, progress: Progress) -> CoreConfig {
     let info = port.info().clone();
     CoreConfig {
@@ -54,7 +54,7 @@ pub fn core_config(port: &Port, address: &str, progress: Progress) -> CoreConfig
     }
 }
 
-/// A broadcast frame of `len` bytes, of the EtherType for local experiments, whose bytes depend on `seed`.
+/// Returns a broadcast frame of `len` bytes with the EtherType for local experiments, whose contents depend on `seed`.
 pub fn frame(port: &mut Port, len: usize, seed: u8) -> Mbuf {
     let mac = port.info().mac.0;
     let mut frame = port.alloc().expect("a buffer is free");
@@ -68,8 +68,8 @@ pub fn frame(port: &mut Port, len: usize, seed: u8) -> Mbuf {
     frame
 }
 
-/// Sends frames of these lengths and expects the same bytes at the other port, in order. What else comes there (the
-/// kernel's router solicitations) is passed over.
+/// Sends frames of these lengths, and checks that the other port receives the same bytes in order. Ignores other frames, such as the
+/// kernel's router solicitations.
 pub fn carry(from: &mut Port, to: &mut Port, lengths: &[usize]) {
     let mut sent = Vec::new();
     let mut out = Burst::new();
@@ -95,21 +95,21 @@ pub fn carry(from: &mut Port, to: &mut Port, lengths: &[usize]) {
     assert_eq!(came, sent);
 }
 
-/// Puts this thread and those it starts into a network namespace of their own, which ends with them.
+/// Moves this thread, and those that it starts, to a new network namespace, which ends with them.
 pub fn own_network() {
-    // SAFETY: unshare takes plain integers.
+    // SAFETY: unshare takes an integer.
     let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
     let why = std::io::Error::last_os_error();
     assert_eq!(result, 0, "these tests make a network namespace, so they run as root: {why}");
 }
 
-/// Runs `ip` with these words, in this thread's namespace.
+/// Runs `ip` with these arguments in this thread's network namespace.
 pub fn ip(words: &str) {
     let done = Command::new("ip").args(words.split_whitespace()).output().expect("`ip` is there (iproute2)");
     assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Waits until both ends of a memif have met.
+/// Waits until both ends of a memif are connected.
 pub fn wait_for_link(one: &Port, other: &Port) {
     for _ in 0..TURNS {
         if one.link_is_up() && other.link_is_up() {
@@ -120,7 +120,7 @@ pub fn wait_for_link(one: &Port, other: &Port) {
     panic!("{} and {} don't meet", one.info().name, other.info().name);
 }
 
-/// Why a port does not open.
+/// Returns the error of opening a port.
 pub fn refusal(spec: &str, config: &PortConfig) -> String {
     let spec: PortSpec = spec.parse().unwrap();
     match Port::open(eal(), &spec, config) {

@@ -1,5 +1,5 @@
-//! Threads that call librdmacm in any order. The calls are those of `verbs/c/tests/cm_stress.c`, which is the target.
+//! Threads that call librdmacm in any order, as written in `verbs/c/tests/cm_stress.c`.
 #![no_main]
 
-// They are linked, and called from C.
+// Linked, and called from C.
 use {c as _, libfuzzer_sys as _};

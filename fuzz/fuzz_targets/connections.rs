@@ -1,4 +1,4 @@
-//! The connection manager: a server before peers that say anything in any order.
+//! The connection manager of a server, whose peers send any messages in any order.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! A received datagram, with its virtio header, may contain anything.
+//! Splits a large datagram with any virtio header and any contents.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -10,7 +10,7 @@ struct Input<'a> {
     segments: Option<u16>,
     vnet: [u8; 10],
     tag: Option<[u8; 4]>,
-    /// Bytes of the datagram that were not received.
+    /// Bytes of the datagram beyond the received ones.
     more: u16,
     bytes: &'a [u8],
 }
@@ -25,7 +25,7 @@ fuzz_target!(|input: Input<'_>| {
     let Ok(received) = Received::parse(vnet, bytes, length, tag.map(Tag)) else { return };
     let mut room = [&[0; HEADROOM], bytes].concat();
     for number in 0..received.count() {
-        // Whatever it is, its parser survives it.
+        // The parser must accept or refuse any frame.
         let _ = received.frame(number, &mut room).map(roce::wire::parse);
     }
 });

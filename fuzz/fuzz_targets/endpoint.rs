@@ -1,5 +1,5 @@
-//! A whole endpoint with requests outstanding, fed by frames: any bytes, and packets of which only the ICRC is right. Beside its connection,
-//! it has datagram queue pairs under HPCC++ and PowerTCP, which receive probes and answers.
+//! An endpoint with outstanding requests that receives frames: any bytes, and packets of which only the ICRC is correct. Besides its
+//! connection, it has datagram queue pairs with HPCC++ and PowerTCP, which receive probes and telemetry responses.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -21,7 +21,7 @@ use roce::{AddressId, Discard, Psn, Qpn, Rkey};
 #[path = "../../roce/tests/harness/mod.rs"]
 mod harness;
 
-/// Requests and receives posted.
+/// Number of send requests and receives posted.
 const POSTED: u64 = 6;
 
 #[derive(Arbitrary, Debug)]
@@ -31,7 +31,7 @@ enum Input<'a> {
         opcode: u8,
         flags: u8,
         ack_request: bool,
-        /// From what is expected of a request, or from the oldest packet sent for an answer.
+        /// Offset from the expected PSN for a request, or from the oldest sent PSN for a response.
         ahead: i8,
         extension: Extension,
         payload: u16,
@@ -40,22 +40,21 @@ enum Input<'a> {
     Datagrams(Telling),
 }
 
-/// A probe of datagrams, or an answer to one, to one of [`Datagrams`].
+/// A probe or a telemetry response for one of the queue pairs of [`Datagrams`].
 #[derive(Arbitrary, Debug)]
 struct Telling {
     to: u8,
     is_answer: bool,
-    /// The last byte of the sender's address.
     from: u8,
     number: u8,
     is_forged: bool,
     hops: u8,
     record: [u32; 4],
-    /// Places and values of bytes that are other than they should be.
+    /// Offsets and XOR masks of bytes to corrupt.
     edits: [(u8, u8); 2],
 }
 
-/// The bytes that most packets begin with behind the BTH.
+/// The first bytes after the BTH.
 #[derive(Arbitrary, Debug)]
 enum Extension {
     None,
@@ -71,9 +70,9 @@ enum Extension {
     Aeth {
         syndrome: u8,
     },
-    /// Of a Selective Acknowledge.
+    /// The bit map of a selective acknowledgement.
     Held(u128),
-    /// Of an offer of selective repeat.
+    /// An offer of selective repeat.
     Offer {
         accepts: bool,
     },
@@ -104,12 +103,12 @@ impl Extension {
     }
 }
 
-/// The Q_Key of datagrams.
+/// The Q_Key of the datagram queue pairs.
 const KEY: u32 = 0x1234;
-/// The link of [`Datagrams`].
+/// The line rate of the link of [`Datagrams`].
 const LINE_RATE: Rate = Rate::from_gbps(10);
 
-/// The datagram queue pairs, and where they send.
+/// The datagram queue pairs, and the address to which they send.
 struct Datagrams {
     qps: [Qpn; 2],
     to: AddressId,
@@ -138,7 +137,7 @@ impl Datagrams {
         Self { qps, to }
     }
 
-    /// Each has a datagram to send, which a probe follows.
+    /// Posts a datagram to each queue pair, after which it sends a probe.
     fn post(&self, script: &mut Script) {
         for qpn in self.qps {
             if script.host.endpoint.report(qpn).expect("it is there").outstanding > 0 {
@@ -206,7 +205,7 @@ fn start(selective_repeat: bool, offered: bool) -> Script {
     script
 }
 
-/// Takes all that the endpoint sends.
+/// Discards all frames that the endpoint sends.
 fn drain(script: &mut Script) {
     let mut frame = vec![0; 4096 + MAX_OVERHEAD];
     while let Some(length) = script.host.endpoint.poll_transmit(script.now, &script.host.ram, &mut frame) {
@@ -217,7 +216,7 @@ fn drain(script: &mut Script) {
 fn feed(script: &mut Script, frame: &[u8], may_hold: bool) {
     let before = script.host.ram.0.clone();
     let taken = script.host.endpoint.on_frame(script.now, &mut script.host.ram, frame);
-    // A packet may be good, and what waited for it bad.
+    // With selective repeat, a correct packet may release an incorrect one that waited for it.
     if taken.is_err() && !may_hold {
         assert!(script.host.ram.0 == before, "{taken:?} wrote");
     }

@@ -1,5 +1,5 @@
-//! Checks limits. A reliable responder keeps no more READs and atomics than its limit, which the program changes. No request of a shared
-//! receive queue vanishes or overfills it, whichever messages of an unreliable peer are abandoned.
+//! Checks limits. A reliable responder remembers no more READs and atomics than its limit, which the program changes. No request of a
+//! shared receive queue is lost or added, whichever messages of an unreliable peer are abandoned.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -13,24 +13,24 @@ use roce::{Psn, Qpn, SrqId, SrqInit};
 #[path = "../../roce/tests/harness/mod.rs"]
 mod harness;
 
-/// The number of requests in the shared receive queue.
+/// Depth of the shared receive queue.
 const DEPTH: u32 = 4;
-/// Bytes of each: as many as three packets.
+/// Bytes of each receive: three packets.
 const ROOM: u64 = 3000;
-/// READs and atomics that are requested again, at most, to see which are kept.
+/// Most READs and atomics that are repeated to find out which are remembered.
 const ASKED_AGAIN: usize = 24;
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Input {
-    /// A READ, or an atomic, at the expected packet number, or so many before or behind it.
+    /// Sends a READ or an atomic with a PSN `ahead` of the expected one, or behind it.
     Ask { atomic: bool, ahead: i8, length: u16 },
-    /// The program changes how many of them may be outstanding.
+    /// Changes the limit on outstanding READs and atomics.
     Limit { reads: u8 },
-    /// A packet of a message to the unreliable queue pair, so many packet numbers ahead.
+    /// Sends a packet of a message to the unreliable queue pair, with a PSN `ahead` of the expected one.
     Message { part: Part, ahead: u8, length: u16 },
-    /// The program posts a receive.
+    /// Posts a receive.
     Post,
-    /// The unreliable queue pair begins anew, or fails first.
+    /// Resets the unreliable queue pair, after it has failed if `fails`.
     Restart { fails: bool },
 }
 
@@ -43,12 +43,12 @@ enum Part {
 }
 
 struct World {
-    /// With the reliable queue pair.
+    /// The endpoint with the reliable queue pair.
     script: Script,
     unreliable: Qpn,
     srq: SrqId,
     limit: u8,
-    /// First packet numbers of the READs and atomics that were taken.
+    /// First PSNs of the accepted READs and atomics.
     taken: Vec<(u32, Operation)>,
     posted: u64,
     received: u64,
@@ -124,7 +124,7 @@ impl World {
             Header::Connected { service: Service::Uc, bth: Bth::new(self.unreliable, psn), operation };
         let mut frame = vec![0; length + MAX_OVERHEAD];
         let length = emit(&path(1, 2), 0, &header, length, &mut frame).expect("a legal packet").seal();
-        // A dropped frame is counted, and its message abandoned.
+        // A dropped frame is counted, and its message is abandoned.
         let _ = host.endpoint.on_frame(self.script.now, &mut host.ram, &frame[..length]);
     }
 
@@ -137,7 +137,7 @@ impl World {
         self.posted += u64::from(posted.is_ok());
     }
 
-    /// Each request that was posted waits, is lent to the one message in progress, or has completed.
+    /// Checks that each posted request waits, belongs to the one message in progress, or has completed.
     fn check_receives(&mut self) {
         self.received += self.script.host.received().len() as u64;
         let waiting = self.script.host.endpoint.srq_report(self.srq).expect("it is there").waiting;
@@ -147,7 +147,7 @@ impl World {
         assert_eq!(u64::from(DEPTH), u64::from(waiting + room) + lent, "{waiting} wait");
     }
 
-    /// Checks that requests that are kept are answered again.
+    /// Checks that no more repeated requests are answered than the limit.
     fn check_kept(&mut self) {
         let newest: Vec<_> = self.taken.iter().rev().take(ASKED_AGAIN).copied().collect();
         let mut kept = 0;

@@ -1,4 +1,5 @@
-//! Feeds any ARP and neighbour discovery to the table: it remembers only requested stations, and answers little.
+//! Feeds any ARP and neighbour discovery packets to the table, which must remember only hosts that were asked for, and send a bounded
+//! number of answers.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -14,14 +15,14 @@ const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 #[derive(Arbitrary, Debug)]
 enum Input<'a> {
     Bytes(&'a [u8]),
-    /// An ARP packet whose fixed fields are right.
+    /// An ARP packet with valid fixed fields.
     Arp {
         operation: u8,
         sender_mac: [u8; 6],
         sender: u8,
         target: u8,
     },
-    /// A neighbour discovery packet whose lengths and checksum are right.
+    /// A neighbour discovery packet with valid lengths and a valid checksum.
     Ndp {
         kind: bool,
         flags: u8,
@@ -41,7 +42,7 @@ fn v4(last: u8) -> [u8; 4] {
     [10, 0, 0, last]
 }
 
-/// 0 is the unspecified address, 255 the group of all nodes.
+/// Returns an address. 0 is the unspecified address, 255 the group of all nodes.
 fn v6(last: u8) -> [u8; 16] {
     match last {
         0 => [0; 16],

@@ -1,4 +1,5 @@
-//! Reports of processes of any user: whatever they say, observers print no control character, and `ferroce metrics` an exposition.
+//! Status reports of processes of any user. Whatever they contain, observers print no control characters, and `ferroce metrics` prints a
+//! valid exposition.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -9,7 +10,7 @@ use verbs::observe::ProcessStatus;
 #[path = "../../apps/src/metrics/text.rs"]
 mod text;
 
-/// A change of a valid report.
+/// A change to a valid report.
 #[derive(Arbitrary, Debug)]
 enum Edit {
     Text(String),
@@ -18,7 +19,7 @@ enum Edit {
     Nothing,
 }
 
-/// Applies `edit` to the value at `place`, counted from the outermost one on. Returns `None` once it is applied.
+/// Applies `edit` to value number `place` in depth-first order. Returns the remaining count, or `None` once applied.
 fn apply(value: &mut Value, place: usize, edit: &Edit) -> Option<usize> {
     if place == 0 {
         match (edit, value) {
@@ -37,7 +38,7 @@ fn apply(value: &mut Value, place: usize, edit: &Edit) -> Option<usize> {
     }
 }
 
-/// Checks that a line is that of a metric: a name, labels whose values are quoted, and a number.
+/// Checks that a line is a metric: a name, labels with quoted values, and a number.
 fn check_line(line: &str) {
     let (name, rest) = line.split_once('{').expect("labels");
     assert!(name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()), "{line:?}");
@@ -68,7 +69,7 @@ fuzz_target!(|edits: Vec<(u8, Edit)>| {
     check_text(&printed);
 });
 
-/// Panics if a text contains a control character.
+/// Checks that no string contains a control character.
 fn check_text(value: &Value) {
     match value {
         Value::String(text) => assert!(!text.contains(char::is_control), "{text:?}"),

@@ -1,4 +1,4 @@
-//! Checks that a frame that parses with any checksums can be emitted, and that the emitted frame parses to the same.
+//! Checks that a frame that parses, whatever its checksums, can be emitted, and that the emitted frame parses to the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,12 +8,12 @@ use roce::wire;
 mod harness;
 
 fuzz_target!(|bytes: &[u8]| {
-    // A good frame's headers around half of all inputs, or few would get as far as the BTH.
+    // Wraps half of all inputs in valid headers, because few others would reach the BTH.
     let sealed = harness::raw::Raw::around(bytes).map(|raw| raw.frame(roce::Qpn::new(5)));
     let bytes = sealed.as_deref().unwrap_or(bytes);
     let _ = wire::parse(bytes);
     let Ok(frame) = wire::parse_unverified(bytes) else { return };
-    // An emitted frame has room for a fixed number of hops, and none of them is there yet. Nor are there options without telemetry.
+    // Skips frames that `emit` does not reproduce: those with telemetry records or a hop count of their own, and those with IP options.
     let network = frame.network;
     let has_options = network.ip_header().len() == 40 && network.ip_header()[6] != 17;
     if frame.in_band.is_some() || network.carried().is_some() || has_options {

@@ -1,4 +1,4 @@
-//! A capture file may contain anything.
+//! Reads a capture file with any contents.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

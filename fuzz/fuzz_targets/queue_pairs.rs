@@ -1,4 +1,4 @@
-//! Two queue pairs and any operations, beside the model: the property test's, with coverage to lead the way.
+//! Two queue pairs and any operations, compared with the model, as in the property test.
 #![no_main]
 
 use arbitrary::Arbitrary;

@@ -1,4 +1,4 @@
-//! A process of the same interface that sends any message, and writes anything into the memory that it shares.
+//! A process on the same interface that sends any messages, and writes anything to the shared memory.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

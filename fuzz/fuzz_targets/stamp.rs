@@ -1,4 +1,4 @@
-//! A switch changes only what it may.
+//! Checks that a switch changes only the telemetry in a frame.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -27,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
     wire::mark_ce(&mut frame);
 });
 
-/// Checks that a frame that requests telemetry in any format stays as good or as bad as it was.
+/// Checks that stamping a frame in any telemetry format leaves its ICRC as valid or invalid as before.
 fn any_format(bytes: &[u8]) {
     let Some(request) = Request::find(bytes, wire::Numbers::DEFAULT) else { return };
     let port = PortState {

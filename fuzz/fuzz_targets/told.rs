@@ -1,4 +1,4 @@
-//! A queue pair of any algorithm that receives any reports about the network: the property test's run, with coverage to lead the way.
+//! A queue pair with any congestion control algorithm that receives any telemetry reports, as in the property test.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Threads that call the verbs of the C library in any order. The calls are those of `verbs/c/tests/stress.c`, which is the target.
+//! Threads that call the verbs of the C library in any order, as written in `verbs/c/tests/stress.c`.
 #![no_main]
 
-// They are linked, and called from C.
+// Linked, and called from C.
 use {c as _, libfuzzer_sys as _};

@@ -1,4 +1,4 @@
-//! A counter in one host's memory that two clients raise by FETCH AND ADD: no addition is lost.
+//! A counter in one host's memory that two clients increment with FETCH AND ADD, so that no increment is lost.
 //!
 //! ```sh
 //! cargo run --release -p ferroce-verbs --example atomics
@@ -13,7 +13,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const ADDITIONS: u64 = 500;
 
-/// Connects a client of `device` with a queue pair of the counter's `owner`, and adds one as often as requested.
+/// Connects a client on `device` to a queue pair of the counter's `owner`, and adds one 500 times.
 fn count(device: &Device, owner: (&Device, &ProtectionDomain), counter: RemoteBuffer) -> Outcome<()> {
     let unused = owner.0.create_cq(1)?;
     let mut responder = owner.1.queue_pair(&unused, &unused).build()?;

@@ -1,4 +1,4 @@
-//! Two queue pairs of one device, each with its own congestion control, and how they send.
+//! Two queue pairs of one device with different congestion control, and the rates at which they send.
 //!
 //! ```sh
 //! FERROCE_PORT=ring:example FERROCE_IP=10.0.0.1/24 cargo run --release -p ferroce-verbs --example congestion
@@ -22,14 +22,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
         println!("{}: window {} bytes, {rate}, {full}; {gigabits:.1} Gb/s", report.algorithm, report.window);
     }
-    // Events without a completion, such as a peer that died: none if all is well.
+    // Events that no completion reports, such as the failure of a peer. Normally there are none.
     while let Some(event) = events.take() {
         println!("{event:?}");
     }
     Ok(())
 }
 
-/// Writes some megabytes from one half of a buffer to the other; says how the queue pair sends at the end, and how fast.
+/// Writes 8 MiB from one half of a buffer to the other. Returns the queue pair's report, and the rate in Gb/s.
 fn write_to_itself(device: &Device, choice: &str) -> Result<(QpReport, f64), Box<dyn Error>> {
     let domain = device.allocate_pd()?;
     let buffer = MemoryRegion::alloc(&domain, 2 * BYTES as usize, Access::ALL)?;

@@ -1,10 +1,10 @@
-//! Connections by socket address: a server that echoes, and clients that send to it and leave. Both sides speak librdmacm's protocol.
+//! Connections by socket address: a server that echoes a message of each client. Both sides use librdmacm's protocol.
 //!
 //! ```sh
 //! cargo run --release -p ferroce-verbs --example connections
 //! ```
 //!
-//! With the word `serve`, it opens the device that `FERROCE_PORT` names and serves one client: another host's, such as C's `rdma_client`.
+//! With the argument `serve`, it opens the device of `FERROCE_PORT` and serves one client on another host, such as C's `rdma_client`.
 
 mod cable;
 
@@ -18,13 +18,13 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 const CLIENTS: usize = 5;
 const BYTES: u32 = 64;
 
-/// The objects that a side has beside its queue pair.
+/// The objects of a side besides its queue pair.
 struct Side {
     cq: CompletionQueue,
     buffer: MemoryRegion,
 }
 
-/// Returns a queue pair with a posted receive.
+/// Creates a queue pair with a posted receive.
 fn side(device: &Device) -> Outcome<(QueuePair, Side)> {
     let (domain, cq) = (device.allocate_pd()?, device.create_cq(16)?);
     let buffer = MemoryRegion::alloc(&domain, 2 * BYTES as usize, Access::LOCAL_WRITE)?;
@@ -62,7 +62,7 @@ fn main() -> Outcome<()> {
         let words = format!("client {number}");
         side.buffer.write(BYTES as usize, words.as_bytes())?;
         connection.post_send(SendRequest::send(2, side.buffer.sge(BYTES as usize, words.len() as u32)?))?;
-        // The send, and the echo.
+        // One completion of the send, one of the received echo.
         side.cq.wait()?.ok()?;
         side.cq.wait()?.ok()?;
         let mut echo = vec![0; words.len()];

@@ -1,4 +1,4 @@
-//! Unreliable datagrams: one queue pair sends to a queue pair that it has no connection with, and learns the answer's sender.
+//! Unreliable datagrams: a queue pair sends to one to which it has no connection, and the receiver learns who sent the datagram.
 //!
 //! ```sh
 //! cargo run --release -p ferroce-verbs --example datagrams
@@ -11,7 +11,7 @@ use ferroce_verbs::wire::DEFAULT_QUEUE_KEY;
 use ferroce_verbs::{Access, AddressOptions, MemoryRegion, RecvRequest};
 use std::error::Error;
 
-/// The length of the header before the data of each received datagram, in bytes.
+/// Bytes of the header (GRH) before the data of each received datagram.
 const HEADER: usize = 40;
 const QUESTION: &[u8] = b"who is there?";
 

@@ -1,4 +1,4 @@
-//! An echo server and its clients as tasks of one tokio thread: connections by socket address, and completions that are awaited.
+//! An echo server and its clients as tasks of one tokio thread, which await connections and completions.
 //!
 //! ```sh
 //! cargo run --release -p ferroce-verbs --features tokio --example echo_tokio
@@ -15,7 +15,7 @@ const CLIENTS: usize = 20;
 const ROUNDS: usize = 10;
 const BYTES: u32 = 64;
 
-/// Returns what each end has, with a posted receive. The buffer's first half receives, its second half sends.
+/// Creates the objects of one end, with a posted receive. The first half of the buffer is for receives, the second for sends.
 fn end(device: &Device) -> Outcome<(QueuePair, Completions, MemoryRegion)> {
     let (domain, completions) = (device.allocate_pd()?, Completions::new(device.create_cq(16)?)?);
     let buffer = MemoryRegion::alloc(&domain, 2 * BYTES as usize, Access::LOCAL_WRITE)?;
@@ -24,12 +24,12 @@ fn end(device: &Device) -> Outcome<(QueuePair, Completions, MemoryRegion)> {
     Ok((qp, completions, buffer))
 }
 
-/// Serves one client, for as long as it stays.
+/// Serves one client until it disconnects. Returns the number of messages.
 async fn echo(device: Device, request: Request) -> Outcome<usize> {
     let (qp, mut completions, buffer) = end(&device)?;
     let mut connection = request.accept_async(qp, &Options::default()).await?;
     for round in 0.. {
-        // When the client leaves, the posted receive completes as flushed.
+        // When the client disconnects, the posted receive is flushed.
         let Ok(received) = completions.next().await?.ok() else { return Ok(round) };
         connection.post_send(SendRequest::send(1, buffer.sge(0, received.length)?))?;
         completions.next().await?.ok()?;
@@ -45,7 +45,7 @@ async fn client(device: Device, number: usize) -> Outcome<()> {
         let words = format!("client {number}, round {round}");
         buffer.write(BYTES as usize, words.as_bytes())?;
         connection.post_send(SendRequest::send(1, buffer.sge(BYTES as usize, words.len() as u32)?))?;
-        // The send, and the echo.
+        // One completion of the send, one of the received echo.
         completions.next().await?.ok()?;
         completions.next().await?.ok()?;
         let mut echo = vec![0; words.len()];

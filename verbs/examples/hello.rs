@@ -1,8 +1,8 @@
-//! One RDMA WRITE from one process into another's memory.
+//! An RDMA WRITE from one process to another process's memory.
 //!
 //! ```sh
 //! export FERROCE_PORT=memif:/tmp/hello.sock,server FERROCE_IP=10.0.0.1/24
-//! cargo run --release -p ferroce-verbs --example hello                # waits, and shows what was written to it
+//! cargo run --release -p ferroce-verbs --example hello                # waits, and prints what was written to its memory
 //! # in another terminal
 //! export FERROCE_PORT=memif:/tmp/hello.sock,client FERROCE_IP=10.0.0.2/24
 //! cargo run --release -p ferroce-verbs --example hello -- 127.0.0.1   # writes
@@ -21,7 +21,7 @@ const GREETING: &[u8] = b"hello, remote memory";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let server = std::env::args().nth(1);
-    // A dedicated core polls the port while this thread waits on its socket.
+    // A dedicated thread runs the core while this thread waits on a TCP socket.
     let config = DeviceConfig::from_env()?.progress(Progress::Dedicated { core: None });
     let stream = match &server {
         Some(host) => TcpStream::connect((host.as_str(), TCP_PORT))?,
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     greet(&Device::open(&config)?, stream)
 }
 
-/// The responder does nothing but own memory: the WRITE arrives without its help.
+/// Registers memory and waits. The WRITE needs no action of this thread.
 fn wait_for_greeting(device: &Device, mut stream: TcpStream) -> Result<(), Box<dyn Error>> {
     let domain = device.allocate_pd()?;
     let memory = MemoryRegion::alloc(&domain, 4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;

@@ -1,4 +1,4 @@
-//! A key-value store in the server's memory: clients WRITE and READ its slots, and the server's processor does nothing.
+//! A key-value store in the server's memory. Clients WRITE and READ its slots, and the server's application does nothing.
 //!
 //! ```sh
 //! cargo run --release -p ferroce-verbs --example key_value
@@ -12,7 +12,7 @@ use std::error::Error;
 const SLOTS: u64 = 1024;
 const SLOT: u32 = 64;
 
-/// A client. Its buffer is as large as one slot.
+/// A client, with a buffer for one slot.
 struct Client {
     qp: QueuePair,
     completions: CompletionQueue,
@@ -29,7 +29,7 @@ impl Client {
         Ok(Self { qp, completions, buffer, store })
     }
 
-    /// The first byte of a slot is the value's length.
+    /// Stores a value of at most 63 bytes. The first byte of a slot is the value's length.
     fn put(&mut self, key: u64, value: &[u8]) -> Result<(), Box<dyn Error>> {
         let length = u8::try_from(value.len())?;
         self.buffer.write(0, &[length])?;
@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(client.get(17)?, b"value 17");
     println!("{SLOTS} values stored; 17 is {:?}", String::from_utf8(client.get(17)?)?);
 
-    // A request that the server does not allow ends in an error that names the remedy.
+    // A request that the server does not allow fails with an error that contains the remedy.
     let beyond = SendRequest::read(1, client.buffer.sge(0, SLOT)?, client.store.at(SLOTS * u64::from(SLOT)));
     client.qp.post_send(beyond)?;
     let failed = client.completions.wait()?.ok().unwrap_err();

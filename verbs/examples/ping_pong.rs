@@ -1,4 +1,4 @@
-//! SEND and receive: two threads, each with a device, exchange messages a thousand times.
+//! SEND and receive: two threads, each with a device, exchange 1000 messages in each direction.
 //!
 //! ```sh
 //! cargo run --release -p ferroce-verbs --example ping_pong
@@ -14,7 +14,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 const ROUNDS: u64 = 1000;
 const BYTES: u32 = 64;
 
-/// One player.
+/// One of the two ends.
 struct Player {
     qp: QueuePair,
     sent: CompletionQueue,
@@ -28,7 +28,7 @@ impl Player {
         let (sent, received) = (device.create_cq(16)?, device.create_cq(16)?);
         let buffer = MemoryRegion::alloc(&domain, BYTES as usize, Access::LOCAL_WRITE)?;
         let mut qp = domain.queue_pair(&sent, &received).build()?;
-        // A receive waits before the first message comes.
+        // Posted before the first message can arrive.
         qp.post_recv(RecvRequest::new(0, buffer.sge(0, BYTES)?))?;
         Ok(Self { qp, sent, received, buffer })
     }

@@ -1,4 +1,4 @@
-//! A server with 1,000 clients, whose messages arrive in one shared receive queue: its memory does not grow with the clients.
+//! A server whose 1000 clients send to one shared receive queue, so that its memory does not grow with their number.
 //!
 //! ```sh
 //! cargo run --release -p ferroce-verbs --example shared_receives
@@ -15,9 +15,9 @@ use std::collections::HashMap;
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const CLIENTS: u32 = 1000;
-/// The receives that all clients share. A client whose message finds none sends it again.
+/// Receives shared by all clients. A client whose message finds none retries.
 const RECEIVES: u32 = 64;
-/// A message: a number.
+/// Bytes of a message, which is one number.
 const BYTES: u32 = 8;
 
 struct Server {
@@ -35,9 +35,9 @@ impl Server {
             let message = self.received.wait()?.ok()?;
             let mut number = [0; BYTES as usize];
             self.inbox.read(message.id as usize, &mut number)?;
-            // The place is free for the next message, of any client.
+            // The buffer is free for the next message of any client.
             self.shared.post_recv(receive(&self.inbox, message.id as u32)?)?;
-            // The completion names the queue pair, and so the client.
+            // The completion has the number of the queue pair, and so of the client.
             let client = self.clients.get_mut(&message.qpn).ok_or("a message of no client")?;
             let answer = (2 * u64::from_ne_bytes(number)).to_ne_bytes();
             client.post_send(SendRequest::send(0, Data::inline(&answer)))?;
@@ -47,7 +47,7 @@ impl Server {
     }
 }
 
-/// Returns a receive of one number, at `offset`, which is also its id.
+/// Returns a receive of one number at `offset`, which is also its id.
 fn receive(memory: &MemoryRegion, offset: u32) -> Outcome<RecvRequest> {
     Ok(RecvRequest::new(offset.into(), memory.sge(offset as usize, BYTES)?))
 }
@@ -82,7 +82,7 @@ fn main() -> Outcome<()> {
     for (number, client) in (0_u64..).zip(&mut queue_pairs) {
         client.post_send(SendRequest::send(number, Data::inline(&number.to_ne_bytes())))?;
     }
-    // Of each client the send, and the answer.
+    // Two completions for each client: its send, and the received answer.
     for _ in 0..2 * CLIENTS {
         done.wait()?.ok()?;
     }

@@ -1,4 +1,4 @@
-//! Two devices in one program: each has its own port, address, core and queue pairs, and one thread serves both.
+//! Two devices in one program, each with its own port, address, core and queue pairs, served by one thread.
 //!
 //! ```sh
 //! cargo run --release -p ferroce-verbs --example two_devices                   # on both ends of a ring inside this process
@@ -13,7 +13,7 @@ use std::path::Path;
 
 const BYTES: usize = 4096;
 
-/// A device with a queue pair and the memory that the other device writes.
+/// A device with a queue pair and memory to which the other device writes.
 struct Side {
     device: Device,
     completions: CompletionQueue,

@@ -1,4 +1,4 @@
-//! Address handles: which headers their datagrams have.
+//! Address handles: the headers of their datagrams.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! The path of data allocates nothing once it runs: not in a post, not in a turn, not in a poll.
+//! The data path does not allocate once it runs: not in posts, not in turns, not in polls.
 
 mod common;
 
@@ -7,7 +7,7 @@ use ferroce_verbs::{Data, Progress, RecvRequest, SendRequest};
 
 const MESSAGE: u32 = 20_000;
 
-/// One message of each kind, there and completed.
+/// Sends one message of each kind, and polls its completions.
 fn round(a: &mut Side, b: &mut Side) {
     let remote = b.region.remote();
     let buffer = a.region.sge(0, MESSAGE).unwrap();
@@ -43,7 +43,7 @@ fn nothing_is_allocated_per_packet() {
             }
         })
     };
-    // When the machine pauses, unanswered packets are requested again, and the answer may allocate: not ten times in a row.
+    // When the machine pauses, unanswered packets are retransmitted, and answering them may allocate, but not ten times in a row.
     assert!((0..10).any(|_| rounds().count_total == 0));
     assert!(a.device.counters().unwrap().tx_frames - frames > 2000);
 }

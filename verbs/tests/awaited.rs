@@ -1,4 +1,4 @@
-//! Completions and connections that tasks await: each arrives, and none is lost when a future is dropped before it is ready.
+//! Completions and connections that tasks await: none is lost when a future is dropped before it is ready.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::task::Poll;
 
 const MODES: [Progress; 3] = [Progress::Dedicated { core: None }, Progress::Adaptive, Progress::Inline];
 
-/// Polls a future once, and drops it.
+/// Polls a future once and drops it.
 async fn once<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -45,7 +45,7 @@ async fn a_completion_outlives_the_futures_that_waited_for_it() {
             assert!(once(received.next()).await.is_none(), "{mode:?}: nothing was sent");
             qp.post_recv(RecvRequest::new(id, region.sge(0, 64).unwrap())).unwrap();
             a.qp.post_send(SendRequest::send(id, a.region.sge(0, 8).unwrap())).unwrap();
-            // The completion may or may not have arrived when the second future is dropped.
+            // The completion may or may not have arrived when this future is dropped.
             let early = once(received.next()).await;
             let (sent, received) = tokio::join!(sent.next(), async {
                 if let Some(early) = early { early } else { received.next().await }
@@ -57,7 +57,7 @@ async fn a_completion_outlives_the_futures_that_waited_for_it() {
     }
 }
 
-/// Two ends that are connected.
+/// Returns two connected ends.
 async fn pair_of(mode: Progress) -> (Connection, Connection, [Device; 2]) {
     let [server, client] = devices(mode);
     let listener = Listener::bind(&server, address()).unwrap();
@@ -78,7 +78,7 @@ async fn the_end_of_a_connection_is_awaited_again_after_a_future_was_dropped() {
     for mode in MODES {
         let (mut theirs, mut ours, _devices) = pair_of(mode).await;
         assert!(once(theirs.wait_end_async()).await.is_none(), "{mode:?}");
-        // One poll sends the request to disconnect. The next call waits for the answer.
+        // One poll sends the disconnect request; the next call awaits the answer.
         let _ = once(ours.disconnect_async()).await;
         let (there, here) = tokio::join!(theirs.wait_end_async(), ours.disconnect_async());
         there.and(here).unwrap();
@@ -97,12 +97,12 @@ async fn a_request_outlives_the_futures_that_waited_for_it() {
         for _ in 0..10 {
             assert!(once(asks.as_mut()).await.is_none());
             if let Some(request) = once(listener.accept_async()).await {
-                // Dropped, it is rejected.
+                // Dropping a request rejects it.
                 drop(request);
                 break;
             }
         }
-        // Unless it was taken above, the request waits.
+        // Waits for the request, unless it was dropped above.
         let refuse = async { listener.accept_async().await.map(drop) };
         let error = tokio::select! {
             biased;
@@ -126,12 +126,12 @@ async fn the_peer_learns_that_a_future_that_connects_was_dropped() {
             _ = asks => panic!("no one has accepted"),
         }
     };
-    // The queue pair is refused at once if the peer's message came already, and else when it comes.
+    // Fails at once if the peer's message has arrived, otherwise when it arrives.
     let error = request.accept_async(new(&server), &options).await.unwrap_err();
     assert!(matches!(error, Error::Ended { .. } | Error::Rejected { reason: 4, .. }), "{error}");
 }
 
-/// A runtime of several threads moves tasks, so each future must be `Send`.
+/// A multi-threaded runtime moves tasks between threads, so each future must be `Send`.
 #[tokio::test]
 async fn tasks_of_a_runtime_may_hold_what_they_wait_for() {
     fn movable<T: Send>(future: T) -> T {

@@ -1,4 +1,4 @@
-//! A defect in a core: its queue pairs complete in error, the cause is logged, and other devices go on.
+//! A panic in a core: its queue pairs complete in error, the cause is logged, and other devices continue.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A port that breaks on request.
+/// A port that panics on request.
 struct Fragile {
     port: Loopback,
     broken: Arc<AtomicBool>,
@@ -42,7 +42,7 @@ impl PacketIo for Fragile {
     }
 }
 
-/// A side alone, connected to a peer that never answers, on a port that breaks.
+/// Returns a side on a fragile port, connected to a peer that never answers.
 fn fragile(progress: Progress, name: &str) -> (Side, Arc<AtomicBool>, Loopback) {
     let (port, other) = pair(256, FRAME);
     let broken = Arc::new(AtomicBool::new(false));
@@ -57,7 +57,7 @@ fn fragile(progress: Progress, name: &str) -> (Side, Arc<AtomicBool>, Loopback) 
     (side, broken, other)
 }
 
-/// The next completion, or why none will come.
+/// Returns the next completion, or the reason why none will follow.
 fn next_of(cq: &mut CompletionQueue) -> Result<Completion, PollError> {
     loop {
         if let Some(completion) = cq.poll_one()? {
@@ -119,7 +119,7 @@ fn a_core_that_panics_completes_its_queue_pairs_in_error_and_says_why() {
     }
 }
 
-/// A task that awaits a queue without requests gets no completion that could wake it.
+/// A completion queue without requests gets no completion that could wake the task.
 #[tokio::test]
 async fn a_task_that_awaits_completions_learns_that_the_core_panicked() {
     for progress in [Progress::Dedicated { core: None }, Progress::Adaptive, Progress::Inline] {

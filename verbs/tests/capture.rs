@@ -1,4 +1,4 @@
-//! A capture has every frame of a process, counts as the counters do, and never delays the process.
+//! A capture contains every frame of a process, agrees with the counters, and never delays the process.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn writes(a: &mut Side, b: &Side, count: u64) {
     }
 }
 
-/// Takes all frames that wait: of each its port, its record and its bytes.
+/// Takes all frames that wait, each with its port and record.
 fn all(capture: &mut Capture) -> Vec<(usize, Record, Vec<u8>)> {
     let mut bytes = Vec::new();
     std::iter::from_fn(|| {
@@ -37,11 +37,11 @@ fn begin(snap: u32) -> Capture {
     Capture::begin(std::process::id(), snap).unwrap()
 }
 
-/// All in one test: the folder is the process's.
+/// One test, because the directory of sockets belongs to the process.
 #[test]
 fn a_capture_has_every_frame_and_holds_nothing_up() {
     let runtime = tempfile::tempdir().unwrap();
-    // SAFETY: no other thread runs yet that reads the environment.
+    // SAFETY: no other thread reads the environment yet.
     unsafe { std::env::set_var("XDG_RUNTIME_DIR", runtime.path()) };
     let pid = std::process::id();
     assert!(matches!(Capture::begin(pid, 9), Err(AttachError::NotFerroce(_))));
@@ -67,7 +67,7 @@ fn a_capture_has_every_frame_and_holds_nothing_up() {
         assert!(after.0 > before.0 && after.1 > before.1);
         assert_eq!(capture.dropped(port), 0);
     }
-    // The bytes that one side sends are those that the other receives, and time never goes back.
+    // Each side receives the bytes that the other sent.
     let bytes = |port, direction| {
         let chosen =
             frames.iter().filter(move |(at, record, _)| *at == port && record.direction == direction);
@@ -77,7 +77,7 @@ fn a_capture_has_every_frame_and_holds_nothing_up() {
     assert_eq!(bytes(1, Direction::Out), bytes(0, Direction::In));
     assert!(frames.iter().all(|(_, record, bytes)| record.length as usize == bytes.len()));
 
-    // No observer reads: frames are dropped and counted, and the process goes on.
+    // Without a reader, frames are dropped and counted, and the process continues.
     let before = counted(&a);
     writes(&mut a, &b, 200);
     let after = counted(&a);
@@ -87,7 +87,7 @@ fn a_capture_has_every_frame_and_holds_nothing_up() {
     assert_eq!(seen + capture.dropped(0), after.0 - before.0 + after.1 - before.1);
     drop(capture);
 
-    // An observer that dies before its answer.
+    // An observer that dies before the answer.
     let socket = runtime.path().join(format!("ferroce/{pid}.sock"));
     UnixStream::connect(&socket).unwrap().write_all(b"capture 64\n").unwrap();
     let mut capture = begin(64);
@@ -97,14 +97,14 @@ fn a_capture_has_every_frame_and_holds_nothing_up() {
     let wait = |capture: &Capture| capture.wait(Duration::ZERO, std::os::fd::AsFd::as_fd(&unread));
     assert_eq!(wait(&capture), Waited::Time);
 
-    // The end of the devices is the end of the capture.
+    // Closing the devices ends the capture.
     writes(&mut b, &a, 1);
     drop((a, b));
     assert!(!all(&mut capture).is_empty());
     assert_eq!(wait(&capture), Waited::Ended);
     drop(capture);
 
-    // A process of before format 2 sends a report to any process that connects, and reads no request.
+    // A process with format 1 sends a report to any process that connects, and reads no request.
     let listener = UnixListener::bind(&socket).unwrap();
     let old = std::thread::spawn(move || {
         let (mut observer, _) = listener.accept().unwrap();

@@ -1,4 +1,4 @@
-//! A thread that sleeps learns of completions, once for each time that it asks.
+//! A sleeping thread is notified of completions, once for each request.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::*;
 use ferroce_verbs::{Progress, RecvRequest, SendRequest};
 use std::os::fd::AsRawFd;
 
-/// No thread polls meanwhile: the cores go on by themselves.
+/// Modes in which the cores run while no thread polls.
 const MODES: [Progress; 2] = [Progress::Dedicated { core: None }, Progress::Adaptive];
 
 fn send(a: &mut Side, b: &mut Side, solicited: bool) {
@@ -68,7 +68,7 @@ fn a_dropped_queues_event_leaves_the_channel() {
     a.qp.post_send(SendRequest::send(1, a.region.sge(0, 8).unwrap())).unwrap();
     let readable = |timeout| {
         let mut watched = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor, alive.
+        // SAFETY: passes one pollfd with an open descriptor.
         unsafe { libc::poll(&mut watched, 1, timeout) > 0 }
     };
     assert!(readable(-1));
@@ -76,7 +76,7 @@ fn a_dropped_queues_event_leaves_the_channel() {
     assert!(!readable(0));
 }
 
-/// Neither is the queue armed, nor is there one: no completion could wake these threads.
+/// There is no armed queue, so no completion can wake these threads.
 #[test]
 fn a_thread_that_waits_learns_that_the_device_is_gone() {
     for mode in MODES {

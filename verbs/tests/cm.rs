@@ -1,4 +1,4 @@
-//! Connections by socket address, between two devices of one process.
+//! Connections by socket address between two devices of one process.
 
 mod common;
 
@@ -28,10 +28,10 @@ fn begins_with(all: &[u8], words: &[u8]) {
     assert!(all[words.len()..].iter().all(|byte| *byte == 0));
 }
 
-/// A connection's end with what its program has.
+/// An end of a connection, with its completion queue and memory.
 type EndOf = (Connection, CompletionQueue, MemoryRegion);
 
-/// A server and a client that are connected.
+/// Returns a connected server and client.
 fn connected(progress: Progress) -> (EndOf, EndOf, Vec<Device>) {
     let [server, client] = devices(progress);
     let listener = Listener::bind(&server, "0.0.0.0:7471".parse().unwrap()).unwrap();
@@ -82,7 +82,7 @@ fn a_connection_that_is_dropped_ends_at_the_peer() {
     server.wait_end().unwrap();
 }
 
-/// The peer may be gone before the program learns that it was connected: it gets the connection all the same.
+/// The peer may disconnect before the program learns that it was connected. The program still gets the connection.
 #[test]
 fn a_peer_that_leaves_at_once_was_connected() {
     for _ in 0..20 {
@@ -103,7 +103,7 @@ fn a_refusal_has_its_reason_and_the_programs_words() {
     let [server, client] = devices(Progress::Adaptive);
     let listener = Listener::bind(&server, "10.0.0.1:0".parse().unwrap()).unwrap();
     let to = listener.local_addr();
-    // While a listener is there, the device answers for ports that have none.
+    // While the device has a listener, it answers requests for ports without one.
     let _other = Listener::bind(&server, "10.0.0.1:0".parse().unwrap()).unwrap();
     let refuse = thread::spawn(move || {
         listener.accept().unwrap().reject(b"not today").unwrap();
@@ -131,7 +131,7 @@ fn a_port_has_one_listener() {
     drop(first);
     bind("10.0.0.1:7471").unwrap();
     drop(others);
-    // The last listener has ended the manager, and queue pair 1 is free.
+    // Dropping the last listener ended the manager, so queue pair 1 is free.
     server.open_management().unwrap();
 }
 
@@ -156,7 +156,7 @@ fn what_does_not_fit_is_refused_before_the_peer_is_asked() {
 #[test]
 fn a_peer_that_says_nothing_is_given_up() {
     let [server, client] = devices(Progress::Adaptive);
-    // Queue pair 1 takes the request in, and no manager answers it.
+    // Queue pair 1 receives the request, and no manager answers it.
     let silent = server.open_management().unwrap();
     let options = Options::new().timeout(Duration::from_millis(50));
     let error = cm::connect(new(&client).qp, "10.0.0.1:7471".parse().unwrap(), &options).unwrap_err();
@@ -164,7 +164,7 @@ fn a_peer_that_says_nothing_is_given_up() {
     assert!(silent.receive().unwrap().is_some(), "it was asked");
 }
 
-/// The peer asks, and goes away before or after the request is accepted; or it is silent.
+/// The peer sends a request and gives up before it is accepted.
 #[test]
 fn accepting_a_request_whose_peer_is_gone_is_an_error() {
     let brief = Options::new().timeout(Duration::from_millis(20));
@@ -173,7 +173,7 @@ fn accepting_a_request_whose_peer_is_gone_is_an_error() {
     let asks = |options: &Options| cm::connect(new(&client).qp, listener.local_addr(), options).map(drop);
     assert!(matches!(asks(&brief), Err(Error::NoAnswer { .. })));
     let request = listener.accept().unwrap();
-    // The peer's REJ comes behind its REQ.
+    // The peer's REJ follows its REQ.
     let error = request.accept(new(&server).qp, &brief).unwrap_err();
     assert!(matches!(error, Error::Ended { .. }), "{error}");
 }
@@ -192,7 +192,7 @@ fn who_waits_with_a_timeout_goes_on_after_it() {
     }
 }
 
-/// Two queue pairs of the devices, connected.
+/// Connects two queue pairs of the devices.
 fn join(devices: &[Device; 2], [there, here]: [QueuePair; 2], options: [Options; 2]) -> [Connection; 2] {
     let listener = Listener::bind(&devices[0], "10.0.0.1:7471".parse().unwrap()).unwrap();
     let [accepts, asks] = options;
@@ -232,16 +232,17 @@ fn a_peer_without_an_ack_timeout_leaves_this_sides_own() {
     assert_eq!(codes, [9, 0]);
 }
 
-/// A child has neither the parent's threads nor its connections: it is refused at once, and what it drops stays the parent's.
+/// A child has neither the parent's threads nor its connections. Its calls fail at once, and dropping its copies does not affect the
+/// parent.
 #[test]
 fn a_forked_process_takes_no_part() {
     let ((mut server, mut received, _memory), (client, _sent, buffer), devices) =
         connected(Progress::Adaptive);
     let listener = Listener::bind(&devices[0], "10.0.0.1:7472".parse().unwrap()).unwrap();
-    // SAFETY: the child only calls this library, and ends.
+    // SAFETY: the child only calls this library, and ends with _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: ends a child that waits for a lock.
+        // SAFETY: kills a child that waits for a lock.
         unsafe { libc::alarm(20) };
         let refused = listener.try_accept().is_err()
             && listener.accept().is_err()
@@ -253,7 +254,7 @@ fn a_forked_process_takes_no_part() {
         unsafe { libc::_exit(i32::from(!refused)) };
     }
     let mut status = -1;
-    // SAFETY: there is room for the status of a child of this process.
+    // SAFETY: waits for a child of this process, and there is room for its status.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
     let mut client = client;

@@ -1,4 +1,4 @@
-//! Tests several cores behind one port: operations between queue pairs of all cores, objects that cores share, and refusals.
+//! Several cores behind one port: operations between queue pairs of all cores, shared objects, and refusals.
 
 mod common;
 
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const MODES: [Progress; 2] = [Progress::Inline, Progress::Adaptive];
 
-/// One side with many queue pairs that complete to one queue.
+/// A side with many queue pairs and one completion queue.
 struct Host {
     qps: Vec<QueuePair>,
     cq: CompletionQueue,
@@ -43,12 +43,12 @@ fn hosts(cores: [u8; 2], progress: Progress, qps: usize, bytes: usize) -> [Host;
     [a, b]
 }
 
-/// Polls `count` completions of `cq`, all successful, while the peer runs too.
+/// Polls `count` completions of `cq`, which must be successful, while the peer runs too.
 fn take(cq: &mut CompletionQueue, peer: &Device, count: usize) -> Vec<Completion> {
     (0..count).map(|_| success(cq, peer)).collect()
 }
 
-/// Returns the core that a queue pair's number names on a device with `cores`.
+/// Returns the core of a queue pair, which is encoded in its number, on a device with `cores` cores.
 fn core_of(qp: &QueuePair, cores: u8) -> u32 {
     let bits = if cores > 4 { 4 } else { 2 };
     qp.qpn().get() >> (18 - bits) & ((1 << bits) - 1)
@@ -155,8 +155,8 @@ fn datagrams_and_a_shared_receive_queue_stay_on_one_core() {
     }
 }
 
-/// Creates a region on `b` and a queue pair on each core of both sides, which write into the region while it is deregistered. No byte
-/// changes afterwards.
+/// Creates a region on `b` and a queue pair on each core of both sides. Deregisters the region while they write to it, and checks that its
+/// bytes do not change afterwards.
 fn come_and_go(a: &ProtectionDomain, b: &ProtectionDomain, [to_a, to_b]: &[Device; 2], round: usize) {
     const CORES: usize = 4;
     const EACH: usize = 16;
@@ -165,7 +165,7 @@ fn come_and_go(a: &ProtectionDomain, b: &ProtectionDomain, [to_a, to_b]: &[Devic
     let source = MemoryRegion::alloc(a, CORES * EACH * LENGTH, Access::ALL).unwrap();
     source.write(0, &vec![round as u8 | 1; source.len()]).unwrap();
     let mut bytes = vec![0; source.len()];
-    // SAFETY: `bytes` outlives the region, and is read only when the region is gone.
+    // SAFETY: `bytes` outlives the region, and is not accessed before the region is dropped.
     let region = unsafe { MemoryRegion::register_raw(b, bytes.as_mut_ptr(), bytes.len(), Access::ALL) };
     let region = region.unwrap();
     let target = region.remote();
@@ -181,7 +181,7 @@ fn come_and_go(a: &ProtectionDomain, b: &ProtectionDomain, [to_a, to_b]: &[Devic
         }
         pairs.push((from, to));
     }
-    // Some arrive before.
+    // Some writes complete before the region is dropped.
     let early = round % 5 * EACH / 2;
     take(&mut cq_a, to_b, early);
     drop(region);
@@ -195,7 +195,7 @@ fn come_and_go(a: &ProtectionDomain, b: &ProtectionDomain, [to_a, to_b]: &[Devic
     assert!(bytes == before, "round {round}: memory changed after it was deregistered");
 }
 
-/// Peers write by a thousand queue pairs on four cores while regions and other queue pairs come and go.
+/// Peers write through a thousand queue pairs on four cores while other regions and queue pairs are created and destroyed.
 #[test]
 fn regions_come_and_go_under_the_traffic_of_a_thousand_queue_pairs() {
     const PAIRS: usize = 1000;
@@ -247,7 +247,7 @@ fn a_key_that_is_gone_is_refused_by_every_core() {
     assert!(b.cq.poll_one().unwrap().is_none());
 }
 
-/// A thread that sleeps is woken by a completion of any core, and cores that sleep by frames of others.
+/// A completion of any core wakes a sleeping thread, and frames of other cores wake a sleeping core.
 #[test]
 fn sleepers_are_woken_whatever_core_completes() {
     let [mut a, mut b] = hosts([3, 4], Progress::Adaptive, 8, 4096);
@@ -303,12 +303,12 @@ fn what_several_cores_cannot_do_is_refused_by_name() {
                 "{error}"
             );
         }
-        // A machine with as many CPUs.
+        // The machine has that many CPUs.
         Ok(device) => drop(device),
     }
 }
 
-/// On `null` each core has a queue that sends by itself. What goes to the device's own address passes core 0, more than fits its ring.
+/// On `null` each core has its own queue. Frames to the device's own address pass through core 0; here, more of them than its ring holds.
 #[test]
 fn cores_with_queues_of_their_own_reach_each_other() {
     const LENGTH: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! A program that subscribes learns of events that no completion reports.
+//! Asynchronous events, which completions do not report.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn a_copy_of_the_descriptor_is_readable_once_its_receiver_is_gone() {
     let events = a.events().unwrap();
     let mut copy = File::from(events.as_fd().try_clone_to_owned().unwrap());
     drop(events);
-    // Without a count it would sleep for ever.
+    // Without a count, the read would block permanently.
     assert_eq!(copy.read(&mut [0; 8]).unwrap(), 8);
 }
 
@@ -65,7 +65,7 @@ fn requests_posted_before_a_limit_is_armed_count_for_it() {
             srq.post_recv(RecvRequest::new(id, region.sge(0, 64).unwrap())).unwrap();
         }
         srq.arm(4).unwrap();
-        // A second call is answered in a later turn than that in which the event would be reported.
+        // The second query is answered in a later turn than the one that would report the event.
         assert_eq!(srq.query().unwrap().waiting, 4);
         assert_eq!((srq.query().unwrap().limit, events.take()), (4, None));
         srq.arm(5).unwrap();
@@ -110,7 +110,7 @@ fn a_queue_gets_another_depth_while_messages_come() {
         }
     }
     assert!(a.send_cq.resize(0).unwrap_err().to_string().contains("depth"));
-    // A waiting completion needs its room.
+    // Waiting completions need room in the new queue.
     for id in 0..3 {
         b.qp.post_recv(RecvRequest::new(id, b.region.sge(0, 64).unwrap())).unwrap();
     }

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 const DEDICATED: Progress = Progress::Dedicated { core: None };
 
-/// A device alone on a cable whose other end is held, and not served.
+/// Returns a device, and the other end of its cable, which nothing serves.
 fn lonely(config: DeviceConfig) -> (Device, Loopback) {
     let (port, other) = pair(256, FRAME);
     (open(port, 0, &config), other)
@@ -36,12 +36,12 @@ fn peers_find_each_other_by_arp_and_by_neighbour_discovery() {
     for (ours, theirs) in [("10.0.0.1/24", "10.0.0.2/24"), ("fd00::1/64", "fd00::2/64")] {
         for progress in [DEDICATED, Progress::Inline] {
             let (left, right) = pair(1024, FRAME);
-            // An inline device asks; a thread must run to answer.
+            // An inline device only resolves while it is called, so the other one runs by itself and answers.
             let (a, b) = (open(left, 0, &at(ours, progress)), open(right, 1, &at(theirs, DEDICATED)));
             let (mut a, mut b) =
                 (side(&a, 4096, Capabilities::default(), 16), side(&b, 4096, Capabilities::default(), 16));
             a.qp.connect(&b.qp.endpoint(), &ConnectOptions::default()).unwrap();
-            // By now b was asked by a; it asks a in turn, which may be inline.
+            // The inline device does not answer while b connects.
             b.device.set_neighbour(a.qp.endpoint().ip, MACS[0]).unwrap();
             b.qp.connect(&a.qp.endpoint(), &ConnectOptions::default()).unwrap();
             a.qp.post_send(SendRequest::write(1, Data::inline(b"found"), b.region.remote().at(0))).unwrap();
@@ -71,7 +71,7 @@ fn a_peer_elsewhere_needs_a_gateway() {
     assert!(error.contains("is not IPv6") && error.contains("fd00::1"), "{error}");
 }
 
-/// Every request in a queue is flushed, in order, and so are those posted afterwards.
+/// Every queued request is flushed in order, and so are later ones.
 #[test]
 fn the_error_state_flushes() {
     let (a, mut b) = connected(Progress::Inline, 4096);
@@ -90,7 +90,7 @@ fn the_error_state_flushes() {
     assert_eq!(a.qp.query().unwrap().state, State::ReadyToSend);
 }
 
-/// A port that takes no frame, or has no buffer for one.
+/// A port that accepts no frame, or has no free buffer.
 struct Refusing {
     port: Loopback,
     is_dry: bool,
@@ -114,13 +114,13 @@ impl PacketIo for Refusing {
     }
 }
 
-/// The retry timer starts when a frame leaves, and selective repeat waits for the port with all that is missing.
+/// The retry timer starts when a frame is sent, and selective repeat keeps all missing packets waiting for the port.
 #[test]
 fn a_port_that_takes_no_frame_ends_a_request_as_a_silent_peer_does() {
     refused_for_ever(false);
 }
 
-/// The same, with a pool whose buffers never come back.
+/// The same with a pool whose buffers are never freed.
 #[test]
 fn a_pool_that_stays_dry_ends_a_request_as_a_silent_peer_does() {
     refused_for_ever(true);
@@ -145,7 +145,7 @@ fn refused_for_ever(is_dry: bool) {
     assert_eq!(counters.pool_dry > 0, is_dry);
 }
 
-/// A port that loses every 50th frame.
+/// A port that drops every 50th frame.
 struct Lossy {
     port: Loopback,
     frames: usize,
@@ -179,7 +179,7 @@ impl PacketIo for Lossy {
     }
 }
 
-/// Without memory for early packets, data arrives too: the sender repeats what follows a lost packet.
+/// Without memory for out-of-order packets, data still arrives, because the sender repeats everything after a lost packet.
 #[test]
 fn a_device_holds_no_more_early_packets_than_early_memory_allows() {
     for (setting, holds) in [("", true), ("\nearly_memory = '0'", false)] {
@@ -258,7 +258,7 @@ fn an_overflow_is_told_once_what_came_before_is_polled() {
         for id in 0..8 {
             a.qp.post_send(SendRequest::write(id, Data::empty(), b.region.remote().at(0))).unwrap();
         }
-        // No thread polls a's completion queue until its queue pair says that it failed.
+        // Nothing polls a's completion queue until its queue pair has failed.
         while a.qp.query().unwrap().state != State::Error {
             a.device.progress();
             b.device.progress();
@@ -298,7 +298,7 @@ fn bad_input_is_refused_in_one_line() {
     }
     let empty = MemoryRegion::alloc(&a.pd, 0, Access::ALL).unwrap_err().to_string();
     assert!(empty.contains("is 0: it must be at least 1 byte"), "{empty}");
-    // SAFETY: null is refused before anything is done with it.
+    // SAFETY: a null pointer is refused before it is used.
     let null = unsafe { MemoryRegion::register_raw(&a.pd, std::ptr::null_mut(), 8, Access::ALL) };
     assert!(null.unwrap_err().to_string().contains("null"));
 }
@@ -346,7 +346,7 @@ fn a_list_is_posted_until_its_first_error() {
     assert_eq!(contents(&b.region, 0, 4), *b"ab\0\0");
 }
 
-/// Each order in which a program can drop what it has, the device first or last.
+/// Drops the objects of a program in different orders, the device first, in the middle or last.
 #[test]
 fn objects_are_dropped_in_any_order() {
     for progress in [Progress::Inline, DEDICATED] {
@@ -409,7 +409,7 @@ fn a_device_holds_as_many_queue_pairs_as_it_was_told() {
         assert!(refused.contains(&format!("queues: the limit of {most} is reached")), "{refused}");
         assert!(refused.contains("queue_pairs in ferroce.toml or by FERROCE_QUEUE_PAIRS"), "{refused}");
         drop(qps);
-        // Numbers that are gone rest, slots do not.
+        // Queue pair numbers are not reused at once, but slots are.
         let shared: Vec<_> = (0..most).map(|_| pd.shared_receive_queue(1, 1).unwrap()).collect();
         assert!(pd.shared_receive_queue(1, 1).is_err());
         drop(shared);
@@ -423,7 +423,7 @@ fn what_is_connected_is_not_connected_again() {
     assert!(error.contains("is in ReadyToSend, not in Init; connect one as build() returns it"), "{error}");
 }
 
-/// An accepted request is never refused later: when it posts, the caller learns of a datagram's length, and of nothing else.
+/// The length of a datagram is checked when it is posted, so an accepted request is not refused later.
 #[test]
 fn a_datagram_longer_than_the_path_mtu_is_refused_when_it_is_posted() {
     let [device, other] = devices(Progress::Inline);
@@ -448,7 +448,7 @@ fn a_datagram_longer_than_the_path_mtu_is_refused_when_it_is_posted() {
     }
 }
 
-/// The rules that the library and its core once had two of.
+/// Requests that the library and the core must judge by the same rules.
 #[test]
 fn what_is_posted_is_done() {
     let (mut a, mut b) = connected(Progress::Inline, 4096);

@@ -1,4 +1,4 @@
-//! The snippets of `README.md` and `docs/guide/rust.md`: each is a function's body here, so that it compiles.
+//! The snippets of `README.md` and `docs/guide/rust.md`, each as the body of a function, so that they compile.
 
 #![allow(
     dead_code,

@@ -1,4 +1,4 @@
-//! Control paths are `tracing` events: devices, addresses, connections.
+//! Control paths emit `tracing` events: devices, addresses, connections.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Queue pair 1 from both sides.
+//! Management datagrams through queue pair 1.
 
 mod common;
 
@@ -13,12 +13,12 @@ const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 fn open(port: Loopback, side: usize) -> Device {
     let address = format!("{}/24", ADDRESSES[side]).parse().unwrap();
     let own = OwnPort { name: format!("pair{side}"), mac: MACS[side] };
-    // These tests say when a core runs.
+    // With inline progress, the test decides when a core runs.
     let config = DeviceConfig::new().address(address).progress(Progress::Inline);
     Device::open_on(port, own, &config).unwrap()
 }
 
-/// A stranger that answers no ARP is answered all the same: a peer that asks cannot make this side wait for its Ethernet address.
+/// A request is answered even if its sender answers no ARP: a peer cannot make this side wait for its Ethernet address.
 #[test]
 fn who_asks_is_answered_without_being_resolved() {
     let (left, right) = pair(64, FRAME);
@@ -31,7 +31,7 @@ fn who_asks_is_answered_without_being_resolved() {
     asks.progress();
     answers.progress();
     assert_eq!(here.receive().unwrap(), Some((asker, [1; MAD_LENGTH])));
-    // No thread runs the asker's core meanwhile, so none would answer.
+    // The sender's core does not run meanwhile, so it would not answer ARP.
     assert_eq!(here.send(gid(&answers, asker), asker, [2; MAD_LENGTH]).unwrap(), Sent::Left);
     answers.progress();
     asks.progress();
@@ -39,7 +39,7 @@ fn who_asks_is_answered_without_being_resolved() {
     assert_eq!(there.receive().unwrap(), None);
 }
 
-/// No call waits for a peer that does not answer: neither one that looks for the peer, nor one that sends to it.
+/// No call waits for a peer that does not answer: neither resolving nor sending.
 #[test]
 fn a_peer_is_looked_for_without_a_wait() {
     let (left, right) = pair(64, FRAME);
@@ -48,7 +48,7 @@ fn a_peer_is_looked_for_without_a_wait() {
     let [_, peer] = ADDRESSES.map(|ip| ip.parse::<IpAddr>().unwrap());
     let stranger = "10.0.0.77".parse().unwrap();
     let gid = asks.query().unwrap().gid_towards(peer);
-    // No thread runs the peer's core meanwhile.
+    // The peer's core does not run meanwhile.
     for _ in 0..100 {
         assert!(!there.finds(peer).unwrap());
         assert!(!there.finds(stranger).unwrap());
@@ -62,7 +62,7 @@ fn a_peer_is_looked_for_without_a_wait() {
     assert!(!there.finds(stranger).unwrap());
 }
 
-/// A connection that has ended takes its queue pair along, and nothing is sent again.
+/// Ending a connection's queue pair flushes its requests.
 #[test]
 fn a_queue_pair_is_ended_by_its_number() {
     let (mut a, b) = common::connected(Progress::Inline, 4096);

@@ -1,4 +1,4 @@
-//! A peer's Ethernet address changes under a connection.
+//! The Ethernet address of a connected peer changes.
 
 mod common;
 
@@ -10,14 +10,14 @@ use ferroce_verbs::{
     Capabilities, CompletionStatus, ConnectOptions, Device, DeviceConfig, Progress, SendRequest,
 };
 
-/// The address of a side that has moved.
+/// The Ethernet address of a side after it has moved.
 const NEW: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// The network between two devices. A side that has moved is reached by another Ethernet address, and sends from it.
+/// The network between two devices. A side that has moved receives at and sends from another Ethernet address.
 struct Network {
     ends: [Loopback; 2],
     moved: [bool; 2],
-    /// Frames to an address without a host.
+    /// Frames to an Ethernet address that no host has.
     lost: u32,
 }
 
@@ -34,7 +34,7 @@ impl Network {
         }
     }
 
-    /// `None` if no host is at the address that the frame goes to.
+    /// Translates the addresses of a frame. Returns `None` if no host has its destination address.
     fn translate(&mut self, from: usize, mut frame: Vec<u8>) -> Option<Vec<u8>> {
         let to = 1 - from;
         if self.moved[to] && frame[0] & 1 == 0 {
@@ -74,7 +74,7 @@ fn devices(network: &mut Option<Network>) -> [Device; 2] {
     [open(left, 0), open(right, 1)]
 }
 
-/// Both sides find each other by ARP.
+/// Resolves each side's address from the other by ARP.
 fn meet(network: &mut Network, devices: &[Device; 2]) {
     let ports = [0, 1].map(|side| devices[side].open_management().unwrap());
     for side in [0, 1] {
@@ -86,7 +86,7 @@ fn meet(network: &mut Network, devices: &[Device; 2]) {
     }
 }
 
-/// Writes from the first to the second, and waits until that is acknowledged.
+/// Writes from `a` to `b`, and waits for the completion.
 fn write(network: &mut Network, a: &mut Side, b: &Side, seed: u8) -> CompletionStatus {
     let data = pattern(2000, seed);
     a.region.write(0, &data).unwrap();
@@ -102,7 +102,7 @@ fn write(network: &mut Network, a: &mut Side, b: &Side, seed: u8) -> CompletionS
     }
 }
 
-/// First the answering side moves, so that requests do not arrive; then the asking side, so that answers do not.
+/// First the responder moves, so that requests are lost; then the requester, so that responses are lost.
 #[test]
 fn a_connection_follows_its_peer() {
     for moves in [1, 0] {
@@ -111,14 +111,14 @@ fn a_connection_follows_its_peer() {
         let mut network = network.unwrap();
         meet(&mut network, &devices);
         let [mut a, mut b] = [0, 1].map(|n| side(&devices[n], 4096, Capabilities::default(), 64));
-        // 134 ms, by which what ARP said is old enough to be doubted.
+        // A timeout of 134 ms, after which the ARP entry is old enough to be resolved again.
         let options = ConnectOptions::new().ack_timeout(AckTimeout::new(15));
         connect(&mut a, &mut b, &options);
         assert_eq!(write(&mut network, &mut a, &b, 1), CompletionStatus::Success);
         network.moved[moves] = true;
         assert_eq!(write(&mut network, &mut a, &b, 2), CompletionStatus::Success, "side {moves} moved");
         assert!(network.lost > 0);
-        // Once it is found again and the packets under way have come, nothing is lost any more.
+        // After the new address is known and packets in flight have arrived, no more frames are lost.
         for _ in 0..10 {
             devices.iter().for_each(|device| _ = device.progress());
             network.carry();

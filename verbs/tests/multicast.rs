@@ -1,4 +1,4 @@
-//! Multicast: the group's queue pairs on both devices take a copy, the sender's own too.
+//! Multicast: attached queue pairs on both devices receive a copy, on the sender's device too.
 
 mod common;
 

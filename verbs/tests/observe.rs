@@ -1,4 +1,4 @@
-//! A process with open devices can be observed, and leaves nothing behind when it closes them.
+//! A process with open devices can be observed, and removes its socket when it closes them.
 
 use ferroce_verbs::observe::{AttachError, folder, read, read_all};
 use ferroce_verbs::port::{Mac, OwnPort, pair};
@@ -7,11 +7,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 
-/// All in one test: the folder is the process's.
+/// One test, because the directory of sockets belongs to the process.
 #[test]
 fn open_devices_report_and_closed_ones_leave_nothing() {
     let runtime = tempfile::tempdir().unwrap();
-    // SAFETY: no other thread runs yet that reads the environment.
+    // SAFETY: no other thread reads the environment yet.
     unsafe { std::env::set_var("XDG_RUNTIME_DIR", runtime.path()) };
     let (pid, folder) = (std::process::id(), folder().unwrap());
     assert_eq!(folder, runtime.path().join("ferroce"));
@@ -44,7 +44,7 @@ fn open_devices_report_and_closed_ones_leave_nothing() {
     assert!(observed.waited["idle"] > 0);
     assert_eq!(observed.waited.values().sum::<u64>(), observed.waited["idle"]);
 
-    // A process that was killed has left its socket.
+    // The socket of a process that was killed.
     let stale = folder.join("4194303.sock");
     drop(UnixListener::bind(&stale).unwrap());
     let is_seen = || read_all().iter().any(|report| report.as_ref().is_ok_and(|status| status.pid == pid));
@@ -52,21 +52,21 @@ fn open_devices_report_and_closed_ones_leave_nothing() {
     assert!(!stale.exists() && socket.exists());
     assert!(matches!(read(4_194_305), Err(AttachError::NoProcess(_))));
 
-    // Another process under this name is no answer.
+    // A socket with the name of another process is refused.
     let foreign = UnixListener::bind(folder.join("1.sock")).unwrap();
     assert!(read(1).is_err());
     drop(foreign);
 
-    // A process that accepts none has a full backlog at last: what connects then waits no longer than it is patient.
+    // A process that accepts no connections: once its backlog is full, connecting to it times out.
     let stopped = UnixListener::bind(folder.join("2.sock")).unwrap();
-    // SAFETY: the descriptor is open.
+    // SAFETY: passes an open descriptor and an integer.
     assert_eq!(unsafe { libc::listen(stopped.as_raw_fd(), 0) }, 0);
     let _full = UnixStream::connect(folder.join("2.sock")).unwrap();
     assert!(matches!(read(2), Err(AttachError::Silent(2))));
     drop(stopped);
 
     drop((qp, cq, domain, here, there));
-    // An observer that is being answered keeps the devices until the answer ends.
+    // While an observer is being answered, the devices stay open.
     let mut looks = std::iter::repeat_with(std::thread::yield_now).take(1_000_000);
     assert!(looks.any(|()| !socket.exists()));
     assert!(matches!(read(pid), Err(AttachError::NotFerroce(_))));
@@ -79,24 +79,24 @@ fn sockets() -> usize {
     descriptors.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(is_socket)).count()
 }
 
-/// A child that kept the process's end of a connection would keep the observer from learning of the process's end.
+/// If a child kept the process's end of a connection, the observer would not learn of the process's end.
 fn a_child_keeps_no_observer(socket: &std::path::Path) {
-    // The listener among them.
+    // Includes the listener.
     let before = sockets();
     let observer = UnixStream::connect(socket).unwrap();
-    // It says nothing, so the process waits for its request.
+    // The observer sends nothing, so the process waits for its request.
     while sockets() < before + 2 {
         std::thread::yield_now();
     }
-    // SAFETY: the child reads a folder and ends.
+    // SAFETY: the child only reads a directory, and ends with _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // Neither the listener nor its end of the connection: only what is the test's own.
+        // The child has neither the listener nor the process's end of the connection, but the test's own end.
         // SAFETY: ends this process.
         unsafe { libc::_exit(sockets() as libc::c_int) };
     }
     let mut status = -1;
-    // SAFETY: there is room for the status of a child of this process.
+    // SAFETY: waits for a child of this process, and there is room for its status.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(
         libc::WEXITSTATUS(status),

@@ -1,4 +1,4 @@
-//! An observer's view of a device with several cores: each core's own figures, and sums that count nothing twice.
+//! An observer's view of a device with several cores: each core's own counters, and sums that count nothing twice.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 const QPS: usize = 4;
 
-/// Connects queue pairs of both devices and sends a WRITE of `n + 1` KiB over the one with the number n. Returns the sides.
+/// Connects four queue pairs between the devices, and sends a WRITE of `n + 1` KiB through number `n`. Returns the sides.
 fn traffic([a, b]: &[Device; 2]) -> Vec<(Side, Side)> {
     let make = |device: &Device| side(device, 1 << 14, Default::default(), 64);
     let mut sides: Vec<(Side, Side)> = (0..QPS).map(|_| (make(a), make(b))).collect();
@@ -45,17 +45,17 @@ fn check(device: &DeviceStatus, cores: usize, qpns: &[u32]) {
     for (place, core) in device.cores.iter().enumerate() {
         let pairs: Vec<_> = device.queue_pairs.iter().filter(|pair| pair.core == place).collect();
         assert_eq!(pairs.len(), QPS / cores, "core {place}");
-        // The cores' sums are read after the queue pairs, and no queue pair has gone.
+        // The cores' sums are read after the queue pairs', and no queue pair was destroyed.
         let waited: u64 = pairs.iter().flat_map(|pair| pair.waited.values()).sum();
         assert!(waited <= core.waited.values().sum(), "core {place}");
     }
 }
 
-/// All in one test: the folder is the process's.
+/// One test, because the directory of sockets belongs to the process.
 #[test]
 fn every_core_has_its_own_figures_and_none_counts_twice() {
     let runtime = tempfile::tempdir().unwrap();
-    // SAFETY: no other thread runs yet that reads the environment.
+    // SAFETY: no other thread reads the environment yet.
     unsafe { std::env::set_var("XDG_RUNTIME_DIR", runtime.path()) };
     let pid = std::process::id();
     let devices = devices_of([2, 1], Progress::Inline);
@@ -70,7 +70,7 @@ fn every_core_has_its_own_figures_and_none_counts_twice() {
     let [here, there] = status.devices.as_slice() else { panic!("two devices") };
     check(here, 2, &qpns(|(a, _)| a));
     check(there, 1, &qpns(|(_, b)| b));
-    // What one side sent is what the other received.
+    // Each device receives what the other sent.
     assert_eq!(here.counters["tx_frames"], there.counters["rx_frames"]);
     assert_eq!(here.counters["tx_payload_bytes"], there.counters["rx_payload_bytes"]);
     assert_eq!(there.counters["rx_payload_bytes"], 10 << 10);
@@ -78,11 +78,11 @@ fn every_core_has_its_own_figures_and_none_counts_twice() {
     captured(&mut capture, [here, there]);
 }
 
-/// A capture has each frame once, in the ring of its core.
+/// Checks that a capture contains each frame once, in the ring of its core.
 fn captured(capture: &mut Capture, devices: [&DeviceStatus; 2]) {
     let (mut bytes, mut counts) = (Vec::new(), BTreeMap::new());
     while let Some((core, record)) = capture.take(&mut bytes).unwrap() {
-        // ARP is none of a queue pair's.
+        // Skips ARP, which belongs to no queue pair.
         if bytes.get(36..38) != Some(&4791_u16.to_be_bytes()) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Every operation between two devices, inline and dedicated.
+//! Every operation between two devices, in every mode of progress.
 
 mod common;
 
@@ -11,7 +11,7 @@ use ferroce_verbs::{
 
 const MODES: [Progress; 3] = [Progress::Inline, Progress::Dedicated { core: None }, Progress::Adaptive];
 
-/// Lengths at the edges of packets, with a path MTU of 4096.
+/// Lengths around the boundaries of packets with a path MTU of 4096.
 const LENGTHS: [u32; 8] = [0, 1, 3, 4095, 4096, 4097, 8192, 100_001];
 
 const HALF: usize = 128 << 10;
@@ -151,7 +151,7 @@ fn a_device_reaches_itself() {
     assert_eq!(contents(&b.region, 0, HALF), data);
 }
 
-/// Posts until the queue is full, polls, posts again: every request completes once and in order.
+/// Posts until the queue is full, polls, and posts again: every request completes once and in order.
 #[test]
 fn a_queue_takes_as_many_as_it_is_deep() {
     for mode in MODES {
@@ -175,7 +175,7 @@ fn a_queue_takes_as_many_as_it_is_deep() {
     }
 }
 
-/// Requests without a completion give their room back all the same.
+/// Requests without a completion free their room too.
 #[test]
 fn unsignalled_requests_do_not_jam_the_queue() {
     for mode in MODES {
@@ -240,7 +240,7 @@ fn queue_pairs_share_a_receive_queue() {
         assert_eq!(contents(&region, n * 1024, 700), pattern(700, n as u8));
     }
     assert_eq!(srq.query().unwrap().waiting, 2);
-    // A polled completion's room is free again.
+    // Polling a completion frees its room.
     b.progress();
     srq.post_recv(buffer(4)).unwrap();
 }

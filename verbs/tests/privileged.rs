@@ -1,5 +1,5 @@
-//! A program with rights that its caller lacks obeys neither the caller's environment nor the folder in which the caller started it. The test
-//! starts copies of itself that are setuid and setgid, as user 65534, so it runs as root.
+//! A program with privileges that its caller lacks ignores the caller's environment and working directory. The test starts setuid and
+//! setgid copies of itself as user 65534, so it runs as root.
 
 use ferroce_verbs::{Device, DeviceConfig, observe};
 use std::fs::{self, File, Permissions};
@@ -14,16 +14,16 @@ const NOBODY: u32 = 65534;
 const UNTOUCHED: &str = "root's own";
 
 fn secure() -> bool {
-    // SAFETY: getauxval reads a value that the kernel gave to the process.
+    // SAFETY: getauxval reads a value that the kernel passed to the process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 fn effective_user() -> u32 {
-    // SAFETY: geteuid takes nothing and can't fail.
+    // SAFETY: geteuid has no preconditions and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// The privileged program: says in lines what it would do, and does it.
+/// The privileged program: prints which settings and directories it would use, and opens devices.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
@@ -41,7 +41,7 @@ fn child() {
     println!("own port: {:?}", Device::open(&DeviceConfig::on("null")).map(|_| ()));
 }
 
-/// All that the caller chooses: files of root that must not be written, and folders that must not be used.
+/// What the caller chooses: files of root that must not be written, and directories that must not be used.
 struct Caller {
     folder: tempfile::TempDir,
 }
@@ -75,10 +75,10 @@ impl Caller {
         fs::set_permissions(self.path(name), Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Returns a copy of this program of this mode, which belongs to root.
+    /// Creates a copy of this program with these mode bits, owned by root.
     fn program(&self, mode: u32) -> PathBuf {
         let program = self.path("program");
-        // By another process: if this one wrote the file, a process that another thread forks meanwhile could keep it from being executed.
+        // Copied by another process: a process forked from this one while the file is open for writing would keep it from being executed.
         let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status();
         assert!(copied.unwrap().success());
         chown(&program, Some(0), Some(0)).unwrap();
@@ -87,7 +87,7 @@ impl Caller {
     }
 }
 
-/// Runs the program as nobody. Returns its output and what it said on standard error.
+/// Runs the program with these environment variables. Returns its standard output and standard error.
 fn run(mut command: Command, folder: &Path, variables: &[(&str, String)]) -> (String, String) {
     command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).current_dir(folder);
     command.env_clear().env(CHILD, "").envs(variables.iter().map(|(name, value)| (name, value)));
@@ -150,7 +150,7 @@ fn a_setuid_or_setgid_program_ignores_its_callers_environment_and_folder() {
     }
 }
 
-/// The same variables have an effect in a program without rights of its own, so the test above tests something.
+/// In a program without privileges, the same variables have an effect, which shows that the test above is meaningful.
 #[test]
 fn a_program_without_privileges_obeys_its_caller() {
     let caller = Caller::new();
@@ -161,7 +161,7 @@ fn a_program_without_privileges_obeys_its_caller() {
     assert!(!said.contains("ignored"), "{said}");
 }
 
-/// Its administrator configures it. A mount namespace of its own has another `/etc`.
+/// The administrator configures a setuid program. A mount namespace provides another `/etc`.
 #[test]
 fn a_setuid_program_reads_the_file_in_etc() {
     assert_eq!(effective_user(), 0, "this test makes a setuid program of root's, so it runs as root");

@@ -1,4 +1,4 @@
-//! The trace points of docs/reference/probes.md are in a binary that posts and polls, with the arguments that the page lists.
+//! The trace points of docs/reference/probes.md are in a binary that posts and polls, with the documented arguments.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const PAGE: &str = include_str!("../../docs/reference/probes.md");
 
-/// The probes of this binary: the number of arguments of each. Each must have a semaphore.
+/// Returns the probes of this binary with the number of their arguments. Each must have a semaphore.
 fn notes() -> BTreeMap<String, usize> {
     let binary = std::env::current_exe().unwrap();
     let printed = Command::new("readelf").args(["--notes", "--wide"]).arg(binary).output().unwrap();

@@ -1,4 +1,4 @@
-//! Raw packets: whole frames from device to device, back to their own, and what is refused.
+//! Raw packets: frames from device to device, loopback, and refusals.
 
 mod common;
 
@@ -12,7 +12,7 @@ use ferroce_verbs::{
 };
 
 const GROUP: [u8; 6] = [1, 0x50, 0x56, 0x19, 0x20, 0xa7];
-/// Of no protocol that a device knows.
+/// An EtherType of no protocol that a device implements.
 const LOCAL: [u8; 2] = [0x88, 0xb5];
 
 struct Side {
@@ -41,7 +41,8 @@ fn local() -> FlowRule {
     FlowRule::new(vec![FlowSpec::Ethernet(EthernetSpec { ether_type, ..EthernetSpec::default() })])
 }
 
-/// A frame to the other device arrives there; one to a group arrives there and here, and one to the sender's own address here alone.
+/// A frame to the other device arrives there only, one to a group on both devices, and one to the sender's own address on the sender's
+/// device only.
 #[test]
 fn a_frame_goes_to_its_address_and_to_the_group() {
     let [here, there] = devices(Progress::Inline);
@@ -53,7 +54,7 @@ fn a_frame_goes_to_its_address_and_to_the_group() {
         a.qp.post_send(Request::frame(2, a.region.sge(0, 1000).unwrap())).unwrap();
         let mut left = success(&mut a.cq, &there);
         if at_a {
-            // The copy may complete before the send does.
+            // The copy may complete before the send.
             let other = success(&mut a.cq, &there);
             let received = if left.id == 1 { std::mem::replace(&mut left, other) } else { other };
             assert_eq!((received.id, received.length), (1, 1000));
@@ -78,7 +79,7 @@ fn a_frame_goes_to_its_address_and_to_the_group() {
     assert_eq!(dropped(&there), before + 1, "no rule is left");
 }
 
-/// A raw frame between two messages of a connection changes nothing there.
+/// A rule for all frames does not affect a connection.
 #[test]
 fn connections_do_not_notice_rules() {
     let (mut a, mut b) = common::connected(Progress::Inline, 4096);

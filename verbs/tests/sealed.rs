@@ -1,5 +1,5 @@
-//! Every queue pair of a device with a feedback key has it, whatever chose its congestion control. A single test, because it changes the
-//! process's environment.
+//! Every queue pair of a device with a feedback key uses it, however its congestion control was chosen. A single test, because it changes
+//! the process's environment.
 
 mod common;
 
@@ -18,7 +18,7 @@ const IN_VARIABLE: FeedbackKey = FeedbackKey([0x22; 16]);
 const IN_PROGRAM: FeedbackKey = FeedbackKey([0x33; 16]);
 
 fn set(variable: &str, value: Option<&str>) {
-    // SAFETY: the only test of this process, before it starts another thread that reads the environment.
+    // SAFETY: this is the only test of the process, and no other thread reads the environment yet.
     unsafe {
         match value {
             Some(value) => std::env::set_var(variable, value),
@@ -27,7 +27,7 @@ fn set(variable: &str, value: Option<&str>) {
     }
 }
 
-/// The settings of a program by `from_env`, with a file of this text, FERROCE_CC and FERROCE_FEEDBACK_KEY.
+/// Returns the settings from a file with this text, FERROCE_CC and FERROCE_FEEDBACK_KEY.
 fn settings(folder: &Path, text: &str, cc: Option<&str>, key: Option<&str>) -> DeviceConfig {
     let file = folder.join("settings.toml");
     fs::write(&file, text).unwrap();
@@ -37,8 +37,8 @@ fn settings(folder: &Path, text: &str, cc: Option<&str>, key: Option<&str>) -> D
     DeviceConfig::from_env().unwrap()
 }
 
-/// The key of a queue pair for each way in which a program chooses its congestion control: not at all, by `connect`, by steps as
-/// `ibv_modify_qp` takes them with and without `ferroce_set_congestion`, and for datagrams.
+/// Returns the feedback keys of queue pairs whose congestion control was chosen in each possible way: by default, by `connect`, by separate
+/// transitions as with `ibv_modify_qp`, with and without a choice, and for datagrams.
 fn keys([a, b]: &[Device; 2], chosen: Congestion) -> Vec<(&'static str, Option<FeedbackKey>)> {
     let make = |device: &Device| side(device, 4096, Capabilities::default(), 16);
     let key = |settings: &QpSettings| settings.congestion().unwrap().feedback_key;
@@ -86,7 +86,7 @@ fn a_queue_pair_has_its_devices_key_whatever_chose_its_congestion_control() {
             (&of_file[..], None, None, Some(IN_FILE), by_file()),
             (&of_device, None, None, Some(IN_FILE), by_file()),
             ("", Some(&variable[..]), None, Some(IN_VARIABLE), Some(KeySource::Environment)),
-            // The file's key overrides the variable.
+            // The file's key overrides the variable's.
             (&of_file, Some(&variable), None, Some(IN_FILE), by_file()),
             (&of_device, Some(&variable), None, Some(IN_FILE), by_file()),
             (&of_file, None, Some(IN_PROGRAM), Some(IN_PROGRAM), Some(KeySource::Program)),
@@ -101,7 +101,7 @@ fn a_queue_pair_has_its_devices_key_whatever_chose_its_congestion_control() {
             for (way, found) in keys(&devices, chosen) {
                 assert_eq!(found, key, "{way}, {rule}: {text:?}, {in_variable:?}");
             }
-            // A key that the program chose for one queue pair stays.
+            // A key that the program chose for one queue pair is kept.
             let own = Congestion { feedback_key: Some(IN_PROGRAM), ..chosen };
             assert_eq!(devices[0].congestion_in_use(own).feedback_key, Some(IN_PROGRAM));
         }

@@ -1,4 +1,4 @@
-//! All that was set can be queried, as it was set last.
+//! Settings of a queue pair can be queried, as they were set last.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn a_connection_tells_what_it_was_told() {
     assert_eq!((a.qp.settings().receive, a.qp.settings().congestion()), (None, None));
 }
 
-/// A program that offers selective repeat, as one by libibverbs always does, stays with go-back-N if the device's settings say so.
+/// If the device's settings disable selective repeat, a program that offers it, as every program of libibverbs does, uses go-back-N.
 #[test]
 fn a_device_without_selective_repeat_offers_none() {
     let text = "progress = 'inline'\nselective_repeat = false";
@@ -38,7 +38,7 @@ fn a_device_without_selective_repeat_offers_none() {
     let make = |device: &Device| side(device, 4096, Capabilities::default(), 16);
     let (mut a, mut b) = (make(&a), make(&b));
     assert!(!a.qp.endpoint().selective_repeat);
-    // A peer whose device allows it.
+    // The endpoint of a peer whose device allows it.
     let peer = QpEndpoint { selective_repeat: true, ..b.qp.endpoint() };
     a.qp.connect(&peer, &ConnectOptions::default()).unwrap();
     let agreed = a.qp.settings().receive.unwrap();

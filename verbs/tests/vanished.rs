@@ -1,5 +1,5 @@
-//! Registered memory that the program unmaps, protects, or cuts off by shortening the file behind it: what uses it fails, here or at
-//! the peer, and all else goes on. And whose the signals are by which that is found out.
+//! Registered memory that the program unmaps, protects, or loses by truncating the file behind it: requests that use it fail, locally or at
+//! the peer, and everything else continues. Also tests that other SIGSEGV and SIGBUS signals reach the program.
 
 mod common;
 
@@ -16,7 +16,7 @@ use std::process::{Command, ExitStatus};
 use std::ptr::{null, null_mut};
 
 const LENGTH: usize = 1 << 16;
-/// The offset of a message: one page of it stays, the others go.
+/// The offset of a message. Only its first page stays.
 const AT: usize = 4096;
 const BYTES: u32 = 12_000;
 
@@ -27,7 +27,7 @@ enum Way {
     Shorten,
 }
 
-/// Pages of a file, of which all but the first two may go.
+/// Pages of a file. All but the first two may vanish.
 struct Pages {
     start: *mut u8,
     file: File,
@@ -35,7 +35,7 @@ struct Pages {
 
 impl Pages {
     fn new() -> Self {
-        // SAFETY: a new file, mapped at an address that the kernel chooses.
+        // SAFETY: creates a new file, and maps it at an address that the kernel chooses.
         unsafe {
             let file = File::from_raw_fd(libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC));
             file.set_len(LENGTH as u64).unwrap();
@@ -47,13 +47,13 @@ impl Pages {
     }
 
     fn register(&self, pd: &ProtectionDomain) -> MemoryRegion {
-        // SAFETY: mapped now; when it goes, nothing else comes to its place while the region lives.
+        // SAFETY: the memory is mapped. After it vanishes, nothing else is mapped there while the region lives.
         unsafe { MemoryRegion::register_raw(pd, self.start, LENGTH, Access::ALL) }.unwrap()
     }
 
     fn vanish(&self, way: Way) {
         let (rest, length) = (self.start.wrapping_add(2 * 4096).cast(), LENGTH - 2 * 4096);
-        // SAFETY: nothing has a reference into the pages.
+        // SAFETY: no reference to the pages exists.
         let result = unsafe {
             match way {
                 Way::Unmap => libc::munmap(rest, length),
@@ -67,7 +67,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: what is left of the mapping; nothing uses it any more.
+        // SAFETY: unmaps the rest of the mapping, which nothing uses.
         unsafe { libc::munmap(self.start.cast(), LENGTH) };
     }
 }
@@ -85,7 +85,7 @@ enum Verb {
 const VERBS: [Verb; 6] =
     [Verb::Write, Verb::Read, Verb::Send, Verb::FetchAdd, Verb::CompareSwap, Verb::AtomicWrite];
 
-/// A second connection between the same devices, with separate memory.
+/// Returns a second connection between the same devices, with its own memory.
 fn another(a: &Side, b: &Side) -> (Side, Side) {
     let make = |side: &Side| common::side(&side.device, 4096, Capabilities::default(), 64);
     let (mut a, mut b) = (make(a), make(b));
@@ -93,7 +93,7 @@ fn another(a: &Side, b: &Side) -> (Side, Side) {
     (a, b)
 }
 
-/// One request whose memory at one side vanished before it was posted. Returns how it ended, and the receive if there was one.
+/// Posts a request whose memory on side `loser` has vanished. Returns the status of the request, and of the receive if that is side 1.
 fn ends(progress: Progress, way: Way, verb: Verb, loser: usize) -> [Option<CompletionStatus>; 2] {
     let (mut a, mut b) = connected(progress, 4096);
     let (mut c, d) = another(&a, &b);
@@ -115,22 +115,22 @@ fn ends(progress: Progress, way: Way, verb: Verb, loser: usize) -> [Option<Compl
     let sent = next(&mut a.send_cq, &b.device).status;
     assert_eq!(a.qp.query().unwrap().state, State::Error, "{way:?} {verb:?} {loser}");
     let received = (loser == 1).then(|| next(&mut b.recv_cq, &a.device).status);
-    // All else goes on.
+    // Another connection continues.
     c.qp.post_send(SendRequest::write(3, Data::inline(b"goes on"), d.region.remote().at(0))).unwrap();
     success(&mut c.send_cq, &d.device);
     assert_eq!(contents(&d.region, 0, 7), b"goes on");
-    // While the pages' place is still theirs.
+    // Dropped before the pages, while nothing else can be mapped at their addresses.
     drop((regions, a, b, c, d));
     [Some(sent), received]
 }
 
-/// The side whose memory vanished reports what fails; the peer learns only of a refusal.
+/// The side whose memory vanished reports a protection error, and the peer a remote error.
 #[test]
 fn a_request_whose_memory_vanished_fails_and_all_else_goes_on() {
     use CompletionStatus::{Flushed, LocalProtection, RemoteAccess, RemoteOperation};
     for way in [Way::Unmap, Way::Protect, Way::Shorten] {
         for verb in VERBS {
-            // Memory that is unmapped must not become another thread's stack: no threads then.
+            // An unmapped address range could become another thread's stack, so this needs a process without such threads.
             for progress in [Progress::Inline, Progress::Dedicated { core: None }] {
                 if way == Way::Unmap && progress != Progress::Inline {
                     continue;
@@ -147,7 +147,7 @@ fn a_request_whose_memory_vanished_fails_and_all_else_goes_on() {
     }
 }
 
-/// The programs that [`child`] starts anew, and the ends that they must have.
+/// The programs that [`child`] runs, and how each must end.
 const PROGRAMS: [(&str, fn(), Ending); 6] = [
     ("no handler", no_handler, Ending::Signal(libc::SIGSEGV)),
     ("a handler before the device", before, Ending::Code(42)),
@@ -175,7 +175,7 @@ fn the_programs_faults_are_the_programs() {
     }
 }
 
-/// Nothing, unless it was started by the test above.
+/// Does nothing unless [`the_programs_faults_are_the_programs`] started it.
 #[test]
 fn child() {
     let Ok(wanted) = std::env::var("FERROCE_FAULTS") else { return };
@@ -183,28 +183,28 @@ fn child() {
     program();
 }
 
-/// A peer's WRITE to memory that is gone, which must be survived.
+/// Runs a peer's WRITE to missing memory, which the process must survive.
 fn survive() {
     let ended = ends(Progress::Inline, Way::Shorten, Verb::Write, 1);
     assert_eq!(ended[0], Some(CompletionStatus::RemoteAccess));
 }
 
-/// The program's own mistake.
+/// Causes a fault that is not the library's.
 fn fault() {
     let pages = Pages::new();
     pages.vanish(Way::Protect);
-    // SAFETY: it is meant to fault.
+    // SAFETY: the address is mapped without access, so the store only faults.
     unsafe { pages.start.add(3 * 4096).write_volatile(1) };
     std::process::exit(1);
 }
 
 extern "C" fn leave(_: libc::c_int) {
-    // SAFETY: it ends the process here.
+    // SAFETY: ends the process.
     unsafe { libc::_exit(42) };
 }
 
 fn set(signal: libc::c_int, handler: usize, flags: libc::c_int) -> libc::sigaction {
-    // SAFETY: all-zero bytes are an action.
+    // SAFETY: all-zero bytes are a valid action.
     unsafe {
         let (mut action, mut old): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
         (action.sa_sigaction, action.sa_flags) = (handler, flags);
@@ -214,7 +214,7 @@ fn set(signal: libc::c_int, handler: usize, flags: libc::c_int) -> libc::sigacti
 }
 
 fn handler_of(signal: libc::c_int) -> usize {
-    // SAFETY: all-zero bytes are an action, which is written to.
+    // SAFETY: all-zero bytes are a valid action, and the call only writes to it.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         assert_eq!(libc::sigaction(signal, null(), &mut action), 0);
@@ -248,7 +248,7 @@ static OLD: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new
 
 extern "C" fn pass(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-    // SAFETY: what sigaction said.
+    // SAFETY: sigaction returned this handler, which was installed with SA_SIGINFO.
     let old: Handler = unsafe { std::mem::transmute(OLD.load(std::sync::atomic::Ordering::Relaxed)) };
     old(signal, info, context);
 }
@@ -257,23 +257,23 @@ fn passes_on() {
     let device = devices(Progress::Inline);
     let old = set(libc::SIGBUS, pass as *const () as usize, libc::SA_SIGINFO);
     OLD.store(old.sa_sigaction, std::sync::atomic::Ordering::Relaxed);
-    // Ours is called by the program's now.
+    // The program's handler calls the library's.
     survive();
     device[0].core_counters().unwrap();
-    // And the program's by ours.
+    // Now the library's handler calls the program's.
     survive();
     let pages = Pages::new();
     pages.vanish(Way::Shorten);
-    // SAFETY: it is meant to fault.
+    // SAFETY: the address is beyond the end of the file, so the store only faults.
     unsafe { pages.start.add(3 * 4096).write_volatile(1) };
 }
 
 fn sent() {
     set(libc::SIGBUS, libc::SIG_IGN, 0);
-    // Not std's handler, which takes a signal that is sent for a fault.
+    // Replaces std's handler, which would take a sent signal for a fault.
     set(libc::SIGSEGV, libc::SIG_DFL, 0);
     let _device = devices(Progress::Inline);
-    // SAFETY: signals to this process.
+    // SAFETY: sends signals to this process.
     unsafe {
         libc::raise(libc::SIGBUS);
         libc::raise(libc::SIGSEGV);

@@ -1,4 +1,4 @@
-//! Extended reliable connections: several shared receive queues behind one queue pair.
+//! Extended reliable connections (XRC): several shared receive queues behind one queue pair.
 
 mod common;
 
@@ -32,7 +32,7 @@ struct Sender {
     region: MemoryRegion,
 }
 
-/// An initiator on one device, connected to a target on the other.
+/// Returns an initiator on one device and a target on the other, connected.
 fn connected(here: &Device, domain: &XrcDomain) -> (Sender, QueuePair<Any>) {
     let (pd, cq) = (here.allocate_pd().unwrap(), here.create_cq(64).unwrap());
     let region = MemoryRegion::alloc(&pd, 1 << 16, Access::ALL).unwrap();
@@ -73,7 +73,7 @@ fn messages_and_memory_of_two_queues_by_one_connection() {
         assert_eq!(contents(&sender.region, 30_000, 5000), bytes);
         assert_eq!(contents(&inbox.region, 20_000, 5000), bytes);
     }
-    // A key of one queue's domain, by the name of the other.
+    // A key of one queue's protection domain, with the number of the other queue.
     let (data, remote) = (sender.region.sge(0, 8).unwrap(), inboxes[0].region.remote().at(0));
     let request = SendRequest::write(30, data, remote).to_srq(inboxes[1].queue.number());
     sender.qp.post_send(request).unwrap();
@@ -81,7 +81,7 @@ fn messages_and_memory_of_two_queues_by_one_connection() {
     assert_eq!(target.query().unwrap().state, State::Error);
 }
 
-/// Room comes back to the queue that gave the request, whichever target took it: many more messages than it is deep.
+/// Polling frees room in the queue that provided the request, whichever target used it: many more messages than it is deep.
 #[test]
 fn a_queue_is_filled_again_as_its_messages_are_polled() {
     let [here, there] = devices(Progress::Inline);
@@ -118,10 +118,10 @@ fn what_has_no_place_is_refused() {
     assert_eq!(target.post_recv(receive.clone()), Err(PostError::SharedReceives { qpn: theirs }));
     let request = SendRequest::send(1, data).to_srq(inbox.queue.number());
     assert_eq!(target.post_send(request), Err(PostError::Service { qpn: theirs }));
-    // Of another device.
+    // A domain of another device.
     let (pd, cq) = (here.allocate_pd().unwrap(), here.create_cq(4).unwrap());
     assert!(matches!(pd.xrc_receive_queue(&domain, &cq, 4, 1), Err(Error::OtherDevice { .. })));
-    // A queue of an XRC domain serves its targets only.
+    // A shared receive queue of an XRC domain serves only XRC targets.
     let (pd, cq) = (there.allocate_pd().unwrap(), there.create_cq(4).unwrap());
     let built = pd.queue_pair(&cq, &cq).receive_from(&inbox.queue).build();
     assert!(matches!(built, Err(Error::Control(ControlError::SrqOfXrc { .. }))), "{built:?}");

@@ -1,4 +1,4 @@
-//! Two devices at the ends of an in-process cable, and a connected queue pair on each.
+//! Two devices connected by an in-process cable, with a connected queue pair on each.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use ferroce_verbs::port::{Mac, OwnPort, pair};
@@ -9,7 +9,7 @@ use ferroce_verbs::{
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-/// All that the process logs from [`start`](Self::start) on.
+/// Everything that the process logs after [`start`](Self::start).
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -42,7 +42,7 @@ pub const FRAME: usize = 4500;
 
 pub const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 
-/// One side: a device with all that a program has.
+/// A device with the objects of a program.
 pub struct Side {
     pub qp: QueuePair,
     pub send_cq: CompletionQueue,
@@ -52,17 +52,17 @@ pub struct Side {
     pub device: Device,
 }
 
-/// Devices 10.0.0.1 and 10.0.0.2. Each knows the other's Ethernet address, so that one thread can run both.
+/// Opens devices 10.0.0.1 and 10.0.0.2. Each has the other's Ethernet address, so that one thread can run both.
 pub fn devices(progress: Progress) -> [Device; 2] {
     devices_with(DeviceConfig::new().progress(progress))
 }
 
-/// The same, with more settings.
+/// The same with further settings.
 pub fn devices_with(config: DeviceConfig) -> [Device; 2] {
     devices_by(|_| config.clone())
 }
 
-/// The same with so many cores on each side.
+/// The same with `cores` cores on each side.
 pub fn devices_of(cores: [u8; 2], progress: Progress) -> [Device; 2] {
     devices_by(|side| DeviceConfig::new().progress(progress).cores(cores[side]).unwrap())
 }
@@ -95,7 +95,7 @@ pub fn connect(a: &mut Side, b: &mut Side, options: &ConnectOptions) {
     b.qp.connect(&to_a, options).unwrap();
 }
 
-/// Two connected sides with regions of `region` bytes.
+/// Returns two connected sides with regions of `region` bytes.
 pub fn connected(progress: Progress, region: usize) -> (Side, Side) {
     let [a, b] = devices(progress);
     let make = |device: &Device| side(device, region, Capabilities::default(), 1024);
@@ -104,7 +104,7 @@ pub fn connected(progress: Progress, region: usize) -> (Side, Side) {
     (a, b)
 }
 
-/// Runs both devices until `cq` has a completion.
+/// Runs both devices until `cq` has a completion, and returns it.
 pub fn next(cq: &mut CompletionQueue, peer: &Device) -> Completion {
     loop {
         if let Some(completion) = cq.poll_one().unwrap() {
@@ -116,14 +116,14 @@ pub fn next(cq: &mut CompletionQueue, peer: &Device) -> Completion {
     }
 }
 
-/// As [`next`], of a request that went well.
+/// Returns the next completion as [`next`] does, and checks that the request succeeded.
 pub fn success(cq: &mut CompletionQueue, peer: &Device) -> Completion {
     let completion = next(cq, peer);
     assert_eq!(completion.status, CompletionStatus::Success, "{completion:?}");
     completion
 }
 
-/// Bytes that reveal the place to which they belong.
+/// Returns bytes that depend on their position and on `seed`.
 pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|n| (n * 31 + n / 251) as u8 ^ seed).collect()
 }

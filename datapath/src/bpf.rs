@@ -31,7 +31,6 @@ pub(crate) struct Instruction {
     pub(crate) value: i32,
 }
 
-/// A jump target.
 #[derive(Clone, Copy)]
 pub(crate) struct Label(usize);
 
@@ -124,12 +123,10 @@ impl Assembler {
         self.emit(0x71, to, from, offset, 0);
     }
 
-    /// Loads 64 bits of memory.
     pub(crate) fn load_double(&mut self, to: u8, from: u8, offset: i16) {
         self.emit(0x79, to, from, offset, 0);
     }
 
-    /// Stores 64 bits.
     pub(crate) fn store_double(&mut self, to: u8, offset: i16, from: u8) {
         self.emit(0x7b, to, from, offset, 0);
     }
@@ -164,7 +161,6 @@ impl Assembler {
         self.emit(0, 0, 0, 0, 0);
     }
 
-    /// Ends the program, which returns R0.
     pub(crate) fn end(&mut self) {
         self.emit(0x95, 0, 0, 0, 0);
     }
@@ -175,7 +171,6 @@ impl Assembler {
         self.emit(0xdc, R0, 0, 0, 16);
     }
 
-    /// Returns the number of instructions so far.
     pub(crate) fn length(&self) -> usize {
         self.code.len()
     }

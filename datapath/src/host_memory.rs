@@ -42,7 +42,6 @@ impl HostMemory {
         Self { is_told: Cell::new(false), _recovery: Recovery::begin() }
     }
 
-    /// Converts the result of a routine that accessed `slice`.
     #[inline]
     fn checked<T>(&self, slice: Slice, outcome: Result<T, routines::Gone>) -> Result<T, AccessError> {
         outcome.map_err(|routines::Gone| {

@@ -203,7 +203,6 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Writes to an existing file in sysfs.
 fn write(file: &Path, text: &str) -> Result<(), PciError> {
     let written = fs::OpenOptions::new()
         .write(true)

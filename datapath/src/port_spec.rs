@@ -48,7 +48,8 @@ pub enum PortSpec {
         role: SocketRole,
         /// Id of the interface, for several interfaces at one socket.
         id: u32,
-        /// Shares the client's packet buffers, so that the client does not copy. The peer can then write to all of its DPDK memory.
+        /// Shares the client's packet buffers, so that the client does not copy. The peer can then write to all of the client's DPDK
+        /// memory.
         zero_copy: bool,
     },
     /// vhost-user: shared memory with another process, as for virtual machines.

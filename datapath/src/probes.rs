@@ -73,7 +73,6 @@ macro_rules! probes {
                 #[unsafe(link_section = ".probes")]
                 static SEMAPHORE: AtomicU16 = AtomicU16::new(0);
 
-                /// Returns true if a tracer is attached.
                 #[inline(always)]
                 pub(super) fn is_traced() -> bool {
                     SEMAPHORE.load(Ordering::Relaxed) != 0
@@ -115,7 +114,6 @@ pub(crate) fn are_posts_traced() -> bool {
     post::is_traced()
 }
 
-/// Fires the probe `post`.
 pub(crate) fn posted(qpn: roce::Qpn, request: &roce::qp::SendRequest) {
     post::fire(qpn.get().into(), request.id, request.data.length());
 }

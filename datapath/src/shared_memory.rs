@@ -8,7 +8,6 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// How a mapping is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -166,7 +165,6 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
-    /// Copies the bytes at an offset to `into`.
     pub(crate) fn copy_out(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len());
         // SAFETY: both ranges are valid for `into.len()` bytes, and `into` does not overlap the mapping, to which no reference exists. If

@@ -45,7 +45,6 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixDatagram;
 
-    /// Returns how many bytes of a frame a socket with the filter receives.
     fn received(most: u32, frame: &[u8]) -> usize {
         let (from, to) = UnixDatagram::pair().unwrap();
         attach(&to, &mut limit_others(most)).unwrap();

@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// Creates an empty directory for `test`.
 fn directory(test: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("ferroce-{test}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);

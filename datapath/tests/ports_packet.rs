@@ -41,7 +41,6 @@ fn ports() -> (Port, Port) {
     (open("packet:dpdk0"), open("packet:dpdk1"))
 }
 
-/// Returns a path between two ports, over IPv4 or IPv6.
 fn path(from: &Port, to: &Port, [source, destination]: [&str; 2]) -> Path {
     let [source, destination]: [IpAddr; 2] = [source, destination].map(|ip| ip.parse().unwrap());
     Path::new((from.info().mac, source), (to.info().mac, destination))
@@ -50,7 +49,6 @@ fn path(from: &Port, to: &Port, [source, destination]: [&str; 2]) -> Path {
 const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 const V6: [&str; 2] = ["fd00::1", "fd00::2"];
 
-/// Returns a RoCEv2 frame for queue pair `qpn`.
 fn packet(port: &mut Port, path: &Path, identification: u16, qpn: u32, payload: usize) -> Mbuf {
     let bth = Bth::new(Qpn::new(qpn), Psn::new(identification.into()));
     let header = Header::Datagram { bth, queue_key: 1, source: Qpn::new(1), immediate: None };

@@ -3,7 +3,6 @@
 use std::io;
 use std::path::Path;
 
-/// The file in which the kernel publishes its BTF.
 pub(crate) const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
 /// Kinds of types, `BTF_KIND_*`.
@@ -36,7 +35,6 @@ struct Head {
 }
 
 impl Btf {
-    /// Reads the BTF of the running kernel.
     pub(crate) fn of_kernel() -> io::Result<Self> {
         Self::parse(std::fs::read(Path::new(KERNEL))?)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no BTF"))
@@ -85,7 +83,6 @@ impl Btf {
         })
     }
 
-    /// Returns the id of a function.
     pub(crate) fn function(&self, name: &str) -> Option<u32> {
         self.find(FUNC, name)
     }

@@ -170,7 +170,6 @@ pub(crate) struct Map<K, V> {
 }
 
 impl<K: Plain, V: Plain> Map<K, V> {
-    /// Creates an empty map with room for `entries`.
     pub(crate) fn new(entries: u32) -> io::Result<Self> {
         let request = Create {
             kind: HASH,
@@ -190,7 +189,6 @@ impl<K: Plain, V: Plain> Map<K, V> {
         self.fd.as_raw_fd()
     }
 
-    /// Inserts or replaces the entry of `key`.
     pub(crate) fn insert(&self, key: &K, value: &V) -> io::Result<()> {
         update(&self.fd, std::ptr::from_ref(key).cast(), std::ptr::from_ref(value).cast())
     }

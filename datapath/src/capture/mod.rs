@@ -48,7 +48,6 @@ pub enum Direction {
 #[derive(Debug)]
 pub struct Tap {
     memory: Mapping,
-    /// Bytes captured of each frame.
     snap: usize,
     /// Bytes ever written, and bytes ever read as the observer last reported them.
     sent: u64,

@@ -6,7 +6,6 @@ use crate::{fork, socket_option};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
-/// Returns this process's packet sockets that are bound to the interface with this index.
 pub(super) fn packet_sockets(interface: u32) -> Vec<RawFd> {
     open().into_iter().filter(|&fd| bound_interface(fd) == Some(interface)).collect()
 }
@@ -22,7 +21,6 @@ fn bound_interface(fd: RawFd) -> Option<u32> {
     if packet { u32::try_from(address.sll_ifindex).ok() } else { None }
 }
 
-/// Returns this process's AF_XDP sockets.
 pub(super) fn xdp_sockets() -> Vec<RawFd> {
     let is_xdp = |fd: &RawFd| {
         socket_option::number(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)

@@ -24,7 +24,6 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Creates the owner of a DPDK device that receives into `pool`.
     pub(super) fn new(id: u16, driver: &str, pool: Arc<Pool>) -> Self {
         Self { id, is_memif: driver == "net_memif", pools: Mutex::new(vec![pool]) }
     }
@@ -48,7 +47,6 @@ impl Drop for Device {
     }
 }
 
-/// Stops a device and removes it from DPDK.
 fn close(id: u16) {
     let device = device_info(id).device;
     // SAFETY: the port exists until this closes it, and no queue is in use: the last owner is being dropped.

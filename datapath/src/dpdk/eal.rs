@@ -320,7 +320,6 @@ fn check_sysfs(cores: &[usize], folder: &Path) -> Result<(), EalError> {
     if cores.iter().any(is_there) { Ok(()) } else { Err(EalError::NoSysfs { folder: folder.to_owned() }) }
 }
 
-/// The EAL's command line.
 fn arguments(config: &EalConfig, huge: bool, cores: &[usize], prefix: &str) -> Vec<String> {
     let mut words: Vec<String> =
         vec!["ferroce".into(), "--no-telemetry".into(), format!("--file-prefix={prefix}")];
@@ -392,7 +391,6 @@ fn remove_runtime_directory() {
     }
 }
 
-/// The process that has DPDK's interrupt thread.
 static STARTED_IN: OnceLock<Process> = OnceLock::new();
 
 /// Returns true if DPDK was started in a process from which this one was forked.
@@ -406,7 +404,6 @@ pub(super) fn on_interrupt_thread(f: impl FnOnce() + Send) {
     if is_forked() {
         return f();
     }
-    /// The closure, and the channel that reports that it ran.
     struct Call<'a> {
         f: Option<Box<dyn FnOnce() + Send + 'a>>,
         done: std::sync::mpsc::SyncSender<()>,

@@ -6,10 +6,9 @@ use super::setup::numa_node;
 use crate::linux::packet::{PacketSocket, SocketConfig};
 use crate::port_spec::PortSpec;
 
-/// Most slots of a receive ring: with 64 KiB each they occupy 15 MiB.
+/// Most slots of a receive ring: 16 MiB, as 15 slots of 64 KiB fit a block of 1 MiB.
 const MOST_SLOTS: usize = 240;
 
-/// Checks the interface and opens a packet socket on it.
 pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, PacketSocket), PortError> {
     let prepared = prepare(spec, config)?;
     let max_frame = max_frame(prepared.mtu);

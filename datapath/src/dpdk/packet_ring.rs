@@ -52,7 +52,6 @@ impl TransmitRing {
         status.load(Ordering::Acquire) & STATUS == AVAILABLE
     }
 
-    /// Records that the driver took `frames` frames.
     pub(super) fn took(&mut self, frames: usize) {
         self.next = (self.next + frames) % self.slots;
     }

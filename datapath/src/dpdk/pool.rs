@@ -82,7 +82,6 @@ impl Pool {
         }
     }
 
-    /// Returns the number of buffers in use.
     pub(super) fn in_use(&self) -> u32 {
         // SAFETY: the pool is allocated.
         unsafe { dpdk_sys::rte_mempool_in_use_count(self.raw()) }

@@ -456,7 +456,6 @@ fn from_stock(stock: &mut Burst<Mbuf>, pool: &Pool) -> Option<Mbuf> {
     stock.pop()
 }
 
-/// Creates the relay of a memif port.
 fn relay(spec: &PortSpec) -> Result<Option<Relay>, PortError> {
     let PortSpec::Memif { socket, role, .. } = spec else { return Ok(None) };
     let meeting = Meeting::at(socket, *role)?;

@@ -54,7 +54,6 @@ pub enum PortError {
     SelfTest { port: String, bytes: usize, why: String },
 }
 
-/// Results of the checks.
 pub(super) struct Prepared {
     /// The largest IP packet in bytes.
     pub mtu: u16,
@@ -70,7 +69,6 @@ pub fn check_port(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError
     prepare(spec, config).map(|prepared| prepared.mtu)
 }
 
-/// Checks whether `spec` can work with `config` on this machine.
 pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, PortError> {
     let prepared = |mtu, interface| Prepared { mtu, interface };
     match spec {
@@ -251,7 +249,6 @@ fn writable(file: Option<&str>) -> Result<(), PortError> {
     result.map_err(|e| PortError::File { file: file.to_owned(), why: e.to_string() })
 }
 
-/// Returns the largest frame in bytes for an IP MTU.
 pub(super) fn max_frame(mtu: u16) -> usize {
     usize::from(mtu) + ETHERNET
 }
@@ -262,7 +259,6 @@ pub(crate) fn path_mtu(ip_mtu: u16) -> Mtu {
     Mtu::ALL.iter().rev().find(fits).copied().unwrap_or(Mtu::M256)
 }
 
-/// Creates the error of a memif port whose relay did not start.
 pub(super) fn relay_failed(spec: &PortSpec, error: &std::io::Error) -> PortError {
     let (said, errno) = ("check that the temporary directory is writable".into(), error.to_string());
     PortError::Driver { port: spec.to_string(), step: "passing messages to its driver", errno, said }

@@ -50,7 +50,6 @@ fn mapping() -> Option<(usize, usize)> {
     found.next().is_none().then_some(one)
 }
 
-/// Returns the descriptor of the memory, which DPDK keeps open.
 fn file() -> Option<BorrowedFd<'static>> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?;
     let mut numbers = open.flatten().filter_map(|entry| {

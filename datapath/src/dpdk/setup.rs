@@ -34,7 +34,6 @@ pub(super) fn room(spec: &PortSpec, max_frame: usize) -> usize {
     }
 }
 
-/// The parameters of a device to create.
 pub(super) struct Setup<'a> {
     pub(super) spec: &'a PortSpec,
     pub(super) config: &'a PortConfig,
@@ -287,7 +286,6 @@ impl Setup<'_> {
     }
 }
 
-/// Returns the NUMA node of a port's NIC, if sysfs states it.
 pub(super) fn numa_node(spec: &PortSpec) -> Option<u8> {
     let device = match spec {
         PortSpec::Pci(address) => format!("/sys/bus/pci/devices/{address}"),

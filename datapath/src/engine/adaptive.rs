@@ -45,7 +45,6 @@ const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)
 /// Timer slack in ns. The kernel's default, 50 µs, is as long as the shortest sleep.
 const LATE_NS: libc::c_ulong = 1000;
 
-/// A core with its thread.
 pub(super) struct Adaptive {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -58,7 +57,6 @@ struct Shared {
     /// The value of `polls` when the application last called `hand_over`.
     before: AtomicU64,
     mode: AtomicU32,
-    /// Ends a wait of the thread.
     wake: Wake,
 }
 
@@ -292,7 +290,6 @@ mod tests {
         }
         assert_eq!(shared.current_polls(), DRIVES, "it drives the core");
         adaptive.hand_over();
-        // The check between requesting a notification and waiting.
         adaptive.poll(&status);
         assert_eq!(shared.current_polls(), 1);
         shared.stand_back(&status);

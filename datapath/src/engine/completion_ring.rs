@@ -115,7 +115,6 @@ impl CqProducer {
         self.bell = Some(Bell(notifier));
     }
 
-    /// Notifies the application of pushed completions.
     #[inline]
     pub(super) fn notify(&self, completions: &[Completion]) {
         if let Some(Bell(notifier)) = &self.bell {
@@ -152,7 +151,6 @@ impl CqProducer {
         ring.depth = depth;
     }
 
-    /// Returns the number of completions that fit.
     pub(super) fn room(&self) -> usize {
         self.ring.slots()
     }

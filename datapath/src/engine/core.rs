@@ -29,7 +29,6 @@ const SINK: usize = 16 << 10;
 
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// A core with all that its thread owns.
 pub(super) struct Core<P: PacketIo> {
     clock: Clock,
     mac: Mac,
@@ -207,7 +206,6 @@ impl<P: PacketIo> Core<P> {
         self.aside.is_some() || !self.held.is_empty()
     }
 
-    /// Passes the burst to the port, which may accept only a part of it.
     #[inline]
     fn hand_over(&mut self, now: Instant) {
         let waiting = self.leaving.len();
@@ -220,7 +218,6 @@ impl<P: PacketIo> Core<P> {
         }
     }
 
-    /// Adds frames to the burst.
     fn fill(&mut self, now: Instant) -> usize {
         if !self.waits_for_ring() && !self.station.may_transmit() {
             self.dry_since = None;

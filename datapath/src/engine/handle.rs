@@ -11,7 +11,6 @@ use roce::Qpn;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
 
-/// A caller's access to one core.
 pub(super) struct Handle {
     pub(super) commands: Commands,
     pub(super) runner: Runner,

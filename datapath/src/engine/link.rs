@@ -15,7 +15,6 @@ use std::thread::JoinHandle;
 /// `RTMGRP_LINK` (rtnetlink(7)).
 const LINK_GROUP: u32 = 1;
 
-/// A thread that waits for the kernel's messages about links.
 #[derive(Debug)]
 pub(super) struct LinkWatch {
     stop: EventFd,

@@ -24,7 +24,6 @@ pub const MAD_UDP_SOURCE: u16 = 0xd872;
 /// Most datagrams queued in each direction. Senders repeat lost ones.
 const DEPTH: usize = 256;
 
-/// Source addresses of a datagram.
 #[derive(Clone, Copy)]
 struct Sender {
     ip: IpAddr,
@@ -62,7 +61,6 @@ impl Management {
         }
     }
 
-    /// Returns true if it accepts datagrams.
     pub(super) fn is_open(&self) -> bool {
         self.bell.is_some()
     }

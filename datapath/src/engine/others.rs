@@ -7,7 +7,6 @@ use roce::wire::Mac;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A core's access to the other cores of its port.
 pub(super) struct Others {
     own: usize,
     /// Command channels of all cores, including this one.

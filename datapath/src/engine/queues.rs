@@ -12,7 +12,6 @@ use roce::qp::{Completion, CompletionOpcode, PostRules, QpInit, RecvRules};
 use roce::{ControlError, CqId, Endpoint, Qpn, SrqId};
 use std::sync::Arc;
 
-/// The core's ends of all rings.
 pub(super) struct Queues {
     doorbells: Arc<Doorbells>,
     unpolled: Arc<Unpolled>,
@@ -120,7 +119,6 @@ impl Queues {
         Slot { index, generation: *generation, doorbells, unpolled }
     }
 
-    /// Returns the queue pairs of programs.
     pub(super) fn queue_pairs(&self) -> Vec<Qpn> {
         let queues = self.slots.all.iter().flatten();
         queues.filter_map(|queue| if let Queue::Pair(pair) = queue { Some(pair.qpn) } else { None }).collect()
@@ -149,7 +147,6 @@ impl Queues {
         self.doorbells.are_rung()
     }
 
-    /// Passes the posted requests to the endpoint.
     pub(super) fn take_posts(&mut self, now: Instant, endpoint: &mut Endpoint) -> bool {
         let Self { doorbells, slots, served, .. } = self;
         doorbells.take(|slot| {
@@ -240,7 +237,6 @@ fn deliver_to(
     endpoint.cq_overflowed(cq) && producer.overflow()
 }
 
-/// A queue in a slot.
 #[derive(Debug)]
 enum Queue {
     Pair(QpQueues),

@@ -148,7 +148,6 @@ impl Runner {
         }
     }
 
-    /// Ends the core and frees its port.
     pub(super) fn stop(&mut self, status: &Status) {
         status.stop.store(true, Ordering::Release);
         match self {

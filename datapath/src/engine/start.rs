@@ -131,7 +131,6 @@ impl Progress {
     }
 }
 
-/// Checks the number of cores and queue pairs, and the CPUs.
 fn check(config: &CoreConfig) -> Result<(), StartError> {
     let given = config.cores;
     if !(1..=CoreIndex::MOST).contains(&given) {

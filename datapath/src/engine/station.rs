@@ -204,7 +204,7 @@ impl Station {
     /// Creates a queue pair.
     ///
     /// # Errors
-    /// As [`Endpoint::create_qp`], or a limit if all slots are in use.
+    /// As [`Endpoint::create_qp`], or [`ControlError::Limit`] if all slots are in use.
     pub fn create_qp(&mut self, now: Instant, init: QpInit) -> Result<QpRings, ControlError> {
         let slot = self.queues.free_slot()?;
         let qpn = self.endpoint.create_qp(now, init)?;
@@ -214,7 +214,7 @@ impl Station {
     /// Creates an XRC target queue pair. It has no work queues, so its rings accept no requests.
     ///
     /// # Errors
-    /// As [`Endpoint::create_xrc_target`], or a limit if all slots are in use.
+    /// As [`Endpoint::create_xrc_target`], or [`ControlError::Limit`] if all slots are in use.
     pub fn create_xrc_target(&mut self, now: Instant, domain: XrcdId) -> Result<QpRings, ControlError> {
         let slot = self.queues.free_slot()?;
         let qpn = self.endpoint.create_xrc_target(now, domain)?;
@@ -239,7 +239,7 @@ impl Station {
     /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// As [`Endpoint::create_srq`], or a limit if all slots are in use.
+    /// As [`Endpoint::create_srq`], or [`ControlError::Limit`] if all slots are in use.
     pub fn create_srq(&mut self, init: SrqInit) -> Result<SrqRings, ControlError> {
         let slot = self.queues.free_slot()?;
         let srq = self.endpoint.create_srq(init)?;

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// State shared by all cores of a port.
 #[derive(Debug)]
 pub struct Team {
-    /// The sleep of each core, by index.
     dozes: Box<[Doze]>,
     failed: AtomicBool,
     /// Why the first core failed.

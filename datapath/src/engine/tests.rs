@@ -283,7 +283,6 @@ fn a_vlan_s_core_speaks_and_hears_its_vlan_alone() {
 /// A cable between the other ends of two ports.
 struct Cable {
     ends: [Loopback; 2],
-    /// All frames that it carried.
     frames: Vec<Vec<u8>>,
 }
 

@@ -21,12 +21,10 @@ impl Station {
         self.queues.are_rung()
     }
 
-    /// Passes the posted requests to the endpoint.
     pub(super) fn take_posts(&mut self, now: Instant) -> bool {
         self.queues.take_posts(now, &mut self.endpoint)
     }
 
-    /// Handles a received frame.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
     pub(super) fn on_frame(&mut self, now: Instant, frame: &[u8]) {
         if self.endpoint.has_flows() && self.steer(now, frame) {
@@ -152,7 +150,6 @@ impl Station {
         endpoint || neighbours
     }
 
-    /// Returns the time of the next timer.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         [self.endpoint.poll_timeout(), self.neighbours.poll_timeout()].into_iter().flatten().min()
     }
@@ -181,7 +178,6 @@ impl Station {
         for qpn in self.queues.queue_pairs() {
             attempt(&mut || _ = self.endpoint.modify_qp(now, qpn, Modify::Error));
         }
-        // Flushes requests that were posted but not taken.
         attempt(&mut || _ = self.take_posts(now));
         attempt(&mut || _ = self.deliver(now));
         if first {

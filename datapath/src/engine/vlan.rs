@@ -12,7 +12,6 @@ const LENGTH: usize = 4;
 /// Bytes of the largest frame of address resolution or management: 256 bytes of datagram and its headers.
 pub(super) const ROOM: usize = 512;
 
-/// Returns the tag of a frame, if it has one.
 pub(super) fn tag(frame: &[u8]) -> Option<Vlan> {
     let [a, b, high, low] = *frame.get(ADDRESSES..)?.first_chunk()?;
     ([a, b] == TYPE).then_some(Vlan(u16::from_be_bytes([high, low])))

@@ -96,7 +96,6 @@ impl Unpolled {
         }
     }
 
-    /// Subtracts polled completions.
     #[inline]
     pub(super) fn remove(&self, place: Place, completions: u32) {
         let Some(word) = self.counts.get(place.index as usize) else { return };
@@ -142,7 +141,6 @@ impl<T> Poster<T> {
         Ok(())
     }
 
-    /// Computes the room in the queue.
     #[cold]
     fn find_room(&self) -> u32 {
         loop {

@@ -45,7 +45,6 @@ impl Arp {
         if arp.sender_mac.0[0] & 1 == 1 { Err(Malformed) } else { Ok(arp) }
     }
 
-    /// Writes the frame, addressed to `to`.
     pub(super) fn emit(&self, to: Mac, frame: &mut [u8; FRAME]) {
         frame.fill(0);
         frame[..6].copy_from_slice(&to.0);

@@ -29,7 +29,6 @@ pub(in crate::dpdk) struct Bell {
     ring: Mutex<Option<Ring>>,
 }
 
-/// The ring that this port receives from.
 #[derive(Debug)]
 struct Ring {
     memory: File,

@@ -29,9 +29,7 @@ const LAST_MESSAGES: u32 = 3;
 
 /// How the port connects to its peer.
 pub(in crate::dpdk) enum Meeting {
-    /// The port listens on the socket in its name.
     Server { listener: Own, path: PathBuf },
-    /// The port has connected to the socket in its name.
     Client { peer: Own },
 }
 
@@ -120,7 +118,6 @@ pub(in crate::dpdk) struct Relay {
     public: Option<PathBuf>,
 }
 
-/// The state of the relay's thread.
 struct Work {
     meeting: Meeting,
     /// The socket to which the driver connects if it is the client; a handle of the socket on which it listens if it is the server.
@@ -198,7 +195,6 @@ impl Work {
         }
     }
 
-    /// Serves one peer after another.
     fn serve(&self, listener: &OwnedFd, port: u16) -> io::Result<()> {
         loop {
             if let [true, _] = socket::wait([&self.stopped, listener], -1)? {

@@ -85,7 +85,6 @@ pub(super) fn wake() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-/// One message and its descriptors.
 pub(super) struct Message {
     bytes: [u8; MESSAGE],
     descriptors: Vec<OwnedFd>,

@@ -143,7 +143,6 @@ fn btf(queues: u32) -> Vec<u8> {
     [&0xeb9f_u16.to_ne_bytes()[..], &[1, 0], &head, &types, &names].concat()
 }
 
-/// Returns the header of a relocatable object whose section headers follow `body` bytes.
 fn header(body: usize) -> Vec<u8> {
     let order = if cfg!(target_endian = "little") { 1 } else { 2 };
     let mut header = vec![0x7f, b'E', b'L', b'F', 2, order, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];

@@ -22,7 +22,6 @@ pub type Start = ArrayVec<u8, { vnet_header::LENGTH + LONGEST }>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     headers: Headers,
-    /// Number of frames.
     count: usize,
     /// Payload bytes of each frame but the last.
     size: u16,
@@ -36,7 +35,7 @@ impl Group {
     #[must_use]
     pub fn first_of<F: Deref<Target = [u8]>>(frames: &[F]) -> Option<Self> {
         let [first, second, ..] = frames else { return None };
-        // Checked first: most frames that are sent singly are shorter than the next one.
+        // Checked first: this decides for most frames that are sent singly.
         if second.len() > first.len() {
             return None;
         }

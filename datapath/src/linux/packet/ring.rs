@@ -31,7 +31,6 @@ pub(super) struct ReceiveRing {
 // SAFETY: the ring owns its mapping, and `&mut self` restricts its use to one thread at a time.
 unsafe impl Send for ReceiveRing {}
 
-/// A filled slot.
 #[derive(Debug)]
 pub(super) struct RingSlot<'a> {
     pub(super) vnet: VnetHeader,

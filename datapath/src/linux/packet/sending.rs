@@ -11,7 +11,6 @@ use std::os::fd::RawFd;
 /// The virtio header of a single frame.
 static FRAME: [u8; vnet_header::LENGTH] = [0; vnet_header::LENGTH];
 
-/// The datagrams of a burst.
 pub(super) struct Sending {
     /// For each datagram the number of its frames, and its headers if there are several.
     datagrams: ArrayVec<(usize, Option<(Group, Start)>), BURST>,

@@ -32,7 +32,6 @@ pub struct PacketSocket {
     socket: Own,
     interface: String,
     front: Front,
-    /// Whether large datagrams are sent.
     sends_large: bool,
     bypasses: bool,
 }

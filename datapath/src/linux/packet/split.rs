@@ -55,7 +55,6 @@ pub struct Received {
     headers: [u8; LONGEST],
     /// Valid bytes in `headers`.
     head: usize,
-    /// Bytes received.
     received: usize,
     /// Bytes on the wire.
     length: usize,
@@ -123,7 +122,6 @@ impl Received {
     /// May panic if `room` has another length.
     #[inline]
     pub fn frame<'a>(&self, number: usize, room: &'a mut [u8]) -> Option<&'a [u8]> {
-        // The end of the headers and the end of the frame.
         let (start, end) = match self.kind {
             Kind::Frame(_) => (self.head, self.length),
             Kind::Datagram { size, .. } => {
@@ -153,7 +151,6 @@ impl Received {
     }
 }
 
-/// Checks a large datagram.
 fn datagram(vnet: VnetHeader, bytes: &[u8], length: usize, size: usize) -> Result<Kind, BadDatagram> {
     let headers = Headers::parse(bytes)?;
     if size == 0 {

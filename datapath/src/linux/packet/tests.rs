@@ -17,7 +17,6 @@ fn path([from, to]: [&str; 2]) -> Path {
     Path::new((Mac([2, 0, 0, 0, 0, 1]), from), (Mac([2, 0, 0, 0, 0, 2]), to))
 }
 
-/// Returns a RoCEv2 frame with `payload` bytes after its headers.
 fn frame(path: &Path, identification: u16, payload: usize) -> Vec<u8> {
     let bth = Bth::new(Qpn::new(7), Psn::new(identification.into()));
     let header = Header::Datagram { bth, queue_key: 1, source: Qpn::new(1), immediate: None };

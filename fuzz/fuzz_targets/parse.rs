@@ -13,7 +13,8 @@ fuzz_target!(|bytes: &[u8]| {
     let bytes = sealed.as_deref().unwrap_or(bytes);
     let _ = wire::parse(bytes);
     let Ok(frame) = wire::parse_unverified(bytes) else { return };
-    // Skips frames that `emit` does not reproduce: those with telemetry records or a hop count of their own, and those with IP options.
+    // Skips frames that `emit` cannot reproduce: it writes telemetry headers without records and with room for a fixed number of hops, and
+    // no IPv6 extension header without telemetry.
     let network = frame.network;
     let has_options = network.ip_header().len() == 40 && network.ip_header()[6] != 17;
     if frame.in_band.is_some() || network.carried().is_some() || has_options {

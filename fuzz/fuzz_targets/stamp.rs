@@ -1,4 +1,5 @@
-//! Checks that a switch changes only the telemetry in a frame.
+//! Checks that a switch that stamps a frame leaves its ICRC as valid or invalid as before, and does not change a frame without a telemetry
+//! request.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes 8 MiB from one half of a buffer to the other. Returns the queue pair's report, and the rate in Gb/s.
+/// Writes 1 MiB from one half of a buffer to the other, eight times. Returns the queue pair's report, and the rate in Gb/s.
 fn write_to_itself(device: &Device, choice: &str) -> Result<(QpReport, f64), Box<dyn Error>> {
     let domain = device.allocate_pd()?;
     let buffer = MemoryRegion::alloc(&domain, 2 * BYTES as usize, Access::ALL)?;

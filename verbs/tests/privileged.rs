@@ -150,7 +150,7 @@ fn a_setuid_or_setgid_program_ignores_its_callers_environment_and_folder() {
     }
 }
 
-/// In a program without privileges, the same variables have an effect, which shows that the test above is meaningful.
+/// A program without privileges uses its caller's TMPDIR and working directory, which shows that the test above is meaningful.
 #[test]
 fn a_program_without_privileges_obeys_its_caller() {
     let caller = Caller::new();

@@ -10,7 +10,7 @@ pub(in crate::dpdk) struct Gate {
 }
 
 impl Gate {
-    /// Runs `burst` unless the gate is shut. Costs one sequentially consistent store.
+    /// Runs `burst` unless the gate is shut. Costs two sequentially consistent stores.
     ///
     /// Both threads store before they load, in one total order: either `shut` sees this thread inside and waits, or this thread sees the
     /// gate shut.

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::process::exit;
 
-/// The supported DPDK release.
 const RELEASE: &str = "22.11";
 
 /// The ABI version of that release, which is part of the name of its driver directory.
@@ -109,7 +108,6 @@ fn main() {
     println!("cargo:rustc-env=DPDK_DRIVER_DIR={libdir}/dpdk/pmds-{ABI}");
 }
 
-/// Finds DPDK, or ends the build with an error message.
 fn probe() -> pkg_config::Library {
     let found = pkg_config::Config::new().cargo_metadata(false).env_metadata(true).probe("libdpdk");
     let dpdk = found.unwrap_or_else(|e| {

@@ -20,7 +20,6 @@ pub(crate) const R9: u8 = 9;
 /// The read-only frame pointer (R10). The stack lies below it.
 pub(crate) const STACK: u8 = 10;
 
-/// One eBPF instruction, laid out as `struct bpf_insn`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Instruction {
@@ -145,7 +144,6 @@ impl Assembler {
         self.jump(0x15, 0, to);
     }
 
-    /// Calls a helper by its number in `linux/bpf.h`.
     pub(crate) fn call(&mut self, helper: i32) {
         self.emit(0x85, 0, 0, 0, helper);
     }
@@ -155,7 +153,6 @@ impl Assembler {
         self.emit(0x85, 0, 2, 0, function as i32);
     }
 
-    /// Loads a map by its file descriptor.
     pub(crate) fn load_map(&mut self, to: u8, map: i32) {
         self.emit(0x18, to, 1, 0, map);
         self.emit(0, 0, 0, 0, 0);
@@ -183,7 +180,6 @@ impl Assembler {
     }
 }
 
-/// An interpreter for tests.
 #[cfg(test)]
 pub(crate) mod processor {
     use super::Instruction;

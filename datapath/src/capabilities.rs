@@ -5,7 +5,6 @@
 
 use std::io;
 
-/// Bits of the kernel's capability masks.
 pub(crate) const NET_ADMIN: u64 = 1 << 12;
 pub(crate) const NET_RAW: u64 = 1 << 13;
 pub(crate) const IPC_LOCK: u64 = 1 << 14;
@@ -21,7 +20,6 @@ const NAMES: [(&str, u64); 6] = [
     ("PERFMON", PERFMON),
     ("BPF", BPF),
 ];
-/// The capabilities that ports need.
 const WANTED: u64 = NET_ADMIN | NET_RAW | IPC_LOCK | BPF;
 /// `_LINUX_CAPABILITY_VERSION_3`: masks of two 32-bit words.
 const VERSION: u32 = 0x2008_0522;

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Prefix of Ferroce's own variables.
 const OURS: &str = "FERROCE_";
 
 /// Variables with which DPDK chooses the directory that the EAL creates, and the one in which it finds PCI devices.

@@ -109,7 +109,6 @@ impl<T: AsRawFd> Own<T> {
     }
 }
 
-/// Returns the device and inode of an open file; `None` if `fd` is not open.
 fn file_of(fd: RawFd) -> Option<(libc::dev_t, libc::ino_t)> {
     // SAFETY: all-zero bytes are a valid stat, and fstat writes one.
     let (filled, status) = unsafe {

@@ -25,7 +25,6 @@ use std::sync::atomic::{Ordering, fence};
 /// The memory of this process. Every [`Slice`] passed to it must lie in registered memory.
 #[derive(Debug)]
 pub struct HostMemory {
-    /// Whether missing memory was reported already.
     is_told: Cell<bool>,
     _recovery: Recovery,
 }

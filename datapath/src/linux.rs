@@ -194,7 +194,6 @@ pub fn is_lasting_tap(name: &str) -> io::Result<bool> {
     Ok(libc::c_int::from(flags) & libc::IFF_PERSIST != 0)
 }
 
-/// A socket for queries about one interface.
 struct Control {
     socket: OwnedFd,
     name: [libc::c_char; libc::IFNAMSIZ],

@@ -40,7 +40,6 @@ impl Check {
     }
 }
 
-/// Capabilities: bit, name, and what needs it.
 const CAPABILITIES: [(u64, &str, &str); 4] = [
     (capabilities::NET_RAW, "CAP_NET_RAW", "ports on Linux interfaces"),
     (capabilities::NET_ADMIN, "CAP_NET_ADMIN", "tap and xdp ports"),

@@ -6,7 +6,6 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 /// Most descriptors in one message.
 pub const DESCRIPTORS: usize = 64;
 
-/// Space for the control message with a message's descriptors, aligned for its header.
 #[repr(C, align(8))]
 struct Ancillary([u8; 320]);
 

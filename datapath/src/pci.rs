@@ -6,7 +6,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The kernel driver that gives programs access to devices.
 const VFIO: &str = "vfio-pci";
 /// Kernel drivers with which DPDK can drive a NIC: those that give it access, and those that share the NIC with it.
 const USABLE: [&str; 6] = [VFIO, "igb_uio", "uio_pci_generic", "mlx4_core", "mlx5_core", "mana"];
@@ -218,7 +217,6 @@ mod tests {
 
     const ADDRESS: &str = "0000:01:00.0";
 
-    /// A directory like sysfs's, with one device.
     struct Bus(tempfile::TempDir);
 
     impl Bus {

@@ -232,7 +232,6 @@ fn xdp_in_full(rest: &str) -> Option<PortSpec> {
     interface_name(interface).ok().filter(|_| is_number).map(PortSpec::Xdp)
 }
 
-/// Checks that `socket` is the absolute path of a Unix socket.
 fn socket_path(socket: &str, kind: &str) -> Result<String, String> {
     if !socket.starts_with('/') || socket.ends_with('/') || socket.rfind('/') == Some(0) {
         return Err(format!(

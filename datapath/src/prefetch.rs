@@ -1,6 +1,5 @@
 //! Prefetches received frames into the cache.
 
-/// Bytes of a cache line.
 const LINE: usize = 64;
 /// Cache lines to prefetch: the headers and the start of the payload. The hardware prefetcher loads the rest.
 const LINES: usize = 4;

@@ -69,7 +69,6 @@ macro_rules! probes {
             mod $name {
                 use std::sync::atomic::{AtomicU16, Ordering};
 
-                /// Number of attached tracers.
                 #[unsafe(link_section = ".probes")]
                 static SEMAPHORE: AtomicU16 = AtomicU16::new(0);
 
@@ -167,7 +166,6 @@ pub(crate) fn completed(completions: &[Completion]) {
     }
 }
 
-/// Fires the probe `error` if it is traced.
 pub(crate) fn failed(failure: &QpFailure) {
     if error::is_traced() {
         error::fire(failure.qpn.get().into(), Text::new(failure).address());

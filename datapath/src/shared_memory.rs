@@ -109,7 +109,6 @@ pub(crate) fn check(file: BorrowedFd<'_>, length: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A mapping of shared memory. Dropping it unmaps the memory.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,

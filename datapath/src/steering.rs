@@ -21,7 +21,6 @@ pub struct Steering {
     pub numbers: Numbers,
 }
 
-/// The core of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     Leads,
@@ -134,7 +133,6 @@ impl Steering {
     }
 }
 
-/// A filter being built. Frames of core 0 jump to its end.
 #[derive(Default)]
 struct Filter {
     lines: Vec<libc::sock_filter>,

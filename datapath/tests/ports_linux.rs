@@ -110,7 +110,6 @@ fn an_interface_takes_no_more_than_a_container_has() {
     let mut all = open_with("dpdk1", &PortConfig { promiscuous: true, ..small() });
     carry(&mut one, &mut all, &[60, 1514]);
     carry(&mut all, &mut one, &[60, 1514]);
-    // To an address that no host has.
     let mut stranger = frame(&mut one, 60, 7);
     stranger[..6].copy_from_slice(&[2, 0, 0, 0, 0, 99]);
     let sent = stranger.to_vec();

@@ -18,7 +18,6 @@ const TURNS: u64 = 2_000_000;
 /// Runs the tests one at a time, because the `ip` that one starts would inherit the descriptors that another closes.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Creates a veth pair `dpdk0` and `dpdk1` with this MTU.
 fn pair(mtu: u16) -> MutexGuard<'static, ()> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     own_network();

@@ -19,7 +19,6 @@ static BEFORE: OnceLock<Descriptors> = OnceLock::new();
 /// Descriptors by number: the target of each, and whether a started program inherits it.
 type Descriptors = BTreeMap<i32, (String, bool)>;
 
-/// Devices of every kind that has threads or descriptors.
 struct Devices {
     _engines: Vec<Engine>,
     _ports: [Port; 3],
@@ -41,7 +40,6 @@ fn engine(port: Port, progress: Progress) -> Engine {
     engine
 }
 
-/// Opens the devices in a network namespace of their own.
 fn devices() -> Devices {
     own_network();
     ip("link add process0 mtu 4200 type veth peer name process1");
@@ -92,7 +90,6 @@ fn no_thread_of_ours_takes_a_signal_of_the_program() {
             "{name} in {names:?}"
         );
     }
-    // No thread can block these.
     let never = [libc::SIGKILL, libc::SIGSTOP];
     // glibc uses these two itself.
     let kept = [32, 33];

@@ -33,7 +33,6 @@ fn join(interface: u32) -> Siblings {
 
 /// The variable that passes the interface and the port to claim to a process that [`Process::start`] starts.
 const CHILD: &str = "FERROCE_SIBLING";
-/// What such a process prints once it has claimed the service.
 const CLAIMED: &str = "claimed";
 
 /// A process that joins an interface, claims a service, and keeps it until it is killed.

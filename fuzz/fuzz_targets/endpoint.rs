@@ -72,7 +72,6 @@ enum Extension {
     },
     /// The bit map of a selective acknowledgement.
     Held(u128),
-    /// An offer of selective repeat.
     Offer {
         accepts: bool,
     },
@@ -103,12 +102,9 @@ impl Extension {
     }
 }
 
-/// The Q_Key of the datagram queue pairs.
 const KEY: u32 = 0x1234;
-/// The line rate of the link of [`Datagrams`].
 const LINE_RATE: Rate = Rate::from_gbps(10);
 
-/// The datagram queue pairs, and the address to which they send.
 struct Datagrams {
     qps: [Qpn; 2],
     to: AddressId,

@@ -13,7 +13,6 @@ use roce::{Psn, Qpn, SrqId, SrqInit};
 #[path = "../../roce/tests/harness/mod.rs"]
 mod harness;
 
-/// Depth of the shared receive queue.
 const DEPTH: u32 = 4;
 /// Bytes of each receive: three packets.
 const ROOM: u64 = 3000;
@@ -28,7 +27,6 @@ enum Input {
     Limit { reads: u8 },
     /// Sends a packet of a message to the unreliable queue pair, with a PSN `ahead` of the expected one.
     Message { part: Part, ahead: u8, length: u16 },
-    /// Posts a receive.
     Post,
     /// Resets the unreliable queue pair, after it has failed if `fails`.
     Restart { fails: bool },

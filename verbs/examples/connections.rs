@@ -24,7 +24,6 @@ struct Side {
     buffer: MemoryRegion,
 }
 
-/// Creates a queue pair with a posted receive.
 fn side(device: &Device) -> Outcome<(QueuePair, Side)> {
     let (domain, cq) = (device.allocate_pd()?, device.create_cq(16)?);
     let buffer = MemoryRegion::alloc(&domain, 2 * BYTES as usize, Access::LOCAL_WRITE)?;

@@ -14,7 +14,6 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 const ROUNDS: u64 = 1000;
 const BYTES: u32 = 64;
 
-/// One of the two ends.
 struct Player {
     qp: QueuePair,
     sent: CompletionQueue,

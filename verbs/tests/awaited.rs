@@ -14,7 +14,6 @@ use std::task::Poll;
 
 const MODES: [Progress; 3] = [Progress::Dedicated { core: None }, Progress::Adaptive, Progress::Inline];
 
-/// Polls a future once and drops it.
 async fn once<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -57,7 +56,6 @@ async fn a_completion_outlives_the_futures_that_waited_for_it() {
     }
 }
 
-/// Returns two connected ends.
 async fn pair_of(mode: Progress) -> (Connection, Connection, [Device; 2]) {
     let [server, client] = devices(mode);
     let listener = Listener::bind(&server, address()).unwrap();

@@ -15,7 +15,6 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A port that panics on request.
 struct Fragile {
     port: Loopback,
     broken: Arc<AtomicBool>,

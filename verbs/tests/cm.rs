@@ -28,10 +28,8 @@ fn begins_with(all: &[u8], words: &[u8]) {
     assert!(all[words.len()..].iter().all(|byte| *byte == 0));
 }
 
-/// An end of a connection, with its completion queue and memory.
 type EndOf = (Connection, CompletionQueue, MemoryRegion);
 
-/// Returns a connected server and client.
 fn connected(progress: Progress) -> (EndOf, EndOf, Vec<Device>) {
     let [server, client] = devices(progress);
     let listener = Listener::bind(&server, "0.0.0.0:7471".parse().unwrap()).unwrap();
@@ -192,7 +190,6 @@ fn who_waits_with_a_timeout_goes_on_after_it() {
     }
 }
 
-/// Connects two queue pairs of the devices.
 fn join(devices: &[Device; 2], [there, here]: [QueuePair; 2], options: [Options; 2]) -> [Connection; 2] {
     let listener = Listener::bind(&devices[0], "10.0.0.1:7471".parse().unwrap()).unwrap();
     let [accepts, asks] = options;

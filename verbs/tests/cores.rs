@@ -303,7 +303,6 @@ fn what_several_cores_cannot_do_is_refused_by_name() {
                 "{error}"
             );
         }
-        // The machine has that many CPUs.
         Ok(device) => drop(device),
     }
 }

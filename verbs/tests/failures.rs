@@ -145,7 +145,6 @@ fn refused_for_ever(is_dry: bool) {
     assert_eq!(counters.pool_dry > 0, is_dry);
 }
 
-/// A port that drops every 50th frame.
 struct Lossy {
     port: Loopback,
     frames: usize,

@@ -10,7 +10,6 @@ use ferroce_verbs::{
     Capabilities, CompletionStatus, ConnectOptions, Device, DeviceConfig, Progress, SendRequest,
 };
 
-/// The Ethernet address of a side after it has moved.
 const NEW: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
 /// The network between two devices. A side that has moved receives at and sends from another Ethernet address.

@@ -85,7 +85,6 @@ enum Verb {
 const VERBS: [Verb; 6] =
     [Verb::Write, Verb::Read, Verb::Send, Verb::FetchAdd, Verb::CompareSwap, Verb::AtomicWrite];
 
-/// Returns a second connection between the same devices, with its own memory.
 fn another(a: &Side, b: &Side) -> (Side, Side) {
     let make = |side: &Side| common::side(&side.device, 4096, Capabilities::default(), 64);
     let (mut a, mut b) = (make(a), make(b));
@@ -115,7 +114,6 @@ fn ends(progress: Progress, way: Way, verb: Verb, loser: usize) -> [Option<Compl
     let sent = next(&mut a.send_cq, &b.device).status;
     assert_eq!(a.qp.query().unwrap().state, State::Error, "{way:?} {verb:?} {loser}");
     let received = (loser == 1).then(|| next(&mut b.recv_cq, &a.device).status);
-    // Another connection continues.
     c.qp.post_send(SendRequest::write(3, Data::inline(b"goes on"), d.region.remote().at(0))).unwrap();
     success(&mut c.send_cq, &d.device);
     assert_eq!(contents(&d.region, 0, 7), b"goes on");

@@ -162,7 +162,6 @@ fn load(program: &[Instruction], kind: u32, attach: u32, target: u32) -> io::Res
 /// The type must have no padding, and every sequence of `size_of::<Self>()` bytes must be a valid value of it.
 pub(crate) unsafe trait Plain: Copy + Default {}
 
-/// A hash map from `K` to `V`, shared with eBPF programs.
 #[derive(Debug)]
 pub(crate) struct Map<K, V> {
     fd: OwnedFd,
@@ -184,7 +183,6 @@ impl<K: Plain, V: Plain> Map<K, V> {
         Ok(Self { fd, kinds: std::marker::PhantomData })
     }
 
-    /// Returns the file descriptor by which a program refers to the map.
     pub(crate) fn number(&self) -> i32 {
         self.fd.as_raw_fd()
     }

@@ -53,7 +53,6 @@ pub struct Tap {
     sent: u64,
     taken: u64,
     dropped: u64,
-    /// Frames dropped since the last captured one.
     gap: u32,
 }
 

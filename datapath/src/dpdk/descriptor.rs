@@ -10,7 +10,6 @@ pub(super) fn packet_sockets(interface: u32) -> Vec<RawFd> {
     open().into_iter().filter(|&fd| bound_interface(fd) == Some(interface)).collect()
 }
 
-/// Returns the interface that a packet socket is bound to; `None` for any other descriptor.
 fn bound_interface(fd: RawFd) -> Option<u32> {
     // SAFETY: all-zero bytes are a valid address.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -97,7 +96,6 @@ fn open() -> Vec<RawFd> {
     open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Returns the target of a descriptor's link in `/proc`.
 fn name(fd: RawFd) -> String {
     let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
     link.map_or_else(|_| String::new(), |path| path.display().to_string())

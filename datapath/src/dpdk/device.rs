@@ -28,7 +28,6 @@ impl Device {
         Self { id, is_memif: driver == "net_memif", pools: Mutex::new(vec![pool]) }
     }
 
-    /// Keeps the pool of another queue until the device is closed.
     pub(super) fn keep(&self, pool: Arc<Pool>) {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
     }

@@ -192,7 +192,6 @@ impl Eal {
     }
 }
 
-/// A thread's DPDK lcore id, released when the thread ends.
 struct Registration(bool);
 
 impl Registration {
@@ -218,13 +217,11 @@ pub fn version() -> String {
     unsafe { CStr::from_ptr(dpdk_sys::rte_version()) }.to_string_lossy().into_owned()
 }
 
-/// Returns the message for this thread's `rte_errno`.
 pub(super) fn errno() -> String {
     // SAFETY: only reads a variable of this thread.
     words(unsafe { dpdk_sys::ferroce_errno() })
 }
 
-/// Returns the message for an error number, which may be negated.
 pub(super) fn words(errno: c_int) -> String {
     // SAFETY: rte_strerror returns a NUL-terminated string of this thread, which is copied before its next call.
     unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno.abs())) }.to_string_lossy().into_owned()
@@ -239,7 +236,6 @@ fn becomes_private() -> bool {
     taken.is_ok()
 }
 
-/// Checks that the running DPDK has what another device needs.
 fn suits(running: &EalConfig, huge: bool, wanted: &EalConfig) -> Result<(), EalError> {
     let refused = |has: String, wants: String, remedy| Err(EalError::Running { has, wants, remedy });
     if let Some(address) = wanted.pci.iter().find(|address| !running.pci.contains(address)) {

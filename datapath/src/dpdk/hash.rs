@@ -56,7 +56,6 @@ impl Hash {
         rss.rss_hf = self.flows;
     }
 
-    /// Sets the redirection table of port `id`. Returns DPDK's result.
     pub(super) fn set_table(&self, id: u16) -> c_int {
         let mut table = self.table.clone();
         let size = (table.len() * GROUP) as u16;

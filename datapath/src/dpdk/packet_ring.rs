@@ -12,7 +12,6 @@ const STATUS: u32 = !(1 << 29 | 1 << 31);
 /// `TP_STATUS_AVAILABLE`: the slot is free.
 const AVAILABLE: u32 = 0;
 
-/// The ring, and the slot for the driver's next frame.
 #[derive(Debug)]
 pub(super) struct TransmitRing {
     socket: RawFd,

@@ -54,13 +54,10 @@ pub struct Port {
     _xdp: Option<Attachment>,
 }
 
-/// How the port moves frames.
 enum Link {
-    /// By DPDK's driver.
     Device,
     /// By DPDK's driver, whose messages to its peer the relay forwards.
     Memif(Relay),
-    /// By a packet socket, without a DPDK driver.
     Packet(Box<PacketSocket>),
 }
 

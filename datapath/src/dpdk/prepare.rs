@@ -106,7 +106,6 @@ pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, 
     }
 }
 
-/// Returns the MTU of a port without an interface.
 fn mtu(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError> {
     let remedy = "choose an MTU in this range, 4500 for a path MTU of 4096";
     mtu_within(spec, config.mtu.unwrap_or(DEFAULT_MTU), MAX_MTU, remedy)

@@ -6,7 +6,6 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The name of DPDK's memory in `/proc/self/maps`.
 const NAME: &str = "/memfd:nohuge";
 
 /// Replaces DPDK's memory by private pages. DPDK must have started, and no port may be open.

@@ -49,7 +49,6 @@ impl Setup<'_> {
         PortError::Driver { port: self.spec.to_string(), step, errno: eal::words(errno), said }
     }
 
-    /// Runs a DPDK call and converts a negative result to an error.
     fn call(&self, step: &'static str, f: impl FnOnce() -> c_int) -> Result<(), PortError> {
         let (result, said) = log::complaints_of(f);
         if result < 0 { Err(self.failed(step, result, said)) } else { Ok(()) }
@@ -92,7 +91,6 @@ impl Setup<'_> {
         unsafe { TransmitRing::of(socket, slot, slots) }
     }
 
-    /// Creates the device and returns its port number.
     pub(super) fn probe(&self) -> Result<u16, PortError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (driver, mut arguments) = devargs(self.spec, self.meeting.as_ref(), self.max_frame, self.config);

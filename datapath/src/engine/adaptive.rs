@@ -195,7 +195,6 @@ impl Shared {
         any
     }
 
-    /// Leaves the core to the application while it polls.
     fn stand_back(&self, status: &Status) {
         self.core.take().listen(false);
         loop {
@@ -239,7 +238,6 @@ impl Shared {
     }
 }
 
-/// Returns the port's descriptor and the longest time to wait.
 fn needs(core: &Running<'_>, nap: Duration) -> (Option<RawFd>, Duration) {
     let looks = nap.min(NAPS[1]);
     let Some(core) = core.core() else { return (None, looks) };
@@ -303,7 +301,6 @@ mod model {
     use super::*;
     use loom::thread;
 
-    /// A core whose turn takes the count of rung bells.
     struct Answers {
         rung: Arc<AtomicU32>,
         served: Arc<AtomicU32>,
@@ -311,7 +308,6 @@ mod model {
 
     impl Turn for Answers {
         fn turn(&mut self) -> bool {
-            // As `Doorbells` do.
             if self.rung.load(Ordering::Relaxed) == 0 {
                 return false;
             }

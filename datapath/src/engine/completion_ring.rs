@@ -91,7 +91,6 @@ impl CqRing {
     }
 }
 
-/// The core's end of a completion queue.
 #[derive(Debug)]
 pub(super) struct CqProducer {
     ring: Producer<Entry>,

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A closure that the core runs between two turns.
 pub(super) type Command = Box<dyn FnOnce(&mut Station, cc::Instant) + Send>;
 
-/// The callers' end of the channel.
 #[derive(Clone)]
 pub(super) struct Commands {
     sender: Sender<Command>,
@@ -16,7 +15,6 @@ pub(super) struct Commands {
     sent: Arc<AtomicU32>,
 }
 
-/// The core's end of the channel.
 pub(super) struct Inbox {
     receiver: Receiver<Command>,
     sent: Arc<AtomicU32>,

@@ -56,15 +56,12 @@ pub(super) struct Core<P: PacketIo> {
     dry_since: Option<Instant>,
     /// Frames that waited too long for a buffer are written here and dropped.
     sink: Box<[u8]>,
-    /// Whether the port's descriptor reports frames.
     listens: bool,
-    /// When the core next checks whether the program has installed a fault handler.
     look: Instant,
     /// The last field, so that it outlives the buffers above.
     port: Way<P>,
 }
 
-/// A core of any kind of port.
 pub(super) trait Turn: Send {
     /// Does the current work in bounded time. Returns true if there was any.
     fn turn(&mut self) -> bool;
@@ -190,7 +187,6 @@ impl<P: PacketIo> Core<P> {
             if !self.leaving.is_empty() {
                 self.hand_over(now);
             }
-            // No more frames, or the port accepts no more now.
             if sent == before || !self.leaving.is_empty() {
                 break;
             }

@@ -28,7 +28,6 @@ impl Doze {
         fence(Ordering::SeqCst);
     }
 
-    /// Wakes the core if it sleeps. Called after putting something into its ring.
     #[inline]
     pub(super) fn wake(&self) {
         fence(Ordering::SeqCst);

@@ -57,7 +57,6 @@ impl EventQueue {
         Ok(Self { waiting: Mutex::default(), descriptor, last, filter: Box::new(filter) })
     }
 
-    /// Returns the event of the core's end.
     pub(super) fn last(&self) -> &Arc<LastEvent> {
         &self.last
     }

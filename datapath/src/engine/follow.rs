@@ -16,14 +16,12 @@ const LIMIT: usize = 64;
 /// Time after a resolution for which the peer is not resolved again, because with packet loss every retransmission reports it.
 const REST: Duration = Duration::from_millis(100);
 
-/// The parts of a core that following needs.
 pub(super) struct Around<'a> {
     pub(super) endpoint: &'a mut Endpoint,
     pub(super) neighbours: &'a mut Neighbours,
     pub(super) others: Option<&'a Others>,
 }
 
-/// Peers being resolved, and peers resolved recently.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
     waiting: Vec<IpAddr>,
@@ -124,7 +122,6 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    /// Queue pairs of one endpoint to one peer, and the core's table of neighbours.
     struct Scene {
         endpoint: Endpoint,
         neighbours: Neighbours,

@@ -260,7 +260,6 @@ impl Engine {
     }
 }
 
-/// Returns a command that sends the result of `control`, and the receiver of the result.
 fn asked<R: Send + 'static>(
     control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
 ) -> (Command, Receiver<R>) {

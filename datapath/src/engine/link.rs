@@ -22,7 +22,6 @@ pub(super) struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Watches interface `index`. `name` is the port's name, for messages.
     pub(super) fn start(name: String, index: u32, subscribers: Arc<Subscribers>) -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind(&SocketAddr::new(0, LINK_GROUP))?;
@@ -84,7 +83,6 @@ fn changes(datagram: &[u8], index: u32) -> Vec<bool> {
             }
             _ => {}
         }
-        // Messages are aligned to 4 bytes (NLMSG_ALIGN).
         let length = (message.header.length as usize).next_multiple_of(4).max(4);
         rest = rest.get(length..).unwrap_or_default();
         if rest.is_empty() {

@@ -34,7 +34,6 @@ struct Sender {
 pub(super) struct Management {
     inbox: VecDeque<(Sender, Mad)>,
     outbox: VecDeque<(Path, Mad)>,
-    /// Sender of the datagram that was returned last.
     asker: Option<Sender>,
     /// Counts received datagrams.
     bell: Option<Arc<EventFd>>,

@@ -81,7 +81,6 @@ pub struct Engine {
     members: ManuallyDrop<Box<[handle::Handle]>>,
     /// A bit for each core whose queue may receive frames of other cores.
     stray_cores: u32,
-    /// Number of the port's receive queues.
     queues: u8,
     /// Locked while a command is sent to all cores, so that all receive such commands in the same order.
     order: Mutex<()>,
@@ -93,7 +92,6 @@ pub struct Engine {
     siblings: ManuallyDrop<Option<Siblings>>,
     interface: Option<u32>,
     subscribers: Arc<events::Subscribers>,
-    /// Started with the first subscriber.
     link: ManuallyDrop<OnceLock<Option<link::LinkWatch>>>,
 }
 

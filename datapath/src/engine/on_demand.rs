@@ -20,7 +20,6 @@ impl OnDemand {
         Self(Mutex::new(Some(Box::new(core))))
     }
 
-    /// Returns the core unless another thread runs it now.
     #[inline]
     pub(super) fn try_take(&self) -> Option<Running<'_>> {
         match self.0.try_lock() {
@@ -30,7 +29,6 @@ impl OnDemand {
         }
     }
 
-    /// Waits until no other thread runs the core, and returns it.
     pub(super) fn take(&self) -> Running<'_> {
         Running(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 pub(super) struct Others {
     own: usize,
-    /// Command channels of all cores, including this one.
     commands: Vec<Commands>,
     team: Arc<Team>,
 }
@@ -28,7 +27,6 @@ impl Others {
         self.own == 0
     }
 
-    /// Makes core 0 check whether a peer has moved.
     #[cold]
     pub(super) fn doubt(&self, peer: IpAddr) {
         self.tell(

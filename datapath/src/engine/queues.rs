@@ -26,7 +26,6 @@ pub(super) struct Queues {
     runs: Vec<Run>,
 }
 
-/// Consecutive completions of one work queue.
 struct Run {
     slot: Option<usize>,
     place: Place,
@@ -61,7 +60,6 @@ impl Queues {
         Ok(())
     }
 
-    /// Changes a queue's depth if the endpoint accepts it.
     pub(super) fn resize_cq(
         &mut self,
         endpoint: &mut Endpoint,
@@ -269,7 +267,6 @@ impl Slots {
         slot.ok_or(ControlError::Limit { what: "queue pairs and shared receive queues", limit })
     }
 
-    /// Puts a queue into the slot that [`Self::free`] returned.
     fn put(&mut self, slot: usize, queue: Queue) {
         match &queue {
             Queue::Pair(queues) => {
@@ -314,7 +311,6 @@ impl Slots {
         self.all.iter().flatten().map(outstanding).sum()
     }
 
-    /// Publishes finished requests to the posters of a slot.
     fn publish(&self, slot: usize, endpoint: &Endpoint) {
         match &self.all[slot] {
             None => {}
@@ -327,7 +323,6 @@ impl Slots {
         }
     }
 
-    /// Returns the slot and the place of a completion's work queue.
     fn place(&self, completion: &Completion) -> (Option<usize>, Place) {
         let slot = match completion.srq {
             Some(srq) => self.of_shared.get(srq.0 as usize).copied().flatten(),

@@ -12,7 +12,6 @@ const GROUP: [u8; 6] = [1, 0x50, 0x56, 0x19, 0x20, 0xa7];
 /// An EtherType of no protocol that a core implements.
 const LOCAL: [u8; 2] = [0x88, 0xb5];
 
-/// A port that receives everything that it sends.
 struct Loop(Loopback, Loopback);
 
 impl PacketIo for Loop {

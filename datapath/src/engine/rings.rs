@@ -7,7 +7,6 @@ use roce::qp::{CheckedRecv, CheckedSend, PostError, PostRules, QpInit, RecvReque
 use roce::{CqId, Qpn, SrqId};
 use std::sync::Arc;
 
-/// A slot of the core's queues, for which rings are created.
 pub(super) struct Slot<'a> {
     pub(super) index: usize,
     /// Number of queues that were given a slot so far.
@@ -114,7 +113,6 @@ impl SrqRings {
     }
 }
 
-/// The core's end of a queue pair.
 #[derive(Debug)]
 pub(super) struct QpQueues {
     pub(super) qpn: Qpn,
@@ -123,7 +121,6 @@ pub(super) struct QpQueues {
     pub(super) recv: WorkQueue<CheckedRecv>,
 }
 
-/// The core's end of a shared receive queue.
 #[derive(Debug)]
 pub(super) struct SrqQueues {
     pub(super) srq: SrqId,

@@ -19,13 +19,11 @@ use std::time::Duration;
 const SPIN_TURNS: u32 = 64;
 const YIELD_TURNS: u32 = 256;
 
-/// State shared by a core's thread and its callers.
 #[derive(Debug, Default)]
 pub(super) struct Status {
     stop: AtomicBool,
     stopped: AtomicBool,
     reason: OnceLock<String>,
-    /// Notified when the core ends.
     sleepers: Mutex<Vec<Weak<LastEvent>>>,
 }
 
@@ -51,7 +49,6 @@ impl Status {
             .for_each(|sleeper| sleeper.announce());
     }
 
-    /// Notifies `last` when the core ends.
     pub(super) fn announce(&self, last: &Arc<LastEvent>) {
         let mut sleepers = self.sleepers();
         if self.stopped() {
@@ -155,7 +152,6 @@ impl Runner {
             Self::Adaptive(adaptive) => adaptive.stop(),
             Self::Dedicated(thread) => {
                 if let Some(thread) = thread.take() {
-                    // `status` has the panic of the thread.
                     let _ = thread.join();
                 }
             }

@@ -17,7 +17,6 @@ use std::time::Duration;
 const LOOKS: u32 = 3;
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Joins the processes on the port's interface, if it has one.
 pub(super) fn join(config: &CoreConfig) -> Result<Option<Siblings>, StartError> {
     Ok(config.interface.map(Siblings::join).transpose()?)
 }

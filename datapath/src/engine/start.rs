@@ -20,7 +20,6 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 
-/// What a core starts with, besides its access to the port.
 struct Begin {
     station: Station,
     inbox: control::Inbox,
@@ -173,7 +172,6 @@ fn bell(begin: &mut Begin) -> io::Result<EventFd> {
     begin.bell.insert(bell).try_clone()
 }
 
-/// Starts the cores. If one fails to start, stops those that run.
 fn start_all<P: PacketIo + 'static>(
     ways: Vec<Way<P>>,
     begins: Vec<Begin>,

@@ -106,7 +106,6 @@ pub struct Station {
     /// Whether a peer that has moved has more queue pairs than one turn redirects, so that the next turn must continue.
     pub(super) follows: bool,
     pub(super) management: Option<Management>,
-    /// Rings to and from the other processes on the interface, if the port is on one.
     pub(super) lanes: Option<Box<Lanes>>,
     /// Receives a copy of each frame while an observer captures.
     pub(super) tap: Option<Box<Tap>>,

@@ -12,7 +12,6 @@ use loom::thread;
 const PLACES: usize = 1;
 const FRAMES: usize = 2;
 
-/// A ring of buffer numbers.
 struct Ring {
     places: [UnsafeCell<usize>; PLACES],
     head: AtomicUsize,

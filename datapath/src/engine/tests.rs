@@ -20,7 +20,6 @@ const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
 pub(super) fn config(progress: Progress) -> CoreConfig {
     let progress = match progress {
-        // Any CPU that this process may use.
         Progress::Dedicated { core: Some(usize::MAX) } => {
             Progress::Dedicated { core: core_affinity::get_core_ids().map(|cores| cores[0].id) }
         }
@@ -280,7 +279,6 @@ fn a_vlan_s_core_speaks_and_hears_its_vlan_alone() {
     assert_eq!(count(&two), (before.0 + 2, before.1 + 1), "its own VLAN's, at any priority");
 }
 
-/// A cable between the other ends of two ports.
 struct Cable {
     ends: [Loopback; 2],
     frames: Vec<Vec<u8>>,

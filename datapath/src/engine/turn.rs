@@ -15,7 +15,6 @@ use roce::wire::{Mac, Vlan};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Station {
-    /// Returns false only if nothing was posted.
     #[inline]
     pub(super) fn has_posts(&self) -> bool {
         self.queues.are_rung()
@@ -103,7 +102,6 @@ impl Station {
         }
     }
 
-    /// Writes the frames that may be sent now, as many as `out` has room for.
     pub(super) fn transmit(&mut self, now: Instant, out: &mut impl Outbox) {
         while self.has_control_frames()
             && let Some(frame) = out.room()
@@ -163,7 +161,6 @@ impl Station {
         let (overflows, moved) = self.queues.deliver(now, &mut self.endpoint);
         if overflows > 0 {
             self.counters.cq_overflows += overflows;
-            // An overflow raises events too.
             told |= self.tell_events();
         }
         told || self.follows || moved

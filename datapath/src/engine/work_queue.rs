@@ -100,7 +100,6 @@ impl Unpolled {
     pub(super) fn remove(&self, place: Place, completions: u32) {
         let Some(word) = self.counts.get(place.index as usize) else { return };
         let mut seen = word.load(Ordering::Relaxed);
-        // Ignores completions of a destroyed queue pair.
         while (seen >> 32) as u32 == place.generation && seen as u32 >= completions {
             let left = seen - u64::from(completions);
             match word.compare_exchange_weak(seen, left, Ordering::Release, Ordering::Relaxed) {
@@ -111,7 +110,6 @@ impl Unpolled {
     }
 }
 
-/// The application's end of one work queue.
 #[derive(Debug)]
 pub(super) struct Poster<T> {
     ring: Producer<T>,
@@ -172,7 +170,6 @@ impl<T> Drop for Taken<'_, T> {
     }
 }
 
-/// The core's end of one work queue.
 #[derive(Debug)]
 pub(super) struct WorkQueue<T> {
     ring: Consumer<T>,

@@ -23,7 +23,6 @@ unsafe extern "C" {
     fn ferroce_memory_gone();
 }
 
-/// The accessed memory is not mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gone;
 

@@ -35,7 +35,6 @@ pub fn group_mac(address: IpAddr) -> Option<Mac> {
         IpAddr::V4(group) => group.octets(),
         IpAddr::V6(group) => return group.is_multicast().then(|| ndp::multicast(group)),
     };
-    // The low 23 bits of the group.
     address.is_multicast().then_some(Mac([0x01, 0, 0x5e, b & 0x7f, c, d]))
 }
 

@@ -80,7 +80,6 @@ impl Ndp {
         }
     }
 
-    /// Writes the frame and returns its length in bytes.
     #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "the buffer is FRAME bytes")]
     pub(super) fn emit(&self, from: Mac, to: Mac, frame: &mut [u8; FRAME]) -> usize {
         frame.fill(0);

@@ -23,7 +23,6 @@ const FRESH: Duration = Duration::from_secs(30);
 const DOUBT: Duration = Duration::from_millis(100);
 /// The shortest time between two unsolicited changes of a neighbour's Ethernet address.
 const CHANGE: Duration = Duration::from_secs(1);
-/// Most entries of the table.
 const ENTRIES: usize = 1024;
 /// Most packets that wait to be sent. Further requests are not answered; their senders repeat them.
 const OUTBOX: usize = 64;
@@ -418,7 +417,6 @@ impl Neighbours {
         }
     }
 
-    /// Sends an advertisement for `target` to `asker`, or to all nodes.
     fn advertise(&mut self, target: Ipv6Addr, asker: Option<(Ipv6Addr, Mac)>) {
         let (destination, to) = asker.unwrap_or((ALL_NODES, ndp::multicast(ALL_NODES)));
         let message = Message::Advertisement {

@@ -119,7 +119,6 @@ pub struct Algorithm {
     name: String,
     flows: Map<Key, Report>,
     leases: Map<Key, LeaseEntry>,
-    /// Buffers for reading `flows`.
     keys: Vec<Key>,
     reports: Vec<Report>,
     _link: OwnedFd,

@@ -3,7 +3,6 @@
 use std::io;
 use thiserror::Error;
 
-/// The capabilities that pacing TCP needs.
 const NEEDS: &str = "CAP_BPF,CAP_PERFMON,CAP_NET_ADMIN,CAP_NET_RAW";
 
 /// Why TCP cannot be paced here, with the remedy.

@@ -3,7 +3,6 @@
 use crate::bpf::btf::Btf;
 use crate::bpf::{Assembler, Instruction, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, STACK};
 
-/// Helpers of `linux/bpf.h`.
 const UPDATE: i32 = 2;
 const DELETE: i32 = 3;
 const LOOKUP: i32 = 1;
@@ -152,7 +151,6 @@ impl Kernel {
         asm.finish()
     }
 
-    /// Writes the key of the socket in R6 to the stack.
     fn key(&self, asm: &mut Assembler) {
         asm.load_double(R2, R6, self.addresses);
         asm.store_double(STACK, KEY, R2);

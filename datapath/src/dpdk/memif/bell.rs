@@ -15,7 +15,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const ADD_REGION: u16 = 4;
 const ADD_RING: u16 = 5;
-/// Flag of a ring from client to server.
 const TO_SERVER: u16 = 1;
 /// Offset of a ring's flags, and the flag that disables interrupts.
 const FLAGS: u64 = 4;
@@ -77,7 +76,6 @@ impl Bell {
         *self.ring() = Some(ring);
     }
 
-    /// Unregisters the ring of a peer that disconnected.
     pub(super) fn take_down(&self) {
         if let Some(ring) = self.ring().take() {
             let gone = ring.bell.as_raw_fd();

@@ -27,7 +27,6 @@ const PATIENCE_MS: i32 = 1000;
 /// the end.
 const LAST_MESSAGES: u32 = 3;
 
-/// How the port connects to its peer.
 pub(in crate::dpdk) enum Meeting {
     Server { listener: Own, path: PathBuf },
     Client { peer: Own },
@@ -103,7 +102,6 @@ impl Drop for Private {
     }
 }
 
-/// Forwards messages between the driver and the peer until it is dropped.
 pub(in crate::dpdk) struct Relay {
     gate: Arc<Gate>,
     bell: Arc<Bell>,

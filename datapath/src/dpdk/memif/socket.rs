@@ -91,7 +91,6 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// Returns the memif message type: the first two bytes in native order.
     pub(super) fn kind(&self) -> u16 {
         self.word(0)
     }
@@ -101,7 +100,6 @@ impl Message {
         u16::from_ne_bytes([self.bytes[at], self.bytes[at + 1]])
     }
 
-    /// Returns a duplicate of the message's first descriptor.
     pub(super) fn descriptor(&self) -> Option<OwnedFd> {
         self.descriptors.first()?.try_clone().ok()
     }

@@ -82,7 +82,6 @@ pub(super) fn mode(socket: i32) -> &'static str {
     if options & ZERO_COPY == 0 { "copy mode" } else { "zero-copy" }
 }
 
-/// Checks whether an AF_XDP port can work on `interface`, without opening it.
 pub(super) fn check(spec: &PortSpec, interface: &Interface) -> Result<(), PortError> {
     let capable = capabilities::effective() & NEEDED == NEEDED;
     // SAFETY: socket takes integers.

@@ -10,7 +10,6 @@ pub(super) const NAME: &str = "ferroce_xdp";
 const SECTIONS: [&str; 9] =
     ["", "xdp", ".relxdp", ".maps", "license", ".BTF", ".symtab", ".strtab", ".shstrtab"];
 const EM_BPF: u16 = 247;
-/// Bytes of the ELF structures.
 const ELF_HEADER: usize = 64;
 const SECTION_HEADER: usize = 64;
 /// Bytes of the map's definition: four pointers.
@@ -23,7 +22,6 @@ const XSKMAP: u32 = 17;
 struct Texts(Vec<u8>);
 
 impl Texts {
-    /// Appends `text` and returns its offset.
     fn add(&mut self, text: &str) -> u32 {
         if self.0.is_empty() {
             self.0.push(0);
@@ -96,7 +94,6 @@ fn bytes_of(instruction: &Instruction) -> Vec<u8> {
     [&[code, registers], &offset.to_ne_bytes()[..], &value.to_ne_bytes()].concat()
 }
 
-/// Returns the symbol table: the program and the map, both global.
 fn symbols(names: &mut Texts, code: u64) -> Vec<u8> {
     const GLOBAL_OBJECT: u8 = 1 << 4 | 1;
     const GLOBAL_FUNCTION: u8 = 1 << 4 | 2;

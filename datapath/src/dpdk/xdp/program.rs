@@ -22,7 +22,6 @@ const IFA: u32 = 253;
 /// Most tags of a frame: a VLAN tag and CSIG's compact tag.
 const TAGS: usize = 2;
 
-/// The frames that a port receives from its interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Takes {
     /// Every frame, as a switch receives them.

@@ -7,7 +7,6 @@ use crate::io::PortCounters;
 /// The datagram at the front of the ring, and the counts of dropped frames.
 #[derive(Debug)]
 pub(super) struct Front {
-    /// The longest frame in bytes that is passed on.
     max_frame: usize,
     /// The datagram and the number of its next frame, after a frame was refused.
     rest: Option<(Received, usize)>,

@@ -70,12 +70,10 @@ impl Headers {
         if frame.len() < udp + UDP { Err(NoUdp::Short) } else { Ok(Self { family, ip, udp }) }
     }
 
-    /// Returns the offset of the UDP header.
     pub(super) const fn udp(self) -> usize {
         self.udp
     }
 
-    /// Returns the bytes of all headers.
     pub(super) const fn length(self) -> usize {
         self.udp + UDP
     }

@@ -17,7 +17,6 @@ const SLOT: usize = (64 << 10) + 192;
 const BLOCK: usize = 1 << 20;
 const SLOTS_OF_BLOCK: usize = BLOCK / SLOT;
 
-/// The memory of a ring, and the slot that the kernel fills next.
 #[derive(Debug)]
 pub(super) struct ReceiveRing {
     memory: NonNull<u8>,
@@ -79,13 +78,11 @@ impl ReceiveRing {
         unsafe { AtomicU32::from_ptr(self.start().cast()) }
     }
 
-    /// Returns true if the kernel has filled the next slot.
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
         self.status().load(Ordering::Relaxed) & libc::TP_STATUS_USER != 0
     }
 
-    /// Returns the next slot; `None` if the kernel has not filled it yet.
     #[inline]
     pub(super) fn front(&mut self) -> Option<RingSlot<'_>> {
         // Pairs with the kernel's barrier before its store of the status.

@@ -8,7 +8,6 @@ use std::io;
 use std::ops::Deref;
 use std::os::fd::RawFd;
 
-/// The virtio header of a single frame.
 static FRAME: [u8; vnet_header::LENGTH] = [0; vnet_header::LENGTH];
 
 pub(super) struct Sending {
@@ -30,7 +29,6 @@ impl Sending {
         Self { datagrams }
     }
 
-    /// Returns the number of frames in the first datagram.
     pub(super) fn first(&self) -> usize {
         self.datagrams.first().map_or(0, |(count, _)| *count)
     }

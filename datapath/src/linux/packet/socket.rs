@@ -211,11 +211,9 @@ enum Disposition {
     Later,
     /// The kernel has no room, or the device cannot segment it.
     Uncut,
-    /// It is dropped.
     Lost,
 }
 
-/// Frees the first `count` buffers.
 fn free<B: PacketBuf>(from: &mut Burst<B>, count: usize) {
     if count == from.len() {
         return B::free_all(from);

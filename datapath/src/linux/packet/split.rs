@@ -11,12 +11,10 @@ use super::vnet_header::{Segmentation, VnetHeader};
 
 /// Most segments of a datagram: `UDP_MAX_SEGMENTS` since Linux 6.9.
 const MAX_SEGMENTS: usize = 128;
-/// Bytes of the Ethernet addresses, which a tag follows.
 const ADDRESSES: usize = 12;
 const TAG: usize = 4;
 /// Bytes before the received ones that the first frame needs for its tag.
 pub const HEADROOM: usize = TAG;
-/// Offset of the checksum in the UDP header.
 const UDP_CHECKSUM: usize = 6;
 
 /// A VLAN tag that the kernel removed from a frame: EtherType and tag control information.
@@ -53,7 +51,6 @@ impl From<NoUdp> for BadDatagram {
 pub struct Received {
     /// The first bytes as they were received, which frames overwrite. For a large datagram: all its headers.
     headers: [u8; LONGEST],
-    /// Valid bytes in `headers`.
     head: usize,
     received: usize,
     /// Bytes on the wire.

@@ -6,7 +6,6 @@ use crate::socket_option;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Why large datagrams are not sent.
 pub(super) const NO_LARGE: &str =
     "frames leave singly, because Linux before 6.2 sends no large datagrams by packet sockets";
 

@@ -8,7 +8,6 @@ pub const LENGTH: usize = 10;
 const NEEDS_CHECKSUM: u8 = 1;
 /// `VIRTIO_NET_HDR_GSO_UDP_L4`: UDP segments of one size. Packet sockets support it since Linux 6.2.
 const UDP_L4: u8 = 5;
-/// Offset of the checksum in the UDP header.
 const UDP_CHECKSUM: u16 = 6;
 
 /// How the kernel segments a datagram.

@@ -122,7 +122,6 @@ mod tests {
                 frame[12..14].copy_from_slice(&[0x08, 0x00]);
                 frame.extend([0x46, 0, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 9]);
                 frame.extend(to.octets());
-                // An option of 4 bytes.
                 frame.extend([1, 1, 1, 0]);
             }
             IpAddr::V6(to) => {

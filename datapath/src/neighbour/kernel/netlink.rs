@@ -17,7 +17,6 @@ use std::ops::ControlFlow;
 /// Most messages read of one answer, more than any table on a host has.
 const LONGEST_DUMP: usize = 1 << 20;
 
-/// A netlink socket for requests with one answer each.
 pub(super) struct Netlink {
     socket: Socket,
 }
@@ -105,7 +104,6 @@ impl Netlink {
                     left.checked_sub(1).ok_or_else(|| io::Error::other("netlink's answer does not end"))?;
                 let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
                     .map_err(|error| io::Error::other(format!("netlink: {error}")))?;
-                // Messages are aligned to 4 bytes (NLMSG_ALIGN).
                 let length = (message.header.length as usize).next_multiple_of(4).max(4);
                 rest = rest.get(length..).unwrap_or_default();
                 match message.payload {

@@ -117,7 +117,6 @@ pub(crate) fn posted(qpn: roce::Qpn, request: &roce::qp::SendRequest) {
     post::fire(qpn.get().into(), request.id, request.data.length());
 }
 
-/// Fires the probe `transmit` if it is traced.
 #[inline(always)]
 pub(crate) fn transmitted(frame: &[u8]) {
     if transmit::is_traced() {
@@ -125,7 +124,6 @@ pub(crate) fn transmitted(frame: &[u8]) {
     }
 }
 
-/// Fires the probe `receive` if it is traced.
 #[inline(always)]
 pub(crate) fn received(frame: &[u8]) {
     if receive::is_traced() {
@@ -156,7 +154,6 @@ pub(crate) fn turned(turn: &TurnTrace) {
     }
 }
 
-/// Fires the probe `completion` for each completion if it is traced.
 #[inline(always)]
 pub(crate) fn completed(completions: &[Completion]) {
     if completion::is_traced() {

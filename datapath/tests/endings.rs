@@ -65,7 +65,6 @@ fn a_thread_that_ends_still_calls_the_core() {
     }
 }
 
-/// The child's exit status if its calls succeeded.
 const WORKED: i32 = 42;
 const CHILD: &str = "FERROCE_TEST_AT_EXIT";
 

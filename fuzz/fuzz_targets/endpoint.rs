@@ -21,7 +21,6 @@ use roce::{AddressId, Discard, Psn, Qpn, Rkey};
 #[path = "../../roce/tests/harness/mod.rs"]
 mod harness;
 
-/// Number of send requests and receives posted.
 const POSTED: u64 = 6;
 
 #[derive(Arbitrary, Debug)]
@@ -201,7 +200,6 @@ fn start(selective_repeat: bool, offered: bool) -> Script {
     script
 }
 
-/// Discards all frames that the endpoint sends.
 fn drain(script: &mut Script) {
     let mut frame = vec![0; 4096 + MAX_OVERHEAD];
     while let Some(length) = script.host.endpoint.poll_transmit(script.now, &script.host.ram, &mut frame) {

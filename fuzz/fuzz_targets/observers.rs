@@ -10,7 +10,6 @@ use verbs::observe::ProcessStatus;
 #[path = "../../apps/src/metrics/text.rs"]
 mod text;
 
-/// A change to a valid report.
 #[derive(Arbitrary, Debug)]
 enum Edit {
     Text(String),

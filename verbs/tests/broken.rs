@@ -56,7 +56,6 @@ fn fragile(progress: Progress, name: &str) -> (Side, Arc<AtomicBool>, Loopback) 
     (side, broken, other)
 }
 
-/// Returns the next completion, or the reason why none will follow.
 fn next_of(cq: &mut CompletionQueue) -> Result<Completion, PollError> {
     loop {
         if let Some(completion) = cq.poll_one()? {

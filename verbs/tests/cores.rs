@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const MODES: [Progress; 2] = [Progress::Inline, Progress::Adaptive];
 
-/// A side with many queue pairs and one completion queue.
 struct Host {
     qps: Vec<QueuePair>,
     cq: CompletionQueue,

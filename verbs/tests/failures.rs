@@ -71,7 +71,6 @@ fn a_peer_elsewhere_needs_a_gateway() {
     assert!(error.contains("is not IPv6") && error.contains("fd00::1"), "{error}");
 }
 
-/// Every queued request is flushed in order, and so are later ones.
 #[test]
 fn the_error_state_flushes() {
     let (a, mut b) = connected(Progress::Inline, 4096);
@@ -345,7 +344,6 @@ fn a_list_is_posted_until_its_first_error() {
     assert_eq!(contents(&b.region, 0, 4), *b"ab\0\0");
 }
 
-/// Drops the objects of a program in different orders, the device first, in the middle or last.
 #[test]
 fn objects_are_dropped_in_any_order() {
     for progress in [Progress::Inline, DEDICATED] {

@@ -85,7 +85,6 @@ fn meet(network: &mut Network, devices: &[Device; 2]) {
     }
 }
 
-/// Writes from `a` to `b`, and waits for the completion.
 fn write(network: &mut Network, a: &mut Side, b: &Side, seed: u8) -> CompletionStatus {
     let data = pattern(2000, seed);
     a.region.write(0, &data).unwrap();

@@ -234,7 +234,6 @@ fn readable(file: Option<&str>) -> Result<(), PortError> {
     std::fs::File::open(file).map(drop).map_err(error)
 }
 
-/// Checks that `file` can be written or created.
 fn writable(file: Option<&str>) -> Result<(), PortError> {
     let Some(file) = file else { return Ok(()) };
     let path = Path::new(file);

@@ -112,7 +112,6 @@ pub struct Station {
     pub(super) mac: Mac,
     pub(super) vlan: Option<Vlan>,
     pub(super) subscribers: Arc<Subscribers>,
-    /// The port's name, for messages.
     pub(super) name: String,
 }
 

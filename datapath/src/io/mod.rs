@@ -55,6 +55,7 @@ pub type QueueError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A port that sends and receives whole frames in bursts. One thread uses it at a time.
 pub trait PacketIo: Send {
+    /// The buffer of one frame.
     type Buf: PacketBuf;
 
     /// Opens a queue for each core from 1 on, in order, if the port supports several. A queue receives its core's frames and sends by

@@ -108,7 +108,6 @@ impl Heard {
         }
     }
 
-    /// Registers the ring with `bell`, as the link is set up.
     pub(super) fn hang(self, bell: &Bell) {
         let Some((region, offset, descriptor)) = self.ring else { return };
         let Some((_, memory)) = self.regions.into_iter().find(|(index, _)| *index == region) else { return };

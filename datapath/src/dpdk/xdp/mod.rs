@@ -161,7 +161,6 @@ fn remove_leftover(interface: &Interface) -> Result<(), PortError> {
         .map_err(|e| refused(interface, format!("the XDP program {id} that is attached stays: {e}"), &remedy))
 }
 
-/// Creates a file without a name.
 fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(shared_memory::create(c"ferroce-xdp", bytes.len())?);
     file.write_all(bytes)?;

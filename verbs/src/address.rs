@@ -39,7 +39,7 @@ pub struct AddressHandle {
 #[must_use = "it changes nothing before it is passed to address()"]
 #[non_exhaustive]
 pub struct AddressOptions {
-    /// The GID index of the source address. With `None`, the address that [reaches](crate::DeviceInfo::gid_towards) the destination.
+    /// The GID index of the source address. With `None`, [`gid_towards`](crate::DeviceInfo::gid_towards) chooses it.
     pub gid_index: Option<usize>,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
@@ -117,13 +117,13 @@ impl AddressHandle {
         Datagram { address: self.id, qpn, queue_key }
     }
 
-    /// The headers of packets that go there.
+    /// Returns the headers of packets to this address.
     #[must_use]
     pub fn path(&self) -> Path {
         self.path
     }
 
-    /// Returns whether datagrams of `pd`'s queue pairs may use it.
+    /// Returns whether queue pairs of `pd` may send to this address.
     #[must_use]
     pub fn is_of(&self, pd: &ProtectionDomain) -> bool {
         self.pd == pd.pd && Arc::ptr_eq(&self.device, &pd.device)

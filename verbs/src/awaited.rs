@@ -1,4 +1,4 @@
-//! Completions that a tokio runtime awaits, and how a task sleeps on a descriptor. Feature `tokio`.
+//! [`Completions`], which tokio tasks await, and how a task sleeps on a descriptor. Feature `tokio`.
 
 use crate::channel::CompletionChannel;
 use crate::errors::PollError;
@@ -15,25 +15,25 @@ use tokio::io::unix::AsyncFd;
 pub(crate) struct Watched(AsyncFd<EventFd>);
 
 impl Watched {
-    /// Watches a separate descriptor for `bell`, because an epoll takes each descriptor once and other tasks may wait for the same bell.
+    /// Watches a duplicate of `bell`: an epoll instance accepts each descriptor once, and several tasks may wait for the same one.
     pub(crate) fn new(bell: &EventFd) -> Result<Self, Error> {
         let own = bell.try_clone().map_err(Error::Descriptor)?;
-        // SAFETY: `own` owns an open descriptor, always the same, and the result owns `own` until it is dropped.
+        // SAFETY: `own` returns the same open descriptor for its whole life, and the `AsyncFd` owns `own` until it is dropped.
         let watched = unsafe { AsyncFd::register_with_interest(own, Interest::READABLE) };
         watched.map(Self).map_err(|error| Error::Descriptor(error.into()))
     }
 
-    /// Waits until the bell has rung since the last call returned. Takes nothing from its count.
+    /// Waits until the descriptor is signalled after the last call returned. Does not read its counter.
     pub(crate) async fn rung(&self) {
         match self.0.readable().await {
             Ok(mut ready) => ready.clear_ready(),
-            // Its runtime is gone. A task of another one polls.
+            // The runtime that watched the descriptor has shut down, so this task polls.
             Err(_) => let_others_run().await,
         }
     }
 }
 
-/// Lets the runtime's other tasks run. An inline core has no thread, so a task that waits must keep polling.
+/// Yields to the runtime's other tasks. An inline core has no thread, so a task that waits must keep polling.
 pub(crate) async fn let_others_run() {
     let mut first = true;
     poll_fn(|context| {
@@ -79,11 +79,11 @@ pub struct Completions {
     queue: CompletionQueue,
     channel: CompletionChannel,
     watched: Watched,
-    /// Calls since other tasks ran.
+    /// Calls of [`next`](Self::next) since the task last yielded.
     calls: u8,
 }
 
-/// Calls in a row that need not wait, before other tasks run.
+/// Calls of [`Completions::next`] after which the task yields although completions may be ready.
 const IN_A_ROW: u8 = 64;
 
 impl Completions {
@@ -123,12 +123,12 @@ impl Completions {
                 continue;
             }
             self.queue.arm(false);
-            // A completion that came before the queue was armed does not ring its bell.
+            // A completion before arm() causes no event.
             if let Some(completion) = self.queue.poll_one()? {
                 return Ok(completion);
             }
             self.watched.rung().await;
-            // Neither count may grow for ever. An empty one is not an error here, and the next poll reports a core's end.
+            // Empties both counters, which would otherwise grow. The next poll reports a stopped core.
             let _ = self.channel.wait();
             while self.queue.take_event() {}
         }

@@ -33,7 +33,7 @@ pub struct CompletionChannel {
     last: Arc<LastEvent>,
 }
 
-/// Returns a kernel counter with these flags of eventfd(2).
+/// Creates a kernel counter with flags of eventfd(2).
 pub(crate) fn event_fd(flags: c_int) -> Result<Arc<EventFd>, Error> {
     EventFd::new(flags).map(Arc::new).map_err(Error::Descriptor)
 }
@@ -49,14 +49,14 @@ impl Device {
 }
 
 impl CompletionChannel {
-    /// Creates a channel that ends with the device's core. `flags` are those of eventfd(2).
+    /// Creates a channel that becomes readable when the device's core stops. `flags` are those of eventfd(2).
     pub(crate) fn new(device: &Inner, flags: c_int) -> Result<Self, Error> {
         let descriptor = event_fd(flags)?;
         Ok(Self { last: device.engine.last_event(descriptor.clone()), descriptor })
     }
 
-    /// Takes one event from the descriptor, and waits for it if the descriptor is blocking, which is the default.
-    /// [`CompletionQueue::take_event`] then finds the queue that it belongs to.
+    /// Reads one event from the descriptor. Waits for it if the descriptor is blocking, which is the default. Call
+    /// [`CompletionQueue::take_event`] on the channel's queues to find the one that caused it.
     ///
     /// # Errors
     /// Returns `WouldBlock` if the descriptor is non-blocking and there is no event, `BrokenPipe` if the core has stopped, and another
@@ -70,8 +70,8 @@ impl CompletionChannel {
         Err(io::Error::new(io::ErrorKind::BrokenPipe, reason))
     }
 
-    /// Returns whether the core has stopped. Used by a caller that has taken an event by the descriptor and finds no queue for it: the
-    /// descriptor stays readable for the other callers.
+    /// Returns whether the core has stopped. Call it after you have read an event from the descriptor that belongs to no queue: it keeps the
+    /// descriptor readable for other callers.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.last.taken()
@@ -91,7 +91,8 @@ impl AsRawFd for CompletionChannel {
 }
 
 impl CompletionQueue {
-    /// Binds the queue to `channel`: each armed notification wakes it. The binding is permanent.
+    /// Binds the queue to `channel`, which reports the events that [`arm`](Self::arm) requests. [`leave_channel`](Self::leave_channel)
+    /// unbinds it.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -114,12 +115,12 @@ impl CompletionQueue {
         }
     }
 
-    /// Unbinds the queue and withdraws its events that no thread has taken. Returns the number of events that a thread has read from the
+    /// Unbinds the queue and withdraws its events that no thread has read. Returns the number of events that a thread has read from the
     /// channel's descriptor but not yet [taken](Self::take_event): that thread will find none. Dropping the queue does the same.
     pub fn leave_channel(&mut self) -> u32 {
         let Some(notifier) = self.notifier.take() else { return 0 };
         notifier.disarm();
-        // After a call each core has left the turn in which it may have seen the bell armed. A stopped core rings no more.
+        // After this call each core has finished the turn in which it may have found the notifier armed. A stopped core signals nothing.
         let _ = self.handle.device.engine.call_all(|_, _| ());
         notifier.take_back()
     }

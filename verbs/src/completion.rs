@@ -1,4 +1,4 @@
-//! Completion queues: polled, resized, waited for.
+//! Completion queues: polling, resizing and waiting.
 
 use crate::device::Inner;
 use crate::errors::PollError;
@@ -28,9 +28,9 @@ const POLLS_WITHOUT_TURN: u8 = 16;
 /// ```
 #[derive(Debug)]
 pub struct CompletionQueue {
-    /// Core 0's.
+    /// The ring of core 0.
     ring: CqRing,
-    /// Those of the other cores.
+    /// The rings of the other cores.
     others: Box<[CqRing]>,
     /// The core whose completions come first at the next poll, if there are several.
     first: usize,
@@ -44,7 +44,7 @@ pub struct CompletionQueue {
 pub(crate) struct CqHandle {
     pub(crate) device: Arc<Inner>,
     pub(crate) id: CqId,
-    /// The cores whose queue pairs complete to it.
+    /// The cores with queue pairs that complete to it.
     pub(crate) feeders: Feeders,
 }
 
@@ -68,7 +68,7 @@ impl CompletionQueue {
         core.checked_sub(1).map_or(&mut self.ring, |other| &mut self.others[other])
     }
 
-    /// Takes completions of all cores, those of each core first in turn.
+    /// Takes completions from the rings of all cores. Each call starts with another core.
     fn pop_in_turn(&mut self, most: usize, take: &mut impl FnMut(&Completion)) -> usize {
         let cores = 1 + self.others.len();
         let mut found = 0;
@@ -130,7 +130,7 @@ impl CompletionQueue {
         Ok(found)
     }
 
-    /// As [`poll_each`](Self::poll_each), of several cores.
+    /// The form of [`poll_each`](Self::poll_each) for several cores.
     #[inline(never)]
     fn poll_several(&mut self, most: usize, take: &mut impl FnMut(&Completion)) -> Result<usize, PollError> {
         let mut found = self.pop_in_turn(most, take);
@@ -151,7 +151,7 @@ impl CompletionQueue {
         ended.map_or_else(|error| self.poll_last(most, take, error), |()| Ok(0))
     }
 
-    /// A core delivers all completions before it reports that it has stopped, so `error` comes after them.
+    /// Polls once more, and returns `error` if there is no completion: a core delivers all completions before it reports that it has stopped.
     #[cold]
     fn poll_last(
         &mut self,
@@ -175,7 +175,7 @@ impl CompletionQueue {
         Ok(next)
     }
 
-    /// Returns why no more completions will arrive, if that is the case.
+    /// Returns an error if no more completions will arrive.
     #[inline]
     fn check(&self) -> Result<(), PollError> {
         if self.ring.overflowed() {
@@ -184,7 +184,7 @@ impl CompletionQueue {
         self.handle.device.engine.check().map_err(core_stopped)
     }
 
-    /// Polls until there is a completion, yielding the CPU between polls.
+    /// Polls until there is a completion. After 64 empty polls, it yields the CPU between polls.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
@@ -217,7 +217,7 @@ impl CompletionQueue {
         let before = self.ring.depth();
         for core in 0..=self.others.len() {
             if let Err(error) = self.resize_on(core, depth) {
-                // Only a lower depth is refused, so there is room for the one before.
+                // Only a lower depth is refused, so restoring the earlier depth succeeds.
                 (0..core).try_for_each(|core| self.resize_on(core, before))?;
                 return Err(error);
             }

@@ -202,7 +202,7 @@ impl DeviceConfig {
         with_env(configs, ports)
     }
 
-    /// Reads the file that is read if no flag names one.
+    /// Reads the file that `FERROCE_CONFIG` names, or the default file.
     fn all_from_files() -> Result<Vec<Self>, ConfigError> {
         log::start_if_asked_for();
         match environment::variable("FERROCE_CONFIG") {
@@ -293,7 +293,6 @@ impl DeviceConfig {
         Self::read(file, path)
     }
 
-    /// Reads an open file whose name is `path`.
     pub(crate) fn read(file: File, path: &Path) -> Result<Vec<Self>, ConfigError> {
         let text = implicit::text_of(file).map_err(|error| ConfigError::file(path, error))?;
         config_file::devices(&text).map_err(|error| match error {
@@ -302,7 +301,6 @@ impl DeviceConfig {
         })
     }
 
-    /// Removes the port from the settings.
     pub(crate) fn without_port(self) -> Self {
         Self { port: None, ..self }
     }
@@ -405,7 +403,7 @@ impl DeviceConfig {
         Self { rules: rules.into_iter().collect(), ..self }
     }
 
-    /// Seals the answers that all queue pairs give to telemetry, and has them accept no others. Their peers need the same key.
+    /// Authenticates the telemetry responses of all queue pairs, and accepts no others. Their peers need the same key.
     #[must_use]
     pub fn feedback_key(self, key: FeedbackKey) -> Self {
         Self { feedback_key: Some(DeviceKey { key, source: KeySource::Program }), ..self }
@@ -419,7 +417,7 @@ impl DeviceConfig {
         Ok(Self { feedback_key: Some(DeviceKey::from_file(path)?), ..self })
     }
 
-    /// Returns the source of the key, or `None` if answers to telemetry are not sealed.
+    /// Returns the source of the key, or `None` if telemetry responses are not authenticated.
     #[must_use]
     pub fn key_source(&self) -> Option<&KeySource> {
         self.feedback_key.as_ref().map(|key| &key.source)
@@ -431,7 +429,7 @@ impl DeviceConfig {
         Self { link_rate: Some(rate), ..self }
     }
 
-    /// Sets the UDP port of INT-MD and the type of AECN's option. They must be the same in the whole network.
+    /// Sets the UDP port of INT-MD, the option type of AECN and the TPID of CSIG. They must be the same in the whole network.
     #[must_use]
     pub fn numbers(self, numbers: Numbers) -> Self {
         Self { numbers, ..self }
@@ -462,15 +460,14 @@ impl DeviceConfig {
         Self { selective_repeat: allow, ..self }
     }
 
-    /// Limits the memory of each core for packets that arrive early, before one that was sent earlier, in bytes. The default is 64 MiB. All
-    /// queue pairs of the core share it. A packet that finds no room is dropped, and its sender repeats it; with 0, a device holds none.
+    /// Limits each core's memory for packets that arrive before a packet that was sent earlier, in bytes. The default is 64 MiB. All queue
+    /// pairs of the core share it. A packet that does not fit is dropped, and its sender repeats it; with 0, a device holds none.
     #[must_use]
     pub fn early_memory(self, bytes: u64) -> Self {
         Self { early_memory: bytes, ..self }
     }
 }
 
-/// Returns the first device's settings.
 pub(crate) fn first(configs: Vec<DeviceConfig>) -> DeviceConfig {
     configs.into_iter().next().unwrap_or_default()
 }
@@ -484,7 +481,7 @@ pub fn port_list(text: &str) -> Vec<&str> {
     pieces.map(str::trim).filter(|port| !port.is_empty()).collect()
 }
 
-/// Two devices can't have one port.
+/// Checks that no port is listed twice, because two devices can't share one.
 pub(crate) fn each_port_once(configs: &[DeviceConfig]) -> Result<(), ConfigError> {
     let ports = || configs.iter().filter_map(DeviceConfig::port);
     let twice = ports().enumerate().find(|(at, port)| ports().take(*at).any(|before| before == *port));
@@ -492,7 +489,7 @@ pub(crate) fn each_port_once(configs: &[DeviceConfig]) -> Result<(), ConfigError
 }
 
 /// Replaces the devices of a file by those of `ports`. A port with a table in the file keeps it. Any other port has only the common
-/// settings, without addresses.
+/// settings, and addresses only if the file has a single device.
 fn of_ports(configs: Vec<DeviceConfig>, ports: &[&str]) -> Result<Vec<DeviceConfig>, ConfigError> {
     let common = match configs.as_slice() {
         [only] => only.clone(),

@@ -43,7 +43,6 @@ enum Ports {
     Several(Vec<String>),
 }
 
-/// The settings of one device.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeviceText {
@@ -65,7 +64,6 @@ struct DeviceText {
 }
 
 impl DeviceText {
-    /// Applies these settings over `config`.
     fn over(self, mut config: DeviceConfig) -> Result<DeviceConfig, ConfigError> {
         config.port = self.port.or(config.port);
         config.gateway = self.gateway.or(config.gateway);
@@ -116,13 +114,13 @@ impl DeviceText {
     }
 }
 
-/// Reads the devices of a file: those of its `[[device]]` tables, or of the list `port`, or a single one. Returns at least one.
+/// Returns the devices of a file: those of its `[[device]]` tables, or one for each entry of `port`. There is at least one.
 ///
 /// # Errors
 /// Returns [`ConfigError`] if the text is invalid or contradicts itself.
 pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
     let file: Text = toml::from_str(text).map_err(|error| wrong(one_line(text, &error)))?;
-    // A key in the environment is for the devices for which the file names none.
+    // A key in the environment is for the devices for which the file has none.
     let mut all = DeviceConfig { feedback_key: DeviceKey::from_env()?, ..DeviceConfig::default() };
     all.set_numbers(file.int_port, file.aecn_option.as_deref())?;
     if let Some(text) = &file.csig_tpid {

@@ -34,7 +34,7 @@ pub struct QpEndpoint {
     pub psn: Psn,
     /// The largest path MTU that its port carries.
     pub mtu: Mtu,
-    /// The READs and atomics that it answers at a time.
+    /// The number of READs and atomics that it executes at a time.
     pub max_rd_atomic: u8,
     /// True if it offers selective repeat: after a loss, only lost packets are resent. It is used if both sides offer it, and otherwise
     /// once a peer accepts it after a loss.
@@ -60,13 +60,13 @@ pub struct ConnectOptions {
     pub ack_timeout: AckTimeout,
     /// The number of retries before the queue pair fails, 0 to 7. The default is 7.
     pub retry_count: u8,
-    /// The number of retries after RNR NAKs, 0 to 6; 7, the default, retries for ever.
+    /// The number of retries after RNR NAKs, 0 to 6. The default, 7, retries without limit.
     pub rnr_retry: u8,
     /// The time that the peer is asked to wait if no receive request is posted. The default, code 12, is 0.64 ms.
     pub min_rnr_timer: RnrTimer,
     /// Path MTU. The default is the largest that both ports carry.
     pub mtu: Option<Mtu>,
-    /// The limit on READs and atomics outstanding at the peer, also bounded by what the peer answers at a time. The
+    /// The limit on READs and atomics outstanding at the peer, also bounded by the number that the peer executes at a time. The
     /// default is 16.
     pub max_rd_atomic: u8,
     /// Congestion control. The default is the device's first matching rule, or [`DEFAULT_CONGESTION`] if none matches.
@@ -145,7 +145,7 @@ impl ConnectOptions {
     }
 }
 
-/// Returns the settings of both transitions; the peer's Ethernet address is not resolved yet.
+/// The settings of both transitions. The peer's Ethernet address is not resolved yet.
 pub(crate) struct Plan {
     pub(crate) receive: RtrSettings,
     pub(crate) send: RtsSettings,
@@ -193,7 +193,7 @@ impl ConnectOptions {
         Ok(Plan { receive, send })
     }
 
-    /// Returns the path MTU, which the ports carry up to `most`.
+    /// Returns the path MTU, by default `most`, the largest that both ports carry.
     pub(crate) fn path_mtu(&self, most: Mtu) -> Result<Mtu, Error> {
         match self.mtu {
             Some(mtu) if mtu > most => {
@@ -222,7 +222,7 @@ impl ConnectOptions {
     }
 }
 
-/// The text is not a [`QpEndpoint`].
+/// The error of a text that is not a [`QpEndpoint`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not a queue pair endpoint; expected ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16")]
 pub struct ParseEndpointError(String);
@@ -263,7 +263,7 @@ fn parse(text: &str) -> Option<QpEndpoint> {
     Fields { ip, qpn, psn, mtu, max_rd_atomic, selective_repeat }.try_into().ok()
 }
 
-/// The same in plain numbers.
+/// A [`QpEndpoint`] in plain numbers.
 #[derive(Serialize, Deserialize)]
 struct Fields {
     ip: IpAddr,

@@ -1,7 +1,7 @@
-//! Chooses the core of each queue pair behind a port with several, and creates on all cores what they share.
+//! Chooses the core of each queue pair on a port with several cores, and creates shared objects on all of them.
 //!
 //! Protection domains, completion queues, regions, windows, shared receive queues and XRC domains are created on all cores by the same
-//! commands in the same order, so each has one number or key on all. A queue pair lives on one core, which its number names: datagram
+//! commands in the same order, so each has the same number or key on all. A queue pair lives on one core, which its number contains: datagram
 //! queue pairs on core 0, those of a shared receive queue or an XRC domain on its core, all others on the least loaded one.
 
 use crate::Error;
@@ -11,7 +11,6 @@ use roce::ControlError;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of queue pairs and shared receive queues of each core.
 #[derive(Debug)]
 pub(crate) struct Loads {
     loads: Box<[AtomicU32]>,
@@ -24,7 +23,6 @@ impl Loads {
         Self { loads: (0..cores).map(|_| AtomicU32::new(0)).collect(), limit }
     }
 
-    /// Returns the least loaded core.
     pub(crate) fn least(&self) -> usize {
         let loads = self.loads.iter().map(|load| load.load(Ordering::Relaxed)).enumerate();
         loads.min_by_key(|&(_, load)| load).map_or(0, |(core, _)| core)
@@ -33,8 +31,8 @@ impl Loads {
     /// Counts a new queue on `core`.
     ///
     /// # Errors
-    /// Returns [`ControlError::Limit`] if the device has as many as it may have. Callers that create queues at the same moment may exceed
-    /// it by one each; then each core's own limit holds.
+    /// Returns [`ControlError::Limit`] if the device's limit is reached. Callers that create queues at the same moment may exceed the limit by
+    /// one each; then each core's own limit applies.
     pub(crate) fn take(&self, core: usize) -> Result<(), ControlError> {
         let all: u32 = self.loads.iter().map(|load| load.load(Ordering::Relaxed)).sum();
         if self.loads.len() > 1 && all >= self.limit {
@@ -45,14 +43,13 @@ impl Loads {
         Ok(())
     }
 
-    /// Counts a queue on `core` as destroyed.
     pub(crate) fn release(&self, core: usize) {
         self.loads[core].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Inner {
-    /// Runs `control` on all cores, in the same order as other such calls, and returns the results of all.
+    /// Runs `control` on all cores, in the same order as other such calls, and returns their common result.
     pub(crate) fn on_all<R: Send + PartialEq + Debug + 'static>(
         &self,
         control: impl FnOnce(&mut Station, cc::Instant) -> R + Clone + Send + 'static,
@@ -64,7 +61,7 @@ impl Inner {
         Ok(first)
     }
 
-    /// Creates a queue on `core`, which counts it.
+    /// Creates a queue on `core`, and counts it there.
     pub(crate) fn create_on<R: Send + 'static>(
         &self,
         core: usize,

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 const PAGE: usize = 4096;
 
-/// Documents the promises of a caller that registers memory.
+/// The panic message of a copy whose memory was unmapped, which the callers that register memory must prevent.
 const MAPPED: &str = "a region's memory is mapped while the region lives";
 
 /// A protection domain: its queue pairs can access its regions and no others.
@@ -64,7 +64,7 @@ pub struct MemoryRegion {
     owned: Option<Layout>,
 }
 
-// SAFETY: the memory is reached by copies that are atomic or opaque to the compiler, from any thread.
+// SAFETY: any thread may access the memory: all accesses are copies that are atomic or opaque to the compiler.
 unsafe impl Send for MemoryRegion {}
 // SAFETY: as above; `&self` returns no reference into it.
 unsafe impl Sync for MemoryRegion {}
@@ -76,7 +76,7 @@ impl MemoryRegion {
     /// Returns an error if there is too little memory, a limit is exceeded, or the core has stopped.
     pub fn alloc(pd: &ProtectionDomain, length: usize, access: Access) -> Result<Self, Error> {
         let none = Error::OutOfMemory { length };
-        // Never of no bytes, so that the allocation is one; registering refuses such a region.
+        // An allocation has at least one byte. Registration rejects a length of 0.
         let Ok(layout) = Layout::from_size_align(length.max(1), PAGE) else { return Err(none) };
         // SAFETY: the layout has at least one byte.
         let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { return Err(none) };
@@ -85,7 +85,7 @@ impl MemoryRegion {
                 Ok(Self { device: pd.device.clone(), pd: pd.pd, region, start, length, owned: Some(layout) })
             }
             Err(error) => {
-                // SAFETY: allocated above with this layout, and registered nowhere.
+                // SAFETY: allocated above with this layout, and not registered.
                 unsafe { dealloc(start.as_ptr(), layout) };
                 Err(error)
             }
@@ -95,8 +95,8 @@ impl MemoryRegion {
     /// Registers memory that the caller owns.
     ///
     /// # Safety
-    /// `length` bytes at `address` must be valid for reads and writes until the region is dropped, and no Rust
-    /// reference to them may be in use while the peer or a posted request may touch them.
+    /// The caller must keep `length` bytes at `address` valid for reads and writes until the region is dropped, and must not use a Rust
+    /// reference to them while the peer or a posted request may access them.
     ///
     /// # Errors
     /// Returns an error if the address is null, a limit is exceeded, or the core has stopped.
@@ -116,7 +116,7 @@ impl MemoryRegion {
     /// region.
     ///
     /// # Safety
-    /// As [`register_raw`](Self::register_raw).
+    /// The caller must fulfil the conditions of [`register_raw`](Self::register_raw).
     ///
     /// # Errors
     /// As [`register_raw`](Self::register_raw), and if the region would exceed the address space.
@@ -155,7 +155,7 @@ impl MemoryRegion {
     /// same.
     ///
     /// # Safety
-    /// As [`register_raw`](Self::register_raw).
+    /// The caller must fulfil the conditions of [`register_raw`](Self::register_raw) for the new memory.
     ///
     /// # Errors
     /// Returns an error if the region's memory was allocated by [`alloc`](Self::alloc), the domain is another device's, memory windows are
@@ -183,7 +183,7 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// Changes the region on all cores, or on none: windows may be bound on one core alone, which then refuses.
+    /// Changes the region on all cores or on none: a core refuses if windows are bound to the region on it.
     fn change_on_all(&self, pd: PdId, wanted: Region) -> Result<Region, Error> {
         let (lkey, engine) = (self.region.lkey, &self.device.engine);
         let changed = engine.call_all(move |station, _| station.endpoint.change_region(lkey, pd, &wanted))?;
@@ -199,7 +199,7 @@ impl MemoryRegion {
 
     fn check(&self, offset: usize, length: usize) -> Result<*mut u8, BoundsError> {
         match offset.checked_add(length) {
-            // SAFETY: `offset` is at most the allocation's length.
+            // SAFETY: `offset` is at most the region's length, so the result is in the same allocation or one past its end.
             Some(end) if end <= self.length => Ok(unsafe { self.start.as_ptr().add(offset) }),
             _ => Err(BoundsError { offset, length, region: self.length }),
         }
@@ -280,7 +280,7 @@ impl MemoryRegion {
         RemoteBuffer { address: origin, length, rkey: rkey.get() }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
@@ -302,8 +302,8 @@ impl Drop for MemoryRegion {
             Err(_) => true,
         };
         if let (true, Some(layout)) = (let_go, self.owned) {
-            // SAFETY: allocated with this layout, and no core reaches it any more. (Were it ever refused, the memory would
-            // rather be lost than freed under the core.)
+            // SAFETY: allocated with this layout, and every core has deregistered it. If a core had refused, the memory would leak, because
+            // the core could still access it.
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
     }

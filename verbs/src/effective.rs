@@ -45,7 +45,6 @@ impl DeviceConfig {
 mod tests {
     use super::*;
 
-    /// Each shown setting can be written into a file.
     #[test]
     fn every_setting_is_shown_as_it_is_written() {
         let text = "port = 'veth0'\nip = ['10.0.0.1/24']\nprogress = 'dedicated:1'\ncores = 2\nvlan = 7\nmtu = 2048\nidle = 'busy'\n\

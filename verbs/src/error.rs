@@ -88,7 +88,7 @@ pub enum Error {
 
 roce::debug_as_display!(Error, PollError, PostListError);
 
-/// Returns what to do about a limit that is reached: some of them the caller can raise.
+/// Returns what to do about a limit that is reached.
 fn remedy(error: &ControlError) -> &'static str {
     match error {
         ControlError::Limit { what: "queue pairs in a multicast group", .. } => "; detach one first",
@@ -103,12 +103,12 @@ fn remedy(error: &ControlError) -> &'static str {
     }
 }
 
-/// Returns the remedy if one of the process's limits keeps a port from opening: neither the system nor DPDK names it.
+/// Returns the remedy if a limit of the process keeps a port from opening. The messages of the system and DPDK do not mention the limit.
 fn port_remedy(reason: &str) -> &'static str {
     const FILES: &str = "; raise the limit of open files, `ulimit -n`";
     const MEMORY: &str = "; free memory, or raise the limits `ulimit -v` and `ulimit -l`";
     const RINGS: &str = "; raise the limit of locked memory to 16 MiB: `ulimit -l 16384`, or for a container --ulimit memlock=-1";
-    // The last is the dynamic linker's, of a library that EAL loads.
+    // The last text is the dynamic linker's, about a library that EAL loads.
     let remedies = [
         ("mmap failed on AF_PACKET socket", RINGS),
         ("Too many open files", FILES),

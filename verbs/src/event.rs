@@ -1,4 +1,4 @@
-//! Asynchronous events: what completions do not report.
+//! Asynchronous events, which completions do not report.
 
 use crate::device::Inner;
 use crate::{Device, Error};
@@ -11,7 +11,7 @@ pub use datapath::engine::AsyncEvent;
 pub use roce::wire::NakCode;
 pub use roce::{CqId, Event, FailureCause, FailureReason, QpFailure, SrqId, Unreachable};
 
-/// Events of a device, oldest first. Each makes the descriptor readable, for `poll`, `epoll`, or
+/// A receiver of a device's events, oldest first. Each event makes the descriptor readable, for `poll`, `epoll`, or
 /// [`wait`](Self::wait). Only one thread may take events at a time.
 ///
 /// ```
@@ -68,20 +68,21 @@ impl Events {
         self.queue.wait()
     }
 
-    /// Takes the oldest event after the caller has read the descriptor, as [`wait`](Self::wait) does.
+    /// Takes the oldest event for a caller that has read the descriptor itself.
     #[must_use]
     pub fn told(&self) -> Option<AsyncEvent> {
         self.queue.told()
     }
 
-    /// Returns whether the core has stopped and no event is left. Used by a caller that has read the descriptor and got no event from
-    /// [`told`](Self::told): the descriptor stays readable for the other callers.
+    /// Returns whether the core has stopped and no event is left. Call it if [`told`](Self::told) returns no event although you have read the
+    /// descriptor: it keeps the descriptor readable for other callers.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.queue.has_ended()
     }
 
-    /// Discards waiting events, for example those of an object that will be destroyed. The descriptor no longer counts them.
+    /// Discards the queued events that `about` selects, for example those of an object that will be destroyed. The descriptor no longer
+    /// counts them.
     pub fn forget(&self, about: impl Fn(&AsyncEvent) -> bool) {
         self.queue.forget(about);
     }
@@ -97,7 +98,7 @@ impl Events {
 impl Drop for Events {
     fn drop(&mut self) {
         self.device.engine.unsubscribe(&self.queue);
-        // A thread may sleep on a copy of the descriptor.
+        // Wakes threads that sleep on a copy of the descriptor.
         self.queue.end();
     }
 }

@@ -1,11 +1,11 @@
-//! The GID index of each of a device's addresses, and the default index.
+//! The GID table of a device, and the default GID index.
 
 use crate::DeviceInfo;
 use datapath::neighbour::link_local;
 use roce::wire::Mac;
 use std::net::IpAddr;
 
-/// The rank of an address in the table.
+/// The position of an address in the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Order {
     LinkLocal,
@@ -22,7 +22,7 @@ fn order(ip: IpAddr) -> Order {
 }
 
 /// Returns all addresses in Linux's order. The first is the link-local address derived from the MAC, even if the interface does not have it
-/// yet, so that an index always names the same address.
+/// yet, so that an index always means the same address.
 pub(crate) fn table(mac: Mac, addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let first = IpAddr::from(link_local(mac));
     let mut others: Vec<_> = addresses.filter(|address| *address != first).collect();
@@ -39,7 +39,7 @@ impl DeviceInfo {
         by_order(Order::V4).or_else(|| by_order(Order::V6)).unwrap_or(0)
     }
 
-    /// Returns the default GID index for `peer`: the first of its kind, else the first of its family.
+    /// Returns the default GID index for `peer`: the first address of the peer's kind (IPv4, IPv6, link-local), else of its family.
     #[must_use]
     pub fn gid_towards(&self, peer: IpAddr) -> usize {
         let of_kind = self.gids.iter().position(|gid| order(*gid) == order(peer));

@@ -1,7 +1,7 @@
-//! Reads `ferroce.toml` from the current folder. A file that another user could have written is ignored.
+//! Reads `ferroce.toml` from the current folder, unless another user could have written the file.
 //!
-//! [`DeviceConfig::from_env`] calls it. A program that runs as root in a stranger's folder would otherwise open the port that the
-//! stranger chose, and `pcap:,/path` overwrites a file.
+//! [`DeviceConfig::from_env`] calls it. Without the check, a program that runs as root in another user's folder would open the port that
+//! this user chose, and `pcap:,/path` overwrites a file.
 
 use crate::errors::ConfigError;
 use crate::{DeviceConfig, config_file};
@@ -13,23 +13,22 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Once;
 
-/// The file in the current folder.
 const FILE: &str = "ferroce.toml";
 /// The file of privileged programs, whose callers choose the current folder.
 const OF_PRIVILEGED: &str = "/etc/ferroce.toml";
 /// The longest configuration file, bytes.
 const LONGEST: u64 = 1 << 20;
-/// The remedy for a program that needs the file anyway.
+/// The remedy for a program that needs the ignored file.
 const NAME_IT: &str = "name it by FERROCE_CONFIG or --config to use it anyway";
 
-/// Returns the file that is read if it is there and none is named.
+/// Returns the file to read if the caller names none.
 pub(crate) fn file() -> &'static Path {
     Path::new(if environment::is_ignored() { OF_PRIVILEGED } else { FILE })
 }
 
-/// Reads the settings of `path` if it is there and only the caller or root can have written it.
+/// Reads the settings of `path`, if the file exists and only the caller or root can have written it.
 ///
-/// A file or a port that is ignored is reported once in a process.
+/// Logs an ignored file or port once in a process.
 ///
 /// # Errors
 /// Returns [`ConfigError`] if the file belongs to the caller or root and is invalid.
@@ -51,25 +50,25 @@ pub(crate) fn read(path: &Path) -> Result<Vec<DeviceConfig>, ConfigError> {
     }
 }
 
-/// Returns whether [`read`] takes its settings from `path`.
+/// Returns whether [`read`] uses the settings in `path`.
 pub(crate) fn is_read(path: &Path) -> bool {
     matches!(open(path), Ok(Some(_)))
 }
 
-/// Opens the file; `None` if there is none.
+/// Opens the file. Returns `None` if there is none.
 ///
 /// # Errors
-/// Returns the line to report if the file cannot be trusted.
+/// Returns the warning if the file cannot be trusted.
 fn open(path: &Path) -> Result<Option<File>, String> {
     let distrusted = |why: String| format!("{} is ignored: {why}", path.display());
-    // SAFETY: geteuid takes nothing and can't fail.
+    // SAFETY: geteuid has no arguments and can't fail.
     let caller = unsafe { libc::geteuid() };
     let Ok(entry) = fs::symlink_metadata(path) else { return Ok(None) };
-    // A link's mode means nothing: its owner chose its target.
+    // A link's mode means nothing, but its owner chose its target.
     if entry.is_symlink() {
         check_owner(entry.uid(), caller).map_err(distrusted)?;
     }
-    // A pipe or a device is not waited for.
+    // Without O_NONBLOCK, opening a pipe or a device could block.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let (file, found) = match file.and_then(|file| Ok((file.metadata()?, file))) {
         Ok((found, file)) => (file, found),
@@ -103,7 +102,7 @@ fn check_owner(owner: u32, caller: u32) -> Result<(), String> {
     Err(format!("it belongs to user {owner}, and not to the caller, user {caller}, or to root; {NAME_IT}"))
 }
 
-/// Removes a port that opens files or arbitrary DPDK devices, and returns the line to report.
+/// Removes a port that opens files or arbitrary DPDK devices, and returns the warning.
 fn without_files_of_its_choice(config: DeviceConfig, path: &Path) -> (DeviceConfig, Option<String>) {
     let kind = match config.port().map(str::parse) {
         Some(Ok(PortSpec::Pcap { .. } | PortSpec::PcapInterface(_))) => "pcap:",
@@ -118,13 +117,13 @@ fn without_files_of_its_choice(config: DeviceConfig, path: &Path) -> (DeviceConf
     (config.without_port(), Some(line))
 }
 
-/// Settings are read several times in a process, but the line is reported once.
+/// Logs a warning once, although settings are read several times in a process.
 fn report(line: &str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing::warn!("{line}"));
 }
 
-/// Reads a file of settings to its end.
+/// Reads a configuration file of at most [`LONGEST`] bytes.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, or is longer than the limit.

@@ -1,10 +1,10 @@
 //! RDMA verbs in Rust.
 //!
-//! A [`Device`] is a port with its poll-mode core. From it come [`ProtectionDomain`]s, [`MemoryRegion`]s,
-//! [`CompletionQueue`]s and [`QueuePair`]s. Two queue pairs are connected by exchanging [`QpEndpoint`]s by any means.
+//! A [`Device`] is a port with its poll-mode core. [`ProtectionDomain`]s, [`MemoryRegion`]s, [`CompletionQueue`]s and
+//! [`QueuePair`]s are created on it. To connect two queue pairs, programs exchange [`QpEndpoint`]s by any means.
 //!
-//! Two devices of one process, joined by an in-process cable; with a port's name and [`Device::open`] instead of
-//! [`port::pair`] and [`Device::open_on`], the same program runs between hosts:
+//! The following program connects two devices of one process by an in-process cable. With a port's name and [`Device::open`] instead of
+//! [`port::pair`] and [`Device::open_on`], it runs between hosts:
 //!
 //! ```
 //! use ferroce_verbs::port::{Mac, OwnPort, pair};
@@ -52,7 +52,7 @@
 //!
 //! With the feature `tokio`, tasks await completions (`Completions`) and connections (`cm::connect_async`).
 //!
-//! The root contains what most programs need; a module contains what belongs to one subject, such as [`congestion`] or [`errors`].
+//! The root contains what most programs need; each module covers one subject, such as [`congestion`] or [`errors`].
 //! [`from_c`] lists the Rust name of each libibverbs call.
 #![warn(clippy::disallowed_methods)]
 
@@ -111,7 +111,7 @@ pub use roce::wire::{Mtu, Service};
 pub use roce::{Access, Lkey, Psn, Qpn, Rkey};
 pub use srq::SharedReceiveQueue;
 
-/// The errors of calls and of texts that do not parse. [`Error`] is the error of most calls.
+/// The errors of calls, and of texts that do not parse. Most calls return [`Error`].
 pub mod errors {
     pub use crate::config::ConfigError;
     pub use crate::connect::ParseEndpointError;
@@ -122,7 +122,7 @@ pub mod errors {
     pub use roce::{BindError, ControlError, ParseQpnError};
 }
 
-/// The port of a device: its addresses and limits, and ports that a program brings itself.
+/// The port of a device: its addresses and limits, and ports that a program provides.
 pub mod port {
     pub use crate::config::{Address, port_list};
     pub use crate::device::{DeviceLimits, OwnPort};
@@ -132,7 +132,7 @@ pub mod port {
     pub use roce::{MOST_GROUPS, MOST_MEMBERS};
 }
 
-/// The states of a queue pair and what changes them, as [`QueuePair::modify`] takes it.
+/// The states of a queue pair, and the transitions of [`QueuePair::modify`].
 pub mod state {
     pub use crate::settings::QpSettings;
     pub use roce::qp::{AckTimeout, Changes, LossRecovery, Modify, RtrSettings, RtsSettings, State};
@@ -162,7 +162,6 @@ mod tests {
             .collect()
     }
 
-    /// Returns the sources of the crate.
     fn sources() -> String {
         let mut text = String::new();
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -21,7 +21,7 @@ pub fn start_log(default: &str) {
     let is_coloured =
         stderr().is_terminal() && environment::variable("NO_COLOR").is_none_or(|value| value.is_empty());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_ansi(is_coloured);
-    // It fails only if a log is there already.
+    // Fails only if the program has started a log already.
     if log.log_internal_errors(false).try_init().is_ok() {
         wrong.iter().for_each(|line| tracing::warn!("{line}"));
     }
@@ -58,7 +58,6 @@ fn parse(text: &str) -> Option<EnvFilter> {
     if words.into_iter().all(is_known) { EnvFilter::try_new(text).ok() } else { None }
 }
 
-/// Starts the log if `FERROCE_LOG` is set and the program has none.
 pub(crate) fn start_if_asked_for() {
     if environment::variable(VARIABLE).is_some() && !has_been_set() {
         start_log("off");

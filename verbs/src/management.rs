@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub use crate::cm::machine::message::Sent;
 pub use datapath::engine::{MAD_LENGTH, Mad};
 
-/// A device's queue pair 1, while it is open. Each received datagram makes its descriptor readable.
+/// A device's open queue pair 1. Each received datagram makes its descriptor readable.
 #[derive(Debug)]
 pub struct ManagementPort {
     device: Arc<Inner>,
@@ -54,8 +54,8 @@ impl Device {
 }
 
 impl ManagementPort {
-    /// Sends a datagram from the address with index `gid` to a peer, without waiting. A reply to the sender of the last received datagram
-    /// uses the Ethernet address that it came from. Any other address is resolved first.
+    /// Sends a datagram from the address with index `gid` to a peer, without waiting. If the peer sent the last received datagram, the frame
+    /// goes to the Ethernet address from which that came. Any other address is resolved first.
     ///
     /// # Errors
     /// Returns an error if the peer cannot be reached, there is no such GID, too many datagrams are queued, or the
@@ -71,7 +71,7 @@ impl ManagementPort {
         let Some(destination_mac) = self.way_to(to)? else { return Ok(Sent::Asking) };
         let path = Path { destination_mac, udp_source: MAD_UDP_SOURCE, ..info.path(source, to, 0) };
         let taken = self.device.engine.call(move |station, _| station.send_mad(path, mad))?;
-        // It leaves at the end of the turn that took it, and this is another turn: the process may end now.
+        // The frame leaves at the end of the turn that accepted the datagram. After another turn, the process may exit.
         self.device.engine.call(|_, _| ())?;
         if taken { Ok(Sent::Left) } else { Err(Error::Management) }
     }
@@ -100,7 +100,7 @@ impl ManagementPort {
         Ok(self.device.engine.look_up(peer)?.is_some())
     }
 
-    /// The other processes on the device's Linux interface, if it has one: they share its queue pair 1.
+    /// Returns the other processes on the device's Linux interface, which share its queue pair 1. `None` without an interface.
     #[must_use]
     pub fn siblings(&self) -> Option<&Siblings> {
         self.device.engine.siblings()
@@ -137,7 +137,7 @@ impl Drop for ManagementPort {
         if let Some(siblings) = self.siblings() {
             siblings.manage(false);
         }
-        // A core that has stopped has closed it.
+        // A stopped core has closed it.
         let _ = self.device.engine.call(|station, _| station.close_management());
     }
 }

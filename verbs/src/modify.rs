@@ -1,4 +1,4 @@
-//! The state machine step by step, for programs written for other verbs. [`QueuePair::connect`] does it in one call.
+//! State transitions one by one, for programs written for ibverbs. [`QueuePair::connect`] makes all of them in one call.
 
 use crate::congestion::DEFAULT_CONGESTION;
 use crate::congestion::choose;
@@ -18,8 +18,8 @@ impl Device {
         Ok(self.inner.engine.resolve(address)?)
     }
 
-    /// Returns these settings as queue pairs of this device use them: with the rate of the port's link and the device's feedback key if they
-    /// contain none.
+    /// Returns `congestion` as queue pairs of this device use it: with the rate of the port's link and the device's feedback key if it has
+    /// none.
     #[must_use]
     pub fn congestion_in_use(&self, congestion: Congestion) -> Congestion {
         self.inner.in_use(congestion)
@@ -39,8 +39,8 @@ impl Device {
 }
 
 impl Inner {
-    /// Returns these settings with the rate of the port's link and the device's key if they contain none. Every queue pair's settings pass
-    /// here, whoever chose them.
+    /// Adds the rate of the port's link and the device's key to settings that have none. Applies to every queue pair, whoever chose its
+    /// settings.
     fn in_use(&self, congestion: Congestion) -> Congestion {
         let congestion = self.line_rate.map_or(congestion, |rate| congestion.on_link(rate));
         Congestion { feedback_key: congestion.feedback_key.or(self.feedback_key), ..congestion }
@@ -74,7 +74,7 @@ impl<S> QueuePair<S> {
         choose(&self.device.rules, Some(path.destination), self.service, path.traffic_class)
     }
 
-    /// Returns the congestion control that they choose for datagrams, which have no single peer.
+    /// Returns the congestion control that the rules choose for datagrams, which have no single peer.
     fn ruled_pace(&self) -> Congestion {
         choose(&self.device.rules, None, self.service, 0)
     }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 impl<S: Datagrams> QueuePair<S> {
     /// Receives a copy of each datagram to `group`, an address of 224.0.0.0/4 or ff00::/8, and joins the group at the port's Linux
     /// interface. Datagrams to a group have the destination QPN [`GROUP_QPN`](crate::wire::GROUP_QPN), and the address handle of the
-    /// group's address. To attach again changes nothing.
+    /// group's address. Attaching again changes nothing.
     ///
     /// # Errors
     /// Returns an error if a queue pair of [`Any`](crate::service::Any) service is not of datagrams, the address is not a group's, a
@@ -28,7 +28,7 @@ impl<S: Datagrams> QueuePair<S> {
         Ok(())
     }
 
-    /// Ends what [`attach`](Self::attach) began.
+    /// Stops receiving datagrams to `group`, and leaves the group at the interface.
     ///
     /// # Errors
     /// Returns an error if the queue pair is not attached to the group, or the core has stopped.

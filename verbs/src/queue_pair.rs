@@ -91,7 +91,7 @@ impl<S> QueuePairBuilder<S> {
         }
     }
 
-    /// Takes receive requests from `queue` instead of its own receive queue.
+    /// Uses the receive requests of `queue`; the queue pair has no receive queue of its own.
     pub fn receive_from(self, queue: &SharedReceiveQueue) -> Self {
         Self { srq: Some(queue.handle().clone()), ..self }
     }
@@ -155,9 +155,9 @@ impl<S> QueuePairBuilder<S> {
     }
 
     /// Offers selective repeat: after a loss, only lost packets are resent. It is used if both ends offer it in the
-    /// [`QpEndpoint`] that they exchange, and otherwise offered to the peer after a loss. The default is `true`; it takes memory once a
-    /// packet is lost. With `false`, the queue pair uses go-back-N whatever the peer offers, and so do all of a device whose
-    /// [configuration](crate::DeviceConfig::selective_repeat) does not allow it.
+    /// [`QpEndpoint`] that they exchange, and otherwise offered to the peer after a loss. The default is `true`; memory is needed only after
+    /// a loss. With `false`, or on a device whose [configuration](crate::DeviceConfig::selective_repeat) does not allow it, the queue pair
+    /// uses go-back-N whatever the peer offers.
     pub fn selective_repeat(self, offer: bool) -> Self {
         Self { selective_repeat: offer, ..self }
     }
@@ -178,7 +178,7 @@ impl<S> QueuePairBuilder<S> {
         Ok(qp)
     }
 
-    /// Creates the queue pair in RESET; [`QueuePair::modify`] moves it on.
+    /// Creates the queue pair in RESET, for transitions by [`QueuePair::modify`].
     ///
     /// # Errors
     /// As [`build`](Self::build).
@@ -205,11 +205,10 @@ impl<S> QueuePairBuilder<S> {
         Ok(qp)
     }
 
-    /// Returns the core that the queue pair will live on.
     fn core(&self) -> usize {
         match (&self.srq, self.service) {
             (Some(srq), _) => srq.core,
-            // Address handles, multicast groups and flow rules are core 0's.
+            // Address handles, multicast groups and flow rules exist on core 0 only.
             (None, Service::Ud | Service::Raw) => 0,
             (None, Service::Rc | Service::Uc | Service::Xrc) => self.device.loads.least(),
         }
@@ -271,7 +270,6 @@ pub(crate) fn random_psn() -> Result<Psn, Error> {
 #[derive(Debug)]
 pub struct QueuePair<S = Rc> {
     pub(crate) rings: QpRings,
-    /// The core that it lives on.
     pub(crate) core: usize,
     gid: IpAddr,
     pub(crate) service: Service,
@@ -296,7 +294,7 @@ pub(crate) enum Owned {
         _recv_cq: Arc<CqHandle>,
         _srq: Option<Arc<SrqHandle>>,
     },
-    /// An XRC target delivers to the queue of the domain that a message names.
+    /// An XRC target delivers messages to the shared receive queues of its domain.
     Target {
         _domain: Arc<XrcdHandle>,
     },
@@ -327,13 +325,13 @@ impl<S> QueuePair<S> {
         }
     }
 
-    /// Returns whether it is an XRC target, which receives messages and posts nothing.
+    /// Returns whether it is an XRC target, which receives messages and cannot post.
     #[must_use]
     pub fn is_target(&self) -> bool {
         matches!(self.owned, Owned::Target { .. })
     }
 
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub fn qpn(&self) -> Qpn {
         self.rings.qpn()
@@ -352,7 +350,7 @@ impl<S> QueuePair<S> {
         }
     }
 
-    /// Refuses a queue pair that is not in Init.
+    /// Returns an error unless the queue pair is in Init.
     pub(crate) fn check_new(&self) -> Result<(), Error> {
         let (qpn, state) = (self.qpn(), self.state);
         if state == State::Init { Ok(()) } else { Err(Error::NotInInit { qpn, state }) }
@@ -370,7 +368,7 @@ impl<S> QueuePair<S> {
         self.device.engine.posted(self.core);
     }
 
-    /// Returns why it accepts no send requests in its current state.
+    /// Returns why the queue pair rejects send requests in its current state, or `None` if it accepts them.
     #[inline]
     fn refusal(&self) -> Option<PostError> {
         match self.state {
@@ -460,7 +458,7 @@ impl<S: Connected> QueuePair<S> {
         self.connect_as(&self.endpoint(), remote, options)
     }
 
-    /// As [`connect`](Self::connect), with an address, a first PSN and limits that were agreed upon with the peer.
+    /// Connects as [`connect`](Self::connect) does, with an address, a first PSN and limits that both sides have agreed on.
     pub(crate) fn connect_as(
         &mut self,
         ours: &QpEndpoint,
@@ -479,8 +477,8 @@ impl<S: Connected> QueuePair<S> {
 }
 
 impl<S: Datagrams> QueuePair<S> {
-    /// Moves a datagram queue pair to RTS, for messages of up to the port's path MTU. `congestion` paces all that it sends. The default is
-    /// the device's first matching rule that names no peer.
+    /// Moves a datagram queue pair to RTS, for messages of up to the port's path MTU. `congestion` paces all datagrams that it sends. The
+    /// default is the device's first matching rule without a peer.
     ///
     /// # Errors
     /// Returns an error if the queue pair is not for datagrams, or is already open.
@@ -502,7 +500,7 @@ impl<S: Transport> QueuePair<S> {
             None => self.rings.push_send(request.into()),
             Some(error) => Err(error),
         };
-        // After a refusal too: a full queue's poster waits for the core to say what is done.
+        // After an error too: a program with a full queue waits for the core to complete requests.
         self.ring_doorbell();
         self.device.engine.attend(self.core);
         result

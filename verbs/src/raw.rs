@@ -1,8 +1,8 @@
-//! Raw packets: queue pairs that send whole Ethernet frames, and receive those that their rules name.
+//! Raw packets: queue pairs that send whole Ethernet frames, and receive the frames that their rules match.
 //!
-//! A frame begins with its Ethernet header and ends before the FCS. It leaves as the program wrote it: no header is added, no checksum is
-//! computed, and no congestion control paces it. A received frame is in the buffers from their first byte on, and the completion has its
-//! length. One that finds no receive request, or one too short, is dropped and counted.
+//! A frame begins with its Ethernet header and ends before the FCS. The port sends it as the program wrote it: no header is added, no
+//! checksum is computed, and no congestion control paces it. A received frame fills the buffers from their first byte, and the completion
+//! contains its length. A frame is dropped and counted if there is no receive request, or if the request's buffers are too short.
 //!
 //! Without a [rule](FlowRule), a queue pair receives nothing. Rules see all that the port receives, whatever its address and VLAN, except
 //! for RoCEv2 packets: their queue pairs take them. Address resolution takes its packets too. The port decides which frames arrive: a NIC
@@ -36,7 +36,7 @@ pub use roce::steering::{
 };
 use std::sync::Arc;
 
-/// A rule that holds until it is dropped, or its queue pair is.
+/// A rule that applies until it or its queue pair is dropped.
 #[derive(Debug)]
 #[must_use = "the rule ends when this is dropped"]
 pub struct Flow {
@@ -67,8 +67,8 @@ impl<S: Frames> QueuePair<S> {
 }
 
 impl<S: Frames> QueuePair<S> {
-    /// Has other raw packet queue pairs of the device receive the frames that this one's rules name, each flow by one of them. This one
-    /// receives nothing from then on.
+    /// Distributes the frames that match this queue pair's rules to other raw packet queue pairs of the device, each flow to one of them.
+    /// This queue pair then receives nothing.
     ///
     /// # Errors
     /// Returns an error if one of the queue pairs does not exist or is not of raw packets, the table has another size than a power of two up
@@ -81,7 +81,7 @@ impl<S: Frames> QueuePair<S> {
 }
 
 impl QueuePair<Raw> {
-    /// Moves the queue pair to RTS, for frames of up to the port's longest.
+    /// Moves the queue pair to RTS, for frames up to the longest of the port.
     ///
     /// # Errors
     /// Returns an error if it is already open, or the core has stopped.
@@ -93,7 +93,7 @@ impl QueuePair<Raw> {
 }
 
 impl DeviceInfo {
-    /// Returns the bytes of the longest frame that a raw packet queue pair sends.
+    /// Returns the length of the longest frame that a raw packet queue pair can send, bytes.
     pub(crate) fn longest_raw(&self, has_shared_receives: bool) -> Result<u32, Error> {
         let refused = |reason| Error::Raw { port: self.port.clone(), reason };
         let longest = self.longest_frame.ok_or_else(|| {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// A peer's memory region. Programs exchange it by any means, as text (`Display`, `FromStr`) or as data (`serde`), like a
+/// The address, length and key of a peer's memory region. Programs exchange it as text (`Display`, `FromStr`) or as data (`serde`), like a
 /// [`QpEndpoint`](crate::QpEndpoint).
 ///
 /// ```
@@ -22,13 +22,13 @@ use thiserror::Error;
 pub struct RemoteBuffer {
     /// The address of its first byte in requests.
     pub address: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub length: u64,
     /// Its remote key.
     pub rkey: u32,
 }
 
-/// The text is not a [`RemoteBuffer`].
+/// The error of a text that is not a [`RemoteBuffer`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not a remote buffer; expected address=0x7f0000001000,length=4096,rkey=0x1a2b")]
 pub struct ParseRemoteBufferError(String);

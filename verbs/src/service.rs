@@ -1,4 +1,4 @@
-//! Transport services as types: a queue pair accepts only requests that its service has.
+//! Transport services as types: a queue pair accepts only requests that its service supports.
 //!
 //! | service | type | created by | `post_send` accepts |
 //! |---|---|---|---|
@@ -44,7 +44,7 @@
 //! }
 //! ```
 //!
-//! The same functions with requests that the service has:
+//! The same functions with requests that the service supports:
 //!
 //! ```
 //! # use ferroce_verbs::{Datagram, QueuePair, Remote, Sge, service::{Request, Uc, Ud}};
@@ -60,7 +60,7 @@ use crate::{Data, Datagram, Remote, Rkey, SendRequest};
 use roce::Binding;
 use std::marker::PhantomData;
 
-/// The reliable connection. `post_send` refuses SEND to an address handle at run time, the only operation that it does not have.
+/// The reliable connection. `post_send` refuses SEND to an address handle at run time, the only operation that it does not support.
 #[derive(Clone, Copy, Debug)]
 pub enum Rc {}
 
@@ -76,7 +76,7 @@ pub enum Ud {}
 #[derive(Clone, Copy, Debug)]
 pub enum Raw {}
 
-/// A service that the program chooses at run time. `post_send` refuses what the service does not have.
+/// A service that the program chooses at run time. `post_send` refuses requests that the service does not support.
 #[derive(Clone, Copy, Debug)]
 pub enum Any {}
 
@@ -131,7 +131,7 @@ pub trait Frames: Transport {}
 impl Frames for Raw {}
 impl Frames for Any {}
 
-/// A send request of service `S`, which has it.
+/// A send request that service `S` supports.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is sent before post_send()"]
 pub struct Request<S>(SendRequest, PhantomData<S>);
@@ -146,7 +146,7 @@ impl<S> Request<S> {
         Self::of(self.0.with_immediate(data))
     }
 
-    /// Makes success create no completion.
+    /// Suppresses the completion if the request succeeds.
     pub fn unsignalled(self) -> Self {
         Self::of(self.0.unsignalled())
     }
@@ -173,7 +173,7 @@ impl Request<Uc> {
         Self::of(SendRequest::bind(id, binding))
     }
 
-    /// Takes back a memory window, as [`SendRequest::local_invalidate`].
+    /// Invalidates a memory window, as [`SendRequest::local_invalidate`].
     pub fn local_invalidate(id: u64, rkey: Rkey) -> Self {
         Self::of(SendRequest::local_invalidate(id, rkey))
     }
@@ -187,7 +187,7 @@ impl Request<Ud> {
 }
 
 impl Request<Raw> {
-    /// Sends an Ethernet frame, as [`SendRequest::send`] does for this service.
+    /// Creates a request to send an Ethernet frame, as [`SendRequest::send`] does for this service.
     pub fn frame(id: u64, data: impl Into<Data>) -> Self {
         Self::of(SendRequest::send(id, data))
     }

@@ -4,7 +4,7 @@ use crate::{Access, QueuePair};
 use roce::qp::{Changes, Congestion, Modify, RtrSettings, RtsSettings};
 use roce::wire::Path;
 
-/// The settings that a queue pair was last given, by [`connect`](QueuePair::connect) or step by step.
+/// The latest settings of a queue pair, from [`connect`](QueuePair::connect) or single transitions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct QpSettings {
@@ -12,11 +12,11 @@ pub struct QpSettings {
     pub access: Access,
     /// P_Key that packets must carry.
     pub partition_key: u16,
-    /// The Q_Key that datagrams must carry; only of datagram queue pairs.
+    /// The Q_Key that datagrams must carry. `None` for other services.
     pub queue_key: Option<u32>,
-    /// From RTR on; of connections.
+    /// The settings of a connection from RTR on.
     pub receive: Option<RtrSettings>,
-    /// From RTS on; of connections.
+    /// The settings of a connection from RTS on.
     pub send: Option<RtsSettings>,
     /// Congestion control of datagrams, from RTS on.
     pub datagrams: Option<Congestion>,
@@ -28,13 +28,13 @@ impl QpSettings {
         Self { access, partition_key: 0, queue_key: None, receive: None, send: None, datagrams: None }
     }
 
-    /// Congestion control from RTS on, chosen by the program or the device's rules.
+    /// Returns the congestion control from RTS on, chosen by the program or the device's rules.
     #[must_use]
     pub fn congestion(&self) -> Option<Congestion> {
         self.send.map(|settings| settings.congestion).or(self.datagrams)
     }
 
-    /// The path to the peer, from RTR on.
+    /// Returns the path to the peer, from RTR on.
     pub(crate) fn path(&self) -> Option<Path> {
         self.receive.map(|settings| settings.path)
     }
@@ -82,7 +82,7 @@ impl QpSettings {
 }
 
 impl<S> QueuePair<S> {
-    /// Returns the settings that it was last given.
+    /// Returns its latest settings.
     #[must_use]
     pub fn settings(&self) -> &QpSettings {
         &self.settings

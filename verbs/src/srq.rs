@@ -27,12 +27,12 @@ pub struct SharedReceiveQueue {
     handle: Arc<SrqHandle>,
 }
 
-/// The queue in the core. It is destroyed when neither a poster nor a queue pair refers to it.
+/// The queue in the cores. It is destroyed when neither a poster nor a queue pair refers to it.
 #[derive(Debug)]
 pub(crate) struct SrqHandle {
     pub(crate) device: Arc<Inner>,
     pub(crate) id: SrqId,
-    /// The core of all queue pairs that take from it.
+    /// The core of all queue pairs that receive from it.
     pub(crate) core: usize,
     _xrc: Option<XrcParts>,
 }
@@ -72,13 +72,13 @@ impl SharedReceiveQueue {
         &self.handle
     }
 
-    /// Posts one receive request, for the first queue pair that needs it.
+    /// Posts one receive request, which the first queue pair that needs one consumes.
     ///
     /// # Errors
     /// Returns an error if the queue is full or the request exceeds a limit. The request is then not posted.
     pub fn post_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
         let result = self.rings.push_recv(request);
-        // After a refusal too: a full queue's poster waits for the core to say what is done.
+        // After an error too: a program with a full queue waits for the core to complete requests.
         self.rings.ring_doorbell();
         self.handle.device.engine.posted(self.handle.core);
         result
@@ -90,7 +90,7 @@ impl SharedReceiveQueue {
         self.handle.id
     }
 
-    /// Returns the number by which requests to a target of its XRC domain name it.
+    /// Returns the number that requests to a target of its XRC domain contain.
     #[must_use]
     pub fn number(&self) -> SrqNumber {
         self.number
@@ -118,7 +118,7 @@ impl SharedReceiveQueue {
     }
 }
 
-/// Creates the queue on all cores, so that all know its number, and its rings on `core`.
+/// Creates the queue on all cores, so that it has one number, and its rings on `core`.
 fn create(
     device: &Inner,
     core: usize,

@@ -79,7 +79,7 @@ impl MemoryWindow {
         Ok(Binding { window, rkey, lkey, address, length, access, zero_based: false })
     }
 
-    /// Returns what the peer must know of a binding.
+    /// Returns the address, length and key of a binding, for the peer.
     #[must_use]
     pub fn remote(binding: &Binding) -> RemoteBuffer {
         let address = if binding.zero_based { 0 } else { binding.address };

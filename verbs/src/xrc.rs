@@ -1,4 +1,4 @@
-//! Extended reliable connections: a peer reaches many shared receive queues by one queue pair (IBA annex A14).
+//! Extended reliable connections: a peer reaches many shared receive queues through one queue pair (IBA annex A14).
 //!
 //! The sender has an initiator: a [`QueuePair`] of [`Service::Xrc`](crate::Service::Xrc). The receiver has an [`XrcDomain`] with
 //! targets and shared receive queues, and passes their [numbers](SharedReceiveQueue::number) to the sender by any means.
@@ -31,7 +31,7 @@ pub struct XrcDomain {
     handle: Arc<XrcdHandle>,
 }
 
-/// The domain in the core. It is destroyed with its last holder.
+/// The domain in the cores. It is destroyed with its last holder.
 #[derive(Debug)]
 pub(crate) struct XrcdHandle {
     device: Arc<Inner>,

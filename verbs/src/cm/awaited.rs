@@ -1,6 +1,4 @@
-//! Connections that a tokio runtime awaits. Feature `tokio`.
-//!
-//! The methods are those of threads with the suffix `_async`, and wait by the same rules.
+//! The asynchronous forms of the blocking calls of this module, for tokio. Feature `tokio`.
 
 use super::connection::begin;
 use super::manager::{Connections, User};
@@ -11,7 +9,7 @@ use datapath::event_fd::EventFd;
 use std::net::SocketAddr;
 
 impl User {
-    /// Waits until the machine has something, as [`User::wait`], in a task. `ready` takes something only when the future returns it.
+    /// Waits as [`User::wait`] does. Cancel safe, because the future returns a result of `ready` without another await.
     async fn wait_async<R>(
         &self,
         bell: &EventFd,
@@ -31,11 +29,11 @@ impl User {
     }
 }
 
-/// Connects `qp` to the program that listens at `to`, as [`connect`](super::connect), in a task.
+/// Connects `qp` to the program that listens at `to`. The asynchronous form of [`connect`](super::connect).
 ///
-/// If the future is dropped before it returns, the queue pair is destroyed and the peer is informed, as if this side had ended the
-/// connection. Waiting for the peer's answer does not block the thread. Changing the queue pair's state takes microseconds, unless the
-/// peer's Ethernet address has to be resolved again.
+/// If the future is dropped before it returns, the queue pair is destroyed and the peer receives the end of the connection. Waiting for the
+/// peer's answer does not block the thread. Changing the queue pair's state takes microseconds, unless the peer's Ethernet address has to
+/// be resolved again.
 ///
 /// # Errors
 /// As [`connect`](super::connect).
@@ -51,7 +49,7 @@ pub async fn connect_async(qp: QueuePair, to: SocketAddr, options: &Options) -> 
 }
 
 impl Listener {
-    /// Waits for a request, as [`accept`](Self::accept), in a task. Several tasks may wait.
+    /// Waits for a request. The asynchronous form of [`accept`](Self::accept). Several tasks may wait.
     ///
     /// This method is cancel safe: if the future is dropped, the next call returns the request.
     ///
@@ -67,10 +65,9 @@ impl Listener {
 }
 
 impl Request {
-    /// Connects `qp` to the peer, as [`accept`](Self::accept), in a task.
+    /// Connects `qp` to the peer. The asynchronous form of [`accept`](Self::accept).
     ///
-    /// If the future is dropped before it returns, the queue pair is destroyed and the peer is informed, as if this side had ended the
-    /// connection.
+    /// If the future is dropped before it returns, the queue pair is destroyed and the peer receives the end of the connection.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -87,7 +84,7 @@ impl Request {
 }
 
 impl Connection {
-    /// Waits until either side has ended the connection, as [`wait_end`](Self::wait_end), in a task.
+    /// Waits until either side has ended the connection. The asynchronous form of [`wait_end`](Self::wait_end).
     ///
     /// This method is cancel safe: if the future is dropped, the next call waits for the same end.
     ///
@@ -102,7 +99,7 @@ impl Connection {
         handle.user.wait_async(&handle.bell, ended).await
     }
 
-    /// Ends the connection, and waits for the peer's answer, as [`disconnect`](Self::disconnect), in a task.
+    /// Ends the connection, and waits for the peer's answer. The asynchronous form of [`disconnect`](Self::disconnect).
     ///
     /// This method is cancel safe: if the future is dropped after its first poll, the connection ends all the same, and the next call or
     /// [`wait_end_async`](Self::wait_end_async) waits for the answer.

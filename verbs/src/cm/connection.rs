@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A connection in the machine, which it leaves when this is dropped.
+/// A reference to a connection of the state machine. Dropping it gives the connection up.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) user: User,
@@ -26,21 +26,20 @@ pub(super) struct Handle {
     pub(super) bell: Arc<EventFd>,
 }
 
-/// A connection with its queue pair. Requests are posted to it as to a [`QueuePair`]. When either side ends the connection, the queue
-/// pair goes to the error state, so that what is posted completes as flushed. Its descriptor is readable then.
+/// A connection and its queue pair. Requests are posted to it as to a [`QueuePair`]. When either side ends the connection, the queue pair
+/// moves to the error state, which flushes outstanding requests, and the connection's descriptor becomes readable.
 ///
 /// Dropping it destroys the queue pair and sends DREQ. While the device has another listener or connection, DREQ is repeated for 2 s until
-/// the peer answers, as by librdmacm. The last one of a device does not wait for that: if its DREQ is lost, the peer's next request fails.
-/// [`disconnect`](Self::disconnect) waits.
+/// the peer answers, as librdmacm does. Dropping the device's last one sends DREQ once: if it is lost, the peer's next request fails.
+/// [`disconnect`](Self::disconnect) waits for the peer's answer.
 #[derive(Debug)]
 pub struct Connection {
-    // The peer is informed before the queue pair is destroyed.
+    // Dropped before `qp`, so that the peer is informed first.
     handle: Handle,
     qp: QueuePair,
     private_data: Vec<u8>,
 }
 
-/// The parameters that both sides agreed upon.
 pub(super) struct Agreed {
     source: SocketAddr,
     peer: SocketAddr,
@@ -72,7 +71,7 @@ pub(super) fn establish(qp: &mut QueuePair, agreed: &Agreed, options: &ConnectOp
         max_rd_atomic: theirs.responder_resources,
         selective_repeat: theirs.selective_repeat,
     };
-    // A peer that names no timeout would have this side wait for ever for a lost packet.
+    // Code 0 disables the timeout: a lost packet would never be sent again.
     let named = (agreed.ack_timeout != 0).then(|| AckTimeout::new(agreed.ack_timeout));
     let options = ConnectOptions {
         ack_timeout: named.unwrap_or(options.ack_timeout),
@@ -92,9 +91,9 @@ pub(super) fn establish(qp: &mut QueuePair, agreed: &Agreed, options: &ConnectOp
 /// Connects `qp` to the program that listens at `to`.
 ///
 /// # Errors
-/// Returns [`Error::Rejected`] if the peer refuses or no program listens there, [`Error::NoAnswer`] if nothing comes back in time, and
-/// another error if the peer's host is not found, the queue pair is not a new one, or a setting does not fit. The queue pair is destroyed,
-/// and the peer is informed.
+/// Returns [`Error::Rejected`] if the peer refuses or no program listens there, [`Error::NoAnswer`] if the peer does not answer in time, and
+/// another error if the peer's host is not found, the queue pair is not in Init, or a setting is out of range. The queue pair is then
+/// destroyed, and the peer is informed.
 pub fn connect(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Connection, Error> {
     let connecting = begin(qp, to, options)?;
     let Connection { handle, .. } = &connecting;
@@ -122,7 +121,7 @@ pub(super) fn begin(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<
             ..Side::default()
         },
         mtu: mtu.code(),
-        // What the program chose stays.
+        // A path MTU that the program chose is not lowered.
         least_mtu: wanted.mtu.map_or(SMALLEST_MTU, Mtu::code),
         ack_timeout: wanted.ack_timeout.code(),
         retry_count: wanted.retry_count,
@@ -137,14 +136,13 @@ pub(super) fn begin(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<
     Ok(Connection::new(Handle { user, local, peer: to, bell }, qp, Vec::new()))
 }
 
-/// Refuses what could not be connected, before the peer is asked or answered.
 fn check(qp: &QueuePair, wanted: &ConnectOptions) -> Result<(), Error> {
     qp.check_new()?;
     wanted.check(&qp.device.info)
 }
 
 impl Handle {
-    /// Refuses a queue pair that cannot have this connection.
+    /// Checks that `qp` belongs to this device and can be connected.
     pub(super) fn check(&self, qp: &QueuePair, wanted: &ConnectOptions) -> Result<(), Error> {
         if !Arc::ptr_eq(&qp.device, self.user.device()) {
             return Err(Error::OtherDevice { what: "the queue pair" });
@@ -152,7 +150,7 @@ impl Handle {
         check(qp, wanted)
     }
 
-    /// Returns the error of a connection that has ended.
+    /// Returns the error of a connection that has ended, or `None` if it has not.
     fn error(&self, machine: &mut Connections, timeout: Duration) -> Option<Error> {
         let peer = self.peer;
         let Some(link) = machine.link(self.local) else { return Some(Error::Ended { peer }) };
@@ -173,7 +171,7 @@ impl Handle {
         machine: &mut Connections,
         timeout: Duration,
     ) -> Option<Result<(Agreed, Vec<u8>), Error>> {
-        // A change that is looked at needs no further look.
+        // Clears the event of the change that this call examines.
         let _ = self.bell.take();
         if let Some(error) = self.error(machine, timeout) {
             return Some(Err(error));
@@ -184,7 +182,7 @@ impl Handle {
     }
 
     /// Returns the outcome of a reply, or `None` while it is pending. A connection that was established and has ended since counts as
-    /// established, because its data belongs to the program.
+    /// established, because the program may still poll its completions.
     pub(super) fn established(
         &self,
         machine: &mut Connections,
@@ -193,14 +191,14 @@ impl Handle {
         let ended = self.has_ended(machine);
         match machine.link(self.local).map(|link| &link.state) {
             Some(State::Established | State::Ended(End::Disconnected)) => Some(Ok(())),
-            // The peer had asked and does no longer.
+            // The peer has withdrawn its request.
             Some(State::Ended(End::Rejected(_))) => Some(Err(Error::Ended { peer: self.peer })),
             _ if ended => self.error(machine, timeout).map(Err),
             _ => None,
         }
     }
 
-    /// Returns whether the connection has ended. Its bell stays readable then.
+    /// Returns whether the connection has ended. If so, its descriptor stays readable.
     pub(super) fn has_ended(&self, machine: &mut Connections) -> bool {
         let ended = machine.link(self.local).is_none_or(|link| matches!(link.state, State::Ended(_)));
         if !ended {
@@ -212,7 +210,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // A forked process leaves its parent's connection alone.
+        // `act` fails in a forked process, which must not end its parent's connection.
         let _ = self.user.act(|machine, now, port| machine.give_up(self.local, now, port));
     }
 }
@@ -227,7 +225,7 @@ impl Connection {
         &self.handle
     }
 
-    /// Takes the queue pair to the peer that has replied, and confirms this to the peer.
+    /// Moves the queue pair to RTS after the peer's reply, and sends RTU.
     pub(super) fn finish(
         mut self,
         (agreed, private_data): (Agreed, Vec<u8>),
@@ -245,7 +243,7 @@ impl Connection {
         user.wait(bell, |machine| self.handle.established(machine, timeout))?
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.handle.peer
@@ -275,7 +273,7 @@ impl Connection {
         user.wait(bell, |machine| self.handle.has_ended(machine).then_some(()))
     }
 
-    /// Waits until either side has ended the connection, for `timeout` at most. Returns whether it has ended.
+    /// Waits up to `timeout` until either side has ended the connection. Returns whether it has ended.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -323,8 +321,8 @@ impl Connection {
         self.qp.post_recv_list(requests)
     }
 
-    /// Ends the connection, and waits for the peer's answer, 2 s at most. What is posted completes as flushed. A connection that has ended
-    /// stays so.
+    /// Ends the connection, and waits up to 2 s for the peer's answer. Outstanding requests complete as flushed. Returns at once if the
+    /// connection has ended already.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.

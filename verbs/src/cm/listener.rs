@@ -1,4 +1,4 @@
-//! Listeners, and the requests that they take.
+//! Listeners, and the connection requests in their backlogs.
 
 use super::connection::{Agreed, Handle, establish};
 use super::machine::State;
@@ -15,11 +15,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The first of the ports that programs get if they name none.
+/// The lowest port to choose for a program that binds to port 0.
 const FIRST_PORT: u16 = 32768;
-/// The number of such ports that are tried.
+/// Random ports to try before [`Error::PortTaken`].
 const PORTS: u32 = 64;
-/// Takes connection requests to a port. Its descriptor is readable while requests wait. Dropping it rejects them.
+/// A listener for connection requests to one port. Its descriptor is readable while requests are queued. Dropping it rejects them.
 #[derive(Debug)]
 pub struct Listener {
     pub(super) user: User,
@@ -28,7 +28,7 @@ pub struct Listener {
     pub(super) bell: Arc<EventFd>,
 }
 
-/// A peer's request to connect. Dropped, it is rejected.
+/// A peer's connection request. Dropping it rejects the request.
 #[derive(Debug)]
 pub struct Request {
     handle: Handle,
@@ -36,11 +36,11 @@ pub struct Request {
 }
 
 impl Listener {
-    /// Listens to `at`: an address of the device, or `0.0.0.0` or `::` for all; port 0 takes a free one.
+    /// Listens at `at`: an address of the device, or `0.0.0.0` or `::` for all. Port 0 selects a free one.
     ///
     /// # Errors
     /// Returns [`Error::PortTaken`] if another listener has the port, in this process or in another one of the interface, and another
-    /// error if the device has no such address, its queue pair 1 is open otherwise, or the core has stopped.
+    /// error if the device has no such address, the program has opened the device's queue pair 1 itself, or the core has stopped.
     pub fn bind(device: &Device, at: SocketAddr) -> Result<Self, Error> {
         let ip = at.ip();
         if !ip.is_unspecified() && !device.inner.info.gids.contains(&ip) {
@@ -64,7 +64,7 @@ impl Listener {
         Err(Error::PortTaken { at })
     }
 
-    /// The address that it listens to.
+    /// Returns the address at which it listens.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
@@ -78,7 +78,7 @@ impl Listener {
         self.user.wait(&self.bell, |machine| self.take(machine))?.and_then(|taken| self.request(taken))
     }
 
-    /// Waits for a request, for `timeout` at most. Returns `None` if none came.
+    /// Waits up to `timeout` for a request. Returns `None` if none arrived.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -88,7 +88,7 @@ impl Listener {
         taken.transpose()?.map(|taken| self.request(taken)).transpose()
     }
 
-    /// Returns a request if one waits.
+    /// Returns a queued request, if there is one. Never waits.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -115,7 +115,6 @@ impl Listener {
     }
 }
 
-/// A connection that a listener took from the machine.
 pub(super) struct Taken {
     local: u32,
     peer: SocketAddr,
@@ -123,7 +122,7 @@ pub(super) struct Taken {
     bell: Arc<EventFd>,
 }
 
-/// Takes a service before all other processes, and then before all other listeners of this one. Returns `false` if one of them has it.
+/// Claims a service, first among the processes of the interface, then in this one. Returns `false` if another listener has it.
 fn take(user: &User, claim: &Claim, bell: &Arc<EventFd>) -> Result<bool, Error> {
     let siblings = user.device().engine.siblings();
     if let Some(Err(error)) = siblings.map(|siblings| siblings.claim(claim)) {
@@ -139,14 +138,14 @@ fn take(user: &User, claim: &Claim, bell: &Arc<EventFd>) -> Result<bool, Error> 
     free
 }
 
-/// A port for a program that names none, and for the side that connects.
+/// Returns a random port from 32768, for a listener at port 0 and for the side that connects.
 pub(super) fn free_port() -> Result<u16, Error> {
     Ok(FIRST_PORT | u16::from_ne_bytes(random()?))
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // A forked process leaves its parent's listener alone.
+        // `act` fails in a forked process, which must not end its parent's listener.
         let _ = self.user.act(|machine, now, port| {
             let backlog = machine.unlisten(&self.claim);
             let requests = backlog.into_iter().flat_map(|backlog| backlog.requests);
@@ -171,7 +170,7 @@ impl AsRawFd for Listener {
 }
 
 impl Request {
-    /// The peer's address, and the port that its program has.
+    /// Returns the peer's address and source port.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.handle.peer
@@ -183,20 +182,20 @@ impl Request {
         &self.private_data
     }
 
-    /// Connects `qp` to the peer, and waits until the peer has done the same. Post receives before this call: the peer may send as soon as
+    /// Connects `qp` to the peer, and waits for the peer's confirmation (RTU). Post receives before this call: the peer may send as soon as
     /// the reply has arrived, and may even have ended the connection when this call returns.
     ///
     /// # Errors
-    /// Returns [`Error::NoAnswer`] if the peer does not confirm the connection in time, [`Error::Ended`] if it waits no longer, and another
-    /// error if the queue pair is not a new one of this device and of service RC, or a setting does not fit. The queue pair is destroyed,
-    /// and the peer is informed.
+    /// Returns [`Error::NoAnswer`] if the peer does not confirm the connection in time, [`Error::Ended`] if it has withdrawn its request, and
+    /// another error if the queue pair belongs to another device or is not in Init, or a setting is out of range. The queue pair is then
+    /// destroyed, and the peer is informed.
     pub fn accept(self, qp: QueuePair, options: &Options) -> Result<Connection, Error> {
         let mut connection = self.begin(qp, options)?;
         connection.wait_established(options.timeout)?;
         Ok(connection)
     }
 
-    /// Takes the queue pair to the peer, and informs the peer.
+    /// Moves the queue pair to RTS, and sends the reply.
     pub(super) fn begin(self, mut qp: QueuePair, options: &Options) -> Result<Connection, Error> {
         let Self { handle, .. } = self;
         let wanted = &options.connection;
@@ -214,7 +213,7 @@ impl Request {
             Some(Agreed::of(link))
         })?;
         if let Err(error) = establish(&mut qp, &agreed.ok_or(Error::Ended { peer })?, wanted) {
-            // If the peer's REJ comes in the meantime, it moves the queue pair to ERR.
+            // A REJ that arrives in the meantime moves the queue pair to ERR.
             let state = |machine: &mut Connections| {
                 Some(matches!(machine.link(handle.local)?.state, State::RequestReceived))
             };
@@ -228,7 +227,7 @@ impl Request {
         Ok(Connection::new(handle, qp, self.private_data))
     }
 
-    /// Refuses the request. The peer's program gets up to 148 bytes of private data.
+    /// Rejects the request. `private_data`, up to 148 bytes, reaches the peer's program.
     ///
     /// # Errors
     /// Returns an error if the private data is too long, or the core has stopped.

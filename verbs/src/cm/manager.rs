@@ -1,4 +1,4 @@
-//! A device's connection manager: the machine, queue pair 1, and the thread that takes messages in and repeats what is not answered.
+//! A device's connection manager: the state machine, queue pair 1, and the thread that receives messages and repeats unanswered ones.
 //!
 //! It exists while the device has a listener or a connection of this module.
 
@@ -20,16 +20,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The connections and listeners of a device.
 pub(crate) type Connections = Machine<ManagementPort>;
 
-/// The limit on the requests that a listener keeps until the program accepts them.
 const BACKLOG: usize = 1024;
 
-/// Messages that are handled before the timers: a flood must not keep the thread from them.
+/// Messages to handle before the timers, so that a flood does not delay the timers.
 const BATCH: usize = 64;
 
-/// The place of a device's manager, while it has one.
+/// The slot for a device's manager.
 #[derive(Default)]
 pub(crate) struct Place(Mutex<Option<Running>>);
 
@@ -45,19 +43,17 @@ struct Running {
     users: usize,
 }
 
-/// The state that the thread and the program's calls share.
 pub(crate) struct Manager {
     port: ManagementPort,
     device: Arc<Inner>,
     machine: Mutex<Connections>,
-    /// Ends a wait of the thread.
     wake: Arc<EventFd>,
     stop: AtomicBool,
 }
 
-/// A use of a device's manager. The last one ends it.
+/// A reference to a device's manager. Dropping the last one stops the manager.
 pub(crate) struct User {
-    // Dropped before `last`, so that the manager has gone when its place is free again.
+    // Dropped before `_last`, so that the manager is gone when its slot is free.
     manager: Arc<Manager>,
     _last: Last,
 }
@@ -70,8 +66,8 @@ impl std::fmt::Debug for User {
 
 struct Last(Arc<Inner>);
 
-/// Fails in a process that was forked from the manager's: the child has neither its thread nor its queue pairs, and a lock may stay as
-/// another thread of the parent had it.
+/// Returns an error in a forked child: it has neither the manager's thread nor its queue pairs, and another thread of the parent may have
+/// held a lock.
 fn check_process(device: &Inner) -> Result<(), Error> {
     if device.engine.is_inherited() { Ok(device.engine.check()?) } else { Ok(()) }
 }
@@ -92,14 +88,14 @@ impl Drop for Last {
         if let Some(running) = place.take_if(|running| running.users == 0) {
             running.manager.stop.store(true, Ordering::Release);
             running.manager.wake.signal();
-            // A thread that has panicked is gone too.
+            // The thread may have panicked.
             let _ = running.thread.join();
         }
     }
 }
 
 impl User {
-    /// A use of the device's manager, which the first one starts.
+    /// Returns a reference to the device's manager. Starts the manager if there is none.
     pub(crate) fn new(device: &Arc<Inner>) -> Result<Self, Error> {
         check_process(device)?;
         let mut place = lock(&device.manager.0);
@@ -121,7 +117,7 @@ impl User {
         Ok(lock(&self.manager.machine))
     }
 
-    /// Has the machine do something, which may give the thread a message to repeat.
+    /// Runs `act` on the state machine, and wakes the thread, which may have a message to repeat.
     ///
     /// # Errors
     /// Returns an error in a forked process.
@@ -134,7 +130,7 @@ impl User {
         Ok(result)
     }
 
-    /// Looks at the machine, and runs the core if that is the caller's to do.
+    /// Calls `ready`, and calls it again if a turn of an inline core made progress.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -147,11 +143,11 @@ impl User {
         }
         let engine = &self.manager.device.engine;
         engine.check()?;
-        // One turn: under steady traffic each finds something.
+        // One turn only: under steady traffic each makes progress.
         Ok(if engine.progress() { ready(&mut *self.machine()?) } else { None })
     }
 
-    /// Waits until the machine has something. `bell` rings with each change of it.
+    /// Waits until `ready` returns a value. `bell` is signalled after each change of the connection or listener.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -167,7 +163,7 @@ impl User {
         }
     }
 
-    /// As [`wait`](Self::wait), until a moment if there is one. Returns `None` then.
+    /// Waits as [`wait`](Self::wait) does, but only until `until`. Returns `None` then.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -192,7 +188,7 @@ impl User {
         }
     }
 
-    /// Returns whether the caller may sleep, because another thread runs the core. That thread takes over at once.
+    /// Returns whether the caller may sleep because another thread runs the core. That thread takes over at once.
     pub(super) fn sleeps(&self) -> bool {
         let engine = &self.manager.device.engine;
         engine.hand_over();
@@ -223,7 +219,7 @@ impl Manager {
     fn run(&self) {
         while !self.stop.load(Ordering::Acquire) {
             let Ok(next) = self.turn() else {
-                // The core has stopped, which every waiting call notices.
+                // The core has stopped, which every waiting call finds out.
                 return ring_all(&lock(&self.machine));
             };
             sleep([self.port.as_raw_fd(), self.wake.as_raw_fd()], next);
@@ -232,7 +228,7 @@ impl Manager {
         }
     }
 
-    /// Handles what was received and what is due. Returns when something is due again.
+    /// Handles received messages and due timers. Returns when the next timer is due.
     fn turn(&self) -> Result<Option<Instant>, Error> {
         let mut machine = lock(&self.machine);
         for _ in 0..BATCH {
@@ -243,11 +239,11 @@ impl Manager {
     }
 }
 
-/// The requests that the program has not taken, by their communication ids.
+/// The communication ids of the requests that the program has not taken.
 #[derive(Debug)]
 pub struct Backlog {
     pub(super) requests: VecDeque<u32>,
-    /// Counts them.
+    /// A semaphore that counts them.
     bell: Arc<EventFd>,
 }
 
@@ -265,7 +261,7 @@ impl Backlog {
         self.bell.signal();
     }
 
-    /// Takes the oldest request, for which `bell` is a bell. If there is none to be had, the request stays.
+    /// Takes the oldest request, with the descriptor that `bell` creates. If `bell` fails, the request stays.
     pub(super) fn take(
         &mut self,
         bell: impl FnOnce() -> Result<Arc<EventFd>, Error>,
@@ -280,10 +276,10 @@ impl Backlog {
     }
 }
 
-/// The program's part of a connection.
+/// The program's data of a connection.
 #[derive(Debug, Default)]
 pub struct Watcher {
-    /// Becomes readable with each change of the state. Until the program takes the peer's request, there is none: requests must not
+    /// Becomes readable with each change of the state. `None` until the program takes the peer's request, because queued requests must not
     /// use up the process's descriptors.
     pub(super) bell: Option<Arc<EventFd>>,
     /// Why the peer was not found.
@@ -338,7 +334,7 @@ impl World for ManagementPort {
         if let State::Ended(_) = link.state
             && let Some(qpn) = link.qpn.take()
         {
-            // The program may have destroyed it.
+            // The program may have destroyed the queue pair.
             let _ = self.end(Qpn::new(qpn));
         }
         let Some(watcher) = &mut link.program else { return };
@@ -349,20 +345,20 @@ impl World for ManagementPort {
     }
 }
 
-/// Rings all bells, since the core has stopped.
+/// Wakes all waiting calls, since the core has stopped.
 fn ring_all(machine: &Connections) {
     let watchers = machine.links().filter_map(|(_, link)| link.program.as_ref()?.bell.as_ref());
     watchers.for_each(|bell| bell.signal());
     machine.listeners.iter().for_each(|listening| listening.program.bell.signal());
 }
 
-/// Sleeps until a descriptor is readable, or until a moment.
+/// Sleeps until a descriptor is readable or `until` has passed, at most 60 s.
 fn sleep<const N: usize>(descriptors: [RawFd; N], until: Option<Instant>) {
     let mut watched = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let wait = until.map_or(-1, |until| {
         until.saturating_duration_since(Instant::now()).as_millis().min(60_000) as libc::c_int + 1
     });
-    // SAFETY: the array is as long as said, and a descriptor that is closed is reported as such.
+    // SAFETY: the array has `N` elements, and poll reports a closed descriptor in `revents`.
     unsafe { libc::poll(watched.as_mut_ptr(), N as libc::nfds_t, wait) };
 }
 

@@ -1,4 +1,4 @@
-//! Connections by socket address, with the wire protocol of librdmacm: no exchange of [`QpEndpoint`](crate::QpEndpoint)s by other means.
+//! Connections by socket address, with the wire protocol of librdmacm. Programs need not exchange [`QpEndpoint`](crate::QpEndpoint)s.
 //!
 //! A peer may be a C program on librdmacm, on Ferroce, on Soft-RoCE or on a NIC. Connections are reliable ones, in the port space of TCP
 //! (`RDMA_PS_TCP`). Requests and replies carry private data: 56 bytes from the side that connects, 196 from the side that accepts; the
@@ -6,7 +6,7 @@
 //! offer.
 //!
 //! A device with a listener or a connection has a thread that answers and repeats messages, `ferroce-cm`. It opens queue pair 1, so such
-//! a device has no other [`ManagementPort`](crate::management::ManagementPort). Calls that wait run an inline core meanwhile. In a process that
+//! a device has no other [`ManagementPort`](crate::management::ManagementPort). A call that waits runs an inline core. In a process that
 //! is forked from the device's, all calls fail, and dropping a value does nothing.
 //!
 //! ```
@@ -60,7 +60,7 @@ use crate::ConnectOptions;
 use datapath::siblings::Claim;
 use std::time::Duration;
 
-/// The port space of TCP, as part of a service (IBA A11.2).
+/// The prefix of service IDs in the port space of TCP (IBA A11.2).
 const TCP_SERVICES: u64 = 0x0106 << 16;
 
 /// The settings of a connection by address, as in `Options::new().private_data(b"hello")`.
@@ -73,8 +73,8 @@ pub struct Options {
     pub connection: ConnectOptions,
     /// Private data for the peer's program: at most 56 bytes with [`connect`], 196 with [`Request::accept`].
     pub private_data: Vec<u8>,
-    /// The time to wait for the peer's answer. The default is 8 s. Messages are repeated after 0.5 s, and then
-    /// after twice as long each time, up to 4.3 s.
+    /// The time to wait for the peer's answer. The default is 8 s. Messages are repeated after 0.5 s, and then with a delay that doubles each
+    /// time, up to 4.3 s.
     pub timeout: Duration,
 }
 

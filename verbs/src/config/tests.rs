@@ -35,7 +35,6 @@ fn a_file_says_all_that_the_builder_says() {
     assert_eq!(text.parse(), Ok(built));
 }
 
-/// The files that documents show are accepted.
 #[test]
 fn the_examples_in_documents_are_files() {
     let texts = [

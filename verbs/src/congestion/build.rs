@@ -1,4 +1,4 @@
-//! Builds an algorithm from a choice of congestion control, and refuses choices that contradict themselves.
+//! Builds an algorithm from a choice of congestion control, and rejects contradictory choices.
 
 use super::choice::CongestionChoice;
 use super::default::{AUTO_EVERY, AUTO_TARGET, DEFAULT_WINDOW, UNPACED};
@@ -10,11 +10,11 @@ use roce::wire::Format;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// The time over which loads of sprayed paths are counted if no setting says it.
+/// The interval over which the loads of sprayed paths are counted if no setting gives it.
 const DEFAULT_INTERVAL: Duration = Duration::from_micros(100);
 
 impl CongestionChoice {
-    /// Creates what a queue pair takes.
+    /// Creates the congestion control of a queue pair.
     ///
     /// # Errors
     /// Returns [`ChoiceError`] if a key is out of its limits, if the algorithm has no use for it, or if the algorithm needs another.
@@ -42,7 +42,7 @@ impl CongestionChoice {
         };
         if self.takes_telemetry() {
             let is_auto = self.name() == CcName::Auto;
-            // Sprayed data cannot carry telemetry that acknowledgements answer.
+            // Acknowledgements of sprayed data do not return telemetry.
             let is_usual = is_auto && !self.spray;
             let usual = if is_usual { TelemetryMode::InBand(AUTO_EVERY) } else { TelemetryMode::Probe };
             let mode = self.telemetry.unwrap_or(usual);
@@ -70,7 +70,7 @@ impl CongestionChoice {
         Ok(congestion)
     }
 
-    /// Creates what a datagram queue pair takes.
+    /// Creates the congestion control of a datagram queue pair.
     ///
     /// # Errors
     /// As [`build`](Self::build), and if the algorithm or the format cannot pace datagrams.
@@ -86,7 +86,7 @@ impl CongestionChoice {
     fn path_choice(&self) -> Result<Option<PathChoice>, ChoiceError> {
         let Some(count) = self.paths.filter(|&count| count != 1) else { return Ok(None) };
         let spray = self.spray;
-        // Data measures the paths that it is sprayed over.
+        // Sprayed data measures its paths without probes.
         let unprobed = spray.then_some(DEFAULT_INTERVAL);
         let interval = self.probe_interval.or(self.base_rtt).or(unprobed).ok_or_else(|| {
             ChoiceError::of("paths", count, "needs the time between probes; add {probe_interval=100us}")
@@ -99,19 +99,19 @@ impl CongestionChoice {
         matches!(name, CcName::Hpcc | CcName::HpccFair | CcName::HpccRx | CcName::PowerTcp | CcName::Auto)
     }
 
-    /// Returns the algorithm: the one that is named, else `auto`, or a fixed window if one is given.
+    /// Returns the chosen algorithm, else `fixed` if a window is given, else `auto`.
     fn name(&self) -> CcName {
         self.cc.unwrap_or(if self.window.is_some() { CcName::Fixed } else { CcName::Auto })
     }
 
-    /// Checks each key by itself, then those that depend on each other.
+    /// Checks each key by itself, then the keys that depend on each other.
     fn check(&self) -> Result<(), ChoiceError> {
         for setting in Self::SETTINGS {
             let Some(value) = setting.get(self) else { continue };
             // The caller may have set a field to any value.
             setting.set(&mut Self::default(), &value)?;
             let is_harmless = match setting.key {
-                // Several paths are probed whatever the algorithm.
+                // Several paths are probed with any algorithm.
                 "format" => self.paths.is_some(),
                 "paths" => value == "1",
                 _ => false,
@@ -193,7 +193,8 @@ impl CongestionChoice {
         self.base_rtt.unwrap_or(Congestion::FIRST_BASE_RTT)
     }
 
-    /// Returns whether HPCC++ shares a link without the number of flows. A setting that only the draft's algorithm has decides against it.
+    /// Returns whether HPCC++ shares a link without the number of flows. `flows` and `all_hops`, which only the draft's algorithm has, select
+    /// that algorithm with `auto`.
     fn is_fair(&self) -> bool {
         match self.name() {
             CcName::Auto => self.flows.is_none() && !self.all_hops,
@@ -213,7 +214,7 @@ impl CongestionChoice {
             })?,
             _ => self.base_rtt(),
         };
-        // The variant is fair without W_AI (cc/README.md).
+        // hpcc-fair needs no W_AI (cc/README.md).
         let (max_stage, growth, flows) = match self.name() {
             _ if self.is_fair() => (0, 0.0, 1),
             CcName::PowerTcp => (0, 1.0, PowerTcp::DEFAULT_FLOWS),

@@ -1,6 +1,6 @@
-//! Every setting of congestion control, defined once: the fields of [`CongestionChoice`], the keys of `ferroce.toml` and
-//! `FERROCE_CC`, the flags of the tools and `docs/reference/congestion.md` all come from here. `build.rs` turns a choice into the
-//! congestion control of a queue pair.
+//! The table of all congestion control settings. The fields of [`CongestionChoice`], the keys of `ferroce.toml` and `FERROCE_CC`, the flags
+//! of the tools and `docs/reference/congestion.md` are generated from it. `build.rs` turns a choice into the congestion control of a queue
+//! pair.
 
 use super::names::{CcName, REVERSE, TelemetryMode};
 use super::setting::{ChoiceError, Setting, Written};
@@ -20,7 +20,7 @@ const PACED: &[CcName] = &[Hpcc, HpccFair, HpccRx, PowerTcp, Dctcp, Dcqcn, Swift
 const TUNED: &[CcName] = &[Dctcp, Dcqcn, Swift];
 const TELEMETRY: &[CcName] = &[Hpcc, HpccFair, HpccRx, PowerTcp, Auto];
 
-/// A field for each setting, and the table of them.
+/// Declares a field for each setting, and the table of settings.
 macro_rules! settings {
     ($($help:literal $field:ident: $type:ty, $read:expr, { $($name:ident: $word:expr),* $(,)? })*) => {
         /// Congestion control by names and units. What is left out has a default.
@@ -195,7 +195,7 @@ impl CongestionChoice {
         self.set_beside(&[], key, text)
     }
 
-    /// As [`set`](Self::set). The error about an unknown key also lists `others`, which the caller reads.
+    /// Sets a value as [`set`](Self::set) does. The error about an unknown key also lists `others`, the keys that the caller handles.
     pub(super) fn set_beside(
         &mut self,
         others: &[&'static str],

@@ -1,4 +1,4 @@
-//! The congestion control of queue pairs for which nothing is chosen: `cc = "auto"`.
+//! The default congestion control, `cc = "auto"`.
 
 use cc::{HpccConfig, Rate};
 use roce::qp::{Congestion, CongestionAlgorithm, Unknown, Upgrade, When};
@@ -11,14 +11,14 @@ pub(super) const DEFAULT_WINDOW: u64 = 512 << 10;
 pub(super) const UNPACED: CongestionAlgorithm =
     CongestionAlgorithm::Fixed { window: DEFAULT_WINDOW, rate: None };
 
-/// The share of a link that `auto` aims at if nothing else is chosen: one flow fills 94 % of it, and sixteen fill 97 % with 3 packets waiting
+/// The default target utilisation of `auto`: one flow fills 94 % of a link, and sixteen fill 97 % with 3 packets queued
 /// (`fabric/tests/auto.rs`).
 pub(super) const AUTO_TARGET: f64 = 0.97;
 
-/// One data packet of so many brings telemetry with `auto`: few enough bytes, and telemetry from each round trip of 16 flows and more.
+/// With `auto`, one of this many data packets carries telemetry: few enough bytes, and telemetry in each round trip of 16 flows and more.
 pub(super) const AUTO_EVERY: NonZeroU32 = NonZeroU32::MIN.saturating_add(3);
 
-/// The default congestion control, `cc = "auto"` without another setting: a fixed window of 512 KiB until a probe brings telemetry or the
+/// The default congestion control, `cc = "auto"` without another setting: a fixed window of 512 KiB until a probe returns telemetry or the
 /// peer answers marks.
 pub const DEFAULT_CONGESTION: Congestion = {
     let fair = HpccConfig {

@@ -1,4 +1,4 @@
-//! The key with which a device seals answers to telemetry, from a file, the environment or the program.
+//! The key that authenticates a device's telemetry responses, from a file, the environment or the program.
 
 use crate::implicit::text_of;
 use datapath::environment;
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 const VARIABLE: &str = "FERROCE_FEEDBACK_KEY";
 
-/// The error of a key that cannot be read. The key itself is never shown.
+/// The error of a key that cannot be read. It never contains the key.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]
@@ -25,11 +25,11 @@ pub enum KeyError {
     Digits { place: String },
 }
 
-/// Where a device's key comes from.
+/// The source of a device's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeySource {
-    /// This file.
+    /// A file.
     File(PathBuf),
     /// The environment variable `FERROCE_FEEDBACK_KEY`.
     Environment,
@@ -47,7 +47,6 @@ impl fmt::Display for KeySource {
     }
 }
 
-/// A device's key and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceKey {
     pub(crate) key: FeedbackKey,
@@ -59,7 +58,6 @@ impl DeviceKey {
         Ok(Self { key: feedback_key_from_file(path)?, source: KeySource::File(path.to_owned()) })
     }
 
-    /// Returns the key in the environment variable `FERROCE_FEEDBACK_KEY`, if it is set.
     pub(crate) fn from_env() -> Result<Option<Self>, KeyError> {
         let Some(text) = environment::text(VARIABLE) else { return Ok(None) };
         let key = parse(&text).ok_or(KeyError::Digits { place: VARIABLE.to_owned() })?;
@@ -67,10 +65,10 @@ impl DeviceKey {
     }
 }
 
-/// Reads the key from a file of 32 hexadecimal digits. Only its owner may be able to read the file.
+/// Reads the key from a file of 32 hexadecimal digits, which only its owner may be able to read.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, others may read it, or it contains something else.
+/// Returns an error if the file cannot be read, others may read it, or it does not contain a key.
 pub fn feedback_key_from_file(path: &Path) -> Result<FeedbackKey, KeyError> {
     let place = path.display().to_string();
     let failed = |error: std::io::Error| KeyError::File { path: place.clone(), reason: error.to_string() };

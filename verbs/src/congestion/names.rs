@@ -1,4 +1,4 @@
-//! The words that settings of congestion control take: algorithms, the packets that bring telemetry, and how it is answered.
+//! The words that congestion settings accept: algorithms, telemetry modes and kinds of feedback.
 
 use roce::qp::Reverse;
 use std::fmt;
@@ -17,20 +17,20 @@ pub enum CcName {
     HpccFair,
     /// HPCC++ at the receiver.
     HpccRx,
-    /// PowerTCP by HPCC++'s telemetry.
+    /// PowerTCP with HPCC++'s telemetry.
     PowerTcp,
     /// DCTCP.
     Dctcp,
     /// DCQCN.
     Dcqcn,
-    /// Control by delay, as Swift's.
+    /// Delay-based control as in Swift.
     Swift,
-    /// HPCC++ if probes come back with telemetry; otherwise a fixed window, or DCQCN once the peer answers marks.
+    /// HPCC++ if probes return telemetry; otherwise a fixed window, or DCQCN once the peer answers marks.
     Auto,
 }
 
 impl CcName {
-    /// Every name as it is written.
+    /// Every algorithm with its name.
     pub const ALL: [(&'static str, Self); 9] = [
         ("fixed", Self::Fixed),
         ("hpcc", Self::Hpcc),
@@ -61,13 +61,13 @@ impl FromStr for CcName {
     }
 }
 
-/// The packets that bring HPCC++ its telemetry.
+/// The packets that carry HPCC++'s telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TelemetryMode {
-    /// One data packet of so many.
+    /// One of this many data packets.
     InBand(NonZeroU32),
-    /// Packets of their own.
+    /// Probes.
     Probe,
 }
 
@@ -94,6 +94,6 @@ impl FromStr for TelemetryMode {
     }
 }
 
-/// The ways of answering telemetry, as they are written.
+/// The kinds of feedback with their names.
 pub const REVERSE: [(&str, Reverse); 3] =
     [("ack", Reverse::Ack), ("notification", Reverse::Notification), ("window", Reverse::Window)];

@@ -1,4 +1,4 @@
-//! `docs/reference/congestion.md`, written from the settings.
+//! Generates `docs/reference/congestion.md` from the settings, and checks that the file is current.
 
 use super::choice::CongestionChoice;
 use super::names::CcName;

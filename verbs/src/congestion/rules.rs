@@ -14,11 +14,11 @@ use std::str::FromStr;
 /// the file, and the first that matches decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CongestionRule {
-    /// Peers whose address begins so; without one, all.
+    /// Matches peers in this prefix; `None` matches all.
     pub peer: Option<Prefix>,
-    /// Queue pairs of this service; without one, all.
+    /// Matches queue pairs of this service; `None` matches all.
     pub service: Option<Service>,
-    /// Queue pairs of this service level, 0 to 7: the top three bits of the traffic class. Without one, all.
+    /// Matches queue pairs of this service level, 0 to 7: the top three bits of the traffic class. `None` matches all.
     pub service_level: Option<u8>,
     /// The congestion control of these queue pairs.
     pub congestion: Congestion,
@@ -63,8 +63,8 @@ impl FromStr for Prefix {
     }
 }
 
-/// Returns the choice of the first rule that matches, or the default. No rule with a `peer` matches without a peer, and none matches
-/// datagrams whose algorithm cannot pace them.
+/// Returns the congestion control of the first rule that matches, or the default. A rule with a `peer` does not match without a peer. No
+/// rule matches datagrams that its algorithm cannot pace.
 pub(crate) fn choose(
     rules: &[CongestionRule],
     peer: Option<IpAddr>,
@@ -76,20 +76,18 @@ pub(crate) fn choose(
             && rule.service.is_none_or(|ours| ours == service)
             && rule.service_level.is_none_or(|level| level == traffic_class >> 5)
     };
-    // A rule that does not name datagrams leaves them alone if its algorithm cannot pace them.
     let can = |rule: &&CongestionRule| service != Service::Ud || rule.congestion.check_datagrams().is_ok();
     rules.iter().filter(can).find(fits).map_or(DEFAULT_CONGESTION, |rule| rule.congestion)
 }
 
-/// A rule as the file has it: each key with its place in the text, and its value.
+/// A rule as written in the file: each key with its position, and its value.
 #[derive(Debug, serde::Deserialize)]
 #[serde(transparent)]
 pub(crate) struct RuleText(BTreeMap<toml::Spanned<String>, toml::Value>);
 
-/// The error of a rule, and its place in the file.
 #[derive(Debug, PartialEq)]
 pub(crate) struct RuleError {
-    /// Bytes before the key that is wrong; 0 if the rule as a whole is.
+    /// The position of the wrong key in the file, or of the rule's first key if one is missing, in bytes.
     pub(crate) offset: usize,
     pub(crate) reason: String,
 }
@@ -106,7 +104,7 @@ impl RuleText {
         rule_of(words).map_err(|error| {
             let place =
                 |name: &str| self.0.keys().find(|key| key.get_ref() == name).map(|key| key.span().start);
-            // A missing key has no place: the place of the rule's first key is used.
+            // The error of a missing key points to the rule's first key.
             let offset = place(error.key()).or_else(|| self.0.keys().map(|key| key.span().start).min());
             RuleError { offset: offset.unwrap_or(0), reason: error.to_string() }
         })
@@ -116,7 +114,6 @@ impl RuleText {
 /// Keys that select the queue pairs of a rule.
 pub(super) const FOR_WHOM: [&str; 3] = ["peer", "qp", "service_level"];
 
-/// Creates a rule of keys and values.
 pub(super) fn rule_of<'a>(
     words: impl Iterator<Item = (&'a str, String)>,
 ) -> Result<CongestionRule, ChoiceError> {

@@ -1,4 +1,4 @@
-//! One setting of congestion control as people meet it, and what is said about a wrong one. `choice.rs` defines all of them.
+//! The type of a congestion setting, and the error of a wrong value. `choice.rs` defines the settings.
 
 use super::choice::CongestionChoice;
 use super::names::{CcName, REVERSE, TelemetryMode};
@@ -10,7 +10,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// One setting of congestion control: how it is called, what it accepts, what it does.
+/// A setting of congestion control: its names, the values that it accepts, its effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// The key in a `[[congestion]]` table of `ferroce.toml`, and in the one-line form of `FERROCE_CC`.
@@ -21,7 +21,7 @@ pub struct Setting {
     pub value: &'static str,
     /// The values that are accepted.
     pub accepts: &'static str,
-    /// One of them.
+    /// An accepted value.
     pub example: &'static str,
     /// The value if it is left out.
     pub default: &'static str,
@@ -45,14 +45,14 @@ impl Setting {
         })
     }
 
-    /// The value as [`set`](Self::set) reads it, if there is one.
+    /// Returns the value as [`set`](Self::set) parses it, or `None` if it is not chosen.
     #[must_use]
     pub fn get(&self, choice: &CongestionChoice) -> Option<String> {
         (self.get)(choice)
     }
 }
 
-/// A value as [`Setting::set`] reads it.
+/// A value that can be written as [`Setting::set`] parses it.
 pub(super) trait Word {
     fn word(&self) -> String;
 }
@@ -104,8 +104,8 @@ impl Written for bool {
     }
 }
 
-/// A choice that cannot be built: which key with which value, why, and the remedy. Keys are called as in `ferroce.toml`;
-/// [`as_flags`](Self::as_flags) calls them as on the command line.
+/// The error of a choice that cannot be built: the key, its value, the reason and the remedy. Keys are those of `ferroce.toml`;
+/// [`as_flags`](Self::as_flags) replaces them by flags of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChoiceError {
     key: String,
@@ -115,23 +115,23 @@ pub struct ChoiceError {
 }
 
 impl ChoiceError {
-    /// About a key as a whole.
+    /// Creates an error about a key as a whole.
     pub(super) fn new(key: &str, reason: impl Into<String>) -> Self {
         Self { key: key.to_owned(), value: None, reason: reason.into() }
     }
 
-    /// About a key's value.
+    /// Creates an error about a key's value.
     pub(super) fn of(key: &str, value: impl fmt::Display, reason: impl Into<String>) -> Self {
         Self { value: Some(value.to_string()), ..Self::new(key, reason) }
     }
 
-    /// The key that is wrong.
+    /// Returns the wrong key.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// Spells the error with command line flags for keys.
+    /// Formats the error with flags of the command line instead of keys.
     #[must_use]
     pub fn as_flags(&self) -> String {
         self.render(|key, value| {
@@ -144,7 +144,7 @@ impl ChoiceError {
         })
     }
 
-    /// Spells the error as in a line such as `hpcc,line_rate=1G`: an algorithm by its bare name, other keys as `key=value`.
+    /// Formats the error for a line such as `hpcc,line_rate=1G`: an algorithm by its bare name, other keys as `key=value`.
     #[must_use]
     pub fn as_words(&self) -> String {
         self.render(|key, value| match value.map(str::escape_debug) {
@@ -154,7 +154,7 @@ impl ChoiceError {
         })
     }
 
-    /// Spells the reason alone, for a program that names flag and value itself.
+    /// Returns the reason alone, for a program that writes flag and value itself.
     #[must_use]
     pub fn reason_as_values(&self) -> String {
         fill(&self.reason, |key, value| value.unwrap_or(key).to_owned())
@@ -166,7 +166,7 @@ impl ChoiceError {
     }
 }
 
-/// Replaces the text in braces by the name that `name` returns for it.
+/// Replaces each key in braces by the text that `name` returns for it.
 fn fill(template: &str, name: impl Fn(&str, Option<&str>) -> String) -> String {
     let mut said = String::new();
     let mut rest = template;

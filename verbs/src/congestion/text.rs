@@ -1,4 +1,4 @@
-//! A rule, or a choice for one queue pair, in one line: the syntax of `FERROCE_CC` and of `--cc`.
+//! The one-line syntax of a rule, or of a choice for one queue pair: `FERROCE_CC` and `--cc`.
 
 use super::choice::CongestionChoice;
 use super::rules::{CongestionRule, FOR_WHOM, rule_of};
@@ -34,7 +34,7 @@ impl FromStr for CongestionRule {
     }
 }
 
-/// As a [`CongestionRule`], without the keys that select queue pairs.
+/// The syntax of a [`CongestionRule`] without the keys that select queue pairs.
 impl FromStr for CongestionChoice {
     type Err = String;
 

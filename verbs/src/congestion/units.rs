@@ -3,7 +3,6 @@
 use cc::Rate;
 use std::time::Duration;
 
-/// The suffixes of rates and what they multiply by.
 const RATES: [(&str, u64); 4] =
     [("T", 1_000_000_000_000), ("G", 1_000_000_000), ("M", 1_000_000), ("K", 1000)];
 
@@ -11,7 +10,7 @@ const RATES: [(&str, u64); 4] =
 /// sysfs, in Mb/s.
 const LEAST_WITHOUT_UNIT: f64 = 1e6;
 
-/// Bits per second: `200M`, `1G`, `2.5G`; the suffixes are powers of 1000. A number without one is at least 1000000.
+/// Parses bits per second: `200M`, `1G`, `2.5G`; the suffixes are powers of 1000. A number without one is at least 1000000.
 ///
 /// # Errors
 /// Returns what to write if the text is not a positive number, or is too small a number to have no unit.
@@ -34,7 +33,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
     Ok(Rate::from_bps(bits.round() as u64))
 }
 
-/// Returns the rate in the largest unit that it is a whole number of, as [`parse_rate`] reads it. Below 1000000 bit/s, it always has a unit.
+/// Formats a rate in the largest unit that divides it, as [`parse_rate`] reads it. Below 1000000 bit/s, the text always has a unit.
 #[must_use]
 pub fn rate_text(rate: Rate) -> String {
     let bits = rate.as_bps();
@@ -46,10 +45,10 @@ pub fn rate_text(rate: Rate) -> String {
     }
 }
 
-/// Longer than any run: sums and multiples of a few such times still are times.
+/// The longest accepted time. It is longer than any run, and sums and small multiples of it do not overflow.
 const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
-/// A time with its unit: `500ns`, `20us`, `2ms`, `1.5s`. A plain number is seconds. At most 10^9 s.
+/// Parses a time with its unit: `500ns`, `20us`, `2ms`, `1.5s`. A plain number is in seconds. The maximum is 10^9 s.
 ///
 /// # Errors
 /// Returns what to write if the text is not a number, alone or followed by one of the units, or too long a time.
@@ -65,7 +64,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The same time in the largest unit that it is a whole number of.
+/// Formats a time in the largest unit that divides it.
 pub fn duration_text(time: Duration) -> String {
     let nanos = time.as_nanos();
     let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000), ("ns", 1)];
@@ -73,7 +72,7 @@ pub fn duration_text(time: Duration) -> String {
     unit.map_or_else(String::new, |(unit, each)| format!("{}{unit}", nanos / each))
 }
 
-/// Bytes: `64`, `4K`, `1M`, `1G`; the suffixes are powers of 1024.
+/// Parses bytes: `64`, `4K`, `1M`, `1G`; the suffixes are powers of 1024.
 ///
 /// # Errors
 /// Returns what to write if the text is not a number, or does not fit 64 bits.
@@ -91,7 +90,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| format!("`{text}` is beyond 64 bits"))
 }
 
-/// Returns bytes in the largest unit that is exact, as [`parse_bytes`] reads them.
+/// Formats bytes in the largest unit that divides them, as [`parse_bytes`] parses them.
 pub(crate) fn bytes_text(bytes: u64) -> String {
     let units = [("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
     let unit = units.iter().find(|(_, each)| bytes > 0 && bytes.is_multiple_of(*each));

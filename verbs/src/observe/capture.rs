@@ -1,4 +1,4 @@
-//! The observer's side of a capture: it reads the frames of a process from shared memory.
+//! The observer's side of a capture, which reads the frames of a process from shared memory.
 
 use super::client::{self, AttachError};
 use super::tapping::{self, Offer};
@@ -10,24 +10,24 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Bytes read at once: more than the answer to a request has, of 64 cores.
+/// The size of a read, bytes. The answer to a request is shorter, even for 64 cores.
 const PART: usize = 1 << 16;
 
-/// The reason for which [`Capture::wait`] returned.
+/// Why [`Capture::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Waited {
-    /// The time is over.
+    /// The time has passed.
     Time,
     /// The process has ended, or has closed its devices.
     Ended,
-    /// The reader of the output has gone.
+    /// The reader of the output is gone.
     Unread,
 }
 
 /// A running capture of another process. Dropping it ends the capture.
 ///
-/// The process is never slowed down by this program: frames for which its ring has no room are counted and not captured.
+/// It never slows the process down: frames for which the process's ring has no room are counted and not captured.
 #[derive(Debug)]
 pub struct Capture {
     pid: u32,
@@ -46,7 +46,7 @@ impl Capture {
         let system = |error| AttachError::System { pid, error };
         let (mut connection, _) = client::attach(pid, &client::socket(pid)?)?;
         match connection.write_all(tapping::request(snap).as_bytes()) {
-            // It has answered and closed the connection already, as a process of before format 2 does.
+            // A process older than format 2 has answered and closed the connection already.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             written => written.map_err(system)?,
         }
@@ -68,11 +68,11 @@ impl Capture {
         &self.ports
     }
 
-    /// Takes the oldest captured frame: `frame` becomes its bytes. Returns the number of its core in [`ports`](Self::ports), or `None` if
-    /// no frame waits.
+    /// Takes the oldest captured frame into `frame`. Returns the frame's core as an index into [`ports`](Self::ports), or `None` if
+    /// there is no frame.
     ///
     /// # Errors
-    /// Returns [`AttachError::System`] if the process wrote something else than frames.
+    /// Returns [`AttachError::System`] if the process wrote anything but frames.
     pub fn take(&mut self, frame: &mut Vec<u8>) -> Result<Option<(usize, Record)>, AttachError> {
         let damaged = |error| AttachError::System { pid: self.pid, error };
         let mut oldest: Option<(u64, usize)> = None;
@@ -88,15 +88,15 @@ impl Capture {
         Ok(record.map(|record| (core, record)))
     }
 
-    /// Returns how many frames of a core were dropped for want of room.
+    /// Returns how many frames of a core were dropped because its ring was full.
     #[must_use]
     pub fn dropped(&self, core: usize) -> u64 {
         self.rings.get(core).map_or(0, Reader::dropped)
     }
 
-    /// Asks the process to capture no further frame. Those that wait can still be taken.
+    /// Asks the process to stop capturing. Frames that are in the rings can still be taken.
     pub fn end(&self) {
-        // Without a process, there is no one to ask.
+        // Fails only if the process is gone.
         let _ = self.connection.shutdown(Shutdown::Both);
     }
 
@@ -109,7 +109,7 @@ impl Capture {
         let watch = |fd, events| libc::pollfd { fd, events, revents: 0 };
         let mut watched = [watch(self.connection.as_raw_fd(), libc::POLLIN), watch(output.as_raw_fd(), 0)];
         let most = time.as_nanos().div_ceil(1_000_000) as libc::c_int;
-        // SAFETY: two open descriptors, as many as said.
+        // SAFETY: the array has `watched.len()` elements, and poll reports a closed descriptor in `revents`.
         unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, most) };
         match watched.map(|watched| watched.revents) {
             [_, output] if output & libc::POLLERR != 0 => Waited::Unread,
@@ -119,7 +119,7 @@ impl Capture {
     }
 }
 
-/// Reads the line that answers a request, and the rings that come with it. A process of before format 2 does not read the request: it
+/// Reads the line that answers a request, and the rings that accompany it. A process older than format 2 does not read the request: it
 /// sends a report instead, and resets the connection.
 fn receive(pid: u32, connection: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>), AttachError> {
     let (mut line, mut files, mut part) = (Vec::new(), Vec::new(), vec![0; PART]);

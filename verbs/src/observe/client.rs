@@ -20,13 +20,13 @@ use thiserror::Error;
 /// The time within which a process must answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What the processes of this user may report together: 262,144 queue pairs of 1 KiB each.
+/// The limit on the reports of this user's processes together, bytes: 262,144 queue pairs of 1 KiB each.
 const OURS: usize = 256 << 20;
 
-/// What those of each other user may report together: they may report anything to root.
+/// The limit for each other user, bytes. Their processes can send anything to an observer that runs as root.
 pub(super) const OTHERS: usize = 16 << 20;
 
-/// The processes of a user that are read at once, each by a thread.
+/// The maximum number of a user's processes that are read at once, each by a thread.
 const PROCESSES: usize = 512;
 
 /// The bytes that the processes of each user may still report.
@@ -34,7 +34,7 @@ const PROCESSES: usize = 512;
 struct Budgets(Mutex<BTreeMap<u32, usize>>);
 
 impl Budgets {
-    /// Takes `bytes` from what is left to the processes of user `owner`. Returns `false`, and takes nothing, if less is left.
+    /// Deducts `bytes` from the budget of user `owner`. Returns `false`, and deducts nothing, if less is left.
     fn spend(&self, owner: u32, bytes: usize) -> bool {
         let all = if owner == folder::user() { OURS } else { OTHERS };
         let mut budgets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +80,7 @@ pub enum AttachError {
     /// It listens but does not answer.
     #[error("process {0} does not answer within 3 s; if it is stopped, continue it: kill -CONT {0}")]
     Silent(u32),
-    /// Its user's processes report too much together.
+    /// The processes of its user report too much together.
     #[error(
         "process {0}: all processes of its user report more than is read (16 MiB of another user, 256 MiB, 512 processes); run this as that user"
     )]
@@ -139,7 +139,7 @@ pub fn read_all() -> Vec<Result<ProcessStatus, AttachError>> {
             Ok(asked) => asked.join().unwrap_or(Err(AttachError::Ended(pid))),
             Err(error) => Err(AttachError::System { pid, error }),
         });
-        // A socket that no process listens on is no process.
+        // A socket on which no process listens is not an error.
         reports.filter(|report| !matches!(report, Err(error) if error.is_absence())).chain(left).collect()
     })
 }
@@ -162,7 +162,6 @@ pub fn read(pid: u32) -> Result<ProcessStatus, AttachError> {
     ask(pid, &socket(pid)?, &Budgets::default())
 }
 
-/// Returns the socket of process `pid`.
 pub(super) fn socket(pid: u32) -> Result<PathBuf, AttachError> {
     let name = format!("{pid}.sock");
     let path = folder::readable().into_iter().map(|folder| folder.join(&name)).find(|path| path.exists());
@@ -175,11 +174,11 @@ fn ask(pid: u32, path: &Path, budgets: &Budgets) -> Result<ProcessStatus, Attach
     // An observer that sends no request receives the report.
     stream.shutdown(Shutdown::Write).map_err(|error| AttachError::System { pid, error })?;
     let report = receive(pid, stream, |bytes| budgets.spend(owner, bytes))?;
-    // The kernel knows who it is.
+    // The kernel reports the number of the peer; the report's own could be wrong.
     Ok(ProcessStatus { pid, ..checked(pid, &report)? })
 }
 
-/// Parses what process `pid` sent, if it is of this format.
+/// Parses what process `pid` sent, if its format is [`FORMAT`].
 pub(super) fn checked<T: DeserializeOwned>(pid: u32, bytes: &[u8]) -> Result<T, AttachError> {
     let head: Head = serde_json::from_slice(bytes).map_err(|_| AttachError::Ended(pid))?;
     if head.format != FORMAT {
@@ -188,7 +187,7 @@ pub(super) fn checked<T: DeserializeOwned>(pid: u32, bytes: &[u8]) -> Result<T, 
     serde_json::from_slice(bytes).map_err(|_| AttachError::Ended(pid))
 }
 
-/// Connects to the process `pid` over the socket `path`, and returns its user, too. Removes the socket if no process listens on it.
+/// Connects to the process `pid` over the socket `path`. Returns its user, too. Removes the socket if no process listens on it.
 pub(super) fn attach(pid: u32, path: &Path) -> Result<(UnixStream, u32), AttachError> {
     let stream = match connect(path) {
         Ok(stream) => stream,
@@ -201,14 +200,14 @@ pub(super) fn attach(pid: u32, path: &Path) -> Result<(UnixStream, u32), AttachE
         }
     };
     let peer = credentials(&stream).map_err(|error| AttachError::System { pid, error })?;
-    // Anything with this name may listen: the kernel knows which process does.
+    // Any process can listen at this path: the kernel knows which one does.
     if peer.pid != pid as i32 {
         return Err(why_not(pid));
     }
     Ok((stream, peer.uid))
 }
 
-/// Connects within [`PATIENCE`]: a stopped process may have a full backlog, for which [`UnixStream::connect`] would wait for ever.
+/// Connects within [`PATIENCE`]: a stopped process may have a full backlog, for which [`UnixStream::connect`] would wait without limit.
 ///
 /// # Errors
 /// Returns [`ErrorKind::WouldBlock`] after the timeout, or the system's error.
@@ -222,14 +221,14 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     // SAFETY: the descriptor was opened above, and nothing else owns it.
     let stream = unsafe { UnixStream::from_raw_fd(socket) };
     stream.set_write_timeout(Some(PATIENCE))?;
-    // SAFETY: the address is initialized and `length` long.
+    // SAFETY: `address` is initialized, and `length` is its length.
     match unsafe { libc::connect(socket, (&raw const address).cast(), length) } {
         0 => Ok(stream),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Reads a report to its end, as long as `spend` allows the bytes of each part.
+/// Reads a report to its end, as long as `spend` grants the bytes of each part.
 fn receive(
     pid: u32,
     mut stream: UnixStream,
@@ -246,7 +245,7 @@ fn receive(
     if is_spent { Err(AttachError::TooLong(pid)) } else { Ok(report) }
 }
 
-/// Reads from the process `pid` by `read`, which returns whether it has everything, for [`PATIENCE`] at most.
+/// Calls `read` until it returns `true`, for at most [`PATIENCE`].
 pub(super) fn patiently(
     pid: u32,
     stream: &UnixStream,
@@ -283,11 +282,10 @@ fn why_not(pid: u32) -> AttachError {
     }
 }
 
-/// Returns the process and user at the other end.
 pub(super) fn credentials(stream: &UnixStream) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: there is room for the structure.
+    // SAFETY: `peer` has room for `length` bytes.
     let outcome = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! The folder of the sockets: `$XDG_RUNTIME_DIR/ferroce`, or `/run/ferroce` of root.
+//! The folder of the sockets: `$XDG_RUNTIME_DIR/ferroce`, or `/run/ferroce` for root.
 
 use datapath::environment;
 use std::fs::{self, DirBuilder};
@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The reason why no folder can be used.
+/// Why no folder can be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FolderError {
@@ -36,7 +36,7 @@ pub enum FolderError {
 }
 
 pub(super) fn user() -> u32 {
-    // SAFETY: it takes nothing and can't fail.
+    // SAFETY: geteuid has no arguments and can't fail.
     unsafe { libc::geteuid() }
 }
 

@@ -1,9 +1,10 @@
 //! The report of a running process to an observer: its devices, their counters, and what each queue pair waits for.
 //!
-//! A process with an open device listens on a socket that only its user and root can reach ([`folder`]). A separate thread sleeps on it,
-//! and queries the cores between two turns, 64 queue pairs at a time. It costs the datapath nothing until an observer connects.
+//! A process with an open device listens on a socket that only its user and root can reach ([`folder`]). A separate thread waits on the
+//! socket. When an observer connects, the thread queries the cores between two turns, 64 queue pairs at a time. Until then it costs the
+//! datapath nothing.
 //!
-//! An observer that asks for a capture gets a ring of shared memory per device instead of a report ([`Capture`]).
+//! An observer that requests a capture receives a ring of shared memory per core instead of a report ([`Capture`]).
 //!
 //! ```
 //! use ferroce_verbs::observe;

@@ -1,12 +1,12 @@
-//! The names of what is counted, with what they mean.
+//! The names and descriptions of counters.
 
 use datapath::engine::CoreCounters;
 use roce::Counters;
 
-/// The counters of an endpoint that each core has, too.
+/// The counters of an endpoint that are also reported for each core.
 pub(super) const CORE_FRAMES: [&str; 2] = ["rx_frames", "tx_frames"];
 
-/// Returns the name, description and value of each counter but the discards.
+/// Returns the name, description and value of each counter except the discards.
 #[must_use]
 pub fn named_counters(counters: &Counters) -> [(&'static str, &'static str, u64); 20] {
     [
@@ -33,7 +33,7 @@ pub fn named_counters(counters: &Counters) -> [(&'static str, &'static str, u64)
     ]
 }
 
-/// Returns a core's counters: name, words, and value.
+/// Returns the name, description and value of each counter of a core.
 #[must_use]
 pub fn named_core_counters(counters: &CoreCounters) -> [(&'static str, &'static str, u64); 19] {
     let port = &counters.port;

@@ -1,5 +1,5 @@
-//! What an observer takes over from a report. Another user's process may send anything: only printable characters may reach a terminal, and
-//! only counters and states that Ferroce has become names of metrics.
+//! Sanitizes a report that an observer reads. Another user's process may send anything: only printable characters may reach a terminal, and
+//! only Ferroce's own counters and states become names of metrics.
 
 use datapath::engine::CoreCounters;
 use roce::qp::Waiting;
@@ -19,9 +19,9 @@ static NAMES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     named.chain(Discard::ALL.iter().map(ToString::to_string)).collect()
 });
 
-/// A part of a report that holds text.
+/// A part of a report that contains text.
 pub(super) trait Untrusted {
-    /// Removes what the observer does not take over.
+    /// Removes control characters and unknown names.
     fn make_plain(&mut self);
 }
 
@@ -51,7 +51,7 @@ impl Untrusted for BTreeMap<String, u64> {
     }
 }
 
-/// Deserializes a field that holds text, for serde's `deserialize_with`.
+/// Deserializes and sanitizes a field that contains text, for serde's `deserialize_with`.
 pub(super) fn plain<'de, D: Deserializer<'de>, T: Untrusted + Deserialize<'de>>(
     from: D,
 ) -> Result<T, D::Error> {
@@ -65,12 +65,11 @@ mod tests {
     use super::super::ProcessStatus;
     use serde_json::Value;
 
-    /// Returns a report with every field of text.
     fn report() -> Value {
         serde_json::from_str(include_str!("report.json")).unwrap()
     }
 
-    /// Puts an escape sequence into every text, and a name of the process's own into every table.
+    /// Appends an escape sequence to every text, and adds an unknown name to every table.
     fn make_hostile(value: &mut Value) {
         match value {
             Value::String(text) => text.push_str("\u{1b}[2J\n"),

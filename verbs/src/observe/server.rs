@@ -1,4 +1,4 @@
-//! The process's end of the socket, and the thread that sleeps on it while a device is open.
+//! The process's end of the socket, and the thread that serves observers while a device is open.
 
 use super::tapping::{self, Tapping};
 use super::{client, folder, status::ProcessStatus};
@@ -20,16 +20,14 @@ use std::time::Duration;
 /// The time after which an observer that does not read is disconnected.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time that an observer has to send its request: it sends that as it connects.
+/// The time within which an observer must send its request. It does so as it connects.
 const REQUEST: Duration = Duration::from_millis(200);
-/// The time for which a closing program waits for the thread: while it serves an observer.
+/// The longest time for which a closing program waits for the thread while it serves an observer.
 const LONGEST: Duration = Duration::from_secs(3);
-/// The pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) type Devices = Arc<Mutex<Vec<Weak<Inner>>>>;
 
-/// The observation server; a process has one while a device is open.
 static SERVER: Mutex<Option<Server>> = Mutex::new(None);
 
 struct Server {
@@ -47,7 +45,7 @@ struct Server {
 pub(crate) fn publish(device: &Arc<Inner>) {
     let Some(mut server) = fork::lock(&SERVER) else { return };
     if server.as_ref().is_some_and(|server| server.process.is_parent()) {
-        // The thread and the socket are the parent's.
+        // A forked child leaves its parent's thread and socket alone.
         std::mem::forget(server.take());
     }
     if server.is_none() {
@@ -66,7 +64,7 @@ pub(crate) fn publish(device: &Arc<Inner>) {
     }
 }
 
-/// Removes a closed device. The socket is removed with the last one.
+/// Removes closed devices, and with the last one the socket.
 pub(crate) fn withdraw() {
     let ended = {
         let Some(mut server) = fork::lock(&SERVER) else { return };
@@ -78,7 +76,7 @@ pub(crate) fn withdraw() {
                 })
         });
         let ended = server.take_if(|_| is_last);
-        // Before another device can publish a socket of the same name.
+        // Under the lock, before another device can publish a socket of the same name.
         ended.inspect(Server::close)
     };
     if let Some(server) = ended {
@@ -86,7 +84,6 @@ pub(crate) fn withdraw() {
     }
 }
 
-/// Returns the path of this process's socket.
 fn place() -> Result<PathBuf, String> {
     let folder = folder::create().map_err(|error| error.to_string())?;
     Ok(folder.join(format!("{}.sock", std::process::id())))
@@ -94,7 +91,7 @@ fn place() -> Result<PathBuf, String> {
 
 impl Server {
     fn start(path: PathBuf) -> Result<Self, String> {
-        // An earlier process of this number left it.
+        // An earlier process of this number may have left it.
         let _ = fs::remove_file(&path);
         let failed = |error: io::Error| format!("{}: {error}", path.display());
         let listener = UnixListener::bind(&path).map_err(failed)?;
@@ -116,22 +113,22 @@ impl Server {
         Ok(Self { process: Process::this(), devices, listener, path, is_closed, thread, ends })
     }
 
-    /// Closes the socket, which ends the thread.
+    /// Closes and removes the socket, which ends the thread.
     fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
         if self.listener.is_there() {
-            // SAFETY: the descriptor is open. The thread's accept returns by it.
+            // SAFETY: the listener owns this open descriptor. The shutdown makes the thread's accept return.
             unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
         } else {
-            // The program has closed the descriptor. The thread's accept still has the socket, and returns by a connection.
+            // The program has closed the descriptor. The thread's accept still uses the socket, and a connection makes it return.
             let _ = UnixStream::connect(&self.path);
         }
         let _ = fs::remove_file(&self.path);
     }
 
-    /// Waits for the thread, at most for the time that it may serve an observer.
+    /// Waits for the thread to end, for at most [`LONGEST`].
     fn join(self) {
-        // The observer's thread may be the one that closes the last device.
+        // This thread may be the one that closes the last device.
         if self.thread.thread().id() == std::thread::current().id() {
             return;
         }
@@ -147,7 +144,7 @@ fn serve(listener: &Own<UnixListener>, devices: &Devices, is_closed: &AtomicBool
     while listener.is_there() && !is_closed.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok(_) if is_closed.load(Ordering::Relaxed) => return,
-            // Forked children give it up, so that the observer learns of this process's end.
+            // Forked children close their copy, so that the observer notices the end of this process.
             Ok((stream, _)) => answer(Own::from(stream), devices, &captured),
             // The listener was shut down.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return,
@@ -163,7 +160,7 @@ fn answer(stream: Own<UnixStream>, devices: &Devices, captured: &Tapping) {
         return;
     }
     let Some(devices) = fork::lock(devices).map(|devices| devices.clone()) else { return };
-    // Observers of before format 2 sent nothing and waited.
+    // Observers older than format 2 send no request.
     let mut request = [0; 64];
     let length = (&*stream).read(&mut request).unwrap_or(0);
     if let Some(snap) = tapping::requested(&request[..length]) {
@@ -172,10 +169,10 @@ fn answer(stream: Own<UnixStream>, devices: &Devices, captured: &Tapping) {
     }
     let devices: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
     let report = serde_json::to_vec(&ProcessStatus::of(&devices));
-    // However slowly the observer reads, the program closes its devices when it likes.
+    // A slow observer must not delay the closing of devices.
     drop(devices);
     let Ok(report) = report else { return };
-    // An observer that is gone has no use for the rest.
+    // Fails only if the observer is gone.
     let _ = (&*stream).write_all(&report);
 }
 
@@ -184,7 +181,7 @@ mod tests {
     use super::*;
     use std::os::fd::{FromRawFd, OwnedFd};
 
-    /// Programs close all descriptors with close_range(2) when they become daemons. The number of the socket may then be a file of theirs.
+    /// A program that becomes a daemon closes all descriptors with close_range(2). The socket's number may then belong to a file of its own.
     #[test]
     fn a_server_whose_descriptor_the_program_has_replaced_ends_and_leaves_the_programs_file_alone() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The report of a process, as it travels through its socket.
+//! The report of a process, as sent through its socket.
 
 use super::names::{CORE_FRAMES, named_core_counters, named_counters};
 use super::plain::plain;
@@ -9,7 +9,7 @@ use roce::{Counters, Discard, FailureReason, Observation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The version of what a process and an observer exchange; an observer reads only its own.
+/// The version of the protocol between process and observer. An observer reads only its own.
 pub const FORMAT: u32 = 4;
 
 /// The number of queue pairs that a core reports between two turns.
@@ -46,7 +46,7 @@ pub struct DeviceStatus {
     pub addresses: Vec<String>,
     /// Its speed in Mb/s, if the port knows it.
     pub speed_mbps: Option<u32>,
-    /// The reason for which its core stopped; all fields below are empty then.
+    /// Why its core stopped. All fields below are then empty.
     #[serde(default, deserialize_with = "plain")]
     pub stopped: Option<String>,
     /// The moment, in ns since the core's clock began.
@@ -99,14 +99,14 @@ pub struct PeerStatus {
     pub qpn: u32,
 }
 
-/// A hop of a queue pair's path, as telemetry said last.
+/// A hop of a queue pair's path, from the latest telemetry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HopStatus {
-    /// Its place on the path, 0 the first switch.
+    /// Its position on the path; 0 is the first switch.
     pub index: u8,
     /// Bytes in its egress queue.
     pub queue: u64,
-    /// The utilisation of its link; 1 is full without a queue. `None` until telemetry came twice.
+    /// The utilisation of its link; 1 is full without a queue. `None` until telemetry has arrived twice.
     pub utilisation: Option<f64>,
     /// The age of this telemetry, ns.
     pub age: u64,
@@ -123,10 +123,10 @@ impl HopStatus {
     }
 }
 
-/// The likely reason for which a peer keeps a queue pair waiting.
+/// The likely reason why a peer keeps a queue pair waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspicion {
-    /// The likely reason, as [`FailureReason`](crate::event::FailureReason) says it.
+    /// The reason, as [`FailureReason`](crate::event::FailureReason) displays it.
     #[serde(deserialize_with = "plain")]
     pub reason: String,
     /// The remedy for the user.
@@ -148,7 +148,7 @@ impl Suspicion {
 pub struct QueuePairStatus {
     /// Its number.
     pub qpn: u32,
-    /// The place of its core in [`DeviceStatus::cores`].
+    /// The index of its core in [`DeviceStatus::cores`].
     pub core: usize,
     /// Its service: RC, UC, UD, XRC.
     #[serde(deserialize_with = "plain")]
@@ -170,11 +170,11 @@ pub struct QueuePairStatus {
     pub in_flight: u64,
     /// Its pacing rate, bit/s.
     pub rate_bps: Option<u64>,
-    /// Its path: every hop that telemetry named, in path order.
+    /// Its path: every hop of which telemetry has arrived, in path order.
     pub hops: Vec<HopStatus>,
-    /// The place in `hops` of the busiest one.
+    /// The index in `hops` of the busiest one.
     pub busiest: Option<usize>,
-    /// The reason for which its peer keeps it waiting; `None` if the peer does not.
+    /// Why its peer keeps it waiting; `None` if the peer does not.
     pub suspected: Option<Suspicion>,
     /// The utilisation of the path's busiest link; 1 is full without a queue.
     pub utilisation: Option<f64>,
@@ -209,13 +209,12 @@ fn times(waited: &WaitingTimes) -> BTreeMap<String, u64> {
 }
 
 impl ProcessStatus {
-    /// Returns its device of `port`.
+    /// Returns the device on `port`.
     #[must_use]
     pub fn device(&self, port: &str) -> Option<&DeviceStatus> {
         self.devices.iter().find(|device| device.port == port)
     }
 
-    /// Queries the cores of `devices`.
     pub(super) fn of(devices: &[std::sync::Arc<Inner>]) -> Self {
         let words = std::fs::read("/proc/self/cmdline").unwrap_or_default();
         let words = String::from_utf8_lossy(&words);
@@ -230,7 +229,7 @@ impl ProcessStatus {
 }
 
 impl DeviceStatus {
-    /// Returns its queue pair `qpn`.
+    /// Returns the queue pair `qpn`.
     #[must_use]
     pub fn queue_pair(&self, qpn: u32) -> Option<&QueuePairStatus> {
         self.queue_pairs.iter().find(|pair| pair.qpn == qpn)

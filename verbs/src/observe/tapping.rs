@@ -17,11 +17,11 @@ use std::time::Duration;
 /// The start of a request for a capture; the number of bytes to capture of each frame follows.
 const REQUEST: &str = "capture ";
 
-/// The number of times that a new observer looks whether the capture before has ended, and the pause after each look.
+/// The number of checks whether the previous capture has ended, and the pause after each.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The answer to a request: a line of JSON, with a ring's memory per core.
+/// The answer to a request: a line of JSON, with the memory of a ring per core.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Offer {
     format: u32,
@@ -29,26 +29,25 @@ pub(super) struct Offer {
     /// The port of each core, in the order of their rings.
     #[serde(deserialize_with = "plain")]
     pub(super) ports: Vec<String>,
-    /// The reason for which there is none.
+    /// Why there is no capture.
     #[serde(default, deserialize_with = "plain")]
     pub(super) refused: Option<String>,
 }
 
-/// Returns a request for the first `snap` bytes of each frame.
 pub(super) fn request(snap: u32) -> String {
     format!("{REQUEST}{snap}\n")
 }
 
-/// Returns the number of bytes of each frame that a request asks for; `None` if it asks for no capture.
+/// Parses a request. Returns the number of bytes to capture of each frame, or `None` if the request is not for a capture.
 pub(super) fn requested(request: &[u8]) -> Option<u32> {
     std::str::from_utf8(request).ok()?.strip_prefix(REQUEST)?.trim_end().parse().ok()
 }
 
-/// True while the process is captured: it has one capture at a time.
+/// Whether the process is captured. It has one capture at a time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tapping(Arc<AtomicBool>);
 
-/// A capture that is under way until it is dropped.
+/// Marks a capture as running until it is dropped.
 struct Underway(Tapping);
 
 impl Drop for Underway {
@@ -58,7 +57,7 @@ impl Drop for Underway {
 }
 
 impl Tapping {
-    /// Returns whether no other capture is under way. One that has just ended may take a moment.
+    /// Marks a capture as running. Returns `false` if another one is running and does not end within 190 ms.
     fn take_over(&self) -> bool {
         for look in 0..LOOKS {
             if !self.0.swap(true, Ordering::Acquire) {
@@ -73,7 +72,7 @@ impl Tapping {
 
     /// Starts a capture of `devices` for the observer at the other end of `stream`.
     pub(super) fn begin(&self, stream: Own<UnixStream>, devices: Vec<Weak<Inner>>, snap: u32) {
-        // The timeout was for the request.
+        // The timeout applied to the request only.
         let _ = stream.set_read_timeout(None);
         if !self.take_over() {
             refuse(&stream, "another capture of it is running; end that one first".into());
@@ -109,11 +108,10 @@ fn offer(
 }
 
 fn refuse(stream: &UnixStream, reason: String) {
-    // An observer that is gone needs no reason.
+    // Fails only if the observer is gone.
     let _ = offer(stream, Vec::new(), Some(reason), &[]);
 }
 
-/// Captures until the observer is gone.
 fn capture(stream: &UnixStream, devices: &[Weak<Inner>], snap: u32) -> io::Result<()> {
     let (ports, rings) = install(devices, snap)?;
     if offer(stream, ports, None, &rings).is_ok() {
@@ -121,14 +119,14 @@ fn capture(stream: &UnixStream, devices: &[Weak<Inner>], snap: u32) -> io::Resul
         wait(stream);
     }
     for device in devices.iter().filter_map(Weak::upgrade) {
-        // The taps are dropped here, not in the cores.
+        // The taps are dropped in this thread, not in the cores.
         let _ = device.engine.call_all(|station, _| station.capture(None));
     }
     Ok(())
 }
 
-/// Installs a tap in each core, and returns the names of the cores' ports with their rings. The devices are not held longer: the program
-/// closes them when it likes.
+/// Installs a tap in each core. Returns the port and the ring of each core. Does not hold the devices any longer, so that the program can
+/// close them.
 fn install(devices: &[Weak<Inner>], snap: u32) -> io::Result<(Vec<String>, Vec<OwnedFd>)> {
     let devices: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
     let cores = devices.iter().flat_map(|device| (0..device.engine.cores()).map(move |core| (device, core)));
@@ -137,15 +135,14 @@ fn install(devices: &[Weak<Inner>], snap: u32) -> io::Result<(Vec<String>, Vec<O
     let (taps, rings): (Vec<_>, Vec<_>) = made.into_iter().unzip();
     for ((device, core), tap) in cores.iter().zip(taps) {
         let tap = Box::new(tap);
-        // A core that has stopped drops its tap, and the observer sees the end of that ring.
+        // A stopped core drops its tap, and the observer sees the end of that ring.
         let _ = device.engine.call_on(*core, move |station, _| station.capture(Some(tap)));
     }
     Ok((cores.iter().map(|(device, _)| device.info.port.clone()).collect(), rings))
 }
 
-/// Sleeps until the observer closes the connection.
 fn wait(stream: &UnixStream) {
-    // Observers send nothing more, so this returns at the end of the connection. Signals are blocked.
+    // Observers send nothing more, so this returns when the connection ends. Signals are blocked in this thread.
     let _ = passing::receive(stream.as_fd(), &mut [0], 0);
 }
 

@@ -1,4 +1,4 @@
-//! One connection: its state, the message that it repeats, and what the peer's messages change.
+//! One connection: its state, the message that it repeats, and its reaction to the peer's messages.
 
 use super::message::{self, Key, Kind, Mad, PeerMessage, Pending, Reason, SMALLEST_MTU, Side};
 use super::state::{End, State};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Twice the packet lifetime that Linux assumes for Ethernet (4.096 µs × 2¹⁷).
 pub(super) const TIME_WAIT: Duration = Duration::from_millis(1074);
 
-/// One connection. `C` is the program's part of it.
+/// One connection. `C` is the program's data.
 #[derive(Debug)]
 pub struct Link<C> {
     pub state: State,
@@ -25,19 +25,19 @@ pub struct Link<C> {
     pub traffic_class: u8,
     /// The private data of the peer's last message.
     pub private: Vec<u8>,
-    /// The queue pair that ends with the connection.
+    /// The queue pair that moves to ERR when the connection ends.
     pub qpn: Option<u32>,
-    /// `None` once the program has dropped the connection. The peer may not know yet.
+    /// `None` once the program has dropped the connection, even if the peer still has it.
     pub program: Option<C>,
     pub remote: u32,
     pub transaction: u64,
     pub pending: Option<Pending>,
-    /// Until then late packets of the connection may arrive, so its identifiers mean no other connection.
+    /// The end of TIME_WAIT. Until then late packets may arrive, so no other connection may use these identifiers.
     pub time_wait: Option<Instant>,
 }
 
 impl<C> Link<C> {
-    /// A connection of this side's own. The program says the rest.
+    /// Returns a connection that this side requests. The caller sets the remaining fields.
     pub fn new(source: SocketAddr, peer: SocketAddr) -> Self {
         Self {
             state: State::RequestSent,
@@ -60,7 +60,7 @@ impl<C> Link<C> {
         }
     }
 
-    /// Changes the state: nothing is repeated any more.
+    /// Enters `state`, and stops repeating messages.
     fn enter<W: World<Connection = C>>(&mut self, state: State, event: Event<W::Error>, world: &W) {
         self.pending = None;
         self.state = state;
@@ -76,18 +76,17 @@ impl<C> Link<C> {
         message::disconnect_request(self.transaction, local, self.remote, self.theirs.qpn)
     }
 
-    /// Informs the peer that there is no connection. A peer that does not receive this finds out by itself.
+    /// Rejects the connection. The rejection is not repeated: if it is lost, the peer times out.
     pub(super) fn reject<W: World>(&self, local: u32, reason: Reason, guid: [u8; 8], world: &W) {
         let mad = message::reject(self.transaction, local, self.remote, reason, guid);
         let _ = world.send(self.source.ip(), self.peer.ip(), &mad);
     }
 
-    /// Has another process inform the peer if this process dies.
+    /// Registers the DREQ that another process sends if this process dies.
     pub(super) fn remember<W: World>(&self, local: u32, world: &W) {
         world.remember(local, self.source.ip(), self.peer.ip(), &self.disconnect_request(local));
     }
 
-    /// Ends the connection.
     pub(super) fn end<W: World<Connection = C>>(
         &mut self,
         local: u32,
@@ -99,7 +98,7 @@ impl<C> Link<C> {
         self.enter(State::Ended(end), event, world);
     }
 
-    /// The connection is disconnected. Returns when its identifiers may mean another.
+    /// Ends the connection, and starts TIME_WAIT. Returns when TIME_WAIT ends.
     pub(super) fn disconnected<W: World<Connection = C>>(
         &mut self,
         now: Instant,
@@ -111,7 +110,7 @@ impl<C> Link<C> {
         self.time_wait
     }
 
-    /// Repeats the message `kind` later: the peer has received it, and its program takes its time.
+    /// Postpones the repetition of `kind`, because the peer has acknowledged its receipt (MRA) and its program needs time.
     fn wait(&mut self, now: Instant, receipt: &PeerMessage<'_>, kind: Kind, restarts_timeout: bool) {
         if let Some(pending) = &mut self.pending
             && let Some(time) = message::read_receipt(receipt.mad(), kind)
@@ -120,7 +119,7 @@ impl<C> Link<C> {
         }
     }
 
-    /// Repeats the request for the next smaller path MTU, since the peer's port carries a smaller one. Returns when, unless there is none.
+    /// Repeats the request with the next smaller path MTU. Returns when, or `None` if this side accepts no smaller one.
     fn lower_mtu(&mut self, now: Instant) -> Option<Instant> {
         let pending = self.pending.as_mut().filter(|_| self.mtu > self.least_mtu)?;
         self.mtu -= 1;
@@ -129,7 +128,7 @@ impl<C> Link<C> {
         Some(now)
     }
 
-    /// Returns what the peer's messages must name.
+    /// Returns the fields that the peer's messages must match.
     pub(super) fn key(&self, local: u32) -> Key {
         let remote = (!matches!(self.state, State::RequestSent)).then_some(self.remote);
         Key { peer: self.peer.ip(), local, remote, qpn: self.ours.qpn }
@@ -143,7 +142,7 @@ impl<C> Link<C> {
         message: &PeerMessage<'_>,
         world: &W,
     ) -> Option<Instant> {
-        // If an answer is lost, the peer's message comes again.
+        // If the answer is lost, the peer repeats its message.
         let answer = |link: &Self, mad: &Mad| {
             let _ = world.send(link.source.ip(), link.peer.ip(), mad);
         };
@@ -179,14 +178,14 @@ impl<C> Link<C> {
                     return self.disconnected(now, local, world);
                 }
             }
-            // Repeated, or out of its order: answered before, or never.
+            // A duplicate, or a message that has no meaning in this state.
             _ => {}
         }
         None
     }
 
-    /// The peer rejects the connection, as Linux also does after its program has accepted: a peer that waited in vain for this side's RTU
-    /// rejects its own reply, and this side may have posted requests by then.
+    /// Handles a rejection. Linux also rejects after its program has accepted: a peer that has waited in vain for this side's RTU rejects its
+    /// own reply, and this side may have posted requests by then.
     fn rejected<W: World<Connection = C>>(
         &mut self,
         now: Instant,

@@ -1,7 +1,7 @@
-//! The connection manager's state machine (IBA 12.9.7): messages, calls and time come in; messages and events go out.
+//! The connection manager's state machine (IBA 12.9.7). Its inputs are messages, calls and time; its outputs are messages and events.
 //!
-//! It has no clock, no thread and no port, so a test is a script. The Rust API runs it with those of a device (`manager`), and `librdmacm`
-//! with those of its own devices (`verbs/c/src/rdmacm/`).
+//! It has no clock, no thread and no port, so a test is a script. `manager` runs it for the Rust API, and `verbs/c/src/rdmacm/` for
+//! `librdmacm`.
 
 mod link;
 pub mod message;
@@ -23,12 +23,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 use unresolved::Unresolved;
 
-/// The time during which a DREQ is repeated: a peer that is gone is not waited for as long as one that may accept.
+/// The time during which a DREQ is repeated.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest time to wait for an answer: longer is like for ever, and the clock must not overflow.
+/// The longest time to wait for an answer. The limit keeps the sum with the clock from overflowing.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A listener: which requests are for it, and the program's part.
+/// A listener: the service that it claims, and the program's data.
 pub struct Listening<L> {
     pub claim: Claim,
     xrc: bool,
@@ -37,9 +37,8 @@ pub struct Listening<L> {
 
 /// All connections and listeners of a device.
 pub struct Machine<W: World> {
-    /// The device's GUID, in requests and replies.
     guid: [u8; 8],
-    /// The largest path MTU code of the port, and the READs and atomics that it answers at a time.
+    /// The code of the port's largest path MTU.
     mtu: u8,
     max_rd_atomic: u8,
     links: HashMap<u32, Link<W::Connection>>,
@@ -47,7 +46,7 @@ pub struct Machine<W: World> {
     requests: HashMap<(IpAddr, u32), u32>,
     pub listeners: Vec<Listening<W::Listener>>,
     pub unresolved: Unresolved,
-    /// When each connection's timer is due. An entry that is out of date costs one look.
+    /// When each connection's timer is due. An outdated entry costs one look-up.
     timers: BTreeSet<(Instant, u32)>,
 }
 
@@ -74,7 +73,7 @@ impl<W: World> Machine<W> {
         self.links.iter().map(|(local, link)| (*local, link))
     }
 
-    /// Listens to a service, for XRC initiators or for reliable connections. Returns `false` if there is such a listener.
+    /// Adds a listener for XRC initiators or for reliable connections. Returns `false` if another listener conflicts with it.
     pub fn listen(&mut self, claim: Claim, xrc: bool, program: W::Listener) -> bool {
         let free = !self.listeners.iter().any(|other| claim.conflict(&other.claim).is_some());
         if free {
@@ -83,13 +82,13 @@ impl<W: World> Machine<W> {
         free
     }
 
-    /// Ends a listener. Returns the program's part of it.
+    /// Removes a listener. Returns the program's data.
     pub fn unlisten(&mut self, claim: &Claim) -> Option<W::Listener> {
         let at = self.listeners.iter().position(|other| other.claim == *claim)?;
         Some(self.listeners.swap_remove(at).program)
     }
 
-    /// Adds a connection in any state, for a test.
+    /// Adds a connection in any state, for tests.
     pub fn insert(&mut self, local: u32, link: Link<W::Connection>) {
         self.requests.insert((link.peer.ip(), link.remote), local);
         self.timers.extend(link.pending.as_ref().map(|pending| (pending.next, local)));
@@ -105,7 +104,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Requests a connection, for `timeout` at most. Returns its communication id.
+    /// Requests a connection, and repeats the request for up to `timeout`. Returns the connection's communication id.
     pub fn request(
         &mut self,
         mut link: Link<W::Connection>,
@@ -135,7 +134,7 @@ impl<W: World> Machine<W> {
         Ok(local)
     }
 
-    /// Informs the peer that its request is accepted, until it confirms.
+    /// Accepts a peer's request: sends REP, and repeats it until the peer confirms.
     pub fn reply(
         &mut self,
         local: u32,
@@ -148,7 +147,7 @@ impl<W: World> Machine<W> {
         let mut mad = link.write(Kind::Reply, local);
         message::write_reply(&mut mad, &link.ours, self.guid);
         put_private(&mut mad, Kind::Reply, private, world)?;
-        // A peer that waits no longer has ended it.
+        // The peer may have withdrawn its request.
         if link.state == State::RequestReceived {
             link.state = State::ReplySent;
             link.remember(local, world);
@@ -157,30 +156,30 @@ impl<W: World> Machine<W> {
         Ok(())
     }
 
-    /// Informs the peer that this side has taken its queue pair to it.
+    /// Sends RTU, after this side has connected its queue pair.
     pub fn ready(&mut self, local: u32, world: &W) {
         let Some(link) = self.links.get_mut(&local) else { return };
         if link.state == State::ReplyReceived {
             link.state = State::Established;
-            // If it is lost, the reply comes again.
+            // If it is lost, the peer repeats its REP.
             let _ = world.send(link.source.ip(), link.peer.ip(), &link.write(Kind::ReadyToUse, local));
         }
     }
 
-    /// Rejects a peer's request. The connection has ended then, which is not reported.
+    /// Rejects a peer's request. The connection ends without an event.
     pub fn reject(&mut self, local: u32, private: &[u8], world: &W) -> Result<(), W::Error> {
         let Some(link) = self.links.get_mut(&local) else { return Ok(()) };
         let mut mad = message::reject(link.transaction, local, link.remote, Reason::Consumer, self.guid);
         put_private(&mut mad, Kind::Reject, private, world)?;
         if link.state == State::RequestReceived {
             link.state = State::Ended(End::Disconnected);
-            // If it is lost, the peer asks again, and learns that no program listens.
+            // If it is lost, the peer repeats its request.
             let _ = world.send(link.source.ip(), link.peer.ip(), &mad);
         }
         Ok(())
     }
 
-    /// Disconnects, and informs the peer until it answers.
+    /// Disconnects: sends DREQ, and repeats it for up to 2 s until the peer answers.
     pub fn disconnect(&mut self, local: u32, now: Instant, world: &W) {
         let Some(link) = self.links.get_mut(&local) else { return };
         if link.state.is_connected() {
@@ -190,7 +189,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Gives up a connection that the program has dropped. A peer with a connection is informed until it answers, others once.
+    /// Gives up a connection that the program has dropped. A peer with a connection receives DREQ until it answers, any other peer one REJ.
     pub fn give_up(&mut self, local: u32, now: Instant, world: &W) {
         let Some(link) = self.links.get_mut(&local) else { return };
         let state = link.state;
@@ -200,7 +199,7 @@ impl<W: World> Machine<W> {
         self.disconnect(local, now, world);
         let reason = match state {
             State::RequestSent => Some(Reason::Timeout),
-            // Until the peer has received the reply, it ignores a DREQ.
+            // A peer ignores DREQ until it has received REP.
             State::RequestReceived | State::ReplySent => Some(Reason::Consumer),
             _ => None,
         };
@@ -213,7 +212,7 @@ impl<W: World> Machine<W> {
         self.remove_ended(local);
     }
 
-    /// Removes a connection that the program has dropped, if it has ended and its identifiers may mean another.
+    /// Removes a connection that has ended, that the program has dropped, and whose TIME_WAIT is over.
     fn remove_ended(&mut self, local: u32) {
         let gone = |link: &&Link<_>| {
             link.program.is_none() && link.time_wait.is_none() && matches!(link.state, State::Ended(_))
@@ -227,14 +226,14 @@ impl<W: World> Machine<W> {
         self.links.remove(&local);
     }
 
-    /// Sends a message until it is answered, for `timeout` at most.
+    /// Sends a message, and repeats it for up to `timeout` until it is answered.
     fn begin(&mut self, local: u32, mad: Mad, timeout: Duration, now: Instant, world: &W) {
         let Some(link) = self.links.get_mut(&local) else { return };
         link.pending = Some(Pending::new(mad, local, now, timeout.min(LONGEST)));
         self.expire(now, local, world);
     }
 
-    /// Does all that is due. Returns when the next is.
+    /// Runs all timers that are due. Returns when the next one is.
     pub fn run_timers(&mut self, now: Instant, world: &W) -> Option<Instant> {
         for (from, mad) in self.unresolved.resolved(|peer| world.finds(peer), now) {
             self.receive(now, from, &mad, world);
@@ -248,7 +247,7 @@ impl<W: World> Machine<W> {
         self.timers.first().map(|(at, _)| *at).into_iter().chain(self.unresolved.next()).min()
     }
 
-    /// Repeats a connection's message, or ends its TIME_WAIT, if that is due.
+    /// Repeats a connection's message, or ends its TIME_WAIT, if either is due.
     fn expire(&mut self, now: Instant, local: u32, world: &W) {
         let Some(link) = self.links.get_mut(&local) else { return };
         if link.time_wait.is_some_and(|until| until <= now) {
@@ -269,7 +268,7 @@ impl<W: World> Machine<W> {
         }
         match world.send(link.source.ip(), link.peer.ip(), &pending.mad) {
             Ok(Sent::Asking) => pending.put_off(now),
-            // A connection's peer was there before.
+            // Only a new request fails: in other states the peer has been found before.
             Err(error) if link.state == State::RequestSent => {
                 return link.end(local, End::NotFound, Event::NotFound(error), world);
             }
@@ -278,16 +277,15 @@ impl<W: World> Machine<W> {
         self.timers.insert((pending.next, local));
     }
 
-    /// Handles a message.
+    /// Handles a message that `from` sent.
     pub fn receive(&mut self, now: Instant, from: IpAddr, mad: &Mad, world: &W) {
         let Some(kind) = message::kind(mad) else { return };
         let (sender, receiver) = message::ids(mad);
         if kind == Kind::Request {
-            // A request for a connection that this side could not have is not answered.
             return self.requested(now, from, mad, world).unwrap_or_default();
         }
         let local = match kind {
-            // A peer that waits no longer for an answer never learned our communication id.
+            // A peer that withdrew its request never learned this side's communication id.
             Kind::Reject if receiver == 0 => self.requests.get(&(from, sender)).copied().unwrap_or(0),
             _ => receiver,
         };
@@ -305,19 +303,19 @@ impl<W: World> Machine<W> {
         self.remove_ended(local);
     }
 
-    /// A peer requests a connection.
+    /// Handles a connection request. Returns `None` if it creates no connection.
     fn requested(&mut self, now: Instant, from: IpAddr, mad: &Mad, world: &W) -> Option<()> {
         let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
         let request = Request::read(mad)?;
         if let Some(&local) = self.requests.get(&(from, remote)) {
-            // It comes again: the reply does too, by its own clock. Without a reply, the peer must wait for the program.
+            // A duplicate. The timer repeats the reply; without a reply, MRA makes the peer wait for the program.
             if self.link(local).is_some_and(|link| link.state == State::RequestReceived) {
                 answer(from, &message::receipt(transaction, local, remote), world);
             }
             return None;
         }
         let (service, at) = (request.service, request.destination.ip());
-        // The connection's own address: a peer may claim that any is.
+        // The message's destination is only the peer's claim.
         if !world.is_own(at) || at.is_ipv4() != from.is_ipv4() {
             return None;
         }
@@ -350,13 +348,13 @@ impl<W: World> Machine<W> {
     }
 }
 
-/// Answers a peer that has no connection. If the answer is lost, the peer asks again.
+/// Answers a peer that has no connection. The answer is not repeated.
 fn answer<W: World>(to: IpAddr, mad: &Mad, world: &W) {
     let any = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let _ = world.send(any, to, mad);
 }
 
-/// Returns the connection that `from` requests, with as many READs and atomics at a time as both sides have.
+/// Returns the connection that `from` requests, with as many READs and atomics in flight as both sides support.
 fn incoming<C>(request: &Request, from: IpAddr, max_rd_atomic: u8, random: u32) -> Link<C> {
     let ours = Side {
         psn: random & 0xff_ffff,
@@ -365,7 +363,7 @@ fn incoming<C>(request: &Request, from: IpAddr, max_rd_atomic: u8, random: u32) 
         xrc: request.side.xrc,
         ..Side::default()
     };
-    // The address below the datagram is the peer's, whatever it says of itself.
+    // The packet's source is the peer's address, whatever the message contains.
     let peer = SocketAddr::new(from, request.source.port());
     Link {
         state: State::RequestReceived,
@@ -379,7 +377,7 @@ fn incoming<C>(request: &Request, from: IpAddr, max_rd_atomic: u8, random: u32) 
     }
 }
 
-/// Fails if private data does not fit its message.
+/// Writes private data. Returns an error if it does not fit the message.
 fn put_private<W: World>(mad: &mut Mad, kind: Kind, data: &[u8], world: &W) -> Result<(), W::Error> {
     let limit = message::private_data(mad, kind).len();
     if message::put_private_data(mad, kind, data) { Ok(()) } else { Err(world.too_long(data.len(), limit)) }

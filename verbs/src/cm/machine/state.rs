@@ -4,9 +4,9 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     RequestSent,
-    /// The peer's reply waits for the program to take its queue pair to it.
+    /// The peer has replied; the program has not connected its queue pair yet.
     ReplyReceived,
-    /// The peer's request waits for the program to accept it.
+    /// The peer has requested; the program has not accepted yet.
     RequestReceived,
     ReplySent,
     Established,
@@ -14,7 +14,7 @@ pub enum State {
     Ended(End),
 }
 
-/// The ways in which a connection ends.
+/// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Disconnected,
@@ -24,7 +24,7 @@ pub enum End {
 }
 
 impl State {
-    /// The peer has, or may have, a connection that a DREQ ends.
+    /// Returns whether the peer has, or may have, a connection that a DREQ ends.
     pub(super) fn is_connected(self) -> bool {
         matches!(self, Self::Established | Self::ReplySent | Self::ReplyReceived)
     }

@@ -1,4 +1,4 @@
-//! Scripts: two machines, what each sends, and a clock that the script turns.
+//! Scripts with two machines, the messages that each sends, and a clock that the script advances.
 
 use super::link::TIME_WAIT;
 use super::*;
@@ -11,7 +11,7 @@ const SERVER: &str = "10.0.0.1:7471";
 const SERVICE: u64 = 0x0106_0000 | 7471;
 const TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Records the messages that a machine sent, the queue pairs that it ended and what it reported. Every peer is found.
+/// Records what a machine sends, which queue pairs it ends and what it reports. Every peer is resolved.
 #[derive(Default)]
 struct Script {
     sent: RefCell<Vec<Mad>>,
@@ -75,7 +75,6 @@ impl Script {
     }
 }
 
-/// One side: a machine and its world.
 struct Host {
     machine: Machine<Script>,
     world: Script,
@@ -88,7 +87,6 @@ impl Host {
         Self { machine: Machine::new([1; 8], 5, 16), world: Script::default(), ip }
     }
 
-    /// A server that listens.
     fn listening() -> Self {
         let mut host = Self::new(SERVER);
         let claim = Claim { service: SERVICE, at: host.ip, family_only: true, shared: false, listens: true };
@@ -97,7 +95,6 @@ impl Host {
         host
     }
 
-    /// A client that has asked.
     fn asking(now: Instant) -> (Self, u32) {
         Self::asking_for(SERVER, now)
     }
@@ -116,14 +113,14 @@ impl Host {
         (host, local)
     }
 
-    /// Takes in what `from` sent, but for the messages that are lost.
+    /// Receives what `from` sent, except the messages that `lost` selects.
     fn hears(&mut self, now: Instant, from: &Self, mut lost: impl FnMut(&Mad) -> bool) {
         for mad in from.world.sent.take().iter().filter(|mad| !lost(mad)) {
             self.machine.receive(now, from.ip, mad, &self.world);
         }
     }
 
-    /// Hears the client's request, takes it and replies. Returns the connection's number here.
+    /// Receives the client's request and accepts it. Returns the connection's communication id on this side.
     fn accepts(&mut self, now: Instant, client: &Self) -> u32 {
         self.hears(now, client, |_| false);
         let there = self.take_request().unwrap();
@@ -131,7 +128,6 @@ impl Host {
         there
     }
 
-    /// Takes the oldest request.
     fn take_request(&mut self) -> Option<u32> {
         self.machine.listeners.first_mut()?.program.pop_front()
     }
@@ -141,7 +137,7 @@ impl Host {
     }
 }
 
-/// IBA 12.9.7: each message of a connection's life is lost once, and comes again.
+/// IBA 12.9.7: each message of a connection's life is lost once and repeated.
 #[test]
 fn a_connection_survives_the_loss_of_each_message() {
     let mut now = Instant::now();
@@ -208,7 +204,7 @@ fn a_client_waits_for_a_program_that_accepts_late() {
     }
 }
 
-/// A peer that has not taken the reply knows no connection that could end.
+/// A peer that has not received the reply has no connection to disconnect.
 #[test]
 fn a_connection_that_is_dropped_before_its_reply_came_is_rejected() {
     let now = Instant::now();
@@ -248,7 +244,7 @@ fn a_dropped_connection_is_repeated_to_the_peer_and_then_forgotten() {
     assert!(client.machine.links.is_empty());
     assert_eq!(now - ended, TIME_WAIT);
     assert!(client.world.ended.take().is_empty(), "the queue pair is gone already");
-    // Nor does a connection stay whose peer never answers.
+    // A connection whose peer never answers is removed too.
     server.machine.give_up(there, now, &server.world);
     server.machine.run_timers(now, &server.world);
     let (mut client, here) = Host::asking(now);
@@ -261,7 +257,7 @@ fn a_dropped_connection_is_repeated_to_the_peer_and_then_forgotten() {
     assert!(client.machine.links.is_empty());
 }
 
-/// IBA 12.9.8.4: its identifiers mean no other connection while late packets of it may arrive.
+/// IBA 12.9.8.4: during TIME_WAIT no other connection has its identifiers, because late packets may arrive.
 #[test]
 fn a_delayed_copy_of_a_request_begins_no_connection_during_time_wait() {
     let mut now = Instant::now();
@@ -390,7 +386,7 @@ fn a_request_that_is_dropped_tells_the_other_side() {
     assert_eq!(client.state(here), "Ended(Rejected(28))");
 }
 
-/// IBA 12.9.7: the peer of a side that has waited in vain is informed, whichever message was lost.
+/// IBA 12.9.7: a side that times out informs its peer, whichever message was lost.
 #[test]
 fn a_side_that_waited_in_vain_tells_the_peer() {
     let now = Instant::now();
@@ -456,7 +452,7 @@ fn a_message_that_names_another_connection_changes_nothing() {
             unchanged.machine.receive(now, from, &mad, &unchanged.world);
             assert_eq!(unchanged.state(LOCAL), format!("{:?}", state()), "{what}");
             assert!(unchanged.world.ended.take().is_empty(), "{what}");
-            // A request to disconnect what is not known is answered, as by Linux.
+            // As on Linux, a DREQ for an unknown connection is answered.
             let answered = unchanged.world.kinds();
             unchanged.world.sent.take();
             let is_unknown =

@@ -1,34 +1,33 @@
-//! Requests, for connections or for a datagram service, whose sources have not been resolved yet.
+//! Requests for connections or datagram services whose sources are not resolved yet.
 //!
 //! Any host on the network can forge the source of a request. A request therefore reaches the program only after its source, or the router
-//! to it, has answered ARP or neighbour discovery. No thread waits for the answer. The number of kept requests is limited, and the oldest
-//! is dropped first: a present peer answers soon, and an honest peer repeats a lost request.
+//! to it, has answered ARP or neighbour discovery. No thread waits for the answer. The number of queued requests is limited, and the oldest
+//! is dropped first: a real peer answers soon, and repeats a request that was dropped.
 
 use super::message::{self, FIRST_LOOK, Mad};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// The limit on the requests that are kept.
+/// The maximum number of queued requests.
 pub const LIMIT: usize = 256;
 
-/// A request that is kept.
 struct Kept {
     from: IpAddr,
     mad: Mad,
-    /// When the next look for the source's Ethernet address is due.
+    /// When to check for the source's Ethernet address again.
     next: Instant,
     pause: Duration,
 }
 
-/// The kept requests, the oldest first.
+/// The queued requests, oldest first.
 #[derive(Default)]
 pub struct Unresolved {
     requests: VecDeque<Kept>,
 }
 
 impl Unresolved {
-    /// Returns whether the source of a request is resolved. Meanwhile the request is kept.
+    /// Returns whether the source of a request is resolved. Queues the request while the source is being resolved.
     pub fn is_resolved<E>(
         &mut self,
         finds: impl Fn(IpAddr) -> Result<bool, E>,
@@ -43,7 +42,7 @@ impl Unresolved {
         match finds(from) {
             Ok(true) => return true,
             Ok(false) => self.keep(now, from, mad),
-            // The source does not exist.
+            // The source does not answer.
             Err(_) => {}
         }
         false
@@ -56,7 +55,7 @@ impl Unresolved {
         self.requests.push_back(Kept { from, mad: *mad, next: now + FIRST_LOOK, pause: FIRST_LOOK });
     }
 
-    /// Returns the requests whose sources are resolved by now, and forgets those of sources that do not answer.
+    /// Removes and returns the requests whose sources are resolved by now. Drops those whose sources do not answer.
     pub fn resolved<E>(
         &mut self,
         finds: impl Fn(IpAddr) -> Result<bool, E>,
@@ -81,12 +80,12 @@ impl Unresolved {
         found
     }
 
-    /// Returns the number of kept requests.
+    /// Returns the number of queued requests.
     pub fn count(&self) -> usize {
         self.requests.len()
     }
 
-    /// When the next look is due.
+    /// Returns when the next check is due.
     pub fn next(&self) -> Option<Instant> {
         self.requests.iter().map(|request| request.next).min()
     }

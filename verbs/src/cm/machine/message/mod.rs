@@ -18,38 +18,38 @@ pub type Mad = [u8; 256];
 #[must_use]
 #[non_exhaustive]
 pub enum Sent {
-    /// It was sent. It may be lost, so the sender must retry.
+    /// The datagram was sent. It may be lost, so the sender must retry.
     Left,
-    /// It was dropped, because the receiver's Ethernet address is being resolved. Send it again soon.
+    /// The datagram was dropped, because the receiver's Ethernet address is being resolved. Send it again soon.
     Asking,
 }
 
-/// The offset of a message's body, behind the datagram's header (IBA 13.4.3).
+/// The offset of a message's body, after the datagram's header (IBA 13.4.3).
 pub const BODY: usize = 24;
-/// Class, version and method: connection management, sent.
+/// Base version, class (connection management), class version and method (send).
 const HEADER: [u8; 4] = [1, 0x07, 2, 3];
-/// The ports' address header at the start of a request's private data (IBA A11.4.3).
+/// The length of the address header at the start of a request's private data (IBA A11.4.3).
 const ADDRESS_HEADER: usize = 36;
-/// Its version: Linux answers no other (`CMA_VERSION`).
+/// The version of the address header. Linux accepts no other (`CMA_VERSION`).
 const ADDRESS_VERSION: u8 = 0;
 
-/// The partition of RoCE, and the bit of a full member (IBA 10.9.2). Limited members do not reach each other, but this side is a full one.
+/// The default P_Key of RoCE, and the bit of a full member (IBA 10.9.2). Limited members cannot reach each other, but this side is a full one.
 const PARTITION: u16 = 0xffff;
 const FULL_MEMBER: u16 = 0x8000;
 
 /// The code of the smallest path MTU, 256 bytes.
 pub const SMALLEST_MTU: u8 = 1;
 
-/// The code of the time that an answer may take, as Linux says it (`CMA_CM_MRA_SETTING`): 4.096 µs × 2^24, 69 s.
+/// The code of the time that an answer may take, as Linux sends it (`CMA_CM_MRA_SETTING`): 4.096 µs × 2^24, 69 s.
 const SERVICE_TIMEOUT: u8 = 24;
 
-/// The offset of a field that a request and a reply of a reliable connection leave unused: the Q_Key of datagrams. Other peers ignore it.
+/// The offset of the Q_Key, which a request and a reply of a reliable connection leave unused. Other peers ignore it.
 const REQUEST_OFFER: usize = 28;
 const REPLY_OFFER: usize = 8;
-/// The sender can repeat selectively (`docs/reference/wire.md`).
+/// The value of that field if the sender offers selective repeat (`docs/reference/wire.md`).
 const SELECTIVE_REPEAT: u32 = u32::from_be_bytes(*b"FRsr");
 
-/// The transport service of a request, if it is none of the old (IBA A14.6), and which it is then.
+/// The transport service that refers to the extended transport type, and the extended type of XRC (IBA A14.6).
 const OTHER_SERVICE: u8 = 3;
 const XRC: u8 = 1;
 
@@ -69,23 +69,23 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// It names both sides' communication ids.
+    /// Returns whether the message contains both sides' communication ids.
     fn has_remote(self) -> bool {
         !matches!(self, Self::Request | Self::ServiceRequest | Self::ServiceReply)
     }
 }
 
-/// The reason for which a request is refused (IBA 12.6.7.2).
+/// The reason of a rejection (IBA 12.6.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The sender waits no longer.
+    /// The sender no longer waits.
     Timeout = 4,
     InvalidService = 8,
     InvalidMtu = 26,
     Consumer = 28,
 }
 
-/// All that a side says of its queue pair.
+/// The parameters of one side's queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Side {
     pub qpn: u32,
@@ -95,7 +95,7 @@ pub struct Side {
     pub initiator_depth: u8,
     pub rnr_retry: u8,
     pub srq: bool,
-    /// An XRC initiator or target (IBA A14.6).
+    /// The queue pair is an XRC initiator or target (IBA A14.6).
     pub xrc: bool,
     /// The side offers selective repeat. A reply does so only if the request did.
     pub selective_repeat: bool,
@@ -130,7 +130,7 @@ pub fn word(mad: &Mad, at: usize) -> u32 {
     u32::from_be_bytes(get(mad, at))
 }
 
-/// 24 bits, then 8.
+/// Writes a field of 24 bits, and the field of 8 bits after it.
 fn put_split(mad: &mut Mad, at: usize, high: u32, low: u8) {
     put(mad, at, (high << 8 | u32::from(low)).to_be_bytes());
 }
@@ -142,7 +142,7 @@ fn gid(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// A datagram with the header of `kind`, and both sides' communication ids.
+/// Returns a datagram with the header of `kind` and both sides' communication ids.
 pub fn message(kind: Kind, transaction: u64, local: u32, remote: u32) -> Mad {
     let mut mad = [0; 256];
     mad[..4].copy_from_slice(&HEADER);
@@ -155,7 +155,7 @@ pub fn message(kind: Kind, transaction: u64, local: u32, remote: u32) -> Mad {
     mad
 }
 
-/// Returns the kind of a datagram, if it is one of ours.
+/// Returns the kind of a datagram, or `None` if its class or attribute is another.
 pub fn kind(mad: &Mad) -> Option<Kind> {
     let kinds = [
         Kind::Request,
@@ -176,12 +176,11 @@ pub fn transaction(mad: &Mad) -> u64 {
     u64::from_be_bytes(std::array::from_fn(|n| mad[8 + n]))
 }
 
-/// The sender's communication id, and the receiver's as the sender knows it.
+/// Returns the sender's communication id, and the receiver's as the sender knows it.
 pub fn ids(mad: &Mad) -> (u32, u32) {
     (word(mad, 0), word(mad, 4))
 }
 
-/// Returns the range of a message's private data; longer data is cut off.
 fn private_range(kind: Kind) -> std::ops::Range<usize> {
     let (start, length) = match kind {
         Kind::Request => (140 + ADDRESS_HEADER, 92 - ADDRESS_HEADER),
@@ -201,7 +200,7 @@ pub fn private_data(mad: &Mad, kind: Kind) -> &[u8] {
     &mad[private_range(kind)]
 }
 
-/// `false` if it does not fit.
+/// Writes private data. Returns `false` if it does not fit.
 pub fn put_private_data(mad: &mut Mad, kind: Kind, data: &[u8]) -> bool {
     let place = &mut mad[private_range(kind)];
     let fits = data.len() <= place.len();
@@ -211,7 +210,7 @@ pub fn put_private_data(mad: &mut Mad, kind: Kind, data: &[u8]) -> bool {
     fits
 }
 
-/// Such a header, of either family.
+/// Writes an address header, of either family.
 pub fn put_addresses(mad: &mut Mad, at: usize, source: SocketAddr, destination: SocketAddr) {
     let version = if source.is_ipv4() { 4 } else { 6 };
     let place = |ip| match ip {
@@ -224,7 +223,8 @@ pub fn put_addresses(mad: &mut Mad, at: usize, source: SocketAddr, destination: 
     put(mad, at + 20, place(destination.ip()));
 }
 
-/// Source and destination; the destination's port is the service's. `None` if the header is of another version or address family.
+/// Returns source and destination of an address header. The destination's port is that of `service`. `None` if the header is of another
+/// version or address family.
 pub fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAddr, SocketAddr)> {
     if mad[BODY + at] != ADDRESS_VERSION {
         return None;
@@ -244,7 +244,7 @@ pub fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAddr, Sock
 impl Request {
     pub fn write(&self, mad: &mut Mad) {
         let Side { qpn, psn, responder_resources, initiator_depth, rnr_retry, srq, xrc, .. } = self.side;
-        /// As long as Linux waits: 4 s.
+        /// As Linux sends it: 4.096 µs × 2^20, 4.3 s.
         const RESPONSE_TIMEOUT: u8 = 20;
         const MAX_RETRIES: u8 = 15;
         put(mad, 8, self.service.to_be_bytes());
@@ -252,7 +252,7 @@ impl Request {
         put_offer(mad, REQUEST_OFFER, &self.side);
         put_split(mad, 32, qpn, responder_resources);
         put_split(mad, 36, 0, initiator_depth);
-        // Reliable connection, or another that a later field names; no end-to-end flow control.
+        // Reliable connection, or the extended type; no end-to-end flow control.
         let (service, extended) = if xrc { (OTHER_SERVICE, XRC) } else { (0, 0) };
         put_split(mad, 40, 0, RESPONSE_TIMEOUT << 3 | service << 1);
         put_split(mad, 44, psn, RESPONSE_TIMEOUT << 3 | self.retry_count & 7);
@@ -266,7 +266,7 @@ impl Request {
         put_addresses(mad, 140, self.source, self.destination);
     }
 
-    /// Returns `None` for a request that no side could accept: another transport, partition or version.
+    /// Returns `None` for a request of another transport, partition or version, which no side could accept.
     pub fn read(mad: &Mad) -> Option<Self> {
         if u16::from_be_bytes(get(mad, 48)) | FULL_MEMBER != PARTITION {
             return None;
@@ -302,7 +302,7 @@ impl Request {
     }
 }
 
-/// Lowers the path MTU that a request asks for.
+/// Replaces the path MTU of a request.
 pub fn put_mtu(mad: &mut Mad, mtu: u8) {
     let rnr_retry = mad[BODY + 50] & 0xf;
     put(mad, 50, [mtu << 4 | rnr_retry]);
@@ -314,12 +314,12 @@ fn put_offer(mad: &mut Mad, at: usize, side: &Side) {
     }
 }
 
-/// A reply's words (IBA 12.6.8).
+/// Writes the fields of a reply (IBA 12.6.8).
 pub fn write_reply(mad: &mut Mad, side: &Side, guid: [u8; 8]) {
-    /// The target's ACK delay: as Linux says it of a software device.
+    /// The target ACK delay, as Linux sends it for a software device.
     const ACK_DELAY: u8 = 15;
     put_offer(mad, REPLY_OFFER, side);
-    // A target's number is in the place of an end-to-end context's.
+    // An XRC target's number is in the field of the end-to-end context.
     put_split(mad, if side.xrc { 16 } else { 12 }, side.qpn, 0);
     put_split(mad, 20, side.psn, 0);
     put(mad, 24, [side.responder_resources, side.initiator_depth, ACK_DELAY << 3]);
@@ -327,7 +327,7 @@ pub fn write_reply(mad: &mut Mad, side: &Side, guid: [u8; 8]) {
     put(mad, 28, guid);
 }
 
-/// `xrc`: to an initiator's request.
+/// Reads a reply. `xrc` says whether the request was an XRC initiator's.
 pub fn read_reply(mad: &Mad, xrc: bool) -> Side {
     let last = mad[BODY + 27];
     Side {
@@ -342,14 +342,14 @@ pub fn read_reply(mad: &Mad, xrc: bool) -> Side {
     }
 }
 
-/// Returns a rejection (IBA 12.6.7): of a request, unless the sender asked itself and waits no longer.
+/// Returns a rejection (IBA 12.6.7) of a request or, with [`Reason::Timeout`], the withdrawal of the sender's own message.
 pub fn reject(transaction: u64, local: u32, remote: u32, reason: Reason, guid: [u8; 8]) -> Mad {
-    /// The message that is rejected is neither a request nor a reply.
+    /// The code for a rejected message that is neither a request nor a reply.
     const NO_MESSAGE: u8 = 2;
     let mut mad = message(Kind::Reject, transaction, local, remote);
     put(&mut mad, 10, (reason as u16).to_be_bytes());
     if reason == Reason::Timeout {
-        // The receiver knows the request by its sender.
+        // The receiver finds the request by the sender's GUID.
         put(&mut mad, 8, [NO_MESSAGE << 6, (guid.len() as u8) << 1]);
         put(&mut mad, 12, guid);
     }
@@ -360,14 +360,14 @@ pub fn read_reject(mad: &Mad) -> u16 {
     u16::from_be_bytes(get(mad, 10))
 }
 
-/// Returns a receipt for a request that came again, since the program has not answered it yet (IBA 12.6.6, "Message MRAed" 0).
+/// Returns a receipt for a repeated request that the program has not answered yet (IBA 12.6.6, "Message MRAed" 0).
 pub fn receipt(transaction: u64, local: u32, remote: u32) -> Mad {
     let mut mad = message(Kind::Receipt, transaction, local, remote);
     put(&mut mad, 9, [SERVICE_TIMEOUT << 3]);
     mad
 }
 
-/// Returns the time that the answer may take to the message of which a receipt came. `None` if it is of another message than `kind`.
+/// Returns how long the sender of a receipt may take to answer a message of `kind`. `None` if the receipt is for another message.
 pub fn read_receipt(mad: &Mad, kind: Kind) -> Option<Duration> {
     let [message, timeout] = get(mad, 8);
     let received = match message >> 6 {
@@ -375,7 +375,7 @@ pub fn read_receipt(mad: &Mad, kind: Kind) -> Option<Duration> {
         1 => Kind::Reply,
         _ => return None,
     };
-    // A peer must not stop this side for hours.
+    // Limits how long a peer can make this side wait.
     let code = (timeout >> 3).min(SERVICE_TIMEOUT);
     (received == kind).then(|| Duration::from_nanos(4096 << code))
 }

@@ -3,18 +3,18 @@
 use super::Mad;
 use std::time::{Duration, Instant};
 
-/// The first pause while a peer's Ethernet address is requested.
+/// The delay before the first check whether a peer's Ethernet address is resolved.
 pub const FIRST_LOOK: Duration = Duration::from_millis(1);
 
-/// The pause after the first copy. It doubles with each copy, up to [`LONGEST`].
+/// The delay after the first copy. It doubles with each copy, up to [`LONGEST`].
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_millis(4295);
 
-/// The pause after the first rejection for want of a listener, and the number of rejections after which the request is repeated.
+/// The delay after the first rejection because no program listens, and the number of such rejections after which the request is repeated.
 const FIRST_REFUSAL: Duration = Duration::from_millis(10);
 const MOST_REFUSALS: u32 = 7;
 
-/// A message that is repeated until it is answered.
+/// A message and its schedule of repetitions.
 #[derive(Debug)]
 pub struct Pending {
     pub mad: Mad,
@@ -25,14 +25,14 @@ pub struct Pending {
     timeout: Duration,
     copies: u32,
     refusals: u32,
-    /// The pause until the next look for the receiver's Ethernet address.
+    /// The delay before the next check for the receiver's Ethernet address.
     look: Duration,
-    /// The sender's communication id, which is random: clients of a busy server must not repeat in step.
+    /// The sender's communication id, which is random, so that the clients of a busy server do not repeat in step.
     seed: u32,
 }
 
 impl Pending {
-    /// A message of the communication id `local` that is due now, and is repeated for `timeout`.
+    /// Returns a message of communication id `local` that is due now and is repeated for `timeout`.
     pub fn new(mad: Mad, local: u32, now: Instant, timeout: Duration) -> Self {
         Self {
             mad,
@@ -46,7 +46,7 @@ impl Pending {
         }
     }
 
-    /// Schedules the copy after one that was sent: a quarter of the pause is random.
+    /// Schedules the next copy after one was sent. Up to a quarter of the delay is random.
     pub fn sent(&mut self, now: Instant) {
         let pause = (FIRST * 2_u32.pow(self.copies.min(8))).min(LONGEST);
         self.copies = self.copies.saturating_add(1);
@@ -55,14 +55,14 @@ impl Pending {
         self.schedule(now + pause - pause / 4 * random / 0x1_0000);
     }
 
-    /// Schedules the copy after one that was not sent, because the receiver's Ethernet address is being requested.
+    /// Schedules another attempt at a copy that was not sent, because the receiver's Ethernet address is being resolved.
     pub fn put_off(&mut self, now: Instant) {
         self.schedule(now + self.look);
         self.look = (2 * self.look).min(FIRST);
     }
 
-    /// The receiver says that its answer takes up to `time` (IBA 12.6.6): the next copy is due then. The sender's timeout begins
-    /// again then if it `restarts`.
+    /// Postpones the next copy by `time`, the time that the receiver's answer may take (IBA 12.6.6). If `restarts`, the sender's timeout
+    /// starts anew after that time.
     pub fn wait(&mut self, now: Instant, time: Duration, restarts: bool) {
         if restarts {
             self.until = now + time + self.timeout;
@@ -70,11 +70,11 @@ impl Pending {
         self.schedule(now + time);
     }
 
-    /// The receiver has no such service. Returns when the next copy is due: after 10 ms, and then after twice as long each time, 1.3 s in all.
-    /// `None` means that the failure is reported to the program.
+    /// Returns when to repeat a request that was rejected because no program listens: after 10 ms, then after twice as long each time, 1.3 s in
+    /// all. With `None`, the failure is reported to the program.
     ///
-    /// Programs agree over a socket that they connect now, and the server listens only after that (`perftest -R`). A client of Linux takes
-    /// long enough to begin; this one does not.
+    /// Programs agree over a socket to connect now, and the server listens only after that (`perftest -R`). A client of Linux starts slowly
+    /// enough for that; this one does not.
     pub fn refused(&mut self, now: Instant) -> Option<Instant> {
         if self.refusals >= MOST_REFUSALS {
             return None;

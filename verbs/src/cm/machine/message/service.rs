@@ -3,7 +3,7 @@
 use super::{BODY, Mad, addresses, get, put, put_addresses, word};
 use std::net::SocketAddr;
 
-/// The request's private data.
+/// The offset of the request's private data.
 const PRIVATE: usize = 16;
 
 /// The status in the answer to a request (IBA 12.11.2.2).
@@ -14,7 +14,7 @@ pub enum ServiceStatus {
     Rejected = 2,
 }
 
-/// Asks for the queue pair of a service (IBA 12.11.1).
+/// A request for the queue pair of a service (IBA 12.11.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceRequest {
     pub service: u64,
@@ -36,10 +36,10 @@ impl ServiceRequest {
     }
 }
 
-/// The answer (IBA 12.11.2).
+/// The answer to a [`ServiceRequest`] (IBA 12.11.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceReply {
-    /// A [`ServiceStatus`], or another number of the specification.
+    /// A [`ServiceStatus`], or another code of the specification.
     pub status: u8,
     pub qpn: u32,
     pub service: u64,
@@ -74,7 +74,7 @@ mod tests {
     /// IBA 12.11.1, 12.11.2, 12.11.2.2.
     #[test]
     fn the_question_for_a_queue_pair_and_its_answer_are_as_linux_has_them() {
-        // First Linux answered, then it asked.
+        // Linux answered first, and then sent a request.
         let [answer, question] =
             mads(include_bytes!("../../../../tests/captures/udaddy.pcap")).try_into().unwrap();
         assert_eq!((kind(&answer), kind(&question)), (Some(Kind::ServiceReply), Some(Kind::ServiceRequest)));

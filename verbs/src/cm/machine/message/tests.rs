@@ -1,4 +1,4 @@
-//! Messages beside those of Linux, from a capture of `rping`.
+//! Messages compared with those of Linux, from a capture of `rping`.
 
 use super::*;
 
@@ -6,7 +6,6 @@ fn captured() -> Vec<Mad> {
     mads(include_bytes!("../../../../../roce/tests/captures/rdmacm_rping.pcap"))
 }
 
-/// The management datagrams of a capture.
 pub(crate) fn mads(file: &[u8]) -> Vec<Mad> {
     let (mut rest, mut mads) = (&file[24..], Vec::new());
     while rest.len() > 16 {
@@ -71,7 +70,7 @@ fn a_reply_of_linux_is_read_and_written_again() {
     assert_eq!(ours, theirs);
 }
 
-/// IBA A14.6: another service in the request; in the reply, the target's number is in the place of an end-to-end context's.
+/// IBA A14.6: the request contains the extended transport type; the reply has the target's number in the field of the end-to-end context.
 #[test]
 fn xrc_is_another_service() {
     let side = Side { qpn: 0x12_3456, psn: 5, xrc: true, srq: true, ..Default::default() };
@@ -133,7 +132,7 @@ fn any_bytes_are_read_or_refused() {
     }
 }
 
-/// IBA 12.6.7, 12.6.7.2: the rejected message, the reason, and the id that the receiver knows it by.
+/// IBA 12.6.7, 12.6.7.2: the rejected message, the reason, and with a timeout the sender's GUID.
 #[test]
 fn a_rejection_says_why() {
     let guid = [1, 2, 3, 4, 5, 6, 7, 8];

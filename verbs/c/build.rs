@@ -1,10 +1,10 @@
-//! Reads the structures of the C interface from the installed headers, so that they are laid out as every program was compiled with.
+//! Generates the structures of the C interface from the installed headers, so that their layout is that with which programs are compiled.
 
 use bindgen::Builder;
 use std::path::PathBuf;
 use std::process::exit;
 
-/// What declares all structures: the second header includes the first.
+/// The headers that declare all structures. The second includes the first.
 const HEADERS: &str = "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n";
 
 fn fail(why: &str) -> ! {

@@ -1,5 +1,5 @@
-//! Threads that the program cancels (pthread_cancel(3)). Inside the library no thread is cancelled: a thread that unwinds from a system
-//! call would leave locks, and a core, half way. Calls that wait do so without a stack frame of the library.
+//! Cancellation of the program's threads (pthread_cancel(3)). It is disabled inside the library: a thread that unwinds from a system call
+//! would leave locks held and a core in the middle of a turn. Calls that block have no frame of the library with anything to drop.
 
 use std::ffi::{c_int, c_void};
 
@@ -15,13 +15,13 @@ unsafe extern "C-unwind" {
     fn pause() -> c_int;
 }
 
-/// While this lives the thread is not cancelled.
+/// Disables the cancellation of this thread while it exists.
 pub(crate) struct Deferred(c_int);
 
 impl Deferred {
     pub(crate) fn new() -> Self {
         let mut before = ENABLE;
-        // SAFETY: the place lives through the call, and the state is this thread's own.
+        // SAFETY: `before` outlives the call, and the state is this thread's own.
         unsafe { pthread_setcancelstate(DISABLE, &mut before) };
         Self(before)
     }
@@ -30,13 +30,13 @@ impl Deferred {
 impl Drop for Deferred {
     fn drop(&mut self) {
         if self.0 == ENABLE {
-            // SAFETY: as above; the caller has no use for the state before.
+            // SAFETY: the state is this thread's own, and null means that the previous state is not stored.
             unsafe { pthread_setcancelstate(ENABLE, std::ptr::null_mut()) };
         }
     }
 }
 
-/// Waits until the thread is cancelled, or the process ends. As in [`take_event`].
+/// Waits until the thread is cancelled or the process ends. The frames above must have nothing to drop, as for [`take_event`].
 pub(crate) extern "C-unwind" fn stay() -> ! {
     loop {
         // SAFETY: no arguments.
@@ -44,8 +44,8 @@ pub(crate) extern "C-unwind" fn stay() -> ! {
     }
 }
 
-/// Takes one event from an eventfd, and waits for it if the descriptor blocks; `false` with `errno` set if there is none. A thread may be
-/// cancelled here, so the frames above must have nothing to drop.
+/// Reads one event from an eventfd, and waits for it if the descriptor blocks. Returns `false` with `errno` set on failure. The thread may
+/// be cancelled here, so the frames above must have nothing to drop.
 pub(crate) extern "C-unwind" fn take_event(descriptor: c_int) -> bool {
     let mut count = [0_u8; 8];
     // SAFETY: the array has the eight bytes that an eventfd returns.

@@ -1,4 +1,4 @@
-//! From our errors to rdma-core's `errno` values, and from panics to errors: nothing unwinds into the program.
+//! Converts errors to rdma-core's `errno` values, and panics to errors, so that nothing unwinds into the program.
 
 use crate::cancel::Deferred;
 use crate::reserve;
@@ -17,7 +17,7 @@ pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
 /// The device's core has stopped.
 pub(crate) const ENDED: Errno = Errno(libc::EIO);
 
-/// Runs a verb's body. A panic is a defect of ours: it becomes `EIO`, and its message is on standard error.
+/// Runs the body of a verb. A panic is a bug in this library: it becomes `EIO`, and its message is on standard error.
 pub(crate) fn guarded<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     let _whole = Deferred::new();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)))
@@ -28,7 +28,7 @@ pub(crate) fn set(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
-/// For verbs that return 0 or an error number.
+/// Runs the body of a verb that returns 0 or an error number.
 pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match guarded(body) {
         Ok(()) => 0,
@@ -39,7 +39,7 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     }
 }
 
-/// For verbs that return a count or 0, or -1 with `errno` set.
+/// Runs the body of a verb that returns a count or 0, or -1 with `errno` set.
 pub(crate) fn count(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     guarded(body).unwrap_or_else(|errno| {
         set(errno);
@@ -47,7 +47,7 @@ pub(crate) fn count(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     })
 }
 
-/// For verbs that create what they return, or return null with `errno` set. Without memory they return `ENOMEM` and change nothing.
+/// Runs the body of a verb that returns a new object, or null with `errno` set. Without memory, returns null with `ENOMEM` first.
 pub(crate) fn created<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     object(|| {
         reserve::complete()?;
@@ -55,7 +55,7 @@ pub(crate) fn created<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T
     })
 }
 
-/// For verbs that return what exists, or null with `errno` set.
+/// Runs the body of a verb that returns an existing object, or null with `errno` set.
 pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     guarded(body).unwrap_or_else(|errno| {
         set(errno);
@@ -66,7 +66,7 @@ pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T 
 impl From<Error> for Errno {
     fn from(error: Error) -> Self {
         match error {
-            // The program receives ENOMEM, which does not contain the remedy.
+            // The program sees only ENOMEM, without the remedy.
             Error::Control(ControlError::Limit { .. }) => tracing::error!("{error}"),
             _ => tracing::warn!("{error}"),
         }
@@ -75,7 +75,7 @@ impl From<Error> for Errno {
 }
 
 impl Errno {
-    /// Converts an error that is no fault of the program's, without a line in the log.
+    /// Converts an error that is not the program's fault, without a line in the log.
     pub(crate) fn quietly(error: Error) -> Self {
         Self(match error {
             Error::Port { .. } | Error::NoAddress { .. } => libc::ENODEV,
@@ -121,21 +121,21 @@ impl From<PostError> for Errno {
     }
 }
 
-/// Returns the object behind a pointer from the program; null is `EINVAL`.
+/// Returns the object to which a pointer from the program refers, or `EINVAL` for null.
 ///
 /// # Safety
-/// The pointer is null or leads to a live `T` that is changed only through interior mutability.
+/// The caller must pass null, or a pointer to a live `T` that is changed only through interior mutability.
 pub(crate) unsafe fn at<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { pointer.as_ref() }.ok_or(INVALID)
 }
 
-/// Returns the place for a result; null is `EINVAL`.
+/// Returns the place for a result, or `EINVAL` for null.
 ///
 /// # Safety
-/// The pointer is null or leads to a `T` that nothing else uses meanwhile.
+/// The caller must pass null, or a pointer to a `T` that nothing else uses during `'a`.
 pub(crate) unsafe fn out<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { pointer.as_mut() }.ok_or(INVALID)
 }
 
@@ -143,7 +143,7 @@ pub(crate) unsafe fn out<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
 mod tests {
     use super::*;
 
-    /// As rdma-core: what the system refuses keeps its number.
+    /// As in rdma-core, an error of the system keeps its number.
     #[test]
     fn exhausted_descriptors_are_emfile() {
         let descriptor = Error::Descriptor(std::io::Error::from_raw_os_error(libc::EMFILE));

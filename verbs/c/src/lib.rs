@@ -8,7 +8,7 @@
 //! Callers keep the contract of the manual pages: pointers are null or come from the function that creates such objects, and
 //! are not used after their destruction; arrays are as long as the caller says. Null is refused with `EINVAL`.
 #![warn(clippy::disallowed_methods)]
-// Exported functions have the contract of their manual page, said once above.
+// Exported functions have the contract of their manual page, as stated above.
 #![allow(clippy::missing_safety_doc, clippy::not_unsafe_ptr_arg_deref)]
 
 pub mod abi;

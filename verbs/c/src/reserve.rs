@@ -1,8 +1,8 @@
-//! Memory that is kept back for verbs that create something, so that they fail with `ENOMEM` when the process may have no more
-//! (`RLIMIT_AS`, `RLIMIT_DATA`). Without it the process would end: Rust's collections abort where C tests for null.
+//! Memory that is reserved so that verbs that create something fail with `ENOMEM` when the process reaches a limit (`RLIMIT_AS`,
+//! `RLIMIT_DATA`). Without it the process would end, because Rust's collections abort where C code tests for null.
 //!
 //! When an allocation fails, the allocator returns a piece of the reserve to the system and tries again. A verb that creates something
-//! completes the reserve first, and refuses if it cannot. Other verbs allocate little, and go on with what is left.
+//! completes the reserve first, and fails if it cannot. Other verbs allocate little, and use what is left.
 
 use crate::errno::Errno;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -10,12 +10,12 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Bytes of a piece.
+/// The size of a piece, bytes.
 const PIECE: usize = 1 << 20;
-/// Together they are more than any verb allocates, but for its queues: see [`check_requests`].
+/// Together the pieces exceed what any verb allocates, except for its queues: see [`check_requests`].
 static PIECES: [AtomicPtr<c_void>; 16] = [const { AtomicPtr::new(null_mut()) }; 16];
 
-/// Maps all pieces that the allocator has returned to the system; `ENOMEM` if it gets no memory.
+/// Maps the pieces that the allocator has returned to the system. Returns `ENOMEM` if it cannot.
 pub(crate) fn complete() -> Result<(), Errno> {
     for piece in &PIECES {
         if !piece.load(Ordering::Acquire).is_null() {
@@ -29,18 +29,18 @@ pub(crate) fn complete() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Refuses a queue for so many completions if the process may not have the memory.
+/// Returns `ENOMEM` if the process may not have the memory for a queue of `depth` completions.
 pub(crate) fn check_completions(depth: u32) -> Result<(), Errno> {
     check(depth as usize * 256)
 }
 
-/// As [`check_completions`], for a queue of requests of up to `buffers` buffers each.
+/// Returns `ENOMEM` if the process may not have the memory for a queue of `depth` requests with up to `buffers` buffers each.
 pub(crate) fn check_requests(depth: u32, buffers: u32) -> Result<(), Errno> {
-    // Both are the program's numbers, and what exceeds the device's limits is refused as such.
+    // Both numbers are the program's. Those that exceed the device's limits are refused later.
     check(depth.min(1 << 16) as usize * (512 + 32 * buffers.min(64) as usize))
 }
 
-/// A generous number of bytes: what is mapped here and unmapped again takes no memory.
+/// Checks that a generous number of bytes can be mapped. They are unmapped again, so they take no memory.
 fn check(bytes: usize) -> Result<(), Errno> {
     if bytes > PIECE {
         unmap(map(bytes)?, bytes);
@@ -62,7 +62,7 @@ fn unmap(memory: *mut c_void, bytes: usize) {
     unsafe { libc::munmap(memory, bytes) };
 }
 
-/// Returns a piece to the system, or false if none is left.
+/// Returns a piece to the system. Returns `false` if none is left.
 #[cold]
 fn give_back() -> bool {
     let taken =
@@ -82,7 +82,7 @@ fn with_reserve(mut allocate: impl FnMut() -> *mut u8) -> *mut u8 {
     }
 }
 
-/// The system's allocator, and the reserve behind it.
+/// The system's allocator, with the reserve.
 struct Allocator;
 
 #[global_allocator]

@@ -10,7 +10,6 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use verbs::{AddressHandle, AddressOptions};
 
-/// An address handle.
 #[repr(C)]
 pub(crate) struct Ah {
     abi: ibv_ah,
@@ -55,7 +54,7 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// Returns a datagram's sender and receiver, from the 40 bytes before it: an IPv6 header, or an IPv4 header in the last 20.
+/// Returns the sender and the receiver of a datagram, from the 40 bytes before it: an IPv6 header, or an IPv4 header in the last 20.
 fn parties(grh: &[u8; 40]) -> Result<[[u8; 16]; 2], Errno> {
     let v4 = |at: usize| gid_of([grh[at], grh[at + 1], grh[at + 2], grh[at + 3]].into());
     let v6 = |at: usize| std::array::from_fn(|n| grh[at + n]);
@@ -67,14 +66,14 @@ fn parties(grh: &[u8; 40]) -> Result<[[u8; 16]; 2], Errno> {
 }
 
 /// # Safety
-/// The context is open; the others are null, or as the manual page has them.
+/// The caller must pass null or an open context. The other pointers must be null or valid as ibv_init_ah_from_wc(3) requires.
 unsafe fn back(
     context: *mut ibv_context,
     port: u8,
     wc: *const ibv_wc,
     grh: *const ibv_grh,
 ) -> Result<ibv_ah_attr, Errno> {
-    // SAFETY: passed on; a GRH is 40 bytes.
+    // SAFETY: guaranteed by the caller; a GRH has 40 bytes.
     let (context, wc, grh) = unsafe { (Context::from(context)?, at(wc)?, at(grh.cast::<[u8; 40]>())?) };
     if port != 1 || wc.wc_flags & IBV_WC_GRH == 0 {
         return Err(INVALID);

@@ -1,4 +1,4 @@
-//! Completion channels: real descriptors, and whose event it was.
+//! Completion channels: descriptors, and the completion queue to which each event belongs.
 
 use crate::abi::*;
 use crate::cancel;
@@ -12,7 +12,6 @@ use std::os::fd::AsRawFd;
 use std::sync::{Condvar, Mutex, PoisonError};
 use verbs::{CompletionChannel, Device};
 
-/// A channel, and the completion queues that ring on it.
 #[repr(C)]
 pub(crate) struct Channel {
     abi: ibv_comp_channel,
@@ -22,16 +21,16 @@ pub(crate) struct Channel {
 }
 
 struct Queues {
-    /// In the order in which they are looked at: a queue that had an event goes to the end.
+    /// The queues in the order of search. A queue that had an event moves to the end.
     ring: Vec<*mut Cq>,
-    /// Events of destroyed queues whose count in the descriptor a thread has read: it will look for a queue and must find none.
+    /// Events of destroyed queues that a thread has already read from the descriptor: that thread must find no queue.
     read: u32,
 }
 
 // SAFETY: the pointers are used under the lock, and a queue leaves before it is destroyed.
 unsafe impl Send for Queues {}
 
-/// Events of a queue that the program took and did not acknowledge: it is not destroyed before.
+/// Events of a queue that the program took and has not acknowledged. The queue is not destroyed before that.
 #[derive(Default)]
 pub(crate) struct Events {
     open: Mutex<u64>,
@@ -49,7 +48,7 @@ impl Events {
         self.acknowledged.notify_all();
     }
 
-    /// As rdma-core does it: the thread that destroys a queue waits for those that have its events.
+    /// Waits until the program has acknowledged all events, as rdma-core does before it destroys a queue.
     pub(crate) fn wait_until_acknowledged(&self) {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.acknowledged.wait_while(open, |open| *open > 0));
@@ -65,18 +64,18 @@ impl Channel {
         self.queues.lock().ring.push(cq);
     }
 
-    /// The queue will be destroyed: its events that no thread took are no longer counted by the descriptor.
+    /// Removes a queue that will be destroyed. The descriptor no longer counts its events that no thread has read.
     ///
     /// # Safety
-    /// The queue is alive.
+    /// The caller must pass a live queue.
     pub(crate) unsafe fn leave(&self, cq: *mut Cq) {
         let mut queues = self.queues.lock();
         queues.ring.retain(|&other| other != cq);
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         queues.read += unsafe { &*cq }.queue.lock().leave_channel();
     }
 
-    /// A queue that rang, which has an event less now.
+    /// Takes an event from one of the queues. Returns that queue.
     fn take_event(&self) -> Option<*mut Cq> {
         let mut queues = self.queues.lock();
         if queues.read > 0 {
@@ -91,7 +90,7 @@ impl Channel {
         let index = queues.ring.iter().position(rang)?;
         let cq = queues.ring.remove(index);
         queues.ring.push(cq);
-        // SAFETY: as above.
+        // SAFETY: a queue in the list is alive.
         unsafe { &*cq }.events.took();
         Some(cq)
     }
@@ -119,7 +118,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
         if !unsafe { live::find_last(channel) }?.queues.lock().ring.is_empty() {
             return Err(BUSY);
         }
-        // SAFETY: no queue rings on it, and the program gives it up.
+        // SAFETY: no queue is bound to it, and the program gives it up.
         drop(unsafe { live::take(channel) }?);
         Ok(())
     })
@@ -147,10 +146,10 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
             let (channel, cq, user) =
                 unsafe { (live::find(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
             let Some(rang) = channel.take_event() else {
-                // The event of a queue that was destroyed meanwhile belongs to no queue. The last one of a core does not either.
+                // The event belonged to a queue that has been destroyed, or announces that the core has stopped.
                 return if channel.channel.has_ended() { Err(ENDED) } else { Ok(0) };
             };
-            // SAFETY: the queue is alive.
+            // SAFETY: destroying the queue waits until the program acknowledges this event.
             *user = unsafe { &*rang }.user();
             *cq = rang.cast();
             Ok(1)

@@ -15,25 +15,24 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use verbs::{Completion, CompletionOpcode, CompletionQueue, CompletionStatus};
 
-/// Polls that find nothing before each further one yields the CPU.
+/// Successive empty polls after which each further one yields the CPU.
 const PATIENCE: u32 = 64;
 
-/// A completion queue. `ibv_cq` is how `ibv_cq_ex` begins.
+/// A completion queue. `ibv_cq_ex` begins with the fields of `ibv_cq`.
 #[repr(C)]
 pub(crate) struct Cq {
     abi: UnsafeCell<ibv_cq_ex>,
     pub(crate) queue: Lock<CompletionQueue>,
-    /// Polls in a row that found nothing.
     idle_polls: AtomicU32,
-    /// Queue pairs that it serves, which keep it from being destroyed.
+    /// Queue pairs that use it, which keep it from being destroyed.
     pub(crate) users: AtomicUsize,
     pub(crate) events: Events,
-    /// The completion that `ibv_start_poll` and its like took.
+    /// The completion that `ibv_start_poll` or `ibv_next_poll` took.
     pub(crate) current: UnsafeCell<ibv_wc>,
 }
 
 impl Cq {
-    /// Hands up to `most` completions to `take`, as programs read them.
+    /// Passes up to `most` completions to `take`, converted to `ibv_wc`.
     pub(crate) fn poll(&self, most: usize, mut take: impl FnMut(ibv_wc)) -> Result<(), Errno> {
         let mut queue = self.queue.lock();
         let found = queue.poll_each(most, |completion| take(work_completion(completion)));
@@ -46,7 +45,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Returns the context that the program gets with an event.
+    /// Returns the context that the program receives with an event.
     pub(crate) fn user(&self) -> *mut c_void {
         // SAFETY: set when the queue was created, and never changed.
         unsafe { (*self.abi.get()).cq_context }
@@ -64,8 +63,8 @@ impl Cq {
 }
 
 impl Cq {
-    /// A program that polls in vain yields its CPU now and then: if there are more pollers than CPUs, the peer whose answer it waits for
-    /// may need it. Costs nothing if no other thread wants to run.
+    /// Yields the CPU after many empty polls: if there are more pollers than CPUs, the peer whose answer the program awaits may need it.
+    /// Costs nothing if no other thread is ready to run.
     fn give_way(&self, found: usize) {
         if found > 0 {
             self.idle_polls.store(0, Ordering::Relaxed);
@@ -76,18 +75,18 @@ impl Cq {
 }
 
 /// # Safety
-/// The context is open.
+/// The caller must pass an open context, and null or a live channel.
 unsafe fn create(
     context: *mut ibv_context,
     depth: u32,
     user: *mut c_void,
     channel: *mut ibv_comp_channel,
 ) -> Result<*mut Cq, Errno> {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let whole = unsafe { Context::from(context) }?;
     reserve::check_completions(depth)?;
     let mut queue = whole.device.create_cq(depth)?;
-    // SAFETY: null, or a channel that is alive.
+    // SAFETY: guaranteed by the caller.
     let channel_of = unsafe { live::find_any(channel.cast::<Channel>()) }?;
     if let Some(channel) = channel_of {
         queue.ring_on(channel.channel())?;
@@ -107,7 +106,7 @@ unsafe fn create(
     Ok(cq)
 }
 
-/// There is one completion vector.
+/// Rejects a completion vector other than 0, the only one.
 fn first_vector(vector: u32) -> Result<(), Errno> {
     if vector == 0 { Ok(()) } else { Err(INVALID) }
 }
@@ -186,7 +185,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
         reserve::check_completions(wanted)?;
         let mut queue = cq.queue.lock();
         queue.resize(wanted)?;
-        // SAFETY: written with the lock held; programs that read it meanwhile read a word.
+        // SAFETY: written with the lock held. A program that reads the field in the meantime reads one word.
         unsafe { (&raw mut (*cq.abi.get()).cqe).write(depth) };
         Ok(())
     })
@@ -217,7 +216,7 @@ pub(crate) fn opcode_code(opcode: CompletionOpcode) -> ibv_wc_opcode {
         CompletionOpcode::FetchAdd => IBV_WC_FETCH_ADD,
         CompletionOpcode::CompareSwap => IBV_WC_COMP_SWAP,
         CompletionOpcode::AtomicWrite => IBV_WC_ATOMIC_WRITE,
-        // Of a later rdma-core than these headers.
+        // `IBV_WC_FLUSH`, which these headers do not have yet.
         CompletionOpcode::Flush => 8,
         CompletionOpcode::Bind => IBV_WC_BIND_MW,
         CompletionOpcode::LocalInvalidate => IBV_WC_LOCAL_INV,
@@ -226,7 +225,6 @@ pub(crate) fn opcode_code(opcode: CompletionOpcode) -> ibv_wc_opcode {
     }
 }
 
-/// A completion as programs read it.
 pub(crate) fn work_completion(completion: &Completion) -> ibv_wc {
     let mut wc = ibv_wc {
         wr_id: completion.id,

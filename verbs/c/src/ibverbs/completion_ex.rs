@@ -1,11 +1,11 @@
-//! Completions one by one, each read field by field (`ibv_start_poll(3)`).
+//! Completions that a program polls one by one and reads field by field (`ibv_start_poll(3)`).
 
 use crate::abi::*;
 use crate::errno::{Errno, at, status};
 use crate::ibverbs::completion::Cq;
 use std::ffi::{c_int, c_uint};
 
-/// Fields that a program may ask for; a timestamp is not among them.
+/// Fields that a program may request. Timestamps are not among them.
 pub(crate) const FIELDS: u64 = (IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_IMM
     | IBV_WC_EX_WITH_QP_NUM
@@ -14,7 +14,7 @@ pub(crate) const FIELDS: u64 = (IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_SL
     | IBV_WC_EX_WITH_DLID_PATH_BITS) as u64;
 
-/// Every slot has a function: programs call them without asking.
+/// Returns the table of functions. Every slot is set, because programs call them without a check.
 pub(crate) fn table() -> ibv_cq_ex {
     ibv_cq_ex {
         start_poll: Some(start_poll),
@@ -39,18 +39,18 @@ pub(crate) fn table() -> ibv_cq_ex {
     }
 }
 
-/// Takes the next completion; `ENOENT` if there is none.
+/// Takes the next completion. Returns `ENOENT` if there is none.
 ///
 /// # Safety
-/// The queue is alive, and one thread at a time polls it so.
+/// The caller must pass a live queue, which no other thread polls by these functions at the same time.
 unsafe fn take(cq: *mut ibv_cq_ex) -> c_int {
     let mut found = false;
     status(|| {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         let whole = unsafe { at(cq.cast::<Cq>()) }?;
         whole.poll(1, |completion| {
             found = true;
-            // SAFETY: both are the polling thread's.
+            // SAFETY: only the polling thread uses these fields and `current`.
             unsafe {
                 (*cq).wr_id = completion.wr_id;
                 (*cq).status = completion.status;
@@ -74,9 +74,9 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 
 /// # Safety
-/// The queue is alive, and a completion was taken from it.
+/// The caller must pass a live queue from which it has taken a completion.
 unsafe fn current(cq: *mut ibv_cq_ex) -> ibv_wc {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { *(*cq.cast::<Cq>()).current.get() }
 }
 

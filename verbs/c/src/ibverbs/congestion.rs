@@ -19,9 +19,9 @@ pub struct FerroceCongestion {
     pub window: u64,
     /// Bytes sent and not acknowledged.
     pub in_flight: u64,
-    /// Bits a second; 0 if it is not paced.
+    /// Bits per second; 0 if it is not paced.
     pub rate: u64,
-    /// Of the path's busiest link, as telemetry says: 1 is full; below 0 if the algorithm computes none.
+    /// The utilisation of the path's busiest link: 1 is full; below 0 if the algorithm computes none.
     pub utilisation: f64,
     /// For later versions; 0.
     pub reserved: [u64; 4],

@@ -14,10 +14,10 @@ use std::mem::offset_of;
 use std::sync::atomic::AtomicUsize;
 use verbs::Device;
 
-/// The value of `abi_compat` if a `verbs_context` is around the `ibv_context`.
+/// The value of `abi_compat` in an `ibv_context` that is part of a `verbs_context`.
 const EXTENDED: usize = usize::MAX;
 
-/// A context. The program has the address of the `ibv_context` at the end of `abi`.
+/// A context. The program's pointer is the address of the `ibv_context` at the end of `abi`.
 #[repr(C)]
 pub(crate) struct Context {
     abi: verbs_context,
@@ -38,12 +38,12 @@ impl Context {
         let abi = verbs_context { context: table(device, events.descriptor()), ..extended() };
         let device_memory = AtomicUsize::new(0);
         let context = live::give(Self { abi, device: opened, configured, events, device_memory });
-        // SAFETY: the box was created right here.
+        // SAFETY: the context was created above.
         Ok(unsafe { &raw mut (*context).abi.context })
     }
 
     /// # Safety
-    /// Null, or a context that is not used any more.
+    /// The caller must pass null, or a context that nothing uses from now on.
     pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
         let whole = Self::around(context)?;
         // SAFETY: the program gives it up.
@@ -54,7 +54,7 @@ impl Context {
         Ok(())
     }
 
-    /// Returns the whole structure around the program's pointer.
+    /// Returns the structure that contains the program's `ibv_context`.
     fn around(context: *mut ibv_context) -> Result<*mut Self, Errno> {
         if context.is_null() {
             return Err(INVALID);
@@ -63,14 +63,14 @@ impl Context {
     }
 
     /// # Safety
-    /// Null, or a context that is open.
+    /// The caller must pass null or an open context.
     pub(crate) unsafe fn from<'a>(context: *mut ibv_context) -> Result<&'a Self, Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { live::find(Self::around(context)?) }
     }
 }
 
-/// The verbs that the headers call without asking whether they are there.
+/// The verbs that the headers call without a check.
 fn table(device: *mut ibv_device, events: c_int) -> ibv_context {
     ibv_context {
         device,
@@ -95,7 +95,7 @@ fn table(device: *mut ibv_device, events: c_int) -> ibv_context {
     }
 }
 
-/// The later verbs. For those that are missing, the headers return `EOPNOTSUPP`.
+/// The later verbs. The headers return `EOPNOTSUPP` for those that are missing.
 fn extended() -> verbs_context {
     verbs_context {
         query_port: Some(query::query_port),

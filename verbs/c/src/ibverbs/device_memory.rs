@@ -1,4 +1,4 @@
-//! Device memory (`ibv_alloc_dm(3)`): the device is software, so it is memory of the process, and there is as much as a NIC has.
+//! Device memory (`ibv_alloc_dm(3)`). The device is software, so this is memory of the process, up to 1 MiB for each context.
 
 use crate::abi::*;
 use crate::errno::{BUSY, Errno, INVALID, at, created, status};
@@ -13,24 +13,23 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbs::Access;
 
-/// Bytes that a context has.
+/// The limit for each context, bytes.
 pub(crate) const SIZE: usize = 1 << 20;
-/// Offsets and lengths are multiples of this, as on devices that have such memory.
+/// Offsets and lengths of copies are multiples of this, as on NICs with device memory.
 const UNIT: u64 = 4;
 
-/// Device memory.
 #[repr(C)]
 pub(crate) struct Dm {
     abi: ibv_dm,
     start: NonNull<u8>,
     length: usize,
     layout: Layout,
-    /// Regions of it, which keep it from being freed.
+    /// Regions in it, which keep it from being freed.
     pub(crate) users: AtomicUsize,
 }
 
 impl Dm {
-    /// Returns the start of a copy of `length` bytes at `offset`.
+    /// Returns a pointer to the byte at `offset`, if `length` bytes from there are in the memory and both are multiples of [`UNIT`].
     fn part(&self, offset: u64, length: usize) -> Result<*mut u8, Errno> {
         let fault = Errno(libc::EFAULT);
         let end = offset.checked_add(length as u64).ok_or(fault)?;
@@ -54,7 +53,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
             return Err(INVALID);
         }
         let none = Errno(libc::ENOMEM);
-        // A page at least: regions and their atomics are aligned.
+        // A page at least, so that regions and their atomics are aligned.
         let alignment = 1_usize.checked_shl(log_align_req.max(12)).filter(|&it| it <= SIZE).ok_or(none)?;
         let layout = Layout::from_size_align(length, alignment).map_err(|_| none)?;
         let taken = &whole.device_memory;
@@ -71,7 +70,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     })
 }
 
-/// `ibv_free_dm(3)`: `EBUSY` while there are regions of it.
+/// `ibv_free_dm(3)`: `EBUSY` while it has regions.
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     status(|| {
         let dm = dm.cast::<Dm>();
@@ -81,7 +80,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
         }
         // SAFETY: no region of it is left, and the program gives it up.
         let dm = unsafe { live::take(dm) }?;
-        // SAFETY: allocated with this layout, and nothing reaches it any more.
+        // SAFETY: allocated with this layout, and no region accesses it any more.
         unsafe { dealloc(dm.start.as_ptr(), dm.layout) };
         // SAFETY: the context outlives its memory.
         unsafe { Context::from(dm.abi.context) }?.device_memory.fetch_sub(dm.length, Ordering::AcqRel);
@@ -117,7 +116,7 @@ unsafe extern "C" fn copy_from(into: *mut c_void, dm: *mut ibv_dm, offset: u64, 
     })
 }
 
-/// `ibv_reg_dm_mr(3)`: requests call the region's first byte 0.
+/// `ibv_reg_dm_mr(3)`: requests address the region's first byte as 0.
 pub(crate) unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
@@ -140,11 +139,11 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         }
         let start = whole.start.as_ptr().wrapping_add(offset as usize);
         let placed = match length {
-            // An empty region is allowed, and grants nothing; the core's regions have at least a byte.
+            // An empty region is allowed and grants nothing, but a region of the core has at least one byte.
             0 => Placed { start: whole.start.as_ptr(), length: 1, iova: 0, access: Access::LOCAL_READ },
             _ => Placed { start, length, iova: 0, access },
         };
-        // SAFETY: the domain is alive; the memory stays, since its regions keep it.
+        // SAFETY: the domain is alive, and the memory is not freed while it has regions.
         let mr = unsafe { region::give(wanted, &placed, dm) }?;
         whole.users.fetch_add(1, Ordering::AcqRel);
         Ok(mr)

@@ -13,7 +13,7 @@ use verbs::{Access, ProtectionDomain};
 
 /// Rights that a program may request and that change nothing here (`IBV_ACCESS_OPTIONAL_RANGE`).
 const OPTIONAL: c_uint = 0x3ff0_0000;
-/// Rights that there are. Regions on demand and those of huge pages are as any other: nothing is pinned.
+/// The supported rights. Regions on demand and with huge pages need nothing special, because no memory is pinned.
 const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
@@ -22,19 +22,17 @@ const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_ON_DEMAND
     | IBV_ACCESS_HUGETLB
     | FLUSH_GLOBAL;
-/// `IBV_ACCESS_FLUSH_GLOBAL`, of rdma-core 45 and later. Its `IBV_ACCESS_FLUSH_PERSISTENT` is refused: nothing here outlives power.
+/// `IBV_ACCESS_FLUSH_GLOBAL`, of rdma-core 45 and later. Its `IBV_ACCESS_FLUSH_PERSISTENT` is refused, because no memory is persistent.
 const FLUSH_GLOBAL: c_uint = 1 << 8;
 
-/// A protection domain.
 #[repr(C)]
 pub(crate) struct Pd {
     abi: ibv_pd,
     pub(crate) domain: ProtectionDomain,
     /// Objects created in it, which keep it from being freed.
     pub(crate) users: AtomicUsize,
-    /// Regions on demand by their local key, and whether their owner may write them.
+    /// Regions on demand by their local key, and whether they allow local writes.
     pub(crate) on_demand: Lock<HashMap<u32, bool>>,
-    /// Of a parent domain.
     parts: Option<Parts>,
 }
 
@@ -48,19 +46,18 @@ impl Pd {
         self.abi.context
     }
 
-    /// Refuses a domain that is not a parent domain.
+    /// Returns `EINVAL` unless this is a parent domain.
     pub(crate) fn check_parent(&self) -> Result<(), Errno> {
         self.parts.map(drop).ok_or(INVALID)
     }
 
-    /// Refuses an `lkey` that has no region on demand and, if `write`, one whose region its owner may not write.
+    /// Returns `ENOENT` if no region on demand has this `lkey`, and `EPERM` if `write` is set and the region does not allow local writes.
     pub(crate) fn check_on_demand(&self, lkey: u32, write: bool) -> Result<(), Errno> {
         let writable = *self.on_demand.lock().get(&lkey).ok_or(Errno(libc::ENOENT))?;
         if write && !writable { Err(Errno(libc::EPERM)) } else { Ok(()) }
     }
 }
 
-/// The rights of a region or of a queue pair.
 pub(crate) fn rights(flags: c_uint) -> Result<Access, Errno> {
     if flags & !(KNOWN | OPTIONAL) != 0 {
         return Err(INVALID);

@@ -1,4 +1,4 @@
-//! Asynchronous events, and the objects of the program that they are about.
+//! Asynchronous events, and the program's objects that they concern.
 
 use crate::abi::*;
 use crate::cancel;
@@ -11,7 +11,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use verbs::event::{AsyncEvent, CqId, Event, Events, FailureCause, SrqId};
 use verbs::{Device, Qpn};
 
-/// An object that has events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Object {
     Qp(Qpn),
@@ -19,11 +18,10 @@ pub(crate) enum Object {
     Srq(SrqId),
 }
 
-/// An object of this context.
 struct Owned {
-    /// The program's pointer to it, as a number: it is handed back, never used here.
+    /// The program's pointer to it, as a number that is returned to the program and never dereferenced here.
     address: usize,
-    /// Events that the program took and did not acknowledge.
+    /// Events that the program took and has not acknowledged.
     open: u32,
 }
 
@@ -39,7 +37,7 @@ impl Owners {
     }
 }
 
-/// Events of one context: those of its objects, and those of the port.
+/// The events of one context: those of its objects, and those of the port.
 pub(crate) struct AsyncEvents {
     events: Events,
     owners: Arc<Owners>,
@@ -59,24 +57,24 @@ impl AsyncEvents {
         self.events.as_raw_fd()
     }
 
-    /// From now on the context receives the events of `object`, by this name unless it has one.
+    /// Registers an object, whose events the context receives from now on. An object that is registered already keeps its first pointer.
     pub(crate) fn join<T>(&self, object: Object, program: *mut T) {
         let owned = Owned { address: program.expose_provenance(), open: 0 };
         self.owners.lock().entry(object).or_insert(owned);
     }
 
-    /// The object will be destroyed. As rdma-core does it, this waits until all its events that were taken are
-    /// acknowledged; those that were not taken are forgotten, and the descriptor no longer counts them.
+    /// Unregisters an object that will be destroyed. As in rdma-core, this waits until the program has acknowledged the events that it took.
+    /// The others are discarded, and the descriptor no longer counts them.
     pub(crate) fn leave(&self, object: Object) {
         let objects = self.owners.lock();
         let waits = |objects: &mut HashMap<Object, Owned>| objects.get(&object).is_some_and(|it| it.open > 0);
         let objects = self.owners.acknowledged.wait_while(objects, waits);
         objects.unwrap_or_else(PoisonError::into_inner).remove(&object);
-        // The filter refuses them from here on.
+        // From here on the filter rejects the object's events.
         self.events.forget(|event| self::object(event) == Some(object));
     }
 
-    /// As [`leave`](Self::leave), if the object has this name: a target that was opened again keeps its first one.
+    /// Unregisters an object if `program` is its registered pointer: a target that was opened again keeps its first one.
     pub(crate) fn leave_as<T>(&self, object: Object, program: *mut T) {
         let told = self.owners.lock().get(&object).map(|owned| owned.address);
         if told == Some(program.addr()) {
@@ -84,7 +82,7 @@ impl AsyncEvents {
         }
     }
 
-    /// The event that the descriptor announced, unless it is about an object that no longer exists.
+    /// Returns the event that the descriptor announced, unless its object no longer exists.
     fn told(&self) -> Option<ibv_async_event> {
         let event = self.events.told()?;
         let event_type = kind(&event)?;
@@ -123,7 +121,7 @@ fn object(event: &AsyncEvent) -> Option<Object> {
     }
 }
 
-/// Returns the event's type; `None` for a failure that a completion reports, which is no event then (IBA 11.6.3.2).
+/// Returns the event's type, or `None` for a failure that a completion reports, which is then not an event (IBA 11.6.3.2).
 fn kind(event: &AsyncEvent) -> Option<ibv_event_type> {
     Some(match event {
         AsyncEvent::PortUp => IBV_EVENT_PORT_ACTIVE,
@@ -145,7 +143,7 @@ fn kind(event: &AsyncEvent) -> Option<ibv_event_type> {
     })
 }
 
-/// `ibv_get_async_event(3)`: waits as the descriptor does.
+/// `ibv_get_async_event(3)`: blocks if the descriptor does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,

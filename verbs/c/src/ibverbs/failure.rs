@@ -29,15 +29,15 @@ pub struct FerroceCause {
     pub expected_psn: u32,
     /// Retries since the last acknowledgement.
     pub retries: u32,
-    /// The place of the path's busiest hop, from 1 on; 0 without telemetry.
+    /// The position of the path's busiest hop, from 1; 0 without telemetry.
     pub busiest_hop: u32,
-    /// Bytes in its queue.
+    /// Bytes in its egress queue.
     pub hop_queue: u32,
     /// The utilisation of its link, in thousandths; 0 if unknown.
     pub hop_permille: u32,
     /// For later versions; 0.
     pub reserved: [u32; 5],
-    /// The same as the line in the log, with its NUL.
+    /// The same text as the line in the log, with its NUL.
     pub text: [c_char; 512],
 }
 

@@ -1,4 +1,4 @@
-//! Flow steering: rules for the frames that raw packet queue pairs receive, as `struct ibv_flow_attr` and the headers behind it.
+//! Flow steering: rules for the frames that raw packet queue pairs receive, from `struct ibv_flow_attr` and the specifications after it.
 
 use crate::abi::*;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, created, status};
@@ -11,9 +11,9 @@ use verbs::raw::{
     EthernetSpec, FlowAction, FlowFrames, FlowRule, FlowSpec, Ipv4Spec, Ipv6Spec, Masked, PortSpec,
 };
 
-/// The limit on headers of a rule, as the kernel has it.
+/// The maximum number of headers in a rule, as in the kernel.
 const MOST_SPECS: usize = 10;
-/// From here on flags are no one's (`IB_FLOW_ATTR_FLAGS_RESERVED`).
+/// The first reserved flag (`IB_FLOW_ATTR_FLAGS_RESERVED`).
 const RESERVED_FLAGS: c_uint = 1 << 3;
 
 /// A rule. The program has the address of `abi`.
@@ -24,7 +24,7 @@ pub(crate) struct Flow {
     _rule: verbs::raw::Flow,
 }
 
-/// Refuses raw packets as the kernel does if the process lacks CAP_NET_RAW: it could send in any name.
+/// Returns `EPERM`, as the kernel does, if the process lacks CAP_NET_RAW: a raw packet can have any source.
 pub(crate) fn check_permission() -> Result<(), Errno> {
     if datapath::capabilities::has_net_raw() {
         return Ok(());
@@ -34,13 +34,11 @@ pub(crate) fn check_permission() -> Result<(), Errno> {
     Err(Errno(libc::EPERM))
 }
 
-/// One part of a rule.
 enum Part {
     Header(FlowSpec),
     Drop,
 }
 
-/// A field of one byte or more.
 const fn masked<const N: usize>(value: [u8; N], mask: [u8; N]) -> Masked<N> {
     Masked { value, mask }
 }
@@ -65,7 +63,7 @@ fn ipv4(val: ibv_flow_ipv4_ext_filter, mask: ibv_flow_ipv4_ext_filter) -> FlowSp
     })
 }
 
-/// The shorter header of IPv4: addresses alone.
+/// Extends the shorter header of IPv4, which has only addresses.
 fn addresses(from: ibv_flow_ipv4_filter) -> ibv_flow_ipv4_ext_filter {
     ibv_flow_ipv4_ext_filter { src_ip: from.src_ip, dst_ip: from.dst_ip, ..Default::default() }
 }
@@ -91,27 +89,27 @@ fn ports(val: ibv_flow_tcp_udp_filter, mask: ibv_flow_tcp_udp_filter) -> PortSpe
     }
 }
 
-/// Reads a specification, whose header says that it has `size` bytes.
+/// Reads a specification of which the header gives the size, `size` bytes.
 ///
 /// # Safety
-/// `from` has `size` bytes.
+/// The caller must pass a pointer to `size` readable bytes.
 unsafe fn read<T>(from: *const u8, size: u16) -> Result<T, Errno> {
     if usize::from(size) < size_of::<T>() {
         return Err(INVALID);
     }
-    // SAFETY: there are as many bytes; all of these structures are numbers, and the read needs no alignment.
+    // SAFETY: there are as many bytes. All of these structures consist of numbers, and the read needs no alignment.
     Ok(unsafe { from.cast::<T>().read_unaligned() })
 }
 
-/// Returns one part of a rule, and the bytes that it takes.
+/// Returns one part of a rule, and its length in bytes.
 ///
 /// # Safety
-/// `from` is a specification of the program's, as long as its header says.
+/// The caller must pass a pointer to a specification that is as long as its header says.
 unsafe fn part(from: *const u8) -> Result<(Part, usize), Errno> {
     type Head = ibv_flow_spec__bindgen_ty_1__bindgen_ty_1;
     // SAFETY: each specification begins with these two fields.
     let Head { type_, size } = unsafe { from.cast::<Head>().read_unaligned() };
-    // SAFETY: passed on; the type says which structure it is.
+    // SAFETY: guaranteed by the caller; the type says which structure it is.
     let part = unsafe {
         match type_ {
             IBV_FLOW_SPEC_ETH => {
@@ -146,7 +144,7 @@ unsafe fn part(from: *const u8) -> Result<(Part, usize), Errno> {
     Ok((part, size.into()))
 }
 
-/// Returns the error for a kind of specification that is not read here.
+/// Returns the error for an unsupported kind of specification.
 fn refused(kind: ibv_flow_spec_type) -> Errno {
     match kind & !IBV_FLOW_SPEC_INNER {
         IBV_FLOW_SPEC_ETH
@@ -171,7 +169,7 @@ fn refused(kind: ibv_flow_spec_type) -> Errno {
     }
 }
 
-/// Checks a rule in the order of the kernel's checks.
+/// Checks a rule, in the order of the kernel.
 fn check(wanted: &ibv_flow_attr) -> Result<(), Errno> {
     let is_default = matches!(wanted.type_, IBV_FLOW_ATTR_ALL_DEFAULT | IBV_FLOW_ATTR_MC_DEFAULT);
     let copies = wanted.flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0;
@@ -188,22 +186,22 @@ fn check(wanted: &ibv_flow_attr) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// `wanted` has `num_of_specs` specifications behind it, each as long as its header says.
+/// The caller must pass null, or attributes with `num_of_specs` specifications after them, each as long as its header says.
 unsafe fn rule(wanted: *const ibv_flow_attr) -> Result<FlowRule, Errno> {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let (attributes, mut next) = unsafe { (at(wanted)?, wanted.add(1).cast::<u8>()) };
     check(attributes)?;
     let copies = attributes.flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0;
     let mut action = if copies { FlowAction::Copy } else { FlowAction::Take };
     let mut specs = Vec::new();
     for _ in 0..attributes.num_of_specs {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         let (part, size) = unsafe { part(next) }?;
         match part {
             Part::Header(spec) => specs.push(spec),
             Part::Drop => action = FlowAction::Drop,
         }
-        // SAFETY: the next one is right behind it, or it was the last.
+        // SAFETY: the result is the next specification, or the end of the last one.
         next = unsafe { next.add(size) };
     }
     let frames = match attributes.type_ {

@@ -3,10 +3,9 @@
 use crate::errno::{Errno, INVALID};
 use std::ffi::c_uint;
 
-/// A structure that says in its first field how long it is is never longer: a program that has not set the field has any number there.
+/// The longest accepted structure, bytes. A program that has not set the size field may have any number in it.
 const LONGEST: usize = 4096;
 
-/// Returns a part of a version.
 const fn number(text: &str) -> c_uint {
     let (digits, mut number, mut at) = (text.as_bytes(), 0, 0);
     while at < digits.len() {
@@ -27,24 +26,25 @@ pub extern "C" fn ferroce_version() -> c_uint {
     FERROCE_VERSION
 }
 
-/// Writes `value` into a structure of the program, which is of an earlier, this or a later version. Its first field is its size, which stays. A
-/// field that this version does not know becomes 0. A size below `least`, that of the first version, is `EINVAL`.
+/// Writes `value` into a structure of the program, which may be of an earlier or a later version. Its first field, its size, stays. Fields
+/// that this version does not know become 0. A size below `least`, that of the first version, or above [`LONGEST`] is `EINVAL`.
 ///
 /// # Safety
-/// Null, or a structure as long as its first field says. `T` begins with that field, has no padding and any bytes are one.
+/// The caller must pass null or a structure as long as its first field says. `T` must begin with that field, have no padding, and be valid
+/// with any bytes.
 pub(crate) unsafe fn write<T: Copy>(value: &T, least: usize, into: *mut T) -> Result<(), Errno> {
     const SIZE: usize = size_of::<u32>();
     if into.is_null() {
         return Err(INVALID);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let size = unsafe { into.cast::<u32>().read() } as usize;
     if !(least..=LONGEST).contains(&size) {
         return Err(INVALID);
     }
     let known = size.min(size_of::<T>());
     let (from, into) = (std::ptr::from_ref(value).cast::<u8>(), into.cast::<u8>());
-    // SAFETY: both are as long as is copied, and the program's is as long as it says.
+    // SAFETY: both are as long as what is copied, and the program's structure is `size` long.
     unsafe {
         into.add(SIZE).copy_from_nonoverlapping(from.add(SIZE), known - SIZE);
         into.add(known).write_bytes(0, size - known);
@@ -60,7 +60,7 @@ mod tests {
     const FIRST: usize = 8;
     const VALUE: [u32; 3] = [0, 7, 9];
 
-    /// Returns the program's structure, whose unused end shows what is written beyond it.
+    /// Returns the program's structure. Its unused end shows whether anything was written beyond `size`.
     fn written(size: u32) -> Result<[u32; 5], Errno> {
         let mut program = [size, 1, 1, 1, 1];
         // SAFETY: there is room for five numbers; sizes beyond that are refused.

@@ -1,7 +1,7 @@
-//! The pointers of a program that lead to live objects of ours.
+//! The table of live objects to which the program has pointers.
 //!
-//! Verbs that create, change or destroy look here first: an object that was destroyed, or never was the library's, is refused as the kernel
-//! refuses a handle that it does not know. Verbs that post and poll do not look: they trust the program, as rdma-core does.
+//! Verbs that create, change or destroy look pointers up here. A pointer to an object that was destroyed, or to none of the library's, is
+//! refused as the kernel refuses an unknown handle. Verbs that post and poll trust the program's pointers, as rdma-core does.
 
 use crate::errno::{Errno, INVALID};
 use std::any::TypeId;
@@ -12,24 +12,24 @@ type Objects = HashMap<usize, TypeId>;
 
 static OBJECTS: LazyLock<RwLock<Objects>> = LazyLock::new(RwLock::default);
 
-/// The errno of the kernel for a handle that it does not know.
+/// The kernel's errno for an unknown handle.
 const GONE: Errno = Errno(libc::ENOENT);
 
 fn objects() -> RwLockReadGuard<'static, Objects> {
     OBJECTS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives a new object to the program.
+/// Passes a new object to the program.
 pub(crate) fn give<T: 'static>(object: T) -> *mut T {
     let pointer = Box::into_raw(Box::new(object));
     OBJECTS.write().unwrap_or_else(PoisonError::into_inner).insert(pointer.addr(), TypeId::of::<T>());
     pointer
 }
 
-/// The object that a pointer of the program leads to; null, or none that lives, is `EINVAL`.
+/// Returns the live object to which a pointer from the program refers, or `EINVAL`.
 ///
 /// # Safety
-/// No other thread destroys the object while it is used.
+/// The caller must ensure that no other thread destroys the object during `'a`.
 pub(crate) unsafe fn find<'a, T: 'static>(pointer: *const T) -> Result<&'a T, Errno> {
     if objects().get(&pointer.addr()) != Some(&TypeId::of::<T>()) {
         return Err(INVALID);
@@ -38,28 +38,28 @@ pub(crate) unsafe fn find<'a, T: 'static>(pointer: *const T) -> Result<&'a T, Er
     Ok(unsafe { &*pointer })
 }
 
-/// As [`find`], but null means none.
+/// Looks up as [`find`] does, but returns `None` for null.
 ///
 /// # Safety
 /// As [`find`].
 pub(crate) unsafe fn find_any<'a, T: 'static>(pointer: *const T) -> Result<Option<&'a T>, Errno> {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     if pointer.is_null() { Ok(None) } else { unsafe { find(pointer) }.map(Some) }
 }
 
-/// As [`find`], for a caller that destroys the object: an object that does not live is `ENOENT`.
+/// Looks up as [`find`] does, for a caller that destroys the object: a pointer to no live object is `ENOENT`.
 ///
 /// # Safety
 /// As [`find`].
 pub(crate) unsafe fn find_last<'a, T: 'static>(pointer: *const T) -> Result<&'a T, Errno> {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { find(pointer) }.map_err(|_| if pointer.is_null() { INVALID } else { GONE })
 }
 
-/// Takes an object back from the program, once.
+/// Takes an object back from the program. Returns `ENOENT` if the object is not live.
 ///
 /// # Safety
-/// The caller must not use the object any more.
+/// The caller must ensure that no other thread uses the object any more.
 pub(crate) unsafe fn take<T: 'static>(pointer: *mut T) -> Result<Box<T>, Errno> {
     let mut objects = OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
     if objects.get(&pointer.addr()) != Some(&TypeId::of::<T>()) {

@@ -18,13 +18,10 @@ pub(crate) enum Rank {
     Device,
     /// XRC domains and targets that contexts share.
     Xrc,
-    /// A queue pair.
     QueuePair,
     /// A completion channel's list of queues.
     Channel,
-    /// A completion queue.
     CompletionQueue,
-    /// A shared receive queue.
     SharedReceives,
     /// A memory region, while it is changed.
     Region,
@@ -32,7 +29,7 @@ pub(crate) enum Rank {
     OnDemand,
 }
 
-/// A mutex with a place in the order. A panic while it is held leaves it usable.
+/// A mutex with a rank. A panic while it is held does not poison it.
 pub(crate) struct Lock<T> {
     rank: Rank,
     inner: Mutex<T>,
@@ -49,7 +46,6 @@ impl<T> Lock<T> {
     }
 }
 
-/// A lock while it is held.
 pub(crate) struct Guard<'a, T> {
     value: MutexGuard<'a, T>,
     _held: HeldRank,

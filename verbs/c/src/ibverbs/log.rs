@@ -1,4 +1,4 @@
-//! Log lines on standard error, which `FERROCE_LOG` asks for. Nothing is ever printed to standard output.
+//! The log on standard error, of which `FERROCE_LOG` selects the lines. Nothing is ever printed to standard output.
 
 mod ending;
 mod limit;
@@ -16,7 +16,7 @@ pub(crate) fn start() {
     START.call_once(|| {
         let (filter, wrong) = verbs::log_filter("error,ferroce_verbs::implicit=warn");
         let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
-        // A log that is there already serves.
+        // Fails if the program has a log already, which is then used.
         let log = registry().with(lines).with(filter).with(Limit::default()).with(WhileItCan);
         if log.try_init().is_ok() {
             wrong.iter().for_each(|line| tracing::warn!("{line}"));

@@ -1,4 +1,4 @@
-//! Queue pairs through their states, by the attributes that a program sets (IBA 11.2.5.2).
+//! State transitions of queue pairs, from the attributes that a program sets (IBA 11.2.5.2).
 
 use crate::abi::*;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, out, status};
@@ -14,14 +14,14 @@ use verbs::wire::{Path, udp_source_port_of_flow};
 use verbs::{Psn, Qpn, Service};
 
 /// # Safety
-/// The context is open.
+/// The caller must pass an open context.
 unsafe fn path(context: *mut ibv_context, qpn: Qpn, peer: u32, wanted: &ibv_qp_attr) -> Result<Path, Errno> {
     let address = &wanted.ah_attr;
     if address.is_global == 0 {
         tracing::warn!("ibv_modify_qp: RoCE needs a GID, but is_global is 0");
         return Err(INVALID);
     }
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let device = &unsafe { Context::from(context) }?.device;
     let info = device.query()?;
     let source = *info.gids.get(usize::from(address.grh.sgid_index)).ok_or(INVALID)?;
@@ -31,7 +31,7 @@ unsafe fn path(context: *mut ibv_context, qpn: Qpn, peer: u32, wanted: &ibv_qp_a
         tracing::warn!("ibv_modify_qp: GID {source} cannot reach {destination}; choose another GID index");
         return Err(INVALID);
     }
-    // The hop limit is the route's, whatever the program says, as the kernel does it. A VLAN's priority is the service level.
+    // As in the kernel, the hop limit is that of the route, whatever the program sets. A VLAN's priority is the service level.
     Ok(Path {
         destination_mac: device.resolve(destination)?,
         vlan: info.vlan.map(|vlan| vlan.with_priority(address.sl)),
@@ -49,7 +49,7 @@ unsafe fn to_rtr(
     qpn: Qpn,
     wanted: &ibv_qp_attr,
 ) -> Result<Modify, Errno> {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let info = unsafe { Context::from(context) }?.device.query()?;
     match service {
         Service::Ud => return Ok(Modify::ReadyToReceiveDatagrams { mtu: info.mtu }),
@@ -58,7 +58,7 @@ unsafe fn to_rtr(
         }
         Service::Rc | Service::Uc | Service::Xrc => {}
     }
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let path = unsafe { path(context, qpn, wanted.dest_qp_num, wanted) }?;
     let mtu = mtu_of(wanted.path_mtu)?;
     if mtu > info.mtu {
@@ -76,8 +76,8 @@ unsafe fn to_rtr(
     }))
 }
 
-/// As devices have it, there is a shortest timeout: a program that asks for 65 µs thinks of hardware, not of a peer whose CPU the kernel takes
-/// away for milliseconds. 0 is none.
+/// Returns the code of the ACK timeout. As on NICs, there is a shortest one: a program that sets 65 µs assumes a hardware peer, but the
+/// kernel may not run a software peer for milliseconds. 0 disables the timeout.
 const fn ack_timeout(wanted: u8) -> u8 {
     /// 67 ms.
     const SHORTEST: u8 = 14;
@@ -86,7 +86,7 @@ const fn ack_timeout(wanted: u8) -> u8 {
 
 fn to_rts(service: Service, congestion: Option<Congestion>, wanted: &ibv_qp_attr) -> Modify {
     let send_psn = Psn::new(wanted.sq_psn & 0xff_ffff);
-    // By the configuration's rules, unless the program chose.
+    // The default means the rules of the configuration.
     let congestion = congestion.unwrap_or(DEFAULT_CONGESTION);
     match service {
         Service::Ud => return Modify::ReadyToSendDatagrams { send_psn, congestion },
@@ -103,8 +103,7 @@ fn to_rts(service: Service, congestion: Option<Congestion>, wanted: &ibv_qp_attr
     })
 }
 
-/// Returns the changes for the core, in order. The core takes an optional attribute before or after the transition; this
-/// function knows which.
+/// Returns the changes for the core, in order. Optional attributes apply before or after the transition, depending on the states.
 ///
 /// # Safety
 /// As [`path`].
@@ -120,19 +119,19 @@ unsafe fn steps(
     }
     let (service, qpn) = (inner.qp.service(), inner.qp.qpn());
     let mask = mask & !no_attributes(&inner.qp);
-    // Without a state the queue pair stays in its own.
+    // Without IBV_QP_STATE the queue pair keeps its state.
     let to = if mask & IBV_QP_STATE == 0 { state_code(from) } else { wanted.qp_state };
     let rule = Rule::of(&inner.qp, from, to)?;
     rule.check(mask)?;
     let wanted = &named(wanted, mask);
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let besides = unsafe { changes(context, inner, wanted, mask & rule.optional) }?;
     let change = (besides != Changes::default()).then_some(Modify::Change(besides));
     Ok(match (from, to) {
         (_, IBV_QPS_RESET) => [Some(Modify::Reset), None],
         (_, IBV_QPS_ERR) => [Some(Modify::Error), None],
         (State::Reset, _) => [Some(to_init(service, wanted)?), None],
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         (State::Init, IBV_QPS_RTR) => [change, Some(unsafe { to_rtr(context, service, qpn, wanted) }?)],
         (State::ReadyToReceive, _) => [Some(to_rts(service, inner.congestion, wanted)), change],
         (State::ReadyToSend, IBV_QPS_SQD) => {
@@ -144,7 +143,7 @@ unsafe fn steps(
     })
 }
 
-/// Sets to 0 what `mask` does not name: it may be anything.
+/// Sets attributes that `mask` does not select to 0, because the program may not have initialized them.
 fn named(wanted: &ibv_qp_attr, mask: c_uint) -> ibv_qp_attr {
     let mut named = *wanted;
     for (flag, attribute) in [
@@ -162,7 +161,7 @@ fn named(wanted: &ibv_qp_attr, mask: c_uint) -> ibv_qp_attr {
     named
 }
 
-/// The settings that `mask` names.
+/// Returns the changes that `mask` selects.
 ///
 /// # Safety
 /// As [`path`].
@@ -179,11 +178,11 @@ unsafe fn changes(
     }
     Ok(Changes {
         access: has(IBV_QP_ACCESS_FLAGS).then(|| rights(wanted.qp_access_flags)).transpose()?,
-        // There is but one.
+        // The port has only one P_Key.
         partition_key: None,
         queue_key: has(IBV_QP_QKEY).then_some(wanted.qkey),
         min_rnr_timer: has(IBV_QP_MIN_RNR_TIMER).then(|| RnrTimer::new(wanted.min_rnr_timer)),
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         path: has(IBV_QP_AV).then(|| unsafe { path(context, qpn, peer, wanted) }).transpose()?,
         ack_timeout: has(IBV_QP_TIMEOUT).then(|| AckTimeout::new(ack_timeout(wanted.timeout))),
         retry_count: has(IBV_QP_RETRY_CNT).then_some(wanted.retry_cnt),
@@ -194,7 +193,7 @@ unsafe fn changes(
 }
 
 fn to_init(service: Service, wanted: &ibv_qp_attr) -> Result<Modify, Errno> {
-    // Raw packets have no partition, and their programs name none.
+    // Raw packets have no partition, and programs do not set the index.
     if wanted.port_num != 1 || wanted.pkey_index != 0 && service != Service::Raw {
         return Err(INVALID);
     }
@@ -208,7 +207,7 @@ fn to_init(service: Service, wanted: &ibv_qp_attr) -> Result<Modify, Errno> {
     })
 }
 
-/// Keeps what was set, for `ibv_query_qp`.
+/// Stores the attributes that were set, for `ibv_query_qp`.
 fn remember(kept: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: c_uint) {
     let mut keep = |flag: c_uint, copy: &dyn Fn(&mut ibv_qp_attr)| {
         if mask & flag != 0 {
@@ -230,7 +229,7 @@ fn remember(kept: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: c_uint) {
     keep(IBV_QP_MAX_QP_RD_ATOMIC, &|kept| kept.max_rd_atomic = new.max_rd_atomic);
 }
 
-/// Attributes that there are: later ones are for devices that have them.
+/// The attributes that are checked here. Later ones need devices that support them.
 const KNOWN: c_uint = IBV_QP_RATE_LIMIT - 1;
 
 /// `ibv_modify_qp(3)`

@@ -1,4 +1,4 @@
-//! Multicast: which queue pairs take a group's datagrams.
+//! Multicast groups of datagram queue pairs.
 
 use crate::abi::*;
 use crate::errno::{Errno, at, status};
@@ -8,9 +8,9 @@ use std::ffi::c_int;
 use std::net::IpAddr;
 
 /// # Safety
-/// The contract of the manual page.
+/// The caller must pass null or a pointer to a GID.
 unsafe fn group(gid: *const ibv_gid) -> Result<IpAddr, Errno> {
-    // SAFETY: the caller's promise; any 16 bytes are a GID.
+    // SAFETY: guaranteed by the caller; any 16 bytes are a GID.
     unsafe { at(gid).map(|gid| ip_of(gid.raw)) }
 }
 

@@ -1,4 +1,4 @@
-//! Names of codes, and rates.
+//! Names of codes, and conversions of rates.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -145,7 +145,7 @@ pub extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
 mod tests {
     use super::*;
 
-    /// IBA 9.11: every rate has one code, one multiple and one speed, and leads back to itself.
+    /// IBA 9.11: the code, the multiple and the speed of every rate convert into each other.
     #[test]
     fn rates_lead_there_and_back() {
         for (code, multiple, mbps) in RATES {

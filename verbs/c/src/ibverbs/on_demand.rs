@@ -1,4 +1,4 @@
-//! Memory as registration finds it: there or not, and regions on demand.
+//! Checks of memory at registration, and regions on demand.
 //!
 //! The library pins nothing: it copies through the process's own page tables, so any region is one on demand (`ibv_reg_mr(3)`,
 //! `IBV_ACCESS_ON_DEMAND`). Such a region is not populated when it is registered. `ibv_advise_mr(3)` populates parts of it.
@@ -11,21 +11,21 @@ use crate::ibverbs::post::buffers;
 use std::ffi::{c_int, c_uint, c_void};
 
 const PAGE: usize = 4096;
-/// Parts of one `ibv_advise_mr`: the kernel counts the bytes of an array in 16 bits (`struct ib_uverbs_attr`, `len`).
+/// The limit on parts of one `ibv_advise_mr`: the kernel counts the bytes of an array in 16 bits (`struct ib_uverbs_attr`, `len`).
 const MOST_PARTS: u32 = u16::MAX as u32 / size_of::<ibv_sge>() as u32;
 /// `IBV_ADVISE_MR_FLAG_FLUSH`
 const FLUSH: c_uint = 1;
 
-/// A range on page boundaries: its start and its length.
+/// Extends a range down to a page boundary. Returns its start and its length in bytes.
 fn pages(address: *mut c_void, length: usize) -> Result<(usize, usize), Errno> {
     let start = address.addr() / PAGE * PAGE;
     let end = address.addr().checked_add(length).ok_or(INVALID)?;
     Ok((start, end - start))
 }
 
-/// Refuses memory that cannot be read, or that may not be written if `write`: a device would pin it now.
+/// Populates memory, which a NIC would pin now. Returns `EFAULT` if it cannot be read or, if `write`, cannot be written.
 ///
-/// The kernel populates neither a device's memory nor, before Linux 5.14, any. Such memory is accepted if it can be read.
+/// The kernel does not populate a device's memory and, before Linux 5.14, any. Such memory is accepted if it can be read.
 pub(crate) fn populate(address: *mut c_void, length: usize, write: bool) -> Result<(), Errno> {
     const MADV_POPULATE_READ: c_int = 22;
     const MADV_POPULATE_WRITE: c_int = 23;
@@ -38,18 +38,18 @@ pub(crate) fn populate(address: *mut c_void, length: usize, write: bool) -> Resu
     let refused = populate(if write { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ });
     match refused {
         Some(libc::ENOMEM | libc::EFAULT) => Err(Errno(libc::EFAULT)),
-        // It may not be written, since it may be read.
+        // It can be read, so it cannot be written.
         Some(libc::EINVAL) if write && populate(MADV_POPULATE_READ).is_none() => Err(Errno(libc::EFAULT)),
         Some(_) if !is_readable(start, length) => Err(Errno(libc::EFAULT)),
         _ => Ok(()),
     }
 }
 
-/// Returns true if each page of the range on page boundaries can be read. The kernel reads there, so that no signal is raised.
+/// Returns whether each page of a range that begins on a page boundary can be read. The kernel reads it, so no signal is raised.
 fn is_readable(start: usize, length: usize) -> bool {
-    /// No operation of `rt_sigprocmask(2)`, which refuses it with `EINVAL`, but only after it has read the set.
+    /// An operation that `rt_sigprocmask(2)` refuses with `EINVAL`, but only after it has read the set.
     const NO_OPERATION: c_int = -1;
-    /// Bytes of the kernel's signal set.
+    /// The size of the kernel's signal set, bytes.
     const SET: usize = 8;
     (start..start + length).step_by(PAGE).all(|page| {
         // SAFETY: the kernel checks the address, and changes neither the memory nor the mask.
@@ -58,21 +58,20 @@ fn is_readable(start: usize, length: usize) -> bool {
     })
 }
 
-/// Refuses memory that is not mapped; it need not be populated.
+/// Returns `EFAULT` for memory that is not mapped. The memory need not be populated.
 pub(crate) fn mapped(address: *mut c_void, length: usize) -> Result<(), Errno> {
     let (start, length) = pages(address, length)?;
-    // SAFETY: with this flag Linux only looks whether the range is mapped.
+    // SAFETY: with this flag Linux only checks whether the range is mapped.
     let refused = unsafe { libc::msync(start as *mut c_void, length, libc::MS_ASYNC) } != 0;
     let errno = std::io::Error::last_os_error().raw_os_error();
     if refused && errno == Some(libc::ENOMEM) { Err(Errno(libc::EFAULT)) } else { Ok(()) }
 }
 
-/// The start of a region of the whole address space: no program has memory in the first page.
+/// The start of a region of the whole address space. No program has memory in the first page.
 pub(crate) const WHOLE_START: usize = PAGE;
-/// The length of such a region. What programs may map ends long before.
+/// The length of such a region. Mappings of programs end well below.
 pub(crate) const WHOLE_LENGTH: usize = isize::MAX as usize - PAGE;
 
-/// Reports what a device can do with regions on demand.
 pub(crate) fn capabilities(into: &mut ibv_device_attr_ex) {
     let messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     let all = messages | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
@@ -100,7 +99,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
         let write = match advice {
             IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH => Some(false),
             IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE => Some(true),
-            // Mapped pages are reached already, and others are not to be fetched.
+            // Populated pages need nothing, and other pages must not be populated.
             IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => None,
             _ => return Err(UNSUPPORTED),
         };

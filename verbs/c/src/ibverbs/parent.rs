@@ -1,8 +1,8 @@
 //! Parent domains and thread domains (`ibv_alloc_parent_domain(3)`, `ibv_alloc_td(3)`).
 //!
-//! A thread domain is a promise that one thread at a time uses the objects created with it. The library locks all the same: an uncontended
-//! lock costs little beside a work request. Allocators of a parent domain are not called: a provider may call them for its own queues, and
-//! the library's lie in rings that the core shares.
+//! A thread domain is a promise that one thread at a time uses the objects created with it. The library locks all the same, because an
+//! uncontended lock costs little compared with a work request. The allocators of a parent domain are not called: a provider may call them
+//! for its own queues, but the library's queues are rings that the core shares.
 
 use crate::abi::*;
 use crate::errno::{BUSY, Errno, INVALID, at, created, status};
@@ -12,7 +12,6 @@ use crate::ibverbs::live;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A thread domain.
 #[repr(C)]
 pub(crate) struct Td {
     abi: ibv_td,
@@ -43,7 +42,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     })
 }
 
-/// `ibv_dealloc_td(3)`: `EBUSY` while a parent domain has it.
+/// `ibv_dealloc_td(3)`: `EBUSY` while a parent domain uses it.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     status(|| {
         let td = td.cast::<Td>();
@@ -57,7 +56,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// `ibv_alloc_parent_domain(3)`: a protection domain that is another one's, by another name.
+/// `ibv_alloc_parent_domain(3)`: creates another handle of a protection domain.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     wanted: *mut ibv_parent_domain_init_attr,
@@ -81,12 +80,12 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 }
 
 impl Parts {
-    /// The parent domain is gone.
+    /// Releases both objects after the parent domain is gone.
     ///
     /// # Safety
-    /// Both are alive, as they are while a parent domain has them.
+    /// The caller must ensure that both are alive, as they are while a parent domain has them.
     pub(crate) unsafe fn release(self) -> Result<(), Errno> {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             live::find(self.pd)?.users.fetch_sub(1, Ordering::AcqRel);
             if let Some(thread) = live::find_any(self.td)? {

@@ -1,4 +1,4 @@
-//! Work requests, as lists that programs link.
+//! Work requests, which programs post as linked lists.
 
 use crate::abi::*;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, out, status};
@@ -13,13 +13,13 @@ use verbs::{
     Sge,
 };
 
-/// Returns the elements of a list. Each is read wherever it lies: programs keep lists in packed structures (libiscsi's iSER does).
+/// Returns the elements of a list, which need no alignment: programs keep lists in packed structures (libiscsi's iSER does).
 ///
 /// # Errors
 /// Returns `EINVAL`, before any element is read, if `count` is negative or more than `most`, or positive without a list.
 ///
 /// # Safety
-/// If `count` is at most `most`, `list` has `count` elements until the iterator is dropped.
+/// If `count` is at most `most`, the caller must keep `count` elements at `list` valid until the iterator is dropped.
 pub(crate) unsafe fn buffers(
     list: *const ibv_sge,
     count: impl TryInto<u32>,
@@ -27,7 +27,7 @@ pub(crate) unsafe fn buffers(
 ) -> Result<impl Iterator<Item = ibv_sge> + Clone, Errno> {
     match count.try_into() {
         Ok(count) if count == 0 || (count <= most && !list.is_null()) => {
-            // SAFETY: the caller's promise; the read needs no alignment.
+            // SAFETY: guaranteed by the caller; the read needs no alignment.
             Ok((0..count as usize).map(move |index| unsafe { list.add(index).read_unaligned() }))
         }
         _ => Err(INVALID),
@@ -39,7 +39,7 @@ pub(crate) fn sge(from: ibv_sge) -> Sge {
 }
 
 /// # Safety
-/// Each element is the program's own readable memory.
+/// The caller must ensure that each element is readable memory of the program.
 pub(crate) unsafe fn inline(list: impl Iterator<Item = ibv_sge> + Clone, limit: u32) -> Result<Data, Errno> {
     let length: u64 = list.clone().map(|sge| u64::from(sge.length)).sum();
     if length > u64::from(limit) {
@@ -49,7 +49,7 @@ pub(crate) unsafe fn inline(list: impl Iterator<Item = ibv_sge> + Clone, limit: 
     if let Data::Inline(bytes) = &mut data {
         for sge in list.filter(|sge| sge.length > 0) {
             let from = std::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
-            // SAFETY: the caller's promise; null is none of the program's memory.
+            // SAFETY: guaranteed by the caller; null is not memory of the program.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from, sge.length as usize) });
         }
     }
@@ -57,7 +57,7 @@ pub(crate) unsafe fn inline(list: impl Iterator<Item = ibv_sge> + Clone, limit: 
 }
 
 /// # Safety
-/// The request of a datagram queue pair names an address handle that is alive.
+/// The caller must pass a request for a datagram queue pair, with a live address handle.
 unsafe fn datagram(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
     // SAFETY: any bytes are numbers; the queue pair's service says which member the program set.
     let (immediate, ud) = unsafe { (wr.__bindgen_anon_1.imm_data.to_ne_bytes(), wr.wr.ud) };
@@ -66,7 +66,7 @@ unsafe fn datagram(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
         IBV_WR_SEND_WITH_IMM => Some(immediate),
         _ => return Err(INVALID),
     };
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let address = &unsafe { at(ud.ah.cast::<Ah>()) }?.handle;
     Ok(SendOperation::SendTo {
         to: address.to(Qpn::new(ud.remote_qpn & 0xff_ffff), ud.remote_qkey),
@@ -74,7 +74,7 @@ unsafe fn datagram(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
     })
 }
 
-/// No checksums are computed: no program asks for them that asks first whether the device does that.
+/// Returns the operation for a raw packet. No checksums are computed, and programs that query the device first do not request them.
 fn frame(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
     match wr.opcode {
         IBV_WR_SEND if wr.send_flags & IBV_SEND_IP_CSUM as c_uint == 0 => {
@@ -90,7 +90,7 @@ fn frame(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
 }
 
 /// # Safety
-/// The request is as the manual page has it.
+/// The caller must pass a request that is valid by ibv_post_send(3).
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
     // SAFETY: any bytes are numbers; the opcode says which member the program set.
     let (immediate, rdma, atomic, key) = unsafe {
@@ -113,7 +113,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
         IBV_WR_SEND_WITH_INV => Ok(SendOperation::SendInvalidate { rkey: key }),
         IBV_WR_LOCAL_INV => Ok(SendOperation::LocalInvalidate { rkey: key }),
         IBV_WR_BIND_MW => {
-            // SAFETY: passed on; the opcode says which member the program set.
+            // SAFETY: guaranteed by the caller; the opcode says which member the program set.
             let binding = unsafe {
                 let bind = &wr.__bindgen_anon_2.bind_mw;
                 window::binding(bind.mw, bind.rkey, &bind.bind_info)
@@ -126,17 +126,17 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
 }
 
 /// # Safety
-/// The request is as the manual page has it.
+/// The caller must pass a request that is valid by ibv_post_send(3).
 unsafe fn send_request(
     wr: &ibv_send_wr,
     service: Service,
     limits: Capabilities,
 ) -> Result<SendRequest, Errno> {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let list = unsafe { buffers(wr.sg_list, wr.num_sge, limits.max_send_sge) }?;
     let flag = |flag: ibv_send_flags| wr.send_flags & flag as c_uint != 0;
     let data = if flag(IBV_SEND_INLINE) {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         unsafe { inline(list, limits.max_inline) }?
     } else {
         Data::Buffers(list.map(sge).collect())
@@ -144,9 +144,9 @@ unsafe fn send_request(
     Ok(SendRequest {
         id: wr.wr_id,
         operation: match service {
-            // SAFETY: passed on.
+            // SAFETY: guaranteed by the caller.
             Service::Rc | Service::Uc | Service::Xrc => unsafe { operation(wr) }?,
-            // SAFETY: passed on.
+            // SAFETY: guaranteed by the caller.
             Service::Ud => unsafe { datagram(wr) }?,
             Service::Raw => frame(wr)?,
         },
@@ -154,7 +154,7 @@ unsafe fn send_request(
         signalled: flag(IBV_SEND_SIGNALED),
         solicited: flag(IBV_SEND_SOLICITED),
         fence: flag(IBV_SEND_FENCE),
-        // SAFETY: any bytes are a number; of an initiator the program set it.
+        // SAFETY: any bytes are a number; for an initiator the program has set it.
         srq: (service == Service::Xrc).then(|| SrqNumber::new(unsafe { wr.qp_type.xrc.remote_srqn })),
     })
 }
@@ -171,7 +171,7 @@ pub(crate) unsafe extern "C" fn post_send(
         let mut inner = unsafe { Qp::from(qp) }?.lock();
         let (limits, service) = (inner.qp.capabilities(), inner.qp.service());
         let mut refused = None;
-        // The request that `next` names is the one that may be refused.
+        // `next` points to the request that may be refused.
         let mut handed = None::<*mut ibv_send_wr>;
         let requests = std::iter::from_fn(|| {
             if let Some(taken) = handed {
@@ -197,9 +197,9 @@ pub(crate) unsafe extern "C" fn post_send(
 }
 
 /// # Safety
-/// The request is as the manual page has it.
+/// The caller must pass a request that is valid by ibv_post_recv(3).
 pub(crate) unsafe fn recv_request(wr: &ibv_recv_wr, max_sge: u32) -> Result<RecvRequest, Errno> {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let list = unsafe { buffers(wr.sg_list, wr.num_sge, max_sge) }?;
     Ok(RecvRequest { id: wr.wr_id, buffers: list.map(sge).collect() })
 }
@@ -214,10 +214,10 @@ pub(crate) unsafe extern "C" fn post_recv(
     unsafe { post_recvs(first, bad, || Ok(Qp::from(qp)?.lock()), |inner| &mut inner.qp) }
 }
 
-/// Posts a program's list of receives to the queue pair in `lock`'s result.
+/// Posts a program's list of receives to `queue` of the object that `lock` returns.
 ///
 /// # Safety
-/// The list is as the manual page has it.
+/// The caller must pass a list that is valid by ibv_post_recv(3).
 pub(crate) unsafe fn post_recvs<G>(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
@@ -239,7 +239,7 @@ pub(crate) unsafe fn post_recvs<G>(
             // SAFETY: the list ends with null.
             let wr = unsafe { next.as_ref() }?;
             handed = Some(next);
-            // SAFETY: passed on.
+            // SAFETY: guaranteed by the caller.
             unsafe { recv_request(wr, max_sge) }.map_err(|errno| refused = Some(errno)).ok()
         });
         queue.post_recv_list(requests).map_err(|list| Errno::from(list.error))?;

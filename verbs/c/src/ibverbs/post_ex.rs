@@ -1,4 +1,4 @@
-//! Work requests of extended queue pairs: begun, filled in by calls of their own, and posted together.
+//! Work requests of extended queue pairs (`ibv_wr_start(3)`): begun by one call, filled in by others, and posted together.
 
 use crate::abi::*;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, status};
@@ -19,7 +19,7 @@ pub(crate) struct Draft {
     error: Option<Errno>,
 }
 
-/// Operations that a program may ask for.
+/// Operations that a program may request.
 pub(crate) const OPERATIONS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -39,10 +39,10 @@ const WITH_FLUSH: u64 = 1 << 11;
 /// `wr_flush`: key, address, bytes, placement, selectivity.
 pub(crate) type Flush = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
 
-/// The offset of `wr_flush` in a queue pair: behind the last function of older headers.
+/// The offset of `wr_flush` in a queue pair, after the last function of older headers.
 pub(crate) const FLUSH_SLOT: usize = std::mem::offset_of!(ibv_qp_ex, wr_atomic_write) + size_of::<usize>();
 
-/// Every slot has a function: programs call them without asking.
+/// Returns the table of functions. Every slot is set, because programs call them without a check.
 pub(crate) fn table(base: ibv_qp) -> ibv_qp_ex {
     ibv_qp_ex {
         qp_base: base,
@@ -71,12 +71,12 @@ pub(crate) fn table(base: ibv_qp) -> ibv_qp_ex {
     }
 }
 
-/// Works on the draft; an error is returned when it is posted.
+/// Changes the draft. `ibv_wr_complete` returns the first error.
 ///
 /// # Safety
-/// The queue pair is alive.
+/// The caller must pass a live queue pair.
 unsafe fn edit(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Inner) -> Result<(), Errno>) {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let Ok(whole) = (unsafe { Qp::from(qp.cast()) }) else { return };
     let mut inner = whole.lock();
     if let Err(errno) = change(&mut inner) {
@@ -87,7 +87,7 @@ unsafe fn edit(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Inner) -> Result<(),
 /// # Safety
 /// As [`edit`].
 unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
-    // SAFETY: the program sets both before this call.
+    // SAFETY: guaranteed by the caller; the program sets both fields before this call.
     unsafe {
         let (id, flags) = ((*qp).wr_id, (*qp).wr_flags);
         let flag = |flag: ibv_send_flags| flags & flag as c_uint != 0;
@@ -112,7 +112,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
 /// # Safety
 /// As [`edit`].
 unsafe fn set_data(qp: *mut ibv_qp_ex, data: impl FnOnce(Capabilities) -> Result<Data, Errno>) {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         edit(qp, |inner| {
             let data = data(inner.qp.capabilities())?;
@@ -248,7 +248,7 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     }
 }
 
-/// Posts the draft, unless something of it was wrong.
+/// Posts the draft, or returns its first error.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
@@ -288,12 +288,12 @@ pub(crate) unsafe extern "C" fn flush(
     }
 }
 
-/// Refuses an operation that is not supported, whatever its arguments.
+/// Records that an operation is not supported, whatever its arguments.
 ///
 /// # Safety
 /// As [`edit`].
 unsafe fn refuse(qp: *mut ibv_qp_ex) {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { edit(qp, |_| Err(UNSUPPORTED)) }
 }
 

@@ -1,23 +1,23 @@
 //! The symbols that rdma-core's libraries and their drivers share, version IBVERBS_PRIVATE_34.
 //!
-//! Programs that also link `libmlx5` or `libefa` load these, whose constructors register drivers; the loader wants every symbol that they
-//! name. No driver has a device here, so these functions are never used: each refuses.
+//! Programs that also link `libmlx5` or `libefa` load these, and their constructors register drivers. The loader requires every symbol that
+//! they reference. There is no device for these drivers, so the functions are never used, and each refuses.
 
 use std::ffi::{c_int, c_void};
 
-/// A driver says what it can do: there is no device for it.
+/// Registers a driver. Does nothing, because there is no device for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_register_driver_34(_driver: *const c_void) {}
 
-/// The same from drivers that are older.
+/// Registers an older driver. Does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_register_driver(_name: *const c_void, _init: *const c_void) {}
 
-/// A driver's log line.
+/// Logs a driver's line. Does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn __verbs_log(_context: *const c_void, _level: u32, _format: *const c_void) {}
 
-/// Functions of drivers, with any arguments: the C calling convention lets a callee ignore them.
+/// Defines functions for drivers, with any arguments: the C calling convention lets a callee ignore them.
 macro_rules! refused {
     ($($name:ident)*) => { $(
         #[doc = "For drivers; refuses."]
@@ -28,7 +28,7 @@ macro_rules! refused {
     )* };
 }
 
-/// The same for those that return a pointer.
+/// Defines such functions that return a pointer.
 macro_rules! none {
     ($($name:ident)*) => { $(
         #[doc = "For drivers; there is none."]

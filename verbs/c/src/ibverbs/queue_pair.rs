@@ -1,4 +1,4 @@
-//! Queue pairs: their creation, queries and destruction. `modify.rs` takes them through their states.
+//! Queue pairs: their creation, queries and destruction. `modify.rs` changes their states.
 
 use crate::abi::*;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, created, out, status};
@@ -24,21 +24,20 @@ use verbs::service::Any;
 use verbs::state::State;
 use verbs::{Capabilities, Qpn, QueuePair, Service};
 
-/// A queue pair. `ibv_qp` is how `ibv_qp_ex` begins.
+/// A queue pair. `ibv_qp_ex` begins with the fields of `ibv_qp`.
 #[repr(C)]
 pub(crate) struct Qp {
     abi: UnsafeCell<ibv_qp_ex>,
-    /// The slot of `wr_flush` in headers of rdma-core 45 and later, if these are older.
+    /// The slot of `wr_flush`, which headers of rdma-core 45 and later have, if these headers are older.
     _later: UnsafeCell<Option<post_ex::Flush>>,
-    /// It was created for `ibv_wr_start` and its like.
+    /// Whether it was created for `ibv_wr_start` and the related calls.
     extended: bool,
-    /// Shared with those that `ibv_open_qp` created.
+    /// Shared with the queue pairs that `ibv_open_qp` returned.
     inner: Arc<Lock<Inner>>,
-    /// Of an XRC target.
+    /// The domain of an XRC target, or null.
     xrcd: *mut Xrcd,
-    /// Its flow rules.
     pub(crate) flows: AtomicUsize,
-    /// The table over whose queues its frames are spread, or null.
+    /// The table over whose queues it distributes frames, or null.
     pub(crate) table: AtomicPtr<Table>,
 }
 
@@ -54,27 +53,26 @@ pub(crate) struct Inner {
     pub(crate) draft: Draft,
 }
 
-// SAFETY: the pointers inside are only compared and handed back to the program.
+// SAFETY: the pointers inside are only compared and returned to the program.
 unsafe impl Send for Inner {}
 
 impl Qp {
     /// # Safety
-    /// Null, or a queue pair that is alive.
+    /// The caller must pass null or a live queue pair.
     pub(crate) unsafe fn from<'a>(qp: *mut ibv_qp) -> Result<&'a Self, Errno> {
-        // SAFETY: passed on; what changes lies in cells.
+        // SAFETY: guaranteed by the caller; all fields that change are in cells.
         unsafe { at(qp.cast::<Self>()) }
     }
 
-    /// As [`from`](Self::from), for verbs that change the queue pair: one that was destroyed is refused.
+    /// Looks up a queue pair for a verb that changes it: one that was destroyed is refused.
     ///
     /// # Safety
     /// As [`live::find`].
     pub(crate) unsafe fn find<'a>(qp: *mut ibv_qp) -> Result<&'a Self, Errno> {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         unsafe { live::find(qp.cast::<Self>()) }
     }
 
-    /// Returns the part that the program sees.
     pub(crate) fn base(&self) -> ibv_qp {
         // SAFETY: only its state changes after its creation, and that is a word.
         unsafe { (*self.abi.get()).qp_base }
@@ -84,9 +82,8 @@ impl Qp {
         self.inner.lock()
     }
 
-    /// Sets the program's view of the state to the state that it requested.
     pub(crate) fn show_state(&self, state: ibv_qp_state) {
-        // SAFETY: called with the lock held; programs that read it meanwhile read a word.
+        // SAFETY: called with the lock held. A program that reads the field in the meantime reads one word.
         unsafe { (&raw mut (*self.abi.get()).qp_base.state).write(state) };
     }
 }
@@ -101,11 +98,11 @@ fn capabilities(cap: &ibv_qp_cap) -> Capabilities {
     }
 }
 
-/// Bytes inline that queue pairs take without being asked, at most.
+/// The most inline data that queue pairs allow without a request for it, bytes.
 const LIST_INLINE: u32 = 64;
 
 /// # Safety
-/// The domain and the completion queues are null or alive.
+/// The caller must pass a domain, completion queues and a shared receive queue that are null or alive.
 pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
@@ -114,7 +111,7 @@ pub(crate) unsafe fn create(
     if init.qp_type == IBV_QPT_RAW_PACKET {
         flow::check_permission()?;
     }
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
     let service = match init.qp_type {
         IBV_QPT_RC => Service::Rc,
@@ -127,14 +124,14 @@ pub(crate) unsafe fn create(
         IBV_QPT_RAW_PACKET => Service::Raw,
         _ => return Err(INVALID),
     };
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let [send, recv] = [init.send_cq, init.recv_cq].map(|cq| unsafe { live::find(cq.cast::<Cq>()) });
     let (send, recv) = (send?, recv?);
-    // A queue has room for at least one request. If a list of buffers fits, as many bytes do: programs rely on that with devices.
+    // A queue has room for at least one request. Where a list of buffers fits, as much inline data does: programs rely on that with NICs.
     init.cap.max_send_wr = init.cap.max_send_wr.max(1);
     let list = init.cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
     init.cap.max_inline_data = init.cap.max_inline_data.max(list.min(LIST_INLINE));
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let srq = unsafe { live::find_any(init.srq.cast::<Srq>()) }?;
     for (depth, buffers) in
         [(init.cap.max_send_wr, init.cap.max_send_sge), (init.cap.max_recv_wr, init.cap.max_recv_sge)]
@@ -145,7 +142,7 @@ pub(crate) unsafe fn create(
         let queue = send.queue.lock();
         domain.domain.queue_pair(&queue, &queue)
     };
-    // Other threads may name the same queues the other way round, so no two of them are locked at a time.
+    // Another thread may pass the same queues in the opposite order, so no two of them are locked at a time.
     let mut builder = builder.receive_completions(&recv.queue.lock());
     if let Some(srq) = srq {
         builder = builder.receive_from(&srq.queue.lock());
@@ -182,14 +179,14 @@ impl Inner {
     }
 }
 
-/// Gives a queue pair to the program. `base.context` is open.
+/// Passes a queue pair to the program. `base.context` is open.
 pub(crate) fn give(base: ibv_qp, inner: Arc<Lock<Inner>>, extended: bool, xrcd: *mut Xrcd) -> *mut ibv_qp {
     let abi = UnsafeCell::new(post_ex::table(base));
     let (flows, table) = (AtomicUsize::new(0), AtomicPtr::default());
     let qp = live::give(Qp { abi, _later: UnsafeCell::new(None), extended, inner, xrcd, flows, table });
-    // SAFETY: the slot lies in `abi` or is `_later`, right behind it; nothing else has the queue pair yet.
+    // SAFETY: the slot is in `abi`, or is `_later`, which follows it directly; nothing else has the queue pair yet.
     unsafe { qp.byte_add(post_ex::FLUSH_SLOT).cast::<Option<post_ex::Flush>>().write(Some(post_ex::flush)) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the context is open, as both callers ensure.
     if let Ok(context) = unsafe { Context::from(base.context) } {
         context.events.join(Object::Qp(Qpn::new(base.qp_num)), qp);
     }
@@ -226,7 +223,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         }
         if wanted.qp_type == IBV_QPT_XRC_RECV {
             let named = wanted.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0;
-            // SAFETY: the shorter structure is how the longer one begins; the contract of the manual page.
+            // SAFETY: the longer structure begins with the fields of the shorter one; the contract of the manual page.
             return unsafe {
                 xrc::create_target(if named { wanted.xrcd } else { null_mut() }, out(init.cast())?)
             };
@@ -235,7 +232,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             // SAFETY: the contract of the manual page.
             return unsafe { work_queue::create_spread(wanted) };
         }
-        // SAFETY: the shorter structure is how the longer one begins.
+        // SAFETY: the longer structure begins with the fields of the shorter one; the contract of the manual page.
         unsafe { create(wanted.pd, out(init.cast())?, operations) }
     })
 }
@@ -280,17 +277,17 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     })
 }
 
-/// Removes the completions of a queue pair that was reset or destroyed, as mlx4 and mlx5 do: programs free the contexts that the requests' ids
-/// point to.
+/// Removes the completions of a queue pair that was reset or destroyed, as mlx4 and mlx5 do: programs free the contexts that the requests'
+/// ids point to.
 ///
 /// # Safety
-/// The completion queues are null or alive.
+/// The caller must pass completion queues that are null or alive.
 pub(crate) unsafe fn discard_completions([send, recv]: [*mut ibv_cq; 2], qpn: Qpn) -> Result<(), Errno> {
-    // Most queue pairs have one completion queue for both.
+    // Most queue pairs use one completion queue for both.
     for cq in [Some(send), Some(recv).filter(|&recv| recv != send)].into_iter().flatten() {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         if let Some(cq) = unsafe { live::find_any(cq.cast::<Cq>()) }? {
-            // Fails only if the core has stopped. The program may then poll what was completed before.
+            // Fails only if the core has stopped. The program may then poll the earlier completions.
             let _ = cq.queue.lock().discard(qpn);
         }
     }
@@ -298,9 +295,9 @@ pub(crate) unsafe fn discard_completions([send, recv]: [*mut ibv_cq; 2], qpn: Qp
 }
 
 /// # Safety
-/// The queue is alive.
+/// The caller must pass a live queue.
 pub(crate) unsafe fn users<'a>(cq: *mut ibv_cq) -> Result<&'a AtomicUsize, Errno> {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     Ok(&unsafe { live::find(cq.cast::<Cq>()) }?.users)
 }
 
@@ -341,7 +338,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// The queue pair in its extended form, if it was created as one.
+/// Returns the queue pair in its extended form, or null if it was not created as one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the contract of the function.

@@ -13,13 +13,12 @@ use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 use verbs::{Access, MemoryRegion};
 
-/// A memory region.
 #[repr(C)]
 struct Mr {
     /// Written with the lock held.
     abi: UnsafeCell<ibv_mr>,
     inner: Lock<Inner>,
-    /// The device memory that it is of, or null.
+    /// The device memory that it is in, or null.
     dm: *mut Dm,
 }
 
@@ -28,7 +27,7 @@ struct Inner {
     wanted: Wanted,
 }
 
-/// A region as a program asks for it.
+/// A region as a program requests it.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) pd: *mut ibv_pd,
@@ -38,10 +37,10 @@ pub(crate) struct Wanted {
     pub(crate) flags: c_uint,
 }
 
-// SAFETY: the pointers are handed back to the program; the domain outlives its regions.
+// SAFETY: the pointers are only returned to the program and looked up among live objects.
 unsafe impl Send for Wanted {}
 
-/// A region as the core gets it.
+/// A region as the core registers it.
 pub(crate) struct Placed {
     pub(crate) start: *mut u8,
     pub(crate) length: usize,
@@ -58,10 +57,10 @@ impl Wanted {
         self.flags & IBV_ACCESS_ON_DEMAND != 0
     }
 
-    /// The rights, if they go together.
+    /// Returns the rights, or `EINVAL` if they contradict each other.
     pub(crate) fn access(&self) -> Result<Access, Errno> {
         let remote_writes = self.flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
-        // IBA 10.6.3.1: a program that lets a peer write may write too.
+        // IBA 10.6.3.1: a region that a peer may write must allow local writes.
         if remote_writes && !self.writable() {
             return Err(INVALID);
         }
@@ -75,7 +74,7 @@ impl Wanted {
             return Err(INVALID);
         }
         if self.on_demand() && address.is_null() && length == usize::MAX {
-            // A peer that may reach any address reaches those that nothing is mapped to, and the process ends.
+            // A peer with access to all addresses could access one that is not mapped, and the process would end.
             if access != Access::LOCAL_READ && access != Access::LOCAL_WRITE {
                 return Err(UNSUPPORTED);
             }
@@ -92,9 +91,9 @@ impl Wanted {
     }
 
     /// # Safety
-    /// The domain is alive.
+    /// The caller must ensure that the domain is alive.
     unsafe fn domain<'a>(&self) -> Result<&'a Pd, Errno> {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         unsafe { live::find(self.pd.cast::<Pd>()) }
     }
 
@@ -115,12 +114,12 @@ impl Wanted {
 /// Registers `placed`, and passes the region to the program.
 ///
 /// # Safety
-/// The domain is alive, and the memory stays until the region is deregistered.
+/// The caller must ensure that the domain is alive, and keep the memory until the region is deregistered.
 pub(crate) unsafe fn give(wanted: Wanted, placed: &Placed, dm: *mut Dm) -> Result<*mut ibv_mr, Errno> {
     let &Placed { start, length, iova, access } = placed;
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let domain = unsafe { wanted.domain() }?;
-    // SAFETY: the caller keeps the memory; a program in C has no references.
+    // SAFETY: the caller keeps the memory, and a program in C has no Rust references to it.
     let region = unsafe { MemoryRegion::register_raw_as(&domain.domain, start, length, iova, access) }?;
     let abi = ibv_mr {
         context: domain.context(),
@@ -137,9 +136,9 @@ pub(crate) unsafe fn give(wanted: Wanted, placed: &Placed, dm: *mut Dm) -> Resul
 }
 
 /// # Safety
-/// As [`give`].
+/// The caller must fulfil the conditions of [`give`].
 unsafe fn register(wanted: Wanted) -> Result<*mut ibv_mr, Errno> {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         wanted.domain()?;
         give(wanted, &wanted.place()?, null_mut())
@@ -155,11 +154,11 @@ pub unsafe extern "C" fn ibv_reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     let wanted = Wanted { pd, address, length, iova: address as u64, flags: access as c_uint };
-    // SAFETY: passed on.
+    // SAFETY: the contract of the manual page.
     created(|| unsafe { register(wanted) })
 }
 
-/// `ibv_reg_mr_iova(3)`: requests call the memory's first byte `iova`.
+/// `ibv_reg_mr_iova(3)`: requests address the memory's first byte as `iova`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
@@ -168,11 +167,11 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: passed on.
+    // SAFETY: the contract of the manual page.
     created(|| unsafe { register(Wanted { pd, address, length, iova, flags: access as c_uint }) })
 }
 
-/// As [`ibv_reg_mr_iova`], with optional rights as well.
+/// Registers as [`ibv_reg_mr_iova`] does, and accepts optional rights as well.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
@@ -181,13 +180,13 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: passed on.
+    // SAFETY: the contract of the manual page.
     created(|| unsafe { register(Wanted { pd, address, length, iova, flags: access }) })
 }
 
 impl Mr {
     /// # Safety
-    /// The region is alive, and so is the domain that `wanted` names; the memory stays until the region is deregistered.
+    /// The caller must ensure that the region and the changed domain are alive, and keep the memory until the region is deregistered.
     unsafe fn change(&self, change: impl FnOnce(&mut Wanted)) -> Result<(), Errno> {
         let mut inner = self.inner.lock();
         let before = inner.wanted;
@@ -196,26 +195,26 @@ impl Mr {
         if !self.dm.is_null() {
             return Err(UNSUPPORTED);
         }
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         let (old, new) = unsafe { (before.domain()?, wanted.domain()?) };
         if inner.region.windows()? > 0 {
             return Err(BUSY);
         }
         let Placed { start, length, iova, access } = wanted.place()?;
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         unsafe { inner.region.change(&new.domain, start, length, iova, access) }?;
         let lkey = inner.region.lkey().get();
         before.leave(old, lkey);
         wanted.join(new, lkey);
         inner.wanted = wanted;
-        // SAFETY: the lock is held; a program that reads the structure meanwhile races with itself.
+        // SAFETY: the lock is held. A program that reads the structure in the meantime races with its own call.
         let abi = unsafe { &mut *self.abi.get() };
         (abi.pd, abi.addr, abi.length) = (wanted.pd, wanted.address, wanted.length);
         Ok(())
     }
 }
 
-/// `ibv_rereg_mr(3)`: the region keeps its keys. If it fails, the region is as it was.
+/// `ibv_rereg_mr(3)`: the region keeps its keys. On failure the region is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -258,7 +257,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     if failed == 0 { 0 } else { IBV_REREG_MR_ERR_CMD }
 }
 
-/// `ibv_dereg_mr(3)`: returns when the core has let go of the memory; `EBUSY` while memory windows are bound to it.
+/// `ibv_dereg_mr(3)`: returns when the core no longer accesses the memory; `EBUSY` while memory windows are bound to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status(|| {

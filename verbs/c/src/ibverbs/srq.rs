@@ -15,20 +15,19 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbs::SharedReceiveQueue;
 
-/// A shared receive queue.
 #[repr(C)]
 pub(crate) struct Srq {
     abi: ibv_srq,
     pub(crate) queue: Lock<SharedReceiveQueue>,
     attributes: ibv_srq_attr,
-    /// Queue pairs that take from it, which keep it from being destroyed.
+    /// Queue pairs that use it, which keep it from being destroyed.
     pub(crate) users: AtomicUsize,
-    /// Of an XRC domain: the domain, and the queue that receives completions.
+    /// The domain of an XRC shared receive queue, and the queue that receives its completions.
     pub(crate) xrc: Option<(*mut Xrcd, *mut Cq)>,
 }
 
 /// # Safety
-/// The domain is alive.
+/// The caller must pass a live domain.
 pub(crate) unsafe fn give(
     pd: *mut ibv_pd,
     srq_context: *mut c_void,
@@ -36,7 +35,7 @@ pub(crate) unsafe fn give(
     queue: SharedReceiveQueue,
     xrc: Option<(*mut Xrcd, *mut Cq)>,
 ) -> Result<*mut ibv_srq, Errno> {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let (domain, context) = unsafe { (live::find(pd.cast::<Pd>())?, (*pd).context) };
     domain.users.fetch_add(1, Ordering::AcqRel);
     let abi = ibv_srq { context, srq_context, pd, ..Default::default() };
@@ -76,7 +75,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         let id = whole.queue.lock().id();
         // SAFETY: the queue's context is open.
         unsafe { Context::from(whole.abi.context) }?.events.leave(Object::Srq(id));
-        // SAFETY: no queue pair takes from it, and the program gives it up; the domain lives as long as its queues.
+        // SAFETY: no queue pair uses it, and the program gives it up; the domain lives as long as its queues.
         unsafe {
             drop(live::take(srq)?);
             live::find(pd.cast::<Pd>())?.users.fetch_sub(1, Ordering::AcqRel);
@@ -86,7 +85,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     })
 }
 
-/// `ibv_modify_srq(3)`: arms the limit; a queue keeps its size.
+/// `ibv_modify_srq(3)`: arms the limit. The size of a queue cannot be changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, wanted: *mut ibv_srq_attr, mask: c_int) -> c_int {
     status(|| {

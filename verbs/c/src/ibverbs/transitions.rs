@@ -7,7 +7,7 @@ use verbs::service::Any;
 use verbs::state::State;
 use verbs::{QueuePair, Service};
 
-/// Attributes of a transition.
+/// The attributes of a transition.
 #[derive(Clone, Copy)]
 pub(crate) struct Rule {
     required: c_uint,
@@ -17,7 +17,7 @@ pub(crate) struct Rule {
 struct Row {
     from: State,
     to: ibv_qp_state,
-    /// None if the service has no such transition.
+    /// `None` if the service has no such transition.
     rc: Option<Rule>,
     uc: Option<Rule>,
     ud: Option<Rule>,
@@ -27,7 +27,7 @@ const fn rule(required: c_uint, optional: c_uint) -> Option<Rule> {
     Some(Rule { required, optional })
 }
 
-/// Attributes of any transition.
+/// The attributes that every transition allows.
 const ALWAYS: c_uint = IBV_QP_STATE | IBV_QP_CUR_STATE;
 const OPENED: c_uint = IBV_QP_PKEY_INDEX | IBV_QP_PORT;
 const CONNECTED: c_uint = OPENED | IBV_QP_ACCESS_FLAGS;
@@ -36,7 +36,7 @@ const PEER: c_uint = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_P
 const READS_HERE: c_uint = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 const PATIENCE: c_uint = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
 const ASKING: c_uint = IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-/// Another path to fall back to is taken note of, as Linux's Soft-RoCE does it, and never fallen back to.
+/// Accepted, as by Linux's Soft-RoCE, and ignored: the queue pair never changes to an alternate path.
 const ALTERNATE: c_uint = IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE;
 const RUNNING_UC: c_uint = IBV_QP_ACCESS_FLAGS | ALTERNATE;
 const RUNNING_RC: c_uint = RUNNING_UC | IBV_QP_MIN_RNR_TIMER;
@@ -107,8 +107,8 @@ const TABLE: &[Row] = &[
     },
 ];
 
-/// Returns the attributes that an XRC queue pair does not use, as the kernel has it: an initiator is never asked, a target never asks.
-/// Programs name them nevertheless.
+/// Returns the attributes that an XRC queue pair does not use, as in the kernel: an initiator executes no requests, and a target sends none.
+/// Programs set them nevertheless.
 pub(crate) fn no_attributes(qp: &QueuePair<Any>) -> c_uint {
     match qp.service() {
         Service::Xrc if qp.is_target() => ASKING,
@@ -141,7 +141,7 @@ impl Rule {
         })
     }
 
-    /// Returns the same transition's rule for raw packets, which have a port and nothing else.
+    /// Returns the rule of the same transition for raw packets, which have a port and no other attribute.
     const fn of_raw(self) -> Self {
         Self { required: self.required & IBV_QP_PORT, optional: 0 }
     }

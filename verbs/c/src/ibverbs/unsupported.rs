@@ -1,10 +1,10 @@
-//! Verbs that there are not: each refuses as rdma-core does for a device that can't. `tests/symbols.rs` lists them.
+//! Unsupported verbs. Each fails as rdma-core does for a device without the feature. `tests/symbols.rs` lists them.
 
 use crate::abi::*;
 use crate::errno::{self, UNSUPPORTED};
 use std::ffi::{c_int, c_void};
 
-/// Refuses a verb that returns an error number.
+/// Defines verbs that return an error number.
 macro_rules! refuse {
     ($($(#[$doc:meta])* $name:ident)*) => { $(
         $(#[$doc])*
@@ -16,7 +16,7 @@ macro_rules! refuse {
     )* };
 }
 
-/// Refuses a verb that returns an object.
+/// Defines verbs that return an object.
 macro_rules! none {
     ($($(#[$doc:meta])* $name:ident)*) => { $(
         $(#[$doc])*
@@ -33,7 +33,7 @@ refuse! {
     ibv_set_ece
     /// Enhanced connection establishment: vendors' options.
     ibv_query_ece
-    /// The kernel's neighbours are asked on the way to RTR.
+    /// Not needed: the transition to RTR resolves the Ethernet address.
     ibv_resolve_eth_l2_from_gid
     /// Structures of the kernel's interface.
     ibv_copy_ah_attr_from_kern
@@ -58,43 +58,43 @@ none! {
     ibv_import_dm
 }
 
-/// Nothing was imported.
+/// Does nothing: no object can be imported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}
 
-/// Nothing was imported.
+/// Does nothing: no object can be imported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}
 
-/// Nothing was imported.
+/// Does nothing: no object can be imported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_dm(_dm: *mut ibv_dm) {}
 
-/// Nothing is to be done: no memory is pinned, so a process that forks keeps its own.
+/// Returns 0 without effect: no memory is pinned, so a process that forks keeps its own.
 ///
-/// A forked child inherits an open device's memory, and neither its threads nor its network. There, verbs that ask the device fail with an
-/// error, completions do not come, and closing the device does nothing to the parent's. Before `fork` returns in the child, its copies of
-/// the device's packet socket, of the sockets that keep RoCEv2's ports open and of the program at the interface's ingress are closed. The
+/// A forked child inherits an open device's memory, but neither its threads nor its network. There, verbs that need the core fail, no
+/// completions arrive, and closing the device does not affect the parent's. Before `fork` returns in the child, the library closes the child's
+/// copies of the device's packet socket, of the sockets that keep RoCEv2's ports open, and of the program at the interface's ingress. The
 /// child shares the descriptors that the program got (completion and event channels). It cannot open a device if the parent opened one
-/// before: it opens its first one after the fork, or starts a program.
+/// before the fork: open the first one after the fork, or execute another program.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_fork_init() -> c_int {
     0
 }
 
-/// No care is needed: nothing is pinned.
+/// Returns that fork needs no preparation, because no memory is pinned.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
     IBV_FORK_UNNEEDED
 }
 
-/// No care is needed: nothing is pinned.
+/// Returns 0 without effect, because no memory is pinned.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
 }
 
-/// No care is needed: nothing is pinned.
+/// Returns 0 without effect, because no memory is pinned.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
@@ -105,7 +105,7 @@ unsafe extern "C" fn none() -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Every slot refuses: programs call them without asking.
+/// Returns the table of functions. Every slot refuses, because programs call them without a check.
 pub(crate) fn table() -> ibv_context_ops {
     ibv_context_ops {
         _compat_alloc_pd: Some(none),

@@ -10,19 +10,19 @@ use std::sync::atomic::Ordering;
 use verbs::window::{Binding, MemoryWindow, WindowKind};
 use verbs::{Access, Lkey, Rkey, SendRequest};
 
-/// Rights that a binding may name. A window grants nothing to its owner, so `LOCAL_WRITE` changes nothing; programs name it beside the
-/// rights of peers, as they do for regions.
+/// Rights that a binding may contain. A window grants nothing to its owner, so `LOCAL_WRITE` has no effect. Programs set it together with
+/// the rights of peers, as they do for regions.
 const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_ATOMIC
     | IBV_ACCESS_ZERO_BASED;
 
-/// A memory window. The program reads its key in `abi`, and `ibv_bind_mw` changes it there.
+/// A memory window. The program reads its key in `abi`, where `ibv_bind_mw` changes it.
 #[repr(C)]
 struct Mw {
     abi: ibv_mw,
-    /// Gives up the window in the core when it is dropped.
+    /// Deallocates the window in the core when it is dropped.
     _window: MemoryWindow,
 }
 
@@ -57,16 +57,16 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     })
 }
 
-/// Returns the binding that a program wants for a window, with key `rkey`.
+/// Returns the binding that a program requests for a window, with key `rkey`.
 ///
 /// # Safety
-/// The window and the region are null or alive.
+/// The caller must pass a window and a region that are null or alive.
 pub(crate) unsafe fn binding(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Result<Binding, Errno> {
     let flags = info.mw_access_flags;
     if flags & !KNOWN != 0 {
         return Err(INVALID);
     }
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let (window, lkey) = unsafe { (at(mw)?.rkey, info.mr.as_ref().map(|mr| mr.lkey)) };
     if lkey.is_none() && info.length > 0 {
         return Err(INVALID);
@@ -88,7 +88,7 @@ pub(crate) unsafe fn binding(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info
     })
 }
 
-/// `ibv_bind_mw(3)`, of a type 1 window: posts the binding, and returns the key that it will have.
+/// `ibv_bind_mw(3)`, for a type 1 window: posts the binding, and stores its new key in the window.
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.

@@ -1,4 +1,4 @@
-//! Receive queues without a queue pair of their own, and the queue pairs that spread frames over them by a hash of the headers.
+//! Receive queues without a queue pair of their own, and queue pairs that distribute frames over them by a hash of the headers.
 //!
 //! A work queue is a raw packet queue pair that the program does not see.
 
@@ -21,40 +21,38 @@ use verbs::service::Any;
 use verbs::state::Modify;
 use verbs::{Capabilities, Qpn, QueuePair, Service};
 
-/// The attributes that a program names to create a queue pair that spreads frames.
+/// The attributes with which a program creates a queue pair that distributes frames.
 pub(crate) const SPREAD: c_uint = IBV_QP_INIT_ATTR_RX_HASH | IBV_QP_INIT_ATTR_IND_TABLE;
-/// Fields that a hash may be over: all but those of IPsec and of inner headers.
+/// The fields that a hash may cover: all except those of IPsec and of inner headers.
 const FIELDS: u64 = IBV_RX_HASH_IPSEC_SPI as u64 - 1;
 
-/// A work queue. The program has the address of `abi`.
+/// A work queue. The program's pointer is the address of `abi`.
 #[repr(C)]
 pub(crate) struct Wq {
     abi: UnsafeCell<ibv_wq>,
     qp: Lock<QueuePair<Any>>,
-    /// Bytes of the longest frame.
+    /// The length of the longest frame, bytes.
     longest: u32,
-    /// Entries of tables.
+    /// Entries of indirection tables that refer to it.
     users: AtomicUsize,
 }
 
-/// An indirection table. The program has the address of `abi`.
+/// An indirection table. The program's pointer is the address of `abi`.
 #[repr(C)]
 pub(crate) struct Table {
     abi: ibv_rwq_ind_table,
     queues: Vec<*mut Wq>,
-    /// Queue pairs.
+    /// Queue pairs that use it.
     pub(crate) users: AtomicUsize,
 }
 
 impl Wq {
-    /// Returns the part that the program sees.
     fn base(&self) -> ibv_wq {
         // SAFETY: only its state changes after its creation, and that is a word.
         unsafe { *self.abi.get() }
     }
 }
 
-/// Adds what the device can do.
 pub(crate) fn capabilities(whole: &mut ibv_device_attr_ex) {
     whole.max_wq_type_rq = whole.orig_attr.max_qp as u32;
     whole.rss_caps = ibv_rss_caps {
@@ -155,7 +153,7 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, wanted: *mut ibv_wq_a
             (_, IBV_WQS_ERR) => qp.modify(Modify::Error)?,
             _ => return Err(INVALID),
         }
-        // SAFETY: called with the lock held; programs that read it meanwhile read a word.
+        // SAFETY: called with the lock held. A program that reads the field in the meantime reads one word.
         unsafe { (&raw mut (*wq.abi.get()).state).write(wanted.wq_state) };
         Ok(())
     })
@@ -196,7 +194,7 @@ pub(crate) unsafe extern "C" fn create_table(
         }
         let entries = 1_usize.checked_shl(init.log_ind_tbl_size).filter(|&entries| entries <= MOST_ENTRIES);
         let Some(entries) = entries.filter(|_| !init.ind_tbl.is_null()) else { return Err(INVALID) };
-        // SAFETY: the list has as many entries.
+        // SAFETY: the contract of the manual page: the list has as many entries.
         let queues: Vec<_> = (0..entries).map(|at| unsafe { *init.ind_tbl.add(at) }.cast::<Wq>()).collect();
         for &queue in &queues {
             // SAFETY: the contract of the manual page.
@@ -231,7 +229,7 @@ pub(crate) unsafe extern "C" fn destroy_table(table: *mut ibv_rwq_ind_table) -> 
 /// Returns the hash that a program chose, over the queues of a table.
 ///
 /// # Safety
-/// The key is as long as the program says.
+/// The caller must pass a key as long as the program says.
 unsafe fn spread(wanted: &ibv_rx_hash_conf, table: Vec<Qpn>) -> Result<Spread, Errno> {
     let has = |field: ibv_rx_hash_fields| wanted.rx_hash_fields_mask & field as u64 != 0;
     let any = |fields: &[ibv_rx_hash_fields]| fields.iter().any(|field| has(*field));
@@ -249,7 +247,7 @@ unsafe fn spread(wanted: &ibv_rx_hash_conf, table: Vec<Qpn>) -> Result<Spread, E
     if families || protocols || !is_toeplitz || usize::from(wanted.rx_hash_key_len) != HASH_KEY {
         return Err(INVALID);
     }
-    // SAFETY: the caller's promise; any bytes are a key.
+    // SAFETY: guaranteed by the caller; any bytes are a key.
     let key = *unsafe { at(wanted.rx_hash_key.cast::<[u8; HASH_KEY]>()) }?;
     let fields = HashFields {
         ipv4_source: has(IBV_RX_HASH_SRC_IPV4),
@@ -264,29 +262,29 @@ unsafe fn spread(wanted: &ibv_rx_hash_conf, table: Vec<Qpn>) -> Result<Spread, E
     Ok(Spread { key, fields, table })
 }
 
-/// Creates a queue pair that receives by the queues of a table. It has no queues of its own that a program would use.
+/// Creates a queue pair that receives into the queues of a table. Its own queues are not used.
 ///
 /// # Safety
-/// The contract of the manual page.
+/// The caller must fulfil the contract of ibv_create_qp_ex(3).
 pub(crate) unsafe fn create_spread(wanted: &ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
     if wanted.comp_mask & SPREAD != SPREAD || wanted.qp_type != IBV_QPT_RAW_PACKET {
         return Err(INVALID);
     }
     let pointer = wanted.rwq_ind_tbl.cast::<Table>();
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let table = unsafe { live::find(pointer) }?;
     // SAFETY: work queues live as long as the tables that they are in.
     let queues =
         table.queues.iter().map(|&queue| unsafe { live::find(queue) }).collect::<Result<Vec<_>, _>>()?;
     let numbers = queues.iter().map(|queue| Qpn::new(queue.base().wq_num)).collect();
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let spread = unsafe { spread(&wanted.rx_hash_conf, numbers) }?;
     let cq = queues.first().ok_or(INVALID)?.base().cq;
     let (qp_context, qp_type) = (wanted.qp_context, wanted.qp_type);
     let mut init = ibv_qp_init_attr { qp_context, send_cq: cq, recv_cq: cq, qp_type, ..Default::default() };
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller; the completion queue lives as long as its work queues.
     let qp = unsafe { queue_pair::create(wanted.pd, &mut init, false) }?;
-    // SAFETY: it was created right here.
+    // SAFETY: the queue pair was created above.
     let whole = unsafe { Qp::find(qp) }?;
     let outcome = whole.lock().qp.spread(spread);
     if let Err(error) = outcome {

@@ -18,18 +18,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use verbs::xrc::XrcDomain;
 
-/// An XRC domain, as one call of `ibv_open_xrcd` gave it.
+/// An XRC domain, as returned by one call of `ibv_open_xrcd`.
 #[repr(C)]
 pub(crate) struct Xrcd {
     abi: ibv_xrcd,
     domain: XrcDomain,
-    /// The file that it was opened by.
+    /// The file that identifies it.
     file: Option<File>,
     /// Targets and queues created in it, which keep it from being closed.
     pub(crate) users: AtomicUsize,
 }
 
-/// A file by its device and inode, whatever its name. It identifies one domain of each RDMA device.
+/// A file by its device and inode, whatever its name. It identifies one domain on each RDMA device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct File {
     of: *const Configured,
@@ -40,7 +40,7 @@ struct File {
 // SAFETY: the pointer is only compared.
 unsafe impl Send for File {}
 
-/// The state that the contexts of this process share: domains by the file that names them, targets by their number.
+/// The state that the contexts of this process share: domains by their file, targets by their number.
 struct Shared {
     domains: Vec<(File, XrcDomain, usize)>,
     targets: Vec<(XrcDomain, u32, Weak<Lock<Inner>>)>,
@@ -53,16 +53,16 @@ fn shared() -> Guard<'static, Shared> {
 }
 
 fn file_of(context: &Context, descriptor: c_int) -> Result<File, Errno> {
-    // SAFETY: all zeros is such a structure, and the kernel fills it.
+    // SAFETY: all zeros is a valid value of this structure, which the kernel fills.
     let mut found: libc::stat = unsafe { zeroed() };
-    // SAFETY: there is room for it.
+    // SAFETY: `found` has room for the structure.
     if unsafe { libc::fstat(descriptor, &mut found) } != 0 {
         return Err(Errno(libc::EBADF));
     }
     Ok(File { of: context.configured, device: found.st_dev, inode: found.st_ino })
 }
 
-/// `ibv_open_xrcd(3)`: programs that open it by the same file have the same domain. A descriptor of -1 opens a new domain.
+/// `ibv_open_xrcd(3)`: contexts that open it with the same file have the same domain. A descriptor of -1 opens a new domain.
 pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     wanted: *mut ibv_xrcd_init_attr,
@@ -118,21 +118,21 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     })
 }
 
-/// An initiator takes no messages, whatever the attributes of its creation.
+/// Removes the receive side: an initiator receives no messages, whatever the attributes of its creation.
 pub(crate) fn receive_nothing(init: &mut ibv_qp_init_attr) {
     (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
     (init.recv_cq, init.srq) = (init.send_cq, null_mut());
 }
 
-/// Makes a target.
+/// Creates a target.
 ///
 /// # Safety
-/// The domain is null or alive.
+/// The caller must pass a domain that is null or alive.
 pub(crate) unsafe fn create_target(
     xrcd: *mut ibv_xrcd,
     init: &mut ibv_qp_init_attr,
 ) -> Result<*mut ibv_qp, Errno> {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     let whole = unsafe { live::find(xrcd.cast::<Xrcd>()) }?;
     let qp = whole.domain.target().build_reset()?;
     (init.cap, init.send_cq, init.recv_cq, init.srq) = Default::default();
@@ -167,7 +167,7 @@ fn give(
     queue_pair::give(base, inner, false, xrcd)
 }
 
-/// `ibv_open_qp(3)`: a target of the domain that this process created. It is destroyed when all its holders destroyed it.
+/// `ibv_open_qp(3)`: opens a target that this process created in the domain. It is destroyed with the last queue pair that refers to it.
 pub(crate) unsafe extern "C" fn open_qp(
     _context: *mut ibv_context,
     wanted: *mut ibv_qp_open_attr,
@@ -252,9 +252,9 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, into: *mut u32) -
 /// Releases the objects that a shared receive queue of an XRC domain kept alive.
 ///
 /// # Safety
-/// Both are alive.
+/// The caller must ensure that both are alive.
 pub(crate) unsafe fn release((xrcd, cq): (*mut Xrcd, *mut Cq)) -> Result<(), Errno> {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         live::find(xrcd)?.users.fetch_sub(1, Ordering::AcqRel);
         live::find(cq)?.users.fetch_sub(1, Ordering::AcqRel);

@@ -1,4 +1,4 @@
-//! Drops the log lines of a thread that ends.
+//! Drops the log lines of a thread that is ending.
 
 use std::cell::Cell;
 use tracing::subscriber::Interest;
@@ -6,7 +6,7 @@ use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
 thread_local! {
-    /// The storage below is gone. This flag has no destructor, so that it can always be read.
+    /// Whether [`END`] has been dropped. This flag has no destructor, so it can always be read.
     static ENDED: Cell<bool> = const { Cell::new(false) };
     static END: ThreadEnd = const { ThreadEnd };
 }
@@ -20,9 +20,10 @@ impl Drop for ThreadEnd {
     }
 }
 
-/// Drops what a thread logs once it has lost its thread-local storage, since the layer that writes lines would panic then.
+/// Drops what a thread logs while its thread-local storage is being destroyed, because the layer that writes lines would panic.
 ///
-/// Such storage goes in the reverse of the order in which it was first used. The writer's is used before [`END`], so `END` goes first.
+/// Thread-local storage is destroyed in the reverse order of its first use. The writer's is used before [`END`], so `END` is destroyed
+/// first.
 pub(super) struct WhileItCan;
 
 impl<S: Subscriber> Layer<S> for WhileItCan {
@@ -35,7 +36,7 @@ impl<S: Subscriber> Layer<S> for WhileItCan {
     }
 
     fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
-        // Refused, the thread has ended since.
+        // Fails if the thread is ending.
         let _ = END.try_with(|_| ());
     }
 }

@@ -1,4 +1,4 @@
-//! Limits what one place in the code logs: what peers and neighbours do can cause any number of lines.
+//! Limits the lines that one place in the code logs, because peers and neighbours can cause any number of them.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use tracing_subscriber::layer::Context;
 
 /// The number of lines that one place in the code logs in one [`PERIOD`].
 const MOST: u32 = 20;
-/// Long enough that a flood is a few lines a second, short enough that what is left out is reported soon.
+/// Long enough that a flood is a few lines a second, short enough that suppressed lines are soon reported.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Leaves out the lines of a place in the code that has logged [`MOST`] of them.
+/// Suppresses the lines of a place in the code that has logged [`MOST`] of them in a [`PERIOD`].
 #[derive(Default)]
 pub(super) struct Limit {
     places: Mutex<HashMap<Identifier, Place>>,
@@ -32,7 +32,7 @@ impl Place {
         Self { began: now, lines: 0, left_out: 0 }
     }
 
-    /// Returns whether a line is logged, and how many lines before it were not and are to be reported with it.
+    /// Counts a line. Returns the number of earlier suppressed lines to report with it, or `None` if the line is suppressed.
     fn admits(&mut self, now: Instant) -> Option<u64> {
         let mut unreported = 0;
         if now.duration_since(self.began) >= PERIOD {

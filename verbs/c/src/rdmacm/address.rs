@@ -1,4 +1,4 @@
-//! Addresses as C has them.
+//! Conversions between the addresses of C and those of Rust.
 
 pub(crate) use crate::ibverbs::query::{gid_of as gid, ip_of as ip};
 use crate::rdmacm::errno::{Errno, INVALID, last};
@@ -6,16 +6,16 @@ use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6};
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Reads an address; null is `EINVAL`, another family than IP `EAFNOSUPPORT`.
+/// Reads an address. Returns `EINVAL` for null, and `EAFNOSUPPORT` for another family than IP.
 ///
 /// # Safety
-/// Null, or an address as long as its family has it.
+/// The caller must pass null, or an address as long as its family requires.
 pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, Errno> {
     if address.is_null() {
         return Err(INVALID);
     }
-    // SAFETY: an address begins with its family; each family's structure is as long as the caller says. What it is aligned to
-    // is not known.
+    // SAFETY: an address begins with its family, and the caller guarantees that the family's structure is there. The reads need no
+    // alignment.
     unsafe {
         match c_int::from((&raw const (*address).sa_family).read_unaligned()) {
             AF_INET => {
@@ -33,10 +33,9 @@ pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, Errno>
     }
 }
 
-/// Writes an address.
 ///
 /// # Safety
-/// `into` has room for a `sockaddr_in6`.
+/// The caller must pass room for a `sockaddr_in6`.
 pub(crate) unsafe fn write(into: *mut sockaddr, address: SocketAddr) {
     // SAFETY: all-zero bytes are addresses, and `into` has room for either.
     unsafe {
@@ -59,12 +58,12 @@ pub(crate) unsafe fn write(into: *mut sockaddr, address: SocketAddr) {
     }
 }
 
-/// Returns whether an address means all local ones. Linux takes a loopback address for one (`cma_any_addr`).
+/// Returns whether an address means all local ones. As in Linux, a loopback address does, too (`cma_any_addr`).
 pub(crate) fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.is_loopback()
 }
 
-/// The leading bits that two addresses of one family have in common.
+/// Returns the number of leading bits that two addresses of one family have in common; 0 for different families.
 pub(crate) fn common_bits(one: IpAddr, other: IpAddr) -> u32 {
     match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
@@ -73,10 +72,10 @@ pub(crate) fn common_bits(one: IpAddr, other: IpAddr) -> u32 {
     }
 }
 
-/// The address that the kernel's routes choose towards `peer`. No packet is sent.
+/// Returns the source address that the kernel's routes choose towards `peer`. No packet is sent.
 pub(crate) fn kernel_source(peer: IpAddr) -> Result<IpAddr, Errno> {
     let family = if peer.is_ipv4() { AF_INET } else { AF_INET6 };
-    // By system calls: a program may have put its own functions in the place of libc's, with this library behind them.
+    // By system calls: a program may have replaced libc's functions by its own, which call this library.
     // SAFETY: socket takes plain numbers; all-zero bytes are an address with room for either family, and the length says so; the
     // descriptor is this function's.
     unsafe {

@@ -1,4 +1,4 @@
-//! Connections: requested, accepted, refused, ended; and their queue pairs through their states.
+//! Connections: requests, replies, rejections and disconnections, and the states of their queue pairs.
 
 use crate::abi::*;
 #[cfg(not(test))]
@@ -18,7 +18,7 @@ use verbs::cm::machine::message::Side;
 use verbs::cm::machine::message::service::ServiceStatus;
 use verbs::cm::machine::{Link, State as Phase};
 
-/// As Linux asks for it since 6.3: 0.54 s. With 7 retries, and a timeout that grows to four times as much, a peer that is gone is
+/// The code that Linux requests since 6.3: 0.54 s. With 7 retries, and a timeout that grows to four times as much, a peer that is gone is
 /// reported after 15 s.
 const ACK_TIMEOUT: u8 = 17;
 /// 0.64 ms.
@@ -42,7 +42,7 @@ const RTS_MASK: u32 = IBV_QP_STATE
     | IBV_QP_SQ_PSN
     | IBV_QP_MAX_QP_RD_ATOMIC;
 
-/// A datagram queue pair has no peer.
+/// Returns the attributes for the transition of a datagram queue pair, which has no peer.
 fn datagram_attributes(state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     let attributes = ibv_qp_attr { qp_state: state, port_num: 1, qkey: QKEY, ..Default::default() };
     let mask = match state {
@@ -54,7 +54,7 @@ fn datagram_attributes(state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno>
     Ok((attributes, mask))
 }
 
-/// Returns the attributes that take the queue pair of a connection to `state`, with their mask.
+/// Returns the attributes for the transition of a connection's queue pair to `state`, with their mask.
 fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     if id.is_datagram() {
         return datagram_attributes(state);
@@ -101,8 +101,8 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno>
     Ok((attributes, mask))
 }
 
-/// Takes the identifier's queue pair, if it has one, to `state`. It must not be locked: a peer that has gone meanwhile is looked
-/// for, for seconds, and no other request waits for that.
+/// Moves the identifier's queue pair, if it has one, to `state`. The identifier must not be locked: resolving a peer that is gone takes
+/// seconds, and other requests must not wait for that.
 pub(crate) fn modify(id: &Id, state: ibv_qp_state) -> Result<(), Errno> {
     let _stays = id.keep_queue_pair();
     if id.qp().is_null() {
@@ -114,17 +114,17 @@ pub(crate) fn modify(id: &Id, state: ibv_qp_state) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// The parameters are as the manual page has them.
+/// The caller must pass parameters that are valid by rdma_connect(3).
 unsafe fn private<'a>(parameters: &rdma_conn_param) -> &'a [u8] {
     if parameters.private_data.is_null() {
         return &[];
     }
     let length = parameters.private_data_len.into();
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts(parameters.private_data.cast(), length) }
 }
 
-/// Our queue pair, as the program wants it. Without parameters: as much as there is. The peer begins with `psn`.
+/// Returns our parameters as the program wants them, or the largest possible without `wanted`. The peer begins with `psn`.
 fn our_side(id: &Id, wanted: Option<&rdma_conn_param>, psn: u32) -> Side {
     let (responder, initiator, rnr_retry) = wanted
         .map_or((u8::MAX, u8::MAX, 7), |w| (w.responder_resources, w.initiator_depth, w.rnr_retry_count));
@@ -148,18 +148,18 @@ fn our_side(id: &Id, wanted: Option<&rdma_conn_param>, psn: u32) -> Side {
     }
 }
 
-/// Returns the number of the identifier's own queue pair; a program's own is the program's to end.
+/// Returns the number of the identifier's own queue pair. A queue pair that the program manages itself does not end with the connection.
 fn own_queue_pair(id: &Id) -> Option<u32> {
     // SAFETY: null, or alive.
     unsafe { id.qp().as_ref() }.map(|qp| qp.qp_num)
 }
 
-/// The ACK timeout code that a side named, unless it named none. 0 would be no timeout: a lost packet would stop the connection for ever.
+/// Returns the ACK timeout code of a side, or the default for 0, which would disable the timeout: a lost packet would stop the connection
+/// permanently.
 pub(crate) fn finite(ack_timeout: u8) -> u8 {
     if ack_timeout == 0 { ACK_TIMEOUT } else { ack_timeout }
 }
 
-/// Requests a connection of the peer.
 fn request(
     id: &Id,
     connection: &mut Connection,
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, wanted: *mut rdma_con
     })
 }
 
-/// The peer's reply has arrived: prepares the queue pair, and confirms it to the peer. In the program's own thread, because it may wait.
+/// Handles the peer's reply: moves the queue pair to RTS, and sends RTU. Runs in the program's own thread, because it may wait.
 pub(crate) fn finish(id: &Id, event: &mut Waiting) {
     if !id.has_queue_pair() {
         return;
@@ -234,22 +234,22 @@ fn establish(id: &Id) -> Result<(), Errno> {
     })
 }
 
-/// `rdma_establish(3)`: for a program that brings its own queue pair.
+/// `rdma_establish(3)`: for a program that manages its own queue pair.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
-        // With a queue pair of the identifier's it is done already.
+        // `finish` has established an identifier with a queue pair.
         if id.has_queue_pair() { Err(INVALID) } else { establish(id) }
     })
 }
 
-/// Takes the queue pair to its peer, and informs the peer.
+/// Moves the queue pair to RTS, and sends the reply.
 fn reply(id: &Id, wanted: Option<&rdma_conn_param>, data: &[u8]) -> Result<(), Errno> {
     id.with_link_in(Phase::RequestReceived, |link| {
         let mut ours = our_side(id, wanted, link.ours.psn);
-        // Not more than the peer will begin, or answer.
+        // Not more than the peer requests, or executes.
         ours.responder_resources = ours.responder_resources.min(link.theirs.initiator_depth);
         ours.initiator_depth = ours.initiator_depth.min(link.theirs.responder_resources);
         link.ours = ours;
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, wanted: *mut rdma_conn
             let mut connection = id.lock_in(State::ServiceRequestReceived)?;
             let qpn = our_side(id, wanted, 0).qpn;
             datagram::answer(id, &mut connection, ServiceStatus::Valid, qpn, data)?;
-            // The peer is informed, and answers no more.
+            // The peer has its answer and sends nothing more.
             connection.state = State::ServiceResolved;
             return Ok(());
         }
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
         modify(id, IBV_QPS_ERR)?;
-        // There is no connection that could end.
+        // Datagrams have no connection.
         if id.is_datagram() {
             return Ok(());
         }
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
                 machine.disconnect(local, Instant::now(), device);
                 Ok(true)
             }
-            // The peer was first.
+            // Disconnected already, by either side.
             Phase::Ended(_) | Phase::DisconnectSent => Ok(false),
             Phase::RequestSent | Phase::RequestReceived => Err(INVALID),
         })?;
@@ -333,7 +333,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// `rdma_init_qp_attr(3)`: for a program that takes its own queue pair through its states.
+/// `rdma_init_qp_attr(3)`: for a program that manages its own queue pair.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,

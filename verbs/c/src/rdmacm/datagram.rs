@@ -1,5 +1,5 @@
-//! Datagrams: a sender asks a service for its queue pair, and receives it in the answer (IBA 12.11). There is no connection afterwards:
-//! each side sends by an address handle.
+//! Datagrams: a sender requests a service's queue pair, and receives its number in the answer (IBA 12.11). There is no connection
+//! afterwards: each side sends by an address handle.
 
 use crate::abi::*;
 use crate::rdmacm::address;
@@ -21,7 +21,7 @@ use verbs::cm::machine::unresolved::Unresolved;
 /// The key of all datagram queue pairs that librdmacm creates.
 pub(crate) const QKEY: u32 = 0x0123_4567;
 
-/// Asks for the queue pair of the service that the identifier leads to.
+/// Requests the queue pair of the service at the identifier's destination.
 pub(crate) fn connect(id: &Id, connection: &mut Connection, data: &[u8]) -> Result<(), Errno> {
     let (Some(source), Some(destination)) = (connection.source, connection.destination) else {
         return Err(INVALID);
@@ -47,7 +47,7 @@ pub(crate) fn connect(id: &Id, connection: &mut Connection, data: &[u8]) -> Resu
     Ok(())
 }
 
-/// Answers the requester. The answer is kept: if it is lost, the question comes again.
+/// Answers the requester. The answer is kept for a repeated request, in case it is lost.
 pub(crate) fn answer(
     id: &Id,
     connection: &mut Connection,
@@ -63,13 +63,12 @@ pub(crate) fn answer(
     if !message::put_private_data(&mut mad, Kind::ServiceReply, data) {
         return Err(INVALID);
     }
-    // Lost, the question comes again.
     let _ = device_of(source)?.send(source, destination, &mad)?;
     connection.answer = Some(Box::new(mad));
     Ok(())
 }
 
-/// A peer answers with its queue pair, or that it has none for this side.
+/// Handles a peer's reply: its queue pair, or the reason why it has none for this side.
 pub(crate) fn on_reply(device: &Device, tables: &Tables, from: IpAddr, mad: &Mad) {
     let Some(id) = tables.find(message::ids(mad).0).filter(|id| id.is_datagram()) else { return };
     let mut connection = id.lock();
@@ -102,7 +101,6 @@ pub(crate) fn on_reply(device: &Device, tables: &Tables, from: IpAddr, mad: &Mad
     });
 }
 
-/// A peer asks.
 pub(crate) fn on_request(
     device: &Device,
     tables: &mut Tables,
@@ -115,7 +113,7 @@ pub(crate) fn on_request(
     if let Some(known) = tables.find_requested((from, remote)) {
         let connection = known.lock();
         if let (Some(answer), Ok((source, destination))) = (&connection.answer, connection.addresses()) {
-            // If it is lost again, the peer asks again.
+            // If it is lost again, the peer repeats its request.
             let _ = device.send(source, destination, answer);
         }
         return Ok(());
@@ -129,7 +127,7 @@ pub(crate) fn on_request(
         let status = ServiceStatus::NotSupported as u8;
         ServiceReply { status, qpn: 0, service: request.service, qkey: 0 }.write(&mut mad);
         if let Ok(own) = device.address_towards(from) {
-            // If it is lost, the peer asks again.
+            // If it is lost, the peer repeats its request.
             let _ = device.send(own, from, &mad);
         }
         return Ok(());
@@ -142,7 +140,7 @@ pub(crate) fn on_request(
     let connection = Connection {
         state: State::ServiceRequestReceived,
         source: Some(request.destination),
-        // The address below the datagram is the peer's, whatever it says of itself.
+        // The packet's source is the peer's address, whatever the message contains.
         destination: Some(SocketAddr::new(from, request.source.port())),
         remote,
         transaction,

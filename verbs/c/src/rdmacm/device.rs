@@ -1,4 +1,4 @@
-//! The process's devices, opened once and kept, as librdmacm does it.
+//! The process's devices, opened once and kept open, as in librdmacm.
 
 use crate::abi::*;
 use crate::ibverbs::context::Context;
@@ -18,20 +18,20 @@ use verbs::cm::machine::Machine;
 use verbs::cm::machine::message::{Mad, SMALLEST_MTU, Sent};
 use verbs::management::ManagementPort;
 
-/// READs and atomics at a time, at most.
+/// The largest number of READs and atomics in flight.
 pub(crate) const MAX_RD_ATOMIC: u8 = 16;
 
-/// A device's queue pair 1. No call waits.
+/// A device's queue pair 1. No method blocks.
 pub(crate) trait ManagementQueuePair: Send + Sync {
-    /// Sends a datagram from the GID with an index.
+    /// Sends a datagram from the GID with index `gid`.
     fn send(&self, gid: usize, to: IpAddr, mad: &Mad) -> Result<Sent, Errno>;
-    /// Returns whether a peer's Ethernet address is known, and asks for it if not. Returns an error if no host answers.
+    /// Returns whether a peer's Ethernet address is known, and starts to resolve it if not. Returns an error if the peer does not answer.
     fn finds(&self, peer: IpAddr) -> Result<bool, Errno>;
     /// Returns the oldest received datagram and its sender.
     fn receive(&self) -> Option<(IpAddr, Mad)>;
-    /// Moves a queue pair whose connection has ended to the error state. A queue pair that is gone is left alone.
+    /// Moves a queue pair whose connection has ended to the error state. Does nothing if the queue pair is gone.
     fn end(&self, qpn: u32);
-    /// The other processes on the device's interface, if processes share it.
+    /// Returns the other processes on the device's interface, if processes share it.
     fn siblings(&self) -> Option<&Siblings> {
         None
     }
@@ -43,12 +43,12 @@ impl ManagementQueuePair for ManagementPort {
     }
 
     fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
-        // A host that invents source addresses must not fill the log.
+        // A host that forges source addresses must not fill the log.
         ManagementPort::finds(self, peer).map_err(Errno::quietly)
     }
 
     fn receive(&self) -> Option<(IpAddr, Mad)> {
-        // A core that has stopped has received nothing.
+        // A stopped core has received nothing.
         ManagementPort::receive(self).unwrap_or_default()
     }
 
@@ -61,7 +61,7 @@ impl ManagementQueuePair for ManagementPort {
     }
 }
 
-/// An object of libibverbs for programs that bring none, kept for the process's life as the device is.
+/// An object of libibverbs for programs that pass none. It is kept for the life of the process, as the device is.
 pub(crate) struct Kept<T>(OnceLock<Result<*mut T, Errno>>);
 
 // SAFETY: libibverbs' objects may be used from any thread.
@@ -74,7 +74,7 @@ impl<T> Kept<T> {
         Self(OnceLock::new())
     }
 
-    /// An object that cannot be created.
+    /// Returns an object that could not be created.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn missing() -> Self {
         Self(OnceLock::from(Err(Errno(libc::ENOMEM))))
@@ -86,13 +86,12 @@ impl<T> Kept<T> {
     }
 }
 
-/// The device with its queue pair 1.
 pub(crate) struct Device {
     pub(crate) context: *mut ibv_context,
-    /// Readable while datagrams wait.
+    /// Readable while datagrams are queued.
     pub(crate) descriptor: RawFd,
     pub(crate) gids: Vec<IpAddr>,
-    /// Active path MTU code.
+    /// The code of the active path MTU.
     pub(crate) mtu: u8,
     pub(crate) management: Box<dyn ManagementQueuePair>,
     pub(crate) domain: Kept<ibv_pd>,
@@ -107,18 +106,16 @@ unsafe impl Sync for Device {}
 
 static DEVICES: PerProcess<Result<Vec<Device>, Errno>> = PerProcess::new();
 
-/// Takes the place of the devices that there would be.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn replace(devices: impl IntoIterator<Item = Device>) -> &'static [Device] {
     DEVICES.cell().get_or_init(|| Ok(devices.into_iter().collect())).as_ref().unwrap()
 }
 
-/// All devices, of which there is one at least; `ENODEV` if there is none.
+/// Returns all devices, at least one, or `ENODEV` if there is none.
 pub(crate) fn devices() -> Result<&'static [Device], Errno> {
     DEVICES.cell().get_or_init(Device::open_all).as_deref().map_err(|errno| *errno)
 }
 
-/// The device that has an address.
 pub(crate) fn device_of(ours: IpAddr) -> Result<&'static Device, Errno> {
     #[cfg(any(test, fuzzing))]
     if let Some(device) = crate::rdmacm::placeholder::server_of(ours) {
@@ -128,8 +125,8 @@ pub(crate) fn device_of(ours: IpAddr) -> Result<&'static Device, Errno> {
     devices()?.iter().find(has).ok_or(Errno(libc::EADDRNOTAVAIL))
 }
 
-/// The device that leads to a peer, with our address there and the peer's: that of the peer's own address, or of the address that the
-/// kernel's routes choose, or else of the one that has most leading bits in common with the peer's.
+/// Returns the device for a peer, our address on it, and the peer's address: the device that has the peer's address itself, or that of the
+/// kernel's route, or else the one whose address has the most leading bits in common with the peer's.
 pub(crate) fn route(peer: IpAddr) -> Result<(&'static Device, IpAddr, IpAddr), Errno> {
     let devices = devices()?;
     let leads = |device: &'static Device| {
@@ -151,12 +148,12 @@ pub(crate) fn route(peer: IpAddr) -> Result<(&'static Device, IpAddr, IpAddr), E
     {
         return Ok((device, from, peer));
     }
-    // Of equals, the first.
+    // Among equals, the first.
     let nearest = ways.rev().max_by_key(|(_, from, to)| address::common_bits(*from, *to));
     nearest.ok_or(Errno(libc::ENETUNREACH))
 }
 
-/// The devices whose other processes may have a claim too: all, if its address is the unspecified one.
+/// Returns the devices on which other processes may have a conflicting claim: all for the unspecified address, else the address's one.
 pub(crate) fn devices_of(claim: &Claim) -> Result<impl Iterator<Item = &'static Device> + Clone, Errno> {
     let (all, one) = match claim.at.is_unspecified() {
         true => (devices()?, None),
@@ -166,7 +163,7 @@ pub(crate) fn devices_of(claim: &Claim) -> Result<impl Iterator<Item = &'static 
 }
 
 impl Device {
-    /// Opens all devices of libibverbs. One that can't be opened is left out, if there are others.
+    /// Opens all devices of libibverbs. Omits those that can't be opened, unless none can.
     fn open_all() -> Result<Vec<Self>, Errno> {
         // SAFETY: the list is null or ends with null, and is freed once.
         unsafe {
@@ -184,12 +181,12 @@ impl Device {
     }
 
     /// # Safety
-    /// The device is one of the list, which has not been freed.
+    /// The caller must pass a device of a list that has not been freed.
     unsafe fn open(device: *mut ibv_device) -> Result<Self, Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let (context, guid) =
             unsafe { (made(ibv_open_device(device))?, ibv_get_device_guid(device).to_ne_bytes()) };
-        // SAFETY: the context was opened right here; the structures have room for what is written.
+        // SAFETY: the context was opened above; the structures have room for what is written.
         let (management, mtu, gids) = unsafe {
             let mut port = ibv_port_attr::default();
             verb(ibv_query_port(context, 1, (&raw mut port).cast()))?;
@@ -209,31 +206,28 @@ impl Device {
         Ok(Self { context, descriptor, gids, mtu, management, domain, xrc_domain, machine })
     }
 
-    /// The connections of this process. An identifier's connection may be locked before it.
+    /// Locks the connections of this process. An identifier's connection may be locked before it.
     pub(crate) fn machine(&self) -> MutexGuard<'_, Machine<Self>> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a datagram to a peer's address from one of ours.
     pub(crate) fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
         self.management.send(self.gid_index(from)?.into(), to, mad)
     }
 
-    /// Returns whether a peer's Ethernet address is known, and asks for it if not. Returns an error if no host answers.
     pub(crate) fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
         self.management.finds(peer)
     }
 
-    /// Returns the oldest received datagram and its sender.
     pub(crate) fn receive(&self) -> Option<(IpAddr, Mad)> {
         self.management.receive()
     }
 
-    /// Takes a service before all other processes of the interface.
+    /// Claims a service among all processes of the interface.
     pub(crate) fn claim(&self, claim: &Claim) -> Result<(), Errno> {
         let Some(siblings) = self.management.siblings() else { return Ok(()) };
         siblings.claim(claim).map_err(|error| {
-            // An errno says neither which process has the name nor what to do.
+            // An errno says neither which process has the service nor what to do.
             if !matches!(error, ClaimError::Taken { .. }) {
                 tracing::error!("service {:#x}: {error}", claim.service);
             }
@@ -241,20 +235,18 @@ impl Device {
         })
     }
 
-    /// Releases what [`claim`](Self::claim) took.
     pub(crate) fn release(&self, claim: &Claim) {
         if let Some(siblings) = self.management.siblings() {
             siblings.release(claim);
         }
     }
 
-    /// Returns the GID index of an address of ours.
     pub(crate) fn gid_index(&self, ip: IpAddr) -> Result<u8, Errno> {
         let index = self.gids.iter().position(|gid| *gid == ip);
         index.and_then(|index| u8::try_from(index).ok()).ok_or(Errno(libc::EADDRNOTAVAIL))
     }
 
-    /// Our address towards a peer: the first of its family; to a link-local peer a link-local one, and to a group any.
+    /// Returns our address towards a peer: the first of its family. Only a link-local address serves a link-local peer; any serves a group.
     pub(crate) fn address_towards(&self, peer: IpAddr) -> Result<IpAddr, Errno> {
         let same = |ip: &&IpAddr| ip.is_ipv4() == peer.is_ipv4() && is_link_local(ip) == is_link_local(&peer);
         let family = |ip: &&IpAddr| peer.is_multicast() && ip.is_ipv4() == peer.is_ipv4();
@@ -262,7 +254,7 @@ impl Device {
         found.copied().ok_or(Errno(libc::ENETUNREACH))
     }
 
-    /// Returns the destination that a program means: the loopback address, or the unspecified one, is this device itself.
+    /// Returns the destination that a program means: the loopback address and the unspecified one mean this device itself.
     pub(crate) fn destination(&self, wanted: IpAddr) -> Result<IpAddr, Errno> {
         if !address::is_any(wanted) {
             return Ok(wanted);
@@ -276,7 +268,7 @@ fn is_link_local(ip: &IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// A program's own path MTU is `EINVAL` above the port's.
+/// Returns `EINVAL` unless the port carries the path MTU with code `mtu`.
 pub(crate) fn check_mtu(device: &Device, mtu: u8) -> Result<(), Errno> {
     if (SMALLEST_MTU..=device.mtu).contains(&mtu) { Ok(()) } else { Err(INVALID) }
 }

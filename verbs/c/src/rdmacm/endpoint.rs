@@ -1,4 +1,4 @@
-//! The short way: addresses from names, and an endpoint in one call.
+//! Addresses from names, and endpoints that one call creates.
 
 #[cfg(test)]
 mod tests;
@@ -13,10 +13,10 @@ use crate::rdmacm::resolve::{rdma_resolve_addr, rdma_resolve_route};
 use crate::rdmacm::shared;
 use std::ffi::{c_char, c_int};
 
-/// The time that an address may take to be resolved.
+/// The time limit for resolving an address or a route, ms.
 const PATIENCE_MS: c_int = 2000;
 
-/// `rdma_getaddrinfo(3)`: 0, a code of `getaddrinfo(3)`, or -1 with `errno` set. Without names the result is what the hints have.
+/// `rdma_getaddrinfo(3)`: 0, a code of `getaddrinfo(3)`, or -1 with `errno` set. Without names the result has the hints' addresses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -48,21 +48,21 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     }
 }
 
-/// Fills in what the hints have, for a program that brings its addresses.
+/// Copies the hints, for a program that provides its addresses.
 ///
 /// # Safety
-/// The hints' destination is as long as they say.
+/// The caller must pass hints whose destination is as long as they say.
 unsafe fn take_over(hints: &rdma_addrinfo, info: &mut rdma_addrinfo) -> c_int {
     (info.ai_flags, info.ai_family) = (hints.ai_flags, hints.ai_family);
     (info.ai_qp_type, info.ai_port_space) = (hints.ai_qp_type, hints.ai_port_space);
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { copy(hints.ai_dst_addr, hints.ai_dst_len, &mut info.ai_dst_addr, &mut info.ai_dst_len) }
 }
 
 /// Copies an address, if there is one. Returns 0 or `EAI_MEMORY`.
 ///
 /// # Safety
-/// The address is as long as said.
+/// The caller must pass null or an address of `length` bytes.
 unsafe fn copy(
     from: *const sockaddr,
     length: libc::socklen_t,
@@ -88,7 +88,7 @@ unsafe fn copy(
 /// Resolves names, as `getaddrinfo(3)` does.
 ///
 /// # Safety
-/// Each text is null or NUL-terminated.
+/// The caller must pass texts that are null or NUL-terminated.
 unsafe fn find(
     node: *const c_char,
     service: *const c_char,
@@ -121,7 +121,7 @@ unsafe fn find(
     }
 }
 
-/// Fills in the hints of an address; of queue pair and port space, one that is not named follows from the other.
+/// Fills in what the hints specify for an address. If only one of queue pair type and port space is given, the other follows from it.
 fn describe(hints: &rdma_addrinfo, family: c_int, info: &mut rdma_addrinfo) {
     let datagrams = hints.ai_qp_type == IBV_QPT_UD as c_int || hints.ai_port_space == RDMA_PS_UDP as c_int;
     let or = |given: c_int, else_: c_int| if given == 0 { else_ } else { given };
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn rdma_create_ep(
 }
 
 /// # Safety
-/// As for `rdma_create_ep`.
+/// The caller must fulfil the contract of rdma_create_ep(3).
 unsafe fn prepare(
     id: &Id,
     info: &rdma_addrinfo,
@@ -183,7 +183,7 @@ unsafe fn prepare(
     wanted: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
     let called = |result: c_int| if result == 0 { Ok(()) } else { Err(crate::rdmacm::errno::last()) };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if info.ai_flags as u32 & RAI_PASSIVE != 0 {
             called(rdma_bind_addr(id.abi(), info.ai_src_addr))?;

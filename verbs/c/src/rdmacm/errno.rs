@@ -11,12 +11,12 @@ pub(crate) fn last() -> Errno {
     Errno(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Runs a function's body: 0, or -1 with `errno` set.
+/// Runs the body of a function that returns 0, or -1 with `errno` set.
 pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     count(|| body().map(|()| 0))
 }
 
-/// For functions that return a length, or -1 with `errno` set.
+/// Runs the body of a function that returns a length, or -1 with `errno` set.
 pub(crate) fn size(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
     guarded(body).map_or_else(
         |errno| {
@@ -27,12 +27,12 @@ pub(crate) fn size(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
     )
 }
 
-/// For verbs that return 0 or an error number.
+/// Converts the result of a verb that returns 0 or an error number.
 pub(crate) fn verb(result: c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(Errno(result)) }
 }
 
-/// For verbs that return an object, or null with `errno` set.
+/// Converts the result of a verb that returns an object, or null with `errno` set.
 pub(crate) fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
     if object.is_null() { Err(last()) } else { Ok(object) }
 }

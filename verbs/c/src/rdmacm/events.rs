@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int};
 use std::os::fd::AsRawFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// An event channel: a real descriptor, readable while events wait.
+/// An event channel: a descriptor that is readable while events are queued.
 #[repr(C)]
 pub(crate) struct EventChannel {
     abi: rdma_event_channel,
@@ -20,35 +20,35 @@ pub(crate) struct EventChannel {
 
 struct State {
     waiting: VecDeque<Waiting>,
-    /// Announcements of forgotten events that threads have read already, or that the kernel could not take back.
+    /// Signals of removed events that threads have already read, or that could not be withdrawn.
     read: usize,
     end: End,
 }
 
-/// The state of a channel: open, or given back by the program.
+/// The state of a channel: open, or destroyed by the program.
 enum End {
     Open(EventFd),
-    /// The thread that gave it back, and whether its descriptor blocked.
+    /// The thread that destroyed it, and whether its descriptor blocked.
     Gone {
         by: libc::pthread_t,
         blocked: bool,
     },
 }
 
-/// The calling thread. Rust's own name for it is gone while a thread or the process ends.
+/// Returns the calling thread. Rust's own identifier is not available while a thread or the process ends.
 fn this_thread() -> libc::pthread_t {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: pthread_self has no arguments and cannot fail.
     unsafe { libc::pthread_self() }
 }
 
-/// Channels that programs gave back lately. On Linux a thread that waits on a channel goes on waiting when another destroys it, and
-/// programs (`rping`) have a thread that does nothing else until the process ends. Here it may come a moment later: it finds that the
-/// channel is gone, and waits too.
+/// Channels that programs destroyed lately. On Linux a thread that waits on a channel keeps waiting when another one destroys it, and
+/// programs (`rping`) have a thread that does nothing else until the process ends. Here such a thread may arrive a moment later: it finds
+/// that the channel is destroyed, and waits too.
 static GONE: Mutex<VecDeque<Box<EventChannel>>> = Mutex::new(VecDeque::new());
-/// The number of channels that are kept: of 150 bytes each.
+/// The number of destroyed channels that are kept, of 150 bytes each.
 const MAX_GONE: usize = 64;
 
-/// An event that the program did not take yet.
+/// An event that the program has not taken yet.
 pub(crate) struct Waiting {
     pub(crate) id: *mut Id,
     pub(crate) listener: *mut Id,
@@ -58,17 +58,17 @@ pub(crate) struct Waiting {
     pub(crate) private: Vec<u8>,
 }
 
-/// The parameters of the peer, as the program reads them.
+/// The peer's parameters, as the program reads them.
 #[derive(Clone, Copy)]
 pub(crate) enum Parameters {
     Connection(rdma_conn_param),
     Datagram(rdma_ud_param),
-    /// Of a group; the private data is the program's own pointer.
+    /// Of a multicast join. The private data is the program's own pointer.
     Group(rdma_ud_param),
 }
 
 impl Parameters {
-    /// As the program reads it; `private` lives as long as the event.
+    /// Converts to the form that the program reads, whose private data points to `private`.
     fn show(self, private: &[u8]) -> rdma_cm_event__bindgen_ty_1 {
         let (data, length) = match private {
             [] => (std::ptr::null(), 0),
@@ -87,13 +87,13 @@ impl Parameters {
 }
 
 impl Waiting {
-    /// The identifier that counts the event as held: a request belongs to its listener until the program knows the new identifier.
+    /// Returns the identifier that counts the event as held. A request belongs to its listener until the program knows the new identifier.
     fn holder(&self) -> *mut Id {
         if self.listener.is_null() { self.id } else { self.listener }
     }
 }
 
-// SAFETY: the pointers are ids that wait, in `rdma_destroy_id`, until no event names them.
+// SAFETY: the pointers are identifiers, which are not destroyed before no event refers to them.
 unsafe impl Send for Waiting {}
 
 /// An event that the program has not acknowledged.
@@ -103,7 +103,7 @@ struct Taken {
     private: Vec<u8>,
 }
 
-/// Events of an id that the program took and did not acknowledge: it is not destroyed before.
+/// The number of an identifier's events that the program has taken and not acknowledged. The identifier is not destroyed before.
 #[derive(Default)]
 pub(crate) struct Held {
     count: Mutex<usize>,
@@ -115,14 +115,13 @@ impl Held {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
-    /// Counts one event less. The identifier may be freed as soon as the lock is released, so it is not touched later.
+    /// Counts one event less. The identifier may be freed as soon as the lock is released, so it is not accessed after that.
     fn remove(&self) {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         *count -= 1;
         self.acknowledged.notify_all();
     }
 
-    /// Returns whether an event of the identifier is held.
     #[cfg(test)]
     pub(crate) fn any(&self) -> bool {
         *self.count.lock().unwrap() > 0
@@ -156,7 +155,7 @@ impl EventChannel {
         }
     }
 
-    /// Waits for the next event, if the descriptor blocks.
+    /// Takes the next event, and waits for it if the descriptor blocks.
     fn take(&self) -> Result<Waiting, Errno> {
         loop {
             if !cancel::take_event(self.abi.fd) {
@@ -168,7 +167,7 @@ impl EventChannel {
         }
     }
 
-    /// Removes the event that the descriptor announced, unless its identifier was destroyed meanwhile. The event counts as held
+    /// Removes the event that the descriptor announced, unless its identifier has been destroyed. The event counts as held
     /// before the lock is released: `rdma_destroy_id` either removes the event itself or waits until the program acknowledges it.
     fn told(&self) -> Option<Waiting> {
         let mut state = self.lock();
@@ -177,7 +176,7 @@ impl EventChannel {
             return None;
         }
         let event = state.waiting.pop_front()?;
-        // SAFETY: an identifier is alive while one of its events waits, and its events wait until this lock is released.
+        // SAFETY: an identifier is alive while one of its events is queued, and they stay queued until this lock is released.
         let holder = unsafe { &*event.holder() };
         holder.held.add();
         if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST {
@@ -186,14 +185,14 @@ impl EventChannel {
         Some(event)
     }
 
-    /// Returns whether the channel is gone and the caller must stay: other threads than the one that gave it back wait until the process
-    /// ends, as they would if they had come a moment earlier.
+    /// Returns whether the channel is destroyed and the caller must keep waiting: all threads but the one that destroyed it wait until the
+    /// process ends, as they would if they had arrived a moment earlier.
     fn keeps(&self) -> Result<bool, Errno> {
         let End::Gone { by, blocked } = self.lock().end else { return Ok(false) };
         if blocked && by != this_thread() { Ok(true) } else { Err(Errno(libc::EBADF)) }
     }
 
-    /// Closes the descriptor; the memory stays for a while.
+    /// Closes the descriptor. The memory is kept for a while.
     fn end(self: Box<Self>) {
         // SAFETY: the descriptor is open, or the kernel refuses.
         let flags = unsafe { libc::fcntl(self.abi.fd, libc::F_GETFL) };
@@ -213,37 +212,37 @@ impl EventChannel {
         self.lock().waiting.is_empty()
     }
 
-    /// Removes the events of an identifier. Returns the identifiers that only those events name: the program never saw them.
+    /// Removes the events of an identifier. Returns the identifiers that only those events refer to, which the program never saw.
     pub(crate) fn forget(&self, id: *mut Id) -> Vec<*mut Id> {
         let removed = self.lock().remove(|event| event.id == id || event.listener == id);
         removed.into_iter().filter(|event| event.listener == id).map(|event| event.id).collect()
     }
 
-    /// Moves the events of an identifier to another channel. Requests to it move too, with the identifiers that only they name and
+    /// Moves the events of an identifier to another channel. Requests to it move too, with the identifiers that only they refer to and
     /// the events of these.
     ///
     /// # Safety
-    /// `to` is alive, and the identifier stays in its channel meanwhile.
+    /// The caller must pass a live channel, and keep the identifier in its channel by [`Id::stay`].
     pub(crate) unsafe fn move_events(&self, id: *mut Id, to: *mut rdma_event_channel) {
         let mut moved = self.lock().remove(|event| event.id == id || event.listener == id);
         let children: Vec<_> =
             moved.iter().filter(|event| event.listener == id).map(|event| event.id).collect();
         for child in children {
-            // SAFETY: only its request names it, which the program can't take any more: nothing destroys it.
+            // SAFETY: only its request refers to it, which the program can no longer take, so nothing destroys it.
             let child_id = unsafe { &*child };
             let _stays = child_id.stay();
             // SAFETY: an identifier's structure is written under its lock.
             unsafe { (*child_id.abi()).channel = to };
             moved.extend(self.lock().remove(|event| event.id == child));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let to = unsafe { &*to.cast::<Self>() };
         moved.into_iter().for_each(|event| to.push(event));
     }
 }
 
 impl State {
-    /// Removes the events that `chosen` picks, and takes back what the descriptor announced of them: a program that polls would
+    /// Removes the events that `chosen` selects, and withdraws their signals from the descriptor: a program that polls would
     /// otherwise wait for an event that is gone.
     fn remove(&mut self, chosen: impl Fn(&Waiting) -> bool) -> VecDeque<Waiting> {
         let (removed, kept): (VecDeque<_>, _) =
@@ -257,12 +256,12 @@ impl State {
     }
 }
 
-/// Gives the program its next event.
+/// Takes the next event of a channel, for the program.
 ///
 /// # Safety
-/// The channel is alive.
+/// The caller must pass a live channel.
 pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let channel = unsafe { &*out(channel.cast::<EventChannel>())? };
     Ok(show(channel.take()?))
 }
@@ -284,12 +283,12 @@ fn show(mut event: Waiting) -> *mut rdma_cm_event {
     Box::into_raw(Box::new(Taken { abi, private: event.private })).cast()
 }
 
-/// The program's next event, if there is one.
+/// Takes the next event of a channel, if there is one.
 ///
 /// # Safety
-/// The channel is alive.
+/// The caller must pass null or a live channel.
 pub(crate) unsafe fn next_now(channel: *mut rdma_event_channel) -> Option<*mut rdma_cm_event> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let empty = unsafe { channel.cast::<EventChannel>().as_ref() }?.is_empty();
     // SAFETY: as above.
     if empty { None } else { unsafe { next(channel) }.ok() }
@@ -298,9 +297,9 @@ pub(crate) unsafe fn next_now(channel: *mut rdma_event_channel) -> Option<*mut r
 /// Returns the data that the peer sent with an event of a connection.
 ///
 /// # Safety
-/// The event was given by `next` and not given back.
+/// The caller must pass an event that `next` returned and that has not been acknowledged.
 pub(crate) unsafe fn private_data<'a>(event: *mut rdma_cm_event) -> &'a [u8] {
-    // SAFETY: the caller's promise: such an event begins a `Taken`.
+    // SAFETY: guaranteed by the caller: such an event is the first field of a `Taken`.
     unsafe { &(*event.cast::<Taken>()).private }
 }
 
@@ -369,7 +368,7 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
         let holder = if abi.listen_id.is_null() { abi.id } else { abi.listen_id };
         // SAFETY: `next` created the box, and the program gives it up.
         drop(unsafe { Box::from_raw(event.cast::<Taken>()) });
-        // SAFETY: an id lives until its events are acknowledged.
+        // SAFETY: an identifier is not destroyed before its events are acknowledged.
         unsafe { &*holder.cast::<Id>() }.held.remove();
         Ok(())
     })

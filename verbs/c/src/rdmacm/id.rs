@@ -22,25 +22,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use verbs::cm::machine::message::{Mad, Pending};
 use verbs::cm::machine::{self, Link, Machine};
 
-/// An identifier.
 #[repr(C)]
 pub(crate) struct Id {
     abi: UnsafeCell<rdma_cm_id>,
     connection: Mutex<Connection>,
     pub(crate) held: Held,
     pub(crate) backlog: Backlog,
-    /// Locked while the queue pair is modified, and while it is created or destroyed: `rdma_get_cm_event` may modify it when another thread
-    /// of the program destroys it.
+    /// Locked while the queue pair is created, modified or destroyed: `rdma_get_cm_event` may modify it while another thread of the program
+    /// destroys it.
     modifying: Mutex<()>,
-    /// Locked while an event goes to the channel, and while the identifier changes its channel.
+    /// Locked while an event is sent to the channel, and while the identifier moves to another channel.
     telling: Mutex<()>,
-    /// It has a separate channel: calls wait for their events.
+    /// Whether it has a channel of its own. Calls then wait for their events.
     synchronous: AtomicBool,
     /// The process that created it; a forked process inherits only the memory.
     pub(crate) process: Process,
 }
 
-// SAFETY: what changes lies behind the lock, or in the structure that the program and this library share by the rules of the
+// SAFETY: locks protect what changes, or it is in the structure that the program and this library share by the rules of the
 // manual pages; the pointers in it are those of libibverbs, which any thread may use.
 unsafe impl Send for Id {}
 // SAFETY: as above.
@@ -53,28 +52,27 @@ pub(crate) struct Handle(pub(crate) *mut Id);
 // SAFETY: an identifier may be used from any thread.
 unsafe impl Send for Handle {}
 
-/// The state of an identifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
     #[default]
     Idle,
     Bound,
-    /// The destination's Ethernet address is requested.
+    /// The destination's Ethernet address is being resolved.
     AddressQuery,
     AddressResolved,
     RouteResolved,
     Listening,
     /// It has a connection, whose state is that of its link in the device's machine.
     Linked,
-    /// Of an identifier of datagrams, as the following: it has asked for the service's queue pair.
+    /// Datagrams, as the following states: the service's queue pair has been requested.
     ServiceRequested,
-    /// A peer asks for the queue pair.
+    /// A peer has requested the queue pair.
     ServiceRequestReceived,
     ServiceResolved,
     Closed,
 }
 
-/// What the program has said of a connection, or of the service of datagrams that it asks for.
+/// What is known of a connection, or of a service of datagrams.
 #[derive(Default)]
 pub(crate) struct Connection {
     pub(crate) state: State,
@@ -82,25 +80,25 @@ pub(crate) struct Connection {
     pub(crate) destination: Option<SocketAddr>,
     /// The communication id of its link, or 0.
     pub(crate) local: u32,
-    /// Its number in [`Tables`](crate::rdmacm::tables::Tables), or 0: in requests for a service of datagrams the request id (IBA 12.11.1).
+    /// Its key in [`Tables`](crate::rdmacm::tables::Tables), or 0. In requests for a service of datagrams it is the request id (IBA 12.11.1).
     pub(crate) request_id: u32,
-    /// The request id of the peer that asks for datagrams.
+    /// The request id of the peer that requested datagrams.
     pub(crate) remote: u32,
     pub(crate) transaction: u64,
-    /// It may be bound to a port that is taken.
+    /// It may bind to a port that is in use.
     pub(crate) shares_port: bool,
-    /// If it listens at all IPv6 addresses, it does not at the IPv4 ones.
+    /// If it listens at all IPv6 addresses, it does not listen at the IPv4 ones.
     pub(crate) family_only: bool,
     pub(crate) ack_timeout: u8,
-    /// What the program chose (`RDMA_OPTION_ID_TOS`), or the peer in its request.
+    /// The choice of the program (`RDMA_OPTION_ID_TOS`), or of the peer in its request.
     pub(crate) traffic_class: u8,
     /// The request for a service of datagrams that is repeated.
     pub(crate) pending: Option<Pending>,
-    /// Set in [`State::AddressQuery`] alone.
+    /// Set only in [`State::AddressQuery`].
     pub(crate) query: Option<Query>,
-    /// Of a requester of datagrams: the answer that it received.
+    /// The answer that this side sent to a requester of datagrams, for a repeated request.
     pub(crate) answer: Option<Box<Mad>>,
-    /// Of a listener by `rdma_create_ep`: the attributes of its connections' queue pairs.
+    /// Of a listener from `rdma_create_ep`: the attributes of its connections' queue pairs.
     pub(crate) template: Option<(usize, ibv_qp_init_attr)>,
 }
 
@@ -108,7 +106,7 @@ pub(crate) struct Connection {
 unsafe impl Send for Connection {}
 
 impl Connection {
-    /// Both addresses, once they are known.
+    /// Returns both addresses, or `EINVAL` before they are known.
     pub(crate) fn addresses(&self) -> Result<(IpAddr, IpAddr), Errno> {
         match (self.source, self.destination) {
             (Some(source), Some(destination)) => Ok((source.ip(), destination.ip())),
@@ -127,7 +125,6 @@ impl Connection {
         Claim { service, at, family_only, shared: self.shares_port, listens }
     }
 
-    /// The device of its own address.
     pub(crate) fn device(&self) -> Result<&'static Device, Errno> {
         device_of(self.source.ok_or(INVALID)?.ip())
     }
@@ -135,9 +132,9 @@ impl Connection {
 
 impl Id {
     /// # Safety
-    /// Null, or an identifier that is alive.
+    /// The caller must pass null or a live identifier.
     pub(crate) unsafe fn from<'a>(id: *mut rdma_cm_id) -> Result<&'a Self, Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { id.cast::<Self>().as_ref() }.ok_or(INVALID)
     }
 
@@ -145,13 +142,13 @@ impl Id {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`lock`](Self::lock), if the connection is in `state`; `EINVAL` otherwise.
+    /// Locks the connection if it is in `state`. Returns `EINVAL` otherwise.
     pub(crate) fn lock_in(&self, state: State) -> Result<MutexGuard<'_, Connection>, Errno> {
         let connection = self.lock();
         if connection.state == state { Ok(connection) } else { Err(INVALID) }
     }
 
-    /// Acts on its connection in the device's machine, of which the manager's thread learns; `EINVAL` if it has none.
+    /// Calls `act` with its device's machine and its communication id, and wakes the manager's thread. `EINVAL` if it has no address.
     pub(crate) fn act<T>(
         &self,
         act: impl FnOnce(&mut Machine<Device>, u32, &'static Device) -> Result<T, Errno>,
@@ -164,7 +161,7 @@ impl Id {
         Ok(result)
     }
 
-    /// Looks at its connection, or changes it; `EINVAL` if it has none.
+    /// Calls `act` with its connection. `EINVAL` if it has none.
     pub(crate) fn with_link<T>(
         &self,
         act: impl FnOnce(&mut Link<Handle>) -> Result<T, Errno>,
@@ -175,7 +172,7 @@ impl Id {
         act(device.machine().link(local).ok_or(INVALID)?)
     }
 
-    /// As [`with_link`](Self::with_link), if the connection is in `state`; `EINVAL` otherwise.
+    /// Calls `act` with its connection if that is in `state`. `EINVAL` otherwise.
     pub(crate) fn with_link_in<T>(
         &self,
         state: machine::State,
@@ -184,7 +181,6 @@ impl Id {
         self.with_link(|link| if link.state == state { Ok(act(link)) } else { Err(INVALID) })
     }
 
-    /// Returns whether no thread has locked it.
     #[cfg(test)]
     pub(crate) fn is_free(&self) -> bool {
         self.connection.try_lock().is_ok()
@@ -194,7 +190,7 @@ impl Id {
         self.abi.get()
     }
 
-    /// Keeps the identifier's queue pair.
+    /// Keeps any other thread from creating, modifying or destroying the queue pair.
     pub(crate) fn keep_queue_pair(&self) -> MutexGuard<'_, ()> {
         self.modifying.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -210,7 +206,7 @@ impl Id {
     }
 
     pub(crate) fn qp(&self) -> *mut ibv_qp {
-        // SAFETY: the program creates and destroys the queue pair by this library, one thread at a time.
+        // SAFETY: the program creates and destroys the queue pair through this library, one thread at a time.
         unsafe { (*self.abi()).qp }
     }
 
@@ -219,19 +215,17 @@ impl Id {
         unsafe { (*self.abi()).ps }
     }
 
-    /// It leads to a service of datagrams, and has no connection.
     pub(crate) fn is_datagram(&self) -> bool {
         // SAFETY: set when the identifier was created.
         unsafe { (*self.abi()).qp_type == IBV_QPT_UD }
     }
 
-    /// Its connection is an extended one.
     pub(crate) fn is_xrc(&self) -> bool {
         // SAFETY: set when the identifier was created.
         unsafe { matches!((*self.abi()).qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) }
     }
 
-    /// And this is the side that takes messages.
+    /// Returns whether it is the side of an XRC connection that receives messages.
     pub(crate) fn is_target(&self) -> bool {
         // SAFETY: as above.
         unsafe { (*self.abi()).qp_type == IBV_QPT_XRC_RECV }
@@ -254,7 +248,7 @@ impl Id {
         });
     }
 
-    /// Keeps the identifier in its channel.
+    /// Keeps the identifier in its channel while the guard exists.
     pub(crate) fn stay(&self) -> MutexGuard<'_, ()> {
         self.telling.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -268,15 +262,15 @@ impl Id {
         self.tell_here(&self.stay(), event);
     }
 
-    /// Reports an event to the program in the channel in which the caller keeps the identifier.
+    /// Reports an event to the program, in the channel in which the guard keeps the identifier.
     pub(crate) fn tell_here(&self, _stays: &MutexGuard<'_, ()>, event: Waiting) {
-        // SAFETY: an identifier's channel outlives it, or is given back once the identifier has left it.
+        // SAFETY: an identifier's channel outlives it, or is destroyed after the identifier has left it.
         if let Some(channel) = unsafe { self.channel().cast::<EventChannel>().as_ref() } {
             channel.push(event);
         }
     }
 
-    /// A new identifier; without a channel it gets a separate one.
+    /// Creates an identifier. Without a channel it gets its own.
     pub(crate) fn create(
         channel: *mut rdma_event_channel,
         user: *mut c_void,
@@ -303,16 +297,16 @@ impl Id {
         Ok(Box::into_raw(Box::new(id)))
     }
 
-    /// The device that it is on; before that shows, the first.
+    /// Returns its device, or the first device before that is known.
     pub(crate) fn device(&self) -> Result<&'static Device, Errno> {
-        // SAFETY: the identifier is alive, and nothing writes the field meanwhile.
+        // SAFETY: the identifier is alive, and nothing writes the field at the same time.
         let context = unsafe { (*self.abi()).verbs };
         let devices = devices()?;
         let its = devices.iter().find(|device| device.context == context);
         its.or(devices.first()).ok_or(Errno(libc::ENODEV))
     }
 
-    /// Shows the program device and addresses.
+    /// Writes the device and the addresses into the structure that the program reads.
     pub(crate) fn show(&self, device: Option<&Device>, connection: &Connection) {
         // SAFETY: the program reads only the addresses that are set; the unions have room for either family.
         unsafe {
@@ -322,7 +316,7 @@ impl Id {
             if let Some(device) = device
                 && (*abi).pd.is_null()
             {
-                // If there is none, a queue pair says so.
+                // Without one, creating a queue pair returns the error.
                 (*abi).pd = queue_pair::default_domain(device).unwrap_or(std::ptr::null_mut());
             }
             let addresses = &raw mut (*abi).route.addr;
@@ -335,18 +329,18 @@ impl Id {
         }
     }
 
-    /// Waits for the event that ends what a call began, if calls wait.
+    /// Waits for the event that completes a call, if calls wait.
     ///
     /// # Safety
-    /// The identifier is alive.
+    /// The caller must keep the identifier alive.
     pub(crate) unsafe fn complete(&self) -> Result<(), Errno> {
         if !self.synchronous.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.drop_event();
-        // SAFETY: its own channel lives as long as it.
+        // SAFETY: its own channel lives as long as it does.
         let event = unsafe { events::next(self.channel()) }?;
-        // SAFETY: the event was created right here.
+        // SAFETY: the event was created above.
         let (kind, result) = unsafe {
             (*self.abi()).event = event;
             ((*event).event, (*event).status)
@@ -359,9 +353,9 @@ impl Id {
         }
     }
 
-    /// Gives back the event that the last call waited for.
+    /// Acknowledges the event for which the last call waited.
     pub(crate) fn drop_event(&self) {
-        // SAFETY: the event is null, or one that `complete` took and that was not given back.
+        // SAFETY: the event is null, or one that `complete` took and that was not acknowledged.
         unsafe {
             let event = std::mem::replace(&mut (*self.abi()).event, std::ptr::null_mut());
             if !event.is_null() {
@@ -370,17 +364,17 @@ impl Id {
         }
     }
 
-    /// Moves it to another channel, or to a separate one.
+    /// Moves it to another channel, or to one of its own for null.
     ///
     /// # Safety
-    /// The channel is null or alive.
+    /// The caller must pass null or a live channel.
     pub(crate) unsafe fn migrate(&self, to: *mut rdma_event_channel) -> Result<(), Errno> {
         let own = to.is_null();
         let to = if own { EventChannel::create()? } else { to };
         let _telling = self.stay();
         let from = self.channel();
         let was_own = self.synchronous.swap(own, Ordering::Relaxed);
-        // SAFETY: both channels are alive; a separate one that it leaves has no owner any more.
+        // SAFETY: both channels are alive; one of its own that it leaves has no other owner.
         unsafe {
             (*self.abi()).channel = to;
             (*from.cast::<EventChannel>()).move_events(self.abi().cast(), to);
@@ -392,9 +386,9 @@ impl Id {
     }
 
     /// # Safety
-    /// The caller must not use it any more.
+    /// The caller must not use the identifier any more.
     pub(crate) unsafe fn destroy(id: *mut Self) {
-        // SAFETY: the caller's promise; what is waited for is that no event names it.
+        // SAFETY: guaranteed by the caller; `held.wait` returns when no event refers to the identifier.
         unsafe {
             manager::leave(&*id);
             if let Some(channel) = (*id).channel().cast::<EventChannel>().as_ref() {
@@ -452,13 +446,13 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma
     status(|| unsafe { Id::from(id)?.migrate(channel) })
 }
 
-/// Takes a local address; the unspecified one means all, and port 0 any that is free.
+/// Binds to a local address. The unspecified one means all, and port 0 a free one.
 pub(crate) fn bind(id: &Id, wanted: SocketAddr) -> Result<(), Errno> {
     let mut connection = id.lock();
     if connection.state != State::Idle {
         return Err(INVALID);
     }
-    // With the unspecified address, which device it will be shows with a connection.
+    // With the unspecified address, the device is not known before a connection.
     let device = if address::is_any(wanted.ip()) { None } else { Some(device_of(wanted.ip())?) };
     let port = if wanted.port() == 0 { manager::free_port()? } else { wanted.port() };
     manager::bind(id, &connection.claim(service(id.port_space(), port), wanted.ip(), false))?;
@@ -478,7 +472,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, source: *mut sockad
     })
 }
 
-/// `rdma_listen(3)`: an identifier that is not bound listens at all addresses, on a port that is free.
+/// `rdma_listen(3)`: an identifier that is not bound listens at all addresses, on a free port.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     status(|| {
@@ -501,7 +495,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     })
 }
 
-/// The service of a port (IBA A11.2).
+/// Returns the service ID of a port (IBA A11.2).
 pub(crate) fn service(ps: rdma_port_space, port: u16) -> u64 {
     u64::from(ps) << 16 | u64::from(port)
 }

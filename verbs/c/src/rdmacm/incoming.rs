@@ -1,4 +1,4 @@
-//! Incoming requests: the listener gets an event, with an identifier for the new connection or the sender of datagrams.
+//! Incoming requests: an event of the listener, with an identifier for the new connection or for the sender of datagrams.
 
 #[cfg(test)]
 mod tests;
@@ -11,10 +11,10 @@ use crate::rdmacm::id::{Connection, Id};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// As Linux has it (`net.rdma_ucm.max_backlog`).
+/// As in Linux (`net.rdma_ucm.max_backlog`).
 const MAX_BACKLOG: u32 = 1024;
 
-/// The requests of a listener that the program has not taken yet, and the number of them that there may be.
+/// The number of a listener's requests that the program has not taken yet, and its maximum.
 pub(crate) struct Backlog {
     most: AtomicU32,
     waiting: AtomicU32,
@@ -27,13 +27,13 @@ impl Default for Backlog {
 }
 
 impl Backlog {
-    /// As `rdma_listen` wants it. What is no sensible number asks for the largest, as on Linux.
+    /// Sets the maximum that `rdma_listen` was given. A number outside 1 to 1024 means 1024, as on Linux.
     pub(crate) fn limit(&self, wanted: c_int) {
         let most = u32::try_from(wanted).ok().filter(|wanted| (1..=MAX_BACKLOG).contains(wanted));
         self.most.store(most.unwrap_or(MAX_BACKLOG), Ordering::Relaxed);
     }
 
-    /// Returns whether a further request must be dropped. A peer that receives no answer asks again. Only the manager's thread adds
+    /// Returns whether a further request must be dropped. A peer that receives no answer repeats its request. Only the manager's thread adds
     /// requests, so there is still room when it does.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed)
@@ -43,13 +43,13 @@ impl Backlog {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The program has taken a request.
+    /// Counts a request that the program has taken.
     pub(crate) fn leave(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Creates the identifier for a peer's request to `listener`. `join` makes it known to the peer's next messages.
+/// Creates the identifier for a peer's request to `listener`. `join` registers it for the peer's next messages.
 pub(crate) fn create(
     device: &Device,
     listener: &Id,
@@ -62,13 +62,13 @@ pub(crate) fn create(
         (listener.channel(), (*abi).context, (*abi).ps, (*abi).qp_type)
     };
     let child = Id::create(channel, user, ps)?;
-    // SAFETY: it was created right here.
+    // SAFETY: the identifier was created above.
     let id = unsafe { &*child };
     // SAFETY: as above.
     unsafe { (*id.abi()).qp_type = qp_type };
     *id.lock() = connection;
     if let Err(errno) = join(id) {
-        // SAFETY: nothing has seen it.
+        // SAFETY: nothing else has seen the identifier.
         unsafe { drop(Box::from_raw(child)) };
         return Err(errno);
     }
@@ -76,13 +76,13 @@ pub(crate) fn create(
     Ok(child)
 }
 
-/// Reports a request to the program. It comes to the channel that the listener has now.
+/// Reports a request to the program, in the channel in which the listener is now.
 ///
 /// # Safety
-/// The listener is alive, and nothing has seen the identifier that [`create`] created.
+/// The caller must pass a live listener, and an identifier that [`create`] returned and that nothing else has seen.
 pub(crate) unsafe fn report(listener: &Id, id: *mut Id, parameters: Parameters, private: Vec<u8>) {
     let stays = listener.stay();
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { (*(*id).abi()).channel = listener.channel() };
     let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
     let listener_id = listener.abi().cast();

@@ -1,4 +1,4 @@
-//! The thread that receives messages, and repeats what is not answered.
+//! The thread that receives messages, and repeats unanswered ones.
 
 #[cfg(test)]
 mod tests;
@@ -20,29 +20,28 @@ use verbs::cm::machine::message::service::ServiceStatus;
 use verbs::cm::machine::message::{self, Kind, Mad, Sent};
 use verbs::cm::machine::unresolved::Unresolved;
 
-/// The first of the ports that programs get when they don't ask for one.
+/// The first port for programs that do not choose one.
 const FIRST_PORT: u16 = 32768;
 
-/// Messages that are handled before the timers: a flood must not keep the thread from them.
+/// Messages to handle before the timers, so that a flood does not delay the timers.
 const BATCH: usize = 64;
 
-/// The longest time that the end of the process waits for the thread that informs all peers.
+/// The longest time for which the end of the process waits until the thread has informed all peers.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 struct Manager {
     tables: Mutex<Tables>,
-    /// The numbers of identifiers with something new to repeat or to look for. Locked last: programs' calls report here with an identifier
+    /// The keys of identifiers with a changed request or query. Locked last, because programs' calls add to it with an identifier
     /// locked.
     changed: Mutex<Vec<u32>>,
-    /// Ends a wait of the thread.
     wake: EventFd,
-    /// The process whose thread it is; a forked child has none.
+    /// The process of the thread; a forked child has none.
     process: u32,
     exit: Mutex<Exit>,
     exited: Condvar,
 }
 
-/// The steps at the end of the process, in which all peers are informed.
+/// The steps of informing all peers at the end of the process.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Exit {
     #[default]
@@ -53,26 +52,26 @@ enum Exit {
 
 static MANAGER: PerProcess<Result<Manager, Errno>> = PerProcess::new();
 
-/// The manager, with its thread.
+/// Returns the manager. Starts its thread if it is not running.
 fn manager() -> Result<&'static Manager, Errno> {
     let devices = devices()?;
     let start = || {
         let wake = EventFd::new(libc::EFD_NONBLOCK)?;
         let body = move || {
-            // The thread begins before the cell is filled.
+            // The thread may start before the cell is filled.
             if let Ok(manager) = MANAGER.cell().wait() {
                 manager.run(devices);
             }
         };
         signals::spawn("ferroce-cm", body)?;
-        // SAFETY: the function is there as long as the library is.
+        // SAFETY: the function exists as long as the library does.
         unsafe { libc::atexit(at_exit) };
         Ok(Manager::new(wake))
     };
     MANAGER.cell().get_or_init(start).as_ref().map_err(|errno| *errno)
 }
 
-/// Connections of a process that ends are ended, as Linux ends them when it closes the process's files. The manager's thread does it:
+/// Ends the connections of a process that exits, as Linux does when it closes the process's files. The manager's thread does it, because
 /// the thread that exits may have lost its thread-local storage.
 extern "C" fn at_exit() {
     status(|| {
@@ -84,17 +83,16 @@ extern "C" fn at_exit() {
     });
 }
 
-/// An unpredictable number.
+/// Returns an unpredictable number.
 pub(crate) fn random() -> Result<u32, Errno> {
     getrandom::u32().map_err(|_| Errno(libc::EIO))
 }
 
-/// A port for a caller that named none.
+/// Returns a random port from 32768 for a caller that did not choose one.
 pub(crate) fn free_port() -> Result<u16, Errno> {
     Ok(FIRST_PORT + (random()? % u32::from(u16::MAX - FIRST_PORT)) as u16)
 }
 
-/// Takes a service for `id`.
 pub(crate) fn bind(id: &Id, claim: &Claim) -> Result<(), Errno> {
     hold(claim, |tables| tables.claim(id, claim))
 }
@@ -110,7 +108,7 @@ pub(crate) fn listen(id: &Id, claim: &Claim) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Takes a service before all other processes, and then before all other identifiers of this one.
+/// Claims a service among all processes, and then among the identifiers of this one.
 fn hold(claim: &Claim, take: impl FnOnce(&mut Tables) -> Result<(), Errno>) -> Result<(), Errno> {
     let manager = manager()?;
     let places = devices_of(claim)?;
@@ -122,12 +120,12 @@ fn hold(claim: &Claim, take: impl FnOnce(&mut Tables) -> Result<(), Errno>) -> R
     take(&mut manager.lock()).inspect_err(|_| release(claim))
 }
 
-/// Releases what [`hold`] took before other processes.
+/// Releases a claim among all processes.
 fn release(claim: &Claim) {
     devices_of(claim).into_iter().flatten().for_each(|device| device.release(claim));
 }
 
-/// Gives `id` a number by which the thread finds it.
+/// Gives `id` a key by which the thread finds it.
 pub(crate) fn join(id: &Id, connection: &mut Connection) -> Result<(), Errno> {
     if connection.request_id != 0 {
         return Ok(());
@@ -137,7 +135,7 @@ pub(crate) fn join(id: &Id, connection: &mut Connection) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Wakes the thread for an identifier: what it repeats or looks for has changed.
+/// Wakes the thread for an identifier whose request or query has changed.
 pub(crate) fn look(request_id: u32) {
     if let Ok(manager) = manager() {
         manager.changed.lock().unwrap_or_else(PoisonError::into_inner).push(request_id);
@@ -152,8 +150,8 @@ pub(crate) fn wake() {
     }
 }
 
-/// Reports nothing to `id` any more, and informs its peer that it is gone. The end of a forked process's copy of an identifier is not sent,
-/// unless it was used there: the connection is its parent's.
+/// Stops reporting to `id`, and informs its peer. Sends nothing for an identifier that a forked child has inherited, unless the child has
+/// used it: the connection is its parent's.
 pub(crate) fn leave(id: &Id) {
     let is_used_here = || match MANAGER.cell().get() {
         Some(Ok(manager)) => manager.lock().has(id) || is_linked(id),
@@ -166,7 +164,7 @@ pub(crate) fn leave(id: &Id) {
     let claims = manager.lock().remove(id);
     for claim in &claims {
         for device in devices_of(claim).into_iter().flatten() {
-            // The identifier's own handle, which the caller has.
+            // The machine returns the identifier's own handle, which the caller has.
             let _ = device.machine().unlisten(claim);
         }
         release(claim);
@@ -174,7 +172,7 @@ pub(crate) fn leave(id: &Id) {
     if id.is_datagram() {
         let mut connection = id.lock();
         if connection.state == State::ServiceRequestReceived {
-            // A peer that does not receive it asks again, and learns that there is no such service.
+            // A peer that does not receive it repeats its request, and learns that there is no such service.
             let _ = datagram::answer(id, &mut connection, ServiceStatus::Rejected, 0, &[]);
         }
         return;
@@ -208,7 +206,7 @@ impl Manager {
         self.wake.signal();
     }
 
-    /// Asks the thread to inform all peers, and waits for it. A thread that cannot does not delay the process for long.
+    /// Asks the thread to inform all peers, and waits for it, for at most [`EXIT_TIMEOUT`].
     fn give_up_all(&self) {
         let mut exit = self.exit.lock().unwrap_or_else(PoisonError::into_inner);
         *exit = Exit::Asked;
@@ -216,7 +214,7 @@ impl Manager {
         drop(self.exited.wait_timeout_while(exit, EXIT_TIMEOUT, |exit| *exit != Exit::Done));
     }
 
-    /// Informs all peers if the process ends.
+    /// Informs all peers if the process is ending.
     fn give_up_if_asked(&self, devices: &[Device]) {
         if *self.exit.lock().unwrap_or_else(PoisonError::into_inner) == Exit::Asked {
             devices.iter().for_each(give_up_all);
@@ -250,14 +248,14 @@ impl Manager {
             let next = connections.chain(requests).chain(self.repeat()).min();
             let wait =
                 next.map_or(-1, |next| next.saturating_duration_since(Instant::now()).as_millis() as i32 + 1);
-            // SAFETY: the descriptors are open, and the array is as long as said.
+            // SAFETY: the descriptors are open, and the array has `watched.len()` elements.
             unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, wait) };
             // An empty counter is not an error here.
             let _ = self.wake.take();
         }
     }
 
-    /// Repeats the requests for datagrams that are due, and looks for destinations. Returns when the next is due.
+    /// Repeats the requests for datagrams that are due, and checks for destinations. Returns when the next is due.
     fn repeat(&self) -> Option<Instant> {
         let changed = std::mem::take(&mut *self.changed.lock().unwrap_or_else(PoisonError::into_inner));
         let due = self.lock().due(Instant::now(), changed);
@@ -278,7 +276,7 @@ impl Manager {
     }
 }
 
-/// Informs the peers of all connections of a device that this process ends them.
+/// Ends all connections of a device that programs have.
 fn give_up_all(device: &Device) {
     let mut machine = device.machine();
     let programs = machine.links().filter(|(_, link)| link.program.is_some());
@@ -286,7 +284,6 @@ fn give_up_all(device: &Device) {
     locals.into_iter().for_each(|local| machine.give_up(local, Instant::now(), device));
 }
 
-/// Handles a message that a device received.
 pub(crate) fn receive(
     device: &Device,
     tables: &Mutex<Tables>,
@@ -296,7 +293,7 @@ pub(crate) fn receive(
 ) {
     let lock = || tables.lock().unwrap_or_else(PoisonError::into_inner);
     match message::kind(mad) {
-        // A request for a service that this side could not have is not answered.
+        // A request for a service that this side cannot provide is not answered.
         Some(Kind::ServiceRequest) => {
             datagram::on_request(device, &mut lock(), unresolved, from, mad).unwrap_or_default();
         }

@@ -1,8 +1,8 @@
-//! `librdmacm.so.1`: connection management by the IB CM's messages over queue pair 1, as Linux and hardware speak it.
+//! `librdmacm.so.1`: connection management with the messages of the IB CM over queue pair 1, as Linux and NICs use them.
 //!
-//! Queue pairs are created and modified by the same calls of libibverbs that a program would use. The state machine is that of the Rust API
-//! ([`verbs::cm`]), `world` what it reports to programs, `manager` the thread that receives messages and runs the timers, `id` the
-//! program's handles, `socket` streams with the calls of sockets. Calls on an identifier without a channel wait.
+//! Queue pairs are created and modified by the calls of libibverbs that a program would use. The state machine is that of the Rust API
+//! ([`verbs::cm`]). `world` reports its events to programs, `manager` is the thread that receives messages and runs the timers, `id` has
+//! the program's handles, and `socket` has streams and datagrams with the calls of sockets. Calls on an identifier without a channel wait.
 
 mod address;
 mod connect;

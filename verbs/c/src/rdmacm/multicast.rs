@@ -1,7 +1,7 @@
 //! Multicast groups of datagram identifiers.
 //!
-//! RoCE has no subnet manager that a group is asked of: the group's address is its GID, as in Linux (`cma_iboe_join_multicast`). So the
-//! event of a join is there at once.
+//! RoCE has no subnet manager that manages groups: the group's address is its GID, as in Linux (`cma_iboe_join_multicast`). So the
+//! event of a join follows at once.
 
 use crate::abi::*;
 use crate::ibverbs::{ibv_attach_mcast, ibv_detach_mcast};
@@ -16,14 +16,14 @@ use std::net::IpAddr;
 
 /// The destination of every datagram to a group (IBA 3.5.3).
 const GROUP_QPN: u32 = 0xff_ffff;
-/// The kinds of membership of `rdma_join_multicast_ex`: to send and receive, and to send alone.
+/// The kinds of membership of `rdma_join_multicast_ex`: to send and receive, and to send only.
 const FULL: u32 = 0;
 const SENDS: u32 = 1;
-/// The fields that such a call has.
+/// The fields that such a call must have.
 const ADDRESS: u32 = 1;
 const FLAGS: u32 = 2;
 
-/// Attaches the identifier's queue pair, or detaches it.
+/// Attaches the identifier's queue pair to a group, or detaches it.
 fn change(id: &Id, group: IpAddr, joins: bool) -> Result<(), Errno> {
     let gid = ibv_gid { raw: address::gid(group) };
     let qp = id.qp();
@@ -35,17 +35,17 @@ fn change(id: &Id, group: IpAddr, joins: bool) -> Result<(), Errno> {
     verb(result)
 }
 
-/// A group's address.
+/// Reads a group's address.
 ///
 /// # Safety
-/// Null, or an address as long as its family has it.
+/// The caller must pass null, or an address as long as its family requires.
 unsafe fn group(address: *const sockaddr) -> Result<IpAddr, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let group = unsafe { address::read(address) }?.ip();
     if group.is_multicast() { Ok(group) } else { Err(INVALID) }
 }
 
-/// Joins a group, and reports the address for its datagrams to the group to the program.
+/// Joins a group, and reports the parameters for sending to the group to the program.
 fn join(id: &Id, group: IpAddr, receives: bool, context: *mut c_void) -> Result<(), Errno> {
     if !id.is_datagram() {
         return Err(INVALID);

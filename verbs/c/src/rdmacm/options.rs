@@ -45,7 +45,7 @@ pub unsafe extern "C" fn rdma_set_option(
             }
             // SAFETY: one byte, as the length says.
             RDMA_OPTION_ID_TOS => id.lock().traffic_class = unsafe { *value.cast::<u8>() },
-            // No other has a size above.
+            // Refused above.
             _ => {}
         }
         Ok(())

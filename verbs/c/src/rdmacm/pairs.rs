@@ -1,5 +1,5 @@
-//! Each pair of {Rust API, C API} connects and disconnects over a link that loses each message of the connection manager in turn. The C side's
-//! device is a management port of the Rust API.
+//! Each pair of {Rust API, C API} connects and disconnects over a link that loses each message of the connection manager in turn. The
+//! device of a C side is a management port of the Rust API.
 
 use crate::abi::*;
 use crate::rdmacm::address;
@@ -25,15 +25,14 @@ use verbs::management::{ManagementPort, Sent};
 use verbs::port::{Loopback, Mac, OwnPort, PacketIo, pair};
 use verbs::{DeviceConfig, Progress, QueuePair};
 
-/// The place of a management datagram in a frame: Ethernet 14, IPv4 20, UDP 8, BTH 12, DETH 8.
+/// The offset of a management datagram in a frame: Ethernet 14, IPv4 20, UDP 8, BTH 12, DETH 8.
 const MAD: usize = 62;
 /// UD SEND Only.
 const OPCODE: u8 = 0x64;
 
-/// The message that the link loses next.
+/// The kind of the next message that the link loses.
 type Lost = Arc<Mutex<Option<Kind>>>;
 
-/// A port that loses one message.
 struct Lossy {
     port: Loopback,
     lost: Lost,
@@ -73,21 +72,20 @@ impl PacketIo for Lossy {
     }
 }
 
-/// A side of a connection, whose program knows either interface.
+/// A side of a connection, on either API.
 #[derive(Clone)]
 enum Side {
     Rust(verbs::Device, IpAddr),
     C(IpAddr),
 }
 
-/// The program that disconnects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ends {
     Client,
     Server,
 }
 
-/// A C side's port, and the index of its address.
+/// The port of a C side, and the index of its address.
 struct CPort {
     port: ManagementPort,
     gid: usize,
@@ -111,7 +109,7 @@ impl ManagementQueuePair for CPort {
     }
 }
 
-/// Makes a device a C side's, with a thread that receives messages and runs the timers, as the manager's does.
+/// Opens a C side on a device, with a thread that receives messages and runs the timers, like the manager's.
 fn c_side(device: &verbs::Device, at: IpAddr) -> Side {
     let gid = device.opened().gids.iter().position(|gid| *gid == at).unwrap();
     let port = device.open_management().unwrap();
@@ -126,7 +124,7 @@ fn c_side(device: &verbs::Device, at: IpAddr) -> Side {
             }
             device.machine().run_timers(Instant::now(), device);
             let mut watched = libc::pollfd { fd: device.descriptor, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one descriptor, as said.
+            // SAFETY: one descriptor.
             unsafe { libc::poll(&mut watched, 1, 1) };
         }
     };
@@ -134,7 +132,7 @@ fn c_side(device: &verbs::Device, at: IpAddr) -> Side {
     Side::C(at)
 }
 
-/// Two sides of a link, and what it loses.
+/// Returns the two sides of a link, and the message that it loses.
 fn sides(number: u8, [server_is_c, client_is_c]: [bool; 2]) -> ([Side; 2], Lost) {
     let (left, right) = pair(256, 4500);
     let lost = Lost::default();
@@ -161,7 +159,6 @@ fn called(result: c_int) {
     assert_eq!(result, 0, "{:?}", crate::rdmacm::errno::last());
 }
 
-/// Calls a function with an address as C has it.
 fn with_address(address: SocketAddr, call: impl FnOnce(*mut sockaddr) -> c_int) {
     // SAFETY: all-zero bytes are an address, with room for either family.
     let mut place: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -170,7 +167,6 @@ fn with_address(address: SocketAddr, call: impl FnOnce(*mut sockaddr) -> c_int) 
     called(call((&raw mut place).cast()));
 }
 
-/// A C program's identifier with a channel.
 fn identifier() -> *mut rdma_cm_id {
     Id::create(rdma_create_event_channel(), null_mut(), RDMA_PS_TCP).unwrap().cast()
 }
@@ -188,7 +184,7 @@ fn event(id: *mut rdma_cm_id, kinds: &[rdma_cm_event_type]) -> (rdma_cm_event_ty
     }
 }
 
-/// A C program ends the connection, or waits for its end.
+/// Ends the connection of a C program, or waits for its end.
 fn end_connection(id: *mut rdma_cm_id, disconnects: bool) {
     if disconnects {
         // SAFETY: the identifier is alive.
@@ -197,7 +193,7 @@ fn end_connection(id: *mut rdma_cm_id, disconnects: bool) {
     event(id, &[RDMA_CM_EVENT_DISCONNECTED]);
 }
 
-/// A server accepts one connection. `ready` is called when it listens.
+/// Accepts one connection. Calls `ready` when it listens.
 fn serve(side: &Side, port: u16, ends: Ends, ready: impl FnOnce()) {
     let disconnects = ends == Ends::Server;
     match side {
@@ -230,7 +226,6 @@ fn serve(side: &Side, port: u16, ends: Ends, ready: impl FnOnce()) {
     }
 }
 
-/// A client connects.
 fn connect(side: &Side, to: SocketAddr, ends: Ends) {
     let disconnects = ends == Ends::Client;
     match side {
@@ -258,7 +253,7 @@ fn connect(side: &Side, to: SocketAddr, ends: Ends) {
     }
 }
 
-/// IBA 12.9.7: each message of a connection's life is lost once, whichever side sends it, and comes again.
+/// IBA 12.9.7: each message of a connection's life is lost once, whichever side sends it, and repeated.
 fn survives_each_loss(number: u8, server_is_c: bool, client_is_c: bool) {
     let ([server, client], lost) = sides(number, [server_is_c, client_is_c]);
     let at = match &server {

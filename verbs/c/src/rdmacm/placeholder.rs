@@ -1,4 +1,4 @@
-//! The world of unit tests: a device for which this file answers, and a server that the messages of peers go to.
+//! The environment of unit tests: devices on a simulated network, and a server that receives the messages of peers.
 
 use crate::abi::*;
 use crate::rdmacm::connect::CM_TIMEOUT;
@@ -20,15 +20,15 @@ use verbs::cm::machine::unresolved::Unresolved;
 use verbs::cm::machine::{Link, Machine, State as Phase};
 
 pub(crate) const PORT: u16 = 7471;
-/// The number of times that a peer is looked for before the test fails.
+/// The number of checks after which the resolution of a peer fails.
 pub(crate) const LOOKS: u32 = 12;
 
-/// The network: the hosts that answer, and how often each of the others was looked for.
+/// The network: the hosts that answer, and the number of checks for each of the others.
 pub(crate) struct Network {
     pub(crate) there: BTreeSet<IpAddr>,
     looks: BTreeMap<IpAddr, u32>,
     pub(crate) sent: Vec<(IpAddr, Mad)>,
-    /// Queue pairs that were ended.
+    /// Queue pairs that were moved to the error state.
     pub(crate) ended: Vec<u32>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn network() -> MutexGuard<'static, Network> {
     NETWORK.lock().unwrap()
 }
 
-/// Queue pair 1 in this network.
+/// Queue pair 1 on the simulated network.
 struct Placeholder;
 
 impl ManagementQueuePair for Placeholder {
@@ -79,7 +79,7 @@ pub(crate) fn device() -> &'static Device {
     &devices()[0]
 }
 
-/// The device of most tests, and one in another network.
+/// Returns the device of most tests, and one in another network.
 pub(crate) fn devices() -> &'static [Device] {
     let gids = vec![ours().ip(), "fe80::1".parse().unwrap(), "fd00::1".parse().unwrap()];
     replace([new_device(gids, 1), new_device(vec![[10, 9, 0, 1].into()], 2)])
@@ -103,16 +103,15 @@ fn new_machine() -> Machine<Device> {
     Machine::new([1; 8], 5, MAX_RD_ATOMIC)
 }
 
-/// The devices of servers, which the manager's thread does not know, and those of them that no server has.
+/// The devices of servers, which the manager's thread does not know, and those that no server uses.
 static SERVERS: Mutex<Vec<&Device>> = Mutex::new(Vec::new());
 static FREE: Mutex<Vec<&Device>> = Mutex::new(Vec::new());
 
-/// Returns a server's device by its address.
 pub(crate) fn server_of(ours: IpAddr) -> Option<&'static Device> {
     SERVERS.lock().unwrap().iter().copied().find(|device| device.gids[0] == ours)
 }
 
-/// A device for one server at a time.
+/// Returns a device for one server at a time.
 fn server_device() -> &'static Device {
     if let Some(device) = FREE.lock().unwrap().pop() {
         *device.machine() = new_machine();
@@ -147,7 +146,6 @@ pub(crate) fn event(channel: *mut rdma_event_channel) -> Option<(rdma_cm_event_t
     }
 }
 
-/// The first message of a connection to a server.
 fn request(to: SocketAddr, from: IpAddr, id: u32) -> Mad {
     let mut mad = message::message(Kind::Request, u64::from(id), id, 0);
     let source = SocketAddr::new(from, 40_000);
@@ -180,7 +178,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new() -> Self {
-        // The devices of other identifiers.
+        // Creates the devices of other identifiers.
         device();
         let device = server_device();
         let channel = rdma_create_event_channel();
@@ -195,7 +193,7 @@ impl Server {
         Self { device, tables, unresolved: Unresolved::default(), channel, listener }
     }
 
-    /// Gives its device to the next server.
+    /// Releases its device for the next server.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn end(self) {
         FREE.lock().unwrap().push(self.device);
@@ -205,12 +203,10 @@ impl Server {
         SocketAddr::new(self.device.gids[0], PORT)
     }
 
-    /// Receives a message.
     pub(crate) fn receive(&mut self, from: IpAddr, mad: &Mad) {
         manager::receive(self.device, &self.tables, &mut self.unresolved, from, mad);
     }
 
-    /// The first message of a connection to it.
     pub(crate) fn request(&self, from: IpAddr, id: u32) -> Mad {
         request(self.at(), from, id)
     }
@@ -228,7 +224,7 @@ impl Server {
         self.device.machine().run_timers(now, self.device)
     }
 
-    /// A connection of the server's in any state.
+    /// Creates a connection of the server in any state.
     pub(crate) fn connection(&self, peer: IpAddr, state: Phase, qpn: u32) -> *mut Id {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let id = Id::create(self.channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
@@ -257,7 +253,7 @@ impl Server {
         id
     }
 
-    /// The identifiers of requests that the program received.
+    /// Returns the identifiers of reported requests.
     #[cfg(test)]
     pub(crate) fn requests(&self) -> Vec<*mut Id> {
         let mut requests = Vec::new();
@@ -277,13 +273,13 @@ impl Server {
 
 #[cfg(test)]
 thread_local! {
-    /// A hook of this thread's test that runs while a queue pair is being modified.
+    /// A hook of this thread's test that runs while a queue pair is modified.
     pub(crate) static WHILE_MODIFIED: std::cell::RefCell<Option<Box<dyn Fn()>>> = const { std::cell::RefCell::new(None) };
-    /// The same, while an event goes to a channel.
+    /// A hook of this thread's test that runs while an event is sent to a channel.
     pub(crate) static WHILE_TOLD: std::cell::RefCell<Option<Box<dyn Fn()>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Stands for libibverbs' in tests: that one would look for the peer now, for 3 s if the peer has gone.
+/// Replaces libibverbs' function in tests. That one would resolve the peer, for 3 s if it is gone.
 #[cfg(test)]
 pub(crate) unsafe fn ibv_modify_qp(_: *mut ibv_qp, _: *mut ibv_qp_attr, _: c_int) -> c_int {
     WHILE_MODIFIED.with_borrow(|look| look.iter().for_each(|look| look()));

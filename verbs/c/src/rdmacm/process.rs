@@ -1,9 +1,9 @@
-//! The objects that a process has once, and a forked child anew: the device, its manager, and the default domains.
+//! Objects that each process creates once, and a forked child anew: the device, its manager, and the default domains.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 
-/// Forks of forks that have their own. Later ones have what the last of these had.
+/// The number of generations of forks with objects of their own. Later generations share those of the last one.
 const DEEPEST: usize = 16;
 
 /// The number of forks between this process and the one that loaded the library.
@@ -18,15 +18,14 @@ unsafe extern "C" fn in_child() {
 pub(crate) struct Process(usize);
 
 impl Process {
-    /// The calling process.
     pub(crate) fn this() -> Self {
         static WATCH: Once = Once::new();
-        // SAFETY: the function is there as long as the library is. Out of memory, children have what their parent had.
+        // SAFETY: the function exists as long as the library does. Without memory to register it, children share their parent's objects.
         WATCH.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
         Self(GENERATION.load(Ordering::Relaxed))
     }
 
-    /// A process that the calling one is not.
+    /// Returns a process that is not the calling one.
     #[cfg(test)]
     pub(crate) fn other() -> Self {
         Self(usize::MAX)
@@ -41,7 +40,6 @@ impl<T> PerProcess<T> {
         Self([const { OnceLock::new() }; DEEPEST])
     }
 
-    /// The calling process's.
     pub(crate) fn cell(&self) -> &OnceLock<T> {
         &self.0[Process::this().0.min(DEEPEST - 1)]
     }
@@ -56,7 +54,7 @@ mod tests {
     fn a_child_has_its_own() {
         static VALUE: PerProcess<u32> = PerProcess::new();
         assert_eq!(*VALUE.cell().get_or_init(|| 1), 1);
-        // SAFETY: the child only looks at the cell, and ends.
+        // SAFETY: the child only accesses the cell, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let own = VALUE.cell().get().is_none() && *VALUE.cell().get_or_init(|| 2) == 2;

@@ -1,14 +1,14 @@
-//! A request for the Ethernet address of a destination, and when to look for the answer.
+//! The resolution of a destination's Ethernet address, and when to check for the answer.
 
 use std::time::{Duration, Instant};
 use verbs::cm::machine::message::FIRST_LOOK;
 
-/// The longest pause between two looks at whether the destination has answered.
+/// The longest pause between two checks for an answer.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// A request for the destination's Ethernet address that has no answer yet.
+/// A resolution of the destination's Ethernet address that has no answer yet.
 pub(crate) struct Query {
-    /// The next look at whether there is an answer.
+    /// When to check for an answer.
     pub(crate) next: Instant,
     pause: Duration,
     deadline: Instant,
@@ -19,7 +19,7 @@ impl Query {
         Self { next: now + FIRST_LOOK.min(timeout), pause: FIRST_LOOK, deadline: now + timeout }
     }
 
-    /// Schedules the next look, after twice the pause. Returns `false` if the time is over.
+    /// Schedules the next check, after twice the pause. Returns `false` after the deadline.
     pub(crate) fn put_off(&mut self, now: Instant) -> bool {
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         self.next = (now + self.pause).min(self.deadline);

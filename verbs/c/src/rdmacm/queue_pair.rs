@@ -1,4 +1,4 @@
-//! Queue pairs of identifiers, with what they need.
+//! Queue pairs of identifiers, and their completion queues.
 
 use crate::abi::*;
 use crate::ibverbs::{
@@ -17,13 +17,13 @@ pub(crate) fn default_domain(device: &Device) -> Result<*mut ibv_pd, Errno> {
     device.domain.get_or_make(|| made(unsafe { ibv_alloc_pd(device.context) }))
 }
 
-/// A completion queue with a separate channel.
+/// Creates a completion queue with a channel of its own.
 ///
 /// # Safety
-/// The identifier's device is open.
+/// The caller must ensure that the identifier's device is open.
 unsafe fn queue(id: &Id, depth: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
     let context = id.device()?.context;
-    // SAFETY: the context is open; the channel is given back if the queue cannot be created.
+    // SAFETY: the context is open; the channel is destroyed if the queue cannot be created.
     unsafe {
         let channel = made(ibv_create_comp_channel(context))?;
         let cq = made(ibv_create_cq(context, depth.max(1) as c_int, id.abi().cast(), channel, 0));
@@ -33,12 +33,12 @@ unsafe fn queue(id: &Id, depth: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_
     }
 }
 
-/// The identifier's own completion queue for receives.
+/// Creates the identifier's own completion queue for receives.
 ///
 /// # Safety
-/// The identifier is alive, and has none yet.
+/// The caller must pass a live identifier that has none yet.
 pub(crate) unsafe fn receive_queue(id: &Id, depth: u32) -> Result<*mut ibv_cq, Errno> {
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let abi = id.abi();
         ((*abi).recv_cq_channel, (*abi).recv_cq) = queue(id, depth)?;
@@ -47,7 +47,7 @@ pub(crate) unsafe fn receive_queue(id: &Id, depth: u32) -> Result<*mut ibv_cq, E
 }
 
 /// # Safety
-/// The domain and what the attributes name are null or alive.
+/// The caller must pass a domain and attributes whose objects are null or alive.
 pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> Result<(), Errno> {
     if !id.qp().is_null() {
         return Err(INVALID);
@@ -72,28 +72,28 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
         if attributes.recv_cq.is_null() && attributes.qp_type != IBV_QPT_XRC_SEND {
             attributes.recv_cq = receive_queue(id, attributes.cap.max_recv_wr)?;
         }
-        // As librdmacm has it: queues that the program brings are the identifier's too, but not to be destroyed.
+        // As in librdmacm, completion queues that the program provides are not the identifier's to destroy.
         let qp = made(ibv_create_qp(pd, &mut attributes)).inspect_err(|_| destroy_queues(id))?;
         put(id, qp);
     }
-    // As rdma-core does it: returns the attributes of the creation.
+    // As in rdma-core, the program receives the attributes with which the queue pair was created.
     *wanted = attributes;
     let ready = make_ready(id);
-    // SAFETY: the queue pair was created right here.
+    // SAFETY: the queue pair was created above.
     ready.inspect_err(|_| unsafe { destroy(id) })
 }
 
-/// Puts a queue pair, or none, into the place of the identifier's, which it returns. Waits until no thread modifies that one.
+/// Replaces the identifier's queue pair by another, or by none. Returns the previous one, once no thread modifies it.
 ///
 /// # Safety
-/// The queue pair is null or alive, and no other thread creates or destroys the identifier's.
+/// The caller must pass null or a live queue pair, and no other thread may create or destroy the identifier's.
 unsafe fn put(id: &Id, qp: *mut ibv_qp) -> *mut ibv_qp {
     let _stays = id.keep_queue_pair();
     // SAFETY: the identifier is alive.
     unsafe { (&raw mut (*id.abi()).qp).replace(qp) }
 }
 
-/// As far as it goes without a peer.
+/// Moves the queue pair as far as is possible without a peer.
 fn make_ready(id: &Id) -> Result<(), Errno> {
     connect::modify(id, IBV_QPS_INIT)?;
     if id.is_datagram() {
@@ -104,9 +104,9 @@ fn make_ready(id: &Id) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// The caller must not use them any more.
+/// The caller must not use the identifier's completion queues any more.
 pub(crate) unsafe fn destroy_queues(id: &Id) {
-    // SAFETY: created by `queue`, or null; each is given back once.
+    // SAFETY: created by `queue`, or null; each is destroyed once.
     unsafe {
         let abi = id.abi();
         for (cq, channel) in [
@@ -125,18 +125,18 @@ pub(crate) unsafe fn destroy_queues(id: &Id) {
 /// # Safety
 /// The caller must not use the queue pair any more.
 pub(crate) unsafe fn destroy(id: &Id) {
-    // SAFETY: the queue pair is null or the identifier's own, and is given back once.
+    // SAFETY: the queue pair is null or the identifier's own, and is destroyed once.
     unsafe {
         let qp = put(id, std::ptr::null_mut());
         if !qp.is_null() {
-            // Its number may mean another soon.
+            // Another queue pair may soon have its number.
             let _ = id.with_link(|link| {
                 link.qpn = None;
                 Ok(())
             });
             ibv_destroy_qp(qp);
         }
-        // A shared queue of an XRC domain still completes to them.
+        // A shared receive queue of an XRC domain still completes to them.
         if (*id.abi()).srq.is_null() || !id.is_target() {
             destroy_queues(id);
         }
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn rdma_create_qp(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, wanted: *mut ibv_qp_init_attr_ex) -> c_int {
     status(|| {
-        // SAFETY: the contract of the manual page; the shorter structure is how the longer one begins.
+        // SAFETY: the contract of the manual page; the longer structure begins with the fields of the shorter one.
         unsafe {
             let (id, mask, pd) = (Id::from(id)?, out(wanted)?.comp_mask, out(wanted)?.pd);
             if mask & !IBV_QP_INIT_ATTR_PD != 0 {

@@ -15,8 +15,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 impl Id {
-    /// Takes in what a look for the destination found: its Ethernet address (`true`), nothing yet, or the error that ends the query. Returns
-    /// when to look next.
+    /// Handles the outcome of a check for the destination: its Ethernet address is known (`true`), not known yet, or an error ends the query.
+    /// Returns when to check next.
     pub(crate) fn take_look(&self, found: Result<bool, Errno>, now: Instant) -> Option<Instant> {
         let mut connection = self.lock_in(State::AddressQuery).ok()?;
         let query = connection.query.as_mut()?;
@@ -31,7 +31,7 @@ impl Id {
         None
     }
 
-    /// Ends the resolution of the destination's address. After an error the program may ask again, as on Linux.
+    /// Ends the resolution of the destination's address. After an error the program may resolve again, as on Linux.
     fn resolved(&self, connection: &mut Connection, outcome: Result<(), Errno>) {
         let (state, event, status) = match outcome {
             Ok(()) => (State::AddressResolved, RDMA_CM_EVENT_ADDR_RESOLVED, 0),
@@ -42,7 +42,7 @@ impl Id {
     }
 }
 
-/// `rdma_resolve_addr(3)`. As on Linux, a destination to which no route leads is the call's error, and one that does not answer is an event.
+/// `rdma_resolve_addr(3)`. As on Linux, a destination without a route is the call's error, and one that does not answer is an event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,

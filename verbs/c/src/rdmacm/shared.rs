@@ -9,7 +9,7 @@ use crate::rdmacm::xrc;
 use std::ffi::c_int;
 
 /// # Safety
-/// The domain is null or alive.
+/// The caller must pass a domain that is null or alive.
 unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_srq_init_attr) -> Result<(), Errno> {
     // SAFETY: the identifier is alive, and its fields are this call's to fill.
     unsafe {
@@ -24,10 +24,10 @@ unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_srq_init_attr) -> Re
     Ok(())
 }
 
-/// As [`create`], of an XRC domain.
+/// Creates the shared receive queue of an XRC domain.
 ///
 /// # Safety
-/// The objects that the attributes name are null or alive.
+/// The caller must pass attributes whose objects are null or alive.
 unsafe fn create_named(id: &Id, wanted: &ibv_srq_init_attr_ex) -> Result<(), Errno> {
     // SAFETY: the identifier is alive, and its fields are this call's to fill.
     unsafe {
@@ -43,12 +43,12 @@ unsafe fn create_named(id: &Id, wanted: &ibv_srq_init_attr_ex) -> Result<(), Err
     Ok(())
 }
 
-/// Gives it back, if the identifier has one.
+/// Destroys the identifier's shared receive queue, if it has one.
 ///
 /// # Safety
-/// No queue pair takes from it.
+/// The caller must ensure that no queue pair uses it.
 pub(crate) unsafe fn destroy(id: &Id) {
-    // SAFETY: null, or created by `create` and given back once.
+    // SAFETY: null, or created by `create` or `create_named`, and destroyed once.
     unsafe {
         let srq = std::mem::replace(&mut (*id.abi()).srq, std::ptr::null_mut());
         if !srq.is_null() {
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn rdma_create_srq(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, wanted: *mut ibv_srq_init_attr_ex) -> c_int {
     status(|| {
-        // SAFETY: the contract of the manual page; the shorter structure is how the longer one begins.
+        // SAFETY: the contract of the manual page; the longer structure begins with the fields of the shorter one.
         unsafe {
             let (id, whole) = (Id::from(id)?, *out(wanted)?);
             let has = |field| whole.comp_mask & field != 0;

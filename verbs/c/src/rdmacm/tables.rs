@@ -1,5 +1,5 @@
-//! The identifiers that are no connection's: those that ask for an address, those of datagrams, and the services that programs have. The
-//! manager's thread finds them by their number, by what a peer asked, by the service, and by when something of theirs is due.
+//! The identifiers without a connection: those that resolve an address, those of datagrams, and the services that programs claim. The
+//! manager's thread finds them by their key, by a peer's request, by the service, and by when an action of theirs is due.
 
 #[cfg(test)]
 mod tests;
@@ -19,32 +19,30 @@ use verbs::cm::machine::message::Mad;
 /// A peer's request for a service of datagrams: its address and its request id.
 pub(crate) type Requester = (IpAddr, u32);
 
-/// A table of identifiers. An identifier leaves it before it is destroyed.
 #[derive(Default)]
 pub(crate) struct Tables {
     ids: HashMap<u32, *mut Id>,
-    /// The numbers of the identifiers that peers' requests created.
+    /// The keys of the identifiers that peers' requests created.
     requests: HashMap<Requester, u32>,
-    /// The claims to each service.
     claims: HashMap<u64, Vec<(Claim, *mut Id)>>,
-    /// When something of each identifier is due. An entry that is out of date costs one look.
+    /// When an action of each identifier is due. An outdated entry costs one look-up.
     timers: BTreeSet<(Instant, u32)>,
 }
 
 // SAFETY: an identifier leaves the tables before it is destroyed, and is used with the tables locked.
 unsafe impl Send for Tables {}
 
-/// What is due of an identifier.
+/// An action that is due for an identifier.
 pub(crate) struct Due {
     request_id: u32,
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
-    /// The message to send again. `None`: the destination's Ethernet address is looked for.
+    /// The message to send again. `None` means a check for the destination's Ethernet address.
     pub(crate) mad: Option<Mad>,
 }
 
 impl Tables {
-    /// Gives `id` a service, unless another has it.
+    /// Registers a claim of `id`, unless it conflicts with another.
     pub(crate) fn claim(&mut self, id: &Id, claim: &Claim) -> Result<(), Errno> {
         let claims = self.claims.entry(claim.service).or_default();
         if let Some(errno) = claims.iter().find_map(|(other, _)| claim.conflict(other)) {
@@ -54,7 +52,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Returns a new number of `id`.
+    /// Registers `id` with a new key, which it returns.
     pub(crate) fn insert(&mut self, device: &Device, id: &Id) -> Result<u32, Errno> {
         loop {
             let request_id = device.communication_id(random()?);
@@ -65,7 +63,7 @@ impl Tables {
         }
     }
 
-    /// As [`insert`](Self::insert), for an identifier that a peer's request created.
+    /// Registers an identifier that a peer's request created. Returns its key.
     pub(crate) fn insert_requested(
         &mut self,
         device: &Device,
@@ -77,7 +75,7 @@ impl Tables {
         Ok(request_id)
     }
 
-    /// Removes an identifier. Returns the services that it had.
+    /// Removes an identifier. Returns its claims.
     pub(crate) fn remove(&mut self, id: &Id) -> Vec<Claim> {
         let connection = id.lock();
         let (request_id, remote) = (connection.request_id, connection.remote);
@@ -99,7 +97,7 @@ impl Tables {
         removed
     }
 
-    /// Returns whether `id` is here, with a number or with a service.
+    /// Returns whether `id` is registered, with a key or with a claim.
     pub(crate) fn has(&self, id: &Id) -> bool {
         let with_services = self.claims.values().flatten().map(|(_, other)| *other);
         self.ids.values().copied().chain(with_services).any(|other| std::ptr::eq(other, id))
@@ -110,19 +108,19 @@ impl Tables {
         self.ids.get(&request_id).map(|id| unsafe { &**id })
     }
 
-    /// Returns the identifier that a peer's request created before.
+    /// Returns the identifier that an earlier copy of a peer's request created.
     pub(crate) fn find_requested(&self, requester: Requester) -> Option<&Id> {
         self.find(*self.requests.get(&requester)?)
     }
 
-    /// Returns the listener to a service of datagrams at an address of ours.
+    /// Returns the listener for a service of datagrams at one of our addresses.
     pub(crate) fn datagram_listener(&self, service: u64, at: IpAddr) -> Option<&Id> {
         let (_, listener) = self.claims.get(&service)?.iter().find(|(claim, _)| claim.hears(service, at))?;
         // SAFETY: a listener in the tables is alive while they are locked.
         Some(unsafe { &**listener }).filter(|listener| listener.is_datagram())
     }
 
-    /// Returns what is due now. `changed` are identifiers whose timers have changed.
+    /// Returns the actions that are due now. `changed` are identifiers whose timers have changed.
     pub(crate) fn due(&mut self, now: Instant, changed: Vec<u32>) -> Vec<Due> {
         let (mut look, mut due) = (changed, Vec::new());
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
@@ -136,7 +134,7 @@ impl Tables {
         due
     }
 
-    /// Looks at one identifier. Returns when the next look is.
+    /// Adds the action that is due for one identifier. Returns when the next one is.
     fn look(&self, request_id: u32, now: Instant, due: &mut Vec<Due>) -> Option<Instant> {
         let id = self.find(request_id)?;
         let mut connection = id.lock();
@@ -145,7 +143,7 @@ impl Tables {
             if query.next > now {
                 return Some(query.next);
             }
-            // What it finds schedules the next one.
+            // The outcome of the check schedules the next one.
             due.push(Due { request_id, source, destination, mad: None });
             return None;
         }
@@ -164,12 +162,12 @@ impl Tables {
         Some(pending.next)
     }
 
-    /// Returns when the next identifier is looked at.
+    /// Returns when the next action is due.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// The receiver of a message is still looked for: it is sent again soon.
+    /// Schedules a message again soon, because its receiver's address is still being resolved.
     pub(crate) fn put_off(&mut self, due: &Due) {
         let Some(id) = self.find(due.request_id) else { return };
         let mut connection = id.lock();
@@ -182,13 +180,13 @@ impl Tables {
         self.timers.insert((next, due.request_id));
     }
 
-    /// Takes in what a look for a destination found.
+    /// Handles the outcome of a check for a destination.
     pub(crate) fn take_look(&mut self, due: &Due, found: Result<bool, Errno>) {
         let next = self.find(due.request_id).and_then(|id| id.take_look(found, Instant::now()));
         self.timers.extend(next.map(|next| (next, due.request_id)));
     }
 
-    /// No host is at the address that a request went to.
+    /// Ends a request, because no host answers at its destination.
     pub(crate) fn not_found(&self, due: &Due, errno: Errno) {
         let Some(id) = self.find(due.request_id) else { return };
         let Ok(mut connection) = id.lock_in(State::ServiceRequested) else { return };

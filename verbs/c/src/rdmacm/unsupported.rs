@@ -1,8 +1,8 @@
-//! Functions that are not supported: vendors' options. Each refuses with `EOPNOTSUPP`.
+//! Functions that are not supported: vendors' options, and `rdma_notify`. Each refuses with `EOPNOTSUPP`.
 
 use crate::rdmacm::errno::{UNSUPPORTED, set};
 
-/// Functions with any arguments: the C calling convention lets a callee ignore them.
+/// Defines functions with any arguments: the C calling convention lets a callee ignore them.
 macro_rules! refuse {
     ($($name:ident)*) => { $(
         #[doc = "Refuses."]

@@ -18,10 +18,10 @@ fn default_domain(device: &Device) -> Result<*mut ibv_xrcd, Errno> {
     })
 }
 
-/// Creates a target. Of the attributes it uses only `qp_context`.
+/// Creates a target, which of the attributes uses only `qp_context`.
 ///
 /// # Safety
-/// The attributes' context is any.
+/// The caller must pass an identifier whose device is open.
 pub(crate) unsafe fn create_target(id: &Id, wanted: &ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
     let device = id.device()?;
     let mut attributes = ibv_qp_init_attr_ex {
@@ -31,14 +31,14 @@ pub(crate) unsafe fn create_target(id: &Id, wanted: &ibv_qp_init_attr) -> Result
         xrcd: default_domain(device)?,
         ..Default::default()
     };
-    // SAFETY: the context is open, the domain alive.
+    // SAFETY: the context is open, and the domain is alive.
     made(unsafe { create_qp_ex(device.context, &mut attributes) })
 }
 
-/// Makes a shared receive queue of an XRC domain for `id`, with a completion queue if none is named.
+/// Creates a shared receive queue of an XRC domain for `id`, with a completion queue of its own unless the attributes contain one.
 ///
 /// # Safety
-/// The named objects are alive.
+/// The caller must pass a domain and attributes whose objects are null or alive.
 pub(crate) unsafe fn create_srq(
     id: &Id,
     pd: *mut ibv_pd,
@@ -66,6 +66,6 @@ pub(crate) unsafe fn create_srq(
         // SAFETY: the identifier is alive, and its fields are this call's to fill.
         attributes.cq = unsafe { queue_pair::receive_queue(id, wanted.attr.max_wr) }?;
     }
-    // SAFETY: the context is open, and the rest is alive.
+    // SAFETY: the context is open, and the caller guarantees the rest.
     made(unsafe { create_srq_ex(device.context, &mut attributes) })
 }

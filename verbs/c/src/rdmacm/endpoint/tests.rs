@@ -1,4 +1,4 @@
-//! Addresses from hints, as rdma-core has them.
+//! Addresses from hints, as in rdma-core.
 
 use super::*;
 use crate::rdmacm::address;

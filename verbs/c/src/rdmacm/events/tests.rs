@@ -1,4 +1,4 @@
-//! Channels whose identifiers are destroyed or leave.
+//! Channels whose identifiers are destroyed or move to another channel.
 
 use super::*;
 use crate::abi::{RDMA_PS_TCP, ibv_qp, rdma_event_channel};
@@ -24,7 +24,7 @@ fn events(channel: *mut rdma_event_channel) -> &'static EventChannel {
 /// Returns whether a program that polls the channel would call `rdma_get_cm_event`.
 fn is_readable(channel: *mut rdma_event_channel) -> bool {
     let mut watched = libc::pollfd { fd: events(channel).abi.fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one descriptor, as said.
+    // SAFETY: the pointer is to one descriptor, which is the number passed.
     unsafe { libc::poll(&mut watched, 1, 0) == 1 }
 }
 
@@ -33,7 +33,6 @@ fn tell(id: *mut Id) {
     unsafe { &*id }.tell(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
 }
 
-/// Returns the identifiers of the channel's events.
 fn taken(channel: *mut rdma_event_channel) -> Vec<*mut Id> {
     let mut taken = Vec::new();
     // SAFETY: the channel and the identifiers are alive.
@@ -112,7 +111,7 @@ fn requests_move_with_their_listener() {
     assert!(!is_readable(from) && !is_readable(to));
 }
 
-/// A thread has read the descriptor when the event is forgotten: the announcement of the next event must not outlive it.
+/// A thread has read the descriptor when the event is removed: the signal of the next event must not outlive that event.
 #[test]
 fn an_announcement_that_was_read_for_a_forgotten_event_counts_once() {
     let channel = channel();

@@ -1,4 +1,4 @@
-//! Addresses that programs bind to and lead to.
+//! Addresses that programs bind to and resolve.
 
 use super::*;
 use crate::rdmacm::device::devices_of;
@@ -17,7 +17,6 @@ fn called(result: c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(crate::rdmacm::errno::last()) }
 }
 
-/// Calls a function with an address as C has it.
 fn at(address: &str, call: impl FnOnce(*mut sockaddr) -> c_int) -> Result<(), Errno> {
     // SAFETY: all-zero bytes are an address, with room for either family.
     let mut place: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -42,7 +41,7 @@ fn only_its_family(id: *mut rdma_cm_id) -> Result<(), Errno> {
 
 fn set_number(id: *mut rdma_cm_id, option: u32) -> Result<(), Errno> {
     let mut on: c_int = 1;
-    // SAFETY: the identifier is alive, and the option's value is as long as said.
+    // SAFETY: the identifier is alive, and the option's value has the length that is passed.
     called(unsafe {
         rdma_set_option(
             id,
@@ -140,7 +139,7 @@ fn a_service_is_its_port_space_and_port() {
     assert_eq!(service(RDMA_PS_UDP, 7174), 0x0111_1c06);
 }
 
-/// The address decides: the program's own if it names one, or else the one that leads to the peer.
+/// The address determines the device: the one that the program binds to, or else the one that leads to the peer.
 #[test]
 fn an_identifier_is_on_the_device_of_its_address() {
     for (bound, to, device) in [
@@ -184,7 +183,7 @@ fn the_type_of_service_is_the_paths_traffic_class() {
     let mut tos = 0x68_u8;
     let set = |tos: &mut u8, length| {
         let (level, option) = (RDMA_OPTION_ID as c_int, RDMA_OPTION_ID_TOS as c_int);
-        // SAFETY: the identifier is alive, and the value is as long as said, or refused by its length.
+        // SAFETY: the identifier is alive. The value has the length that is passed, or that length is refused before the value is read.
         called(unsafe { rdma_set_option(id, level, option, std::ptr::from_mut(tos).cast(), length) })
     };
     assert_eq!(set(&mut tos, 4), Err(INVALID), "one byte");

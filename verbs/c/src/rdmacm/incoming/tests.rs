@@ -1,4 +1,4 @@
-//! Requests in other peers' names, on a device on which a test chooses the hosts that answer.
+//! Requests with forged sources, on a device for which a test chooses the hosts that answer.
 
 use super::*;
 use crate::abi::*;
@@ -23,7 +23,7 @@ fn requests_in_the_names_of_peers_that_are_not_there_hold_nobody_up() {
     for n in 0..10 * LIMIT as u32 {
         server.receive_request(spoofed(n), n);
         if n == 9 * LIMIT as u32 + 7 {
-            // Its answer to ARP is on its way.
+            // Its answer to ARP has not arrived yet.
             server.receive_request(honest, 1);
             network().there.insert(honest);
         }
@@ -39,7 +39,7 @@ fn requests_in_the_names_of_peers_that_are_not_there_hold_nobody_up() {
         network().sent.iter().filter(|(to, _)| *to == honest).map(|(_, mad)| *mad).collect();
     assert_eq!(answers.len(), 1);
     assert_eq!(message::kind(&answers[0]), Some(Kind::Receipt), "the program has not answered it yet");
-    // A host that does not answer is looked for less and less often, and forgotten.
+    // A host that does not answer is looked up more and more rarely, and then dropped.
     let mut rounds = 0;
     loop {
         let Some(next) = server.device.machine().unresolved.next() else { break };
@@ -62,7 +62,7 @@ fn a_request_that_comes_again_is_kept_once() {
     network().there.insert(late);
     server.run_timers(Instant::now() + FIRST_LOOK);
     assert_eq!(server.requests().len(), 2);
-    // Now it is known, and waits no more.
+    // Now it is resolved, and its request is reported at once.
     server.receive_request(late, 3);
     assert_eq!(server.requests().len(), 1);
 }

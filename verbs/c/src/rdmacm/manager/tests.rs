@@ -1,4 +1,4 @@
-//! What programs learn of their connections, and the ends of connections.
+//! The events of connections, and how connections end.
 
 use super::*;
 use crate::abi::*;
@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use verbs::cm::machine::message::Reason;
 use verbs::cm::machine::{End, Link, State as Phase};
 
-/// A connection to `peer` in the server's machine.
 fn connection(server: &Server, peer: IpAddr, state: Phase, qpn: u32) -> &'static Id {
     // SAFETY: no test destroys the identifiers of its connections.
     unsafe { &*server.connection(peer, state, qpn) }
@@ -17,20 +16,19 @@ fn state(id: &Id) -> Phase {
     id.with_link(|link| Ok(link.state)).unwrap()
 }
 
-/// Returns the next event.
 fn event(server: &Server) -> Option<rdma_cm_event_type> {
     crate::rdmacm::placeholder::event(server.channel).map(|(kind, _)| kind)
 }
 
-/// Returns what a peer was sent: each message's kind, with its sender's communication id.
+/// Returns the messages that a peer was sent: each one's kind, with its sender's communication id.
 fn sent(peer: IpAddr) -> Vec<(Kind, u32)> {
     let sent = &network().sent;
     let to_it = sent.iter().filter(|(to, _)| *to == peer);
     to_it.filter_map(|(_, mad)| Some((message::kind(mad)?, message::ids(mad).0))).collect()
 }
 
-/// IBA 12.6.10, 12.9.8.4: the connection rests before its identifiers mean another. As with rdma-core, the queue pair goes on until the
-/// program ends it, unless the peer has rejected the connection.
+/// IBA 12.6.10, 12.9.8.4: TIME_WAIT comes before another use of the identifiers. As with rdma-core, the queue pair works until the program
+/// ends it, unless the peer has rejected the connection.
 #[test]
 fn a_connection_ends_once_and_its_queue_pair_with_a_rejection() {
     let mut server = Server::new();
@@ -57,7 +55,7 @@ fn a_connection_ends_once_and_its_queue_pair_with_a_rejection() {
     }
 }
 
-/// As Linux: whichever side waits in vain. The peer learns that it is waited for no longer.
+/// As in Linux, whichever side times out. The peer is informed by a rejection.
 #[test]
 fn a_peer_that_does_not_answer_is_unreachable() {
     let mut server = Server::new();
@@ -90,7 +88,7 @@ fn a_reply_is_not_repeated_to_a_peer_that_waits_no_longer() {
     assert_eq!((event(&server), state(id)), (None, Phase::ReplySent), "it is not this peer's");
 }
 
-/// Until the peer has received a reply, it ignores a DREQ.
+/// A peer ignores DREQ until it has received a reply.
 #[test]
 fn peers_are_informed_when_an_identifier_is_destroyed() {
     let server = Server::new();
@@ -147,7 +145,7 @@ fn the_end_of_the_process_reaches_the_manager_s_thread() {
     assert_eq!(sent(peer.ip()), [(Kind::DisconnectRequest, 0x331)]);
 }
 
-/// A generator of numbers: the test is the same each time.
+/// A random number generator with a fixed seed.
 struct Dice(u64);
 
 impl Dice {
@@ -160,7 +158,7 @@ impl Dice {
         all[self.below(all.len())]
     }
 
-    /// A message of any kind and any content, whose communication ids are often known ones.
+    /// Returns a message of any kind and content, often with known communication ids.
     fn message(&mut self, server: &Server, known: &[u32]) -> Mad {
         let kinds = [
             Kind::Request,
@@ -185,7 +183,7 @@ impl Dice {
     }
 }
 
-/// IBA 12.9.7: what comes in which state.
+/// IBA 12.9.7: any message in any state.
 #[test]
 fn whatever_peers_send_each_message_has_one_answer_at_most_and_events_are_bounded() {
     let mut server = Server::new();
@@ -214,6 +212,6 @@ fn whatever_peers_send_each_message_has_one_answer_at_most_and_events_are_bounde
     let answers: usize = peers.iter().map(|peer| sent(*peer).len()).sum();
     assert!(answers <= rounds, "{answers} answers to {rounds} messages");
     let events = std::iter::from_fn(|| event(&server)).count();
-    // A listener's backlog, each request's end, and what the connections' states lead to.
+    // A listener's backlog, each request's end, and the events of the other connections.
     assert!((1024..=2 * 1024 + 3 * known.len()).contains(&events), "{events} events");
 }

@@ -1,4 +1,4 @@
-//! Destinations that answer, late or never.
+//! Destinations that answer late or never.
 
 use super::*;
 use crate::rdmacm::events::rdma_create_event_channel;
@@ -9,12 +9,12 @@ use std::net::IpAddr;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// An identifier that asks for the address of a destination since `now`, and its channel.
+/// Returns an identifier that has been resolving a destination since `now`, and its channel.
 fn asking(now: Instant) -> (&'static Id, *mut rdma_event_channel) {
     crate::rdmacm::placeholder::device();
     let channel = rdma_create_event_channel();
     let id = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
-    // SAFETY: it was created right here, and no test destroys its identifiers.
+    // SAFETY: the identifier was created above, and no test destroys its identifiers.
     let id = unsafe { &*id };
     *id.lock() = Connection {
         state: State::AddressQuery,
@@ -60,7 +60,7 @@ fn an_error_of_the_search_is_the_status_of_the_event() {
     assert_eq!(event(channel), Some((RDMA_CM_EVENT_ADDR_ERROR, -libc::EHOSTUNREACH)));
 }
 
-/// The manager's thread looks again until the placeholder's network says that nobody is there.
+/// The manager's thread checks until the simulated network reports that the host does not answer.
 #[test]
 fn a_program_that_waits_learns_that_nobody_is_there() {
     crate::rdmacm::placeholder::device();

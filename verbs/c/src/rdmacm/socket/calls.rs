@@ -1,4 +1,4 @@
-//! Sockets: their creation, binding, connection and end.
+//! Sockets: their creation, binding, connection and closing.
 
 use super::datagrams::Datagrams;
 use super::options::Options;
@@ -17,10 +17,10 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::PoisonError;
 
-/// The time that an address may take to be resolved, in milliseconds.
+/// The time limit for resolving an address or a route, ms.
 const PATIENCE: c_int = 2000;
 
-/// Turns the result of a function of this library, 0 or -1, into a `Result`.
+/// Converts the result of a function of this library, 0 or -1, into a `Result`.
 fn called(result: c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(last()) }
 }
@@ -48,15 +48,15 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
         };
         let channel = EventChannel::create()?;
         let id = Id::create(channel, std::ptr::null_mut(), space).inspect_err(|_| {
-            // SAFETY: created right above.
+            // SAFETY: the channel was created above.
             unsafe { events::rdma_destroy_event_channel(channel) };
         })?;
         Ok(Socket::publish(id, phase, options))
     })
 }
 
-/// Returns whether a thread of the device calls. While the program's first call opens the device, such a thread calls socket(2), which
-/// librspreload leads here: it would wait for that first call. After an error, librspreload calls the kernel.
+/// Returns whether the caller is a thread of the device. While the program's first call opens the device, such a thread calls socket(2), which
+/// librspreload redirects here: it would wait for that first call. After an error, librspreload calls the kernel.
 fn is_device_thread() -> bool {
     let mut name = [0_u8; 16];
     // SAFETY: the kernel writes at most 16 bytes, for which `name` has room.
@@ -96,17 +96,17 @@ pub extern "C" fn rlisten(number: c_int, backlog: c_int) -> c_int {
     })
 }
 
-/// The next peer that asked, with what it says of itself.
+/// Takes the next connection request. Returns the peer's identifier and its greeting.
 fn next_peer(listener: &Socket) -> Result<(*mut Id, Option<Greeting>), Errno> {
     let channel = listener.id().channel();
     loop {
         let patient = {
             let inner = listener.lock();
             let Phase::Listening = inner.phase else { return Err(INVALID) };
-            // Threads that accept at once each take one.
+            // With the lock held, so that each of several threads takes another one.
             // SAFETY: the channel is alive as long as the identifier.
             if let Some(event) = unsafe { events::next_now(channel) } {
-                // SAFETY: the event was created right here, and is given back once.
+                // SAFETY: the event was created above, and is acknowledged once.
                 unsafe {
                     let (kind, id) = ((*event).event, (*event).id.cast::<Id>());
                     let greeting = Greeting::read(events::private_data(event));
@@ -123,20 +123,20 @@ fn next_peer(listener: &Socket) -> Result<(*mut Id, Option<Greeting>), Errno> {
             return Err(Errno(libc::EAGAIN));
         }
         let mut watched = libc::pollfd { fd: listener.number(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor, open as long as the socket.
+        // SAFETY: one descriptor, which is open as long as the socket.
         if unsafe { libc::poll(&mut watched, 1, -1) } < 0 {
             return Err(last());
         }
     }
 }
 
-/// Makes a socket of a peer that asked.
+/// Creates a socket for a peer's request.
 ///
 /// # Safety
-/// The identifier has no other owner.
+/// The caller must be the only owner of the identifier.
 unsafe fn admit(id: *mut Id, peer: &Greeting, options: &Options) -> Result<c_int, Errno> {
     let channel = EventChannel::create()?;
-    // SAFETY: the caller's promise; the channel becomes the identifier's own.
+    // SAFETY: guaranteed by the caller; the channel becomes the identifier's own.
     unsafe {
         let moved = (*id).migrate(channel);
         let stream = moved.and_then(|()| Stream::accept(id, &options.sizes(), peer));
@@ -163,10 +163,10 @@ pub unsafe extern "C" fn raccept(
         loop {
             let (id, greeting) = next_peer(&listener)?;
             let options = listener.lock().options.clone();
-            // SAFETY: the identifier came with the request, and nothing else knows it.
+            // SAFETY: the identifier is that of the request, and nothing else knows it.
             unsafe {
                 let Some(greeting) = greeting else {
-                    // No socket.
+                    // The peer is not a socket.
                     rdma_reject((*id).abi(), std::ptr::null(), 0);
                     Id::destroy(id);
                     continue;
@@ -192,8 +192,8 @@ pub unsafe extern "C" fn rconnect(number: c_int, to: *const sockaddr, _length: l
             return datagrams.connect(unsafe { address::read(to.cast()) }?);
         }
         match inner.phase {
-            // SAFETY: the identifier is the socket's own; the address is as the manual page has it. Its channel makes these
-            // calls not wait.
+            // SAFETY: the identifier is the socket's own; the address is as the manual page has it. Because it has a channel, these
+            // calls do not wait.
             Phase::Idle => unsafe {
                 let id = socket.id().abi();
                 called(rdma_resolve_addr(id, std::ptr::null_mut(), to.cast_mut(), PATIENCE))?;
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn rconnect(number: c_int, to: *const sockaddr, _length: l
     })
 }
 
-/// Ends one direction or both, and waits until what was sent has arrived.
+/// Ends one direction or both, and waits until everything sent has arrived.
 fn shut_down(socket: &Socket, how: c_int) -> Result<(), Errno> {
     let up = |stream: &Stream| matches!(stream.link, Link::Up | Link::Accepting);
     socket.wait(true, |stream: &mut Stream| (!up(stream) || stream.sender.may_control()).then_some(()))?;
@@ -276,7 +276,7 @@ pub extern "C" fn rclose(number: c_int) -> c_int {
         let socket = socket(number)?;
         let link = socket.lock().link();
         if matches!(link, Some(Link::Up | Link::Accepting)) {
-            // A peer that is gone doesn't keep the socket open.
+            // The socket closes even if the peer is gone.
             let _ = shut_down(&socket, libc::SHUT_RDWR);
         } else if socket.lock().datagrams().is_some() {
             let _ = socket.wait(true, |datagrams: &mut Datagrams| datagrams.all_left().then_some(()));
@@ -286,17 +286,17 @@ pub extern "C" fn rclose(number: c_int) -> c_int {
     })
 }
 
-/// Writes an address into as much room as there is, and says how long it is.
+/// Writes an address, cut off at the available room, and its full length.
 ///
 /// # Safety
-/// As the manual pages of `getsockname` have it.
+/// The caller must fulfil the contract of getsockname(2).
 pub(super) unsafe fn show(
     found: Option<SocketAddr>,
     into: *mut sockaddr,
     length: *mut libc::socklen_t,
 ) -> Result<(), Errno> {
     let found = found.ok_or(Errno(libc::ENOTCONN))?;
-    // SAFETY: all-zero bytes are an address, with room for either family; the program has as much room as it says.
+    // SAFETY: all-zero bytes are an address, with room for either family; the program has room for `*length` bytes.
     unsafe {
         let room = out(length)?;
         out(into)?;

@@ -1,6 +1,6 @@
-//! A socket of datagrams: no connection, no order, no repetition. Each device that leads to a peer has a [`Port`].
+//! A datagram socket: no connection, no order, no repetition. It has a [`Port`] on each device that leads to a peer.
 //!
-//! No thread answers for the program: messages of peers through the kernel are read when the program next calls the library.
+//! No thread answers for the program: the kernel's messages from peers are read when the program next calls the library.
 
 use super::introduction::{Introduction, Source};
 use super::kernel::Kernel;
@@ -18,40 +18,38 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_short};
 use std::net::{IpAddr, SocketAddr};
 
-/// Peers that are known at a time. Another one takes the place of one that introduces itself again later.
+/// The maximum number of known peers. A new one replaces another, which introduces itself again later.
 const MAX_PEERS: usize = 1024;
-/// Datagrams from the kernel that wait for the program. Further ones stay in the kernel, which drops what is too much.
+/// The maximum number of datagrams from the kernel that are queued for the program. The kernel queues further ones, and drops the excess.
 const MAX_HEARD: usize = 64;
 
-/// A socket without a connection.
 pub(super) struct Datagrams {
     pub(super) kernel: Kernel,
-    /// The numbers of datagrams out and in for which a new port has room.
+    /// The numbers of datagrams to send and to receive for which a new port has room.
     pub(super) places: (u32, u32),
     ports: Vec<Port>,
     peers: BTreeMap<SocketAddr, Peer>,
-    /// The peer that the program connected to.
+    /// The default destination.
     connected: Option<SocketAddr>,
     waiting: VecDeque<Waiting>,
 }
 
 /// A datagram that the program has not read.
 enum Waiting {
-    /// In the memory of the port of this index.
+    /// In the memory of the port with this index.
     There(usize, Came),
     /// From the kernel.
     Heard(SocketAddr, Vec<u8>),
 }
 
-/// A peer's socket.
 struct Peer {
-    /// The index of the port that leads to it.
+    /// The index of the port for it.
     port: usize,
     /// Our address, as the peer sees it.
     source: SocketAddr,
-    /// The address at which its device is.
+    /// The address of its device.
     destination: IpAddr,
-    /// Its queue pair, once it introduced itself.
+    /// Its queue pair, once it has introduced itself.
     qpn: Option<u32>,
     handle: Option<Handle>,
 }
@@ -63,13 +61,14 @@ unsafe impl Send for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: created by `Peer::find`, and given back once; a posted request has a copy.
+        // SAFETY: created by `Peer::find`, and destroyed once; a posted request has a copy.
         unsafe { ibv_destroy_ah(self.0) };
     }
 }
 
 impl Peer {
-    /// Returns handle and queue pair, if datagrams reach the peer by them. Asks for its Ethernet address if it is not known.
+    /// Returns the handle and the queue pair by which datagrams reach the peer, if both are known. Starts to resolve its Ethernet address if
+    /// that is not known.
     fn find(&mut self, device: &Device) -> Option<(*mut ibv_ah, u32)> {
         let qpn = self.qpn?;
         if self.handle.is_none() {
@@ -103,12 +102,11 @@ impl Datagrams {
         })
     }
 
-    /// Returns whether no queue pair exists yet: the number of places may change.
+    /// Returns whether no queue pair exists yet, so that the number of places may change.
     pub(super) fn is_fresh(&self) -> bool {
         self.ports.is_empty()
     }
 
-    /// Sends to this peer from now on if the program names none.
     pub(super) fn connect(&mut self, to: SocketAddr) -> Result<(), Errno> {
         self.kernel.connect(to)?;
         self.meet(to)?;
@@ -131,7 +129,7 @@ impl Datagrams {
         Ok(own)
     }
 
-    /// Finds the way to a peer, unless it is known.
+    /// Finds the device for a peer, unless the peer is known.
     fn meet(&mut self, to: SocketAddr) -> Result<(), Errno> {
         if self.peers.contains_key(&to) {
             return Ok(());
@@ -155,7 +153,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Sends through the kernel, behind our introduction.
+    /// Sends a message through the kernel, with our introduction in front.
     fn introduce(&self, to: SocketAddr, data: Option<&[u8]>) -> Result<(), Errno> {
         let peer = self.peers.get(&to).ok_or(Errno(libc::ENOTCONN))?;
         let qpn = self.ports[peer.port].qpn();
@@ -164,7 +162,7 @@ impl Datagrams {
         self.kernel.send(to, [&header[..length], data.unwrap_or_default()])
     }
 
-    /// Takes in what peers said through the kernel.
+    /// Handles the messages of peers that the kernel has received.
     fn hear(&mut self) {
         let mut message = [0; Introduction::MAX + LONGEST];
         for _ in self.waiting.len()..MAX_HEARD {
@@ -178,14 +176,14 @@ impl Datagrams {
                 peer.qpn = Some(introduction.qpn);
             }
             if introduction.has_data {
-                // Lost, the peer introduces itself again.
+                // If it is lost, the peer introduces itself again.
                 let _ = self.introduce(from, None);
                 self.waiting.push_back(Waiting::Heard(from, message[header..].to_vec()));
             }
         }
     }
 
-    /// Sends a datagram; `None` if there is no room for it now.
+    /// Sends a datagram. Returns `None` if there is no room for it now.
     pub(super) fn send(&mut self, to: Option<SocketAddr>, data: &[u8]) -> Option<Result<usize, Errno>> {
         let Some(to) = to.or(self.connected) else { return Some(Err(Errno(libc::EDESTADDRREQ))) };
         self.send_to(to, data).transpose()
@@ -213,7 +211,7 @@ impl Datagrams {
         Ok(Some(data.len()))
     }
 
-    /// Copies the oldest datagram, as far as it fits; returns how much, and its sender. `None` if there is none.
+    /// Copies the oldest datagram, as far as it fits. Returns the number of bytes and the sender, or `None` if there is none.
     pub(super) fn receive(&mut self, into: &mut [u8], peek: bool) -> Option<(usize, SocketAddr)> {
         let result = match self.waiting.front()? {
             Waiting::Heard(from, data) => {
@@ -238,7 +236,7 @@ impl Datagrams {
         self.ports.iter().all(Port::all_left)
     }
 
-    /// Returns the events that need no wait.
+    /// Returns the events of `poll` that are ready.
     pub(super) fn ready(&mut self) -> c_short {
         self.process();
         let input = if self.waiting.is_empty() { 0 } else { POLLIN };

@@ -1,7 +1,7 @@
 //! The headers of datagrams, as in rdma-core's rsockets.
 //!
-//! The first datagram to a peer leaves through the kernel's UDP, behind an introduction with the sender's queue pair number. The peer
-//! introduces itself in return, without data. From then on, datagrams leave through the queue pairs, each behind its sender's address.
+//! The first datagram to a peer goes through the kernel's UDP, after an introduction with the sender's queue pair number. The peer
+//! introduces itself in return, without data. From then on, datagrams go through the queue pairs, each after its sender's address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -12,7 +12,7 @@ pub(super) struct Source(pub(super) SocketAddr);
 impl Source {
     pub(super) const MAX: usize = 24;
 
-    /// Returns the bytes, and how many of them count.
+    /// Returns the bytes of the header, and its length.
     pub(super) fn write(self) -> ([u8; Self::MAX], usize) {
         let mut bytes = [0; Self::MAX];
         bytes[2..4].copy_from_slice(&self.0.port().to_be_bytes());
@@ -31,7 +31,7 @@ impl Source {
         (bytes, length)
     }
 
-    /// Reads it at the beginning of a datagram. Returns the data's offset, too; `None` if it is no such header.
+    /// Reads the header at the start of a datagram. Returns the data's offset, too, or `None` if it is no such header.
     pub(super) fn read(bytes: &[u8]) -> Option<(Self, usize)> {
         let port = u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?]);
         let (ip, length) = match (bytes[0], bytes[1]) {
@@ -54,14 +54,14 @@ pub(super) struct Introduction {
     pub(super) qpn: u32,
     /// The address of the queue pair's device, of the family of the message itself.
     pub(super) ip: IpAddr,
-    /// A datagram follows, and the sender does not know the receiver's queue pair.
+    /// Whether a datagram follows, because the sender does not know the receiver's queue pair.
     pub(super) has_data: bool,
 }
 
 impl Introduction {
     pub(super) const MAX: usize = 28;
 
-    /// Returns the bytes, and how many of them count.
+    /// Returns the bytes of the header, and its length.
     pub(super) fn write(&self) -> ([u8; Self::MAX], usize) {
         let mut bytes = [0; Self::MAX];
         bytes[..4].copy_from_slice(&TAG);
@@ -81,7 +81,7 @@ impl Introduction {
         (bytes, length)
     }
 
-    /// Reads it at the beginning of a message from `from`. Returns the data's offset, too; `None` if it is no introduction.
+    /// Reads the header at the start of a message from `from`. Returns the data's offset, too, or `None` if it is no introduction.
     pub(super) fn read(bytes: &[u8], from: IpAddr) -> Option<(Self, usize)> {
         let (length, address) = (usize::from(*bytes.get(6)?), bytes.get(12..)?);
         let ip = match (bytes[4], length, from) {
@@ -108,7 +108,7 @@ mod tests {
         for source in sources() {
             let (bytes, length) = Source(source).write();
             assert_eq!(Source::read(&bytes[..length]), Some((Source(source), length)));
-            // A shorter one, and one of another length, is none.
+            // A shorter header, and one of another length, is refused.
             assert_eq!(Source::read(&bytes[..length - 1]), None);
             assert_eq!(Source::read(&[&[bytes[0], 9], &bytes[2..]].concat()), None);
         }

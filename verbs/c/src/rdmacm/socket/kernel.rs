@@ -1,6 +1,6 @@
-//! The kernel's UDP socket of a socket of datagrams: it has the address, and the first message to each peer passes through it.
+//! The kernel's UDP socket of a datagram socket. It has the address, and the first message to each peer passes through it.
 //!
-//! All are system calls: a program may have put its own functions in the place of libc's, with this library behind them.
+//! All calls are system calls: a program may have replaced libc's functions by its own, which call this library.
 
 use crate::rdmacm::address;
 use crate::rdmacm::errno::{Errno, last};
@@ -9,7 +9,6 @@ use std::ffi::{c_int, c_long};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A socket of the kernel's.
 pub(super) struct Kernel(OwnedFd);
 
 const LONGEST: socklen_t = size_of::<sockaddr_storage>() as socklen_t;
@@ -18,7 +17,7 @@ fn checked(result: c_long) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| last())
 }
 
-/// An address as the kernel reads it, with its length.
+/// Returns an address as the kernel reads it, with its length.
 fn name(of: SocketAddr) -> (sockaddr_storage, socklen_t) {
     // SAFETY: all-zero bytes are an address, with room for either family.
     let mut whole: sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -29,12 +28,12 @@ fn name(of: SocketAddr) -> (sockaddr_storage, socklen_t) {
 }
 
 impl Kernel {
-    /// Creates one of `AF_INET` or `AF_INET6`. No call on it waits.
+    /// Creates a socket of `AF_INET` or `AF_INET6` on which no call waits.
     pub(super) fn new(domain: c_int) -> Result<Self, Errno> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: plain numbers.
+        // SAFETY: the call has only numbers as arguments.
         let descriptor = checked(unsafe { libc::syscall(libc::SYS_socket, domain, kind, 0) })?;
-        // SAFETY: a fresh descriptor that no other object owns.
+        // SAFETY: a new descriptor that no other object owns.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(descriptor as c_int) }))
     }
 
@@ -52,7 +51,7 @@ impl Kernel {
 
     fn with_name(&self, call: c_long, of: SocketAddr) -> Result<(), Errno> {
         let (whole, length) = name(of);
-        // SAFETY: the address is as long as said.
+        // SAFETY: `length` is the length of the address.
         checked(unsafe { libc::syscall(call, self.descriptor(), &raw const whole, length) }).map(|_| ())
     }
 
@@ -61,13 +60,12 @@ impl Kernel {
         self.asked(libc::SYS_getsockname)
     }
 
-    /// Returns the address that it is connected to.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         self.asked(libc::SYS_getpeername)
     }
 
     fn asked(&self, call: c_long) -> Option<SocketAddr> {
-        // SAFETY: all-zero bytes are an address; there is as much room as said.
+        // SAFETY: all-zero bytes are an address, and `length` is the size of its room.
         unsafe {
             let (mut whole, mut length): (sockaddr_storage, _) = (std::mem::zeroed(), LONGEST);
             checked(libc::syscall(call, self.descriptor(), &raw mut whole, &raw mut length)).ok()?;
@@ -80,7 +78,7 @@ impl Kernel {
         let (mut whole, length) = name(to);
         let mut pieces =
             parts.map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
-        // SAFETY: all-zero bytes are a message; what it names is alive and as long as said.
+        // SAFETY: all-zero bytes are a message; what it refers to is alive and as long as stated.
         unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();
             (message.msg_name, message.msg_namelen) = ((&raw mut whole).cast(), length);
@@ -91,9 +89,9 @@ impl Kernel {
         }
     }
 
-    /// Receives a message; returns its length and its sender, or `None` if there is none.
+    /// Receives a message. Returns its length and its sender, or `None` if there is none.
     pub(super) fn receive(&self, into: &mut [u8]) -> Option<(usize, SocketAddr)> {
-        // SAFETY: all-zero bytes are an address; there is as much room as said.
+        // SAFETY: all-zero bytes are an address; `into` and the address have the room that is passed.
         unsafe {
             let (mut whole, mut length): (sockaddr_storage, _) = (std::mem::zeroed(), LONGEST);
             let came = libc::syscall(
@@ -109,9 +107,8 @@ impl Kernel {
         }
     }
 
-    /// Sets an option as the program passes it.
     pub(super) fn set(&self, (level, option): (c_int, c_int), value: &[u8]) -> Result<(), Errno> {
-        // SAFETY: the value is as long as said.
+        // SAFETY: the value has `value.len()` bytes.
         let set = unsafe {
             libc::syscall(
                 libc::SYS_setsockopt,

@@ -1,4 +1,4 @@
-//! Memory of the program's that a stream's peer writes by `riowrite`, and the calls for it.
+//! Memory of the program that a stream's peer writes by `riowrite`, and the related calls.
 
 use super::memory::Registered;
 use super::sender::Write;
@@ -13,7 +13,7 @@ use libc::{off_t, size_t};
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
-/// The offset that asks for the memory's own address.
+/// The offset that stands for the memory's own address.
 const OWN_ADDRESS: off_t = -1;
 
 /// Memory that the peer may write.
@@ -25,23 +25,23 @@ struct Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: registered by `Mappings::add`, and given back once.
+        // SAFETY: registered by `Mappings::add`, and deregistered once.
         unsafe { ibv_dereg_mr(self.region.as_ptr()) };
     }
 }
 
-/// The mappings of a stream's program, each at its place in the peer's table.
+/// The mappings of a stream's program, each at its index in the peer's table.
 #[derive(Default)]
 pub(super) struct Mappings {
     mapped: Vec<Option<Mapped>>,
-    /// Entries are sent from here, each from its own place.
+    /// The memory from which entries are sent, each from its own place.
     entries: Option<Registered>,
     table: Target,
     big_endian: bool,
 }
 
 impl Mappings {
-    /// The peer's table lies behind its list.
+    /// Records the peer's table, which follows its list.
     pub(super) fn greeted(&mut self, peer: &Greeting) {
         let list = u64::from(peer.list.length) * Target::SIZE as u64;
         let address = peer.list.address.wrapping_add(list);
@@ -49,10 +49,10 @@ impl Mappings {
         self.big_endian = peer.big_endian;
     }
 
-    /// Registers memory at a free place. Returns the message for the peer.
+    /// Registers memory at a free index. Returns the WRITE that informs the peer.
     ///
     /// # Safety
-    /// The domain is alive, and the memory the program's until it is removed.
+    /// The caller must ensure that the domain is alive, and that the memory stays the program's until it is removed.
     pub(super) unsafe fn add(
         &mut self,
         pd: *mut ibv_pd,
@@ -65,7 +65,7 @@ impl Mappings {
         let index = self.mapped.iter().position(Option::is_none).ok_or(Errno(libc::ENOMEM))?;
         let bytes = u32::try_from(length).map_err(|_| INVALID)?;
         if self.entries.is_none() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let entries = unsafe { Registered::new(pd, places * Mapping::SIZE, IBV_ACCESS_LOCAL_WRITE) };
             self.entries = Some(entries?);
         }
@@ -74,7 +74,7 @@ impl Mappings {
         // SAFETY: as above.
         let region = made(unsafe { ibv_reg_mr(pd, start, length, access as c_int) })?;
         let region = NonNull::new(region).ok_or(INVALID)?;
-        // SAFETY: it was registered right here.
+        // SAFETY: the region was registered above.
         let key = unsafe { region.as_ref() }.rkey;
         self.mapped[index] = Some(Mapped { start, length, region });
         let memory = Target { address: start as u64, key, length: bytes };
@@ -91,7 +91,7 @@ impl Mappings {
         })
     }
 
-    /// Takes memory back. What the peer writes there afterwards ends the connection.
+    /// Deregisters memory. If the peer writes there afterwards, the connection ends.
     fn remove(&mut self, start: *mut c_void, length: usize) -> Result<(), Errno> {
         let same = |place: &&mut Option<Mapped>| {
             place.as_ref().is_some_and(|mapped| mapped.start == start && mapped.length == length)
@@ -101,7 +101,7 @@ impl Mappings {
     }
 }
 
-/// Returns a stream's answer to a caller that wants to use it, once it can be used.
+/// Returns whether a stream can be used, or `None` while it is being connected.
 fn ready(stream: &Stream) -> Option<Result<(), Errno>> {
     match stream.link {
         Link::Connecting | Link::Accepting => None,
@@ -112,7 +112,7 @@ fn ready(stream: &Stream) -> Option<Result<(), Errno>> {
     }
 }
 
-/// `riomap(3)`: the offset at which the peer writes the memory, or -1.
+/// `riomap(3)`: returns the offset at which the peer writes the memory, or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn riomap(
     number: c_int,
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn riomap(
             return Err(INVALID);
         }
         if protection == libc::PROT_NONE {
-            // No peer writes it.
+            // No peer may write it.
             return socket.lock().stream().map(|_| 0);
         }
         let told = socket.wait(true, |stream: &mut Stream| match ready(stream)? {
@@ -149,7 +149,7 @@ pub extern "C" fn riounmap(number: c_int, start: *mut c_void, length: size_t) ->
     crate::rdmacm::errno::status(|| socket(number)?.lock().stream()?.mappings.remove(start, length))
 }
 
-/// Writes all, or as much as goes without a wait.
+/// Writes all data, or as much as is possible without waiting.
 fn write(socket: &Socket, data: &[u8], offset: u64, flags: c_int) -> Result<usize, Errno> {
     let patient = patient(socket, flags);
     let mut done = 0;

@@ -12,7 +12,7 @@ const ALIGNMENT: usize = 4096;
 pub(super) struct Registered {
     start: NonNull<u8>,
     layout: Layout,
-    /// None in tests, if there is no device.
+    /// `None` in tests without a device.
     region: Option<NonNull<ibv_mr>>,
 }
 
@@ -21,10 +21,10 @@ unsafe impl Send for Registered {}
 
 impl Registered {
     /// # Safety
-    /// The domain is alive, and outlives this.
+    /// The caller must pass a live domain that outlives this object.
     pub(super) unsafe fn new(pd: *mut ibv_pd, length: usize, access: u32) -> Result<Self, Errno> {
         let mut memory = Self::allocate(length)?;
-        // SAFETY: the domain is alive, and the memory is as long as said.
+        // SAFETY: the domain is alive, and the memory has `length` bytes.
         let region = unsafe { ibv_reg_mr(pd, memory.start.as_ptr().cast(), length, access as i32) };
         memory.region = NonNull::new(made(region)?);
         Ok(memory)
@@ -61,14 +61,14 @@ impl Registered {
         self.region.map_or(0, |region| unsafe { region.as_ref().rkey })
     }
 
-    /// Copies bytes in at `at`, if they fit.
+    /// Copies bytes in at `at`. Panics if they do not fit.
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at <= self.len() && bytes.len() <= self.len() - at);
         // SAFETY: within the memory, which does not overlap with the caller's.
         unsafe { self.start.as_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Copies bytes out from `at`, if there are so many.
+    /// Copies bytes out from `at`. Panics if there are fewer.
     pub(super) fn read(&self, at: usize, into: &mut [u8]) {
         assert!(at <= self.len() && into.len() <= self.len() - at);
         // SAFETY: as above.
@@ -78,7 +78,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: registered and allocated by `new`; nothing names it afterwards.
+        // SAFETY: registered and allocated by `new`; nothing refers to it afterwards.
         unsafe {
             if let Some(region) = self.region {
                 ibv_dereg_mr(region.as_ptr());

@@ -1,8 +1,8 @@
 //! `rsocket(7)`: streams and datagrams over RDMA, with the calls of sockets.
 //!
-//! A socket's number is its event channel's descriptor. `wire` has the messages between two streams, `stream` a connection with its two
-//! sides `sender` and `receiver`, `datagrams` a socket without a connection, whose headers are in `introduction`. `calls` and `transfer`
-//! have the functions that programs call, `poll` how they wait for many.
+//! A socket's number is its event channel's descriptor. `wire` has the messages between two streams, `stream` a connection with its
+//! `sender` and `receiver`, `datagrams` a datagram socket, whose headers are in `introduction`. `calls` and `transfer` have the functions
+//! that programs call, and `poll` the waiting for several sockets.
 
 mod calls;
 mod datagrams;
@@ -41,16 +41,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use stream::{Link, Stream};
 
-/// The time that a call polls by itself before it sleeps.
+/// The time for which a call polls before it sleeps.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// A socket.
 pub(crate) struct Socket {
     id: *mut Id,
     inner: Mutex<Inner>,
 }
 
-// SAFETY: the identifier is the socket's own, and lives as long as it; identifiers may be used from any thread.
+// SAFETY: the identifier is the socket's own, and lives as long as the socket; identifiers may be used from any thread.
 unsafe impl Send for Socket {}
 // SAFETY: as above.
 unsafe impl Sync for Socket {}
@@ -59,35 +58,34 @@ unsafe impl Sync for Socket {}
 struct Inner {
     phase: Phase,
     options: Options,
-    /// The errno of the last attempt to connect, until the program asks for it.
+    /// The errno of the last attempt to connect, until the program reads it.
     error: c_int,
-    /// Threads that wait on the socket's descriptors.
+    /// The number of threads that wait on the socket's descriptors.
     watchers: u32,
 }
 
-/// The phase of a socket.
 enum Phase {
     Idle,
     Listening,
     Stream(Box<Stream>),
-    /// It is a socket of datagrams, from its beginning to its end.
+    /// A datagram socket has this phase from its creation to its end.
     Datagrams(Box<Datagrams>),
-    /// It can't be used again.
+    /// The socket can't be used again.
     Failed,
 }
 
 /// Something that a thread may wait for.
 trait Waits: Sized {
-    /// Returns the socket's own; an error if the socket is in another phase.
+    /// Returns the socket's object, or an error if the socket is in another phase.
     fn of(inner: &mut Inner) -> Result<&mut Self, Errno>;
-    /// Takes in what has happened.
+    /// Handles the events and completions that have arrived.
     fn process(&mut self);
-    /// Returns the queues that ring for it.
+    /// Returns the completion queues that announce completions for it.
     fn queues(&mut self) -> impl Iterator<Item = &mut Queue>;
-    /// Returns the descriptor that is readable for what no queue rings for.
+    /// Returns the descriptor that announces everything else.
     fn descriptor(&self) -> c_int;
 
-    /// Has the queues ring, and adds what rings. `process` once more before the wait.
+    /// Arms the queues, and adds the descriptors to wait on. Call `process` once more before waiting.
     fn watch(&mut self, into: &mut Vec<pollfd>) {
         for queue in self.queues() {
             queue.arm();
@@ -103,18 +101,17 @@ const fn readable(fd: c_int) -> pollfd {
 
 static SOCKETS: RwLock<BTreeMap<c_int, Arc<Socket>>> = RwLock::new(BTreeMap::new());
 
-/// The socket of a number, if it is one.
 fn find(number: c_int) -> Option<Arc<Socket>> {
     SOCKETS.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
 }
 
-/// The same; `EBADF` if it is none.
+/// Returns the socket with a number, or `EBADF`.
 fn socket(number: c_int) -> Result<Arc<Socket>, Errno> {
     find(number).ok_or(Errno(libc::EBADF))
 }
 
 impl Socket {
-    /// Gives an identifier, with its channel, to a new socket.
+    /// Creates a socket for an identifier with its channel. Returns the socket's number.
     fn publish(id: *mut Id, phase: Phase, options: Options) -> c_int {
         let socket =
             Arc::new(Self { id, inner: Mutex::new(Inner { phase, options, error: 0, watchers: 0 }) });
@@ -124,7 +121,7 @@ impl Socket {
     }
 
     fn id(&self) -> &Id {
-        // SAFETY: the socket's own, alive as long as it.
+        // SAFETY: the identifier is the socket's own, and lives as long as the socket.
         unsafe { &*self.id }
     }
 
@@ -137,7 +134,7 @@ impl Socket {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until what the stream or the datagrams are asked is answered, or says `EAGAIN` if the program doesn't want to wait.
+    /// Calls `ask` until it returns an answer. Returns `EAGAIN` without one if the program does not want to wait.
     fn wait<W: Waits, T>(&self, patient: bool, mut ask: impl FnMut(&mut W) -> Option<T>) -> Result<T, Errno> {
         let until = Instant::now() + LOOK;
         let mut watched = Vec::new();
@@ -162,7 +159,7 @@ impl Socket {
             }
             inner.watchers += 1;
             drop(inner);
-            // SAFETY: the array is as long as said; the descriptors are open as long as the socket.
+            // SAFETY: the array has `watched.len()` elements; the descriptors are open as long as the socket.
             let woken = unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, -1) };
             let why = last();
             self.lock().unwatch();
@@ -183,12 +180,11 @@ impl Inner {
         }
     }
 
-    /// The datagrams of a socket that was created for them.
     fn datagrams(&mut self) -> Option<&mut Datagrams> {
         if let Phase::Datagrams(datagrams) = &mut self.phase { Some(datagrams) } else { None }
     }
 
-    /// A thread waits no more. The last one takes the rings: one that still waits must receive them.
+    /// Ends the wait of a thread. The last one takes the announced events, because a thread that still waits must receive them.
     fn unwatch(&mut self) {
         self.watchers -= 1;
         if self.watchers == 0 {
@@ -200,7 +196,7 @@ impl Inner {
         }
     }
 
-    /// Returns the state of the connection; a failure is kept for `SO_ERROR`.
+    /// Returns the state of the connection. Stores a failure for `SO_ERROR`.
     fn link(&mut self) -> Option<Link> {
         let Phase::Stream(stream) = &mut self.phase else { return None };
         stream.process();
@@ -216,9 +212,9 @@ impl Inner {
 impl Drop for Socket {
     fn drop(&mut self) {
         let channel = self.id().channel();
-        // The queue pair is destroyed before the identifier, and cannot report its peer afterwards.
+        // Drops the stream, whose queue pair must be destroyed before the identifier.
         self.lock().phase = Phase::Failed;
-        // SAFETY: nothing else knows the identifier or its channel.
+        // SAFETY: the identifier and its channel have no other owner.
         unsafe {
             Id::destroy(self.id);
             rdma_destroy_event_channel(channel);

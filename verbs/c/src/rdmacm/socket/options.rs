@@ -1,4 +1,4 @@
-//! Options of sockets. Most only matter on other networks: they are remembered.
+//! Options of sockets. Most only matter on other networks, and are stored without effect.
 
 use super::port;
 use super::stream::Sizes;
@@ -23,14 +23,14 @@ const DEFAULT_BUFFER: usize = 1 << 17;
 const DEFAULT_QUEUE: u16 = 384;
 const BUFFERS: std::ops::RangeInclusive<usize> = 4096..=1 << 30;
 const QUEUES: std::ops::RangeInclusive<u16> = 16..=16384;
-/// As many mappings as a greeting can name.
+/// The most mappings that a greeting can announce.
 const MAX_MAPPINGS: u16 = 127 << 8;
-/// The longest value that is remembered: one of those known.
+/// The longest stored value, bytes. No known option is longer.
 const LONGEST: usize = 64;
 
 #[derive(Clone)]
 pub(super) struct Options {
-    /// `F_SETFL`'s.
+    /// The flags of `F_SETFL`.
     flags: c_int,
     sizes: Sizes,
     remembered: BTreeMap<(c_int, c_int), Vec<u8>>,
@@ -49,7 +49,7 @@ impl Default for Options {
     }
 }
 
-/// Options that change nothing here.
+/// Options that are stored. Only those about binding have an effect.
 const REMEMBERED: [(c_int, c_int); 12] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
@@ -74,14 +74,14 @@ impl Options {
         self.sizes
     }
 
-    /// Returns the numbers of datagrams out and in that a socket without a connection has room for.
+    /// Returns the numbers of datagrams to send and to receive for which a datagram socket has room.
     pub(super) fn places(&self) -> (u32, u32) {
         let Sizes { send_buffer, receive_buffer, send_queue, receive_queue, .. } = self.sizes;
         let places = |bytes: usize, queue: u16| ((bytes / port::LONGEST).max(1) as u32).min(queue.into());
         (places(send_buffer, send_queue), places(receive_buffer, receive_queue))
     }
 
-    /// Returns the options that a listener's sockets begin with.
+    /// Returns the initial options of sockets that a listener accepts.
     pub(super) fn inherited(&self) -> Self {
         Self { flags: libc::O_RDWR, ..self.clone() }
     }
@@ -95,7 +95,7 @@ impl Options {
             u16::try_from(value.max(0)).unwrap_or(u16::MAX).clamp(*QUEUES.start(), *QUEUES.end())
         };
         match option {
-            // A stream has its size when it begins.
+            // The size of a stream is fixed when it begins.
             (libc::SOL_SOCKET, libc::SO_SNDBUF) if idle => sizes.send_buffer = buffer(first()?),
             (libc::SOL_SOCKET, libc::SO_RCVBUF) if idle => sizes.receive_buffer = buffer(first()?) & !1,
             (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_RCVBUF) => {}
@@ -135,10 +135,10 @@ impl Options {
     }
 }
 
-/// Sets an option of the socket's identifier, which says what the socket may be bound to.
+/// Sets an option of the socket's identifier that determines to what the socket may be bound.
 fn bind_as(socket: &Socket, option: u32, value: &[u8]) -> Result<(), Errno> {
     let (id, level) = (socket.id().abi(), RDMA_OPTION_ID as c_int);
-    // SAFETY: the identifier is the socket's own, and the value only read.
+    // SAFETY: the identifier is the socket's own, and the value is only read.
     let set =
         unsafe { rdma_set_option(id, level, option as c_int, value.as_ptr().cast_mut().cast(), value.len()) };
     if set == 0 { Ok(()) } else { Err(last()) }
@@ -212,14 +212,14 @@ pub unsafe extern "C" fn rgetsockopt(
             option => inner.options.get(option)?,
         };
         let size = value.len().min(*room as usize);
-        // SAFETY: the program has as much room as it says.
+        // SAFETY: the program has room for `*room` bytes.
         unsafe { (&raw mut *first).copy_from_nonoverlapping(value.as_ptr(), size) };
         *room = size as socklen_t;
         Ok(())
     })
 }
 
-/// `rfcntl(3)`: whether calls wait.
+/// `rfcntl(3)`: gets or sets whether calls wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn rfcntl(socket_number: c_int, command: c_int, argument: c_long) -> c_int {
     count(|| {
@@ -243,14 +243,13 @@ mod tests {
     use crate::rdmacm::placeholder::device;
     use crate::rdmacm::socket::{rbind, rlisten, rsocket};
 
-    /// Returns whether a socket listens at an address, with an option switched on.
     fn listens(at: &str, option: Option<(c_int, c_int)>) -> bool {
         let at: std::net::SocketAddr = at.parse().unwrap();
         let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let (socket, on): (c_int, c_int) = (rsocket(family, libc::SOCK_STREAM, 0), 1);
         assert!(socket >= 0);
         let size = size_of::<c_int>() as socklen_t;
-        // SAFETY: all-zero bytes are an address, with room for either family; the option is as long as said.
+        // SAFETY: all-zero bytes are an address, with room for either family; the option has the length that is passed.
         unsafe {
             let mut place: libc::sockaddr_storage = std::mem::zeroed();
             address::write((&raw mut place).cast(), at);

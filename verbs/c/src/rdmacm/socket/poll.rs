@@ -1,4 +1,4 @@
-//! Waiting for many sockets, and for plain descriptors beside them.
+//! Waiting for several sockets, and for plain descriptors as well.
 
 use super::stream::Link;
 use super::{Inner, LOOK, Phase, Socket, Waits, find, readable};
@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl Socket {
-    /// Returns the events that need no wait.
     fn ready(&self, wanted: c_short) -> c_short {
         let mut inner = self.lock();
         let found = match inner.link() {
@@ -22,7 +21,7 @@ impl Socket {
                     POLLIN
                 }
                 Phase::Listening | Phase::Stream(_) => 0,
-                // As for a socket without a connection.
+                // As for an unconnected socket of the kernel.
                 Phase::Idle => POLLOUT | POLLHUP,
                 Phase::Failed => POLLOUT | POLLERR | POLLHUP,
             },
@@ -30,7 +29,7 @@ impl Socket {
         found & (wanted | POLLERR | POLLHUP)
     }
 
-    /// Has the socket ring, and adds what rings.
+    /// Prepares the socket for a wait, and adds the descriptors to wait on.
     fn watch(&self, into: &mut Vec<pollfd>) {
         let mut inner = self.lock();
         inner.watchers += 1;
@@ -52,7 +51,7 @@ impl Inner {
             Link::Accepting => input,
             Link::Up if stream.sender.has_room() || !stream.writable => input | POLLOUT,
             Link::Up => input,
-            // Data that is left is read before the end shows.
+            // The program reads the remaining data before it sees the end.
             Link::Down if data => POLLIN,
             Link::Down => POLLIN | POLLOUT | POLLHUP,
             Link::Failed(_) => POLLOUT | POLLERR | POLLHUP,
@@ -60,7 +59,7 @@ impl Inner {
     }
 }
 
-/// Asks all, without a wait; returns how many have something.
+/// Checks all entries without waiting. Returns the number of those with events.
 fn ask(watched: &mut [pollfd], sockets: &[Option<Arc<Socket>>]) -> Result<c_int, Errno> {
     let mut plain: Vec<pollfd> = watched.to_vec();
     for ((entry, plain), socket) in watched.iter_mut().zip(&mut plain).zip(sockets) {
@@ -70,7 +69,7 @@ fn ask(watched: &mut [pollfd], sockets: &[Option<Arc<Socket>>]) -> Result<c_int,
         }
     }
     if sockets.iter().any(Option::is_none) {
-        // SAFETY: the array is as long as said.
+        // SAFETY: the array has `plain.len()` elements.
         if unsafe { libc::poll(plain.as_mut_ptr(), plain.len() as nfds_t, 0) } < 0 {
             return Err(last());
         }
@@ -80,7 +79,7 @@ fn ask(watched: &mut [pollfd], sockets: &[Option<Arc<Socket>>]) -> Result<c_int,
     Ok(watched.iter().filter(|entry| entry.revents != 0).count() as c_int)
 }
 
-/// Waits until there may be something, or until `until`.
+/// Waits until there may be an event, or until `until`.
 fn sleep(
     watched: &mut [pollfd],
     sockets: &[Option<Arc<Socket>>],
@@ -93,13 +92,13 @@ fn sleep(
             None => bells.push(*entry),
         }
     }
-    // Data that came before the bells were armed does not ring them.
+    // Data that arrived before the queues were armed causes no event.
     let mut found = ask(watched, sockets);
     if found == Ok(0) {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let left =
             left.map_or(-1, |left| c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX));
-        // SAFETY: the array is as long as said; the sockets, and with them their descriptors, are held.
+        // SAFETY: the array has `bells.len()` elements; `sockets` keeps the descriptors open.
         if unsafe { libc::poll(bells.as_mut_ptr(), bells.len() as nfds_t, left) } < 0 {
             found = Err(last());
         }
@@ -127,7 +126,7 @@ fn poll(watched: &mut [pollfd], timeout: Option<Duration>) -> Result<c_int, Errn
     }
 }
 
-/// `rpoll(3)`: of sockets and of plain descriptors.
+/// `rpoll(3)`: for sockets and for plain descriptors.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpoll(watched: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     errno::count(|| {
@@ -160,7 +159,7 @@ pub unsafe extern "C" fn rselect(
         let events = |fd| sets.iter().filter(|(set, _)| has(*set, fd)).fold(0, |all, (_, event)| all | event);
         let entry = |fd| pollfd { fd, events: events(fd), revents: 0 };
         let mut watched: Vec<_> = (0..count).map(entry).filter(|entry| entry.events != 0).collect();
-        // SAFETY: null or the program's.
+        // SAFETY: null, or valid by the contract of the manual page.
         let timeout = unsafe { timeout.as_ref() }.map(|timeout| {
             Duration::from_secs(timeout.tv_sec.try_into().unwrap_or(0))
                 + Duration::from_micros(timeout.tv_usec.try_into().unwrap_or(0))

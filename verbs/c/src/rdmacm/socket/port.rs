@@ -1,4 +1,4 @@
-//! The queue pair of a socket of datagrams on one device, with the memory of its messages.
+//! The queue pair of a datagram socket on one device, with the memory of its messages.
 
 use super::introduction::Source;
 use super::memory::Registered;
@@ -11,30 +11,29 @@ use crate::rdmacm::id::{Connection, Id};
 use crate::rdmacm::queue_pair;
 use std::ffi::c_int;
 
-/// The bytes of a datagram with its header, at most, as in rdma-core.
+/// The longest datagram with its header, bytes, as in rdma-core.
 pub(super) const LONGEST: usize = 2048;
-/// Bytes of the header that the device writes before each datagram.
+/// The length of the header that the device writes before each datagram, bytes.
 const GRH: usize = 40;
-/// Places of received datagrams lie so far apart.
+/// The distance between the places of received datagrams, bytes.
 const STRIDE: usize = GRH + LONGEST;
-/// Distinguishes receive requests' completions from those of sends.
+/// Distinguishes completions of receive requests from those of sends.
 const RECEIVED: u64 = 1 << 63;
 
-/// A datagram that waits in the memory of a port.
+/// A received datagram in the memory of a port.
 #[derive(Clone, Copy)]
 pub(super) struct Came {
     place: u32,
-    /// With its header.
+    /// The length including the header, bytes.
     length: u32,
 }
 
-/// A queue pair on a device.
 pub(super) struct Port {
     pub(super) device: &'static Device,
     id: *mut Id,
     pub(super) queue: Queue,
     sends: Registered,
-    /// Places of `sends` that no datagram uses.
+    /// The places of `sends` that no datagram uses.
     free: Vec<u32>,
     depth: usize,
     receives: Registered,
@@ -44,10 +43,10 @@ pub(super) struct Port {
 unsafe impl Send for Port {}
 
 impl Port {
-    /// Creates a queue pair, with so many places for datagrams out and in.
+    /// Creates a queue pair with this many places for datagrams to send and to receive.
     pub(super) fn new(device: &'static Device, sends: u32, receives: u32) -> Result<Self, Errno> {
         let id = Id::create(std::ptr::null_mut(), std::ptr::null_mut(), RDMA_PS_UDP)?;
-        // SAFETY: created right above, and the port's own; the device is open for the process's life.
+        // SAFETY: the identifier was created above and is the port's own; the device is open for the process's life.
         let parts = unsafe {
             (*id).show(Some(device), &Connection::default());
             Self::parts(device, &*id, sends, receives).inspect_err(|_| Id::destroy(id))
@@ -59,10 +58,10 @@ impl Port {
         Ok(port)
     }
 
-    /// Creates the queue pair of an identifier, and what it needs.
+    /// Creates the queue pair of an identifier, with its completion queue and its memory.
     ///
     /// # Safety
-    /// The identifier has no queue pair, and loses it before the queue is destroyed.
+    /// The caller must pass an identifier without a queue pair, and destroy its queue pair before the completion queue.
     unsafe fn parts(
         device: &Device,
         id: &Id,
@@ -84,7 +83,7 @@ impl Port {
     }
 
     fn id(&self) -> &Id {
-        // SAFETY: the port's own, alive as long as it.
+        // SAFETY: the identifier is the port's own, and lives as long as the port.
         unsafe { &*self.id }
     }
 
@@ -101,7 +100,7 @@ impl Port {
         self.free.len() == self.depth
     }
 
-    /// Takes completions: passes on what came.
+    /// Handles completions. Passes received datagrams to `came`.
     pub(super) fn poll(&mut self, mut came: impl FnMut(Came)) {
         let mut batch = [ibv_wc::default(); BATCH];
         loop {
@@ -121,7 +120,7 @@ impl Port {
         }
     }
 
-    /// Reads the header of a datagram that came: its sender, and the length of the header.
+    /// Reads the header of a received datagram. Returns its sender, and the length of the header.
     pub(super) fn source(&self, came: Came) -> Option<(Source, usize)> {
         let mut header = [0; Source::MAX];
         let header = &mut header[..Source::MAX.min(came.length as usize)];
@@ -129,14 +128,14 @@ impl Port {
         Source::read(header)
     }
 
-    /// Copies a datagram's data from behind its header, as far as they fit; returns how much.
+    /// Copies a datagram's data, as far as they fit. Returns the number of bytes.
     pub(super) fn read(&self, came: Came, header: usize, into: &mut [u8]) -> usize {
         let length = (came.length as usize - header).min(into.len());
         self.receives.read(came.place as usize * STRIDE + GRH + header, &mut into[..length]);
         length
     }
 
-    /// The datagram's place takes another. Without the queue pair, nothing more comes.
+    /// Posts the place of a datagram for another one. Fails only if the queue pair has failed, and then no other arrives.
     pub(super) fn give_back(&self, came: Came) {
         let _ = self.post_receive(came.place);
     }
@@ -156,10 +155,10 @@ impl Port {
         if result == Some(0) { Ok(()) } else { Err(INVALID) }
     }
 
-    /// Sends header and data to a queue pair. There is room for one.
+    /// Sends header and data to a queue pair. Returns `EAGAIN` if there is no room.
     ///
     /// # Safety
-    /// The address handle is alive, until the datagram has left.
+    /// The caller must keep the address handle alive until the datagram has left.
     pub(super) unsafe fn send(&mut self, parts: [&[u8]; 2], ah: *mut ibv_ah, qpn: u32) -> Result<(), Errno> {
         let place = self.free.pop().ok_or(Errno(libc::EAGAIN))?;
         let at = place as usize * LONGEST;
@@ -192,7 +191,7 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // SAFETY: both are the port's own, nothing uses them any more, and each is given back once. The queue follows.
+        // SAFETY: both are the port's own, nothing uses them any more, and each is destroyed once. The queue is dropped after them.
         unsafe {
             queue_pair::destroy(self.id());
             Id::destroy(self.id);

@@ -1,4 +1,4 @@
-//! A completion queue that threads poll, and wait for by a separate channel.
+//! A completion queue that threads poll, and on whose channel they can wait.
 
 use crate::abi::*;
 use crate::ibverbs::{
@@ -8,7 +8,7 @@ use crate::ibverbs::{
 use crate::rdmacm::errno::{Errno, made};
 use std::ffi::{c_int, c_uint};
 
-/// Completions taken at a time.
+/// The maximum number of completions to take in one call.
 pub(super) const BATCH: usize = 16;
 
 /// Returns the attributes of a socket's queue pair: `cq` serves both directions, and each send completes.
@@ -27,11 +27,10 @@ pub(super) fn attributes(
     ibv_qp_init_attr { send_cq: cq, recv_cq: cq, cap, qp_type, sq_sig_all: 1, ..Default::default() }
 }
 
-/// A completion queue with its channel.
 pub(super) struct Queue {
     channel: *mut ibv_comp_channel,
     cq: *mut ibv_cq,
-    /// The queue will ring.
+    /// Whether the next completion causes an event.
     armed: bool,
 }
 
@@ -39,9 +38,9 @@ impl Queue {
     /// Creates a queue for `depth` completions.
     ///
     /// # Safety
-    /// The context is open as long as the queue lives.
+    /// The caller must keep the context open as long as the queue exists.
     pub(super) unsafe fn new(context: *mut ibv_context, depth: u32) -> Result<Self, Errno> {
-        // SAFETY: the caller's promise; the channel is given back if the queue cannot be created.
+        // SAFETY: guaranteed by the caller; the channel is destroyed if the queue cannot be created.
         unsafe {
             let channel = made(ibv_create_comp_channel(context))?;
             let cq = made(ibv_create_cq(context, depth as c_int, std::ptr::null_mut(), channel, 0))
@@ -56,15 +55,15 @@ impl Queue {
         self.cq
     }
 
-    /// Returns the descriptor that is readable once the armed queue rang.
+    /// Returns the descriptor that is readable after a completion on the armed queue.
     pub(super) fn descriptor(&self) -> c_int {
-        // SAFETY: the channel is alive as long as this.
+        // SAFETY: the channel lives as long as this object.
         unsafe { (*self.channel).fd }
     }
 
-    /// Takes completions; returns how many there were.
+    /// Takes completions. Returns their number.
     pub(super) fn poll(&self, batch: &mut [ibv_wc; BATCH]) -> usize {
-        // SAFETY: every context has the call; there is room for as many as requested.
+        // SAFETY: every context has the function; there is room for as many as requested.
         let found = unsafe {
             let poll = (*(*self.cq).context).ops.poll_cq;
             poll.map_or(0, |poll| poll(self.cq, BATCH as c_int, batch.as_mut_ptr()))
@@ -72,10 +71,10 @@ impl Queue {
         usize::try_from(found).unwrap_or(0)
     }
 
-    /// Before a wait on the descriptor: afterwards a completion rings. Poll once more before the wait.
+    /// Requests an event for the next completion. Poll once more before waiting on the descriptor: earlier completions cause no event.
     pub(super) fn arm(&mut self) {
         if !self.armed {
-            // SAFETY: every context has the call; the queue is alive.
+            // SAFETY: every context has the function; the queue is alive.
             unsafe {
                 if let Some(arm) = (*(*self.cq).context).ops.req_notify_cq {
                     arm(self.cq, 0);
@@ -85,7 +84,7 @@ impl Queue {
         }
     }
 
-    /// No thread waits any more: takes the ring, if the queue rang.
+    /// Takes the event of an armed queue, if there is one, after the last thread has stopped waiting.
     pub(super) fn silence(&mut self) {
         if !self.armed {
             return;
@@ -107,7 +106,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: both are this object's own, no queue pair uses them any more, and each is given back once.
+        // SAFETY: both are this object's own, no queue pair uses them any more, and each is destroyed once.
         unsafe {
             ibv_destroy_cq(self.cq);
             ibv_destroy_comp_channel(self.channel);

@@ -1,4 +1,4 @@
-//! The receiving side of a stream: bytes that the peer wrote until the program has read them, and the free room that the peer knows of.
+//! The receiving side of a stream: the bytes that the peer wrote and the program has not read, and the free room announced to the peer.
 
 use super::memory::Registered;
 use super::sender::Write;
@@ -7,38 +7,38 @@ use std::collections::VecDeque;
 
 pub(super) struct Receiver {
     buffer: Registered,
-    /// Of each message how much is unread.
+    /// The number of unread bytes of each message.
     unread: VecDeque<u32>,
     unread_bytes: usize,
-    /// The offset at which the program reads on.
+    /// The offset at which the program continues to read.
     at: usize,
-    /// Bytes that the peer may write again, and their beginning.
+    /// The number of bytes that the peer may write again, and where they begin.
     returned: usize,
     free_at: usize,
-    /// Messages read, and the count at which the peer is informed: both wrap.
+    /// The number of messages read, and the number at which the peer is informed. Both wrap.
     taken: u16,
     tell_at: u16,
-    /// Messages that may be unread.
+    /// The maximum number of unread messages.
     window: u16,
     peer: Greeting,
     /// The index of the peer's next list entry.
     entry: u32,
-    /// Entries on their way to the peer are read from here, one after the other.
+    /// The memory from which entries are sent to the peer, one after another.
     entries: Registered,
     next_entry: usize,
 }
 
-/// Entries that may be on their way.
+/// The maximum number of entries that are being sent.
 pub(super) const ENTRIES: usize = super::sender::CONTROLS as usize;
 
-/// The peer breaks the rules: it wrote more than it may.
+/// The error of a peer that wrote more than it may.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overrun;
 
 impl Receiver {
-    /// A buffer of an even length; room for [`ENTRIES`] entries.
+    /// Creates a receiver. `buffer` has an even length, and `entries` has room for [`ENTRIES`] entries.
     pub(super) fn new(buffer: Registered, entries: Registered, window: u16) -> Self {
-        // The greeting names the first half; the second is announced at once.
+        // The greeting announces the first half; the second half is announced at once.
         let half = buffer.len() / 2;
         let none = Target::default();
         let peer = Greeting { big_endian: false, credits: 0, mappings: 0, list: none, buffer: none };
@@ -59,7 +59,6 @@ impl Receiver {
         }
     }
 
-    /// Returns the greeting for the peer.
     pub(super) fn greeting(&self, list: Target, mappings: u16) -> Greeting {
         let half = (self.buffer.len() / 2) as u32;
         let buffer = Target { address: self.buffer.address(), key: self.buffer.rkey(), length: half };
@@ -78,7 +77,6 @@ impl Receiver {
             return Err(Overrun);
         }
         if length == 0 {
-            // Nothing to read.
             self.taken = self.taken.wrapping_add(1);
             return Ok(());
         }
@@ -91,7 +89,7 @@ impl Receiver {
         !self.unread.is_empty()
     }
 
-    /// Copies what there is, as far as it fits; returns how much.
+    /// Copies unread bytes, as far as they fit. Returns their number.
     pub(super) fn receive(&mut self, into: &mut [u8]) -> usize {
         let length = self.peek(into);
         self.at = (self.at + length) % self.buffer.len();
@@ -110,7 +108,7 @@ impl Receiver {
         length
     }
 
-    /// The same, and leaves it.
+    /// Copies unread bytes without reading them. Returns their number.
     pub(super) fn peek(&self, into: &mut [u8]) -> usize {
         let length = into.len().min(self.unread_bytes);
         let (first, second) = into[..length].split_at_mut(length.min(self.buffer.len() - self.at));
@@ -119,7 +117,7 @@ impl Receiver {
         length
     }
 
-    /// Returns the WRITE that reports free room to the peer, if it is time.
+    /// Returns the WRITE that announces free room to the peer, if it is due.
     pub(super) fn credit(&mut self) -> Option<Write> {
         let half = self.buffer.len() / 2;
         let room = self.returned >= half;
@@ -148,7 +146,7 @@ impl Receiver {
         Some(write)
     }
 
-    /// A message without bytes.
+    /// Returns a message without bytes.
     pub(super) fn empty(&self, message: Message) -> Write {
         Write { message, silent: false, from: 0, length: 0, lkey: 0, to: 0, rkey: 0 }
     }

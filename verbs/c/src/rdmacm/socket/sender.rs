@@ -1,21 +1,21 @@
-//! The sending side of a stream: the program's bytes until they have left, and the peer's buffer for them.
+//! The sending side of a stream: the program's bytes until they have arrived, and the peer's buffer for them.
 
 use super::memory::Registered;
 use super::wire::{Greeting, Mapping, Message, Target};
 use crate::rdmacm::errno::Errno;
 
-/// Bytes of one message, at most: the peer reads the first while the next is copied.
+/// The longest message, bytes: the peer reads the first one while the next is copied.
 const MAX_MESSAGE: usize = 65536;
-/// Messages other than data that may be on their way.
+/// The maximum number of messages other than data that are being sent.
 pub(super) const CONTROLS: u32 = 4;
 
 /// A WRITE to the peer, with immediate data unless it is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Write {
     pub(super) message: Message,
-    /// The peer is not informed: the message only says what completes.
+    /// Whether the peer is not informed. The message then only identifies the completion.
     pub(super) silent: bool,
-    /// From our memory.
+    /// The source in our memory.
     pub(super) from: u64,
     pub(super) length: u32,
     pub(super) lkey: u32,
@@ -28,25 +28,25 @@ pub(super) type Post<'a> = &'a mut dyn FnMut(&Write) -> Result<(), Errno>;
 
 pub(super) struct Sender {
     buffer: Registered,
-    /// The offset of the next bytes, and the number that is free from there on.
+    /// The offset of the next bytes, and the number of free bytes from there on.
     at: usize,
     free: usize,
-    /// Requests that the send queue still takes.
+    /// The number of requests that fit in the send queue.
     slots: u32,
     depth: u32,
     controls: u32,
-    /// Messages of data sent, and how many the peer allows: both wrap.
+    /// The number of data messages sent, and the number that the peer allows. Both wrap.
     sent: u16,
     allowed: u16,
     target: Target,
-    /// Entries of this side's list that the peer wrote and this side did not take, and which is next.
+    /// The number of entries of the list that the peer wrote and that have not been used, and the next one.
     fresh: u32,
     next: usize,
-    /// The list that the peer writes: the places of its buffers.
+    /// The list into which the peer writes the targets in its buffer.
     list: Registered,
 }
 
-/// Entries of the list.
+/// The number of entries in the list.
 pub(super) const LIST: usize = 2;
 
 impl Sender {
@@ -73,16 +73,16 @@ impl Sender {
         Target { address: self.list.address(), key: self.list.rkey(), length: LIST as u32 }
     }
 
-    /// The greeting has the first target, in the list's first entry's place.
+    /// Records the greeting, which contains the first target in place of the first entry.
     pub(super) fn greeted(&mut self, peer: &Greeting) {
         self.target = peer.buffer;
         self.allowed = peer.credits;
     }
 
-    /// The peer allows messages until `limit`; with a target if it wrote one.
+    /// Records that the peer allows messages until `limit`, and whether it wrote a target.
     pub(super) fn credited(&mut self, limit: u16, target: bool) {
         self.allowed = limit;
-        // A peer that writes more than it may overwrites what it wrote before.
+        // A peer that writes more targets than it may overwrites its earlier ones.
         self.fresh = (self.fresh + u32::from(target)).min(LIST as u32);
     }
 
@@ -101,11 +101,11 @@ impl Sender {
         self.slots > 0 && self.free > 0 && self.sent != self.allowed && self.target.length > 0
     }
 
-    /// Copies as much as there is room for and sends it; returns how much.
+    /// Copies and sends as many bytes as there is room for. Returns their number.
     pub(super) fn send(&mut self, data: &[u8], post: Post<'_>) -> Result<usize, Errno> {
         let mut done = 0;
         while done < data.len() && self.has_room() {
-            // To the buffer's end: the rest goes to its start, as a separate message.
+            // Only up to the buffer's end: the rest starts a message of its own at the buffer's start.
             let room = self.free.min(self.buffer.len() - self.at).min(self.target.length as usize);
             let length = room.min(data.len() - done).min(MAX_MESSAGE);
             self.buffer.write(self.at, &data[done..done + length]);
@@ -128,19 +128,19 @@ impl Sender {
         Ok(done)
     }
 
-    /// Bytes of the buffer are on their way.
+    /// Counts bytes of the buffer as being sent.
     fn left(&mut self, length: usize) {
         self.at = (self.at + length) % self.buffer.len();
         self.free -= length;
         self.slots -= 1;
     }
 
-    /// Returns whether bytes for a mapping can leave: they take none of the peer's buffer.
+    /// Returns whether bytes for a mapping can be sent. They use none of the peer's buffer.
     pub(super) fn has_space(&self) -> bool {
         self.slots > 0 && self.free > 0
     }
 
-    /// Copies as much as there is room for into the peer's memory that a mapping leads to. Returns how much, or `None` if there is no
+    /// Sends as many bytes as there is room for to the memory that the peer mapped at `offset`. Returns their number, or `None` if there is no
     /// such mapping.
     pub(super) fn write(&mut self, data: &[u8], offset: u64, post: Post<'_>) -> Result<Option<usize>, Errno> {
         let Some(to) = self.mapping(offset) else { return Ok(None) };
@@ -160,7 +160,7 @@ impl Sender {
         Ok(Some(length))
     }
 
-    /// Finds the place of the peer's bytes, in the table behind this side's list, which the peer writes.
+    /// Finds the peer's memory in the table after this side's list, which the peer writes.
     fn mapping(&self, offset: u64) -> Option<Target> {
         let table = LIST * Target::SIZE..self.list.len();
         table.step_by(Mapping::SIZE).find_map(|place| {
@@ -170,12 +170,11 @@ impl Sender {
         })
     }
 
-    /// Returns whether a mapping can be announced to the peer: that takes the place of a message of data.
+    /// Returns whether a mapping can be announced to the peer, for which a data message must be possible.
     pub(super) fn may_announce(&self) -> bool {
         self.slots > 0 && self.sent != self.allowed
     }
 
-    /// Announces a mapping to the peer.
     pub(super) fn announce(&mut self, write: &Write, post: Post<'_>) -> Result<(), Errno> {
         post(write)?;
         self.slots -= 1;
@@ -187,14 +186,13 @@ impl Sender {
         self.controls < CONTROLS
     }
 
-    /// A message other than data leaves.
+    /// Sends a message other than data.
     pub(super) fn control(&mut self, write: &Write, post: Post<'_>) -> Result<(), Errno> {
         post(write)?;
         self.controls += 1;
         Ok(())
     }
 
-    /// A message has arrived at the peer.
     pub(super) fn completed(&mut self, message: Option<Message>) {
         match message {
             Some(Message::Data(length)) => {

@@ -1,4 +1,4 @@
-//! A stream: its queue pair, and both its sides.
+//! A stream: its queue pair, its sender and its receiver.
 
 use super::mapping::Mappings;
 use super::memory::Registered;
@@ -20,24 +20,23 @@ use std::ffi::{c_int, c_void};
 pub(super) struct Sizes {
     pub(super) send_buffer: usize,
     pub(super) receive_buffer: usize,
-    /// Messages of data on their way, each way.
+    /// The maximum number of data messages that are being sent, in each direction.
     pub(super) send_queue: u16,
     pub(super) receive_queue: u16,
-    /// Mappings that the peer may create.
+    /// The maximum number of mappings that the peer may create.
     pub(super) mappings: u16,
 }
 
-/// The state of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
-    /// The peer was asked.
+    /// The request has been sent.
     Connecting,
-    /// The peer was informed, and has not confirmed yet.
+    /// The reply has been sent, and the peer has not confirmed yet.
     Accepting,
     Up,
-    /// One side ended it, or the peer doesn't answer any more.
+    /// One side has ended the connection, or the peer does not answer any more.
     Down,
-    /// It did not come about.
+    /// The connection was not established.
     Failed(Errno),
 }
 
@@ -45,7 +44,7 @@ pub(super) struct Stream {
     id: *mut Id,
     queue: Queue,
     pub(super) link: Link,
-    /// Neither the program nor the peer has shut down this direction.
+    /// Whether neither the program nor the peer has shut down this direction.
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) sender: Sender,
@@ -57,22 +56,22 @@ pub(super) struct Stream {
 // socket's lock.
 unsafe impl Send for Stream {}
 
-/// Distinguishes receive requests' completions from those of sends.
+/// Distinguishes completions of receive requests from those of sends.
 const RECEIVED: u64 = 1 << 63;
 const LOCAL: u32 = IBV_ACCESS_LOCAL_WRITE;
 const REMOTE: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
 impl Stream {
-    /// A stream on an identifier that has its addresses; not connected yet.
+    /// Creates a stream that is not connected yet, on an identifier that has its addresses.
     ///
     /// # Safety
-    /// The identifier is alive, has a separate event channel, and is the stream's from now on.
+    /// The caller must pass a live identifier with a channel of its own, which is the stream's from now on.
     unsafe fn new(id: *mut Id, sizes: &Sizes, link: Link) -> Result<Self, Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let device = unsafe { (*id).device() }?;
         let receives = u32::from(sizes.receive_queue) + CONTROLS;
         let sends = u32::from(sizes.send_queue) + CONTROLS;
-        // SAFETY: the context is open; objects are given back if a later one cannot be created.
+        // SAFETY: the context is open; objects are destroyed if a later one cannot be created.
         unsafe {
             let queue = Queue::new(device.context, sends + receives)?;
             let made = Self::with_queue(id, sizes, (sends, receives), queue.cq());
@@ -83,7 +82,7 @@ impl Stream {
     }
 
     /// # Safety
-    /// As for `new`; the queue is alive.
+    /// The caller must fulfil the conditions of `new`, and pass a live queue.
     unsafe fn with_queue(
         id: *mut Id,
         sizes: &Sizes,
@@ -91,7 +90,7 @@ impl Stream {
         cq: *mut ibv_cq,
     ) -> Result<(Sender, Receiver), Errno> {
         let mut wanted = attributes(IBV_QPT_RC, cq, (sends, receives));
-        // SAFETY: the caller's promise; the domain is kept for the process's life.
+        // SAFETY: guaranteed by the caller; the domain is kept for the process's life.
         unsafe {
             queue_pair::create(&*id, std::ptr::null_mut(), &mut wanted)?;
             let pd = queue_pair::default_domain((*id).device()?)?;
@@ -109,12 +108,12 @@ impl Stream {
         }
     }
 
-    /// Asks the peer that the identifier leads to.
+    /// Requests a connection to the identifier's destination.
     ///
     /// # Safety
-    /// As for `new`.
+    /// The caller must fulfil the conditions of `new`.
     pub(super) unsafe fn connect(id: *mut Id, sizes: &Sizes) -> Result<Self, Errno> {
-        // SAFETY: passed on; the identifier has a channel, so that this doesn't wait.
+        // SAFETY: guaranteed by the caller; because the identifier has a channel, the call does not wait.
         unsafe {
             let stream = Self::new(id, sizes, Link::Connecting)?;
             let greeting = stream.receiver.greeting(stream.sender.list(), sizes.mappings).write();
@@ -122,10 +121,10 @@ impl Stream {
         }
     }
 
-    /// Takes a peer that asked.
+    /// Accepts a peer's request.
     ///
     /// # Safety
-    /// As for `new`.
+    /// The caller must fulfil the conditions of `new`.
     pub(super) unsafe fn accept(id: *mut Id, sizes: &Sizes, peer: &Greeting) -> Result<Self, Errno> {
         // SAFETY: as in `connect`.
         unsafe {
@@ -139,7 +138,7 @@ impl Stream {
     }
 
     fn id(&self) -> &Id {
-        // SAFETY: the stream's own, alive as long as it.
+        // SAFETY: the identifier is the stream's own, and lives as long as the stream.
         unsafe { &*self.id }
     }
 
@@ -163,7 +162,7 @@ impl Stream {
                 RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_CONNECT_ERROR,
                 Link::Accepting | Link::Up,
             ) => {
-                // Data that came before is still there to be read.
+                // Data that arrived before can still be read.
                 self.poll();
                 Link::Down
             }
@@ -171,7 +170,7 @@ impl Stream {
         };
     }
 
-    /// Announces free room to the peer, if it is time.
+    /// Announces free room to the peer, if that is due.
     fn credit(&mut self) {
         while self.link == Link::Up && self.readable && self.sender.may_control() {
             let Some(write) = self.receiver.credit() else { return };
@@ -180,7 +179,7 @@ impl Stream {
     }
 
     fn control(&mut self, write: &Write) {
-        // SAFETY: the identifier's queue pair is alive; what is written lies in the stream's memory.
+        // SAFETY: the identifier's queue pair is alive; what is sent is in the stream's memory.
         let sent = self.sender.control(write, &mut |write| unsafe { post(&*self.id, write) });
         if sent.is_err() {
             self.link = Link::Down;
@@ -218,7 +217,7 @@ impl Stream {
 
     fn on_message(&mut self, message: Option<Message>, written: u32) {
         if self.link == Link::Accepting {
-            // The message that said so was lost, or is late.
+            // The peer's confirmation was lost, or is late.
             self.link = Link::Up;
         }
         match message {
@@ -230,13 +229,13 @@ impl Stream {
             Some(Message::Credit(limit)) => self.sender.credited(limit, written as usize == Target::SIZE),
             Some(Message::Shutdown) if self.writable => self.readable = false,
             Some(Message::Disconnect | Message::Shutdown) => self.link = Link::Down,
-            // It took a place, as data do.
+            // It counts against the peer's credits, as data does.
             Some(Message::Mapped(_)) if self.receiver.arrived(0).is_err() => self.link = Link::Down,
             Some(Message::Mapped(_) | Message::KeepAlive) | None => {}
         }
     }
 
-    /// Copies what there is room for; returns how much.
+    /// Copies and sends as many bytes as there is room for. Returns their number.
     pub(super) fn send(&mut self, data: &[u8]) -> Result<usize, Errno> {
         // SAFETY: as in `control`.
         self.sender
@@ -244,27 +243,27 @@ impl Stream {
             .inspect_err(|_| self.link = Link::Down)
     }
 
-    /// Copies what there is room for into memory that the peer mapped. Returns how much.
+    /// Sends as many bytes as there is room for to memory that the peer mapped. Returns their number.
     pub(super) fn write(&mut self, data: &[u8], offset: u64) -> Result<usize, Errno> {
         // SAFETY: as in `control`.
         let wrote = self.sender.write(data, offset, &mut |write| unsafe { post(&*self.id, write) });
         wrote.inspect_err(|_| self.link = Link::Down)?.ok_or(INVALID)
     }
 
-    /// Lets the peer write memory of the program's, and announces it.
+    /// Lets the peer write memory of the program, and announces it.
     ///
     /// # Safety
-    /// The memory is the program's until it is unmapped, or the socket closed.
+    /// The caller must keep the memory the program's until it is unmapped or the socket is closed.
     pub(super) unsafe fn map(&mut self, start: *mut c_void, length: usize, offset: u64) -> Result<(), Errno> {
         let pd = queue_pair::default_domain(self.id().device()?)?;
-        // SAFETY: the caller's promise; the domain is kept for the process's life.
+        // SAFETY: guaranteed by the caller; the domain is kept for the process's life.
         let write = unsafe { self.mappings.add(pd, start, length, offset) }?;
         // SAFETY: as in `control`.
         let told = self.sender.announce(&write, &mut |write| unsafe { post(&*self.id, write) });
         told.inspect_err(|_| self.link = Link::Down)
     }
 
-    /// Informs the peer that nothing follows; `message` says whether anything is wanted.
+    /// Sends a message without data, by which this side ends one direction or both.
     pub(super) fn say(&mut self, message: Message) {
         let write = self.receiver.empty(message);
         self.control(&write);
@@ -276,11 +275,10 @@ impl Waits for Stream {
         inner.stream()
     }
 
-    /// Takes in what has happened.
     fn process(&mut self) {
         // SAFETY: the identifier's channel is alive, and only this socket takes its events.
         while let Some(event) = unsafe { events::next_now(self.id().channel()) } {
-            // SAFETY: the event was created right here, and is given back once.
+            // SAFETY: the event was created above, and is acknowledged once.
             unsafe {
                 let data = events::private_data(event);
                 self.on_event((*event).event, (*event).status, Greeting::read(data));
@@ -299,19 +297,19 @@ impl Waits for Stream {
     }
 
     fn descriptor(&self) -> c_int {
-        // SAFETY: the channel is alive as long as the stream.
+        // SAFETY: the channel lives as long as the stream.
         unsafe { (*self.id().channel()).fd }
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: it is the stream's own, and nothing uses it any more.
+        // SAFETY: the queue pair is the stream's own, and nothing uses it any more.
         unsafe { queue_pair::destroy(self.id()) };
     }
 }
 
-/// A connection without READs and atomics, whose receiver may be late.
+/// Returns the parameters of a connection without READs and atomics, whose receiver may be late.
 fn parameters(greeting: &[u8; Greeting::SIZE]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: greeting.as_ptr().cast(),
@@ -324,18 +322,18 @@ fn parameters(greeting: &[u8; Greeting::SIZE]) -> rdma_conn_param {
 }
 
 /// # Safety
-/// The identifier's queue pair is alive.
+/// The caller must ensure that the identifier's queue pair is alive.
 unsafe fn post_receive(id: &Id) -> Result<(), Errno> {
     let mut request = ibv_recv_wr { wr_id: RECEIVED, ..Default::default() };
     let mut bad = std::ptr::null_mut();
-    // SAFETY: every context has the call; the request has no buffers.
+    // SAFETY: every context has the function; the request has no buffers.
     let result =
         unsafe { (*(*id.qp()).context).ops.post_recv.map(|post| post(id.qp(), &mut request, &mut bad)) };
     if result == Some(0) { Ok(()) } else { Err(INVALID) }
 }
 
 /// # Safety
-/// The identifier's queue pair is alive, and what is written lies in registered memory.
+/// The caller must ensure that the identifier's queue pair is alive, and that what is sent is in registered memory.
 unsafe fn post(id: &Id, write: &Write) -> Result<(), Errno> {
     let message = write.message.encode();
     let mut buffer = ibv_sge { addr: write.from, length: write.length, lkey: write.lkey };
@@ -351,7 +349,7 @@ unsafe fn post(id: &Id, write: &Write) -> Result<(), Errno> {
     request.wr.rdma.remote_addr = write.to;
     request.wr.rdma.rkey = write.rkey;
     let mut bad = std::ptr::null_mut();
-    // SAFETY: every context has the call; the request's parts live through it.
+    // SAFETY: every context has the function; the request's parts outlive the call.
     let result =
         unsafe { (*(*id.qp()).context).ops.post_send.map(|post| post(id.qp(), &mut request, &mut bad)) };
     match result {

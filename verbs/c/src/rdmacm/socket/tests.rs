@@ -1,4 +1,4 @@
-//! A sender and a receiver that write into each other's memory, as the device would do it.
+//! A sender and a receiver that write into each other's memory, as a device would.
 
 use super::memory::Registered;
 use super::receiver::{ENTRIES, Overrun, Receiver};
@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 struct Pair {
     sender: Sender,
     receiver: Receiver,
-    /// Sent, and not arrived.
+    /// Messages that were sent and have not arrived.
     forth: VecDeque<Write>,
     back: VecDeque<Write>,
-    /// Credits that the receiver's queue pair still has on their way.
+    /// The number of credits that are being sent.
     controls: usize,
 }
 
@@ -45,7 +45,6 @@ impl Pair {
         }
     }
 
-    /// One message of data arrives.
     fn forward(&mut self) -> bool {
         let Some(write) = self.forth.pop_front() else { return false };
         place(&write);
@@ -55,7 +54,6 @@ impl Pair {
         true
     }
 
-    /// One credit arrives.
     fn backward(&mut self) -> bool {
         let Some(write) = self.back.pop_front() else { return false };
         place(&write);
@@ -66,17 +64,17 @@ impl Pair {
     }
 }
 
-/// Does a WRITE as the device would.
+/// Executes a WRITE as the device would.
 fn place(write: &Write) {
     let (from, to) = (write.from as usize, write.to as usize);
-    // SAFETY: both are within the pair's memory, by what this test is about: Miri and valgrind see what is not.
+    // SAFETY: both must be within the pair's memory, which is what this test checks: Miri and valgrind find what is not.
     unsafe {
         let from = std::ptr::with_exposed_provenance::<u8>(from);
         std::ptr::with_exposed_provenance_mut::<u8>(to).copy_from(from, write.length as usize);
     }
 }
 
-/// A small generator: the tests are the same each time.
+/// A random number generator with a fixed seed.
 struct Dice(u64);
 
 impl Dice {
@@ -140,7 +138,7 @@ fn a_sender_stops_where_the_peer_has_no_room() {
     pair.credit();
     pair.backward();
     assert_eq!(pair.send(&[1; 10_000]), 2048);
-    // Nothing was read: there is no more.
+    // Nothing has been read, so there is no more room.
     pair.credit();
     assert!(!pair.backward());
     assert_eq!(pair.send(&[1; 10_000]), 0);
@@ -179,7 +177,7 @@ fn bytes_are_written_where_the_peer_mapped_memory() {
     assert_eq!(pair.receiver.arrived(0), Ok(()));
     let data: Vec<u8> = (1..=100).collect();
     assert_eq!(write(&mut sender, &data[..40], 1000), Ok(Some(40)));
-    // To the end of the buffer, and no farther than the mapping goes.
+    // Up to the end of the buffer, but not beyond the mapping.
     assert_eq!(write(&mut sender, &data[40..], 1040), Ok(Some(24)));
     assert!(!sender.has_space(), "the buffer is full");
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Data in and out.
+//! Sending and receiving data.
 
 use super::calls::show;
 use super::datagrams::Datagrams;
@@ -16,7 +16,7 @@ pub(super) fn patient(socket: &Socket, flags: c_int) -> bool {
     flags & libc::MSG_DONTWAIT == 0 && !socket.lock().options.nonblocking()
 }
 
-/// Sends all, or as much as goes without a wait. A datagram leaves as a whole, to the connected peer.
+/// Sends all data, or as much as is possible without waiting. A datagram is sent as a whole, to the connected peer.
 fn send(socket: &Socket, data: &[u8], flags: c_int) -> Result<usize, Errno> {
     if socket.id().is_datagram() {
         return send_datagram(socket, None, data, flags);
@@ -34,7 +34,7 @@ fn send(socket: &Socket, data: &[u8], flags: c_int) -> Result<usize, Errno> {
         });
         match sent.and_then(|sent| sent) {
             Ok(sent) => done += sent,
-            // The sent part is reported now, and the error with the next call.
+            // Reports what was sent now, and the error with the next call.
             Err(_) if done > 0 => break,
             Err(errno) => return Err(errno),
         }
@@ -46,13 +46,13 @@ fn send_datagram(socket: &Socket, to: Option<SocketAddr>, data: &[u8], flags: c_
     socket.wait(patient(socket, flags), |datagrams: &mut Datagrams| datagrams.send(to, data))?
 }
 
-/// Receives a datagram, and drops what does not fit; returns its sender, too.
+/// Receives a datagram, and drops what does not fit. Returns its length and its sender.
 fn receive_datagram(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<(usize, SocketAddr), Errno> {
     let peek = flags & libc::MSG_PEEK != 0;
     socket.wait(patient(socket, flags), |datagrams: &mut Datagrams| datagrams.receive(into, peek))
 }
 
-/// Receives what there is, or with `MSG_WAITALL` as much as there is room for; 0 if nothing follows. Of datagrams, it receives one.
+/// Receives the available bytes, or with `MSG_WAITALL` as many as fit. Returns 0 at the end of the stream. Receives one datagram.
 fn receive(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<usize, Errno> {
     if socket.id().is_datagram() {
         return receive_datagram(socket, into, flags).map(|(length, _)| length);
@@ -86,7 +86,7 @@ fn receive(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<usize, Errn
             break;
         }
     }
-    // Read is read: the peer may have the room again.
+    // Announces the room of the bytes that were read to the peer.
     if let Ok(stream) = socket.lock().stream() {
         stream.process();
     }
@@ -94,23 +94,23 @@ fn receive(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<usize, Errn
 }
 
 /// # Safety
-/// The memory is the program's, and as long as it says.
+/// The caller must pass null or the program's memory, of `length` bytes.
 pub(super) unsafe fn readable<'a>(start: *const c_void, length: size_t) -> Result<&'a [u8], Errno> {
     match length {
         0 => Ok(&[]),
         _ if start.is_null() => Err(Errno(libc::EFAULT)),
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         _ => Ok(unsafe { std::slice::from_raw_parts(start.cast(), length) }),
     }
 }
 
 /// # Safety
-/// As for `readable`, and nothing else uses it meanwhile.
+/// The caller must fulfil the conditions of `readable`, and nothing else may use the memory during `'a`.
 unsafe fn writable<'a>(start: *mut c_void, length: size_t) -> Result<&'a mut [u8], Errno> {
     match length {
         0 => Ok(&mut []),
         _ if start.is_null() => Err(Errno(libc::EFAULT)),
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         _ => Ok(unsafe { std::slice::from_raw_parts_mut(start.cast(), length) }),
     }
 }
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn rsend(number: c_int, data: *const c_void, length: size_
     size(|| send(&*socket(number)?, unsafe { readable(data, length) }?, flags))
 }
 
-/// `rsendto(3)`: a stream has its peer, and takes no other.
+/// `rsendto(3)`: a stream only sends to its peer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsendto(
     number: c_int,
@@ -191,10 +191,10 @@ pub unsafe extern "C" fn rread(number: c_int, into: *mut c_void, length: size_t)
     unsafe { rrecv(number, into, length, 0) }
 }
 
-/// The pieces of a list, one after the other, until one is not moved as a whole; how much was moved.
+/// Calls `one` for each piece of a list, until a piece is not moved as a whole. Returns the number of bytes moved.
 ///
 /// # Safety
-/// The list is as long as said.
+/// The caller must pass null or a list of `count` pieces.
 unsafe fn each(
     number: c_int,
     list: *const iovec,
@@ -207,7 +207,7 @@ unsafe fn each(
     }
     let (mut done, mut whole) = (0, 0);
     for n in 0..count {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let piece = unsafe { *list.add(n) };
         if piece.iov_len == 0 {
             continue;
@@ -225,15 +225,15 @@ unsafe fn each(
     Ok(done)
 }
 
-/// The pieces of a list, each at most once.
+/// Returns the pieces of a list.
 ///
 /// # Safety
-/// The list is as long as said, or null.
+/// The caller must pass null or a list of `count` pieces.
 unsafe fn pieces<'a>(list: *const iovec, count: usize) -> Result<&'a [iovec], Errno> {
     match count {
         0 => Ok(&[]),
         _ if list.is_null() => Err(INVALID),
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         _ => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
     }
 }
@@ -241,7 +241,7 @@ unsafe fn pieces<'a>(list: *const iovec, count: usize) -> Result<&'a [iovec], Er
 /// Sends the pieces as one datagram.
 ///
 /// # Safety
-/// As for `pieces`, which are the program's memory; the address is null, or as long as its family has it.
+/// The caller must pass a list for `pieces` of the program's memory, and null or an address as long as its family requires.
 unsafe fn send_pieces(
     number: c_int,
     to: *const sockaddr,
@@ -250,7 +250,7 @@ unsafe fn send_pieces(
     flags: c_int,
 ) -> Result<usize, Errno> {
     let mut whole = Vec::new();
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for piece in pieces(list, count)? {
             whole.extend_from_slice(readable(piece.iov_base, piece.iov_len)?);
@@ -263,7 +263,7 @@ unsafe fn send_pieces(
 /// Receives one datagram into the pieces.
 ///
 /// # Safety
-/// As for `send_pieces`.
+/// The caller must pass a list for `pieces`, of the program's writable memory.
 unsafe fn receive_pieces(
     number: c_int,
     list: *const iovec,
@@ -273,10 +273,10 @@ unsafe fn receive_pieces(
     let mut whole = [0; LONGEST];
     let (came, from) = receive_datagram(&*socket(number)?, &mut whole, flags)?;
     let mut rest = &whole[..came];
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     for piece in unsafe { pieces(list, count) }? {
         let (first, second) = rest.split_at(rest.len().min(piece.iov_len));
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         unsafe { writable(piece.iov_base, piece.iov_len) }?[..first.len()].copy_from_slice(first);
         rest = second;
     }
@@ -284,22 +284,22 @@ unsafe fn receive_pieces(
 }
 
 /// # Safety
-/// As for `each`; the pieces are the program's memory.
+/// The caller must pass a list for `each`, of the program's memory.
 unsafe fn send_list(number: c_int, list: *const iovec, count: usize, flags: c_int) -> Result<usize, Errno> {
     if socket(number)?.id().is_datagram() {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         return unsafe { send_pieces(number, std::ptr::null(), list, count, flags) };
     }
     let one = |socket: &Arc<Socket>, piece: iovec, _first| {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         send(socket, unsafe { readable(piece.iov_base, piece.iov_len) }?, flags)
     };
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { each(number, list, count, one) }
 }
 
 /// # Safety
-/// As for `send_list`.
+/// The caller must pass a list for `each`, of the program's writable memory.
 unsafe fn receive_list(
     number: c_int,
     list: *const iovec,
@@ -307,17 +307,17 @@ unsafe fn receive_list(
     flags: c_int,
 ) -> Result<usize, Errno> {
     if socket(number)?.id().is_datagram() {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         return unsafe { receive_pieces(number, list, count, flags) }.map(|(came, _)| came);
     }
     let one = |socket: &Arc<Socket>, piece: iovec, first: bool| {
-        // Once something came, only what is there already is added.
+        // Once something has been received, only what is already available is added.
         let waits = flags & libc::MSG_WAITALL != 0;
         let flags = if first || waits { flags } else { flags | libc::MSG_DONTWAIT };
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         receive(socket, unsafe { writable(piece.iov_base, piece.iov_len) }?, flags)
     };
-    // SAFETY: passed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { each(number, list, count, one) }
 }
 

@@ -1,21 +1,21 @@
 //! The messages between two sockets, as in rdma-core's rsockets.
 //!
 //! Each side greets the other in the private data of request and reply: with the addresses of its receive buffer's first half, and of its
-//! list of two targets. Data are WRITEs into the buffer; their immediate data contain their length. When half a buffer is free again, a
-//! WRITE into the peer's list reports its address, and how many messages the peer may have sent by then.
+//! list of two targets. Data is sent by WRITEs into the buffer, whose immediate data contains the length. When half a buffer is free
+//! again, a WRITE into the peer's list announces its address, and the number of messages that the peer may have sent by then.
 
-/// A message, in the 32 bits of immediate data: what it is in the upper 3, the rest is its value.
+/// A message, in the 32 bits of immediate data: its kind in the upper 3, and its value in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// So many bytes were written.
+    /// This many bytes were written.
     Data(u32),
-    /// The peer may send messages until its count of them is this.
+    /// The peer may send messages until it has sent this many.
     Credit(u16),
-    /// The peer has written a [`Mapping`] to this place of our table.
+    /// The peer has written a [`Mapping`] to this index of our table.
     Mapped(u16),
-    /// The peer sends no more, and wants none.
+    /// The peer sends no more data, and accepts none.
     Disconnect,
-    /// The peer sends no more.
+    /// The peer sends no more data.
     Shutdown,
     KeepAlive,
 }
@@ -39,7 +39,7 @@ impl Message {
         kind << 29 | value & VALUE
     }
 
-    /// `None`: no side sends such a message.
+    /// Returns the message, or `None` if no side sends such a message.
     pub(super) const fn decode(word: u32) -> Option<Self> {
         match (word >> 29, word & VALUE) {
             (DATA, bytes) => Some(Self::Data(bytes)),
@@ -58,14 +58,14 @@ impl Message {
 pub(super) struct Target {
     pub(super) address: u64,
     pub(super) key: u32,
-    /// Bytes; of a list, its entries.
+    /// The length in bytes, or for a list the number of its entries.
     pub(super) length: u32,
 }
 
 impl Target {
     pub(super) const SIZE: usize = 16;
 
-    /// As an entry of a host's list lies in its memory.
+    /// Returns the entry of a list as it is in the memory of a host.
     pub(super) fn to_entry(self, big_endian: bool) -> [u8; Self::SIZE] {
         let whole = self.to_bytes();
         if big_endian {
@@ -78,7 +78,7 @@ impl Target {
         entry
     }
 
-    /// As this host's own list has it.
+    /// Reads an entry of this host's own list.
     pub(super) fn from_entry(entry: [u8; Self::SIZE]) -> Self {
         let [address, rest] = [0, 8].map(|at| std::array::from_fn(|n| entry[at + n]));
         let [key, length] = [0, 4].map(|at| std::array::from_fn(|n| rest[at + n]));
@@ -103,7 +103,7 @@ impl Target {
     }
 }
 
-/// Memory that its owner lets the other side write by `riowrite`, as a table has it: from `offset` on.
+/// Memory that the other side may write by `riowrite`, from `offset` on, as an entry of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) offset: u64,
@@ -113,7 +113,7 @@ pub(super) struct Mapping {
 impl Mapping {
     pub(super) const SIZE: usize = 8 + Target::SIZE;
 
-    /// Returns the entry as it lies in the memory of a host.
+    /// Returns the entry of a table as it is in the memory of a host.
     pub(super) fn to_entry(self, big_endian: bool) -> [u8; Self::SIZE] {
         let offset = if big_endian { self.offset.to_be_bytes() } else { self.offset.to_le_bytes() };
         let mut entry = [0; Self::SIZE];
@@ -128,7 +128,7 @@ impl Mapping {
         Self { offset, memory: Target::from_entry(std::array::from_fn(|n| entry[8 + n])) }
     }
 
-    /// Returns the place of the bytes from `offset` on, as far as the mapping goes.
+    /// Returns the memory at `offset` up to the mapping's end, or `None` if the offset is not in the mapping.
     pub(super) fn at(&self, offset: u64) -> Option<Target> {
         let into = u32::try_from(offset.checked_sub(self.offset)?).ok()?;
         let length = self.memory.length.checked_sub(into).filter(|length| *length > 0)?;
@@ -136,7 +136,7 @@ impl Mapping {
     }
 }
 
-/// Numbers of mappings in 8 bits, of which the uppermost says that the rest counts 256s.
+/// Encodes a number of mappings in 8 bits. The uppermost bit means that the others count multiples of 256.
 pub(super) const fn to_scale(mappings: u16) -> u8 {
     if mappings <= 128 { mappings as u8 } else { 128 | (mappings >> 8) as u8 }
 }
@@ -146,18 +146,18 @@ pub(super) const fn from_scale(scale: u8) -> u16 {
 }
 
 const VERSION: u8 = 1;
-/// The greeter's list is in network byte order.
+/// The greeting side's list is in network byte order.
 const BIG_ENDIAN: u8 = 1;
-/// The greeter has a table of mappings behind its list, of as many entries as byte 7 says.
+/// The greeting side has a table of mappings after its list, with the number of entries in byte 7.
 const MAPPINGS: u8 = 2;
 
-/// The data that a side sends when it connects.
+/// The data that a side sends when a connection is established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub(super) big_endian: bool,
-    /// Messages of data that it takes at once.
+    /// The number of data messages that it accepts at once.
     pub(super) credits: u16,
-    /// Mappings that it has room for.
+    /// The number of mappings for which it has room.
     pub(super) mappings: u16,
     pub(super) list: Target,
     pub(super) buffer: Target,
@@ -176,7 +176,7 @@ impl Greeting {
         bytes
     }
 
-    /// `None` if it is no greeting, or says that nothing can be sent.
+    /// Returns `None` if the data is no greeting, or allows nothing to be sent.
     pub(super) fn read(data: &[u8]) -> Option<Self> {
         if data.len() < Self::SIZE || data[0] != VERSION {
             return None;
@@ -225,7 +225,7 @@ mod tests {
         let bytes = greeting.write();
         assert_eq!(bytes[..12], [1, 2, 1, 0x80, 0, 0, 0, 0x81, 0x11, 0x22, 0x33, 0x44]);
         assert_eq!(bytes[36..], [0, 1, 0, 0]);
-        // A peer's private data are longer.
+        // A peer's private data is longer.
         assert_eq!(Greeting::read(&[&bytes[..], &[0; 16]].concat()), Some(greeting));
     }
 

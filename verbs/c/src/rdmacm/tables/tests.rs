@@ -15,10 +15,10 @@ fn a_listener_keeps_no_more_requests_than_its_backlog() {
         server.receive_request(peer, id);
     }
     assert_eq!(server.requests().len(), 2);
-    // A peer that received no answer asks again.
+    // A peer that received no answer repeats its request.
     server.receive_request(peer, 2);
     assert_eq!(server.requests().len(), 1);
-    // A senseless number asks for the most.
+    // A number out of range means the maximum.
     for (round, wanted) in (1..).zip([0, -1, 100_000]) {
         // SAFETY: as above.
         unsafe { &*server.listener }.backlog.limit(wanted);

@@ -1,4 +1,4 @@
-//! A process that may have no more memory (`RLIMIT_AS`): verbs that create something fail with `ENOMEM`, and what exists goes on.
+//! A process at its memory limit (`RLIMIT_AS`): verbs that create something fail with `ENOMEM`, and existing objects keep working.
 
 mod common;
 
@@ -8,11 +8,11 @@ use ferroce_c::*;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-/// The limit on the address space, as it was before. Dropping it restores the limit.
+/// The earlier limit on the address space. Dropping it restores the limit.
 struct Limited(libc::rlimit);
 
 impl Limited {
-    /// Leaves the process so many bytes more than it has.
+    /// Limits the process to `spare` bytes more than it has now.
     fn to(spare: usize) -> Self {
         let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: usize = pages.split(' ').next().unwrap().parse().unwrap();
@@ -36,7 +36,7 @@ impl Drop for Limited {
     }
 }
 
-/// Takes all memory that `malloc` has left, in a list of blocks.
+/// All memory that `malloc` can still allocate, as a list of blocks.
 struct Hoard(*mut *mut c_void);
 
 impl Hoard {
@@ -72,7 +72,7 @@ impl Drop for Hoard {
     }
 }
 
-/// Verbs that failed, with their errno. It allocates nothing.
+/// Verbs that failed, with their errno. Filling it allocates nothing.
 struct Refused([Option<(&'static str, c_int)>; 16]);
 
 impl Refused {
@@ -127,7 +127,7 @@ fn create_all(objects: &Objects) -> Refused {
     refused
 }
 
-/// A WRITE to itself.
+/// Posts a WRITE from the queue pair to itself, and polls its completion.
 fn write(objects: &Objects) {
     let (start, lkey) = (objects.memory.as_ptr() as u64, lkey_of(objects));
     let mut sge = ibv_sge { addr: start, length: 64, lkey };

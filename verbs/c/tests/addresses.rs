@@ -1,4 +1,4 @@
-//! Regions whose addresses are not those of their memory: `ibv_reg_mr_iova2`, and zero-based ones.
+//! Regions with other addresses than their memory: `ibv_reg_mr_iova2`, and zero-based regions.
 
 mod common;
 
@@ -8,7 +8,7 @@ use ferroce_c::*;
 use std::ffi::{c_int, c_uint};
 use std::ptr::null_mut;
 
-/// Waits for one completion: how it ended.
+/// Waits for one completion. Returns its status.
 unsafe fn ended(cq: *mut ibv_cq) -> ibv_wc_status {
     let mut wc = ibv_wc::default();
     // SAFETY: the queue is alive.
@@ -16,7 +16,7 @@ unsafe fn ended(cq: *mut ibv_cq) -> ibv_wc_status {
     wc.status
 }
 
-/// WRITEs 64 bytes by way of such regions, from the first half of the memory to the second, to itself.
+/// WRITEs 64 bytes over the queue pair that is connected to itself. `from` and `to` are addresses with their keys.
 unsafe fn write(objects: &Objects, from: (u64, u32), to: (u64, u32)) -> ibv_wc_status {
     let mut sge = ibv_sge { addr: from.0, length: 64, lkey: from.1 };
     let mut wr = ibv_send_wr {
@@ -54,7 +54,7 @@ fn both_ends_go_by_the_addresses_that_were_asked_for() {
         assert_eq!(objects.memory[4096 + 100..4096 + 164], [0x5a; 64]);
         assert_eq!(write(&objects, (100, (*zero).lkey), (8 + 1000, (*third).rkey)), good);
         assert_eq!(objects.memory[1000..1064], [0x5a; 64]);
-        // The memory's own address is none of the region's.
+        // The memory's own address is not in the region.
         let own = (memory as u64, (*elsewhere).lkey);
         assert_eq!(write(&objects, own, (0, (*zero).rkey)), IBV_WC_LOC_PROT_ERR);
         for mr in [elsewhere, zero, third] {

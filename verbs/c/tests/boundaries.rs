@@ -1,5 +1,5 @@
-//! Counts and lengths of the verbs at their boundaries. Each array ends at a page that may not be read, so that an element behind the
-//! last one ends the test with SIGSEGV.
+//! The verbs with counts and lengths at their limits. Each array ends at a page without access, so that reading beyond the last element
+//! ends the test with SIGSEGV.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 
 const PAGE: usize = 4096;
 
-/// A copy of a list, right before a page without access.
+/// A copy of a list that ends at a page without access.
 struct Guarded<T> {
     start: *mut c_void,
     length: usize,
@@ -51,10 +51,10 @@ impl<T> Drop for Guarded<T> {
 
 /// The largest number of buffers of a request in these tests (`common::init`).
 const MAX_SGE: usize = 2;
-/// Counts above it, negative ones among them.
+/// Counts above it, and negative ones.
 const TOO_MANY: [c_int; 5] = [MAX_SGE as c_int + 1, c_int::MAX - 1, c_int::MAX, c_int::MIN, -1];
 
-/// As many buffers as a request may have, of 8 bytes.
+/// Returns as many buffers as a request may have, of 8 bytes each.
 fn parts(objects: &Objects) -> Guarded<ibv_sge> {
     let part = ibv_sge { addr: objects.memory.as_ptr() as u64, length: 8, lkey: lkey_of(objects) };
     Guarded::new(&[part; MAX_SGE])

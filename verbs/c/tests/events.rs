@@ -1,4 +1,4 @@
-//! Asynchronous events as a program sees them: their owners, their times, and that destruction waits for them.
+//! Asynchronous events as a program sees them: which object they are about, when they occur, and that destruction waits for them.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// All tests of the process receive the port's events, and one context receives all: they take turns.
+/// One context receives the events of all tests, so they take turns.
 static TURNS: Mutex<()> = Mutex::new(());
 
 fn next() -> ibv_async_event {
@@ -20,14 +20,14 @@ fn next() -> ibv_async_event {
     event
 }
 
-/// Returns whether a descriptor becomes readable within `timeout` milliseconds; -1 waits for ever.
+/// Returns whether a descriptor becomes readable within `timeout` milliseconds; -1 waits without limit.
 fn readable(fd: i32, timeout: i32) -> bool {
     let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one descriptor, alive.
     unsafe { libc::poll(&mut watched, 1, timeout) > 0 }
 }
 
-/// Returns whether an event waits.
+/// Returns whether an event is queued.
 fn waits() -> bool {
     // SAFETY: the context is open.
     readable(unsafe { (*context()).async_fd }, 0)
@@ -65,7 +65,7 @@ fn a_queue_pair_that_fails_is_told_of() {
     // A key without an owner.
     wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: sge.addr, rkey: 0 };
     assert_eq!(objects.post(&mut wr).0, 0);
-    // It is the peer of itself: as responder it refuses first.
+    // The queue pair is its own peer: as responder it refuses first.
     let mut event = next();
     assert_eq!(event.event_type, IBV_EVENT_QP_ACCESS_ERR);
     // SAFETY: the event came from the library, and is about a queue pair.
@@ -109,7 +109,7 @@ fn a_shared_queue_that_runs_low_is_told_of() {
         let srq = ibv_create_srq(objects.pd, &mut init);
         assert!(!srq.is_null());
         let mut limit = ibv_srq_attr { srq_limit: 2, ..Default::default() };
-        // Nothing waits in it, so that it is low at once.
+        // The queue is empty, so it is below the limit at once.
         assert_eq!(ibv_modify_srq(srq, &mut limit, IBV_SRQ_LIMIT as i32), 0);
         let mut event = next();
         assert_eq!(event.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
@@ -129,7 +129,7 @@ fn a_failure_that_a_completion_reports_is_no_event() {
     let mut wr = ibv_send_wr { sg_list: &mut sge, num_sge: 1, opcode: IBV_WR_SEND, ..Default::default() };
     assert_eq!(objects.post(&mut wr).0, 0);
     assert_eq!(objects.poll().status, IBV_WC_LOC_PROT_ERR);
-    // The next event comes from a later request: there was none before it.
+    // The next event is that of a later request: there was none before it.
     let attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
     let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
     // SAFETY: the domain is alive, and the queue until it is destroyed.
@@ -250,18 +250,18 @@ fn a_queue_gets_another_depth_with_what_it_holds() {
     assert_eq!((resize(0), resize(-1), resize(1 << 30)), (libc::EINVAL, libc::EINVAL, libc::EINVAL));
     assert_eq!((resize(64), cqe()), (0, 64));
     assert_eq!((resize(3), cqe()), (libc::EINVAL, 64), "four will come");
-    // Each control call is a turn of the core: after two all completions are there.
+    // Each control call is a turn of the core: after two all completions have arrived.
     assert_eq!((objects.modify(error, IBV_QP_STATE), objects.modify(error, IBV_QP_STATE)), (0, 0));
     assert_eq!((resize(3), cqe()), (libc::EINVAL, 64), "four wait");
     assert_eq!((resize(4), cqe()), (0, 4));
     for id in 0..4 {
         assert_eq!(objects.poll().wr_id, id);
     }
-    // SAFETY: null is what is tried.
+    // SAFETY: null is refused.
     assert_eq!(unsafe { ibv_resize_cq(null_mut::<c_void>().cast(), 4) }, libc::EINVAL);
 }
 
-/// Another thread may wait for the descriptor: it wakes, and the context is not looked at any more.
+/// Another thread may wait on the descriptor: it wakes, and the context is not accessed any more.
 #[test]
 fn the_descriptor_of_a_closed_context_is_readable() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,10 +12,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const TO: [u8; 6] = [1, 0x50, 0x56, 0x19, 0x20, 0xa7];
 const FROM: [u8; 6] = [0x24, 0x8a, 7, 0xa5, 0x28, 0xc8];
 
-/// The EtherType of frames that say how far the port has come.
+/// The EtherType of frames that mark the end of a test's frames.
 const MARKER: u16 = 0x88b5;
 
-/// Tests share the device, so that one's rules would take another's frames.
+/// Tests share the device, so the rules of one test would match the frames of another.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -44,14 +44,14 @@ fn raw() -> (Objects, *mut ibv_flow) {
     (objects, marker)
 }
 
-/// A rule with its headers behind it, as programs write them.
+/// A rule with its headers after it, as programs write them.
 #[repr(C)]
 struct Rule<T> {
     attributes: ibv_flow_attr,
     specs: T,
 }
 
-/// One header behind another: the fields of a tuple may be in any order.
+/// One header after another. The fields of a tuple could be in any order.
 #[repr(C)]
 struct Specs<T, U>(T, U);
 
@@ -64,7 +64,7 @@ fn create<T>(qp: *mut ibv_qp, rule: &mut Rule<T>) -> Result<*mut ibv_flow, c_int
     // SAFETY: a `verbs_context` is around each context.
     let table =
         unsafe { &*context().byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>() };
-    // SAFETY: the queue pair is alive, and the rule has as many headers as it says.
+    // SAFETY: the queue pair is alive, and the rule is followed by the number of headers in its `num_of_specs`.
     let flow = unsafe { table.ibv_create_flow.unwrap()(qp, (&raw mut *rule).cast()) };
     if flow.is_null() { Err(errno()) } else { Ok(flow) }
 }
@@ -73,7 +73,7 @@ fn destroy(flow: *mut ibv_flow) -> c_int {
     // SAFETY: as in `create`.
     let table =
         unsafe { &*context().byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>() };
-    // SAFETY: the pointer is one that the library gave.
+    // SAFETY: the library checks the pointer.
     unsafe { table.ibv_destroy_flow.unwrap()(flow) }
 }
 
@@ -114,7 +114,7 @@ fn frame(port: u16) -> Vec<u8> {
     [&TO[..], &FROM, &[8, 0], &ip, &[0x04, 0xd2, high, low, 0, 26, 0, 0], &[7; 18]].concat()
 }
 
-/// Bytes of a receive buffer; request `id`'s is the one of that number behind the first half of the memory.
+/// The size of a receive buffer. That of request `id` is number `id` after the first half of the memory.
 const ROOM: usize = 1024;
 
 fn receive(objects: &Objects, id: u64) {
@@ -126,7 +126,7 @@ fn receive(objects: &Objects, id: u64) {
     assert_eq!(unsafe { (*context()).ops.post_recv.unwrap()(objects.qp, &mut wr, &mut bad) }, 0);
 }
 
-/// Sends a frame from `place` in the memory, which stays as it is until the frame has left.
+/// Sends a frame from offset `place` of the memory, which must not change until the frame has left.
 fn send(objects: &mut Objects, place: usize, frame: &[u8], flags: c_uint) -> c_int {
     let from = &mut objects.memory[place..][..frame.len()];
     from.copy_from_slice(frame);
@@ -137,7 +137,7 @@ fn send(objects: &mut Objects, place: usize, frame: &[u8], flags: c_uint) -> c_i
     objects.post(&mut wr).0
 }
 
-/// Returns the frames that came before a marker that is sent now. The port returns all in the order in which they were sent.
+/// Sends a marker, and returns the frames that arrived before it. The port returns all frames in the order in which they were sent.
 fn until_marker(objects: &mut Objects) -> Vec<Vec<u8>> {
     let marker = [&TO[..], &FROM, &MARKER.to_be_bytes(), &[0; 46]].concat();
     assert_eq!(send(objects, ROOM, &marker, 0), 0);
@@ -154,7 +154,7 @@ fn until_marker(objects: &mut Objects) -> Vec<Vec<u8>> {
     }
 }
 
-/// Sends a frame, and returns true if it came back, whole and once.
+/// Sends a frame. Returns whether it came back, unchanged and once.
 fn echo(objects: &mut Objects, frame: &[u8]) -> bool {
     assert_eq!(send(objects, 0, frame, 0), 0);
     let frames = until_marker(objects);

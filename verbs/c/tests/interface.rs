@@ -1,4 +1,4 @@
-//! The C interface as a program calls it: what it refuses, with rdma-core's errno values, and a message to itself.
+//! The C interface as a program calls it: what it refuses, with rdma-core's errno values, and a message of a queue pair to itself.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 
 #[test]
 fn null_is_refused_where_an_object_should_be() {
-    // SAFETY: null is what is tried.
+    // SAFETY: null is refused.
     unsafe {
         assert_eq!(refused(ibv_open_device(null_mut())), libc::ENODEV);
         assert_eq!(refused(ibv_alloc_pd(null_mut())), libc::EINVAL);
@@ -30,7 +30,7 @@ fn null_is_refused_where_an_object_should_be() {
     }
 }
 
-/// IBA 10.6.3.1: a peer's right to write needs the owner's.
+/// IBA 10.6.3.1: a region that a peer may write must allow local writes.
 #[test]
 fn memory_is_checked_when_it_is_registered() {
     let objects = Objects::new();
@@ -129,7 +129,7 @@ fn a_message_goes_to_itself_and_the_states_are_told() {
     // SAFETY: the region is alive.
     wr.wr.rdma.rkey = unsafe { (*objects.mr).rkey } ^ 1;
     assert_eq!(objects.post(&mut wr), (0, null_mut()));
-    // Its own responder refuses and takes it to the error state before the refusal arrives.
+    // Its own responder refuses the request, and moves it to the error state before the refusal arrives.
     assert_eq!(objects.poll().status, IBV_WC_WR_FLUSH_ERR);
     let (mut attributes, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
     // SAFETY: all are alive.

@@ -1,4 +1,4 @@
-//! The structures lie as the C compiler lays them out from the installed headers: sizes and each field's offset.
+//! Compares the sizes and field offsets of the structures with those that the C compiler computes from the installed headers.
 
 use ferroce_c::abi::*;
 use ferroce_c::*;
@@ -15,7 +15,7 @@ mod ferroce {
 }
 use ferroce::{ferroce_cause, ferroce_congestion};
 
-/// The numbers of our side, and the C expressions that must equal them.
+/// Our numbers, and the C expressions that must equal them.
 struct Checks {
     program: String,
     ours: Vec<(String, usize)>,

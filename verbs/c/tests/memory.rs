@@ -1,4 +1,4 @@
-//! Memory beyond plain registration, as a program in C uses it: regions that change, on demand, of device memory; parent domains.
+//! Changed regions, regions on demand, device memory and parent domains, as a program in C uses them.
 
 mod common;
 
@@ -9,10 +9,10 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-/// The context has so much device memory for all tests: those that use it take turns.
+/// All tests share the context's device memory: those that use it take turns.
 static DEVICE_MEMORY: Mutex<()> = Mutex::new(());
 
-/// The verbs that the headers find before the `ibv_context`.
+/// Returns the verbs that the headers find before the `ibv_context`.
 fn table() -> &'static verbs_context {
     // SAFETY: every context of the library has such a table, which lives as long as it does.
     unsafe { &*context().byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>() }
@@ -27,7 +27,7 @@ fn regions_on_demand_are_populated_when_advised() {
         unsafe { table().advise_mr.unwrap()(objects.pd, advice, flags, &mut part, 1) }
     };
     let [read, write, no_fault] = [0, 1, 2];
-    // SAFETY: the mapping is this test's own; the regions are deregistered before it goes.
+    // SAFETY: the mapping is this test's own; the regions are deregistered before it is unmapped.
     unsafe {
         let (protection, kind) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -53,7 +53,7 @@ fn regions_on_demand_are_populated_when_advised() {
         assert_eq!(advise(read, 1, lkey, start), libc::ENOENT);
         assert_eq!(refused(ibv_reg_mr(objects.pd, 4096 as *mut c_void, 64, flags)), libc::EFAULT);
 
-        // All memory, for the owner alone.
+        // The whole address space, for the owner alone.
         assert_eq!(refused(ibv_reg_mr(objects.pd, null_mut(), usize::MAX, flags | 2)), libc::EOPNOTSUPP);
         let all = ibv_reg_mr(objects.pd, null_mut(), usize::MAX, flags);
         assert!(!all.is_null());
@@ -107,7 +107,7 @@ fn memory_without_rights_is_registered_on_demand_only() {
     }
 }
 
-/// Writes a word at `from` to `to`, by these keys. Returns the completion's status.
+/// WRITEs 8 bytes with these addresses and keys. Returns the completion's status.
 fn write(objects: &Objects, (addr, lkey): (u64, u32), (remote_addr, rkey): (u64, u32)) -> ibv_wc_status {
     let mut sge = ibv_sge { addr, length: 8, lkey };
     let mut wr =
@@ -144,14 +144,14 @@ fn a_region_changes_and_keeps_its_keys() {
         assert_eq!(rereg(PLACE, none, 4096, 64, 0), (command, libc::EFAULT));
         assert_eq!(rereg(ACCESS, none, 0, 0, 2), (command, libc::EINVAL));
 
-        // The peer may write now, and elsewhere; the keys are those of before.
+        // The peer may now write, and at another place; the keys have not changed.
         assert_eq!(rereg(ACCESS, none, 0, 0, 3), (0, 0));
         assert_eq!(write(&objects, from, (memory, rkey)), IBV_WC_SUCCESS);
         assert_eq!(rereg(PLACE, none, memory + 1024, 128, 0), (0, 0));
         assert_eq!(((*mr).addr as u64, (*mr).length, (*mr).rkey), (memory + 1024, 128, rkey));
         assert_eq!(write(&objects, from, (memory + 1144, rkey)), IBV_WC_SUCCESS);
 
-        // In another domain it is out of the queue pair's reach, and keeps that domain.
+        // In another domain the queue pair cannot access it, and it keeps that domain alive.
         let other = ibv_alloc_pd(context());
         assert_eq!((rereg(DOMAIN, other, 0, 0, 0), (*mr).pd), ((0, 0), other));
         assert_eq!(ibv_dealloc_pd(other), libc::EBUSY);
@@ -260,7 +260,7 @@ fn a_parent_domain_is_its_domain_by_another_name() {
         assert_eq!(refused(make(objects.pd, 4)), libc::EINVAL);
         let parent = make(objects.pd, 0);
         let start = objects.memory.as_ptr() as u64;
-        // A region of the one serves a queue pair of the other.
+        // A region of the parent domain serves a queue pair of its protection domain.
         let mr = ibv_reg_mr(parent, start as *mut c_void, 64, 3);
         assert_eq!(write(&objects, (start, (*mr).lkey), (start + 8, (*mr).rkey)), IBV_WC_SUCCESS);
         let mut cq =

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::mem::offset_of;
 use std::process::Command;
 
-/// Each `name@version` of the version script.
+/// Returns each `name@version` of the version script.
 fn ours() -> BTreeSet<String> {
     let (mut version, mut symbols) = (None, BTreeSet::new());
     for line in include_str!("../librdmacm.map").lines().map(str::trim) {
@@ -87,7 +87,7 @@ fn what_is_no_socket_is_refused() {
         (rsocket(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_TCP), errno()),
         (-1, libc::EOPNOTSUPP)
     );
-    // Standard input is a descriptor, and no socket of ours.
+    // Standard input is a descriptor, but not a socket of this library.
     for number in [-1, 0, 9999] {
         assert_eq!((rlisten(number, 1), errno()), (-1, libc::EBADF));
         assert_eq!((rclose(number), errno()), (-1, libc::EBADF));
@@ -110,7 +110,7 @@ fn plain_descriptors_are_polled_beside_sockets() {
     use std::os::fd::AsRawFd;
     let (reader, mut writer) = std::io::pipe().unwrap();
     let mut watched = [libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-    // SAFETY: the arrays are as long as said, and the sets contain the descriptor's number.
+    // SAFETY: the arrays have the lengths that are passed, and the sets contain the descriptor's number.
     unsafe {
         assert_eq!(rpoll(watched.as_mut_ptr(), 1, 0), 0);
         writer.write_all(b"x").unwrap();
@@ -123,7 +123,7 @@ fn plain_descriptors_are_polled_beside_sockets() {
     }
 }
 
-/// `rping`'s thread comes back to its channel when the program has just given it up.
+/// `rping`'s thread returns to its channel just after the program has destroyed it.
 #[test]
 fn who_comes_late_to_a_channel_waits_as_one_who_waited_before() {
     use ferroce_c::*;
@@ -155,7 +155,7 @@ fn who_comes_late_to_a_channel_waits_as_one_who_waited_before() {
         late(blocked)
     });
     let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
-    // Asleep, or ended: the file is gone then.
+    // Asleep, or ended: then the file is gone.
     while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") S ")) {
         std::thread::yield_now();
     }

@@ -1,13 +1,13 @@
 //! The symbols that `libibverbs.so.1` exports, compared with Debian's own (`libibverbs.symbols`: each `name@version`, `@@` the default).
-//! That each name is really there is the linker's check, in `scripts/build`.
+//! The linker checks in `scripts/build` that each name is defined.
 
 use std::collections::BTreeSet;
 
-/// Versions that are left out, and why: none of Debian's programs asks for them.
+/// Versions that are left out, and why. No program of Debian requires them.
 const LEFT_OUT: [(&str, &str); 1] =
     [("@IBVERBS_1.0", "functions of libibverbs 1.0 (2006), whose structures were others")];
 
-/// Each `name@version` of the version script.
+/// Returns each `name@version` of the version script.
 fn ours() -> BTreeSet<String> {
     let (mut version, mut symbols) = (None, BTreeSet::new());
     for line in include_str!("../libibverbs.map").lines().map(str::trim) {

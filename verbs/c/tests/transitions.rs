@@ -1,4 +1,4 @@
-//! Queue pairs whose attributes change in the state that they are in, as the C interface has it.
+//! Changes of a queue pair's attributes within a state, by the C interface.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::*;
 use ferroce_c::abi::*;
 use ferroce_c::*;
 
-/// A queue pair that refuses its own request goes to ERR, and flushes it.
+/// The status of a request that the queue pair's own responder refuses: the queue pair moves to ERR, which flushes the request.
 const REFUSED: u32 = IBV_WC_WR_FLUSH_ERR;
 
 fn attributes_of(objects: &Objects) -> ibv_qp_attr {
@@ -16,7 +16,7 @@ fn attributes_of(objects: &Objects) -> ibv_qp_attr {
     attributes
 }
 
-/// Writes 8 bytes to itself, and returns the completion's status.
+/// WRITEs 8 bytes from the queue pair to itself. Returns the completion's status.
 fn write(objects: &Objects) -> u32 {
     let address = objects.memory.as_ptr() as u64;
     // SAFETY: the region is alive.
@@ -94,7 +94,7 @@ fn to(objects: &Objects, qp_state: ibv_qp_state) {
     assert_eq!(objects.modify(ibv_qp_attr { qp_state, ..Default::default() }, IBV_QP_STATE), 0);
 }
 
-/// Two queue pairs in ERR whose flushed requests are in the completion queue of the first: 1 and 3 of the first one, 2 of the other.
+/// Returns two queue pairs in ERR. The completion queue of the first has their flushed requests: 1 and 3 of the first one, 2 of the other.
 fn flushed() -> (Objects, Objects) {
     let (first, mut other) = (Objects::new(), Objects::new());
     let mut flushed =
@@ -111,7 +111,7 @@ fn flushed() -> (Objects, Objects) {
     for (id, objects) in [(1, &first), (2, &other), (3, &first)] {
         flushed.wr_id = id;
         assert_eq!(objects.post(&mut flushed).0, 0);
-        // Each control call is a turn of the core: after two the completion is there.
+        // Each control call is a turn of the core: after two the completion has arrived.
         for _ in 0..2 {
             attributes_of(objects);
         }

@@ -1,4 +1,4 @@
-//! Work queues, and queue pairs that spread frames over them, as a program in C uses them.
+//! Work queues, and queue pairs that distribute frames over them, as a program in C uses them.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 const GROUP: [u8; 6] = [1, 0x50, 0x56, 0x19, 0x20, 0xa7];
 
 fn table() -> &'static verbs_context {
-    // SAFETY: a `verbs_context` is around each context, and this one stays open.
+    // SAFETY: each context is part of a `verbs_context`, and this one stays open.
     unsafe { &*context().byte_sub(offset_of!(verbs_context, context)).cast() }
 }
 
@@ -75,7 +75,7 @@ fn spread(
     if qp.is_null() { Err(errno()) } else { Ok(qp) }
 }
 
-/// A queue pair that sends frames to the group's address.
+/// Replaces the queue pair by one that sends frames to the group's address.
 fn sender(objects: &mut Objects) {
     // SAFETY: the objects are alive.
     unsafe {
@@ -98,7 +98,7 @@ fn send(objects: &mut Objects, source: u8) {
     assert_eq!(objects.post(&mut wr).0, 0);
 }
 
-/// Objects are created and destroyed in the order in which they need each other, and each flow keeps to one queue.
+/// Objects must be created and destroyed in the order of their dependencies, and each flow stays on one queue.
 #[test]
 fn frames_are_spread_over_work_queues() {
     let mut objects = Objects::new();

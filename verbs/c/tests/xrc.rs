@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
-/// The verbs that the headers call by the context.
+/// Returns the verbs that the headers call through the context.
 fn verbs() -> &'static verbs_context {
     let whole = context().cast::<u8>().wrapping_sub(offset_of!(verbs_context, context));
     // SAFETY: the library's contexts are parts of such a structure, and this one is never closed.
@@ -59,7 +59,7 @@ unsafe fn open_qp(xrcd: *mut ibv_xrcd, qp_num: u32) -> *mut ibv_qp {
     unsafe { verbs().open_qp.unwrap()(context(), &mut wanted) }
 }
 
-/// Takes a queue pair to RTS, its peer being `peer` of the same port. What its kind has no use for is anything.
+/// Moves a queue pair to RTS, with the peer `peer` on the same port. Attributes without a use for its kind have arbitrary values.
 unsafe fn connect(qp: *mut ibv_qp, peer: u32) {
     let mut gid = ibv_gid { raw: [0; 16] };
     let modify = |attributes: ibv_qp_attr, mask: c_uint| {
@@ -111,12 +111,12 @@ fn a_file_names_a_domain_for_all_who_open_it() {
         let qp = target(first);
         assert_eq!(((*qp).qp_type, (*qp).state), (IBV_QPT_XRC_RECV, IBV_QPS_RESET));
         assert_eq!(close_xrcd(first), libc::EBUSY);
-        // By the other name of the domain, not by another domain.
+        // Through the other handle of the domain, but not through another domain.
         let again = open_qp(second, (*qp).qp_num);
         assert_eq!((*again).qp_num, (*qp).qp_num);
         assert_eq!(refused(open_qp(own, (*qp).qp_num)), libc::EINVAL);
         assert_eq!(refused(open_qp(second, (*qp).qp_num ^ 1)), libc::EINVAL);
-        // It is the same queue pair, and stays until both are gone.
+        // It is the same queue pair, and exists until both handles are destroyed.
         let (mut attributes, mut init) = Default::default();
         assert_eq!(ibv_destroy_qp(qp), 0);
         assert_eq!(ibv_query_qp(again, &mut attributes, 0, &mut init), 0);
@@ -167,7 +167,7 @@ fn a_message_by_each_way_of_posting_goes_to_the_queue_that_it_names() {
             let mut wr = ibv_recv_wr { wr_id: id, sg_list: &mut into, num_sge: 1, ..Default::default() };
             assert_eq!((*context()).ops.post_srq_recv.unwrap()(srq, &mut wr, &mut null_mut()), 0);
         }
-        // As a list, to the second queue.
+        // By ibv_post_send, to the second queue.
         let mut wr = ibv_send_wr {
             wr_id: 7,
             opcode: IBV_WR_SEND,
@@ -193,12 +193,12 @@ fn a_message_by_each_way_of_posting_goes_to_the_queue_that_it_names() {
         let mut seen = [next(objects.cq), next(objects.cq)];
         seen.sort_by_key(|wc| wc.wr_id);
         assert_eq!(seen.map(|wc| (wc.wr_id, wc.status)), [(1, 0), (8, 0)]);
-        // Without a queue's number it is not posted.
+        // Without a queue's number the request is not posted.
         (*ex).wr_start.unwrap()(ex);
         (*ex).wr_send.unwrap()(ex);
         assert_eq!((*ex).wr_complete.unwrap()(ex), libc::EINVAL);
 
-        // Everything keeps what it needs.
+        // Objects in use cannot be destroyed.
         assert_eq!(close_xrcd(xrcd), libc::EBUSY);
         assert_eq!(ibv_destroy_cq(objects.cq), libc::EBUSY);
         assert_eq!([qp, target].map(|qp| ibv_destroy_qp(qp)), [0; 2]);
@@ -228,16 +228,16 @@ fn what_is_asked_for_wrongly_is_refused_as_the_kernel_does_it() {
         let matching = ibv_srq_init_attr_ex { srq_type: IBV_SRQT_TM, ..whole };
         assert_eq!(refused(create_srq(matching)), libc::EOPNOTSUPP);
         assert_eq!(refused(create_srq(ibv_srq_init_attr_ex { xrcd: null_mut(), ..whole })), libc::EINVAL);
-        // One of the basic kind has no number.
+        // A basic queue has no number.
         let basic = create_srq(ibv_srq_init_attr_ex { srq_type: IBV_SRQT_BASIC, ..whole });
         assert_eq!(verbs().get_srq_num.unwrap()(basic, &mut 0), libc::EINVAL);
         assert_eq!(ibv_destroy_srq(basic), 0);
         assert_eq!(refused(target(null_mut())), libc::EINVAL);
-        // A queue of an XRC domain serves no other queue pair.
+        // A queue of an XRC domain cannot be used by other queue pairs.
         let srq = create_srq(whole);
         let mut rc = ibv_qp_init_attr { srq, ..init(objects.cq, IBV_QPT_RC) };
         assert_eq!(refused(ibv_create_qp(objects.pd, &mut rc)), libc::EINVAL);
-        // A target takes no requests of ours.
+        // A target accepts no requests of the program.
         let qp = target(xrcd);
         let mut wr = ibv_send_wr { opcode: IBV_WR_SEND, ..Default::default() };
         assert_eq!((*context()).ops.post_send.unwrap()(qp, &mut wr, &mut null_mut()), libc::EINVAL);

@@ -1,4 +1,4 @@
-//! A program's view of the library: one device for all tests of a process, and objects that go by themselves.
+//! A program's view of the library: one device for all tests of a process, and a queue pair with its objects.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use ferroce_c::abi::*;
@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
-/// A port that receives what it sends, opened once for all tests: a process has one device.
+/// Returns a context on a port that receives what it sends. It is opened once for all tests, because a process has one device.
 pub fn context() -> *mut ibv_context {
     struct Shared(*mut ibv_context);
     // SAFETY: any thread may use a context.
@@ -16,7 +16,7 @@ pub fn context() -> *mut ibv_context {
     unsafe impl Sync for Shared {}
     static CONTEXT: OnceLock<Shared> = OnceLock::new();
     let open = || {
-        // SAFETY: the first test to get here sets it before the library reads it; no other code of this process does.
+        // SAFETY: the first test sets the variables before the library reads them; no other code of this process sets any.
         unsafe {
             std::env::set_var("FERROCE_PORT", "ring:interface");
             std::env::set_var("FERROCE_IP", "10.0.0.1/24");
@@ -43,7 +43,7 @@ pub fn refused<T>(object: *mut T) -> c_int {
     errno()
 }
 
-/// A queue pair with what it needs, all its own.
+/// A queue pair with its own protection domain, completion queue and memory region.
 pub struct Objects {
     pub pd: *mut ibv_pd,
     pub cq: *mut ibv_cq,
@@ -61,7 +61,7 @@ pub fn init(cq: *mut ibv_cq, kind: c_uint) -> ibv_qp_init_attr {
 impl Objects {
     pub fn new() -> Self {
         let mut memory = vec![0_u8; 8192];
-        // SAFETY: the objects live until dropped, in the order in which they depend on each other; the memory too.
+        // SAFETY: the objects live until they are dropped, in the order of their dependencies; the memory too.
         unsafe {
             let pd = ibv_alloc_pd(context());
             let cq = ibv_create_cq(context(), 16, null_mut(), null_mut(), 0);
@@ -82,25 +82,24 @@ impl Objects {
         self.to_init_with(15)
     }
 
-    /// With these rights for the peer.
+    /// Moves the queue pair to INIT, with these rights for the peer.
     pub fn to_init_with(&self, qp_access_flags: c_uint) -> c_int {
         let attributes =
             ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, qp_access_flags, ..Default::default() };
         self.modify(attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
     }
 
-    /// To itself.
+    /// Connects the queue pair to itself.
     pub fn connect(&self) {
         self.connect_with(15);
     }
 
-    /// To itself, with these rights for the peer.
     pub fn connect_with(&self, qp_access_flags: c_uint) {
         assert_eq!(self.to_init_with(qp_access_flags), 0);
         self.ready();
     }
 
-    /// From INIT to RTS.
+    /// Moves the queue pair from INIT to RTS.
     pub fn ready(&self) {
         // SAFETY: the queue pair and the context are alive.
         let (qpn, gid) = unsafe {
@@ -146,7 +145,7 @@ impl Objects {
 
     pub fn post(&self, wr: &mut ibv_send_wr) -> (c_int, *mut ibv_send_wr) {
         let mut bad = null_mut();
-        // SAFETY: as a program calls it, by the context's table.
+        // SAFETY: as a program calls it, through the context's table.
         let result = unsafe { (*context()).ops.post_send.unwrap()(self.qp, wr, &mut bad) };
         (result, bad)
     }
@@ -168,7 +167,7 @@ impl Drop for Objects {
     fn drop(&mut self) {
         // SAFETY: each is alive, and is destroyed once.
         unsafe {
-            // Null if the test destroyed it.
+            // Null if the test has destroyed it.
             assert!(self.qp.is_null() || ibv_destroy_qp(self.qp) == 0);
             assert_eq!(ibv_destroy_cq(self.cq), 0);
             assert_eq!(ibv_dereg_mr(self.mr), 0);

@@ -1,4 +1,4 @@
-//! A message and its answer, by the `ibverbs` crate as the registry has it.
+//! A message and its answer, with the `ibverbs` crate from the registry.
 //!
 //! ```sh
 //! cargo build --manifest-path verbs/c/examples/ibverbs-crate/Cargo.toml --target-dir target/crates
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut lines = BufReader::new(stream.try_clone()?);
     lines.read_line(&mut line)?;
     let mut pair = prepared.handshake(serde_json::from_str(&line)?)?;
-    // SAFETY: the first word is not written until its completion came.
+    // SAFETY: the first word is not accessed until the receive has completed.
     unsafe { pair.post_receive(&mut words, ..1, RECEIVED)? };
     // Both have posted a receive before either sends.
     writeln!(stream, "ready")?;
@@ -54,11 +54,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn send(pair: &mut QueuePair<'_>, words: &mut MemoryRegion<u64>, word: u64) -> std::io::Result<()> {
     words[1] = word;
-    // SAFETY: the responder of the atomic owns the word, so it may be changed.
+    // SAFETY: the word changes only after the peer has answered the message that contained it.
     unsafe { pair.post_send(words, 1.., SENT) }
 }
 
-/// The client's words are even, each answer is one more.
+/// Exchanges the messages. The client's words are even, and each answer is one more.
 fn exchange(
     queue: &CompletionQueue<'_>,
     pair: &mut QueuePair<'_>,
@@ -79,7 +79,7 @@ fn exchange(
             }
             assert_eq!(words[0], 2 * received + u64::from(!answers));
             received += 1;
-            // SAFETY: the word was read.
+            // SAFETY: the word has been read.
             unsafe { pair.post_receive(words, ..1, RECEIVED)? };
             if answers {
                 send(pair, words, 2 * received - 1)?;

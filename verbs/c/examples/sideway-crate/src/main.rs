@@ -1,4 +1,4 @@
-//! A message and its answer, by the extended verbs of the `sideway` crate as the registry has it.
+//! A message and its answer, by the extended verbs of the `sideway` crate from the registry.
 //!
 //! ```sh
 //! cargo build --manifest-path verbs/c/examples/sideway-crate/Cargo.toml --target-dir target/crates
@@ -24,7 +24,7 @@ const ROUNDS: u64 = 1000;
 const SENT: u64 = 1;
 const RECEIVED: u64 = 2;
 
-/// A queue pair, and two words of memory: what comes, and what goes.
+/// A queue pair, and two words of memory: the received one and the sent one.
 struct Host {
     pair: ExtendedQueuePair,
     queue: Arc<ExtendedCompletionQueue>,
@@ -99,7 +99,7 @@ impl Host {
     fn receive(&mut self) -> Result<(), Box<dyn Error>> {
         let (key, first) = (self.memory.lkey(), self.memory.get_ptr() as u64);
         let mut guard = self.pair.start_post_recv();
-        // SAFETY: the first word is the device's until its completion came.
+        // SAFETY: the first word is not accessed until the receive has completed.
         unsafe { guard.construct_wr(RECEIVED).setup_sge(key, first, 8) };
         Ok(guard.post()?)
     }
@@ -109,12 +109,12 @@ impl Host {
         let (key, second) = (self.memory.lkey(), self.memory.get_ptr() as u64 + 8);
         let mut guard = self.pair.start_post_send();
         let request = guard.construct_wr(SENT, WorkRequestFlags::Signaled).setup_send();
-        // SAFETY: the responder of the atomic owns the word, so it may be changed.
+        // SAFETY: the word changes only after the peer has answered the message that contained it.
         unsafe { request.setup_sge(key, second, 8) };
         Ok(guard.post()?)
     }
 
-    /// The client's words are even, each answer is one more.
+    /// Exchanges the messages. The client's words are even, and each answer is one more.
     fn exchange(&mut self, answers: bool) -> Result<(), Box<dyn Error>> {
         let (mut sent, mut received) = (0, 0);
         while sent < ROUNDS || received < ROUNDS {
@@ -129,7 +129,7 @@ impl Host {
                     sent += 1;
                     continue;
                 }
-                // SAFETY: the word is there: its completion came.
+                // SAFETY: the receive has completed.
                 let word = unsafe { self.words.as_ptr().read_volatile() };
                 assert_eq!(word, 2 * received + u64::from(!answers));
                 received += 1;

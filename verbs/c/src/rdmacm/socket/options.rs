@@ -198,7 +198,10 @@ pub unsafe extern "C" fn rgetsockopt(
     status(|| {
         let socket = socket(number)?;
         // SAFETY: the contract of the manual page.
-        let (room, first) = unsafe { (out(length)?, out(into.cast::<u8>())?) };
+        let room = unsafe { out(length)? };
+        if into.is_null() {
+            return Err(INVALID);
+        }
         let mut inner = socket.lock();
         let value = match (level, option) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => {
@@ -213,7 +216,7 @@ pub unsafe extern "C" fn rgetsockopt(
         };
         let size = value.len().min(*room as usize);
         // SAFETY: the program has room for `*room` bytes.
-        unsafe { (&raw mut *first).copy_from_nonoverlapping(value.as_ptr(), size) };
+        unsafe { into.cast::<u8>().copy_from_nonoverlapping(value.as_ptr(), size) };
         *room = size as socklen_t;
         Ok(())
     })

@@ -1,19 +1,19 @@
-//! When a queue pair raises which event (IBA 11.6.3).
+//! Affiliated events of a queue pair, and when it raises them (IBA 11.6.3).
 
 use super::{Context, Identity, Receives, State};
 use crate::{Event, QpFailure};
 
-/// The events that were reported already, and those that are still to be reported.
+/// State that decides which events are still due.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Alarms {
-    /// The peer's first packet was reported.
+    /// Communication established was raised.
     established: bool,
-    /// The program waits until the send queue is drained.
+    /// The program requested an event for the end of draining.
     draining: bool,
 }
 
 impl Alarms {
-    /// A packet of the peer was taken in.
+    /// Raises communication established at the peer's first packet in RTR.
     #[inline]
     pub(super) fn on_request(&mut self, state: State, identity: &Identity, context: &mut Context<'_>) {
         if state == State::ReadyToReceive && !self.established {
@@ -22,12 +22,11 @@ impl Alarms {
         }
     }
 
-    /// To SQD, and whether an event is requested.
     pub(super) const fn on_drain(&mut self, notify: bool) {
         self.draining = notify;
     }
 
-    /// In SQD, what had begun is done (IBA 10.3.1.5).
+    /// Raises send queue drained, if the program requested it (IBA 10.3.1.5).
     #[cold]
     pub(super) fn on_drained(&mut self, identity: &Identity, context: &mut Context<'_>) {
         if core::mem::take(&mut self.draining) {
@@ -36,7 +35,7 @@ impl Alarms {
     }
 }
 
-/// A queue pair with a shared receive queue goes to ERR: it takes no more from it.
+/// Raises the failure, and last receive if the queue pair has a shared receive queue.
 pub(super) fn on_error(failure: Option<QpFailure>, identity: &Identity, context: &mut Context<'_>) {
     if let Some(failure) = failure {
         context.events.push(Event::QpFailed(failure));

@@ -1,10 +1,10 @@
-//! Bytes between a packet and a request's list of buffers.
+//! Copies payload between packets and the buffers of a work request.
 
 use super::wqe::MAX_MESSAGE;
 use super::{Data, Sge};
 use crate::{Access, AccessError, Memory, PdId, RegionTable, Slice};
 
-/// The stretches of `buffers` for bytes `offset` to `offset + length` of the message.
+/// Returns the parts of `buffers` that hold bytes `offset` to `offset + length` of the message.
 fn stretches(buffers: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = Sge> {
     let mut skip = u64::from(offset);
     let mut left = u64::from(length);
@@ -18,7 +18,7 @@ fn stretches(buffers: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = 
     })
 }
 
-/// Copies bytes from `offset` on out of the message into a packet.
+/// Copies the bytes of the message from `offset` on into a packet.
 #[inline(always)]
 pub(super) fn gather<M: Memory>(
     memory: &M,
@@ -34,7 +34,7 @@ pub(super) fn gather<M: Memory>(
             into.copy_from_slice(&bytes[offset..offset + into.len()]);
         }
         Data::Buffers(buffers) => {
-            // Nearly all requests have one buffer.
+            // Fast path: nearly all requests have one buffer.
             if let [sge] = buffers.as_slice()
                 && into.len() as u64 + u64::from(offset) <= u64::from(sge.length)
                 && !into.is_empty()
@@ -55,8 +55,8 @@ pub(super) fn gather<M: Memory>(
     Ok(())
 }
 
-/// Copies a packet's bytes to the message's place `offset` in `buffers`: all of them, or none if a buffer is not
-/// allowed, or some if the memory of one is gone. The caller has checked that they fit.
+/// Copies a packet's payload to byte `offset` of the message in `buffers`. The caller must have checked that it fits. If a buffer fails its
+/// check, no byte is copied; if the memory of a buffer is gone, some may be.
 pub(super) fn place<M: Memory>(
     memory: &mut M,
     regions: &RegionTable,
@@ -81,7 +81,7 @@ pub(super) fn place<M: Memory>(
     Ok(())
 }
 
-/// Bytes of a message that fit into `buffers`: no more than a message may have, however large they are (IBA 9.7.4.1.6).
+/// Returns the length of the longest message that fits into `buffers`, at most 2^31 bytes (IBA 9.7.4.1.6).
 pub(super) fn room(buffers: &[Sge]) -> u32 {
     let held: u64 = buffers.iter().map(|sge| u64::from(sge.length)).sum();
     u32::try_from(held).map_or(MAX_MESSAGE, |held| held.min(MAX_MESSAGE))

@@ -1,31 +1,31 @@
-//! Settings that may change after they were first set, and in which states (IBA 11.2.5.2, the table of the queue pair's transitions to the
-//! state that it is in).
+//! The settings that may change without a state transition, and in which states (IBA 11.2.5.2, the table of the queue pair's transitions to
+//! the state that it is in).
 
 use super::{AckTimeout, State};
 use crate::wire::{Path, RnrTimer};
 use crate::{Access, ControlError, Qpn};
 
-/// READs and atomics that one side may have outstanding at the other.
+/// Limit of the READs and atomics that one side may have outstanding at the other.
 pub(super) const MAX_RD_ATOMIC: u8 = 16;
 
 /// Settings to change; those that are `None` stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// The operations that the peer may execute.
+    /// Remote operations that the peer may execute.
     pub access: Option<Access>,
     /// P_Key that packets must carry.
     pub partition_key: Option<u16>,
     /// Q_Key that datagrams must carry.
     pub queue_key: Option<u32>,
-    /// The time that the peer is asked to wait if no receive is posted.
+    /// RNR timer that NAKs carry: how long the peer waits if no receive is posted.
     pub min_rnr_timer: Option<RnrTimer>,
-    /// The way to the peer.
+    /// Path to the peer.
     pub path: Option<Path>,
-    /// When an unanswered request is sent again.
+    /// Timeout after which an unacknowledged request is retransmitted.
     pub ack_timeout: Option<AckTimeout>,
-    /// The number of retries after a timeout, 0 to 7.
+    /// Retries after timeouts and sequence NAKs, 0 to 7.
     pub retry_count: Option<u8>,
-    /// The number of retries after RNR NAKs, 0 to 6; 7 means no limit.
+    /// Retries after RNR NAKs, 0 to 6; 7 means no limit.
     pub rnr_retry: Option<u8>,
     /// READs and atomics that this side may have outstanding at the peer, 0 to 16.
     pub max_rd_atomic: Option<u8>,
@@ -33,7 +33,7 @@ pub struct Changes {
     pub max_dest_rd_atomic: Option<u8>,
 }
 
-/// One of them.
+/// A setting of [`Changes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Setting {
     Access,
@@ -65,7 +65,7 @@ impl Setting {
         }
     }
 
-    /// Returns true for settings of the requester, which change between two messages and not within one.
+    /// Returns whether this is a setting of the requester. Those may change only between two messages.
     const fn is_of_the_requester(self) -> bool {
         match self {
             Self::Path | Self::AckTimeout | Self::RetryCount | Self::RnrRetry | Self::MaxRdAtomic => true,
@@ -78,7 +78,7 @@ impl Setting {
     }
 }
 
-/// The settings that may change in each state; in other states none may.
+/// Settings that may change in each state. In a state without a row none may.
 pub(super) type Table = &'static [(State, &'static [Setting])];
 
 pub(super) const RELIABLE: Table = &[
@@ -114,7 +114,6 @@ pub(super) const DATAGRAM: Table = &[
     (State::SendQueueError, &[S::QueueKey]),
 ];
 
-/// Of a raw packet queue pair: it has none.
 pub(super) const RAW: Table = &[];
 
 impl Changes {
@@ -135,7 +134,7 @@ impl Changes {
         .flatten()
     }
 
-    /// Checks that all of it may change in `state`, and that all values are in their ranges.
+    /// Checks that each setting may change in `state` and is in its range.
     pub(super) fn check(
         &self,
         table: Table,
@@ -159,7 +158,6 @@ impl Changes {
     }
 }
 
-/// Checks a setting against its limit.
 pub(super) fn limit(what: &'static str, value: u8, limit: u8) -> Result<(), ControlError> {
     if value <= limit {
         return Ok(());

@@ -1,4 +1,4 @@
-//! State of queue pairs of every service: identity, state, peer, congestion control.
+//! The parts of a queue pair that all services share: identity, state, peer, congestion control.
 
 use super::alarms::{self, Alarms};
 use super::settings::busiest;
@@ -11,28 +11,27 @@ use crate::{
 use alloc::boxed::Box;
 use core::net::IpAddr;
 
-/// The peer's address, from RTR on.
+/// Path to the peer and its settings, from RTR on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection {
     pub(super) path: Path,
-    /// The path's headers, ready to be copied.
+    /// Headers below the BTH, prepared for copying.
     pub(super) template: Template,
     pub(super) destination: Qpn,
     pub(super) mtu: u32,
     pub(super) loss_recovery: LossRecovery,
 }
 
-/// The address that a connected queue pair sends its packets to.
+/// Address to which a connected queue pair sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) address: IpAddr,
-    /// The Ethernet address of the peer, or of the router on the way.
+    /// Ethernet address of the peer, or of the first router.
     pub(crate) mac: Mac,
     pub(crate) qpn: Qpn,
 }
 
 impl Connection {
-    /// Returns the peer that a queue pair learns of on its way to RTR.
     pub(super) fn new(settings: &RtrSettings) -> Result<Self, ControlError> {
         Ok(Self {
             path: settings.path,
@@ -48,7 +47,7 @@ impl Connection {
         Template::new(path).map_err(families)
     }
 
-    /// From now on packets carry ECT(0), so that switches mark them rather than drop them.
+    /// Sets ECT(0), so that switches mark packets rather than drop them.
     fn mark_capable(&mut self) {
         let traffic_class = self.path.traffic_class & !3 | 2;
         let path = Path { traffic_class, ..self.path };
@@ -57,7 +56,7 @@ impl Connection {
         }
     }
 
-    /// Another way to the peer. Whether switches may mark packets stays as it is.
+    /// Replaces the path, and keeps its ECN bits.
     fn move_to(&mut self, path: &Path) -> Result<(), ControlError> {
         let traffic_class = path.traffic_class & !3 | self.path.traffic_class & 3;
         let path = Path { traffic_class, ..*path };
@@ -74,20 +73,19 @@ impl Connection {
     }
 }
 
-/// The part of a queue pair that does not depend on its service.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(super) identity: Identity,
     pub(super) state: State,
     pub(super) access: Access,
     pub(super) partition_key: u16,
-    /// The peer of a connected service.
+    /// Connected services only, from RTR on.
     pub(super) connection: Option<Connection>,
     pub(super) congestion: CongestionControl,
     pub(super) alarms: Alarms,
-    /// The failure that moved it to ERR or SQE; `None` if the program requested the move.
+    /// Cause of ERR or SQE; `None` if the program requested the transition.
     pub(super) failure: Option<Box<QpFailure>>,
-    /// The IPv4 identification of the next packet.
+    /// IPv4 identification of the next packet.
     pub(super) identification: u16,
 }
 
@@ -111,7 +109,7 @@ impl Common {
         Bth { partition_key: self.partition_key, ..Bth::new(destination, psn) }
     }
 
-    /// Returns the peer to which it sends; `None` if it has no peer, or many.
+    /// Returns the peer; `None` before RTR and for datagrams.
     pub(super) fn peer(&self) -> Option<Peer> {
         let Connection { path, destination, .. } = self.connection.as_ref()?;
         Some(Peer { address: path.destination, mac: path.destination_mac, qpn: *destination })
@@ -121,7 +119,7 @@ impl Common {
         self.connection.as_ref().map_or(0, |connection| connection.mtu)
     }
 
-    /// Checks that the packet comes from the connection's peer (IBA 9.6.1.1).
+    /// Checks that the packet's addresses are those of the connection (IBA 9.6.1.1).
     #[inline]
     pub(super) fn check_peer(&self, frame: &Frame<'_>) -> Result<(), Discard> {
         let Some(Connection { path, .. }) = &self.connection else { return Err(Discard::QpState) };
@@ -131,8 +129,7 @@ impl Common {
         Ok(())
     }
 
-    /// Checks that the packet is of this queue pair's partition (IBA 9.6.1.1), and that one of the two is a full member of it
-    /// (IBA 10.9.3).
+    /// Checks that the packet is of the same partition (IBA 9.6.1.1), and that one side is a full member of it (IBA 10.9.3).
     #[inline]
     pub(super) fn check_partition(&self, frame: &Frame<'_>) -> Result<(), Discard> {
         let (ours, theirs) = (self.partition_key, frame.header.bth().partition_key);
@@ -140,8 +137,8 @@ impl Common {
         if is_same { Ok(()) } else { Err(Discard::PartitionKey) }
     }
 
-    /// Returns whether a plain packet comes from the connection's peer, and both are full members of one partition. If this is false, the
-    /// complete check finds the reason.
+    /// Returns whether a plain packet passes the checks of the connection: addresses, P_Key of a full member, service RC. If not, the
+    /// complete checks find the reason.
     #[inline(always)]
     pub(super) fn expects(&self, plain: &Plain<'_>) -> bool {
         self.connection
@@ -152,7 +149,7 @@ impl Common {
             && self.identity.receives.service() == Service::Rc
     }
 
-    /// A packet was taken in, or not: the answer to one that comes again may have been lost because the peer has moved.
+    /// Returns `taken`. A duplicate casts doubt on the path: its answer may have been lost because the peer has moved.
     #[inline(always)]
     pub(super) fn on_taken(
         &self,
@@ -165,7 +162,7 @@ impl Common {
         taken
     }
 
-    /// Packets are to be marked from now on.
+    /// Makes all further packets ECN-capable.
     #[cold]
     pub(super) fn mark_capable(&mut self) {
         if let Some(connection) = &mut self.connection {
@@ -174,14 +171,13 @@ impl Common {
         }
     }
 
-    /// Reports what congestion control found out of the path, if it did.
+    /// Queues the changes that congestion control reports as events.
     pub(super) fn tell_congestion_change(&mut self, context: &mut Context<'_>) {
         while let Some(news) = self.congestion.take_news() {
             context.events.change(CongestionChange { qpn: self.identity.qpn, destination: None, news });
         }
     }
 
-    /// Moves the connection to another path.
     pub(super) fn move_to(&mut self, path: &Path) -> Result<(), ControlError> {
         self.congestion.check_path(path)?;
         if let Some(connection) = &mut self.connection {
@@ -191,7 +187,7 @@ impl Common {
         Ok(())
     }
 
-    /// Sends packets to `peer` to this Ethernet address from now on. Returns true if that is new.
+    /// Replaces the Ethernet address of packets to `peer`. Returns whether it changed.
     pub(super) fn redirect(&mut self, peer: IpAddr, mac: Mac) -> bool {
         let is_new = self.connection.as_mut().is_some_and(|connection| connection.redirect(peer, mac));
         if is_new {
@@ -200,7 +196,7 @@ impl Common {
         is_new
     }
 
-    /// The peer did not answer in time: it may have moved.
+    /// Casts doubt on the path, because the peer did not answer in time and may have moved.
     #[cold]
     pub(super) fn doubt_path(&self, context: &mut Context<'_>) {
         if let Some(connection) = &self.connection {
@@ -208,7 +204,7 @@ impl Common {
         }
     }
 
-    /// Goes to ERR. Without a cause the program requested it.
+    /// Enters ERR. `why` is `None` if the program requested it.
     pub(super) fn enter_error(
         &mut self,
         why: Option<(FailureCause, FailureReason)>,
@@ -222,7 +218,7 @@ impl Common {
         self.state = State::Error;
     }
 
-    /// Goes to SQE.
+    /// Enters SQE.
     pub(super) fn enter_send_error(
         &mut self,
         status: CompletionStatus,
@@ -235,7 +231,7 @@ impl Common {
         self.state = State::SendQueueError;
     }
 
-    /// Keeps how it failed, for those that ask later.
+    /// Keeps the failure for later queries, and returns it.
     fn record(&mut self, (cause, reason): (FailureCause, FailureReason), ends: Ends) -> QpFailure {
         let Ends { acknowledged, send, expected, retries } = ends;
         let peer = self.connection.map(|connection| (connection.path.destination, connection.destination));
@@ -247,14 +243,14 @@ impl Common {
     }
 }
 
-/// The positions of both directions when a queue pair failed.
+/// PSNs of both directions, for reports and failures.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
-    /// The last PSN that the peer acknowledged.
+    /// Last PSN that the peer acknowledged.
     pub(super) acknowledged: Psn,
-    /// The next PSN to send.
+    /// Next PSN to send.
     pub(super) send: Psn,
-    /// The next PSN expected.
+    /// Next PSN expected from the peer.
     pub(super) expected: Psn,
     /// Retries since the last acknowledgement.
     pub(super) retries: u8,

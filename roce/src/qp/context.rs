@@ -1,4 +1,4 @@
-//! The state that an endpoint lends a queue pair for a call.
+//! What an endpoint lends a queue pair for one call.
 
 use super::EarlyMemory;
 use crate::address::AddressTable;
@@ -9,8 +9,7 @@ use crate::wire::Numbers;
 use crate::{Counters, RegionTable};
 use cc::{ActiveFlows, Instant};
 
-/// The context of one call: what all queue pairs of an endpoint share, lent by its `Commons` for as long as the call takes, and the
-/// time that it happens at.
+/// Shared objects of an endpoint, borrowed for one call, and the time of the call.
 pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) regions: &'a mut RegionTable,

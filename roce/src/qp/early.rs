@@ -1,4 +1,5 @@
-//! The memory of an endpoint for packets that came early, which all its queue pairs share: peers choose how much of it they use.
+//! The memory budget of an endpoint for packets that arrive early. All queue pairs share it, because peers decide how much a queue pair
+//! needs.
 
 use crate::Qpn;
 use alloc::collections::VecDeque;
@@ -7,21 +8,21 @@ use cc::Instant;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
-/// Between two searches for memory that is not needed any more.
+/// Time between two searches for memory to free.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// Queue pairs that such a search visits at most.
+/// Queue pairs that a search visits at most.
 const VISITS: usize = 256;
-/// The same of a search that a packet without room causes.
+/// The same for a search that a packet without room causes.
 const VISITS_FOR_ROOM: usize = 16;
 
-/// The bytes that an endpoint's queue pairs may use and use.
+/// Limit and use of the memory, bytes.
 #[derive(Debug)]
 struct Budget {
     limit: AtomicUsize,
     used: AtomicUsize,
 }
 
-/// The part of a budget that one queue pair uses. Dropping it returns the bytes, wherever its queue pair ends.
+/// Bytes of a budget that one queue pair uses. Dropping it returns them.
 #[derive(Debug)]
 pub(in crate::qp) struct Share {
     budget: Arc<Budget>,
@@ -33,13 +34,13 @@ impl Share {
         self.bytes
     }
 
-    /// Takes `bytes` more. Returns whether the budget has as many left.
+    /// Reserves `bytes` more. Returns false if the budget has fewer left.
     pub(in crate::qp) fn take(&mut self, bytes: usize) -> bool {
         let used = self.budget.used.load(Ordering::Relaxed).saturating_add(bytes);
         if used > self.budget.limit.load(Ordering::Relaxed) {
             return false;
         }
-        // One thread at a time has the endpoint.
+        // Only one thread at a time uses the endpoint.
         self.budget.used.store(used, Ordering::Relaxed);
         self.bytes = self.bytes.saturating_add(bytes);
         true
@@ -58,14 +59,14 @@ impl Drop for Share {
     }
 }
 
-/// The budget of an endpoint, and the queue pairs that use it.
+/// Budget of an endpoint, and the queue pairs that use it.
 #[derive(Debug)]
 pub(crate) struct EarlyMemory {
     budget: Arc<Budget>,
-    /// In the order of their next visits. Some may be destroyed, or have returned their share.
+    /// In the order of their next visits. Some may be destroyed, or use no memory any more.
     holders: VecDeque<Qpn>,
     next_look: Instant,
-    /// A queue pair that has this many bytes was refused more.
+    /// Bytes of a queue pair that was refused more since the last search.
     short: Option<usize>,
 }
 
@@ -79,17 +80,15 @@ impl EarlyMemory {
         self.budget.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Returns the bytes that all queue pairs use.
     pub(crate) fn used(&self) -> usize {
         self.budget.used.load(Ordering::Relaxed)
     }
 
-    /// Returns an empty share.
     pub(in crate::qp) fn share(&self) -> Share {
         Share { budget: self.budget.clone(), bytes: 0 }
     }
 
-    /// The share of `qpn` is not empty any more: it is visited from now on.
+    /// Adds `qpn`, whose share is no longer empty, to the queue pairs to visit.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(in crate::qp) fn holds(&mut self, qpn: Qpn, now: Instant) {
         if self.holders.is_empty() {
@@ -98,25 +97,25 @@ impl EarlyMemory {
         self.holders.push_back(qpn);
     }
 
-    /// A packet of a queue pair that has `bytes` was refused.
+    /// Makes a search due, because a queue pair that has `bytes` was refused more.
     pub(in crate::qp) fn is_short(&mut self, bytes: usize) {
         self.short = Some(bytes);
         self.next_look = Instant::ZERO;
     }
 
-    /// Returns when memory may be found that is not needed any more.
+    /// Returns the time of the next search; `None` if no queue pair uses memory.
     #[inline]
     pub(crate) fn next_look(&self) -> Option<Instant> {
         (!self.holders.is_empty()).then_some(self.next_look)
     }
 
-    /// Begins a search: returns how many queue pairs to visit, and the bytes that a queue pair must have to be evicted for another.
+    /// Begins a search. Returns how many queue pairs to visit, and the bytes from which one is evicted to make room for another.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(crate) fn begin_look(&mut self, now: Instant) -> (usize, Option<usize>) {
         self.next_look = now + INTERVAL;
         let short = self.short.take();
         let visits = if short.is_some() { VISITS_FOR_ROOM } else { VISITS };
-        // Two that have as much would otherwise evict each other in turn.
+        // With half of that, two queue pairs of equal shares would evict each other in turn.
         (visits.min(self.holders.len()), short.map(|bytes| bytes.saturating_mul(2).saturating_add(1)))
     }
 

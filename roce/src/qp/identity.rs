@@ -4,7 +4,6 @@ use super::{Capabilities, QpInit};
 use crate::wire::Service;
 use crate::{CqId, PdId, Qpn, SrqId, XrcdId};
 
-/// The properties of a queue pair that never change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) qpn: Qpn,
@@ -23,21 +22,19 @@ impl Identity {
     }
 }
 
-/// The queue that a queue pair takes its receive requests from.
+/// Queue from which a queue pair takes receive requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receives {
-    /// The queue pair's own queue.
     Own,
-    /// One that it shares.
     Shared(SrqId),
-    /// An XRC initiator takes no messages.
+    /// None: an XRC initiator receives no messages.
     Never,
-    /// An XRC target: whichever queue of the domain a message names.
+    /// XRC target: the shared receive queue of this domain that a message names.
     Named(XrcdId),
 }
 
 impl Receives {
-    /// Of a reliable queue pair: the service of its packets.
+    /// Returns the service of the packets of a reliable queue pair.
     pub(crate) const fn service(self) -> Service {
         match self {
             Self::Own | Self::Shared(_) => Service::Rc,

@@ -1,8 +1,7 @@
-//! Requests that no packet carries: binding a memory window and invalidating a key (IBA 10.8.3.3).
+//! Work requests that no packet carries: binding a memory window and invalidating a key (IBA 10.8.3.3).
 
 use super::{CompletionStatus, Context, Identity, SendOperation};
 
-/// Runs a request that no packet carries.
 pub(super) fn run(
     operation: &SendOperation,
     context: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Queue pairs: what is asked of them and what they answer.
+//! Queue pairs of all services: states, work queues, and the packets that they send and receive.
 
 mod alarms;
 mod buffers;

@@ -1,11 +1,11 @@
-//! What a packet of a send request says: its opcode and extended headers.
+//! Opcode and extended headers of the packets of a send request.
 
 use super::wqe::{Position, Wqe};
 use super::{Remote, SendOperation};
 use crate::wire::{AtomicEth, CompareSwap, FetchAdd, Operation, Reth, SendTail};
 
-/// Returns the operation of the packet at `position` of a request. READs that continue after a loss request only the bytes from `offset` to
-/// `end`. Local requests have none.
+/// Returns the operation of the packet at `position`; `None` for local requests. A READ requests the bytes from `offset` to `end`: fewer
+/// than all after a loss.
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "`end` is not before `offset`")]
 pub(super) fn operation(wqe: &Wqe, position: Position, offset: u32, end: u32) -> Option<Operation> {

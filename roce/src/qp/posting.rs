@@ -1,5 +1,5 @@
-//! The rules for posting: every rule that a request can break before its queue pair sees it. The application's thread applies them, so a
-//! core never refuses a request that was accepted.
+//! The rules that a work request must satisfy before its queue pair sees it. The application's thread checks them, so that a core never
+//! refuses a request that was accepted.
 
 use super::wqe::MAX_MESSAGE;
 use super::{Data, Identity, PostError, Receives, RecvRequest, SendOperation, SendRequest};
@@ -7,7 +7,7 @@ use crate::Qpn;
 use crate::wire::{ETHERNET_LENGTH, Service};
 use core::mem;
 
-/// A send request that its queue pair's [`SendRules`] allow; only they create one.
+/// Send request that passed the [`SendRules`] of its queue pair. Nothing else creates one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedSend {
     pub(super) request: SendRequest,
@@ -15,7 +15,7 @@ pub struct CheckedSend {
     pub(super) length: u32,
 }
 
-/// A receive request that its queue's [`RecvRules`] allow; only they create one.
+/// Receive request that passed the [`RecvRules`] of its queue. Nothing else creates one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedRecv(pub(super) RecvRequest);
 
@@ -24,24 +24,24 @@ impl CheckedRecv {
         self.0
     }
 
-    /// Takes the request out, and leaves one without buffers.
+    /// Moves the request out, and leaves one without buffers.
     #[inline]
     pub fn take(&mut self) -> Self {
         Self(RecvRequest { id: self.0.id, buffers: mem::take(&mut self.0.buffers) })
     }
 }
 
-/// The rules for what is posted to one queue pair. Changes of its state may change them.
+/// Rules for the work requests of one queue pair. A change of its state may change them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PostRules {
-    /// For send requests.
+    /// Rules for send requests.
     pub send: SendRules,
-    /// For receive requests.
+    /// Rules for receive requests.
     pub recv: RecvRules,
 }
 
 impl PostRules {
-    /// The rules of a queue pair. `longest` is the longest datagram, for the service that has such a limit.
+    /// Creates the rules of a queue pair. `longest` is the longest message in bytes, if the service limits it.
     pub(crate) const fn new(identity: &Identity, service: Service, longest: Option<u32>) -> Self {
         let Identity { qpn, receives, capabilities, .. } = *identity;
         let elsewhere = match receives {
@@ -70,27 +70,27 @@ impl PostRules {
     }
 }
 
-/// The rules for send requests of one queue pair.
+/// Rules for the send requests of one queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendRules {
     qpn: Qpn,
     service: Service,
-    /// The service's bit; none for an XRC target, which sends nothing.
+    /// Bit of the service; 0 for an XRC target, which sends nothing.
     services: u8,
     max_sge: u32,
     max_inline: u32,
-    /// Bytes of the shortest and of the longest message.
+    /// Least and greatest length of a message, bytes.
     shortest: u32,
     longest: u32,
 }
 
-/// The way that a request uses its local data.
+/// Direction in which a request moves its local data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moves {
     Nothing,
     Out,
     In,
-    /// Eight bytes out, or what was there in.
+    /// Eight bytes: the result of an atomic, or the operand of an ATOMIC WRITE.
     Word,
 }
 
@@ -107,11 +107,11 @@ const fn bit(service: Service) -> u8 {
 const RELIABLE: u8 = bit(Service::Rc) | bit(Service::Xrc);
 const CONNECTED: u8 = RELIABLE | bit(Service::Uc);
 const DATAGRAMS: u8 = bit(Service::Ud);
-/// Those that send bytes without immediate data.
+/// Services that send bytes without immediate data.
 const PLAIN: u8 = CONNECTED | bit(Service::Raw);
 
 impl SendOperation {
-    /// Which services have it (IBA table 38), and what it does with its data.
+    /// Returns the services that have the operation (IBA table 38), and how it uses its local data.
     #[inline]
     const fn demands(&self) -> (u8, Moves) {
         match self {
@@ -133,18 +133,18 @@ impl SendRules {
     /// Checks a request against the service and the queue pair's limits.
     ///
     /// # Errors
-    /// Returns the first rule that the request breaks.
+    /// Returns the [`PostError`] of the first rule that the request breaks.
     pub fn check(&self, mut request: SendRequest) -> Result<CheckedSend, PostError> {
         let length = self.length(&request)?;
         if length.is_none() {
-            // The data of such a request means nothing, as in rdma-core.
+            // rdma-core ignores the data of such a request, too.
             request.data = Data::empty();
         }
         Ok(CheckedSend { request, length: length.unwrap_or(0) })
     }
 
-    /// Checks a request of one buffer, as nearly all are, and copies it without the room for others; `None` if it has another number,
-    /// or breaks a rule.
+    /// Checks a request with one buffer, as nearly all have, and copies it without the room for others. Returns `None` if it has another
+    /// number of buffers, or breaks a rule.
     #[inline(always)]
     #[must_use]
     pub fn check_single(&self, request: &SendRequest) -> Option<CheckedSend> {
@@ -154,14 +154,14 @@ impl SendRules {
         Some(CheckedSend { request: SendRequest { data: Data::from(only), ..*request }, length })
     }
 
-    /// Returns the bytes of a message that is allowed; `None` for an operation without data.
+    /// Checks a request. Returns the bytes of its message; `None` for an operation without data.
     #[inline(always)]
     fn length(&self, request: &SendRequest) -> Result<Option<u32>, PostError> {
         let (services, moves) = request.operation.demands();
         if services & self.services == 0 {
             return Err(PostError::Service { qpn: self.qpn });
         }
-        // An XRC initiator names the queue that its message is for; what stays here is for none.
+        // Requests of an XRC initiator, and no others, name a shared receive queue of the peer. Local requests are exempt.
         let names = request.srq.is_some();
         if names != (self.service == Service::Xrc) && !request.operation.is_local() {
             return Err(PostError::RemoteSrq { qpn: self.qpn });
@@ -189,12 +189,12 @@ impl SendRules {
             SendOperation::Read { .. } => "READ",
             SendOperation::FetchAdd { .. } => "FETCH_ADD",
             SendOperation::CompareSwap { .. } => "CMP_SWAP",
-            // Its eight bytes are part of the request, whatever else may be.
+            // Its eight bytes are part of the request, whatever `max_inline` is.
             SendOperation::AtomicWrite { .. } => return Ok(()),
             _ if given <= self.max_inline as usize => return Ok(()),
             _ => return Err(PostError::InlineTooLong { given, limit: self.max_inline }),
         };
-        // Data that comes back needs a buffer.
+        // The data that the peer returns needs a buffer.
         Err(PostError::InlineNotAllowed { operation })
     }
 
@@ -208,16 +208,16 @@ impl SendRules {
     }
 }
 
-/// The rules for receive requests of one queue, a queue pair's own or a shared one.
+/// Rules for the receive requests of one queue, a queue pair's own or a shared one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvRules {
     max_sge: u32,
-    /// Why the queue pair takes none.
+    /// Why the queue pair accepts no receive requests.
     elsewhere: Option<PostError>,
 }
 
 impl RecvRules {
-    /// The rules of a shared receive queue.
+    /// Creates the rules of a shared receive queue.
     pub(crate) const fn shared(max_sge: u32) -> Self {
         Self { max_sge, elsewhere: None }
     }
@@ -225,7 +225,7 @@ impl RecvRules {
     /// Checks a request. Its buffers may be longer than the longest message, as rdma-core allows.
     ///
     /// # Errors
-    /// Returns the first rule that the request breaks.
+    /// Returns the [`PostError`] of the first rule that the request breaks.
     #[inline]
     pub fn check(&self, request: RecvRequest) -> Result<CheckedRecv, PostError> {
         if let Some(error) = self.elsewhere {
@@ -241,7 +241,7 @@ fn check_buffers(given: usize, limit: u32) -> Result<(), PostError> {
     if given <= limit as usize { Ok(()) } else { Err(PostError::TooManyBuffers { given, limit }) }
 }
 
-/// Atomics work on one aligned word there; here its bytes may be in several buffers (IBA 9.4.5).
+/// Checks an atomic: 8 bytes of local data, in any number of buffers, and an aligned remote address (IBA 9.4.5).
 #[inline(never)]
 fn check_word(operation: &SendOperation, given: u64) -> Result<(), PostError> {
     let is_aligned = match operation {

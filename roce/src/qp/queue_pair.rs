@@ -1,4 +1,4 @@
-//! The queue pair: its states, what programs post, and the packets that it takes in and sends, whatever its service.
+//! The queue pair of any service: states, posting, packets received and sent.
 
 use super::changes::{self, Changes, MAX_RD_ATOMIC, limit};
 use super::common::{Common, Connection, Peer};
@@ -18,22 +18,22 @@ use crate::{ControlError, CqId, Discard, FailureCause, FailureReason, Memory, Ou
 use cc::{Algorithm, HeardHop, Instant};
 use core::net::IpAddr;
 
-/// A queue pair of any service. A host has many, most of them idle, so what few need is boxed.
+/// Queue pair of any service. A host has many, most of them idle, so rarely used parts are boxed.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     common: Common,
     transport: Transport,
 }
 
-/// The packets and bytes that a queue pair sent in one turn.
+/// What a queue pair sent in one turn.
 pub(crate) struct Sent {
-    /// Bytes of its frames.
+    /// Bytes of the frames.
     pub(crate) bytes: u64,
-    /// It may have more to send now.
+    /// More may be sent now.
     pub(crate) has_more: bool,
 }
 
-/// The part that its service decides.
+/// Part that depends on the service.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "each queue pair is in its own box; most are reliable")]
 enum Transport {
@@ -41,7 +41,7 @@ enum Transport {
     Unreliable(Unreliable),
 }
 
-/// An idle queue pair takes little: a host has many.
+/// Keeps an idle queue pair small: a host has many.
 const _: () = assert!(size_of::<QueuePair>() <= 1592);
 
 macro_rules! either {
@@ -68,7 +68,6 @@ impl QueuePair {
         &self.common.identity
     }
 
-    /// Returns the service of its packets.
     pub(crate) fn service(&self) -> Service {
         match &self.transport {
             Transport::Reliable(_) => self.common.identity.receives.service(),
@@ -94,7 +93,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the algorithm that paces it, or the destination of its last datagram; none before RTS.
+    /// Returns the algorithm that paces the queue pair or the destination of its last datagram; `None` before RTS.
     fn algorithm(&self) -> Option<&Algorithm> {
         let of_destination = match &self.transport {
             Transport::Reliable(_) => None,
@@ -103,12 +102,12 @@ impl QueuePair {
         of_destination.or_else(|| self.common.congestion.algorithm())
     }
 
-    /// Returns what telemetry said last of each hop of the path.
+    /// Returns the last telemetry of each hop of the path.
     pub(crate) fn hops(&self) -> impl Iterator<Item = HeardHop> {
         self.algorithm().into_iter().flat_map(Algorithm::hops)
     }
 
-    /// Returns the likely reason why the peer keeps it waiting; `None` if it does not.
+    /// Returns the likely reason why the peer keeps the queue pair waiting; `None` if it does not.
     pub(crate) fn suspects(&self, now: Instant, events: &Events) -> Option<FailureReason> {
         match &self.transport {
             Transport::Reliable(reliable) if self.common.state != State::Error => {
@@ -118,10 +117,10 @@ impl QueuePair {
         }
     }
 
-    /// Goes to another state (IBA 10.3.1).
+    /// Makes a state transition (IBA 10.3.1).
     ///
     /// # Errors
-    /// Returns why it can't; the queue pair is then as it was.
+    /// Returns a [`ControlError`] if the transition is not possible; the queue pair is then unchanged.
     pub(crate) fn modify(&mut self, modify: Modify, context: &mut Context<'_>) -> Result<(), ControlError> {
         let common = &mut self.common;
         match (common.state, modify) {
@@ -145,7 +144,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Goes on its way to RTS, which differs by service.
+    /// Makes a transition on the way to RTS, which differs by service.
     fn advance(&mut self, modify: Modify) -> Result<(), ControlError> {
         let mut connected = Kind::Connected;
         let kind = match &mut self.transport {
@@ -154,7 +153,7 @@ impl QueuePair {
         };
         let common = &mut self.common;
         match (common.state, modify, kind) {
-            // Again in INIT is legal for all services, as it is in Linux.
+            // INIT to INIT is legal for all services, as in Linux.
             (State::Reset | State::Init, Modify::Init { access, partition_key }, Kind::Connected) => {
                 (common.access, common.partition_key) = (access, partition_key);
                 common.state = State::Init;
@@ -197,16 +196,16 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The queue pair ends: a shared receive request whose message has not arrived goes back to its queue.
+    /// Abandons the message in progress: its shared receive request goes back to the queue.
     pub(crate) fn abandon(&mut self, shared: &mut SharedQueues) {
         match &mut self.transport {
-            // A reliable service abandons no message: its request goes with it.
+            // A reliable service does not give back the request of an unfinished message.
             Transport::Reliable(_) => {}
             Transport::Unreliable(unreliable) => unreliable.abandon(shared),
         }
     }
 
-    /// Everything is as new, except that the queues keep their room.
+    /// Resets everything except the capacity of the queues.
     fn reset(&mut self) {
         let identity = self.common.identity;
         self.common = Common::new(identity);
@@ -241,7 +240,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// To RTS. A sender that receives no answers uses the first PSN and the pace, and no telemetry.
+    /// Enters RTS: checks the congestion settings, and starts congestion control.
     fn begin_to_send(&mut self, send_psn: Psn, settings: &Congestion) -> Result<(), ControlError> {
         let Common { congestion, connection, identity, .. } = &mut self.common;
         let path = connection.as_ref().map(|connection| connection.path);
@@ -267,7 +266,7 @@ impl QueuePair {
             Transport::Unreliable(_) => (settings.for_unacknowledged_data(), None),
         };
         if let Some(each) = &each {
-            // So that what no destination could begin with is refused here.
+            // Refuses settings with which no destination could start.
             CongestionControl::new().start(each, identity.qpn, None)?;
         }
         congestion.start(&paced, identity.qpn, path.as_ref())?;
@@ -284,7 +283,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Changes settings, all or none.
+    /// Changes all settings or none.
     fn change(&mut self, changes: &Changes) -> Result<(), ControlError> {
         let table = match &self.transport {
             Transport::Reliable(_) => changes::RELIABLE,
@@ -302,7 +301,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Goes to ERR: the receive in progress ends as `receive`, the others as flushed. Without a cause the program requested it.
+    /// Enters ERR. The receive in progress completes with `receive`, all others as flushed. `cause` is `None` if the program requested it.
     pub(crate) fn fail(
         &mut self,
         cause: Option<FailureCause>,
@@ -312,7 +311,7 @@ impl QueuePair {
         either!(&mut self.transport, part => part.fail(&mut self.common, cause, receive, context));
     }
 
-    /// Returns whether its completions go, or lately went, to `cq`.
+    /// Returns whether its completions go, or recently went, to `cq`.
     pub(crate) fn completes_to(&self, cq: CqId) -> bool {
         let Identity { send_cq, recv_cq, .. } = *self.identity();
         let lately = match &self.transport {
@@ -322,33 +321,32 @@ impl QueuePair {
         send_cq == cq || recv_cq == cq || lately == Some(cq)
     }
 
-    /// Returns the peer to which it sends; `None` if it has no peer, or many.
     pub(crate) fn peer(&self) -> Option<Peer> {
         self.common.peer()
     }
 
-    /// Returns whether direct responses of switches change how it sends.
+    /// Returns whether direct responses of switches change how the queue pair sends.
     pub(crate) fn hears_switches(&self) -> bool {
         matches!(self.transport, Transport::Reliable(_)) && self.common.congestion.hears_switches()
     }
 
-    /// Sends packets to `peer` to this Ethernet address from now on. Returns true if that is new.
+    /// Replaces the Ethernet address of packets to `peer`. Returns whether it changed.
     pub(crate) fn redirect(&mut self, peer: IpAddr, mac: Mac) -> bool {
         self.common.redirect(peer, mac)
     }
 
-    /// Returns whether it keeps memory for the peer's telemetry.
+    /// Returns whether memory is kept for the peer's telemetry.
     #[inline]
     pub(crate) fn keeps_telemetry(&self) -> bool {
         self.common.congestion.keeps_telemetry()
     }
 
-    /// Frees the memory of telemetry that the peer no longer sends. Returns whether there is still some.
+    /// Frees the memory of telemetry that the peer no longer sends. Returns whether some is left.
     pub(crate) fn release_telemetry(&mut self, now: Instant) -> bool {
         self.common.congestion.release_telemetry(now)
     }
 
-    /// Frees the memory for early packets that is not needed any more. Returns the bytes that still are.
+    /// Frees memory for early packets that is no longer needed. Returns the bytes still in use.
     pub(crate) fn release_early(&mut self, context: &mut Context<'_>) -> usize {
         match &mut self.transport {
             Transport::Reliable(reliable) => reliable.release_early(context),
@@ -356,14 +354,14 @@ impl QueuePair {
         }
     }
 
-    /// Drops all early packets: the peer repeats them.
+    /// Drops all early packets; the peer retransmits them.
     pub(crate) fn evict_early(&mut self, context: &mut Context<'_>) {
         if let Transport::Reliable(reliable) = &mut self.transport {
             reliable.evict_early(context);
         }
     }
 
-    /// Returns whether the peer waits for an answer.
+    /// Returns whether an answer to the peer is due.
     #[inline]
     pub(crate) fn owes_answer(&self) -> bool {
         match &self.transport {
@@ -372,19 +370,18 @@ impl QueuePair {
         }
     }
 
-    /// Returns how many send requests fit.
+    /// Returns how many more send requests fit.
     pub(crate) fn send_room(&self) -> u32 {
         let taken = either!(&self.transport, part => part.sends());
         self.common.identity.capabilities.max_send.saturating_sub(taken as u32)
     }
 
-    /// Returns how many receive requests fit.
+    /// Returns how many more receive requests fit.
     pub(crate) fn recv_room(&self) -> u32 {
         let taken = either!(&self.transport, part => part.receives());
         self.common.identity.capabilities.max_recv.saturating_sub(taken as u32)
     }
 
-    /// Returns the rules for what is posted to it.
     pub(crate) fn post_rules(&self) -> PostRules {
         let identity = &self.common.identity;
         match &self.transport {
@@ -395,7 +392,7 @@ impl QueuePair {
         }
     }
 
-    /// Checks a send request: its rules, the state, the room.
+    /// Checks a send request against the rules, the state and the room in the queue.
     pub(crate) fn check_send(&self, request: SendRequest) -> Result<CheckedSend, PostError> {
         let checked = self.post_rules().send.check(request)?;
         let Identity { qpn, capabilities, .. } = self.common.identity;
@@ -410,7 +407,7 @@ impl QueuePair {
         }
     }
 
-    /// Checks a receive request: its rules, the state, the room.
+    /// Checks a receive request against the rules, the state and the room in the queue.
     pub(crate) fn check_recv(&self, request: RecvRequest) -> Result<CheckedRecv, PostError> {
         let checked = self.post_rules().recv.check(request)?;
         let Identity { qpn, capabilities, .. } = self.common.identity;
@@ -422,10 +419,10 @@ impl QueuePair {
         }
     }
 
-    /// Takes send requests in. After an error they are flushed.
+    /// Accepts send requests, and flushes them after an error.
     pub(crate) fn take_sends(&mut self, requests: &mut [CheckedSend], context: &mut Context<'_>) {
         let common = &mut self.common;
-        // A reset forgets what was posted before it.
+        // Posted before a reset.
         if let State::Reset | State::Init | State::ReadyToReceive = common.state {
             return;
         }
@@ -435,9 +432,9 @@ impl QueuePair {
         }
     }
 
-    /// Takes a receive request in. After an error it is flushed.
+    /// Accepts a receive request, and flushes it after an error.
     pub(crate) fn take_recv(&mut self, request: CheckedRecv, context: &mut Context<'_>) {
-        // A reset forgets what was posted before it.
+        // Posted before a reset.
         if self.common.state == State::Reset {
             return;
         }
@@ -448,7 +445,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether a plain packet is one of the peer's, in a state that takes packets in, and nothing but its transport looks at it.
+    /// Returns whether a plain packet is from the peer, the state receives packets, and only the transport handles it.
     #[inline(always)]
     pub(crate) fn expects(&self, plain: &Plain<'_>) -> bool {
         matches!(self.common.state, State::ReadyToReceive | State::ReadyToSend)
@@ -456,7 +453,7 @@ impl QueuePair {
             && self.common.expects(plain)
     }
 
-    /// Takes in a packet that [`Self::expects`] approved of.
+    /// Receives a packet that [`Self::expects`] accepted.
     #[inline(always)]
     pub(crate) fn on_plain<M: Memory>(
         &mut self,
@@ -473,7 +470,7 @@ impl QueuePair {
         common.on_taken(taken, context)
     }
 
-    /// Takes in a packet whose ICRC is right and that names this queue pair.
+    /// Receives a packet for this queue pair whose ICRC is correct.
     #[inline]
     pub(crate) fn on_packet<M: Memory>(
         &mut self,
@@ -492,7 +489,7 @@ impl QueuePair {
         self.common.on_taken(taken, context)
     }
 
-    /// Takes in a frame that a rule steers here.
+    /// Receives a frame that a steering rule directs to this queue pair.
     pub(crate) fn on_frame<M: Memory>(
         &mut self,
         frame: &[u8],
@@ -507,7 +504,7 @@ impl QueuePair {
         }
     }
 
-    /// Writes packets that may leave, until `quantum` bytes have.
+    /// Writes packets until `quantum` bytes are written or none may leave.
     #[inline]
     pub(crate) fn transmit<M: Memory, O: Outbox>(
         &mut self,
@@ -537,7 +534,7 @@ impl QueuePair {
         sent
     }
 
-    /// Returns what it waits for, having nothing more to send now.
+    /// Returns what the queue pair waits for when it has nothing more to send now.
     #[inline]
     pub(crate) fn waits_for(&self) -> Waiting {
         if self.common.congestion.paced_until().is_some() {
@@ -549,12 +546,12 @@ impl QueuePair {
         }
     }
 
-    /// Returns when time alone changes something.
+    /// Returns when the next timer expires.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         either!(&self.transport, part => part.poll_timeout(&self.common))
     }
 
-    /// Time has come to `context.now`.
+    /// Runs the timers that are due at `context.now`.
     pub(crate) fn on_timeout(&mut self, context: &mut Context<'_>) {
         self.common.congestion.on_timeout(context.now);
         if let Transport::Reliable(reliable) = &mut self.transport {
@@ -562,7 +559,7 @@ impl QueuePair {
         }
     }
 
-    /// In SQD, what had begun may be done.
+    /// Raises send queue drained if the state is SQD and no begun message is unfinished.
     #[inline]
     fn look_whether_drained(&mut self, context: &mut Context<'_>) {
         if self.common.state == State::SendQueueDrained && either!(&self.transport, part => part.is_drained())

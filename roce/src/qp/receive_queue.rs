@@ -1,16 +1,15 @@
-//! The queue that a queue pair takes its receive requests from: its own or a shared one.
+//! The queue from which a queue pair takes its receive requests: its own or a shared one.
 
 use super::{Identity, Receives, RecvRequest};
 use crate::srq::{Reached, SharedQueues};
 use crate::{CqId, SrqId};
 use alloc::collections::VecDeque;
 
-/// Its own queue, one that it shares, or one that each message names.
 #[derive(Debug)]
 pub(super) enum ReceiveQueue {
     Own(VecDeque<RecvRequest>),
     Shared(SrqId),
-    /// The one that the newest message named.
+    /// XRC target: the queue that the newest message named.
     Named(Option<Reached>),
 }
 
@@ -30,7 +29,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// The shared queue that it takes from now.
+    /// Returns the shared queue that is in use now.
     pub(super) fn shared(&self) -> Option<SrqId> {
         match self {
             Self::Own(_) | Self::Named(None) => None,
@@ -38,7 +37,6 @@ impl ReceiveQueue {
         }
     }
 
-    /// The queue that the newest message named.
     pub(super) const fn reached(&self) -> Option<&Reached> {
         match self {
             Self::Own(_) | Self::Shared(_) => None,
@@ -46,8 +44,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// Returns the completion queue of a request that was taken. Returns `None` if its queue, which the message named, is destroyed: its
-    /// completion queue may then be another's.
+    /// Returns the completion queue of a request that was taken; `None` if the shared queue that the message named is destroyed: the number
+    /// of its completion queue may be reused.
     pub(super) fn completes_to(&self, identity: &Identity, shared: &SharedQueues) -> Option<CqId> {
         match self {
             Self::Own(_) | Self::Shared(_) | Self::Named(None) => Some(identity.recv_cq),
@@ -55,7 +53,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Requests that wait in its own queue.
+    /// Returns the number of requests in its own queue.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Own(queue) => queue.len(),
@@ -81,7 +79,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Pops a request for a message that may be given up: [`Self::keep`] or [`Self::give_back`] follows.
+    /// Pops a request for a message that may be abandoned. [`Self::keep`] or [`Self::give_back`] must follow.
     pub(super) fn borrow(&mut self, shared: &mut SharedQueues) -> Option<RecvRequest> {
         match self {
             Self::Shared(srq) => shared.lend(*srq),
@@ -89,14 +87,14 @@ impl ReceiveQueue {
         }
     }
 
-    /// The message that borrowed a request has arrived.
+    /// Keeps a borrowed request, because its message has arrived.
     pub(super) fn keep(&self, shared: &mut SharedQueues) {
         if let Self::Shared(srq) = self {
             shared.keep(*srq);
         }
     }
 
-    /// The next of its own queue. Shared requests outlive the queue pair.
+    /// Pops a request of its own queue. Shared requests outlive the queue pair.
     pub(super) fn pop_own(&mut self) -> Option<RecvRequest> {
         match self {
             Self::Own(queue) => queue.pop_front(),
@@ -104,14 +102,14 @@ impl ReceiveQueue {
         }
     }
 
-    /// Behind all others of its own queue; a shared one is posted to by its own name.
+    /// Appends a request to its own queue. Programs post to a shared one directly.
     pub(super) fn push(&mut self, request: RecvRequest) {
         if let Self::Own(queue) = self {
             queue.push_back(request);
         }
     }
 
-    /// A message was given up: the next one takes its request.
+    /// Returns the request of an abandoned message; the next message uses it.
     pub(super) fn give_back(&mut self, request: RecvRequest, shared: &mut SharedQueues) {
         match self {
             Self::Own(queue) => queue.push_front(request),
@@ -121,7 +119,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Forgets what waits in its own queue, and what was named; the room stays.
+    /// Clears its own queue, and the named one; the capacity stays.
     pub(super) fn clear(&mut self) {
         match self {
             Self::Own(queue) => queue.clear(),

@@ -1,5 +1,5 @@
-//! A queue pair's send requests, oldest first. Each stays in its place until it is forgotten, and the place is then used again: no
-//! request is moved, and the requests that one acknowledgement completes are forgotten at once.
+//! The send requests of a queue pair, oldest first, in a circular buffer: no request is moved, and the requests that one acknowledgement
+//! completes are removed at once.
 
 use super::wqe::Wqe;
 use super::{CheckedSend, Data, SendRequest};
@@ -7,13 +7,11 @@ use alloc::vec::Vec;
 use core::mem;
 use core::ops::Index;
 
-/// Send requests in the order in which they were posted.
 #[derive(Debug, Default)]
 pub(super) struct SendQueue {
-    /// A circle of as many places as requests ever waited at the same time. What a forgotten request owned is freed when its place is
-    /// used again.
+    /// Circular buffer, as long as the queue ever was. What a removed request owns is freed when its place is reused.
     places: Vec<Wqe>,
-    /// The oldest request's place.
+    /// Place of the oldest request.
     first: u32,
     len: u32,
 }
@@ -28,7 +26,7 @@ impl SendQueue {
         self.len as usize
     }
 
-    /// The place of the request behind `index` others.
+    /// Returns the place of the request behind `index` others.
     #[inline]
     const fn place(&self, index: usize) -> usize {
         let place = self.first as usize + index;
@@ -51,7 +49,7 @@ impl SendQueue {
         self.get(0)
     }
 
-    /// Its requests in two parts.
+    /// Returns the requests in two slices, oldest first.
     #[inline]
     fn parts(&self) -> (&[Wqe], &[Wqe]) {
         let (behind, from) = self.places.split_at(self.first as usize);
@@ -65,14 +63,14 @@ impl SendQueue {
         front.iter().chain(back)
     }
 
-    /// Returns the requests that were forgotten and whose place was not used again, in no order.
+    /// Returns removed requests whose places were not reused, in no order.
     pub(super) fn forgotten(&self) -> impl Iterator<Item = &Wqe> {
         let (first, len, places) = (self.first as usize, self.len(), self.places.len());
         let is_free = move |place: usize| (place + places - first) % places.max(1) >= len;
         self.places.iter().enumerate().filter(move |&(place, _)| is_free(place)).map(|(_, wqe)| wqe)
     }
 
-    /// Returns how many requests, of which the oldest satisfy `is_before` and the others don't, satisfy it.
+    /// Returns how many requests satisfy `is_before`. All that do must precede all that do not.
     pub(super) fn partition_point(&self, is_before: impl Fn(&Wqe) -> bool) -> usize {
         let (front, back) = self.parts();
         match back.first() {
@@ -81,8 +79,8 @@ impl SendQueue {
         }
     }
 
-    /// Appends a request, and returns it. It is read in place; only what it owns is moved out. The first allocates room for `most`: many
-    /// queue pairs never have one.
+    /// Appends a request, and returns it. Only what the request owns is moved out of `checked`. The first call allocates room for `most`
+    /// requests: many queue pairs never send.
     #[inline]
     pub(super) fn push(&mut self, checked: &mut CheckedSend, most: u32) -> &mut Wqe {
         if self.len() == self.places.len() {
@@ -121,7 +119,7 @@ impl SendQueue {
         self.places.push(Wqe::new());
     }
 
-    /// Forgets the oldest `count` requests, all at most.
+    /// Removes the oldest `count` requests, at most all.
     #[inline]
     pub(super) fn forget(&mut self, count: usize) {
         let count = count.min(self.len());
@@ -129,7 +127,7 @@ impl SendQueue {
         self.len -= count as u32;
     }
 
-    /// Forgets the oldest request, and returns it.
+    /// Removes and returns the oldest request.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<&Wqe> {
         let place = self.place(0);
@@ -138,7 +136,7 @@ impl SendQueue {
         self.places.get(place)
     }
 
-    /// Forgets all requests, and frees what they own. The room stays.
+    /// Removes all requests, and frees what they own. The capacity stays.
     pub(super) fn clear(&mut self) {
         self.places.clear();
         (self.first, self.len) = (0, 0);
@@ -163,7 +161,7 @@ mod tests {
 
     fn push(queue: &mut SendQueue, id: u64) {
         let remote = Remote { address: 0, rkey: Rkey::new(1) };
-        // Some own memory.
+        // Every third owns memory.
         let data = Data::inline(&[id as u8; 100][..if id.is_multiple_of(3) { 100 } else { 8 }]);
         let mut checked = CheckedSend { request: SendRequest::write(id, data.clone(), remote), length: 0 };
         let wqe = queue.push(&mut checked, 16);
@@ -174,7 +172,7 @@ mod tests {
     fn it_is_a_queue_whatever_its_circle_is() {
         let (mut queue, mut model) = (SendQueue::new(), VecDeque::new());
         let mut next = 0;
-        // As many in as out in the long run, up to 16 at a time.
+        // At most 16 requests at a time.
         for step in 0_u64..4000 {
             let into = (step * 7919 % 17) as usize;
             while model.len() < into {

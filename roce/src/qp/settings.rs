@@ -1,4 +1,4 @@
-//! Settings that create a queue pair, settings that each state transition takes, and a queue pair's report of itself.
+//! Settings that create a queue pair, settings of each state transition, and the report on a queue pair.
 
 use super::{Capabilities, Changes, State};
 use crate::congestion::Congestion;
@@ -7,28 +7,28 @@ use crate::{Access, CqId, PdId, Psn, QpFailure, Qpn, SrqId};
 use cc::{Algorithm, CongestionController, HeardHop, Hpcc, Rate};
 use core::time::Duration;
 
-/// The settings that a queue pair is created with.
+/// Settings that create a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
-    /// The transport service, for good.
+    /// Transport service, which never changes.
     pub service: Service,
-    /// Its regions must be of the same domain.
+    /// Protection domain; regions must be of the same one.
     pub pd: PdId,
-    /// The completion queue of send requests.
+    /// Completion queue of send requests.
     pub send_cq: CqId,
-    /// The completion queue of receive requests.
+    /// Completion queue of receive requests.
     pub recv_cq: CqId,
-    /// Depths and limits.
+    /// Depths and limits of the work queues.
     pub capabilities: Capabilities,
-    /// Every send request causes a completion, signalled or not.
+    /// Whether every send request completes with a CQE, signalled or not.
     pub signal_all: bool,
-    /// The shared receive queue that it takes receive requests from; none for a separate queue.
+    /// Shared receive queue; `None` for a queue of its own.
     pub srq: Option<SrqId>,
 }
 
 impl QpInit {
-    /// The settings of an XRC target. It has no protection domain, no completion queues and no work queues: it uses those of the shared
-    /// receive queue that a message names.
+    /// Settings of an XRC target. It has no protection domain, completion queues or work queues: it uses those of the shared receive queue
+    /// that a message names.
     pub const XRC_TARGET: Self = Self {
         service: Service::Xrc,
         pd: PdId(0),
@@ -46,24 +46,24 @@ impl QpInit {
     };
 }
 
-/// Local ACK timeout code, 0 to 31: 4.096 µs × 2^code, 0 for ever (IBA 9.7.6.1.3).
+/// Local ACK timeout code, 0 to 31: 4.096 µs × 2^code; 0 never expires (IBA 9.7.6.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AckTimeout(u8);
 
 impl AckTimeout {
-    /// Takes the low 5 bits.
+    /// Creates a timeout from the low 5 bits of `code`.
     #[must_use]
     pub const fn new(code: u8) -> Self {
         Self(code & 31)
     }
 
-    /// The code.
+    /// Returns the code, 0 to 31.
     #[must_use]
     pub const fn code(self) -> u8 {
         self.0
     }
 
-    /// Returns the time to wait; `None` means no limit.
+    /// Returns the timeout; `None` never expires.
     #[must_use]
     pub const fn duration(self) -> Option<Duration> {
         match self.0 {
@@ -73,62 +73,62 @@ impl AckTimeout {
     }
 }
 
-/// The settings that a queue pair takes on its way to RTR, all for receiving.
+/// Settings of the transition to RTR, all for receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtrSettings {
-    /// The way to the peer.
+    /// Path to the peer.
     pub path: Path,
-    /// The peer's queue pair.
+    /// Number of the peer's queue pair.
     pub destination: Qpn,
-    /// Payload bytes of a full packet; both sides the same.
+    /// Path MTU: payload bytes of a full packet, the same on both sides.
     pub mtu: Mtu,
-    /// The first PSN that the peer will send.
+    /// First PSN that the peer will send.
     pub receive_psn: Psn,
-    /// READs and atomics that the peer may have outstanding here, 0 to 16: the responder keeps state for each.
+    /// READs and atomics that the peer may have outstanding here, 0 to 16; the responder keeps state for each.
     pub max_dest_rd_atomic: u8,
-    /// The time that the peer is asked to wait if no receive is posted.
+    /// RNR timer that NAKs carry: how long the peer waits if no receive is posted.
     pub min_rnr_timer: RnrTimer,
-    /// The packets that are sent again after a loss, in both directions.
+    /// Loss recovery in both directions.
     pub loss_recovery: LossRecovery,
 }
 
-/// The packets that a reliable queue pair sends again after a loss.
+/// Loss recovery of a reliable queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossRecovery {
-    /// Everything from the lost packet on, as IBA specifies. Selective repeat is neither offered nor accepted.
+    /// Sends everything from the lost packet on again, as IBA specifies. Selective repeat is neither offered nor accepted.
     GoBackN,
-    /// As [`Self::GoBackN`] until a packet is lost. Then the sender offers selective repeat to its peer, and uses it if the peer
-    /// accepts. Each direction changes by itself. Peers that do not know the offer drop it.
+    /// Go-back-N until a packet is lost. Then the sender offers selective repeat, and uses it if the peer accepts. Each direction changes
+    /// independently. Peers that do not know the offer drop it.
     Offered,
-    /// Lost packets only, from the first packet on. Both sides must have agreed on it when they connected.
+    /// Sends only lost packets again, from the first packet on. Both sides must agree on it when they connect.
     SelectiveRepeat,
 }
 
-/// The settings that a queue pair takes on its way to RTS, all for sending.
+/// Settings of the transition to RTS, all for sending.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RtsSettings {
-    /// The first PSN that this side sends.
+    /// First PSN that this side sends.
     pub send_psn: Psn,
-    /// When an unanswered request is sent again.
+    /// Timeout after which an unacknowledged request is retransmitted.
     pub ack_timeout: AckTimeout,
-    /// The number of retries, 0 to 7, before the queue pair fails.
+    /// Retries after timeouts and sequence NAKs, 0 to 7, before the queue pair fails.
     pub retry_count: u8,
-    /// The number of retries after RNR NAKs, 0 to 6; 7 means no limit.
+    /// Retries after RNR NAKs, 0 to 6; 7 means no limit.
     pub rnr_retry: u8,
     /// READs and atomics that this side may have outstanding at the peer, 0 to 16.
     pub max_rd_atomic: u8,
-    /// The congestion control that paces sending.
+    /// Congestion control that paces sending.
     pub congestion: Congestion,
 }
 
-/// A state transition with all that it needs (IBA 10.3.1): what a transition takes can't be forgotten.
+/// State transition with its settings (IBA 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Modify {
-    /// To RESET from any state: everything outstanding is forgotten, without completions.
+    /// To RESET from any state: drops everything outstanding, without completions.
     Reset,
     /// RESET to INIT.
     Init {
-        /// The operations that the peer may execute, as far as each region allows them.
+        /// Remote operations that the peer may execute, if the region allows them as well.
         access: Access,
         /// P_Key that packets must carry.
         partition_key: u16,
@@ -144,43 +144,43 @@ pub enum Modify {
         /// P_Key that packets must carry.
         partition_key: u16,
     },
-    /// INIT to RTR, of a datagram queue pair: it has no peer.
+    /// INIT to RTR, of a datagram queue pair, which has no peer.
     ReadyToReceiveDatagrams {
-        /// The longest message.
+        /// Path MTU: payload bytes of the longest message.
         mtu: Mtu,
     },
     /// RTR to RTS, of a datagram queue pair.
     ReadyToSendDatagrams {
-        /// The first PSN that this side sends.
+        /// First PSN that this side sends.
         send_psn: Psn,
-        /// Without an algorithm that computes with telemetry, one pace for all that it sends. With one, each destination has a pace of its
-        /// own, by probes that its host answers; all together leave at the line rate at most.
+        /// Congestion control. An algorithm that computes with telemetry paces each destination separately, by probes that its host
+        /// answers; all destinations together get at most the line rate. Any other algorithm paces all datagrams as one flow.
         congestion: Congestion,
     },
     /// RESET to INIT, of a raw packet queue pair.
     InitRaw,
     /// INIT to RTR, of a raw packet queue pair.
     ReadyToReceiveRaw {
-        /// Bytes of the longest frame that it sends, without the FCS.
+        /// Longest frame that is sent, in bytes without the FCS.
         longest: u32,
     },
-    /// RTR to RTS, of a raw packet queue pair. No congestion control paces it.
+    /// RTR to RTS, of a raw packet queue pair, which has no congestion control.
     ReadyToSendRaw,
-    /// RTS to SQD: messages that have begun are sent to their end, no other begins.
+    /// RTS to SQD: sends begun messages to their end, and begins no other.
     Drain {
-        /// An event reports when that is so.
+        /// Whether an event reports that the queue is drained.
         notify: bool,
     },
     /// SQD or SQE to RTS.
     Resume,
-    /// Other settings, in the state that it is in: see [`Changes`]. All or none are taken.
+    /// Changes settings in the current state, all or none: see [`Changes`].
     Change(Changes),
-    /// Any state to ERR: everything outstanding is flushed.
+    /// Any state to ERR: flushes everything outstanding.
     Error,
 }
 
 impl Modify {
-    /// The state that it leads to, for people.
+    /// Returns the target state, for error messages.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Reset => "RESET",
@@ -201,42 +201,42 @@ impl Modify {
     }
 }
 
-/// A queue pair's report of itself.
+/// Report on a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QpReport {
-    /// State.
+    /// State of the queue pair.
     pub state: State,
-    /// The algorithm that runs, as [`CongestionAlgorithm::name`](crate::qp::CongestionAlgorithm::name) calls it; empty before RTS.
+    /// Name of the algorithm in use, as [`CongestionAlgorithm::name`](crate::qp::CongestionAlgorithm::name) returns it; empty before RTS.
     pub algorithm: &'static str,
     /// Payload bytes sent and not acknowledged.
     pub in_flight: u64,
-    /// The congestion controller's window, bytes.
+    /// Congestion window, bytes.
     pub window: u64,
-    /// The congestion controller's pacing rate.
+    /// Pacing rate of the congestion controller.
     pub rate: Option<Rate>,
-    /// The load of the path's busiest link, from telemetry and smoothed by HPCC++ (`U`). It is 1 if the link is as full as it may be
-    /// without a queue, and before the first telemetry. `None` with algorithms that compute none.
+    /// Smoothed utilisation `U` of the busiest link of the path, which HPCC++ computes from telemetry. It is 1 if the link is as full as it
+    /// may be without a queue, and before the first telemetry. `None` with algorithms that compute none.
     pub utilisation: Option<f64>,
-    /// The busiest hop of the path, as telemetry said last; `None` before the first, and with algorithms that read none.
+    /// Busiest hop in the last telemetry; `None` before the first, and with algorithms that read none.
     pub busiest: Option<HeardHop>,
-    /// The last round trip that an acknowledgement measured, and the shortest since RTS; `None` before the first.
+    /// Last round trip that an acknowledgement measured, and the shortest since RTS; `None` before the first.
     pub round_trip: Option<(Duration, Duration)>,
     /// Send requests that are not done.
     pub outstanding: u32,
-    /// Receive requests that wait in the queue pair's own queue.
+    /// Receive requests in the queue pair's own queue.
     pub receives: u32,
-    /// The last PSN that the peer acknowledged; one before the first if it acknowledged none.
+    /// Last PSN that the peer acknowledged; one before the first PSN if it acknowledged none.
     pub acknowledged_psn: Psn,
-    /// The next PSN to send for the first time.
+    /// Next PSN to send for the first time.
     pub send_psn: Psn,
-    /// The next PSN expected.
+    /// Next PSN expected from the peer.
     pub expected_psn: Psn,
-    /// The failure that moved it to ERR or SQE; `None` in other states, and if the program moved it there.
+    /// Cause of ERR or SQE; `None` in other states, and if the program requested the transition.
     pub failure: Option<QpFailure>,
 }
 
 impl QpReport {
-    /// Returns a queue pair's report of its state and of the algorithm that paces it; the rest is 0.
+    /// Creates a report with the state and the algorithm's values; the rest is 0 or `None`.
     pub(super) fn new(state: State, algorithm: Option<&Algorithm>) -> Self {
         Self {
             state,
@@ -257,7 +257,7 @@ impl QpReport {
     }
 }
 
-/// Returns the hop that was reported last; of several, the busiest. If a responder reports one hop at a time, it is the busiest.
+/// Returns the hop with the newest telemetry; of several, the busiest. A responder that reports one hop at a time reports the busiest.
 pub(super) fn busiest(algorithm: &Algorithm) -> Option<HeardHop> {
     algorithm.hops().max_by_key(|hop| (hop.heard, hop.permille))
 }

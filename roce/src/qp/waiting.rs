@@ -1,13 +1,13 @@
-//! The states that a queue pair waits in, with the nanoseconds spent in each. The states exclude each other, and sum to the queue pair's
-//! age.
+//! The states in which a queue pair waits, and the nanoseconds spent in each. The states exclude each other, and their times add up to the
+//! queue pair's age.
 //!
-//! The endpoint notes the state when it decides which queue pair sends, and adds time when the state changes.
+//! The endpoint records the state when it schedules the queue pair, and adds the time when the state changes.
 
 use cc::Instant;
 
 macro_rules! states {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
-        /// The one thing that delays a queue pair.
+        /// State in which a queue pair waits.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Waiting {
@@ -15,7 +15,7 @@ macro_rules! states {
         }
 
         impl Waiting {
-            /// Every state, in the order of [`WaitingTimes`].
+            /// All states, in the order of [`WaitingTimes`].
             pub const ALL: &'static [Self] = &[$(Self::$name),+];
 
             /// Returns the state's name in reports and metrics.
@@ -30,31 +30,31 @@ macro_rules! states {
 }
 
 states! {
-    /// Nothing is posted and nothing in flight.
+    /// Nothing is posted or in flight.
     Idle = "idle",
     /// The pacer delays the next packet.
     Pacing = "pacing",
-    /// As many bytes are in flight as the congestion window allows.
+    /// The congestion window is full.
     Window = "window",
-    /// The peer has no receive posted, and said how long to wait.
+    /// The peer had no receive posted, and the RNR timer runs.
     ReceiverNotReady = "receiver-not-ready",
-    /// Something was lost, and is sent again.
+    /// Loss recovery is in progress.
     Recovery = "loss-recovery",
-    /// The peer has answered nothing since the last acknowledgement timeout.
+    /// The peer has acknowledged nothing since the last timeout.
     Silence = "silence",
-    /// As many READs and atomics are outstanding as the peer allows.
+    /// As many READs and atomics are outstanding as allowed.
     Reads = "read-limit",
-    /// A fenced request, or one that no packet carries, waits for those before it.
+    /// A fenced or local request waits for those before it.
     Fence = "fence",
-    /// It could send, and other queue pairs, or other work of the core, come first.
+    /// It could send, but other queue pairs, or other work of the core, are first.
     Turn = "turn",
-    /// The port takes no more frames now.
+    /// The port accepts no more frames now.
     Port = "port-full",
     /// The port's pool has no buffer.
     Pool = "pool-dry",
-    /// Nothing is posted, and its completions wait to be polled.
+    /// Nothing is posted, and completions wait to be polled.
     Unpolled = "completions-unpolled",
-    /// All that is posted has left, and the peer's answer is on its way.
+    /// Everything posted was sent, and the peer's answer is outstanding.
     Answer = "answer",
 }
 
@@ -63,30 +63,30 @@ states! {
 pub struct WaitingTimes([u64; Waiting::ALL.len()]);
 
 impl WaitingTimes {
-    /// Returns the ns spent in `state`.
+    /// Returns the nanoseconds spent in `state`.
     #[must_use]
     pub const fn nanos(&self, state: Waiting) -> u64 {
         self.0[state as usize]
     }
 
-    /// Returns the ns spent in all states.
+    /// Returns the nanoseconds spent in all states.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Adds the times of another queue pair.
+    /// Adds the times of another queue pair, saturating.
     pub fn add(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(sum, nanos)| *sum = sum.saturating_add(nanos));
     }
 }
 
-/// A queue pair's account of its time.
+/// Time account of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Account {
-    /// All time before it is in `spent`.
+    /// Time up to which `spent` counts.
     since: Instant,
-    /// When it came to be able to send, which ended `state`; [`NEVER`] before that.
+    /// When the queue pair became able to send, which ended `state`; [`NEVER`] if it is not.
     asked: Instant,
     state: Waiting,
     spent: WaitingTimes,
@@ -99,13 +99,13 @@ impl Account {
         Self { since: now, asked: NEVER, state: Waiting::Idle, spent: WaitingTimes::default() }
     }
 
-    /// It may have something to send from now on.
+    /// Records that the queue pair may have something to send.
     #[inline]
     pub(crate) const fn ask(&mut self, now: Instant) {
         self.asked = now;
     }
 
-    /// It had its turn, and waits for `next` from now on.
+    /// Records that the queue pair had its turn, and waits for `next`.
     #[inline]
     pub(crate) fn enter(&mut self, now: Instant, next: Waiting) {
         if now > self.since {
@@ -115,7 +115,7 @@ impl Account {
         (self.state, self.asked) = (next, NEVER);
     }
 
-    /// Notes if its completions wait to be polled, as long as it has nothing else to wait for.
+    /// Switches between idle and waiting for completions to be polled.
     pub(crate) fn note_unpolled(&mut self, now: Instant, unpolled: bool) {
         match (self.state, unpolled) {
             (Waiting::Idle, true) => self.enter(now, Waiting::Unpolled),
@@ -124,7 +124,6 @@ impl Account {
         }
     }
 
-    /// Returns what it waits for.
     pub(crate) fn state(&self) -> Waiting {
         if self.asked == NEVER { self.state } else { Waiting::Turn }
     }

@@ -1,18 +1,18 @@
-//! A send request in its queue, and the packets that it takes.
+//! A send request in its queue, and its packet numbers.
 
 use super::{CompletionOpcode, Data, SendOperation, SendRequest};
 
-/// Bytes of the longest message (IBA 9.7.4.1.6).
+/// Longest message, bytes (IBA 9.7.4.1.6).
 pub(super) const MAX_MESSAGE: u32 = 1 << 31;
 
-/// Returns the number of PSNs that a message takes, or a READ's response: at least one, also for no bytes.
+/// Returns the number of PSNs of a message, or of a READ's response: at least one, even for no bytes.
 #[inline]
 pub(super) fn packets(length: u32, mtu: u32) -> u32 {
     // Most messages are one packet: no division for them.
     if length <= mtu { 1 } else { length.div_ceil(mtu) }
 }
 
-/// A packet's place in its message.
+/// Position of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
     First,
@@ -22,7 +22,7 @@ pub(super) enum Position {
 }
 
 impl Position {
-    /// The place of packet `index` of `packets`.
+    /// Returns the position of packet `index` of `packets`.
     pub(super) const fn of(index: u32, packets: u32) -> Self {
         match (index == 0, index + 1 == packets) {
             (true, true) => Self::Only,
@@ -33,37 +33,37 @@ impl Position {
     }
 }
 
-/// A send request in its queue, and the packets it takes.
+/// Send request in its queue, and its packet numbers.
 ///
-/// Packet numbers count all PSNs since the connection began and never wrap: the low 24 bits plus the initial PSN are the PSN. So a PSN is
-/// turned into a number once, on arrival, and all else is plain arithmetic.
+/// Packet numbers count PSNs from the start of the connection and never wrap: the low 24 bits plus the initial PSN are the PSN. A received
+/// PSN is extended once, on arrival; everything else is plain arithmetic.
 #[derive(Debug)]
 pub(super) struct Wqe {
     pub(super) request: SendRequest,
     /// Bytes of the message.
     pub(super) length: u32,
-    /// The first packet's number.
+    /// Number of the first packet.
     pub(super) first: u64,
-    /// PSNs taken; for a READ those of its responses (IBA 9.7.3.1).
+    /// PSNs used; for a READ those of its responses (IBA 9.7.3.1).
     pub(super) packets: u32,
-    /// Payload bytes that all requests before this one send.
+    /// Payload bytes that all earlier requests send.
     pub(super) stream: u64,
-    /// A local request has run.
+    /// Whether a local request has run.
     pub(super) is_done: bool,
-    /// Properties of `request` that are read several times a packet.
+    /// Cached from `request`, because they are read several times for each packet.
     is_answered: bool,
     is_local: bool,
 }
 
 impl Wqe {
-    /// A request that asks for nothing.
+    /// Returns an empty SEND.
     pub(super) fn new() -> Self {
         let request = SendRequest::send(0, Data::empty());
         let (is_done, is_answered, is_local) = (false, false, false);
         Self { request, length: 0, first: 0, packets: 0, stream: 0, is_done, is_answered, is_local }
     }
 
-    /// Says which packets the request takes, whose other parts were set, and returns the payload bytes that it sends.
+    /// Assigns the packet numbers of a request whose `request` and `length` are set. Returns the payload bytes that it sends.
     #[inline]
     pub(super) fn begin(&mut self, first: u64, packets: u32, stream: u64) -> u32 {
         let operation = &self.request.operation;
@@ -73,44 +73,43 @@ impl Wqe {
         self.sends()
     }
 
-    /// The number after the last packet's.
+    /// Returns the number behind the last packet.
     pub(super) const fn end(&self) -> u64 {
         self.first + self.packets as u64
     }
 
-    /// Returns true if the peer answers with data: such a request is done by its answer, not by an acknowledgement.
+    /// Returns whether the peer's response completes the request, rather than an acknowledgement.
     pub(super) const fn is_answered(&self) -> bool {
         self.is_answered
     }
 
-    /// Returns true if no packet carries it: then it takes no PSN either.
+    /// Returns whether no packet carries the request; it then has no PSN.
     pub(super) const fn is_local(&self) -> bool {
         self.is_local
     }
 
-    /// A local request that has not run.
+    /// Returns whether this is a local request that has not run.
     pub(super) const fn is_pending(&self) -> bool {
         self.is_local() && !self.is_done
     }
 
-    /// Returns true if the answer carries the message, and not the request.
+    /// Returns whether the response carries the data, rather than the request.
     pub(super) const fn is_fetched(&self) -> bool {
         self.is_answered() && !matches!(self.request.operation, SendOperation::AtomicWrite { .. })
     }
 
-    /// Payload bytes that this request sends, and that the window counts: not the few of what is answered.
+    /// Returns the payload bytes that count in the window; 0 for requests that a response completes.
     pub(super) const fn sends(&self) -> u32 {
         if self.is_answered() { 0 } else { self.length }
     }
 
-    /// Returns the offset in the message at which packet `number` begins.
+    /// Returns the offset in the message of packet `number`.
     pub(super) fn offset(&self, number: u64, mtu: u32) -> u32 {
         debug_assert!((self.first..=self.end()).contains(&number));
-        // At most 2^31, rounded up to a packet.
         ((number - self.first) * u64::from(mtu)).min(u64::from(self.length)) as u32
     }
 
-    /// Payload bytes that were sent before packet `number`, since the connection began.
+    /// Returns the payload bytes sent before packet `number`, since the start of the connection.
     pub(super) fn stream_at(&self, number: u64, mtu: u32) -> u64 {
         self.stream + u64::from(self.offset(number, mtu).min(self.sends()))
     }

@@ -1,4 +1,4 @@
-//! Reliable connections and XRC: both sides of a connection whose packets are acknowledged (IBA 9.7).
+//! Reliable connections and XRC: requester and responder (IBA 9.7).
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 mod requester;
@@ -20,7 +20,6 @@ use cc::Instant;
 use requester::{Requester, Trouble};
 use responder::{Arrival, Refusal, Responder, Rights};
 
-/// Both sides of a reliable connection.
 #[derive(Debug)]
 pub(super) struct Reliable {
     requester: Requester,
@@ -63,7 +62,7 @@ impl Reliable {
         }
     }
 
-    /// Returns whether no message has begun that is not done.
+    /// Returns whether no message is partly sent, and everything sent is acknowledged.
     pub(super) fn is_drained(&self) -> bool {
         !self.requester.has_begun() && self.requester.is_answered()
     }
@@ -85,18 +84,17 @@ impl Reliable {
         self.responder.lately_completed_to()
     }
 
-    /// Returns what requests wait for other than the pacer.
+    /// Returns what requests wait for, apart from the pacer.
     #[inline]
     pub(super) fn waits_for(&self, common: &Common) -> Waiting {
         self.requester.waits_for(common.congestion.window().unwrap_or(0))
     }
 
-    /// Drops all answers that are due.
     pub(super) fn silence(&mut self) {
         self.responder.silence();
     }
 
-    /// Goes to ERR: the oldest send request ends as `cause` says, the receive in progress as `receive`, the others as flushed.
+    /// Enters ERR. The oldest send request completes as `cause` says, the receive in progress with `receive`, all others as flushed.
     pub(super) fn fail(
         &mut self,
         common: &mut Common,
@@ -114,7 +112,7 @@ impl Reliable {
         self.flush_receives(common, receive, context);
     }
 
-    /// Returns the likely reason of a failure. The send queue is as it was.
+    /// Returns the likely reason for a failure. Must be called before the send queue is flushed.
     fn reason(&self, cause: FailureCause, common: &Common, context: &Context<'_>) -> FailureReason {
         match cause {
             FailureCause::Request(CompletionStatus::RetryExceeded) => {
@@ -132,7 +130,7 @@ impl Reliable {
         self.requester.why_unanswered(now, heard, expected)
     }
 
-    /// Returns the likely reason why the peer does not answer, or does not accept, as long as it does so.
+    /// Returns the likely reason why the peer does not answer, or does not accept, while that lasts.
     pub(super) fn suspects(&self, common: &Common, now: Instant, events: &Events) -> Option<FailureReason> {
         match self.waits_for(common) {
             Waiting::Silence => Some(self.why_unanswered(common, now, events)),
@@ -153,7 +151,7 @@ impl Reliable {
         }
     }
 
-    /// The oldest send request fails, and the queue pair with it.
+    /// Fails the oldest send request, and the queue pair with it.
     fn fail_request(&mut self, common: &mut Common, status: CompletionStatus, context: &mut Context<'_>) {
         self.silence();
         self.fail(common, Some(FailureCause::Request(status)), CompletionStatus::Flushed, context);
@@ -194,7 +192,7 @@ impl Reliable {
         self.responder.flush(status, context, &common.identity);
     }
 
-    /// Returns what congestion control may know, at this moment.
+    /// Returns the state that congestion control may use now.
     fn transport<'a>(
         &self,
         common: &Common,
@@ -215,7 +213,7 @@ impl Reliable {
         }
     }
 
-    /// Returns whether data is in flight, and more may follow.
+    /// Returns whether data is in flight and more may follow.
     fn is_sending(&self, common: &Common) -> bool {
         common.state == State::ReadyToSend && self.requester.in_flight() > 0
     }
@@ -226,7 +224,7 @@ impl Reliable {
         Sequence { una, next, sent, first_sent, first_received }
     }
 
-    /// Takes in a packet of this partition.
+    /// Receives a packet whose P_Key was checked.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(super) fn on_packet<M: Memory>(
@@ -239,7 +237,7 @@ impl Reliable {
         common.check_peer(frame)?;
         let receives = common.identity.receives;
         match &frame.header {
-            // An XRC initiator gets answers, a target gets requests.
+            // An XRC initiator receives answers, a target receives requests.
             &Header::Connected { service, bth, operation } if service == receives.service() => match receives
             {
                 Receives::Own | Receives::Shared(_) | Receives::Never => {
@@ -276,7 +274,7 @@ impl Reliable {
         }
     }
 
-    /// A packet that carries nothing but congestion control.
+    /// Handles a packet that carries only congestion control.
     fn on_control(
         &mut self,
         common: &mut Common,
@@ -292,7 +290,7 @@ impl Reliable {
         Ok(())
     }
 
-    /// A request or an answer, which may be marked and bring telemetry.
+    /// Handles a request or an answer, which may be CE-marked and carry telemetry.
     #[inline(never)]
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn on_data<M: Memory>(
@@ -311,7 +309,6 @@ impl Reliable {
         self.on_transport(common, (bth, operation, srq), is_marked, frame.payload, memory, context)
     }
 
-    /// A request or an answer.
     #[inline(always)]
     pub(super) fn on_transport<M: Memory>(
         &mut self,
@@ -355,7 +352,7 @@ impl Reliable {
         common.congestion.on_telemetry(frame, &transport, context.counters, context.flows);
     }
 
-    /// Concludes a request that was refused.
+    /// Applies the consequences of a refusal, and returns how the packet counts.
     fn conclude_refused(
         &mut self,
         common: &mut Common,
@@ -421,13 +418,13 @@ impl Reliable {
         self.conclude(common, outcome, bth, context)
     }
 
-    /// The peer offers selective repeat for what it sends. Its first PSNs, sent and received, are this connection's, or the offer is
-    /// another's: a queue pair's number may have had one before.
+    /// Handles an offer of selective repeat for the peer's direction. The first PSNs of both directions identify the connection: another
+    /// one may have used the queue pair number before.
     fn on_offer(&mut self, common: &Common, psn: Psn, [sent, received]: [Psn; 2]) -> Result<(), Discard> {
         if common.identity.receives == Receives::Never {
             return Err(Discard::Opcode);
         }
-        // Before RTS this side does not know its own beginning.
+        // Before RTS this side's first PSN is not known.
         let is_known = common.state != State::ReadyToReceive;
         if sent != self.responder.first() || is_known && received != self.requester.first() {
             return Err(Discard::StaleOffer);
@@ -435,7 +432,7 @@ impl Reliable {
         self.responder.on_offer(psn, received)
     }
 
-    /// The peer accepts an offer, whose PSNs it repeats.
+    /// Handles the acceptance of an offer, which repeats the PSNs of the offer.
     fn on_acceptance(
         &mut self,
         common: &Common,
@@ -452,7 +449,6 @@ impl Reliable {
         self.requester.on_acceptance(psn, now)
     }
 
-    /// Concludes an answer.
     fn conclude(
         &mut self,
         common: &mut Common,
@@ -492,7 +488,7 @@ impl Reliable {
 
     pub(super) fn poll_timeout(&self, common: &Common) -> Option<Instant> {
         if common.state == State::Error {
-            // The answers before a NAK may still be paced.
+            // Answers before a NAK may still be paced.
             return common.congestion.paced_until();
         }
         sooner(self.requester.poll_timeout(), common.congestion.poll_timeout(self.is_sending(common)))

@@ -2,13 +2,13 @@
 
 use alloc::boxed::Box;
 
-/// Packets that a window of selective repeat may span: numbers from its base to before its base and this.
+/// Packet numbers that a window of selective repeat may span.
 pub(super) const SPAN: u64 = 4096;
 
 const WORDS: usize = (SPAN / 64) as usize;
 
-/// One bit for each packet of a window of [`SPAN`] numbers, by number modulo [`SPAN`]. Bits outside the window are clear; the owner knows
-/// the window's beginning. The first bit that is set allocates the memory: most queue pairs never lose a packet.
+/// Bitmap of a window of [`SPAN`] packet numbers, by number modulo [`SPAN`]. Bits outside the window are clear; the owner knows where the
+/// window begins. The first bit that is set allocates the memory: most queue pairs never lose a packet.
 #[derive(Debug)]
 pub(super) struct Ring(Option<Box<[u64; WORDS]>>);
 
@@ -24,7 +24,6 @@ impl Ring {
         ((number % SPAN / 64) as usize, 1 << (number % 64))
     }
 
-    /// Returns the bit of a number in the window.
     #[expect(clippy::indexing_slicing, reason = "the index is below SPAN / 64")]
     pub(super) fn has(&self, number: u64) -> bool {
         let (word, bit) = Self::place(number);
@@ -51,7 +50,7 @@ impl Ring {
         was
     }
 
-    /// Clears the bits of `from` to before `to`. Returns how many were set.
+    /// Clears the bits from `from` to before `to`. Returns how many were set.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,

@@ -1,4 +1,4 @@
-//! The next packet of a reliable connection: answers first, then what congestion control owes, then requests.
+//! The next packet of a reliable connection: answers first, then control packets, then requests.
 
 use super::super::common::{Common, Connection};
 use super::super::{CompletionStatus, Context, Receives, State, buffers};
@@ -9,11 +9,11 @@ use crate::congestion::{Brings, insert_telemetry};
 use crate::wire::{Bth, Header, MAX_OVERHEAD, NakCode, Operation, Report, Reth, Service, Template};
 use crate::{Access, AccessError, Discard, FailureCause, Memory, Psn, Rkey};
 
-/// Why a packet that was planned cannot be built.
+/// Why a planned packet cannot be built.
 enum Failure {
-    /// A buffer is not, or no longer, allowed.
+    /// A buffer is not, or no longer, accessible.
     Access,
-    /// `frame` is too short for it. A bug of the caller: nothing is sent.
+    /// `frame` is too short for it, which is a bug of the caller. Nothing is sent.
     Frame,
 }
 
@@ -23,10 +23,10 @@ impl From<AccessError> for Failure {
     }
 }
 
-/// What one of the sources of packets had to send.
+/// What a source of packets had to send.
 enum Source {
     Empty,
-    /// It had a packet of so many bytes; `None` if `frame` is too short for it. Nothing else leaves now.
+    /// The bytes of a packet; `None` if `frame` is too short for it. Nothing else leaves now.
     Served(Option<usize>),
 }
 
@@ -41,7 +41,7 @@ impl Reliable {
         frame: &mut [u8],
     ) -> Option<usize> {
         let waits = common.congestion.migrate(context.now, || self.in_flight_state(), context.counters);
-        // Few packets are anything but requests.
+        // Nearly all packets are requests.
         if self.responder.has_answer()
             || self.requester.owes_control()
             || common.congestion.may_owe(context.now)
@@ -54,7 +54,7 @@ impl Reliable {
         if waits { None } else { self.transmit_request(common, memory, context, frame) }
     }
 
-    /// Writes what leaves before requests, from the first source that has a packet. Requests are last: the other sources have few packets,
+    /// Writes a packet that precedes requests, from the first source that has one. Requests are last: the other sources have few packets,
     /// and the peer waits for most of them.
     #[inline(never)]
     fn transmit_owed<M: Memory>(
@@ -65,25 +65,23 @@ impl Reliable {
         frame: &mut [u8],
     ) -> Option<usize> {
         let connection = common.connection?;
-        // The acceptance precedes the answers, which say from then on what selective repeat means by them.
+        // The acceptance precedes the answers, which have the meaning of selective repeat from then on.
         if let Source::Served(length) = self.transmit_acceptance(common, &connection, frame) {
             return length;
         }
-        // Answers precede what this side asks for: the peer's requests wait for them, whatever this side sends. In ERR they are all that
-        // leaves.
+        // Answers precede requests, because the peer waits for them. In ERR nothing else leaves.
         let length = self.transmit_answer(common, &connection, memory, context, frame);
         if length.is_some() || common.state == State::Error {
             return length;
         }
-        // The offer precedes the requests that go-back-N sends again: the sooner the peer accepts, the fewer they are.
+        // The offer precedes the retransmissions of go-back-N: the sooner the peer accepts, the fewer they are.
         if let Source::Served(length) = self.transmit_offer(common, &connection, frame) {
             return length;
         }
-        // The keep-alive follows a timeout, when all requests wait for it.
         if let Source::Served(length) = self.transmit_keep_alive(common, &connection, frame) {
             return length;
         }
-        // Congestion control is last: what precedes it is rare, while probes and reports leave all the time.
+        // Congestion control is last: the packets before it are rare, while probes and reports leave all the time.
         self.transmit_congestion_control(common, &connection, context, frame)
     }
 
@@ -107,7 +105,7 @@ impl Reliable {
 
     fn transmit_keep_alive(&mut self, common: &Common, connection: &Connection, frame: &mut [u8]) -> Source {
         match self.requester.take_keep_alive() {
-            // An XRC initiator's packets name a shared queue, of which a keep-alive knows none.
+            // An XRC initiator's packets name a shared receive queue; a keep-alive knows none.
             Some(psn) if common.identity.receives != Receives::Never => {
                 Source::Served(write_keep_alive(common, connection, psn, frame))
             }
@@ -187,13 +185,13 @@ impl Reliable {
                 self.responder.refuse_response(psn);
                 let cause = FailureCause::Refused(NakCode::RemoteAccessError, Discard::RemoteAccess);
                 self.fail(common, Some(cause), CompletionStatus::Flushed, context);
-                // Now the NAK is what comes next.
+                // The NAK is next.
                 self.transmit_answer(common, connection, memory, context, frame)
             }
         }
     }
 
-    /// Writes an Acknowledge with feedback behind it.
+    /// Writes an Acknowledge that carries feedback.
     fn transmit_riding(
         &mut self,
         common: &mut Common,
@@ -229,7 +227,7 @@ impl Reliable {
     ) -> Option<usize> {
         match common.state {
             State::ReadyToSend => {}
-            // A message that has begun is sent to its end, and again if it was lost; no new one begins (IBA 10.3.1.5).
+            // A begun message is sent to its end, and again if it is lost; no other begins (IBA 10.3.1.5).
             State::SendQueueDrained if self.requester.has_begun() => {}
             _ => return None,
         }
@@ -256,7 +254,7 @@ impl Reliable {
         bth.ack_request = plan.token.ack_request;
         bth.solicited = plan.solicited;
         bth.congestion = common.congestion.data_bits();
-        // If the frame has no room for telemetry, the packet leaves without.
+        // Without room for telemetry in the frame, the packet leaves without it.
         let room = frame.len().saturating_sub(plan.token.length as usize + MAX_OVERHEAD);
         let brings = common.congestion.rides_with_data(room);
         if brings == Brings::InBand {
@@ -291,13 +289,13 @@ impl Reliable {
                 self.fail_request(common, CompletionStatus::LocalProtection, context);
                 None
             }
-            // Requests before this one come to their end first; their acknowledgements lead back here.
+            // Requests before this one complete first; their acknowledgements lead back here.
             Err(Failure::Access | Failure::Frame) => None,
         }
     }
 }
 
-/// Writes an offer of selective repeat, or an acceptance.
+/// Writes an offer of selective repeat, or its acceptance.
 fn write_offer(
     common: &Common,
     connection: &Connection,
@@ -310,7 +308,7 @@ fn write_offer(
     write(template, common.identification, &header, 0, frame, |_| Ok(())).ok()
 }
 
-/// Writes a WRITE of nothing that asks for an acknowledgement.
+/// Writes a keep-alive: a WRITE of 0 bytes with AckReq.
 fn write_keep_alive(common: &Common, connection: &Connection, psn: Psn, frame: &mut [u8]) -> Option<usize> {
     let bth = Bth { ack_request: true, ..common.bth(connection.destination, psn) };
     let reth = Reth { address: 0, rkey: Rkey::new(0), length: 0 };

@@ -1,4 +1,5 @@
-//! Datagrams: any peer, one packet a message, the network header before the payload (IBA 9.8.3). Raw frames arrive as such, without one.
+//! Datagrams: one packet per message, from any peer, with the network header in front of the payload (IBA 9.8.3). Raw frames are received
+//! the same way, without a header.
 
 use super::super::{CompletionOpcode, CompletionStatus, buffers};
 use super::Unreliable;
@@ -6,12 +7,12 @@ use super::receive::Arrival;
 use crate::wire::Immediate;
 use crate::{Discard, FailureCause, Memory, Qpn};
 
-/// The offset of a datagram's payload in its receive buffers. Before it are its IPv6 header, or 20 undefined bytes
-/// and its IPv4 header (IBA A17.4.5.1).
+/// Offset of the payload in the receive buffers. The 40 bytes before it hold the IPv6 header, or 20 undefined bytes and the IPv4 header
+/// (IBA A17.4.5.1).
 pub(super) const GRH: usize = 40;
 
 impl Unreliable {
-    /// Takes in a datagram: `head` and then the payload go into the oldest receive request's buffers.
+    /// Places `head` and the payload in the buffers of the oldest receive request.
     pub(super) fn on_datagram<M: Memory>(
         &mut self,
         head: &[u8],

@@ -1,7 +1,7 @@
-//! Queue pairs whose peer acknowledges nothing: unreliable connections and datagrams (IBA 9.8).
+//! Queue pairs whose peer acknowledges nothing: unreliable connections, datagrams, raw packets (IBA 9.8).
 //!
-//! A send is done when its last packet has left. If anything is wrong with a packet that comes, it is counted and dropped, and
-//! the rest of its message with it; the peer does not learn of it.
+//! A send is done when its last packet has left. A received packet with an error is counted and dropped, with the rest of its message; the
+//! peer does not learn of it.
 
 mod datagram;
 mod probing;
@@ -26,21 +26,21 @@ use alloc::collections::VecDeque;
 use cc::Instant;
 use receive::Message;
 
-/// The state that the two services do not share.
+/// State that depends on the service.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// One peer, known from RTR on; messages of any length.
     Connected,
-    /// Any peer; a message is a packet.
+    /// Any peer; one packet per message.
     Datagram {
-        /// The Q_Key that packets must carry.
+        /// Q_Key that packets must carry.
         queue_key: u32,
-        /// Bytes of a packet.
+        /// Longest payload, bytes.
         mtu: u32,
     },
     /// Whole Ethernet frames.
     Raw {
-        /// Bytes of the longest, from RTR on; 0 before.
+        /// Longest frame, bytes; 0 before RTR.
         longest: u32,
     },
 }
@@ -54,7 +54,6 @@ impl Kind {
         }
     }
 
-    /// Returns the settings that may change.
     pub(super) const fn changes(&self) -> Table {
         match self {
             Self::Connected => changes::UNRELIABLE,
@@ -63,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// Returns the bytes of the longest message, if the service has such a limit. It is known from RTR on, and before that nothing is sent.
+    /// Returns the longest message in bytes, if the service limits it; known from RTR on.
     pub(super) fn longest(&self) -> Option<u32> {
         match *self {
             Self::Connected => None,
@@ -73,42 +72,39 @@ impl Kind {
     }
 }
 
-/// Both directions of such a queue pair.
+/// Both directions of an unreliable queue pair.
 #[derive(Debug)]
 pub(super) struct Unreliable {
     pub(super) kind: Kind,
-    /// Send requests that have not left whole, oldest first.
+    /// Send requests with packets that have not left, oldest first.
     queue: SendQueue,
-    /// The next packet's number.
+    /// Number of the next packet.
     next: u64,
-    /// One more than the last packet of the last request.
+    /// Number behind the last packet of the last request.
     end: u64,
-    /// The first PSN sent.
+    /// First PSN that this side sends.
     pub(super) origin: Psn,
     receives: ReceiveQueue,
-    /// The first PSN of the connection that comes.
+    /// First PSN that the peer sends.
     first_received: Psn,
-    /// The PSN that is expected, and the message that has begun.
+    /// Next PSN expected from the peer.
     expected: Psn,
     message: Option<Message>,
-    /// Of datagrams, if each destination is paced by itself.
+    /// Of datagrams, if each destination is paced separately.
     destinations: Option<Box<Destinations>>,
-    /// Answers to probes of datagrams.
+    /// Answers to probes for datagrams.
     reflections: Reflections,
 }
 
 impl Unreliable {
-    /// Returns an unreliable connection, in RESET.
     pub(super) fn connected(identity: &Identity) -> Self {
         Self::new(identity, Kind::Connected)
     }
 
-    /// Returns a datagram queue pair, in RESET.
     pub(super) fn datagram(identity: &Identity) -> Self {
         Self::new(identity, Kind::Datagram { queue_key: 0, mtu: 0 })
     }
 
-    /// Returns a raw packet queue pair, in RESET.
     pub(super) fn raw(identity: &Identity) -> Self {
         Self::new(identity, Kind::Raw { longest: 0 })
     }
@@ -134,7 +130,7 @@ impl Unreliable {
         }
     }
 
-    /// Forgets everything; the queues keep their room.
+    /// Resets everything except the capacity of the queues.
     pub(super) fn reset(&mut self) {
         let mut queue = core::mem::take(&mut self.queue);
         queue.clear();
@@ -158,18 +154,18 @@ impl Unreliable {
         }
     }
 
-    /// Returns the state of both directions. The peer acknowledges nothing: what has left counts.
+    /// Returns the PSNs of both directions. The peer acknowledges nothing, so everything sent counts as acknowledged.
     pub(super) fn ends(&self) -> Ends {
         let send = self.psn(self.next);
         Ends { acknowledged: send.plus(Psn::CIRCLE - 1), send, expected: self.expected, retries: 0 }
     }
 
-    /// Returns whether no message has begun that is not done.
+    /// Returns whether no message is partly sent.
     pub(super) fn is_drained(&self) -> bool {
         self.queue.front().is_none_or(|wqe| wqe.first == self.next)
     }
 
-    /// Goes to ERR: the receive in progress ends as `receive`, all others as flushed.
+    /// Enters ERR. The oldest receive request completes with `receive`, all others as flushed.
     pub(super) fn fail(
         &mut self,
         common: &mut Common,
@@ -185,7 +181,7 @@ impl Unreliable {
         self.flush_receives(common, receive, context);
     }
 
-    /// Goes to SQE: nothing more is sent until the program resumes, but packets are still received (IBA 10.3.1.6).
+    /// Enters SQE: sends nothing until the program resumes, but still receives packets (IBA 10.3.1.6).
     fn fail_send(&mut self, common: &mut Common, status: CompletionStatus, context: &mut Context<'_>) {
         common.enter_send_error(status, self.ends(), context);
         self.flush_sends(common, status, context);
@@ -216,7 +212,7 @@ impl Unreliable {
     }
 
     pub(super) fn post(&mut self, common: &Common, checked: &mut CheckedSend) {
-        // Before RTR nothing is sent, whatever its packets are.
+        // The MTU is 0 before RTR, when nothing is sent.
         let mtu = match self.kind {
             Kind::Connected => common.mtu(),
             Kind::Datagram { mtu, .. } | Kind::Raw { longest: mtu } => mtu,
@@ -234,7 +230,7 @@ impl Unreliable {
 
     pub(super) fn poll_timeout(&self, common: &Common) -> Option<Instant> {
         match common.state {
-            // Nothing is owed any more.
+            // In ERR no control packet is due.
             State::Error => common.congestion.paced_until(),
             State::Reset
             | State::Init
@@ -253,7 +249,7 @@ impl Unreliable {
     }
 }
 
-/// Returns a send's completion if all goes well.
+/// Returns the completion of a send that succeeds.
 fn sent(wqe: &Wqe, identity: &Identity) -> Completion {
     Completion::new(wqe.request.id, CompletionStatus::Success, wqe.opcode(), identity.qpn)
 }

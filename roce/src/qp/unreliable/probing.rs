@@ -1,4 +1,4 @@
-//! Telemetry of datagrams: probes to the destinations of those that leave, and answers to those that ask about what they send here.
+//! Telemetry of datagrams: sends probes to the destinations, and answers the probes of senders.
 
 use super::super::common::Common;
 use super::super::{Context, SendOperation};
@@ -9,7 +9,7 @@ use crate::congestion::{Congestion, Destinations, Sender};
 use crate::wire::{Frame, Header};
 use alloc::boxed::Box;
 
-/// Returns the queue pair as its destinations see it.
+/// Returns what [`Destinations`] must know of the queue pair.
 fn sender<'a>(common: &Common, context: &Context<'a>) -> Sender<'a> {
     Sender {
         now: context.now,
@@ -23,7 +23,7 @@ fn sender<'a>(common: &Common, context: &Context<'a>) -> Sender<'a> {
 }
 
 impl Unreliable {
-    /// On the way to RTS: datagrams are paced by `each` towards each destination, if there is such, and answers begin.
+    /// Starts to pace each destination by `each`, if it is `Some`, and to answer probes.
     pub(in crate::qp) fn begin_datagrams(
         &mut self,
         common: &Common,
@@ -35,7 +35,7 @@ impl Unreliable {
         self.reflections.begin(settings.feedback_key, settings.ratio_only);
     }
 
-    /// A packet came to a datagram queue pair that is no message.
+    /// Handles a packet for a datagram queue pair that is not a message.
     pub(super) fn on_probing(
         &mut self,
         ours: u32,
@@ -55,7 +55,7 @@ impl Unreliable {
         }
     }
 
-    /// Writes the oldest answer.
+    /// Writes the oldest answer to a probe.
     pub(super) fn transmit_reflection(
         &mut self,
         common: &Common,
@@ -82,7 +82,7 @@ impl Unreliable {
         destinations.transmit_probe(&sender(common, context), context.counters, context.events, frame)
     }
 
-    /// Returns whether the next datagram's destination delays it. The queue pair then waits as for its own pacer.
+    /// Returns whether the pacing of its destination delays the next datagram. If so, the queue pair's own pacer waits until then.
     pub(super) fn is_held(&mut self, common: &mut Common, context: &Context<'_>) -> bool {
         let (Some(destinations), Kind::Datagram { queue_key, .. }) = (&mut self.destinations, self.kind)
         else {
@@ -92,18 +92,18 @@ impl Unreliable {
         else {
             return false;
         };
-        // If the handle is gone, the completion reports it.
+        // The completion reports a destroyed address handle.
         let Some((path, _)) = context.addresses.way(to.address, common.identity.pd) else { return false };
         let held = destinations.hold_until(context.now, path, to, key_of(&to, queue_key));
         held.map(|until| common.congestion.hold(until)).is_some()
     }
 
-    /// Returns the algorithm that paces the destination of the last datagram, if each has its own.
+    /// Returns the algorithm that paces the destination of the last datagram; `None` if destinations are not paced separately.
     pub(in crate::qp) fn algorithm(&self) -> Option<&cc::Algorithm> {
         self.destinations.as_ref()?.algorithm()
     }
 
-    /// Returns whether a sender waits for an answer.
+    /// Returns whether the answer to a probe is due.
     #[inline]
     pub(in crate::qp) fn owes_answer(&self) -> bool {
         self.reflections.is_due()

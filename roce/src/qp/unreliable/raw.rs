@@ -7,7 +7,7 @@ use super::{Kind, Unreliable};
 use crate::{Discard, Memory};
 
 impl Unreliable {
-    /// Takes in a frame that a rule steers here.
+    /// Receives a frame that a steering rule directs to this queue pair.
     pub(in crate::qp) fn on_frame<M: Memory>(
         &mut self,
         common: &mut Common,
@@ -25,7 +25,7 @@ impl Unreliable {
         }
     }
 
-    /// Writes the frame of the oldest request, which is in `common`'s state to be sent.
+    /// Writes the frame of the oldest request. The caller must have checked the state.
     pub(super) fn transmit_frame<M: Memory>(
         &mut self,
         common: &mut Common,

@@ -1,4 +1,4 @@
-//! Packets that an unreliable queue pair takes in.
+//! Receives the packets of an unreliable queue pair.
 
 use super::super::common::Common;
 use super::super::wqe::MAX_MESSAGE;
@@ -9,21 +9,21 @@ use crate::srq::SharedQueues;
 use crate::wire::{Frame, Header, Immediate, Operation, Reth, SendTail, Service};
 use crate::{Access, Discard, FailureCause, Memory, Psn, Qpn};
 
-/// A message of several packets that has begun.
+/// Message of several packets that has begun.
 #[derive(Debug)]
 pub(super) enum Message {
     Send { request: RecvRequest, received: u32 },
     Write { reth: Reth, received: u32 },
 }
 
-/// The position of a packet in its message.
+/// Position of a packet in its message.
 #[derive(Clone, Copy)]
 struct Part {
     begins: bool,
     ends: bool,
 }
 
-/// The context of a packet on its way to memory.
+/// Received packet, and what placing it needs.
 pub(super) struct Arrival<'a, 'b, M> {
     pub(super) common: &'a mut Common,
     pub(super) memory: &'a mut M,
@@ -34,7 +34,7 @@ pub(super) struct Arrival<'a, 'b, M> {
 }
 
 impl Unreliable {
-    /// Takes in a packet of this partition.
+    /// Receives a packet whose P_Key was checked.
     pub(in crate::qp) fn on_packet<M: Memory>(
         &mut self,
         common: &mut Common,
@@ -94,7 +94,7 @@ impl Unreliable {
         }
     }
 
-    /// Passes telemetry on; the part that answers the peer's telemetry counts every data packet.
+    /// Passes telemetry to congestion control.
     fn on_telemetry(&self, common: &mut Common, frame: &Frame<'_>, context: &mut Context<'_>) {
         if let Some(connection) = common.connection.filter(|_| common.congestion.brings_telemetry(frame)) {
             let transport = self.transport(common, &connection, context);
@@ -103,7 +103,7 @@ impl Unreliable {
         }
     }
 
-    /// A packet that carries nothing but congestion control.
+    /// Handles a packet that carries only congestion control.
     fn on_control(
         &self,
         common: &mut Common,
@@ -118,7 +118,7 @@ impl Unreliable {
         Ok(())
     }
 
-    /// A packet of a connection. One that is missing takes its whole message with it (IBA 9.8.2.2.3).
+    /// Handles a request packet. A lost packet drops its whole message (IBA 9.8.2.2.3).
     fn on_request<M: Memory>(
         &mut self,
         psn: Psn,
@@ -141,7 +141,7 @@ impl Unreliable {
         executed
     }
 
-    /// Forgets the message in progress. Its receive request takes the next one.
+    /// Drops the message in progress. The next message uses its receive request.
     pub(in crate::qp) fn abandon(&mut self, shared: &mut SharedQueues) {
         if let Some(Message::Send { request, .. }) = self.message.take() {
             self.receives.give_back(request, shared);
@@ -213,7 +213,7 @@ impl Unreliable {
         Ok(())
     }
 
-    /// `begin`: this packet begins the message. `end`: it ends it, maybe with immediate data.
+    /// Places a packet of a WRITE. `begin` is `Some` in the first packet, `end` in the last, with its immediate data if any.
     fn on_write<M: Memory>(
         &mut self,
         begin: Option<Reth>,
@@ -242,7 +242,7 @@ impl Unreliable {
         if length > 0 {
             let (regions, Identity { pd, qpn, .. }) = (&*arrival.context.regions, arrival.common.identity);
             let address = reth.address.wrapping_add(u64::from(received));
-            // All of the range is checked before its first byte is written.
+            // The whole range is checked before its first byte is written.
             if begin.is_some() {
                 let whole =
                     regions.remote(reth.rkey, pd, qpn, reth.address, reth.length, Access::REMOTE_WRITE);
@@ -295,7 +295,7 @@ impl Unreliable {
         arrival.context.cqs.push(arrival.common.identity.recv_cq, completion);
     }
 
-    /// Ends the receive in progress with `status` and all others as flushed.
+    /// Completes the oldest receive request with `status`, all others as flushed.
     pub(in crate::qp) fn flush_receives(
         &mut self,
         common: &Common,
@@ -313,7 +313,7 @@ impl Unreliable {
     }
 }
 
-/// Returns the position of a packet in its message; `None` for operations that an unreliable connection does not carry.
+/// Returns the position of a packet in its message; `None` for operations that an unreliable connection does not have.
 const fn part(operation: Operation) -> Option<Part> {
     match operation {
         Operation::SendFirst | Operation::WriteFirst(_) => Some(Part { begins: true, ends: false }),

@@ -1,4 +1,4 @@
-//! The next packet of an unreliable queue pair: a congestion notification first, then requests.
+//! The next packet of an unreliable queue pair: congestion control first, then requests.
 
 use super::super::common::{Common, Connection};
 use super::super::local::run;
@@ -10,17 +10,17 @@ use crate::Memory;
 use crate::congestion::{Sequence, Transport};
 use crate::wire::{Header, Service, Template};
 
-/// A Q_Key with this bit set in a request means the queue pair's own (IBA 10.2.5): only a program that may set the queue pair's can send
-/// such a key.
+/// Bit that makes a datagram carry the queue pair's own Q_Key instead of the request's (IBA 10.2.5). So only a program that may set the
+/// queue pair's Q_Key can send a Q_Key with this bit.
 const CONTROLLED: u32 = 1 << 31;
 
-/// The next packet, and the headers below it.
+/// Next packet, and the headers below it.
 struct Planned<'a> {
     header: Header,
     template: &'a Template,
     offset: u32,
     length: u32,
-    /// It ends its message.
+    /// The packet is the last of its message.
     ends: bool,
 }
 
@@ -37,7 +37,7 @@ impl Unreliable {
             .or_else(|| self.transmit_request(common, memory, context, frame))
     }
 
-    /// Writes what congestion control owes the peer, or the destinations of datagrams.
+    /// Writes a due packet of congestion control, to the peer or to a destination of datagrams.
     fn transmit_owed(
         &mut self,
         common: &mut Common,
@@ -71,7 +71,7 @@ impl Unreliable {
         length
     }
 
-    /// Returns what congestion control may know, at this moment. Nothing is ever acknowledged: probes report how data fares.
+    /// Returns the state that congestion control may use now. Nothing is acknowledged: probes report what happens to the data.
     pub(super) fn transport<'a>(
         &self,
         common: &Common,
@@ -108,7 +108,7 @@ impl Unreliable {
     ) -> Option<usize> {
         match common.state {
             State::ReadyToSend => {}
-            // A message that has begun ends; no new one begins.
+            // A begun message is sent to its end; no other begins.
             State::SendQueueDrained if !self.is_drained() => {}
             _ => return None,
         }
@@ -123,7 +123,7 @@ impl Unreliable {
             return None;
         }
         let Some(planned) = self.plan(common, context) else {
-            // Its address handle is gone.
+            // The address handle was destroyed.
             self.fail_send(common, CompletionStatus::LocalQpOperation, context);
             return None;
         };
@@ -148,7 +148,7 @@ impl Unreliable {
         Some(on_wire)
     }
 
-    /// Ends the oldest request, all of which has left.
+    /// Completes the oldest request, all of whose packets have left.
     pub(super) fn complete_front(&mut self, common: &Common, context: &mut Context<'_>) {
         let identity = &common.identity;
         if let Some(wqe) = self.queue.pop()
@@ -158,7 +158,7 @@ impl Unreliable {
         }
     }
 
-    /// Runs the requests that no packet carries, as far as they are the oldest.
+    /// Runs the local requests at the front of the queue.
     fn run_local(&mut self, common: &Common, context: &mut Context<'_>) -> Result<(), CompletionStatus> {
         let identity = &common.identity;
         while let Some(wqe) = self.queue.front()
@@ -170,7 +170,7 @@ impl Unreliable {
         Ok(())
     }
 
-    /// Returns the next packet of the oldest request; `None` if there is no way to its destination.
+    /// Returns the next packet of the oldest request; `None` if its address handle was destroyed.
     fn plan<'a>(&self, common: &'a Common, context: &'a Context<'_>) -> Option<Planned<'a>> {
         let wqe = self.queue.front()?;
         let psn = self.psn(self.next);
@@ -199,7 +199,7 @@ impl Unreliable {
     }
 }
 
-/// Returns the Q_Key that a datagram carries, of a queue pair with the key `ours`.
+/// Returns the Q_Key that a datagram carries; `ours` is the queue pair's.
 pub(super) const fn key_of(to: &Datagram, ours: u32) -> u32 {
     if to.queue_key & CONTROLLED == 0 { to.queue_key } else { ours }
 }

@@ -1,20 +1,20 @@
-//! Which packets ask for an acknowledgement: the last of a message, and enough of a long one to keep the window moving.
+//! AckReq: the last packet of a message requests an acknowledgement, and of a long message enough packets to keep the window moving.
 
 use super::limits::{ACKS_PER_WINDOW, PACKETS_PER_ACK};
 use cc::Instant;
 
-/// The packets with the AckReq bit, and what was sent since the last one.
+/// Packets sent with AckReq, and what was sent since the last one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckRequests {
-    /// One more than the newest packet of this round that asks; not above `una` if none does.
+    /// Number behind the newest packet of this round with AckReq; at most `una` if there is none.
     end: u64,
-    /// When the last one left.
+    /// When the last packet with AckReq left.
     sent_at: Instant,
-    /// Packets sent since then, [`PACKETS_PER_ACK`] at most.
+    /// Packets sent since then, at most [`PACKETS_PER_ACK`].
     packets: u8,
-    /// Payload bytes of these.
+    /// Payload bytes sent since then.
     bytes: u32,
-    /// How many ask in a window, as a power of two.
+    /// AckReqs per window, as a power of two.
     per_window: u8,
 }
 
@@ -27,7 +27,7 @@ impl AckRequests {
         self.per_window = per_window;
     }
 
-    /// Returns whether a packet of `length` bytes must ask because of those before it.
+    /// Returns whether a packet of `length` bytes must set AckReq because of the packets since the last one.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -37,7 +37,7 @@ impl AckRequests {
         self.packets + 1 >= PACKETS_PER_ACK || u64::from(self.bytes + length) >= window >> self.per_window
     }
 
-    /// A packet left that asks; `next` is the one behind it.
+    /// Records a packet with AckReq; `next` is the number behind it.
     #[inline]
     pub(super) fn on_request(&mut self, next: u64, now: Instant) {
         self.end = self.end.max(next);
@@ -45,7 +45,7 @@ impl AckRequests {
         (self.packets, self.bytes) = (0, 0);
     }
 
-    /// A packet of `length` bytes left that does not ask.
+    /// Records a packet of `length` bytes without AckReq.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "each 64th packet asks")]
     pub(super) const fn on_silent_packet(&mut self, length: u32) {
@@ -53,19 +53,17 @@ impl AckRequests {
         self.bytes += length;
     }
 
-    /// Go-back-N sends all from `una` on again: nothing asks yet.
+    /// Forgets the packets from `una` on, which go-back-N sends again.
     pub(super) const fn rewind(&mut self, una: u64) {
         self.end = una;
         (self.packets, self.bytes) = (0, 0);
     }
 
-    /// Returns one more than the newest packet that asks.
     #[inline]
     pub(super) const fn end(&self) -> u64 {
         self.end
     }
 
-    /// Returns when the last packet left that asks.
     pub(super) const fn sent_at(&self) -> Instant {
         self.sent_at
     }

@@ -13,7 +13,7 @@ use cc::Instant;
 use core::time::Duration;
 
 impl Requester {
-    /// An Acknowledge packet (IBA 9.7.5.2).
+    /// Handles an Acknowledge packet (IBA 9.7.5.2).
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and counters stay far below 2^64")]
     pub(in crate::qp) fn on_acknowledge(
         &mut self,
@@ -23,7 +23,7 @@ impl Requester {
         identity: &Identity,
     ) -> Result<Progress, Trouble> {
         let number = self.sequence.answered(psn).ok_or(STALE)?;
-        // A NAK acknowledges all before its own packet (IBA 9.7.5.2).
+        // A NAK acknowledges all packets before its own (IBA 9.7.5.2).
         let up_to = match aeth.syndrome {
             Syndrome::Ack { .. } => number + 1,
             Syndrome::RnrNak(_) | Syndrome::Nak(_) => number,
@@ -33,9 +33,9 @@ impl Requester {
             selective.peer_has(up_to, &self.queue, self.sequence.una, context.now);
         }
         if self.sequence.una < up_to {
-            // It measures a request that the peer has, although an answer before it is missing.
+            // The measured packet has arrived, although an earlier answer is missing.
             progress.rtt = self.take_sample(context.now).or(progress.rtt);
-            // The peer has a READ, and acknowledged it because of a keep-alive.
+            // An acknowledgement of a keep-alive shows no loss: the peer has the READ.
             if !self.diagnosis.note_duplicate(self.sequence.una) {
                 progress.lost = self.implied_nak(up_to, context.now)?;
             }
@@ -47,10 +47,10 @@ impl Requester {
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 context.counters.naks_received += 1;
                 self.diagnosis.note_nak(self.sequence.una);
-                // A peer that answered RNR NAK may also report the packets behind as a gap. The timer is what counts.
+                // After an RNR NAK the peer may also report the packets behind as a gap. The RNR timer decides.
                 if !self.timers.is_receiver_not_ready() {
                     self.retry(context.now)?;
-                    // The peer took none of it, whatever path it came by.
+                    // The peer dropped all of it, whatever the path.
                     if let Some(selective) = self.recovery.selective_mut() {
                         selective.rack.excuse_paths();
                     }
@@ -70,7 +70,7 @@ impl Requester {
         Ok(progress)
     }
 
-    /// A packet of a READ's response, or the answer of an ATOMIC WRITE or a FLUSH, which looks like that to a READ of nothing
+    /// Handles a READ response, or the answer to an ATOMIC WRITE or a FLUSH, which has the form of a response to a READ of 0 bytes
     /// (IBA annex A19).
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(in crate::qp) fn on_read_response<M: Memory>(
@@ -96,7 +96,7 @@ impl Requester {
         };
         match (wqe.request.operation, &wqe.request.data) {
             (SendOperation::Read { .. }, Data::Buffers(sges)) => {
-                // A peer that has accepted an offer answers stretches, also before its acceptance comes.
+                // A peer that has accepted an offer answers parts of a READ, even before its acceptance arrives.
                 let is_whole = !self.recovery.is_selective() && !self.control.is_offered();
                 let offset = match is_whole {
                     true => check_read_response(wqe, number, self.queue.mtu(), operation, payload)?,
@@ -104,7 +104,7 @@ impl Requester {
                 };
                 place(sges, offset, payload, memory, context, identity)?;
             }
-            // That it is done is all that there is to say.
+            // This answer carries nothing but success.
             (SendOperation::AtomicWrite { .. } | SendOperation::Flush { .. }, _)
                 if matches!(operation, Operation::ReadResponseOnly(_)) && payload.is_empty() => {}
             _ => return Err(BAD_RESPONSE),
@@ -113,7 +113,7 @@ impl Requester {
         Ok(self.on_placed(number, progress, context, identity))
     }
 
-    /// An atomic's answer.
+    /// Handles the answer to an atomic.
     pub(in crate::qp) fn on_atomic_acknowledge<M: Memory>(
         &mut self,
         psn: Psn,
@@ -138,7 +138,7 @@ impl Requester {
         Ok(self.on_placed(number, progress, context, identity))
     }
 
-    /// Takes all before `up_to` as arrived, except that it stops at a READ or atomic: only their answers show that.
+    /// Acknowledges everything before `up_to`, but stops at a READ or atomic: only its answer completes it.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "neither `una` nor the count of bytes sent before it goes back"
@@ -174,12 +174,12 @@ impl Requester {
         Progress { bytes, rtt, lost }
     }
 
-    /// Returns the request that awaits answer `number`; `None` if the answer came too early to be kept.
+    /// Returns the request that awaits answer `number`; `None` if the answer is too early to be kept, or a duplicate.
     fn awaiting(&self, number: u64) -> Option<&Wqe> {
         if self.sequence.una < number { self.early(number) } else { self.queue.front() }
     }
 
-    /// Answer `number` is in its place. Adds what it acknowledges to the progress that its packet made before.
+    /// Records that answer `number` was placed. Adds what it acknowledges to the progress that its packet made before.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and byte counts stay far below 2^64")]
     fn on_placed(
         &mut self,
@@ -202,7 +202,7 @@ impl Requester {
         progress
     }
 
-    /// Completes the front request if all of it is acknowledged, and the local ones behind it that have run.
+    /// Completes the requests at the front that are acknowledged, or local and have run.
     #[expect(clippy::arithmetic_side_effects, reason = "the held requests are few")]
     pub(super) fn retire_front(&mut self, context: &mut Context<'_>, identity: &Identity) {
         let mut done = 0;
@@ -219,8 +219,8 @@ impl Requester {
         self.queue.forget(done);
     }
 
-    /// `una` moved on from `before`: counters and timers start again. Returns the round trip if the packet that measures it is in, and
-    /// whether there is a loss that was not reported to congestion control.
+    /// Restarts counters and timers after `una` moved on from `before`. Returns the round trip if the measured packet has arrived, and
+    /// whether there is a loss that congestion control does not know.
     #[expect(clippy::arithmetic_side_effects, reason = "`una` has advanced")]
     fn on_progress(&mut self, before: u64, context: &Context<'_>) -> (Option<Duration>, bool) {
         let (now, una) = (context.now, self.sequence.una);
@@ -239,8 +239,8 @@ impl Requester {
         (rtt, lost)
     }
 
-    /// An answer came for a packet behind a READ or atomic whose own answer is missing: that was lost
-    /// (IBA 9.7.5.1: an implied NAK). Gives whether it is news.
+    /// Handles an answer behind a READ or atomic whose own answer is missing: that was lost (IBA 9.7.5.1: an implied NAK). Returns whether
+    /// the loss is new.
     fn implied_nak(&mut self, number: u64, now: Instant) -> Result<bool, Trouble> {
         let implied = match &mut self.recovery {
             Recovery::Selective(selective) => {
@@ -251,7 +251,7 @@ impl Requester {
         };
         match implied {
             ImpliedNak::NextRound => {
-                // This costs no retry: only the timer ends what never moves.
+                // This costs no retry. If nothing ever moves, the timer ends it.
                 let deadline = self.timers.retransmission.deadline();
                 self.recover(now);
                 self.timers.retransmission.resume(deadline);
@@ -294,7 +294,7 @@ impl Requester {
     }
 }
 
-/// Reports a request that is done, if it must be reported.
+/// Completes a request that is done, if it is signalled.
 #[inline]
 fn complete(wqe: &Wqe, context: &mut Context<'_>, identity: &Identity) {
     if wqe.request.signalled || identity.signal_all {
@@ -302,7 +302,7 @@ fn complete(wqe: &Wqe, context: &mut Context<'_>, identity: &Identity) {
     }
 }
 
-/// Checks that a response is the requested one at this place; returns the place of its bytes (IBA 9.7.5.1).
+/// Checks the position and length of a READ response. Returns the offset of its bytes in the message (IBA 9.7.5.1).
 #[expect(clippy::arithmetic_side_effects, reason = "`number` is one of the packets of `wqe`")]
 fn check_read_response(
     wqe: &Wqe,
@@ -312,7 +312,7 @@ fn check_read_response(
     payload: &[u8],
 ) -> Result<u32, Trouble> {
     let position = Position::of((number - wqe.first) as u32, wqe.packets);
-    // A READ that goes on after a loss begins in the middle, so only the end is sure.
+    // A READ that resumes after a loss begins in the middle, so only its end is certain.
     let ends = matches!(position, Position::Last | Position::Only);
     let fits = match operation {
         Operation::ReadResponseFirst(_) | Operation::ReadResponseMiddle => !ends,
@@ -322,7 +322,7 @@ fn check_read_response(
     if fits { check_length(wqe, number, mtu, payload) } else { Err(BAD_RESPONSE) }
 }
 
-/// The same if any stretch of a READ may have been requested again: only the length is sure.
+/// Checks only the length of a READ response, because any part of the READ may have been requested again.
 #[expect(clippy::arithmetic_side_effects, reason = "the offset is at most the length")]
 fn check_length(wqe: &Wqe, number: u64, mtu: u32, payload: &[u8]) -> Result<u32, Trouble> {
     let offset = wqe.offset(number, mtu);

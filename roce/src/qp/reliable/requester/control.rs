@@ -1,29 +1,26 @@
-//! Control packets of a requester: offers of selective repeat, and keep-alives, which find out if small packets arrive.
+//! Pending control packets of a requester: offers of selective repeat, and keep-alives, which show whether small packets arrive.
 
 use crate::qp::LossRecovery;
 
-/// The limit on the offers of a connection: a peer that answers none of them does not know them.
+/// Offers per connection: a peer that answers none of them does not support selective repeat.
 const MAX_OFFERS: u8 = 20;
 
-/// An offer of selective repeat is due.
+/// Bit of `due`.
 const OFFER: u8 = 1;
 
-/// A keep-alive is due.
+/// Bit of `due`.
 const KEEP_ALIVE: u8 = 2;
 
-/// The control packets that are due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingControl {
-    /// Offers that may still be sent.
     offers_left: u8,
-    /// At least one was sent in this connection.
+    /// Whether an offer was sent in this connection.
     is_offered: bool,
-    /// The packets that are due, a bit for each. Each packet that is sent reads this byte.
+    /// Bits of the packets that are due, in one byte, because it is read for each packet sent.
     due: u8,
 }
 
 impl PendingControl {
-    /// Nothing is offered.
     pub(super) const NONE: Self = Self { offers_left: 0, is_offered: false, due: 0 };
 
     pub(super) const fn new(recovery: LossRecovery) -> Self {
@@ -43,20 +40,19 @@ impl PendingControl {
         self.due & OFFER != 0
     }
 
-    /// Something was lost, and go-back-N sends it again: selective repeat is offered.
+    /// Makes an offer due after a loss, if any are left.
     pub(super) const fn offer_at_loss(&mut self) {
         if self.offers_left > 0 {
             self.due |= OFFER;
         }
     }
 
-    /// An offer was sent.
     pub(super) const fn on_offer_sent(&mut self) {
         let offers_left = self.offers_left.saturating_sub(1);
         *self = Self { offers_left, is_offered: true, due: self.due & !OFFER };
     }
 
-    /// Returns whether the peer may have accepted.
+    /// Returns whether the peer may have accepted an offer.
     pub(super) const fn is_offered(&self) -> bool {
         self.is_offered
     }
@@ -65,7 +61,7 @@ impl PendingControl {
         self.due |= KEEP_ALIVE;
     }
 
-    /// Returns whether a keep-alive was due; from now on it is not.
+    /// Clears a due keep-alive. Returns whether one was due.
     pub(super) const fn take_keep_alive(&mut self) -> bool {
         let is_due = self.due & KEEP_ALIVE != 0;
         self.due &= !KEEP_ALIVE;

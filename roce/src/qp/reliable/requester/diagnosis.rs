@@ -1,29 +1,29 @@
-//! Evidence that may explain why a peer does not acknowledge. A requester that gets its acknowledgements notes nothing.
+//! Evidence that may explain why a peer does not acknowledge. Nothing is recorded while acknowledgements arrive.
 
 use crate::Psn;
 use alloc::boxed::Box;
 
-/// No packet number.
+/// Not a packet number.
 const NEVER: u64 = u64::MAX;
 
-/// What was noted when something was wrong.
+/// Evidence, if any was recorded.
 #[derive(Debug, Default)]
 pub(super) struct Diagnosis(Option<Box<Evidence>>);
 
-/// Each note is the packet that was the oldest when it was made. Once that is acknowledged, the note means nothing.
+/// The number of the oldest packet at each event. Once that packet is acknowledged, the event means nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evidence {
-    /// A NAK requested the packet.
+    /// The peer sent a NAK for the packet.
     pub(super) nak: u64,
-    /// An answer came that is about no packet in flight.
+    /// An answer was about no packet in flight.
     pub(super) stale: u64,
-    /// A timeout passed.
+    /// The timeout expired.
     pub(super) timeout: u64,
-    /// A keep-alive left.
+    /// A keep-alive was sent.
     keep_alive: u64,
-    /// The peer answered it: small packets arrive.
+    /// The peer answered a keep-alive: small packets arrive.
     pub(super) alive: u64,
-    /// The PSN that was expected from the peer at the timeout.
+    /// PSN expected from the peer at the timeout.
     pub(super) expected: Psn,
 }
 
@@ -53,25 +53,24 @@ impl Diagnosis {
         self.0.as_deref().copied().unwrap_or_default()
     }
 
-    /// The peer asks for `una`, the oldest packet.
+    /// Records a NAK for `una`, the oldest packet.
     #[cold]
     pub(super) fn note_nak(&mut self, una: u64) {
         self.evidence_mut().nak = una;
     }
 
-    /// An answer came that is about no packet in flight.
+    /// Records an answer to no packet in flight.
     #[cold]
     pub(super) fn note_stale(&mut self, una: u64) {
         self.evidence_mut().stale = una;
     }
 
-    /// A keep-alive left.
     #[cold]
     pub(super) fn note_keep_alive(&mut self, una: u64) {
         self.evidence_mut().keep_alive = una;
     }
 
-    /// The peer acknowledges nothing new. Returns whether it answers a keep-alive.
+    /// Records an acknowledgement of nothing new. Returns whether it answers a keep-alive.
     #[cold]
     pub(super) fn note_duplicate(&mut self, una: u64) -> bool {
         let evidence = self.evidence_mut();
@@ -82,7 +81,7 @@ impl Diagnosis {
         is_answer
     }
 
-    /// A timeout passed, and `expected` is the PSN that the peer is to send next.
+    /// Records a timeout; `expected` is the next PSN expected from the peer.
     #[cold]
     pub(super) fn note_timeout(&mut self, una: u64, expected: Psn) {
         let evidence = self.evidence_mut();

@@ -1,31 +1,31 @@
-//! Loss recovery by go-back-N: everything from the oldest packet on is sent again, within a recovery window (IBA 9.7.5.1).
+//! Go-back-N: sends everything from the oldest packet on again, within a recovery window (IBA 9.7.5.1).
 
 use super::limits::MIN_RECOVERY_PACKETS;
 use core::num::NonZeroU32;
 
-/// What go-back-N knows of the losses of a connection.
+/// State of go-back-N.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GoBackN {
-    /// Bytes that may be in flight after a loss, and as many more as come to be acknowledged. After a timeout it is one packet: a peer
-    /// that drops what it has no time for would drop it again if all of it came at once, and those of its other queue pairs with it.
-    /// After another loss it is twice what came between losses lately: what is sent behind that is sent in vain.
+    /// Bytes that may be in flight after a loss; grows by what is acknowledged. After a timeout, one packet: a peer that drops packets
+    /// because it is slow would drop a whole window again, and packets of its other queue pairs. After any other loss, twice the average
+    /// number of packets between losses: what is sent beyond that is wasted.
     recovery_window: u64,
     /// Packets acknowledged since the last loss.
     since_loss: u32,
-    /// The smoothed value of `since_loss` at recent losses.
+    /// Smoothed `since_loss` at recent losses, with a gain of 1/4.
     between_losses: Option<NonZeroU32>,
-    /// The last answer that came too early since an implied NAK was acted upon; `None` once something moved.
+    /// Last early answer since an implied NAK was acted on; `None` after progress.
     implied_nak: Option<u64>,
 }
 
-/// What an answer says that came before that of an older READ or atomic (IBA 9.7.5.1: an implied NAK).
+/// Meaning of an answer that arrives before that of an older READ or atomic (IBA 9.7.5.1: an implied NAK).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ImpliedNak {
-    /// The older one was lost.
+    /// The older answer was lost.
     New,
-    /// It is of the round that an implied NAK has ended.
+    /// The answer is of the round that an implied NAK has ended.
     Known,
-    /// It begins the next round, whose first answer was lost as well.
+    /// The answer begins the next round, whose first answer was lost as well.
     NextRound,
 }
 
@@ -34,18 +34,18 @@ impl GoBackN {
         Self { recovery_window: u64::MAX, since_loss: 0, between_losses: None, implied_nak: None }
     }
 
-    /// Returns the window while a loss is not forgotten.
+    /// Returns `window`, limited by the recovery window, bytes.
     #[inline]
     pub(super) fn limit(&self, window: u64) -> u64 {
         window.min(self.recovery_window)
     }
 
-    /// Sends one packet of `mtu` bytes until something is acknowledged.
+    /// Reduces the recovery window to one packet of `mtu` bytes.
     pub(super) fn restrict(&mut self, mtu: u32) {
         self.recovery_window = mtu.into();
     }
 
-    /// So many packets of `mtu` bytes were acknowledged.
+    /// Records that `packets` packets of `mtu` bytes were acknowledged.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "a window's packets fit into 64 bits of bytes")]
     pub(super) fn on_progress(&mut self, packets: u64, mtu: u32) {
@@ -54,7 +54,6 @@ impl GoBackN {
         self.implied_nak = None;
     }
 
-    /// Something was lost.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "three quarters and a quarter of 32 bits fit into 32 bits; 33 bits times an MTU fit into 64 bits"
@@ -67,8 +66,8 @@ impl GoBackN {
         self.recovery_window = (2 * u64::from(packets)).max(MIN_RECOVERY_PACKETS) * u64::from(mtu);
     }
 
-    /// Answer `number` came before that of an older READ or atomic. Answers of one round come in their order: one that goes back begins
-    /// the next round.
+    /// Classifies answer `number`, which arrived before that of an older READ or atomic. Answers of one round arrive in order: a smaller
+    /// number begins the next round.
     pub(super) fn on_early_answer(&mut self, number: u64) -> ImpliedNak {
         match &mut self.implied_nak {
             None => ImpliedNak::New,
@@ -83,7 +82,7 @@ impl GoBackN {
         }
     }
 
-    /// [`ImpliedNak::New`] of answer `number` was acted upon.
+    /// Records that [`ImpliedNak::New`] of answer `number` was acted on.
     pub(super) const fn on_implied_nak(&mut self, number: u64) {
         self.implied_nak = Some(number);
     }

@@ -1,4 +1,4 @@
-//! Moves a requester from go-back-N to selective repeat once the peer accepts the offer.
+//! Switches a requester from go-back-N to selective repeat once the peer accepts the offer.
 
 use super::super::ring::SPAN;
 use super::control::PendingControl;
@@ -13,11 +13,11 @@ use alloc::boxed::Box;
 use cc::Instant;
 
 impl Requester {
-    /// The peer accepts, and expects `psn` next.
+    /// Handles the acceptance of an offer by a peer that expects `psn` next.
     ///
     /// # Errors
-    /// Returns [`Discard::StaleOffer`] if nothing was offered, or the peer can't expect that now. That the switch is postponed is no
-    /// error: another loss offers it again.
+    /// Returns [`Discard::StaleOffer`] if nothing was offered, or the peer cannot expect `psn` now. A postponed switch is no error: the
+    /// next loss offers it again.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the operand is a constant; `sent` is not before `una`"
@@ -35,8 +35,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Switches to selective repeat. What go-back-N would send again from now on counts as lost; what it has sent again already, and what
-    /// it never had to, is in flight. Returns `false`, and stays with go-back-N, if more is outstanding than a bitmap covers.
+    /// Switches to selective repeat. Packets that go-back-N would send again count as lost; packets that it has already sent again, or need
+    /// not, are in flight. Returns `false`, and keeps go-back-N, if more is outstanding than a bitmap covers.
     #[expect(clippy::arithmetic_side_effects, reason = "`sent` is not before `una`")]
     pub(super) fn switch_to_selective_repeat(&mut self, now: Instant) -> bool {
         let (una, next, sent) = self.bounds();
@@ -59,8 +59,8 @@ impl Requester {
         true
     }
 
-    /// The peer holds packets behind the missing packet `number`, and the switch to selective repeat is postponed. As the peer sends no
-    /// NAK, its selective acknowledgement makes this side go back, once for all that was sent before.
+    /// Goes back, once for everything sent before, because the peer holds packets behind the missing packet `number` and the switch to
+    /// selective repeat is postponed. Such a peer sends no NAK.
     pub(super) fn go_back_for_sack(
         &mut self,
         number: u64,

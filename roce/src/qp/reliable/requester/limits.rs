@@ -1,39 +1,38 @@
-//! Limits of a requester: how much may be outstanding, how often something is requested again, how long an answer may take.
+//! Limits of a requester: outstanding packets, retransmissions, waits.
 
 use core::time::Duration;
 
-/// Half the circle: PSNs that may be outstanding, or new and old cannot be distinguished (IBA 9.7.2).
+/// PSNs that may be outstanding: half the PSN space, or new and old packets cannot be distinguished (IBA 9.7.2).
 pub(super) const MAX_OUTSTANDING: u64 = 1 << 23;
 
-/// Doublings of the time that an answer may take.
+/// Doublings of the retransmission timeout.
 pub(super) const MAX_BACKOFF: u8 = 2;
 
-/// Answers about the past start the retry timer again so often, each when a quarter of it has passed: 16 times the time that an answer
-/// may take, at the least.
+/// Restarts of the retransmission timer by stale answers. Each takes at least a quarter of the timeout, all of them 16 timeouts.
 pub(super) const MAX_STALE_RESTARTS: u8 = 64;
 
-/// Doublings of the time after which an unanswered packet is requested again.
+/// Doublings of the wait for an answer to a tail loss probe or a retransmission.
 pub(super) const MAX_PROBE_BACKOFF: u8 = 6;
 
-/// Packets that go-back-N sends at once after a loss, at the least.
+/// Least recovery window of go-back-N after a loss other than a timeout, packets.
 pub(super) const MIN_RECOVERY_PACKETS: u64 = 8;
 
-/// A long message asks for an acknowledgement at least this often, so that the window keeps moving.
+/// Packets after which a long message sets AckReq, so that the window keeps moving.
 pub(super) const PACKETS_PER_ACK: u8 = 64;
 
-/// As often as that in a window too. A window of one round trip's bytes, as HPCC++ has it, stops for as long as an acknowledgement is late.
-/// Requested twice a window, they keep a 100 Gb/s link 71 % busy in the simulator; requested this often, 94 %. As a power of two.
+/// AckReqs per window, as a power of two. A window of one round trip's bytes, as with HPCC++, stops while an acknowledgement is late: two
+/// AckReqs per window keep a 100 Gb/s link 71 % busy in the simulator, 16 keep it 94 % busy.
 pub(super) const ACKS_PER_WINDOW: u8 = 4;
 
-/// The same if acknowledgements bring the telemetry that the sender computes with: of four flows that join one after another, each then
-/// has as fair a share as with an answer to each packet (`fabric/tests/bands.rs`).
+/// The same if acknowledgements carry the telemetry of the sender's algorithm: four flows that join one after another then get as fair
+/// shares as with an answer to each packet (`fabric/tests/bands.rs`).
 pub(super) const ANSWERS_PER_WINDOW: u8 = 5;
 
-/// Bytes of packets that a peer must be able to hold behind a missing one.
+/// Bytes that a peer must be able to hold behind a missing packet.
 pub(super) const HELD: u64 = 1 << 20;
 
-/// The reordering window while no round trip was measured.
+/// Reordering window until a round trip is measured.
 pub(super) const LATE: Duration = Duration::from_micros(20);
 
-/// After which time a packet that was sent again counts as lost again, if neither a round trip nor a timer says how long it takes.
+/// Time after which a retransmission counts as lost, if neither a round trip nor a timeout is known.
 pub(super) const UNKNOWN: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! Requests that no packet carries. They take no PSN, and run once, when their turn comes to be sent (IBA 10.8.3.3).
+//! Local requests, which no packet carries: they use no PSN, and run once, when they are next to be sent (IBA 10.8.3.3).
 
 use super::Requester;
 use crate::qp::local::run;
@@ -6,14 +6,14 @@ use crate::qp::wqe::Wqe;
 use crate::qp::{CompletionStatus, Context, Identity};
 
 impl Requester {
-    /// Returns true if the next request is one that no packet carries.
+    /// Returns whether the next request is local.
     #[inline]
     pub(in crate::qp) fn is_at_local(&self) -> bool {
         self.queue.next().is_some_and(Wqe::is_local)
     }
 
-    /// Runs the local requests that are next; new ones only if they may `begin`. One that fails waits until all before it are done. Then it
-    /// is the oldest, and fails the queue pair.
+    /// Runs the local requests that are next; none starts unless `begin`. One that fails waits until all before it are done. Then it is the
+    /// oldest, and fails the queue pair.
     pub(in crate::qp) fn run_local(
         &mut self,
         begin: bool,

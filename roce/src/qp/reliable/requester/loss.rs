@@ -1,4 +1,4 @@
-//! What a requester does when answers stay away: probes, timeouts, retries (IBA 9.7.6.1.3; RFC 8985 7).
+//! Reaction to missing answers: probes, timeouts, retries (IBA 9.7.6.1.3; RFC 8985 7).
 
 use super::recovery::Recovery;
 use super::{Requester, Trouble};
@@ -8,7 +8,7 @@ use cc::Instant;
 use core::time::Duration;
 
 impl Requester {
-    /// Time has come to `now`; `window` is the congestion controller's.
+    /// Runs the timers that are due; `window` is the congestion window, bytes.
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(in crate::qp) fn on_timeout(
         &mut self,
@@ -35,7 +35,7 @@ impl Requester {
         Ok(Progress { lost: true, ..Progress::default() })
     }
 
-    /// Goes back to the oldest packet, if a retry is left: the retry counter counts rounds without progress.
+    /// Goes back to the oldest packet if a retry is left. The retry counter counts rounds without progress.
     pub(super) fn retry(&mut self, now: Instant) -> Result<(), Trouble> {
         if !self.recovery.is_selective() {
             self.reads.on_loss();
@@ -47,7 +47,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Sends again what may be lost: all from the oldest packet on, or all that is missing.
+    /// Sends again what may be lost: everything from the oldest packet on, or everything missing with selective repeat.
     pub(super) fn recover(&mut self, now: Instant) {
         self.sequence.enter_recovery();
         match &mut self.recovery {
@@ -63,7 +63,7 @@ impl Requester {
         }
     }
 
-    /// Go-back-N: the oldest packet is the next.
+    /// Makes the oldest packet the next one, for go-back-N.
     pub(super) fn rewind(&mut self) {
         self.sequence.rewind();
         self.queue.rewind();
@@ -73,8 +73,8 @@ impl Requester {
         self.rtt.cancel();
     }
 
-    /// Nothing that is in flight asks for an acknowledgement, and the window, which has shrunk since it was sent, lets no other packet
-    /// ask: neither side would ever send again, not even by a timer.
+    /// Returns whether both sides would wait forever: no packet in flight has AckReq, and the window, which has shrunk since, admits no
+    /// packet that could set it. No timer runs then.
     #[inline]
     pub(in crate::qp) fn is_mute(&self, window: u64) -> bool {
         self.ack_requests.end() <= self.sequence.una
@@ -83,7 +83,7 @@ impl Requester {
             && !self.recovery.has_lost()
     }
 
-    /// Sends again from the oldest packet on, without a loss: a window's last packet asks.
+    /// Sends again from the oldest packet on, without a loss, so that the last packet of the window sets AckReq.
     #[cold]
     pub(in crate::qp) fn ask_again(&mut self, now: Instant) {
         if self.recovery.is_selective() {
@@ -93,8 +93,8 @@ impl Requester {
         }
     }
 
-    /// Nothing was answered for as long as [`Self::probe_wait`] says: asks again, by one packet. This costs no retry, the timer of the
-    /// retries goes on, and nothing counts as lost: the peer may only be slow.
+    /// Sends a probe after [`Self::probe_wait`] without an answer. This costs no retry, leaves the retransmission timer running, and
+    /// reports no loss: the peer may only be slow.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn on_probe_timeout(&mut self, window: u64, now: Instant) {
         self.timers.probe.stop();
@@ -118,17 +118,17 @@ impl Requester {
         self.timers.retransmission.resume(deadline);
     }
 
-    /// Returns the time without an answer after which something is requested again: never longer than the timeout.
+    /// Returns the time without an answer after which a probe is sent, at most the retransmission timeout.
     pub(super) fn probe_wait(&self) -> Option<Duration> {
-        // With go-back-N asking means sending all again: only what is surely lost is worth that.
+        // A probe of go-back-N sends everything again, so it waits twice as long.
         let more = u8::from(!self.recovery.is_selective());
         let wait = self.rtt.probe_wait(self.slowest_answer(), more)?;
         Some(self.timers.retransmission.wait().map_or(wait, |timeout| timeout.min(wait)))
     }
 
-    /// When something is requested again if nothing more is answered. With selective repeat that is when nothing was requested for as long
-    /// as [`Self::probe_wait`] says, and nothing was answered for half as long (RFC 9002 6.2.1 has it since the last packet). An answer to
-    /// packets before a lost tail postpones nothing. The answers of a READ may come slowly.
+    /// Returns when the next probe is due if nothing more is answered. With selective repeat: [`Self::probe_wait`] after the last AckReq
+    /// (RFC 9002 6.2.1 measures from the last packet), and at least half of that from now. So answers to packets before a lost tail
+    /// postpone it little. The answers of a READ may arrive slowly: each restarts the whole wait.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "adding to an `Instant` saturates; the divisor is a constant"
@@ -141,7 +141,7 @@ impl Requester {
         Some((self.ack_requests.sent_at() + wait).max(now + wait / 2))
     }
 
-    /// The packet that measures the round trip may be acknowledged. Returns the round trip if it is.
+    /// Returns the round trip if the measured packet has arrived.
     pub(super) fn take_sample(&mut self, now: Instant) -> Option<Duration> {
         let number = self.rtt.sampled()?;
         let has_arrived = number < self.sequence.una
@@ -152,8 +152,8 @@ impl Requester {
         self.rtt.on_arrival(now)
     }
 
-    /// The peer streams an answer that was requested in an earlier round: Soft-RoCE does so to the end before it looks at the request that
-    /// was sent again, or is new. Another request meanwhile would only lengthen the stream, until nothing but the past is answered.
+    /// Postpones the timers after an answer to a request of an earlier round. Soft-RoCE streams such an answer to its end before it reads a
+    /// request that was sent again, or a new one. Another request now would only lengthen the stream.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn on_stale_answer(&mut self, now: Instant) {
         self.timers.retransmission.on_stale_answer(now);

@@ -1,19 +1,18 @@
-//! Packets whose arrival is in question: requests, and the answers to READs and atomics.
+//! Packets that may not have arrived: requests, and the answers to READs and atomics.
 
 use crate::qp::wqe::Wqe;
 
-/// A packet that may not have arrived.
+/// Packet that may not have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Missing {
     pub(super) number: u64,
-    /// Payload bytes that the window counts while it is in flight: none of an answer.
+    /// Payload bytes that the window counts while the packet is in flight; 0 for answers.
     pub(super) bytes: u32,
-    /// An answer of the peer, not a request.
+    /// Whether the packet is an answer of the peer.
     pub(super) is_answer: bool,
 }
 
-/// Returns the missing packets of `wqe` from `from` to before `end`: its request packets, or its answers if the peer has executed its
-/// request.
+/// Returns the packets of `wqe` from `from` to before `end`: its request packets, or its answers if the peer has executed the request.
 #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
 pub(super) fn missing_of(
     wqe: &Wqe,
@@ -24,7 +23,7 @@ pub(super) fn missing_of(
 ) -> impl DoubleEndedIterator<Item = Missing> {
     let (first, last) = match (wqe.is_answered(), is_executed) {
         (false, _) | (true, true) => (from.max(wqe.first), end.min(wqe.end())),
-        // The request is one packet, whatever it asks for.
+        // The request of a READ or atomic is one packet.
         (true, false) => (from.max(wqe.first), end.min(wqe.first + 1)),
     };
     (first..last.max(first)).map(move |number| Missing {
@@ -33,7 +32,7 @@ pub(super) fn missing_of(
     })
 }
 
-/// Request packet `number`.
+/// Returns request packet `number`.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "packet numbers stay far below 2^64; byte counts never go back"

@@ -1,8 +1,8 @@
 //! The sending side of a reliable connection: send queue, loss recovery, retries (IBA 9.7.5, 9.7.6).
 //!
-//! [`Requester`] has a field for each concern, whose file contains the type and its rules. The files with `impl Requester` are its
-//! events: a packet to send (`send`), an answer (`acknowledge`, `selective_acknowledge`), a timeout (`loss`), the peer's consent to selective repeat
-//! (`join`).
+//! [`Requester`] has a field for each concern, whose file contains the type and its rules. The files with `impl Requester` handle its
+//! events: a packet to send (`send`), an answer (`acknowledge`, `selective_acknowledge`), a timeout (`loss`), the acceptance of selective
+//! repeat (`join`).
 
 mod ack_requests;
 mod acknowledge;
@@ -89,7 +89,7 @@ impl Requester {
         }
     }
 
-    /// RTR to RTS.
+    /// Applies the settings of RTS.
     pub(super) fn connect(&mut self, mtu: u32, recovery: LossRecovery, settings: &RtsSettings) {
         self.queue.set_mtu(mtu);
         if recovery == LossRecovery::SelectiveRepeat {
@@ -107,7 +107,7 @@ impl Requester {
         self.reads.set_max(settings.max_rd_atomic);
     }
 
-    /// Changes the settings that count from the next message on.
+    /// Changes settings, which count from the next message on.
     pub(super) fn change(&mut self, changes: &Changes) {
         if let Some(timeout) = changes.ack_timeout {
             self.timers.retransmission.set_timeout(AckTimeout::duration(timeout));
@@ -123,20 +123,20 @@ impl Requester {
         }
     }
 
-    /// Forgets everything; the queue keeps its room.
+    /// Resets everything except the capacity of the queue.
     pub(super) fn reset(&mut self) {
         let mut queue = core::mem::replace(&mut self.queue, RequestQueue::new());
         queue.reset();
         *self = Self { queue, ..Self::new() };
     }
 
-    /// Appends a request that was checked. The first makes room for `most`.
+    /// Appends a checked request. The first call allocates room for `most` requests.
     #[inline]
     pub(super) fn post(&mut self, checked: &mut CheckedSend, most: u32) {
         self.queue.post(checked, most);
     }
 
-    /// Ends the oldest request with `status` and all others as flushed.
+    /// Completes the oldest request with `status`, all others as flushed.
     pub(super) fn flush(&mut self, status: CompletionStatus, context: &mut Context<'_>, identity: &Identity) {
         let mut status = status;
         while let Some(wqe) = self.queue.pop() {
@@ -156,20 +156,20 @@ impl Requester {
         self.control = PendingControl::NONE;
     }
 
-    /// The next packet is not the first of a request that was never sent.
+    /// Returns whether a message is partly sent, or something must be sent again.
     pub(super) fn has_begun(&self) -> bool {
         self.sequence.next < self.sequence.sent
             || self.recovery.has_lost()
             || self.queue.next().is_some_and(|wqe| wqe.first < self.sequence.next)
     }
 
-    /// The window that there is while a loss is not forgotten.
+    /// Returns `window`, limited by the recovery window, bytes.
     #[inline]
     pub(super) fn recovery_limit(&self, window: u64) -> u64 {
         self.recovery.limit(window)
     }
 
-    /// Returns whether a whole timeout has passed since something was acknowledged.
+    /// Returns whether a timeout has expired since the last progress.
     pub(super) const fn is_unanswered(&self) -> bool {
         self.timers.retransmission.has_backed_off()
     }
@@ -178,12 +178,12 @@ impl Requester {
         self.queue.len()
     }
 
-    /// Payload bytes sent and not acknowledged; with selective repeat without those that the peer holds or that are lost.
+    /// Returns the payload bytes in flight: sent and not acknowledged; with selective repeat neither SACKed nor lost.
     pub(super) fn in_flight(&self) -> u64 {
         self.in_flight_of(self.queue.bytes_before_next(self.sequence.next))
     }
 
-    /// The same if `sent` payload bytes were sent since the connection began.
+    /// Returns the bytes in flight if `sent` payload bytes were sent since the start of the connection.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -196,60 +196,57 @@ impl Requester {
             .map_or(sent, |selective| sent - selective.scoreboard.bytes_not_in_flight().min(sent))
     }
 
-    /// The oldest packet not acknowledged, the next to send, and one more than the highest ever sent.
+    /// Returns `una`, `next` and `sent` of [`SendSequence`].
     pub(super) const fn bounds(&self) -> (u64, u64, u64) {
         (self.sequence.una, self.sequence.next, self.sequence.sent)
     }
 
-    /// Returns true if no packet that was sent still waits for its answer.
+    /// Returns whether everything sent is acknowledged.
     pub(super) const fn is_answered(&self) -> bool {
         self.sequence.is_answered()
     }
 
-    /// Returns true if all that was sent will be acknowledged without another packet, and nothing is sent again: new packets can wait here.
+    /// Returns whether everything sent will be acknowledged without another packet, and nothing is sent again. New packets can then wait.
     pub(super) const fn all_is_asked_for(&self) -> bool {
         let sent = self.sequence.sent;
         self.sequence.next == sent && self.ack_requests.end() == sent && !self.rtt.is_probing()
     }
 
-    /// The first PSN of the connection.
     pub(super) const fn first(&self) -> Psn {
         self.sequence.first()
     }
 
-    /// The last PSN that was acknowledged; one before the first if none was.
+    /// Returns the last acknowledged PSN; one before the first if there is none.
     pub(super) fn acknowledged_psn(&self) -> Psn {
         self.sequence.acknowledged_psn()
     }
 
-    /// The PSN that the next packet sent for the first time will have.
+    /// Returns the PSN of the next packet that is sent for the first time.
     pub(super) fn send_psn(&self) -> Psn {
         self.sequence.psn(self.sequence.sent)
     }
 
-    /// Returns the PSN of the oldest packet that is not acknowledged.
+    /// Returns the PSN of the oldest unacknowledged packet.
     pub(in crate::qp) fn oldest_psn(&self) -> Psn {
         self.sequence.psn(self.sequence.una)
     }
 
-    /// Returns the retries since something was acknowledged.
+    /// Returns the retries since the last progress.
     pub(in crate::qp) const fn retries(&self) -> u8 {
         self.retries.spent()
     }
 
-    /// Returns whether an offer or a keep-alive is to be sent.
+    /// Returns whether an offer or a keep-alive is due.
     #[inline]
     pub(in crate::qp) const fn owes_control(&self) -> bool {
         self.control.is_due()
     }
 
-    /// Returns whether an offer is to be sent.
     #[inline]
     pub(in crate::qp) const fn owes_offer(&self) -> bool {
         self.control.is_offer_due()
     }
 
-    /// An offer was sent.
     pub(in crate::qp) const fn on_offer_sent(&mut self) {
         self.control.on_offer_sent();
     }
@@ -259,7 +256,7 @@ impl Requester {
     }
 }
 
-/// A request's completion when all goes well.
+/// Returns the completion of a request that succeeds.
 fn success(wqe: &Wqe, identity: &Identity) -> Completion {
     let length = if wqe.is_fetched() { wqe.length } else { 0 };
     let (id, ok) = (wqe.request.id, CompletionStatus::Success);

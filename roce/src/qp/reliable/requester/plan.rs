@@ -1,50 +1,50 @@
-//! A packet to send, not yet sent.
+//! The next packet to send, planned and not yet sent.
 
 use crate::qp::Data;
 use crate::wire::Operation;
 use crate::{Psn, SrqNumber};
 
-/// The next packet to send, and the path that it takes.
+/// Next packet to send.
 #[derive(Debug)]
 pub(in crate::qp) struct Plan<'a> {
     pub(in crate::qp) operation: Operation,
     pub(in crate::qp) psn: Psn,
-    /// Of an XRC initiator: the peer's shared receive queue.
+    /// Peer's shared receive queue, for an XRC initiator.
     pub(in crate::qp) srq: Option<SrqNumber>,
     pub(in crate::qp) solicited: bool,
-    /// The message and the stretch of it that is this packet's payload.
+    /// Message, and the offset of this packet's payload.
     pub(in crate::qp) data: &'a Data,
     pub(in crate::qp) offset: u32,
-    /// Nothing older is outstanding: if this packet cannot be built, its request is the one to fail.
+    /// Nothing older is outstanding: if this packet cannot be built, its request fails.
     pub(in crate::qp) is_oldest: bool,
     pub(in crate::qp) token: Token,
 }
 
-/// What [`Requester::sent`](super::Requester::sent) needs to know of the packet once it was sent. A token that is dropped means that the
-/// packet was not sent; the same is planned again.
+/// What [`Requester::sent`](super::Requester::sent) must know of the packet. If the token is dropped, the packet was not sent, and is
+/// planned again.
 #[derive(Debug)]
 pub(in crate::qp) struct Token {
     pub(super) number: u64,
-    /// The number behind what the packet sends or asks for.
+    /// Number behind what the packet sends or requests.
     pub(super) until: u64,
     pub(super) kind: Kind,
     /// Payload bytes.
     pub(in crate::qp) length: u32,
     pub(in crate::qp) ack_request: bool,
-    /// With spraying.
+    /// Index of the path, with spraying.
     pub(in crate::qp) path: Option<u8>,
 }
 
-/// Why a packet is sent.
+/// Reason for sending a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It is the next, for the first time or because go-back-N went back.
+    /// The packet is the next, for the first time or after go-back-N went back.
     Next {
-        /// It is the last of its request.
+        /// The packet is the last of its request.
         ends: bool,
-        /// The peer answers with data.
+        /// The peer's response completes the request.
         is_answered: bool,
     },
-    /// Selective repeat sends it again.
+    /// Selective repeat retransmits the packet.
     Repeated,
 }

@@ -1,5 +1,5 @@
-//! Which packets are lost: those that something sent behind them has overtaken, once they are later than packets are here (RFC 8985:
-//! RACK), and those whose repetition stays unanswered.
+//! RACK (RFC 8985): a packet is lost if a packet sent behind it has arrived and the reordering window is over. A retransmission is lost if
+//! it stays unanswered.
 
 use super::limits::MAX_PROBE_BACKOFF;
 use super::missing::Missing;
@@ -10,29 +10,29 @@ use alloc::collections::VecDeque;
 use cc::Instant;
 use core::time::Duration;
 
-/// Losses in a row without a packet that was only late, after which packets are expected in their order.
+/// Losses without a late packet, after which packets are expected in order.
 const IN_ORDER: u8 = 8;
-/// Packets that have one time at which the first missing one among them becomes lost: a search visits no others.
+/// Packets per block. A block has the time at which its first missing packet becomes lost, so that a search skips other blocks.
 const BLOCK: u64 = 128;
-/// A window of [`SPAN`](super::super::ring::SPAN) numbers lies in fewer blocks.
+/// Blocks: a window of [`SPAN`](super::super::ring::SPAN) numbers spans fewer.
 const BLOCKS: usize = 64;
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// A packet that is missing although something behind it has come.
+/// Packet that has not arrived, although one behind it may have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MissingPacket {
     pub(super) missing: Missing,
     /// It waits to be sent or requested again.
     is_lost: bool,
-    /// Something that left later on the same path has arrived. Without spraying there is one path.
+    /// A packet that left later on the same path has arrived, or no path is to blame. Without spraying there is one path.
     is_overtaken: bool,
-    /// If it does not come until then it is lost.
+    /// When the packet becomes lost.
     due: Instant,
-    /// When it was sent or requested again last.
+    /// When it was last sent or requested again.
     resent: Option<Instant>,
-    /// The number of times that it was sent or requested again.
+    /// Retransmissions, at most [`MAX_PROBE_BACKOFF`].
     tries: u8,
-    /// It has come. It keeps its place until all before it have.
+    /// It has arrived, and keeps its place until all before it have.
     has_arrived: bool,
 }
 
@@ -41,49 +41,49 @@ impl MissingPacket {
         self.missing.number
     }
 
-    /// Nothing that left later on its path has arrived, nor was it sent again.
+    /// Returns whether nothing that left later on its path has arrived, and it was not retransmitted.
     const fn is_silent(&self) -> bool {
         !self.is_overtaken && self.resent.is_none()
     }
 }
 
-/// The packets that are missing, and since when.
+/// Missing packets, and when they become lost.
 #[derive(Debug)]
 pub(super) struct Rack {
-    /// By number.
+    /// In the order of their numbers.
     packets: VecDeque<MissingPacket>,
-    /// The number of those that have not arrived.
+    /// Packets that have not arrived.
     open: usize,
-    /// The number of those that are lost.
+    /// Packets that are lost.
     lost: usize,
     /// No packet before this number is lost.
     lost_from: u64,
-    /// The next moment at which a missing packet becomes lost.
+    /// When the next missing packet becomes lost.
     due: Option<Instant>,
-    /// The same for each block, by number modulo [`BLOCKS`] times [`BLOCK`].
+    /// When the first missing packet of each block becomes lost, by block number modulo [`BLOCKS`].
     dues: [Instant; BLOCKS],
-    /// The last loss that was reported to congestion control: packets sent before this number, and before this moment, belong to it.
+    /// Last loss that was reported to congestion control: packets sent before this number and this time belong to it.
     reported: (u64, Instant),
-    /// Losses since a packet was late, up to [`IN_ORDER`].
+    /// Losses since the last late packet, at most [`IN_ORDER`].
     losses_in_order: u8,
-    /// The repeated answer that came last: when it was requested, its number, and when it came.
+    /// Last repeated answer that arrived: when it was requested, its number, and when it arrived.
     last_repeated_answer: Option<(Instant, u64, Instant)>,
 }
 
-/// What a search of one block for losses has found.
+/// Result of the search of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Found {
-    /// When the first of the others in the block becomes lost.
+    /// When the next missing packet of the block becomes lost.
     due: Instant,
     /// Congestion control must learn of a loss.
     is_news: bool,
-    /// With spraying: a packet whose path has brought nothing later may still come. Paths may share a queue: as long as it may, so may
-    /// those of its kind that left behind it.
+    /// With spraying: a packet that nothing has overtaken on its path may still arrive. Paths may share a queue, so until then the same
+    /// holds for such packets behind it.
     may_come: bool,
 }
 
 impl Rack {
-    /// Losses before `reported` were reported to congestion control.
+    /// Creates an empty list. Losses before `reported` were reported to congestion control.
     pub(super) const fn new(reported: (u64, Instant)) -> Self {
         Self {
             packets: VecDeque::new(),
@@ -98,25 +98,22 @@ impl Rack {
         }
     }
 
-    /// Returns how late a packet may be behind others: a round trip, until losses show that nothing is late here.
+    /// Returns the reordering window: a round trip, or a quarter of the shortest one after [`IN_ORDER`] losses without a late packet.
     #[expect(clippy::arithmetic_side_effects, reason = "the divisor is a constant")]
     pub(super) fn reordering_window(&self, smoothed: Duration, shortest: Duration) -> Duration {
         if self.losses_in_order == IN_ORDER { shortest / 4 } else { smoothed }
     }
 
-    /// Returns when the next missing packet becomes lost.
     #[inline]
     pub(super) const fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Returns whether something waits to be sent again.
     #[inline]
     pub(super) const fn has_lost(&self) -> bool {
         self.lost > 0
     }
 
-    /// Returns whether packet `number` waits to be sent again.
     pub(super) fn is_lost(&self, number: u64) -> bool {
         self.packets.get(self.place(number)).is_some_and(|packet| packet.number() == number && packet.is_lost)
     }
@@ -136,7 +133,6 @@ impl Rack {
         self.packets.partition_point(|packet| packet.number() < number)
     }
 
-    /// Moves `lost_from` to the first packet that is lost.
     fn seek_lost(&mut self) {
         if self.lost > 0 {
             let first = self.packets.range(self.place(self.lost_from)..).find(|packet| packet.is_lost);
@@ -144,7 +140,7 @@ impl Rack {
         }
     }
 
-    /// Packet `number` becomes lost at `due` at the soonest.
+    /// Records that packet `number` becomes lost at `due` at the earliest.
     #[expect(clippy::indexing_slicing, reason = "a place is below BLOCKS")]
     fn expect(&mut self, number: u64, due: Instant) {
         let first = &mut self.dues[Self::block_of(number)];
@@ -156,7 +152,7 @@ impl Rack {
         (number / BLOCK) as usize % BLOCKS
     }
 
-    /// Returns the number behind the lost answers that follow each other from `from` on, before `end`.
+    /// Returns the number behind the consecutive lost answers from `from` on, at most `end`.
     #[expect(clippy::arithmetic_side_effects, reason = "the sum is at most `end`")]
     pub(super) fn lost_answers_end(&self, from: u64, end: u64) -> u64 {
         let behind = self.packets.range(self.place(from)..).zip(from..end);
@@ -166,7 +162,7 @@ impl Rack {
         from + behind.take_while(is_next).count() as u64
     }
 
-    /// A packet that has not arrived is missing, and is lost at `due` if it does not come.
+    /// Adds a missing packet that becomes lost at `due`, unless it is known.
     #[expect(clippy::arithmetic_side_effects, reason = "`open` is at most the length")]
     pub(super) fn miss(&mut self, missing: Missing, is_overtaken: bool, due: Instant) {
         let number = missing.number;
@@ -192,7 +188,7 @@ impl Rack {
         self.expect(number, due);
     }
 
-    /// Finds what has been overtaken on its own path by now: that may be late until `due`.
+    /// Finds packets that have been overtaken on their own paths. They become lost at `due` at the latest.
     #[expect(clippy::indexing_slicing, reason = "a place is below BLOCKS")]
     pub(super) fn overtake(&mut self, spray: &Spray, due: Instant) {
         let Self { packets, dues, .. } = self;
@@ -211,7 +207,7 @@ impl Rack {
         self.packets.iter_mut().for_each(|packet| packet.is_overtaken = true);
     }
 
-    /// Returns whether nothing has arrived that left after the missing packet `number` on the same path. Only its first loss says so.
+    /// Marks the missing packet `number` as overtaken. Returns whether it was not: nothing that left later on its path has arrived.
     pub(super) fn take_silence(&mut self, number: u64) -> bool {
         let at = self.place(number);
         let packet = self.packets.get_mut(at);
@@ -219,7 +215,7 @@ impl Rack {
         packet.is_some_and(|packet| !core::mem::replace(&mut packet.is_overtaken, true))
     }
 
-    /// A packet that has not arrived is lost.
+    /// Marks a packet that has not arrived as lost.
     #[expect(clippy::arithmetic_side_effects, reason = "`lost` counts some of the packets")]
     pub(super) fn lose(
         &mut self,
@@ -241,8 +237,8 @@ impl Rack {
         }
     }
 
-    /// Finds what has become lost by `now`. Returns whether congestion control must learn of it; `sent` is the next packet that was never
-    /// sent.
+    /// Finds packets that are lost by `now`. Returns whether congestion control must learn of a loss; `sent` is the number behind the last
+    /// packet sent.
     #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a place is below BLOCKS")]
     pub(super) fn detect(
         &mut self,
@@ -258,7 +254,7 @@ impl Rack {
         let (mut due, mut is_news, mut may_come) = (None, false, false);
         for block in first.number() / BLOCK..=last.number() / BLOCK {
             let at = Self::block_of(block * BLOCK);
-            // With spraying, what one packet waits for depends on those before it.
+            // With spraying, whether a packet is lost depends on those before it.
             if self.dues[at] <= now || spray.is_some() {
                 let found = self.detect_in(block, may_come, now, scoreboard, spray);
                 self.dues[at] = found.due;
@@ -274,7 +270,7 @@ impl Rack {
         is_news
     }
 
-    /// As [`Self::detect`], of one block. [`Found::may_come`] begins as `may_come`, what the blocks before have found.
+    /// Searches one block for [`Self::detect`]. `may_come` is [`Found::may_come`] of the blocks before.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -310,7 +306,7 @@ impl Rack {
             self.lost_from =
                 if self.lost == 0 { packet.number() } else { self.lost_from.min(packet.number()) };
             self.lost += 1;
-            // The loss of a repetition counts separately. It may have left at the moment of the report.
+            // The loss of a retransmission counts separately. It may have left at the moment of the report.
             let (number, reported) = self.reported;
             found.is_news |=
                 packet.number() >= number || packet.resent.is_some_and(|resent| resent >= reported);
@@ -319,8 +315,8 @@ impl Rack {
         found
     }
 
-    /// When a packet becomes lost. Repeated answers come in the order of their requests, and several of them may take longer than a round
-    /// trip: those behind the one that came last have as much time from that on as they had from their repetition on.
+    /// Returns when a packet becomes lost. Repeated answers arrive in the order of their requests, and several may take longer than a round
+    /// trip: those behind the last one that arrived have the same time again, from that arrival on.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn due_of(&self, packet: &MissingPacket, spray: Option<&Spray>) -> Instant {
         match (self.last_repeated_answer, packet.resent) {
@@ -337,8 +333,8 @@ impl Rack {
         }
     }
 
-    /// Records that lost packets from `from` to before `to` were sent again. They are lost again after `wait`, doubled each time (RFC 6298
-    /// 5.5), and after `longest` at the latest.
+    /// Records that lost packets from `from` to before `to` were retransmitted. They are lost again after `wait`, doubled each time
+    /// (RFC 6298 5.5), or after `longest` if that is less.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -372,7 +368,7 @@ impl Rack {
         self.seek_lost();
     }
 
-    /// Forgets the packets that have arrived: all before `una` is acknowledged.
+    /// Marks the packets that have arrived: all before `una`, and those of the scoreboard. Removes them once all before them have.
     pub(super) fn settle(
         &mut self,
         una: u64,
@@ -402,7 +398,7 @@ impl Rack {
         self.seek_lost();
     }
 
-    /// Counts a packet that has arrived, unless it was counted before.
+    /// Counts the arrival of a packet, once.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "`open` counts the packets that have not arrived, and `lost` some of them; a round trip is at most 4 s; an `Instant` stops at its end; the count is at most IN_ORDER"
@@ -416,7 +412,7 @@ impl Rack {
         if let (true, Some(resent)) = (packet.missing.is_answer, packet.resent) {
             self.last_repeated_answer = Some((resent, packet.number(), now));
         }
-        // What comes sooner after its repetition than a round trip was only late.
+        // A packet that arrives sooner after its retransmission than a round trip was only late.
         let soon = shortest.map_or(Duration::ZERO, |rtt| rtt * 3 / 4);
         let was_late = packet.resent.is_none_or(|at| now < at + soon);
         if packet.is_overtaken || packet.resent.is_some() {

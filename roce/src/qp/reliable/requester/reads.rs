@@ -1,13 +1,13 @@
-//! The READs and atomics that are outstanding, and how many may be (IBA 9.7.3.1, `max_rd_atomic`).
+//! The outstanding READs and atomics, and their limits (IBA 9.7.3.1, `max_rd_atomic`).
 
-/// Requests before `next` whose answer is awaited.
+/// READs and atomics before `next` whose answers are outstanding.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OutstandingReads {
     count: u16,
-    /// As many as the peer has resources for.
+    /// Limit that the peer's resources set.
     max: u8,
-    /// The number of READs requested at a time. A loss halves it, and each one that is done adds one. A peer that answers slowly, as
-    /// Soft-RoCE does, would have more and more rounds of all of them before it, and drop what does not fit its own queues.
+    /// Limit in use. A loss halves it, and each completed request adds one: a slow peer such as Soft-RoCE would otherwise have more and
+    /// more rounds of all of them before it, and drop what does not fit into its queues.
     limit: u16,
 }
 
@@ -21,20 +21,19 @@ impl OutstandingReads {
         self.count == 0
     }
 
-    /// Returns whether the limit lets no other begin.
+    /// Returns whether the limit is reached.
     #[inline]
     pub(super) const fn is_full(&self) -> bool {
         self.count >= self.limit
     }
 
-    /// `count` were requested.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "at most `limit` are outstanding")]
     pub(super) const fn begin(&mut self, count: u16) {
         self.count += count;
     }
 
-    /// One is done; `is_counted`: it was requested in this round.
+    /// Records that one is done; `is_counted` if it was sent in this round.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "one that is before `next` was counted; `limit` is at most 256"
@@ -44,19 +43,19 @@ impl OutstandingReads {
         self.limit = (self.limit + 1).min(self.max.into());
     }
 
-    /// Something was lost while some were outstanding.
+    /// Halves the limit if any are outstanding, to 2 at the least.
     pub(super) fn on_loss(&mut self) {
         if self.count > 0 {
             self.limit = (self.limit / 2).max(2).min(self.max.into());
         }
     }
 
-    /// All that are not done will be requested again.
+    /// Forgets all, because they are sent again.
     pub(super) const fn rewind(&mut self) {
         self.count = 0;
     }
 
-    /// Of the outstanding requests `count` are READs and atomics, from now on with no limit but the peer's.
+    /// Sets the number outstanding, and restores the peer's limit.
     pub(super) fn recount(&mut self, count: u16) {
         (self.count, self.limit) = (count, self.max.into());
     }

@@ -1,14 +1,14 @@
-//! How a requester makes up for losses: go-back-N, which every responder knows, or selective repeat, once the peer has agreed.
+//! Loss recovery of a requester: go-back-N, which every responder supports, or selective repeat, once the peer has agreed.
 
 use super::go_back_n::GoBackN;
 use super::selective::Selective;
 use alloc::boxed::Box;
 
-/// One of the two kinds of loss recovery, with its state.
+/// Loss recovery in use, with its state.
 #[derive(Debug)]
 pub(super) enum Recovery {
     GoBackN(GoBackN),
-    /// Few have it, and it is large.
+    /// Boxed, because it is large and rare.
     Selective(Box<Selective>),
 }
 
@@ -38,7 +38,7 @@ impl Recovery {
         }
     }
 
-    /// Returns the window that there is while a loss is not forgotten.
+    /// Returns `window`, limited by the recovery window of go-back-N, bytes.
     #[inline]
     pub(super) fn limit(&self, window: u64) -> u64 {
         match self {
@@ -47,7 +47,7 @@ impl Recovery {
         }
     }
 
-    /// Returns whether something waits to be sent again, with selective repeat.
+    /// Returns whether selective repeat has packets to retransmit.
     #[inline]
     pub(super) fn has_lost(&self) -> bool {
         self.selective().is_some_and(|selective| selective.rack.has_lost())

@@ -1,16 +1,16 @@
-//! The send queue of a requester: each request with the packets that it takes, and the request that is sent next.
+//! The send queue of a requester: each request with its packet numbers, and the request to send next.
 
 use crate::qp::send_queue::SendQueue;
 use crate::qp::wqe::{self, Wqe};
 use crate::qp::{CheckedSend, SendOperation};
 
-/// Requests not yet done, oldest first. The front one contains the oldest packet that is not acknowledged.
+/// Requests not yet done, oldest first. The first one contains the oldest unacknowledged packet.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
     requests: SendQueue,
-    /// Index of the request that contains the next packet; the queue's length if all is sent.
+    /// Index of the request that contains the next packet; the queue's length if everything is sent.
     next: u32,
-    /// One more than the last packet of the last request.
+    /// Number behind the last packet of the last request.
     end: u64,
     /// Payload bytes of all requests ever posted.
     bytes: u64,
@@ -31,14 +31,14 @@ impl RequestQueue {
         self.mtu
     }
 
-    /// Forgets everything; the room stays.
+    /// Resets everything except the capacity.
     pub(super) fn reset(&mut self) {
         let mut requests = core::mem::take(&mut self.requests);
         requests.clear();
         *self = Self { requests, ..Self::new() };
     }
 
-    /// Appends a request that was checked. The first makes room for `most`.
+    /// Appends a checked request. The first call allocates room for `most` requests.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and byte counts stay far below 2^64")]
     pub(super) fn post(&mut self, checked: &mut CheckedSend, most: u32) {
@@ -65,7 +65,6 @@ impl RequestQueue {
         self.requests.len()
     }
 
-    /// Returns one more than the last packet of the last request.
     pub(super) const fn end(&self) -> u64 {
         self.end
     }
@@ -85,12 +84,12 @@ impl RequestQueue {
         self.requests.iter()
     }
 
-    /// Returns the requests that are done and whose place was not used again, in no order.
+    /// Returns completed requests whose places were not reused, in no order.
     pub(super) fn forgotten(&self) -> impl Iterator<Item = &Wqe> {
         self.requests.forgotten()
     }
 
-    /// Returns the request that is sent next.
+    /// Returns the request to send next.
     #[inline]
     pub(super) fn next(&self) -> Option<&Wqe> {
         self.requests.get(self.next_index())
@@ -101,13 +100,12 @@ impl RequestQueue {
         self.requests.get_mut(self.next as usize)
     }
 
-    /// Returns the number of requests before the one that is sent next.
     #[inline]
     pub(super) const fn next_index(&self) -> usize {
         self.next as usize
     }
 
-    /// All of the next request was sent, or has run.
+    /// Moves on, because all of the next request was sent, or it has run.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -117,27 +115,26 @@ impl RequestQueue {
         self.next += 1;
     }
 
-    /// The oldest request is sent next.
+    /// Makes the oldest request the next one.
     pub(super) const fn rewind(&mut self) {
         self.next = 0;
     }
 
-    /// All packets before `sent` were sent: the request behind them is next.
+    /// Makes the request behind all packets before `sent` the next one.
     pub(super) fn skip_sent(&mut self, sent: u64) {
         self.next = self.requests.partition_point(|wqe| wqe.end() <= sent && !wqe.is_pending()) as u32;
     }
 
-    /// Returns the number of requests before the one that contains packet `number`.
+    /// Returns the index of the request that contains packet `number`.
     pub(super) fn index(&self, number: u64) -> usize {
         self.requests.partition_point(|wqe| wqe.end() <= number)
     }
 
-    /// Returns the request that contains packet `number`.
     pub(super) fn containing(&self, number: u64) -> Option<&Wqe> {
         self.requests.get(self.index(number))
     }
 
-    /// Returns the requests that take packets from `from` to before `end`, oldest first.
+    /// Returns the requests with packets from `from` to before `end`, oldest first.
     pub(super) fn range(&self, from: u64, end: u64) -> impl Iterator<Item = &Wqe> {
         self.requests.iter().skip(self.index(from)).take_while(move |wqe| wqe.first < end)
     }
@@ -147,26 +144,26 @@ impl RequestQueue {
         self.requests.iter().take_while(move |wqe| wqe.first < end)
     }
 
-    /// Forgets the oldest `done` requests.
+    /// Removes the oldest `done` requests.
     #[inline]
     pub(super) fn forget(&mut self, done: usize) {
         self.requests.forget(done);
         self.next = self.next.saturating_sub(done as u32);
     }
 
-    /// Forgets the oldest request, and returns it.
+    /// Removes and returns the oldest request.
     pub(super) fn pop(&mut self) -> Option<&Wqe> {
         self.next = self.next.saturating_sub(1);
         self.requests.pop()
     }
 
-    /// Returns the payload bytes before packet `number` of the front request, since the connection began.
+    /// Returns the payload bytes before packet `number` of the oldest request, since the start of the connection.
     #[inline]
     pub(super) fn bytes_before(&self, number: u64) -> u64 {
         self.bytes_at(0, number)
     }
 
-    /// Returns the payload bytes before packet `number` of the next request, since the connection began.
+    /// Returns the payload bytes before packet `number` of the next request, since the start of the connection.
     #[inline]
     pub(super) fn bytes_before_next(&self, number: u64) -> u64 {
         self.bytes_at(self.next_index(), number)
@@ -186,7 +183,7 @@ pub(super) mod tests {
     use alloc::vec;
     use alloc::vec::Vec;
 
-    /// A WRITE of three packets, a READ of two, a WRITE of one.
+    /// Returns a WRITE of three packets, a READ of two, and a WRITE of one.
     pub(in super::super) fn queue() -> RequestQueue {
         let mut queue = RequestQueue::new();
         let remote = Remote { address: 0, rkey: Rkey::new(1) };

@@ -1,6 +1,6 @@
 //! The retry counters of a queue pair: `retry_cnt` and `rnr_retry` (IBA 9.7.5.2.8).
 
-/// How often the requester sends again before the request fails, and how often that is left.
+/// Retry limits, and the retries left.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Retries {
     limit: u8,
@@ -9,7 +9,7 @@ pub(super) struct Retries {
     rnr_left: u8,
 }
 
-/// The `rnr_retry` of a requester that waits for a receive without end.
+/// Value of `rnr_retry` without a limit.
 const UNLIMITED: u8 = 7;
 
 impl Retries {
@@ -21,7 +21,7 @@ impl Retries {
         (self.rnr_limit, self.rnr_left) = (limit, limit);
     }
 
-    /// Uses a retry. Returns whether one was left.
+    /// Uses a retry. Returns false if none is left.
     pub(super) const fn spend(&mut self) -> bool {
         match self.left.checked_sub(1) {
             Some(left) => {
@@ -32,7 +32,7 @@ impl Retries {
         }
     }
 
-    /// Uses a retry after an RNR NAK. Returns whether one was left.
+    /// Uses a retry after an RNR NAK. Returns false if none is left.
     pub(super) const fn spend_rnr(&mut self) -> bool {
         match self.rnr_left.checked_sub(1) {
             Some(left) => {
@@ -43,12 +43,12 @@ impl Retries {
         }
     }
 
-    /// Something was acknowledged: all retries are left again.
+    /// Restores all retries after progress.
     pub(super) const fn restore(&mut self) {
         (self.left, self.rnr_left) = (self.limit, self.rnr_limit);
     }
 
-    /// Returns the retries of both kinds since something was acknowledged.
+    /// Returns the retries of both kinds since the last progress.
     pub(super) const fn spent(&self) -> u8 {
         self.limit.saturating_sub(self.left).saturating_add(self.rnr_limit.saturating_sub(self.rnr_left))
     }

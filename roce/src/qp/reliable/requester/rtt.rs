@@ -1,25 +1,25 @@
-//! The RTT estimator: what a requester measures of the round trip, and how long it waits for an answer (RFC 6298).
+//! The RTT estimator, and the waits that it determines (RFC 6298).
 
 use super::limits::MAX_PROBE_BACKOFF;
 use cc::Instant;
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-/// The shortest wait: round trips of paths without delay are as long as a poll loop's pauses.
+/// Shortest wait: on a path without delay, a round trip takes as long as the pauses of a poll loop.
 const SHORTEST: Duration = Duration::from_micros(20);
 
-/// The lateness that a packet may have on any path.
+/// Least lateness that is allowed on any path.
 const SLACK: Duration = Duration::from_micros(5);
 
-/// Measurements after which the shortest of them begins anew: a path may have become longer.
+/// Measurements after which the minimum starts anew: a path may have become longer.
 const WINDOW: u8 = 64;
 
-/// A smoothed round trip and its variation, in ns: up to 4 s.
+/// Smoothed round trip and its variation, ns, at most 4 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RttEstimate {
     smoothed: u32,
     variation: u32,
-    /// Of the last measurements up to [`WINDOW`], and of as many before them.
+    /// Minimum of up to [`WINDOW`] measurements, and of the [`WINDOW`] before them.
     shortest: [NonZeroU32; 2],
     count: u8,
 }
@@ -29,7 +29,7 @@ const fn nanos(nanos: u32) -> Duration {
 }
 
 impl RttEstimate {
-    /// Takes in a measurement (RFC 6298 2.2, 2.3).
+    /// Adds a measurement (RFC 6298 2.2, 2.3).
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "averages are of 32-bit numbers, and the part removed makes room for the part added; `count` is below WINDOW"
@@ -60,33 +60,32 @@ impl RttEstimate {
         nanos(new.min(old).get())
     }
 
-    /// Returns the longest that a round trip takes according to the measurements.
+    /// Returns the longest round trip to expect.
     #[expect(clippy::arithmetic_side_effects, reason = "the result is at most a minute")]
     pub(super) fn latest(&self) -> Duration {
         self.smoothed() + self.slack()
     }
 
-    /// Returns how much longer than usual that is.
+    /// Returns how much longer than the smoothed round trip that is.
     #[expect(clippy::arithmetic_side_effects, reason = "the result is at most 20 s")]
     pub(super) fn slack(&self) -> Duration {
         (self.smoothed() / 2).max(nanos(self.variation) * 4).max(SLACK)
     }
 
-    /// Returns the time without an answer after which something is requested again: at least two round trips, as RFC 8985 7.2 has it for a
-    /// probe, and 20 µs.
+    /// Returns the time without an answer after which a probe is sent: at least two round trips, as in RFC 8985 7.2, and 20 µs.
     #[expect(clippy::arithmetic_side_effects, reason = "the result is at most a minute")]
     pub(super) fn probe_timeout(&self) -> Duration {
         (self.smoothed() + self.smoothed().max(nanos(self.variation) * 4)).max(SHORTEST)
     }
 }
 
-/// What is measured of the round trip: one packet at a time, and the estimate once one was measured.
+/// RTT estimator that measures one packet at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RttEstimator {
-    /// The packet that is measured, and when it left.
+    /// The measured packet, and when it left.
     sample: Option<(u64, Instant)>,
     estimate: Option<RttEstimate>,
-    /// Tail loss probes since a round trip was measured, [`MAX_PROBE_BACKOFF`] at most: each time the wait is twice as long.
+    /// Tail loss probes since the last measurement, at most [`MAX_PROBE_BACKOFF`]. Each doubles the wait.
     probes: u8,
 }
 
@@ -100,12 +99,12 @@ impl RttEstimator {
         self.estimate
     }
 
-    /// Returns the smallest round trip of late.
+    /// Returns the recent minimum of the round trip.
     pub(super) fn shortest(&self) -> Option<Duration> {
         self.estimate.map(|estimate| estimate.shortest())
     }
 
-    /// Packet `number` leaves for the first time, and is measured unless another one is.
+    /// Measures packet `number`, sent for the first time, unless another one is measured.
     #[inline]
     pub(super) fn on_sent(&mut self, number: u64, now: Instant) {
         if self.sample.is_none() {
@@ -113,19 +112,19 @@ impl RttEstimator {
         }
     }
 
-    /// Returns the packet that is measured.
+    /// Returns the number of the measured packet.
     #[inline]
     pub(super) fn sampled(&self) -> Option<u64> {
         self.sample.map(|(number, _)| number)
     }
 
-    /// The packet that is measured is sent again, so that it measures nothing: its acknowledgement may be of either (Karn).
+    /// Stops measuring a packet that is sent again: its acknowledgement may be of either transmission (Karn).
     #[inline]
     pub(super) const fn cancel(&mut self) {
         self.sample = None;
     }
 
-    /// The packet that is measured has arrived. Returns its round trip.
+    /// Returns the round trip of the measured packet, which has arrived.
     pub(super) fn on_arrival(&mut self, now: Instant) -> Option<Duration> {
         let (_, since) = self.sample.take()?;
         let rtt = now.saturating_since(since);
@@ -134,19 +133,18 @@ impl RttEstimator {
         Some(rtt)
     }
 
-    /// A tail loss probe leaves.
     #[expect(clippy::arithmetic_side_effects, reason = "the sum is at most MAX_PROBE_BACKOFF + 1")]
     pub(super) fn on_probe(&mut self) {
         self.probes = (self.probes + 1).min(MAX_PROBE_BACKOFF);
     }
 
-    /// Returns whether no round trip was measured since a probe.
+    /// Returns whether a probe was sent since the last measurement.
     #[inline]
     pub(super) const fn is_probing(&self) -> bool {
         self.probes > 0
     }
 
-    /// Returns the time without an answer until the next probe, doubled `more` times; `slowest` is what an answer may take over the
+    /// Returns the time without an answer until the next probe, doubled `more` times. `slowest` is the longest time of an answer over the
     /// slowest path.
     #[expect(
         clippy::arithmetic_side_effects,

@@ -1,23 +1,22 @@
-//! What a Selective Acknowledge packet says, checked against what was sent.
+//! Validates a Selective Acknowledge packet against what was sent.
 
 use super::super::ring::SPAN;
 use super::sequence::SendSequence;
 use crate::Psn;
 
-/// A selective acknowledgement of packets that were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sack {
-    /// All before this packet arrived, and it did not.
+    /// Oldest packet that the peer lacks.
     pub(super) number: u64,
-    /// The first of the 128 packets that `held` is about.
+    /// First of the 128 packets of `held`.
     pub(super) from: u64,
-    /// Those of them that arrived, a bit for each.
+    /// Bitmap of the packets that the peer holds.
     pub(super) held: u128,
 }
 
 impl Sack {
-    /// Checks a packet: all before `psn` arrived, and of the 128 from `psn` and `64 * ahead` on those did that `held` marks. Returns `None`
-    /// if it acknowledges what was never sent, what no peer could hold, or the packet that it lacks.
+    /// Validates an acknowledgement: the peer has all packets before `psn` and, of the 128 from `psn + 64 * ahead` on, those in `held`.
+    /// Returns `None` if it acknowledges packets that were never sent, packets that no peer could hold, or `psn` itself.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     pub(super) fn validate(sequence: &SendSequence, psn: Psn, ahead: u8, held: u128) -> Option<Self> {
         let number = sequence.answered(psn)?;
@@ -28,7 +27,7 @@ impl Sack {
         (is_sent && !holds_what_it_lacks).then_some(Self { number, from, held })
     }
 
-    /// Returns the number behind the packets that `held` is about.
+    /// Returns the number behind the packets of `held`.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     pub(super) fn end(&self) -> u64 {
         self.from + u64::from(u128::BITS)
@@ -39,7 +38,7 @@ impl Sack {
 mod tests {
     use super::*;
 
-    /// Packets 10 to 99 are sent and not acknowledged.
+    /// Returns a sequence with packets 10 to 99 outstanding.
     fn sequence() -> SendSequence {
         let mut sequence = SendSequence::new(Psn::new(1000));
         sequence.send_until(100);

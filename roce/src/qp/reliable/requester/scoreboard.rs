@@ -1,35 +1,35 @@
-//! The scoreboard: which packets the peer has, as far as it has said so (RFC 6675 3).
+//! The scoreboard: the packets that the peer has reported to have (RFC 6675 3).
 
 use super::super::ring::{Ring, SPAN};
 use super::missing::Missing;
 
-/// No packets: none is at or behind the first number and before the second.
+/// Empty range.
 const NO_NEWS: (u64, u64) = (u64::MAX, 0);
 
-/// What the peer has of what was sent, and what is here of its answers.
+/// Requests that the peer has, and answers of the peer that are here.
 #[derive(Debug)]
 pub(super) struct Scoreboard {
     /// The peer has executed all requests before this packet.
     cumulative: u64,
-    /// Request packets that the peer holds, from `cumulative` on.
+    /// SACKed request packets, from `cumulative` on.
     sacked: Ring,
-    /// One more than the highest of them that there ever was.
+    /// Number behind the highest packet that was ever SACKed.
     highest_sacked: u64,
-    /// Answers to READs and atomics that came early and are in their place, from `answers_from` on.
+    /// Answers to READs and atomics that arrived early and are in their place, from `answers_from` on.
     answers: Ring,
     answers_from: u64,
     answer_count: u64,
-    /// One more than the highest answer that came early.
+    /// Number before which all answers should have arrived.
     highest_answer: u64,
-    /// Request packets that are not acknowledged and not in flight either: the peer holds them, or they are lost.
+    /// Unacknowledged request packets that are not in flight: SACKed or lost.
     not_in_flight: Ring,
     not_in_flight_bytes: u64,
-    /// The first number of the packets that have come since the last [`Self::take_news`], and one behind the last.
+    /// Range of the packets that have arrived since the last [`Self::take_news`].
     news: (u64, u64),
 }
 
 impl Scoreboard {
-    /// The scoreboard of a connection whose oldest packet not acknowledged is `una`.
+    /// Creates the scoreboard of a connection whose oldest unacknowledged packet is `una`.
     pub(super) const fn new(una: u64) -> Self {
         Self {
             cumulative: una,
@@ -45,23 +45,22 @@ impl Scoreboard {
         }
     }
 
-    /// Returns the packet before which the peer has executed all requests.
     pub(super) const fn cumulative(&self) -> u64 {
         self.cumulative
     }
 
-    /// The peer has all before `number`.
+    /// Records that the peer has all packets before `number`.
     pub(super) fn advance(&mut self, number: u64) {
         if number > self.cumulative {
             self.sacked.clear_range(self.cumulative, number);
-            // The peer probably lacks the next one: its acknowledgement has not come, or it met no receive.
+            // The peer probably lacks the next one: its acknowledgement has not arrived, or it found no receive posted.
             self.sacked.clear(number);
             self.note(self.cumulative, number);
             self.cumulative = number;
         }
     }
 
-    /// The oldest packet not acknowledged is `una`.
+    /// Records that `una` is the oldest unacknowledged packet.
     #[expect(clippy::arithmetic_side_effects, reason = "`answer_count` counts the bits that are set")]
     pub(super) fn acknowledge(&mut self, una: u64) {
         if self.answer_count > 0 {
@@ -70,7 +69,7 @@ impl Scoreboard {
         self.answers_from = una;
     }
 
-    /// The peer holds request packet `number`.
+    /// Records that the peer holds request packet `number`.
     pub(super) fn sack(&mut self, number: u64) {
         let end = number.saturating_add(1);
         self.sacked.set(number);
@@ -78,8 +77,8 @@ impl Scoreboard {
         self.note(number, end);
     }
 
-    /// The peer lacks packet `cumulative`, even if it had said that it holds it (RFC 2018 8: reneging): it met no receive, and was given
-    /// up.
+    /// Records that the peer lacks packet `cumulative`, even if it was SACKed (RFC 2018 8: reneging): it found no receive posted, and was
+    /// dropped.
     pub(super) fn renege(&mut self) {
         self.sacked.clear(self.cumulative);
     }
@@ -89,17 +88,15 @@ impl Scoreboard {
         number.checked_sub(self.cumulative).is_none_or(|ahead| ahead < SPAN && self.sacked.has(number))
     }
 
-    /// Returns which packets of the 128 from `from` on the peer holds.
+    /// Returns a bitmap of the SACKed packets among the 128 from `from` on.
     pub(super) fn sacked_from(&self, from: u64) -> u128 {
         self.sacked.window(from)
     }
 
-    /// Returns one more than the highest request packet that the peer held ahead of others.
     pub(super) const fn highest_sacked(&self) -> u64 {
         self.highest_sacked
     }
 
-    /// Answer `number` came early.
     #[expect(clippy::arithmetic_side_effects, reason = "`answer_count` counts the bits that are set")]
     pub(super) fn on_early_answer(&mut self, number: u64) {
         self.answer_count += u64::from(self.answers.set(number));
@@ -112,33 +109,32 @@ impl Scoreboard {
         is_near && self.answers.has(number)
     }
 
-    /// Answers before `end` should have come.
+    /// Records that answers before `end` should have arrived.
     pub(super) fn expect_answers_before(&mut self, end: u64) {
         self.highest_answer = self.highest_answer.max(end);
     }
 
-    /// Returns the number before which answers should have come.
     pub(super) const fn highest_answer(&self) -> u64 {
         self.highest_answer
     }
 
-    /// Returns the number of answers that came early.
+    /// Returns the number of early answers.
     pub(super) const fn answer_count(&self) -> u64 {
         self.answer_count
     }
 
-    /// Returns whether a packet that is not acknowledged has come: an answer here, or a request at the peer.
+    /// Returns whether an unacknowledged packet has arrived: an answer here, or a request at the peer.
     pub(super) fn has_arrived(&self, missing: Missing) -> bool {
         if missing.is_answer { self.has_answer(missing.number) } else { self.has(missing.number) }
     }
 
-    /// Returns the payload bytes that are not acknowledged, and not in flight either.
+    /// Returns the unacknowledged payload bytes that are not in flight.
     #[inline]
     pub(super) const fn bytes_not_in_flight(&self) -> u64 {
         self.not_in_flight_bytes
     }
 
-    /// A packet is not in flight any more.
+    /// Removes a packet from those in flight.
     #[expect(clippy::arithmetic_side_effects, reason = "the bytes are those of at most SPAN packets")]
     pub(super) fn leave_flight(&mut self, Missing { number, bytes, .. }: Missing) {
         if bytes > 0 && self.not_in_flight.set(number) {
@@ -146,7 +142,7 @@ impl Scoreboard {
         }
     }
 
-    /// A packet is in flight again, or acknowledged.
+    /// Adds a packet to those in flight again, or forgets it because it is acknowledged.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "a packet's bytes never change, so the bytes of its bit were added when it was set"
@@ -157,7 +153,7 @@ impl Scoreboard {
         }
     }
 
-    /// Returns the numbers from and before which packets have come since the last call.
+    /// Returns the range of the packets that have arrived since the last call.
     pub(super) const fn take_news(&mut self) -> (u64, u64) {
         core::mem::replace(&mut self.news, NO_NEWS)
     }

@@ -1,6 +1,6 @@
-//! The state of selective repeat: what the peer has, what is missing, and the paths that packets take.
+//! The state of selective repeat: scoreboard, missing packets, paths.
 //!
-//! What an acknowledgement says of requests is applied to the scoreboard here; [`RequestQueue`] says which packets the requests have.
+//! [`RequestQueue`] knows the packets of each request; acknowledgements of requests are applied to the scoreboard here.
 
 use super::super::ring::SPAN;
 use super::limits::{LATE, UNKNOWN};
@@ -15,12 +15,12 @@ use alloc::boxed::Box;
 use cc::Instant;
 use core::time::Duration;
 
-/// A sender's knowledge of a peer that accepts packets out of order.
+/// State of a requester whose peer accepts packets out of order.
 #[derive(Debug)]
 pub(super) struct Selective {
     pub(super) scoreboard: Scoreboard,
     pub(super) rack: Rack,
-    /// If packets leave over several paths.
+    /// Paths, if packets leave over several.
     pub(super) spray: Option<Box<Spray>>,
 }
 
@@ -29,7 +29,8 @@ impl Selective {
         Self { scoreboard: Scoreboard::new(0), rack: Rack::new((0, Instant::ZERO)), spray }
     }
 
-    /// Of a connection whose oldest packet not acknowledged is `una`; losses before `reported` were reported to congestion control.
+    /// Creates the state of a connection that switches from go-back-N. `una` is its oldest unacknowledged packet; losses before `reported`
+    /// were reported to congestion control.
     pub(super) const fn joining(una: u64, reported: (u64, Instant)) -> Self {
         Self { scoreboard: Scoreboard::new(una), rack: Rack::new(reported), spray: None }
     }
@@ -39,15 +40,12 @@ impl Selective {
         rtt.map_or(LATE, |rtt| self.rack.reordering_window(rtt.smoothed(), rtt.shortest()))
     }
 
-    /// Returns how long an answer may take over the slowest path; 0 without spraying.
+    /// Returns the longest time of an answer over the slowest path; 0 without spraying.
     pub(super) fn slowest_answer(&self) -> Duration {
         self.spray.as_ref().and_then(|spray| spray.slowest_answer()).unwrap_or_default()
     }
 
-    // What the peer has.
-
-    /// Applies a selective acknowledgement: notes which of the packets in `queue` the peer holds. Returns whether the acknowledgement is
-    /// not overtaken by a newer one.
+    /// Applies a selective acknowledgement to the scoreboard. Returns false if a newer one was applied before.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64; `new` is not 0")]
     pub(super) fn apply(&mut self, sack: &Sack, queue: &RequestQueue, now: Instant) -> bool {
         if sack.number < self.scoreboard.cumulative() {
@@ -59,7 +57,7 @@ impl Selective {
             let number = sack.from + u64::from(new.trailing_zeros());
             new &= new - 1;
             let Some(wqe) = queue.containing(number) else { break };
-            // Of a READ's numbers only the first is a packet of ours.
+            // Only the first of a READ's numbers is a packet of this side.
             if !wqe.is_answered() || number == wqe.first {
                 self.scoreboard.sack(number);
                 self.scoreboard.leave_flight(packet_of(wqe, number, queue.mtu()));
@@ -71,11 +69,11 @@ impl Selective {
         true
     }
 
-    /// The peer has all before `number`; `una` is the oldest packet not acknowledged.
+    /// Records that the peer has all packets before `number`; `una` is the oldest unacknowledged packet.
     #[inline]
     pub(super) fn peer_has(&mut self, number: u64, queue: &RequestQueue, una: u64, now: Instant) {
         if una < number && self.scoreboard.cumulative() < number {
-            // An answer is missing before it: what the peer has behind that is not in flight any more.
+            // An answer before it is missing: what the peer has behind that is not in flight.
             let from = self.scoreboard.cumulative().max(una);
             for wqe in queue.range(from, number).filter(|wqe| !wqe.is_answered()) {
                 for missing in missing_of(wqe, queue.mtu(), true, from, number) {
@@ -87,8 +85,7 @@ impl Selective {
         self.advance_paths(number, now);
     }
 
-    /// Packets from `before` to before `una` are acknowledged: what was not in flight of them counts no more. Their requests are still in
-    /// `queue`.
+    /// Records that packets from `before` to before `una` are acknowledged. Their requests must still be in `queue`.
     pub(super) fn acknowledge(&mut self, before: u64, una: u64, queue: &RequestQueue) {
         if self.scoreboard.bytes_not_in_flight() == 0 {
             return;
@@ -100,15 +97,13 @@ impl Selective {
         }
     }
 
-    // What is missing, and what is lost.
-
-    /// Returns whether something that left later on the path of a packet has arrived. Of answers, and without spraying, there is one path.
+    /// Returns whether a packet that left later on the same path has arrived. All answers, and all packets without spraying, have one path.
     fn is_overtaken(&self, missing: Missing) -> bool {
         missing.is_answer || self.spray.as_ref().is_none_or(|spray| spray.is_overtaken(missing.number))
     }
 
-    /// A packet is missing unless it has arrived, and is lost if it does not come within `window`. One that nothing has overtaken on its
-    /// path may be as late as the path is slow.
+    /// Adds a missing packet that becomes lost after `window`, unless it has arrived. If nothing has overtaken it on its path, it may be as
+    /// late as the path is slow.
     #[inline(always)]
     fn miss(&mut self, missing: Missing, window: Duration, now: Instant) {
         // Nearly all of the 128 packets that a selective acknowledgement covers have arrived.
@@ -128,7 +123,7 @@ impl Selective {
         self.rack.miss(missing, is_overtaken, now + window);
     }
 
-    /// Request packets from `from` to before `to` that the peer lacks are missing.
+    /// Adds request packets from `from` to before `to` that the peer lacks as missing.
     pub(super) fn miss_requests(
         &mut self,
         (from, to): (u64, u64),
@@ -144,8 +139,8 @@ impl Selective {
         }
     }
 
-    /// Answers to READs and atomics that should have come before that to packet `end` are missing; `una` is the oldest packet not
-    /// acknowledged.
+    /// Adds answers to READs and atomics that should have arrived before packet `end` as missing; `una` is the oldest unacknowledged
+    /// packet.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     pub(super) fn miss_answers(
         &mut self,
@@ -157,7 +152,7 @@ impl Selective {
     ) {
         let window = self.reordering_window(rtt);
         if self.rack.has_missing() {
-            // A request that is there now may lack its answer.
+            // A request that has arrived by now may lack its answer.
             self.settle(una, now, rtt.map(|rtt| rtt.shortest()));
         }
         let from = self.scoreboard.highest_answer().max(una);
@@ -170,7 +165,7 @@ impl Selective {
         self.scoreboard.expect_answers_before(end);
     }
 
-    /// A packet is lost unless it has arrived. Returns whether it is lost.
+    /// Marks a packet as lost unless it has arrived. Returns whether it is lost.
     pub(super) fn lose(&mut self, missing: Missing, now: Instant) -> bool {
         if self.scoreboard.has_arrived(missing) {
             return false;
@@ -180,7 +175,7 @@ impl Selective {
         true
     }
 
-    /// All packets from `una` to before `sent` that have not arrived are lost.
+    /// Marks all packets from `una` to before `sent` that have not arrived as lost.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     pub(super) fn lose_all(&mut self, queue: &RequestQueue, (una, sent): (u64, u64), now: Instant) {
         let end = sent.min(una + SPAN);
@@ -192,7 +187,7 @@ impl Selective {
         }
     }
 
-    /// The last packet from `una` to before `sent` that has not arrived is lost. Returns whether there is one.
+    /// Marks the last packet from `una` to before `sent` that has not arrived as lost. Returns whether there is one.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     pub(super) fn lose_last(&mut self, queue: &RequestQueue, (una, sent): (u64, u64), now: Instant) -> bool {
         let end = sent.min(una + SPAN);
@@ -204,13 +199,13 @@ impl Selective {
         })
     }
 
-    /// Finds what has become lost by `now`. Returns whether congestion control must learn of it; `sent` is the next packet that was never
-    /// sent.
+    /// Finds packets that are lost by `now`. Returns whether congestion control must learn of a loss; `sent` is the number behind the last
+    /// packet sent.
     pub(super) fn detect(&mut self, now: Instant, sent: u64) -> bool {
         self.rack.detect(now, sent, &mut self.scoreboard, self.spray.as_deref())
     }
 
-    /// Lost packets were sent again ([`Rack::on_resent`]).
+    /// Records a retransmission ([`Rack::on_resent`]).
     pub(super) fn on_resent(
         &mut self,
         range: (u64, u64),
@@ -221,26 +216,26 @@ impl Selective {
         self.rack.on_resent(range, now, wait, longest, &mut self.scoreboard);
     }
 
-    /// Finds what has been overtaken on its own path by now: that may be late until `due`.
+    /// Finds packets that have been overtaken on their own paths. They become lost at `due` at the latest.
     pub(super) fn overtake(&mut self, due: Instant) {
         if let Some(spray) = &self.spray {
             self.rack.overtake(spray, due);
         }
     }
 
-    /// Forgets the packets that have arrived: all before `una` is acknowledged.
+    /// Marks the packets that have arrived; all before `una` have.
     pub(super) fn settle(&mut self, una: u64, now: Instant, shortest: Option<Duration>) {
         self.rack.settle(una, now, shortest, &mut self.scoreboard);
     }
 
-    /// All before `number` has arrived at the peer.
+    /// Records that the peer has all packets before `number`.
     pub(super) fn advance_paths(&mut self, number: u64, now: Instant) {
         if let Some(spray) = &mut self.spray {
             spray.advance_to(number, now);
         }
     }
 
-    /// Packet `number` left over `path`; the next packet is `next`.
+    /// Records that packet `number` left over `path`; the next packet is `next`.
     pub(super) fn on_sent_over(&mut self, number: u64, next: u64, path: u8, now: Instant) {
         let is_silent = self.rack.take_silence(number);
         if let Some(spray) = &mut self.spray {
@@ -284,8 +279,7 @@ mod tests {
         assert!(!selective.rack.take_silence(0), "packet 1 overtook it");
     }
 
-    /// Returns which of the packets of [`queue`] are lost once the reordering window is over: 0 to 2 are a WRITE, 3 and 4 a READ, 5 is a
-    /// WRITE.
+    /// Returns the packets of [`queue`] that are lost once the reordering window is over: 0 to 2 are a WRITE, 3 and 4 a READ, 5 is a WRITE.
     fn lost(selective: &mut Selective) -> Vec<u64> {
         selective.detect(Instant::ZERO + LATE, 6);
         (0..6).filter(|&number| selective.rack.is_lost(number)).collect()

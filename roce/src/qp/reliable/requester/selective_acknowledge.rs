@@ -1,8 +1,8 @@
-//! Selective repeat at the sender: what is missing is found by what came behind it and by time, and only that is sent again.
+//! Selective repeat at the requester: finds missing packets by what arrived behind them and by time, and sends only those again.
 //!
-//! `next` never goes back. A packet is lost once something that was sent behind it has been at the peer for as long as packets may be late
-//! here (RFC 8985: RACK; [`Selective::reordering_window`]), and lost again a round trip after its repetition. If nothing at all comes for
-//! two round trips, the last packet is sent again, and the answer says what is missing (RFC 8985 7: a tail loss probe).
+//! `next` never goes back. A packet is lost if a packet sent behind it has arrived and the reordering window is over (RFC 8985: RACK;
+//! [`Selective::reordering_window`]); a retransmission is lost after another round trip. If nothing arrives for two round trips, the last
+//! packet is sent again, and the answer reports what is missing (RFC 8985 7: a tail loss probe).
 
 use super::super::ring::SPAN;
 use super::Requester;
@@ -19,8 +19,7 @@ use cc::Instant;
 use core::time::Duration;
 
 impl Requester {
-    /// A Selective Acknowledge packet: all before `psn` arrived, `psn` did not, and of the 128 from `psn` and `64 * ahead` on those did
-    /// that `held` marks. It is checked, then applied to what is known of the peer, and then the requester reacts.
+    /// Handles a Selective Acknowledge packet; [`Sack::validate`] explains its fields.
     pub(in crate::qp) fn on_selective_acknowledge(
         &mut self,
         psn: Psn,
@@ -30,7 +29,7 @@ impl Requester {
     ) -> Result<Progress, Trouble> {
         let sack = Sack::validate(&self.sequence, psn, ahead, held).ok_or(STALE)?;
         if !self.recovery.is_selective() {
-            // An offer was accepted, or nothing would be held.
+            // A peer that holds packets has accepted an offer.
             if !self.control.is_offered() || held == 0 {
                 return Err(STALE);
             }
@@ -49,14 +48,14 @@ impl Requester {
         Ok(progress)
     }
 
-    /// Finds out what the packets that the peer holds say about the others, and starts the timers again.
+    /// Infers missing packets from those that the peer holds, and restarts the timers.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     fn react_to_sack(&mut self, sack: &Sack, progress: &mut Progress, now: Instant) {
         progress.rtt = self.take_sample(now).or(progress.rtt);
         let (una, rtt) = (self.sequence.una, self.rtt.estimate());
         if let Some(selective) = self.recovery.selective_mut() {
             let highest = selective.scoreboard.highest_sacked();
-            // Of what lies between the two, this answer says nothing: one that did may have been lost.
+            // This answer does not cover the packets between the two ranges; one that did may have been lost.
             let missing = (sack.number, highest.min(sack.number + 1));
             selective.miss_requests(missing, &self.queue, rtt, now);
             selective.miss_requests((sack.from, highest.min(sack.end())), &self.queue, rtt, now);
@@ -68,7 +67,8 @@ impl Requester {
         progress.lost |= self.after_progress(now);
     }
 
-    /// Something was acknowledged, or arrived early. Returns whether there is a loss that was not reported to congestion control.
+    /// Updates the state after an acknowledgement or an early arrival. Returns whether there is a loss that congestion control does not
+    /// know.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn after_progress(&mut self, now: Instant) -> bool {
         let (window, una) = (self.reordering_window(), self.sequence.una);
@@ -83,7 +83,7 @@ impl Requester {
         self.detect(now)
     }
 
-    /// Finds what is lost by now. Returns whether it was not reported to congestion control.
+    /// Finds packets that are lost by now. Returns whether congestion control must learn of a loss.
     pub(super) fn detect(&mut self, now: Instant) -> bool {
         let Some(selective) = self.recovery.selective_mut() else { return false };
         let is_news = selective.detect(now, self.sequence.sent);
@@ -104,18 +104,18 @@ impl Requester {
         self.recovery.selective().map_or(LATE, |selective| selective.reordering_window(rtt))
     }
 
-    /// Returns the path that the packet with this PSN took, with spraying.
+    /// Returns the path of the packet with this PSN, with spraying.
     pub(in crate::qp) fn path_of(&self, psn: Psn) -> Option<u8> {
         let spray = self.recovery.selective()?.spray.as_ref()?;
         spray.path_of(self.sequence.number(psn)?)
     }
 
-    /// Returns how long an answer may take over the slowest path; 0 without spraying.
+    /// Returns the longest time of an answer over the slowest path; 0 without spraying.
     pub(super) fn slowest_answer(&self) -> Duration {
         self.recovery.selective().map_or(Duration::ZERO, Selective::slowest_answer)
     }
 
-    /// The peer answers the request that contains `number`, so it has that request and all before it.
+    /// Records that the peer answers the request that contains `number`, so it has that request and all before it.
     pub(super) fn peer_answers(&mut self, number: u64, now: Instant) {
         if let Some(selective) = self.recovery.selective_mut()
             && let Some(end) = self.queue.containing(number).map(Wqe::end)
@@ -124,7 +124,7 @@ impl Requester {
         }
     }
 
-    /// The early answer `number` is about this request; `None` if it is too early to be kept.
+    /// Returns the request of the early answer `number`; `None` if the answer is too early to be kept, or a duplicate.
     #[expect(clippy::arithmetic_side_effects, reason = "an answer is not before `una`")]
     pub(super) fn early(&self, number: u64) -> Option<&Wqe> {
         let selective = self.recovery.selective()?;
@@ -132,7 +132,7 @@ impl Requester {
         self.queue.containing(number).filter(|_| near)
     }
 
-    /// The early answer `number` is in its place. Returns whether it shows a loss that was not reported to congestion control.
+    /// Records that the early answer `number` was placed. Returns whether it shows a loss that congestion control does not know.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn on_early_answer(&mut self, number: u64, now: Instant) -> bool {
         let (una, rtt) = (self.sequence.una, self.rtt.estimate());
@@ -145,7 +145,7 @@ impl Requester {
         self.after_progress(now)
     }
 
-    /// Completes what waited for the packet before it. Returns the payload bytes that this acknowledged.
+    /// Completes what waited for the packet before it. Returns the payload bytes acknowledged.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and byte counts stay far below 2^64")]
     pub(super) fn absorb(&mut self, context: &mut Context<'_>, identity: &Identity) -> u64 {
         let mut bytes = 0;
@@ -169,7 +169,7 @@ impl Requester {
         bytes
     }
 
-    /// Sends again all that is missing.
+    /// Marks everything missing as lost.
     pub(super) fn lose_all(&mut self, now: Instant) {
         let SendSequence { una, sent, .. } = self.sequence;
         if let Some(selective) = self.recovery.selective_mut() {
@@ -178,7 +178,7 @@ impl Requester {
         self.rtt.cancel();
     }
 
-    /// The peer lacks the oldest packet, and perhaps had it before: it met no receive. What it holds behind that it keeps.
+    /// Handles an RNR NAK: the peer lacks the oldest packet, even if it was SACKed, and keeps what it holds behind that.
     pub(super) fn lose_refused(&mut self, now: Instant) {
         if let Some(selective) = self.recovery.selective_mut() {
             selective.scoreboard.renege();
@@ -186,7 +186,7 @@ impl Requester {
         self.lose_blameless(now);
     }
 
-    /// Sends again all that is missing, which is not the fault of the paths.
+    /// Marks everything missing as lost, without blaming the paths.
     pub(super) fn lose_blameless(&mut self, now: Instant) {
         self.lose_all(now);
         if let Some(selective) = self.recovery.selective_mut() {
@@ -194,14 +194,14 @@ impl Requester {
         }
     }
 
-    /// Nothing has come for too long: sends the last packet again that may be missing. The answer says what else is.
+    /// Sends a tail loss probe: marks the last missing packet as lost. The answer reports what else is missing.
     pub(super) fn probe(&mut self, window: u64, now: Instant) {
         if self.recovery.has_lost() {
             if self.in_flight() >= window.max(1) {
-                // The window is full of what is lost as well.
+                // What fills the window is lost as well.
                 self.lose_all(now);
             }
-            // A packet that the pacer delays requests an answer once it leaves.
+            // A packet that the pacer delays requests an answer when it leaves.
             return;
         }
         self.rtt.on_probe();

@@ -1,4 +1,4 @@
-//! Which packet of which request is sent next.
+//! Selects the packet to send next.
 
 use super::super::ring::SPAN;
 use super::Requester;
@@ -11,7 +11,7 @@ use crate::qp::wqe::{Position, Wqe};
 use cc::Instant;
 
 impl Requester {
-    /// The next packet that the send queue, the window and the peer's limits allow now, and its path.
+    /// Returns the next packet that the send queue, the window and the peer's limits allow, with its path.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -40,7 +40,7 @@ impl Requester {
         let bytes = u64::from(length);
         let ack_request = ends
             || self.ack_requests.is_due(length, window)
-            // The last packet that the window or the circle admits must ask, or neither side would ever send again.
+            // The last packet that the window or the PSN space admits must set AckReq, or neither side would ever send again.
             || in_flight + bytes >= window
             || number + 1 - self.sequence.una >= MAX_OUTSTANDING
             || !self.is_holdable(in_flight, 1, bytes);
@@ -59,7 +59,7 @@ impl Requester {
         })
     }
 
-    /// The packet that is sent again next, if the window allows.
+    /// Returns the next retransmission, if the window allows it.
     #[cold]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -77,7 +77,7 @@ impl Requester {
         let length = if wqe.is_fetched() { 0 } else { (wqe.length - offset).min(mtu) };
         let position = Position::of((number - wqe.first) as u32, wqe.packets);
         let ends = wqe.is_answered() || matches!(position, Position::Last | Position::Only);
-        // A request asks for its whole answer, a lost answer is asked for with those behind it.
+        // A request asks for its whole answer; a lost answer is requested with the lost ones behind it.
         let (until, answer_end) = match (lost.missing.is_answer, wqe.is_answered()) {
             (true, _) => {
                 let end = selective.rack.lost_answers_end(number, wqe.end());
@@ -87,7 +87,7 @@ impl Requester {
             (false, false) => (number + 1, number + 1),
         };
         let path = selective.spray.as_ref().map(|spray| spray.select_again(number));
-        // A packet that is sent again reports at once if it arrived.
+        // So the peer reports at once whether it arrived.
         let ack_request = true;
         Some(Plan {
             operation: operation(wqe, position, offset, wqe.offset(answer_end, mtu))?,
@@ -101,7 +101,7 @@ impl Requester {
         })
     }
 
-    /// With selective repeat, whether a peer can hold what is sent and not acknowledged, if `more` packets of `bytes` join it.
+    /// Returns whether a peer with selective repeat can hold all unacknowledged packets and `more` packets of `bytes` bytes in total.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -114,16 +114,16 @@ impl Requester {
         })
     }
 
-    /// Packets before `end` that are neither acknowledged nor came early as answers.
+    /// Returns the number of packets before `end` that are neither acknowledged nor early answers.
     #[expect(clippy::arithmetic_side_effects, reason = "`end` is not before `una`")]
     fn awaited(&self, end: u64) -> u64 {
         let in_place = self.recovery.selective().map_or(0, |selective| selective.scoreboard.answer_count());
         (end - self.sequence.una).saturating_sub(in_place)
     }
 
-    /// Returns true if the limits beside the window let `wqe` continue: outstanding READs and the bytes that they bring back, the fence,
-    /// half the circle. Whatever the window, one READ may be outstanding, unless `max_rd_atomic` is 0: then READs wait, as in Linux's rxe
-    /// (`check_init_depth`).
+    /// Returns whether the limits other than the window admit the next packet of `wqe`: outstanding READs and the bytes that they return,
+    /// the fence, half the PSN space. One READ may be outstanding whatever the window, unless `max_rd_atomic` is 0: then READs wait, as in
+    /// Linux's rxe (`check_init_depth`).
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -140,7 +140,7 @@ impl Requester {
         reads && !fence && end - self.sequence.una <= MAX_OUTSTANDING
     }
 
-    /// The packet of [`Self::plan`] was sent. Gives its number.
+    /// Records that the packet of [`Self::plan`] was sent. Returns its number.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -178,7 +178,7 @@ impl Requester {
         number
     }
 
-    /// The packet of [`Self::plan_again`] was sent.
+    /// Records that the packet of [`Self::plan_again`] was sent.
     #[cold]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -189,10 +189,10 @@ impl Requester {
         let longest = self.timers.retransmission.wait();
         let wait = match self.rtt.estimate() {
             Some(estimate) => estimate.smoothed().max(self.slowest_answer()) + self.reordering_window(),
-            // Nothing says how long a round trip takes: the timer does.
+            // Without a measured round trip the timeout decides.
             None => longest.unwrap_or(UNKNOWN),
         };
-        // It requests an answer, which reports on all that was sent before.
+        // It requests an answer, which reports on everything sent before.
         self.ack_requests.on_request(self.sequence.next, now);
         if let Some(selective) = self.recovery.selective_mut() {
             selective.on_resent((number, until), now, wait, longest);
@@ -202,7 +202,6 @@ impl Requester {
         context.counters.retransmitted += 1;
     }
 
-    /// Packet `number` was sent over `path`, with spraying.
     #[inline]
     fn on_sent_over(&mut self, number: u64, path: Option<u8>, now: Instant) {
         if let (Some(path), Some(selective)) = (path, self.recovery.selective_mut()) {

@@ -1,21 +1,20 @@
-//! The send sequence space of a connection: what is acknowledged, what is next, what was sent (RFC 9293 3.3.1).
+//! The send sequence space of a connection: what is acknowledged, what is next, and what was sent (RFC 9293 3.3.1).
 
 use crate::Psn;
 
 /// Packet numbers of the requester (see [`Wqe`](crate::qp::wqe::Wqe)): `una` ≤ `next` ≤ `sent`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendSequence {
-    /// The PSN of packet 0.
+    /// PSN of packet 0.
     first: Psn,
-    /// The oldest packet not yet acknowledged.
+    /// Oldest unacknowledged packet.
     pub(super) una: u64,
-    /// The next packet to send. Go-back-N sets it back to `una` after a loss; selective repeat never does.
+    /// Next packet to send. Go-back-N sets it back to `una` after a loss; selective repeat never does.
     pub(super) next: u64,
-    /// One more than the highest packet ever sent. This, not `next`, bounds what a peer may acknowledge: after
-    /// `next` went back, packets of the round before may still be acknowledged, and refusing that would livelock a
-    /// window of one packet.
+    /// Number behind the highest packet ever sent. This, not `next`, bounds what a peer may acknowledge: after `next` went back, packets of
+    /// the round before may still be acknowledged, and refusing that would livelock a window of one packet.
     pub(super) sent: u64,
-    /// One more than the highest packet that was sent before the last loss. In recovery until it is acknowledged (RFC 6675 2).
+    /// Number behind the highest packet that was sent before the last loss; in recovery until it is acknowledged (RFC 6675 2).
     recovery_point: u64,
 }
 
@@ -24,7 +23,6 @@ impl SendSequence {
         Self { first, una: 0, next: 0, sent: 0, recovery_point: 0 }
     }
 
-    /// Returns the first PSN of the connection.
     pub(super) const fn first(&self) -> Psn {
         self.first
     }
@@ -33,12 +31,12 @@ impl SendSequence {
         self.first.plus((number & u64::from(Psn::CIRCLE - 1)) as u32)
     }
 
-    /// Returns the number of the packet with this PSN that is nearest to `una`; `None` if it is before the connection's first.
+    /// Returns the packet number with this PSN that is nearest to `una`; `None` if it is before the connection's first.
     pub(super) fn number(&self, psn: Psn) -> Option<u64> {
         self.una.checked_add_signed(self.distance(psn))
     }
 
-    /// Returns how far the packet with this PSN is ahead of `una`.
+    /// Returns how far this PSN is ahead of `una`.
     pub(super) fn distance(&self, psn: Psn) -> i64 {
         psn.distance(self.psn(self.una)).into()
     }
@@ -48,51 +46,48 @@ impl SendSequence {
         self.number(psn).filter(|number| (self.una..self.sent).contains(number))
     }
 
-    /// Returns the last PSN that was acknowledged; one before the first if none was.
+    /// Returns the last acknowledged PSN; one before the first if there is none.
     pub(super) fn acknowledged_psn(&self) -> Psn {
         self.psn(self.una).plus(Psn::CIRCLE - 1)
     }
 
-    /// Returns whether all that was sent is acknowledged.
+    /// Returns whether everything sent is acknowledged.
     #[inline]
     pub(super) const fn is_answered(&self) -> bool {
         self.una == self.sent
     }
 
-    /// Moves `next` to `next`, and counts what is before it as sent.
+    /// Sets `next`, and counts everything before it as sent.
     #[inline]
     pub(super) fn send_until(&mut self, next: u64) {
         self.next = next;
         self.sent = self.sent.max(next);
     }
 
-    /// Goes back to the oldest packet that is not acknowledged.
     pub(super) const fn rewind(&mut self) {
         self.next = self.una;
     }
 
-    /// Skips what was acknowledged after going back.
+    /// Skips packets that were acknowledged after going back.
     pub(super) fn skip_acknowledged(&mut self) {
         self.next = self.next.max(self.una);
     }
 
-    /// Takes all before `end` as sent and acknowledged.
+    /// Counts everything before `end` as sent and acknowledged.
     pub(super) const fn abandon(&mut self, end: u64) {
         (self.una, self.next, self.sent) = (end, end, end);
     }
 
-    /// Returns the number of packets sent and not acknowledged.
     #[expect(clippy::arithmetic_side_effects, reason = "`sent` is not before `una`")]
     pub(super) const fn outstanding(&self) -> u64 {
         self.sent - self.una
     }
 
-    /// Notes a loss.
     pub(super) const fn enter_recovery(&mut self) {
         self.recovery_point = self.sent;
     }
 
-    /// Returns whether the last loss is not made up for.
+    /// Returns whether packets sent before the last loss are unacknowledged.
     pub(super) const fn is_in_recovery(&self) -> bool {
         self.una < self.recovery_point
     }

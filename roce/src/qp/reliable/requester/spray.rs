@@ -1,8 +1,8 @@
-//! Spraying with selective repeat: packets leave over several paths, each with its own UDP source port and its own order.
+//! Packet spraying with selective repeat: packets leave over several paths, each with its own UDP source port and its own order.
 //!
-//! A packet is late once one that was sent later over the same path has arrived, and lost if it does not follow; arrivals over other
-//! paths prove nothing. If nothing arrives over a path for longer than it ever takes, the path is avoided, and tried again now and then by
-//! one packet ([`Paths`](crate::congestion) has the headers and the loads of the same paths, by the same index).
+//! A packet is overtaken if a packet sent later over the same path has arrived; arrivals over other paths prove nothing. A path over which
+//! nothing arrives for longer than its slowest answer is avoided, and tried again from time to time by one packet.
+//! [`Paths`](crate::congestion) has the headers and loads of the same paths, by the same index.
 
 use super::super::ring::SPAN;
 use super::rtt::RttEstimator;
@@ -12,62 +12,62 @@ use alloc::vec::Vec;
 use cc::Instant;
 use core::time::Duration;
 
-/// A packet was sent over the path of the low bits.
+/// The packet was sent, over the path of the low bits.
 const SENT: u8 = 0x80;
-/// It was sent again: its arrival proves nothing about either path.
+/// The packet was retransmitted: its arrival proves nothing about either path.
 const REPEATED: u8 = 0x40;
-/// It arrived.
+/// The packet arrived.
 const ARRIVED: u8 = 0x20;
-/// The index of the path.
+/// Index of the path.
 const PATH: u8 = 0x07;
 
-/// How long a path that failed is avoided: this many times what its slowest answer takes, doubled with each failure in a row.
+/// How long a failed path is avoided, in times of its slowest answer; doubles with each failure in a row.
 const AVOIDED: u32 = 8;
-/// The limit on these doublings.
+/// Limit of these doublings.
 const MAX_FAILURES: u8 = 6;
-/// A path without a measured round trip may take this many times as long as the slowest measured one.
+/// How much slower than the slowest measured path an unmeasured one may be.
 const UNMEASURED: u32 = 8;
-/// A path with a longer queue than the others gets one of this many turns.
+/// A path with a longer queue than the others carries one packet in this many turns.
 const SLOW_TURNS: u8 = 8;
-/// Queues that differ by less count as equally long.
+/// Queues that differ by less count as equal.
 const SAME_QUEUE: Duration = Duration::from_micros(2);
 
 /// What has arrived over one path.
 #[derive(Clone, Copy, Debug)]
 struct Delivery {
     rtt: RttEstimator,
-    /// One more than the highest packet that arrived over it.
+    /// Number behind the highest packet that arrived over it.
     end: u64,
-    /// When a packet that was sent once arrived over it last.
+    /// When a packet that was sent once last arrived over it.
     last_arrival: Instant,
     /// The path has failed, and is avoided until then.
     avoided_until: Option<Instant>,
-    /// The number of failures in a row.
+    /// Failures in a row.
     failures: u8,
-    /// The only packet on a path that is avoided, or was never measured.
+    /// Only packet on a path that is avoided, or was never measured.
     trial: Option<u64>,
-    /// Its queue is longer than those of others.
+    /// Whether its queue is longer than those of others.
     is_slow: bool,
-    /// The number of turns since it carried a packet.
+    /// Turns since it carried a packet.
     skipped: u8,
 }
 
-/// The paths of a queue pair, and which packet was sent over which.
+/// Paths of a queue pair, and the path of each packet.
 #[derive(Debug)]
 pub(super) struct Spray {
     paths: Vec<Delivery>,
-    /// The path and state of each packet, by number modulo [`SPAN`].
+    /// Path and state of each packet, by number modulo [`SPAN`].
     packets: Box<[u8]>,
-    /// All before this packet arrived.
+    /// All packets before this one have arrived.
     cumulative: u64,
-    /// One more than the highest packet that was sent.
+    /// Number behind the highest packet that was sent.
     next: u64,
-    /// The path of the last packet that was sent for the first time.
+    /// Path of the last packet that was sent for the first time.
     turn: u8,
 }
 
 impl Spray {
-    /// Returns `count` paths that carried nothing yet: 1 to 8, as [`Paths`](crate::congestion) has it, if `count` is another number.
+    /// Creates `count` unused paths, clamped to 1 to 8, as [`Paths`](crate::congestion) does.
     #[expect(clippy::arithmetic_side_effects, reason = "`count` is 1 to 8")]
     pub(super) fn new(count: u8) -> Self {
         let count = count.clamp(1, PathChoice::MOST);
@@ -94,7 +94,7 @@ impl Spray {
         (number % SPAN) as usize
     }
 
-    /// Returns the path over which packet `number` was sent, if it is known.
+    /// Returns the path of packet `number`, if known.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -110,7 +110,7 @@ impl Spray {
         self.paths.get(usize::from(self.path_of(number)?))
     }
 
-    /// Returns the paths in the order of their turns, except `except`.
+    /// Returns the paths in the order of their turns, without `except`.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -133,13 +133,13 @@ impl Spray {
         next.map_or_else(|| self.usable(None), |(path, _)| path)
     }
 
-    /// Returns the path over which packet `number` is sent again: another one than before.
+    /// Returns the path of a retransmission of packet `number`, if possible another one than before.
     pub(super) fn select_again(&self, number: u64) -> u8 {
         self.usable(self.path_of(number))
     }
 
-    /// Returns a path that was measured and is not avoided. If there is none, the first that is not avoided, or the one that is avoided
-    /// longest.
+    /// Returns a path that was measured and is not avoided; otherwise the first that is not avoided, or the one that is avoided for the
+    /// shortest time from now.
     #[expect(clippy::indexing_slicing, reason = "`path` is below the number of paths")]
     fn usable(&self, except: Option<u8>) -> u8 {
         let is_live =
@@ -150,8 +150,8 @@ impl Spray {
         live.map_or_else(longest, |(path, _)| path)
     }
 
-    /// Packet `number` was sent over `path`; the next packet will be `end`, which a READ moves by the packets of its answer. `is_silent`:
-    /// it was sent again, and nothing later arrived over the path that it was sent over before.
+    /// Records that packet `number` was sent over `path`. `end` is the next packet number, which a READ moves by the packets of its answer.
+    /// `is_silent` if the packet is sent again, and nothing later arrived over its path before.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -168,7 +168,7 @@ impl Spray {
             return;
         }
         self.next = end;
-        // No packet of ours carries them, and their places are those of earlier packets.
+        // No packet of this side carries these numbers; their places still belong to earlier packets.
         (number + 1..end.min(number + SPAN)).for_each(|skipped| self.packets[Self::place(skipped)] = 0);
         let count = self.paths.len() as u8;
         let mut skipped = (self.turn + 1) % count;
@@ -186,7 +186,7 @@ impl Spray {
         }
     }
 
-    /// Packet `number` was lost on `path`.
+    /// Records that packet `number` was lost on `path`.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -208,7 +208,6 @@ impl Spray {
         }
     }
 
-    /// Packet `number` arrived.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -232,7 +231,7 @@ impl Spray {
         }
     }
 
-    /// All before `number` arrived.
+    /// Records that all packets before `number` arrived.
     pub(super) fn advance_to(&mut self, number: u64, now: Instant) {
         for arrived in self.cumulative.max(number.saturating_sub(SPAN))..number {
             self.on_arrival(arrived, now);
@@ -240,7 +239,7 @@ impl Spray {
         self.cumulative = self.cumulative.max(number);
     }
 
-    /// Notes which paths have the longer queues: a queue is what a round trip takes beyond the shortest one.
+    /// Marks the paths with longer queues. A queue is the part of a round trip beyond the shortest one.
     #[expect(clippy::arithmetic_side_effects, reason = "round trips are at most a minute")]
     fn compare_queues(&mut self) {
         let queue =
@@ -253,12 +252,12 @@ impl Spray {
         }
     }
 
-    /// Returns whether a packet that was sent after packet `number` has arrived over the same path.
+    /// Returns whether a packet sent after packet `number` over the same path has arrived.
     pub(super) fn is_overtaken(&self, number: u64) -> bool {
         self.delivery(number).is_some_and(|path| number < path.end)
     }
 
-    /// Returns the longest that an answer takes over this path, if that is known.
+    /// Returns the longest time of an answer over this path, if known.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -269,7 +268,7 @@ impl Spray {
         self.paths[usize::from(path)].rtt.estimate().map(|rtt| rtt.latest()).or_else(unmeasured)
     }
 
-    /// Returns how much longer packet `number` may take than what arrives now over other paths; `None` while nothing is measured.
+    /// Returns how much longer packet `number` may take than arrivals over other paths; `None` while nothing is measured.
     pub(super) fn reordering_window(&self, number: u64) -> Option<Duration> {
         let path = self.path_of(number)?;
         let others = self.turns(Some(path)).filter_map(|(_, other)| other.rtt.estimate());
@@ -277,21 +276,21 @@ impl Spray {
         Some(self.latest(path)?.saturating_sub(shortest))
     }
 
-    /// Returns until when packet `number` may still arrive although its time is over: a path keeps its order, so while packets that were
-    /// sent before arrive over it, its queue may only have grown.
+    /// Returns until when packet `number` may still arrive after its time is over. A path keeps its order: while packets sent before still
+    /// arrive over it, its queue may only have grown.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn may_arrive_until(&self, number: u64) -> Option<Instant> {
         let path = self.delivery(number)?;
         Some(path.last_arrival + path.rtt.estimate()?.slack())
     }
 
-    /// Returns the longest that an answer takes over the paths measured.
+    /// Returns the longest time of an answer over the measured paths that are not avoided.
     fn slowest(&self) -> Option<Duration> {
         let live = self.paths.iter().filter(|path| path.avoided_until.is_none());
         live.filter_map(|path| path.rtt.estimate()).map(|rtt| rtt.latest()).max()
     }
 
-    /// Returns how long an answer may take, over whatever path the packet was sent.
+    /// Returns the longest time of an answer over any path.
     #[expect(clippy::arithmetic_side_effects, reason = "a minute times 8 is far below the longest Duration")]
     pub(super) fn slowest_answer(&self) -> Option<Duration> {
         let on_trial = self.paths.iter().any(|path| path.rtt.estimate().is_none() && path.trial.is_some());
@@ -327,7 +326,7 @@ mod tests {
         }
     }
 
-    /// Four paths of 10, 20, 30 and 40 µs, measured by one packet each.
+    /// Returns four paths of 10, 20, 30 and 40 µs, measured by one packet each.
     fn measured() -> Spray {
         let mut spray = Spray::new(4);
         for number in 0..4 {

@@ -5,52 +5,50 @@ use crate::wheel::sooner;
 use cc::Instant;
 use core::time::Duration;
 
-/// All timers of a requester.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Timers {
     pub(super) retransmission: RetransmissionTimer,
     pub(super) probe: TailLossProbe,
-    /// The peer has no receive posted: until then nothing is sent, and nothing is outstanding.
+    /// End of the wait after an RNR NAK. Nothing is sent until then.
     rnr_until: Option<Instant>,
 }
 
-/// When the oldest packet counts as lost.
+/// Retransmission timer of the oldest packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RetransmissionTimer {
-    /// The `timeout` of the queue pair; `None` never expires.
+    /// ACK timeout of the queue pair; `None` never expires.
     timeout: Option<Duration>,
     deadline: Option<Instant>,
-    /// Timeouts in a row, [`MAX_BACKOFF`] at most.
+    /// Timeouts in a row, at most [`MAX_BACKOFF`].
     backoff: u8,
-    /// The number of times that stale answers have started the timer again, since something was acknowledged or the timer fired.
+    /// Restarts by stale answers since the last progress or expiry.
     stale_restarts: u8,
 }
 
-/// When a packet is sent again because nothing was answered for as long as two round trips take.
+/// Tail loss probe: a packet is sent again if nothing was answered for two round trips.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TailLossProbe {
     due: Option<Instant>,
 }
 
 impl Timers {
-    /// Stops what waits for answers.
+    /// Stops the timers that wait for answers.
     pub(super) const fn stop(&mut self) {
         self.retransmission.stop();
         self.probe.stop();
     }
 
-    /// Returns whether the peer had no receive posted, and is given time.
+    /// Returns whether the peer is given time after an RNR NAK.
     #[inline]
     pub(super) const fn is_receiver_not_ready(&self) -> bool {
         self.rnr_until.is_some()
     }
 
-    /// The peer has no receive posted before `until`.
+    /// Gives the peer time until `until`, after an RNR NAK.
     pub(super) const fn wait_for_receive(&mut self, until: Instant) {
         self.rnr_until = Some(until);
     }
 
-    /// The peer has a receive posted.
     pub(super) const fn on_receiver_ready(&mut self) {
         self.rnr_until = None;
     }
@@ -72,8 +70,8 @@ impl RetransmissionTimer {
         self.timeout = timeout;
     }
 
-    /// Returns the time that an answer may take from now on. It doubles after each timeout, up to the 4 `T` that a requester may take to
-    /// see one (IBA 9.7.6.1.3): a slow peer gets time before all retries are spent.
+    /// Returns the time that an answer may take from now on. It doubles after each timeout, up to the 4 `T` within which a requester must
+    /// detect one (IBA 9.7.6.1.3): a slow peer gets time before all retries are spent.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -83,14 +81,14 @@ impl RetransmissionTimer {
         self.timeout.map(|timeout| timeout * (1 << self.backoff))
     }
 
-    /// Starts, unless it runs.
+    /// Starts the timer unless it runs.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn start(&mut self, now: Instant) {
         self.deadline = self.deadline.or_else(|| self.wait().map(|wait| now + wait));
     }
 
-    /// Starts anew if `is_awaiting` an answer, and stops otherwise.
+    /// Restarts the timer if an answer `is_awaiting`, and stops it otherwise.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn restart(&mut self, is_awaiting: bool, now: Instant) {
         self.deadline = self.wait().filter(|_| is_awaiting).map(|wait| now + wait);
@@ -100,12 +98,11 @@ impl RetransmissionTimer {
         self.deadline = None;
     }
 
-    /// Returns when it expires.
     pub(super) const fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Sets when it expires: `deadline` was read before what stops it.
+    /// Restores a deadline that was read before the timer was stopped.
     pub(super) const fn resume(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
     }
@@ -114,30 +111,30 @@ impl RetransmissionTimer {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// It expired: stale answers may start it again.
+    /// Allows stale answers to restart the timer again.
     pub(super) const fn on_expiry(&mut self) {
         self.stale_restarts = 0;
     }
 
-    /// Doubles the time that an answer may take.
+    /// Doubles the time that an answer may take, at most [`MAX_BACKOFF`] times.
     #[expect(clippy::arithmetic_side_effects, reason = "the sum is at most MAX_BACKOFF + 1")]
     pub(super) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
     }
 
-    /// Something was acknowledged.
+    /// Ends the backoff.
     pub(super) const fn on_progress(&mut self) {
         (self.backoff, self.stale_restarts) = (0, 0);
     }
 
-    /// Returns whether a whole timeout has passed since something was acknowledged.
+    /// Returns whether a timeout has expired since the last progress.
     #[inline]
     pub(super) const fn has_backed_off(&self) -> bool {
         self.backoff > 0
     }
 
-    /// A stale answer came: the peer is alive, so the timer starts again, once a quarter of its time has passed. A peer that answers
-    /// nothing else for too long is as good as silent, or another host sends in its name: then the timer fires.
+    /// Restarts the timer after a stale answer, which shows that the peer is alive, once a quarter of its time has passed. Restarts are
+    /// limited: a peer that answers nothing else is as good as silent, or another host forges its answers.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the count is below its limit; the wait is at most hours; adding to an `Instant` saturates"
@@ -154,7 +151,6 @@ impl RetransmissionTimer {
 }
 
 impl TailLossProbe {
-    /// Sends a probe at `due`.
     pub(super) const fn set(&mut self, due: Option<Instant>) {
         self.due = due;
     }

@@ -1,17 +1,17 @@
-//! Why the requester does not go on: a packet that is dropped, or a request that fails.
+//! Why an answer or a timeout makes no progress: the packet is dropped, or a request fails.
 
 use crate::Discard;
 use crate::qp::CompletionStatus;
 
-/// The way that an incoming packet, or time, ends a queue pair or itself.
+/// Outcome of an answer or a timeout that makes no progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::qp::reliable) enum Trouble {
     /// The packet is dropped.
     Discard(Discard),
-    /// The oldest request fails so, and the queue pair with it.
+    /// The oldest request fails with this status, and the queue pair with it.
     Fail(CompletionStatus),
 }
 
-/// An answer that is about no packet in flight.
+/// An answer to no packet in flight.
 pub(super) const STALE: Trouble = Trouble::Discard(Discard::StaleAcknowledge);
 pub(super) const BAD_RESPONSE: Trouble = Trouble::Fail(CompletionStatus::BadResponse);

@@ -1,5 +1,4 @@
-//! Why a peer did not acknowledge: what a requester notes when something is wrong, and what it concludes once it gives up. A requester
-//! that gets its acknowledgements notes nothing.
+//! Records evidence when acknowledgements are missing, and infers why the peer does not send them.
 
 use super::Requester;
 use super::diagnosis::Evidence;
@@ -8,18 +7,18 @@ use crate::qp::wqe::Wqe;
 use crate::{FailureReason, Psn, Unreachable};
 use cc::Instant;
 
-/// The longest payload that any path carries: the smallest MTU of IPv6 is 1280 (RFC 8200 5), of Ethernet 1500.
+/// Payload bytes that any path carries: the least MTU of IPv6 is 1280 (RFC 8200 5), that of Ethernet 1500.
 const ANY_PATH: u32 = 1024;
 
-/// The number of requests that show which packets arrived lately.
+/// Requests from which the recent packet sizes are known.
 const LATELY: u32 = 8;
 
-/// The number of retries of a packet after which it is not lost by chance.
+/// Retries after which the loss of a packet is no accident.
 const OFTEN: u8 = 3;
 
 impl Requester {
-    /// An answer, with this PSN, is about no packet in flight. Returns whether it answers a keep-alive: the ACK has the PSN of a SEND or
-    /// WRITE, and the packet that the keep-alive repeats may be a READ.
+    /// Records an answer with this PSN that is about no packet in flight. Returns whether it answers a keep-alive: the ACK has the PSN of a
+    /// SEND or WRITE, while the packet that the keep-alive repeats may be a READ.
     #[cold]
     pub(in crate::qp) fn note_stale(&mut self, psn: Psn) -> bool {
         let una = self.sequence.una;
@@ -30,18 +29,18 @@ impl Requester {
         is_answer
     }
 
-    /// A timeout passed, and `expected` is the PSN that the peer is to send next.
+    /// Records a timeout; `expected` is the next PSN expected from the peer.
     #[cold]
     pub(in crate::qp) fn note_timeout(&mut self, expected: Psn) {
         self.diagnosis.note_timeout(self.sequence.una, expected);
-        // A packet that any path carries would find out nothing new.
+        // A keep-alive shows nothing new if any path carries the oldest packet.
         if self.oldest_length() > ANY_PATH {
             self.control.request_keep_alive();
         }
     }
 
-    /// Returns the PSN of a keep-alive: a duplicate of the last packet that was acknowledged, which a responder acknowledges once more
-    /// and does not execute (IBA 9.7.5.1). If the peer answers it and acknowledges nothing else, the path loses large packets.
+    /// Returns the PSN of a due keep-alive: a duplicate of the last acknowledged packet, which a responder acknowledges again and does not
+    /// execute (IBA 9.7.5.1). If the peer answers it and acknowledges nothing else, the path loses large packets.
     #[cold]
     pub(in crate::qp) fn take_keep_alive(&mut self) -> Option<Psn> {
         if !self.control.take_keep_alive() || self.is_answered() {
@@ -60,8 +59,8 @@ impl Requester {
         })
     }
 
-    /// Returns the likely reason for which all retries were in vain. `heard` is an ICMP statement about the peer with its time. Of the PSNs
-    /// that are expected from the peer, the connection's first and the next are given.
+    /// Returns the likely reason why the peer does not answer. `heard` is an ICMP error about the peer, with its time. `first` and
+    /// `expected` are the first and the next PSN expected from the peer.
     #[expect(clippy::arithmetic_side_effects, reason = "hours times 15 are far below the longest Duration")]
     pub(in crate::qp) fn why_unanswered(
         &self,
@@ -74,7 +73,7 @@ impl Requester {
         let silence = self.timers.retransmission.wait().unwrap_or_default() * (u32::from(self.retries()) + 1);
         let is_asked = nak == self.sequence.una
             || self.recovery.selective().is_some_and(|it| it.scoreboard.highest_sacked() > self.sequence.una);
-        // A peer that asks for packets is reached.
+        // A peer that asks for packets is reachable.
         let heard = heard.filter(|&(at, _)| !is_asked && now.saturating_since(at) <= silence);
         if let Some((_, what)) = heard {
             return FailureReason::Unreachable(what);
@@ -102,19 +101,19 @@ impl Requester {
         }
     }
 
-    /// Returns whether a large packet is lost each time and the last of its message, which any path carries, is what arrives behind it.
+    /// Returns whether a full packet is lost each time, while the last of its message, which any path carries, arrives behind it.
     fn ends_short(&self) -> bool {
         let oldest = self.queue.iter().find(|wqe| wqe.end() > self.sequence.una);
         let last = oldest.and_then(|oldest| oldest.length.checked_rem(self.queue.mtu())).unwrap_or(0);
         self.retries() >= OFTEN && self.oldest_length() == self.queue.mtu() && (1..=ANY_PATH).contains(&last)
     }
 
-    /// Returns that the path loses large packets, if the oldest is surely larger than all that arrived lately.
+    /// Returns that the path loses large packets, if the oldest packet is certainly larger than all that arrived recently.
     #[expect(clippy::arithmetic_side_effects, reason = "the kept requests are few")]
     fn large_packets(&self) -> Option<FailureReason> {
         let oldest = self.queue.iter().find(|wqe| wqe.end() > self.sequence.una)?;
         let lost = self.oldest_length();
-        // Those before it in its own message are as long.
+        // Packets before it in its own message are as long.
         if lost <= ANY_PATH || self.sequence.una > oldest.first {
             return None;
         }
@@ -124,7 +123,7 @@ impl Requester {
             before.fold((0, 0), |(count, largest), length| (count + 1, length.max(largest)));
         let arrived = match count {
             LATELY.. => largest,
-            // No packet is larger than all that arrived together.
+            // No packet is larger than everything that arrived.
             _ if !oldest.is_answered() => u32::try_from(self.queue.bytes_before(self.sequence.una)).ok()?,
             _ => return None,
         };

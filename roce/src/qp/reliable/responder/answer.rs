@@ -1,4 +1,4 @@
-//! The next answer that leaves, in PSN order (IBA 9.7.5.1).
+//! Selects the next answer, in PSN order (IBA 9.7.5.1).
 
 use super::execute::rest;
 use super::resources::{Due, Kind, Resource};
@@ -8,28 +8,27 @@ use crate::qp::wqe::Position;
 use crate::wire::{Aeth, Operation, Reth, Syndrome};
 use crate::{PdId, Psn};
 
-/// The next packet that answers the peer, not yet sent.
+/// Next packet that answers the peer, not yet sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::qp) struct Answered {
     pub(in crate::qp) operation: Operation,
     pub(in crate::qp) psn: Psn,
-    /// The BTH's congestion byte.
+    /// Congestion byte of the BTH.
     pub(in crate::qp) congestion: u8,
-    /// The packets that arrived early and are held (selective repeat). `psn` is then the missing one, and `operation` is not sent.
+    /// Early packets that are held, with selective repeat. `psn` is then the missing one, and `operation` is not sent.
     pub(in crate::qp) held: Option<(u8, u128)>,
-    /// Which bytes of registered memory a READ response carries; each packet checks the region anew, as it may be
-    /// gone since the request came.
+    /// Registered memory that a READ response carries. Each packet checks the region anew: it may be gone since the request arrived.
     pub(in crate::qp) read: Option<(PdId, Reth)>,
 }
 
 impl Responder {
-    /// Returns true if an answer waits.
+    /// Returns whether an answer is due.
     #[inline]
     pub(in crate::qp) fn has_answer(&self) -> bool {
         self.answer.is_some() || self.echo.due().is_some() || self.resources.has_due()
     }
 
-    /// The next answer. READ responses and atomics come first and in order: an acknowledgement that overtook one would mean to the peer
+    /// Returns the next answer. READ responses and atomics are first, in order: an acknowledgement that overtook one would tell the peer
     /// that it was lost.
     #[expect(clippy::arithmetic_side_effects, reason = "a round goes from `from` by way of `next` to `end`")]
     pub(in crate::qp) fn plan(&self, mtu: u32) -> Option<Answered> {
@@ -48,7 +47,7 @@ impl Responder {
                 held: None,
                 read: None,
             },
-            // As to a READ of nothing (IBA annex A19).
+            // The form of the answer to a READ of 0 bytes (IBA annex A19).
             Kind::Done => Answered {
                 operation: Operation::ReadResponseOnly(aeth),
                 psn,
@@ -89,8 +88,8 @@ impl Responder {
         plain(aeth, boundary.up_to, boundary.bits())
     }
 
-    /// The next Acknowledge packet. An ACK has the PSN of a SEND or WRITE (see `acknowledgeable`), a NAK that of the packet that is to
-    /// come again.
+    /// Returns the next Acknowledge packet. An ACK has the PSN of a SEND or WRITE (see `acknowledgeable`), a NAK that of the packet to be
+    /// sent again.
     fn plan_acknowledge(&self) -> Option<Answered> {
         let ack = Syndrome::Ack { credits: NO_CREDITS };
         if let Some(boundary) = self.echo.due() {
@@ -110,16 +109,16 @@ impl Responder {
         })
     }
 
-    /// Returns the last SEND or WRITE between a duplicate and the READ or atomic that follows it, and the MSN then. An ACK of more would say
-    /// that the peer has the answer to that READ or atomic.
+    /// Returns the PSN of the last SEND or WRITE before the READ or atomic that follows a duplicate, and the MSN then. A later PSN would
+    /// tell the peer that it has the answer to that READ or atomic.
     fn executed_with(&self, duplicate: Psn) -> (Psn, u32) {
         let next = self.resources.next_after(duplicate, self.expected);
         next.map_or((self.newest(), self.msn), |next| (next.acknowledgeable, next.msn_before()))
     }
 
-    /// The answer of a READ or atomic left, with this PSN. It acknowledges all requests before (IBA 9.7.5.1.2), so an ACK of these is not
-    /// sent any more: Linux's requester ends a READ without the rest of its data if an older ACK comes between its
-    /// responses. A NAK that is older came too late. With selective repeat the waiting answer reports what is held.
+    /// Drops a pending acknowledgement that the answer to a READ or atomic, just sent with this PSN, implies (IBA 9.7.5.1.2). Linux's
+    /// requester ends a READ without the rest of its data if an older ACK arrives between its responses. An older NAK is too late. With
+    /// selective repeat the pending answer stays, because it reports what is held.
     fn drop_implied(&mut self, psn: Psn) {
         let before = match self.answer {
             None | Some(Answer::ReplyToQuestion(_)) => return,
@@ -132,7 +131,7 @@ impl Responder {
         }
     }
 
-    /// The answer of [`Self::plan`] was sent.
+    /// Records that the answer of [`Self::plan`] was sent.
     pub(in crate::qp) fn commit(&mut self) {
         if self.echo.due().is_some() && self.is_boundary_next() {
             self.echo.on_boundary_sent();

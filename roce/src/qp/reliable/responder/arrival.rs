@@ -1,4 +1,4 @@
-//! A request packet, with all that it needs to be executed.
+//! A request packet, and what executing it needs.
 
 use crate::qp::{Context, Identity};
 use crate::wire::Bth;
@@ -11,16 +11,16 @@ pub(in crate::qp::reliable) struct Rights {
     pub(in crate::qp::reliable) mtu: u32,
 }
 
-/// The context of a request packet: memory, and the sender.
+/// Request packet, and the context of its execution.
 pub(in crate::qp) struct Arrival<'a, 'b, M> {
     pub(in crate::qp) memory: &'a mut M,
     pub(in crate::qp) context: &'a mut Context<'b>,
     pub(in crate::qp) identity: &'a Identity,
     pub(in crate::qp) rights: Rights,
     pub(in crate::qp) bth: Bth,
-    /// To an XRC target: the shared receive queue that the packet names.
+    /// Shared receive queue that the packet names, at an XRC target.
     pub(in crate::qp) srq: Option<SrqNumber>,
-    /// The packet carries the mark CE.
+    /// The packet is CE-marked.
     pub(in crate::qp) is_marked: bool,
     pub(in crate::qp) payload: &'a [u8],
 }

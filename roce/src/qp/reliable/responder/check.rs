@@ -1,4 +1,4 @@
-//! One function per check of a request packet, in the order of the checks (IBA 9.7.4.1).
+//! The checks of a request packet, in the order in which they are made (IBA 9.7.4.1).
 
 use super::arrival::Rights;
 use super::message::Message;
@@ -8,7 +8,8 @@ use crate::qp::{CompletionStatus, Identity, RecvRequest, buffers};
 use crate::wire::{Feth, NakCode, Operation, Reth};
 use crate::{Access, Discard, RegionTable, Rkey, Slice};
 
-/// First, middle and last come in this order, and nothing else comes between (IBA 9.7.4.1.2). `message` is the one that has begun.
+/// Checks that the first, middle and last packets of a message are in order, with no other between them (IBA 9.7.4.1.2). `message` is the
+/// one in progress.
 #[inline(always)]
 pub(super) fn check_sequence(operation: Operation, message: Option<&Message>) -> Result<(), Refusal> {
     let fits = match operation {
@@ -19,9 +20,9 @@ pub(super) fn check_sequence(operation: Operation, message: Option<&Message>) ->
     if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Sequence)) }
 }
 
-/// A packet's payload fits its opcode: full if more follow, at least a byte at the end of several, none in requests without data (IBA
-/// 9.7.4.1.6). And the queue pair allows its peer this kind of access. If it does not, the request is invalid rather than out of bounds, as
-/// it is with Linux.
+/// Checks that the payload fits the opcode: full unless it is the last, at least a byte in the last of several packets, none in requests
+/// without data (IBA 9.7.4.1.6). Checks that the queue pair allows the operation; if not, the request is invalid rather than an access
+/// error, as in Linux.
 #[inline(always)]
 pub(super) fn check_payload_right(operation: Operation, length: u32, rights: Rights) -> Result<(), Refusal> {
     check_payload(operation, length, rights.mtu)?;
@@ -52,7 +53,7 @@ fn check_right(operation: Operation, access: Access) -> Result<(), Refusal> {
         Operation::WriteFirst(_) | Operation::WriteOnly(..) | Operation::AtomicWrite(_) => {
             Access::REMOTE_WRITE
         }
-        // This side's memory keeps nothing when the power fails.
+        // Memory of this side does not persist when the power fails.
         Operation::Flush(feth, _) if feth.is_persistent() => {
             return Err(Refusal::invalid(Discard::RemoteAccess));
         }
@@ -64,8 +65,7 @@ fn check_right(operation: Operation, access: Access) -> Result<(), Refusal> {
     if access.contains(needs) { Ok(()) } else { Err(Refusal::invalid(Discard::RemoteAccess)) }
 }
 
-/// An RDMA range lies in its region, and the region allows the access. No bytes need no region (IBA 9.7.4.1.4). Gives
-/// the range.
+/// Checks that an RDMA range is in its region, which allows the access. No bytes need no region (IBA 9.7.4.1.4). Returns the range.
 #[inline(always)]
 pub(super) fn check_range(
     reth: Reth,
@@ -85,7 +85,7 @@ pub(super) fn check_range(
         .map_err(|error| Refusal::access(error.discard()))
 }
 
-/// A WRITE brings exactly the bytes that it announced (IBA 9.7.4.1.6).
+/// Checks that a WRITE has exactly the bytes that it announced (IBA 9.7.4.1.6).
 #[inline(always)]
 #[expect(clippy::arithmetic_side_effects, reason = "the sum of two 32-bit numbers fits into 64 bits")]
 pub(super) fn check_write_length(reth: Reth, received: u32, length: u32, ends: bool) -> Result<(), Refusal> {
@@ -95,7 +95,7 @@ pub(super) fn check_write_length(reth: Reth, received: u32, length: u32, ends: b
     if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Length)) }
 }
 
-/// A SEND fits its receive buffers, and is no longer than a message may be (IBA 9.7.4.1.6).
+/// Checks that a SEND fits its receive buffers, and is no longer than a message may be (IBA 9.7.4.1.6).
 #[expect(clippy::arithmetic_side_effects, reason = "a message has at most 2^31 bytes, a packet at most 4096")]
 pub(super) fn check_room(request: &RecvRequest, received: u32, length: u32) -> Result<(), Refusal> {
     if received + length <= buffers::room(&request.buffers) {
@@ -108,7 +108,7 @@ pub(super) fn check_room(request: &RecvRequest, received: u32, length: u32) -> R
     })
 }
 
-/// A range that is to be flushed, by a key that is good also if there are no bytes (IBA annex A19).
+/// Checks a range to flush. Its R_Key must be valid even if the range is empty (IBA annex A19).
 pub(super) fn check_flush(
     feth: Feth,
     reth: Reth,

@@ -12,7 +12,7 @@ use crate::qp::{
 use crate::wire::{Feth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
 use crate::{Access, AccessError, Discard, Memory, Psn, Rkey, Slice};
 
-/// The parts of a message that its receiver gets beside its bytes.
+/// What a message delivers apart from its bytes.
 #[derive(Clone, Copy)]
 struct Extra {
     immediate: Option<Immediate>,
@@ -20,7 +20,7 @@ struct Extra {
 }
 
 impl Responder {
-    /// A request packet: checked, then executed. Whatever check fails, no byte of it was written.
+    /// Checks a request packet, then executes it. If a check fails, no byte of it is written.
     #[inline(always)]
     pub(in crate::qp) fn on_request<M: Memory>(
         &mut self,
@@ -36,7 +36,7 @@ impl Responder {
         if self.holds_early() { self.catch_up(arrival) } else { Ok(()) }
     }
 
-    /// The packet that is expected.
+    /// Executes the packet that is expected.
     #[inline(always)]
     pub(super) fn execute<M: Memory>(
         &mut self,
@@ -49,7 +49,7 @@ impl Responder {
         }
     }
 
-    /// Uses this side's role as recorded in `arrival`.
+    /// Executes a packet with the protection domain and completion queue of `arrival.identity`.
     #[inline(always)]
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(super) fn execute_here<M: Memory>(
@@ -83,7 +83,6 @@ impl Responder {
             }
             Operation::AtomicWrite(reth) => {
                 let place = (reth.address, reth.rkey, Access::REMOTE_WRITE);
-                // The payload's length was checked.
                 let word = *arrival.payload.first_chunk().ok_or(Refusal::invalid(Discard::Length))?;
                 return self.on_atomic(place, arrival, |memory: &mut M, at| {
                     memory.store(at, word).map(|()| Kind::Done)
@@ -106,7 +105,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Packets are missing: they are requested once, until they come (IBA 9.7.5).
+    /// Requests the missing packets, once (IBA 9.7.5).
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(super) fn on_gap(&mut self, context: &mut Context<'_>) -> Refusal {
         if !self.nak_sent {
@@ -117,7 +116,7 @@ impl Responder {
         Refusal::Drop(Discard::PsnGap)
     }
 
-    /// Received before: its answer was lost, or the network doubled it (IBA 9.7.5).
+    /// Handles a duplicate: its answer was lost, or the network duplicated it (IBA 9.7.5).
     fn on_duplicate<M>(&mut self, operation: Operation, arrival: &Arrival<'_, '_, M>) -> Refusal {
         let psn = arrival.bth.psn;
         match operation {
@@ -126,8 +125,8 @@ impl Responder {
                     && let Kind::Read(_, first) = resource.kind
                 {
                     let rest = rest(first, index, arrival.rights.mtu);
-                    // A peer that offers selective repeat may ask for a stretch before it is accepted here, if another acceptance
-                    // misled it.
+                    // A peer that offers selective repeat may request part of an answer before this side has accepted, if another
+                    // acceptance misled it.
                     if self.reorder.is_none() && reth == rest {
                         resource.answer_from(index);
                     } else if self.recovery != LossRecovery::GoBackN {
@@ -150,7 +149,7 @@ impl Responder {
         Refusal::Drop(Discard::Duplicate)
     }
 
-    /// A SEND or WRITE came again. An ACK of what was executed later, or a NAK, that waits to be sent says more.
+    /// Acknowledges a duplicate SEND or WRITE. A pending ACK of something newer, or a pending NAK, takes precedence.
     fn acknowledge_again(&mut self, psn: Psn, is_question: bool) {
         let is_news = match self.answer {
             None => true,
@@ -171,9 +170,9 @@ impl Responder {
         }
     }
 
-    /// Returns whether the ACK of a duplicate is withheld. A READ of several packets follows, whose responses may be on their way, and the
-    /// ACK would come too late (see `drop_implied`). A peer that misses an ACK asks for that READ again as well, and its response is
-    /// the ACK. A peer whose window has no room for the READ goes back once more, to a packet that is not newer, and gets an ACK.
+    /// Returns whether the ACK of a duplicate is withheld: a READ of several packets follows, whose responses may be on their way, and the
+    /// ACK would arrive too late (see `drop_implied`). A peer that misses an ACK requests that READ again as well, and its response
+    /// acknowledges. A peer whose window has no room for the READ goes back once more, to a packet that is not newer, and gets an ACK.
     fn is_withheld(&mut self, psn: Psn) -> bool {
         let is_first =
             psn.distance(self.withheld) > 0 && self.resources.has_long_read_after(psn, self.expected);
@@ -194,7 +193,7 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let (request, received) = match self.message.take() {
             Some(Message::Send { request, received }) => (request, received),
-            // Sequence was checked: this packet begins a message.
+            // The sequence was checked: this packet begins a message.
             _ => match self.queue.pop(arrival.context.shared) {
                 Some(request) => (request, 0),
                 None => return Err(self.not_ready(arrival.context)),
@@ -222,14 +221,14 @@ impl Responder {
                 let extra = Extra { immediate, invalidated };
                 self.deliver(request.id, CompletionOpcode::Recv, received, extra, arrival);
             }
-            // Unfinished, or to be flushed with what went wrong.
+            // Unfinished, or to be flushed with the error.
             _ => self.message = Some(Message::Send { request, received }),
         }
         outcome
     }
 
-    /// Invalidates the window that a SEND names (IBA 9.4.1.1.3). A wrong key is an error of this side alone, its class J, as Linux has it:
-    /// the packet is acknowledged as it came, the message does not count, and no byte of this packet is placed.
+    /// Invalidates the key that a SEND with invalidate names (IBA 9.4.1.1.3). A wrong key is an error of this side alone, of class J, as in
+    /// Linux: the packet is acknowledged, the message does not count, and no byte of the packet is placed.
     fn invalidate<M>(&mut self, rkey: Rkey, arrival: &mut Arrival<'_, '_, M>) -> Result<(), Refusal> {
         let Identity { pd, qpn, .. } = *arrival.identity;
         arrival.context.regions.invalidate(rkey, pd, qpn).map_err(|error| {
@@ -242,7 +241,7 @@ impl Responder {
         })
     }
 
-    /// `begin`: this packet begins the message. `end`: it ends it, maybe with immediate data.
+    /// Places a packet of a WRITE. `begin` is `Some` in the first packet, `end` in the last, with its immediate data if any.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -272,7 +271,7 @@ impl Responder {
         }
         if length > 0 {
             let address = reth.address + u64::from(received);
-            // Again for each packet: the region may be gone since the first.
+            // Checked for each packet: the region may be gone since the first.
             let Identity { pd, qpn, .. } = *arrival.identity;
             let regions = &arrival.context.regions;
             let slice = match range {
@@ -347,7 +346,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Records that a request of one packet was executed. It is answered, and again if the peer asks again.
+    /// Records a request of one packet that was executed, so that it is answered, again if it is repeated.
     fn answer_at_once<M>(&mut self, kind: Kind, arrival: &Arrival<'_, '_, M>) {
         self.count_message();
         self.record(kind, 1, arrival);
@@ -362,7 +361,7 @@ impl Responder {
         self.advance(packets);
     }
 
-    /// No receive is posted: the peer must come back (IBA 9.7.5.2.8).
+    /// Makes an RNR NAK due, because no receive is posted (IBA 9.7.5.2.8).
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn not_ready(&mut self, context: &mut Context<'_>) -> Refusal {
         // Packets behind this one are no gap to report.
@@ -403,7 +402,7 @@ impl Responder {
         self.msn = (self.msn + 1) & 0xff_ffff;
     }
 
-    /// A SEND or WRITE packet was executed.
+    /// Records that a SEND or WRITE packet was executed.
     #[inline]
     fn advance_acknowledgeable(&mut self) {
         self.acknowledgeable = self.expected;
@@ -417,7 +416,7 @@ impl Responder {
     }
 }
 
-/// Returns the range that a READ requests when it continues from packet `index` of its answer.
+/// Returns the range of a READ from packet `index` of its answer on.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "`index` is below the packets of the answer, whose bytes are at most 2^31"

@@ -29,20 +29,20 @@ use message::Message;
 use reorder::Reorder;
 use resources::Resources;
 
-/// No end-to-end credits are counted (IBA 9.7.7.2).
+/// End-to-end credits are not counted (IBA 9.7.7.2).
 const NO_CREDITS: u8 = 31;
 
-/// The answer that waits to be sent, behind all READ responses and atomics: one is enough, since an acknowledgement
-/// covers all before it and nothing is executed after a NAK.
+/// Pending answer, behind all READ responses and atomics. One is enough: an acknowledgement covers everything before it, and nothing is
+/// executed after a NAK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// Everything executed so far.
+    /// Acknowledges everything executed so far.
     Acknowledge,
-    /// What was executed from this duplicate on up to the next READ or atomic.
+    /// Acknowledges from this duplicate up to the next READ or atomic.
     AcknowledgeAgain(Psn),
-    /// The same for a duplicate without payload, by which a peer asks whether small packets pass where READ responses do not.
+    /// The same for a duplicate without payload: a keep-alive, which asks whether small packets pass where READ responses do not.
     ReplyToQuestion(Psn),
-    /// A NAK for this packet.
+    /// NAK for this packet.
     Refuse(Psn, Syndrome),
 }
 
@@ -51,24 +51,24 @@ enum Answer {
 pub(super) struct Responder {
     queue: ReceiveQueue,
     expected: Psn,
-    /// The last SEND or WRITE packet executed. Only such a packet's PSN may be in an ACK: Linux's requester completes a READ or an atomic,
-    /// without data, when an ACK has its PSN.
+    /// Last SEND or WRITE packet executed. Only such a PSN may be in an ACK: Linux's requester completes a READ or an atomic, without data,
+    /// when an ACK has its PSN.
     acknowledgeable: Psn,
-    /// The first PSN of the connection.
+    /// First PSN of the connection.
     first: Psn,
-    /// Messages completed, 24 bits.
+    /// Messages completed, modulo 2^24.
     msn: u32,
     /// The gap, or the missing receive, at `expected` was reported: once is enough (IBA 9.7.5.2.8).
     nak_sent: bool,
     message: Option<Message>,
     resources: Resources,
     answer: Option<Answer>,
-    /// The newest duplicate whose ACK was withheld; before `first` if none was.
+    /// Newest duplicate whose ACK was withheld; before `first` if there is none.
     withheld: Psn,
     echo: Echo,
     min_rnr_timer: RnrTimer,
     recovery: LossRecovery,
-    /// Packets that came early, with selective repeat: from the first on if it was agreed at connect, or since the peer offered it.
+    /// Early packets, with selective repeat: from the start if it was agreed at connect, or since the peer offered it.
     reorder: Option<Box<Reorder>>,
 }
 
@@ -96,7 +96,7 @@ impl Responder {
         }
     }
 
-    /// INIT to RTR.
+    /// Applies the settings of RTR.
     pub(super) fn connect(&mut self, settings: &RtrSettings) {
         self.expected = settings.receive_psn;
         self.acknowledgeable = settings.receive_psn.plus(Psn::CIRCLE - 1);
@@ -116,7 +116,7 @@ impl Responder {
         }
     }
 
-    /// Forgets everything; the queue keeps its room.
+    /// Resets everything except the capacity of the queue.
     pub(super) fn reset(&mut self) {
         let mut queue = core::mem::replace(&mut self.queue, ReceiveQueue::Own(VecDeque::new()));
         queue.clear();
@@ -133,7 +133,6 @@ impl Responder {
         self.queue.len() + usize::from(begun)
     }
 
-    /// The first PSN of the connection.
     pub(super) const fn first(&self) -> Psn {
         self.first
     }
@@ -142,12 +141,12 @@ impl Responder {
         self.expected
     }
 
-    /// Of an XRC target: the completion queue of the receive queue that was named last.
+    /// Returns the completion queue of the receive queue that an XRC target's last message named.
     pub(super) fn lately_completed_to(&self) -> Option<CqId> {
         self.queue.reached().map(|reached| reached.cq)
     }
 
-    /// Ends the receive in progress with `status` and all others as flushed. The answers due still leave.
+    /// Completes the receive in progress with `status`, all others as flushed. Due answers still leave.
     pub(super) fn flush(&mut self, status: CompletionStatus, context: &mut Context<'_>, identity: &Identity) {
         if let Some(Message::Send { request, .. }) = self.message.take()
             && let Some(cq) = self.queue.completes_to(identity, context.shared)
@@ -160,7 +159,7 @@ impl Responder {
         }
     }
 
-    /// Drops all answers that are due.
+    /// Drops all due answers.
     pub(super) fn silence(&mut self) {
         self.answer = None;
         if let Some(reorder) = &mut self.reorder {
@@ -170,19 +169,19 @@ impl Responder {
         self.resources.silence();
     }
 
-    /// The queue pair fails; a NAK informs the peer, after the answers that are due before.
+    /// Makes a NAK due, behind the answers that are due before, because the queue pair fails.
     pub(super) fn refuse(&mut self, code: NakCode) {
         self.answer = Some(Answer::Refuse(self.expected, Syndrome::Nak(code)));
     }
 
-    /// The queue pair fails because the READ response `psn` cannot be built any more.
+    /// Makes a NAK due, because the READ response `psn` can no longer be built.
     pub(super) fn refuse_response(&mut self, psn: Psn) {
         self.resources.silence();
         self.answer = Some(Answer::Refuse(psn, Syndrome::Nak(NakCode::RemoteAccessError)));
     }
 
-    /// Returns the PSN that an ACK of everything executed so far has. A peer that repeats selectively is Ferroce: its READs and atomics end
-    /// by their responses alone, and an ACK with the PSN of one says that the response before it was lost.
+    /// Returns the PSN of an ACK of everything executed so far. A peer with selective repeat is Ferroce: its READs and atomics are
+    /// completed by their responses alone, and an ACK with the PSN of one means that the response before it was lost.
     const fn newest(&self) -> Psn {
         if self.reorder.is_some() { self.expected.plus(Psn::CIRCLE - 1) } else { self.acknowledgeable }
     }

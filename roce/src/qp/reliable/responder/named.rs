@@ -1,5 +1,5 @@
-//! The responder of an XRC target: each request names the shared receive queue that it is for, and with it the domain of its keys and the
-//! queue of its completions (IBA annex A14).
+//! The responder of an XRC target: each request names a shared receive queue, and uses its protection domain and completion queue
+//! (IBA annex A14).
 
 use super::{Arrival, Refusal, Responder};
 use crate::qp::receive_queue::ReceiveQueue;
@@ -9,7 +9,7 @@ use crate::wire::Operation;
 use crate::{Discard, Memory, SrqNumber};
 
 impl Responder {
-    /// Executes a packet as the queue that it names would have it.
+    /// Executes a packet with the domain and completion queue of the shared receive queue that it names.
     #[inline(never)]
     pub(super) fn execute_named<M: Memory>(
         &mut self,
@@ -33,8 +33,7 @@ impl Responder {
         self.execute_here(operation, &mut arrival)
     }
 
-    /// The queue is there, of the target's domain, and the same for all of a message. What is not is an invalid request, as
-    /// any other that this side does not have.
+    /// Checks that the queue exists, is of the target's domain, and is the same for the whole message. If not, the request is invalid.
     fn check_named<M>(&self, number: SrqNumber, arrival: &Arrival<'_, '_, M>) -> Result<Reached, Refusal> {
         let (reached, domain) =
             arrival.context.shared.reach(number).ok_or(Refusal::invalid(Discard::UnknownSrq))?;
@@ -44,7 +43,7 @@ impl Responder {
         if self.message.is_some() && self.queue.reached() != Some(&reached) {
             return Err(Refusal::invalid(Discard::Sequence));
         }
-        // It would be acknowledged without a report (IBA 10.2.6).
+        // A packet would be acknowledged and its completion lost (IBA 10.2.6).
         if arrival.context.cqs.overflowed(reached.cq) {
             return Err(Refusal::operational(CompletionStatus::Flushed));
         }

@@ -4,14 +4,14 @@ use crate::Discard;
 use crate::qp::CompletionStatus;
 use crate::wire::NakCode;
 
-/// Why a request packet was not executed, and what follows.
+/// Refusal of a request packet, and its consequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::qp::reliable) enum Refusal {
-    /// Nothing but this count follows; an answer may already be on its way.
+    /// The packet is counted and dropped. An answer may already be due.
     Drop(Discard),
-    /// The queue pair fails without a NAK, because the peer's packet was well; the receive request ends as `receive`.
+    /// The queue pair fails without a NAK, because the packet was correct. The receive request completes with `receive`.
     Quiet { discard: Discard, receive: CompletionStatus },
-    /// A NAK informs the peer, and the queue pair fails. A receive request that the message had taken ends as `receive`.
+    /// A NAK is sent, and the queue pair fails. The receive request of the message, if any, completes with `receive`.
     Fatal { code: NakCode, discard: Discard, receive: CompletionStatus },
 }
 

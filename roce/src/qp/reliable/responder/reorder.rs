@@ -1,6 +1,6 @@
-//! Selective repeat at the receiver: packets that came early are held until what was lost before them has come again.
+//! Selective repeat at the responder: holds early packets until the missing ones arrive.
 //!
-//! They are executed in their order, each as if it had come just then, so nothing that a request does can be seen early.
+//! They are executed in order, as if each had just arrived, so that no effect of a request is visible early.
 
 use super::super::ring::{Ring, SPAN};
 use super::{Answer, Arrival, Refusal, Responder};
@@ -13,15 +13,15 @@ use alloc::vec::Vec;
 use cc::Instant;
 use core::time::Duration;
 
-/// The limit on the payload bytes that a queue pair holds, each payload rounded up to a power of two.
+/// Limit of the payload bytes that a queue pair holds, each payload rounded up to a power of two.
 const MOST_HELD: usize = 2 << 20;
 
-/// The time without an early packet after which memory in which none is held is freed.
+/// Time since the last use after which memory without packets is freed.
 const UNUSED: Duration = Duration::from_millis(10);
-/// The same for memory in which packets are held: the peer has stopped, or will repeat them.
+/// The same for memory with packets: the peer has stopped, or will send them again.
 const STALLED: Duration = Duration::from_secs(1);
 
-/// A packet that came early, but for its payload.
+/// Early packet without its payload.
 #[derive(Clone, Copy, Debug)]
 struct Early {
     bth: Bth,
@@ -29,58 +29,57 @@ struct Early {
     operation: Operation,
     is_marked: bool,
     length: usize,
-    /// The place of its payload among those of its size.
+    /// Place of its payload among those of its size class.
     place: u32,
 }
 
-/// The result of an attempt to hold a packet.
+/// Result of holding a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
     Now,
     Before,
-    /// It is too far ahead, or there is no room.
+    /// The packet is too far ahead, or there is no room.
     Not,
 }
 
-/// Payloads of up to so many bytes, each in a separate place.
+/// Payloads of one size class, each in its own place.
 #[derive(Debug, Default)]
 struct Payloads {
     bytes: Vec<u8>,
     free: Vec<u32>,
-    /// The number of places that memory is allocated for.
+    /// Places that memory is allocated for.
     room: usize,
 }
 
 impl Payloads {
-    /// Bytes of `room` places of `size` bytes.
+    /// Returns the bytes of `room` places of `size` bytes.
     const fn cost(room: usize, size: usize) -> usize {
         room.saturating_mul(size.saturating_add(size_of::<u32>()))
     }
 }
 
-/// The packets held. Memory grows with what is held, within the endpoint's budget, and is kept for a while.
+/// Held packets. The memory grows with them, within the endpoint's budget, and is kept for a while.
 #[derive(Debug)]
 pub(super) struct Reorder {
-    /// The packet that is missing, while something is held.
+    /// Missing packet, while something is held.
     base: Psn,
-    /// Which packets are here.
     held: Ring,
     count: u32,
-    /// One more than the farthest packet that was ever held, as a distance from `base`.
+    /// Distance from `base` to behind the farthest packet that was ever held.
     end: u32,
-    /// Packets by PSN modulo their number, a power of two.
+    /// Packets by PSN modulo the length, which is a power of two.
     packets: Vec<Option<Early>>,
-    /// Payloads of up to 64 B, 128 B, 256 B and so on to 4 KiB.
+    /// Size classes: payloads of up to 64 B, 128 B, 256 B and so on to 4 KiB.
     payloads: [Payloads; 7],
-    /// Bytes of them all.
+    /// Bytes of all places.
     taken: usize,
-    /// What all the memory counts as in the endpoint's budget; `None` without memory.
+    /// Bytes of all memory in the endpoint's budget; `None` without memory.
     share: Option<Share>,
-    /// When a packet was held or executed last.
+    /// When a packet was last held or executed.
     used: Instant,
-    /// Stretches of 64 PSNs, by their place in the ring, with arrivals that were not reported to the peer.
+    /// Bit for each stretch of 64 PSNs, by its place in the ring, with arrivals that were not reported to the peer.
     untold: u64,
-    /// The acceptance that is due, and what it repeats of the offer.
+    /// First PSN that the due acceptance repeats.
     pub(super) acceptance: Option<Psn>,
 }
 
@@ -88,7 +87,7 @@ fn number(psn: Psn) -> u64 {
     psn.get().into()
 }
 
-/// The index of the payloads of `length`, and the bytes of each.
+/// Returns the size class of a payload, and the bytes of its places.
 #[expect(clippy::arithmetic_side_effects, reason = "the number is a power of two, at least 64")]
 fn class(length: usize) -> (usize, usize) {
     let size = length.next_power_of_two().max(64);
@@ -112,8 +111,8 @@ impl Reorder {
         }
     }
 
-    /// Returns the content of a Selective Acknowledge: the multiple of 64 PSNs from the missing packet on, and which of the 128 packets
-    /// from there are held. Returns `None` if nothing is held.
+    /// Returns the content of a Selective Acknowledge: the distance from the missing packet in units of 64 PSNs, and a bitmap of the 128
+    /// packets from there. Returns `None` if nothing is held.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the sum of 24 bits and 64 times 63 fits into 32 bits"
@@ -126,14 +125,14 @@ impl Reorder {
         Some((ahead, self.held.window(number(self.base) + 64 * u64::from(ahead))))
     }
 
-    /// The first stretch behind the missing packet that has news.
+    /// Returns the distance of the first stretch with unreported arrivals, in units of 64 PSNs.
     fn ahead(&self) -> u8 {
         let turned = self.untold.rotate_right((number(self.base) / 64 % 64) as u32);
-        // Stretches are aligned in the ring, and a report begins with the missing packet: up to 63 before the stretch.
+        // Stretches are aligned in the ring. A report begins with the missing packet, up to 63 PSNs before the stretch.
         if turned == 0 { 0 } else { (turned.trailing_zeros().saturating_sub(1)) as u8 }
     }
 
-    /// Records that the content of [`Self::report`] is on its way. Returns true if that is all.
+    /// Records that [`Self::report`] was sent. Returns whether everything is reported.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the sum of 24 bits and 64 times 63 fits into 32 bits"
@@ -147,20 +146,20 @@ impl Reorder {
         self.untold == 0 || self.count == 0
     }
 
-    /// All before `expected` was executed.
+    /// Records that everything before `expected` was executed.
     #[expect(clippy::arithmetic_side_effects, reason = "sums of 24 bits fit into 32 bits")]
     fn advance_to(&mut self, expected: Psn) {
         if self.count == 0 {
             (self.base, self.end, self.untold) = (expected, 0, 0);
             return;
         }
-        // A READ may take half the circle, which `Psn::distance` would count back.
+        // A READ may take half the PSN space, which `Psn::distance` would count back.
         let by = expected.get().wrapping_sub(self.base.get()) & (Psn::CIRCLE - 1);
         if by == 0 {
             return;
         }
         let (from, to) = (number(self.base), number(self.base) + u64::from(by));
-        // Of the PSNs of a READ's answer only the first is a request's: what a peer sent with the others is never executed.
+        // Only the first PSN of a READ's answer is a request's. What a peer sent with the others is never executed.
         (0..by.min(self.end)).for_each(|ahead| self.forget(self.base.plus(ahead)));
         for stretch in (from / 64)..(to / 64).min(from / 64 + 64) {
             self.untold &= !(1 << (stretch % 64));
@@ -198,7 +197,7 @@ impl Reorder {
         true
     }
 
-    /// Gives the memory of lengths that nothing is held of to the others.
+    /// Frees the memory of size classes without packets.
     #[cold]
     #[expect(clippy::arithmetic_side_effects, reason = "`taken` is the sum of all lengths")]
     fn give_back(&mut self) {
@@ -214,7 +213,7 @@ impl Reorder {
         }
     }
 
-    /// Makes room for more payloads of a class: twice as many if possible, otherwise one. Returns false if neither is.
+    /// Makes room for more payloads of a class: twice as many if possible, otherwise one. Returns false if there is no room.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -239,7 +238,7 @@ impl Reorder {
         false
     }
 
-    /// A place for a payload, and the payload in it. `None` if too much is held already.
+    /// Stores a payload. Returns its place; `None` if there is no room.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -302,7 +301,7 @@ impl Reorder {
         *self = Self { acceptance: self.acceptance, used: self.used, ..Self::new(self.base) };
     }
 
-    /// Frees the memory if it was not used lately. Returns the bytes that it has now.
+    /// Frees the memory if it was not used recently. Returns the bytes still in use.
     fn release(&mut self, context: &mut Context<'_>) -> usize {
         let limit = if self.count == 0 { UNUSED } else { STALLED };
         let is_empty = self.share.as_ref().is_none_or(|share| share.bytes() == 0);
@@ -312,7 +311,7 @@ impl Reorder {
         self.share.as_ref().map_or(0, Share::bytes)
     }
 
-    /// Gives up a packet, if it is here.
+    /// Drops a packet, if it is held.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -328,7 +327,7 @@ impl Reorder {
         }
     }
 
-    /// The packet at `base`, if it is here; then it is not any more.
+    /// Removes and returns the packet at `base`, if it is held.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -349,7 +348,7 @@ impl Reorder {
 }
 
 impl Responder {
-    /// Packets before this one are missing.
+    /// Handles a packet before which others are missing.
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(super) fn on_early<M>(
         &mut self,
@@ -367,7 +366,7 @@ impl Responder {
         if held == Held::Not {
             return Err(self.on_gap(arrival.context));
         }
-        // The acknowledgement says what is held. An RNR NAK that waits to be sent says more.
+        // The acknowledgement reports what is held. A pending RNR NAK takes precedence.
         self.answer = self.answer.or(Some(Answer::Acknowledge));
         if held == Held::Before {
             return Err(Refusal::Drop(Discard::Duplicate));
@@ -376,7 +375,7 @@ impl Responder {
         Ok(())
     }
 
-    /// A READ that was executed before, of which `asked`, a stretch of whole packets of the `rest` from `psn` on, is missing.
+    /// Answers again part of a READ that was executed before: `asked` must be whole packets of `rest`, the answer from `psn` on.
     pub(super) fn answer_stretch(&mut self, psn: Psn, asked: Reth, rest: Reth, mtu: u32) {
         let begins = (asked.address, asked.rkey) == (rest.address, rest.rkey);
         let ends = asked.length == rest.length
@@ -386,7 +385,6 @@ impl Responder {
         }
     }
 
-    /// Returns whether packets are held that came early.
     #[inline(always)]
     pub(super) fn holds_early(&self) -> bool {
         self.reorder.as_ref().is_some_and(|reorder| reorder.count > 0)
@@ -402,14 +400,14 @@ impl Responder {
         }
     }
 
-    /// Executes the packets that waited for a missing one, which has arrived.
+    /// Executes the held packets up to the next missing one.
     #[cold]
     pub(super) fn catch_up<M: Memory>(&mut self, arrival: &mut Arrival<'_, '_, M>) -> Result<(), Refusal> {
         let Some(mut reorder) = self.reorder.take() else { return Ok(()) };
         let outcome = self.execute_held(&mut reorder, arrival);
         self.reorder = Some(reorder);
         match outcome {
-            // That packet comes again; the one that is here was executed.
+            // That packet is sent again; the one that has just arrived was executed.
             Err(Refusal::Drop(_)) => Ok(()),
             outcome => outcome,
         }
@@ -456,7 +454,7 @@ mod tests {
         let behind = Psn::new(Psn::CIRCLE / 2);
         reorder.advance_to(behind);
         assert_eq!((reorder.base, reorder.count, reorder.report()), (behind, 0, None));
-        // The places that it takes are free again.
+        // The places of the dropped packet are free again.
         let bth = Bth { psn: behind.plus(5), ..bth };
         assert_eq!(reorder.hold(Early { bth, ..early }, &[2; 256], &mut memory, Instant::ZERO), Held::Now);
         reorder.advance_to(behind.plus(5));

@@ -5,18 +5,18 @@ use crate::{PdId, Psn};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// The state that a READ or an atomic needs to be answered again.
+/// What answering a READ or an atomic again needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// A duplicate is executed anew: it reads the bytes that are there then (IBA 9.7.5.1). The domain is that of the memory.
+    /// READ. A duplicate is executed anew: it reads the bytes that are there then (IBA 9.7.5.1). The domain is that of the memory.
     Read(PdId, Reth),
-    /// An atomic must not run twice: what it found.
+    /// Atomic, with the original value: it must not execute twice.
     Atomic(u64),
-    /// An ATOMIC WRITE or a FLUSH, which finds nothing.
+    /// ATOMIC WRITE or FLUSH, which has no result.
     Done,
 }
 
-/// One READ or atomic in the responder's list of those it answers again (IBA 9.7.5.1).
+/// READ or atomic that the responder answers again (IBA 9.7.5.1).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resource {
     pub(super) kind: Kind,
@@ -25,14 +25,14 @@ pub(super) struct Resource {
     pub(super) packets: u32,
     /// MSN after the request.
     pub(super) msn: u32,
-    /// The last SEND or WRITE packet before the request.
+    /// Last SEND or WRITE packet before the request.
     pub(super) acknowledgeable: Psn,
     /// The BTH's congestion byte of the answer's first packet, which acknowledges all requests before this one.
     congestion: u8,
-    /// Packets of the answer still to send: `next..packets`, of a round that began at `from`.
+    /// Packets of the answer still to send are `next..packets`, of a round that began at `from`.
     pub(super) from: u32,
     pub(super) next: u32,
-    /// The answer left completely at least once.
+    /// The answer was sent completely at least once.
     answered: bool,
 }
 
@@ -48,7 +48,6 @@ impl Resource {
         Self { kind, first, packets, msn, acknowledgeable, congestion, from: 0, next: 0, answered: false }
     }
 
-    /// Returns the MSN before the request.
     #[expect(clippy::arithmetic_side_effects, reason = "the sum of two numbers of 24 bits fits into 32 bits")]
     pub(super) const fn msn_before(&self) -> u32 {
         (self.msn + 0xff_ffff) & 0xff_ffff
@@ -58,19 +57,18 @@ impl Resource {
         self.next < self.packets
     }
 
-    /// Index of the packet with this PSN in the answer.
+    /// Returns the index in the answer of the packet with this PSN.
     fn index(&self, psn: Psn) -> Option<u32> {
         let index = u32::try_from(psn.distance(self.first)).ok()?;
         (index < self.packets).then_some(index)
     }
 
-    /// Answers again from packet `index` on.
     pub(super) fn answer_from(&mut self, index: u32) {
         self.from = index;
         self.next = index;
     }
 
-    /// One packet of the answer left. Returns its PSN.
+    /// Records that one packet of the answer was sent. Returns its PSN.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the number is below that of packets, or of resources"
@@ -83,26 +81,26 @@ impl Resource {
     }
 }
 
-/// A stretch of a READ's answer that is requested again, with selective repeat.
+/// Part of a READ's answer that is requested again, with selective repeat.
 #[derive(Clone, Copy, Debug)]
 struct Repeat {
-    /// The READ's first PSN.
+    /// First PSN of the READ.
     first: Psn,
     from: u32,
     next: u32,
     end: u32,
 }
 
-/// Stretches that may wait. A peer that asks for more at once asks again when nothing comes.
+/// Limit of the parts that wait. A peer that requests more at once requests the rest again.
 const MAX_REPEATS: usize = 64;
 
-/// The next packet of an answer.
+/// Next packet of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
     pub(super) kind: Kind,
     pub(super) first: Psn,
     pub(super) msn: u32,
-    /// Packet `next` of a round from `from` to before `end`.
+    /// The packet is `next` of a round from `from` to before `end`.
     pub(super) from: u32,
     pub(super) next: u32,
     pub(super) end: u32,
@@ -110,15 +108,14 @@ pub(super) struct Due {
     pub(super) congestion: u8,
 }
 
-/// The newest READs and atomics, oldest first: as many as the peer may have outstanding, so any of them that is requested again is still
-/// here.
+/// Newest READs and atomics, oldest first: as many as the peer may have outstanding, so that each of them can be answered again.
 #[derive(Debug)]
 pub(super) struct Resources {
     list: VecDeque<Resource>,
     limit: usize,
     /// No resource before this one has an answer due.
     due: usize,
-    /// Has room from the beginning only if selective repeat was agreed at connect.
+    /// Allocated from the start only if selective repeat was agreed at connect.
     repeats: Vec<Repeat>,
 }
 
@@ -129,7 +126,7 @@ impl Resources {
         Self { list: VecDeque::with_capacity(limit), limit, due: 0, repeats }
     }
 
-    /// Changes the limit. The oldest above it go at once if their answers have left, otherwise as others come.
+    /// Changes the limit. The oldest above it are removed now if they were answered, otherwise as others arrive.
     pub(super) fn resize(&mut self, limit: u8) {
         self.limit = usize::from(limit);
         self.list.reserve(self.limit.saturating_sub(self.list.len()));
@@ -138,8 +135,8 @@ impl Resources {
         }
     }
 
-    /// Returns true if one more request may be accepted. A full list gives up its oldest, whose answer the peer must have before it
-    /// requests more. If that answer never left, the peer requests more than was agreed.
+    /// Returns whether one more request may be accepted. A full list drops its oldest, whose answer the peer must have before it requests
+    /// more. If that answer was never sent completely, the peer requests more than was agreed.
     #[expect(clippy::arithmetic_side_effects, reason = "the length of a list in memory is far below 2^64")]
     pub(super) fn has_room(&self) -> bool {
         let above = (self.list.len() + 1).saturating_sub(self.limit);
@@ -161,13 +158,12 @@ impl Resources {
         self.due = self.due.saturating_sub(1);
     }
 
-    /// Returns true if an answer is due.
     #[inline]
     pub(super) fn has_due(&self) -> bool {
         !self.repeats.is_empty() || self.due < self.list.len() && self.due().is_some()
     }
 
-    /// Returns the answer that is requested again, and otherwise the oldest that is due.
+    /// Returns the part that is requested again, and otherwise the oldest due answer.
     pub(super) fn due(&self) -> Option<Due> {
         if let Some(&Repeat { first, from, next, end }) = self.repeats.first()
             && let Some(&Resource { kind, msn, .. }) =
@@ -187,7 +183,7 @@ impl Resources {
         })
     }
 
-    /// The packet of [`Self::due`] left. Returns its PSN, `None` if none was due.
+    /// Records that the packet of [`Self::due`] was sent. Returns its PSN; `None` if none was due.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the number is below that of packets, or of resources"
@@ -207,28 +203,28 @@ impl Resources {
         self.list.get_mut(self.due).map(Resource::advance)
     }
 
-    /// Returns the first READ or atomic that does not end before `psn`, which is behind `expected`.
+    /// Returns the first READ or atomic that does not end before `psn`; `psn` is before `expected`.
     pub(super) fn next_after(&self, psn: Psn, expected: Psn) -> Option<&Resource> {
         self.after(psn, expected).last()
     }
 
-    /// Returns whether a READ that is answered by several packets does not end before `psn`.
+    /// Returns whether a READ with an answer of several packets does not end before `psn`.
     pub(super) fn has_long_read_after(&self, psn: Psn, expected: Psn) -> bool {
         self.after(psn, expected).any(|resource| resource.packets > 1)
     }
 
-    /// Those that do not end before `psn`, newest first.
+    /// Returns the resources that do not end before `psn`, newest first.
     fn after(&self, psn: Psn, expected: Psn) -> impl Iterator<Item = &Resource> {
-        // Counted back from `expected`: the list may reach back farther than `Psn::distance`.
+        // Counted back from `expected`: the list may reach farther back than `Psn::distance`.
         let behind = move |psn: Psn| expected.get().wrapping_sub(psn.get()) & (Psn::CIRCLE - 1);
         let is_after =
             move |resource: &&Resource| behind(resource.first.plus(resource.packets)) < behind(psn);
         self.list.iter().rev().take_while(is_after)
     }
 
-    /// Answers again `packets` from `psn` on, and nothing more; whatever else is due stays due. Packets that never left yet are due anyway:
-    /// were they sent here first, the peer could have all of the answer, and ask for more, before it counts as answered. Packets that were
-    /// requested again already are due, too.
+    /// Answers `packets` packets from `psn` on again, and nothing more. Packets that were never sent are due anyway: if they were sent here
+    /// first, the peer could have the whole answer, and request more, before it counts as answered. Packets that were already requested
+    /// again are due, too.
     #[expect(clippy::arithmetic_side_effects, reason = "two messages have at most 2^31 bytes each")]
     pub(super) fn repeat(&mut self, psn: Psn, packets: u32) {
         let found = self.list.iter().find_map(|resource| resource.index(psn).map(|at| (resource, at)));
@@ -240,7 +236,7 @@ impl Resources {
         }
     }
 
-    /// The one that `psn` belongs to, and the packet's index in its answer, to be answered again.
+    /// Returns the resource that `psn` belongs to, to be answered again, and the packet's index in its answer.
     #[expect(clippy::indexing_slicing, reason = "the entry was found there")]
     pub(super) fn find(&mut self, psn: Psn) -> Option<(&mut Resource, u32)> {
         let found = self.list.iter().position(|resource| resource.index(psn).is_some())?;

@@ -1,5 +1,5 @@
-//! Changes the algorithm that a queue pair runs, as [`Policy`] decides, and to DCQCN once the peer answers marks. Each
-//! algorithm runs with the base round trip that was measured.
+//! Changes the algorithm of a queue pair, as [`Policy`] decides, or to DCQCN once the peer answers marks. Each algorithm runs with the
+//! measured base round trip.
 
 use super::base_rtt::BaseRtt;
 use super::pacing::Flow;
@@ -12,21 +12,21 @@ use cc::{Algorithm, CongestionController, Instant, Rate};
 use core::time::Duration;
 
 impl CongestionControl {
-    /// A round trip was measured. Returns whether packets must ask for marks from now on, because a better algorithm has taken over.
+    /// Handles a measured round trip. Returns whether packets must be ECN-capable from now on, because a better algorithm has taken over.
     pub(super) fn on_round_trip(&mut self, rtt: Duration, sequence: &Sequence) -> bool {
         let settings = self.telemetry.as_mut().and_then(|telemetry| telemetry.policy.on_round_trip(rtt));
         settings.is_some_and(|settings| self.take_over(&settings, sequence))
     }
 
-    /// A probe was answered with the telemetry of `hops` switches, of which the fastest link has this rate. Returns whether packets must
-    /// ask for marks from now on, because a better algorithm has taken over.
+    /// Handles the answer to a probe with the telemetry of `hops` switches, whose fastest link has this rate. Returns whether packets must
+    /// be ECN-capable from now on, because a better algorithm has taken over.
     pub(super) fn on_probe_answered(&mut self, hops: u8, rate: Option<Rate>, sequence: &Sequence) -> bool {
         let policy = self.telemetry.as_mut().map(|telemetry| &mut telemetry.policy);
         let settings = policy.and_then(|policy| policy.on_probe_answered(hops, rate));
         settings.is_some_and(|settings| self.take_over(&settings, sequence))
     }
 
-    /// Changes to the better algorithm of these settings. Returns whether packets must ask for marks from now on.
+    /// Changes to the better algorithm of these settings. Returns whether packets must be ECN-capable from now on.
     #[cold]
     fn take_over(&mut self, settings: &Congestion, sequence: &Sequence) -> bool {
         let Some(Upgrade { to, .. }) = settings.upgrade else { return false };
@@ -36,9 +36,9 @@ impl CongestionControl {
         if settings.in_band.is_some() {
             telemetry.prober.only_blind();
         }
-        // Its parameters were checked on the way to RTS, and a rate from telemetry when it came.
+        // Its parameters were checked on the way to RTS, a rate from telemetry when it arrived.
         let Ok(algorithm) = to.build() else { return false };
-        // A receiver of datagrams learns nothing of their sender.
+        // Receivers of datagrams keep no setup.
         if telemetry.queue_key.is_none() {
             telemetry.sampler = Sampler::new(&to, settings);
         }
@@ -55,7 +55,8 @@ impl CongestionControl {
         to.wants_ecn()
     }
 
-    /// Stops probing, because no probe brought telemetry. A queue pair with a fixed window then has no state that its packets pay for.
+    /// Stops probing, because no probe was answered with telemetry. A queue pair with a fixed window then has no state that its packets pay
+    /// for.
     #[cold]
     pub(super) fn give_up(&mut self) {
         let is_fixed = matches!(self.algorithm(), Some(Algorithm::Fixed(_)));
@@ -68,8 +69,8 @@ impl CongestionControl {
         }
     }
 
-    /// Replaces a fixed window that was only the beginning by DCQCN, because the peer answers marks. DCQCN starts at the rate that the
-    /// window amounted to, and its own window is never larger.
+    /// Replaces a fixed window, which was only a start, by DCQCN, because the peer answers marks. DCQCN starts at the rate of that window,
+    /// and its own window is never larger.
     pub(super) fn go_by_marks(&mut self) {
         let (Some(flow), Some(dcqcn)) = (&self.flow, &self.by_marks) else { return };
         let (Algorithm::Fixed(fixed), Some((last, least))) = (flow.algorithm(), flow.round_trip()) else {
@@ -83,15 +84,15 @@ impl CongestionControl {
         }
     }
 
-    /// Notes that data, or a probe, that left at `sent` was acknowledged. If telemetry is missing, the substitute takes over. Returns
-    /// whether packets must ask for marks from now on.
+    /// Changes to the substitute if telemetry is missing; data or a probe that left at `sent` was acknowledged. Returns whether packets
+    /// must be ECN-capable from now on.
     #[inline]
     pub(super) fn miss_telemetry(&mut self, sent: Instant) -> bool {
         let Some(telemetry) = &self.telemetry else { return false };
         telemetry.policy.misses(sent) && self.substitute()
     }
 
-    /// Changes to the substitute, if it does not run already. Returns whether packets must ask for marks from now on.
+    /// Changes to the substitute, unless it runs. Returns whether packets must be ECN-capable from now on.
     pub(super) fn substitute(&mut self) -> bool {
         let policy = self.telemetry.as_mut().map(|telemetry| &mut telemetry.policy);
         let Some(substitute) = policy.and_then(Policy::on_missing) else { return false };
@@ -99,7 +100,7 @@ impl CongestionControl {
         substitute.wants_ecn()
     }
 
-    /// Notes that telemetry arrived. If it was missing, the algorithm that computes with it runs again, as new.
+    /// Restarts the algorithm that computes with telemetry, if the substitute runs, because telemetry has arrived.
     pub(super) fn hear_telemetry(&mut self) {
         let policy = self.telemetry.as_mut().map(|telemetry| &mut telemetry.policy);
         if let Some(preferred) = policy.and_then(Policy::on_telemetry) {
@@ -107,21 +108,21 @@ impl CongestionControl {
         }
     }
 
-    /// Returns the change that was not reported yet.
+    /// Returns the oldest change that was not reported.
     pub(crate) fn take_news(&mut self) -> Option<CongestionNews> {
         let telemetry = self.telemetry.as_mut()?;
         let wrong = telemetry.base_rtt.as_mut().and_then(BaseRtt::take_news);
         wrong.or_else(|| telemetry.policy.take_news())
     }
 
-    /// Begins anew with this algorithm, whose parameters were checked on the way to RTS.
+    /// Starts this algorithm, whose parameters were checked on the way to RTS.
     fn run(&mut self, algorithm: &CongestionAlgorithm) {
         if let Ok(algorithm) = self.as_measured(algorithm).build() {
             self.flow = Some(Flow::new(algorithm));
         }
     }
 
-    /// A round trip was measured, by a probe or by an acknowledgement.
+    /// Handles a round trip that a probe or an acknowledgement measured.
     pub(super) fn measure_rtt(&mut self, now: Instant, rtt: Duration) {
         let Some(telemetry) = &mut self.telemetry else { return };
         let Some(base) = &mut telemetry.base_rtt else { return };
@@ -136,7 +137,7 @@ impl CongestionControl {
         }
     }
 
-    /// Returns the algorithm's settings with what was measured in place of what is not configured.
+    /// Returns the algorithm's settings, with the measured base round trip if none is configured.
     fn as_measured(&self, algorithm: &CongestionAlgorithm) -> CongestionAlgorithm {
         let base_rtt = self.telemetry.as_ref().and_then(|telemetry| telemetry.base_rtt);
         match base_rtt.filter(BaseRtt::is_learned) {

@@ -1,36 +1,36 @@
-//! The round trip of the empty path, measured: what algorithms compute with if none is configured, and what a configured one is
-//! compared with.
+//! Measures the base round trip, for algorithms without a configured one and to verify a configured one.
 //!
-//! While telemetry says that no queue stands, each round trip is one of the empty path: it counts as long as what 8 in 9 of them take, the
-//! hosts' own delays included, and the least of 10 to 20 s tells when the path has become another. Before that, and without telemetry, the
-//! least of the connection counts, of probes and acknowledgements alike: the queue of control by delay must not become part of it.
+//! While telemetry shows no queue, each round trip is one of the empty path: the value that 8 in 9 of them do not exceed counts, the delays
+//! of the hosts included, and the minimum of 10 to 20 s shows when the path has changed. Before that, and without telemetry, the minimum of
+//! the connection counts, of probes and acknowledgements alike: the queue of a delay-based algorithm must not become part of the base round
+//! trip.
 
 use crate::CongestionNews;
 use cc::{Instant, PathTelemetry};
 use core::time::Duration;
 
-/// A queue that takes less than this part of the round trip to drain is none.
+/// A queue that drains within this fraction of the round trip counts as none.
 const EMPTY: u32 = 32;
-/// The least is forgotten after one to two periods, if no queue stands.
+/// Period of the minimum, which is forgotten after one to two periods if there is no queue.
 const PERIOD: Duration = Duration::from_secs(10);
-/// A round trip that differs by less than this part is the same.
+/// Round trips that differ by less than this fraction count as equal.
 const SAME: u32 = 16;
-/// Round trips on an empty path after which a configured one is judged.
+/// Round trips on an empty path after which a configured value is judged.
 const JUDGED: u32 = 32;
-/// The allowance of control by delay beyond the least round trip, which a software peer's poller often exceeds by as much.
+/// Allowance of delay-based algorithms beyond the minimum round trip, which the poller of a software peer often exceeds by as much.
 const POLLING: Duration = Duration::from_micros(100);
 
-/// The round trip that an algorithm computes with, and what was measured.
+/// Base round trip in use, and the measurements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BaseRtt {
     used: Duration,
     is_configured: bool,
-    /// The time that the busiest queue takes to drain, by the last telemetry.
+    /// Drain time of the busiest queue in the last telemetry.
     wait: Option<Duration>,
-    /// A round trip that 8 in 9 on the empty path do not exceed.
+    /// Round trip that 8 in 9 on the empty path do not exceed.
     typical: Option<Duration>,
     samples: u32,
-    /// The least of this period and of the one before.
+    /// Minimum of this period and of the one before.
     least: [Duration; 2],
     period_ends: Instant,
     news: Option<CongestionNews>,
@@ -50,30 +50,30 @@ impl BaseRtt {
         }
     }
 
-    /// Returns whether it is measured in place of one that is not configured.
+    /// Returns whether the value is measured because none is configured.
     pub(super) const fn is_learned(&self) -> bool {
         !self.is_configured
     }
 
-    /// Returns the one to compute with. An algorithm that goes by delay gets an allowance.
+    /// Returns the base round trip to compute with. Delay-based algorithms get an allowance.
     pub(super) fn used(&self, by_delay: bool) -> Duration {
         if by_delay { self.used + POLLING } else { self.used }
     }
 
-    /// Another path begins.
+    /// Forgets all measurements, because the path has changed.
     pub(super) const fn restart(&mut self) {
         *self = Self::new(self.used, self.is_configured);
     }
 
-    /// Telemetry came.
+    /// Records the longest drain time of a queue in new telemetry.
     pub(super) fn hear(&mut self, path: &PathTelemetry) {
         self.wait = path.hops().map(|(_, hop)| hop.bandwidth.time_for(hop.queue)).max();
     }
 
-    /// A round trip was measured. Returns the one to compute with if that is another than before.
+    /// Adds a round trip. Returns the base round trip to compute with if it has changed.
     pub(super) fn measure(&mut self, now: Instant, rtt: Duration) -> Option<Duration> {
         let is_empty = self.wait.is_some_and(|wait| wait <= self.used / EMPTY);
-        // While a queue may stand, for all that is known, the least of all is the nearest to the empty path's.
+        // While there may be a queue the minimum is kept: it is the nearest to the empty path.
         if is_empty && now >= self.period_ends {
             self.least = [Duration::MAX, self.least[0]];
             self.period_ends = now + PERIOD;
@@ -99,7 +99,7 @@ impl BaseRtt {
         Some(measured)
     }
 
-    /// Compares what is configured with what was measured, once.
+    /// Compares the configured value with the measured one, once.
     fn judge(&mut self, least: Duration) {
         let is_due = self.is_configured && self.samples == JUDGED;
         let Some(typical) = self.typical.filter(|_| is_due) else { return };
@@ -113,13 +113,14 @@ impl BaseRtt {
         self.news.is_some()
     }
 
-    /// Returns that the configured one is wrong, once, if it is.
+    /// Returns, once, that the configured value is wrong.
     pub(super) const fn take_news(&mut self) -> Option<CongestionNews> {
         self.news.take()
     }
 }
 
-/// Returns `typical` moved towards `rtt`: up by eight times as much as down, and not by what one pause makes of a round trip.
+/// Returns `typical` moved towards `rtt`: eight times as fast up as down, and at most doubled, so that one pause of a host does not
+/// dominate it.
 fn towards(typical: Duration, rtt: Duration) -> Duration {
     if rtt > typical {
         typical + (rtt.min(typical * 2) - typical) / 4
@@ -137,7 +138,7 @@ mod tests {
         Duration::from_micros(micros)
     }
 
-    /// Telemetry of a link at 8 Gb/s with so many bytes queued: 1 ns each.
+    /// Returns the telemetry of a link at 8 Gb/s with `queue` bytes queued: 1 ns each.
     fn path(queue: u64) -> PathTelemetry {
         let counter = Counter::of::<24, 1>(0);
         let mut path = PathTelemetry::new(1);
@@ -190,7 +191,7 @@ mod tests {
             assert_eq!(base.news.take(), is_wrong.then_some(expected));
             base.measure(Instant::ZERO, micros(20));
             assert_eq!(base.news, None);
-            // A queue right behind the round trip that decided.
+            // A queue directly after the round trip that decided.
             let mut base = BaseRtt::new(micros(configured), true);
             base.hear(&path(0));
             (0..JUDGED).for_each(|_| _ = base.measure(Instant::ZERO, micros(20)));

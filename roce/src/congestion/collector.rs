@@ -1,4 +1,4 @@
-//! The responder's telemetry: what a peer's packets bring, and what is answered.
+//! The receiver of telemetry: reads what the peer's packets carry, and answers it.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::estimate::Estimates;
@@ -17,65 +17,64 @@ use cc::{
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-/// The packet that carries a report.
+/// Packet that carries a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carrier {
-    /// The answer to a probe.
+    /// Answer to a probe.
     Response,
-    /// The next Acknowledge.
+    /// Next Acknowledge.
     Acknowledge,
-    /// A packet of its own.
+    /// Packet of its own.
     Notification,
-    /// An Acknowledge if one is due, otherwise a packet of its own.
+    /// Acknowledge if one is due, otherwise a packet of its own.
     Either,
 }
 
-/// An answer, not yet sent.
+/// Pending answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub(super) carrier: Carrier,
-    /// Of the packet that brought the telemetry.
+    /// PSN of the packet that carried the telemetry.
     pub(super) psn: Psn,
     pub(super) report: Report,
 }
 
-/// The answer to a path's telemetry.
+/// Result of evaluating a path's telemetry.
 enum Said {
     Report(Report),
-    /// The busiest hop, to be reported as its format reports it.
+    /// Busiest hop, to be reported in its own format.
     Busiest(Option<(HopIndex, Hop)>),
 }
 
-/// After so long without the peer's telemetry, what was kept of it says nothing of now.
+/// Time without the peer's telemetry after which the records say nothing of the present.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Answers to probes that wait at most: a newer one takes the oldest one's place.
+/// Limit of pending answers to probes: a newer one replaces the oldest.
 const PROBES: usize = 4;
 
-/// Answers a peer's telemetry, as it asked by a setup or, without one, by the busiest hop. One answer about data waits at a time, a
-/// newer one takes its place; answers to probes wait beside it.
+/// Answers a peer's telemetry as its setup requests or, without a setup, with the busiest hop. At most one answer about data is pending,
+/// and a newer one replaces it; answers to probes are pending separately.
 #[derive(Debug)]
 pub(super) struct Collector {
-    /// The algorithm, if the peer wants windows.
+    /// Algorithm, if the peer wants windows.
     receiver: Option<Box<RxHpcc>>,
     setup: Option<Setup>,
-    /// A setup is to be confirmed.
+    /// A setup must be confirmed.
     is_ready_due: bool,
-    /// Nothing but ratios is said about the network.
+    /// Reports contain only ratios.
     ratio_only: bool,
     mark: FlowMark,
-    /// When the peer's last telemetry or setup came.
+    /// When the peer's last telemetry or setup arrived.
     heard: Instant,
     last: Option<Instant>,
     due: Option<Due>,
-    /// Answers to probes, the oldest first: several may come at the same time, of the peer's path and of others, and data
-    /// between them.
+    /// Answers to probes, oldest first: several may arrive at the same time, on the peer's path and on others, with data between them.
     responses: [Option<Due>; PROBES],
-    /// The last records of each of the peer's paths.
+    /// Last records of each of the peer's paths.
     paths: PeerPaths,
-    /// The estimates of what switches leave out.
+    /// Estimates of what switches omit.
     estimates: Estimates,
-    /// Of which a packet brings one.
+    /// Last signals, of which each packet carries one.
     signals: Signals,
 }
 
@@ -97,12 +96,12 @@ impl Collector {
         }
     }
 
-    /// Says no more about the network than how busy the busiest link is (rtgwg-00 9.1).
+    /// Restricts reports to the utilisation of the busiest link (rtgwg-00 9.1).
     pub(super) const fn only_ratios(&mut self, ratio_only: bool) {
         self.ratio_only = ratio_only;
     }
 
-    /// The peer said how it wants to be answered. Said again, it is confirmed again, and what was heard stays.
+    /// Applies a setup of the peer. A repeated one is confirmed again, and the records stay.
     pub(super) fn on_setup(&mut self, now: Instant, setup: Setup) -> Result<(), Discard> {
         self.heard = now;
         if self.setup != Some(setup) {
@@ -120,7 +119,7 @@ impl Collector {
         Ok(())
     }
 
-    /// A packet came; what telemetry it brings is taken in.
+    /// Handles a packet, and evaluates the telemetry that it carries.
     pub(super) fn on_frame(&mut self, now: Instant, frame: &Frame<'_>, flows: &mut ActiveFlows) {
         let psn = frame.header.bth().psn;
         if let Header::TelemetryRequest { int, .. } = frame.header {
@@ -154,7 +153,7 @@ impl Collector {
         self.answer(carrier, psn, report);
     }
 
-    /// A packet without telemetry came; a request tells the UDP source port of the path that requests take.
+    /// Handles a packet without telemetry; `request_from` is the UDP source port of a request, and so names its path.
     #[inline]
     pub(super) fn on_plain(&mut self, request_from: Option<u16>, payload: usize) {
         if let Some(port) = request_from {
@@ -163,12 +162,12 @@ impl Collector {
         self.estimates.on_received(payload);
     }
 
-    /// Returns true if none of it is worth its memory any more: the peer has sent no telemetry for a while, and never agreed on any.
+    /// Returns whether the memory can be freed: the peer has recently sent no telemetry, and never a setup.
     pub(super) fn is_spent(&self, now: Instant) -> bool {
         self.setup.is_none() && self.is_idle(now)
     }
 
-    /// Forgets all paths but the active one if the peer has sent no telemetry for a while.
+    /// Forgets all paths but the active one if the peer has recently sent no telemetry.
     pub(super) fn forget_idle(&mut self, now: Instant) {
         if self.is_idle(now) {
             self.paths.forget_others();
@@ -179,7 +178,7 @@ impl Collector {
         now.saturating_since(self.heard) >= IDLE
     }
 
-    /// The peer's requests come from this port: another one than before is another path, even with the same path id.
+    /// Records the UDP source port of a request: another port is another path, even with the same path id.
     pub(super) fn on_request(&mut self, port: u16) {
         self.paths.on_request(port);
     }
@@ -201,7 +200,7 @@ impl Collector {
         }
     }
 
-    /// Processes the records of an INT header; returns what to report.
+    /// Evaluates the records of an INT header. Returns the report.
     #[expect(clippy::indexing_slicing, reason = "the busiest hop is one of those kept")]
     fn on_records(
         &mut self,
@@ -231,7 +230,7 @@ impl Collector {
         Some(Report::Busiest { path_id, hops, busiest })
     }
 
-    /// Processes telemetry in another format; returns what to report.
+    /// Evaluates telemetry in another format. Returns the report.
     fn on_reading(&mut self, now: Instant, reading: &Reading, flows: &mut ActiveFlows) -> Option<Report> {
         let hops = match reading {
             Reading::Hops(hops) => hops,
@@ -262,12 +261,12 @@ impl Collector {
         })
     }
 
-    /// Returns the number of flows that the receiver receives, if the peer asked for it.
+    /// Returns the number of flows here, if the peer requested it.
     fn counted(&self, flows: &ActiveFlows) -> Option<NonZeroU32> {
         self.setup.filter(|setup| setup.tells == Tells::Flows).map(|_| flows.count())
     }
 
-    /// Returns the records of all links, if the peer asked for them and they can be encoded.
+    /// Returns the records of all links, if the peer requested them and they can be encoded.
     fn all(&self, records: impl FnOnce() -> Option<Records>) -> Option<Records> {
         self.setup.filter(|setup| setup.tells == Tells::All).and_then(|_| records())
     }
@@ -286,12 +285,12 @@ impl Collector {
         path
     }
 
-    /// The switches computed the in-flight share themselves. Over what time is theirs to know; it weighs as much as the
-    /// time since the last one.
+    /// Handles an in-flight share that the switches computed. The interval of their measurement is not known; it counts as the time since
+    /// the last one.
     fn on_inflight(&mut self, now: Instant, share: u32, flows: &mut ActiveFlows) -> Option<Report> {
         let (since, base_rtt) = self.periods(now);
         let interval = u32::try_from(since.min(base_rtt).as_nanos()).unwrap_or(u32::MAX);
-        // Flows that are paced without the count are counted too: they take their share of the link.
+        // Flows that do not use the count take their share of the link as well.
         flows.on_packet(now, count_over(base_rtt), &mut self.mark);
         let Some(receiver) = &mut self.receiver else {
             return Some(Report::Ratio { path_id: 0, utilisation: share, interval });
@@ -300,17 +299,17 @@ impl Collector {
         receiver.on_inflight(now, inflight, flows.count()).map(Report::Window)
     }
 
-    /// The time since the last telemetry, and the sender's `T`; where no setup told it, the former stands for it.
+    /// Returns the time since the last telemetry, and the sender's `T`; without a setup the former replaces it.
     fn periods(&mut self, now: Instant) -> (Duration, Duration) {
         let since = self.last.replace(now).map_or(Duration::ZERO, |last| now.saturating_since(last));
         let base_rtt = self.setup.map_or(since, |setup| setup.base_rtt).max(Duration::from_nanos(1));
         (since, base_rtt)
     }
 
-    /// The busiest hop is that of the highest normalised in-flight bytes, counted over `T`.
+    /// Finds the busiest hop: that of the highest normalised in-flight bytes, counted over `T`.
     fn on_path(&mut self, now: Instant, path: &PathTelemetry, flows: &mut ActiveFlows) -> Option<Said> {
         let (_, base_rtt) = self.periods(now);
-        // A receiver that counts its flows counts all of them, also those that are paced without the count.
+        // A receiver counts all its flows, also those that do not use the count.
         flows.on_packet(now, count_over(base_rtt), &mut self.mark);
         if let Some(receiver) = &mut self.receiver {
             let window = receiver.on_telemetry(now, path, flows.count())?;
@@ -323,19 +322,19 @@ impl Collector {
         Some(Said::Busiest(records.busiest(now, path, base_rtt)))
     }
 
-    /// Returns the report that may ride behind an Acknowledge that leaves now.
+    /// Returns the report that may ride with an Acknowledge now.
     pub(super) fn rider(&self) -> Option<Report> {
         let rides = |due: &Due| matches!(due.carrier, Carrier::Acknowledge | Carrier::Either);
         self.due.filter(rides).map(|due| due.report)
     }
 
-    /// Returns true if a report waits, to leave by itself or behind an Acknowledge.
+    /// Returns whether a report is pending, as a packet of its own or with an Acknowledge.
     #[inline]
     pub(super) const fn may_have_due(&self) -> bool {
         self.is_ready_due || self.due.is_some() || self.responses[0].is_some()
     }
 
-    /// Returns the report that leaves by itself.
+    /// Returns the report to send in a packet of its own.
     pub(super) fn due(&self) -> Option<Due> {
         if self.is_ready_due {
             return Some(Due { carrier: Carrier::Notification, psn: Psn::new(0), report: Report::Ready });
@@ -343,7 +342,6 @@ impl Collector {
         self.responses[0].or(self.due.filter(|due| due.carrier != Carrier::Acknowledge))
     }
 
-    /// It left.
     pub(super) fn on_sent(&mut self, report: Report) {
         if report == Report::Ready {
             self.is_ready_due = false;
@@ -356,11 +354,11 @@ impl Collector {
     }
 }
 
-/// Over what time in-flight bytes of a path elsewhere are counted where no setup told it.
+/// `T` of a path without a setup.
 const DEFAULT_T: Duration = Duration::from_micros(100);
 
-/// Returns the report to send once a newer one replaces one that still waits. A ratio covers the time between two packets: those since the
-/// last answer count together, each for its time. Otherwise the sender would take most of the time for unmeasured.
+/// Combines a pending report with a newer one. A newer report replaces the pending one, except that ratios since the last answer are
+/// averaged, weighted by their intervals: otherwise most of the time would count as unmeasured.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "sums of two 32-bit numbers fit into 64 bits; an average is no more than the larger of the two, and `whole` is not 0"
@@ -382,7 +380,7 @@ fn with(waiting: Report, newer: Report) -> Report {
     Report::Ratio { path_id, utilisation, interval: u32::try_from(whole).unwrap_or(u32::MAX) }
 }
 
-/// Reports how busy the busiest link is, and nothing else of it.
+/// Returns a report of the busiest link's utilisation, and nothing else.
 pub(super) fn ratio(
     records: &mut PathRecords,
     now: Instant,
@@ -390,16 +388,16 @@ pub(super) fn ratio(
     base_rtt: Duration,
 ) -> Option<Report> {
     let inflight = records.inflight(now, path, base_rtt)?;
-    // A float's cast to an integer stops at the integer's ends.
+    // The cast saturates.
     let utilisation = (inflight.utilisation * RATIO_ONE) as u32;
     let interval = u32::try_from(inflight.interval).unwrap_or(u32::MAX);
     Some(Report::Ratio { path_id: path.path_id(), utilisation, interval })
 }
 
-/// A utilisation of 1 on the wire.
+/// Utilisation of 1 on the wire.
 pub(super) const RATIO_ONE: f64 = (1u32 << 20) as f64;
 
-/// Over what time flows are counted: some round trips, so that a slow one is seen in each.
+/// Returns the time over which flows are counted: several round trips, so that a slow flow is in each count.
 #[expect(clippy::arithmetic_side_effects, reason = "2^64 ns are far below the longest Duration")]
 fn count_over(base_rtt: Duration) -> Duration {
     (8 * base_rtt).clamp(Duration::from_micros(100), Duration::from_millis(200))

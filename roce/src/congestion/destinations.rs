@@ -1,6 +1,7 @@
-//! Congestion control of datagrams: each destination of a queue pair is paced by itself, by probes that its host answers.
+//! Congestion control of datagrams: each destination of a queue pair is paced separately, by probes that its host answers.
 //!
-//! A destination is an IP address. Its probes take the way of the last datagram that went there, and ask the queue pair that this was for.
+//! A destination is an IP address. Its probes use the address handle of the last datagram to it, and are sent to that datagram's queue
+//! pair.
 
 use super::sampler::Sampler;
 use super::{Congestion, CongestionAlgorithm, CongestionControl, Sequence, Transport};
@@ -14,10 +15,10 @@ use alloc::vec::Vec;
 use cc::{ActiveFlows, Algorithm, Instant};
 use core::net::IpAddr;
 
-/// Destinations that a queue pair keeps at most. One more takes the place of the longest idle, which begins as new when it comes again.
+/// Limit of the destinations of a queue pair. A new one replaces the one that is idle for the longest time; that one later starts anew.
 const MOST: usize = 128;
 
-/// The queue pair that sends, as all its destinations see it.
+/// What the destinations must know of the sending queue pair.
 #[derive(Clone, Copy)]
 pub(crate) struct Sender<'a> {
     pub(crate) now: Instant,
@@ -29,31 +30,31 @@ pub(crate) struct Sender<'a> {
     pub(crate) addresses: &'a AddressTable,
 }
 
-/// A host that datagrams go to.
+/// Host that receives datagrams.
 #[derive(Debug)]
 struct Destination {
     control: CongestionControl,
-    /// The last datagram's way, and its destination.
+    /// Address handle, queue pair and Q_Key of the last datagram.
     to: Datagram,
     used: Instant,
 }
 
-/// The destinations of a queue pair whose algorithm computes, or may come to.
+/// Destinations of a queue pair whose algorithm computes, or may change to one that does.
 #[derive(Debug)]
 pub(crate) struct Destinations {
     settings: Congestion,
     qpn: Qpn,
-    /// The address of each, apart from the rest: every packet may search them all.
+    /// Address of each destination, stored separately because every packet may search them all.
     addresses: Vec<IpAddr>,
     places: Vec<Destination>,
-    /// Whose packet was looked at last.
+    /// Destination of the last packet.
     last: Option<usize>,
-    /// Before that no probe is due.
+    /// Earliest time of the next probe.
     due: Option<Instant>,
 }
 
 impl Destinations {
-    /// Returns those of a queue pair that paces each by these settings. There is none yet.
+    /// Creates an empty set of destinations, each paced by these settings.
     pub(crate) const fn new(settings: Congestion, qpn: Qpn) -> Self {
         Self { settings, qpn, addresses: Vec::new(), places: Vec::new(), last: None, due: None }
     }
@@ -63,8 +64,8 @@ impl Destinations {
         self.places.get(self.last?)?.control.algorithm()
     }
 
-    /// The next packet goes to `to` along `path`. Returns until when its destination's pacer holds it back, if it does. No member of a
-    /// group answers probes, so the group's packets are held by the queue pair's pace alone.
+    /// Returns until when the pacer of its destination delays the next packet, which is sent `to` along `path`. Members of multicast groups
+    /// answer no probes, so only the queue pair's pacer delays packets to groups.
     pub(crate) fn hold_until(
         &mut self,
         now: Instant,
@@ -84,7 +85,7 @@ impl Destinations {
         if destination.control.may_send(now) { None } else { destination.control.paced_until() }
     }
 
-    /// Returns the place of a destination, which begins here if it is new.
+    /// Returns the place of a destination, and creates it if it is new.
     fn find(&mut self, now: Instant, path: &Path, to: Datagram) -> Option<usize> {
         if let Some(place) = self.addresses.iter().position(|address| *address == path.destination) {
             return Some(place);
@@ -106,20 +107,19 @@ impl Destinations {
         Some(place)
     }
 
-    /// The packet left that was asked about last.
+    /// Records that the packet of the last [`Self::hold_until`] was sent.
     pub(crate) fn on_sent(&mut self, now: Instant, payload: u32, frame: usize) {
         let Some(destination) = self.last.and_then(|place| self.places.get_mut(place)) else { return };
         destination.control.on_blind_data_sent(now, payload, frame);
         self.due = sooner(self.due, destination.control.probe_due_at());
     }
 
-    /// Returns when the next probe is due, or earlier.
+    /// Returns a time not later than the next probe.
     #[inline]
     pub(crate) const fn poll_timeout(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Writes the next probe that is due.
     pub(crate) fn transmit_probe(
         &mut self,
         sender: &Sender<'_>,
@@ -140,17 +140,17 @@ impl Destinations {
                     return written;
                 }
             }
-            // Without its address handle it sends no probe, until it has another.
+            // A destination without an address handle sends no probe until it has another.
             due = sooner(due, destination.control.probe_due_at().filter(|&at| at > sender.now));
         }
         self.due = due;
         None
     }
 
-    /// Takes the answer to a probe in. One that is not awaited from there changes nothing.
+    /// Handles the answer to a probe. An answer that its sender does not owe changes nothing.
     ///
     /// # Errors
-    /// Returns why it was dropped.
+    /// Returns [`Discard::Telemetry`] if no probe awaits the answer, or why the answer is invalid.
     pub(crate) fn on_response(
         &mut self,
         sender: &Sender<'_>,
@@ -174,7 +174,7 @@ impl Destinations {
 }
 
 impl Destination {
-    /// A datagram is to go `to` there.
+    /// Records the next datagram to this destination.
     fn go(&mut self, now: Instant, to: Datagram, queue_key: u32) {
         let is_other = self.to.qpn != to.qpn;
         (self.to, self.used) = (to, now);
@@ -186,7 +186,7 @@ impl Destination {
         }
     }
 
-    /// Returns what congestion control may know. Of a datagram it knows no number.
+    /// Returns the state that congestion control may use now. Datagrams have no packet numbers.
     fn transport<'a>(&self, sender: &Sender<'_>, template: &'a Template) -> Transport<'a> {
         let first = Psn::new(0);
         Transport {
@@ -211,13 +211,13 @@ impl Destination {
 }
 
 impl CongestionControl {
-    /// Returns the congestion control of datagrams along `path`; `None` if the settings do not fit it.
+    /// Creates the congestion control of datagrams along `path`; `None` if the settings do not fit it.
     fn toward(settings: &Congestion, qpn: Qpn, path: &Path) -> Option<Self> {
         let mut control = Self::new();
         control.start(settings, qpn, Some(path)).ok()?;
         if let Some(telemetry) = &mut control.telemetry {
             telemetry.sampler = Sampler::default();
-            // No CNP tells of marks, so a destination without telemetry is held by its rate.
+            // There are no CNPs, so without telemetry the line rate limits the destination.
             let rate = settings.line_rate();
             let bounded = CongestionAlgorithm::Fixed { window: u64::MAX, rate };
             telemetry.policy.set_substitute(bounded);
@@ -225,7 +225,7 @@ impl CongestionControl {
         Some(control)
     }
 
-    /// Returns when the next probe is due, since data has left that no probe has followed.
+    /// Returns when the next probe is due, if data was sent since the last one.
     fn probe_due_at(&self) -> Option<Instant> {
         self.telemetry.as_ref().filter(|telemetry| telemetry.prober.is_blind())?.due_at()
     }

@@ -1,22 +1,22 @@
-//! The receiver of DCTCP: which acknowledged bytes were marked (draft-bensley-tcpm-dctcp-01, section 3.2).
+//! The receiver of DCTCP: echoes which acknowledged bytes were marked (draft-bensley-tcpm-dctcp-01, section 3.2).
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::Psn;
 use crate::wire::Bth;
 use smallvec::SmallVec;
 
-/// Acknowledgements between two changes of the mark that may wait. A burst that changes more often is echoed less
-/// exactly: the oldest of them acknowledges for the next as well.
+/// Limit of pending acknowledgements between changes of the mark. A burst with more changes is echoed less exactly: the oldest is dropped,
+/// and the next acknowledges for it as well.
 const MAX_WAITING: usize = 16;
 
-/// An acknowledgement of everything up to a packet whose successor was marked otherwise.
+/// Acknowledgement of everything up to a packet whose successor has another mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Boundary {
     pub(crate) up_to: Psn,
     is_marked: bool,
 }
 
-/// `DCTCP.CE`, and the acknowledgements that its changes made due.
+/// `DCTCP.CE`, and the acknowledgements due because it changed.
 #[derive(Debug, Default)]
 pub(crate) struct Echo {
     /// `DCTCP.CE`.
@@ -27,8 +27,8 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// A SEND or WRITE packet was executed, and `last` is the one before. Rules 1 and 2: where its mark differs from that of `last`, all up
-    /// to `last` is acknowledged apart. Rule 3: nothing else happens.
+    /// Handles an executed SEND or WRITE packet; `last` is the one before it. Rules 1 and 2: if its mark differs from that of `last`,
+    /// everything up to `last` is acknowledged separately. Rule 3: otherwise nothing happens.
     #[inline]
     pub(crate) fn on_packet(&mut self, is_marked: bool, wants_exact: bool, last: Psn) {
         let is_marked = is_marked && wants_exact;
@@ -54,27 +54,26 @@ impl Echo {
         self.waiting.first()
     }
 
-    /// The acknowledgement that was due left.
     pub(crate) fn on_boundary_sent(&mut self) {
         if !self.waiting.is_empty() {
             self.waiting.remove(0);
         }
     }
 
-    /// A request was executed whose response acknowledges it and all packets before it, otherwise as [`Self::on_packet`]. Returns the
-    /// congestion byte of that response.
+    /// Handles the execution of a request whose response acknowledges it and all packets before it, otherwise as [`Self::on_packet`].
+    /// Returns the congestion byte of that response.
     pub(crate) fn on_answered(&mut self, is_marked: bool, wants_exact: bool, last: Psn) -> u8 {
         self.on_packet(is_marked, wants_exact, last);
         self.unacknowledged = 0;
         self.bits()
     }
 
-    /// Everything was acknowledged.
+    /// Records that everything was acknowledged.
     pub(crate) fn on_acknowledged(&mut self) {
         self.unacknowledged = 0;
     }
 
-    /// The BTH's congestion byte of an acknowledgement: BECN if and only if `DCTCP.CE` is true.
+    /// Returns the congestion byte of an acknowledgement's BTH: BECN if and only if `DCTCP.CE` is true.
     pub(crate) const fn bits(&self) -> u8 {
         bits(self.is_marked)
     }

@@ -1,35 +1,35 @@
-//! Estimates what a switch leaves out of its telemetry. Stock Linux as an IOAM node writes queue and time, but neither transmitted bytes
-//! nor, unless its namespace's data contain it, the link's rate.
+//! Estimates what switches omit from their telemetry. Stock Linux as an IOAM node writes queue and time, but neither transmitted bytes nor,
+//! unless it is in the namespace's data, the rate of the link.
 //!
 //! The estimate of `txBytes` between two readings of a port depends on the queue:
 //! - a queue in both: the link was busy all the time, so it sent what its rate allows;
-//! - else the link was not full. Of that time nothing is known but this flow's own bytes, a lower bound. Taken for the
-//!   whole, it would have each of several flows believe that the rest of the link is free, and take it at once. So the link
-//!   counts as used just below the target at least: then HPCC++ increases additively, and decreases by the queue that
-//!   this leads to. At the target itself it would decrease all the time, and settle where its increase makes up for that.
+//! - otherwise the link was not full. Of that time only this flow's own bytes are known, a lower bound. If they counted as everything, each
+//!   of several flows would assume that the rest of the link is free, and use it at once. So the link counts as used to just below the
+//!   target at least: HPCC++ then increases additively, and decreases by the queue that this causes. At the target itself it would decrease
+//!   all the time, and settle where its increase compensates for that.
 
 use crate::wire::format::{HOPS, HopReading};
 use cc::{Counter, Hop, Rate};
 use core::time::Duration;
 
-/// Longer ago, a reading says nothing of now.
+/// Age in ns after which a reading says nothing of the present.
 const STALE: u64 = 1_000_000_000;
 
-/// A link that is not full is used to this share of the target at least.
+/// Least share of the target that a link counts as used.
 const BELOW_TARGET: f64 = 0.98;
 
-/// A port's last reading.
+/// Last reading of a port.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     time: Counter,
     queue: u64,
     /// This flow's bytes until then.
     received: u64,
-    /// The estimate of `txBytes`.
+    /// Estimated `txBytes`.
     sent: u64,
 }
 
-/// The ports of a path that tell no `txBytes`, as far as there is room for them.
+/// Ports of a path, as far as there is room, whose switches write no `txBytes`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Estimates {
     /// Payload bytes of this flow.
@@ -38,13 +38,13 @@ pub(super) struct Estimates {
 }
 
 impl Estimates {
-    /// The flow brought so many bytes.
+    /// Counts payload bytes of the flow.
     pub(super) const fn on_received(&mut self, bytes: usize) {
         self.received = self.received.wrapping_add(bytes as u64);
     }
 
-    /// The reading of the switch at `index`, made whole. `line_rate` and `target` are the flow's: its link's rate stands in
-    /// for that of a switch that doesn't tell its own. `None` where neither is known.
+    /// Completes the reading of the switch at `index`. If the switch does not write its link's rate, `line_rate` of the flow replaces it.
+    /// Returns `None` if neither is known. `target` is the flow's target utilisation.
     pub(super) fn complete(
         &mut self,
         index: usize,
@@ -61,7 +61,7 @@ impl Estimates {
         }
         let received = self.received;
         let place = self.last.get_mut(index)?;
-        // A counter of 64 bits: a peer that says 2^64 b/s wraps it in a few readings.
+        // A 64-bit counter, which wraps: a peer that claims 2^64 b/s wraps it in a few readings.
         let sent = place
             .map_or(0, |last| last.sent.wrapping_add(since(&last, reading, bandwidth, received, target)));
         let HopReading { time, queue, .. } = *reading;
@@ -70,7 +70,7 @@ impl Estimates {
     }
 }
 
-/// Bytes that the port sent since its last reading, by estimate.
+/// Returns the estimated bytes that the port sent since its last reading.
 fn since(last: &Last, reading: &HopReading, bandwidth: Rate, received: u64, target: f64) -> u64 {
     let nanos = reading.time.since(last.time);
     if nanos > STALE {
@@ -88,7 +88,7 @@ fn since(last: &Last, reading: &HopReading, bandwidth: Rate, received: u64, targ
 mod tests {
     use super::*;
 
-    /// A reading as Linux gives it: µs, bytes queued.
+    /// Returns a reading as Linux writes it: µs, bytes queued.
     fn reading(micros: u64, queue: u64) -> HopReading {
         HopReading { bandwidth: None, time: Counter::of::<32, 1000>(micros), tx_bytes: None, queue }
     }
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(sent([0, 0], 20_000), 10_000, "never more than the link carries");
     }
 
-    /// A peer's setup may say any line rate, and a switch any time.
+    /// A peer's setup may contain any line rate, and a switch may write any time.
     #[test]
     fn the_estimate_wraps_as_a_counter_does() {
         let mut estimates = Estimates::default();

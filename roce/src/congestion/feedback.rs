@@ -1,4 +1,4 @@
-//! Telemetry that packets of the peer bring, and the peer's answers to ours.
+//! Telemetry that the peer's packets carry, and the peer's answers to this side's telemetry.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::collector::RATIO_ONE;
@@ -10,7 +10,7 @@ use crate::{Counters, Discard};
 use cc::{Ack, ActiveFlows, CongestionController, Inflight, ReceiverLink};
 
 impl CongestionControl {
-    /// A request of the peer came: another UDP source port than before is another path.
+    /// Records the UDP source port of a request: another port than before is another path.
     #[inline]
     pub(crate) fn on_request(&mut self, udp_source: u16) {
         if let Some(collector) = self.telemetry.as_mut().and_then(|telemetry| telemetry.known_collector()) {
@@ -18,8 +18,8 @@ impl CongestionControl {
         }
     }
 
-    /// Returns whether a data packet brings telemetry, or an Acknowledge feedback. Either is taken in before the packet itself, by
-    /// [`Self::on_telemetry`].
+    /// Returns whether a data packet carries telemetry, or an Acknowledge carries feedback. [`Self::on_telemetry`] must then handle it
+    /// before the packet itself.
     #[inline]
     pub(crate) fn brings_telemetry(&self, frame: &Frame<'_>) -> bool {
         self.telemetry.as_ref().is_some_and(|telemetry| telemetry.hears())
@@ -27,8 +27,7 @@ impl CongestionControl {
             || frame.header.bth().congestion & Bth::TELEMETRY != 0
     }
 
-    /// A packet came that brings no telemetry and is not marked. What answers the peer's telemetry counts its bytes, and learns from
-    /// requests which path they take.
+    /// Handles a packet without telemetry and without a mark: the collector counts its bytes, and learns the path of a request.
     #[inline(always)]
     pub(crate) fn on_plain(&mut self, is_request: bool, udp_source: u16, payload: usize) {
         if let Some(collector) = self.telemetry.as_mut().and_then(|telemetry| telemetry.known_collector()) {
@@ -36,7 +35,7 @@ impl CongestionControl {
         }
     }
 
-    /// Takes in what a data packet or an Acknowledge brings.
+    /// Handles the telemetry of a data packet, or the feedback with an Acknowledge.
     pub(crate) fn on_telemetry(
         &mut self,
         frame: &Frame<'_>,
@@ -58,18 +57,17 @@ impl CongestionControl {
         if bth.congestion & Bth::TELEMETRY != 0 && !frame.payload.is_empty() {
             let taken = Feedback::read(frame.payload)
                 .and_then(|feedback| self.on_feedback(bth, opcode, &feedback, transport, counters));
-            // The Acknowledge itself is good, whatever rides behind it.
+            // The Acknowledge itself is valid, whatever it carries.
             if let Err(discard) = taken {
                 counters.discard(discard);
             }
         }
     }
 
-    /// Takes in a packet that carries nothing but congestion control, except congestion notifications. Returns whether packets are to
-    /// be marked from now on.
+    /// Handles a packet that carries only congestion control, except a CNP. Returns whether packets must be ECN-capable from now on.
     ///
     /// # Errors
-    /// Returns why the packet was dropped.
+    /// Returns the reason if the packet was dropped.
     pub(crate) fn on_control(
         &mut self,
         frame: &Frame<'_>,
@@ -102,7 +100,7 @@ impl CongestionControl {
         Ok(false)
     }
 
-    /// The answer to a probe. Returns whether packets are to be marked from now on.
+    /// Handles the answer to a probe. Returns whether packets must be ECN-capable from now on.
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn on_response(
         &mut self,
@@ -119,7 +117,7 @@ impl CongestionControl {
         Ok(sample.is_some_and(|sample| self.apply_sample(&sample, feedback.report, transport)))
     }
 
-    /// Applies what a probe has measured. Returns whether packets are to be marked from now on.
+    /// Applies the measurement of a probe. Returns whether packets must be ECN-capable from now on.
     #[expect(clippy::arithmetic_side_effects, reason = "subtracting from an `Instant` saturates")]
     fn apply_sample(&mut self, sample: &ProbeSample, report: Report, transport: &Transport<'_>) -> bool {
         let hops = report.hops();
@@ -140,7 +138,7 @@ impl CongestionControl {
         becomes_markable || misses
     }
 
-    /// Feedback about a packet of ours.
+    /// Handles feedback about a packet of this side.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of packets stay below 2^64")]
     fn on_feedback(
         &mut self,
@@ -175,7 +173,7 @@ impl CongestionControl {
         Ok(())
     }
 
-    /// A switch reports that a packet of ours met congestion.
+    /// Handles the report of a switch that a packet of this side met congestion.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -213,7 +211,7 @@ impl CongestionControl {
     /// Applies a report on path `sprayed`, with spraying, otherwise on the path of all requests.
     #[expect(clippy::arithmetic_side_effects, reason = "a shared hop has at least one flow")]
     fn on_report(&mut self, ack: &Ack, sprayed: Option<u8>, report: Report) {
-        // Of no hops: a path whose switches stamp nothing.
+        // A report of 0 hops means that no switch of the path writes telemetry.
         if report.hops() != Some(0) {
             self.hear_telemetry();
         }
@@ -268,7 +266,7 @@ impl CongestionControl {
         telemetry.collector(transport.now).on_setup(transport.now, setup)
     }
 
-    /// Returns `report` as it rides behind an Acknowledge with this BTH, and takes it as sent.
+    /// Returns `report` as feedback for an Acknowledge with this BTH, and records it as sent.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of packets stay below 2^64")]
     pub(crate) fn ride(
         &mut self,
@@ -288,16 +286,16 @@ impl CongestionControl {
     }
 }
 
-/// What a probe has measured.
+/// Measurement of a probe.
 struct ProbeSample {
-    /// Its answer as an acknowledgement.
+    /// The answer, as an acknowledgement.
     ack: Ack,
-    /// The path that it took, if there are several.
+    /// Path of the probe, if there are several.
     path: Option<u8>,
 }
 
 impl Telemetry {
-    /// Finds the probe that is answered. Returns `None` if it compared paths, which have taken in the answer.
+    /// Finds the probe that is answered. Returns `None` for a probe that compares paths, to which the answer was applied.
     ///
     /// # Errors
     /// Returns [`Discard::Telemetry`] if no probe awaits this answer.
@@ -320,13 +318,13 @@ impl Telemetry {
         let path = self.paths.as_ref().and_then(|paths| paths.of_probe(ack.seq - 1));
         self.sampler.on_answer();
         if !transport.is_sending {
-            // Only probes measure unacknowledged data, and each measures the time since the one before it. A reference moves by two probes
-            // that both left since it moved.
+            // Only probes measure unacknowledged data, and each measures the time since the one before. A reference moves by two probes
+            // that were both sent after it moved.
             ack.seq -= 1;
         }
         if !self.is_by_probes() {
-            // Probes and packets are counted together, or a reference would be kept for as long as the other count is behind. A probe has
-            // its place among the data.
+            // Probes and packets are counted together, with each probe in its place among the data. Otherwise a reference would stay while
+            // the other count is behind.
             ack.seq += data.unwrap_or(transport.sequence.una);
             ack.next += transport.sequence.next;
         }
@@ -349,7 +347,7 @@ impl Telemetry {
         self.seals.open(&sealed, &content[..length], feedback.seal)
     }
 
-    /// Seals what this side reports about the peer's data.
+    /// Authenticates a report of this side about the peer's data.
     #[expect(clippy::indexing_slicing, reason = "`bytes` returns no more than its room")]
     pub(super) fn feedback(
         &mut self,
@@ -366,7 +364,7 @@ impl Telemetry {
         Feedback { report, seal: self.seals.seal(&sealed, &content[..length]) }
     }
 
-    /// Seals what this side asks the peer for.
+    /// Authenticates a setup of this side.
     pub(super) fn seal_setup(&mut self, bth: &Bth, setup: Setup, transport: &Transport<'_>) -> Option<Seal> {
         let first = transport.sequence.first_sent;
         let sealed = Sealed::new(Opcode::TELEMETRY_SETUP, transport.qpn, bth, first);
@@ -374,7 +372,7 @@ impl Telemetry {
     }
 }
 
-/// Returns a report as it is on the wire.
+/// Encodes a report.
 fn bytes(report: Report) -> ([u8; MAX_FEEDBACK], usize) {
     let mut bytes = [0; MAX_FEEDBACK];
     let length = Feedback { report, seal: None }.write(&mut bytes);

@@ -1,7 +1,7 @@
 //! Connects a queue pair to the algorithms of `cc`: pacing, telemetry and its answers, marks, path selection.
 //!
-//! A queue pair asks [`CongestionControl`] four questions: may it send now, how much, what rides along, and what else is owed. It
-//! reports four facts: what was sent, what was acknowledged, what was heard of the network, and what was lost. Nothing else crosses.
+//! A queue pair asks [`CongestionControl`] whether it may send now, how much, which telemetry its packets carry, and which packets are due
+//! apart from data and acknowledgements. It reports what was sent, acknowledged, received about the network, and lost.
 
 mod algorithm;
 mod base_rtt;
@@ -45,7 +45,7 @@ use notification::Notifier;
 use pacing::Flow;
 use telemetry::Telemetry;
 
-/// The connection's transport, as congestion control sees it while it writes a packet or receives feedback.
+/// State of a connection that congestion control uses while it writes a packet or handles feedback.
 #[derive(Clone, Copy)]
 pub(crate) struct Transport<'a> {
     pub(crate) now: Instant,
@@ -53,34 +53,34 @@ pub(crate) struct Transport<'a> {
     pub(crate) destination: Qpn,
     pub(crate) partition_key: u16,
     pub(crate) identification: u16,
-    /// The network's.
+    /// Numbers of the network for telemetry formats.
     pub(crate) numbers: Numbers,
-    /// The headers of packets on the connection's own path.
+    /// Headers of the connection's own path.
     pub(crate) template: &'a Template,
     /// The queue pair is in RTS, and data is in flight.
     pub(crate) is_sending: bool,
     pub(crate) sequence: Sequence,
-    /// With spraying, the path over which the packet was sent that is being answered.
+    /// Path of the packet that is being answered, with spraying.
     pub(crate) path: Option<u8>,
 }
 
-/// The positions of both directions of a connection, in packet numbers that never wrap.
+/// Packet numbers of both directions, which never wrap.
 #[derive(Clone, Copy)]
 pub(crate) struct Sequence {
-    /// The oldest packet that is not acknowledged.
+    /// Oldest unacknowledged packet.
     pub(crate) una: u64,
-    /// The next packet to send.
+    /// Next packet to send.
     pub(crate) next: u64,
-    /// One more than the highest packet ever sent.
+    /// Number behind the highest packet ever sent.
     pub(crate) sent: u64,
-    /// The first PSN that this side sent.
+    /// First PSN that this side sent.
     pub(crate) first_sent: Psn,
-    /// The first PSN that the peer sent.
+    /// First PSN that the peer sent.
     pub(crate) first_received: Psn,
 }
 
 impl Sequence {
-    /// Returns the number of the sent packet with this PSN: of those that have it, the nearest to the oldest not acknowledged.
+    /// Returns the number of the sent packet with this PSN that is nearest to the oldest unacknowledged one.
     fn sent_number(&self, psn: Psn) -> Option<u64> {
         let una = self.first_sent.plus((self.una & u64::from(Psn::CIRCLE - 1)) as u32);
         self.una.checked_add_signed(i64::from(psn.distance(una))).filter(|&number| number < self.sent)
@@ -93,33 +93,33 @@ impl Transport<'_> {
     }
 }
 
-/// The progress that an acknowledgement made.
+/// Progress that an acknowledgement made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Payload bytes newly acknowledged.
     pub(crate) bytes: u64,
-    /// A round trip that it measured.
+    /// Measured round trip.
     pub(crate) rtt: Option<Duration>,
-    /// Something was lost: the window begins again at the oldest packet.
+    /// Something was lost that was not reported before.
     pub(crate) lost: bool,
 }
 
-/// A queue pair's congestion control. What only some queue pairs need is boxed: most queue pairs are idle.
+/// Congestion control of a queue pair. Rarely used parts are boxed, because most queue pairs are idle.
 #[derive(Debug)]
 pub(crate) struct CongestionControl {
-    /// From RTS on.
+    /// Set from RTS on.
     flow: Option<Flow>,
     notifier: Notifier,
-    /// From the first use of telemetry, by this side or by the peer.
+    /// Set when this side or the peer first uses telemetry.
     telemetry: Option<Box<Telemetry>>,
-    /// Takes the place of a fixed window once the peer answers marks.
+    /// Replaces a fixed window once the peer answers marks.
     by_marks: Option<Box<DcqcnConfig>>,
-    /// The pacer holds a packet back until then.
+    /// Time until which the pacer delays a packet.
     paced_until: Option<Instant>,
 }
 
 impl CongestionControl {
-    /// Returns the congestion control of a queue pair that sends nothing yet.
+    /// Creates the congestion control of a queue pair that does not send yet.
     pub(crate) const fn new() -> Self {
         Self {
             flow: None,
@@ -130,17 +130,17 @@ impl CongestionControl {
         }
     }
 
-    /// Begins to pace, on the way to RTS.
+    /// Starts pacing, on the way to RTS.
     ///
     /// # Errors
-    /// Returns an error, and changes nothing, if a parameter is out of its range or the telemetry format does not fit the path.
+    /// Returns a [`ControlError`], and changes nothing, if a parameter is out of its range or the telemetry format does not fit the path.
     pub(crate) fn start(
         &mut self,
         settings: &Congestion,
         qpn: Qpn,
         path: Option<&Path>,
     ) -> Result<(), ControlError> {
-        // Only telemetry tells an algorithm that begins with it which rate its link has.
+        // Only telemetry can replace an unknown line rate, and an upgrade that does not wait for it cannot use it.
         let comes_untold = |upgrade: &Upgrade| matches!(upgrade.when, When::RttBelow(_));
         if settings.unknown.line_rate
             && (settings.algorithm.line_rate().is_some()
@@ -166,32 +166,30 @@ impl CongestionControl {
         Ok(())
     }
 
-    /// Returns whether direct responses of switches change anything: the algorithm, or the one that may take over, computes with
-    /// in-flight shares.
+    /// Returns whether direct responses of switches have an effect: the algorithm, or the one that may take over, computes with in-flight
+    /// shares.
     pub(crate) fn hears_switches(&self) -> bool {
         self.telemetry.as_ref().is_some_and(|telemetry| telemetry.policy.may_compute())
     }
 
-    /// Returns the algorithm that runs; none before RTS.
+    /// Returns the algorithm in use; `None` before RTS.
     pub(crate) fn algorithm(&self) -> Option<&Algorithm> {
         self.flow.as_ref().map(Flow::algorithm)
     }
 
-    // May it send now, and how much?
-
-    /// Returns whether the pacer lets a packet leave now. If not, the queue pair's timer is set to when it does.
+    /// Returns whether the pacer lets a packet leave now. If not, records the time until which it delays the packet.
     #[inline]
     pub(crate) fn may_send(&mut self, now: Instant) -> bool {
         self.paced_until = self.flow.as_ref().map(Flow::free_at).filter(|&at| at > now);
         self.paced_until.is_none()
     }
 
-    /// Another pacer holds the next packet back until then.
+    /// Delays the next packet until `until`, for another pacer.
     pub(crate) const fn hold(&mut self, until: Instant) {
         self.paced_until = Some(until);
     }
 
-    /// The queue pair's turn to send begins: what the algorithm allows is asked for once, for all packets of it.
+    /// Starts a turn: window and rate are read once, for all packets of it.
     #[inline]
     pub(crate) fn begin_turn(&mut self) {
         self.clear_hold();
@@ -200,19 +198,19 @@ impl CongestionControl {
         }
     }
 
-    /// Forgets that the pacer held a packet back: the queue pair asks again, or has nothing more to send.
+    /// Ends the delay: the queue pair asks again, or has nothing more to send.
     #[inline]
     pub(crate) const fn clear_hold(&mut self) {
         self.paced_until = None;
     }
 
-    /// Returns when the pacer lets the packet leave that it holds back.
+    /// Returns until when the pacer delays a packet.
     #[inline]
     pub(crate) const fn paced_until(&self) -> Option<Instant> {
         self.paced_until
     }
 
-    /// Returns the bytes that may be in flight in this turn; none before RTS.
+    /// Returns the congestion window of this turn, bytes; `None` before RTS.
     #[inline]
     pub(crate) fn window(&self) -> Option<u64> {
         self.flow.as_ref().map(Flow::window)
@@ -223,15 +221,13 @@ impl CongestionControl {
         self.flow.as_ref()?.round_trip()
     }
 
-    // Question: what rides along with data?
-
     /// Returns the congestion byte of a data packet's BTH.
     #[inline]
     pub(crate) fn data_bits(&self) -> u8 {
         self.flow.as_ref().map_or(0, Flow::data_bits)
     }
 
-    /// Returns what telemetry the next data packet brings, if the frame has `room` for it beside the rest.
+    /// Returns the telemetry that the next data packet carries, if the frame has `room` more bytes for it.
     #[inline]
     pub(crate) fn rides_with_data(&self, room: usize) -> Brings {
         self.telemetry.as_ref().map_or(Brings::Nothing, |telemetry| telemetry.rides_with_data(room))
@@ -243,29 +239,27 @@ impl CongestionControl {
         self.telemetry.as_ref().and_then(|telemetry| telemetry.template(path)).unwrap_or(own)
     }
 
-    /// Returns the headers of answers: with spraying those of the path that last proved well.
+    /// Returns the headers of answers, which take one of the paths with spraying.
     #[inline]
     pub(crate) fn answer_template<'a>(&'a self, own: &'a Template) -> &'a Template {
         let paths = self.telemetry.as_ref().and_then(|telemetry| telemetry.paths.as_ref());
         paths.map_or(own, |paths| paths.answer_template())
     }
 
-    /// The peer sent a request again that had arrived.
+    /// Handles a request that the peer sent again although it had arrived.
     pub(crate) fn on_duplicate(&mut self, now: Instant) {
         if let Some(paths) = self.telemetry.as_mut().and_then(|telemetry| telemetry.paths.as_mut()) {
             paths.on_duplicate(now);
         }
     }
 
-    /// Returns what feedback may ride behind an Acknowledge that leaves now.
+    /// Returns the report that may ride with an Acknowledge now.
     #[inline]
     pub(crate) fn rides_with_acknowledge(&self) -> Option<Report> {
         self.telemetry.as_ref()?.rider()
     }
 
-    // Question: what is owed beside data and acknowledgements? See `owed.rs`.
-
-    /// Returns when time alone makes something due.
+    /// Returns when the next timer expires.
     #[inline]
     pub(crate) fn poll_timeout(&self, is_sending: bool) -> Option<Instant> {
         let algorithm = self.flow.as_ref().and_then(|flow| flow.algorithm().poll_timeout());
@@ -286,9 +280,7 @@ impl CongestionControl {
         }
     }
 
-    // Events: sent, acknowledged, telemetry received, lost.
-
-    /// A data packet left: its number, its payload bytes, the bytes of the whole frame, and what it brought.
+    /// Records a data packet: its number, its payload bytes, the bytes of the whole frame, and the telemetry that it carries.
     #[inline]
     pub(crate) fn on_data_sent(
         &mut self,
@@ -299,7 +291,7 @@ impl CongestionControl {
         brings: Brings,
     ) {
         if let Some(telemetry) = &mut self.telemetry {
-            // A request for data is answered by data, and no feedback rides behind that.
+            // A READ request is answered by data, which carries no feedback.
             let asks = payload > 0 && matches!(brings, Brings::InBand | Brings::Format(_));
             telemetry.on_data_sent(now, payload, asks);
         }
@@ -309,8 +301,8 @@ impl CongestionControl {
         }
     }
 
-    /// A frame of unacknowledged data left, a READ's response or an unreliable packet: it is paced, held by no window, and
-    /// probes tell how it fares.
+    /// Records a frame of unacknowledged data, a READ response or an unreliable packet. No window limits it; it is paced, and probes
+    /// measure what happens to it.
     #[inline]
     pub(crate) fn on_blind_data_sent(&mut self, now: Instant, payload: u32, frame: usize) {
         let mut rounds = 1;
@@ -319,13 +311,13 @@ impl CongestionControl {
             rounds = telemetry.rounds_in_flight();
         }
         if let Some(flow) = &mut self.flow {
-            // It has no number that an acknowledgement could name.
+            // It has no number that an acknowledgement could contain.
             flow.algorithm_mut().on_send(now, 0, payload);
             flow.on_blind_wire(now, frame, rounds);
         }
     }
 
-    /// A probe's round trip was measured, which the pace of unacknowledged data follows.
+    /// Adapts the pace of unacknowledged data to the round trip of a probe.
     fn stretch(&mut self, rtt: Duration) {
         let base_rtt = self.telemetry.as_ref().and_then(|telemetry| telemetry.policy.windows());
         if let (Some(base_rtt), Some(flow)) = (base_rtt, &mut self.flow) {
@@ -333,8 +325,8 @@ impl CongestionControl {
         }
     }
 
-    /// An answer moved the window, or time showed a loss. `is_marked`: what is acknowledged met congestion. Returns whether packets
-    /// are to be marked from now on, because a better algorithm took over.
+    /// Handles an answer that moved the window, or a loss. `is_marked` means that what is acknowledged met congestion. Returns whether
+    /// packets must be ECN-capable from now on, because another algorithm has taken over.
     #[inline]
     pub(crate) fn on_progress(
         &mut self,
@@ -366,7 +358,7 @@ impl CongestionControl {
         becomes_markable
     }
 
-    /// A congestion notification packet came: the peer answers marks.
+    /// Handles a CNP.
     pub(crate) fn on_notification(&mut self, now: Instant) {
         self.go_by_marks();
         if let Some(flow) = &mut self.flow {
@@ -374,15 +366,13 @@ impl CongestionControl {
         }
     }
 
-    /// A packet of the peer came. Returns whether a switch marked it.
+    /// Handles a packet of the peer. Returns whether it is CE-marked.
     #[inline]
     pub(crate) fn on_packet(&mut self, now: Instant, frame: &Frame<'_>) -> bool {
         self.notifier.on_packet(now, frame)
     }
 
-    // The connection's path.
-
-    /// The connection goes along another path, or its packets are marked from now on.
+    /// Checks whether the connection may take another path.
     ///
     /// # Errors
     /// Returns [`ControlError::Format`] if the telemetry format does not fit the path.
@@ -394,27 +384,26 @@ impl CongestionControl {
         }
     }
 
-    /// The connection's headers have changed to those of `path`.
+    /// Applies new headers of the connection.
     pub(crate) fn on_path(&mut self, path: &Path) {
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.on_path(path);
         }
     }
 
-    /// Sends packets to `peer` to this Ethernet address from now on.
     pub(crate) fn redirect(&mut self, peer: IpAddr, mac: Mac) {
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.redirect(peer, mac);
         }
     }
 
-    /// Returns whether it keeps memory for the peer's telemetry.
+    /// Returns whether memory is kept for the peer's telemetry.
     #[inline]
     pub(crate) fn keeps_telemetry(&self) -> bool {
         self.telemetry.as_ref().is_some_and(|telemetry| telemetry.hears())
     }
 
-    /// Frees the memory of telemetry that the peer no longer sends. Returns whether there is still some.
+    /// Frees the memory of telemetry that the peer no longer sends. Returns whether some is left.
     pub(crate) fn release_telemetry(&mut self, now: Instant) -> bool {
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.release(now);
@@ -425,7 +414,7 @@ impl CongestionControl {
         self.keeps_telemetry()
     }
 
-    /// Returns the telemetry's state, which begins here if there was none.
+    /// Returns the state of telemetry, and creates it if there is none.
     fn telemetry(&mut self) -> &mut Telemetry {
         self.telemetry.get_or_insert_with(|| Box::new(Telemetry::default()))
     }

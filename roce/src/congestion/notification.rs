@@ -4,7 +4,7 @@ use crate::wire::{Bth, Ecn, Frame};
 use cc::Instant;
 use core::time::Duration;
 
-/// Tells the peer that its data met congestion: by one CNP in an interval, however many packets are marked.
+/// Sends the peer at most one CNP in an interval, however many of its packets are marked.
 #[derive(Debug)]
 pub(super) struct Notifier {
     interval: Duration,
@@ -17,7 +17,7 @@ impl Notifier {
         Self { interval, last: None, is_due: false }
     }
 
-    /// A packet of the peer came. Gives whether it was marked. One that asks for an exact echo gets no CNP.
+    /// Makes a CNP due if the packet is marked, unless it asks for an exact echo. Returns whether it is marked.
     #[inline]
     pub(super) fn on_packet(&mut self, now: Instant, frame: &Frame<'_>) -> bool {
         let is_marked = Ecn::from_traffic_class(frame.network.traffic_class()) == Ecn::Ce;

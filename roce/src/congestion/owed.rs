@@ -1,4 +1,4 @@
-//! The packets that congestion control owes the peer beside data and acknowledgements: notifications, feedback, setups, probes.
+//! The packets of congestion control: CNPs, feedback, setups, probes.
 
 use super::collector::Carrier;
 use super::pacing::Flow;
@@ -9,13 +9,13 @@ use crate::{Counters, Psn};
 use cc::Instant;
 
 impl CongestionControl {
-    /// Returns whether anything may be owed. It may say so if there is nothing.
+    /// Returns whether a packet may be due; `true` may be wrong.
     #[inline]
     pub(crate) fn may_owe(&self, now: Instant) -> bool {
         self.notifier.is_due() || self.telemetry.as_ref().is_some_and(|telemetry| telemetry.may_owe(now))
     }
 
-    /// Writes a congestion notification packet if one is due: BECN set, PSN 0 (IBA A17.9.3).
+    /// Writes a due CNP: BECN set, PSN 0 (IBA A17.9.3).
     fn transmit_notification(
         &mut self,
         transport: &Transport<'_>,
@@ -31,7 +31,7 @@ impl CongestionControl {
         write(transport, &Header::CongestionNotification { bth }, frame)
     }
 
-    /// Writes the next packet that is owed, the peer's answers first. `becomes_markable` is set if an algorithm that uses marks took over.
+    /// Writes the next due packet, answers first. Sets `becomes_markable` if an algorithm that uses marks has taken over.
     pub(crate) fn transmit_owed(
         &mut self,
         transport: &Transport<'_>,
@@ -46,7 +46,7 @@ impl CongestionControl {
             .or_else(|| self.transmit_probe(transport, counters, frame, becomes_markable))
     }
 
-    /// Writes feedback that leaves by itself.
+    /// Writes feedback in a packet of its own.
     fn transmit_feedback(
         &mut self,
         transport: &Transport<'_>,
@@ -72,14 +72,14 @@ impl CongestionControl {
         write(transport, &header, frame)
     }
 
-    /// Returns the telemetry of a queue pair whose data is on its way.
+    /// Returns the telemetry of a queue pair that has data in flight.
     fn sending_telemetry(&mut self, transport: &Transport<'_>) -> Option<&mut Telemetry> {
         let telemetry = self.telemetry.as_deref_mut()?;
         telemetry.is_active = transport.is_sending || telemetry.prober.is_blind();
         telemetry.is_active.then_some(telemetry)
     }
 
-    /// Writes the setup that tells the peer how to answer telemetry, while data is in flight and the peer has not confirmed it.
+    /// Writes the setup that requests a kind of answer, while data is in flight and the peer has not confirmed it.
     fn transmit_setup(&mut self, transport: &Transport<'_>, frame: &mut [u8]) -> Option<usize> {
         let telemetry = self.sending_telemetry(transport)?;
         telemetry.sampler.setup_due_at().filter(|&at| at <= transport.now)?;
@@ -91,7 +91,7 @@ impl CongestionControl {
         write(transport, &Header::TelemetrySetup { bth, setup, seal }, frame)
     }
 
-    /// Writes the next probe of the paths, while data is in flight.
+    /// Writes the next probe of another path, while data is in flight.
     fn transmit_path_probe(
         &mut self,
         transport: &Transport<'_>,
@@ -108,7 +108,7 @@ impl CongestionControl {
         written
     }
 
-    /// Writes a probe of the path that requests take, while data is in flight.
+    /// Writes a probe of the path of requests, while data is in flight.
     fn transmit_probe(
         &mut self,
         transport: &Transport<'_>,
@@ -133,7 +133,7 @@ impl CongestionControl {
         Some(length)
     }
 
-    /// Moves to a better path if one is wanted and nothing is on its way. Returns whether new packets must wait for that.
+    /// Moves to a better path if one is wanted and nothing is in flight. Returns whether new packets must wait for that.
     #[inline]
     pub(crate) fn migrate(
         &mut self,
@@ -152,7 +152,6 @@ impl CongestionControl {
         }
         if paths.go_over(now) {
             counters.path_moves += 1;
-            // The records belong to the old path's links.
             self.flow.as_mut().map(Flow::on_path_change);
             telemetry.on_other_path();
         }
@@ -160,23 +159,23 @@ impl CongestionControl {
     }
 }
 
-/// The state of the packets that were sent: answered or not.
+/// Whether the packets sent are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InFlight {
-    /// Nothing that was sent waits for its answer.
+    /// Everything sent is acknowledged.
     Answered,
-    /// All of it will be acknowledged without another packet.
+    /// Everything sent will be acknowledged without another packet.
     WillBeAnswered,
-    /// More must be sent before all of it is acknowledged.
+    /// More must be sent before everything is acknowledged.
     Unasked,
 }
 
-/// Writes a packet without payload on the connection's own path.
+/// Writes a packet without payload to the connection's own path.
 fn write(transport: &Transport<'_>, header: &Header, frame: &mut [u8]) -> Option<usize> {
     Some(transport.template.emit(transport.identification, header, 0, frame).ok()?.seal())
 }
 
-/// Writes the next telemetry request, with these headers.
+/// Writes the next probe with the headers of `template`.
 fn write_probe(
     transport: &Transport<'_>,
     telemetry: &Telemetry,

@@ -4,35 +4,35 @@ use crate::wire::Bth;
 use cc::{Ack, Algorithm, CongestionController, Instant, Rate};
 use core::time::Duration;
 
-/// A queue pair that could not send in time may catch up by this much at once. The pollers pause now and then; without
-/// it every pause would be lost bandwidth, and with more the burst would queue up in the network.
+/// Burst with which a late queue pair catches up, bytes. Pollers pause now and then: with less, every pause would be lost bandwidth; with
+/// more, the burst would queue up in the network.
 const FIXED_BURST: u64 = 16 * 1024;
-/// The same where the rate is computed: what a pause costs, the algorithm takes back, and a burst is all that queues up.
+/// Burst if the rate is computed: the algorithm compensates for pauses, so a burst would only queue up.
 const COMPUTED_BURST: u64 = 2 * 1024;
-/// The shortest catch-up: what a poll loop pauses often.
+/// Shortest catch-up: frequent pauses of a poll loop.
 const SHORTEST_CATCH_UP: Duration = Duration::from_micros(20);
-/// The longest, for slow flows.
+/// Longest catch-up, for slow flows.
 const LONGEST_CATCH_UP: Duration = Duration::from_millis(1);
 
-/// The round trip of an empty path, as [`Flow::stretch`] counts it, and the longest that counts: a flow whose answers are lost does not stand
-/// still.
+/// Round trip of an empty path in units of [`Flow::stretch`]. The longest that counts is limited, so that a flow whose answers are lost
+/// does not stop.
 const UNSTRETCHED: u32 = 256;
 const LONGEST: u32 = 64 * UNSTRETCHED;
 
-/// A queue pair's congestion control: the algorithm, and the token bucket that holds its pacing rate.
+/// Algorithm of a queue pair, and the token bucket of its pacing rate.
 #[derive(Debug)]
 pub(super) struct Flow {
     algorithm: Algorithm,
-    /// The congestion byte of data packets' BTHs.
+    /// Congestion byte of data packets' BTHs.
     data_bits: u8,
-    /// The bytes that may be in flight and the pacing rate, as they were when the queue pair's turn to send began.
+    /// Window in bytes and pacing rate, read when the turn began.
     window: u64,
     rate: Option<Rate>,
     /// When the bytes sent so far have passed at the pacing rate.
     free_at: Instant,
-    /// The round trip of unacknowledged data in parts of [`UNSTRETCHED`] of the base round trip, at least that.
+    /// Round trip of unacknowledged data in units of 1/[`UNSTRETCHED`] base round trip, at least [`UNSTRETCHED`].
     stretch: u32,
-    /// The last and the shortest round trip in ns, those above 1 s as 4.3 s; 0 before the first.
+    /// Last and shortest round trip in ns, 1 s and more as 4.3 s; 0 before the first.
     round_trip: (u32, u32),
 }
 
@@ -51,24 +51,23 @@ impl Flow {
         }
     }
 
-    /// Asks the algorithm what holds for the packets of the turn that begins.
+    /// Reads the algorithm's window and rate for the turn.
     #[inline]
     pub(super) fn begin_turn(&mut self) {
         (self.window, self.rate) = (self.algorithm.window(), self.algorithm.pacing_rate());
     }
 
-    /// Returns the bytes that may be in flight.
     #[inline]
     pub(super) const fn window(&self) -> u64 {
         self.window
     }
 
-    /// The congestion byte of data packets' BTHs: the way that the peer echoes marks.
+    /// Returns the congestion byte of data packets' BTHs, which requests how the peer echoes marks.
     pub(super) const fn data_bits(&self) -> u8 {
         self.data_bits
     }
 
-    /// When the next packet may leave; it may now where that is not later.
+    /// Returns when the next packet may leave.
     pub(super) const fn free_at(&self) -> Instant {
         self.free_at
     }
@@ -87,30 +86,30 @@ impl Flow {
         &mut self.algorithm
     }
 
-    /// `bytes` on the wire are leaving.
+    /// Spends the tokens of a frame of `bytes` bytes.
     #[inline]
     pub(super) fn on_wire(&mut self, now: Instant, bytes: usize) {
         let Some(rate) = self.rate else {
             self.free_at = now;
             return;
         };
-        // A flow that is no later than the shortest catch-up need not know how long it is.
+        // A flow that is late by less than the shortest catch-up needs no limit.
         if self.free_at < now - SHORTEST_CATCH_UP {
             self.catch_up(now, rate);
         }
         self.free_at = rate.passed_at(self.free_at, bytes as u64);
     }
 
-    /// `bytes` of unacknowledged data are leaving. No window holds them, so their pace does what a window would: while the round trip is
-    /// longer than the base round trip, no more leaves in one than the algorithm allows in the other. `rounds` is the least length of the
-    /// present round trip, which no answer has measured yet, in base round trips.
+    /// Spends the tokens of a frame of unacknowledged data. No window limits it, so its pace does: while the round trip is longer than the
+    /// base round trip, no more leaves in the former than the algorithm allows in the latter. `rounds` is the least length of the current
+    /// round trip, which no answer has measured yet, in base round trips.
     #[inline]
     pub(super) fn on_blind_wire(&mut self, now: Instant, bytes: usize, rounds: u64) {
         let stretch = (rounds * u64::from(UNSTRETCHED)).clamp(self.stretch.into(), LONGEST.into());
         self.on_wire(now, bytes * stretch as usize / UNSTRETCHED as usize);
     }
 
-    /// A probe's round trip was measured.
+    /// Adapts the pace of unacknowledged data to the round trip of a probe.
     pub(super) fn on_probe_rtt(&mut self, rtt: Duration, base_rtt: Duration) {
         let stretch = rtt.as_nanos() * u128::from(UNSTRETCHED) / base_rtt.as_nanos().max(1);
         self.stretch = u32::try_from(stretch).map_or(LONGEST, |stretch| stretch.clamp(UNSTRETCHED, LONGEST));
@@ -123,13 +122,13 @@ impl Flow {
         self.free_at = self.free_at.max(now - catch_up);
     }
 
-    /// From now on packets take another path.
+    /// Applies a change of the path.
     pub(super) fn on_path_change(&mut self) {
         self.algorithm.on_path_change();
         self.begin_turn();
     }
 
-    /// Acknowledged data, all of it marked or none. Counts in packets.
+    /// Handles acknowledged data, all of it marked or none. `una` and `next` are packet numbers.
     pub(super) fn on_ack(
         &mut self,
         now: Instant,
@@ -177,7 +176,7 @@ mod tests {
         let mut flow = Flow::new(Algorithm::Fixed(Fixed::new(1, Some(rate)).unwrap()));
         let start = Instant::from_nanos(1_000_000);
         flow.on_wire(start, 1000);
-        // 20 µs of tokens were there; 1000 bytes at 1 byte/ns took one of them.
+        // 20 µs of tokens were available; 1000 bytes at 1 byte/ns used one of them.
         assert_eq!(flow.free_at(), start - Duration::from_micros(19));
         for _ in 0..20 {
             flow.on_wire(start, 1000);

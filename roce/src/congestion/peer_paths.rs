@@ -1,4 +1,4 @@
-//! The paths of a peer at their receiver: each has records of its own, which must not mix.
+//! The paths of a peer, at the receiver: each has its own records, which must not mix.
 
 use super::collector::ratio;
 use super::paths::PathChoice;
@@ -10,20 +10,20 @@ use alloc::vec::Vec;
 use cc::{Instant, PathRecords, PathTelemetry};
 use core::time::Duration;
 
-/// The records of a peer's paths, by UDP source port. Whether the peer sends requests over one path at a time or sprays them, the active
-/// path is that of its last request.
+/// Records of a peer's paths, by UDP source port. The active path is that of the last request, whether the peer uses one path at a time or
+/// sprays.
 #[derive(Debug, Default)]
 pub(super) struct PeerPaths {
-    /// The port of the active path, from the first request on.
+    /// Port of the active path, from the first request on.
     active: Option<u16>,
     records: PathRecords,
-    /// The other paths. A peer can make us hold [`PathChoice::MOST`] in all and no more; the oldest is forgotten first.
+    /// Other paths. A peer can make this side keep at most [`PathChoice::MOST`] in all; the oldest is forgotten first.
     others: Vec<(u16, PathRecords)>,
     oldest: usize,
 }
 
 impl PeerPaths {
-    /// A request was sent from this port, whose path is active from now on.
+    /// Makes the path with this port the active one, because a request was sent over it.
     #[inline]
     pub(super) fn on_request(&mut self, port: u16) {
         if let Some(before) = self.active.replace(port).filter(|before| *before != port) {
@@ -42,12 +42,11 @@ impl PeerPaths {
         }
     }
 
-    /// Returns the records of the active path.
     pub(super) const fn active(&mut self) -> &mut PathRecords {
         &mut self.records
     }
 
-    /// Returns the records of the path that a probe was sent over; `None` if it is the active one.
+    /// Returns the records of the path of a probe; `None` if it is the active one.
     pub(super) fn elsewhere(&mut self, port: u16) -> Option<&mut PathRecords> {
         if self.active.is_none_or(|active| active == port) {
             return None;
@@ -68,7 +67,7 @@ impl PeerPaths {
         (self.others, self.oldest) = (Vec::new(), 0);
     }
 
-    /// Returns a place for the records of a port that has none, perhaps that of the oldest.
+    /// Returns a place for the records of a new port, perhaps that of the oldest.
     fn place(&mut self, port: u16) -> &mut PathRecords {
         const MOST: usize = PathChoice::MOST as usize - 1;
         let at = if self.others.len() < MOST {
@@ -85,8 +84,8 @@ impl PeerPaths {
     }
 }
 
-/// Returns the report on a path that is not the active one, from a probe in any format. Returns `None` if a switch writes no `txBytes`, or
-/// not its link's rate: the estimate of them (`estimate.rs`) assumes a nearly full link, and would make all paths alike.
+/// Returns the report on a path other than the active one, from a probe in any format. Returns `None` if a switch does not write `txBytes`
+/// or the rate of its link: their estimates (`estimate.rs`) assume a nearly full link, which would make all paths look alike.
 pub(super) fn report_elsewhere(
     records: &mut PathRecords,
     (now, base_rtt): (Instant, Duration),
@@ -114,7 +113,7 @@ pub(super) fn report_elsewhere(
             let interval = u32::try_from(base_rtt.as_nanos()).unwrap_or(u32::MAX);
             return Some(Report::Ratio { path_id: 0, utilisation, interval });
         }
-        // A probe brings one of two: it takes both to say how busy the path is.
+        // A probe carries one of two signals, and the load needs both.
         Reading::Signal(signal) => {
             let utilisation = Signals::default().hear(signal, base_rtt)?;
             let interval = u32::try_from(base_rtt.as_nanos()).unwrap_or(u32::MAX);
@@ -129,7 +128,7 @@ pub(super) fn report_elsewhere(
     Some(Report::Hop { path_id: path.path_id(), hops: hops.count(), index, hop })
 }
 
-/// Returns the hops of a path; `None` if one of them reports too little.
+/// Returns the hops of a path; `None` if the reading of one is incomplete.
 pub(super) fn complete(hops: &Hops) -> Option<PathTelemetry> {
     let mut path = PathTelemetry::new(hops.path_id());
     for (index, reading) in (0u8..).zip(hops.iter()) {
@@ -166,7 +165,7 @@ mod tests {
             for port in 1..=8 {
                 paths.on_request(port);
                 let nanos = 1000 * (8 * round + u64::from(port));
-                // Each path's counter is another one's past.
+                // The counters of different paths overlap.
                 let tx_bytes = counter((nanos / 10).wrapping_sub(1000 * u64::from(port)) & 0xffff_ffff);
                 let bandwidth = cc::Rate::from_gbps(10);
                 let hop = cc::Hop { bandwidth, time: counter(nanos), tx_bytes, queue: 0 };

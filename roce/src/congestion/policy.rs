@@ -1,10 +1,10 @@
-//! Whether a queue pair computes with telemetry: a state machine, whose table of states is in `docs/transport.md`.
+//! The policy whether a queue pair computes with telemetry: a state machine, whose table of states is in `docs/transport.md`.
 //!
 //! It decides which algorithm runs; `algorithm.rs` applies its decisions. If telemetry ends while data is still acknowledged, as behind a
-//! switch that was restarted without it, an algorithm that computes with it would keep its last rate permanently. A substitute runs until
-//! telemetry returns: DCQCN, or the algorithm that ran before a better one took over. Acknowledgements show that telemetry is missing, and
-//! so do answers to probes in which no switch has written. A sender of only READ responses or unreliable packets, whose peer answers no
-//! probe at all, keeps the substitute.
+//! switch that was restarted without it, an algorithm that computes with it would keep its last rate permanently. So a substitute runs
+//! until telemetry returns: DCQCN, or the algorithm that ran before a better one took over. Acknowledgements show that telemetry is
+//! missing, and so do answers to probes in which no switch has written. A sender of only READ responses or unreliable packets, whose peer
+//! answers no probe at all, keeps the substitute.
 
 use super::settings::{Congestion, CongestionAlgorithm, Upgrade, When};
 use crate::CongestionNews;
@@ -12,14 +12,14 @@ use alloc::boxed::Box;
 use cc::{DcqcnConfig, Instant, Rate};
 use core::time::Duration;
 
-/// Telemetry is missing once data was acknowledged that was sent this many base round trips after an unanswered request for telemetry.
+/// Base round trips after an unanswered request for telemetry: if data sent later is acknowledged, telemetry is missing.
 const MISSING_AFTER: u32 = 12;
-/// The number of unanswered requests that are necessary too: a single lost answer and a pause are no proof.
+/// Unanswered requests that are also necessary: a single lost answer and a pause prove nothing.
 const MISSING_REQUESTS: u32 = 3;
-/// The slowest link that a peer's telemetry may report: with less, a queue pair would stand still.
+/// Least line rate that is accepted from a peer's telemetry: with less, a queue pair would stop.
 const LEAST_LINE_RATE: Rate = Rate::from_mbps(1);
 
-/// The state machine, and whether its last change was not reported yet.
+/// State machine, and whether its last change is still unreported.
 #[derive(Debug, Default)]
 pub(super) struct Policy {
     state: PolicyState,
@@ -39,22 +39,22 @@ enum PolicyState {
     Missing(Watch),
 }
 
-/// The watch on whether an algorithm receives the telemetry that it computes with.
+/// Watch on the telemetry of an algorithm that computes with it.
 #[derive(Clone, Copy, Debug)]
 struct Watch {
-    /// The algorithm that computes with telemetry.
+    /// Algorithm that computes with telemetry.
     preferred: CongestionAlgorithm,
-    /// The algorithm that replaces it.
+    /// Algorithm that replaces it.
     substitute: CongestionAlgorithm,
     base_rtt: Duration,
-    /// The time of the first request for telemetry since the last arrived, and the number of requests.
+    /// Time of the first request for telemetry since the last arrived; `asked` is the number of requests.
     asked_at: Option<Instant>,
     asked: u32,
 }
 
 impl PolicyState {
-    /// Returns the state of a queue pair that runs this algorithm. The substitute is DCQCN if none is given. A receiver that computes is
-    /// silent while the queue drains that it has seen, so its answers are not missing.
+    /// Returns the state of a queue pair that runs this algorithm. The default substitute is DCQCN. An algorithm at the receiver needs no
+    /// watch: the receiver does not answer while a queue drains.
     fn of(preferred: CongestionAlgorithm, substitute: Option<CongestionAlgorithm>) -> Self {
         let (CongestionAlgorithm::Hpcc(hpcc)
         | CongestionAlgorithm::HpccFair(hpcc)
@@ -75,7 +75,7 @@ impl Watch {
 }
 
 impl Policy {
-    /// Returns the policy of a queue pair with these settings, on its way to RTS.
+    /// Creates the policy of a queue pair with these settings.
     pub(super) fn new(settings: &Congestion) -> Self {
         let state = match settings.upgrade {
             Some(_) => PolicyState::Undecided(Box::new(*settings)),
@@ -84,7 +84,7 @@ impl Policy {
         Self { state, is_news: false }
     }
 
-    /// Makes `substitute` run while telemetry is missing.
+    /// Sets the algorithm that runs while telemetry is missing.
     pub(super) const fn set_substitute(&mut self, substitute: CongestionAlgorithm) {
         if let Some(watch) = self.watch_mut() {
             watch.substitute = substitute;
@@ -120,8 +120,8 @@ impl Policy {
         }
     }
 
-    /// Returns the base round trip of the windows that the pace of unacknowledged data keeps to; `None` if the algorithm that runs has
-    /// none. PowerTCP's rate follows the queue's growth already, and swings if the pace does so, too.
+    /// Returns the base round trip of the windows that the pace of unacknowledged data follows; `None` if the algorithm in use has none.
+    /// PowerTCP's rate follows the growth of the queue already, and would oscillate if the pace did so, too.
     #[inline]
     pub(super) const fn windows(&self) -> Option<Duration> {
         match &self.state {
@@ -135,9 +135,7 @@ impl Policy {
         }
     }
 
-    // Events.
-
-    /// A packet was sent that requests telemetry.
+    /// Records a packet that requests telemetry.
     #[inline]
     pub(super) fn on_asked(&mut self, now: Instant) {
         if let Some(watch) = self.watch_mut() {
@@ -146,22 +144,21 @@ impl Policy {
         }
     }
 
-    /// The peer has confirmed the setup: only from now on is telemetry requested.
+    /// Restarts the watch, because the peer has confirmed the setup: only from now on is telemetry requested.
     pub(super) const fn on_ready(&mut self) {
         if let Some(watch) = self.watch_mut() {
             watch.restart();
         }
     }
 
-    /// The base round trip has changed.
     pub(super) const fn on_base_rtt(&mut self, base_rtt: Duration) {
         if let Some(watch) = self.watch_mut() {
             watch.base_rtt = base_rtt;
         }
     }
 
-    /// A round trip was measured. Returns the settings whose better algorithm takes over ([`Self::take_over`]), if that waits for a short
-    /// one.
+    /// Handles a measured round trip. Returns the settings whose better algorithm takes over ([`Self::take_over`]), if that depends on a
+    /// short round trip.
     #[inline]
     pub(super) fn on_round_trip(&mut self, rtt: Duration) -> Option<Box<Congestion>> {
         let PolicyState::Undecided(settings) = &self.state else { return None };
@@ -169,8 +166,8 @@ impl Policy {
         self.decide().filter(|_| rtt < limit)
     }
 
-    /// A probe was answered with the telemetry of `hops` switches, of which the fastest link has this rate. Returns the settings whose
-    /// better algorithm takes over ([`Self::take_over`]), if that waits for telemetry.
+    /// Handles the answer to a probe with the telemetry of `hops` switches, whose fastest link has this rate. Returns the settings whose
+    /// better algorithm takes over ([`Self::take_over`]), if that depends on telemetry.
     pub(super) fn on_probe_answered(&mut self, hops: u8, rate: Option<Rate>) -> Option<Box<Congestion>> {
         let PolicyState::Undecided(settings) = &mut self.state else { return None };
         let Some(Upgrade { when: When::TelemetryAnswered, .. }) = settings.upgrade else { return None };
@@ -180,7 +177,7 @@ impl Policy {
         self.decide()
     }
 
-    /// Probes have found no telemetry.
+    /// Keeps the algorithm, because probes found no telemetry.
     pub(super) fn give_up(&mut self) {
         self.decide();
     }
@@ -193,26 +190,26 @@ impl Policy {
         Some(settings)
     }
 
-    /// The better algorithm runs from now on, and `before` while telemetry is missing.
+    /// Makes the better algorithm the preferred one, and `before` its substitute.
     pub(super) fn take_over(&mut self, better: CongestionAlgorithm, before: CongestionAlgorithm) {
         self.state = PolicyState::of(better, Some(before));
     }
 
-    /// Data, or a probe, that was sent at `sent` was acknowledged. Returns whether it should have brought telemetry long ago.
+    /// Returns whether telemetry is missing, given that data or a probe sent at `sent` was acknowledged.
     pub(super) fn misses(&self, sent: Instant) -> bool {
         let PolicyState::Used(watch) = &self.state else { return false };
         watch.asked >= MISSING_REQUESTS
             && watch.asked_at.is_some_and(|asked| sent > asked + watch.base_rtt * MISSING_AFTER)
     }
 
-    /// Telemetry is missing. Returns the substitute if it must run from now on.
+    /// Returns the substitute if it must run from now on, because telemetry is missing.
     pub(super) fn on_missing(&mut self) -> Option<CongestionAlgorithm> {
         let PolicyState::Used(watch) = self.state else { return None };
         (self.state, self.is_news) = (PolicyState::Missing(watch), true);
         Some(watch.substitute)
     }
 
-    /// Telemetry has arrived. Returns the algorithm that computes with it if that must run again.
+    /// Returns the algorithm that computes with telemetry if it must run again, because telemetry has arrived.
     pub(super) fn on_telemetry(&mut self) -> Option<CongestionAlgorithm> {
         self.on_ready();
         let PolicyState::Missing(watch) = self.state else { return None };
@@ -220,13 +217,13 @@ impl Policy {
         Some(watch.preferred)
     }
 
-    /// Returns whether the state has changed without a report.
+    /// Returns whether the last change is unreported.
     #[inline]
     pub(super) const fn has_news(&self) -> bool {
         self.is_news
     }
 
-    /// Returns the change that was not reported yet.
+    /// Returns the unreported change, once.
     pub(super) fn take_news(&mut self) -> Option<CongestionNews> {
         if !core::mem::replace(&mut self.is_news, false) {
             return None;
@@ -239,7 +236,7 @@ impl Policy {
     }
 }
 
-/// Uses the rate of a path's link as this host's if that is unknown, or not configured and faster. Ignores a rate that no algorithm can
+/// Uses the rate of a path's link as the line rate if that is unknown, or not configured and faster. Ignores a rate that no algorithm can
 /// use. Returns whether the line rate is known now.
 fn learn_line_rate(settings: &mut Congestion, rate: Option<Rate>) -> bool {
     let is_usable = |rate: &Rate| {

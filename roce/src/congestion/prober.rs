@@ -4,94 +4,94 @@ use crate::{Discard, Psn};
 use cc::{Ack, Instant};
 use core::time::Duration;
 
-/// The number of hops that a probe has room for.
+/// Hops that a probe has room for.
 pub(super) const PROBE_ROOM: u8 = 8;
 
-/// The least time between two probes: more of them would leave no room for the data that they measure.
+/// Least time between two probes: more would leave no room for the data that they measure.
 const SHORTEST_INTERVAL: Duration = Duration::from_micros(1);
 
-/// The number of unanswered probes after which the peer most likely answers none: more than are in flight on the longest path. And the
-/// least time between two from then on.
+/// Unanswered probes after which the peer most likely answers none: more than are in flight on the longest path. From then on probes are at
+/// least 100 ms apart.
 const UNANSWERED: u64 = 256;
 const SELDOM: Duration = Duration::from_millis(100);
 
-/// The number of probes to a peer that has never answered one, and of those that look for telemetry on a path that has none.
+/// Probes to a peer that has never answered one, and probes in search of telemetry on a path that has none.
 const MOST_IN_VAIN: u64 = 20;
 
-/// The number of probes whose round trips are measured at the same time.
+/// Probes whose round trips are measured at the same time.
 const TIMED: usize = 16;
 
-/// The number of probes among the data of a flow's first window, which brings no telemetry because the peer has not confirmed the setup.
+/// Probes among the data of a flow's first window, which carries no telemetry because the peer has not confirmed the setup.
 const OPENING: u64 = 16;
 
-/// Returns the time after so many unanswered probes until the next. From the eighth on, each is twice the one before, so that an outage
-/// at the beginning of a connection does not use them up.
+/// Returns the time until the next probe after `unanswered` unanswered ones. It doubles from the eighth on, so that an outage at the start
+/// of a connection does not use up all attempts.
 pub(super) fn later(interval: Duration, unanswered: u64) -> Duration {
     interval * (1 << unanswered.saturating_sub(8).min(12))
 }
 
-/// A connection's probes: those sent, and the answers awaited.
+/// Probes of a connection, and the answers outstanding.
 #[derive(Debug, Default)]
 pub(super) struct Prober {
     interval: Option<Duration>,
-    /// The same for unacknowledged data, if telemetry in data covers the rest.
+    /// Interval for unacknowledged data, if telemetry in data covers the rest.
     blind_interval: Option<Duration>,
-    /// Unacknowledged data has left since the last probe: the response to a READ, or packets of an unreliable connection.
+    /// Unacknowledged data was sent since the last probe: a READ response, or packets of an unreliable connection.
     is_blind: bool,
-    /// The next probe's number. Numbers never wrap here; their low 24 bits travel as a PSN.
+    /// Number of the next probe. Numbers never wrap; their low 24 bits are sent as a PSN.
     next: u64,
-    /// Answers below this number are old.
+    /// Answers to probes before this number are stale.
     awaited: u64,
     last_sent: Option<Instant>,
-    /// When the newest probes left, and the number of the data packet behind them, each at its number modulo the number of places.
+    /// When the newest probes left, and the number of the data packet behind each, by probe number modulo [`TIMED`].
     sent_at: [(Instant, u64); TIMED],
-    /// Probes below this number leave among the data of the first window.
+    /// Probes before this number leave among the data of the first window.
     opening: u64,
-    /// The payload bytes of data between two of them.
+    /// Payload bytes between two of those.
     spacing: u64,
-    /// The same until the next.
+    /// Payload bytes until the next of those.
     left: u64,
-    /// The peer has reported something of the network.
+    /// The peer has answered telemetry.
     is_heard: bool,
-    /// Probes only find out if the path has telemetry.
+    /// Probes only find out whether the path has telemetry.
     is_trial: bool,
 }
 
 impl Prober {
-    /// Creates a prober, which sends a probe once an interval while data is in flight. Without an `interval`, `blind_interval` applies to unacknowledged data.
+    /// Creates a prober that sends a probe once an `interval` while data is in flight. Without `interval`, `blind_interval` applies to
+    /// unacknowledged data.
     pub(super) fn new(interval: Option<Duration>, blind_interval: Option<Duration>) -> Self {
         let [interval, blind_interval] = [interval, blind_interval]
             .map(|interval| interval.map(|interval| interval.max(SHORTEST_INTERVAL)));
         Self { interval, blind_interval, ..Self::default() }
     }
 
-    /// Limits the probes, which then only find out if the path has telemetry, if `is_trial` is set.
+    /// Restricts probes to a trial if `is_trial`: a limited number, to find out whether the path has telemetry.
     pub(super) const fn on_trial(self, is_trial: bool) -> Self {
         Self { is_trial, ..self }
     }
 
-    /// Spreads the first probes over the data of a first window of so many bytes.
+    /// Spreads the first probes over the data of a first window of `window` bytes.
     pub(super) const fn opening(self, window: u64) -> Self {
         Self { opening: OPENING, spacing: window / OPENING, ..self }
     }
 
-    /// Ends the opening: data brings telemetry from now on.
+    /// Ends the opening, because data carries telemetry from now on.
     pub(super) const fn end_opening(&mut self) {
         self.opening = 0;
     }
 
-    /// Notes that a data packet left with so many bytes of payload.
     #[inline]
     pub(super) const fn on_data(&mut self, payload: u32) {
         self.left = self.left.saturating_sub(payload as u64);
     }
 
-    /// Continues with probes, because the path has telemetry.
+    /// Ends the trial, because the path has telemetry.
     pub(super) const fn end_trial(&mut self) {
         self.is_trial = false;
     }
 
-    /// Returns whether so many probes brought no telemetry that the path most likely has none.
+    /// Returns whether the trial has failed: the path most likely has no telemetry.
     #[inline]
     pub(super) const fn has_failed(&self) -> bool {
         self.is_trial && self.next >= MOST_IN_VAIN
@@ -102,40 +102,38 @@ impl Prober {
         self.awaited == self.next
     }
 
-    /// Returns the number of probes that are not answered.
     #[inline]
     pub(super) const fn unanswered(&self) -> u64 {
         self.next - self.awaited
     }
 
-    /// Returns whether it ever sends a probe.
+    /// Returns whether any probe is ever sent.
     pub(super) const fn is_used(&self) -> bool {
         self.interval.is_some() || self.blind_interval.is_some()
     }
 
-    /// Returns whether probes leave for acknowledged data too.
+    /// Returns whether probes also measure acknowledged data.
     pub(super) const fn is_regular(&self) -> bool {
         self.interval.is_some()
     }
 
-    /// Returns whether unacknowledged data needs a probe, whatever else is in flight.
+    /// Returns whether unacknowledged data needs a probe.
     #[inline]
     pub(super) const fn is_blind(&self) -> bool {
         self.is_blind
     }
 
-    /// Notes that unacknowledged data left, which the next probe measures.
     #[inline]
     pub(super) const fn on_blind_data(&mut self) {
         self.is_blind = self.is_used();
     }
 
-    /// Sets the time between probes of unacknowledged data, because the algorithm changed.
+    /// Sets the interval for unacknowledged data, because the algorithm changed.
     pub(super) fn on_algorithm(&mut self, blind_interval: Option<Duration>) {
         self.blind_interval = blind_interval.map(|interval| interval.max(SHORTEST_INTERVAL));
     }
 
-    /// Sets the new base round trip, which probes that leave once a round trip follow.
+    /// Adapts intervals of one base round trip to the new one.
     pub(super) fn follow(&mut self, before: Duration, base_rtt: Duration) {
         for interval in [&mut self.interval, &mut self.blind_interval].into_iter().flatten() {
             if *interval == before.max(SHORTEST_INTERVAL) {
@@ -149,13 +147,12 @@ impl Prober {
         self.interval = None;
     }
 
-    /// Returns whether the peer gets no more probes, because it has answered none of so many.
+    /// Returns whether probing has ended because the peer never answered.
     #[inline]
     pub(super) const fn is_given_up(&self) -> bool {
         self.unheard() >= MOST_IN_VAIN
     }
 
-    /// The peer knows telemetry.
     #[inline]
     pub(super) const fn on_heard(&mut self) {
         self.is_heard = true;
@@ -199,13 +196,13 @@ impl Prober {
         self.next
     }
 
-    /// Skips a number, which a probe of another purpose has; it left before the data packet with the number `data`.
+    /// Uses up a number for a probe of another path, which left before data packet `data`.
     pub(super) const fn skip(&mut self, now: Instant, data: u64) {
         self.sent_at[self.next as usize % TIMED] = (now, data);
         self.next += 1;
     }
 
-    /// Notes that a probe left before the data packet with the number `data`.
+    /// Records that a probe left before data packet `data`.
     pub(super) fn on_sent(&mut self, now: Instant, data: u64) {
         self.skip(now, data);
         self.left = self.spacing;
@@ -213,7 +210,7 @@ impl Prober {
         self.last_sent = Some(now);
     }
 
-    /// Returns whether the answer to the probe with this number is awaited.
+    /// Returns whether the answer to the probe with this PSN is outstanding.
     pub(super) fn awaits(&self, psn: Psn) -> bool {
         self.number(psn).is_some()
     }
@@ -224,8 +221,8 @@ impl Prober {
             .filter(|number| (self.awaited..self.next).contains(number))
     }
 
-    /// Accepts an answer once, and none that is older than an accepted one. Returns it as an acknowledgement that counts probes, and the
-    /// number of the data packet behind the probe if the probe is one of the newest 16.
+    /// Accepts an answer, once and in order. Returns it as an acknowledgement that counts probes, and the number of the data packet behind
+    /// the probe if the probe is one of the newest 16.
     pub(super) fn on_response(&mut self, now: Instant, psn: Psn) -> Result<(Ack, Option<u64>), Discard> {
         let number = self.number(psn).ok_or(Discard::Telemetry)?;
         self.awaited = number + 1;

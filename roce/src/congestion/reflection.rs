@@ -1,4 +1,4 @@
-//! Answers to probes of datagrams: what switches wrote goes back to the sender, and the receiver remembers nothing of it.
+//! Answers to probes of datagrams: what switches wrote returns to the sender, and the receiver keeps no state.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::peer_paths::complete;
@@ -10,47 +10,46 @@ use alloc::collections::VecDeque;
 use cc::{Hop, PathTelemetry};
 use core::net::IpAddr;
 
-/// Answers of a queue pair that may wait.
+/// Limit of the pending answers of a queue pair.
 const MOST: usize = 8;
 
-/// An answer that waits to be sent.
+/// Pending answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
-    /// The way back.
+    /// Headers of the path back.
     pub(crate) template: Template,
     pub(crate) to: Qpn,
     pub(crate) psn: Psn,
     report: Report,
 }
 
-/// The answers of a queue pair, oldest first.
+/// Pending answers of a queue pair, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Reflections {
-    /// Without room until the first: most queue pairs are never asked.
+    /// Allocated with the first answer: most queue pairs are never probed.
     waiting: VecDeque<Answer>,
     seals: Seals,
-    /// Senders receive only ratios, which one packet does not yield.
+    /// Senders receive only ratios, which a single packet does not yield.
     is_silent: bool,
 }
 
 impl Reflections {
-    /// Seals answers with `key`, if there is one, or answers nothing.
+    /// Starts to authenticate answers with `key`, if there is one; answers nothing if `is_silent`.
     pub(crate) fn begin(&mut self, key: Option<FeedbackKey>, is_silent: bool) {
         (self.seals, self.is_silent) = (Seals::new(key), is_silent);
     }
 
-    /// Forgets all answers.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
     }
 
-    /// A probe asks, in the name of queue pair `from`. Its answer is never longer than the probe.
+    /// Queues the answer to a probe that names queue pair `from`. The answer is never longer than the probe.
     ///
     /// # Errors
-    /// Returns why it gets none.
+    /// Returns the reason if there is no answer.
     pub(crate) fn on_request(&mut self, frame: &Frame<'_>, from: Qpn) -> Result<(), Discard> {
         let path = frame.network.path();
-        // One answer goes to one host.
+        // An answer is sent to one host only.
         if !is_host(path.source) || !is_host(path.destination) {
             return Err(Discard::Address);
         }
@@ -69,18 +68,16 @@ impl Reflections {
         Ok(())
     }
 
-    /// Returns whether an answer waits.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Takes out the oldest answer.
     pub(crate) fn pop(&mut self) -> Option<Answer> {
         self.waiting.pop_front()
     }
 
-    /// Returns the answer as queue pair `qpn` sends it with this BTH.
+    /// Returns the feedback that queue pair `qpn` sends with this BTH.
     #[expect(clippy::indexing_slicing, reason = "`write` returns no more than its room")]
     pub(crate) fn feedback(&mut self, answer: &Answer, qpn: Qpn, bth: &Bth) -> Feedback {
         let report = answer.report;
@@ -96,8 +93,8 @@ fn is_host(address: IpAddr) -> bool {
     !address.is_multicast() && !address.is_unspecified() && !is_broadcast
 }
 
-/// Returns what the switches wrote into a probe: all links, or that of the longest queue if that is more than one answer carries. `None` if
-/// a switch told too little.
+/// Returns what the switches wrote into a probe: all links, or that with the longest queue if they do not fit into one answer. Returns
+/// `None` if a reading is incomplete.
 fn told(frame: &Frame<'_>) -> Option<Report> {
     let (path, hops) = match (frame.network.carried(), &frame.in_band) {
         (Some(carried), _) => match carried.read()? {

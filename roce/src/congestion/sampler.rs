@@ -1,4 +1,4 @@
-//! Telemetry in data packets, and the setup that asks the receiver for its answers.
+//! Telemetry in data packets, and the setup that requests the receiver's answers.
 
 use super::prober::later;
 use super::settings::Congestion;
@@ -7,12 +7,12 @@ use cc::{AlgorithmConfig, HpccConfig, Instant};
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-/// The number of setups sent to a peer that gives no sign of knowing any.
+/// Setups sent to a peer that shows no sign of supporting them.
 const SETUP_ATTEMPTS: u8 = 20;
-/// The shortest time between two of them.
+/// Least time between two setups.
 const SETUP_INTERVAL: Duration = Duration::from_micros(500);
 
-/// Tells the peer how to answer, until it says that it heard.
+/// Setup that is repeated until the peer confirms it.
 #[derive(Clone, Copy, Debug)]
 struct Handshake {
     setup: Setup,
@@ -21,24 +21,24 @@ struct Handshake {
     next_at: Instant,
 }
 
-/// Which data packets carry an INT header. None does before the peer said that it knows them: to any other they would be
-/// damaged packets.
+/// Which data packets carry an INT header. None does until the peer has confirmed a setup: for any other peer they would be damaged
+/// packets.
 #[derive(Debug, Default)]
 pub(super) struct Sampler {
     handshake: Option<Handshake>,
-    /// Every how many.
+    /// One in this many data packets carries telemetry.
     every: Option<NonZeroU32>,
-    /// The others subscribe.
+    /// The other data packets subscribe to direct responses.
     subscribe: bool,
-    /// Data packets until the next that does.
+    /// Data packets until the next that carries telemetry.
     left: u32,
 }
 
 impl Sampler {
-    /// Of a queue pair that runs `algorithm`, and was asked for the rest.
+    /// Creates the sampler of a queue pair that runs `algorithm`, with the settings `asked`.
     pub(super) fn new(algorithm: &AlgorithmConfig, asked: &Congestion) -> Self {
         let &Congestion { in_band: every, reverse, subscribe, all_hops, format, .. } = asked;
-        // A wait is a share of T, which the receiver must know.
+        // A wait is measured as a share of `T`, which the receiver must know.
         let is_delay = matches!(format, Format::Csig | Format::CsigWide);
         let (config, reverse, tells) = match algorithm {
             AlgorithmConfig::HpccFair(config) => (config, reverse, Tells::Flows),
@@ -58,17 +58,17 @@ impl Sampler {
         Self { handshake: Some(handshake), every, subscribe, left: 0 }
     }
 
-    /// Returns whether data packets bring telemetry, or ask switches for theirs.
+    /// Returns whether data packets carry telemetry, or subscribe to direct responses.
     pub(super) const fn asks_with_data(&self) -> bool {
         self.every.is_some() || self.subscribe
     }
 
-    /// Returns whether it has anything to ask for.
+    /// Returns whether there is a setup to send.
     pub(super) const fn is_used(&self) -> bool {
         self.handshake.is_some()
     }
 
-    /// When the setup may leave, while data is in flight.
+    /// Returns when the setup may leave, while data is in flight.
     #[inline]
     pub(super) fn setup_due_at(&self) -> Option<Instant> {
         let waits = |handshake: &&Handshake| !handshake.is_heard && handshake.attempts < SETUP_ATTEMPTS;
@@ -87,7 +87,7 @@ impl Sampler {
         }
     }
 
-    /// The base round trip was measured anew. The peer, which compares by it, receives it if it knows one of less than half or more than twice.
+    /// Sends the new base round trip to the peer if the one that it has is less than half or more than twice as long.
     pub(super) fn on_base_rtt(&mut self, base_rtt: Duration) {
         if let Some(Handshake { setup, is_heard, attempts, .. }) = &mut self.handshake
             && (base_rtt > setup.base_rtt * 2 || base_rtt < setup.base_rtt / 2)
@@ -97,33 +97,32 @@ impl Sampler {
         }
     }
 
-    /// The peer knows telemetry: setups that it did not confirm were lost.
+    /// Restarts the attempts: the peer supports telemetry, so unconfirmed setups were lost.
     pub(super) const fn on_answer(&mut self) {
         if let Some(handshake) = &mut self.handshake {
             handshake.attempts = 0;
         }
     }
 
-    /// The peer said that it heard.
     pub(super) fn on_ready(&mut self) {
         if let Some(handshake) = &mut self.handshake {
             handshake.is_heard = true;
         }
     }
 
-    /// Returns true if the next data packet carries an INT header.
+    /// Returns whether the next data packet carries an INT header.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.left == 0 && self.every.is_some() && self.handshake.is_some_and(|handshake| handshake.is_heard)
     }
 
-    /// Returns true if a data packet without one subscribes to direct responses.
+    /// Returns whether a data packet without an INT header subscribes to direct responses.
     #[inline]
     pub(super) fn subscribes(&self) -> bool {
         self.subscribe && self.handshake.is_some_and(|handshake| handshake.is_heard)
     }
 
-    /// A data packet left; with an INT header if one was due and had room.
+    /// Counts a data packet, with an INT header if one was due and had room.
     #[inline]
     pub(super) fn on_data_sent(&mut self) {
         if let Some(every) = self.every {
@@ -132,7 +131,7 @@ impl Sampler {
     }
 }
 
-/// `config` on the wire.
+/// Converts `config` to a setup.
 fn setup(config: &HpccConfig, reverse: Reverse, tells: Tells) -> Setup {
     Setup {
         reverse,
@@ -146,5 +145,5 @@ fn setup(config: &HpccConfig, reverse: Reverse, tells: Tells) -> Setup {
     }
 }
 
-/// An eta of 1 on the wire.
+/// Target utilisation of 1 on the wire.
 pub(super) const ETA_ONE: f64 = (1u32 << 31) as f64;

@@ -1,22 +1,22 @@
-//! Sealed feedback: a keyed hash over header, content and a counter that only grows (rtgwg-00 9.1).
+//! Feedback authentication: a keyed hash over header, content and an increasing counter (rtgwg-00 9.1).
 
 use crate::wire::{Bth, MAX_FEEDBACK, Opcode, SETUP_LENGTH, Seal};
 use crate::{Discard, Psn, Qpn};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-/// A key that two queue pairs share: 128 bits.
+/// Key that two queue pairs share, 128 bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FeedbackKey(pub [u8; 16]);
 
 impl FeedbackKey {
-    /// Seals a switch's direct response with this BTH and content. `counter` is above that of all before to the same queue
-    /// pair, by whichever switch: the time in ns since 1970.
+    /// Authenticates a switch's direct response with this BTH and content. `counter` must be above all earlier ones to the same queue pair,
+    /// by any switch: use the time in ns since 1970.
     #[must_use]
     pub fn seal_direct(self, bth: &Bth, content: &[u8], counter: u64) -> Seal {
         Seal { counter, tag: Sealed::direct(bth).hash(self, counter, content) }
     }
 
-    /// SipHash-2-4 of `bytes` under this key, 128 bits.
+    /// Returns the 128-bit SipHash-2-4 of `bytes` under this key.
     #[must_use]
     pub fn tag(self, bytes: &[u8]) -> [u8; 16] {
         let mut hasher = SipHasher24::new_with_key(&self.0);
@@ -25,52 +25,51 @@ impl FeedbackKey {
     }
 }
 
-/// The key itself is never printed.
+/// Never prints the key.
 impl core::fmt::Debug for FeedbackKey {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("FeedbackKey(..)")
     }
 }
 
-/// Opcode, both queue pairs, PSN, the data sender's first PSN, counter.
+/// Length of opcode, both queue pair numbers, PSN, the data sender's first PSN, and counter, bytes.
 const PREFIX: usize = 1 + 4 + 4 + 4 + 4 + 8;
 const CONTENT: usize = if SETUP_LENGTH > MAX_FEEDBACK { SETUP_LENGTH } else { MAX_FEEDBACK };
 
-/// One connection's seals: makes its own, and takes the peer's once each and in order.
+/// Authentication state of a connection: accepts each packet of the peer once and in order.
 #[derive(Debug, Default)]
 pub(crate) struct Seals {
     key: Option<FeedbackKey>,
     sent: u64,
     heard: u64,
-    /// From switches, whose counters are others.
+    /// Counter of switches, which differs from that of the peer.
     heard_direct: u64,
 }
 
-/// The packet that a seal belongs to, except its content.
+/// Header fields that the hash covers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sealed {
     pub(super) opcode: Opcode,
     pub(super) from: Qpn,
     pub(super) to: Qpn,
     pub(super) psn: Psn,
-    /// The first PSN of the connection's data that it is about: another connection of the same two queue pairs has
-    /// another.
+    /// First PSN of the data that the packet is about, which distinguishes connections of the same two queue pairs.
     pub(super) first: Psn,
 }
 
 impl Sealed {
-    /// A packet with this BTH.
+    /// Creates the fields of a packet with this BTH.
     pub(super) const fn new(opcode: Opcode, from: Qpn, bth: &Bth, first: Psn) -> Self {
         Self { opcode, from, to: bth.destination, psn: bth.psn, first }
     }
 
-    /// A direct response: no queue pair sends it.
+    /// Creates the fields of a direct response, which no queue pair sends.
     pub(super) const fn direct(bth: &Bth) -> Self {
         Self::new(Opcode::DIRECT_RESPONSE, Qpn::new(0), bth, Psn::new(0))
     }
 
     fn hash(&self, key: FeedbackKey, counter: u64, content: &[u8]) -> [u8; 16] {
-        // One contiguous piece is what the hash is fastest with.
+        // The hash is fastest on one contiguous buffer.
         let mut bytes = [0; PREFIX + CONTENT];
         bytes[0] = self.opcode.0;
         bytes[1..5].copy_from_slice(&self.from.get().to_be_bytes());
@@ -93,19 +92,20 @@ impl Seals {
         self.key.is_some()
     }
 
-    /// Another queue pair, which counts by itself, seals what comes from now on. What it answers is awaited, and so no replay.
+    /// Resets the counter, because another queue pair with its own counter sends from now on. Its answers are awaited, so they are no
+    /// replays.
     pub(super) const fn on_other_sender(&mut self) {
         self.heard = 0;
     }
 
-    /// The seal for a packet with this content; none without a key.
+    /// Authenticates a packet with this content; `None` without a key.
     pub(super) fn seal(&mut self, sealed: &Sealed, content: &[u8]) -> Option<Seal> {
         let key = self.key?;
         self.sent += 1;
         Some(Seal { counter: self.sent, tag: sealed.hash(key, self.sent, content) })
     }
 
-    /// Returns true if the peer sent the packet, and it is newer than all before. Without a key every packet passes.
+    /// Checks that the peer sent the packet and that it is newer than all before. Without a key every packet passes.
     pub(super) fn open(
         &mut self,
         sealed: &Sealed,
@@ -115,7 +115,7 @@ impl Seals {
         let Some(key) = self.key else { return Ok(()) };
         let seal = seal.ok_or(Discard::ForgedFeedback)?;
         let tag = sealed.hash(key, seal.counter, content);
-        // Without a branch on where they differ.
+        // Constant time, without a branch on where they differ.
         let difference = tag.iter().zip(seal.tag).fold(0, |all, (ours, theirs)| all | (ours ^ theirs));
         if difference != 0 {
             return Err(Discard::ForgedFeedback);

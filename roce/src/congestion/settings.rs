@@ -8,80 +8,80 @@ use core::time::Duration;
 
 pub use cc::AlgorithmConfig as CongestionAlgorithm;
 
-/// A queue pair's congestion control.
+/// Congestion control of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Congestion {
-    /// The algorithm that computes window and rate.
+    /// Algorithm that computes window and rate.
     pub algorithm: CongestionAlgorithm,
-    /// Send telemetry requests this often while data is in flight (rtgwg-00 6.2.1: once a round trip); 1 µs at least. With HPCC++,
-    /// READ responses and unreliable connections are probed once a base round trip if this is `None`.
+    /// Time between telemetry requests while data is in flight (rtgwg-00 6.2.1: once a round trip), at least 1 µs. If it is `None`, HPCC++
+    /// still probes READ responses and unreliable connections once a base round trip.
     pub probe_interval: Option<Duration>,
-    /// Every how many data packets carry telemetry (HPCC++ only). They take [`MAX_IN_BAND`](crate::wire::MAX_IN_BAND)
-    /// bytes more on the wire, or what [`Format::longest`] says, and only towards a peer that said that it knows them.
+    /// One in this many data packets carries telemetry (HPCC++ only). It adds [`MAX_IN_BAND`](crate::wire::MAX_IN_BAND) bytes to the
+    /// packet, or [`Format::longest`]; packets carry it only to a peer that has confirmed that it supports it.
     pub in_band: Option<NonZeroU32>,
-    /// Data packets that bring no telemetry ask switches to tell us of congestion at once (pan-01 6.3). They take
-    /// [`SUBSCRIPTION_LENGTH`](crate::wire::SUBSCRIPTION_LENGTH) bytes more, towards a peer that knows telemetry (HPCC++ only).
+    /// Whether data packets without telemetry ask switches to report congestion directly (pan-01 6.3; HPCC++ only). It adds
+    /// [`SUBSCRIPTION_LENGTH`](crate::wire::SUBSCRIPTION_LENGTH) bytes to the packet, to a peer that supports telemetry.
     pub subscribe: bool,
-    /// The layout of telemetry in probes and data.
+    /// Layout of telemetry in probes and data.
     pub format: Format,
-    /// The kind of answer that the peer gives to telemetry; [`CongestionAlgorithm::HpccReceiver`] always receives windows.
+    /// Kind of answer that the peer gives to telemetry; [`CongestionAlgorithm::HpccReceiver`] always receives windows.
     pub reverse: Reverse,
-    /// Answers report all links of the path, not only the busiest: each is then compared with its own last record, whichever
-    /// was the busiest in between. Answers of more than [`Records::MOST`](crate::wire::Records::MOST) links, of links whose rate
-    /// HPCC INT has no code for, and in AECN, report the busiest ([`CongestionAlgorithm::Hpcc`] only).
+    /// Whether answers report all links of the path instead of only the busiest ([`CongestionAlgorithm::Hpcc`] only): each is then compared
+    /// with its own last record, whichever was the busiest in between. Answers of more than [`Records::MOST`](crate::wire::Records::MOST)
+    /// links, of links whose rate HPCC INT has no code for, and in AECN, report the busiest.
     pub all_hops: bool,
-    /// The least time between two congestion notification packets that answer the peer's marked packets.
+    /// Least time between two CNPs that answer the peer's marked packets.
     pub notification_interval: Duration,
-    /// Tell the peer no more of its path than how busy its busiest link is (rtgwg-00 9.1).
+    /// Whether the peer gets nothing but the utilisation of the busiest link (rtgwg-00 9.1).
     pub ratio_only: bool,
-    /// A better algorithm for paths that turn out to be fit for it.
+    /// Better algorithm, for paths that prove fit for it.
     pub upgrade: Option<Upgrade>,
-    /// Several paths to choose from (rtgwg-00 9.4); one for none.
+    /// Several paths to choose from (rtgwg-00 9.4); `None` for one path.
     pub paths: Option<PathChoice>,
-    /// Seal telemetry's answers, and take none that are not sealed with the same key (rtgwg-00 9.1).
+    /// Key that authenticates feedback in both directions; feedback without it is dropped (rtgwg-00 9.1).
     pub feedback_key: Option<FeedbackKey>,
-    /// The values for what the algorithms' parameters leave open.
+    /// Parameters of the algorithms that are not configured.
     pub unknown: Unknown,
 }
 
 /// Parameters that are not configured. The algorithms have a placeholder for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unknown {
-    /// The rate of this host's link is the port's ([`Congestion::on_link`]).
+    /// The line rate is that of the port ([`Congestion::on_link`]).
     pub line_rate: bool,
-    /// The line rate is the port's, which knows nothing of the path: once telemetry reports a slower link, that counts.
+    /// The line rate is that of the port, which does not know the path: a slower link in telemetry replaces it.
     pub path_rate: bool,
     /// The base round trip is measured. Until the first measurement the placeholder counts.
     pub base_rtt: bool,
 }
 
-/// Which algorithm a queue pair goes over to, and when.
+/// Change to a better algorithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Upgrade {
-    /// The condition.
+    /// Condition of the change.
     pub when: When,
-    /// The algorithm.
+    /// Algorithm to change to.
     pub to: CongestionAlgorithm,
 }
 
-/// When a queue pair goes over to a better algorithm.
+/// Condition of a change to a better algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// The first round trip measured is shorter (draft-bensley-tcpm-dctcp-01, section 4: 10 ms).
+    /// The first measured round trip is shorter (draft-bensley-tcpm-dctcp-01, section 4: 10 ms).
     RttBelow(Duration),
-    /// A probe comes back with the telemetry of a switch. After 20 probes without one, probing ends. Until then, and without telemetry,
-    /// packets ask for marks, and once the peer answers a mark, DCQCN takes the place of a fixed window.
+    /// A probe returns with the telemetry of a switch. After 20 probes without it, probing ends. Until then, and without telemetry, packets
+    /// are ECN-capable, and DCQCN replaces a fixed window once the peer answers a mark.
     TelemetryAnswered,
 }
 
 impl Congestion {
-    /// The base round trip before the first one is measured, if none is configured.
+    /// Base round trip until the first is measured, if none is configured: 100 µs.
     pub const FIRST_BASE_RTT: Duration = Duration::from_micros(100);
 
-    /// One notification in 50 µs, as the authors of DCQCN have it.
+    /// Least time between two CNPs: 50 µs, as in the DCQCN paper.
     pub const NOTIFICATION_INTERVAL: Duration = Duration::from_micros(50);
 
-    /// `algorithm` without telemetry.
+    /// Creates the settings of `algorithm` without telemetry.
     #[must_use]
     pub const fn new(algorithm: CongestionAlgorithm) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl Congestion {
         }
     }
 
-    /// The same on a port whose link has this rate, which counts if none is configured.
+    /// Returns the settings for a port whose link has this rate, which counts if none is configured.
     #[must_use]
     pub fn on_link(self, rate: Rate) -> Self {
         if !self.unknown.line_rate || rate.as_bps() == 0 {
@@ -112,7 +112,7 @@ impl Congestion {
         Self { algorithm: self.algorithm.at_line_rate(rate), upgrade, unknown, ..self }
     }
 
-    /// Checks whether a queue pair can spray, if these settings ask for it. Otherwise returns why not, and the remedy.
+    /// Returns why a queue pair cannot spray, and the remedy, if these settings request it and it cannot.
     pub(crate) fn check_spray(&self, is_reliable: bool, is_selective: bool) -> Result<(), &'static str> {
         let Some(PathChoice { count, spray: true, .. }) = self.paths else { return Ok(()) };
         let algorithms = [Some(self.algorithm), self.upgrade.map(|upgrade| upgrade.to)];
@@ -136,8 +136,8 @@ impl Congestion {
         }
     }
 
-    /// Returns the parameters of the algorithm if the sender computes with telemetry in its data. It then shares links the better, the more
-    /// answers come in a round trip.
+    /// Returns the parameters of the algorithm if the sender computes with telemetry in its data. Such senders share links the better, the
+    /// more answers arrive in a round trip.
     pub(crate) const fn computed_by_data(&self) -> Option<&HpccConfig> {
         match &self.algorithm {
             CongestionAlgorithm::Hpcc(config)
@@ -151,7 +151,7 @@ impl Congestion {
         }
     }
 
-    /// The same for a service without acknowledgements, behind which feedback on telemetry in data would come: probes tell all.
+    /// Returns the settings for a service without acknowledgements, which could carry no feedback: only probes measure the path.
     pub(crate) fn for_unacknowledged_data(&self) -> Self {
         let base_rtt = self.algorithm.as_hpcc().map(|hpcc| hpcc.base_rtt);
         Self {
@@ -163,10 +163,10 @@ impl Congestion {
         }
     }
 
-    /// Checks whether a queue pair can pace datagrams by these settings.
+    /// Checks whether these settings can pace datagrams.
     ///
     /// # Errors
-    /// Returns why not, and the remedy.
+    /// Returns the reason and the remedy if they cannot.
     pub fn check_datagrams(&self) -> Result<(), &'static str> {
         let by_probes = |algorithm: &CongestionAlgorithm| {
             use CongestionAlgorithm::{Fixed, Hpcc, HpccFair, PowerTcp};
@@ -191,8 +191,8 @@ impl Congestion {
         !matches!(self.algorithm, CongestionAlgorithm::Fixed { .. }) || self.upgrade.is_some()
     }
 
-    /// The same for all datagrams of a queue pair together, and for those to one destination, if these are paced by themselves. Together
-    /// they leave at the line rate at most.
+    /// Returns the settings for all datagrams of a queue pair together and, if destinations are paced separately, for each destination.
+    /// Together they are sent at most at the line rate.
     pub(crate) fn for_datagrams(&self) -> (Self, Option<Self>) {
         if !self.computes() {
             return (self.for_unacknowledged_data(), None);
@@ -204,26 +204,25 @@ impl Congestion {
         (Self::new(all), Some(self.for_unacknowledged_data()))
     }
 
-    /// Returns whether packets are to be marked rather than dropped: the algorithm reacts to marks, or would if it learnt that the peer
-    /// answers them.
+    /// Returns whether packets must be ECN-capable: the algorithm reacts to marks, or may be replaced by one that does.
     pub(crate) fn wants_ecn(&self) -> bool {
         self.algorithm.wants_ecn() || self.by_marks().is_some()
     }
 
-    /// Returns the algorithm that replaces a fixed window once the peer answers marks, if the settings provide for one.
+    /// Returns the algorithm that replaces a fixed window once the peer answers marks, if the settings provide one.
     pub(super) fn by_marks(&self) -> Option<DcqcnConfig> {
         let Upgrade { when: When::TelemetryAnswered, to } = self.upgrade? else { return None };
         let hpcc = to.as_hpcc().filter(|_| matches!(self.algorithm, CongestionAlgorithm::Fixed { .. }))?;
         Some(DcqcnConfig { min_rate: hpcc.min_rate, ..DcqcnConfig::new(hpcc.line_rate, Some(hpcc.base_rtt)) })
     }
 
-    /// Returns the rate of this host's link, if it is known.
+    /// Returns the rate of this host's link, if known.
     pub(super) fn line_rate(&self) -> Option<Rate> {
         let of_upgrade = || self.upgrade?.to.line_rate();
         self.algorithm.line_rate().or_else(of_upgrade).filter(|_| !self.unknown.line_rate)
     }
 
-    /// With a telemetry request this often while data is in flight.
+    /// Returns the settings with a telemetry request once an interval while data is in flight.
     #[must_use]
     pub const fn probing(self, every: Option<Duration>) -> Self {
         Self { probe_interval: every, ..self }

@@ -1,23 +1,23 @@
-//! Signals of CSIG's tags, of which a packet brings one, as the in-flight share that HPCC++ computes with.
+//! Converts the signals of CSIG's tags, one per packet, to the in-flight share with which HPCC++ computes.
 
 use crate::wire::format::Signal;
 use core::time::Duration;
 
-/// A share of 1, in 2^-20.
+/// Share of 1, in units of 2^-20.
 const ONE: u32 = 1 << 20;
 
-/// The last signals of a path.
+/// Last signals of a path.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
-    /// The share of the busiest link that is in use, in 2^-20; at most 1.
+    /// Used share of the busiest link, in 2^-20, at most 1.
     used: Option<u32>,
-    /// The longest wait at a hop, in ns.
+    /// Longest wait at a hop, ns.
     waited: u64,
 }
 
 impl Signals {
-    /// Takes a signal in. Returns the path's in-flight share in 2^-20 if the signal says something of it: while the busiest link has
-    /// room, what it uses; else 1 and the longest wait as a share of `base_rtt`.
+    /// Handles a signal. Returns the path's in-flight share in 2^-20 if the signal determines it: the used share while the busiest link has
+    /// room, otherwise 1 plus the longest wait as a share of `base_rtt`.
     pub(super) fn hear(&mut self, signal: Signal, base_rtt: Duration) -> Option<u32> {
         match signal {
             Signal::Available(share) => self.used = Some(ONE.saturating_sub(share)),

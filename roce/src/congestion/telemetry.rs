@@ -1,4 +1,4 @@
-//! A queue pair's use of telemetry: what it asks for, what it answers, and the paths that it chooses from.
+//! A queue pair's use of telemetry: what it requests, what it answers, and the paths from which it chooses.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::base_rtt::BaseRtt;
@@ -19,21 +19,20 @@ use alloc::boxed::Box;
 use cc::Instant;
 use core::net::IpAddr;
 
-/// The telemetry that a data packet carries.
+/// Telemetry that a data packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brings {
-    /// Nothing.
     Nothing,
-    /// An INT header behind the BTH.
+    /// INT header behind the BTH.
     InBand,
-    /// Another format, inserted below the BTH once the packet is sealed.
+    /// Another format, inserted below the BTH of the sealed packet.
     Format(Format),
-    /// A subscription to direct responses, inserted likewise.
+    /// Subscription to direct responses, inserted likewise.
     Subscription,
 }
 
 impl Brings {
-    /// Returns how many bytes are inserted below the BTH.
+    /// Returns the bytes inserted below the BTH.
     #[inline]
     pub(crate) fn inserted(self) -> usize {
         match self {
@@ -44,11 +43,11 @@ impl Brings {
     }
 }
 
-/// Inserts telemetry into a sealed packet of `length` bytes that begins `brings.inserted()` bytes into `frame`. Returns the length of
-/// the whole.
+/// Inserts telemetry into a sealed packet of `length` bytes that begins `brings.inserted()` bytes into `frame`. Returns the length of the
+/// result.
 ///
 /// # Errors
-/// Returns an error if `frame` is too short.
+/// Returns a [`Discard`] if `frame` is too short.
 #[inline]
 pub(crate) fn insert_telemetry(
     brings: Brings,
@@ -63,27 +62,27 @@ pub(crate) fn insert_telemetry(
     }
 }
 
-/// A queue pair's state for telemetry. A queue pair that needs none of it has none.
+/// Telemetry state of a queue pair; queue pairs without telemetry have none.
 #[derive(Debug)]
 pub(super) struct Telemetry {
-    /// The layout of the telemetry that this side sends.
+    /// Layout of the telemetry that this side sends.
     pub(super) format: Format,
-    /// The Q_Key of probes, if they are for a datagram queue pair.
+    /// Q_Key of probes, of a datagram queue pair.
     pub(super) queue_key: Option<u32>,
-    /// The peer gets only ratios of the network.
+    /// The peer gets only ratios.
     ratio_only: bool,
     /// Data has left since none was in flight, so a request for telemetry may be due.
     pub(super) is_active: bool,
     pub(super) prober: Prober,
     pub(super) sampler: Sampler,
-    /// The collector, from the peer's first telemetry on. Most queue pairs need none, and it is large.
+    /// Set by the peer's first telemetry. Boxed, because it is large and few queue pairs have one.
     collector: Option<Box<Collector>>,
     pub(super) seals: Seals,
-    /// The paths, if there are several to choose from.
+    /// Paths, if there are several to choose from.
     pub(super) paths: Option<Box<Paths>>,
     /// Whether the algorithm computes with telemetry.
     pub(super) policy: Policy,
-    /// The measured base round trip, if none is configured, or telemetry can verify it.
+    /// Measurement of the base round trip, if none is configured or telemetry can verify it.
     pub(super) base_rtt: Option<BaseRtt>,
 }
 
@@ -106,7 +105,7 @@ impl Default for Telemetry {
 }
 
 impl Telemetry {
-    /// Returns the state that these settings need; `None` if they need none. The peer's reports before RTS stay.
+    /// Creates the state that these settings need; `None` if they need none. Reports of the peer before RTS are kept.
     pub(super) fn start(before: Option<Self>, settings: &Congestion, qpn: Qpn, path: &Path) -> Option<Self> {
         let Congestion { format, ratio_only, .. } = *settings;
         let mut collector = before.and_then(|before| before.collector);
@@ -114,7 +113,7 @@ impl Telemetry {
             collector.only_ratios(ratio_only);
         }
         let sampler = Sampler::new(&settings.algorithm, settings);
-        // Loads of sprayed paths are for the algorithm.
+        // The load of sprayed paths is for the algorithm, so it is counted over the base round trip.
         let base_rtt = settings.algorithm.as_hpcc().map(|hpcc| hpcc.base_rtt);
         let choice = settings.paths.map(|choice| PathChoice {
             interval: base_rtt.filter(|_| choice.spray).unwrap_or(choice.interval),
@@ -142,12 +141,12 @@ impl Telemetry {
         telemetry.is_used().then_some(telemetry)
     }
 
-    /// Returns whether only probes bring telemetry, so that only their numbers count.
+    /// Returns whether only probes collect telemetry, so that only their numbers count.
     pub(super) const fn is_by_probes(&self) -> bool {
         self.prober.is_regular() && !self.sampler.asks_with_data()
     }
 
-    /// Returns whether any of it is needed: this side uses telemetry, or the peer has sent some.
+    /// Returns whether the state is needed: this side uses telemetry, or the peer has sent some.
     pub(super) fn is_used(&self) -> bool {
         self.prober.is_used()
             || self.sampler.is_used()
@@ -171,7 +170,7 @@ impl Telemetry {
     }
 
     /// Returns the number of base round trips that unacknowledged data has been in flight: a probe leaves in each, and the answer to the
-    /// first may just be late. It is 1 if the algorithm that runs has no windows.
+    /// first may only be late. It is 1 if the algorithm in use has no windows.
     #[inline]
     pub(super) fn rounds_in_flight(&self) -> u64 {
         if self.policy.windows().is_some() { self.prober.unanswered().saturating_sub(1) } else { 1 }
@@ -181,7 +180,7 @@ impl Telemetry {
         self.format
     }
 
-    /// Returns the collector that answers the peer's telemetry. The first telemetry creates it.
+    /// Returns the collector that answers the peer's telemetry, and creates it if there is none.
     pub(super) fn collector(&mut self, now: Instant) -> &mut Collector {
         let ratio_only = self.ratio_only;
         self.collector.get_or_insert_with(|| {
@@ -191,19 +190,18 @@ impl Telemetry {
         })
     }
 
-    /// Returns the collector that answers the peer's telemetry, if the peer has sent any.
     #[inline]
     pub(super) fn known_collector(&mut self) -> Option<&mut Collector> {
         self.collector.as_deref_mut()
     }
 
-    /// Returns whether the peer has sent any telemetry: then every data packet counts.
+    /// Returns whether the peer has sent telemetry, so that every data packet counts.
     #[inline]
     pub(super) const fn hears(&self) -> bool {
         self.collector.is_some()
     }
 
-    /// Returns what telemetry the next data packet brings, if the frame has `room` for it beside the rest.
+    /// Returns the telemetry that the next data packet carries, if the frame has `room` more bytes for it.
     #[inline]
     pub(super) fn rides_with_data(&self, room: usize) -> Brings {
         if self.sampler.is_due() {
@@ -262,7 +260,7 @@ impl Telemetry {
         }
     }
 
-    /// Returns whether an answer to the peer's telemetry, or a packet of our own, may be due.
+    /// Returns whether an answer to the peer's telemetry, or a packet of this side, may be due.
     #[inline]
     pub(super) fn may_owe(&self, now: Instant) -> bool {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -293,7 +291,7 @@ impl Telemetry {
         }
     }
 
-    /// Applies a change of the path of packets.
+    /// Forgets the measured base round trip, because the path has changed.
     pub(super) fn on_other_path(&mut self) {
         self.base_rtt.as_mut().map(BaseRtt::restart);
     }

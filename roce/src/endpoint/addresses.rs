@@ -1,4 +1,4 @@
-//! Address handles: the paths of datagrams, which a program creates before it sends any.
+//! Address handles: prepared headers of datagrams, which a program creates before it sends any.
 
 use super::Endpoint;
 use super::peers::Sender;
@@ -6,20 +6,20 @@ use crate::wire::Path;
 use crate::{AddressId, ControlError, PdId};
 
 impl Endpoint {
-    /// Makes an address handle: the way that datagrams of `pd` take.
+    /// Creates an address handle for datagrams of `pd` along `path`.
     ///
     /// # Errors
-    /// Returns an error if the path's addresses are of different families, or there is one handle too many.
+    /// Returns a [`ControlError`] if the path's addresses are of different families, or the limit of address handles is reached.
     pub fn create_address(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
         let address = self.commons.addresses.create(pd, path)?;
         self.peers.add(path.destination, path.destination_mac, Sender::AddressHandle(address.place()));
         Ok(address)
     }
 
-    /// Forgets an address handle. Datagrams that wait to go there fail.
+    /// Destroys an address handle. Datagrams posted with it that have not left fail.
     ///
     /// # Errors
-    /// Returns an error if there is none of this name.
+    /// Returns [`ControlError::NoAddress`] if the handle does not exist.
     pub fn destroy_address(&mut self, address: AddressId) -> Result<(), ControlError> {
         let (ip, mac) = self.commons.addresses.destroy(address).ok_or(ControlError::NoAddress)?;
         self.peers.forget(ip, mac, Sender::AddressHandle(address.place()));

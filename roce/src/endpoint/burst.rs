@@ -1,11 +1,11 @@
-//! A burst of one frame, and what a traced queue pair did in its turn.
+//! A burst of one frame, and the trace of a queue pair's turn.
 
 use crate::qp::QueuePair;
 use crate::{Outbox, Psn, TurnTrace};
 use alloc::boxed::Box;
 use cc::Rate;
 
-/// The state of a traced queue pair after its last turn.
+/// State of a traced queue pair after its last turn.
 #[derive(Debug)]
 pub(super) struct Traced {
     acknowledged: Psn,
@@ -13,7 +13,7 @@ pub(super) struct Traced {
 }
 
 impl Traced {
-    /// Returns what a queue pair's turn changed, and remembers it in `before`. The first turn that is traced is compared with nothing.
+    /// Returns what a turn changed, and stores the new state in `before`. The first traced turn is compared with nothing.
     pub(super) fn turn(before: &mut Option<Box<Self>>, qp: &QueuePair, retransmitted: u64) -> TurnTrace {
         let report = qp.report();
         let now = Self { acknowledged: report.acknowledged_psn, pace: (report.rate, report.window) };
@@ -31,7 +31,7 @@ impl Traced {
     }
 }
 
-/// Room for one frame.
+/// Outbox with room for one frame.
 pub(super) struct Single<'a> {
     frame: &'a mut [u8],
     length: Option<usize>,
@@ -42,7 +42,6 @@ impl<'a> Single<'a> {
         Self { frame, length: None }
     }
 
-    /// The length of the frame that was written.
     pub(super) const fn length(&self) -> Option<usize> {
         self.length
     }

@@ -1,4 +1,4 @@
-//! State that the queue pairs of an endpoint share.
+//! Objects that the queue pairs of an endpoint share.
 
 use super::config::EndpointConfig;
 use crate::address::AddressTable;
@@ -11,11 +11,10 @@ use crate::xrc::XrcDomains;
 use crate::{Counters, RegionTable};
 use cc::{ActiveFlows, Instant};
 
-/// The limit on the memory for packets that came early, unless [`Endpoint::set_early_budget`](super::Endpoint::set_early_budget) sets
-/// another: that of 32 queue pairs which each hold as much as one may.
+/// Limit of the memory for early packets until [`Endpoint::set_early_budget`](super::Endpoint::set_early_budget) sets another, bytes: that
+/// of 32 queue pairs which each hold as much as one may.
 const EARLY_BUDGET: usize = 64 << 20;
 
-/// State that the queue pairs of an endpoint share.
 pub(super) struct Commons {
     pub(super) cqs: CompletionQueues,
     pub(super) regions: RegionTable,
@@ -23,12 +22,11 @@ pub(super) struct Commons {
     pub(super) shared: SharedQueues,
     pub(super) xrc: XrcDomains,
     pub(super) counters: Counters,
-    /// The flows whose telemetry arrives here.
+    /// Flows whose telemetry arrives here.
     flows: ActiveFlows,
     pub(super) events: Events,
-    /// The network's.
+    /// Numbers of the network for telemetry formats.
     pub(super) numbers: Numbers,
-    /// For packets that came early.
     pub(super) early: EarlyMemory,
 }
 
@@ -48,7 +46,7 @@ impl Commons {
         }
     }
 
-    /// Lends all of it to one queue pair.
+    /// Lends the objects to one queue pair.
     #[inline]
     pub(super) fn context(&mut self, now: Instant) -> Context<'_> {
         Context {

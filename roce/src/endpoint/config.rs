@@ -1,20 +1,20 @@
-//! The settings that an endpoint is created with.
+//! The settings that create an endpoint.
 
 use crate::wire::Numbers;
 
 /// Limits and secrets of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointConfig {
-    /// The limit on queue pairs.
+    /// Limit of queue pairs.
     pub max_qps: u32,
-    /// The limit on completion queues.
+    /// Limit of completion queues.
     pub max_cqs: u32,
-    /// The limit on memory regions, and on memory windows.
+    /// Limit of memory regions, and separately of memory windows.
     pub max_regions: u32,
-    /// Unpredictable: keys, queue pair numbers and initial PSNs are drawn from it.
+    /// Unpredictable bytes, from which keys, queue pair numbers and initial PSNs are derived.
     pub seed: [u8; 32],
-    /// 0 to 63: the top 6 bits of every queue pair's number, so that any process of an interface sees which process a packet is for.
+    /// Number of this process among those that share the interface, 0 to 63: the top 6 bits of its queue pair numbers.
     pub process: u8,
-    /// The numbers that the network uses for telemetry formats without registered ones.
+    /// Numbers that the network uses for telemetry formats without registered ones.
     pub numbers: Numbers,
 }

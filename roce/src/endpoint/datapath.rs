@@ -1,4 +1,4 @@
-//! Frames in and out, timers, and whose turn it is.
+//! Frames received and sent, timers, and the queue pair that sends next.
 
 use super::Endpoint;
 use super::burst::{Single, Traced};
@@ -10,16 +10,16 @@ use crate::{Discard, Memory, Outbox};
 use cc::Instant;
 use core::time::Duration;
 
-/// Bytes of frames that a queue pair sends in one turn, while others wait for theirs; its last frame may go beyond.
+/// Bytes of frames that a queue pair sends in one turn while others wait; its last frame may exceed them.
 const QUANTUM: u64 = 8 * 1024;
-/// Queue pairs whose peers have no room that one call passes over; the next call goes on behind them.
+/// Queue pairs without room at their peers that one call skips; the next call continues behind them.
 const PASSED_OVER: usize = 16;
 
 impl Endpoint {
-    /// Takes in one Ethernet frame. Answers leave by [`Self::poll_transmit`].
+    /// Receives one Ethernet frame. [`Self::poll_transmit`] sends the answers.
     ///
     /// # Errors
-    /// Returns why the frame was dropped or refused; it is counted here.
+    /// Returns the reason if the frame was dropped or refused. The endpoint counts it.
     pub fn on_frame<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         self.commons.counters.rx_frames += 1;
         self.take_in(now, memory, frame).inspect_err(|&discard| self.note_discard(now, frame, discard))
@@ -39,7 +39,7 @@ impl Endpoint {
         self.take_any(now, memory, frame)
     }
 
-    /// Counts a frame that was dropped. One that is no RoCEv2 may be ICMP about one that was.
+    /// Counts a dropped frame. A frame that is not RoCEv2 may be an ICMP error about one that was.
     fn note_discard(&mut self, now: Instant, frame: &[u8], discard: Discard) {
         self.commons.counters.discard(discard);
         if discard == Discard::NotRoce
@@ -50,7 +50,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes in a frame of any kind.
+    /// Receives a frame of any kind.
     #[inline(never)]
     fn take_any<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         // The ICRC is checked here, before anything may touch memory.
@@ -59,7 +59,7 @@ impl Endpoint {
         let frame = frame.as_ref().map_err(|&discard| discard)?;
         let destination = frame.header.bth().destination;
         let index = match &frame.header {
-            // A switch names the queue pair that the packet was for: it knows no other.
+            // A switch puts the destination of the packet into its report, not the queue pair that sent it.
             Header::DirectResponse { .. } => self.peers.hearer(frame.network.source(), destination),
             _ if destination == GROUP_QPN && frame.network.destination().is_multicast() => {
                 return self.take_for_group(now, memory, frame);
@@ -69,7 +69,7 @@ impl Endpoint {
         self.take_at(now, memory, frame, index.ok_or(Discard::UnknownQp)?)
     }
 
-    /// Takes in a frame for the queue pair at a place.
+    /// Receives a frame for the queue pair at place `index`.
     pub(super) fn take_at<M: Memory>(
         &mut self,
         now: Instant,
@@ -85,10 +85,10 @@ impl Endpoint {
         taken
     }
 
-    /// Writes the next frame that may leave now to the start of `frame`, ICRC and all, and returns its length. `frame` must have room for
+    /// Writes the next frame that may leave now to the start of `frame`, with its ICRC, and returns its length. `frame` must have room for
     /// the largest packet: MTU + [`MAX_OVERHEAD`](crate::wire::MAX_OVERHEAD).
     ///
-    /// Queue pairs with something to send take turns, a packet each; one that owes a peer an answer has the first turn.
+    /// Queue pairs with something to send take turns of a packet each; those that owe an answer are first.
     #[inline]
     pub fn poll_transmit<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
         let mut single = Single::new(frame);
@@ -96,12 +96,11 @@ impl Endpoint {
         single.length()
     }
 
-    /// Writes frames that may leave now, as many as there are and have room, as [`Self::poll_transmit`] does one. A queue pair's turn
-    /// is 8 KiB long.
+    /// Writes frames that may leave now, as many as there are and have room, in the order of [`Self::poll_transmit`]. A turn of a queue
+    /// pair is 8 KiB.
     #[inline]
     pub fn transmit<M: Memory, O: Outbox>(&mut self, now: Instant, memory: &M, out: &mut O) {
         let (mut took, mut passed) = (false, 0);
-        // Most turns find no queue pair.
         while self.is_asked() && self.link.is_none_or(|link| link.free_at <= now) {
             let is_any_full = out.begin_turn();
             if out.room().is_none() {
@@ -123,7 +122,7 @@ impl Endpoint {
         }
     }
 
-    /// Lets a queue pair wait for its next turn if its peer has no room. Returns whether it does.
+    /// Skips the turn of a queue pair whose peer has no room. Returns whether it does.
     #[cold]
     fn pass_over<O: Outbox>(&mut self, now: Instant, index: u32, out: &O) -> bool {
         let Some(slot) = self.qps.at_mut(index) else { return false };
@@ -135,7 +134,7 @@ impl Endpoint {
         is_full
     }
 
-    /// There was no room from the first: whose turn it is waits for that.
+    /// Records that the next queue pair waits for room, because there was none from the start.
     #[cold]
     fn note_full(&mut self, now: Instant, waits_for: Waiting) {
         let queues = [self.answering.front(), self.alone.as_ref(), self.ready.front()];
@@ -147,7 +146,7 @@ impl Endpoint {
 
     fn take_turn<M: Memory, O: Outbox>(&mut self, now: Instant, memory: &M, index: u32, out: &mut O) {
         let Some(slot) = self.qps.at_mut(index) else { return };
-        // On a link with its own rate, one frame after the other.
+        // On a link with a set rate, one frame per turn.
         let quantum = if self.link.is_some() { 1 } else { QUANTUM };
         let before = self.commons.counters.retransmitted;
         let Sent { bytes, has_more } = slot.qp.transmit(memory, &mut self.commons.context(now), out, quantum);
@@ -174,7 +173,7 @@ impl Endpoint {
         self.spread_overflow(now);
     }
 
-    /// Whose turn it is to send.
+    /// Returns the queue pair that sends next.
     #[inline]
     fn next_turn(&mut self) -> Option<u32> {
         if self.answering.is_empty()
@@ -185,29 +184,29 @@ impl Endpoint {
         self.answering.pop_front().or_else(|| self.ready.pop_front())
     }
 
-    /// Returns true if a queue pair may have something to send for which [`Self::poll_transmit`] was not called. No timer reports it.
+    /// Returns whether a queue pair may have something to send without a call of [`Self::poll_transmit`]. No timer reports it.
     #[must_use]
     pub fn may_transmit(&self) -> bool {
-        // The link's end of the frame before is a timer.
+        // With a set link rate, a timer reports it.
         self.is_asked() && self.link.is_none()
     }
 
-    /// Returns true if a queue pair may have something to send, now or at the time of [`Self::poll_timeout`].
+    /// Returns whether a queue pair may have something to send, now or at the time of [`Self::poll_timeout`].
     #[inline]
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.alone.is_some() || !self.ready.is_empty() || !self.answering.is_empty()
     }
 
-    /// When something happens without a packet: a retry, a pacing gap that ends, a probe. `None`: never. It may be earlier than necessary.
-    /// It is valid once [`Self::poll_transmit`] has nothing more to send.
+    /// Returns when something happens without a packet: a retry, the end of a pacing gap, a probe; `None` for never. The time may be too
+    /// early. It is valid once [`Self::poll_transmit`] has nothing more to send.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.link.filter(|_| self.is_asked()).map(|link| link.free_at);
         sooner(sooner(self.wheel.next(), link), self.commons.early.next_look())
     }
 
-    /// Time has come to at least `now`.
+    /// Runs the timers that are due at `now`.
     pub fn on_timeout(&mut self, now: Instant) {
         while let Some(index) = self.wheel.pop(now) {
             let Some(slot) = self.qps.at_mut(index) else { continue };
@@ -218,7 +217,7 @@ impl Endpoint {
         self.release_idle(now);
     }
 
-    /// Something happened to a queue pair: it may have something to send, and when it has not, another time to wake up.
+    /// Makes a queue pair ready after an event: it may have something to send or, if not, another time to wake up.
     #[inline(always)]
     pub(super) fn settle(&mut self, now: Instant, index: u32) {
         if self.qps.at(index).is_some_and(|slot| !slot.is_ready) {
@@ -231,16 +230,16 @@ impl Endpoint {
         let Some(slot) = self.qps.at_mut(index) else { return };
         slot.is_ready = true;
         slot.account.ask(now);
-        // An acknowledgement that waits behind others' data keeps its peer's window closed.
+        // An acknowledgement that waits behind the data of others keeps its peer's window closed.
         let queue = if slot.qp.owes_answer() { &mut self.answering } else { &mut self.ready };
         queue.push_back(index);
     }
 
-    /// Sets the queue pair's timer if it must fire earlier than it is set. A later time waits until it has fired: acknowledgements move it
-    /// all the time. A queue pair in the ready queue needs none: its turn comes.
+    /// Sets the queue pair's timer if it must fire earlier than now set. A later time waits until the timer has fired, because
+    /// acknowledgements move it all the time. A queue pair in the ready queue needs no timer.
     fn rearm(&mut self, now: Instant, index: u32) {
         let Some(slot) = self.qps.at_mut(index) else { return };
-        // Never at `now`: what is due now was just looked at, and `on_timeout` must end.
+        // Never at `now`: what is due now was just checked, and `on_timeout` must end.
         let Some(at) = slot.qp.poll_timeout().map(|at| at.max(now + Duration::from_nanos(1))) else { return };
         if slot.armed.is_none_or(|armed| at < armed) {
             slot.armed = Some(at);

@@ -1,4 +1,4 @@
-//! Multicast groups: which datagram queue pairs take the packets to a group's address (IBA 10.5).
+//! Multicast groups: which datagram queue pairs receive the packets to a group's address (IBA 10.5).
 
 use super::{ControlError, Endpoint};
 use crate::wire::{Frame, Service};
@@ -8,14 +8,14 @@ use alloc::vec::Vec;
 use cc::Instant;
 use core::net::IpAddr;
 
-/// The destination of every packet to a group (IBA 3.5.3).
+/// Destination QP number of every packet to a multicast group (IBA 3.5.3).
 pub const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
-/// The limit on the groups of an endpoint.
+/// Limit of the multicast groups of an endpoint.
 pub const MOST_GROUPS: u32 = 1024;
-/// Queue pairs that are attached to one group at most: each gets a copy of every packet.
+/// Limit of the queue pairs in one group: each gets a copy of every packet.
 pub const MOST_MEMBERS: u32 = 64;
 
-/// The attached queue pairs of each group, in the order of their numbers' attachment.
+/// Members of each group, in the order of their attachment.
 #[derive(Debug, Default)]
 pub(super) struct Groups(BTreeMap<IpAddr, Vec<Qpn>>);
 
@@ -53,7 +53,7 @@ impl Groups {
         is_removed
     }
 
-    /// The queue pair is gone.
+    /// Removes a destroyed queue pair from all groups.
     pub(super) fn forget(&mut self, qpn: Qpn) {
         self.0.retain(|_, members| {
             members.retain(|member| *member != qpn);
@@ -63,11 +63,11 @@ impl Groups {
 }
 
 impl Endpoint {
-    /// Gives a datagram queue pair a copy of each packet to `group`. To attach it again changes nothing.
+    /// Attaches a datagram queue pair to a multicast group: it gets a copy of each packet. Attaching it again changes nothing.
     ///
     /// # Errors
-    /// Returns an error if there is no such queue pair, it is not of datagrams, the address is not a group's, or a limit is reached:
-    /// [`MOST_GROUPS`] groups, [`MOST_MEMBERS`] queue pairs in one.
+    /// Returns a [`ControlError`] if the queue pair does not exist or is not a datagram queue pair, `group` is not a multicast address, or
+    /// a limit is reached: [`MOST_GROUPS`] groups, [`MOST_MEMBERS`] queue pairs in one.
     pub fn attach(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ControlError> {
         let index = self.qps.find(qpn).ok_or(ControlError::NoQp(qpn))?;
         let is_datagram = self.qps.at_mut(index).is_some_and(|slot| slot.qp.service() == Service::Ud);
@@ -80,15 +80,15 @@ impl Endpoint {
         self.groups.add(group, qpn)
     }
 
-    /// Ends what [`attach`](Self::attach) began.
+    /// Detaches a queue pair from a multicast group.
     ///
     /// # Errors
-    /// Returns an error if the queue pair is not attached to the group.
+    /// Returns [`ControlError::NotAttached`] if the queue pair is not attached to the group.
     pub fn detach(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ControlError> {
         if self.groups.remove(group, qpn) { Ok(()) } else { Err(ControlError::NotAttached { qpn, group }) }
     }
 
-    /// Delivers a packet to a group. It counts as dropped if no queue pair took it, by the last one's reason.
+    /// Delivers a packet to a group. If no member accepts it, it is dropped for the reason of the last member.
     pub(super) fn take_for_group<M: Memory>(
         &mut self,
         now: Instant,

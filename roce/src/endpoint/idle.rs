@@ -1,7 +1,6 @@
-//! Frees the memory that queue pairs keep for their peers: for telemetry, once those peers no longer send any, and for packets that came
-//! early.
+//! Frees memory that queue pairs keep for their peers: for telemetry that the peers no longer send, and for early packets.
 //!
-//! A few queue pairs at a time are visited, when frames come; early packets also have a timer.
+//! Visits a few queue pairs at a time, when frames arrive; early packets also have a timer.
 
 use super::Endpoint;
 use crate::Qpn;
@@ -9,12 +8,12 @@ use alloc::collections::VecDeque;
 use cc::Instant;
 use core::time::Duration;
 
-/// Between two looks.
+/// Time between two searches.
 const INTERVAL: Duration = Duration::from_millis(1);
-/// Queue pairs that one look visits at most.
+/// Queue pairs that a search visits at most.
 const VISITS: usize = 16;
 
-/// Queue pairs that keep memory for telemetry, in the order of their next visits. Some may be gone.
+/// Queue pairs that keep memory for telemetry, in the order of their next visits. Some may be destroyed.
 #[derive(Debug, Default)]
 pub(super) struct Keepers {
     qpns: VecDeque<Qpn>,
@@ -22,7 +21,7 @@ pub(super) struct Keepers {
 }
 
 impl Endpoint {
-    /// The queue pair at this place has taken a frame in: it may keep memory now that it did not keep before.
+    /// Adds the queue pair at place `index` to those to visit, if it keeps memory since its last frame.
     #[inline]
     pub(super) fn watch_memory(&mut self, index: u32) {
         if let Some(slot) = self.qps.at_mut(index)
@@ -34,7 +33,7 @@ impl Endpoint {
         }
     }
 
-    /// A frame has come: it may be time to look for memory that is not needed any more.
+    /// Searches for unused memory, if it is time.
     #[inline]
     pub(super) fn release_idle(&mut self, now: Instant) {
         if !self.keepers.qpns.is_empty() && self.keepers.next_look <= now {
@@ -45,8 +44,8 @@ impl Endpoint {
         }
     }
 
-    /// Frees what is not needed any more. If a packet found no room, evicts the packets of the queue pair that uses most of those
-    /// visited, unless the one that needs room uses more than half as much.
+    /// Frees unused memory for early packets. If a packet found no room, evicts the packets of the largest user among those visited, unless
+    /// the queue pair that needs room uses more than half as much.
     #[cold]
     fn look_for_early(&mut self, now: Instant) {
         let (visits, least) = self.commons.early.begin_look(now);

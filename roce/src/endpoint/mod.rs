@@ -1,4 +1,4 @@
-//! One poll-mode core's queue pairs, completion queues and regions, and the choice of the one that sends next.
+//! The protocol state of one core without I/O: its queue pairs, completion queues and regions, and the queue pair that sends next.
 
 mod addresses;
 mod burst;
@@ -41,21 +41,21 @@ pub use observe::Observation;
 use peers::{Known, Peers};
 use table::QpTable;
 
-/// The lateness that a timer may have. At 100 Gb/s a packet takes 90 ns: pacing that is as late as that sends packets in groups.
+/// Resolution of timers. At 100 Gb/s a packet of 1 KiB takes 90 ns: pacing that is late by as much would send packets in groups.
 const TIMER_GRANULARITY: Duration = Duration::from_nanos(16);
 
-/// All queue pairs, completion queues and memory regions of one poll-mode core.
+/// All queue pairs, completion queues and memory regions of one core.
 pub struct Endpoint {
     qps: QpTable,
     commons: Commons,
-    /// One timer per queue pair, called by its place in the table.
+    /// One timer per queue pair, by its place in the table.
     wheel: TimingWheel,
     /// Places of queue pairs that may have something to send, each at most once.
     ready: VecDeque<u32>,
-    /// The one before all of those in `ready`: the one that sent last while no other waited. Most often there is but one, and its turns
-    /// then touch no queue.
+    /// Queue pair before those in `ready`: it sent last while no other waited. Most often there is only one, whose turns then touch no
+    /// queue.
     alone: Option<u32>,
-    /// The same of those that owe a peer an answer: they come first.
+    /// Queue pairs that owe an answer, which are before all others.
     answering: VecDeque<u32>,
     link: Option<Link>,
     next_pd: u32,
@@ -63,31 +63,31 @@ pub struct Endpoint {
     groups: Groups,
     flows: FlowTable,
     keepers: Keepers,
-    /// The waiting times of destroyed queue pairs.
+    /// Waiting times of destroyed queue pairs.
     gone: WaitingTimes,
 }
 
-/// The link behind a port that has no rate of its own.
+/// Set rate of the link, for a port without one of its own.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     rate: Rate,
-    /// When what was sent has passed.
+    /// When the frames sent so far have passed.
     free_at: Instant,
 }
 
 impl Endpoint {
-    /// An endpoint without queue pairs. All that grows with packets has its room from now on.
+    /// Creates an endpoint without queue pairs. Everything that grows with packets is allocated now.
     #[must_use]
     pub fn new(config: EndpointConfig) -> Self {
         Self::of_core(config, CoreIndex::ONLY)
     }
 
-    /// Creates the endpoint of one of several cores behind a port. Endpoints with the same seed that create, in the same order, the same
-    /// protection domains, completion queues, regions, windows and shared receive queues give them the same numbers and keys.
+    /// Creates the endpoint of one of several cores of a port. Endpoints with the same seed that create the same protection domains,
+    /// completion queues, regions, windows and shared receive queues in the same order give them the same numbers and keys.
     #[must_use]
     pub fn of_core(config: EndpointConfig, core: CoreIndex) -> Self {
         let qps = config.max_qps.min(core.max_qps());
-        // One secret each, so that numbers that everyone sees reveal nothing about keys.
+        // Separate secrets, so that numbers, which are public, reveal nothing about keys.
         let [for_numbers, for_keys] = derive(&config.seed);
         Self {
             qps: QpTable::new(config.process, core, qps, &for_numbers),
@@ -106,32 +106,31 @@ impl Endpoint {
         }
     }
 
-    /// Bytes that a queue pair takes before its first use: its queues, and the state that answers telemetry, are allocated when they are
-    /// needed.
+    /// Bytes of a queue pair before its first use. Its queues, and the state that answers telemetry, are allocated when they are needed.
     pub const QP_BYTES: usize = QpTable::QP_BYTES;
 
-    /// From now on frames leave one after the other as on a link of this rate, in bits of frames; with none, as fast as the port takes
-    /// them. For ports without their own rate (veth, tap, memif), whose queue pairs would otherwise all send at the same time. Time that a
-    /// pause of the poller costs is not made up for.
+    /// Spaces frames as a link of this rate would, in bits of frames; with `None` they leave as fast as the port accepts them. For ports
+    /// without a rate of their own (veth, tap, memif), whose queue pairs would otherwise all send at the same time. Time lost by a pause of
+    /// the poller is not made up for.
     pub fn set_link_rate(&mut self, rate: Option<Rate>) {
         let rate = rate.filter(|rate| rate.as_bps() > 0);
         self.link = rate.map(|rate| Link { rate, free_at: Instant::ZERO });
     }
 
-    /// Sets the limit on the memory that all queue pairs together use for packets that came early, in bytes; it is 64 MiB in a new
-    /// endpoint. Packets for which there is no room are dropped, and their sender repeats them. A queue pair that uses less may evict
-    /// the packets of one that uses more. What is above a lower limit is freed when it is not needed any more.
+    /// Sets the limit of the memory that all queue pairs together use for early packets, in bytes; 64 MiB in a new endpoint. Packets
+    /// without room are dropped, and their sender retransmits them. A queue pair may evict the packets of another that uses more than twice
+    /// as much. Memory above a lower limit is freed when it is no longer needed.
     pub fn set_early_budget(&mut self, bytes: usize) {
         self.commons.early.set_limit(bytes);
     }
 
-    /// Returns the memory that all queue pairs together use for packets that came early, in bytes.
+    /// Returns the memory that all queue pairs together use for early packets, in bytes.
     #[must_use]
     pub fn early_bytes(&self) -> usize {
         self.commons.early.used()
     }
 
-    /// Makes a protection domain.
+    /// Creates a protection domain.
     pub fn create_pd(&mut self) -> PdId {
         self.next_pd += 1;
         PdId(self.next_pd)
@@ -140,7 +139,7 @@ impl Endpoint {
     /// Creates a completion queue with room for `depth` completions not yet polled.
     ///
     /// # Errors
-    /// Returns an error if the depth is 0 or above 2^22, or there is one queue too many.
+    /// Returns a [`ControlError`] if the depth is 0 or above 2^22, or the limit of completion queues is reached.
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId, ControlError> {
         self.commons.cqs.create(depth)
     }
@@ -148,7 +147,7 @@ impl Endpoint {
     /// Destroys a completion queue with its completions.
     ///
     /// # Errors
-    /// Returns an error if there is none of this number, or queue pairs still use it.
+    /// Returns a [`ControlError`] if the queue does not exist, or queue pairs still use it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), ControlError> {
         self.commons.cqs.destroy(cq)?;
         self.commons.events.forget(|event| *event == Event::CqOverflowed(cq));
@@ -158,12 +157,12 @@ impl Endpoint {
     /// Changes the depth of a completion queue. Its completions stay.
     ///
     /// # Errors
-    /// Returns an error if there is none of this number, the depth is 0 or above 2^22, or more completions wait than would fit.
+    /// Returns a [`ControlError`] if the queue does not exist, the depth is 0 or above 2^22, or more completions wait than would fit.
     pub fn resize_cq(&mut self, cq: CqId, depth: u32) -> Result<(), ControlError> {
         self.commons.cqs.resize(cq, depth)
     }
 
-    /// Moves completions out, oldest first, until `into` takes no more (`false`) or none are left.
+    /// Moves completions out, oldest first, until `into` returns `false` or none are left. Returns their number.
     pub fn poll_cq(&mut self, cq: CqId, into: &mut dyn FnMut(&Completion) -> bool) -> usize {
         self.commons.cqs.poll(cq, into)
     }
@@ -175,7 +174,7 @@ impl Endpoint {
         self.commons.cqs.waiting(cq)
     }
 
-    /// Forgets the completions that wait in a queue: [`Self::completions`] returned them.
+    /// Removes all completions that wait in a queue, after [`Self::completions`] returned them.
     pub fn clear_cq(&mut self, cq: CqId) {
         self.commons.cqs.clear(cq);
     }
@@ -185,20 +184,20 @@ impl Endpoint {
         self.commons.cqs.discard(cq, qpn);
     }
 
-    /// Returns a completion queue that received completions since it was returned last. Queues without news cost nothing.
+    /// Returns a completion queue that received completions since it was last returned. Queues without new completions cost nothing.
     #[inline]
     pub fn poll_filled_cq(&mut self) -> Option<CqId> {
         self.commons.cqs.take_filled()
     }
 
-    /// Returns true if the queue lost completions because the program did not poll it. Its queue pairs are then in ERR.
+    /// Returns whether the queue lost completions because the program did not poll it. Its queue pairs are then in ERR.
     #[must_use]
     pub fn cq_overflowed(&self, cq: CqId) -> bool {
         self.commons.cqs.overflowed(cq)
     }
 
-    /// Completions of the queue were lost on their way to the poller: as with any overflow it is in error for good, and its
-    /// queue pairs go to ERR (IBA 10.2.6).
+    /// Puts a completion queue into error permanently, and its queue pairs into ERR, because completions were lost on their way to the
+    /// poller (IBA 10.2.6).
     pub fn overflow_cq(&mut self, now: Instant, cq: CqId) {
         self.commons.cqs.overflow(cq);
         self.spread_overflow(now);
@@ -207,7 +206,7 @@ impl Endpoint {
     /// Registers `length` bytes at `address` for queue pairs of `pd`.
     ///
     /// # Errors
-    /// Returns an error if the region is empty or exceeds the address space, or there is one too many.
+    /// Returns a [`ControlError`] if the region is empty or exceeds the address space, or the limit of regions is reached.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -218,10 +217,10 @@ impl Endpoint {
         self.commons.regions.register(pd, address, length, access)
     }
 
-    /// As [`Self::register`], if requests of both sides call the first byte `origin`: 0 registers a zero-based region.
+    /// Registers a region whose first byte has the address `origin` in requests of both sides; 0 makes it zero-based.
     ///
     /// # Errors
-    /// As [`Self::register`].
+    /// Returns the errors of [`Self::register`].
     pub fn register_as(
         &mut self,
         pd: PdId,
@@ -233,59 +232,60 @@ impl Endpoint {
         self.commons.regions.register_as(pd, address, length, origin, access)
     }
 
-    /// Changes all of a region but its keys. When this returns, bytes that are no longer of the region are touched no more.
+    /// Changes everything of a region but its keys. When this returns, bytes that are no longer part of the region are not accessed any
+    /// more.
     ///
     /// # Errors
-    /// Returns an error if no region has this key, memory windows are bound to it, or its memory is as [`Self::register`] refuses it.
+    /// Returns a [`ControlError`] if no region has this key, memory windows are bound to it, or [`Self::register`] would refuse the memory.
     pub fn change_region(&mut self, lkey: Lkey, pd: PdId, wanted: &Region) -> Result<Region, ControlError> {
         self.commons.regions.change(lkey, pd, wanted)
     }
 
-    /// Forgets a region. When this returns, none of its bytes is touched any more.
+    /// Deregisters a region. When this returns, none of its bytes is accessed any more.
     ///
     /// # Errors
-    /// Returns an error if no region has this key, or memory windows are bound to it.
+    /// Returns a [`ControlError`] if no region has this key, or memory windows are bound to it.
     pub fn deregister(&mut self, lkey: Lkey) -> Result<(), ControlError> {
         self.commons.regions.deregister(lkey).map(drop)
     }
 
-    /// Forgets a region as [`Self::deregister`] does, and takes back the windows that are bound to it.
+    /// Deregisters a region, and unbinds the windows that are bound to it.
     ///
     /// # Errors
-    /// Returns an error if no region has this key.
+    /// Returns a [`ControlError`] if no region has this key.
     pub fn withdraw(&mut self, lkey: Lkey) -> Result<(), ControlError> {
         self.commons.regions.withdraw(lkey).map(drop)
     }
 
-    /// Memory windows that are bound to a region.
+    /// Returns the number of memory windows that are bound to a region.
     ///
     /// # Errors
-    /// Returns an error if no region has this key.
+    /// Returns a [`ControlError`] if no region has this key.
     pub fn windows_of(&self, lkey: Lkey) -> Result<u32, ControlError> {
         self.commons.regions.windows_of(lkey)
     }
 
-    /// Creates a memory window that is bound to nothing, and returns its key.
+    /// Creates an unbound memory window, and returns its key.
     ///
     /// # Errors
-    /// Returns an error if there is one window too many.
+    /// Returns a [`ControlError`] if the limit of windows is reached.
     pub fn create_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Rkey, ControlError> {
         self.commons.regions.create_window(pd, kind)
     }
 
-    /// Forgets a memory window, by any of the keys that it had.
+    /// Destroys a memory window, by any of the keys that it had.
     ///
     /// # Errors
-    /// Returns an error if no window has this key.
+    /// Returns a [`ControlError`] if no window has this key.
     pub fn destroy_window(&mut self, rkey: Rkey) -> Result<(), ControlError> {
         self.commons.regions.destroy_window(rkey)
     }
 
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// Returns an error if the depth or number of buffers exceeds its limit, the XRC domain or completion queue is unknown, or
-    /// there is one queue too many.
+    /// Returns a [`ControlError`] if the depth or number of buffers exceeds its limit, the XRC domain or completion queue does not exist,
+    /// or the limit of shared receive queues is reached.
     pub fn create_srq(&mut self, init: SrqInit) -> Result<SrqId, ControlError> {
         match init.xrc {
             None => self.commons.shared.create(init),
@@ -293,10 +293,10 @@ impl Endpoint {
         }
     }
 
-    /// Gives up a shared receive queue; its requests are forgotten, without completions.
+    /// Destroys a shared receive queue, and its requests without completions.
     ///
     /// # Errors
-    /// Returns an error if there is none of this number, or queue pairs still take from it.
+    /// Returns a [`ControlError`] if the queue does not exist, or queue pairs still use it.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
         let init = self.commons.shared.destroy(srq)?;
         if let Some(xrc) = init.xrc {
@@ -305,43 +305,43 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Requests an event, once, when fewer than `limit` requests wait: [`Self::poll_event`] returns it. 0 requests none.
+    /// Requests one event when fewer than `limit` requests wait; [`Self::poll_event`] returns it. 0 requests none.
     ///
     /// # Errors
-    /// Returns an error if there is none of this number, or it contains no more than `limit`.
+    /// Returns a [`ControlError`] if the queue does not exist, or contains no more than `limit` requests.
     pub fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), ControlError> {
         self.commons.shared.arm(srq, limit)
     }
 
-    /// Returns the oldest event that no completion reports, each once. Events of destroyed queue pairs and queues are dropped.
+    /// Returns the oldest event that no completion reports, once. Events of destroyed queue pairs and queues are dropped.
     pub fn poll_event(&mut self) -> Option<Event> {
         let Commons { events, shared, .. } = &mut self.commons;
         events.pop().or_else(|| shared.poll_low().map(Event::SharedReceivesLow))
     }
 
-    /// Events that were not taken and found no room: more than 65,536 waited.
+    /// Returns the number of events that were lost because more than 65,536 waited.
     #[must_use]
     pub const fn events_lost(&self) -> u64 {
         self.commons.events.lost()
     }
 
-    /// Reports the state of a shared receive queue.
+    /// Returns the state of a shared receive queue; `None` if it does not exist.
     #[must_use]
     pub fn srq_report(&self, srq: SrqId) -> Option<SrqReport> {
         self.commons.shared.report(srq)
     }
 
-    /// Receive requests that a shared queue would still take now.
+    /// Returns how many more receive requests fit into a shared queue.
     #[must_use]
     pub fn srq_room(&self, srq: SrqId) -> u32 {
         self.commons.shared.room(srq)
     }
 
-    /// Creates a queue pair, in RESET. One of XRC is an initiator; [`Self::create_xrc_target`] creates targets.
+    /// Creates a queue pair, in RESET. An XRC queue pair is an initiator; [`Self::create_xrc_target`] creates targets.
     ///
     /// # Errors
-    /// Returns an error if a capability is above its limit, the completion queue is unknown, or there is no free number: those of
-    /// destroyed queue pairs rest for a time.
+    /// Returns a [`ControlError`] if a capability is above its limit, a queue does not exist, or no number is free: those of destroyed
+    /// queue pairs are not reused for [`QPN_REST`].
     pub fn create_qp(&mut self, now: Instant, init: QpInit) -> Result<Qpn, ControlError> {
         check_capabilities(&init.capabilities)?;
         if init.service == Service::Xrc && init.srq.is_some() {
@@ -371,10 +371,10 @@ impl Endpoint {
         made.inspect_err(|_| self.commons.cqs.leave(init.send_cq))
     }
 
-    /// Takes a queue pair to another state.
+    /// Moves a queue pair to another state, or changes its settings.
     ///
     /// # Errors
-    /// Returns an error if there is no such transition, or a setting is out of its limits. The queue pair is then unchanged.
+    /// Returns a [`ControlError`] if the transition is not possible, or a setting is out of its range. The queue pair is then unchanged.
     pub fn modify_qp(&mut self, now: Instant, qpn: Qpn, modify: Modify) -> Result<(), ControlError> {
         let (index, qp, mut context) = self.open(now, qpn).ok_or(ControlError::NoQp(qpn))?;
         let before = Known::of(qp);
@@ -386,11 +386,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Forgets a queue pair, without completions for what is outstanding. Its number rests for [`QPN_REST`] before another
-    /// queue pair gets it.
+    /// Destroys a queue pair, without completions for what is outstanding. Its number is not reused for [`QPN_REST`].
     ///
     /// # Errors
-    /// Returns an error if there is none of this number.
+    /// Returns [`ControlError::NoQp`] if the queue pair does not exist.
     pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) -> Result<(), ControlError> {
         let (index, mut slot) = self.qps.remove(now, qpn).ok_or(ControlError::NoQp(qpn))?;
         self.gone.add(&slot.account.at(now));
@@ -418,7 +417,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Reports the state of a queue pair.
+    /// Returns the state of a queue pair; `None` if it does not exist.
     #[must_use]
     pub fn report(&self, qpn: Qpn) -> Option<QpReport> {
         self.qps.get(qpn).map(|slot| slot.qp.report())
@@ -430,20 +429,20 @@ impl Endpoint {
         &self.commons.counters
     }
 
-    /// A queue pair with its place, and beside it what it shares with all others.
+    /// Returns a queue pair with its place, and the objects that it shares with others.
     fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, &mut QueuePair, Context<'_>)> {
         let index = self.qps.find(qpn)?;
         self.open_at(now, index).map(|(qp, context)| (index, qp, context))
     }
 
-    /// Returns the queue pair at a place, as [`Self::open`] does.
+    /// Returns the queue pair at place `index`, as [`Self::open`] does.
     #[inline]
     fn open_at(&mut self, now: Instant, index: u32) -> Option<(&mut QueuePair, Context<'_>)> {
         let slot = self.qps.at_mut(index)?;
         Some((&mut slot.qp, self.commons.context(now)))
     }
 
-    /// Moves the queue pairs of a completion queue that overflowed to ERR (IBA 10.2.6). This is rare, so it looks at all of them.
+    /// Moves the queue pairs of an overflowed completion queue to ERR (IBA 10.2.6).
     #[inline]
     fn spread_overflow(&mut self, now: Instant) {
         if self.commons.cqs.has_overflowed() {
@@ -482,7 +481,7 @@ fn check_capabilities(capabilities: &Capabilities) -> Result<(), ControlError> {
     Ok(())
 }
 
-/// Secrets that reveal nothing of each other, nor of the seed.
+/// Derives secrets that reveal nothing about each other or the seed.
 fn derive<const N: usize>(seed: &[u8; 32]) -> [[u8; 32]; N] {
     let half = |at: usize| KeySpace::new(&core::array::from_fn(|i| seed[at + i]));
     let (low, high) = (half(0), half(16));

@@ -1,4 +1,4 @@
-//! Queue pair numbers: unguessable, found in O(1), and not reused for [`QPN_REST`].
+//! Queue pair numbers: hard to guess, found in O(1), and not reused for [`QPN_REST`].
 
 use crate::Qpn;
 use alloc::collections::VecDeque;
@@ -7,32 +7,32 @@ use cc::Instant;
 use core::cell::Cell;
 use core::time::Duration;
 
-/// The time for which the number of a destroyed queue pair is not reused. A peer that does not know of its end continues to send for a
-/// while, and the network may delay a packet for any time. It is twice what the default timeout of 67 ms and 7 retries take at most, if
-/// each timeout is the 4-fold that IBA 9.7.6.1.3 allows.
+/// Time for which the number of a destroyed queue pair is not reused. A peer that does not know of its end continues to send for a while,
+/// and the network may delay packets. Twice the longest time of the default timeout of 67 ms and 7 retries, if each timeout is the fourfold
+/// that IBA 9.7.6.1.3 allows.
 pub const QPN_REST: Duration = Duration::from_secs(4);
 
-/// The low bits of a number, for the queue pairs of one process; the bits above name the process.
+/// Low bits of a number, for the queue pairs of one process. The bits above are the number of the process.
 const BITS: u32 = 18;
 
-/// The number of processes that QPNs can name.
+/// Processes that queue pair numbers can distinguish.
 const PROCESSES: u8 = 1 << (24 - BITS);
 
 const ROUNDS: usize = 6;
-/// The number of QPNs whose places are remembered.
+/// Entries of the cache of looked up numbers.
 const RECENT: usize = 16;
 
-/// The place of a number that no queue pair has had.
+/// Place of a number without a queue pair.
 const NOWHERE: u32 = u32::MAX;
 
-/// Returns the process that `qpn` names by its top 6 bits: one of those that share an interface.
+/// Returns the process in the top 6 bits of `qpn`, among those that share an interface.
 #[inline]
 #[must_use]
 pub const fn process_of(qpn: Qpn) -> u8 {
     (qpn.get() >> BITS) as u8
 }
 
-/// A core among those behind one port, as the numbers of its queue pairs name it: by 0, 2 or 4 bits below the process's 6.
+/// Core of a port, as encoded in the numbers of its queue pairs: in 0, 2 or 4 bits below the 6 bits of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreIndex {
     /// Even, so that the rest of a number has two halves.
@@ -41,13 +41,13 @@ pub struct CoreIndex {
 }
 
 impl CoreIndex {
-    /// The only core of a port.
+    /// Only core of a port.
     pub const ONLY: Self = Self { bits: 0, index: 0 };
 
-    /// The largest number of cores behind a port.
+    /// Limit of the cores of a port.
     pub const MOST: u8 = 16;
 
-    /// Returns the name of core `index` of `cores`, at most [`MOST`](Self::MOST).
+    /// Creates the index of core `index` of `cores`, at most [`MOST`](Self::MOST).
     #[must_use]
     pub const fn new(index: u8, cores: u8) -> Self {
         let bits = match cores {
@@ -58,21 +58,21 @@ impl CoreIndex {
         Self { bits, index }
     }
 
-    /// Returns the core's place among all cores of the port.
+    /// Returns the core's index among all cores of the port.
     #[must_use]
     pub const fn index(self) -> u8 {
         self.index
     }
 
-    /// Returns the place of the core that `qpn` names, of a port with as many cores as this one's.
+    /// Returns the index of the core in `qpn`, of a port with as many cores as this one's.
     #[inline]
     #[must_use]
     pub const fn named_by(self, qpn: Qpn) -> u8 {
         (qpn.get() >> self.low_bits()) as u8 & ((1 << self.bits) - 1)
     }
 
-    /// Returns the place of the core that `qpn` names, of a port with as many cores as this one's, which belongs to `process`. The place is
-    /// beyond all cores if the number is another process's.
+    /// Returns the index of the core in `qpn`, of a port with as many cores as this one's, which belongs to `process`. The index is beyond
+    /// all cores if the number is another process's.
     #[inline]
     #[must_use]
     pub const fn place_of(self, process: u8, qpn: Qpn) -> u32 {
@@ -85,27 +85,27 @@ impl CoreIndex {
         1 << self.low_bits()
     }
 
-    /// Returns the number of bits of a QPN below those that name the core.
+    /// Returns the number of bits of a queue pair number below those of the core.
     #[must_use]
     pub const fn low_bits(self) -> u32 {
         BITS - self.bits
     }
 }
 
-/// Queue pair numbers: 6 bits for the process, those of the core, then a secret permutation of an index, so that a number does not
-/// reveal any other. Each index is used once before the first is reused, whatever place in the table its queue pair has.
+/// Queue pair numbers: 6 bits for the process, those of the core, then a secret permutation of an index, so that a number reveals no other.
+/// Each index is used once before the first is reused, whatever the queue pair's place in the table.
 pub(super) struct QpNumbers {
-    /// The bits that all numbers of the core have above the permutation.
+    /// Bits of all numbers of the core above the permutation.
     prefix: u32,
-    /// Bits of the permutation, and of a half of it.
+    /// Bits of the permutation, and of half of it.
     bits: u32,
     half: u32,
     keys: [u32; ROUNDS],
-    /// By index: the place in the table of the last queue pair with this number. Indexes beyond were never used.
+    /// Place in the table of the last queue pair with each index. Indexes beyond were never used.
     places: Vec<u32>,
-    /// Indexes of destroyed queue pairs in the order of their destruction, and until when each rests.
+    /// Indexes of destroyed queue pairs, in the order of their destruction, and until when each is not reused.
     resting: VecDeque<(Instant, u32)>,
-    /// Recently looked up numbers with their places: packets of a queue pair come in bursts.
+    /// Cache of looked up numbers with their places: packets of a queue pair arrive in bursts.
     recent: [Cell<(u32, u32)>; RECENT],
 }
 
@@ -128,7 +128,7 @@ impl QpNumbers {
         }
     }
 
-    /// Returns a number for a new queue pair at `place`: one that was never used, otherwise the one that has rested longest. Returns `None`
+    /// Assigns a number to a new queue pair at `place`: one that was never used, otherwise the one that was released first. Returns `None`
     /// if every number is in use, or was less than [`QPN_REST`] ago.
     pub(super) fn assign(&mut self, now: Instant, place: u32) -> Option<Qpn> {
         while (self.places.len() as u32) < 1 << self.bits {
@@ -149,12 +149,12 @@ impl QpNumbers {
         qpn
     }
 
-    /// Makes the number of a destroyed queue pair rest.
+    /// Releases the number of a destroyed queue pair, to be reused after [`QPN_REST`].
     pub(super) fn release(&mut self, now: Instant, qpn: Qpn) {
         self.resting.push_back((now + QPN_REST, self.open(qpn.get())));
     }
 
-    /// Returns the number of an index; `None` if it is one that the architecture keeps for itself: 0, 1 and all ones (IBA 3.5.3).
+    /// Returns the number of an index; `None` for the reserved numbers 0, 1 and all ones (IBA 3.5.3).
     fn seal(&self, index: u32) -> Option<Qpn> {
         let (mut left, mut right) = self.halves(index);
         for key in self.keys {
@@ -169,7 +169,7 @@ impl QpNumbers {
         (index >> self.half & mask, index & mask)
     }
 
-    /// Returns the place that the queue pair `qpn` would be at.
+    /// Returns the place at which the queue pair `qpn` would be.
     #[inline]
     pub(super) fn place(&self, qpn: Qpn) -> u32 {
         let number = qpn.get();
@@ -192,7 +192,7 @@ impl QpNumbers {
     }
 }
 
-/// Returns `bits` keyed bits of half a number.
+/// Returns the keyed round function of half a number, `bits` long.
 const fn mix(half: u32, key: u32, bits: u32) -> u32 {
     let x = (half ^ key).wrapping_mul(0x9e37_79b1);
     (x ^ x >> 15).wrapping_mul(0x85eb_ca77) >> (32 - bits)

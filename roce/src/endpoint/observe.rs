@@ -1,4 +1,4 @@
-//! An observer's view of queue pairs: their state, and what they waited for.
+//! The state of queue pairs and what they wait for, for tools that observe them.
 
 use super::Endpoint;
 use crate::qp::{QpReport, Waiting, WaitingTimes};
@@ -8,31 +8,32 @@ use alloc::vec::Vec;
 use cc::{HeardHop, Instant};
 use core::net::IpAddr;
 
-/// A queue pair at one moment.
+/// State of a queue pair at one moment.
 #[derive(Clone, Debug)]
 pub struct Observation {
-    /// Its number.
+    /// Queue pair number.
     pub qpn: Qpn,
-    /// The service of its packets.
+    /// Service of its packets.
     pub service: Service,
-    /// The address that its packets go to, and the queue pair there; `None` without a connection.
+    /// Address and queue pair of the peer; `None` without a connection.
     pub peer: Option<(IpAddr, Qpn)>,
-    /// The completion queue of its send requests.
+    /// Completion queue of its send requests.
     pub send_cq: CqId,
-    /// The queue pair's own report.
+    /// Report on the queue pair.
     pub report: QpReport,
-    /// The last telemetry of each hop of its path, in path order.
+    /// Last telemetry of each hop of its path, in path order.
     pub hops: Vec<HeardHop>,
-    /// The likely reason why its peer keeps it waiting; `None` if the peer does not.
+    /// Likely reason why the peer keeps it waiting; `None` if the peer does not.
     pub suspected: Option<FailureReason>,
-    /// The state that it waits in now.
+    /// State in which it waits now.
     pub waiting: Waiting,
-    /// The time that it spent in each state since it was created.
+    /// Time spent in each state since it was created.
     pub waited: WaitingTimes,
 }
 
 impl Endpoint {
-    /// Returns up to `most` queue pairs at `now`, and the place to go on at; `None` once there are no more. The first place is 0.
+    /// Returns up to `most` queue pairs from place `from` on, and the place to continue at; `None` if there are no more. The first place is
+    /// 0.
     #[must_use]
     pub fn observe(&self, now: Instant, from: u32, most: usize) -> (Vec<Observation>, Option<u32>) {
         let mut seen = Vec::new();
@@ -57,7 +58,7 @@ impl Endpoint {
         (seen, None)
     }
 
-    /// Returns what the endpoint's queue pairs waited for up to `now`, those that are gone among them.
+    /// Returns the waiting times of all queue pairs up to `now`, including destroyed ones.
     #[must_use]
     pub fn waited(&self, now: Instant) -> WaitingTimes {
         let mut sum = self.gone;
@@ -66,7 +67,7 @@ impl Endpoint {
         sum
     }
 
-    /// Notes for a queue pair with nothing posted whether its completions wait to be polled.
+    /// Records, for a queue pair with nothing posted, whether completions wait to be polled.
     pub fn note_unpolled(&mut self, now: Instant, qpn: Qpn, unpolled: bool) {
         if let Some(slot) = self.qps.find(qpn).and_then(|index| self.qps.at_mut(index)) {
             slot.account.note_unpolled(now, unpolled);

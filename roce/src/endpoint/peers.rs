@@ -1,4 +1,4 @@
-//! Finds queue pairs and address handles by their peer, so that no frame makes the endpoint search through all of them.
+//! Index of queue pairs and address handles by their peer, so that no frame makes the endpoint search all of them.
 
 use crate::Qpn;
 use crate::qp::{Peer, QueuePair};
@@ -7,7 +7,7 @@ use alloc::collections::BTreeSet;
 use core::net::IpAddr;
 use core::ops::Bound::{Excluded, Included};
 
-/// Something that sends packets to a peer, named by its place in its table.
+/// Sender of packets to a peer, by its place in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Sender {
     QueuePair(u32),
@@ -19,43 +19,43 @@ impl Sender {
     const LAST: Self = Self::AddressHandle(u16::MAX);
 }
 
-/// The index's knowledge of a queue pair.
+/// Index entry of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
     peer: Option<Peer>,
-    /// It acts on direct responses.
+    /// Direct responses of switches change how it sends.
     hears_switches: bool,
 }
 
 impl Known {
-    /// Returns the entry for a queue pair's present state.
+    /// Returns the entry for the current state of a queue pair.
     pub(super) fn of(qp: &QueuePair) -> Self {
         Self { peer: qp.peer(), hears_switches: qp.hears_switches() }
     }
 
-    /// The name of the peer, if direct responses about packets to it concern this queue pair.
+    /// Returns the address and number of the peer, if direct responses about packets to it concern this queue pair.
     fn heard_name(&self) -> Option<(IpAddr, u32)> {
         let peer = self.peer.filter(|_| self.hears_switches)?;
         Some((peer.address, peer.qpn.get()))
     }
 }
 
-/// The queue pairs and address handles of an endpoint, by their peers.
+/// Queue pairs and address handles of an endpoint, by their peers.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    /// All of them, by the address of the peer and the Ethernet address that packets for it go to.
+    /// All senders, by the address of the peer and the Ethernet address of packets to it.
     senders: BTreeSet<(IpAddr, Mac, Sender)>,
-    /// Queue pairs that act on direct responses, by the address and number of the queue pair that they send to.
+    /// Queue pairs that direct responses concern, by address and number of the peer, and by place.
     hearers: BTreeSet<(IpAddr, u32, u32)>,
 }
 
 impl Peers {
-    /// The queue pair at `place` was `before` and is `after`.
+    /// Replaces the entry of the queue pair at `place`.
     pub(super) fn update(&mut self, place: u32, before: Known, after: Known) {
         if before == after {
             return;
         }
-        // A queue pair that stopped to listen by itself is still in the index.
+        // A queue pair may have stopped using direct responses by itself; it is still in the index.
         if let Some(Peer { address, mac, qpn }) = before.peer {
             self.hearers.remove(&(address, qpn.get(), place));
             self.forget(address, mac, Sender::QueuePair(place));
@@ -68,18 +68,18 @@ impl Peers {
         }
     }
 
-    /// Packets of `sender` for the peer at `address` go to `mac`.
+    /// Adds `sender`, whose packets to the peer at `address` are sent to `mac`.
     pub(super) fn add(&mut self, address: IpAddr, mac: Mac, sender: Sender) {
         self.senders.insert((address, mac, sender));
     }
 
-    /// `sender`, which [`Self::add`] added, sends no packets there any more.
+    /// Removes `sender`, which [`Self::add`] added.
     pub(super) fn forget(&mut self, address: IpAddr, mac: Mac, sender: Sender) {
         self.senders.remove(&(address, mac, sender));
     }
 
-    /// Packets for the peer at `address` go to `mac` from now on: changes the index for one sender whose packets went elsewhere, and
-    /// returns it. `None` if there is none.
+    /// Changes the Ethernet address of packets to the peer at `address` to `mac`, for one sender that uses another. Returns the sender;
+    /// `None` if there is none.
     pub(super) fn redirect(&mut self, address: IpAddr, mac: Mac) -> Option<Sender> {
         let least = (address, Mac([0; 6]), Sender::FIRST);
         let most = (address, Mac([0xff; 6]), Sender::LAST);
@@ -98,7 +98,7 @@ impl Peers {
         self.senders.range(least..).next().is_some_and(|&(found, ..)| found == address)
     }
 
-    /// The place of a queue pair that acts on direct responses about packets to queue pair `destination` at `address`.
+    /// Returns the place of a queue pair that direct responses about packets to queue pair `destination` at `address` concern.
     pub(super) fn hearer(&self, address: IpAddr, destination: Qpn) -> Option<u32> {
         let name = (address, destination.get());
         let (found, qpn, place) = *self.hearers.range((name.0, name.1, 0)..).next()?;

@@ -1,4 +1,4 @@
-//! Peers whose Ethernet address has changed: the suspicion, and what follows from it.
+//! Peers whose Ethernet address may have changed, and the change.
 
 use super::Endpoint;
 use super::peers::Sender;
@@ -6,26 +6,26 @@ use crate::wire::Mac;
 use core::net::IpAddr;
 
 impl Endpoint {
-    /// Queue pairs and address handles that one call of [`Self::redirect`] changes at most.
+    /// Limit of the queue pairs and address handles that one call of [`Self::redirect`] changes.
     pub const REDIRECTS: usize = 1024;
 
-    /// An address for which packets leave that may not arrive: a request was not answered in time, or a peer repeated an answered request.
-    /// The caller that found its Ethernet address should resolve it again, and report the result by [`redirect`](Self::redirect). Each is
-    /// returned once, until it is suspected again; at most 64 wait.
+    /// Returns an address to which packets may not arrive: a request was not answered in time, or a peer repeated an answered request. The
+    /// caller that resolved its Ethernet address should do so again, and report the result by [`redirect`](Self::redirect). Each address is
+    /// returned once, until it is in doubt again; at most 64 wait.
     pub fn poll_doubted(&mut self) -> Option<IpAddr> {
         self.commons.events.pop_doubt()
     }
 
-    /// Returns the oldest change of a queue pair's congestion control that was not returned yet: its telemetry ended, or came back. At most
+    /// Returns the oldest change of a queue pair's congestion control that was not returned yet: its telemetry ended, or returned. At most
     /// 64 wait, more are dropped.
     pub fn poll_congestion_change(&mut self) -> Option<crate::CongestionChange> {
         self.commons.events.pop_change()
     }
 
-    /// Sends all packets for `peer`, of queue pairs and by address handles, to this Ethernet address from now on.
+    /// Changes the Ethernet address of all packets to `peer`, of queue pairs and address handles.
     ///
-    /// Looks only at those that send to another one, and changes at most [`Self::REDIRECTS`] of them. Returns how many it changed: after
-    /// as many as that, call again.
+    /// Visits only those that use another one, and changes at most [`Self::REDIRECTS`] of them. Returns how many it changed: if these are
+    /// [`Self::REDIRECTS`], call it again.
     pub fn redirect(&mut self, peer: IpAddr, mac: Mac) -> usize {
         for changed in 0..Self::REDIRECTS {
             match self.peers.redirect(peer, mac) {

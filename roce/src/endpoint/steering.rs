@@ -7,22 +7,22 @@ use crate::{Discard, Memory, Qpn};
 use cc::Instant;
 
 impl Endpoint {
-    /// Adds a rule for the frames that a raw packet queue pair takes. It ends with [`remove_flow`](Self::remove_flow), or with the queue
-    /// pair.
+    /// Adds a rule for the frames that a raw packet queue pair receives. It exists until [`remove_flow`](Self::remove_flow), or as long as
+    /// the queue pair.
     ///
     /// # Errors
-    /// Returns an error if there is no such queue pair, it is not of raw packets, or there are
+    /// Returns a [`ControlError`] if the queue pair does not exist or is not a raw packet queue pair, or there are
     /// [`MOST_FLOWS`](crate::steering::MOST_FLOWS) rules.
     pub fn add_flow(&mut self, qpn: Qpn, rule: FlowRule) -> Result<FlowId, ControlError> {
         self.check_raw(qpn)?;
         self.flows.add(qpn, rule)
     }
 
-    /// Has other raw packet queue pairs take the frames of `qpn`, which itself receives nothing from then on.
+    /// Spreads the frames of `qpn` over other raw packet queue pairs; it receives none itself from then on.
     ///
     /// # Errors
-    /// Returns an error if one of the queue pairs does not exist or is not of raw packets, or the table has another size than a power of two
-    /// up to [`MOST_ENTRIES`].
+    /// Returns a [`ControlError`] if a queue pair does not exist or is not a raw packet queue pair, or the size of the table is not a power
+    /// of two up to [`MOST_ENTRIES`].
     pub fn spread(&mut self, qpn: Qpn, spread: Spread) -> Result<(), ControlError> {
         for &qpn in spread.table.iter().chain([&qpn]) {
             self.check_raw(qpn)?;
@@ -43,20 +43,20 @@ impl Endpoint {
         }
     }
 
-    /// Removes a rule. A rule that its queue pair took along is gone already.
+    /// Removes a rule; does nothing if its queue pair was destroyed.
     pub fn remove_flow(&mut self, flow: FlowId) {
         self.flows.remove(flow);
     }
 
-    /// Returns true if there are rules: then [`steer`](Self::steer) sees each frame before [`on_frame`](Self::on_frame).
+    /// Returns whether there are rules. If so, call [`steer`](Self::steer) for each frame before [`on_frame`](Self::on_frame).
     #[inline(always)]
     #[must_use]
     pub fn has_flows(&self) -> bool {
         !self.flows.is_empty()
     }
 
-    /// Delivers one Ethernet frame by the rules. Returns true if one of them took it. RoCEv2 packets are not steered: their queue pairs
-    /// take them.
+    /// Delivers an Ethernet frame by the rules. Returns whether a rule matched it. RoCEv2 packets are not steered: their queue pairs
+    /// receive them.
     #[inline(never)]
     pub fn steer<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> bool {
         if wire::opcode_and_destination(frame, self.commons.numbers).is_some() {

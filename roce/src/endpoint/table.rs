@@ -9,22 +9,20 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use cc::Instant;
 
-/// A queue pair in its place, with what the scheduler notes about it.
+/// Queue pair in its place, and the state of its scheduling.
 pub(super) struct Slot {
     pub(super) qp: QueuePair,
-    /// It is in the ready queue.
     pub(super) is_ready: bool,
     /// It is among those that keep memory for telemetry.
     pub(super) is_keeper: bool,
-    /// When its timer is set to; it may be earlier than need be, never later.
+    /// Time to which its timer is set; may be too early, never too late.
     pub(super) armed: Option<Instant>,
-    /// The account of its waiting times.
     pub(super) account: Account,
-    /// The state that trace points saw last; `None` without a tracer.
+    /// State at the last trace point; `None` without a tracer.
     pub(super) traced: Option<Box<Traced>>,
 }
 
-/// All queue pairs of an endpoint, found by number.
+/// Queue pairs of an endpoint, found by number.
 pub(super) struct QpTable {
     places: Vec<Option<Box<Slot>>>,
     free: Vec<u32>,
@@ -34,7 +32,7 @@ pub(super) struct QpTable {
 }
 
 impl QpTable {
-    /// Bytes of a queue pair that nothing was asked of yet: its place, the place that its number leads to, and itself.
+    /// Bytes of an unused queue pair: its place, the entry of its number, and itself.
     pub(super) const QP_BYTES: usize = size_of::<Option<Box<Slot>>>() + size_of::<u32>() + size_of::<Slot>();
 
     pub(super) fn new(process: u8, core: CoreIndex, limit: u32, secret: &[u8; 32]) -> Self {
@@ -47,11 +45,10 @@ impl QpTable {
         }
     }
 
-    /// Creates a queue pair with a number that no other has, or had a moment ago.
+    /// Creates a queue pair with a number that no other has, or had recently.
     ///
     /// # Errors
-    /// Returns [`ControlError::Limit`] if there are as many queue pairs as there may be, and [`ControlError::NumbersRest`] if
-    /// all numbers are in use or rest.
+    /// Returns [`ControlError::Limit`] if the limit of queue pairs is reached, and [`ControlError::NumbersRest`] if no number is free.
     pub(super) fn insert(
         &mut self,
         now: Instant,
@@ -74,7 +71,7 @@ impl QpTable {
         Ok(qpn)
     }
 
-    /// Removes a queue pair; returns it and its place.
+    /// Removes a queue pair. Returns its place and the queue pair.
     pub(super) fn remove(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, Box<Slot>)> {
         let index = self.find(qpn)?;
         let slot = self.places[index as usize].take()?;
@@ -87,7 +84,7 @@ impl QpTable {
         self.at(self.numbers.place(qpn)).filter(|slot| slot.qp.identity().qpn == qpn)
     }
 
-    /// The place of `qpn`: what it is called wherever it was looked up once.
+    /// Returns the place of `qpn`.
     #[inline(always)]
     pub(super) fn find(&self, qpn: Qpn) -> Option<u32> {
         let index = self.numbers.place(qpn);

@@ -7,26 +7,27 @@ use crate::{ControlError, Qpn, SrqId, SrqInit, SrqNumber, XrcReceives, XrcdId};
 use cc::Instant;
 
 impl Endpoint {
-    /// Makes an XRC domain.
+    /// Creates an XRC domain.
     ///
     /// # Errors
-    /// Returns an error if there is one too many.
+    /// Returns a [`ControlError`] if the limit of XRC domains is reached.
     pub fn create_xrcd(&mut self) -> Result<XrcdId, ControlError> {
         self.commons.xrc.create()
     }
 
-    /// Gives up an XRC domain.
+    /// Destroys an XRC domain.
     ///
     /// # Errors
-    /// Returns an error if there is none of this number, or targets or shared receive queues are of it.
+    /// Returns a [`ControlError`] if the domain does not exist, or has targets or shared receive queues.
     pub fn destroy_xrcd(&mut self, domain: XrcdId) -> Result<(), ControlError> {
         self.commons.xrc.destroy(domain)
     }
 
-    /// Makes an XRC target, in RESET. It takes messages for any shared receive queue of the domain, and sends none.
+    /// Creates an XRC target, in RESET. It receives messages for any shared receive queue of the domain, and sends none.
     ///
     /// # Errors
-    /// Returns an error if the domain is unknown, or there is no free number: those of destroyed queue pairs rest for a time.
+    /// Returns a [`ControlError`] if the domain does not exist, or no number is free: those of destroyed queue pairs are not reused for a
+    /// time.
     pub fn create_xrc_target(&mut self, now: Instant, domain: XrcdId) -> Result<Qpn, ControlError> {
         self.commons.xrc.join(domain)?;
         let identity = |qpn| Identity::new(qpn, &QpInit::XRC_TARGET, Receives::Named(domain));
@@ -34,7 +35,7 @@ impl Endpoint {
         made.inspect_err(|_| self.commons.xrc.leave(domain))
     }
 
-    /// Returns the number that peers use for a shared receive queue: requests to an XRC target contain it.
+    /// Returns the number of a shared receive queue in requests to an XRC target.
     #[must_use]
     pub fn srq_number(&self, srq: SrqId) -> Option<SrqNumber> {
         self.commons.shared.number(srq)
@@ -49,7 +50,7 @@ impl Endpoint {
         made.inspect_err(|_| self.commons.xrc.leave(xrc.domain))
     }
 
-    /// A queue that [`Self::create_xrc_srq`] created is gone.
+    /// Releases the completion queue and the domain of a destroyed shared receive queue.
     pub(super) fn leave_xrc(&mut self, xrc: XrcReceives) {
         self.commons.cqs.leave(xrc.cq);
         self.commons.xrc.leave(xrc.domain);

@@ -2,19 +2,19 @@
 
 use core::time::Duration;
 
-/// Which paths a queue pair may take.
+/// Paths of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathChoice {
-    /// The number of paths, 2 to [`PathChoice::MOST`], the connection's own included.
+    /// Number of paths, 2 to [`PathChoice::MOST`], including the connection's own.
     pub count: u8,
-    /// One of them after the other is probed this often while data is in flight: about a base round trip.
+    /// Time between probes while data is in flight: about a base round trip. Each probe takes the next path.
     pub interval: Duration,
-    /// Packets are sprayed over all of them, which needs selective repeat. Then data measures them, and
-    /// the queue pair's own probes take turns; `interval` is that over which loads are counted.
+    /// Whether packets are sprayed over all paths, which needs selective repeat. Data then measures the paths, the queue pair's own probes
+    /// take turns on them, and loads are counted over `interval`.
     pub spray: bool,
 }
 
 impl PathChoice {
-    /// The most paths of one queue pair.
+    /// Limit of the paths of a queue pair.
     pub const MOST: u8 = 8;
 }

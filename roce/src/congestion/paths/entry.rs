@@ -5,30 +5,30 @@ use crate::wire::{Report, Template};
 use cc::{Instant, PathRecords, Rate};
 use core::time::Duration;
 
-/// A path to the peer.
+/// Path to the peer.
 #[derive(Debug)]
 pub(super) struct PathEntry {
     pub(super) port: u16,
     pub(super) template: Template,
-    /// Of the probes that were sent over it, and of data with spraying.
+    /// Records of probes and, with spraying, of data.
     records: PathRecords,
-    /// The load of its busiest link, and when that was reported.
+    /// Load of its busiest link, and when it was reported.
     load: Option<(PathLoad, Instant)>,
 }
 
-/// The load of a path's busiest link, as far as it is known.
+/// Load of a path's busiest link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathLoad {
     /// In-flight share.
     pub(super) share: f64,
-    /// The link's rate, if it is reported.
+    /// Rate of the link, if it is reported.
     pub(super) capacity: Option<Rate>,
-    /// It is the last of several: the receiver's own link, which every path leads over. What we send is in its share already.
+    /// Whether it is the last of several hops: the receiver's own link, which all paths share. Its share already contains this side's load.
     pub(super) is_last: bool,
 }
 
 impl PathEntry {
-    /// Returns a path of which nothing is known.
+    /// Creates a path without a load.
     pub(super) const fn new(port: u16, template: Template) -> Self {
         Self { port, template, records: PathRecords::new(), load: None }
     }
@@ -46,7 +46,7 @@ impl PathEntry {
         Some(load)
     }
 
-    /// Applies a report, and smooths the load with the one before. Returns whether the report has a load.
+    /// Applies a report, and averages the load with the one before. Returns whether the report has a load.
     pub(super) fn on_smoothed_report(&mut self, now: Instant, report: Report, interval: Duration) -> bool {
         let before = self.load.map(|(before, _)| before.share);
         let Some(load) = self.on_report(now, report, interval) else { return false };
@@ -55,7 +55,7 @@ impl PathEntry {
         true
     }
 
-    /// Measures the busiest link since the last report about this path.
+    /// Measures the busiest link since the last report on this path.
     fn measure(&mut self, now: Instant, report: Report, interval: Duration) -> Option<PathLoad> {
         let is_last = |index| report.hops().is_some_and(|hops| hops > 1 && index + 1 == hops);
         let (capacity, is_last) = match report {

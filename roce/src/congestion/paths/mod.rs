@@ -1,8 +1,8 @@
-//! The paths of a sender: each has a UDP source port, by which switches choose its links, and the load that reports show.
+//! The paths of a sender. Each has a UDP source port, by which switches choose its links, and a load, which reports show.
 //!
-//! There are several if [`PathChoice`] asks for them, and one of two policies: [`OneActive`] sends all requests over one path, and moves to
-//! a less loaded one (rtgwg-00 9.4). [`Spraying`] sends requests over all of them, each over the path that the requester chooses. Packets
-//! that answer the peer, READ responses and acknowledgements, stay on one path.
+//! [`PathChoice`] requests several, with one of two policies: [`OneActive`] sends all requests over one path, and moves to a less loaded
+//! one (rtgwg-00 9.4). [`Spraying`] sends requests over all of them; the requester chooses the path of each. READ responses and
+//! acknowledgements stay on one path.
 
 mod choice;
 mod entry;
@@ -21,12 +21,12 @@ use entry::PathEntry;
 use one_active::OneActive;
 use spraying::Spraying;
 
-/// A path is probed this often at least.
+/// Longest time between probes of a path.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
-/// Rounds after which a load is too old to go by.
+/// Rounds after which a load is too old to use.
 const FRESH_ROUNDS: u32 = 4;
 
-/// The paths of one queue pair. The first is the connection's own.
+/// Paths of a queue pair. The first is the connection's own.
 #[derive(Debug)]
 pub(super) struct Paths {
     paths: Vec<PathEntry>,
@@ -34,7 +34,7 @@ pub(super) struct Paths {
     interval: Duration,
 }
 
-/// Which of the paths requests are sent over.
+/// Choice of the path of requests.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "the set is boxed, and few queue pairs have one")]
 enum PathPolicy {
@@ -43,7 +43,7 @@ enum PathPolicy {
 }
 
 impl Paths {
-    /// Returns the paths of a queue pair, of which nothing is known; `None` for a single one.
+    /// Creates the paths of a queue pair, without loads; `None` if there is only one.
     pub(super) fn new(
         choice: Option<PathChoice>,
         path: &Path,
@@ -67,7 +67,7 @@ impl Paths {
         })
     }
 
-    /// Gives all paths the traffic class of `path`.
+    /// Gives all paths the headers of `path`, each with its own UDP source port.
     pub(super) fn mark(&mut self, path: &Path) {
         for entry in &mut self.paths {
             if let Ok(template) = Template::new(&Path { udp_source: entry.port, ..*path }) {
@@ -80,7 +80,7 @@ impl Paths {
         self.paths.iter_mut().map(|entry| &mut entry.template)
     }
 
-    /// Returns the headers of requests: those of `path` with spraying, otherwise of the active one.
+    /// Returns the headers of requests: those of `path` with spraying, otherwise of the active path.
     pub(super) fn template(&self, path: Option<u8>) -> &Template {
         let path = match (&self.policy, path) {
             (_, Some(path)) => usize::from(path),
@@ -90,7 +90,6 @@ impl Paths {
         &self.paths[path.min(self.paths.len() - 1)].template
     }
 
-    /// Returns the headers of answers.
     pub(super) fn answer_template(&self) -> &Template {
         let path = if let PathPolicy::Spraying(policy) = &self.policy { policy.answers() } else { 0 };
         &self.paths[path].template
@@ -100,7 +99,7 @@ impl Paths {
         matches!(self.policy, PathPolicy::Spraying(_))
     }
 
-    /// Returns when the next path is probed. With spraying the queue pair's own probes do.
+    /// Returns when the next path is probed; `None` with spraying, when the queue pair's own probes take turns.
     pub(super) const fn due_at(&self) -> Option<Instant> {
         match &self.policy {
             PathPolicy::OneActive(policy) => Some(policy.due_at()),
@@ -113,14 +112,15 @@ impl Paths {
         self.sprays().then(|| (number % self.paths.len() as u64) as u8)
     }
 
-    /// A probe of the next path is sent as number `number`, after `unheard` to a peer that has never answered one. Returns its headers.
+    /// Records that the next path is probed as number `number`, after `unheard` probes to a peer that has never answered one. Returns the
+    /// headers of the probe.
     pub(super) fn on_probe(&mut self, now: Instant, number: u64, unheard: u64) -> Option<Template> {
         let PathPolicy::OneActive(policy) = &mut self.policy else { return None };
         let path = policy.on_probe(now, (number, unheard), self.paths.len(), self.interval);
         Some(self.paths[path].template)
     }
 
-    /// An answer came. Returns whether it is about a probe of these paths.
+    /// Applies an answer. Returns whether it is about a probe of these paths.
     pub(super) fn on_response(&mut self, now: Instant, psn: Psn, report: Report) -> bool {
         let oldest = self.round() * FRESH_ROUNDS;
         let PathPolicy::OneActive(policy) = &mut self.policy else { return false };
@@ -143,14 +143,13 @@ impl Paths {
         Some(policy.inflight(now, utilisation, interval))
     }
 
-    /// The peer sent something again that had arrived: its answer may have been lost.
+    /// Handles a request that the peer sent again although it had arrived: its answer may have been lost.
     pub(super) fn on_duplicate(&mut self, now: Instant) {
         if let PathPolicy::Spraying(policy) = &mut self.policy {
             policy.on_duplicate(now, self.paths.len(), self.interval);
         }
     }
 
-    /// Payload was acknowledged.
     pub(super) const fn on_acknowledged(&mut self, bytes: u64) {
         if let PathPolicy::OneActive(policy) = &mut self.policy {
             policy.on_acknowledged(bytes);
@@ -162,7 +161,7 @@ impl Paths {
         matches!(&self.policy, PathPolicy::OneActive(policy) if policy.wants_to_move())
     }
 
-    /// Nothing is in flight: moves to the path that is wanted. Returns whether there is one.
+    /// Moves to the wanted path, because nothing is in flight. Returns whether there is one.
     pub(super) fn go_over(&mut self, now: Instant) -> bool {
         let round = self.round();
         if let PathPolicy::OneActive(policy) = &mut self.policy { policy.go_over(now, round) } else { false }
@@ -174,7 +173,7 @@ impl Paths {
     }
 }
 
-/// Returns the port of path `index`: 0xC000 and up, all different, and to the same core of the peer.
+/// Returns the port of path `index`: 0xC000 and above, distinct, and of the same core of the peer.
 const fn source_port(own: u16, index: u16) -> u16 {
     let spread = !(0xc000 | CORE_BITS);
     match index {

@@ -1,7 +1,6 @@
 //! The policy that sends all packets over one path, and moves to a less loaded one (rtgwg-00 9.4).
 //!
-//! One path after the other is probed. Once another one has been less loaded for long enough, the queue pair moves to it as soon as nothing
-//! that it sent is in flight.
+//! Probes the paths in turn. If another one was less loaded for long enough, the queue pair moves to it as soon as nothing is in flight.
 
 use super::choice::PathChoice;
 use super::entry::PathEntry;
@@ -10,29 +9,29 @@ use crate::congestion::prober::later;
 use cc::{Instant, Rate};
 use core::time::Duration;
 
-/// The other path must be less loaded by this share of a link, with our own load on it.
+/// Least difference of the loads, as a share of a link, with this side's load on the other path.
 const MARGIN: f64 = 0.2;
-/// Rounds in a row in which the same path must have been better; up to as many more by chance, so that queue pairs that see the same do
-/// not all move at once.
+/// Rounds in a row in which the same path must be better, plus as many more at random, so that queue pairs with the same view do not all
+/// move at once.
 const LEADING_ROUNDS: u64 = 4;
-/// Rounds after a move until the next; up to as many more by chance.
+/// Rounds between two moves, plus as many more at random.
 const REST_ROUNDS: u64 = 16;
 
-/// The state of the policy. A round is the time in which each path is probed once.
+/// State of the policy. A round is the time in which each path is probed once.
 #[derive(Debug)]
 pub(super) struct OneActive {
     active: usize,
-    /// The rate of our own link, if it is known.
+    /// Rate of this host's link, if known.
     line_rate: Option<Rate>,
-    /// The path that is probed next, and when.
+    /// Path that is probed next, and when.
     next: usize,
     due_at: Instant,
-    /// The number of the probe whose answer is awaited, for each path.
+    /// Number of the probe whose answer is outstanding, for each path.
     awaited: [Option<u64>; PathChoice::MOST as usize],
-    /// Payload bytes acknowledged, and those at the last decision, with its time.
+    /// Payload bytes acknowledged; in `decided`, those at the last decision, with its time.
     acknowledged: u64,
     decided: (u64, Instant),
-    /// The path that was best in the last rounds, and the number of those rounds.
+    /// Path that was best in the last rounds, and their number.
     leading: Option<(usize, u64)>,
     wanted: Option<usize>,
     rest_until: Instant,
@@ -56,17 +55,16 @@ impl OneActive {
         }
     }
 
-    /// Returns the path of all requests.
     pub(super) const fn active(&self) -> usize {
         self.active
     }
 
-    /// Returns when the next path is probed.
     pub(super) const fn due_at(&self) -> Instant {
         self.due_at
     }
 
-    /// A probe is sent as number `number`, after `unheard` to a peer that has never answered one. Returns its path, of `count`.
+    /// Records that a probe is sent as number `number`, after `unheard` probes to a peer that has never answered one. Returns its path, of
+    /// `count`.
     pub(super) fn on_probe(
         &mut self,
         now: Instant,
@@ -81,7 +79,7 @@ impl OneActive {
         path
     }
 
-    /// Returns the path whose probe an answer with this PSN is about, if it is awaited. From then on it is not.
+    /// Returns the path of the probe that an answer with this PSN is about, once.
     pub(super) fn on_response(&mut self, psn: Psn) -> Option<usize> {
         let answers = |awaited: u64| (awaited & (Psn::CIRCLE as u64 - 1)) as u32 == psn.get();
         let path = self.awaited.iter().position(|awaited| awaited.is_some_and(answers))?;
@@ -89,12 +87,11 @@ impl OneActive {
         Some(path)
     }
 
-    /// Payload was acknowledged.
     pub(super) const fn on_acknowledged(&mut self, bytes: u64) {
         self.acknowledged += bytes;
     }
 
-    /// Decides, once a round, whether another path has been better for long enough. Loads older than `oldest` do not count.
+    /// Decides, once a round, whether another path was better for long enough. Loads older than `oldest` do not count.
     pub(super) fn decide(&mut self, now: Instant, paths: &[PathEntry], oldest: Duration) {
         let (bytes, then) = core::mem::replace(&mut self.decided, (self.acknowledged, now));
         let nanos = now.saturating_since(then).as_nanos() as f64;
@@ -104,14 +101,14 @@ impl OneActive {
         let mut best: Option<(usize, f64)> = None;
         for (at, path) in paths.iter().enumerate().filter(|(at, _)| *at != self.active) {
             let Some(load) = path.load(now, oldest) else { continue };
-            // If only ratios are reported, the links are assumed to be like our own.
+            // If only ratios are reported, the links are assumed to be like this host's.
             let capacity = load.capacity.or(here.capacity).or(self.line_rate);
             let capacity = capacity.map_or(f64::INFINITY, |rate| rate.as_bps() as f64);
             let there = load.share + if load.is_last { 0.0 } else { ours / capacity.max(1.0) };
             if here.share - there <= MARGIN {
                 continue;
             }
-            // The path that led before stays in the lead: several paths over one idle link are equally good, and would take turns.
+            // The leading path stays in the lead: several paths over one idle link are equally good, and would alternate.
             if before.is_some_and(|(led, _)| led == at) {
                 best = Some((at, there));
                 break;
@@ -134,7 +131,7 @@ impl OneActive {
         self.wanted.is_some()
     }
 
-    /// Moves to the path that is wanted. Returns whether there is one.
+    /// Moves to the wanted path. Returns whether there is one.
     pub(super) fn go_over(&mut self, now: Instant, round: Duration) -> bool {
         let Some(to) = self.wanted.take() else { return false };
         self.active = to;

@@ -1,18 +1,17 @@
-//! Lengths and numbers that the layers of a RoCEv2 frame have.
+//! Lengths and numbers of the layers of a RoCEv2 frame.
 
 /// UDP destination port of RoCEv2 (IBA annex A17).
 pub const ROCE_PORT: u16 = 4791;
 
-/// The longest payload: the largest path MTU (IBA 9.7.4).
+/// Longest payload, bytes: the largest path MTU (IBA 9.7.4).
 pub const MAX_PAYLOAD: usize = 4096;
 
-/// The maximum length of all headers and the ICRC: Ethernet with a VLAN tag, IPv6, UDP, BTH, the longest extension headers (XRCETH,
+/// Length of all headers and the ICRC at most, bytes: Ethernet with a VLAN tag, IPv6, UDP, BTH, the longest extension headers (XRCETH,
 /// AtomicETH), pad, ICRC. In-band telemetry adds up to [`MAX_IN_BAND`](super::MAX_IN_BAND) bytes.
 pub const MAX_OVERHEAD: usize = 18 + 40 + 8 + 12 + 4 + 28 + 3 + 4;
 
 /// Bytes of a BTH (IBA 9.2).
 pub(super) const BTH_LENGTH: usize = 12;
-/// Bytes of an ICRC.
 pub(super) const ICRC_LENGTH: usize = 4;
 
 pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;

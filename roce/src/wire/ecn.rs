@@ -17,7 +17,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// The field from a traffic class; DSCP bits are ignored.
+    /// Returns the field of a traffic class; DSCP bits are ignored.
     #[must_use]
     pub const fn from_traffic_class(class: u8) -> Self {
         match class & 3 {
@@ -29,13 +29,13 @@ impl Ecn {
     }
 }
 
-/// The ECN field of any IP packet in an Ethernet frame; `None` if there is none.
+/// Returns the ECN field of an IP packet in an Ethernet frame; `None` if there is no IP packet.
 #[must_use]
 pub fn ecn(frame: &[u8]) -> Option<Ecn> {
     traffic_class(frame).map(Ecn::from_traffic_class)
 }
 
-/// The traffic class (DSCP 6, ECN 2) of any IP packet in an Ethernet frame; `None` if there is none.
+/// Returns the traffic class (DSCP 6, ECN 2) of an IP packet in an Ethernet frame; `None` if there is no IP packet.
 #[must_use]
 pub fn traffic_class(frame: &[u8]) -> Option<u8> {
     let (family, ip) = locate_class(frame)?;
@@ -46,8 +46,8 @@ pub fn traffic_class(frame: &[u8]) -> Option<u8> {
     })
 }
 
-/// Sets CE on a packet whose sender reacts to marks, and says whether the packet now carries it. The IPv4
-/// checksum follows; the ICRC does not cover the field.
+/// Sets CE on a packet whose sender reacts to marks, and updates the IPv4 checksum; the ICRC does not cover the field. Returns whether the
+/// packet now carries CE.
 pub fn mark_ce(frame: &mut [u8]) -> bool {
     match ecn(frame) {
         None | Some(Ecn::NotCapable) => return false,

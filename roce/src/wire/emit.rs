@@ -1,4 +1,4 @@
-//! Headers to bytes.
+//! Writes headers, pad and ICRC of a packet.
 
 use super::constants::{BTH_LENGTH, ICRC_LENGTH, MAX_PAYLOAD};
 use super::feedback::MAX_FEEDBACK;
@@ -13,47 +13,47 @@ use super::template::Template;
 use core::net::IpAddr;
 use thiserror::Error;
 
-/// Why a packet can't be written. Nothing was.
+/// Reason why a packet cannot be written. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EmitError {
     /// The frame is too short.
     #[error("frame of {room} bytes: the packet needs {needed}; pass a longer frame")]
     Room {
-        /// Bytes that the packet takes.
+        /// Bytes of the packet.
         needed: usize,
-        /// Bytes there are.
+        /// Bytes of the frame.
         room: usize,
     },
     /// An operation that the service does not have.
     #[error("opcode {0:#04x}: the service has no such operation")]
     Opcode(u8),
-    /// More payload than the operation takes.
+    /// The payload is longer than the operation carries.
     #[error("payload of {length} bytes: opcode {opcode:#04x} carries at most {limit}")]
     Payload {
         /// The first byte of the BTH.
         opcode: u8,
-        /// Bytes requested.
+        /// Bytes of the payload.
         length: usize,
-        /// Bytes it takes: 0, the largest path MTU, or exactly a probe's room.
+        /// Bytes that the operation carries: 0, the largest path MTU, or exactly a probe's room.
         limit: usize,
     },
     /// One address is IPv4, the other IPv6.
     #[error("source {from}, destination {to}: the address families differ; use two addresses of one family")]
     Families {
-        /// Source.
+        /// Source address.
         from: IpAddr,
-        /// Destination.
+        /// Destination address.
         to: IpAddr,
     },
     /// A telemetry response whose busiest hop is not one of its hops.
     #[error("a telemetry response of {hops} hops must name one of them, and at most 15")]
     Hops {
-        /// Hops on the path.
+        /// Hops of the path.
         hops: u8,
     },
 }
 
-/// A packet with its headers written: fill [`payload`](Self::payload), then [`seal`](Self::seal).
+/// Packet whose headers are written: fill [`payload`](Self::payload), then [`seal`](Self::seal).
 #[derive(Debug)]
 #[must_use = "a packet has no ICRC before it is sealed"]
 pub struct Draft<'f> {
@@ -65,7 +65,7 @@ pub struct Draft<'f> {
 }
 
 impl Draft<'_> {
-    /// Returns the payload's place; it contains what the frame contained before, or zeros in a probe.
+    /// Returns the payload, to be filled. It contains what the frame contained before, or zeros in a probe.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -76,13 +76,13 @@ impl Draft<'_> {
         &mut self.frame[self.payload..self.payload + self.payload_length]
     }
 
-    /// Bytes from the Ethernet header to the ICRC.
+    /// Returns the length from the Ethernet header to the ICRC, bytes.
     #[must_use]
     pub fn frame_length(&self) -> usize {
         self.layers.end
     }
 
-    /// Writes pad and ICRC, and returns the frame's length.
+    /// Writes pad and ICRC. Returns the length of the frame, bytes.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -100,11 +100,11 @@ impl Draft<'_> {
     }
 }
 
-/// Writes all headers to the start of `frame`, with room for `payload_length` bytes after them. `identification`
-/// goes into an IPv4 header. A caller that sends many packets along one path keeps its [`Template`].
+/// Writes all headers to the start of `frame`, with room for `payload_length` bytes behind them. `identification` is that of an IPv4
+/// header. A caller that sends many packets along one path should keep a [`Template`].
 ///
 /// # Errors
-/// Returns what the service, the operation or the frame has no place for; `frame` is then unchanged.
+/// Returns an [`EmitError`] if the service, the operation or the frame has no place for the packet; `frame` is then unchanged.
 pub fn emit<'f>(
     path: &Path,
     identification: u16,
@@ -116,10 +116,10 @@ pub fn emit<'f>(
 }
 
 impl Template {
-    /// As [`emit()`], along the template's path.
+    /// Writes headers as [`emit()`] does, for the template's path.
     ///
     /// # Errors
-    /// As [`emit()`].
+    /// Returns the errors of [`emit()`].
     pub fn emit<'f>(
         &self,
         identification: u16,
@@ -130,7 +130,7 @@ impl Template {
         self.emit_here(identification, header, payload_length, frame)
     }
 
-    /// As [`Self::emit`], inlined, so that a caller with a known header kind skips the other branches.
+    /// Inlined [`Self::emit`], so that a caller with a known kind of header skips the other branches.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -146,7 +146,7 @@ impl Template {
     ) -> Result<Draft<'f>, EmitError> {
         let bth = header.bth();
         let (opcode, extensions) = match header {
-            // Every operation is one of a reliable connection, and may come without a payload.
+            // All operations exist on reliable connections, and may have no payload.
             Header::Connected { service: Service::Rc, operation, .. } => {
                 let (code, shape) = operation.shape();
                 if payload_length > 0 && !(shape.payload && payload_length <= MAX_PAYLOAD) {
@@ -189,7 +189,7 @@ fn check(header: &Header, opcode: Opcode, length: usize) -> Result<(), EmitError
     let shape = opcode.shape().ok_or(EmitError::Opcode(opcode.0))?;
     let (limit, legal) = match header {
         Header::Connected { service: Service::Ud, .. } => return Err(EmitError::Opcode(opcode.0)),
-        // A packet with an XRCETH is a request of XRC, and the other way round.
+        // Requests of XRC have an XRCETH, answers have none.
         Header::Connected { service: Service::Xrc, operation, .. } if !operation.is_answer() => {
             return Err(EmitError::Opcode(opcode.0));
         }

@@ -1,4 +1,4 @@
-//! A receiver's feedback to a sender about its path: in telemetry responses, in notifications, and behind Acknowledges.
+//! Feedback of a receiver about a sender's path: in telemetry responses, in notifications, and behind Acknowledges.
 
 use super::records::Records;
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
@@ -6,21 +6,21 @@ use crate::Discard;
 use cc::{Counter, Hop, PathTelemetry, Rate};
 use core::num::NonZeroU32;
 
-/// Bytes of a [`Feedback`] at most: report and seal.
+/// Length of a [`Feedback`] at most, bytes: report and seal.
 pub const MAX_FEEDBACK: usize = MAX_REPORT + SEAL_LENGTH;
 
-/// Bytes of a [`Report`] at most.
+/// Length of a [`Report`] at most, bytes.
 const MAX_REPORT: usize = 4 + HOP_LENGTH + 4;
 const _: () = assert!(4 + Records::MOST * RECORD_LENGTH <= MAX_REPORT);
 
-/// Bytes of a hop that does not fit a [`HopRecord`]: {B 64 in bit/s, ts 64, txBytes 64, qlen 64 in bytes, bits of ts 8, bits of txBytes 8,
-/// 0 16, unit of ts 32 in ns, unit of txBytes 32 in bytes}. Bits are 1 to 64, units at least 1.
+/// Length of a hop that does not fit a [`HopRecord`], bytes: {B 64 in bit/s, ts 64, txBytes 64, qlen 64 in bytes, bits of ts 8, bits of
+/// txBytes 8, 0 16, unit of ts 32 in ns, unit of txBytes 32 in bytes}. Bits are 1 to 64, units at least 1.
 const HOP_LENGTH: usize = 44;
 
-/// Bytes of a [`Seal`].
+/// Length of a [`Seal`], bytes.
 pub const SEAL_LENGTH: usize = 24;
 
-/// The state of the path. On the wire: {kind 4, path id 12, hops 8, index 8}, then 8 bytes if the kind has them.
+/// State of a path. On the wire: {kind 4, path id 12, hops 8, index 8}, then the content of the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
     /// Kind 0: the busiest link as it was stamped (rtgwg-00 7.1).
@@ -29,59 +29,58 @@ pub enum Report {
         path_id: u16,
         /// Hops that the packet passed, 0 to 15.
         hops: u8,
-        /// The hop with the highest normalised in-flight bytes by its place on the path; there is one exactly when
-        /// `hops` is not 0, and its place is below `hops`.
+        /// Hop with the highest normalised in-flight bytes, by its place on the path. It is `Some` if and only if `hops` is not 0, and its
+        /// place is below `hops`.
         busiest: Option<(u8, HopRecord)>,
     },
     /// Kind 1: the window that the receiver computed, in payload bytes (rtgwg-00 6.3.2).
     Window(u64),
-    /// Kind 2: how busy the busiest link is and over what time, and nothing else about the network (rtgwg-00 9.1).
+    /// Kind 2: the utilisation of the busiest link, and nothing else about the network (rtgwg-00 9.1).
     Ratio {
         /// The path's id, 12 bits.
         path_id: u16,
         /// In-flight bytes as a share of the capacity of link and base round trip, in units of 2^-20.
         utilisation: u32,
-        /// The time between the two stamps, ns.
+        /// Time between the two stamps, ns.
         interval: u32,
     },
-    /// Kind 3: the setup was taken in.
+    /// Kind 3: confirms a setup.
     Ready,
-    /// Kind 4: the busiest link, if the telemetry came in another format than HPCC INT: as it was stamped, or estimated.
+    /// Kind 4: the busiest link, as it was stamped or estimated, if the telemetry had another format than HPCC INT.
     Hop {
         /// The XOR of the switches' ids, 12 bits.
         path_id: u16,
         /// Hops that the packet passed, 1 to 15.
         hops: u8,
-        /// The busiest one's place on the path, below `hops`.
+        /// Place of the busiest hop on the path, below `hops`.
         index: u8,
-        /// The link's state.
+        /// State of the link.
         hop: Hop,
     },
-    /// Kind 5: as kind 4, in any format, and behind it the number of flows at the receiver (32 bits): for a sender that requested it in its
-    /// setup.
+    /// Kind 5: as kind 4, in any format, followed by the number of flows at the receiver (32 bits), if the sender's setup requests it.
     Shared {
         /// The XOR of the switches' ids, 12 bits.
         path_id: u16,
-        /// Hops that the packet passed, 1 to 15: the last one is the receiver's link.
+        /// Hops that the packet passed, 1 to 15; the last one is the receiver's link.
         hops: u8,
-        /// The busiest one's place on the path, below `hops`.
+        /// Place of the busiest hop on the path, below `hops`.
         index: u8,
-        /// The link's state.
+        /// State of the link.
         hop: Hop,
-        /// Flows that the receiver takes in.
+        /// Flows at the receiver.
         flows: NonZeroU32,
     },
-    /// Kind 6: all links of the path, as records of rtgwg-00 Figure 4: for a sender that requested it in its setup.
+    /// Kind 6: all links of the path, as records of rtgwg-00 Figure 4, if the sender's setup requests it.
     All {
         /// The XOR of the switches' ids, 12 bits.
         path_id: u16,
-        /// The record of each switch, in path order.
+        /// Record of each switch, in path order.
         records: Records,
     },
 }
 
 impl Report {
-    /// Bytes on the wire.
+    /// Returns the length on the wire, bytes.
     #[must_use]
     pub const fn length(&self) -> usize {
         match self {
@@ -95,7 +94,7 @@ impl Report {
         }
     }
 
-    /// Returns what it reports of single links: no hop if the path had none, `None` if the kind reports no links.
+    /// Returns the links that it reports: no hop if the path had none, `None` if the kind reports no links.
     #[must_use]
     pub fn path(&self) -> Option<PathTelemetry> {
         let (path_id, busiest) = match *self {
@@ -121,7 +120,7 @@ impl Report {
         Some(path)
     }
 
-    /// Switches that the packet in question passed, if it says so.
+    /// Returns the number of switches that the packet passed, if the kind has it.
     #[must_use]
     pub const fn hops(&self) -> Option<u8> {
         match self {
@@ -131,7 +130,7 @@ impl Report {
         }
     }
 
-    /// Returns true if it is consistent: the busiest hop is one of the hops.
+    /// Returns whether it is consistent: the busiest hop is one of the hops.
     #[must_use]
     pub fn is_legal(&self) -> bool {
         match self {
@@ -184,7 +183,7 @@ impl Report {
         }
     }
 
-    /// Takes a report from the front of `bytes`; returns the rest.
+    /// Reads a report from the front of `bytes`. Returns it and the rest.
     fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let ([high, low, hops, index], rest) = bytes.split_first_chunk()?;
         let (kind, path_id) = (high >> 4, u16::from_be_bytes([*high, *low]) & 0xfff);
@@ -223,7 +222,7 @@ impl Report {
             }
             _ => return None,
         };
-        // Each report has one form on the wire.
+        // Each report has one encoding.
         let mut again = [0; MAX_REPORT];
         report.write(&mut again);
         let is_same = again.get(..report.length()).is_some_and(|again| bytes.starts_with(again));
@@ -257,10 +256,10 @@ fn unpack_hop(bytes: &[u8; HOP_LENGTH]) -> Option<Hop> {
     })
 }
 
-/// The proof of the feedback's origin: a counter that only grows, and a keyed hash over packet and counter.
+/// Authentication of feedback: an increasing counter, and a keyed hash over packet and counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
-    /// Larger than in every packet before.
+    /// Larger than in every earlier packet.
     pub counter: u64,
     /// SipHash-2-4 with 128 bits.
     pub tag: [u8; 16],
@@ -273,7 +272,7 @@ impl Seal {
         into[8..24].copy_from_slice(&self.tag);
     }
 
-    /// All of `bytes`; no seal if there are none.
+    /// Reads a seal, which must be all of `bytes`; `None` if there are no bytes.
     pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>, Discard> {
         if bytes.is_empty() {
             return Ok(None);
@@ -285,23 +284,23 @@ impl Seal {
     }
 }
 
-/// A report, sealed if the queue pairs share a key.
+/// Report, with a seal if the queue pairs share a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feedback {
-    /// The state of the path.
+    /// State of the path.
     pub report: Report,
-    /// The proof of its origin, if it is sealed.
+    /// Authentication, if the queue pairs share a key.
     pub seal: Option<Seal>,
 }
 
 impl Feedback {
-    /// Bytes on the wire.
+    /// Returns the length on the wire, bytes.
     #[must_use]
     pub const fn length(&self) -> usize {
         self.report.length().saturating_add(if self.seal.is_some() { SEAL_LENGTH } else { 0 })
     }
 
-    /// Writes it to the start of `into`, which has room for it; returns the number of bytes written.
+    /// Writes the feedback to the start of `into`, which must have room for it. Returns the number of bytes written.
     #[expect(clippy::indexing_slicing, reason = "the room is MAX_FEEDBACK bytes")]
     pub fn write(&self, into: &mut [u8]) -> usize {
         self.report.write(into);
@@ -311,10 +310,10 @@ impl Feedback {
         self.length()
     }
 
-    /// All of `bytes`.
+    /// Reads feedback, which must be all of `bytes`.
     ///
     /// # Errors
-    /// Returns an error if they are no feedback.
+    /// Returns [`Discard::Telemetry`] if they are not feedback.
     pub fn read(bytes: &[u8]) -> Result<Self, Discard> {
         let (report, rest) = Report::read(bytes).ok_or(Discard::Telemetry)?;
         Ok(Self { report, seal: Seal::read(rest)? })
@@ -372,7 +371,7 @@ mod tests {
         ]
     }
 
-    /// A counter of no width or worth nothing has no period that a distance could be measured by.
+    /// A counter of 0 bits or of unit 0 has no period, so distances cannot be measured.
     #[test]
     fn a_hop_with_an_illegal_counter_is_no_feedback() {
         let counter = Counter::of::<64, 1>(0);

@@ -1,4 +1,4 @@
-//! A good packet: its headers as values, and what lies below them read only on request.
+//! A valid packet: its transport headers as values, and accessors for the headers below.
 
 use super::format::Telemetry;
 use super::header::Header;
@@ -7,21 +7,21 @@ use super::layers::{Family, Layers};
 use super::path::{Mac, Path, Vlan};
 use core::net::IpAddr;
 
-/// A good packet.
+/// Valid packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The headers below the BTH.
+    /// Headers below the BTH.
     pub network: Network<'a>,
     /// BTH and extension headers.
     pub header: Header,
-    /// Telemetry behind the BTH that a data packet brings.
+    /// Telemetry behind the BTH of a data packet.
     pub in_band: Option<InBand<'a>>,
-    /// The bytes that follow the headers, without pad.
+    /// Payload, without pad.
     pub payload: &'a [u8],
 }
 
 impl Frame<'_> {
-    /// Returns whether there is telemetry below the BTH, or behind it.
+    /// Returns whether there is telemetry below or behind the BTH.
     #[inline]
     #[must_use]
     pub const fn brings_telemetry(&self) -> bool {
@@ -29,10 +29,10 @@ impl Frame<'_> {
     }
 }
 
-/// The headers below the BTH of a frame, each read on demand: most packets are of a known peer, and few of these are.
+/// Headers below the BTH, each read on demand: most packets are from a known peer, and few fields are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network<'a> {
-    /// The whole frame. It is as long as `layers` says.
+    /// Whole frame, as long as `layers` describes.
     pub(super) bytes: &'a [u8],
     pub(super) layers: Layers,
 }
@@ -48,7 +48,7 @@ impl<'a> Network<'a> {
         core::array::from_fn(|n| self.bytes[at + n])
     }
 
-    /// The sender's IP address.
+    /// Returns the sender's IP address.
     #[inline]
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
@@ -59,7 +59,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// The IP address that it was sent to.
+    /// Returns the destination's IP address.
     #[inline]
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
@@ -70,14 +70,14 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// UDP's source port.
+    /// Returns the UDP source port.
     #[inline]
     #[must_use]
     pub fn udp_source(&self) -> u16 {
         u16::from_be_bytes(self.at(self.layers.udp))
     }
 
-    /// DSCP (6 bits) and ECN (2 bits).
+    /// Returns DSCP (6 bits) and ECN (2 bits).
     #[inline]
     #[must_use]
     pub fn traffic_class(&self) -> u8 {
@@ -88,7 +88,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// IPv4 identification; 0 with IPv6.
+    /// Returns the IPv4 identification; 0 with IPv6.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
     pub fn identification(&self) -> u16 {
@@ -98,7 +98,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// The headers below the BTH, as the packet carries them: the path's source is its sender.
+    /// Returns the headers below the BTH as a path from the sender to the receiver.
     #[must_use]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -124,14 +124,14 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// The IP header: 20 or 40 bytes.
+    /// Returns the IP header: 20 or 40 bytes.
     #[must_use]
     #[expect(clippy::indexing_slicing, reason = "the header was located")]
     pub fn ip_header(&self) -> &'a [u8] {
         &self.bytes[self.layers.ip..][..self.layers.family.header_length()]
     }
 
-    /// Telemetry below the BTH, in one of the other formats.
+    /// Returns the telemetry below the BTH.
     #[must_use]
     pub fn carried(&self) -> Option<Telemetry<'a>> {
         Telemetry::of(self.bytes, &self.layers)

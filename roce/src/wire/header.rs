@@ -7,18 +7,18 @@ use crate::{Psn, Qpn, Rkey, SrqNumber};
 use core::time::Duration;
 use thiserror::Error;
 
-/// The fields of the base transport header that every packet has beside its opcode (IBA 9.2).
+/// Fields of the base transport header that every packet has apart from its opcode (IBA 9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
     /// SE: the receiver's completion must raise an event.
     pub solicited: bool,
-    /// MigReq, as the automatic path migration machine left it.
+    /// MigReq, as the automatic path migration machine set it.
     pub migration: bool,
-    /// P_Key; its top bit is full membership.
+    /// P_Key; the top bit means full membership.
     pub partition_key: u16,
-    /// FECN, BECN and six reserved bits unchanged: outside the ICRC, so a switch may change them.
+    /// FECN, BECN and six reserved bits, unchanged. They are outside the ICRC, so a switch may change them.
     pub congestion: u8,
-    /// The receiving queue pair.
+    /// Destination queue pair.
     pub destination: Qpn,
     /// AckReq: the responder must acknowledge now.
     pub ack_request: bool,
@@ -27,17 +27,16 @@ pub struct Bth {
 }
 
 impl Bth {
-    /// FECN: the packet met congestion. Over IP the header's ECN field says so, and this stays 0.
+    /// FECN: the packet met congestion. Over IP the ECN field has this information, and the bit stays 0.
     pub const FECN: u8 = 0x80;
-    /// BECN: packets that went the other way met congestion; in an Acknowledge those that it acknowledges, in a CNP those
-    /// of some time past.
+    /// BECN: packets in the opposite direction met congestion; in an Acknowledge those that it acknowledges, in a CNP recent ones.
     pub const BECN: u8 = 0x40;
-    /// A reserved bit, ours: an INT header follows the BTH; behind an Acknowledge, feedback.
+    /// Reserved bit, used by Ferroce: an INT header follows the BTH; in an Acknowledge, feedback follows.
     pub const TELEMETRY: u8 = 0x20;
-    /// A reserved bit, ours: the sender wants marks echoed byte by byte in acknowledgements (DCTCP), and no CNPs.
+    /// Reserved bit, used by Ferroce: the sender wants marks echoed exactly in acknowledgements (DCTCP), and no CNPs.
     pub const EXACT_ECHO: u8 = 0x10;
 
-    /// A packet of the default partition, with full membership, that asks for nothing.
+    /// Creates the fields of a packet of the default partition, with full membership and no flags.
     #[inline]
     #[must_use]
     pub const fn new(destination: Qpn, psn: Psn) -> Self {
@@ -53,7 +52,7 @@ impl Bth {
     }
 }
 
-/// A transport service; if it has packets of its own, with its opcodes' top three bits (IBA table 38).
+/// Transport service; its opcodes have the same top three bits (IBA table 38).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Service {
     /// Reliable connection.
@@ -62,13 +61,13 @@ pub enum Service {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// Extended reliable connection: its requests go to a shared receive queue (IBA annex A14).
+    /// Extended reliable connection: requests name a shared receive queue (IBA annex A14).
     Xrc,
-    /// Whole Ethernet frames, as the program wrote them: the raw packets of verbs. It has no opcodes.
+    /// Raw packets of verbs: whole Ethernet frames as the program wrote them, without opcodes.
     Raw,
 }
 
-/// Immediate data, four bytes that the receiver's completion carries unchanged.
+/// Immediate data: four bytes that the receiver's completion carries unchanged.
 pub type Immediate = [u8; 4];
 
 /// RDMA extended transport header (IBA 9.3.3).
@@ -76,24 +75,24 @@ pub type Immediate = [u8; 4];
 pub struct Reth {
     /// Remote virtual address.
     pub address: u64,
-    /// The region's key.
+    /// Key of the region.
     pub rkey: Rkey,
     /// Bytes of the whole message.
     pub length: u32,
 }
 
-/// The target of an atomic: 8 bytes, aligned to 8 (IBA 9.3.5). Operands differ by operation.
+/// Atomic extended transport header (IBA 9.3.5): target of 8 bytes, aligned to 8, and the operands of the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth<T> {
     /// Remote virtual address.
     pub address: u64,
-    /// The region's key.
+    /// Key of the region.
     pub rkey: Rkey,
-    /// The operands.
+    /// Operands of the operation.
     pub operands: T,
 }
 
-/// Store `swap` if the value there is `compare`.
+/// Operands of CMP_SWAP: stores `swap` if the value is `compare`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct CompareSwap {
@@ -101,14 +100,14 @@ pub struct CompareSwap {
     pub swap: u64,
 }
 
-/// Add, wrapping.
+/// Operand of FETCH_ADD: added with wrap-around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct FetchAdd {
     pub add: u64,
 }
 
-/// FLUSH extended transport header (IBA annex A19): the six bits of a word that mean something.
+/// FLUSH extended transport header (IBA annex A19): the six defined bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth(u8);
 
@@ -119,26 +118,26 @@ impl Feth {
     const WHOLE: u8 = 0x10;
     const SELECTIVITY: u8 = 0x30;
 
-    /// Creates a FLUSH's placement and range. Written bytes become visible to everyone at the peer (`global`), or survive a power failure
-    /// (`persistent`). The range is the RETH's, or the whole region that its key names.
+    /// Creates the placement and range of a FLUSH. Written bytes become visible to everyone at the peer (`global`), or survive a power
+    /// failure (`persistent`). The range is that of the RETH, or the whole region of its key.
     #[must_use]
     pub const fn new(global: bool, persistent: bool, whole_region: bool) -> Self {
         let placement = if global { Self::GLOBAL } else { 0 } | if persistent { Self::PERSISTENT } else { 0 };
         Self(placement | if whole_region { Self::WHOLE } else { 0 })
     }
 
-    /// The word on the wire.
+    /// Returns the word on the wire.
     #[must_use]
     pub const fn pack(self) -> u32 {
         self.0 as u32
     }
 
-    /// Reserved bits are ignored.
+    /// Parses the word; reserved bits are ignored.
     pub(super) const fn unpack(word: u32) -> Self {
         Self(word as u8 & (Self::PLACEMENT | Self::SELECTIVITY))
     }
 
-    /// Returns true if it requests some placement, and sets no undefined bits.
+    /// Returns whether it requests a placement, and sets no undefined bits.
     #[must_use]
     pub const fn is_legal(self) -> bool {
         let placement = self.0 & Self::PLACEMENT;
@@ -147,13 +146,13 @@ impl Feth {
             && self.0 & Self::SELECTIVITY <= Self::WHOLE
     }
 
-    /// It asks for what keeps its content when the power fails.
+    /// Returns whether the bytes must survive a power failure.
     #[must_use]
     pub const fn is_persistent(self) -> bool {
         self.0 & Self::PERSISTENT != 0
     }
 
-    /// It is about all of the region.
+    /// Returns whether the range is the whole region.
     #[must_use]
     pub const fn is_of_whole_region(self) -> bool {
         self.0 & Self::SELECTIVITY == Self::WHOLE
@@ -165,13 +164,13 @@ impl Feth {
 pub struct RnrTimer(u8);
 
 impl RnrTimer {
-    /// Takes the low 5 bits.
+    /// Creates a timer from the low 5 bits of `code`.
     #[must_use]
     pub const fn new(code: u8) -> Self {
         Self(code & 31)
     }
 
-    /// The code as on the wire.
+    /// Returns the code on the wire.
     #[must_use]
     pub const fn code(self) -> u8 {
         self.0
@@ -184,21 +183,21 @@ impl RnrTimer {
         Duration::from_micros(RNR_MICROS[self.0 as usize] as u64)
     }
 
-    /// The code of the shortest wait that is not below `wait`; the longest if none is long enough.
+    /// Returns the timer of the shortest wait that is not below `wait`; the longest one if none is long enough.
     #[must_use]
     pub fn at_least(wait: Duration) -> Self {
         (1..32).map(Self).find(|timer| timer.duration() >= wait).unwrap_or(Self(0))
     }
 }
 
-/// IBA table 45, in µs. Code 0 is the longest.
+/// Waits of IBA table 45, µs. Code 0 is the longest.
 const RNR_MICROS: [u32; 32] = [
     655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1_280, 1_920, 2_560, 3_840, 5_120,
     7_680, 10_240, 15_360, 20_480, 30_720, 40_960, 61_440, 81_920, 122_880, 163_840, 245_760, 327_680,
     491_520,
 ];
 
-/// Why a responder refuses (IBA table 46).
+/// Reason for which a responder refuses a request (IBA table 46).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[allow(missing_docs)]
 pub enum NakCode {
@@ -214,25 +213,25 @@ pub enum NakCode {
     InvalidRdRequest,
 }
 
-/// The responder's answer (IBA 9.7.5.2.1).
+/// Syndrome of an acknowledgement (IBA 9.7.5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {
-    /// All up to this PSN arrived. 5 bits of end-to-end credits; 31: none are counted.
+    /// Acknowledges everything up to this PSN.
     Ack {
-        /// Credit count code.
+        /// Credit count code, 5 bits; 31 means that credits are not counted.
         credits: u8,
     },
     /// No receive request was posted.
     RnrNak(RnrTimer),
-    /// Refused.
+    /// The request was refused.
     Nak(NakCode),
 }
 
 impl Syndrome {
-    /// Credits are not counted (IBA 9.7.7.2).
+    /// Credit count code of a responder that does not count credits (IBA 9.7.7.2).
     pub const NO_CREDITS: u8 = 31;
 
-    /// The byte on the wire (IBA table 43).
+    /// Returns the byte on the wire (IBA table 43).
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -246,7 +245,7 @@ impl Syndrome {
         }
     }
 
-    /// Returns the meaning of a byte from the wire; `None` if the tables reserve it.
+    /// Parses the byte on the wire; `None` for reserved values.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
@@ -265,24 +264,24 @@ impl Syndrome {
 /// ACK extended transport header (IBA 9.3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// The answer.
+    /// Syndrome.
     pub syndrome: Syndrome,
     /// Messages completed by the responder, 24 bits.
     pub msn: u32,
 }
 
-/// The header that ends a SEND message.
+/// Header at the end of a SEND message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendTail {
-    /// Nothing more.
+    /// No header.
     Plain,
-    /// With immediate data.
+    /// Immediate data.
     Immediate(Immediate),
-    /// With a key that the receiver must invalidate.
+    /// Key that the receiver must invalidate.
     Invalidate(Rkey),
 }
 
-/// A packet's opcode with the extension headers that this opcode has: nothing else can be said.
+/// Opcode of a packet with the extension headers of this opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Operation {
@@ -306,14 +305,14 @@ pub enum Operation {
     },
     CompareSwap(AtomicEth<CompareSwap>),
     FetchAdd(AtomicEth<FetchAdd>),
-    /// RETH of the range, whose data must reach the requested place before the answer.
+    /// RETH of the range, whose data must reach the requested placement before the answer.
     Flush(Feth, Reth),
-    /// RETH of 8 bytes, that the payload brings.
+    /// RETH of 8 bytes, which are the payload.
     AtomicWrite(Reth),
 }
 
 impl Operation {
-    /// Returns true if a responder sends it. All others are requests.
+    /// Returns whether a responder sends it. All others are requests.
     #[must_use]
     #[inline]
     pub const fn is_answer(&self) -> bool {
@@ -341,120 +340,120 @@ impl Operation {
     }
 }
 
-/// A packet from the BTH to the payload.
+/// Headers of a packet from the BTH to the payload.
 ///
-/// Which services have which operations is checked when a packet is parsed and when one is built.
+/// Parsing and emitting a packet check which services have which operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// RC or UC, or an answer of XRC.
+    /// RC or UC packet, or an answer of XRC.
     Connected {
-        /// Rc, Uc or Xrc.
+        /// Service: RC, UC or XRC.
         service: Service,
         /// Common fields.
         bth: Bth,
         /// Opcode and extension headers.
         operation: Operation,
     },
-    /// A request of XRC, with its XRCETH (IBA annex A14).
+    /// Request of XRC, with its XRCETH (IBA annex A14).
     Extended {
         /// Common fields.
         bth: Bth,
-        /// The shared receive queue that it is for.
+        /// Shared receive queue that the request names.
         srq: SrqNumber,
         /// Opcode and the other extension headers.
         operation: Operation,
     },
-    /// A UD SEND, with its DETH (IBA 9.3.2).
+    /// UD SEND, with its DETH (IBA 9.3.2).
     Datagram {
         /// Common fields.
         bth: Bth,
-        /// Queue key.
+        /// Q_Key.
         queue_key: u32,
-        /// The sender's queue pair.
+        /// Queue pair of the sender.
         source: Qpn,
-        /// With or without immediate data.
+        /// Immediate data, if any.
         immediate: Option<Immediate>,
     },
-    /// A congestion notification packet, opcode 0x81 (IBA annex A17.9.3).
+    /// Congestion notification packet, opcode 0x81 (IBA annex A17.9.3).
     CongestionNotification {
         /// Common fields.
         bth: Bth,
     },
-    /// A probe, opcode 0xC0. Its payload is the room for hop records, 8 bytes each; those that switches wrote come
-    /// first. [`emit`](super::emit) fills the room with zeros.
+    /// Probe, opcode 0xC0. Its payload is the room for hop records of 8 bytes; switches fill it from the front. [`emit`](super::emit) fills
+    /// it with zeros.
     TelemetryRequest {
-        /// Common fields; the PSN is the probe's number.
+        /// Common fields; the PSN is the number of the probe.
         bth: Bth,
         /// Hops, path and room.
         int: IntHeader,
     },
-    /// The answer to a probe, opcode 0xC1.
+    /// Answer to a probe, opcode 0xC1.
     TelemetryResponse {
-        /// Common fields; the PSN is the probe's number.
+        /// Common fields; the PSN is the number of the probe.
         bth: Bth,
-        /// The state of the path.
+        /// State of the path.
         feedback: Feedback,
     },
     /// Feedback that no probe requested, opcode 0xC2.
     TelemetryNotification {
-        /// Common fields; the PSN is that of the packet that brought the telemetry.
+        /// Common fields; the PSN is that of the packet that carried the telemetry.
         bth: Bth,
-        /// The state of the path.
+        /// State of the path.
         feedback: Feedback,
     },
-    /// A switch's word to the sender of a packet that met congestion (pan-01 6.3), opcode 0xC4.
+    /// Report of a switch to the sender of a packet that met congestion (pan-01 6.3), opcode 0xC4.
     DirectResponse {
-        /// The destination and the PSN are those of the packet that caused it: a switch knows no other queue pair.
+        /// Common fields; destination and PSN are those of the packet that met congestion, because a switch knows no other queue pair.
         bth: Bth,
-        /// The load of the switch's port.
+        /// Load of the switch port.
         feedback: Feedback,
     },
-    /// A probe to a datagram queue pair, opcode 0xC5, behind an INT header as data has it. It names the sender, as a UD SEND does.
-    /// [`Opcode::TELEMETRY_RESPONSE`](super::Opcode::TELEMETRY_RESPONSE) answers it.
+    /// Probe to a datagram queue pair, opcode 0xC5, behind an INT header as in data packets. It has the sender's queue pair, as a UD SEND
+    /// does. [`Opcode::TELEMETRY_RESPONSE`](super::Opcode::TELEMETRY_RESPONSE) answers it.
     DatagramTelemetryRequest {
-        /// Common fields with [`Bth::TELEMETRY`]; the PSN is the probe's number.
+        /// Common fields with [`Bth::TELEMETRY`]; the PSN is the number of the probe.
         bth: Bth,
-        /// Queue key.
+        /// Q_Key.
         queue_key: u32,
-        /// The sender's queue pair.
+        /// Queue pair of the sender.
         source: Qpn,
     },
-    /// The sender's choice of how the receiver answers telemetry, opcode 0xC3. [`Report::Ready`](super::Report::Ready) answers it.
+    /// Setup: how the receiver answers the sender's telemetry, opcode 0xC3. [`Report::Ready`](super::Report::Ready) confirms it.
     TelemetrySetup {
         /// Common fields; the PSN is 0.
         bth: Bth,
-        /// How, and the flow's parameters.
+        /// Kind of answer, and the parameters of the flow.
         setup: Setup,
-        /// The proof of its origin, if it is sealed.
+        /// Authentication, if the queue pairs share a key.
         seal: Option<Seal>,
     },
-    /// The packets that a receiver holds out of order, opcode 0xC8: an acknowledgement of all before its PSN, which is missing.
+    /// Selective acknowledgement, opcode 0xC8: acknowledges everything before its PSN, which is missing, and lists packets that the
+    /// receiver holds.
     SelectiveAcknowledge {
-        /// Common fields; the PSN is the oldest that is missing.
+        /// Common fields; the PSN is the oldest one missing.
         bth: Bth,
         /// Messages completed by the responder, 24 bits.
         msn: u32,
-        /// The multiple of 64 PSNs behind `bth.psn` at which the packets of `held` begin.
+        /// Distance from `bth.psn` to the first packet of `held`, in units of 64 PSNs.
         ahead: u8,
-        /// Bit `i`: the packet `64 * ahead + i` PSNs further on is there. The one that is missing is not.
+        /// Bitmap: bit `i` is the packet `64 * ahead + i` PSNs behind `bth.psn`. The missing packet's bit is 0.
         held: u128,
     },
-    /// An offer of selective repeat, or its acceptance, opcode 0xC9.
+    /// Offer of selective repeat, or its acceptance, opcode 0xC9.
     SelectiveOffer {
-        /// Common fields; the PSN is the oldest that the sender has not acknowledged, or in an acceptance the next that the receiver
-        /// expects.
+        /// Common fields. The PSN is the oldest one that is not acknowledged or, in an acceptance, the next one that the receiver expects.
         bth: Bth,
-        /// It accepts what the peer offered.
+        /// The packet accepts the peer's offer.
         accepts: bool,
-        /// The first PSN of the connection that the packet's sender sends.
+        /// First PSN of the connection that the packet's sender sends.
         first_sent: Psn,
-        /// The first PSN of the connection that it receives.
+        /// First PSN of the connection that the packet's sender receives.
         first_received: Psn,
     },
 }
 
 impl Header {
-    /// The fields every packet has.
+    /// Returns the fields that every packet has.
     #[must_use]
     pub const fn bth(&self) -> &Bth {
         match self {

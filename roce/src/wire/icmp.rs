@@ -1,5 +1,5 @@
-//! ICMP messages about RoCEv2 packets that did not arrive (RFC 792, RFC 4443). Nothing vouches for them: they explain, and decide
-//! nothing.
+//! ICMP messages about RoCEv2 packets that did not arrive (RFC 792, RFC 4443). They are not authenticated, so they only explain failures,
+//! and cause none.
 
 use super::constants::{
     ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, ROCE_PORT, UDP, VLAN_LENGTH,
@@ -11,7 +11,7 @@ use core::net::IpAddr;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// The fields that both versions of IP have in common.
+/// Common fields of both IP versions.
 struct Ip<'a> {
     protocol: u8,
     source: IpAddr,
@@ -19,7 +19,7 @@ struct Ip<'a> {
     payload: &'a [u8],
 }
 
-/// Reads an IP header. It may end within the payload, as the packet inside of a message does.
+/// Parses an IP header. The packet may be truncated, as the one inside an ICMP message is.
 fn ip(packet: &[u8]) -> Option<Ip<'_>> {
     let address = |at: usize| Some(IpAddr::from(*chunk::<4>(packet, at).ok()?));
     let long = |at: usize| Some(IpAddr::from(*chunk::<16>(packet, at).ok()?));
@@ -40,7 +40,7 @@ fn ip(packet: &[u8]) -> Option<Ip<'_>> {
     }
 }
 
-/// Returns the address that a RoCEv2 packet of this host was for, and why it did not arrive, if `frame` says so.
+/// Returns the destination of a RoCEv2 packet of this host, and why it did not arrive, if `frame` is an ICMP message about one.
 pub(crate) fn unreachable(frame: &[u8]) -> Option<(IpAddr, Unreachable)> {
     let ethertype = |at: usize| chunk(frame, at.checked_sub(2)?).ok().map(|bytes| u16::from_be_bytes(*bytes));
     let mut at = ETHERNET_LENGTH;

@@ -4,28 +4,28 @@ use super::constants::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT, UDP, UDP_LENGTH};
 use super::layers::{Family, Layers};
 use crc32fast::Hasher;
 
-/// The CRC's register after eight bytes of ones, which replace a link header (IBA A17.3.3).
+/// Register of the CRC after eight bytes of ones, which replace a link header (IBA A17.3.3).
 const LINK_HEADER: u32 = !0x2144_df1c;
 
-/// BTH bytes up to and with the reserved byte that is masked.
+/// Bytes of the BTH up to the masked reserved byte, inclusive.
 const BTH_MASKED: usize = 5;
 
-/// The fewest bytes that carry-less multiplication folds at a time (a CPU that multiplies wider folds 64 or 128), and the length from which
-/// on it folds four at once. Odd bytes at the end cost extra.
+/// Bytes that carry-less multiplication folds at a time at least (CPUs that multiply wider fold 64 or 128), and the length from which on it
+/// folds four at once. Odd bytes at the end cost extra.
 const FOLD: usize = 16;
 const LEAST: usize = 128;
-/// The length, in whole folds, that an Acknowledge fits in.
+/// Length of an Acknowledge, rounded up to whole folds.
 const SHORTEST: usize = 48;
 const HALF: usize = LEAST / 2;
 const ON_STACK: usize = 2 * LEAST;
 
-/// The ICRC that belongs to the packet (IBA 9.2, A17.3.3), to be stored least significant byte first.
+/// Returns the ICRC of a packet (IBA 9.2, A17.3.3), to be stored least significant byte first.
 ///
-/// The bytes that routers and switches may change count as ones. The `hidden` bytes after the BTH, telemetry around UDP, and the share of
-/// both in the IP and UDP lengths count as absent.
+/// Bytes that routers and switches may change count as ones. The `hidden` bytes behind the BTH, telemetry around UDP, and the share of both
+/// in the IP and UDP lengths count as absent.
 ///
-/// The first bytes are copied, masked and summed on the stack, behind as many zeros as fill whole folds: zeros leave an empty register
-/// empty. Its initial value is the same as its bits in the first four bytes.
+/// The first bytes are copied to the stack and masked there, behind as many zeros as fill whole folds: zeros do not change an empty
+/// register. XORing the initial value into the first four bytes has the same effect as starting with it.
 #[inline]
 #[expect(
     clippy::arithmetic_side_effects,
@@ -44,8 +44,8 @@ pub(super) fn compute(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
     complete(frame, layers, hidden)
 }
 
-/// The same of the most frequent packets, IPv4 of at most [`LEAST`] bytes with nothing hidden: all places are known, and masked 16
-/// at a time.
+/// Returns the ICRC of the most frequent packets, IPv4 of at most [`LEAST`] bytes with nothing hidden; `None` for others. All offsets are
+/// known, and 16 bytes are masked at a time.
 #[inline(never)]
 pub(super) fn short(packet: &[u8]) -> Option<u32> {
     match packet.len() {
@@ -56,7 +56,7 @@ pub(super) fn short(packet: &[u8]) -> Option<u32> {
     }
 }
 
-/// Any packet.
+/// Returns the ICRC of any packet.
 #[inline(never)]
 #[expect(
     clippy::arithmetic_side_effects,
@@ -65,11 +65,11 @@ pub(super) fn short(packet: &[u8]) -> Option<u32> {
 )]
 fn complete(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
     let plain = layers.carried.is_none() && layers.before_udp() == 0;
-    // The headers on one side of what is hidden, the rest on the other.
+    // The headers on one side of the hidden bytes, the rest on the other.
     let transport = layers.bth..layers.bth + if hidden > 0 { BTH_LENGTH } else { BTH_MASKED };
     let rest = &frame[transport.end + hidden..layers.end - ICRC_LENGTH];
     let headers = layers.family.header_length() + UDP_LENGTH + transport.len();
-    // A short packet is one piece, and a long one is two: its head, which takes the odd bytes along, and whole folds.
+    // A short packet is one piece. A long one is two: the head, with the odd bytes, and whole folds.
     let (head, end) = match headers + rest.len() {
         short @ ..=ON_STACK => (short, short.next_multiple_of(FOLD).max(LEAST)),
         _ => {
@@ -80,7 +80,7 @@ fn complete(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
     let mut stack = [0; ON_STACK];
     let copy = &mut stack[end - head..end];
     let rest = if plain && hidden == 0 {
-        // All in one piece.
+        // In one piece.
         let (begin, rest) = frame[layers.ip..layers.end - ICRC_LENGTH].split_at(head);
         copy.copy_from_slice(begin);
         rest
@@ -98,7 +98,7 @@ fn complete(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
     for (byte, bits) in copy.iter_mut().zip(LINK_HEADER.to_le_bytes()) {
         *byte ^= bits;
     }
-    // The hasher takes the register's complement.
+    // The hasher expects the complement of the register.
     let mut hasher = Hasher::new_with_initial(!0);
     hasher.update(&stack[..end]);
     if !rest.is_empty() {
@@ -107,13 +107,13 @@ fn complete(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
     hasher.finalize()
 }
 
-/// The masked part of an IPv4 packet: IP header, UDP header, five bytes of BTH.
+/// Masked part of an IPv4 packet: IP header, UDP header, five bytes of BTH.
 const SHORT_HEAD: usize = 20 + UDP_LENGTH + BTH_MASKED;
 
-/// The header of such a packet, and then some: no packet is shorter.
+/// Bytes that are masked at once; no packet is shorter.
 const HEAD: usize = 36;
 const _: () = assert!(SHORT_HEAD <= HEAD);
-/// The mask that is or-ed to it: ones for the fields that routers may change.
+/// Mask that is ORed: ones for the fields that routers may change.
 #[expect(clippy::indexing_slicing, reason = "an index out of range would not compile")]
 const CHANGED: [u8; HEAD] = {
     let mut bytes = [0; HEAD];
@@ -125,7 +125,7 @@ const CHANGED: [u8; HEAD] = {
     }
     bytes
 };
-/// The mask that is then xor-ed: the link header's share.
+/// Mask that is then XORed: the share of the link header.
 const LINK: [u8; HEAD] = {
     let [a, b, c, d] = LINK_HEADER.to_le_bytes();
     let mut bytes = [0; HEAD];
@@ -133,7 +133,7 @@ const LINK: [u8; HEAD] = {
     bytes
 };
 
-/// Sums up an IPv4 packet of `M` to 2 `M` bytes, and of `N` at the most. Two copies of `M` bytes, which may overlap, cost less than one of
+/// Returns the ICRC of an IPv4 packet of `M` to 2 `M` bytes, at most `N`. Two copies of `M` bytes, which may overlap, cost less than one of
 /// a length that is not known.
 #[inline(always)]
 #[expect(clippy::arithmetic_side_effects, reason = "the packet has at most N bytes")]
@@ -156,7 +156,7 @@ fn fold<const N: usize, const M: usize>(packet: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Copies IP header, UDP header and BTH as they were before telemetry was put between them.
+/// Copies IP header, UDP header and BTH as they were before telemetry was inserted.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -179,7 +179,7 @@ fn copy_around(into: &mut [u8], frame: &[u8], layers: &Layers, end: usize) {
     udp[4..6].copy_from_slice(&((layers.end - layers.bth + UDP_LENGTH) as u16).to_be_bytes());
 }
 
-/// Sets what may change on the way to ones, in a packet that begins with its IP header.
+/// Sets the fields that may change on the way to ones, in a packet that begins with its IP header.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -224,14 +224,14 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    /// Bit by bit, as the polynomial says, independent of the code above.
+    /// Computes a CRC bit by bit from the polynomial, independent of the code above.
     fn by_bits(bytes: &[u8]) -> u32 {
         let by_bit =
             |crc: u32| (0..8).fold(crc, |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()));
         !bytes.iter().fold(!0, |crc, &byte| by_bit(crc ^ u32::from(byte)))
     }
 
-    /// A packet's bytes behind eight of ones, what may change on the way as ones.
+    /// Returns a packet behind eight bytes of ones, with the fields that may change as ones.
     fn masked(packet: &[u8]) -> Vec<u8> {
         let mut bytes = [&[0xff; 8], packet].concat();
         for at in [1, 8, 10, 11, 26, 27, 32] {
@@ -240,8 +240,7 @@ mod tests {
         bytes
     }
 
-    /// Whatever ways there are for packets of different lengths, here and in the CPU's multiplication: of 16 bytes, of 64 from
-    /// 128 on, of 128 from 256, of 256 from 2,048.
+    /// Covers the code paths for all lengths, here and in the CPU's multiplication: 16 bytes, 64 from 128 on, 128 from 256, 256 from 2,048.
     /// IBA A17.3.3.
     #[test]
     fn every_length_has_its_icrc() {

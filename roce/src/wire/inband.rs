@@ -6,22 +6,22 @@ use super::opcode::Opcode;
 use super::telemetry::{HopRecord, IntHeader, RECORD_LENGTH, WORD_LENGTH};
 use crate::Discard;
 
-/// Hops that a data packet leaves room for: inside a data center a path is seldom longer (rtgwg-00 6.1).
+/// Hops that a data packet has room for: inside a data center a path is seldom longer (rtgwg-00 6.1).
 pub const IN_BAND_ROOM: u8 = 5;
 
-/// The bytes that in-band telemetry adds to a data packet.
+/// Bytes that in-band telemetry adds to a data packet.
 pub const MAX_IN_BAND: usize = WORD_LENGTH + IN_BAND_ROOM as usize * RECORD_LENGTH;
 
-/// Hops that a probe to a datagram queue pair leaves room for: no answer is longer, of five records and a seal.
+/// Hops that a probe to a datagram queue pair has room for: an answer of five records and a seal is no longer.
 const DATAGRAM_ROOM: u8 = 8;
 
-/// The INT header, empty, of a packet with this opcode that has one.
+/// Returns the empty INT header of a packet with this opcode.
 pub(super) const fn empty(opcode: Opcode) -> IntHeader {
     let is_probe = opcode.0 == Opcode::DATAGRAM_TELEMETRY_REQUEST.0;
     IntHeader::with_room(if is_probe { DATAGRAM_ROOM } else { IN_BAND_ROOM })
 }
 
-/// Telemetry that a data packet brought.
+/// In-band telemetry of a data packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InBand<'a> {
     /// Hops, path and room.
@@ -36,20 +36,21 @@ impl InBand<'_> {
     }
 }
 
-/// Returns true if an INT header follows this BTH. In an Acknowledge the flag means feedback at the end.
+/// Returns whether an INT header follows this BTH. In an Acknowledge the flag means that feedback follows.
 #[inline]
 pub(super) fn is_flagged(opcode: u8, congestion: u8) -> bool {
     congestion & Bth::TELEMETRY != 0 && is_data(Opcode(opcode))
 }
 
-/// Packets that may bring an INT header: those of connected services but Acknowledges, and probes to datagram queue pairs.
+/// Returns whether packets with this opcode may carry an INT header: all of connected services but Acknowledges, and probes to datagram
+/// queue pairs.
 #[inline]
 pub(super) fn is_data(opcode: Opcode) -> bool {
     matches!(opcode.service(), Some(Service::Rc | Service::Uc | Service::Xrc)) && !opcode.is_acknowledge()
         || opcode == Opcode::DATAGRAM_TELEMETRY_REQUEST
 }
 
-/// Returns how many bytes of `rest`, which follows the BTH, are outside the ICRC: those that switches change on the way.
+/// Returns how many bytes of `rest`, which follows the BTH, are outside the ICRC because switches change them.
 #[inline]
 pub(super) fn hidden_length(bth: &[u8; BTH_LENGTH], rest: &[u8]) -> Result<usize, Discard> {
     if bth[0] == Opcode::TELEMETRY_REQUEST.0 {
@@ -61,7 +62,7 @@ pub(super) fn hidden_length(bth: &[u8; BTH_LENGTH], rest: &[u8]) -> Result<usize
     Ok(length_of(rest)?.1)
 }
 
-/// The INT header that `rest` begins with, and what it takes with its room.
+/// Returns the INT header at the start of `rest`, and its length with its room.
 fn length_of(rest: &[u8]) -> Result<(IntHeader, usize), Discard> {
     let word = rest.first_chunk().ok_or(Discard::Telemetry)?;
     let int = IntHeader::unpack(*word).ok_or(Discard::Telemetry)?;
@@ -69,7 +70,7 @@ fn length_of(rest: &[u8]) -> Result<(IntHeader, usize), Discard> {
     if length <= rest.len() { Ok((int, length)) } else { Err(Discard::Telemetry) }
 }
 
-/// Takes the INT header from the front of `rest`, if the BTH says that there is one.
+/// Splits the INT header from the front of `rest`, if the BTH announces one.
 pub(super) fn split<'a>(
     opcode: u8,
     congestion: u8,

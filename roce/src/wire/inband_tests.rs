@@ -1,4 +1,4 @@
-//! In-band telemetry is outside the ICRC, and nothing else is.
+//! Tests that in-band telemetry is outside the ICRC, and nothing else.
 
 use super::telemetry::{HopRecord, IntHeader, Speed, stamp};
 use super::*;

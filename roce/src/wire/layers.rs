@@ -19,8 +19,8 @@ impl Family {
     }
 }
 
-/// The offsets of a frame's layers; `end` is the end of its IP packet. Telemetry that switches read and write ([`Carried`]) may be before
-/// IP, between IP and UDP, and between UDP and BTH. Plain frames have none; the others take one more pass ([`below`](super::format::below)).
+/// Offsets of a frame's layers; `end` is the end of its IP packet. Telemetry ([`Carried`]) may be before IP, between IP and UDP, and
+/// between UDP and BTH. Plain frames have none; the others take one more pass ([`below`](super::format::below)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layers {
     pub family: Family,
@@ -31,20 +31,20 @@ pub(super) struct Layers {
     pub carried: Option<Carried>,
 }
 
-/// Which telemetry a packet carries below its BTH, and its place.
+/// Telemetry below a packet's BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carried {
     IntMd,
     Ifa,
-    /// The option's data: from, to.
+    /// Range of the option's data.
     Ioam(u16, u16),
     Aecn(u16, u16),
-    /// The tag's length.
+    /// Length of the tag, bytes.
     Csig(u8),
 }
 
 impl Carried {
-    /// Returns its place: the option's or the tag's data, or all between UDP and BTH.
+    /// Returns its range: the data of the option or the tag, or everything between UDP and BTH.
     #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame, in their order")]
     pub fn span(self, layers: &Layers) -> Range<usize> {
         match self {
@@ -56,24 +56,24 @@ impl Carried {
     }
 }
 
-/// `N` bytes of `frame` from `at` on.
+/// Returns `N` bytes of `frame` from `at` on.
 #[inline]
 pub(super) fn chunk<const N: usize>(frame: &[u8], at: usize) -> Result<&[u8; N], Discard> {
     frame.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Discard::Truncated)
 }
 
 impl Layers {
-    /// The layers of a frame that is no RoCEv2 packet.
+    /// Layers of a frame that is not a RoCEv2 packet.
     pub const NONE: Self = Self { family: Family::V4, ip: 0, udp: 0, bth: 0, end: 0, carried: None };
 
-    /// UDP's destination port.
+    /// Returns the UDP destination port.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "the offsets are within a frame")]
     pub fn port(&self, frame: &[u8]) -> Result<u16, Discard> {
         Ok(u16::from_be_bytes(*chunk(frame, self.udp + 2)?))
     }
 
-    /// Returns the bytes that UDP's length and checksum leave out: IFA's metadata, which UDP does not know.
+    /// Returns the bytes that the UDP length and checksum do not include: IFA's metadata.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "the BTH is behind UDP")]
     pub const fn outside_udp(&self) -> usize {
@@ -83,7 +83,7 @@ impl Layers {
         }
     }
 
-    /// Returns the place of a VLAN tag's control information.
+    /// Returns the offset of a VLAN tag's control information.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "the lengths of two tags are added")]
     pub const fn vlan(&self) -> Option<usize> {
@@ -94,22 +94,22 @@ impl Layers {
         if self.ip > ETHERNET_LENGTH + tag { Some(ETHERNET_LENGTH) } else { None }
     }
 
-    /// Bytes between the IP header and UDP.
+    /// Returns the bytes between the IP header and UDP.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "UDP is behind the IP header")]
     pub const fn before_udp(&self) -> usize {
         self.udp - self.ip - self.family.header_length()
     }
 
-    /// Bytes between UDP and the BTH.
+    /// Returns the bytes between UDP and the BTH.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "the BTH is behind UDP")]
     pub const fn after_udp(&self) -> usize {
         self.bth - self.udp - UDP_LENGTH
     }
 
-    /// The IPv4 header's checksum, and UDP's if the sender wrote one. RoCEv2 senders leave it 0 over IPv4 and IPv6 alike, because the ICRC
-    /// covers more.
+    /// Verifies the checksum of the IPv4 header, and that of UDP if the sender wrote one. RoCEv2 senders leave it 0 over IPv4 and IPv6,
+    /// because the ICRC covers more.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -137,7 +137,7 @@ impl Layers {
     }
 }
 
-/// Adds 16-bit words, two at a time: folding gives the same sum. The missing bytes of a last odd word or byte count as 0 (RFC 1071).
+/// Adds 16-bit words, two at a time; folding yields the same sum. Missing bytes at the end count as 0 (RFC 1071).
 #[inline]
 #[expect(
     clippy::arithmetic_side_effects,

@@ -1,4 +1,4 @@
-//! Finds the layers of a frame. [`parse`](super::parse) and every switch begin here.
+//! Finds the layers of a frame, for [`parse`](super::parse) and for switches.
 
 use super::constants::{
     BTH_LENGTH, ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, ICRC_LENGTH, ROCE_PORT, UDP,
@@ -8,7 +8,7 @@ use super::format::{Numbers, below, csig};
 use super::layers::{Carried, Family, Layers, chunk};
 use crate::Discard;
 
-/// The family of a frame's IP packet, its offset, and the length of CSIG's tag before it, if there is one.
+/// Returns the family and offset of a frame's IP packet, and the length of a CSIG tag before it, if there is one.
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "few tags follow each other")]
 fn locate_ip(frame: &[u8], numbers: Numbers) -> Result<(Family, usize, Option<usize>), Discard> {
@@ -34,8 +34,8 @@ const fn family_of(ethertype: u16) -> Option<Family> {
     }
 }
 
-/// The family of a frame's IP packet and its offset, whatever tag of CSIG's lengths is before it: code that looks at traffic classes alone
-/// does not know the network's numbers.
+/// Returns the family and offset of a frame's IP packet, behind any tag of CSIG's lengths: code that only reads traffic classes does not
+/// know the network's numbers.
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "few tags follow each other")]
 pub(super) fn locate_class(frame: &[u8]) -> Option<(Family, usize)> {
@@ -52,8 +52,8 @@ pub(super) fn locate_class(frame: &[u8]) -> Option<(Family, usize)> {
 }
 
 impl Layers {
-    /// Finds the layers by the lengths in the headers; from `bth` to `end` there is room for a BTH and an ICRC, and all of it is in the
-    /// frame. No checksum is verified.
+    /// Finds the layers by the lengths in the headers. From `bth` to `end` there is room for a BTH and an ICRC, and all of it is in the
+    /// frame. Verifies no checksum.
     #[inline]
     pub fn locate(frame: &[u8], numbers: Numbers) -> Result<Self, Discard> {
         match Self::locate_plain(frame) {
@@ -62,8 +62,8 @@ impl Layers {
         }
     }
 
-    /// The same of the most frequent kind, IPv4 without a tag, options and telemetry: all places are known. `None` if it is of another
-    /// kind, or anything is wrong with it. INT's port is never RoCEv2's.
+    /// Finds the layers of the most frequent kind, IPv4 without tag, options and telemetry, at known offsets. Returns `None` for other
+    /// kinds, and if anything is wrong. INT's port is never RoCEv2's.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -124,7 +124,7 @@ impl Layers {
     }
 }
 
-/// The packet's length and its content. RoCEv2 has neither IPv4 options nor fragments here.
+/// Returns the packet's length and protocol. IPv4 options and fragments are refused.
 #[inline]
 fn ipv4_length(ip: &[u8; 20]) -> Result<(usize, u8), Discard> {
     if ip[0] >> 4 != 4 {
@@ -137,7 +137,7 @@ fn ipv4_length(ip: &[u8; 20]) -> Result<(usize, u8), Discard> {
     Ok((usize::from(u16::from_be_bytes([ip[2], ip[3]])), ip[9]))
 }
 
-/// The packet's length and its content.
+/// Returns the packet's length and next header.
 #[inline]
 fn ipv6_length(ip: &[u8; 40]) -> Result<(usize, u8), Discard> {
     if ip[0] >> 4 != 6 {
@@ -153,7 +153,7 @@ mod tests {
     use crate::{Psn, Qpn};
     use core::net::IpAddr;
 
-    /// A frame with each of its header bytes changed in each way that matters, and cut short.
+    /// Changes each header byte in each way that matters, and truncates the frame.
     #[test]
     fn the_short_way_finds_what_the_long_one_does() {
         let mac = Mac([2; 6]);

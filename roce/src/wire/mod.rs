@@ -1,7 +1,7 @@
 //! The wire format: Ethernet II (VLAN), IPv4 or IPv6, UDP 4791, BTH, extension headers, ICRC.
 //!
-//! [`parse`] returns a [`Frame`] whose fields can only have legal values; [`emit`] writes one. A frame that is emitted and parsed again is
-//! the same, ICRC and all.
+//! [`parse`] returns a [`Frame`] whose fields have only legal values; [`emit`] writes one. Parsing an emitted frame returns the same
+//! values.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 mod constants;

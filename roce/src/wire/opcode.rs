@@ -1,4 +1,4 @@
-//! Opcodes, and the headers that each of them has (IBA table 38).
+//! Opcodes, and the headers of each (IBA table 38).
 
 use super::feedback::{Feedback, MAX_FEEDBACK, SEAL_LENGTH, Seal};
 use super::header::{
@@ -9,18 +9,18 @@ use super::setup::{SETUP_LENGTH, Setup};
 use super::telemetry::IntHeader;
 use crate::{Discard, Psn, Qpn, Rkey, SrqNumber};
 
-/// The first byte of a BTH: service in the top three bits, operation below (IBA table 38).
+/// First byte of a BTH: service in the top three bits, operation below (IBA table 38).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);
 
-/// The meaning of an opcode.
+/// Properties of an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// The specification's name for the operation.
+    /// Name of the operation in the specification.
     pub name: &'static str,
-    /// True if a payload may follow. If not, there is no pad either.
+    /// Whether a payload may follow. If not, there is no pad either.
     pub payload: bool,
-    /// By the top three bits of an opcode.
+    /// Bit set, by the top three bits of an opcode.
     services: u8,
     /// Bytes of the extension headers, without an XRCETH; 0 if they differ.
     extensions: u8,
@@ -83,37 +83,37 @@ static OFFER: Shape = shape("Selective Offer", false, NONE, 0);
 /// 8 bits reserved, 24 of the shared receive queue's number (IBA annex A14).
 const XRCETH_LENGTH: usize = 4;
 
-/// Bytes after a CNP's BTH, reserved (IBA A17.9.3).
+/// Reserved bytes behind a CNP's BTH (IBA A17.9.3).
 const NOTIFICATION_RESERVED: usize = 16;
 
-/// The bit of an offer's first word that marks an acceptance.
+/// Bit of an offer's first word that marks an acceptance.
 const OFFER_ACCEPTS: u32 = 1 << 24;
 
 impl Opcode {
-    /// A congestion notification packet.
+    /// Congestion notification packet.
     pub const NOTIFICATION: Self = Self(0x81);
-    /// A telemetry request: a probe.
+    /// Telemetry request: a probe.
     pub const TELEMETRY_REQUEST: Self = Self(0xc0);
-    /// The answer to a probe.
+    /// Answer to a probe.
     pub const TELEMETRY_RESPONSE: Self = Self(0xc1);
-    /// Feedback by itself.
+    /// Feedback in a packet of its own.
     pub const TELEMETRY_NOTIFICATION: Self = Self(0xc2);
-    /// A request that sets up how the receiver answers telemetry.
+    /// Setup of the receiver's answers to telemetry.
     pub const TELEMETRY_SETUP: Self = Self(0xc3);
-    /// A switch's word to the sender of a packet that met congestion.
+    /// Report of a switch to the sender of a packet that met congestion.
     pub const DIRECT_RESPONSE: Self = Self(0xc4);
-    /// A telemetry request to a datagram queue pair.
+    /// Telemetry request to a datagram queue pair.
     pub const DATAGRAM_TELEMETRY_REQUEST: Self = Self(0xc5);
-    /// The low five bits of an Acknowledge.
+    /// Low five bits of an Acknowledge.
     const ACKNOWLEDGE: u8 = 17;
-    /// The low five bits of what a responder sends.
+    /// Low five bits of the packets that a responder sends.
     const ANSWERS: core::ops::RangeInclusive<u8> = 13..=18;
-    /// A receiver's list of what it has and what it lacks, between peers that agreed on selective repeat.
+    /// Acknowledgement that lists the packets held, between peers that agreed on selective repeat.
     pub const SELECTIVE_ACKNOWLEDGE: Self = Self(0xc8);
-    /// An offer of selective repeat, or its acceptance.
+    /// Offer of selective repeat, or its acceptance.
     pub const SELECTIVE_OFFER: Self = Self(0xc9);
 
-    /// The service of its top three bits; `None` for those that are not spoken here.
+    /// Returns the service of the top three bits; `None` if it is not supported.
     #[must_use]
     #[inline]
     pub const fn service(self) -> Option<Service> {
@@ -126,12 +126,12 @@ impl Opcode {
         }
     }
 
-    /// Acknowledge of a reliable service.
+    /// Returns whether this is an Acknowledge of a reliable service.
     pub(crate) const fn is_acknowledge(self) -> bool {
         matches!(self.service(), Some(Service::Rc | Service::Xrc)) && self.0 & 31 == Self::ACKNOWLEDGE
     }
 
-    /// Returns its meaning; `None` if the service has no such operation.
+    /// Returns its properties; `None` if the service has no such operation.
     #[must_use]
     #[inline(always)]
     pub fn shape(self) -> Option<&'static Shape> {
@@ -142,7 +142,7 @@ impl Opcode {
         }
     }
 
-    /// Returns the meaning of opcodes that belong to no service.
+    /// Returns the properties of opcodes that belong to no service.
     fn special(self) -> Option<&'static Shape> {
         Some(match self {
             Self::NOTIFICATION => &NOTIFICATION,
@@ -160,7 +160,7 @@ impl Opcode {
 }
 
 impl Header {
-    /// The first byte of the BTH.
+    /// Returns the opcode: the first byte of the BTH.
     #[must_use]
     #[inline]
     pub const fn opcode(&self) -> Opcode {
@@ -189,7 +189,7 @@ impl Service {
             Self::Uc => 0x20,
             Self::Ud => 0x60,
             Self::Xrc => 0xa0,
-            // Of no operation's services.
+            // No operation has this service.
             Self::Raw => 0xe0,
         }
     }
@@ -200,7 +200,7 @@ impl Service {
 }
 
 impl Shape {
-    /// Bytes of the extension headers of an operation, without an XRCETH.
+    /// Returns the bytes of an operation's extension headers, without an XRCETH.
     #[inline]
     pub(super) const fn extensions(&self) -> usize {
         self.extensions as usize
@@ -208,7 +208,7 @@ impl Shape {
 }
 
 impl Operation {
-    /// Returns the low five bits of its opcode, and what they mean.
+    /// Returns the low five bits of its opcode, and their properties.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "the code is at most 29, and there are 30 operations")]
     pub(super) fn shape(&self) -> (u8, &'static Shape) {
@@ -248,7 +248,7 @@ impl Operation {
     }
 }
 
-/// Extension headers, front to back.
+/// Reads extension headers, front to back.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
@@ -269,7 +269,7 @@ impl Reader<'_> {
 
     #[inline]
     fn reth(&mut self) -> Result<Reth, Discard> {
-        // In one piece, whose room is checked once.
+        // In one piece, so that the length is checked once.
         let packed = u128::from_be_bytes(self.take()?);
         Ok(Reth {
             address: (packed >> 64) as u64,
@@ -324,7 +324,7 @@ impl Reader<'_> {
         })
     }
 
-    /// All that is left.
+    /// Reads everything left.
     fn feedback(&mut self) -> Result<Feedback, Discard> {
         Feedback::read(core::mem::take(&mut self.0))
     }
@@ -336,7 +336,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads the extension headers of `opcode`; returns what follows them.
+/// Reads the extension headers of `opcode`. Returns the header and what follows.
 #[inline(always)]
 pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u8]), Discard> {
     let mut reader = Reader(rest);
@@ -390,7 +390,7 @@ pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u
     Ok((header, reader.0))
 }
 
-/// Bytes front to back; what is written is known to fit.
+/// Writes bytes front to back. The caller has found room for them.
 pub(super) struct Writer<'a> {
     pub frame: &'a mut [u8],
     pub at: usize,
@@ -410,7 +410,7 @@ impl Writer<'_> {
 
     #[inline(always)]
     fn reth(&mut self, reth: &Reth) {
-        // In one piece, whose room is checked once.
+        // In one piece, so that the length is checked once.
         let mut packed = [0; 16];
         packed[..8].copy_from_slice(&reth.address.to_be_bytes());
         packed[8..12].copy_from_slice(&reth.rkey.get().to_be_bytes());
@@ -474,7 +474,6 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes the extension headers.
     #[inline(always)]
     #[expect(clippy::indexing_slicing, reason = "`length` bytes were written to these")]
     pub fn extensions(&mut self, header: &Header) {
@@ -524,7 +523,7 @@ impl Writer<'_> {
         }
     }
 
-    /// An INT header and its room, empty.
+    /// Writes an INT header and its room, empty.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -548,7 +547,7 @@ impl Writer<'_> {
 }
 
 impl Header {
-    /// Bytes of the extension headers.
+    /// Returns the bytes of the extension headers.
     #[expect(clippy::arithmetic_side_effects, reason = "two lengths are at most 56 bytes")]
     pub(super) fn extension_length(&self) -> usize {
         match self {

@@ -1,4 +1,4 @@
-//! Takes frames apart, and verifies their checksums.
+//! Parses frames, and verifies their checksums.
 
 use super::constants::{BTH_LENGTH, ICRC_LENGTH, MAX_PAYLOAD, ROCE_PORT, UDP};
 use super::feedback::MAX_FEEDBACK;
@@ -10,16 +10,16 @@ use super::opcode::{self, Opcode};
 use super::{icrc, inband};
 use crate::{Discard, Psn, Qpn};
 
-/// Takes a frame apart, from its Ethernet header to its last byte (without the Ethernet FCS).
+/// Parses a frame, from its Ethernet header to its last byte, without the Ethernet FCS.
 ///
-/// The checks, in this order: Ethernet and IP header, UDP port and length, IPv4 and UDP checksum, ICRC, then
-/// version, opcode, extension headers, length and pad. So nothing above UDP is judged before the ICRC says that
-/// it is what was sent. Bytes after the IP packet pad a short Ethernet frame and are ignored.
+/// The checks are, in this order: Ethernet and IP header, UDP port and length, IPv4 and UDP checksum, ICRC, then version, opcode, extension
+/// headers, length and pad. So nothing above UDP is evaluated before the ICRC has proved it. Bytes behind the IP packet pad a short
+/// Ethernet frame, and are ignored.
 ///
-/// This is for networks with the default numbers of telemetry formats; [`Numbers::parse`] is for any.
+/// This function is for networks with the default numbers of telemetry formats; [`Numbers::parse`] is for any.
 ///
 /// # Errors
-/// Returns the first check that fails, as its [`Discard`] reason.
+/// Returns the [`Discard`] reason of the first check that fails.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Frame<'_>, Discard> {
     Numbers::DEFAULT.parse(frame)
@@ -28,7 +28,7 @@ pub fn parse(frame: &[u8]) -> Result<Frame<'_>, Discard> {
 /// Verifies every checksum of a RoCEv2 frame, whatever its bytes above UDP are.
 ///
 /// # Errors
-/// As [`parse`], as far as the ICRC.
+/// Returns the errors of [`parse`] up to the ICRC.
 pub fn verify(frame: &[u8]) -> Result<(), Discard> {
     verify_at(frame, &Layers::locate(frame, Numbers::DEFAULT)?)
 }
@@ -44,17 +44,17 @@ fn verify_at(frame: &[u8], layers: &Layers) -> Result<(), Discard> {
     }
 }
 
-/// Takes a frame apart without a look at its checksums: to show what a damaged packet claims to be, never to act on.
+/// Parses a frame without verifying checksums: to show what a damaged packet contains, never to act on it.
 ///
 /// # Errors
-/// As [`parse`], but for the checksums.
+/// Returns the errors of [`parse`] except those of checksums.
 pub fn parse_unverified(frame: &[u8]) -> Result<Frame<'_>, Discard> {
     read(frame, &Layers::locate(frame, Numbers::DEFAULT)?)
 }
 
 type Transport<'a> = (&'a [u8; BTH_LENGTH], &'a [u8], &'a [u8; ICRC_LENGTH]);
 
-/// BTH, what lies between, and the ICRC.
+/// Returns the BTH, the bytes behind it, and the ICRC.
 #[inline]
 fn split<'a>(frame: &'a [u8], layers: &Layers) -> Result<Transport<'a>, Discard> {
     let packet = frame.get(layers.bth..layers.end).ok_or(Discard::Truncated)?;
@@ -71,7 +71,7 @@ fn read<'a>(frame: &'a [u8], layers: &Layers) -> Result<Frame<'a>, Discard> {
     Ok(Frame { network: Network { bytes: frame, layers: *layers }, header, in_band, payload })
 }
 
-/// The BTH but for its opcode, and how many bytes of pad it announces.
+/// Parses the BTH except its opcode. Returns the fields, and the bytes of pad.
 #[inline(always)]
 #[expect(
     clippy::arithmetic_side_effects,
@@ -79,7 +79,7 @@ fn read<'a>(frame: &'a [u8], layers: &Layers) -> Result<Frame<'a>, Discard> {
     reason = "the indices are constants within an array"
 )]
 pub(super) fn read_bth(bytes: &[u8; BTH_LENGTH]) -> Result<(Bth, usize), Discard> {
-    // By words: bytes put together one by one would cost a fifth of all that parsing does.
+    // By words: combining single bytes would cost a fifth of all parsing.
     let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let [first, second, third] = [word(0), word(4), word(8)];
     let flags = (first >> 16) as u8;
@@ -98,7 +98,7 @@ pub(super) fn read_bth(bytes: &[u8; BTH_LENGTH]) -> Result<(Bth, usize), Discard
     Ok((bth, usize::from(flags >> 4 & 3)))
 }
 
-/// The payload of a packet whose extension headers `rest` follows: `rest` without its pad.
+/// Returns the payload: `rest`, which follows the extension headers, without its pad.
 #[inline(always)]
 #[expect(clippy::indexing_slicing, reason = "`length` is what is left of the length of `rest`")]
 pub(super) fn payload(may_follow: bool, pad: usize, rest: &[u8]) -> Result<&[u8], Discard> {
@@ -118,7 +118,7 @@ fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Head
     let (bth, pad) = read_bth(bytes)?;
     let shape = opcode.shape().ok_or(Discard::Opcode)?;
     let (header, rest) = opcode::read(opcode, bth, rest)?;
-    // Behind an Acknowledge, feedback.
+    // Feedback may follow an Acknowledge.
     let may_follow = shape.payload || opcode.is_acknowledge() && bth.congestion & Bth::TELEMETRY != 0;
     let payload = payload(may_follow, pad, rest)?;
     if !shape.payload && payload.len() > MAX_FEEDBACK {
@@ -130,18 +130,18 @@ fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Head
     Ok((header, payload))
 }
 
-/// The destination QPN of a frame that looks like RoCEv2, without a check of its checksums: enough to find its queue pair.
+/// Returns the destination queue pair of a frame that looks like RoCEv2, without verifying checksums.
 #[must_use]
 pub fn destination(frame: &[u8]) -> Option<Qpn> {
     located(frame, Numbers::DEFAULT).map(|(_, destination)| destination)
 }
 
-/// Returns the opcode and the destination QPN of a frame that looks like RoCEv2 in a network of these numbers. No checksum is verified,
-/// and of the most frequent kind of frame, IPv4 without options and telemetry, no length.
+/// Returns the opcode and the destination queue pair of a frame that looks like RoCEv2 in a network with these numbers. No checksum is
+/// verified and, in IPv4 packets without options and telemetry, no length.
 #[inline]
 #[must_use]
 pub fn opcode_and_destination(frame: &[u8], numbers: Numbers) -> Option<(Opcode, Qpn)> {
-    // `Layers::locate` takes 30 instructions more, on each frame that core 0 hands to another.
+    // `Layers::locate` takes 30 instructions more, for each frame that core 0 passes to another core.
     if let Some(head) = frame.first_chunk::<50>()
         && [head[12], head[13], head[14], head[23]] == [0x08, 0x00, 0x45, UDP]
         && [head[36], head[37]] == ROCE_PORT.to_be_bytes()
@@ -158,8 +158,8 @@ fn located(frame: &[u8], numbers: Numbers) -> Option<(Opcode, Qpn)> {
     Some((Opcode(opcode), Qpn::new(u32::from_be_bytes([0, a, b, c]))))
 }
 
-/// Returns the range of the extension headers, the payload and the pad of a frame that looks like RoCEv2: behind its BTH, before its ICRC.
-/// It verifies no checksum.
+/// Returns the range of the extension headers, the payload and the pad of a frame that looks like RoCEv2: behind the BTH, before the ICRC.
+/// Verifies no checksum.
 #[must_use]
 pub fn body(frame: &[u8]) -> Option<core::ops::Range<usize>> {
     let layers = Layers::locate(frame, Numbers::DEFAULT).ok()?;
@@ -168,7 +168,7 @@ pub fn body(frame: &[u8]) -> Option<core::ops::Range<usize>> {
     (begin <= end).then_some(begin..end)
 }
 
-/// Writes the ICRC of a frame's bytes, whatever its field contains now.
+/// Recomputes and writes the ICRC of a frame.
 ///
 /// # Errors
 /// Returns the [`Discard`] reason if the frame has no place for an ICRC.
@@ -183,10 +183,10 @@ pub fn reseal(frame: &mut [u8]) -> Result<(), Discard> {
 }
 
 impl Numbers {
-    /// Takes a frame of this network apart, as [`wire::parse`](crate::wire::parse) does one of a network with the default numbers.
+    /// Parses a frame of this network; see [`wire::parse`](crate::wire::parse).
     ///
     /// # Errors
-    /// Returns the first check that fails, as its [`Discard`] reason.
+    /// Returns the [`Discard`] reason of the first check that fails.
     #[inline]
     pub fn parse(self, frame: &[u8]) -> Result<Frame<'_>, Discard> {
         let layers = Layers::locate(frame, self)?;

@@ -1,4 +1,4 @@
-//! A path: the addresses below the BTH.
+//! A path: the addresses and other fields below the BTH.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -14,38 +14,38 @@ impl fmt::Display for Mac {
     }
 }
 
-/// An 802.1Q tag's control information: priority (3 bits), drop eligible (1 bit), identifier (12 bits).
+/// Control information of an 802.1Q tag: priority (3 bits), drop eligible (1 bit), identifier (12 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Vlan(pub u16);
 
 impl Vlan {
-    /// The network's identifier; 0 in a tag that contains only a priority (802.1Q 9.6).
+    /// Returns the identifier; 0 in a tag that contains only a priority (802.1Q 9.6).
     #[must_use]
     pub const fn id(self) -> u16 {
         self.0 & 0xfff
     }
 
-    /// The same network with another priority, 0 to 7.
+    /// Returns a tag with the same identifier and another priority, 0 to 7.
     #[must_use]
     pub const fn with_priority(self, priority: u8) -> Self {
         Self((priority as u16 & 7) << 13 | self.id())
     }
 }
 
-/// The way of a packet from one port to the other, as all headers below the BTH.
+/// Path of a packet from port to port: all fields of the headers below the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Our port's Ethernet address.
+    /// Ethernet address of the sending port.
     pub source_mac: Mac,
-    /// The peer's, or the router's.
+    /// Ethernet address of the peer, or of the router.
     pub destination_mac: Mac,
-    /// A VLAN tag, if any.
+    /// VLAN tag, if any.
     pub vlan: Option<Vlan>,
-    /// Our address (the source GID). Both addresses are of one family.
+    /// IP address of the sender (the source GID). Both addresses are of one family.
     pub source: IpAddr,
-    /// The peer's address (the destination GID).
+    /// IP address of the peer (the destination GID).
     pub destination: IpAddr,
-    /// UDP source port; a flow keeps its own, so that the network spreads flows over its paths.
+    /// UDP source port; each flow has its own, so that the network spreads flows over its paths.
     pub udp_source: u16,
     /// DSCP (6 bits) and ECN (2 bits): IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
@@ -56,7 +56,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// The way back, as a packet that came along this path is answered. Switches may not mark the answer.
+    /// Returns the path of an answer to a packet that arrived along this path. The answer is not ECN-capable.
     #[must_use]
     pub const fn back(&self) -> Self {
         Self {
@@ -70,8 +70,8 @@ impl Path {
         }
     }
 
-    /// The plain way from one port to another, each with its Ethernet and its IP address: no VLAN, best effort, the first of the
-    /// UDP source ports, 64 hops, no flow label.
+    /// Creates a path between two ports, each with its Ethernet and IP address: no VLAN, best effort, UDP source port 0xC000, 64 hops, no
+    /// flow label.
     #[must_use]
     pub const fn new(from: (Mac, IpAddr), to: (Mac, IpAddr)) -> Self {
         Self {
@@ -100,23 +100,23 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// All, smallest first.
+    /// All path MTUs, smallest first.
     pub const ALL: [Self; 5] = [Self::M256, Self::M512, Self::M1024, Self::M2048, Self::M4096];
 
-    /// Returns its code in messages of connection managers and in C: 1 for 256 to 5 for 4,096 bytes.
+    /// Returns the code in messages of connection managers and in C: 1 for 256 to 5 for 4,096 bytes.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "the sum is one more than an index below five")]
     pub const fn code(self) -> u8 {
         self as u8 + 1
     }
 
-    /// Returns the path MTU of a [`code`](Self::code), or `None` if the code is not 1 to 5.
+    /// Returns the path MTU of a [`code`](Self::code); `None` if the code is not 1 to 5.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.code() == code)
     }
 
-    /// Payload bytes.
+    /// Returns the payload bytes of a full packet.
     #[must_use]
     pub const fn bytes(self) -> u32 {
         match self {

@@ -1,6 +1,6 @@
-//! The packets that nearly all are: of a reliable connection over IPv4, without a tag, a mark, options, telemetry or a UDP checksum. All
-//! their places are known, so they are recognised, checked and read with few steps. Other packets take the complete way,
-//! [`parse`](super::parse), which would read a plain packet the same.
+//! Plain packets, as nearly all are: of a reliable connection over IPv4, without tag, mark, options, telemetry or UDP checksum. All offsets
+//! are known, so they are recognised, checked and read with few steps. [`parse`](super::parse) handles other packets, and returns the same
+//! for a plain one.
 
 use super::constants::{BTH_LENGTH, ICRC_LENGTH};
 use super::header::{Bth, Operation};
@@ -15,11 +15,11 @@ const UDP: usize = IP + 20;
 const BTH: usize = UDP + 8;
 const HEAD: usize = BTH + BTH_LENGTH;
 
-/// A plain packet whose checksums are not verified yet.
+/// Plain packet whose checksums are not verified yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Plain<'a> {
     head: &'a [u8; HEAD],
-    /// The frame as far as its IP packet goes.
+    /// Frame up to the end of its IP packet.
     frame: &'a [u8],
     layers: Layers,
 }
@@ -49,13 +49,13 @@ impl<'a> Plain<'a> {
         u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
     }
 
-    /// The queue pair that it is for.
+    /// Returns the destination queue pair.
     #[inline(always)]
     pub(crate) fn destination(&self) -> Qpn {
         Qpn::new(self.word(BTH + 4))
     }
 
-    /// Both IPv4 addresses, the sender's first.
+    /// Returns both IPv4 addresses, source first.
     #[inline(always)]
     pub(crate) fn addresses(&self) -> [u32; 2] {
         [self.word(IP + 12), self.word(IP + 16)]
@@ -74,7 +74,7 @@ impl<'a> Plain<'a> {
     /// Verifies the checksums, then reads BTH, extension headers and payload.
     ///
     /// # Errors
-    /// Returns the reason to discard the packet, as [`parse`](super::parse) does.
+    /// Returns the [`Discard`] reason of the first check that fails, as [`parse`](super::parse) does.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,

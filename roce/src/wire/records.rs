@@ -1,9 +1,9 @@
-//! The records of all links of a path, as feedback carries them.
+//! The records of all links of a path, in feedback.
 
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
 use cc::Hop;
 
-/// The telemetry of all switches of a path, in path order, as 1 to [`Records::MOST`] records of rtgwg-00 Figure 4.
+/// Telemetry of all switches of a path, in path order: 1 to [`Records::MOST`] records of rtgwg-00 Figure 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
     count: u8,
@@ -12,10 +12,10 @@ pub struct Records {
 }
 
 impl Records {
-    /// Records at most: "inside a data center, the path length is often no more than 5 hops" (rtgwg-00 6.1).
+    /// Limit of the records: "inside a data center, the path length is often no more than 5 hops" (rtgwg-00 6.1).
     pub const MOST: usize = 5;
 
-    /// Of these records; `None` if there is none, or more than there is room for.
+    /// Collects these records; `None` if there is none, or there are too many.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "`packed` has a place for it")]
     pub fn of(records: impl Iterator<Item = HopRecord>) -> Option<Self> {
@@ -27,7 +27,7 @@ impl Records {
         (all.count > 0).then_some(all)
     }
 
-    /// Of hops in any layout, at the resolution of Figure 4; `None` also if a rate has no code there.
+    /// Converts hops in any format to the resolution of Figure 4; `None` if there is none, there are too many, or a rate has no code.
     #[must_use]
     pub fn of_hops<'a>(hops: impl Iterator<Item = &'a Hop>) -> Option<Self> {
         let mut told = [None; MAX_HOPS as usize];
@@ -43,14 +43,14 @@ impl Records {
         self.count
     }
 
-    /// Bytes on the wire.
+    /// Returns the length on the wire, bytes.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "there are at most MOST records")]
     pub const fn length(&self) -> usize {
         self.count as usize * RECORD_LENGTH
     }
 
-    /// The first switch's first.
+    /// Returns the records, in path order.
     #[expect(clippy::indexing_slicing, reason = "there are at most MOST records")]
     pub fn iter(&self) -> impl Iterator<Item = HopRecord> {
         self.packed[..usize::from(self.count)].iter().filter_map(|&packed| HopRecord::unpack(packed))
@@ -64,7 +64,7 @@ impl Records {
         into[..self.length()].copy_from_slice(&self.packed.as_flattened()[..self.length()]);
     }
 
-    /// `count` records from the front of `bytes`; returns what follows.
+    /// Reads `count` records from the front of `bytes`. Returns them and the rest.
     pub(super) fn read(count: u8, bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (records, rest) = bytes.split_at_checked(usize::from(count) * RECORD_LENGTH)?;
         let (packed, _) = records.as_chunks::<RECORD_LENGTH>();
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(Records::read(2, &[0; 15]), None);
     }
 
-    /// A hop in other units and widths, read twice: the distances are the same but for Figure 4's resolution.
+    /// Hops in other units and widths, read twice: the distances are the same except for Figure 4's resolution.
     #[test]
     fn hops_of_other_layouts_keep_their_distances() {
         let hop = |micros: u64, bytes: u64| Hop {

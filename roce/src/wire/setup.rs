@@ -1,43 +1,43 @@
-//! A sender's message to a receiver before telemetry flows: how to answer it.
+//! The setup: how a receiver must answer the sender's telemetry.
 
 use core::time::Duration;
 
-/// The kind of the receiver's answer to telemetry.
+/// Kind of the receiver's answer to telemetry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Reverse {
-    /// Behind Acknowledges, as they come.
+    /// Feedback in Acknowledges.
     #[default]
     Ack,
-    /// By a notification for each packet that brought telemetry.
+    /// Notification for each packet that carries telemetry.
     Notification,
-    /// By a window, once per `T`: the receiver computes.
+    /// Window, once per `T`, which the receiver computes.
     Window,
 }
 
-/// The links that Acknowledges or notifications report.
+/// Links that answers report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Tells {
-    /// The one with the highest in-flight bytes (rtgwg-00 7.1).
+    /// Link with the highest in-flight bytes (rtgwg-00 7.1).
     #[default]
     Busiest,
-    /// The same, and how many flows the receiver takes in ([`Report::Shared`](super::Report::Shared)).
+    /// The same, and the number of flows at the receiver ([`Report::Shared`](super::Report::Shared)).
     Flows,
-    /// All of them (rtgwg-00 3: "all the inband telemetry"; [`Report::All`](super::Report::All)).
+    /// All links (rtgwg-00 3: "all the inband telemetry"; [`Report::All`](super::Report::All)).
     All,
 }
 
-/// The settings that a receiver needs to answer telemetry: the kind of answer, and the flow's parameters (rtgwg-00 6.3.1). On the wire:
+/// Settings that a receiver needs to answer telemetry: the kind of answer, and the parameters of the flow (rtgwg-00 6.3.1). On the wire:
 /// {version 8 (0), reverse 8, 0 14, tells 2}, T 32 in ns, line rate 64, lowest rate 64 and increase 64 in bit/s, eta 32 in units of 2^-31,
 /// maxStage 32. A receiver that sends windows reports no link: 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// The kind of answer.
+    /// Kind of answer.
     pub reverse: Reverse,
     /// `T`; at most 4.29 s.
     pub base_rtt: Duration,
-    /// The sender's line rate, bit/s.
+    /// Line rate of the sender, bit/s.
     pub line_rate: u64,
-    /// The rate below which it never falls, bit/s.
+    /// Least rate of the sender, bit/s.
     pub min_rate: u64,
     /// `W_ai / T`, bit/s.
     pub additive_increase: u64,
@@ -45,11 +45,11 @@ pub struct Setup {
     pub target_utilisation: u32,
     /// `maxStage`.
     pub max_stage: u32,
-    /// The links that answers report; [`Tells::Busiest`] with [`Reverse::Window`].
+    /// Links that answers report; [`Tells::Busiest`] with [`Reverse::Window`].
     pub tells: Tells,
 }
 
-/// Bytes of a [`Setup`].
+/// Length of a [`Setup`], bytes.
 pub const SETUP_LENGTH: usize = 40;
 
 impl Setup {
@@ -109,7 +109,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// rtgwg-00 6.3.1: the flow's parameters.
+        /// rtgwg-00 6.3.1: the parameters of the flow.
         #[test]
         fn a_setup_survives_the_wire(nanos: u32, rates: [u64; 3], eta: u32, max_stage: u32, asked in 0usize..7) {
             let setup = Setup {

@@ -1,6 +1,6 @@
-//! Subscription: a data packet asks switches on its way to report congestion to its sender at once (pan-01 6.3), by a flag in the INT
-//! header's word, or by its DSCP alone. A switch knows no queue pair of the sender: its answer names the packet's own destination, and the
-//! sender knows which of its queue pairs sends to that one.
+//! Subscriptions: a data packet asks the switches on its path to report congestion to its sender directly (pan-01 6.3), by a flag in the
+//! INT header's word, or by its DSCP alone. A switch does not know the sender's queue pair: its report has the packet's own destination, by
+//! which the sender finds the queue pair that sends there.
 
 use super::constants::BTH_LENGTH;
 use super::feedback::{Feedback, MAX_FEEDBACK, Report, Seal};
@@ -14,25 +14,25 @@ use crate::{Discard, Psn, Qpn};
 /// Bytes that a subscription adds to a data packet.
 pub const SUBSCRIPTION_LENGTH: usize = WORD_LENGTH + RECORD_LENGTH;
 
-/// The parts of a packet that subscribes which a switch needs to answer it.
+/// What a switch needs to answer a packet that subscribes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// The way that the packet came.
+    /// Path of the packet.
     path: Path,
-    /// The queue pair that it is for.
+    /// Destination queue pair of the packet.
     destination: Qpn,
-    /// The number that distinguishes its sender from others.
+    /// Number that distinguishes the sender from others.
     sender: Qpn,
     partition_key: u16,
     psn: Psn,
 }
 
 impl Subscription {
-    /// Subscribes with a sealed data packet of queue pair `sender`. The packet is [`SUBSCRIPTION_LENGTH`] bytes from the start of `frame`
-    /// and takes `length` bytes; the whole begins at the start afterwards. Returns its length.
+    /// Adds a subscription of queue pair `sender` to a sealed data packet of `length` bytes that begins [`SUBSCRIPTION_LENGTH`] bytes into
+    /// `frame`. The result begins at the start of `frame`. Returns its length.
     ///
     /// # Errors
-    /// Returns an error if the packet is not of a connected service, or carries telemetry already.
+    /// Returns a [`Discard`] if the packet is not a data packet of a connected service, or carries telemetry already.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -60,8 +60,8 @@ impl Subscription {
         Ok(gap + length)
     }
 
-    /// Finds a frame's subscription at a switch: by its flag, or because it is a data packet of DSCP `class`. Returns `None` if it does not
-    /// subscribe.
+    /// Finds the subscription of a frame at a switch: by its flag, or because it is a data packet with DSCP `class`. Returns `None` if the
+    /// packet does not subscribe.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "`locate` found the BTH within the frame")]
     pub fn find(frame: &[u8], class: Option<u8>, numbers: Numbers) -> Option<Self> {
@@ -100,12 +100,12 @@ impl Subscription {
         (address >> 64) as u64 ^ address as u64 ^ u64::from(self.sender.get()) << 32
     }
 
-    /// Writes the direct response to `frame`: to the sender, as if from its peer, about the packet that caused it.
-    /// `utilisation` is the in-flight share in 2^-20, `interval` the time it was measured over, ns; `seal` creates the seal, if
-    /// there is to be one, from BTH and content.
+    /// Writes the direct response to `frame`: to the sender, as if from its peer, about the packet that met congestion. `utilisation` is
+    /// the in-flight share in 2^-20, `interval` the time of its measurement in ns. `seal` creates the seal, if there must be one, from BTH
+    /// and content. Returns the length.
     ///
     /// # Errors
-    /// Returns an error if `frame` is too short.
+    /// Returns [`EmitError::Room`] if `frame` is too short.
     #[expect(clippy::indexing_slicing, reason = "`length` bytes were written to these")]
     pub fn respond(
         &self,

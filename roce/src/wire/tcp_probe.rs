@@ -1,7 +1,7 @@
 //! Telemetry for Linux's own TCP (rtgwg-00 7.2): probes with a flow's addresses and ports, and their answers.
 //!
-//! A probe is an IPv4 packet of TCP whose payload is a telemetry request: an INT header of rtgwg-00 Figure 4 with room for records, behind
-//! the probe's identity. DSCP, a checksum of 0 and the first four bytes distinguish it from a segment. No stack takes one for data: its
+//! A probe is an IPv4 TCP packet whose payload is a telemetry request: the probe's identity, and an INT header of rtgwg-00 Figure 4 with
+//! room for records. DSCP, a checksum of 0 and the first four bytes distinguish it from a segment. No stack accepts it as data: its
 //! checksum is wrong, and its sequence number is old.
 
 mod admission;
@@ -15,10 +15,10 @@ use super::telemetry::{HOPS, IntHeader, RECORD_LENGTH, WORD_LENGTH};
 use cc::PathTelemetry;
 use core::net::{Ipv4Addr, SocketAddrV4};
 
-/// Bytes of a probe and of its answer, from the IP header on.
+/// Length of a probe and of its answer, from the IP header on, bytes.
 pub const TCP_PROBE_LENGTH: usize = RECORDS + HOPS as usize * RECORD_LENGTH;
 
-/// The first four bytes of the payload of a probe, and of an answer.
+/// First four bytes of the payload of a probe, and of an answer.
 pub const TCP_PROBE_MARK: [u32; 2] = [u32::from_be_bytes(*b"HPC?"), u32::from_be_bytes(*b"HPC!")];
 
 const TCP: u8 = 6;
@@ -30,34 +30,34 @@ const RECORDS: usize = WORD + WORD_LENGTH;
 /// Data offset 5, ACK.
 const FLAGS: [u8; 2] = [0x50, 0x10];
 
-/// A probe, or its answer.
+/// Probe, or its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpProbe {
-    /// The sender of this packet.
+    /// Sender of this packet.
     pub source: SocketAddrV4,
-    /// Its receiver.
+    /// Receiver of this packet.
     pub destination: SocketAddrV4,
-    /// TCP's sequence number: one that the peer has acknowledged, so that a stack drops what it should not have received.
+    /// TCP sequence number that the peer has acknowledged, so that a stack that should not have received the packet drops it.
     pub sequence: u32,
-    /// The probe's number in its flow.
+    /// Number of the probe in its flow.
     pub number: u32,
     /// When the probe was sent, by its sender's clock, ns.
     pub sent: u64,
 }
 
-/// A received probe or answer. Only its form is checked: [`TcpArrival::admit`] checks whether it is for this host.
+/// Received probe or answer. Only its form was checked: [`TcpArrival::admit`] checks whether it is for this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpArrival {
     packet: [u8; TCP_PROBE_LENGTH],
-    /// The link layer's destination (`sll_pkttype` of packet(7)).
+    /// Destination of the link layer (`sll_pkttype` of packet(7)).
     packet_type: u8,
     probe: TcpProbe,
-    /// The telemetry in an answer; `None` in a probe.
+    /// Telemetry of an answer; `None` in a probe.
     path: Option<PathTelemetry>,
 }
 
 impl TcpProbe {
-    /// Returns the packet that asks for telemetry, from the IP header on.
+    /// Returns the packet that requests telemetry, from the IP header on.
     #[must_use]
     pub fn packet(&self, numbers: Numbers) -> [u8; TCP_PROBE_LENGTH] {
         let mut packet = [0; TCP_PROBE_LENGTH];
@@ -81,8 +81,8 @@ impl TcpProbe {
 }
 
 impl TcpArrival {
-    /// Reads a packet, from the IP header on, that a packet socket received with this `sll_pkttype`. `None` if it is no probe and no
-    /// answer, or damaged.
+    /// Reads a packet, from the IP header on, that a packet socket received with this `sll_pkttype`. Returns `None` if it is neither a
+    /// probe nor an answer, or damaged.
     #[must_use]
     pub fn read(packet: &[u8], packet_type: u8, numbers: Numbers) -> Option<Self> {
         let mark = mark(packet, numbers)?;
@@ -116,7 +116,7 @@ fn path(packet: &[u8], int: IntHeader) -> Option<PathTelemetry> {
     Some(path)
 }
 
-/// The place of the INT word of a probe in an Ethernet frame, for a switch.
+/// Returns the offset of the INT word of a probe in an Ethernet frame, and the INT header, for a switch.
 #[expect(clippy::arithmetic_side_effects, reason = "a few constants")]
 pub(super) fn find(frame: &[u8], numbers: Numbers) -> Option<(usize, IntHeader)> {
     let ethertype = |at: usize| chunk(frame, at - 2).ok().map(|bytes| u16::from_be_bytes(*bytes));
@@ -129,7 +129,7 @@ pub(super) fn find(frame: &[u8], numbers: Numbers) -> Option<(usize, IntHeader)>
     (mark(packet, numbers)? == TCP_PROBE_MARK[0]).then_some((ip + WORD, int(packet)?))
 }
 
-/// Which of the two marks a packet has that is one in all else.
+/// Returns the mark of a probe or an answer; `None` for other packets.
 fn mark(packet: &[u8], numbers: Numbers) -> Option<u32> {
     let head: &[u8; TCP_PROBE_LENGTH] = packet.first_chunk()?;
     let is_ours = head[0] == 0x45
@@ -144,13 +144,12 @@ fn mark(packet: &[u8], numbers: Numbers) -> Option<u32> {
     (is_ours && TCP_PROBE_MARK.contains(&mark)).then_some(mark)
 }
 
-/// The INT header, which has the room that every probe has.
+/// Returns the INT header, which must have the room of a probe.
 fn int(packet: &[u8]) -> Option<IntHeader> {
     let int = IntHeader::unpack(*chunk(packet, WORD).ok()?)?;
     (int.room() == HOPS && !int.is_subscription()).then_some(int)
 }
 
-/// Writes the IP header's checksum.
 fn seal(packet: &mut [u8; TCP_PROBE_LENGTH]) {
     packet[10..12].fill(0);
     let checksum = !fold(sum(&packet[..20]));

@@ -1,4 +1,4 @@
-//! The headers of one path, ready to be copied.
+//! The headers of one path below the BTH, prepared for copying.
 
 use super::constants::{
     BTH_LENGTH, ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, ROCE_PORT, UDP, UDP_LENGTH,
@@ -9,28 +9,28 @@ use super::layers::{Family, Layers, fold, sum};
 use super::path::{Mac, Path};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The longest: Ethernet with a VLAN tag, IPv6, UDP.
+/// Length of the longest headers: Ethernet with a VLAN tag, IPv6, UDP.
 const ROOM: usize = ETHERNET_LENGTH + VLAN_LENGTH + 40 + UDP_LENGTH;
-/// The same with IPv4. No packet is shorter: a BTH and an ICRC follow.
+/// The same with IPv4. No packet is shorter, because a BTH and an ICRC follow.
 const V4_ROOM: usize = ETHERNET_LENGTH + VLAN_LENGTH + 20 + UDP_LENGTH;
 
-/// Everything below the BTH as one path's packets have it. What differs from packet to packet, the lengths, the IPv4
-/// identification and its checksum, is filled in by [`emit`](Self::emit).
+/// Headers below the BTH of one path's packets. [`emit`](Self::emit) fills in what differs from packet to packet: the lengths, the IPv4
+/// identification and its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Template {
     bytes: [u8; ROOM],
     family: Family,
     ip: u8,
     udp: u8,
-    /// The sum of the IPv4 header's 16-bit words, without those that are filled in.
+    /// Sum of the 16-bit words of the IPv4 header, without those that are filled in.
     sum: u16,
 }
 
 impl Template {
-    /// The headers of packets that go along `path`. UDP's checksum is 0; IPv4 says "don't fragment".
+    /// Creates the headers of packets along `path`. The UDP checksum is 0; IPv4 packets have "don't fragment" set.
     ///
     /// # Errors
-    /// Returns an error if the path's two addresses are of different families.
+    /// Returns [`EmitError::Families`] if the path's two addresses are of different families.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -68,7 +68,7 @@ impl Template {
         Ok(Self { bytes, family, ip: ip as u8, udp: udp as u8, sum })
     }
 
-    /// Sends packets of this path to another Ethernet address from now on, if they go to `peer`. Returns true if the address is new.
+    /// Replaces the destination's Ethernet address if the packets are for `peer`. Returns whether it changed.
     #[expect(clippy::indexing_slicing, reason = "the IP header lies within ROOM")]
     pub fn redirect(&mut self, peer: IpAddr, mac: Mac) -> bool {
         let ip = usize::from(self.ip);
@@ -84,7 +84,7 @@ impl Template {
         is_new
     }
 
-    /// Returns whether IPv4 packets between these addresses, the source first, come from this path's destination.
+    /// Returns whether IPv4 packets with these addresses, source first, are from this path's destination.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -92,7 +92,7 @@ impl Template {
         reason = "the indices are constants within ROOM"
     )]
     pub(crate) fn is_answered_by(&self, [source, destination]: [u32; 2]) -> bool {
-        // At one of two places: with a tag or without.
+        // At one of two offsets: with a tag or without.
         let both = |ip: usize| u64::from_be_bytes(core::array::from_fn(|n| self.bytes[ip + 12 + n]));
         let ours = if usize::from(self.ip) == ETHERNET_LENGTH {
             both(ETHERNET_LENGTH)
@@ -102,7 +102,7 @@ impl Template {
         self.family == Family::V4 && ours == u64::from(destination) << 32 | u64::from(source)
     }
 
-    /// Returns the layers of a packet that carries `length` bytes after its BTH.
+    /// Returns the layers of a packet with `length` bytes behind its BTH.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -115,7 +115,7 @@ impl Template {
         Layers { family: self.family, ip, udp, bth, end, carried: None }
     }
 
-    /// Writes the headers of a packet with these layers. `frame` has room for it.
+    /// Writes the headers of a packet with these layers to `frame`, which must have room for it.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -127,7 +127,7 @@ impl Template {
         let udp_length = (end - udp) as u16;
         match self.family {
             Family::V4 => {
-                // The places are known, but for a tag. With BTH and ICRC the packet is long enough.
+                // The offsets are known, except for a tag. With BTH and ICRC the packet is long enough.
                 let Some(start) = frame.first_chunk_mut() else { return };
                 match self.ip as usize {
                     ETHERNET_LENGTH => self.write_v4::<ETHERNET_LENGTH>(udp_length, identification, start),
@@ -144,7 +144,7 @@ impl Template {
         }
     }
 
-    /// Writes the headers of an IPv4 packet whose IP header is at `IP`; what follows the headers overwrites what is too much.
+    /// Writes the headers of an IPv4 packet whose IP header is at `IP`. What follows the headers overwrites the excess.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -154,7 +154,7 @@ impl Template {
     fn write_v4<const IP: usize>(&self, udp_length: u16, identification: u16, start: &mut [u8; V4_ROOM]) {
         start.copy_from_slice(&self.bytes[..V4_ROOM]);
         let length = u32::from(udp_length) + 20;
-        // Three words: folded twice, nothing is left over.
+        // The sum of three words, folded twice, leaves no carry.
         let sum = u32::from(self.sum) + length + u32::from(identification);
         let sum = (sum & 0xffff) + (sum >> 16);
         let sum = (sum & 0xffff) + (sum >> 16);

@@ -104,7 +104,7 @@ fn response() -> impl Strategy<Value = Header> {
     })
 }
 
-/// Of XRC: a request has an XRCETH, an answer has none.
+/// Returns an XRC header: a request has an XRCETH, an answer has none.
 fn xrc(bth: Bth, srq: u32, operation: Operation) -> Header {
     match operation.is_answer() {
         true => Header::Connected { service: Service::Xrc, bth, operation },
@@ -112,7 +112,7 @@ fn xrc(bth: Bth, srq: u32, operation: Operation) -> Header {
     }
 }
 
-/// Every header that can be said, with a payload that it takes.
+/// Generates every kind of header, with a payload that it can carry.
 fn packet() -> impl Strategy<Value = (Header, Vec<u8>)> {
     let rc = |bth, operation| Header::Connected { service: Service::Rc, bth, operation };
     let uc = Opcode(0x20);
@@ -187,7 +187,7 @@ fn emitted(path: &Path, id: u16, header: &Header, payload: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
-    // So that a long run by PROPTEST_CASES doesn't end at the packets that a property is not about.
+    // Prevents a long run with PROPTEST_CASES from ending at packets that a property excludes.
     #![proptest_config(ProptestConfig { max_global_rejects: 1 << 24, max_local_rejects: 1 << 24, ..ProptestConfig::default() })]
 
     #[test]
@@ -236,7 +236,7 @@ proptest! {
         let masked_v6 = v6 && (at == ip && bit < 4 || (ip + 1..ip + 4).contains(&at) || at == ip + 7);
         let telemetry = matches!(header, Header::TelemetryRequest { .. }) && at >= bth + 12 && at < frame.len() - 4;
         prop_assume!(!masked_v6 && !telemetry && at != bth + 4);
-        // DF, the reserved flag and an identification are under the header's checksum, too.
+        // DF, the reserved flag and the identification are covered by the header checksum.
         frame[at] ^= 1 << bit;
         prop_assert!(parse(&frame).is_err(), "byte {} of {}", at, frame.len());
     }
@@ -404,7 +404,7 @@ fn what_has_no_place_is_not_emitted() {
     let mut refused = |path: &Path, header: &Header, length| emit(path, 0, header, length, frame).err();
     assert_eq!(refused(&plain_path(), &read(Service::Uc), 0), Some(EmitError::Opcode(0x2c)));
     assert_eq!(refused(&plain_path(), &read(Service::Ud), 0), Some(EmitError::Opcode(0x6c)));
-    // A request of XRC has an XRCETH; an answer has none.
+    // Requests of XRC have an XRCETH, answers have none.
     assert_eq!(refused(&plain_path(), &read(Service::Xrc), 0), Some(EmitError::Opcode(0xac)));
     let answer_to = Header::Extended {
         bth: plain_bth(),

@@ -1,4 +1,4 @@
-//! XRC packets, byte for byte (IBA annex A14): an XRCETH follows the BTH of each request, and of no answer.
+//! Tests of XRC packets, byte for byte (IBA annex A14): an XRCETH follows the BTH of each request, and of no answer.
 
 use super::inband_tests::path;
 use super::*;
@@ -6,7 +6,7 @@ use crate::{Discard, Psn, Qpn, Rkey, SrqNumber};
 use std::vec;
 use std::vec::Vec;
 
-/// The offset of the BTH: behind Ethernet, IPv4 and UDP.
+/// Offset of the BTH: behind Ethernet, IPv4 and UDP.
 const AT: usize = 14 + 20 + 8;
 
 fn bth() -> Bth {
@@ -40,14 +40,14 @@ fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// From the BTH to the pad.
+/// Returns the bytes from the BTH to the pad.
 fn bytes(header: &Header, payload: &[u8]) -> Vec<u8> {
     let frame = frame(header, payload);
     assert_eq!(parse(&frame).map(|frame| frame.header), Ok(*header));
     frame[AT..frame.len() - 4].to_vec()
 }
 
-/// A BTH with this opcode and pad, then what follows.
+/// Returns a BTH with this opcode and pad, followed by `rest`.
 fn expected(opcode: u8, pad: u8, rest: &[&[u8]]) -> Vec<u8> {
     let bth = [opcode, 0x80 | pad << 4, 0xff, 0xff, 0, 1, 2, 3, 0x80, 0x0a, 0x0b, 0x0c];
     [&bth[..]].iter().chain(rest).copied().flatten().copied().collect()
@@ -126,7 +126,7 @@ fn answers_have_none() {
     }
 }
 
-/// Its first 8 bits are reserved and ignored.
+/// The first 8 bits of an XRCETH are reserved and ignored.
 #[test]
 fn reserved_bits_are_ignored_and_a_missing_xrceth_is_refused() {
     let send = Operation::SendOnly(SendTail::Plain);

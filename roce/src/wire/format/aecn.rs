@@ -1,5 +1,5 @@
 //! Advanced ECN (draft-shi-ippm-advanced-ecn-00) as an IPv6 hop-by-hop option: a byte for each kind of information, which each switch
-//! raises to its own value, or adds its own to. The draft defines neither the option's type nor the units.
+//! raises to its own value, or to which it adds its own. The draft defines neither the option's type nor the units.
 
 use super::port_state::KINDS;
 use super::{Numbers, PortState, hop_by_hop};
@@ -9,18 +9,18 @@ pub use super::port_state::{Load, ONE};
 
 /// {flags 8, information type 24}.
 const HEADER_LENGTH: usize = 4;
-/// The information type is no bitmap but private.
+/// Flag: the information type is private, not a bitmap.
 const CUSTOMIZED: u8 = 1;
-/// All five kinds: the bitmap's first bits.
+/// Bitmap of all five kinds.
 const ALL: u8 = 0xf8;
 const OPTION_LENGTH: usize = 2 + HEADER_LENGTH + KINDS;
-/// The hop-by-hop header.
+/// Length of the hop-by-hop header, bytes.
 pub const INSERTED: usize = (hop_by_hop::HEADER_LENGTH + OPTION_LENGTH).next_multiple_of(8);
 
-/// From a share's unit to 2^-20.
+/// Factor from the unit of shares to 2^-20.
 const TO_RATIO: u32 = (1 << 20) / 128;
 
-/// The two ways in which a switch updates a field.
+/// Update of a field by a switch.
 #[derive(Clone, Copy)]
 enum Operation {
     Max,
@@ -30,7 +30,7 @@ enum Operation {
 const OPERATIONS: [Operation; KINDS] =
     [Operation::Max, Operation::Max, Operation::Max, Operation::Add, Operation::Add];
 
-/// See [`Format::insert`](super::Format::insert).
+/// Implements [`Format::insert`](super::Format::insert).
 #[expect(clippy::indexing_slicing, reason = "the room is INSERTED bytes")]
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers) {
     let options = hop_by_hop::open(frame, layers, INSERTED);
@@ -39,19 +39,19 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Number
     option[..6].copy_from_slice(&[numbers.aecn_option(), (OPTION_LENGTH - 2) as u8, 0, ALL, 0, 0]);
 }
 
-/// The bitmap of kinds, if it is one, of those that are known and have their byte.
+/// Returns the known kinds of the bitmap; `None` if it is not a bitmap, or fields are missing.
 fn kinds(data: &[u8]) -> Option<u8> {
     let [flags, kinds, _, _, fields @ ..] = data else { return None };
     let known = kinds & ALL;
     (flags & CUSTOMIZED == 0 && known.count_ones() as usize <= fields.len()).then_some(known)
 }
 
-/// The kinds in a bitmap, in the order of their bytes.
+/// Returns the kinds in a bitmap, in the order of their bytes.
 fn present(bitmap: u8) -> impl Iterator<Item = usize> {
     (0..KINDS).filter(move |kind| bitmap & 0x80 >> kind != 0)
 }
 
-/// See [`super::stamp`]; `data` is the option's. Only the kinds that the sender asks for are there.
+/// Writes a switch's values into the option's data, for the kinds that the sender requests. Returns whether there are any.
 #[expect(clippy::indexing_slicing, reason = "`kinds` found the header; the kind is below KINDS")]
 pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
     let Some(kinds) = kinds(data) else { return false };
@@ -78,7 +78,7 @@ pub fn load(data: &[u8]) -> Option<Load> {
     Some(Load { inflight, rate, queue, delay, congested })
 }
 
-/// The path's in-flight share in 2^-20, if it was requested.
+/// Reads the path's in-flight share in 2^-20, if it was requested.
 pub(in crate::wire) fn read(data: &[u8]) -> Option<u32> {
     kinds(data).filter(|kinds| kinds & 0x80 != 0)?;
     load(data).map(|load| u32::from(load.inflight) * TO_RATIO)

@@ -1,12 +1,13 @@
-//! Finds telemetry below a packet's BTH: hop-by-hop options, IFA's headers, INT-MD's shim. Only packets come here that are not UDP to
-//! RoCEv2's port right behind their IP header.
+//! Finds telemetry below a packet's BTH: hop-by-hop options, IFA's headers, INT-MD's shim. Called only for packets in which UDP with
+//! RoCEv2's port does not directly follow the IP header.
 
 use super::{Numbers, hop_by_hop, ifa, int_md};
 use crate::Discard;
 use crate::wire::constants::{ROCE_PORT, UDP, UDP_LENGTH};
 use crate::wire::layers::{Carried, Family, Layers, chunk};
 
-/// Moves UDP and BTH of `layers`, which are those of a plain packet, to their real offsets. `protocol` is what follows the IP header.
+/// Moves the UDP and BTH offsets of `layers`, which are those of a plain packet, to the real ones. `protocol` is the protocol in the IP
+/// header.
 #[expect(clippy::arithmetic_side_effects, reason = "each length was checked to be in the packet")]
 pub fn find(
     packet: &[u8],

@@ -1,5 +1,5 @@
-//! CSIG (draft-ravi-ippm-csig-01): a tag between the Ethernet header and IP that names one signal; each switch compares it with its own
-//! and writes that if it is worse. No EtherType is assigned: the network has one for the tag of 4 bytes, and the next for that of 8.
+//! CSIG (draft-ravi-ippm-csig-01): a tag between the Ethernet header and IP with one signal. Each switch compares it with its own value,
+//! and writes that if it is worse. No EtherType is assigned: the network uses one for the tag of 4 bytes, and the next one for that of 8.
 
 use super::reading::Signal;
 use super::{Numbers, PortState, aecn};
@@ -15,21 +15,21 @@ pub const WIDE: usize = 8;
 const AVAILABLE: u32 = 1;
 const DELAY: u32 = 2;
 
-/// The largest `S`.
+/// Largest `S`.
 const COMPACT_MOST: u32 = 0x1f;
 const WIDE_MOST: u32 = 0xf_ffff;
 
-/// A tag's fields.
+/// Fields of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fields {
     kind: u32,
     value: u32,
-    /// Names the switch that wrote the value; 0 for none.
+    /// Identifies the switch that wrote the value; 0 if none has.
     locator: u32,
 }
 
 impl Fields {
-    /// Reads the 2 or 6 bytes behind the TPID.
+    /// Reads the 2 or 6 bytes behind the TPID. Returns the fields, and whether the tag is wide.
     fn read(data: &[u8]) -> Option<(Self, bool)> {
         match data {
             &[a, b] => {
@@ -48,7 +48,7 @@ impl Fields {
         }
     }
 
-    /// Writes them over what [`read`](Self::read) read; the reserved bits stay 0.
+    /// Writes the fields to the bytes that [`read`](Self::read) reads; the reserved bits stay 0.
     fn write(self, data: &mut [u8]) {
         let Self { kind, value, locator } = self;
         if let [a, b] = data {
@@ -62,7 +62,7 @@ impl Fields {
     }
 }
 
-/// The value that says nothing yet: any switch's replaces it.
+/// Returns the initial value, which the value of any switch replaces.
 const fn unset(kind: u32, is_wide: bool) -> u32 {
     match (kind, is_wide) {
         (AVAILABLE, false) => COMPACT_MOST,
@@ -71,8 +71,8 @@ const fn unset(kind: u32, is_wide: bool) -> u32 {
     }
 }
 
-/// See [`Format::insert`](super::Format::insert). Packets ask for the two signals in turns, by the parity of the ones in their PSN: of
-/// packets that are any power of two apart, at most two in a row ask for the same.
+/// Implements [`Format::insert`](super::Format::insert). The parity of the ones in the PSN selects one of two signals: of packets that are
+/// any power of two apart, at most two in a row request the same.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -81,7 +81,7 @@ const fn unset(kind: u32, is_wide: bool) -> u32 {
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers, is_wide: bool) {
     let (length, tpid) =
         if is_wide { (WIDE, numbers.csig_tpid() + 1) } else { (COMPACT, numbers.csig_tpid()) };
-    // The place of IP's EtherType: behind a VLAN's tag, if there is one.
+    // Offset of IP's EtherType, behind a VLAN tag if there is one.
     let at = layers.ip - 2;
     let psn = &frame[length + layers.bth + BTH_LENGTH - 3..length + layers.bth + BTH_LENGTH];
     let ones: u32 = psn.iter().map(|byte| byte.count_ones()).sum();
@@ -94,7 +94,7 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Number
     fields.write(data);
 }
 
-/// Returns how long the tag is that begins with this EtherType, if it is one.
+/// Returns the length of the tag with this EtherType; `None` if it is not CSIG's.
 #[inline]
 pub(in crate::wire) const fn length_of(ethertype: u16, numbers: Numbers) -> Option<usize> {
     let tpid = numbers.csig_tpid();
@@ -105,7 +105,8 @@ pub(in crate::wire) const fn length_of(ethertype: u16, numbers: Numbers) -> Opti
     }
 }
 
-/// See [`super::stamp`]; `data` is what follows the TPID. Other signals than the two stay as they are.
+/// Writes a switch's value into the bytes behind the TPID, if it is worse. Other signals stay as they are. Returns whether the signal is
+/// one of the two.
 pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
     let Some((fields, is_wide)) = Fields::read(data) else { return false };
     let own = match fields.kind {
@@ -122,16 +123,16 @@ pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
     true
 }
 
-/// Half of 1/128 in 2^-20: the share in use is written rounded down, and the middle of its step is meant.
+/// Half of 1/128, in 2^-20: the used share is written rounded down, and stands for the middle of its step.
 const HALF: u32 = 1 << 12;
 
-/// Returns the share that a link has left, in 1/128: the largest is an idle link's.
+/// Returns the share of a link that is available, in 1/128.
 fn left(inflight: u8) -> u32 {
     (aecn::ONE as u32).saturating_sub(inflight.into())
 }
 
-/// `S` of what a link has left. The compact one has steps of 1/128 up to an eighth, of 1/16 beyond: the rates that matter are those of
-/// nearly full links.
+/// Returns `S` of the available share. The compact tag has steps of 1/128 up to an eighth and of 1/16 beyond: nearly full links matter
+/// most.
 fn available(inflight: u8, is_wide: bool) -> u32 {
     match left(inflight) {
         left if is_wide => (left << 13).saturating_sub(HALF),
@@ -140,7 +141,7 @@ fn available(inflight: u8, is_wide: bool) -> u32 {
     }
 }
 
-/// `S` of a delay of so many ns. The compact one is how often 64 ns double in it, the wide one counts 256 ns.
+/// Returns `S` of a delay in ns. The compact tag has the number of doublings of 64 ns, the wide one units of 256 ns.
 fn delay(nanos: u64, is_wide: bool) -> u32 {
     if is_wide {
         return u32::try_from(nanos >> 8).unwrap_or(WIDE_MOST).min(WIDE_MOST);
@@ -148,7 +149,7 @@ fn delay(nanos: u64, is_wide: bool) -> u32 {
     u64::BITS.saturating_sub((nanos >> 6).leading_zeros()).min(COMPACT_MOST)
 }
 
-/// Returns the signal, by what follows the TPID; `None` if no switch wrote one that is known.
+/// Reads the signal from the bytes behind the TPID; `None` if no switch wrote a known one.
 #[must_use]
 pub fn read(data: &[u8]) -> Option<Signal> {
     let (Fields { kind, value, locator }, is_wide) = Fields::read(data)?;
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!(Fields::read(&[]), None);
     }
 
-    /// The worst of three switches stays, with its name, whatever is requested.
+    /// The worst of three switches stays, with its locator, whichever signal is requested.
     #[test]
     fn a_switch_replaces_what_is_better() {
         for is_wide in [false, true] {
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!((other, read(&other)), ([0x60, 0], None));
     }
 
-    /// A value that is written is read within a step, and an idle link's value differs from that of no switch.
+    /// A value is read within a step of what was written, and an idle link's value differs from that of no switch.
     #[test]
     fn what_is_told_is_read_within_a_step() {
         for is_wide in [false, true] {

@@ -5,18 +5,18 @@ use super::{Numbers, ioam};
 use crate::Discard;
 use crate::wire::layers::{Carried, Layers, chunk};
 
-/// The IPv6 next header that says so.
+/// IPv6 next header of the hop-by-hop header.
 pub const PROTOCOL: u8 = 0;
 
-/// The header's own bytes before the first option.
+/// Bytes of the header before the first option.
 pub const HEADER_LENGTH: usize = 2;
 
 const PAD_1: u8 = 0;
 const PAD_N: u8 = 1;
-/// The bits of an option's type that instruct a node without knowledge of it: 0, to skip it.
+/// Bits of an option's type that tell a node that does not know it what to do: 0 means skip it.
 const UNKNOWN: u8 = 0xc0;
 
-/// Returns the length of the header at `at`, and the telemetry in it; the first, if there are several.
+/// Returns the length of the header at `at`, and the first telemetry in it.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -38,7 +38,7 @@ pub fn options(packet: &[u8], at: usize, numbers: Numbers) -> Result<(usize, Opt
         let [_, option] = *chunk(header, at).map_err(|_| Discard::IpHeader)?;
         let next = data + usize::from(option);
         let content = header.get(data..next).ok_or(Discard::IpHeader)?;
-        // An IPv6 packet is no longer than 16 bits say.
+        // The header has at most 2048 bytes, directly behind that of IPv6.
         let span = (data as u16, next as u16);
         carried = carried.or(match kind {
             ioam::OPTION if ioam::is_trace(content) => Some(Carried::Ioam(span.0, span.1)),
@@ -52,8 +52,8 @@ pub fn options(packet: &[u8], at: usize, numbers: Numbers) -> Result<(usize, Opt
     Ok((length, carried))
 }
 
-/// Moves Ethernet's and IPv6's header of a packet at `gap` to the front and writes a hop-by-hop header of `gap` bytes behind them; returns
-/// it without its first two bytes, zeroed.
+/// Moves the Ethernet and IPv6 headers of a packet at `gap` to the front, and inserts a hop-by-hop header of `gap` bytes behind them.
+/// Returns that header without its first two bytes, zeroed.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -71,7 +71,7 @@ pub fn open<'a>(frame: &'a mut [u8], layers: &Layers, gap: usize) -> &'a mut [u8
     &mut header[HEADER_LENGTH..]
 }
 
-/// Fills `bytes` with one option that means nothing.
+/// Fills `bytes` with one PadN option.
 pub fn pad(bytes: &mut [u8]) {
     if let [kind, length, rest @ ..] = bytes {
         (*kind, *length) = (PAD_N, rest.len() as u8);

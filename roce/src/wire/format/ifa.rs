@@ -1,6 +1,6 @@
-//! IFA 2.0 (draft-kumar-ippm-ifa): a header between IP and UDP, and the metadata behind UDP's header, which does not count it. The metadata
-//! are a header, then 32 bytes from each switch, the newest first. The 32 bytes are those of local name space 1, in which switches report
-//! transmitted bytes.
+//! IFA 2.0 (draft-kumar-ippm-ifa): a header between IP and UDP, and metadata behind the UDP header, which the UDP length does not include.
+//! The metadata are a header and 32 bytes from each switch, the newest first. The 32 bytes are those of local name space 1, in which
+//! switches report transmitted bytes.
 
 use super::words::{grow, lengthen, word, write_words};
 use super::{HopReading, Hops, PortState};
@@ -9,25 +9,25 @@ use crate::wire::constants::UDP_LENGTH;
 use crate::wire::layers::{Family, Layers, chunk};
 use cc::{Counter, Rate};
 
-/// The IP protocol: the first of those for experiments (RFC 3692).
+/// IP protocol: the first of those for experiments (RFC 3692).
 pub const PROTOCOL: u8 = 253;
 /// {version 4, global name space 4, next header 8, flags 8, most words of metadata 8}.
 pub const HEADER_LENGTH: usize = 4;
 /// {request vector 8, action vector 8, hop limit 8, words of metadata 8}.
 const METADATA_HEADER_LENGTH: usize = 4;
-/// Both headers.
+/// Length of both headers, bytes.
 pub const INSERTED: usize = HEADER_LENGTH + METADATA_HEADER_LENGTH;
 
-/// Version 2; name space 15: each switch says its local one.
+/// Version 2; name space 15: each switch writes its local one.
 const VERSION_AND_SPACE: u8 = 2 << 4 | 0xf;
 const LOCAL_SPACE: u32 = 1;
-/// The length of what each switch writes: {name space 4, device 20, TTL 8}, {speed 4, ECN 2, queue 6, arrival 20 in s}, {egress port 16,
-/// ingress port 16}, arrival's ns, residence in ns, txBytes, {0 16, queue 16 in 80 B}, 0.
+/// Length of what each switch writes, bytes: {name space 4, device 20, TTL 8}, {speed 4, ECN 2, queue 6, arrival 20 in s}, {egress port 16,
+/// ingress port 16}, arrival in ns, residence in ns, txBytes, {0 16, queue 16 in 80 B}, 0.
 pub const HOP_LENGTH: usize = 32;
 const HOP_WORDS: u8 = HOP_LENGTH as u8 / 4;
 const QUEUE_UNIT: u64 = 80;
 
-/// By code: those that switches are known to write, then ours.
+/// Speeds by code: those that switches are known to write, then Ferroce's.
 const SPEEDS: [Rate; 15] = [
     Rate::from_gbps(10),
     Rate::from_gbps(25),
@@ -46,12 +46,12 @@ const SPEEDS: [Rate; 15] = [
     Rate::from_gbps(800),
 ];
 
-/// The protocol behind IFA's header.
+/// Returns the protocol behind IFA's header.
 pub fn next_header(header: &[u8; HEADER_LENGTH]) -> Result<u8, Discard> {
     if header[0] == VERSION_AND_SPACE { Ok(header[1]) } else { Err(Discard::NotRoce) }
 }
 
-/// Bytes of metadata and its header at `at`.
+/// Returns the length of the metadata and their header at `at`, bytes.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "the length is 8 bits of words behind an offset in the packet"
@@ -62,7 +62,7 @@ pub fn metadata_length(packet: &[u8], at: usize) -> Result<usize, Discard> {
     if at + length > packet.len() { Err(Discard::Truncated) } else { Ok(length) }
 }
 
-/// See [`Format::insert`](super::Format::insert).
+/// Implements [`Format::insert`](super::Format::insert).
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -90,7 +90,7 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
     ]);
 }
 
-/// See [`super::stamp`].
+/// Inserts a switch's metadata. Returns the new length of the packet; `None` if there is no room.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -133,7 +133,7 @@ pub(in crate::wire) fn stamp(
     Some(length + HOP_LENGTH)
 }
 
-/// Metadata header and metadata.
+/// Reads the metadata header and the metadata.
 #[expect(clippy::arithmetic_side_effects, reason = "20 bits of seconds in ns stay below 2^51")]
 pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
     let (metadata, rest) = bytes.get(METADATA_HEADER_LENGTH..)?.as_chunks::<HOP_LENGTH>();

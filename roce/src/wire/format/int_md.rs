@@ -1,5 +1,5 @@
-//! P4 INT-MD v2.1 over UDP: a shim and a header between UDP and the BTH; each switch pushes its metadata behind the
-//! header, so the newest comes first.
+//! P4 INT-MD v2.1 over UDP: a shim and a header between UDP and the BTH. Each switch pushes its metadata behind the header, so the newest
+//! comes first.
 
 use super::words::{add, from_kbps, grow, lengthen, to_kbps, word, write_words};
 use super::{HopReading, Hops, Numbers, PortState};
@@ -10,7 +10,7 @@ use cc::Counter;
 
 const SHIM_LENGTH: usize = 4;
 const HEADER_LENGTH: usize = 12;
-/// Shim and header.
+/// Length of shim and header, bytes.
 pub const INSERTED: usize = SHIM_LENGTH + HEADER_LENGTH;
 
 /// Shim: type 1 (INT-MD), NPT 1 (the last 16 bits are UDP's original destination port).
@@ -18,24 +18,24 @@ const SHIM: u8 = 1 << 4 | 1 << 2;
 const NPT_AND_TYPE: u8 = 0xfc;
 
 const VERSION: u32 = 2 << 28;
-/// E: a switch had nothing to write to, as no hops were left.
+/// E: a switch found no hops left.
 const HOPS_EXCEEDED: u32 = 1 << 26;
-/// M: a switch had no room.
+/// M: a switch found no room.
 const MTU_EXCEEDED: u32 = 1 << 25;
 const REMAINING: u32 = 0xff;
 
 /// Node id, queue occupancy, egress timestamp.
 const INSTRUCTIONS: u16 = 1 << 15 | 1 << 12 | 1 << 10;
-/// The domain whose two instructions are ours: 0, txBytes; 1, the link's rate.
+/// Ferroce's domain, with two instructions: 0, txBytes; 1, the link's rate.
 const DOMAIN: u16 = 0x4652;
 const DOMAIN_INSTRUCTIONS: u16 = 1 << 15 | 1 << 14;
-/// The length of what each switch writes: {node 32, queue id 8, occupancy 24 in bytes, egress time 64 in ns, txBytes 32, kbit/s 32}.
+/// Length of what each switch writes, bytes: {node 32, queue id 8, occupancy 24 in bytes, egress time 64 in ns, txBytes 32, kbit/s 32}.
 pub const HOP_LENGTH: usize = 24;
 const HOP_WORDS: u32 = HOP_LENGTH as u32 / 4;
-/// The second and third word of the header.
+/// Second and third word of the header.
 const ASKED: [u32; 2] = [(INSTRUCTIONS as u32) << 16 | DOMAIN as u32, (DOMAIN_INSTRUCTIONS as u32) << 16];
 
-/// Bytes of shim, header and metadata at `at`, which UDP's port says are there.
+/// Returns the length of shim, header and metadata at `at`, bytes; UDP's port has announced them.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "the length is 8 bits of words behind an offset in the packet"
@@ -49,7 +49,7 @@ pub fn length(packet: &[u8], at: usize) -> Result<usize, Discard> {
     if length < INSERTED || at + length > packet.len() { Err(Discard::Truncated) } else { Ok(length) }
 }
 
-/// See [`Format::insert`](super::Format::insert).
+/// Implements [`Format::insert`](super::Format::insert).
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -68,7 +68,7 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Number
     write_words(&mut frame[at + SHIM_LENGTH..at + INSERTED], [first, ASKED[0], ASKED[1]]);
 }
 
-/// See [`super::stamp`].
+/// Inserts a switch's metadata. Returns the new length of the packet; `None`, with E or M set, if there is no room.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -83,7 +83,7 @@ pub(in crate::wire) fn stamp(
     let at = layers.udp + UDP_LENGTH;
     let header = at + SHIM_LENGTH;
     let first = asked(&frame[at..layers.bth])?;
-    // A UDP checksum would have to follow; senders of RoCEv2 write none.
+    // A UDP checksum would have to be updated; RoCEv2 senders write none.
     if frame[layers.udp + 6..at] != [0, 0] {
         return None;
     }
@@ -108,7 +108,7 @@ pub(in crate::wire) fn stamp(
     Some(length + HOP_LENGTH)
 }
 
-/// The header's first word, if it requests known values.
+/// Returns the header's first word, if it requests known values.
 fn asked(bytes: &[u8]) -> Option<u32> {
     let first = word(bytes, 1)?;
     let is_ours = first >> 28 == VERSION >> 28
@@ -117,7 +117,7 @@ fn asked(bytes: &[u8]) -> Option<u32> {
     is_ours.then_some(first)
 }
 
-/// Shim, header and metadata.
+/// Reads shim, header and metadata.
 pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
     asked(bytes)?;
     let (metadata, rest) = bytes.get(INSERTED..)?.as_chunks::<HOP_LENGTH>();
@@ -131,7 +131,7 @@ pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
         let reading = HopReading {
             bandwidth,
             time: Counter::of::<64, 1>(time),
-            // A switch that does not know the domain writes ones all over it.
+            // A switch that does not know the domain writes ones.
             tx_bytes: bandwidth.and(Some(Counter::of::<32, 1>(word(hop, 4)?.into()))),
             queue: u64::from(word(hop, 1)? & 0xff_ffff),
         };

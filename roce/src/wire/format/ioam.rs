@@ -1,25 +1,25 @@
-//! IOAM's pre-allocated trace (RFC 9197 4.4) as an IPv6 hop-by-hop option (RFC 9486 3): the sender leaves room, each
-//! switch writes its part of it, from the tail on.
+//! IOAM's pre-allocated trace (RFC 9197 4.4) as an IPv6 hop-by-hop option (RFC 9486 3): the sender leaves room, and each switch writes its
+//! part, from the tail on.
 
 use super::words::{from_kbps, to_kbps, word, write_words};
 use super::{HopReading, Hops, PortState, hop_by_hop};
 use crate::wire::layers::Layers;
 use cc::Counter;
 
-/// The option's type: unknown, it is skipped; it may change on the way (RFC 9486 4).
+/// Option type: a node that does not know it skips it, and it may change on the way (RFC 9486 4).
 pub const OPTION: u8 = 0x31;
-/// IOAM's option-type of a pre-allocated trace.
+/// IOAM option-type of a pre-allocated trace.
 const PRE_ALLOCATED: u8 = 0;
 
-/// The namespace that every node knows (RFC 9197 4.3). Its times are POSIX's: seconds and microseconds, as Linux has it.
+/// Namespace that every node knows (RFC 9197 4.3). Its times are POSIX's in seconds and microseconds, as in Linux.
 const NAMESPACE: u16 = 0;
 /// Hop limit and node id, seconds, fraction, namespace data, queue depth, wide namespace data.
 const TRACE_TYPE: u32 = 1 << 23 | 1 << 21 | 1 << 20 | 1 << 18 | 1 << 17 | 1 << 13;
-/// The length of what each node writes: {hop limit 8, node 24}, seconds, microseconds, the link's rate in kbit/s, bytes queued, {ns beyond
-/// the microsecond 10, txBytes 54}.
+/// Length of what each node writes, bytes: {hop limit 8, node 24}, seconds, microseconds, the link's rate in kbit/s, bytes queued, {ns
+/// beyond the microsecond 10, txBytes 54}.
 const NODE_LENGTH: usize = 28;
 const NODE_WORDS: u16 = NODE_LENGTH as u16 / 4;
-/// The value that a node writes if it has none (RFC 9197 4.4.2).
+/// Value that a node does not have (RFC 9197 4.4.2).
 const UNAVAILABLE: u32 = u32::MAX;
 /// O: a node found no room (RFC 9197 4.4.1).
 const OVERFLOW: u16 = 1 << 10;
@@ -29,18 +29,18 @@ const TX_BITS: u8 = 54;
 /// {reserved 8, IOAM type 8}, then {namespace 16, node words 5, flags 4, remaining words 7}, {trace type 24, reserved 8}.
 const HEADER_LENGTH: usize = 2 + 8;
 const SPACE: usize = super::HOPS as usize * NODE_LENGTH;
-/// The option is at a multiple of 4 (RFC 9486 3): two bytes of padding come first.
+/// Padding before the option, which must be at a multiple of 4 (RFC 9486 3).
 const BEFORE: usize = 2;
 const OPTION_LENGTH: usize = 2 + HEADER_LENGTH + SPACE;
-/// The hop-by-hop header.
+/// Length of the hop-by-hop header, bytes.
 pub const INSERTED: usize = (hop_by_hop::HEADER_LENGTH + BEFORE + OPTION_LENGTH).next_multiple_of(8);
 
-/// Returns true if an IOAM option's data is a pre-allocated trace.
+/// Returns whether an IOAM option's data is a pre-allocated trace.
 pub const fn is_trace(data: &[u8]) -> bool {
     matches!(data, [_, PRE_ALLOCATED, ..]) && data.len() >= HEADER_LENGTH
 }
 
-/// See [`Format::insert`](super::Format::insert).
+/// Implements [`Format::insert`](super::Format::insert).
 #[expect(clippy::indexing_slicing, reason = "the room is INSERTED bytes")]
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
     let options = hop_by_hop::open(frame, layers, INSERTED);
@@ -54,7 +54,7 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
     write_words(&mut option[4..], [first, TRACE_TYPE << 8]);
 }
 
-/// The trace's header: flags, words left, and all that follows.
+/// Trace header, and the space for nodes.
 struct Trace<'a> {
     head: u16,
     space: &'a [u8],
@@ -73,15 +73,15 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// The kind of node that writes.
+/// Kind of node that writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::wire) enum Node {
     Ferroce,
-    /// Of the kernel: ones in place of the wide data, which it does not know.
+    /// Linux, which writes ones as wide data.
     Linux,
 }
 
-/// See [`super::stamp`]; `data` is the option's.
+/// Writes a node's part into the option's data. Returns false, with O set, if there is no room.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -114,7 +114,7 @@ pub(in crate::wire) fn stamp(data: &mut [u8], hop_limit: u8, port: &PortState, b
     true
 }
 
-/// The option's data.
+/// Reads the option's data.
 pub(in crate::wire) fn read(data: &[u8]) -> Option<Hops> {
     let Trace { head, space } = Trace::of(data)?;
     let (nodes, rest) = space.get(usize::from(head & REMAINING) * 4..)?.as_chunks::<NODE_LENGTH>();

@@ -1,8 +1,8 @@
-//! Telemetry in the layouts of others: INT-MD, IOAM, IFA, AECN and CSIG, beside the HPCC INT header of rtgwg-00.
+//! Telemetry in other formats than the HPCC INT header of rtgwg-00: INT-MD, IOAM, IFA, AECN and CSIG.
 //!
-//! Each file here is one layout: what a sender inserts, what a switch writes, what a receiver reads. All are below the BTH, where the ICRC
-//! counts them as absent, and identify themselves, so a receiver needs no setting. `roce/src/wire/format/README.md` says for each how
-//! `txBytes`, `qlen`, `ts` and `B` come out of it, and what is lost.
+//! Each file is one format: what a sender inserts, what a switch writes, what a receiver reads. All are below the BTH, where the ICRC
+//! counts them as absent, and identify themselves, so a receiver needs no setting. `roce/src/wire/format/README.md` lists how each yields
+//! `txBytes`, `qlen`, `ts` and `B`, and what is lost.
 
 pub mod aecn;
 pub(super) mod below;
@@ -32,7 +32,7 @@ use core::fmt;
 use core::net::IpAddr;
 use core::str::FromStr;
 
-/// The layout of telemetry in packets.
+/// Format of telemetry in packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Format {
     /// HPCC INT: rtgwg-00 Figure 4, behind the BTH.
@@ -46,14 +46,14 @@ pub enum Format {
     Ifa,
     /// Advanced ECN, in an IPv6 hop-by-hop option.
     Aecn,
-    /// CSIG's compact tag, 4 bytes before IP.
+    /// Compact tag of CSIG, 4 bytes before IP.
     Csig,
-    /// CSIG's wide tag, 8 bytes.
+    /// Wide tag of CSIG, 8 bytes before IP.
     CsigWide,
 }
 
 impl Format {
-    /// Every format by its name.
+    /// All formats by name.
     pub const ALL: [(&'static str, Self); 7] = [
         ("hpcc", Self::Hpcc),
         ("int-md", Self::IntMd),
@@ -64,7 +64,7 @@ impl Format {
         ("csig-wide", Self::CsigWide),
     ];
 
-    /// Returns true if packets to `address` can carry it: hop-by-hop options are IPv6's.
+    /// Returns whether packets to `address` can carry it: hop-by-hop options need IPv6.
     #[must_use]
     pub const fn fits(self, address: IpAddr) -> bool {
         match self {
@@ -73,13 +73,13 @@ impl Format {
         }
     }
 
-    /// Returns true if switches write their load, by their own measure, instead of counters.
+    /// Returns whether switches write their load, by their own measure, instead of counters.
     #[must_use]
     pub const fn tells_load(self) -> bool {
         matches!(self, Self::Aecn | Self::Csig | Self::CsigWide)
     }
 
-    /// Bytes that a sender inserts below the BTH.
+    /// Returns the bytes that a sender inserts below the BTH.
     #[must_use]
     pub const fn inserted(self) -> usize {
         match self {
@@ -93,7 +93,7 @@ impl Format {
         }
     }
 
-    /// Bytes below the BTH after as many switches as it has room for: what a path's MTU must leave.
+    /// Returns the bytes below the BTH after as many switches as there is room for; the MTU of the path must leave them.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "the operands are constants")]
     pub const fn longest(self) -> usize {
@@ -104,11 +104,11 @@ impl Format {
         }
     }
 
-    /// Puts the telemetry into a sealed packet. The packet is [`inserted`](Self::inserted) bytes from the start of `frame` and takes
-    /// `length` bytes; the whole begins at the start afterwards. Returns its length.
+    /// Inserts the telemetry into a sealed packet of `length` bytes that begins [`inserted`](Self::inserted) bytes into `frame`. The result
+    /// begins at the start of `frame`. Returns its length.
     ///
     /// # Errors
-    /// Returns an error if it is no packet, or its family has no place for telemetry.
+    /// Returns a [`Discard`] if the frame is not a RoCEv2 packet, carries telemetry already, or is IPv4 and the format needs IPv6.
     #[expect(clippy::arithmetic_side_effects, reason = "the lengths are within a frame")]
     pub fn insert(self, frame: &mut [u8], length: usize, numbers: Numbers) -> Result<usize, Discard> {
         let gap = self.inserted();
@@ -149,7 +149,7 @@ impl FromStr for Format {
     }
 }
 
-/// Telemetry below a packet's BTH, not yet read.
+/// Telemetry below a packet's BTH, not read yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Telemetry<'a> {
     format: Format,
@@ -170,7 +170,7 @@ impl<'a> Telemetry<'a> {
         Some(Self { format, bytes: frame.get(carried.span(layers))? })
     }
 
-    /// Its layout.
+    /// Returns the format.
     #[must_use]
     pub const fn format(&self) -> Format {
         self.format
@@ -190,7 +190,7 @@ impl<'a> Telemetry<'a> {
     }
 }
 
-/// The place in a packet that switches are asked to write to.
+/// Place in a packet to which switches write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     layers: Layers,
@@ -198,11 +198,11 @@ pub struct Request {
 }
 
 impl Request {
-    /// Finds it in a frame; `None` in one that asks for nothing, or is damaged as far as telemetry goes.
+    /// Finds the place in a frame; `None` if the packet requests no telemetry, or the request is damaged.
     #[must_use]
     pub fn find(frame: &[u8], numbers: Numbers) -> Option<Self> {
         let Ok(layers) = Layers::locate(frame, numbers) else {
-            // A TCP probe's INT header is all that is used of it.
+            // Of a TCP probe only the INT header is used.
             let int = tcp_probe::find(frame, numbers)?;
             return Some(Self { layers: Layers::NONE, int: Some(int) });
         };
@@ -213,7 +213,7 @@ impl Request {
         Some(Self { layers, int })
     }
 
-    /// Bytes that the packet grows by: of formats without room of their own.
+    /// Returns the bytes by which the packet grows, in formats without room of their own.
     #[must_use]
     pub const fn growth(&self) -> usize {
         match self.layers.carried {
@@ -223,8 +223,8 @@ impl Request {
         }
     }
 
-    /// Writes the state of `port` into the frame in which this was found. The frame takes the first `length` bytes of `frame`; the rest is
-    /// room to grow. Returns the new length; `None` if nothing was written: the frame then says at most that room lacked.
+    /// Writes the state of `port` into the frame in which the request was found. The packet is the first `length` bytes of `frame`; the
+    /// rest is room to grow. Returns the new length; `None` if nothing was written except that there was no room.
     #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
     pub fn stamp(&self, frame: &mut [u8], length: usize, port: &PortState) -> Option<usize> {
         let layers = &self.layers;
@@ -246,7 +246,7 @@ impl Request {
         }
     }
 
-    /// The same as stock Linux does it: into IOAM's trace alone, without `txBytes`.
+    /// Writes the state of `port` as stock Linux does: only into IOAM's trace, and without `txBytes`. Returns whether it was written.
     #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
     pub fn stamp_as_linux(&self, frame: &mut [u8], port: &PortState) -> bool {
         let layers = &self.layers;

@@ -1,9 +1,9 @@
-//! The numbers that no registry has given yet. A network has one of each: every switch and host of it must have the same. Two
-//! devices of one process may be in different networks, so the numbers are part of a device's configuration.
+//! Numbers of telemetry formats that no registry has assigned. A network has one of each, which all its switches and hosts use. Two devices
+//! of one process may be in different networks, so the numbers are part of a device's configuration.
 
 use crate::wire::constants::ROCE_PORT;
 
-/// The numbers that a network uses for INT-MD, for AECN, for CSIG and for TCP probes.
+/// Numbers that a network uses for INT-MD, AECN, CSIG and TCP probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
     int_port: u16,
@@ -12,7 +12,7 @@ pub struct Numbers {
     tcp_dscp: u8,
 }
 
-/// A number that can't be taken, and why.
+/// Number that cannot be used, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum NumbersError {
@@ -37,14 +37,15 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// UDP port 1021, the first of those for experiments (RFC 4727 6), option 0x3E, for experiments (RFC 4727 3.6), TPID 0x9900, as in
-    /// public switch code, and DSCP 3, one for experiments and local use.
+    /// UDP port 1021, the first of those for experiments (RFC 4727 6); option 0x3E, for experiments (RFC 4727 3.6); TPID 0x9900, as in
+    /// public switch code; DSCP 3, one for experiments and local use.
     pub const DEFAULT: Self = Self { int_port: 1021, aecn_option: 0x3e, csig_tpid: 0x9900, tcp_dscp: 3 };
 
-    /// UDP's destination port of packets with an INT shim, and the type of AECN's hop-by-hop option. CSIG's TPID is the default.
+    /// Creates the numbers: the UDP destination port of packets with an INT shim, and the type of AECN's hop-by-hop option. The others are
+    /// the defaults.
     ///
     /// # Errors
-    /// Returns an error if one of them means something else.
+    /// Returns [`NumbersError::IntPort`] or [`NumbersError::AecnOption`] if one of them has another meaning.
     pub const fn new(int_port: u16, aecn_option: u8) -> Result<Self, NumbersError> {
         if int_port == 0 || int_port == ROCE_PORT {
             return Err(NumbersError::IntPort(int_port));
@@ -55,10 +56,10 @@ impl Numbers {
         Ok(Self { int_port, aecn_option, ..Self::DEFAULT })
     }
 
-    /// With this EtherType of CSIG's compact tag; the wide tag has the next.
+    /// Sets the EtherType of CSIG's compact tag; the wide tag has the next one.
     ///
     /// # Errors
-    /// Returns [`NumbersError::CsigTpid`] if one of them means something else.
+    /// Returns [`NumbersError::CsigTpid`] if one of the two has another meaning.
     pub const fn with_csig_tpid(self, csig_tpid: u16) -> Result<Self, NumbersError> {
         // ARP, IPv4, 802.1Q, IPv6, 802.1ad; and the number before each.
         let is_taken = matches!(
@@ -71,7 +72,7 @@ impl Numbers {
         Ok(Self { csig_tpid, ..self })
     }
 
-    /// With this DSCP of TCP probes and their answers.
+    /// Sets the DSCP of TCP probes and their answers.
     ///
     /// # Errors
     /// Returns [`NumbersError::TcpDscp`] if it is above 63.
@@ -82,25 +83,25 @@ impl Numbers {
         Ok(Self { tcp_dscp, ..self })
     }
 
-    /// The DSCP of TCP probes and their answers.
+    /// Returns the DSCP of TCP probes and their answers.
     #[must_use]
     pub const fn tcp_dscp(self) -> u8 {
         self.tcp_dscp
     }
 
-    /// The EtherType of CSIG's compact tag.
+    /// Returns the EtherType of CSIG's compact tag.
     #[must_use]
     pub const fn csig_tpid(self) -> u16 {
         self.csig_tpid
     }
 
-    /// The UDP port.
+    /// Returns the UDP destination port of packets with an INT shim.
     #[must_use]
     pub const fn int_port(self) -> u16 {
         self.int_port
     }
 
-    /// The option's type.
+    /// Returns the type of AECN's hop-by-hop option.
     #[must_use]
     pub const fn aecn_option(self) -> u8 {
         self.aecn_option

@@ -1,44 +1,44 @@
-//! A receiver's reading of telemetry, whatever its format.
+//! Telemetry as a receiver reads it, in any format.
 
 use crate::wire::telemetry::MAX_HOPS;
 use cc::{Counter, Hop, Rate};
 
-/// A receiver's reading of telemetry.
+/// Telemetry as a receiver reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "one exists at a time, on the stack of its reader")]
 pub enum Reading {
-    /// A record from each switch.
+    /// Record of each switch.
     Hops(Hops),
-    /// The highest in-flight share of the path's links, in units of 2^-20: the switches computed it.
+    /// Highest in-flight share of the path's links, in units of 2^-20, which the switches computed.
     Inflight(u32),
-    /// One of the signals of such a share.
+    /// One of the signals that yield such a share.
     Signal(Signal),
 }
 
-/// The value that a CSIG tag reports of its path.
+/// Value of a CSIG tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// The least share of a link that is available, in 2^-20. Bytes that wait count as used.
+    /// Least available share of a link, in 2^-20. Bytes that wait count as used.
     Available(u32),
-    /// The longest time that the packet waited at a hop, in ns.
+    /// Longest time that the packet waited at a hop, ns.
     Delay(u64),
 }
 
-/// One switch's telemetry. A value that the layout, or the switch, leaves out is none.
+/// Telemetry of one switch. Values that the format or the switch omits are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HopReading {
-    /// The link's capacity (`B`).
+    /// Capacity of the link (`B`).
     pub bandwidth: Option<Rate>,
-    /// When the packet left, or came if that is all there is (`ts`), in ns.
+    /// When the packet left, or arrived if that is all that is known (`ts`), ns.
     pub time: Counter,
     /// Bytes sent by the port (`txBytes`).
     pub tx_bytes: Option<Counter>,
-    /// Bytes waiting (`qlen`).
+    /// Bytes that wait (`qlen`).
     pub queue: u64,
 }
 
 impl HopReading {
-    /// As the algorithms take it; `None` if something lacks.
+    /// Converts it to the form that algorithms use; `None` if a value is missing.
     #[must_use]
     pub fn complete(&self) -> Option<Hop> {
         let Self { bandwidth: Some(bandwidth), time, tx_bytes: Some(tx_bytes), queue } = *self else {
@@ -48,7 +48,7 @@ impl HopReading {
     }
 }
 
-/// The telemetry of all switches of a path.
+/// Telemetry of all switches of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hops {
     path_id: u16,
@@ -57,7 +57,7 @@ pub struct Hops {
 }
 
 impl Hops {
-    /// Adds the next switch, from the first on; one beyond 15 is not kept.
+    /// Adds the next switch, from the first on. More than 15 are ignored.
     pub(super) fn push(&mut self, node: u32, hop: HopReading) {
         if let Some(place) = self.hops.get_mut(usize::from(self.count)) {
             *place = Some(hop);
@@ -66,19 +66,19 @@ impl Hops {
         }
     }
 
-    /// The XOR of the switches' ids, folded to 12 bits.
+    /// Returns the XOR of the switches' ids, folded to 12 bits.
     #[must_use]
     pub const fn path_id(&self) -> u16 {
         self.path_id
     }
 
-    /// Returns the number of hops.
+    /// Returns the number of switches.
     #[must_use]
     pub const fn count(&self) -> u8 {
         self.count
     }
 
-    /// The switches, first first.
+    /// Returns the switches, in path order.
     pub fn iter(&self) -> impl Iterator<Item = &HopReading> {
         self.hops.iter().flatten()
     }

@@ -1,4 +1,4 @@
-//! Each format against its figures, at its limits, and through whole packets.
+//! Tests of each format: against its figures, at its limits, and in whole packets.
 
 use super::*;
 use crate::wire::constants::UDP_LENGTH;
@@ -10,12 +10,12 @@ use proptest::prelude::*;
 use std::vec;
 use std::vec::Vec;
 
-/// The length of a frame's buffer; the part behind the frame is room to grow.
+/// Length of a frame's buffer; the part behind the frame is room to grow.
 const BUFFER: usize = 1600;
 const OTHERS: [Format; 6] =
     [Format::IntMd, Format::Ioam, Format::Ifa, Format::Aecn, Format::Csig, Format::CsigWide];
 
-/// A WRITE packet with `payload`, at `gap` in a buffer; and its length.
+/// Returns a buffer with a WRITE packet with `payload` at `gap`, and the packet's length.
 fn plain(v6: bool, payload: &[u8], gap: usize) -> (Vec<u8>, usize) {
     let bth = Bth::new(Qpn::new(7), Psn::new(1));
     let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteMiddle };
@@ -26,7 +26,7 @@ fn plain(v6: bool, payload: &[u8], gap: usize) -> (Vec<u8>, usize) {
     (frame, length)
 }
 
-/// The same with telemetry.
+/// Returns the same with telemetry.
 fn inserted(format: Format, v6: bool, payload: &[u8]) -> (Vec<u8>, usize) {
     let (mut frame, length) = plain(v6, payload, format.inserted());
     let length = format.insert(&mut frame, length, Numbers::DEFAULT).expect("it fits");
@@ -185,7 +185,7 @@ fn aecn_updates_what_is_asked_for_and_only_bitmaps() {
     }
 }
 
-/// Returns what each format transports of `port`: B, ts, txBytes as readings of their counters, and qlen.
+/// Returns what each format transports of `port`: B, ts and txBytes as counters, and qlen.
 fn told(format: Format, of: &PortState) -> HopReading {
     let (time, tx_bytes) = match format {
         Format::IntMd => (Counter::of::<64, 1>(of.time), Counter::of::<32, 1>(of.tx_bytes & 0xffff_ffff)),

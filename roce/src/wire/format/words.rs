@@ -1,16 +1,16 @@
-//! Words and lengths in a frame's bytes.
+//! Words and lengths in a frame.
 
 use crate::wire::layers::{Family, Layers, fold, sum};
 use cc::Rate;
 
-/// Makes room for `by` bytes at `at` in a packet of `length` bytes, and says so in its IP length.
+/// Makes room for `by` bytes at `at` in a packet of `length` bytes, and updates the IP length.
 #[expect(clippy::arithmetic_side_effects, reason = "the caller has room for both")]
 pub(in crate::wire) fn grow(frame: &mut [u8], length: usize, at: usize, by: usize, layers: &Layers) {
     frame.copy_within(at..length, at + by);
     lengthen(frame, layers, by);
 }
 
-/// Adds `by` to the length in the IP header; IPv4's checksum follows.
+/// Adds `by` to the length in the IP header, and updates the IPv4 checksum.
 #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "`Layers` lie within a frame")]
 pub(in crate::wire) fn lengthen(frame: &mut [u8], layers: &Layers, by: usize) {
     match layers.family {
@@ -25,7 +25,7 @@ pub(in crate::wire) fn lengthen(frame: &mut [u8], layers: &Layers, by: usize) {
     }
 }
 
-/// Adds to a 16-bit field.
+/// Adds `by` to a 16-bit field.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -36,25 +36,25 @@ pub(in crate::wire) fn add(frame: &mut [u8], at: usize, by: usize) {
     frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// The `index`-th 32-bit word.
+/// Returns the `index`-th 32-bit word.
 #[expect(clippy::arithmetic_side_effects, reason = "the index is below that of a frame's last byte")]
 pub(in crate::wire) fn word(bytes: &[u8], index: usize) -> Option<u32> {
     bytes.get(index * 4..)?.first_chunk().map(|word| u32::from_be_bytes(*word))
 }
 
-/// Writes 32-bit words from the start of `into`, which has room for them.
+/// Writes 32-bit words to the start of `into`, which must have room for them.
 pub(in crate::wire) fn write_words<const N: usize>(into: &mut [u8], words: [u32; N]) {
     for (to, word) in into.as_chunks_mut().0.iter_mut().zip(words) {
         *to = word.to_be_bytes();
     }
 }
 
-/// A rate in kbit/s, as INT-MD and IOAM express it.
+/// Converts a rate to kbit/s, as INT-MD and IOAM express it.
 pub(in crate::wire) fn to_kbps(rate: Rate) -> u32 {
     u32::try_from(rate.as_bps() / 1000).unwrap_or(u32::MAX - 1)
 }
 
-/// The rate of so many kbit/s; none if none was written.
+/// Converts kbit/s to a rate; `None` if none was written.
 pub(in crate::wire) fn from_kbps(kbps: u32) -> Option<Rate> {
     match kbps {
         0 | u32::MAX => None,

@@ -1,48 +1,49 @@
-//! Which probes and answers a host admits: only what is for one of its own flows. `ferroce tcp` calls it for all that arrives.
+//! The admission of probes and answers: a host accepts only those of its own flows. `ferroce tcp` calls it for all that arrive.
 //!
-//! An answer goes to the source that its probe names, which anyone can write. Without these checks a host sends packets to a victim, in the
-//! name of an address that the attacker chooses. A host must silently discard a datagram that is not destined for it, or whose source is
-//! no unicast address (RFC 1122 3.2.1.3), and one for a single host that came by a link-layer broadcast (RFC 1122 3.3.6).
+//! An answer is sent to the source address in its probe, which anyone can write. Without these checks a host would send packets to a victim
+//! that an attacker chooses. A host must silently discard a datagram that is not destined for it, or whose source is not a unicast address
+//! (RFC 1122 3.2.1.3), and one for a single host that arrived in a link-layer broadcast (RFC 1122 3.3.6).
 
 use super::{NUMBER, PAYLOAD, TCP_PROBE_LENGTH, TCP_PROBE_MARK, TcpArrival, TcpProbe, seal};
 use cc::PathTelemetry;
 use core::net::{Ipv4Addr, SocketAddrV4};
 
-/// `PACKET_HOST` of linux/if_packet.h: the frame's destination is this host. Others are broadcast, multicast, another host, outgoing.
+/// `PACKET_HOST` of linux/if_packet.h: the frame's destination is this host. The other types are broadcast, multicast, another host,
+/// outgoing.
 const PACKET_HOST: u8 = 0;
 
-/// The shortest time between two probes of a flow (`ferroce tcp`), ns.
+/// Least time between two probes of a flow (`ferroce tcp`), ns.
 const INTERVAL: u64 = 1_000_000;
-/// Probes that may arrive at once: those that a sender remembers.
+/// Probes that may arrive at once: as many as a sender remembers.
 const AT_ONCE: u64 = 16;
 
-/// A probe or an answer of a flow `F` of this host. Only [`TcpArrival::admit`] creates it.
+/// Probe or answer of a flow `F` of this host. Only [`TcpArrival::admit`] creates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "taken apart where it is read")]
 pub enum TcpTelemetry<F> {
-    /// A probe, to be answered.
+    /// Probe, to be answered.
     Probe(OwnProbe, F),
-    /// An answer, with the telemetry of the path that the probe took.
+    /// Answer, with the telemetry of the probe's path.
     Answer(TcpProbe, PathTelemetry, F),
 }
 
-/// A probe that is for this host, and of one of its flows.
+/// Probe for this host, of one of its flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnProbe {
     packet: [u8; TCP_PROBE_LENGTH],
 }
 
-/// The answers that one flow may still get: one per millisecond, and 16 at once. A sender probes at most as often.
+/// Limit of the answers of one flow: one per millisecond, and 16 at once. A sender probes at most as often.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerLimit {
-    /// The end of the last answer's millisecond, if answers left one per millisecond.
+    /// End of the last answer's millisecond, if answers left one per millisecond.
     until: u64,
 }
 
 impl TcpArrival {
-    /// Returns what arrived if its frame was for this host, it is addressed to one of the `interface`'s addresses (with prefix lengths),
-    /// its source is a unicast address of another host, and `flow` finds the established connection by its local and its remote end.
-    /// `flow` is called last.
+    /// Returns the probe or answer if its frame was for this host, its destination is one of the `interface`'s addresses (with prefix
+    /// lengths), its source is a unicast address of another host, and `flow` finds the established connection by its local and its remote
+    /// end. `flow` is called last.
     pub fn admit<F>(
         &self,
         interface: &[(Ipv4Addr, u8)],
@@ -61,8 +62,7 @@ impl TcpArrival {
 }
 
 impl OwnProbe {
-    /// Returns the answer: the probe with the telemetry that it brought, back to its sender. `None` if the flow's `limit` is reached at the
-    /// time `now`, in ns.
+    /// Returns the answer to the sender, with the telemetry of the probe; `None` if the flow's `limit` is reached at the time `now`, in ns.
     #[must_use]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -91,8 +91,8 @@ impl AnswerLimit {
     }
 }
 
-/// Returns true if another host can have this address: not 0/8, 127/8, 224/4 or 240/4, and neither an address of the interface nor a
-/// broadcast address of its networks (RFC 1122 3.2.1.3). Networks of prefix 31 and 32 have none (RFC 3021 2.1).
+/// Returns whether another host can have this address: not 0/8, 127/8, 224/4 or 240/4, and neither an address of the interface nor a
+/// broadcast address of its networks (RFC 1122 3.2.1.3). Networks of prefix 31 and 32 have no broadcast address (RFC 3021 2.1).
 fn is_peer(address: Ipv4Addr, interface: &[(Ipv4Addr, u8)]) -> bool {
     let [first, ..] = address.octets();
     let is_unicast = !matches!(first, 0 | 127 | 224..);
@@ -114,7 +114,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const INTERFACE: [(Ipv4Addr, u8); 2] =
         [(Ipv4Addr::new(10, 0, 0, 2), 24), (Ipv4Addr::new(192, 0, 2, 9), 31)];
-    /// The established flow, by its local and its remote end.
+    /// Established flow, by its local and its remote end.
     const FLOW: (&str, &str) = ("10.0.0.2:5201", "10.0.0.1:40000");
 
     fn probe(source: &str, destination: &str) -> TcpProbe {
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Returns true if a packet is admitted by a host whose established flows are those that the closure names.
+    /// Returns whether a host with these established flows admits a packet.
     fn is_admitted(
         packet: &[u8],
         packet_type: u8,
@@ -143,8 +143,8 @@ mod tests {
         (local, remote) == (FLOW.0.parse().unwrap(), FLOW.1.parse().unwrap())
     }
 
-    /// RFC 1122 3.2.1.3, 3.3.6: a host must discard what is not for it, or comes from an invalid source. Each row differs in one point from
-    /// the probe that is answered, and the same rows hold for answers.
+    /// RFC 1122 3.2.1.3, 3.3.6: a host must discard what is not for it, or has an invalid source. Each row differs in one point from a
+    /// probe that is answered; the same rows hold for answers.
     #[test]
     fn only_a_probe_of_an_established_flow_to_this_host_is_admitted() {
         let (ours, peer) = FLOW;
@@ -207,7 +207,7 @@ mod tests {
         assert!(is_admitted(&packet, PACKET_HOST, |_, _| true));
     }
 
-    /// No flow makes a host send more than its peer would ask for.
+    /// No flow makes a host send more than its peer would request.
     #[test]
     fn answers_of_a_flow_are_limited_to_sixteen_at_once_and_one_per_millisecond() {
         let packet = probe(FLOW.1, FLOW.0).packet(NUMBERS);

@@ -3,26 +3,26 @@
 use crate::Discard;
 use cc::{Counter, Hop, Rate};
 
-/// Hops that an INT header can count: 4 bits.
+/// Limit of the hops that an INT header can count: 4 bits.
 pub const MAX_HOPS: u8 = 15;
 
-/// Switches that a sender leaves room for, or allows for.
+/// Switches for which a sender leaves room.
 pub const HOPS: u8 = 5;
 
-/// Bytes of a hop record.
+/// Length of a hop record, bytes.
 pub const RECORD_LENGTH: usize = 8;
 
-/// Bytes of the word before the records.
+/// Length of the word before the records, bytes.
 pub(in crate::wire) const WORD_LENGTH: usize = 4;
 
 const TX_UNIT: u32 = 128;
 const QUEUE_UNIT: u32 = 80;
 
-/// The capacity of a switch port (`B`), as a code on the wire.
+/// Capacity of a switch port (`B`), as a code on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Speed(u8);
 
-/// In the order of the codes: the authors' first, then ours.
+/// Speeds by code: the authors' first, then Ferroce's.
 const SPEEDS: [Rate; 15] = [
     Rate::from_gbps(25),
     Rate::from_gbps(50),
@@ -42,30 +42,30 @@ const SPEEDS: [Rate; 15] = [
 ];
 
 impl Speed {
-    /// Every speed, by its code.
+    /// Returns all speeds, by code.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..SPEEDS.len() as u8).map(Self)
     }
 
-    /// The speed with this code; `None` for 15 and above.
+    /// Returns the speed with this code; `None` for 15 and above.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         if (code as usize) < SPEEDS.len() { Some(Self(code)) } else { None }
     }
 
-    /// The code, 0 to 14.
+    /// Returns the code, 0 to 14.
     #[must_use]
     pub const fn code(self) -> u8 {
         self.0
     }
 
-    /// The speed that is exactly `rate`, if a code exists for it.
+    /// Returns the speed that is exactly `rate`, if there is a code for it.
     #[must_use]
     pub fn from_rate(rate: Rate) -> Option<Self> {
         Self::all().find(|speed| speed.rate() == rate)
     }
 
-    /// Bits per second.
+    /// Returns the rate.
     #[must_use]
     #[expect(
         clippy::indexing_slicing,
@@ -76,7 +76,7 @@ impl Speed {
     }
 }
 
-/// A switch's record of the port that a packet leaves by, at the wire's resolution.
+/// Record of a switch about the port by which a packet leaves, at the wire's resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopRecord {
     speed: Speed,
@@ -86,8 +86,8 @@ pub struct HopRecord {
 }
 
 impl HopRecord {
-    /// A record of `time_ns` (ns), `tx_bytes` and `queue_bytes`, each rounded down to its unit. Time and bytes
-    /// wrap; the queue stops at the largest value that fits, 5.2 MB.
+    /// Creates a record of `time_ns` (ns), `tx_bytes` and `queue_bytes`, each rounded down to its unit. Time and bytes wrap; the queue
+    /// saturates at 5.2 MB.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "the divisors are constants other than 0")]
     pub fn new(speed: Speed, time_ns: u64, tx_bytes: u64, queue_bytes: u64) -> Self {
@@ -99,8 +99,8 @@ impl HopRecord {
         }
     }
 
-    /// Converts a switch's telemetry in another layout to this one's resolution; `None` if no code exists for its rate. Two such records
-    /// are as far apart as the readings: every layout's counters wrap at a multiple of this one's periods.
+    /// Converts telemetry in another format to this resolution; `None` if there is no code for its rate. Two such records are as far apart
+    /// as the readings: the counters of every format wrap at a multiple of this one's periods.
     #[must_use]
     pub fn of(hop: &Hop) -> Option<Self> {
         let in_units = |counter: Counter| counter.raw().wrapping_mul(counter.unit().into());
@@ -108,32 +108,32 @@ impl HopRecord {
         Some(Self::new(speed, in_units(hop.time), in_units(hop.tx_bytes), hop.queue))
     }
 
-    /// The port's capacity.
+    /// Returns the capacity of the port.
     #[must_use]
     pub const fn speed(self) -> Speed {
         self.speed
     }
 
-    /// When the packet left, in ns, 24 bits.
+    /// Returns when the packet left, ns, 24 bits.
     #[must_use]
     pub const fn timestamp(self) -> u32 {
         self.timestamp
     }
 
-    /// Bytes sent in units of 128, 20 bits.
+    /// Returns the bytes sent in units of 128, 20 bits.
     #[must_use]
     pub const fn tx_units(self) -> u32 {
         self.tx_bytes
     }
 
-    /// Bytes waiting in the port.
+    /// Returns the bytes that wait in the port.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "16 bits times 80 fit into 32 bits")]
     pub const fn queue_bytes(self) -> u32 {
         self.queue as u32 * QUEUE_UNIT
     }
 
-    /// The record on the wire: {B 4, ts 24, txBytes 20, qlen 16}.
+    /// Encodes the record: {B 4, ts 24, txBytes 20, qlen 16}.
     #[must_use]
     pub const fn pack(self) -> [u8; RECORD_LENGTH] {
         let word = (self.speed.0 as u64) << 60
@@ -143,7 +143,7 @@ impl HopRecord {
         word.to_be_bytes()
     }
 
-    /// The record in these bytes; `None` if no speed has that code.
+    /// Decodes a record; `None` if no speed has its code.
     #[must_use]
     pub const fn unpack(bytes: [u8; RECORD_LENGTH]) -> Option<Self> {
         let word = u64::from_be_bytes(bytes);
@@ -170,7 +170,7 @@ impl From<HopRecord> for Hop {
     }
 }
 
-/// The word before the records: {nHop 4, pathID 12, room 16}.
+/// INT header: the word before the records, {nHop 4, pathID 12, room 16}.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IntHeader {
     hops: u8,
@@ -179,21 +179,21 @@ pub struct IntHeader {
     is_subscription: bool,
 }
 
-/// In the word's 16 bits of room: the packet subscribes to direct responses. Room is then 1, and switches write nothing.
+/// Bit of the word's room: the packet subscribes to direct responses. The room is then 1, and switches write nothing.
 const SUBSCRIBES: u32 = 0x8000;
 
 impl IntHeader {
-    /// The header of a packet that subscribes.
+    /// Header of a packet that subscribes.
     pub(in crate::wire) const SUBSCRIPTION: Self =
         Self { hops: 0, path_id: 0, room: 1, is_subscription: true };
 
-    /// Returns true if the packet subscribes to direct responses and requests no records.
+    /// Returns whether the packet subscribes to direct responses, and requests no records.
     #[must_use]
     pub const fn is_subscription(self) -> bool {
         self.is_subscription
     }
 
-    /// A header with room for `room` records, at most [`MAX_HOPS`], as a probe's sender writes it.
+    /// Creates a header with room for `room` records, at most [`MAX_HOPS`].
     #[must_use]
     pub const fn with_room(room: u8) -> Self {
         Self {
@@ -204,13 +204,13 @@ impl IntHeader {
         }
     }
 
-    /// Switches that wrote a record, at most `room`.
+    /// Returns the number of switches that wrote a record, at most the room.
     #[must_use]
     pub const fn hops(self) -> u8 {
         self.hops
     }
 
-    /// Returns the header once the switch with this id has written its record; `None` if there is no room for one.
+    /// Returns the header after the switch with this id has written its record; `None` if there is no room.
     #[expect(clippy::arithmetic_side_effects, reason = "`hops` is below `room`")]
     pub(super) const fn stamped(self, switch_id: u16) -> Option<Self> {
         if self.hops >= self.room || self.is_subscription {
@@ -219,19 +219,19 @@ impl IntHeader {
         Some(Self { hops: self.hops + 1, path_id: self.path_id ^ switch_id & 0xfff, ..self })
     }
 
-    /// The XOR of their ids, 12 bits.
+    /// Returns the XOR of the switches' ids, 12 bits.
     #[must_use]
     pub const fn path_id(self) -> u16 {
         self.path_id
     }
 
-    /// Records that the sender left room for.
+    /// Returns the records for which the sender left room.
     #[must_use]
     pub const fn room(self) -> u8 {
         self.room
     }
 
-    /// Bytes of the room: the payload's length.
+    /// Returns the bytes of the room: the length of a probe's payload.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "8 bits times 8 fit into 16 bits")]
     pub const fn room_bytes(self) -> usize {
@@ -258,7 +258,7 @@ impl IntHeader {
         })
     }
 
-    /// The room is what the header says, and each record present can be read.
+    /// Checks that the payload has the length of the room, and that each record in it is valid.
     pub(in crate::wire) fn check(self, payload: &[u8]) -> Result<(), Discard> {
         let (records, rest) = payload.as_chunks::<RECORD_LENGTH>();
         let fits = rest.is_empty() && records.len() == usize::from(self.room);
@@ -267,7 +267,7 @@ impl IntHeader {
         if fits && readable { Ok(()) } else { Err(Discard::Telemetry) }
     }
 
-    /// The records in a probe's payload, first switch first.
+    /// Returns the records in a probe's payload, in path order.
     pub fn records(self, payload: &[u8]) -> impl Iterator<Item = HopRecord> {
         let (records, _) = payload.as_chunks::<RECORD_LENGTH>();
         records.iter().take(usize::from(self.hops)).filter_map(|&bytes| HopRecord::unpack(bytes))

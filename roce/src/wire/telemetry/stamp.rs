@@ -1,4 +1,4 @@
-//! Finds the INT header of a frame, and writes the record of a switch there.
+//! Finds the INT header of a frame, and writes the record of a switch.
 
 use super::int::{HopRecord, IntHeader, RECORD_LENGTH, WORD_LENGTH};
 use crate::Discard;
@@ -8,14 +8,14 @@ use crate::wire::inband;
 use crate::wire::layers::{Layers, chunk};
 use crate::wire::opcode::Opcode;
 
-/// At a switch: writes `record` into a telemetry request, or a data packet with an INT header, with room left, counts
-/// the hop and folds `switch_id` (12 bits) into the path's id. In place: no other byte changes. Says whether it did; any other frame is untouched.
+/// Writes a switch's `record` into a telemetry request, or a data packet with an INT header, that has room left; counts the hop, and XORs
+/// `switch_id` (12 bits) into the path id. No other byte changes. Returns whether it was written.
 pub fn stamp(frame: &mut [u8], switch_id: u16, record: HopRecord) -> bool {
     let found = Layers::locate(frame, Numbers::DEFAULT).and_then(|layers| find(frame, &layers));
     found.is_ok_and(|place| write(frame, place, switch_id, record))
 }
 
-/// As [`stamp`], if the header was found.
+/// Writes a record as [`stamp`] does, to the header that [`find`] has found.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -35,7 +35,7 @@ pub(in crate::wire) fn write(
     true
 }
 
-/// The INT word of a telemetry request or data packet that is as long as the word says.
+/// Returns the offset and content of the INT word of a telemetry request or data packet whose length fits the word.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "`locate` found the BTH within the frame; the room is at most 15 records"

@@ -1,11 +1,10 @@
-//! Address handles: ways to other ports, for datagrams.
+//! Address handles: paths to other ports, for datagrams.
 
 use crate::wire::{EmitError, Mac, Path, Template};
 use crate::{AddressId, ControlError, PdId};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// A way to another port, resolved.
 #[derive(Clone, Copy, Debug)]
 struct Handle {
     pd: PdId,
@@ -18,28 +17,26 @@ struct Place {
     handle: Option<Handle>,
 }
 
-/// All address handles of one endpoint.
 ///
-/// An id is a place in the table and the place's generation, so that a handle that is gone is not taken for the one that
-/// came after it.
+/// An id is a place in the table and its generation, so that a destroyed handle is not confused with its successor.
 pub(crate) struct AddressTable {
     places: Vec<Place>,
     free: Vec<u16>,
 }
 
 impl AddressTable {
-    /// Address handles of one endpoint.
+    /// Limit of the address handles of one endpoint.
     pub(crate) const LIMIT: u32 = 1 << 16;
 
     pub(crate) const fn new() -> Self {
         Self { places: Vec::new(), free: Vec::new() }
     }
 
-    /// Keeps a way to another port for datagrams of `pd`.
+    /// Creates an address handle for datagrams of `pd`.
     pub(crate) fn create(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
         let template = Template::new(path).map_err(|error| match error {
             EmitError::Families { from, to } => ControlError::Families { from, to },
-            // A template can't fail otherwise.
+            // A template has no other error.
             _ => ControlError::Limit { what: "address handles", limit: Self::LIMIT },
         })?;
         let index = match self.free.pop() {
@@ -56,7 +53,7 @@ impl AddressTable {
         Ok(AddressId::new(index, place.generation))
     }
 
-    /// Packets by the handle in this place, which go to `peer`, go to another Ethernet address from now on.
+    /// Changes the Ethernet address of packets by the handle in this place, whose destination is `peer`.
     pub(crate) fn redirect(&mut self, place: u16, peer: IpAddr, mac: Mac) {
         let place = self.places.get_mut(usize::from(place));
         if let Some(handle) = place.and_then(|place| place.handle.as_mut()) {
@@ -65,7 +62,7 @@ impl AddressTable {
         }
     }
 
-    /// Forgets a handle and returns the destination of its packets. `None` if there is none of this name.
+    /// Destroys a handle. Returns the destination of its packets; `None` if it does not exist.
     pub(crate) fn destroy(&mut self, id: AddressId) -> Option<(IpAddr, Mac)> {
         let (index, generation) = (id.place(), id.generation());
         let place = self.places.get_mut(usize::from(index)).filter(|place| place.generation == generation)?;
@@ -75,12 +72,12 @@ impl AddressTable {
         Some((path.destination, path.destination_mac))
     }
 
-    /// The headers of packets along the handle, if it is one of `pd`.
+    /// Returns the headers of packets by the handle, if it is of `pd`.
     pub(crate) fn get(&self, id: AddressId, pd: PdId) -> Option<&Template> {
         self.way(id, pd).map(|(_, template)| template)
     }
 
-    /// The same, and the path that they describe.
+    /// Returns the path and the headers of packets by the handle, if it is of `pd`.
     pub(crate) fn way(&self, id: AddressId, pd: PdId) -> Option<(&Path, &Template)> {
         let (index, generation) = (id.place(), id.generation());
         let place = self.places.get(usize::from(index)).filter(|place| place.generation == generation)?;

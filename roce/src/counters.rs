@@ -1,17 +1,17 @@
-//! Counters of an endpoint, and the reasons for which it drops packets.
+//! The counters of an endpoint, and the reasons for which it drops packets.
 
 use thiserror::Error;
 
 macro_rules! discards {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
-        /// Why a packet was dropped. Each reason has its counter.
+        /// Reason for dropping a packet. Each reason has a counter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
         pub enum Discard {
             $($(#[doc = $doc])+ #[error($text)] $name,)+
         }
 
         impl Discard {
-            /// Every reason, in the order of the counters.
+            /// All reasons, in the order of the counters.
             pub const ALL: &'static [Self] = &[$(Self::$name),+];
         }
     };
@@ -24,7 +24,7 @@ discards! {
     Oversized = "payload longer than the path MTU",
     /// Neither IPv4 nor IPv6 over Ethernet.
     EtherType = "not IP",
-    /// An IP header that is malformed, fragmented or of a wrong checksum.
+    /// An IP header that is malformed, fragmented or has a wrong checksum.
     IpHeader = "bad IP header",
     /// Not UDP, or not to port 4791.
     NotRoce = "not RoCEv2",
@@ -32,19 +32,19 @@ discards! {
     UdpHeader = "bad UDP header",
     /// A BTH transport version other than 0 (IBA 9.2.4).
     TransportVersion = "BTH version is not 0",
-    /// An opcode that no one defined, or that this service does not take.
+    /// An opcode that is not defined, or that the service does not have.
     Opcode = "unknown opcode",
     /// The invariant CRC does not match (IBA 9.6.1.1).
     Icrc = "wrong ICRC",
     /// An AETH syndrome that the tables reserve (IBA 9.7.5.2.1).
     Syndrome = "reserved AETH syndrome",
-    /// No queue pair of that number.
+    /// No queue pair has that number.
     UnknownQp = "unknown QPN",
     /// No queue pair is attached to that multicast group.
     UnknownGroup = "multicast group without a queue pair",
-    /// A flow rule says so.
+    /// Dropped by a flow rule.
     FlowRule = "dropped by a flow rule",
-    /// The queue pair is in a state that takes no packets.
+    /// The queue pair is in a state that receives no packets.
     QpState = "QP state takes no packets",
     /// The addresses are not those of the queue pair's peer.
     Address = "not from the connected peer",
@@ -52,74 +52,74 @@ discards! {
     PartitionKey = "wrong P_Key",
     /// The queue key of a datagram does not match (IBA 9.6.1.1.3).
     QueueKey = "wrong Q_Key",
-    /// Ahead of what is expected; a NAK asks for the gap.
+    /// Ahead of the expected PSN; a NAK requests the missing packets.
     PsnGap = "PSN ahead of expected",
     /// Received before; acknowledged again if the rules require it.
     Duplicate = "duplicate PSN",
     /// An acknowledgement for packets that were never sent, or acknowledged before.
     StaleAcknowledge = "acknowledgement outside what is in flight",
-    /// An offer of selective repeat, or an acceptance, that belongs to no connection, or to another one.
+    /// An offer of selective repeat, or an acceptance, of no connection or of another one.
     StaleOffer = "offer of selective repeat outside the connection",
-    /// First, middle, last in a wrong order, or for another receive queue than the message began with.
+    /// First, middle and last packets out of order, or another receive queue than at the beginning of the message.
     Sequence = "wrong opcode sequence",
-    /// A payload or an announced length that the opcode, or the message so far, does not allow.
+    /// A payload or a length that the opcode, or the message so far, does not allow.
     Length = "length that does not fit the opcode",
-    /// An atomic operation at an address that is no multiple of 8 (IBA 9.4.5).
+    /// An atomic operation at an address that is not a multiple of 8 (IBA 9.4.5).
     Misaligned = "misaligned atomic operation",
     /// A FLUSH of a kind or selectivity that the specification does not define.
     FlushKind = "undefined kind of FLUSH",
     /// A response that does not answer the oldest request; the request fails.
     BadResponse = "response that does not fit the request",
-    /// A remote key that names no region.
+    /// An R_Key of no region.
     RemoteKey = "unknown rkey",
-    /// A range that leaves the region.
+    /// A range that is not completely inside the region.
     RemoteRange = "range outside the region",
     /// The region or queue pair does not allow the access.
     RemoteAccess = "access not allowed",
     /// A local buffer is too small or not allowed.
     LocalProtection = "local buffer error",
-    /// Registered memory that the application unmapped, or whose file it shortened.
+    /// Registered memory that the application unmapped, or whose file it truncated.
     Vanished = "registered memory that is no longer mapped",
-    /// No receive request is posted; an RNR NAK says so.
+    /// No receive request is posted; an RNR NAK is sent.
     ReceiverNotReady = "no receive posted",
-    /// An XRCETH that names no shared receive queue of an XRC domain (IBA annex A14).
+    /// An XRCETH with no shared receive queue of an XRC domain (IBA annex A14).
     UnknownSrq = "unknown XRC SRQ",
-    /// An XRCETH that names a shared receive queue of another XRC domain.
+    /// An XRCETH with a shared receive queue of another XRC domain.
     XrcDomain = "XRC SRQ of another domain",
     /// More READs or atomics outstanding than negotiated.
     ResponderResources = "too many outstanding READs or atomics",
     /// Telemetry that is malformed or was not requested.
     Telemetry = "bad telemetry",
-    /// A telemetry request to a datagram queue pair that has as many answers to send as may wait.
+    /// A telemetry request to a datagram queue pair whose limit of pending answers is reached.
     AnswersFull = "more telemetry requests than answers may wait",
-    /// Feedback without a seal, or with one that is not of the shared key.
+    /// Feedback without authentication, or not authenticated by the shared key.
     ForgedFeedback = "feedback not sealed by the peer",
-    /// Sealed feedback that was received before, or is older than the last one.
+    /// Authenticated feedback that was received before, or is older than the last one.
     StaleFeedback = "feedback replayed or overtaken",
 }
 
-/// The counts of one endpoint since it was created.
+/// Counts of one endpoint since it was created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames taken in, good or not.
+    /// Frames received, valid or not.
     pub rx_frames: u64,
     /// Frames sent.
     pub tx_frames: u64,
     /// Payload bytes placed or delivered.
     pub rx_payload_bytes: u64,
-    /// Payload bytes sent, and again if retransmitted.
+    /// Payload bytes sent, including retransmissions.
     pub tx_payload_bytes: u64,
     /// Data packets sent more than once.
     pub retransmitted: u64,
     /// Acknowledgement timeouts.
     pub timeouts: u64,
-    /// NAKs for a sequence gap sent.
+    /// NAKs sent for a PSN gap.
     pub naks_sent: u64,
-    /// NAKs for a sequence gap received.
+    /// NAKs received for a PSN gap.
     pub naks_received: u64,
-    /// Packets held that came early, with selective repeat.
+    /// Early packets held, with selective repeat.
     pub held_early: u64,
-    /// Of those, packets dropped again for others, or because their peer stopped. The peer repeats them.
+    /// Held packets dropped to make room, or because their peer stopped. The peer retransmits them.
     pub evicted_early: u64,
     /// RNR NAKs sent.
     pub rnr_naks_sent: u64,
@@ -127,19 +127,19 @@ pub struct Counters {
     pub rnr_naks_received: u64,
     /// Telemetry requests (probes) sent.
     pub probes_sent: u64,
-    /// Telemetry responses taken in.
+    /// Telemetry responses received.
     pub probe_responses: u64,
-    /// Queue pairs went over to a less loaded path.
+    /// Moves of queue pairs to a less loaded path.
     pub path_moves: u64,
-    /// Packets that came with the mark CE.
+    /// Packets received with CE.
     pub rx_marked: u64,
-    /// Congestion notification packets sent.
+    /// Congestion notification packets (CNPs) sent.
     pub notifications_sent: u64,
-    /// Congestion notification packets received.
+    /// Congestion notification packets (CNPs) received.
     pub notifications_received: u64,
-    /// Answers to telemetry sent, behind acknowledgements or by themselves.
+    /// Answers to telemetry sent, with acknowledgements or in packets of their own.
     pub feedback_sent: u64,
-    /// Answers to telemetry of data packets taken in.
+    /// Answers received to the telemetry of data packets.
     pub feedback_received: u64,
     discards: [u64; Discard::ALL.len()],
 }
@@ -230,7 +230,7 @@ impl Counters {
         discards.iter_mut().zip(other.discards).for_each(|(sum, more)| *sum += more);
     }
 
-    /// Packets dropped for `reason`.
+    /// Returns the packets dropped for `reason`.
     #[must_use]
     pub fn discarded(&self, reason: Discard) -> u64 {
         self.discards[reason as usize]

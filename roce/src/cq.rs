@@ -1,34 +1,33 @@
-//! Completion queues: what their queue pairs put in, and which of them have news.
+//! Completion queues, and which of them have new completions.
 
 use crate::qp::Completion;
 use crate::{ControlError, CqId, Qpn};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Deepest completion queue.
+/// Greatest depth of a completion queue.
 pub(crate) const MAX_CQ_DEPTH: u32 = 1 << 22;
 
-/// One completion queue. It has room for exactly `depth` completions; one more and it is in error for good (IBA 10.2.6).
+/// Completion queue. It has room for exactly `depth` completions; one more puts it into error permanently (IBA 10.2.6).
 struct CompletionQueue {
     entries: Vec<Completion>,
     depth: usize,
     overflowed: bool,
-    /// Uses by queue pairs: one that sends and receives to it counts twice.
+    /// Uses by queue pairs: one that sends and receives with it counts twice.
     users: u32,
-    /// True if `filled` contains it.
+    /// Whether `filled` contains it.
     is_filled: bool,
 }
 
-/// All completion queues of one endpoint.
 pub(crate) struct CompletionQueues {
     queues: Vec<Option<CompletionQueue>>,
-    /// Places in `queues` that are free.
+    /// Free places in `queues`.
     free: Vec<u32>,
     limit: u32,
-    /// Queues that received completions since [`Self::take_filled`] returned them, each once, in the order in which they did: a program
-    /// that waits for events of several queues sees an acknowledgement's before that of the message behind it.
+    /// Queues that received completions since [`Self::take_filled`] returned them, each once and in that order: a program that waits for
+    /// events of several queues sees that of an acknowledgement before that of the message behind it.
     filled: VecDeque<CqId>,
-    /// Queues that overflowed and whose queue pairs don't know yet, each once.
+    /// Overflowed queues whose queue pairs were not failed yet, each once.
     overflowed: Vec<CqId>,
 }
 
@@ -50,7 +49,7 @@ impl CompletionQueues {
             return Err(ControlError::Limit { what: "completion queues", limit: self.limit });
         }
         self.queues.push(Some(queue));
-        // A queue is named once, so no completion lets the list grow.
+        // Each queue is listed once, so the list never grows when a completion arrives.
         self.filled.reserve(self.queues.len() - self.filled.len());
         Ok(CqId(index))
     }
@@ -70,7 +69,7 @@ impl CompletionQueues {
         }
     }
 
-    /// Changes the depth of `cq`, which is at least the number of its completions.
+    /// Changes the depth of `cq`, which must not be below the number of its completions.
     pub(crate) fn resize(&mut self, cq: CqId, depth: u32) -> Result<(), ControlError> {
         let depth = checked(depth)?;
         let queue = self.get_mut(cq).ok_or(ControlError::NoCq(cq))?;
@@ -89,7 +88,7 @@ impl CompletionQueues {
         Ok(())
     }
 
-    /// Ends a use that [`Self::join`] began.
+    /// Ends a use that [`Self::join`] counted.
     pub(crate) fn leave(&mut self, cq: CqId) {
         if let Some(queue) = self.get_mut(cq) {
             queue.users -= 1;
@@ -98,7 +97,7 @@ impl CompletionQueues {
 
     pub(crate) fn push(&mut self, cq: CqId, completion: Completion) {
         let Some(Some(queue)) = self.queues.get_mut(cq.0 as usize) else { return };
-        // Nothing comes behind a completion that was lost: what is polled has no hole.
+        // Nothing follows a lost completion, so that what is polled has no gap.
         if queue.overflowed {
             return;
         }
@@ -134,7 +133,7 @@ impl CompletionQueues {
         self.get(cq).map_or(&[], |queue| &queue.entries)
     }
 
-    /// Forgets the completions that wait.
+    /// Removes the completions that wait.
     #[inline]
     pub(crate) fn clear(&mut self, cq: CqId) {
         if let Some(queue) = self.get_mut(cq) {
@@ -149,7 +148,7 @@ impl CompletionQueues {
         }
     }
 
-    /// Returns a queue that received completions since it was returned last.
+    /// Returns a queue that received completions since it was last returned.
     #[inline]
     pub(crate) fn take_filled(&mut self) -> Option<CqId> {
         let cq = self.filled.pop_front()?;
@@ -164,13 +163,12 @@ impl CompletionQueues {
         self.get(cq).is_some_and(|queue| queue.overflowed)
     }
 
-    /// Returns true if [`Self::take_overflowed`] has a queue to return.
     #[inline]
     pub(crate) const fn has_overflowed(&self) -> bool {
         !self.overflowed.is_empty()
     }
 
-    /// Returns a queue that overflowed, each queue once.
+    /// Returns an overflowed queue, once.
     pub(crate) fn take_overflowed(&mut self) -> Option<CqId> {
         self.overflowed.pop()
     }

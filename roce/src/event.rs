@@ -1,4 +1,4 @@
-//! Events that are not completions: asynchronous events (IBA 11.6.3).
+//! Asynchronous events (IBA 11.6.3).
 
 use crate::{CqId, QpFailure, Qpn, SrqId, Unreachable};
 use alloc::collections::VecDeque;
@@ -7,27 +7,27 @@ use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
 
-/// Something happened that the application may want to know.
+/// Asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The first packet came while the queue pair was in RTR: the peer is in RTS.
+    /// The first packet arrived while the queue pair was in RTR: the peer is in RTS.
     CommunicationEstablished(Qpn),
-    /// All that had begun is done: the queue pair in SQD may be changed.
+    /// All begun messages are done: the queue pair in SQD may be changed.
     SendQueueDrained(Qpn),
-    /// The queue pair takes no more from its shared receive queue.
+    /// The queue pair takes no more requests from its shared receive queue.
     LastReceive(Qpn),
-    /// The queue pair went to ERR, and nothing here had requested it.
+    /// The queue pair went to ERR without a request of the program.
     QpFailed(QpFailure),
-    /// A send request of an unreliable queue pair failed, which went to SQE: IBA has only the completion for it.
+    /// A send request of an unreliable queue pair failed, and the queue pair went to SQE. IBA has only the completion for it.
     SendQueueFailed(QpFailure),
-    /// Fewer requests wait than the limit that was armed.
+    /// Fewer requests wait in a shared receive queue than the limit that was armed.
     SharedReceivesLow(SrqId),
-    /// Completions were lost; the queue pairs that it serves failed.
+    /// A completion queue lost completions, and its queue pairs failed.
     CqOverflowed(CqId),
 }
 
 impl Event {
-    /// The queue pair that it is about.
+    /// Returns the queue pair of the event, if it has one.
     #[must_use]
     pub const fn qpn(&self) -> Option<Qpn> {
         match self {
@@ -40,34 +40,34 @@ impl Event {
     }
 }
 
-/// A change that a queue pair's congestion control reports.
+/// Change that the congestion control of a queue pair reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CongestionChange {
-    /// The queue pair's number.
+    /// Number of the queue pair.
     pub qpn: Qpn,
-    /// The destination of the datagrams that it is about; none if it is about the queue pair's only peer.
+    /// Destination of the datagrams that it concerns; `None` for the queue pair's only peer.
     pub destination: Option<IpAddr>,
-    /// The change.
+    /// Change.
     pub news: CongestionNews,
 }
 
-/// News of the path that congestion control reports.
+/// Change of congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CongestionNews {
-    /// Telemetry is missed, and this algorithm runs from now on.
+    /// Telemetry is missing, and this algorithm runs from now on.
     Missed(&'static str),
-    /// Telemetry is back, and this algorithm runs from now on.
+    /// Telemetry has returned, and this algorithm runs from now on.
     Back(&'static str),
-    /// The configured base round trip is not what the empty path takes. Told once.
+    /// The configured base round trip differs from that of the empty path. Reported once.
     WrongBaseRtt {
-        /// The configured value.
+        /// Configured value.
         configured: Duration,
-        /// The time that the empty path takes.
+        /// Measured round trip of the empty path.
         measured: Duration,
     },
 }
 
-/// One line for a log.
+/// Writes one line for a log.
 impl fmt::Display for CongestionChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.destination {
@@ -89,19 +89,19 @@ impl fmt::Display for CongestionChange {
     }
 }
 
-/// Events that were not taken yet, oldest first.
+/// Events that were not polled yet, oldest first.
 #[derive(Debug)]
 pub(crate) struct Events {
     queue: VecDeque<Event>,
     lost: u64,
     doubted: VecDeque<IpAddr>,
     changes: VecDeque<CongestionChange>,
-    /// ICMP messages about packets to a peer, with the time of each.
+    /// Last ICMP message about packets to each peer, with its time.
     unreachable: VecDeque<(IpAddr, Instant, Unreachable)>,
 }
 
 impl Default for Events {
-    /// Room for all changes: while packets come and go, nothing is allocated.
+    /// Allocates room for all changes, so that none is allocated later.
     fn default() -> Self {
         let changes = VecDeque::with_capacity(Self::CHANGES);
         Self {
@@ -115,13 +115,13 @@ impl Default for Events {
 }
 
 impl Events {
-    /// An application that does not take them costs no more room than this.
+    /// Limit of the events that wait.
     const LIMIT: usize = 1 << 16;
-    /// The limit on peers that wait to be reported: more are reported the next time that they do not answer.
+    /// Limit of the doubted peers that wait. Others are reported the next time that they do not answer.
     const DOUBTS: usize = 64;
-    /// The limit on changes that wait to be reported: beyond it the oldest is dropped.
+    /// Limit of the changes that wait. Beyond it the oldest is dropped.
     const CHANGES: usize = 64;
-    /// Peers of which it is known what ICMP said last: beyond that the oldest is forgotten.
+    /// Limit of the peers whose last ICMP message is kept. Beyond it the oldest is forgotten.
     const UNREACHABLE: usize = 16;
 
     pub(crate) fn push(&mut self, event: Event) {
@@ -136,17 +136,17 @@ impl Events {
         self.queue.pop_front()
     }
 
-    /// Removes the events of an object that is destroyed.
+    /// Removes the events of a destroyed object.
     pub(crate) fn forget(&mut self, gone: impl Fn(&Event) -> bool) {
         self.queue.retain(|event| !gone(event));
     }
 
-    /// The queue pair is gone: its number may come to be another's.
+    /// Removes the changes of a destroyed queue pair, whose number may be reused.
     pub(crate) fn forget_changes(&mut self, qpn: Qpn) {
         self.changes.retain(|change| change.qpn != qpn);
     }
 
-    /// Notes that packets to this address may not arrive. An address that waits already is noted once.
+    /// Records that packets to this address may not arrive, once while it waits.
     #[cold]
     pub(crate) fn doubt(&mut self, peer: IpAddr) {
         if self.doubted.len() < Self::DOUBTS && !self.doubted.contains(&peer) {
@@ -160,7 +160,7 @@ impl Events {
 
     #[cold]
     pub(crate) fn change(&mut self, change: CongestionChange) {
-        // The newest count.
+        // Keeps the newest.
         if self.changes.len() == Self::CHANGES {
             self.changes.pop_front();
         }
@@ -171,7 +171,7 @@ impl Events {
         self.changes.pop_front()
     }
 
-    /// ICMP says why packets for `peer` do not arrive.
+    /// Records an ICMP message about packets to `peer`.
     #[cold]
     pub(crate) fn note_unreachable(&mut self, now: Instant, peer: IpAddr, what: Unreachable) {
         self.unreachable.retain(|&(address, ..)| address != peer);
@@ -181,7 +181,7 @@ impl Events {
         self.unreachable.push_back((peer, now, what));
     }
 
-    /// Returns what ICMP said last of packets for `peer`, and when.
+    /// Returns the last ICMP message about packets to `peer`, and its time.
     pub(crate) fn unreachable(&self, peer: IpAddr) -> Option<(Instant, Unreachable)> {
         let found = self.unreachable.iter().find(|&&(address, ..)| address == peer);
         found.map(|&(_, at, what)| (at, what))

@@ -1,7 +1,7 @@
 //! RoCEv2 without I/O: packets, queue pairs, scheduling.
 //!
-//! Frames and time go in by `on_*`, frames and completions come out by `poll_*`. Nothing here owns a socket, a
-//! clock or a thread; the same [`Endpoint`] runs over DPDK ports, over a capture file and in a simulator.
+//! Frames and time are passed to `on_*`; frames and completions are returned by `poll_*`. The crate owns no socket, clock or thread: the
+//! same [`Endpoint`] runs over DPDK ports, over a capture file and in a simulator.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-/// Prints errors by `Debug` as by `Display`: a `main` that returns one prints it by `Debug`.
+/// Implements `Debug` of errors by `Display`, because a `main` that returns an error prints it by `Debug`.
 #[macro_export]
 macro_rules! debug_as_display {
     ($($error:ty),+) => {

@@ -2,35 +2,35 @@
 
 use core::fmt;
 
-/// A packet sequence number: 24 bits on a circle (IBA 9.7.2).
+/// Packet sequence number: 24 bits that wrap (IBA 9.7.2).
 ///
-/// It has no order, because a circle has none; [`distance`](Self::distance) shows which of two is ahead.
+/// It has no order, because it wraps; [`distance`](Self::distance) tells which of two is ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
 impl Psn {
-    /// The number of PSNs.
+    /// Number of PSNs.
     pub const CIRCLE: u32 = 1 << 24;
 
-    /// Takes the low 24 bits.
+    /// Creates a PSN from the low 24 bits of `value`.
     #[must_use]
     pub const fn new(value: u32) -> Self {
         Self(value & (Self::CIRCLE - 1))
     }
 
-    /// The number as on the wire.
+    /// Returns the number on the wire.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The number `packets` further on.
+    /// Returns the PSN `packets` ahead.
     #[must_use]
     pub const fn plus(self, packets: u32) -> Self {
         Self::new(self.0.wrapping_add(packets))
     }
 
-    /// The number after this one.
+    /// Returns the next PSN.
     #[must_use]
     pub const fn next(self) -> Self {
         self.plus(1)
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(last.distance(Psn::new(0)), -1);
         assert_eq!(Psn::new(1 << 23).distance(Psn::new(0)), -(1 << 23));
     }
-    /// Every distance, from origins on both sides of each place where a bit or the sign wraps.
+    /// Every distance, from origins on both sides of each point where a bit or the sign wraps.
     /// IBA 9.7.2: half the circle is ahead, half is behind.
     #[test]
     fn every_distance_is_what_was_gone() {

@@ -1,28 +1,27 @@
-//! The UDP source ports by which flows take different paths, and by which a NIC finds the core of a queue pair.
+//! UDP source ports, by which flows take different paths, and by which a NIC finds the core of a queue pair.
 //!
-//! Every Ferroce puts the bits of the peer's QPN that name a core into its source port ([`CORE_BITS`]). The peer's NIC hashes nothing but
-//! these, so that a packet comes to the queue of its core. Nothing is negotiated, and other peers see an ordinary source port.
+//! Ferroce copies the bits of the peer's QPN that encode its core into the source port ([`CORE_BITS`]). The peer's NIC hashes only these,
+//! so that a packet arrives at the queue of its core. Nothing is negotiated, and other peers see an ordinary source port.
 
 use crate::Qpn;
 use core::net::IpAddr;
 
-/// Bits of an IPv6 flow label.
 const FLOW_LABEL: u32 = 0xf_ffff;
 
-/// The bits of a source port that are bits 17 to 14 of the peer's QPN: those that name a core, of a peer with 5 to 16 cores all, and of one
-/// with 2 to 4 the upper two. Over IPv6 they are XORed with bits 66 to 69 of the sender's address, counted from 0, because the peer's hash is.
+/// Bits of a source port that hold bits 17 to 14 of the peer's QPN. They encode the core: all of them for a peer with 5 to 16 cores, the
+/// upper two with 2 to 4. Over IPv6 they are XORed with bits 66 to 69 of the sender's address, counted from 0, because the peer's hash is.
 pub const CORE_BITS: u16 = 0x3c00;
 
-/// The UDP source port of a connected queue pair's packets from `source`: 0xC000 and up, spread by both queue pair numbers so
-/// that flows take different paths. It is Linux's (`rdma_calc_flow_label`, `rdma_flow_label_to_udp_sport`) but for [`CORE_BITS`], which
-/// name the peer's core.
+/// Returns the UDP source port of a connected queue pair's packets from `source`: 0xC000 and above, spread by both queue pair numbers so
+/// that flows take different paths. Except for [`CORE_BITS`], which encode the peer's core, it is Linux's (`rdma_calc_flow_label`,
+/// `rdma_flow_label_to_udp_sport`).
 #[must_use]
 pub const fn udp_source_port(source: IpAddr, local: Qpn, remote: Qpn) -> u16 {
     to_core((remote.get() >> 14 & 0xf) as u8, source, fold(local.get() as u64 * remote.get() as u64))
 }
 
-/// As [`udp_source_port`], if a program may have chosen the flow label: it then chose the port too, as with hardware
-/// (`rdma_get_udp_sport`). 0 is no choice.
+/// Returns [`udp_source_port`], or the port of the flow label that the program chose, as with hardware (`rdma_get_udp_sport`). A label of 0
+/// means none.
 #[must_use]
 pub const fn udp_source_port_of_flow(flow_label: u32, source: IpAddr, local: Qpn, remote: Qpn) -> u16 {
     match flow_label & FLOW_LABEL {
@@ -31,8 +30,8 @@ pub const fn udp_source_port_of_flow(flow_label: u32, source: IpAddr, local: Qpn
     }
 }
 
-/// The UDP source port of datagrams that go along one address handle: by the flow label, if the program chose one, else spread by both
-/// addresses, so that datagrams to different hosts take different paths. It names core 0, which has the queue pairs of datagrams.
+/// Returns the UDP source port of datagrams by one address handle: that of the flow label if the program chose one, otherwise spread by
+/// both addresses, so that datagrams to different hosts take different paths. It encodes core 0, which has the datagram queue pairs.
 #[must_use]
 pub fn udp_source_port_of_datagrams(flow_label: u32, from: IpAddr, to: IpAddr) -> u16 {
     match flow_label & FLOW_LABEL {
@@ -41,14 +40,14 @@ pub fn udp_source_port_of_datagrams(flow_label: u32, from: IpAddr, to: IpAddr) -
     }
 }
 
-/// 20 bits of a number that differ if the number does.
+/// Folds a number to 20 bits.
 const fn fold(mut v: u64) -> u32 {
     v ^= v >> 20;
     v ^= v >> 40;
     v as u32 & FLOW_LABEL
 }
 
-/// Of packets from `source` whose flow is `label`, to the core that has these four bits.
+/// Returns the port of flow `label` from `source`, to the core with these four bits.
 const fn to_core(core: u8, source: IpAddr, label: u32) -> u16 {
     let address = match source {
         IpAddr::V4(_) => 0,
@@ -57,12 +56,12 @@ const fn to_core(core: u8, source: IpAddr, label: u32) -> u16 {
     of_flow_label(label) & !CORE_BITS | ((core ^ address) as u16) << CORE_BITS.trailing_zeros()
 }
 
-/// Linux's `rdma_flow_label_to_udp_sport`: `flow_label` has 20 bits.
+/// Implements Linux's `rdma_flow_label_to_udp_sport`; `flow_label` has 20 bits.
 const fn of_flow_label(flow_label: u32) -> u16 {
     0xc000 | ((flow_label & 0x3fff) ^ (flow_label >> 14)) as u16
 }
 
-/// FNV-1a of both GIDs.
+/// Returns FNV-1a of both GIDs.
 fn hash(from: IpAddr, to: IpAddr) -> u64 {
     let gid = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),

@@ -1,33 +1,33 @@
-//! Shared receive queues: receive requests that several queue pairs take from (IBA 10.2.9).
+//! Shared receive queues: receive requests for several queue pairs (IBA 10.2.9).
 
 use crate::qp::{Capabilities, CheckedRecv, PostError, RecvRequest, RecvRules};
 use crate::{ControlError, CqId, PdId, SrqId, SrqNumber, XrcdId};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// The settings that a shared receive queue is created with.
+/// Settings that create a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqInit {
-    /// Queue pairs that take from it must be of the same domain.
+    /// Protection domain; queue pairs that use the queue must be of the same one.
     pub pd: PdId,
-    /// Requests that may wait, 1 to 32,768.
+    /// Limit of the requests that wait, 1 to 32,768.
     pub depth: u32,
-    /// Buffers in one request, 0 to 32.
+    /// Limit of the buffers in one request, 0 to 32.
     pub max_sge: u32,
-    /// It is of an XRC domain: the domain's targets take from it, as each message's sender says, and no other queue pair does.
+    /// Set for a queue of an XRC domain: only the domain's targets use it, when a message names it.
     pub xrc: Option<XrcReceives>,
 }
 
-/// The additional settings of a shared receive queue of an XRC domain (IBA annex A14).
+/// Additional settings of a shared receive queue of an XRC domain (IBA annex A14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcReceives {
-    /// Whose targets take from it.
+    /// XRC domain, whose targets use the queue.
     pub domain: XrcdId,
-    /// The completion queue of receive requests.
+    /// Completion queue of receive requests.
     pub cq: CqId,
 }
 
-/// A shared receive queue that a message names, with its memory's domain and its completion queue.
+/// Shared receive queue that a message names, with its protection domain and its completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reached {
     pub(crate) number: SrqNumber,
@@ -36,14 +36,14 @@ pub(crate) struct Reached {
     pub(crate) cq: CqId,
 }
 
-/// A shared receive queue's report of itself.
+/// State of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqReport {
     /// Requests that wait.
     pub waiting: u32,
-    /// Below so many an event is raised, once; 0 if none is requested.
+    /// Requests below which an event is raised, once; 0 if none is requested.
     pub limit: u32,
-    /// Queue pairs that take from it.
+    /// Queue pairs that use the queue.
     pub qps: u32,
 }
 
@@ -52,7 +52,7 @@ struct SharedQueue {
     init: SrqInit,
     number: SrqNumber,
     requests: VecDeque<RecvRequest>,
-    /// Requests lent to messages that may still be given up: they come back then, so they still take room.
+    /// Requests lent to messages that may be abandoned. They may return, so they still take room.
     lent: u32,
     limit: u32,
     qps: u32,
@@ -64,18 +64,17 @@ impl SharedQueue {
     }
 }
 
-/// All shared receive queues of one endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct SharedQueues {
     queues: Vec<Option<SharedQueue>>,
-    /// The number of queues created so far. A number's upper bits count them, so that a queue's number is not reused soon.
+    /// Queues created so far. The upper bits of a number count them, so that a number is not reused soon.
     made: u32,
     /// Queues that fell below their limit, each once until it is armed again.
     low: VecDeque<SrqId>,
 }
 
 impl SharedQueues {
-    /// The limit on the queues of one endpoint: as many as the lower half of a number distinguishes.
+    /// Limit of the queues of one endpoint: as many as the lower half of a number distinguishes.
     const LIMIT: u32 = 1 << Self::PLACE_BITS;
     const PLACE_BITS: u32 = 12;
 
@@ -96,16 +95,16 @@ impl SharedQueues {
             self.queues.push(None);
         }
         let requests = VecDeque::with_capacity(init.depth as usize);
-        // From 1 on, so that no queue is number 0.
+        // From 1, so that no queue has number 0.
         self.made = self.made % (Self::LIMIT - 1) + 1;
         let number = SrqNumber::new(self.made << Self::PLACE_BITS | place as u32);
         self.queues[place] = Some(SharedQueue { init, number, requests, lent: 0, limit: 0, qps: 0 });
-        // A queue reports itself once: there is room for all.
+        // Each queue is listed once: there is room for all.
         self.low.reserve(self.queues.len());
         Ok(SrqId(place as u32))
     }
 
-    /// Destroys a queue, and returns the settings of its creation.
+    /// Destroys a queue. Returns the settings that created it.
     pub(crate) fn destroy(&mut self, srq: SrqId) -> Result<SrqInit, ControlError> {
         let SharedQueue { qps, init, .. } = *self.get(srq)?;
         if qps > 0 {
@@ -116,7 +115,7 @@ impl SharedQueues {
         Ok(init)
     }
 
-    /// A queue pair of `pd` will take from it.
+    /// Counts a queue pair of `pd` that uses the queue.
     pub(crate) fn join(&mut self, srq: SrqId, pd: PdId) -> Result<(), ControlError> {
         let queue = self.get_mut(srq)?;
         if queue.init.xrc.is_some() {
@@ -135,12 +134,12 @@ impl SharedQueues {
         }
     }
 
-    /// The rules for what is posted to it.
+    /// Returns the rules for requests to the queue.
     pub(crate) fn rules(&self, srq: SrqId) -> Option<RecvRules> {
         self.get(srq).ok().map(|queue| RecvRules::shared(queue.init.max_sge))
     }
 
-    /// Checks a request: its rules and the room.
+    /// Checks a request against the rules and the room in the queue.
     pub(crate) fn check(&self, srq: SrqId, request: RecvRequest) -> Result<CheckedRecv, PostError> {
         let queue = self.get(srq).map_err(|_| PostError::NoSrq { srq })?;
         let checked = RecvRules::shared(queue.init.max_sge).check(request)?;
@@ -150,14 +149,14 @@ impl SharedQueues {
         Ok(checked)
     }
 
-    /// Takes a request in.
+    /// Posts a checked request.
     pub(crate) fn take(&mut self, srq: SrqId, request: CheckedRecv) {
         if let Ok(queue) = self.get_mut(srq) {
             queue.requests.push_back(request.into_request());
         }
     }
 
-    /// Asks for an event once fewer than `limit` requests wait; 0 asks for none.
+    /// Requests an event when fewer than `limit` requests wait; 0 requests none.
     pub(crate) fn arm(&mut self, srq: SrqId, limit: u32) -> Result<(), ControlError> {
         let queue = self.get_mut(srq)?;
         let depth = queue.init.depth;
@@ -178,12 +177,12 @@ impl SharedQueues {
         Some(SrqReport { waiting: queue.requests.len() as u32, limit: queue.limit, qps: queue.qps })
     }
 
-    /// Returns its number for peers.
+    /// Returns its number in requests of peers.
     pub(crate) fn number(&self, srq: SrqId) -> Option<SrqNumber> {
         self.get(srq).ok().map(|queue| queue.number)
     }
 
-    /// The queue that a peer calls `number`, and the XRC domain that it is of.
+    /// Returns the queue with this number in requests of peers, and its XRC domain.
     pub(crate) fn reach(&self, number: SrqNumber) -> Option<(Reached, XrcdId)> {
         let srq = SrqId(number.get() & (Self::LIMIT - 1));
         let queue = self.get(srq).ok().filter(|queue| queue.number == number)?;
@@ -191,12 +190,12 @@ impl SharedQueues {
         Some((Reached { number, srq, pd: queue.init.pd, cq }, domain))
     }
 
-    /// Requests that it would still take.
+    /// Returns how many more requests fit.
     pub(crate) fn room(&self, srq: SrqId) -> u32 {
         self.get(srq).map_or(0, SharedQueue::room)
     }
 
-    /// A queue that fell below its limit.
+    /// Returns a queue that fell below its limit.
     pub(crate) fn poll_low(&mut self) -> Option<SrqId> {
         self.low.pop_front()
     }
@@ -211,7 +210,7 @@ impl SharedQueues {
         request
     }
 
-    /// Pops a request for a message that may be given up. It takes room until [`Self::keep`] or [`Self::give_back`].
+    /// Pops a request for a message that may be abandoned. It takes room until [`Self::keep`] or [`Self::give_back`].
     pub(crate) fn lend(&mut self, srq: SrqId) -> Option<RecvRequest> {
         let request = self.pop(srq)?;
         if let Ok(queue) = self.get_mut(srq) {
@@ -220,14 +219,14 @@ impl SharedQueues {
         Some(request)
     }
 
-    /// The message that a request was lent to has arrived.
+    /// Ends a loan, because the message has arrived.
     pub(crate) fn keep(&mut self, srq: SrqId) {
         if let Ok(queue) = self.get_mut(srq) {
             queue.lent = queue.lent.saturating_sub(1);
         }
     }
 
-    /// A message was given up: the request that was lent to it is the next one's again.
+    /// Returns the request of an abandoned message, for the next one.
     pub(crate) fn give_back(&mut self, srq: SrqId, request: RecvRequest) {
         if let Ok(queue) = self.get_mut(srq) {
             queue.lent = queue.lent.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! Flow steering: which raw packet queue pair takes a frame, by rules on the frame's headers (`ibv_create_flow(3)`).
+//! Flow steering: rules on the headers of a frame select the raw packet queue pair that receives it (`ibv_create_flow(3)`).
 
 mod headers;
 mod spread;
@@ -10,12 +10,12 @@ pub use spread::{HASH_KEY, HashFields, MOST_ENTRIES, Spread};
 pub(crate) use table::{Cursor, FlowTable};
 pub use table::{FlowId, MOST_FLOWS};
 
-/// The value that some bits of a header field must have. All fields are in network byte order.
+/// Value of some bits of a header field. All fields are in network byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Masked<const N: usize> {
-    /// The value.
+    /// Value of the field.
     pub value: [u8; N],
-    /// The bits of the field that are compared with it.
+    /// Bits of the field that are compared.
     pub mask: [u8; N],
 }
 
@@ -45,101 +45,101 @@ impl<const N: usize> Default for Masked<N> {
     }
 }
 
-/// Fields of an Ethernet header. Those that are not set match any value.
+/// Fields of an Ethernet header. Fields that are not set match any value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EthernetSpec {
-    /// The destination address.
+    /// Destination address.
     pub destination: Masked<6>,
-    /// The source address.
+    /// Source address.
     pub source: Masked<6>,
-    /// The EtherType; of a tagged frame, the one behind the 802.1Q tag.
+    /// EtherType; in a tagged frame, the one behind the 802.1Q tag.
     pub ether_type: Masked<2>,
-    /// The 802.1Q tag: priority (3 bits), DEI, VLAN identifier (12 bits). If any bit is compared, untagged frames do not match.
+    /// 802.1Q tag: priority (3 bits), DEI, VLAN identifier (12 bits). If any bit is compared, untagged frames do not match.
     pub vlan: Masked<2>,
 }
 
 /// Fields of an IPv4 header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ipv4Spec {
-    /// The source address.
+    /// Source address.
     pub source: Masked<4>,
-    /// The destination address.
+    /// Destination address.
     pub destination: Masked<4>,
-    /// The protocol: 6 for TCP, 17 for UDP.
+    /// Protocol: 6 for TCP, 17 for UDP.
     pub protocol: Masked<1>,
     /// DSCP (6 bits) and ECN (2 bits).
     pub traffic_class: Masked<1>,
-    /// The time to live.
+    /// Time to live.
     pub time_to_live: Masked<1>,
-    /// Flags as verbs have them: 2 is "don't fragment", 4 is "more fragments".
+    /// Flags as in verbs: 2 is "don't fragment", 4 is "more fragments".
     pub flags: Masked<1>,
 }
 
 /// Fields of an IPv6 header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ipv6Spec {
-    /// The source address.
+    /// Source address.
     pub source: Masked<16>,
-    /// The destination address.
+    /// Destination address.
     pub destination: Masked<16>,
-    /// The flow label, in the low 20 bits.
+    /// Flow label, in the low 20 bits.
     pub flow_label: Masked<4>,
-    /// The next header: 6 for TCP, 17 for UDP.
+    /// Next header: 6 for TCP, 17 for UDP.
     pub next_header: Masked<1>,
     /// DSCP (6 bits) and ECN (2 bits).
     pub traffic_class: Masked<1>,
-    /// The hop limit.
+    /// Hop limit.
     pub hop_limit: Masked<1>,
 }
 
-/// The ports of TCP or UDP.
+/// Ports of TCP or UDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortSpec {
-    /// The source port.
+    /// Source port.
     pub source: Masked<2>,
-    /// The destination port.
+    /// Destination port.
     pub destination: Masked<2>,
 }
 
-/// One header that a frame must have, and the fields of it that must match.
+/// Header that a frame must have, and its fields that must match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowSpec {
-    /// Ethernet II, with an 802.1Q tag or without.
+    /// Ethernet II, with or without an 802.1Q tag.
     Ethernet(EthernetSpec),
     /// IPv4.
     Ipv4(Ipv4Spec),
     /// IPv6.
     Ipv6(Ipv6Spec),
-    /// TCP right behind the IP header, in no later fragment.
+    /// TCP directly behind the IP header, not in a later fragment.
     Tcp(PortSpec),
-    /// UDP right behind the IP header, in no later fragment.
+    /// UDP directly behind the IP header, not in a later fragment.
     Udp(PortSpec),
 }
 
-/// The frames that a rule is about. RoCEv2 packets are never among them: their queue pairs take them.
+/// Frames to which a rule applies. RoCEv2 packets are never among them: their queue pairs receive them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlowFrames {
-    /// Those that match all of these; any frame if there are none.
+    /// Frames that match all of these; any frame if there are none.
     Matching(Vec<FlowSpec>),
-    /// Those that no rule of [`Self::Matching`] takes.
+    /// Frames that no rule of [`Self::Matching`] takes.
     Rest,
-    /// Those of [`Self::Rest`] that are to a group's Ethernet address.
+    /// Frames of [`Self::Rest`] to a multicast or broadcast address.
     RestOfGroups,
 }
 
-/// The fate of the frames of a rule.
+/// What happens to the frames of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowAction {
-    /// The queue pair takes them.
+    /// The queue pair receives them.
     Take,
-    /// The queue pair gets a copy, and later rules see them too.
+    /// The queue pair receives a copy, and later rules apply as well.
     Copy,
-    /// They are dropped.
+    /// The frames are dropped.
     Drop,
 }
 
-/// A rule: what happens to which frames. Rules of a lower priority number come first, and of two with one number the older one. Queue pairs
-/// with equal rules get a copy each.
+/// Flow rule: which frames, and what happens to them. Rules are tried by priority number, lowest first, and of two with the same number the
+/// older one first. Queue pairs with equal rules get a copy each.
 ///
 /// ```
 /// # use ferroce_roce::steering::{FlowAction, FlowFrames, FlowRule, FlowSpec, Masked, PortSpec};
@@ -149,16 +149,16 @@ pub enum FlowAction {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRule {
-    /// The lowest number comes first.
+    /// Priority; the lowest number is first.
     pub priority: u16,
-    /// The frames that it is about.
+    /// Frames to which the rule applies.
     pub frames: FlowFrames,
-    /// Their fate.
+    /// What happens to these frames.
     pub action: FlowAction,
 }
 
 impl FlowRule {
-    /// Creates a rule of the first priority by which a queue pair takes the frames that match all of `specs`.
+    /// Creates a rule of priority 0 by which a queue pair receives the frames that match all of `specs`.
     #[must_use]
     pub const fn new(specs: Vec<FlowSpec>) -> Self {
         Self { priority: 0, frames: FlowFrames::Matching(specs), action: FlowAction::Take }
@@ -172,7 +172,7 @@ impl FlowRule {
         }
     }
 
-    /// Returns the rule's place in the order in which rules are tried.
+    /// Returns the sort key of the order in which rules are tried.
     fn order(&self) -> (bool, u16) {
         (!matches!(self.frames, FlowFrames::Matching(_)), self.priority)
     }

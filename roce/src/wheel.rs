@@ -5,16 +5,16 @@ use alloc::vec;
 use cc::Instant;
 use core::time::Duration;
 
-/// Bits of a tick that one level looks at, and the slots that they address.
+/// Bits of a tick per level, and the slots that they address.
 const LEVEL_BITS: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_BITS;
-/// Enough levels for 64-bit ticks: no timer is too far away to be kept.
+/// Enough levels for 64-bit ticks, so that no timer is too far in the future.
 const LEVELS: usize = 64usize.div_ceil(LEVEL_BITS as usize);
 
 /// No node, or no bucket.
 const NONE: u32 = u32::MAX;
 
-/// The earlier of two times, if there are any.
+/// Returns the earlier of two times, if there are any.
 #[inline]
 pub(crate) fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {
@@ -23,7 +23,7 @@ pub(crate) fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Ins
     }
 }
 
-/// A timer's place in its bucket's circular list.
+/// Node of a timer in its bucket's circular list.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     tick: u64,
@@ -33,14 +33,14 @@ struct Node {
     bucket: u32,
 }
 
-/// A hierarchical timing wheel: one timer per token, tokens 0 to `capacity` - 1.
+/// Hierarchical timing wheel: one timer per token, tokens 0 to `capacity` - 1.
 ///
-/// A timer fires at or after its time, less than one granularity late. Setting, moving and cancelling cost the same however many timers are
-/// set; nothing is allocated after [`TimingWheel::new`]. A user that needs several kinds of timers per queue pair uses a token for each.
+/// A timer fires at or after its time, less than one granularity late. Setting, moving and cancelling take constant time, and nothing is
+/// allocated after [`TimingWheel::new`]. A user that needs several kinds of timers per queue pair uses a token for each.
 ///
-/// A tick is filed under the highest group of 6 bits in which it differs from the current tick; when time reaches
-/// that group's value, it is filed again, lower. So on every level all slots in use lie ahead of the current tick,
-/// and the first slot of the lowest level in use is the earliest.
+/// A tick is filed under the highest group of 6 bits in which it differs from the current tick; when time reaches the value of that group,
+/// it is filed again, lower. So on every level all slots in use are ahead of the current tick, and the first slot of the lowest level in
+/// use is the earliest.
 #[derive(Debug)]
 pub struct TimingWheel {
     nodes: Box<[Node]>,
@@ -50,14 +50,14 @@ pub struct TimingWheel {
     occupied: [u64; LEVELS],
     /// Levels in use, a bit each.
     levels: u16,
-    /// Ticks are 2^`shift` ns.
+    /// A tick is 2^`shift` ns.
     shift: u32,
-    /// All timers of earlier ticks have fired.
+    /// Timers of all earlier ticks have fired.
     current: u64,
 }
 
 impl TimingWheel {
-    /// A wheel for tokens below `capacity`, with a `granularity` rounded down to a power of two of ns, at least 1.
+    /// Creates a wheel for tokens below `capacity`, with a `granularity` rounded down to a power of two of ns, at least 1.
     #[must_use]
     pub fn new(capacity: u32, granularity: Duration) -> Self {
         let nanos = u64::try_from(granularity.as_nanos()).unwrap_or(u64::MAX);
@@ -72,10 +72,10 @@ impl TimingWheel {
         }
     }
 
-    /// Sets the timer, or moves it if it is set. A time that has passed fires at the next [`Self::pop`].
+    /// Sets the timer, or moves it if it is set. A time in the past fires at the next [`Self::pop`].
     ///
     /// # Panics
-    /// If `token` is not below the capacity.
+    /// Panics if `token` is not below the capacity.
     pub fn set(&mut self, token: u32, at: Instant) {
         self.cancel(token);
         // Rounded up: a timer never fires before its time.
@@ -84,10 +84,10 @@ impl TimingWheel {
         self.insert(token, tick.max(self.current));
     }
 
-    /// Clears the timer; returns whether it was set.
+    /// Clears the timer. Returns whether it was set.
     ///
     /// # Panics
-    /// If `token` is not below the capacity.
+    /// Panics if `token` is not below the capacity.
     pub fn cancel(&mut self, token: u32) -> bool {
         let node = self.nodes[token as usize];
         if node.bucket == NONE {
@@ -107,28 +107,28 @@ impl TimingWheel {
         true
     }
 
-    /// Returns true if the timer is set.
+    /// Returns whether the timer is set.
     ///
     /// # Panics
-    /// If `token` is not below the capacity.
+    /// Panics if `token` is not below the capacity.
     #[must_use]
     pub fn is_set(&self, token: u32) -> bool {
         self.nodes[token as usize].bucket != NONE
     }
 
-    /// When to come back: never more than one granularity after the earliest timer, but maybe well before it, to file it again. `None` if
-    /// no timer is set.
+    /// Returns when to call [`Self::pop`]: at most one granularity after the earliest timer, but perhaps well before it, to file it again;
+    /// `None` if no timer is set.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         let (_, tick) = self.earliest()?;
         Some(Instant::from_nanos(tick.saturating_mul(1 << self.shift)))
     }
 
-    /// Takes out one timer whose time has come, earliest first. Time never goes back: an earlier `now` than before
-    /// counts as that.
+    /// Returns one timer that is due, earliest first, and clears it. Time never goes back: an earlier `now` than before counts as the
+    /// former.
     ///
-    /// Timers may be set between two calls. One set to a time that has passed comes out again at once, so a caller
-    /// that loops and sets timers again must set them ahead of `now`.
+    /// Timers may be set between two calls. One set to a time in the past is returned at once, so a caller that loops and sets timers must
+    /// set them ahead of `now`.
     pub fn pop(&mut self, now: Instant) -> Option<u32> {
         let now = (now.as_nanos() >> self.shift).max(self.current);
         while let Some((bucket, tick)) = self.earliest()
@@ -146,14 +146,14 @@ impl TimingWheel {
         None
     }
 
-    /// Takes out all timers whose time has come, earliest first.
+    /// Clears all timers that are due, earliest first, and passes them to `fire`.
     pub fn expire(&mut self, now: Instant, fire: &mut impl FnMut(u32)) {
         while let Some(token) = self.pop(now) {
             fire(token);
         }
     }
 
-    /// The earliest bucket in use and the tick at which it begins.
+    /// Returns the earliest bucket in use, and the tick at which it begins.
     fn earliest(&self) -> Option<(usize, u64)> {
         if self.levels == 0 {
             return None;
@@ -163,12 +163,12 @@ impl TimingWheel {
         let low = LEVEL_BITS * level;
         let above = self.current.checked_shr(low + LEVEL_BITS).unwrap_or(0);
         let begins = (above.checked_shl(low + LEVEL_BITS).unwrap_or(0)) | (u64::from(slot) << low);
-        // On the lowest level the slot of the current tick itself may be in use, never one before it.
+        // On the lowest level the slot of the current tick itself may be in use, never an earlier one.
         debug_assert!(begins >= self.current);
         Some((level as usize * SLOTS + slot as usize, begins))
     }
 
-    /// Moves all timers of a bucket whose time has begun to lower levels.
+    /// Moves all timers of a bucket that has begun to lower levels.
     fn file_again(&mut self, bucket: usize) {
         let first = core::mem::replace(&mut self.heads[bucket], NONE);
         self.mark_empty(bucket);
@@ -195,7 +195,7 @@ impl TimingWheel {
             self.levels |= 1 << level;
             (token, token)
         } else {
-            // Behind the last: timers of one tick fire in the order in which they were set.
+            // At the end: timers of one tick fire in the order in which they were set.
             let last = core::mem::replace(&mut self.nodes[head as usize].previous, token);
             self.nodes[last as usize].next = token;
             (last, head)
@@ -278,7 +278,7 @@ mod tests {
         AdvanceToNext,
     }
 
-    /// Spans of all sizes, so that every level takes part.
+    /// Spans of all sizes, so that every level is used.
     fn span() -> impl Strategy<Value = u64> {
         (0u32..50, any::<u64>()).prop_map(|(bits, any)| any & ((1 << bits) - 1))
     }

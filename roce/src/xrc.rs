@@ -1,17 +1,16 @@
-//! XRC domains: which targets reach which shared receive queues (IBA annex A14).
+//! XRC domains: which targets use which shared receive queues (IBA annex A14).
 
 use crate::{ControlError, XrcdId};
 use alloc::vec::Vec;
 
-/// All XRC domains of one endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct XrcDomains {
-    /// Targets and queues of each.
+    /// Number of targets and queues of each domain.
     users: Vec<Option<u32>>,
 }
 
 impl XrcDomains {
-    /// Domains of one endpoint.
+    /// Limit of the domains of one endpoint.
     const LIMIT: u32 = 4096;
 
     pub(crate) fn create(&mut self) -> Result<XrcdId, ControlError> {
@@ -36,7 +35,7 @@ impl XrcDomains {
         }
     }
 
-    /// A target or a queue is of it from now on.
+    /// Counts a target or a queue of the domain.
     pub(crate) fn join(&mut self, domain: XrcdId) -> Result<(), ControlError> {
         *self.users(domain)? += 1;
         Ok(())

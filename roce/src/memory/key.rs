@@ -1,4 +1,4 @@
-//! The numbers that name queue pairs and regions on the wire.
+//! The numbers of queue pairs, shared receive queues and memory regions on the wire.
 
 use core::fmt;
 use core::str::FromStr;
@@ -10,13 +10,13 @@ macro_rules! number {
         pub struct $name(u32);
 
         impl $name {
-            /// Takes the number as on the wire; bits beyond the field's width are dropped.
+            /// Creates the number from its value on the wire; bits beyond the field's width are dropped.
             #[must_use]
             pub const fn new(value: u32) -> Self {
                 Self(value & (u32::MAX >> (32 - $width)))
             }
 
-            /// The number as on the wire.
+            /// Returns the value on the wire.
             #[must_use]
             pub const fn get(self) -> u32 {
                 self.0
@@ -32,23 +32,23 @@ macro_rules! number {
 }
 
 number!(
-    /// A queue pair's number, 24 bits (IBA 9.2). Its text is hexadecimal, as Wireshark's: `0x000012`.
+    /// Number of a queue pair, 24 bits (IBA 9.2). Its text is hexadecimal, as in Wireshark: `0x000012`.
     Qpn, 24, "{:#08x}"
 );
 number!(
-    /// The number by which a peer names a shared receive queue of an XRC domain, 24 bits (IBA annex A14).
+    /// Number of a shared receive queue of an XRC domain in a peer's requests, 24 bits (IBA annex A14).
     SrqNumber, 24, "{:#08x}"
 );
 number!(
-    /// The key by which a local work request names a memory region.
+    /// Key of a memory region in local work requests.
     Lkey, 32, "{:#x}"
 );
 number!(
-    /// The key by which a remote peer names a memory region (IBA 10.6.3).
+    /// Key of a memory region in a remote peer's requests (IBA 10.6.3).
     Rkey, 32, "{:#x}"
 );
 
-/// The text is not a [`Qpn`].
+/// Error of a text that is not a [`Qpn`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ParseQpnError;
 

@@ -1,23 +1,21 @@
-//! Unguessable keys that never repeat until all were used.
+//! Keys that are hard to guess, and are not repeated until all were used.
 
 use core::cell::Cell;
 
 /// Rounds of Speck32/64.
 const ROUNDS: usize = 22;
-/// Keys whose numbers are remembered.
+/// Entries of the cache of opened keys.
 const RECENT: usize = 16;
 
-/// A secret permutation of the 32-bit numbers. Without the secret, a host learns from a key nothing about the region that it names, nor
-/// about any other key.
+/// Secret permutation of the 32-bit numbers. Without the secret, a key reveals nothing about its region or about any other key.
 ///
-/// It is the block cipher Speck32/64, with the secret's other half added before and after it, since 64 bits of
-/// key alone are few.
+/// It is the block cipher Speck32/64, with the other half of the secret XORed before and after it, because a key of 64 bits alone is short.
 #[derive(Clone)]
 pub(crate) struct KeySpace {
     round_keys: [u16; ROUNDS],
     before: u32,
     after: u32,
-    /// Keys opened lately, with their numbers: a queue pair uses few, packet after packet.
+    /// Cache of opened keys with their numbers: a queue pair uses few, packet after packet.
     recent: [Cell<(u32, u32)>; RECENT],
 }
 
@@ -30,13 +28,13 @@ impl KeySpace {
             after: u32::from_le_bytes([secret[12], secret[13], secret[14], secret[15]]),
             recent: Default::default(),
         };
-        // The remembered pair is valid from the start.
+        // So that every cached pair is valid from the start.
         let zero = space.decipher(0);
         space.recent = core::array::from_fn(|_| Cell::new((0, zero)));
         space
     }
 
-    /// The key of `number`.
+    /// Returns the key of `number`.
     pub(crate) fn seal(&self, number: u32) -> u32 {
         let (mut x, mut y) = split(number ^ self.before);
         for key in self.round_keys {
@@ -45,7 +43,7 @@ impl KeySpace {
         join(x, y) ^ self.after
     }
 
-    /// The number of `key`.
+    /// Returns the number of `key`.
     #[inline]
     pub(crate) fn open(&self, key: u32) -> u32 {
         let recent = &self.recent[key as usize % RECENT];

@@ -1,4 +1,4 @@
-//! Memory windows: keys of their own to a part of a region, given and taken back by work requests (IBA 10.6.7).
+//! Memory windows: separate keys for a part of a region, bound and invalidated by work requests (IBA 10.6.7).
 
 use super::KeySpace;
 use crate::{
@@ -7,14 +7,14 @@ use crate::{
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// The range that a peer's access leads to.
+/// Range and rights of a bound window.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
-    /// Whose it is, for type 2.
+    /// Queue pair that bound it, for type 2.
     qpn: Option<Qpn>,
     lkey: Lkey,
     start: u64,
-    /// The peer's address for `start`.
+    /// Address of `start` in the peer's requests.
     origin: u64,
     length: u64,
     access: Access,
@@ -31,7 +31,7 @@ struct Window {
 /// All windows of one endpoint, by the first 24 bits of their keys.
 pub(crate) struct Windows {
     windows: BTreeMap<u32, Window>,
-    /// Windows of type 2 that are bound, by their queue pair.
+    /// Bound windows of type 2, by queue pair.
     of_queue_pairs: BTreeSet<(u32, u32)>,
     keys: KeySpace,
     drawn: u32,
@@ -43,12 +43,12 @@ impl Windows {
         Self { windows: BTreeMap::new(), of_queue_pairs: BTreeSet::new(), keys, drawn: 0, limit }
     }
 
-    /// Returns true if a window may come to have this key.
+    /// Returns whether this is a key that a window has, or may have.
     pub(crate) fn owns(&self, rkey: Rkey) -> bool {
         self.windows.contains_key(&index(rkey))
     }
 
-    /// Makes a window that is bound to nothing. `is_taken`: a region has one of the keys that begin so.
+    /// Creates an unbound window. `is_taken` returns whether a region has a key.
     pub(crate) fn create(
         &mut self,
         pd: PdId,
@@ -69,14 +69,14 @@ impl Windows {
         }
     }
 
-    /// Forgets a window; returns the region that it was bound to.
+    /// Destroys a window. Returns the region to which it was bound.
     pub(crate) fn destroy(&mut self, rkey: Rkey) -> Result<Option<Lkey>, ControlError> {
         let before = self.rebind(index(rkey), None);
         self.windows.remove(&index(rkey)).ok_or(ControlError::NoWindow(rkey))?;
         Ok(before.map(|before| before.lkey))
     }
 
-    /// Checks a binding as far as it is possible without the region.
+    /// Checks a binding, apart from the region.
     pub(crate) fn check(&self, pd: PdId, binding: &Binding) -> Result<(), BindError> {
         let window = self.windows.get(&index(binding.window)).filter(|window| window.pd == pd);
         let window = window.ok_or(BindError::Window)?;
@@ -90,7 +90,7 @@ impl Windows {
         }
     }
 
-    /// Binds a window as it was checked, to memory from `start` on; returns the region that it was bound to before.
+    /// Binds a window after [`Self::check`], to memory from `start` on. Returns the region to which it was bound before.
     pub(crate) fn bind(&mut self, qpn: Qpn, binding: &Binding, start: u64) -> Option<Lkey> {
         let window = self.windows.get_mut(&index(binding.window))?;
         let Binding { lkey, address, length, access, zero_based, .. } = *binding;
@@ -104,7 +104,7 @@ impl Windows {
         self.rebind(index(binding.window), bound).map(|before| before.lkey)
     }
 
-    /// Binds a window to `bound`, or to nothing. Returns what it was bound to before.
+    /// Binds a window to `bound`, or unbinds it. Returns its former binding.
     fn rebind(&mut self, index: u32, bound: Option<Bound>) -> Option<Bound> {
         let window = self.windows.get_mut(&index)?;
         let before = core::mem::replace(&mut window.bound, bound);
@@ -117,7 +117,7 @@ impl Windows {
         before
     }
 
-    /// Invalidates a window of type 2 that this queue pair bound; returns the region.
+    /// Invalidates a window of type 2 that this queue pair bound. Returns its region.
     pub(crate) fn invalidate(&mut self, rkey: Rkey, pd: PdId, qpn: Qpn) -> Result<Lkey, AccessError> {
         let window = self.windows.get(&index(rkey)).filter(|window| window.key == key(rkey));
         let window = window.ok_or(AccessError::UnknownKey)?;
@@ -134,7 +134,7 @@ impl Windows {
         }
     }
 
-    /// Invalidates the windows that a destroyed queue pair bound; passes the regions that they were bound to to `freed`.
+    /// Invalidates the windows that a destroyed queue pair bound, and passes their regions to `freed`.
     pub(crate) fn release_queue_pair(&mut self, qpn: Qpn, mut freed: impl FnMut(Lkey)) {
         let number = qpn.get();
         while let Some(&(_, index)) = self.of_queue_pairs.range((number, 0)..=(number, u32::MAX)).next() {
@@ -154,7 +154,7 @@ impl Windows {
         }
     }
 
-    /// An access that a peer asks for.
+    /// Checks an access by a peer to a window. Returns its memory.
     pub(crate) fn slice(
         &self,
         rkey: Rkey,
@@ -168,7 +168,7 @@ impl Windows {
         slice(bound.origin, bound.start, bound.length, address, length)
     }
 
-    /// An access to all of a window.
+    /// Checks an access to a whole window.
     pub(crate) fn whole(&self, rkey: Rkey, pd: PdId, qpn: Qpn, access: Access) -> Result<(), AccessError> {
         self.bound(rkey, pd, qpn, access).map(drop)
     }
@@ -184,7 +184,7 @@ impl Windows {
     }
 }
 
-/// `length` bytes at `address` of memory whose `size` bytes from `start` on are called `origin` and so on.
+/// Returns `length` bytes at `address` of memory with `size` bytes from `start` on, whose first address in requests is `origin`.
 #[inline]
 pub(crate) fn slice(
     origin: u64,
@@ -213,7 +213,7 @@ const fn with_key(rkey: Rkey, key: u8) -> Rkey {
 }
 
 impl Rkey {
-    /// The key that a memory window with this one is usually given next: its last byte one higher.
+    /// Returns the key that programs usually choose for the next binding of a window: its last byte plus one.
     #[must_use]
     pub const fn next(self) -> Self {
         with_key(self, key(self).wrapping_add(1))

@@ -1,4 +1,5 @@
-//! The headers of a frame as rules see them. Lengths and checksums are not looked at: a raw packet queue pair gets what comes.
+//! The headers of a frame to which rules are compared. Lengths and checksums are not checked: a raw packet queue pair receives what
+//! arrives.
 
 use super::{EthernetSpec, FlowSpec, Ipv4Spec, Ipv6Spec, PortSpec};
 
@@ -8,7 +9,7 @@ const IPV6_TYPE: [u8; 2] = [0x86, 0xdd];
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 
-/// The IP header of a frame, as much of it as any frame has.
+/// IP header of a frame, without options.
 #[derive(Clone, Copy)]
 enum Network<'a> {
     V4(&'a [u8; 20]),
@@ -16,7 +17,6 @@ enum Network<'a> {
     Other,
 }
 
-/// The headers of a frame.
 #[derive(Clone, Copy)]
 pub(crate) struct Headers<'a> {
     destination: &'a [u8; 6],
@@ -24,12 +24,12 @@ pub(crate) struct Headers<'a> {
     vlan: Option<[u8; 2]>,
     ether_type: [u8; 2],
     network: Network<'a>,
-    /// The protocol of what follows the IP header, and the two ports if it has such.
+    /// Protocol behind the IP header, and the two ports if it has them.
     transport: Option<(u8, &'a [u8; 4])>,
 }
 
 impl<'a> Headers<'a> {
-    /// Returns the headers of a frame; `None` if it is shorter than an Ethernet header.
+    /// Parses the headers of a frame; `None` if it is shorter than an Ethernet header.
     pub(crate) fn of(frame: &'a [u8]) -> Option<Self> {
         let (destination, rest) = frame.split_first_chunk()?;
         let (source, rest) = rest.split_first_chunk()?;
@@ -56,7 +56,7 @@ impl<'a> Headers<'a> {
         Some(Self { destination, source, vlan, ether_type, network, transport })
     }
 
-    /// Returns true if the destination is a group's Ethernet address: its first byte's lowest bit is set.
+    /// Returns whether the destination is a multicast or broadcast address: the lowest bit of its first byte is set.
     pub(super) const fn are_of_a_group(&self) -> bool {
         self.destination[0] & 1 == 1
     }
@@ -144,7 +144,7 @@ mod tests {
         [&TO[..], &FROM, &tag, &kind].concat()
     }
 
-    /// 1.1.1.1 to 2.2.2.2, `options` words of options, don't fragment.
+    /// Returns the header of a packet from 1.1.1.1 to 2.2.2.2 with `options` words of options, don't fragment.
     fn ipv4(protocol: u8, options: u8) -> Vec<u8> {
         let head = [0x45 + options, 0xb8, 0xff, 0xff, 0, 0, 0x40, 0, 64, protocol, 0, 0];
         [&head[..], &[1; 4], &[2; 4], &alloc::vec![0; usize::from(options) * 4]].concat()
@@ -260,7 +260,7 @@ mod tests {
         for length in 0..=15 {
             let mut frame = [&ethernet(None, IPV4_TYPE)[..], &ipv4(UDP, 0), &PORTS].concat();
             frame[14] = 0x40 | length;
-            // Any length of the header is taken at its word.
+            // The header length is not checked.
             let _ = fits(&frame, specs[0]);
         }
     }

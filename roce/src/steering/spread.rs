@@ -1,54 +1,54 @@
-//! Frames spread over queue pairs by a hash of their headers, so that one flow keeps to one queue (receive side scaling).
+//! Spreads frames over queue pairs by a hash of their headers, so that a flow stays on one queue (receive side scaling).
 
 use super::Headers;
 use super::headers::{TCP, UDP};
 use crate::Qpn;
 use alloc::vec::Vec;
 
-/// Bytes of the key of a Toeplitz hash over the longest input: two IPv6 addresses and two ports, and the 32 bits of the hash.
+/// Length of the key of a Toeplitz hash, bytes: the longest input of two IPv6 addresses and two ports, and the 32 bits of the hash.
 pub const HASH_KEY: usize = 40;
-/// The limit on the entries of a [`Spread`].
+/// Limit of the entries of a [`Spread`].
 pub const MOST_ENTRIES: usize = 128;
 
-/// The header fields that a hash is over. A frame without one of them has the hash 0.
+/// Header fields over which a hash is computed. A frame without one of them has the hash 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HashFields {
-    /// The source address of IPv4.
+    /// IPv4 source address.
     pub ipv4_source: bool,
-    /// The destination address of IPv4.
+    /// IPv4 destination address.
     pub ipv4_destination: bool,
-    /// The source address of IPv6.
+    /// IPv6 source address.
     pub ipv6_source: bool,
-    /// The destination address of IPv6.
+    /// IPv6 destination address.
     pub ipv6_destination: bool,
-    /// The source port of TCP.
+    /// TCP source port.
     pub tcp_source: bool,
-    /// The destination port of TCP.
+    /// TCP destination port.
     pub tcp_destination: bool,
-    /// The source port of UDP.
+    /// UDP source port.
     pub udp_source: bool,
-    /// The destination port of UDP.
+    /// UDP destination port.
     pub udp_destination: bool,
 }
 
-/// Frames of one queue pair that others take, chosen by a Toeplitz hash.
+/// Distribution of one queue pair's frames to others, by a Toeplitz hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spread {
-    /// The hash's key.
+    /// Key of the hash.
     pub key: [u8; HASH_KEY],
-    /// The fields that it is over.
+    /// Fields over which the hash is computed.
     pub fields: HashFields,
-    /// The queue pairs, by the low bits of the hash: 1 to [`MOST_ENTRIES`], a power of two. Each may be there several times.
+    /// Queue pairs, by the low bits of the hash: 1 to [`MOST_ENTRIES`] entries, a power of two. A queue pair may have several.
     pub table: Vec<Qpn>,
 }
 
 impl Spread {
-    /// Returns true if the table has a legal size.
+    /// Returns whether the size of the table is legal.
     pub(crate) fn is_legal(&self) -> bool {
         self.table.len().is_power_of_two() && self.table.len() <= MOST_ENTRIES
     }
 
-    /// Returns the queue pair that takes a frame.
+    /// Returns the queue pair that receives a frame.
     pub(crate) fn choose(&self, headers: &Headers<'_>) -> Option<Qpn> {
         let hash = self.hash(headers).unwrap_or(0) as usize;
         self.table.get(hash & self.table.len().wrapping_sub(1)).copied()
@@ -82,7 +82,7 @@ impl Spread {
     }
 }
 
-/// A Toeplitz hash on its way through its input: each bit that is set adds 32 bits of the key, from its own place on.
+/// Toeplitz hash in progress: each set bit of the input adds the 32 bits of the key at its position.
 struct Toeplitz<'a> {
     key: &'a [u8; HASH_KEY],
     /// Bytes of input so far.
@@ -93,7 +93,7 @@ struct Toeplitz<'a> {
 impl Toeplitz<'_> {
     fn add_if(&mut self, wanted: bool, bytes: &[u8]) {
         for byte in bytes.iter().filter(|_| wanted) {
-            // Beyond its end, the key is 0.
+            // The key is 0 beyond its end.
             let window = (0..5).map(|i| self.key.get(self.at + i).copied().unwrap_or(0));
             let window = window.fold(0_u64, |bits, byte| bits << 8 | u64::from(byte));
             for bit in (0..8).filter(|bit| byte >> (7 - bit) & 1 == 1) {

@@ -1,14 +1,14 @@
-//! The rules of an endpoint, in the order in which they are tried.
+//! The flow rules of an endpoint, in the order in which they are tried.
 
 use super::{FlowAction, FlowRule, Headers, Spread};
 use crate::{ControlError, Qpn};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// The limit on the rules of an endpoint: each frame is compared with all of them.
+/// Limit of the rules of an endpoint, because each frame is compared with all of them.
 pub const MOST_FLOWS: u32 = 256;
 
-/// A rule of one endpoint.
+/// Id of a rule of one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowId(u64);
 
@@ -19,26 +19,26 @@ struct Flow {
     rule: FlowRule,
 }
 
-/// The rules, those that are tried first at the front.
+/// Flow rules, in the order in which they are tried.
 #[derive(Debug, Default)]
 pub(crate) struct FlowTable {
     flows: Vec<Flow>,
-    /// The queue pairs whose frames others take, by their numbers.
+    /// Distributions of frames to other queue pairs, by queue pair number.
     spreads: BTreeMap<u32, Spread>,
-    /// The number of rules that were ever added.
+    /// Rules added so far.
     added: u64,
 }
 
-/// The progress of a frame through the table.
+/// Progress of a frame through the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     next: usize,
-    /// The place of the rule that took it.
+    /// Place of the rule that took the frame.
     taken: Option<usize>,
 }
 
 impl Cursor {
-    /// Returns true if a rule took the frame.
+    /// Returns whether a rule took the frame.
     pub(crate) const fn is_taken(&self) -> bool {
         self.taken.is_some()
     }
@@ -61,23 +61,23 @@ impl FlowTable {
         Ok(id)
     }
 
-    /// Spreads the frames of a queue pair over others from now on.
+    /// Spreads the frames of a queue pair over others.
     pub(crate) fn spread(&mut self, qpn: Qpn, spread: Spread) {
         self.spreads.insert(qpn.get(), spread);
     }
 
-    /// Removes a rule. A rule that its queue pair took along is gone already.
+    /// Removes a rule; does nothing if its queue pair was destroyed.
     pub(crate) fn remove(&mut self, id: FlowId) {
         self.flows.retain(|flow| flow.id != id);
     }
 
-    /// The queue pair is gone.
+    /// Removes the rules of a destroyed queue pair.
     pub(crate) fn forget(&mut self, qpn: Qpn) {
         self.flows.retain(|flow| flow.qpn != qpn);
         self.spreads.remove(&qpn.get());
     }
 
-    /// Returns the next queue pair that gets the frame, and what happens to it there; `None` if there are no more.
+    /// Returns the next queue pair that gets the frame, and what happens to the frame there; `None` if there are no more.
     pub(crate) fn next(&self, headers: &Headers<'_>, cursor: &mut Cursor) -> Option<(Qpn, FlowAction)> {
         let taken_by = cursor.taken.and_then(|place| self.flows.get(place));
         while let Some(flow) = self.flows.get(cursor.next) {

@@ -1,10 +1,10 @@
-//! The rights to registered memory, and why an access is refused.
+//! Access rights to registered memory, and the reasons to refuse an access.
 
 use crate::Discard;
 use core::ops::BitOr;
 use thiserror::Error;
 
-/// The operations that a memory region allows, or a queue pair as responder (IBA 10.6.3.1).
+/// Operations that a memory region allows, or a queue pair as responder (IBA 10.6.3.1).
 ///
 /// Local reading is always allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -13,22 +13,22 @@ pub struct Access(u8);
 impl Access {
     /// Local read only.
     pub const LOCAL_READ: Self = Self(0);
-    /// The owner may receive into it.
+    /// Local write: the owner may receive into the region.
     pub const LOCAL_WRITE: Self = Self(1);
-    /// The peer may WRITE.
+    /// Remote WRITE.
     pub const REMOTE_WRITE: Self = Self(2);
-    /// The peer may READ.
+    /// Remote READ.
     pub const REMOTE_READ: Self = Self(4);
-    /// The peer may run atomics.
+    /// Remote atomics.
     pub const REMOTE_ATOMIC: Self = Self(8);
-    /// All of the above.
+    /// All rights above.
     pub const ALL: Self = Self(15);
-    /// Memory windows may be bound to the region.
+    /// Binding of memory windows to the region.
     pub const WINDOWS: Self = Self(16);
-    /// The peer may FLUSH, to global visibility.
+    /// Remote FLUSH to global visibility.
     pub const REMOTE_FLUSH: Self = Self(32);
 
-    /// Returns true if `self` allows all of `other`.
+    /// Returns whether `self` has all rights of `other`.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -43,18 +43,18 @@ impl BitOr for Access {
     }
 }
 
-/// Why an access to registered memory was refused.
+/// Reason to refuse an access to registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum AccessError {
-    /// No region has this key: it never had, or it is deregistered.
+    /// No region has this key: it was never assigned, or its region is deregistered.
     #[error("no memory region has this key")]
     UnknownKey,
-    /// The region belongs to another protection domain, or the window to another queue pair.
+    /// The region is of another protection domain, or the window of another queue pair.
     #[error(
         "the memory region belongs to another protection domain, or the memory window to another queue pair"
     )]
     ProtectionDomain,
-    /// The access begins or ends outside the region.
+    /// The access is not completely inside the region.
     #[error("the access leaves the memory region")]
     Range,
     /// The region does not allow this kind of access.
@@ -66,8 +66,8 @@ pub enum AccessError {
 }
 
 impl AccessError {
-    /// The counter of a remote request that was refused for this. A region of another domain counts as no
-    /// region: both are an R_Key violation (IBA 9.7.4.1.4), and the peer learns no more.
+    /// Returns the counter of remote requests that are refused for this reason. A region of another domain counts as no region: both are an
+    /// R_Key violation (IBA 9.7.4.1.4), and the peer learns no more.
     #[must_use]
     pub const fn discard(self) -> Discard {
         match self {

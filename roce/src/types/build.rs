@@ -1,4 +1,4 @@
-//! Short ways to say common requests.
+//! Constructors of common work requests.
 
 use super::{Binding, Data, Datagram, RecvRequest, Remote, SendOperation, SendRequest, Sge};
 use crate::wire::{Feth, Immediate};
@@ -6,24 +6,23 @@ use crate::{Rkey, SrqNumber};
 use smallvec::SmallVec;
 
 impl Data {
-    /// No bytes at all.
+    /// Creates data without bytes.
     #[must_use]
     pub fn empty() -> Self {
         Self::Buffers(SmallVec::new())
     }
 
-    /// Copies `bytes` into the request. More than 64 cost an allocation.
+    /// Copies `bytes` into the request. More than 64 bytes are allocated on the heap.
     #[must_use]
     pub fn inline(bytes: &[u8]) -> Self {
         Self::Inline(SmallVec::from_slice(bytes))
     }
 
-    /// Bytes of the message.
+    /// Returns the length of the message, bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         match self {
             Self::Buffers(buffers) => match buffers.as_slice() {
-                // Nearly all requests have one.
                 [only] => u64::from(only.length),
                 several => several.iter().map(|sge| u64::from(sge.length)).sum(),
             },
@@ -45,79 +44,79 @@ impl From<&[Sge]> for Data {
 }
 
 impl SendRequest {
-    /// A signalled request, neither solicited nor fenced.
+    /// Creates a signalled request, neither solicited nor fenced.
     #[must_use]
     pub fn new(id: u64, operation: SendOperation, data: impl Into<Data>) -> Self {
         Self { id, operation, data: data.into(), signalled: true, solicited: false, fence: false, srq: None }
     }
 
-    /// SEND.
+    /// Creates a SEND.
     #[must_use]
     pub fn send(id: u64, data: impl Into<Data>) -> Self {
         Self::new(id, SendOperation::Send { immediate: None }, data)
     }
 
-    /// SEND that takes back the peer's memory window `rkey`.
+    /// Creates a SEND that invalidates the peer's memory window `rkey`.
     #[must_use]
     pub fn send_invalidate(id: u64, data: impl Into<Data>, rkey: Rkey) -> Self {
         Self::new(id, SendOperation::SendInvalidate { rkey }, data)
     }
 
-    /// Binds a memory window.
+    /// Creates a request that binds a memory window.
     #[must_use]
     pub fn bind(id: u64, binding: Binding) -> Self {
         Self::new(id, SendOperation::Bind(binding), Data::empty())
     }
 
-    /// Takes back a memory window of this side.
+    /// Creates a request that invalidates a memory window of this side.
     #[must_use]
     pub fn local_invalidate(id: u64, rkey: Rkey) -> Self {
         Self::new(id, SendOperation::LocalInvalidate { rkey }, Data::empty())
     }
 
-    /// SEND of a datagram.
+    /// Creates a SEND of a datagram.
     #[must_use]
     pub fn send_to(id: u64, data: impl Into<Data>, to: Datagram) -> Self {
         Self::new(id, SendOperation::SendTo { to, immediate: None }, data)
     }
 
-    /// RDMA WRITE to `remote`.
+    /// Creates an RDMA WRITE to `remote`.
     #[must_use]
     pub fn write(id: u64, data: impl Into<Data>, remote: Remote) -> Self {
         Self::new(id, SendOperation::Write { remote, immediate: None }, data)
     }
 
-    /// RDMA READ from `remote` into `buffers`.
+    /// Creates an RDMA READ from `remote` into `buffers`.
     #[must_use]
     pub fn read(id: u64, buffers: impl Into<Data>, remote: Remote) -> Self {
         Self::new(id, SendOperation::Read { remote }, buffers)
     }
 
-    /// FETCH_ADD at `remote`; what was there comes into `result`, 8 bytes in host byte order.
+    /// Creates a FETCH_ADD at `remote`. The original value is written to `result`, 8 bytes in host byte order.
     #[must_use]
     pub fn fetch_add(id: u64, result: Sge, remote: Remote, add: u64) -> Self {
         Self::new(id, SendOperation::FetchAdd { remote, add }, result)
     }
 
-    /// CMP_SWAP at `remote`; what was there comes into `result`, 8 bytes in host byte order.
+    /// Creates a CMP_SWAP at `remote`. The original value is written to `result`, 8 bytes in host byte order.
     #[must_use]
     pub fn compare_swap(id: u64, result: Sge, remote: Remote, compare: u64, swap: u64) -> Self {
         Self::new(id, SendOperation::CompareSwap { remote, compare, swap }, result)
     }
 
-    /// ATOMIC WRITE of 8 bytes to `remote`.
+    /// Creates an ATOMIC WRITE of 8 bytes to `remote`.
     #[must_use]
     pub fn atomic_write(id: u64, data: impl Into<Data>, remote: Remote) -> Self {
         Self::new(id, SendOperation::AtomicWrite { remote }, data)
     }
 
-    /// FLUSH of `length` bytes at `remote`.
+    /// Creates a FLUSH of `length` bytes at `remote`.
     #[must_use]
     pub fn flush(id: u64, remote: Remote, length: u32, to: Feth) -> Self {
         Self::new(id, SendOperation::Flush { remote, length, to }, Data::empty())
     }
 
-    /// With immediate data for the peer's completion. Requests that have none stay as they are.
+    /// Adds immediate data for the peer's completion. Operations that have none are unchanged.
     #[must_use]
     pub fn with_immediate(mut self, data: Immediate) -> Self {
         match &mut self.operation {
@@ -136,25 +135,25 @@ impl SendRequest {
         self
     }
 
-    /// For the peer's shared receive queue `srq`: what an XRC initiator says with each request.
+    /// Addresses the request to the peer's shared receive queue `srq`, as an XRC initiator must.
     #[must_use]
     pub fn to_srq(self, srq: SrqNumber) -> Self {
         Self { srq: Some(srq), ..self }
     }
 
-    /// Success causes no completion.
+    /// Makes the request unsignalled: success creates no completion.
     #[must_use]
     pub fn unsignalled(self) -> Self {
         Self { signalled: false, ..self }
     }
 
-    /// The peer's completion raises an event.
+    /// Makes the peer's completion raise an event.
     #[must_use]
     pub fn solicited(self) -> Self {
         Self { solicited: true, ..self }
     }
 
-    /// Wait until all earlier READs and atomics are done.
+    /// Makes the request wait until all earlier READs and atomics are done.
     #[must_use]
     pub fn fenced(self) -> Self {
         Self { fence: true, ..self }
@@ -162,13 +161,13 @@ impl SendRequest {
 }
 
 impl RecvRequest {
-    /// One buffer to receive into.
+    /// Creates a receive request with one buffer.
     #[must_use]
     pub fn new(id: u64, buffer: Sge) -> Self {
         Self { id, buffers: SmallVec::from_slice(&[buffer]) }
     }
 
-    /// Several buffers, filled in order.
+    /// Creates a receive request with several buffers, filled in order.
     #[must_use]
     pub fn scatter(id: u64, buffers: &[Sge]) -> Self {
         Self { id, buffers: SmallVec::from_slice(buffers) }

@@ -7,7 +7,7 @@ use cc::ConfigError;
 use core::net::IpAddr;
 use thiserror::Error;
 
-/// Why a control call was refused.
+/// Error of a control call.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! The failure of a queue pair: its certain cause, and the likely reason. The core records one [`QpFailure`] when the failure occurs, from
+//! The failure of a queue pair: its certain cause, and its likely reason. The core records one [`QpFailure`] when the failure occurs, from
 //! state that it keeps anyway.
 
 use super::{CompletionStatus, Remote};
@@ -8,30 +8,30 @@ use cc::HeardHop;
 use core::fmt;
 use core::net::IpAddr;
 
-/// A queue pair's failure.
+/// Failure of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpFailure {
-    /// Its number.
+    /// Number of the queue pair.
     pub qpn: Qpn,
-    /// The event that made it fail.
+    /// Event that caused the failure.
     pub cause: FailureCause,
-    /// The likely reason.
+    /// Likely reason.
     pub reason: FailureReason,
-    /// The address and number of the connected queue pair; `None` for datagrams.
+    /// Address and number of the connected peer; `None` for datagrams.
     pub peer: Option<(IpAddr, Qpn)>,
-    /// The last PSN that the peer acknowledged: one before the first if it acknowledged none.
+    /// Last PSN that the peer acknowledged; one before the first if it acknowledged none.
     pub acknowledged: Psn,
-    /// The PSN that would have been sent next for the first time.
+    /// Next PSN to send for the first time.
     pub send: Psn,
-    /// The PSN that was expected from the peer.
+    /// Next PSN expected from the peer.
     pub expected: Psn,
-    /// Retries since the last acknowledgement: after timeouts, NAKs and RNR NAKs.
+    /// Retries since the last acknowledgement, after timeouts, NAKs and RNR NAKs.
     pub retries: u8,
-    /// The busiest hop of the path, as telemetry said last; `None` without telemetry.
+    /// Busiest hop in the last telemetry; `None` without telemetry.
     pub busiest: Option<HeardHop>,
 }
 
-/// One line for a log: which queue pair, its peer, how far both had come, what happened, the likely reason, and the remedy.
+/// Writes one line for a log: queue pair, peer, PSNs, cause, likely reason, and remedy.
 impl fmt::Display for QpFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "QP {} failed", self.qpn)?;
@@ -48,25 +48,24 @@ impl fmt::Display for QpFailure {
     }
 }
 
-/// The event that made a queue pair fail.
+/// Event that caused a queue pair's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCause {
-    /// The oldest send request ended with this status.
+    /// The oldest send request completed with this status.
     Request(CompletionStatus),
-    /// The peer's request was refused with this NAK, and its packet dropped for this reason.
+    /// A request of the peer was refused with this NAK, and its packet dropped for this reason.
     Refused(NakCode, Discard),
-    /// A received message could not be placed, on a service that refuses nothing, or took back what is no window of this
-    /// queue pair.
+    /// A received message could not be placed on a service without NAKs, or was to invalidate what is no window of this queue pair.
     Receive(CompletionStatus),
-    /// A completion queue of it overflowed (IBA 10.2.6).
+    /// One of its completion queues overflowed (IBA 10.2.6).
     CompletionQueue,
 }
 
 impl FailureCause {
-    /// Returns the reason as far as the cause alone reveals it. Of requests to a peer, the requester knows more.
+    /// Returns the reason as far as the cause alone reveals it. For requests to a peer the requester knows more.
     pub(crate) const fn reason(self) -> FailureReason {
         match self {
-            // The receive that the program posted.
+            // The buffer of a receive request.
             Self::Refused(NakCode::RemoteOperationalError, Discard::LocalProtection) => {
                 FailureReason::LocalBuffer
             }
@@ -101,48 +100,48 @@ impl fmt::Display for FailureCause {
     }
 }
 
-/// The likely reason of a failure.
+/// Likely reason of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureReason {
-    /// Nothing ever came from the peer.
+    /// The peer has never answered.
     NeverAnswered,
-    /// The peer acknowledged packets before, and then went silent.
+    /// The peer acknowledged packets before, and is silent now.
     WentDark,
-    /// The peer is silent, and an ICMP message about packets for its address was received during the last retries.
+    /// The peer is silent, and an ICMP message about packets to its address arrived during the last retries.
     Unreachable(Unreachable),
-    /// The oldest packet is longer than all that the peer has taken in: a link of the path has a smaller MTU.
+    /// The oldest packet is longer than all that arrived at the peer: a link of the path has a smaller MTU.
     LargePackets {
         /// Payload bytes of the oldest packet.
         lost: u32,
-        /// The most payload bytes of a packet that arrived, as far as is known; 0 if only packets without payload did.
+        /// Most payload bytes of a packet that is known to have arrived; 0 if only packets without payload did.
         arrived: u32,
     },
-    /// The peer's packets arrive, and it acknowledges nothing.
+    /// The peer's packets arrive, but it acknowledges nothing.
     OneWay,
-    /// The peer answers, and only about packets that this connection never sent: the PSNs of both sides differ.
+    /// The peer answers only about packets that this connection never sent: the PSNs of both sides differ.
     OtherPsns,
-    /// The peer asks for the same packet again and again.
+    /// The peer requests the same packet again and again.
     Loss,
     /// The peer had no receive request posted.
     NoReceive,
     /// The peer refused a key, a range, or the access.
     RemoteAccess {
-        /// The remote range of the request, if it named memory.
+        /// Remote range of the request, if it has one.
         remote: Option<Remote>,
         /// Bytes of the request.
         length: u32,
     },
-    /// The peer's queue pair does not accept this request, or its receive is too short.
+    /// The peer's queue pair does not accept the request, or its receive request is too short.
     RemoteRequest,
-    /// The peer's queue pair failed by itself.
+    /// The peer's queue pair failed on its own.
     RemoteFailed,
     /// The peer's answer does not fit the request.
     BadAnswer,
     /// A local buffer is outside its region, or the region does not allow the access.
     LocalBuffer,
-    /// The request itself is wrong, for this queue pair in its state.
+    /// The request is not valid for this queue pair in its state.
     LocalRequest,
-    /// The peer sent a request that is not allowed here; its packet was dropped for this reason.
+    /// The peer sent a request that is not allowed; its packet was dropped for this reason.
     Refused(Discard),
     /// A completion queue was not polled in time.
     CompletionQueue,
@@ -155,7 +154,7 @@ impl FailureReason {
         matches!(self, Self::LargePackets { .. } | Self::Unreachable(Unreachable::TooBig { .. }))
     }
 
-    /// Returns what a program, or its user, can do about it.
+    /// Returns the remedy for the program or its user.
     #[must_use]
     pub const fn remedy(&self) -> &'static str {
         match self {
@@ -223,18 +222,18 @@ impl fmt::Display for FailureReason {
     }
 }
 
-/// The statement of an ICMP message about packets that did not arrive (RFC 792, RFC 4443 3.1, 3.2).
+/// Statement of an ICMP message about packets that did not arrive (RFC 792, RFC 4443 3.1, 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreachable {
     /// There is no route to the address, or no host has it.
     Address,
-    /// The host runs, and nothing there receives UDP port 4791.
+    /// The host runs, but nothing there receives UDP port 4791.
     Port,
-    /// A firewall rejected them.
+    /// A firewall rejected the packets.
     Prohibited,
     /// A link carries only shorter packets.
     TooBig {
-        /// Its MTU in bytes, with the IP header; 0 if the message does not say.
+        /// MTU of the link in bytes, with the IP header; 0 if the message does not contain it.
         mtu: u16,
     },
 }

@@ -1,22 +1,22 @@
-//! The numbers of an endpoint's objects.
+//! The ids of an endpoint's objects.
 
-/// A protection domain: queue pairs and regions of different domains don't meet.
+/// Protection domain: queue pairs can use only regions of their own domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PdId(pub u32);
 
-/// A completion queue of one endpoint.
+/// Completion queue of one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub u32);
 
-/// A shared receive queue of one endpoint.
+/// Shared receive queue of one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SrqId(pub u32);
 
-/// An XRC domain of one endpoint: its targets and its shared receive queues meet, others don't.
+/// XRC domain of one endpoint: its targets receive only for its own shared receive queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct XrcdId(pub u32);
 
-/// An address handle of one endpoint: a place in the table, and the generation of its content.
+/// Address handle of one endpoint: a place in the table, and its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressId(u32);
 
@@ -25,12 +25,10 @@ impl AddressId {
         Self((generation as u32) << 16 | place as u32)
     }
 
-    /// Returns its place in the table.
     pub(crate) const fn place(self) -> u16 {
         self.0 as u16
     }
 
-    /// Returns the generation of the place's content that it is for.
     pub(crate) const fn generation(self) -> u16 {
         (self.0 >> 16) as u16
     }

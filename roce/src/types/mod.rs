@@ -1,5 +1,5 @@
-//! The small types that all parts of the crate need. They use each other, keys, the reasons of drops, and the types of
-//! `wire` and of `cc`.
+//! The small types that all parts of the crate need. They use each other, keys, [`Discard`](crate::Discard), and the types of `wire` and of
+//! `cc`.
 
 mod access;
 mod build;

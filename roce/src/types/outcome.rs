@@ -1,30 +1,30 @@
-//! Completions as results: a failed request is an error that names it.
+//! Completions as results: a failed request becomes an error.
 
 use super::{Completion, CompletionOpcode, CompletionStatus};
 use crate::Qpn;
 use thiserror::Error;
 
-/// A request that ended with another status than success.
+/// Error of a request that did not succeed.
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[error("request {id} of QP {qpn} ({opcode:?}): {status}; {}", status.remedy())]
 pub struct RequestFailed {
-    /// The request's id.
+    /// Id of the request.
     pub id: u64,
-    /// The queue pair, which is in the error state now unless it is for datagrams.
+    /// Queue pair, which is in the error state unless it is for datagrams.
     pub qpn: Qpn,
-    /// The operation of the request. It means nothing if the request was flushed.
+    /// Operation of the request; undefined if the request was flushed.
     pub opcode: CompletionOpcode,
-    /// The way that the request ended.
+    /// Status of the completion.
     pub status: CompletionStatus,
 }
 
 crate::debug_as_display!(RequestFailed, super::PostError);
 
 impl Completion {
-    /// Returns the completion itself if its request succeeded.
+    /// Returns the completion if its request succeeded.
     ///
     /// # Errors
-    /// Returns [`RequestFailed`] with any other status.
+    /// Returns [`RequestFailed`] if the status is not success.
     #[must_use = "a request that failed did nothing of what it was asked to do, or not all"]
     pub const fn ok(self) -> Result<Self, RequestFailed> {
         let Self { id, status, opcode, qpn, .. } = self;
@@ -36,7 +36,7 @@ impl Completion {
 }
 
 impl CompletionStatus {
-    /// Returns what a program can do about it.
+    /// Returns the remedy for the program.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {

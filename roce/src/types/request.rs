@@ -1,4 +1,4 @@
-//! Work requests and completions, as programs see them.
+//! Work requests and completions, as programs use them.
 
 use super::{AddressId, Binding, SrqId};
 use crate::wire::{Feth, Immediate};
@@ -6,14 +6,14 @@ use crate::{Lkey, Qpn, Rkey, SrqNumber};
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// One stretch of a local buffer.
+/// Scatter/gather element: one local buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
-    /// The first address, in the owner's address space.
+    /// First address, in the owner's address space.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
-    /// The region it lies in.
+    /// Key of its region.
     pub lkey: Lkey,
 }
 
@@ -22,91 +22,90 @@ pub struct Sge {
 pub struct Remote {
     /// Remote virtual address.
     pub address: u64,
-    /// The region's key.
+    /// Key of the region.
     pub rkey: Rkey,
 }
 
-/// The destination of a datagram.
+/// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// The way to the port.
+    /// Address handle of the destination.
     pub address: AddressId,
-    /// The queue pair there.
+    /// Queue pair of the destination.
     pub qpn: Qpn,
-    /// The Q_Key that the destination requires. If its top bit is set, the sender's own Q_Key is sent instead (IBA 10.2.5).
+    /// Q_Key of the destination. If its top bit is set, the sender's own Q_Key is sent instead (IBA 10.2.5).
     pub queue_key: u32,
 }
 
-/// The operation of a send request.
+/// Operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendOperation {
-    /// Fill the peer's next receive buffer. Of a raw packet queue pair: send an Ethernet frame as it is, without its FCS.
+    /// Sends a message to the peer's next receive request. On a raw packet queue pair: sends an Ethernet frame as it is, without FCS.
     Send {
-        /// Data for the peer's completion; raw packets have none.
+        /// Immediate data for the peer's completion; raw packets have none.
         immediate: Option<Immediate>,
     },
-    /// Fill the next receive buffer of a datagram queue pair. Only datagram queue pairs have it, and only this.
+    /// Sends a message to the next receive request of a datagram queue pair. It is the only operation of datagram queue pairs.
     SendTo {
-        /// The destination.
+        /// Destination.
         to: Datagram,
-        /// Data for the receiver's completion.
+        /// Immediate data for the receiver's completion.
         immediate: Option<Immediate>,
     },
-    /// Fill the peer's next receive buffer, and invalidate the memory window whose key is `rkey` there: it must be one of type 2 that the
-    /// peer's queue pair bound. A wrong key fails the peer's queue pair, and this one does not learn of it.
+    /// Sends a message to the peer's next receive request, and invalidates the peer's memory window with the key `rkey`, which must be one
+    /// of type 2 that the peer's queue pair bound. A wrong key fails the peer's queue pair, and this one does not learn of it.
     SendInvalidate {
-        /// The peer's key.
+        /// Key of the peer's window.
         rkey: Rkey,
     },
-    /// Write to the peer's memory. With immediate data it consumes a receive request there.
+    /// Writes to the peer's memory. With immediate data it consumes a receive request of the peer.
     Write {
-        /// The destination.
+        /// Destination.
         remote: Remote,
-        /// Data for the peer's completion.
+        /// Immediate data for the peer's completion.
         immediate: Option<Immediate>,
     },
-    /// Read the peer's memory into the local buffers.
+    /// Reads the peer's memory into the local buffers.
     Read {
-        /// The source.
+        /// Source.
         remote: Remote,
     },
-    /// Add to the peer's 8-byte integer; what was there comes into the local buffer, in host byte order.
+    /// Adds to the peer's 8-byte integer. The original value is written to the local buffer, in host byte order.
     FetchAdd {
-        /// The target, aligned to 8.
+        /// Target, aligned to 8.
         remote: Remote,
-        /// The number to add.
+        /// Number to add.
         add: u64,
     },
-    /// Store `swap` if the value there is `compare`; the value before comes into the local buffer.
+    /// Stores `swap` in the peer's memory if the value there is `compare`. The original value is written to the local buffer.
     CompareSwap {
-        /// The target, aligned to 8.
+        /// Target, aligned to 8.
         remote: Remote,
-        /// The value that must be there.
+        /// Expected value.
         compare: u64,
-        /// The value that replaces it.
+        /// New value.
         swap: u64,
     },
-    /// Write 8 bytes to the peer's memory at once, after all that was written before. The peer answers when they are there.
+    /// Writes 8 bytes to the peer's memory atomically, after everything written before. The peer answers when they are written.
     AtomicWrite {
-        /// The target, aligned to 8.
+        /// Target, aligned to 8.
         remote: Remote,
     },
-    /// Have the peer answer when all that was written before to a range has reached the requested place.
+    /// Makes the peer answer when everything written to a range before has reached the requested placement.
     Flush {
-        /// The first address of the range, and its key.
+        /// First address of the range, and its key.
         remote: Remote,
-        /// Bytes of it.
+        /// Length of the range, bytes.
         length: u32,
-        /// The placement, and whether the range is all of the region.
+        /// Placement, and whether the range is the whole region.
         to: Feth,
     },
-    /// Give a memory window of this side a part of a region, once all requests before it have been sent. Nothing goes to the
-    /// peer.
+    /// Binds a memory window of this side to a part of a region, after all requests before it were sent. Sends no packet.
     Bind(Binding),
-    /// Take back a memory window of type 2 that this queue pair bound. Nothing goes to the peer.
+    /// Invalidates a memory window of type 2 that this queue pair bound. Sends no packet.
     LocalInvalidate {
-        /// The window's key.
+        /// Key of the window.
         rkey: Rkey,
     },
 }
@@ -128,7 +127,7 @@ impl SendOperation {
         }
     }
 
-    /// Returns true if the peer answers it with data, or with a special answer.
+    /// Returns whether the peer's response completes it, rather than an acknowledgement.
     pub(crate) const fn is_answered(&self) -> bool {
         match self {
             Self::Send { .. }
@@ -145,50 +144,51 @@ impl SendOperation {
         }
     }
 
-    /// Returns true if no packet carries it.
+    /// Returns whether no packet carries it.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self, Self::Bind(_) | Self::LocalInvalidate { .. })
     }
 }
 
-/// The local side of a send request.
+/// Local data of a send request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// Registered buffers, in order. More than four cost an allocation when posted.
+    /// Registered buffers, in order. More than four are allocated on the heap.
     Buffers(SmallVec<[Sge; 4]>),
-    /// The bytes themselves, taken when posted: the buffer is free again at once. More than 64 cost an allocation.
+    /// The bytes themselves, copied when the request is created: the source buffer can be reused at once. More than 64 bytes are allocated
+    /// on the heap.
     Inline(SmallVec<[u8; 64]>),
 }
 
-/// A send work request.
+/// Send work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendRequest {
-    /// Comes back in the completion.
+    /// Id that the completion returns.
     pub id: u64,
-    /// The operation.
+    /// Operation.
     pub operation: SendOperation,
-    /// The local side.
+    /// Local data.
     pub data: Data,
-    /// True if success creates a completion. Failure always does.
+    /// Whether success creates a completion. Failure always does.
     pub signalled: bool,
-    /// True if the peer's completion raises an event.
+    /// Whether the peer's completion raises an event.
     pub solicited: bool,
-    /// Wait until all earlier READs and atomics are done.
+    /// Whether the request waits until all earlier READs and atomics are done.
     pub fence: bool,
-    /// Of an XRC initiator, and only there: the peer's shared receive queue, whose domain also applies to its memory.
+    /// Shared receive queue of the peer, whose domain also applies to its memory. Set by XRC initiators only.
     pub srq: Option<SrqNumber>,
 }
 
-/// A receive work request.
+/// Receive work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvRequest {
-    /// Comes back in the completion.
+    /// Id that the completion returns.
     pub id: u64,
-    /// The buffers that the message is written to.
+    /// Buffers for the message, filled in order.
     pub buffers: SmallVec<[Sge; 4]>,
 }
 
-/// Why a request was not accepted. No part of it was done.
+/// Reason to refuse a work request, of which nothing was done.
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]
@@ -231,7 +231,7 @@ pub enum PostError {
     BadAtomic,
 }
 
-/// The way that a request ended (IBA 11.6.2).
+/// Status of a completion (IBA 11.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[allow(missing_docs)]
 pub enum CompletionStatus {
@@ -261,7 +261,7 @@ pub enum CompletionStatus {
     RnrRetryExceeded,
 }
 
-/// The operation that a completion is for.
+/// Operation of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum CompletionOpcode {
@@ -280,33 +280,33 @@ pub enum CompletionOpcode {
     RecvWithWrite,
 }
 
-/// A completion queue entry.
+/// Completion queue element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The request's id.
+    /// Id of the request.
     pub id: u64,
-    /// The way that it ended. With any status but success, only `id` and `qpn` mean anything.
+    /// Status. If it is not success, only `id` and `qpn` are valid besides.
     pub status: CompletionStatus,
-    /// The operation.
+    /// Operation.
     pub opcode: CompletionOpcode,
-    /// The queue pair.
+    /// Queue pair.
     pub qpn: Qpn,
-    /// Bytes of the message, for receives, READs and atomics.
+    /// Length of the message, bytes, for receives, READs and atomics.
     pub length: u32,
-    /// Immediate data, if the message brought any.
+    /// Immediate data of the message, if any.
     pub immediate: Option<Immediate>,
-    /// The key of a memory window that the message took back.
+    /// Key of the memory window that the message invalidated.
     pub invalidated: Option<Rkey>,
-    /// True if the sender requested an event.
+    /// Whether the sender requested an event.
     pub solicited: bool,
-    /// The sender of a datagram. The buffer's first 40 bytes are the IPv6 header, or 20 bytes that mean nothing and the IPv4 header.
+    /// Sender of a datagram. The first 40 bytes of the buffer are the IPv6 header, or 20 undefined bytes and the IPv4 header.
     pub source: Option<Qpn>,
-    /// The shared receive queue that the request was taken from.
+    /// Shared receive queue from which the request was taken.
     pub srq: Option<SrqId>,
 }
 
 impl Completion {
-    /// One that says no more than whose it is and how it ended.
+    /// Creates a completion with all other fields empty.
     #[must_use]
     pub const fn new(id: u64, status: CompletionStatus, opcode: CompletionOpcode, qpn: Qpn) -> Self {
         Self {

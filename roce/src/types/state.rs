@@ -1,6 +1,6 @@
 //! The states of a queue pair, and its limits.
 
-/// A queue pair's state (IBA 10.3.1).
+/// State of a queue pair (IBA 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum State {
@@ -9,7 +9,7 @@ pub enum State {
     ReadyToReceive,
     ReadyToSend,
     SendQueueDrained,
-    /// Of unreliable services only: a send failed, receives go on.
+    /// Unreliable services only: a send failed, but packets are received.
     SendQueueError,
     Error,
 }
@@ -25,12 +25,12 @@ pub struct Capabilities {
     pub max_send_sge: u32,
     /// Buffers in one receive request.
     pub max_recv_sge: u32,
-    /// Bytes that a request may carry inline.
+    /// Bytes of inline data in a request.
     pub max_inline: u32,
 }
 
 impl Capabilities {
-    /// The most that a queue pair may have of each.
+    /// Limits of all capabilities.
     pub const MOST: Self =
         Self { max_send: 1 << 15, max_recv: 1 << 15, max_send_sge: 32, max_recv_sge: 32, max_inline: 1024 };
 }

@@ -1,4 +1,4 @@
-//! Memory regions: the bytes that a key identifies, and the operations that it allows (IBA 10.6).
+//! Memory regions: the memory of a key, and the operations that the key allows (IBA 10.6).
 
 use super::KeySpace;
 use super::memory_window::{self, Windows};
@@ -9,24 +9,24 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
 
-/// A registered memory region as its owner knows it.
+/// Registered memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// The first address, in the owner's address space.
+    /// First address, in the owner's address space.
     pub address: u64,
-    /// The address that requests of both sides use for the first byte (IBA 11.2.8.1, Virtual Address): mostly `address`.
+    /// Address of the first byte in requests of both sides (IBA 11.2.8.1, Virtual Address): usually `address`.
     pub origin: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// The operations that it allows.
+    /// Operations that the region allows.
     pub access: Access,
-    /// For local work requests.
+    /// Key for local work requests.
     pub lkey: Lkey,
-    /// For the peer: the same number as `lkey`, as rxe, mlx4 and mlx5 have it. Worthless without a remote access right.
+    /// Key for the peer: the same number as `lkey`, as with rxe, mlx4 and mlx5. Useless without a remote access right.
     pub rkey: Rkey,
 }
 
-/// One place of the table: a region, or what its next region's generation will be.
+/// Place of the table: a region, or the generation of its next one.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     generation: u32,
@@ -41,16 +41,16 @@ struct Live {
     windows: u32,
 }
 
-/// All memory regions of one endpoint, found by key. Room for all is allocated when it is created. Memory windows lie beside them; no
-/// region has a key that a window may come to have.
+/// Memory regions of one endpoint, found by key, and its memory windows. Room for all regions is allocated at creation. No region has a key
+/// that a window may have.
 ///
-/// A key is the region's index in the table and the index's generation, encrypted by a secret permutation. It is both the L_Key and the
-/// R_Key (`docs/decisions/016-one-key-per-region.md`). Freed indices are reused in the order in which they were freed, and the generation has
-/// all bits that the index leaves, so a key repeats only after 2^32 / (the number of indices, rounded up to a power of two) registrations at
-/// one index.
+/// A key is the region's index in the table and the generation of the index, encrypted by a secret permutation. It is both the L_Key and
+/// the R_Key (`docs/decisions/016-one-key-per-region.md`). Freed indices are reused in the order in which they were freed, and the
+/// generation has all bits that the index leaves, so a key repeats only after 2^32 / (the number of indices, rounded up to a power of two)
+/// registrations at one index.
 ///
-/// Accesses of 0 bytes need no valid key (IBA 9.7.4.1.4 for remote ones): the caller must not ask for them. If it
-/// does, they are checked as any other.
+/// Accesses of 0 bytes need no valid key (IBA 9.7.4.1.4 for remote ones), so the caller must not check them here. If it does, they are
+/// checked like any other.
 pub struct RegionTable {
     entries: Box<[Entry]>,
     free: VecDeque<u32>,
@@ -60,7 +60,7 @@ pub struct RegionTable {
 }
 
 impl RegionTable {
-    /// Room for `max` regions, and as many windows. `secret` must be unpredictable and serve nothing else.
+    /// Creates a table for `max` regions, and as many windows. `secret` must be unpredictable and used for nothing else.
     #[must_use]
     pub fn new(max: u32, secret: &[u8; 32]) -> Self {
         let half = |at: usize| core::array::from_fn(|i| secret[at + i]);
@@ -73,22 +73,22 @@ impl RegionTable {
         }
     }
 
-    /// Registered regions.
+    /// Returns the number of registered regions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// Returns true if no region is registered.
+    /// Returns whether no region is registered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Registers `length` bytes at `address` and draws keys for them.
+    /// Registers `length` bytes at `address`, and assigns keys.
     ///
     /// # Errors
-    /// Returns an error if the region is empty or exceeds the address space, or the table is full.
+    /// Returns a [`ControlError`] if the region is empty or exceeds the address space, or the table is full.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -99,10 +99,10 @@ impl RegionTable {
         self.register_as(pd, address, length, address, access)
     }
 
-    /// As [`register`](Self::register), if requests call the first byte `origin`: 0 registers a zero-based region.
+    /// Registers a region whose first byte has the address `origin` in requests; 0 makes it zero-based.
     ///
     /// # Errors
-    /// As [`register`](Self::register).
+    /// Returns the errors of [`register`](Self::register).
     pub fn register_as(
         &mut self,
         pd: PdId,
@@ -128,11 +128,11 @@ impl RegionTable {
         Ok(region)
     }
 
-    /// Changes all of a region but its keys.
+    /// Changes everything of a region but its keys.
     ///
     /// # Errors
-    /// Returns an error if no region has this key, windows are bound to it, or its memory is as [`register`](Self::register) refuses it.
-    /// The region is then unchanged.
+    /// Returns a [`ControlError`] if no region has this key, windows are bound to it, or [`register`](Self::register) would refuse the
+    /// memory. The region is then unchanged.
     pub fn change(&mut self, lkey: Lkey, pd: PdId, wanted: &Region) -> Result<Region, ControlError> {
         let &Region { address, origin, length, access, .. } = wanted;
         check_place(address, origin, length)?;
@@ -145,10 +145,10 @@ impl RegionTable {
         Ok(live.region)
     }
 
-    /// Forgets a region: from now on its keys name nothing.
+    /// Deregisters a region, and invalidates its keys.
     ///
     /// # Errors
-    /// Returns an error if no region has this key, or windows are bound to it (IBA 10.6.7.2.6).
+    /// Returns a [`ControlError`] if no region has this key, or windows are bound to it (IBA 10.6.7.2.6).
     pub fn deregister(&mut self, lkey: Lkey) -> Result<Region, ControlError> {
         let number = self.keys.open(lkey.get());
         let index = self.index(number);
@@ -162,10 +162,10 @@ impl RegionTable {
         Ok(region)
     }
 
-    /// Forgets a region, and takes back the windows that are bound to it.
+    /// Deregisters a region, and invalidates the windows that are bound to it.
     ///
     /// # Errors
-    /// Returns an error if no region has this key.
+    /// Returns a [`ControlError`] if no region has this key.
     pub fn withdraw(&mut self, lkey: Lkey) -> Result<Region, ControlError> {
         if let Some(live) = self.live(lkey)
             && live.windows > 0
@@ -176,19 +176,19 @@ impl RegionTable {
         self.deregister(lkey)
     }
 
-    /// Windows that are bound to a region.
+    /// Returns the number of windows that are bound to a region.
     ///
     /// # Errors
-    /// Returns an error if no region has this key.
+    /// Returns a [`ControlError`] if no region has this key.
     pub fn windows_of(&self, lkey: Lkey) -> Result<u32, ControlError> {
         let live = self.find(self.keys.open(lkey.get())).map_err(|_| ControlError::NoRegion(lkey))?;
         Ok(live.windows)
     }
 
-    /// Creates a memory window that is bound to nothing, and returns its key.
+    /// Creates an unbound memory window, and returns its key.
     ///
     /// # Errors
-    /// Returns an error if the table is full.
+    /// Returns a [`ControlError`] if the table is full.
     pub fn create_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Rkey, ControlError> {
         let Self { entries, keys, index_bits, windows, .. } = self;
         let is_taken = |rkey: Rkey| {
@@ -198,17 +198,17 @@ impl RegionTable {
         windows.create(pd, kind, is_taken)
     }
 
-    /// Forgets a memory window, bound or not.
+    /// Destroys a memory window, bound or not.
     ///
     /// # Errors
-    /// Returns an error if no window has this key.
+    /// Returns a [`ControlError`] if no window has this key.
     pub fn destroy_window(&mut self, rkey: Rkey) -> Result<(), ControlError> {
         let before = self.windows.destroy(rkey)?;
         self.freed(before);
         Ok(())
     }
 
-    /// A queue pair is gone: what it bound leads nowhere.
+    /// Invalidates the windows that a destroyed queue pair bound.
     pub fn release_queue_pair(&mut self, qpn: Qpn) {
         let Self { entries, keys, index_bits, windows, .. } = self;
         windows.release_queue_pair(qpn, |lkey| {
@@ -218,10 +218,10 @@ impl RegionTable {
         });
     }
 
-    /// Binds a memory window on behalf of a queue pair (IBA 10.6.7.2.3).
+    /// Binds a memory window for a queue pair (IBA 10.6.7.2.3).
     ///
     /// # Errors
-    /// Returns why the window was not bound; it is then unchanged.
+    /// Returns a [`BindError`] if the window was not bound; it is then unchanged.
     pub fn bind(&mut self, pd: PdId, qpn: Qpn, binding: &Binding) -> Result<(), BindError> {
         self.windows.check(pd, binding)?;
         let start = match binding.length {
@@ -238,7 +238,7 @@ impl RegionTable {
         Ok(())
     }
 
-    /// Returns the window's beginning in the owner's address space.
+    /// Checks the region of a binding. Returns the first address of the window in the owner's address space.
     fn check_binding(&self, pd: PdId, binding: &Binding) -> Result<u64, AccessError> {
         let Live { pd: owner, region, .. } = self.find(self.keys.open(binding.lkey.get()))?;
         if *owner != pd {
@@ -257,17 +257,17 @@ impl RegionTable {
         }
     }
 
-    /// Takes a window of type 2 back: its key leads nowhere until it is bound again (IBA 10.6.7.2.5).
+    /// Invalidates a window of type 2: its key is invalid until it is bound again (IBA 10.6.7.2.5).
     ///
     /// # Errors
-    /// Returns an error if no window that this queue pair bound has this key, or it is of type 1.
+    /// Returns an [`AccessError`] if no window that this queue pair bound has this key, or it is of type 1.
     pub fn invalidate(&mut self, rkey: Rkey, pd: PdId, qpn: Qpn) -> Result<(), AccessError> {
         let before = self.windows.invalidate(rkey, pd, qpn)?;
         self.freed(Some(before));
         Ok(())
     }
 
-    /// A window is not bound to this region any more.
+    /// Records that a window is no longer bound to this region.
     fn freed(&mut self, lkey: Option<Lkey>) {
         if let Some(live) = lkey.and_then(|lkey| self.live(lkey)) {
             live.windows -= 1;
@@ -279,10 +279,10 @@ impl RegionTable {
         find_mut(&mut self.entries, self.index_bits, number)
     }
 
-    /// Checks an access of this side's own requests: `length` bytes at `address`.
+    /// Checks an access of this side's own requests to `length` bytes at `address`.
     ///
     /// # Errors
-    /// Returns the first check that failed: key, protection domain, access right, range.
+    /// Returns the [`AccessError`] of the first check that fails: key, protection domain, access right, range.
     #[inline]
     pub fn local(
         &self,
@@ -295,11 +295,10 @@ impl RegionTable {
         check(self.find(self.keys.open(lkey.get()))?, pd, address, length, access)
     }
 
-    /// Checks an access that the peer of queue pair `qpn` asks for: `length` bytes at `address`, by the key of a region or
-    /// of a window.
+    /// Checks an access of the peer of queue pair `qpn` to `length` bytes at `address`, by the key of a region or of a window.
     ///
     /// # Errors
-    /// Returns the first check that failed: key, protection domain, access right, range.
+    /// Returns the [`AccessError`] of the first check that fails: key, protection domain, access right, range.
     #[inline]
     pub fn remote(
         &self,
@@ -316,10 +315,10 @@ impl RegionTable {
         }
     }
 
-    /// Checks an access to all of a region or window.
+    /// Checks an access to a whole region or window.
     ///
     /// # Errors
-    /// Returns the first check that failed: key, protection domain, access right.
+    /// Returns the [`AccessError`] of the first check that fails: key, protection domain, access right.
     pub fn remote_whole(&self, rkey: Rkey, pd: PdId, qpn: Qpn, access: Access) -> Result<(), AccessError> {
         match self.find(self.keys.open(rkey.get())) {
             Ok(live) => check(live, pd, live.region.origin, 0, access).map(drop),
@@ -340,7 +339,7 @@ impl RegionTable {
     }
 }
 
-/// Checks that a region may lie there. The last byte of the address space is left out, so that every end has an address.
+/// Checks the memory of a region. The last byte of the address space is excluded, so that every end has an address.
 fn check_place(address: u64, origin: u64, length: u64) -> Result<(), ControlError> {
     let limit = u64::MAX - address.max(origin);
     if length == 0 || length > limit {
@@ -349,7 +348,7 @@ fn check_place(address: u64, origin: u64, length: u64) -> Result<(), ControlErro
     Ok(())
 }
 
-/// Returns the number of a place and its generation before sealing. Generation bits that do not fit are dropped.
+/// Returns the number of an index and its generation before encryption. Generation bits that do not fit are dropped.
 fn number(index_bits: u32, index: u32, generation: u32) -> u32 {
     generation.checked_shl(index_bits).unwrap_or(0) | index
 }

@@ -119,7 +119,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 proptest! {
-    /// Every region ever created stays in the model; a dead one must be unknown for ever.
+    /// Every region ever created stays in the model; the keys of a deregistered one must stay unknown.
     #[test]
     fn only_live_regions_and_only_their_bytes_are_reached(
         max in 1u32..6, secret: [u8; 32], operations in prop::collection::vec(operation(), 1..120)

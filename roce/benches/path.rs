@@ -1,6 +1,6 @@
-//! ns per message through both ends of a connection, each step apart: `cargo bench -p ferroce-roce --bench path`.
+//! Measures ns per message through both ends of a connection, step by step: `cargo bench -p ferroce-roce --bench path`.
 //!
-//! Two endpoints in one thread, frames in arrays, everything in cache, HPCC++ on: what remains is our own cost.
+//! Two endpoints in one thread, frames in arrays, everything in cache, HPCC++ on: the rest is the cost of this crate.
 
 #[path = "../tests/harness/mod.rs"]
 mod harness;
@@ -16,10 +16,9 @@ use std::time::{Duration, Instant};
 
 const BATCH: usize = 32;
 const ROUNDS: u32 = 20_000;
-/// Virtual time between batches: pacing never holds a packet back.
+/// Virtual time between batches, long enough that pacing never delays a packet.
 const TURN: Duration = Duration::from_micros(100);
 
-/// The cost of each step of one message.
 #[derive(Default)]
 struct Cost {
     post: Duration,
@@ -29,7 +28,7 @@ struct Cost {
     complete: Duration,
 }
 
-/// Steps are functions of their own, so that callgrind counts each apart.
+/// Runs one step and adds its time. Each step is a separate function, so that callgrind counts it separately.
 fn timed<T>(into: &mut Duration, step: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = step();
@@ -54,7 +53,7 @@ impl Bench {
         Self { pair: Pair::connect(options), frames, lengths: Vec::new() }
     }
 
-    /// Frames that `from` has now.
+    /// Polls the frames that `from` sends now.
     fn take(&mut self, from: usize) {
         let host = &mut self.pair.hosts[from];
         self.lengths.clear();
@@ -120,7 +119,7 @@ fn complete(bench: &mut Bench) -> usize {
 }
 
 fn main() {
-    // For a counter of instructions: one size, 100 turns.
+    // For an instruction counter: one size, 100 turns.
     let counting = std::env::args().any(|argument| argument == "--count");
     let sizes = [(64, Mtu::M1024), (1024, Mtu::M1024), (4096, Mtu::M4096)];
     let (sizes, rounds) = if counting { (&sizes[..1], 99) } else { (&sizes[..], ROUNDS) };

@@ -1,4 +1,4 @@
-//! ns per packet of the codec, while everything is in cache: `cargo bench -p ferroce-roce --bench wire`.
+//! Measures ns per packet of the codec, with everything in cache: `cargo bench -p ferroce-roce --bench wire`.
 
 use ferroce_roce::qp::FeedbackKey;
 use ferroce_roce::wire::{self, Bth, Header, Mac, Operation, Path, Service};
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 const ROUNDS: u32 = 200_000;
 
-/// The best of five runs: the others were disturbed.
+/// Returns the shortest of five runs: interference only adds time.
 fn ns(mut work: impl FnMut()) -> f64 {
     let run = |_| {
         let start = Instant::now();

@@ -1,9 +1,9 @@
-//! Frames of a capture file.
+//! Reads and writes capture files.
 
 use std::fs;
 use std::path::Path;
 
-/// The frames of a classic little-endian capture.
+/// Returns the frames of a classic little-endian capture.
 pub fn frames(file: &Path) -> Vec<Vec<u8>> {
     let bytes = fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     assert_eq!(bytes[..4], [0xd4, 0xc3, 0xb2, 0xa1], "{}", file.display());
@@ -18,7 +18,7 @@ pub fn frames(file: &Path) -> Vec<Vec<u8>> {
     frames
 }
 
-/// A classic little-endian capture of Ethernet frames, a µs apart.
+/// Returns a classic little-endian capture of Ethernet frames, 1 µs apart.
 pub fn of(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0];
     for (micros, frame) in frames.iter().enumerate() {

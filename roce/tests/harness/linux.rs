@@ -1,20 +1,20 @@
 //! The requester of Linux's Soft-RoCE (`drivers/infiniband/sw/rxe` of Linux 6.12), as a peer for tests of the responder.
 //!
-//! These rules of its completer (`rxe_comp.c`) are here, the faulty ones too. The *oldest* request is that which is not completed; the
-//! *next* PSN is that of the answer it waits for.
-//! 1. An answer behind the last PSN of the oldest request completes it, and is then looked at for the one after it. If the oldest is a READ
-//!    or an atomic, its answer was lost: all is sent again from the next PSN on.
-//! 2. An answer before the next PSN is ignored, with two exceptions. With the last PSN of the oldest request, it completes that. Between
-//!    the responses of a READ, an Acknowledge is looked at all the same.
-//! 3. An answer behind the next PSN is ignored if the oldest is a READ or an atomic.
+//! It follows these rules of the completer of Soft-RoCE (`rxe_comp.c`), the faulty ones included. The *oldest* request is the first that is
+//! not completed; the *next* PSN is that of the response that the requester waits for.
+//! 1. A response after the last PSN of the oldest request completes this request, and then applies to the following one. If the oldest is a
+//!    READ or an atomic, its response was lost: the requester retransmits everything from the next PSN on.
+//! 2. A response before the next PSN is ignored, with two exceptions. With the last PSN of the oldest request, it completes this request.
+//!    Between the responses of a READ, an Acknowledge is processed all the same.
+//! 3. A response after the next PSN is ignored if the oldest is a READ or an atomic.
 //! 4. An ACK with the last PSN of the oldest request completes it **whatever it is: a READ or an atomic with success and without data**.
-//! 5. Any other ACK, also one that exception 2 lets in, **ends the sequence of a READ's responses**: a middle or last response behind it is
-//!    an error. The error has no status of its own, so that the READ completes with success and the queue pair fails.
-//! 6. A NAK for a sequence error acknowledges what is before it and sends the rest again, once until there is progress; an RNR NAK does so
-//!    after a time.
-//! 7. A READ that is sent again asks for the bytes that are missing.
+//! 5. Any other ACK, also one under exception 2, **ends the sequence of a READ's responses**: a middle or last response after it is an
+//!    error. The error has no status of its own, so that the READ completes with success and the queue pair fails.
+//! 6. A NAK for a sequence error acknowledges all PSNs before it and causes one retransmission of the rest until there is progress; an RNR
+//!    NAK causes it after its timer.
+//! 7. A READ that is retransmitted requests the missing bytes only.
 //!
-//! All packets of a request leave at once, and PSNs do not wrap.
+//! All packets of a request are sent at once, and PSNs do not wrap.
 
 use roce::wire::{
     AtomicEth, CompareSwap, FetchAdd, Feth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome,
@@ -23,10 +23,10 @@ use roce::wire::{
 /// Payload bytes of a packet.
 pub const MTU: usize = 1024;
 
-/// A packet's PSN, operation and payload.
+/// The PSN, operation and payload of a packet.
 pub type Packet = (u32, Operation, Vec<u8>);
 
-/// What a request does; data that leaves is in it.
+/// A request with the data that it sends.
 #[derive(Clone, Debug)]
 pub enum Work {
     Send(Vec<u8>, Option<Immediate>),
@@ -39,7 +39,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// Returns whether its answer carries data.
+    /// Returns whether the response carries data.
     const fn is_fetched(&self) -> bool {
         matches!(self, Self::Read(_) | Self::FetchAdd(_) | Self::CompareSwap(_))
     }
@@ -59,7 +59,7 @@ impl Work {
         }
     }
 
-    /// Returns the operation of packet `index` of `count`, of a READ that has `done` bytes.
+    /// Returns the operation of packet `index` of `count`, of a READ that has received `done` bytes.
     fn operation(&self, index: usize, count: usize, done: usize) -> Operation {
         let ends = index + 1 == count;
         match *self {
@@ -97,12 +97,12 @@ struct Request {
     first: u32,
     last: u32,
     is_sent: bool,
-    /// Packets that need not be sent again.
+    /// Packets that are not retransmitted.
     skipped: usize,
     data: Vec<u8>,
 }
 
-/// Requests, the PSNs of both directions, and what has completed.
+/// A requester: its requests, the PSNs of both directions, and the completions.
 #[derive(Debug)]
 pub struct LinuxRequester {
     requests: Vec<Request>,
@@ -113,9 +113,9 @@ pub struct LinuxRequester {
     is_within_read: bool,
     is_retrying: bool,
     waits_for_receive: bool,
-    /// An error ended the queue pair.
+    /// Whether an error ended the queue pair.
     pub failed: bool,
-    /// Exception 2 let in an ACK between the responses of a READ.
+    /// Whether an ACK was processed between the responses of a READ (exception 2).
     pub interrupted: bool,
 }
 
@@ -136,7 +136,7 @@ impl LinuxRequester {
         }
     }
 
-    /// The data that came with each request completed, all with success.
+    /// Returns the response data of each completed request; all completed with success.
     pub fn completed(&self) -> impl Iterator<Item = &[u8]> {
         self.requests.iter().take(self.oldest).map(|request| &request.data[..])
     }
@@ -145,7 +145,7 @@ impl LinuxRequester {
         self.failed || self.oldest == self.requests.len()
     }
 
-    /// All that may be sent now.
+    /// Returns all packets that may be sent now.
     pub fn transmit(&mut self) -> Vec<Packet> {
         let mut packets = Vec::new();
         while !self.waits_for_receive && !self.failed && self.unsent < self.requests.len() {
@@ -171,7 +171,7 @@ impl LinuxRequester {
         packets
     }
 
-    /// Nothing comes any more: a timer fires.
+    /// Fires the timer: no more responses arrive.
     pub fn on_timeout(&mut self) {
         if core::mem::take(&mut self.waits_for_receive) {
             self.send_again();
@@ -206,7 +206,6 @@ impl LinuxRequester {
         }
     }
 
-    /// Takes in an answer.
     pub fn on_answer(&mut self, (psn, operation, payload): Packet) {
         while let Some(oldest) = self.requests.get(self.oldest).filter(|_| !self.failed) {
             if !oldest.is_sent {
@@ -299,14 +298,14 @@ impl LinuxRequester {
     fn advance(&mut self, psn: u32, completes: bool, continues: bool) {
         self.is_retrying = false;
         self.oldest += usize::from(completes);
-        // A completion by an older answer changes nothing else.
+        // A completion by an older response changes nothing else.
         if !completes || psn >= self.next_psn {
             self.is_within_read = continues;
             self.next_psn = self.next_psn.max(psn + 1);
         }
     }
 
-    /// The oldest request completes as its status has it, which is still success.
+    /// Completes the oldest request with its status, which is still success.
     fn fail(&mut self) {
         self.oldest += 1;
         self.failed = true;

@@ -38,7 +38,7 @@ impl Random {
         self.next() % limit
     }
 
-    /// True `per_mille` times of a thousand.
+    /// Returns true with a probability of `per_mille` / 1000.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
@@ -47,7 +47,7 @@ impl Random {
 /// The first address of a host's memory.
 pub const BASE: u64 = 0x7000_0000_0000;
 
-/// A host's memory. What is cut off from it has vanished.
+/// A host's memory. An access beyond a truncated end fails as vanished.
 pub struct Ram(pub Vec<u8>);
 
 impl Ram {
@@ -97,23 +97,23 @@ pub struct Options {
     pub max_rd_atomic: u8,
     pub max_dest_rd_atomic: u8,
     pub selective_repeat: bool,
-    /// Without `selective_repeat`: both sides offer it after a loss.
+    /// Whether both sides offer selective repeat after a loss, if `selective_repeat` is false.
     pub offered: bool,
     pub congestion: CongestionAlgorithm,
     pub probe_interval: Option<Duration>,
     pub format: Format,
-    /// Telemetry rides with every so many packets of data.
+    /// The number of data packets for each that carries telemetry.
     pub in_band: Option<NonZeroU32>,
-    /// Changes other settings of congestion control from the defaults.
+    /// Changes other settings of congestion control.
     pub adjust: fn(&mut Congestion),
     pub capabilities: Capabilities,
     pub cq_depth: u32,
     /// The limit on the endpoint's queue pairs.
     pub max_qps: u32,
     pub memory: usize,
-    /// One way's.
+    /// One-way delay of the link.
     pub delay: Duration,
-    /// Over IPv6.
+    /// Whether the connection uses IPv6.
     pub v6: bool,
 }
 
@@ -148,7 +148,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Returns what both sides send again after a loss.
+    /// Returns the loss recovery of both sides.
     pub const fn loss_recovery(&self) -> LossRecovery {
         match (self.selective_repeat, self.offered) {
             (true, _) => LossRecovery::SelectiveRepeat,
@@ -190,7 +190,7 @@ impl Host {
         host
     }
 
-    /// Returns the settings that its queue pair is created with.
+    /// Returns the settings of the host's queue pair.
     pub fn init(&self, options: &Options) -> QpInit {
         QpInit {
             service: Service::Rc,
@@ -203,13 +203,13 @@ impl Host {
         }
     }
 
-    /// Returns the settings of another queue pair, of any service, with room for four requests each way.
+    /// Returns the settings of another queue pair, of any service, with at most four requests in each queue.
     pub fn init_of(&self, service: Service) -> QpInit {
         let capabilities = Capabilities { max_send: 4, max_recv: 4, ..Capabilities::default() };
         QpInit { service, capabilities, ..self.init(&Options::default()) }
     }
 
-    /// To RTR, knowing the peer.
+    /// Connects the queue pair to `peer` and moves it to RTR.
     pub fn ready_to_receive(&mut self, path: Path, peer: Qpn, receive_psn: u32, options: &Options) {
         let now = Instant::ZERO;
         let init = Modify::Init { access: options.access, partition_key: 0xffff };
@@ -226,7 +226,7 @@ impl Host {
         self.endpoint.modify_qp(now, self.qpn, Modify::ReadyToReceive(settings)).unwrap();
     }
 
-    /// From RTR to RTS.
+    /// Moves the queue pair from RTR to RTS.
     pub fn ready_to_send(&mut self, options: &Options) {
         let mut congestion = Congestion::new(options.congestion).probing(options.probe_interval);
         (congestion.format, congestion.in_band) = (options.format, options.in_band);
@@ -272,12 +272,12 @@ impl Host {
     }
 }
 
-/// The way from host `from` (1 or 2) to host `to`.
+/// Returns the path from host `from` (1 or 2) to host `to`, over IPv4.
 pub fn path(from: u8, to: u8) -> Path {
     path_over(false, from, to)
 }
 
-/// The same, over IPv6 or not.
+/// Returns the path from host `from` to host `to`, over IPv6 or IPv4.
 pub fn path_over(v6: bool, from: u8, to: u8) -> Path {
     let address = |host: u8| match v6 {
         true => IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, host.into()]),
@@ -289,7 +289,7 @@ pub fn path_over(v6: bool, from: u8, to: u8) -> Path {
     }
 }
 
-/// The faults of a link, per mille of packets.
+/// The faults of a link, in packets per thousand.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub loss: u64,
@@ -298,10 +298,10 @@ pub struct Faults {
     pub flip: u64,
 }
 
-/// A frame filter for packet scripts: what becomes of a frame on its way (`false` loses it).
+/// A frame filter for packet scripts: it may change a frame in flight, and drops the frame by returning `false`.
 pub type Filter = Box<dyn FnMut(usize, &mut Vec<u8>) -> bool>;
 
-/// The most bytes that a sender inserts, in any format.
+/// The maximum number of bytes that a sender inserts, in any format.
 const TELEMETRY_ROOM: usize = 256;
 
 /// Two hosts and the link between them.
@@ -311,7 +311,7 @@ pub struct Pair {
     pub faults: Faults,
     pub random: Random,
     pub filter: Option<Filter>,
-    /// The additional delay of the frame that the filter saw last.
+    /// The additional delay of the frame that the filter has just passed.
     pub late: Option<Box<dyn FnMut() -> Duration>>,
     pub frames: u64,
     pub options: Options,
@@ -323,7 +323,7 @@ impl Pair {
         Self::of([Host::new(1, &options), Host::new(2, &options)], options)
     }
 
-    /// Connects the queue pairs that the hosts have.
+    /// Connects the hosts' existing queue pairs.
     pub fn of(mut hosts: [Host; 2], options: Options) -> Self {
         let [qpn0, qpn1] = [hosts[0].qpn, hosts[1].qpn];
         let psn = options.send_psn;
@@ -354,7 +354,7 @@ impl Pair {
         self.hosts[host].endpoint.post_recv(qpn, roce::qp::RecvRequest::new(id, sge)).unwrap();
     }
 
-    /// Runs until nothing happens any more; panics if that is not before `limit` of virtual time has passed.
+    /// Runs until no event is left; panics if that takes more than `limit` of virtual time.
     pub fn run(&mut self, limit: Duration) {
         let end = self.now + limit;
         while self.step() {
@@ -362,7 +362,6 @@ impl Pair {
         }
     }
 
-    /// Runs until `end`.
     pub fn run_until(&mut self, end: Instant) {
         while self.next().is_some_and(|next| next <= end) {
             self.step();
@@ -374,7 +373,7 @@ impl Pair {
         [0, 1].map(|host: usize| self.hosts[host].endpoint.report(self.hosts[host].qpn))
     }
 
-    /// Sends what may be sent, then goes to the next event. `false` if there is none.
+    /// Sends all that may be sent, then advances to the next event. Returns `false` if there is none.
     pub fn step(&mut self) -> bool {
         self.transmit();
         let Some(next) = self.next() else { return false };
@@ -384,7 +383,7 @@ impl Pair {
         {
             let (to, frame) = entry.remove();
             let host = &mut self.hosts[to];
-            // A dropped frame is counted, and the tests check the counts.
+            // Dropped frames are counted, and the tests check the counts.
             let _ = host.endpoint.on_frame(self.now, &mut host.ram, &frame);
         }
         for host in &mut self.hosts {
@@ -417,7 +416,7 @@ impl Pair {
         }
     }
 
-    /// Data leaves only while what is in flight is below the window.
+    /// Checks that data is sent only while the bytes in flight are below the window.
     fn check_window(&self, host: usize, before: &roce::qp::QpReport) {
         let Some(after) = self.reports()[host] else { return };
         let sent = after.in_flight > before.in_flight;
@@ -445,19 +444,19 @@ impl Pair {
     }
 }
 
-/// Faults of single frames on the way. `index` counts them round; a fault returns `false` if there is none.
+/// Faults of single frames in flight. `index` selects one, modulo their number; a fault returns `false` if there is none.
 impl Pair {
     fn on_the_way(&self, index: usize) -> Option<(Instant, u64)> {
         let count = self.on_the_way.len();
         if count == 0 { None } else { self.on_the_way.keys().nth(index % count).copied() }
     }
 
-    /// It is lost.
+    /// Drops the frame.
     pub fn lose(&mut self, index: usize) -> bool {
         self.on_the_way(index).is_some_and(|key| self.on_the_way.remove(&key).is_some())
     }
 
-    /// It comes later.
+    /// Delays the frame by `late`.
     pub fn delay(&mut self, index: usize, late: Duration) -> bool {
         let Some(key) = self.on_the_way(index) else { return false };
         let entry = self.on_the_way.remove(&key).unwrap();
@@ -465,7 +464,7 @@ impl Pair {
         true
     }
 
-    /// It comes twice, the second time later.
+    /// Duplicates the frame; the copy arrives `late` after the original.
     pub fn duplicate(&mut self, index: usize, late: Duration) -> bool {
         let Some(key) = self.on_the_way(index) else { return false };
         let entry = self.on_the_way[&key].clone();
@@ -473,7 +472,7 @@ impl Pair {
         true
     }
 
-    /// A bit behind its Ethernet header flips.
+    /// Flips one bit after the Ethernet header of the frame.
     pub fn flip(&mut self, index: usize, bit: usize) -> bool {
         let Some(key) = self.on_the_way(index) else { return false };
         let (_, frame) = self.on_the_way.get_mut(&key).unwrap();
@@ -482,7 +481,7 @@ impl Pair {
         true
     }
 
-    /// A frame of the test's own is on its way to `to`.
+    /// Sends a frame of the test's own to host `to`.
     pub fn inject(&mut self, to: usize, frame: Vec<u8>) {
         self.put_on_the_way(self.now + self.options.delay, (to, frame));
     }
@@ -493,12 +492,12 @@ impl Pair {
     }
 }
 
-/// A window that never binds, and no pacing.
+/// Returns a window that never limits, without pacing.
 pub const fn open_window() -> CongestionAlgorithm {
     CongestionAlgorithm::Fixed { window: 1 << 40, rate: None }
 }
 
-/// A window, and a pacing rate.
+/// Returns a fixed window with a pacing rate.
 pub const fn paced(window: u64, rate: Rate) -> CongestionAlgorithm {
     CongestionAlgorithm::Fixed { window, rate: Some(rate) }
 }

@@ -1,15 +1,15 @@
-//! Packets byte by byte, for those that the codec refuses to build.
+//! Packets built byte by byte, for those that the codec refuses to build.
 
 use super::path;
 use core::net::IpAddr;
 use roce::Qpn;
 
-/// A packet from the BTH to its pad. Nothing is checked, but its IP and UDP lengths, checksums and ICRC are right: what is
-/// wrong with it is wrong above UDP.
+/// A packet from the BTH to its pad. No field is checked, but the IP and UDP lengths, the checksums and the ICRC are right: any error is
+/// above UDP.
 #[derive(Clone, Debug)]
 pub struct Raw {
     pub opcode: u8,
-    /// SE, MigReq, 2 bits of pad count, 4 of version.
+    /// SE, MigReq, 2 bits of pad count, 4 bits of version.
     pub flags: u8,
     pub partition_key: u16,
     pub ack_request: bool,
@@ -19,7 +19,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Any bytes as a packet, if the first of them is even.
+    /// Interprets `bytes` as a packet if the first of them is even.
     pub fn around(bytes: &[u8]) -> Option<Self> {
         let [choice, opcode, flags, ack, rest @ ..] = bytes else { return None };
         (choice % 2 == 0).then(|| Self {
@@ -32,7 +32,7 @@ impl Raw {
         })
     }
 
-    /// The frame that host 1 sends to `destination` on host 2.
+    /// Returns the frame that host 1 sends to `destination` on host 2.
     pub fn frame(&self, destination: Qpn) -> Vec<u8> {
         let path = path(1, 2);
         let (IpAddr::V4(from), IpAddr::V4(to)) = (path.source, path.destination) else {
@@ -66,7 +66,7 @@ fn checksum(header: &[u8]) -> u16 {
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// The ICRC of an IPv4 packet (IBA A17.3.3): eight bytes of ones, then the packet with ones for what routers change.
+/// Returns the ICRC of an IPv4 packet (IBA A17.3.3): eight bytes of ones, then the packet with ones in the fields that routers change.
 fn icrc(packet: &[u8]) -> u32 {
     let mut masked = [&[0xff; 8], packet].concat();
     for at in [1, 8, 10, 11, 26, 27, 32] {

@@ -1,4 +1,4 @@
-//! One endpoint whose peer is the test: a packet script.
+//! Packet scripts: one endpoint whose peer is the test.
 
 use super::{BASE, Host, Options, path};
 use cc::Instant;
@@ -13,7 +13,7 @@ use roce::{Discard, Psn, Qpn, Rkey};
 /// The first PSN of both directions.
 pub const PSN: u32 = 1000;
 
-/// The test's own queue pair number.
+/// The queue pair number of the test's side.
 pub const PEER: u32 = 0x4711;
 
 pub struct Script {
@@ -24,14 +24,14 @@ pub struct Script {
 }
 
 impl Script {
-    /// In RTS.
+    /// Creates a script whose queue pair is in RTS.
     pub fn new(options: Options) -> Self {
         let mut script = Self::receiving(options);
         script.host.ready_to_send(&Options { send_psn: PSN, ..options });
         script
     }
 
-    /// In RTR.
+    /// Creates a script whose queue pair is in RTR.
     pub fn receiving(options: Options) -> Self {
         let options = Options { send_psn: PSN, ..options };
         let mut host = Host::new(2, &options);
@@ -43,7 +43,7 @@ impl Script {
         Bth { partition_key: self.partition_key, ack_request: true, ..Bth::new(self.host.qpn, Psn::new(psn)) }
     }
 
-    /// The peer sends a packet.
+    /// Delivers a packet from the peer.
     pub fn send(&mut self, psn: u32, operation: Operation, payload: &[u8]) -> Result<(), Discard> {
         let header = Header::Connected { service: Service::Rc, bth: self.bth(psn), operation };
         self.send_header(&header, payload)
@@ -63,7 +63,7 @@ impl Script {
         frame
     }
 
-    /// Returns the packet that the endpoint sends next, if any.
+    /// Returns the next packet that the endpoint sends, if any.
     pub fn next_header(&mut self) -> Option<(Header, Vec<u8>)> {
         let mut frame = vec![0; 4096 + MAX_OVERHEAD + MAX_IN_BAND];
         let length = self.host.endpoint.poll_transmit(self.now, &self.host.ram, &mut frame)?;
@@ -72,7 +72,7 @@ impl Script {
         Some((packet.header, packet.payload.to_vec()))
     }
 
-    /// The PSN and operation that the endpoint sends next.
+    /// Returns the PSN and operation of the next packet that the endpoint sends.
     pub fn next(&mut self) -> Option<(u32, Operation)> {
         match self.next_header()? {
             (Header::Connected { bth, operation, .. }, _) => Some((bth.psn.get(), operation)),
@@ -80,7 +80,7 @@ impl Script {
         }
     }
 
-    /// All that the endpoint sends now.
+    /// Returns all packets that the endpoint sends now.
     pub fn drain(&mut self) -> Vec<(u32, Operation)> {
         core::iter::from_fn(|| self.next()).collect()
     }

@@ -6,13 +6,13 @@ use roce::qp::{CompletionStatus, SendRequest};
 use roce::{Access, Binding, Region, Rkey, WindowKind};
 
 impl Script {
-    /// A region over the same memory that windows may be bound to.
+    /// Registers a region over the same memory that windows may be bound to.
     pub fn windowed(&mut self, access: Access) -> Region {
         let length = self.host.ram.0.len() as u64;
         self.host.endpoint.register(self.host.pd, BASE, length, access | Access::WINDOWS).unwrap()
     }
 
-    /// A window over `length` bytes from `offset` on, bound; returns its key.
+    /// Creates a window, binds it to `length` bytes from `offset` on, and returns its key.
     pub fn window(
         &mut self,
         kind: WindowKind,
@@ -27,7 +27,7 @@ impl Script {
         binding.rkey
     }
 
-    /// Posts a request that no packet carries, and returns how it ended.
+    /// Posts a request that sends no packet, and returns its completion status.
     pub fn run_local(&mut self, request: SendRequest) -> CompletionStatus {
         self.host.endpoint.post_send(self.now, self.host.qpn, request).unwrap();
         assert_eq!(self.next(), None);
@@ -37,7 +37,7 @@ impl Script {
     }
 }
 
-/// To bind `window` with its next key.
+/// Returns the binding of `window` with its next key.
 pub fn bind(window: Rkey, region: &Region, offset: u64, length: u64, access: Access) -> Binding {
     let (rkey, lkey, address) = (window.next(), region.lkey, BASE + offset);
     Binding { window, rkey, lkey, address, length, access, zero_based: false }

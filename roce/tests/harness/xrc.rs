@@ -1,4 +1,4 @@
-//! XRC on top of the harness: domains, queues, initiators and targets.
+//! XRC for the test harness: domains, shared receive queues, initiators and targets.
 
 use super::{BASE, Host, Options, Pair};
 use cc::Instant;
@@ -6,8 +6,8 @@ use roce::qp::{Completion, QpInit, RecvRequest, Sge};
 use roce::wire::Service;
 use roce::{Access, CqId, PdId, Region, SrqId, SrqInit, SrqNumber, XrcReceives, XrcdId};
 
-/// A shared receive queue of an XRC domain, with a separate domain of memory and completion queue. All of the host's memory is a region of
-/// that domain.
+/// A shared receive queue of an XRC domain, with its own protection domain and completion queue. All of the host's memory is a region of
+/// that protection domain.
 #[derive(Clone, Copy, Debug)]
 pub struct Inbox {
     pub srq: SrqId,
@@ -32,7 +32,7 @@ impl Host {
         Inbox { srq, number, pd, cq, region }
     }
 
-    /// Returns the settings that an initiator is created with.
+    /// Returns the settings of an initiator.
     pub fn initiator(&self, options: &Options) -> QpInit {
         QpInit { service: Service::Xrc, ..self.init(options) }
     }
@@ -47,7 +47,7 @@ impl Host {
     }
 }
 
-/// An initiator on host 0, a target on host 1, and two inboxes of its domain.
+/// Connects an initiator on host 0 to a target on host 1, with two shared receive queues in the target's domain.
 pub fn connected(options: Options) -> (Pair, XrcdId, [Inbox; 2]) {
     let mut hosts = [Host::new(1, &options), Host::new(2, &options)];
     let initiator = hosts[0].initiator(&options);

@@ -1,43 +1,42 @@
-//! The requests to one side, and the answers that it may send.
+//! The requests of one side and their completions.
 
 use super::REQUESTS;
 use roce::Rkey;
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus};
 
-/// A send request as the model knows it.
+/// A posted send request.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub kind: CompletionOpcode,
     pub length: u32,
     pub signalled: bool,
-    /// The peer's receive that it takes, by number.
+    /// The number of the peer's receive that it consumes.
     pub receive: Option<usize>,
-    /// The value that a FETCH_ADD must find: the sum of all before it.
+    /// The value that a FETCH_ADD must return: the sum of all before it.
     pub finds: u64,
-    /// The window that a SEND takes back; it brings no number then.
+    /// The window that a SEND invalidates; it carries no immediate data then.
     pub returns: Option<Rkey>,
 }
 
-/// One side's requests and how they ended.
 #[derive(Default)]
 pub struct Ledger {
     pub asked: Vec<Asked>,
-    /// Requests that are known to have ended, in order.
+    /// The number of requests that are known to have ended, in order.
     pub ended: usize,
-    /// Requests that ended well; all of them before the first that did not.
+    /// The number of requests that succeeded; they precede the first that failed.
     pub done: usize,
-    /// The end of the first request that failed.
+    /// The status of the first request that failed.
     pub failed: Option<CompletionStatus>,
-    /// Receives posted, and those of them that ended.
+    /// The numbers of receives posted, and of those that have ended.
     pub receives: usize,
     pub received: usize,
-    /// Receives that ended well.
+    /// The number of receives that succeeded.
     pub delivered: usize,
-    /// The first receive that did not end well.
+    /// The status of the first receive that failed.
     pub receive_failed: Option<CompletionStatus>,
-    /// Messages posted to the peer that take a receive there.
+    /// The number of messages posted to the peer that consume a receive there.
     pub consuming: usize,
-    /// Sum of all FETCH_ADDs posted.
+    /// The sum of all FETCH_ADDs posted.
     pub added: u64,
 }
 
@@ -46,7 +45,7 @@ impl Ledger {
         self.asked.len() < REQUESTS
     }
 
-    /// A send completion: of the next request, or of a later one if those between ended well and were not signalled.
+    /// Checks a send completion: of the next request, or of a later one if the requests between succeeded and were not signalled.
     pub fn on_sent(&mut self, completion: &Completion) {
         let index = completion.id as usize;
         assert!(index >= self.ended, "request {index} completed again, or out of order");
@@ -65,7 +64,6 @@ impl Ledger {
             }
             (CompletionStatus::Success, Some(_)) => panic!("request {index} ended well after an error"),
             (status, None) => {
-                // Those between ended well.
                 self.done = index;
                 self.failed = Some(status);
             }
@@ -77,7 +75,7 @@ impl Ledger {
         self.ended = index + 1;
     }
 
-    /// A receive completion: always the next one's. `asked` has the peer's requests.
+    /// Checks a receive completion, which must be that of the oldest receive. `asked` has the peer's requests.
     pub fn on_received(&mut self, completion: &Completion, asked: &[Asked]) {
         let index = completion.id as usize;
         assert_eq!(index, self.received, "receives end in order");
@@ -98,7 +96,7 @@ impl Ledger {
             (expected, asked[number].length),
             "receive {index}"
         );
-        // The message's number: a message that came twice, or that another overtook, would show.
+        // The immediate data is the message's number: it reveals a message that was delivered twice or out of order.
         let brings = match asked[number].returns {
             Some(key) => (None, Some(key)),
             None => (Some((number as u32).to_be_bytes()), None),

@@ -1,8 +1,8 @@
-//! Two queue pairs driven by any operations, beside a model that knows only this: messages arrive in order, exactly once
-//! and with equal memory; each request completes once and in order; after an error all is flushed.
+//! Two queue pairs driven by arbitrary operations, next to a model that knows only three rules: messages arrive in order, exactly once and
+//! with equal memory; each request completes once and in order; after an error everything is flushed.
 //!
-//! The same [`Operation`]s serve the property test and the fuzzer. First anything may happen; then the faults stop and all
-//! must come to its end.
+//! The property test and the fuzzer run the same [`Operation`]s. In the first part any fault may happen; then the faults stop and every
+//! request must end.
 
 mod ledger;
 mod network;
@@ -12,12 +12,12 @@ use arbitrary::Arbitrary;
 
 pub use world::run;
 
-/// Requests that one side may post in one run; each has its own place in memory.
+/// Requests that one side may post in one run; each has its own area of memory.
 pub const REQUESTS: usize = 32;
 /// Bytes of the longest message.
 pub const LONGEST: u32 = 3000;
 
-/// An operation of the model. `host` is the side that it happens to, or that it comes from; `frame` counts the frames on the way.
+/// An operation of the model. `host` is the side that performs it or is affected; `frame` selects one of the frames in flight.
 #[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Send {
@@ -29,7 +29,7 @@ pub enum Operation {
         host: bool,
         length: u16,
         immediate: bool,
-        /// By the peer's memory window, if there is one.
+        /// With the key of the peer's memory window, if there is one.
         by_window: bool,
         with: With,
     },
@@ -43,12 +43,11 @@ pub enum Operation {
         add: u8,
         with: With,
     },
-    /// 8 bytes at once.
     AtomicWrite {
         host: bool,
         with: With,
     },
-    /// All that was written so far becomes visible to everyone.
+    /// Everything written so far becomes globally visible.
     Flush {
         host: bool,
         whole_region: bool,
@@ -59,27 +58,26 @@ pub enum Operation {
         host: bool,
         with: With,
     },
-    /// `host` takes its memory window back.
+    /// `host` invalidates its memory window.
     Invalidate {
         host: bool,
         with: With,
     },
-    /// A message that takes the peer's memory window back.
+    /// A SEND that invalidates the peer's memory window.
     SendInvalidate {
         host: bool,
         length: u16,
         with: With,
     },
-    /// So many receives are posted.
+    /// `host` posts `count` receives.
     Receive {
         host: bool,
         count: u8,
     },
-    /// The next so many things happen: frames arrive, timers fire.
+    /// The next `count` events happen: frames arrive, timers fire.
     Step {
         count: u8,
     },
-    /// So many microseconds pass.
     Pass {
         micros: u16,
     },
@@ -98,15 +96,15 @@ pub enum Operation {
         frame: u8,
         bit: u16,
     },
-    /// An acknowledgement of all that `host` took, as it might have sent one.
+    /// A superfluous acknowledgement of everything that `host` received.
     Acknowledge {
         host: bool,
     },
-    /// A NAK for a gap at what `host` expects.
+    /// A NAK for a gap at the PSN that `host` expects.
     Gap {
         host: bool,
     },
-    /// An RNR NAK at what `host` expects.
+    /// An RNR NAK at the PSN that `host` expects.
     NotReady {
         host: bool,
     },
@@ -114,7 +112,7 @@ pub enum Operation {
     Notify {
         host: bool,
     },
-    /// `host` takes its completions.
+    /// The completions of `host` are polled.
     Poll {
         host: bool,
     },
@@ -122,7 +120,7 @@ pub enum Operation {
     Deregister {
         host: bool,
     },
-    /// `host`'s queue pair is taken to ERR.
+    /// `host`'s queue pair is moved to ERR.
     Fail {
         host: bool,
     },
@@ -137,17 +135,17 @@ pub enum Operation {
 pub struct Reached {
     pub words: u64,
     pub flushes: u64,
-    /// WRITEs that were posted by a window's key.
+    /// WRITEs with a window's key.
     pub by_window: u64,
-    /// Windows that their own host took back.
+    /// Windows that their own host invalidated.
     pub taken_back: u64,
-    /// Windows that a message took back.
+    /// Windows that a message invalidated.
     pub returned: u64,
-    /// Requests over an extended connection.
+    /// Requests of an XRC connection.
     pub extended: u64,
-    /// Selective acknowledgements of packets behind one that is missing.
+    /// Selective acknowledgements of packets after a missing one.
     pub holes: u64,
-    /// Answers to telemetry.
+    /// Telemetry responses.
     pub answers: u64,
     /// Packets that were sprayed over another path than the first.
     pub sprayed: u64,
@@ -162,7 +160,7 @@ impl Reached {
     }
 }
 
-/// The options that a request is posted with.
+/// The options of a request.
 #[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct With {
     pub signalled: bool,
@@ -170,30 +168,29 @@ pub struct With {
     pub solicited: bool,
 }
 
-/// The settings of the connection of the two.
+/// The settings of the connection.
 #[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// 256 or 1024.
+    /// Whether the MTU is 256 bytes; otherwise 1024.
     pub small_packets: bool,
-    /// Packets, 0: one byte.
+    /// In packets; 0 means one byte.
     pub window: u8,
-    /// The distance of the first PSN from the end of the circle.
+    /// The distance of the first PSN from 2^24.
     pub psn: u8,
-    /// READs and atomics outstanding, less one.
+    /// READs and atomics outstanding, minus 1.
     pub reads: u8,
-    /// The ACK timeout is shorter than the round trip: every packet is sent again before its answer can come.
+    /// Whether the ACK timeout is shorter than the round trip: every packet is retransmitted before its answer can arrive.
     pub hasty: bool,
     pub selective_repeat: bool,
-    /// An extended connection: host 0 has the initiator, host 1 the target; what host 1 would ask, host 0 asks.
+    /// Whether the connection is XRC: host 0 has the initiator, host 1 the target, and host 0 posts the requests of host 1.
     pub xrc: bool,
-    /// The depth of a completion queue beyond a few; 255: all.
+    /// The depth of a completion queue beyond a minimum of 4, modulo 8; 255: room for all.
     pub completions: u8,
-    /// Which algorithm, and which format of telemetry.
     pub algorithm: u8,
     pub format: u8,
-    /// Telemetry rides with data too.
+    /// Whether data packets carry telemetry too.
     pub in_band: bool,
-    /// The share of the path's link that others take, in 256ths, and the packets in its queue.
+    /// The share of the path's link that other flows use, in 256ths, and the packets in its queue.
     pub load: u8,
     pub queue: u8,
 }

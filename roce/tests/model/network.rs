@@ -1,4 +1,4 @@
-//! The network of the model, as congestion control sees it: any algorithm, and a switch that writes telemetry of any format.
+//! The network of the model as congestion control sees it: any algorithm, and a switch that stamps telemetry of any format.
 
 use super::Setting;
 use crate::harness::Filter;
@@ -11,10 +11,10 @@ use roce::wire::{self, Header, Numbers};
 use std::rc::Rc;
 
 const LINE_RATE: Rate = Rate::from_gbps(10);
-/// The base round trip, and the time between two probes.
+/// The base round-trip time, and the probe interval.
 pub const T: Duration = Duration::from_micros(10);
 
-/// The counts of the link's filter.
+/// The counters of the link's filter.
 #[derive(Clone, Default)]
 pub struct Heard {
     /// As in [`super::Reached`].
@@ -24,7 +24,7 @@ pub struct Heard {
 }
 
 impl Setting {
-    /// The algorithm; half of all runs have a window of `window` bytes.
+    /// Returns the algorithm; half of all values give a fixed window of `window` bytes.
     pub fn congestion(&self, window: u64) -> AlgorithmConfig {
         let hpcc = HpccConfig::new(LINE_RATE, T, NonZeroU32::MIN);
         match self.algorithm % 14 {
@@ -39,13 +39,13 @@ impl Setting {
         }
     }
 
-    /// True if packets are sprayed over several paths. Telemetry in data and windows of the receiver exclude it.
+    /// Returns whether packets are sprayed over several paths. In-band telemetry and receiver-computed windows exclude spraying.
     pub fn sprays(&self) -> bool {
         let by_receiver = matches!(self.congestion(1), AlgorithmConfig::HpccReceiver(_));
         self.selective_repeat && !self.in_band && !by_receiver && self.load % 2 == 1
     }
 
-    /// Some formats exist over IPv6 alone.
+    /// Returns whether the connection uses IPv6: some formats exist over IPv6 only.
     pub fn v6(&self) -> bool {
         !self.format().fits([10, 0, 0, 1].into())
     }
@@ -54,7 +54,7 @@ impl Setting {
         Format::ALL[usize::from(self.format) % Format::ALL.len()].1
     }
 
-    /// The switch, which writes telemetry into what passes it and counts. It loses nothing.
+    /// Returns a switch that stamps telemetry into passing frames and counts them. It drops none.
     pub fn network(&self, heard: &Heard) -> Filter {
         let (heard, load, queue) = (heard.clone(), u32::from(self.load), u32::from(self.queue));
         let (mut time, mut tx_bytes) = (0_u64, 0_u64);
@@ -74,7 +74,7 @@ impl Setting {
                     _ => {}
                 }
             }
-            // A microsecond a packet, in which the link carries 1250 bytes.
+            // 1 µs for each packet, in which the link carries 1250 bytes.
             time += 1000;
             tx_bytes += 1250 * u64::from(load) / 256;
             let told = Load {

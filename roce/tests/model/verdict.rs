@@ -3,11 +3,12 @@
 use super::*;
 
 impl World {
-    /// The bytes of request `index` of `host` are in their place.
+    /// Checks that the bytes of request `index` of `host` have arrived.
     fn check_arrived(&self, host: usize, index: usize) {
         let asked = self.ledgers[host].asked[index];
         let (ours, theirs) = (&self.pair.hosts[host], &self.pair.hosts[1 - host]);
-        // A window that went with its region can't be taken back: that fails the peer alone, behind its acknowledgement.
+        // Deregistration frees the region's window, and then it cannot be invalidated: that fails the peer alone, after its
+        // acknowledgement.
         if asked.returns.is_some() && self.deregistered[1 - host] {
             return;
         }
@@ -35,7 +36,7 @@ impl World {
         }
     }
 
-    /// Checks that the bytes of every request that succeeded are in their place, at the sender's word and at the receiver's.
+    /// Checks the bytes of every request that succeeded for the sender or for the receiver.
     pub(super) fn check_memory(&self, host: usize) {
         for index in 0..self.ledgers[host].done {
             self.check_arrived(host, index);
@@ -52,7 +53,7 @@ impl World {
         for host in [0, 1] {
             self.check_untouched(host);
             if self.overflowed(host) {
-                // Completions are lost; that the queue pair knows is all that can be said.
+                // Completions are lost; only the state of the queue pair can be checked.
                 assert!(self.destroyed[host] || self.state(host) == Some(State::Error), "host {host}");
                 continue;
             }
@@ -65,7 +66,7 @@ impl World {
         }
     }
 
-    /// All that was asked has ended well. A request that ended well without a completion is known by the room it left.
+    /// Checks that all requests succeeded. A request without a completion is known to have succeeded by the room in the send queue.
     fn check_alive(&self, host: usize) {
         let (ledger, end) = (&self.ledgers[host], &self.pair.hosts[host].endpoint);
         let qpn = self.pair.hosts[host].qpn;
@@ -84,7 +85,7 @@ impl World {
         for index in 0..ledger.asked.len() {
             self.check_arrived(host, index);
         }
-        // The peer says the same of what came to it, unless it lost its books.
+        // The peer has the same record of what it received, unless its own queue pair failed.
         let peer = 1 - host;
         if self.state(peer) == Some(State::ReadyToSend) {
             assert_eq!(self.ledgers[peer].delivered, ledger.consuming, "host {peer}: messages");
@@ -94,7 +95,7 @@ impl World {
         assert_eq!(ledger.receive_failed, None, "host {host}");
     }
 
-    /// It had a reason, and everything was flushed.
+    /// Checks that the failure had a reason and that everything was flushed.
     fn check_dead(&self, host: usize) {
         let (ledger, qpn) = (&self.ledgers[host], self.pair.hosts[host].qpn);
         let room =
@@ -104,7 +105,7 @@ impl World {
         });
         let depth = if waiting.is_some() { 0 } else { 64 };
         assert_eq!(room, (self.sends[host], depth), "host {host}: not flushed");
-        // Requests that wait in a shared queue are the other targets'.
+        // Requests that remain in a shared receive queue are available to other targets.
         let ended = ledger.received + waiting.unwrap_or(0);
         assert_eq!(ended, ledger.receives, "host {host}: receives without completion");
         if ledger.failed.is_some() {
@@ -117,7 +118,7 @@ impl World {
         let peer_failed = self.state(peer) != Some(State::ReadyToSend);
         let possible = match ledger.failed {
             None => true,
-            // Its own side failed first, or its responder did.
+            // Its own queue pair failed first, or its responder did.
             Some(CompletionStatus::Flushed) => own,
             Some(CompletionStatus::RetryExceeded) => tired || peer_failed,
             Some(CompletionStatus::RemoteAccess | CompletionStatus::RemoteOperation) => {
@@ -133,19 +134,19 @@ impl World {
         assert!(possible, "host {host} ended as {:?} without a reason", ledger.failed);
     }
 
-    /// Something on its own side ended it, or may have.
+    /// Returns whether an event on its own side ended the queue pair, or may have.
     fn ended_itself(&self, host: usize) -> bool {
         self.killed[host] || self.overflowed(host) || self.deregistered[host]
     }
 
-    /// Faults may have used up its retries.
+    /// Returns whether faults may have used up its retries.
     fn may_tire(&self, host: usize) -> bool {
-        // While a receiver is not ready, a timeout before each of its answers costs a retry.
+        // While a receiver is not ready, a timeout before each RNR NAK costs a retry.
         let waited = self.pair.options.ack_timeout == HASTY && self.ledgers[host].consuming > 0;
         self.excuses >= ROUNDS || waited
     }
 
-    /// Every byte is what it was, or what a request of the peer, or the host's own READ, was to bring there.
+    /// Checks that every byte is unchanged, or is what a request of the peer or the host's own READ placed there.
     fn check_untouched(&self, host: usize) {
         let (now, before) = (&self.pair.hosts[host].ram.0, &self.before[host]);
         let peer = 1 - host;

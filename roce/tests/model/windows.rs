@@ -1,28 +1,28 @@
-//! Memory windows in the model: one of type 2 per host, over all that its peer writes.
+//! Memory windows in the model: one of type 2 per host, over all memory that its peer writes.
 //!
-//! A host binds it; then the peer may write by its key, and returns it by a SEND with invalidate behind its WRITEs. Or the host invalidates
-//! it itself, as long as the peer did not write by it. So no key is ever used when it may be gone already.
+//! A host binds the window; then the peer may write with its key, and invalidates it by a SEND with invalidate after its WRITEs. Or the
+//! host invalidates it itself, unless the peer has written with it. So no request uses a key that may be invalid.
 
 use super::*;
 use roce::{Access, Binding, Rkey, WindowKind};
 
-/// The progress of a host's window.
+/// The state of a host's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
-    /// Bound to nothing.
+    /// Not bound.
     Free,
-    /// A request will bind it, or take it back.
+    /// A request to bind or to invalidate it is outstanding.
     Pending { key: Rkey },
-    /// Bound: the peer may write by it.
+    /// Bound: the peer may write with its key.
     Bound { key: Rkey },
-    /// The peer wrote by it.
+    /// The peer has written with its key.
     Used { key: Rkey },
-    /// The peer's SEND will take it back.
+    /// The peer's SEND will invalidate it.
     Returning { key: Rkey },
 }
 
 impl Window {
-    /// The key that the peer may write by.
+    /// Returns the key that the peer may write with.
     pub(super) const fn key(self) -> Option<Rkey> {
         match self {
             Self::Bound { key } | Self::Used { key } => Some(key),
@@ -32,7 +32,7 @@ impl Window {
 }
 
 impl World {
-    /// A region of all rights, and a window of each host.
+    /// Registers a region with all rights and creates a window, on each host.
     pub(super) fn prepare_windows(pair: &mut Pair) -> [Rkey; 2] {
         [0, 1].map(|host: usize| {
             let host = &mut pair.hosts[host];
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// The peer's window goes back with a message.
+    /// Posts a SEND that invalidates the peer's window.
     pub(super) fn send_invalidate(&mut self, host: usize, length: u16, with: With) {
         let peer = 1 - host;
         let Window::Used { key } = self.windows[peer] else { return };
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// `host` has a completion of its own request.
+    /// Follows a completion of `host`'s own request.
     pub(super) fn follow_window(&mut self, host: usize, completion: &Completion) {
         if completion.status != CompletionStatus::Success {
             return;
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// A message came, maybe with the window.
+    /// Follows a received message that may have invalidated the window.
     pub(super) fn follow_return(&mut self, host: usize, completion: &Completion) {
         let Some(invalidated) = completion.invalidated else { return };
         assert_eq!(self.windows[host], Window::Returning { key: invalidated });
@@ -107,7 +107,7 @@ impl World {
         self.reached.returned += 1;
     }
 
-    /// Returns the key that `host` writes by: its peer's window if it may and `by_window` is set, and otherwise its region.
+    /// Returns the address and key that `host` writes with: its peer's window if it may and `by_window` is set, and otherwise its region.
     pub(super) fn remote_by(&mut self, host: usize, by_window: bool, offset: u64) -> Remote {
         let remote = self.remote(host, offset);
         match self.windows[1 - host].key().filter(|_| by_window && self.can_post(host)) {
@@ -125,7 +125,7 @@ impl World {
     }
 }
 
-/// The model must learn how it ended.
+/// Sets the request as signalled: the model must learn how it ended.
 const fn said(with: With) -> With {
     With { signalled: true, ..with }
 }

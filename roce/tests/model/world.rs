@@ -1,4 +1,4 @@
-//! Both hosts, the link, and what the model compares them with.
+//! Both hosts, the link, and the model's record of them.
 
 use super::ledger::{Asked, Ledger};
 use super::network::{Heard, T};
@@ -15,23 +15,23 @@ use roce::wire::{self, Aeth, Bth, Feth, Header, Mtu, NakCode, RnrTimer, Service,
 use roce::{Access, Counters, Psn, Rkey};
 use windows::Window;
 
-/// Bytes of a request's place in memory.
+/// Bytes of memory for one request in an area.
 const PLACE: u64 = LONGEST as u64 + 8;
-/// Two counters of 8 bytes come first: what the peer's FETCH_ADDs go to.
+/// The offset of the first area: before it are two counters of 8 bytes, the targets of the peer's FETCH_ADDs.
 const AREAS: u64 = 64;
-/// 8 µs, against a round trip of 10.
+/// 8 µs, against a round trip of 10 µs.
 const HASTY: u8 = 1;
-/// Rounds without progress that end a queue pair: the first attempt and 7 retries.
+/// Attempts without progress that end a queue pair: the first and 7 retries.
 const ROUNDS: u32 = 8;
 
-/// The areas of a host's memory, a place for each request in each.
+/// The areas of a host's memory; each has a part for each request.
 #[derive(Clone, Copy)]
 enum Area {
     /// The bytes that this side sends.
     Outgoing,
-    /// The bytes of the peer's SENDs, by receive.
+    /// The bytes of the peer's SENDs, by the number of the receive.
     Received,
-    /// The bytes of the peer's WRITEs, by its request.
+    /// The bytes of the peer's WRITEs, by the number of its request.
     Written,
     /// The results of this side's READs and atomics.
     Fetched,
@@ -47,7 +47,8 @@ fn spray(congestion: &mut Congestion) {
     congestion.paths = Some(PathChoice { count: 3, interval: T, spray: true });
 }
 
-/// Runs `operations` on two queue pairs; panics if they and the model disagree. Returns the counters of both, and what was reached.
+/// Runs `operations` on two queue pairs; panics if the result differs from the model. Returns the counters of both endpoints, and the
+/// counts of rare requests.
 pub fn run(setting: Setting, operations: &[Operation]) -> ([Counters; 2], Reached) {
     let mut world = World::new(setting);
     for operation in operations {
@@ -64,24 +65,23 @@ pub fn run(setting: Setting, operations: &[Operation]) -> ([Counters; 2], Reache
 struct World {
     pair: Pair,
     ledgers: [Ledger; 2],
-    /// The bytes in both memories at first.
+    /// The initial bytes of both memories.
     before: [Vec<u8>; 2],
-    /// Frames lost or delayed, and invented answers: each may cost a round.
+    /// Frames lost or delayed, and injected answers: each may cost a retry.
     excuses: u32,
     deregistered: [bool; 2],
-    /// Taken to ERR or destroyed by an operation.
+    /// Whether an operation moved the queue pair to ERR or destroyed it.
     killed: [bool; 2],
     destroyed: [bool; 2],
     windows: [Window; 2],
-    /// Of each window, the newest.
+    /// The newest key of each window.
     keys: [Rkey; 2],
-    /// Of an extended connection: the inbox of host 1's messages.
+    /// Of an XRC connection: the shared receive queue for host 1's messages.
     inbox: Option<Inbox>,
-    /// Send requests that each queue pair takes.
+    /// The depth of each send queue.
     sends: [u32; 2],
     reached: Reached,
     v6: bool,
-    /// Counted by the link's filter.
     heard: Heard,
 }
 
@@ -118,7 +118,7 @@ impl World {
             false => (Pair::connect(options), None),
             true => {
                 let (mut pair, _, [inbox, _]) = harness::xrc::connected(options);
-                // All that the target's peer reaches is the inbox's.
+                // All memory that the target's peer accesses belongs to the shared receive queue's protection domain.
                 let host = &mut pair.hosts[1];
                 (host.pd, host.recv_cq, host.region) = (inbox.pd, inbox.cq, inbox.region);
                 (pair, Some(inbox))
@@ -203,7 +203,7 @@ impl World {
         }
     }
 
-    /// Returns the side that asks, if `host` would.
+    /// Returns the side that posts a request meant for `host`.
     fn asker(&self, host: bool) -> usize {
         usize::from(host && self.inbox.is_none())
     }
@@ -293,7 +293,7 @@ impl World {
     }
 
     fn receive(&mut self, host: usize) {
-        // An initiator takes no messages.
+        // An initiator receives no messages.
         let takes = self.inbox.is_none() || host == 1;
         if !takes || self.destroyed[host] || self.ledgers[host].receives == REQUESTS {
             return;
@@ -313,7 +313,7 @@ impl World {
         Bth::new(self.pair.hosts[to].qpn, Psn::new(psn))
     }
 
-    /// `host` says so of what it expects: true, but said without need.
+    /// Sends an acknowledgement from `host` about the PSN that it expects: true, but superfluous.
     fn answer(&mut self, host: usize, syndrome: Syndrome) {
         if self.inbox.is_some() && host == 0 {
             return;
@@ -395,7 +395,7 @@ impl World {
         }
     }
 
-    /// Time goes on without faults until nothing happens any more.
+    /// Runs without faults until no event is left.
     fn converge(&mut self) {
         self.pair.faults = Faults::default();
         let end = self.pair.now + Duration::from_secs(2);

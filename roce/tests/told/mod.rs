@@ -1,7 +1,7 @@
-//! Reports of congestion that a peer and the network may send, as one enum: feedback of every kind, setups, telemetry in every format. They
+//! Congestion reports that a peer and the network may send, as one enum: feedback of every kind, setups, telemetry in every format. They
 //! drive one queue pair of any algorithm, which must neither panic nor leave its limits.
 //!
-//! The same bytes serve the property test (`hostile_feedback.rs`) and the fuzzer.
+//! The property test (`hostile_feedback.rs`) and the fuzzer use the same bytes.
 
 use crate::harness::script::{PSN, ack};
 use crate::harness::{Host, Options, path_over};
@@ -20,10 +20,10 @@ use roce::{Psn, Rkey};
 
 const LINE_RATE: Rate = Rate::from_gbps(10);
 const T: Duration = Duration::from_micros(10);
-/// The room of a probe.
+/// The value of a probe's room field.
 const ROOM: u8 = 8;
 
-/// A number of any size: few of all 64-bit numbers are small.
+/// A 64-bit number of random length: uniform numbers are rarely small.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub struct Number {
     any: u64,
@@ -50,16 +50,16 @@ pub struct Setting {
     paths: bool,
 }
 
-/// A report that arrives.
+/// A report that arrives at the queue pair.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub enum Told {
-    /// In a separate packet or behind an Acknowledge, about a packet or probe near those that were sent.
+    /// In a separate packet or after an Acknowledge, about a packet or probe near those that were sent.
     Feedback {
         way: u8,
         behind: u8,
         report: Report,
     },
-    /// Also one that no sender sends.
+    /// May have values that no sender sends.
     Setup {
         reverse: u8,
         tells: u8,
@@ -68,7 +68,7 @@ pub enum Told {
         eta: Number,
         max_stage: u8,
     },
-    /// Data, or a probe, that passed switches.
+    /// Data or a probe that has passed switches.
     Telemetry {
         is_probe: bool,
         format: u8,
@@ -83,7 +83,7 @@ pub enum Told {
     Wait(Number),
 }
 
-/// A report's fields on the wire, legal or not.
+/// A report's fields on the wire, valid or not.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub struct Report {
     kind: u8,
@@ -95,7 +95,7 @@ pub struct Report {
     units: [Unit; 2],
 }
 
-/// The weight of a count.
+/// The unit of a counter.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub enum Unit {
     Nothing,
@@ -200,7 +200,7 @@ impl Setting {
     }
 }
 
-/// The queue pair, and what was sent so far.
+/// The queue pair, and the requests posted so far.
 struct World {
     host: Host,
     now: Instant,
@@ -222,7 +222,7 @@ impl World {
         world
     }
 
-    /// Keeps a request outstanding, and takes what the endpoint sends.
+    /// Keeps a request outstanding, and polls the packets of the endpoint.
     fn drain(&mut self) {
         while self.posted < 4 + self.host.sent().len() as u64 {
             let remote = Remote { address: 0x1000, rkey: Rkey::new(5) };
@@ -243,7 +243,7 @@ impl World {
         Bth { partition_key: 0xffff, ..Bth::new(self.host.qpn, Psn::new(psn)) }
     }
 
-    /// Sends a packet with `bytes` of payload, in `format` past `switches`.
+    /// Delivers a packet with `payload`, in `format`, stamped by `switches`.
     fn send(&mut self, port: u16, header: &Header, payload: &[u8], format: Format, switches: &[Switch]) {
         let path = Path { udp_source: port, ..path_over(self.v6, 1, 2) };
         let gap = format.inserted();
@@ -269,9 +269,9 @@ impl World {
 
     fn feedback(&mut self, way: u8, behind: u8, report: &Report) {
         let bytes = report.bytes();
-        // A report that can be read is acted on. One that cannot must be refused in a packet too, which the same function does.
+        // Only valid reports are put into packets. A packet with an invalid one must be refused too, by the same function.
         let Ok(feedback) = Feedback::read(&bytes) else { return };
-        // Of the packets in flight one of the newest, or a probe.
+        // About one of the newest packets in flight, or about a probe.
         let next = self.host.endpoint.report(self.host.qpn).expect("it is there").send_psn.get();
         let bth =
             self.bth(if way % 4 == 1 { behind.into() } else { next.wrapping_sub(u32::from(behind % 16)) });

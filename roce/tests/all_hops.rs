@@ -1,4 +1,4 @@
-//! Answers that report all links of the path, not only the busiest (rtgwg-00 3, 4.2 line 3).
+//! Responses that report all links of the path, not only the busiest one (rtgwg-00 3, 4.2 line 3).
 
 use crate::harness::script::{PSN, Script};
 use crate::harness::{BASE, Options, Pair};
@@ -40,7 +40,7 @@ fn setup() -> Setup {
     }
 }
 
-/// Returns the record of a link of 10 Gb/s at `micros`, with so many bytes sent and waiting.
+/// Returns the record of a 10 Gb/s link at `micros`, with `bytes` transmitted and `queue` bytes queued.
 fn record(micros: u64, bytes: u64, queue: u64) -> HopRecord {
     HopRecord::new(Speed::from_rate(LINE).unwrap(), micros * 1000, bytes, queue)
 }
@@ -49,7 +49,7 @@ fn all(path_id: u16, records: &[HopRecord]) -> Report {
     Report::All { path_id, records: Records::of(records.iter().copied()).unwrap() }
 }
 
-/// A receiver whose peer requested all hops.
+/// Creates a receiver whose peer has requested all hops.
 fn asked() -> Script {
     let mut script = Script::receiving(hpcc(|_| {}));
     let header = Header::TelemetrySetup { bth: script.bth(0), setup: setup(), seal: None };
@@ -103,7 +103,7 @@ fn a_response_has_room_for_five_and_else_tells_the_busiest() {
     }
 }
 
-/// In another format: the same, at the resolution of Figure 4, if a code exists for each rate.
+/// Telemetry of other formats is reported as Figure 4 records, at the resolution of that figure, if a code exists for each rate.
 #[test]
 fn other_formats_come_back_as_records_of_figure_4() {
     for format in [Format::IntMd, Format::Ifa] {
@@ -136,7 +136,7 @@ fn other_formats_come_back_as_records_of_figure_4() {
                 (_, true) => {
                     assert_eq!(feedback.report, all(3, &[record(1, 1280, 800), record(2, 1280, 800)]));
                 }
-                // IFA's switch stamps nothing itself if it has no code.
+                // An IFA switch stamps nothing for a rate without a code.
                 (Format::Ifa, false) => assert_eq!(feedback.report, all(1, &[record(1, 1280, 800)])),
                 (_, false) => assert!(matches!(feedback.report, Report::Hop { hops: 2, .. }), "{feedback:?}"),
             }
@@ -144,8 +144,8 @@ fn other_formats_come_back_as_records_of_figure_4() {
     }
 }
 
-/// Line 3 is about each link: the one that has just become the busiest is compared with its own last record, while an answer of the busiest
-/// alone only has it recorded.
+/// Line 3 concerns each link: a link that has just become the busiest is compared with its own previous record. After a report of the
+/// busiest link alone, its first record has nothing to be compared with.
 #[test]
 fn a_bottleneck_that_moves_is_measured_at_once() {
     let before = [record(0, 0, 0), record(0, 0, 100_000)];
@@ -170,15 +170,15 @@ fn a_bottleneck_that_moves_is_measured_at_once() {
         script.host.endpoint.report(qpn).unwrap().rate.unwrap()
     };
     assert_eq!(rate([one(0, &before), one(1, &after)]), LINE, "a first record says nothing");
-    // u' = 8 + 1: 100 kB wait, 12.5 kB are a round trip, and the link is full.
+    // u' = 8 + 1: 100 kB are queued, a round trip carries 12.5 kB, and the link is full.
     let measured = rate([all(3, &before), all(3, &after)]);
     assert!(measured < LINE && measured.as_bps() * 8 < LINE.as_bps(), "{measured}");
 }
 
-/// The number of answers of each kind.
+/// The number of responses of each kind.
 type Kinds = Rc<RefCell<BTreeMap<u8, u32>>>;
 
-/// Two switches, the second of 1 Gb/s and always busy.
+/// Runs a transfer through two switches; the second has a 1 Gb/s link that is always busy.
 fn transfer(options: Options) -> (Kinds, f64, Pair) {
     let mut pair = Pair::connect(options);
     let kinds = Kinds::default();
@@ -215,7 +215,7 @@ fn transfer(options: Options) -> (Kinds, f64, Pair) {
     (kinds, after.as_bps() as f64 / before.as_bps() as f64, pair)
 }
 
-/// In every way of requests and answers: all answers but the first, which may come before the setup has arrived, report all hops.
+/// With every kind of request and response: all responses but the first, which may precede the setup, report all hops.
 #[test]
 fn whoever_asks_is_told_all_hops_and_paced_by_them() {
     let ways: [fn(&mut Congestion); 4] = [
@@ -252,7 +252,7 @@ fn whoever_asks_is_told_all_hops_and_paced_by_them() {
     assert_eq!(kinds.borrow().get(&6), None, "who does not ask hears of the busiest");
 }
 
-/// The hop of the highest power need not be the busiest, so PowerTCP's sender compares all of them.
+/// The hop with the highest power need not be the busiest, so PowerTCP's sender compares all hops.
 #[test]
 fn powertcp_is_told_all_hops_without_asking_for_them() {
     let probing = hpcc(|congestion| congestion.probe_interval = Some(BASE_RTT));
@@ -265,7 +265,7 @@ fn powertcp_is_told_all_hops_without_asking_for_them() {
     assert!(of(6) >= 5 && of(0) <= 2 && of(3) == 1, "{kinds:?}");
 }
 
-/// Ratios are about the time between two packets. Those that no Acknowledge has taken along count together with the next.
+/// A ratio covers the time between two packets. Packets that no Acknowledge has reported count together with the next one.
 #[test]
 fn a_ratio_is_about_all_the_time_since_the_last_answer() {
     let mut script = Script::new(hpcc(|congestion| congestion.ratio_only = true));

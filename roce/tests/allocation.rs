@@ -1,4 +1,4 @@
-//! Packets allocate nothing: neither sent, nor received, nor answered, nor timed.
+//! Packets allocate no memory, whether sent, received, acknowledged or retransmitted.
 
 use crate::harness::{BASE, Host, Options, Random, path};
 use cc::{HpccConfig, Instant, Rate};
@@ -7,7 +7,7 @@ use core::time::Duration;
 use roce::qp::{CongestionAlgorithm, RecvRequest, Remote, SendRequest};
 use roce::wire::MAX_OVERHEAD;
 
-/// One round: a request of each kind from host 0 to host 1, and all packets that follow. One of ten is lost.
+/// Runs one round: a request of each kind from host 0 to host 1, and all packets that follow. One packet in ten is lost.
 fn round(hosts: &mut [Host; 2], now: &mut Instant, frame: &mut [u8], random: &mut Random) -> u64 {
     let rkey = hosts[1].region.rkey;
     let remote = |offset| Remote { address: BASE + offset, rkey };
@@ -74,11 +74,11 @@ fn exchange(selective_repeat: bool) -> [Host; 2] {
     }
     let (mut now, mut random, mut packets) = (Instant::from_nanos(1), Random(1), 0);
     let mut frame = vec![0; 1024 + MAX_OVERHEAD];
-    // The first telemetry of a peer allocates room for the state that answers it.
+    // A peer's first telemetry allocates the state of the responses.
     while hosts[0].endpoint.counters().probe_responses == 0 {
         packets += round(&mut hosts, &mut now, &mut frame, &mut random);
     }
-    // Held and missing packets allocate room for as much as there ever was.
+    // Held and missing packets allocate memory up to their maximum so far.
     for _ in 0..300 {
         packets += round(&mut hosts, &mut now, &mut frame, &mut random);
     }

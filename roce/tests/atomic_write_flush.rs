@@ -1,4 +1,4 @@
-//! ATOMIC WRITE and FLUSH (IBA annex A19): what is executed, what is answered, once.
+//! ATOMIC WRITE and FLUSH (IBA annex A19): execution, exactly once, and responses.
 
 use crate::harness::script::{PSN, Script, nak};
 use crate::harness::window::bind;
@@ -17,7 +17,7 @@ fn options() -> Options {
     Options { memory: 1 << 16, access, max_dest_rd_atomic: 2, ..Options::default() }
 }
 
-/// A region that may be flushed.
+/// Creates a script with a region that permits FLUSH.
 fn script() -> (Script, Region) {
     let mut script = Script::new(options());
     let region = script.windowed(RIGHTS | Access::REMOTE_FLUSH);
@@ -55,10 +55,10 @@ fn a_flush_is_answered_behind_what_it_flushes() {
     let (mut script, region) = script();
     assert_eq!(script.send(PSN, Operation::WriteOnly(reth(region.rkey, 0, 1), None), &[1]), Ok(()));
     assert_eq!(script.send(PSN + 1, Operation::Flush(VISIBLE, reth(region.rkey, 0, 4096)), &[]), Ok(()));
-    // Of a whole region the range says nothing.
+    // For a whole region the range is ignored.
     let whole = Operation::Flush(WHOLE, Reth { address: 5, rkey: region.rkey, length: 0 });
     assert_eq!(script.send(PSN + 2, whole, &[]), Ok(()));
-    // The responses acknowledge the WRITE; an ACK behind them could only have its PSN, or say that one of them was lost.
+    // The responses acknowledge the WRITE; an ACK after them would have the PSN of the last one, or imply that one was lost.
     assert_eq!(script.drain(), [(PSN + 1, response(2)), (PSN + 2, response(3))]);
     assert_eq!(
         script.send(PSN + 1, Operation::Flush(VISIBLE, reth(region.rkey, 0, 4096)), &[]),
@@ -93,7 +93,7 @@ fn a_queue_pair_that_allows_no_flush_refuses_it_as_invalid() {
     assert_eq!(script.drain(), [(PSN, nak(NakCode::InvalidRequest, 0))]);
 }
 
-/// The requester: 8 bytes go out, and an empty READ response confirms that they are there; an Acknowledge does not confirm it.
+/// The requester sends 8 bytes, and an empty READ response confirms that they are placed; an Acknowledge does not confirm it.
 #[test]
 fn a_requester_waits_for_the_answer() {
     let (mut script, _) = script();
@@ -148,7 +148,7 @@ fn what_is_no_word_is_not_taken() {
     }
 }
 
-/// A lossy link: the last word written is the last that is there, in order, each time.
+/// Over a lossy link each memory word ends with the last value written.
 #[test]
 fn words_arrive_in_order_over_a_lossy_link() {
     for selective_repeat in [false, true] {

@@ -1,4 +1,4 @@
-//! Unacknowledged data, READ responses and the packets of unreliable connections: probes report how it fares.
+//! Data without acknowledgements (READ responses and packets of unreliable connections): probes measure its congestion.
 
 use crate::harness::{BASE, Host, Options, Pair};
 use cc::{HpccConfig, Instant, Rate};
@@ -23,7 +23,8 @@ fn hpcc() -> Options {
     }
 }
 
-/// Makes packets of `sender` pass a switch whose link of 1 Gb/s is always busy, with a queue of 100 kB. Returns the count of its probes.
+/// Routes packets of `sender` through a switch whose 1 Gb/s link is always busy, with 100 kB queued. Returns the count of the sender's
+/// probes.
 fn full_link(pair: &mut Pair, sender: usize) -> Rc<Cell<u64>> {
     let speed = Speed::from_rate(Rate::from_gbps(1)).unwrap();
     let probes = Rc::new(Cell::new(0));
@@ -61,12 +62,12 @@ fn read(mut pair: Pair) -> (Pair, u64) {
 #[test]
 fn a_full_link_slows_the_responses_of_a_read() {
     let (pair, probes) = read(Pair::connect(hpcc()));
-    // A round trip each, and one more behind the last response: nothing goes on for ever.
+    // At most one probe for each round trip, and one after the last response: probing ends.
     let took = pair.now.saturating_since(Instant::ZERO);
     assert!(u128::from(probes) <= took.as_nanos() / BASE_RTT.as_nanos() + 1, "{probes} in {took:?}");
 }
 
-/// Responses carry no telemetry, and no acknowledgement would bring its answer: probes take its place.
+/// READ responses carry no telemetry, since no acknowledgement could return it: probes replace it.
 #[test]
 fn responses_are_probed_where_requests_carry_telemetry() {
     let adjust: fn(&mut _) =
@@ -74,7 +75,7 @@ fn responses_are_probed_where_requests_carry_telemetry() {
     let options = Options { probe_interval: None, adjust, ..hpcc() };
     let (mut pair, probes) = read(Pair::connect(options));
     assert!(probes > 2);
-    // The other way, on which all is acknowledged, no side probes behind the first window.
+    // In the other direction, where all data is acknowledged, no probe follows the first window.
     let sent = |pair: &Pair| pair.hosts[0].endpoint.counters().probes_sent;
     let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
     let from = pair.hosts[0].sge(0, LENGTH);
@@ -83,7 +84,7 @@ fn responses_are_probed_where_requests_carry_telemetry() {
     assert!((1..=16).contains(&sent(&pair)), "{}", sent(&pair));
 }
 
-/// A host whose queue pair is an unreliable connection.
+/// Creates a host whose queue pair is an unreliable connection.
 fn unreliable(core: u8, options: &Options) -> Host {
     let mut host = Host::new(core, options);
     let init = QpInit { service: Service::Uc, ..host.init(options) };
@@ -106,7 +107,7 @@ fn a_full_link_slows_an_unreliable_connection() {
     assert_eq!(pair.hosts[1].endpoint.counters().rx_payload_bytes, u64::from(LENGTH));
 }
 
-/// Nothing is acknowledged: probes that come back unwritten, and those that never do, show that HPCC++ receives no telemetry.
+/// Nothing is acknowledged: probes that return without telemetry, and lost probes, show that HPCC++ receives none.
 #[test]
 fn an_unreliable_connection_without_telemetry_goes_by_marks() {
     for answers in [true, false] {
@@ -132,7 +133,7 @@ fn an_unreliable_connection_without_telemetry_goes_by_marks() {
     }
 }
 
-/// In ERR nothing is owed any more: no timer runs, whatever a probe was due for.
+/// In ERR no probe is pending, and no timer runs.
 #[test]
 fn an_unreliable_connection_that_failed_keeps_no_timer() {
     let options = hpcc();

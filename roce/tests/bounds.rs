@@ -1,6 +1,6 @@
-//! Whatever telemetry says, in any format and by any way back, rates stay from the lowest to the line rate and windows from a byte to the
-//! bytes that the line rate carries in a round trip: with switches that stamp anything, bits that flip where no ICRC counts them, and
-//! clocks and counters that stop, jump and wrap. All the way: codec, records, answers, algorithm.
+//! Rates stay between the minimum and the line rate, and windows between 1 byte and the bandwidth-delay product of the line rate, whatever
+//! telemetry reports, in any format and with any kind of response. Switches stamp arbitrary values, bits outside the ICRC flip, and clocks
+//! and counters stop, jump and wrap. The tests cover codec, records, responses and algorithm together.
 
 use crate::harness::{BASE, Options, Pair, Random};
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
@@ -20,16 +20,16 @@ const EVERY: Option<NonZeroU32> = Some(NonZeroU32::MIN);
 const LENGTH: u32 = 300_000;
 
 thread_local! {
-    /// The congestion control that the sender runs: options are plain functions.
+    /// The congestion control of the sender, in a cell because `Options::adjust` is a function without state.
     static CHOSEN: Cell<Option<Congestion>> = const { Cell::new(None) };
 }
 
-/// W_AI is far below the lowest rate, so that the lowest rate is the limit.
+/// Returns a configuration whose W_AI is far below the minimum rate, so that the minimum rate is the limit.
 fn config() -> HpccConfig {
     HpccConfig { min_rate: LEAST, ..HpccConfig::new(LINE, RTT, NonZeroU32::new(1000).unwrap()) }
 }
 
-/// A number, its ends often.
+/// Returns a random number, often an extreme value.
 fn any(random: &mut Random) -> u64 {
     match random.below(8) {
         0 => 0,
@@ -40,7 +40,7 @@ fn any(random: &mut Random) -> u64 {
     }
 }
 
-/// A switch's state that is anything at all; often its clock and its counter go on from their last values.
+/// Returns an arbitrary switch state; often its clock and counter continue from their previous values.
 fn any_port(random: &mut Random, before: &mut PortState) -> PortState {
     let known = Speed::all().count() as u64;
     let rate = match random.below(4) {
@@ -68,7 +68,7 @@ fn any_port(random: &mut Random, before: &mut PortState) -> PortState {
     *before
 }
 
-/// Bytes that no ICRC counts become anything.
+/// Overwrites up to seven bytes that the ICRC does not cover.
 fn scribble(random: &mut Random, frame: &mut [u8]) {
     for _ in 0..random.below(8) {
         let at = 14 + random.below(frame.len() as u64 - 14) as usize;
@@ -79,7 +79,7 @@ fn scribble(random: &mut Random, frame: &mut [u8]) {
     }
 }
 
-/// Changes a frame as the network does.
+/// Changes a frame as a network would.
 fn cross(random: &mut Random, ports: &mut [PortState; 3], frame: &mut Vec<u8>) {
     if random.chance(100) {
         mark_ce(frame);
@@ -102,8 +102,8 @@ fn cross(random: &mut Random, ports: &mut [PortState; 3], frame: &mut Vec<u8>) {
     }
 }
 
-/// Runs a transfer for some 200 round trips and checks the bounds after each step; returns the number of answers at the sender, and its
-/// slowest rate.
+/// Runs a transfer for some 200 round trips and checks the bounds after each step. Returns the number of responses at the sender, and its
+/// minimum rate.
 fn transfer(congestion: Congestion, v6: bool, seed: u64) -> (u64, Rate) {
     CHOSEN.set(Some(congestion));
     let adjust = |congestion: &mut Congestion| *congestion = CHOSEN.get().expect("it was chosen");
@@ -141,7 +141,7 @@ fn transfer(congestion: Congestion, v6: bool, seed: u64) -> (u64, Rate) {
     (counters.feedback_received + counters.probe_responses, slowest)
 }
 
-/// Every seed; something must come through to the algorithm.
+/// Checks the bounds for every seed; some telemetry must reach the algorithm.
 fn holds(congestion: Congestion) {
     let v6 = congestion.format == Format::Ioam || congestion.format == Format::Aecn;
     let runs: Vec<_> = (0..6).map(|seed| transfer(congestion, v6, seed)).collect();
@@ -182,7 +182,7 @@ fn nor_a_sender_by_what_its_receiver_computes() {
     }
 }
 
-/// They go by marks; telemetry that comes along (`paths`, `auto`) does not change that.
+/// These algorithms use marks; telemetry that arrives too (`paths`, `auto`) does not change that.
 #[test]
 fn nor_those_that_go_by_marks() {
     let dctcp = CongestionAlgorithm::Dctcp(DctcpConfig { min_rate: LEAST, ..DctcpConfig::new(LINE, RTT) });

@@ -1,4 +1,4 @@
-//! Packets of Linux Soft-RoCE, and of a raw-socket peer that probed it, against the codec.
+//! The codec against packets of Linux Soft-RoCE and of a raw-socket peer that probed it.
 
 use crate::harness::capture::frames;
 use ferroce_roce::Discard;
@@ -6,7 +6,7 @@ use ferroce_roce::wire::{self, Frame, Header, NakCode, Operation, Service, Syndr
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// All captures of the folder `FERROCE_CAPTURES`, or those that come with the project.
+/// Returns all captures of the folder `FERROCE_CAPTURES`, or those of the repository.
 fn captures() -> Vec<(String, Vec<Vec<u8>>)> {
     let ours = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/captures");
     let folder = std::env::var_os("FERROCE_CAPTURES").map_or_else(ours, PathBuf::from);
@@ -34,7 +34,7 @@ fn emitted(frame: &Frame<'_>, room: usize) -> Vec<u8> {
     bytes
 }
 
-/// The prober sent this one with a transport version of 1, to see that it draws no answer.
+/// The prober sent this frame with transport version 1, to check that it is not answered.
 const REFUSED: (&str, usize, Discard) = ("probe_rxe_k61", 98, Discard::TransportVersion);
 
 /// IBA 9.2, 9.3.2, 9.3.3, 9.3.4, A17: headers as another implementation writes them.
@@ -68,7 +68,7 @@ fn a_flipped_byte_is_refused_wherever_it_is() {
     }
 }
 
-/// Service, operation and PSN of the frames of one capture.
+/// Returns service, operation and PSN of the frames of one capture.
 fn connected(wanted: &str) -> Vec<(Service, Operation, u32)> {
     let (_, frames) =
         captures().into_iter().find(|(name, _)| name == wanted).expect("a capture of that name");
@@ -79,8 +79,8 @@ fn connected(wanted: &str) -> Vec<(Service, Operation, u32)> {
     frames.iter().map(read).collect()
 }
 
-/// Soft-RoCE serves a window, has it taken back, and refuses it from then on. A SEND with invalidate by a wrong key it acknowledges,
-/// and does not count.
+/// Soft-RoCE executes requests with a window's key, invalidates the window on request, and then refuses the key. It acknowledges a SEND
+/// with invalidate of a wrong key, but does not count it.
 #[test]
 fn a_window_is_used_and_taken_back() {
     use wire::SendTail::Invalidate;

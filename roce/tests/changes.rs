@@ -1,4 +1,4 @@
-//! Packet scripts of queue pairs whose settings change after they were first set (IBA 11.2.5.2).
+//! Packet scripts of queue pairs whose settings are modified after they were first set (IBA 11.2.5.2).
 
 use crate::harness::script::{PSN, SEND, Script, ack, nak, rnr};
 use crate::harness::{BASE, Host, Options, path};
@@ -161,7 +161,7 @@ fn all_of_it_or_nothing() {
     assert_eq!(script.send(PSN, write, &[1]), Ok(()), "its access is what it was");
 }
 
-/// Nothing changes in states that the table does not have; in those that it has, what their service knows.
+/// A state that the table does not contain permits no change; the others permit what the service supports.
 #[test]
 fn before_it_is_connected_and_after_it_failed() {
     let access = Changes { access: Some(Access::ALL), ..NOTHING };
@@ -199,7 +199,7 @@ fn data_posted_before_a_change_of_access_is_not_lost() {
     assert_eq!(script.drain().len(), 2, "an acknowledgement and a SEND");
 }
 
-/// The responder keeps no more than it is allowed to, also if that was more before.
+/// The responder keeps no more resources than the limit, also after the limit was lowered.
 #[test]
 fn a_lower_limit_of_reads_is_kept() {
     let mut script = Script::new(Options { max_dest_rd_atomic: 4, ..Options::default() });
@@ -237,7 +237,7 @@ fn a_lower_limit_of_reads_is_kept() {
     assert_eq!(refused, Err(Discard::ResponderResources));
 }
 
-/// A request that was not answered yet when the limit fell is still answered, and takes the place of a new one until then.
+/// A request that was not answered yet when the limit fell is still answered, and occupies the resource of a new one until then.
 #[test]
 fn answers_that_are_due_survive_a_lower_limit() {
     let mut script = Script::new(Options { max_dest_rd_atomic: 4, ..Options::default() });
@@ -250,7 +250,7 @@ fn answers_that_are_due_survive_a_lower_limit() {
     for modify in [Modify::Drain { notify: false }, Modify::Change(changes), Modify::Resume] {
         script.host.endpoint.modify_qp(now, qpn, modify).unwrap();
     }
-    // One leaves; a fourth would need the places of two.
+    // One response is sent; a fourth READ would need two free resources.
     assert_eq!(script.next().map(|(psn, _)| psn), Some(PSN));
     let refused = script.send(PSN + 3, Operation::ReadRequest(reth), &[]);
     assert_eq!(refused, Err(Discard::ResponderResources));

@@ -1,4 +1,4 @@
-//! Objects that are created and destroyed without end, in virtual time: no limit is reported that is not reached.
+//! Objects that are created and destroyed continually, in virtual time: no limit is reported before it is reached.
 
 use crate::harness::{BASE, path};
 use cc::Instant;
@@ -32,8 +32,8 @@ fn init(endpoint: &mut Endpoint) -> QpInit {
     QpInit { service, pd, send_cq: cq, recv_cq: cq, capabilities, signal_all: false, srq: None }
 }
 
-/// Creates as many queue pairs as fit and then, `interval` after `interval`, replaces the oldest of those that do not stay. Returns the
-/// time at which one was refused.
+/// Creates as many queue pairs as the limit permits and then replaces the oldest once per `interval`, except `stay` of them. The error has
+/// the time at which a creation was refused.
 fn replace(
     core: CoreIndex,
     limit: u32,
@@ -64,7 +64,8 @@ fn replace(
     Ok(())
 }
 
-/// Numbers that may be had again within [`QPN_REST`]: all but those of live queue pairs, and the two that are reserved.
+/// Returns the shortest interval at which numbers suffice: all numbers but those of live queue pairs and the two reserved ones are reusable
+/// within [`QPN_REST`].
 fn bearable(core: CoreIndex, limit: u32) -> Duration {
     QPN_REST / (core.max_qps() - limit - 2) + Duration::from_nanos(1)
 }
@@ -104,8 +105,9 @@ fn the_limit_of_queue_pairs_is_reported_when_it_is_reached() {
     }
 }
 
-/// The ids of address handles have 16 bits for the generation of a place, more than those of other objects that reuse places: three
-/// rounds of them are three rounds of all others but keys, which come from 32 bits and do not rest.
+/// The ids of address handles have 16 bits for the generation of an index, more than those of other objects that reuse indices. Three
+/// cycles of address handles are therefore at least three cycles of all other objects except keys, which have 32 bits and no delay before
+/// reuse.
 #[test]
 fn other_objects_replaced_for_three_rounds_are_never_refused() {
     let mut endpoint = endpoint(CoreIndex::ONLY, 1);

@@ -27,7 +27,7 @@ fn acknowledgements_are_asked_for_sixteen_times_a_window_and_when_it_is_full() {
             .map(|(header, _)| (header.bth().psn.get(), header.bth().ack_request))
             .collect()
     };
-    // A sixteenth of the window is more than two packets; the last one fills it.
+    // A sixteenth of the window is more than two packets; the last packet fills the window.
     let expected: Vec<_> = (0..34).map(|n| (PSN + n, n % 3 == 2 || n == 33)).collect();
     assert_eq!(asks(&mut script), expected);
     assert_eq!(script.send(PSN + 1, ack(0), &[]), Ok(()));
@@ -56,7 +56,7 @@ fn pacing_holds_the_rate_and_sends_no_earlier() {
 
 #[test]
 fn a_slow_flow_does_not_time_out_between_acknowledgements() {
-    // One packet takes 1 ms, the timeout is 131 µs: it counts from a packet that asks for an answer.
+    // One packet takes 1 ms, the timeout is 131 µs: it starts at a packet that requests an acknowledgement.
     let congestion = paced(1 << 30, Rate::from_mbps(9));
     let mut pair = Pair::connect(Options { congestion, ..Options::default() });
     let from = pair.hosts[0].sge(0, 100_000);
@@ -67,12 +67,12 @@ fn a_slow_flow_does_not_time_out_between_acknowledgements() {
     assert_eq!(pair.hosts[0].endpoint.counters().timeouts, 0);
 }
 
-/// A second queue pair of the script's host; its first PSN is 5.
+/// Creates a second queue pair on the script's host, with 5 as its first PSN.
 fn second(script: &mut Script, options: &Options) -> Qpn {
     second_to(Qpn::new(0x4711), script, options)
 }
 
-/// The same, connected to `peer`.
+/// As [`second`], connected to `peer`.
 fn second_to(peer: Qpn, script: &mut Script, options: &Options) -> Qpn {
     let host = &mut script.host;
     let init = host.init(options);
@@ -96,7 +96,7 @@ fn queue_pairs_take_turns() {
     assert_eq!(psns, [PSN, 5, PSN + 1, PSN + 2, PSN + 3, PSN + 4]);
 }
 
-/// Room for some frames.
+/// A burst buffer for a limited number of frames.
 struct Frames {
     room: Vec<u8>,
     left: usize,
@@ -114,7 +114,7 @@ impl Outbox for Frames {
     }
 }
 
-/// In a burst, a turn is 8 KiB of frames, here eight; what has no room in one burst leaves in the next.
+/// In a burst, a turn is 8 KiB of frames, here eight frames; frames without room in one burst are sent in the next.
 #[test]
 fn a_turn_in_a_burst_is_some_packets_long() {
     let options = Options { congestion: open_window(), ..Options::default() };
@@ -137,7 +137,7 @@ fn a_turn_in_a_burst_is_some_packets_long() {
     assert_eq!(burst(100), []);
 }
 
-/// Room for frames, but only one to the queue pair `full` at a time.
+/// A burst buffer with room for only one frame at a time to the queue pair `full`.
 struct OneFull {
     frames: Frames,
     full: Qpn,
@@ -233,7 +233,7 @@ fn probes_run_only_while_data_is_in_flight_and_survive_loss() {
 #[test]
 fn a_full_link_lowers_the_rate() {
     let mut pair = Pair::connect(hpcc());
-    // A switch whose link of 1 Gb/s is always busy, with a queue of 100 kB.
+    // The switch has a 1 Gb/s link that is always busy, with 100 kB queued.
     let speed = Speed::from_rate(Rate::from_gbps(1)).unwrap();
     let mut probes = 0;
     pair.filter = Some(Box::new(move |from, frame| {
@@ -278,7 +278,7 @@ fn a_telemetry_response_nobody_asked_for_is_refused() {
     assert_eq!(script.discarded(Discard::Telemetry), 3);
 }
 
-/// Memory without content, which checks that bytes come in order.
+/// Memory without contents, which checks that bytes arrive in order.
 #[derive(Default)]
 struct Counting {
     placed: u64,
@@ -342,14 +342,14 @@ fn a_message_of_two_gibibytes_arrives() {
     assert_eq!(hosts[1].endpoint.report(qpns[1]).unwrap().expected_psn, expected);
 }
 
-/// A port without its own link has one: frames leave one after the other.
+/// A port without its own link rate can be assigned one, which then paces its frames.
 #[test]
 fn frames_keep_to_the_links_rate() {
     let rate = Rate::from_gbps(1);
     let mut script = Script::new(Options::default());
     script.host.endpoint.set_link_rate(Some(rate));
     post_write(&mut script, 1, 3 * 1024);
-    // Payload and 58 bytes of headers and ICRC, 16 more in the first.
+    // Payload and 58 bytes of headers and ICRC; the first packet has 16 bytes more.
     for bytes in [1098, 1082, 1082] {
         assert!(script.next().is_some());
         assert!(script.next().is_none(), "the link is busy");

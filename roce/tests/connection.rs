@@ -1,4 +1,4 @@
-//! Tests a connection on which nothing goes wrong.
+//! A connection without faults.
 
 use crate::harness::{BASE, Options, Pair, paced};
 use cc::Rate;
@@ -21,7 +21,7 @@ fn remote(pair: &Pair, host: usize, offset: u64) -> Remote {
 
 const LENGTHS: [u32; 9] = [0, 1, 3, 255, 256, 257, 4096, 4097, 100_001];
 
-/// IBA 9.7.4: a message is cut at the path MTU.
+/// IBA 9.7.4: a message is segmented at the path MTU.
 #[test]
 fn send_write_and_read_carry_every_length_at_every_mtu() {
     for mtu in Mtu::ALL {
@@ -142,7 +142,7 @@ fn lists_of_buffers_and_inline_data_arrive_as_one_message() {
     assert_eq!(pair.hosts[1].received().iter().map(|c| c.length).collect::<Vec<_>>(), [4006, 6]);
 }
 
-/// IBA 9.7.1: PSNs go round.
+/// IBA 9.7.1: PSNs wrap.
 #[test]
 fn psns_wrap_within_a_message() {
     let options = Options { mtu: Mtu::M256, send_psn: Psn::CIRCLE - 5, ..Options::default() };
@@ -183,7 +183,7 @@ fn reads_beyond_the_limit_wait_and_a_fence_waits_for_reads() {
         let into = pair.hosts[0].sge(id * 10_000, 10_000);
         pair.post(0, SendRequest::read(id, into, remote(&pair, 1, id * 10_000)));
     }
-    // The result of the READs goes back by a fenced WRITE.
+    // A fenced WRITE returns the result of the READs.
     let all = pair.hosts[0].sge(0, 30_000);
     pair.post(0, SendRequest::write(3, all, remote(&pair, 1, 500_000)).fenced());
     pair.run(LIMIT);

@@ -1,4 +1,4 @@
-//! Making, connecting and giving up queue pairs and completion queues.
+//! Creating, connecting and destroying queue pairs and completion queues.
 
 use crate::harness::{BASE, Host, Options, Pair, path};
 use cc::{Instant, Rate};
@@ -25,7 +25,7 @@ fn init(host: &Host) -> QpInit {
     }
 }
 
-/// IBA 10.3.1: from RESET by INIT and RTR to RTS, and no other way.
+/// IBA 10.3.1: from RESET through INIT and RTR to RTS, in this order only.
 #[test]
 fn states_follow_in_their_order() {
     let options = Options::default();
@@ -33,7 +33,7 @@ fn states_follow_in_their_order() {
     let qpn = host.qpn;
     let to_init = Modify::Init { access: Access::ALL, partition_key: 0xffff };
     host.endpoint.modify_qp(NOW, qpn, to_init).unwrap();
-    // INIT to INIT sets its attributes anew (IBA 10.3.1.2).
+    // INIT to INIT sets the attributes again (IBA 10.3.1.2).
     host.endpoint.modify_qp(NOW, qpn, to_init).unwrap();
     host.endpoint.modify_qp(NOW, qpn, Modify::Reset).unwrap();
     host.ready_to_receive(path(1, 2), Qpn::new(9), 0, &options);
@@ -87,7 +87,7 @@ fn a_completion_queue_in_use_stays() {
     assert_eq!(host.endpoint.destroy_cq(cq), Err(ControlError::NoCq(cq)));
 }
 
-/// IBA 10.2.6: an overflow is an error of the queue and of all that complete into it.
+/// IBA 10.2.6: an overflow is an error of the completion queue and of all queue pairs that use it.
 #[test]
 fn a_completion_queue_that_overflows_ends_its_queue_pairs() {
     let mut pair = Pair::connect(Options { cq_depth: 3, ..Options::default() });
@@ -175,7 +175,7 @@ fn the_source_port_is_the_one_linux_takes() {
 #[test]
 fn the_source_port_names_the_core_of_the_peer() {
     for (cores, index) in [(1, 0), (2, 1), (4, 2), (16, 9)] {
-        // The process's 6 bits, the core's 0, 2 or 4, and any others.
+        // 6 bits for the process, 0, 2 or 4 for the core, and arbitrary others.
         let bits = CoreIndex::new(index, cores).low_bits();
         for qpn in [0, 1, (1 << bits) - 1].map(|low| 41 << 18 | u32::from(index) << bits | low) {
             let port = udp_source_port("10.0.0.1".parse().unwrap(), Qpn::new(17), Qpn::new(qpn));
@@ -186,7 +186,7 @@ fn the_source_port_names_the_core_of_the_peer() {
     }
 }
 
-/// As rdma-core's `ibv_flow_label_to_udp_sport` has it.
+/// The rule is that of rdma-core's `ibv_flow_label_to_udp_sport`.
 #[test]
 fn a_flow_label_chooses_the_source_port() {
     let (ours, theirs) = (Qpn::new(17), Qpn::new(18));
@@ -206,9 +206,9 @@ fn datagrams_to_different_hosts_leave_by_different_source_ports() {
     let v4 = (0..=255).map(|host| port([10, 0, 0, host].into()));
     let v6 = (0..=255).map(|host| port([0xfd00, 0, 0, 0, 0, 0, 0, host].into()));
     let ports: std::collections::BTreeSet<u16> = v4.chain(v6).collect();
-    // 512 of 1,024 at random are 403 different ones.
+    // 512 random values out of 1,024 include 403 different ones on average.
     assert!(ports.len() > 370, "{} ports for 512 hosts", ports.len());
-    // A router's paths go by these: 8 of them get their share.
+    // Routers hash these ports to paths: each of 8 paths gets its share.
     for path in 0..8 {
         let share = ports.iter().filter(|port| *port % 8 == path).count();
         assert!((35..=70).contains(&share), "path {path} has {share} of {}", ports.len());

@@ -1,4 +1,4 @@
-//! Packet scripts of datagrams under congestion control: each destination is paced by itself, by probes that its host answers.
+//! Packet scripts of datagrams under congestion control: each destination has its own pacing, by probes that its host answers.
 
 use crate::harness::{Host, Options, path, path_over};
 use cc::{HpccConfig, Instant, Rate};
@@ -62,10 +62,10 @@ pub fn host(core: u8, congestion: Congestion) -> Host {
     host
 }
 
-/// The network between the first host and the others; `false` loses the frame.
+/// The network between the first host and the others; `false` drops the frame.
 type Wire = Box<dyn FnMut(usize, &mut Vec<u8>, Instant) -> bool>;
 
-/// A host that sends, and others that receive, over virtual time.
+/// A sending host and several receiving hosts, over virtual time.
 pub struct World {
     pub hosts: Vec<Host>,
     ways: Vec<AddressId>,
@@ -73,12 +73,12 @@ pub struct World {
     pub wire: Wire,
     on_the_way: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     frames: u64,
-    /// The time and the destination of each datagram of the first host, and of each probe.
+    /// The time and the destination of each datagram and each probe of the first host.
     data: Vec<(Instant, usize)>,
     probes: Vec<(Instant, usize)>,
 }
 
-/// The place of the host at a frame's destination address; the last byte is the core's number.
+/// Returns the index of the host with the frame's destination address; the last byte is the core's number.
 fn place(frame: &[u8]) -> usize {
     match parse(frame).unwrap().network.destination() {
         core::net::IpAddr::V4(address) => usize::from(address.octets()[3]) - 1,
@@ -110,7 +110,7 @@ impl World {
         self.ways.push(self.hosts[0].endpoint.create_address(pd, path).unwrap());
     }
 
-    /// The first host sends a datagram to each of `to`.
+    /// Posts a datagram of the first host to each of `to`.
     pub fn post(&mut self, to: &[usize]) {
         for &place in to {
             let (address, qpn) = (self.ways[place - 1], self.hosts[place].qpn);
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// Until `end`, or nothing happens any more.
+    /// Runs until `end`, or until no event is left.
     pub fn run(&mut self, end: Instant) {
         loop {
             self.transmit();
@@ -156,7 +156,7 @@ impl World {
             while let Some((&key, _)) = self.on_the_way.iter().next().filter(|((at, _), _)| *at <= self.now) {
                 let (to, frame) = self.on_the_way.remove(&key).unwrap();
                 let host = &mut self.hosts[to];
-                // No receive is posted: datagrams are dropped behind what congestion control looks at.
+                // No receive is posted: the endpoint drops the datagrams after congestion control has processed their headers.
                 let _ = host.endpoint.on_frame(self.now, &mut host.ram, &frame);
             }
             for host in &mut self.hosts {
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// The first host has datagrams to send all the time, to all in turn, until `end`.
+    /// Keeps datagrams posted on the first host until `end`, to all of `to` in turn.
     pub fn load(&mut self, to: &[usize], end: Instant) {
         while self.now < end {
             while self.hosts[0].endpoint.report(self.hosts[0].qpn).unwrap().outstanding < 16 {
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// Bits per second of payload to a host between two times.
+    /// Returns the payload rate to a host between two times, in b/s.
     fn rate(&self, to: usize, from: Instant, until: Instant) -> f64 {
         let packets =
             self.data.iter().filter(|&&(at, place)| place == to && at >= from && at < until).count();
@@ -195,17 +195,17 @@ impl World {
     }
 }
 
-/// So many tenths of T.
+/// Returns the time at `tenths` / 10 of T.
 pub fn at(tenths: u64) -> Instant {
     Instant::from_nanos(tenths * 10_000)
 }
 
-/// A link that frames wait for, according to its records.
+/// A link that queues frames, according to its telemetry.
 struct Link {
     rate: Rate,
     free_at: Instant,
     sent: u64,
-    /// The longest queue of late, in bytes.
+    /// The longest queue since the last reset, in bytes.
     longest: Rc<Cell<u64>>,
 }
 
@@ -224,7 +224,7 @@ impl Link {
     }
 }
 
-/// Writes the record of an idle link.
+/// Stamps the record of an idle link.
 pub fn idle(frame: &mut [u8], now: Instant) {
     let nanos = now.saturating_since(Instant::ZERO).as_nanos() as u64;
     stamp(frame, 4, HopRecord::new(Speed::from_rate(Rate::from_gbps(10)).unwrap(), nanos, 0, 0));
@@ -251,7 +251,7 @@ fn a_congested_hop_slows_its_own_destination_alone() {
             longest.get(),
             world.algorithm()
         );
-        // The send queue keeps its order: first those leave that wait.
+        // The send queue is in order: waiting datagrams are sent first.
         world.run(at(6500));
         world.now = at(6500);
         world.load(&[2], at(7000));
@@ -283,7 +283,7 @@ fn auto_takes_over_where_telemetry_answers_and_stays_fixed_elsewhere() {
     assert_eq!(asked, 20, "no more where no switch writes");
 }
 
-/// One behind the last datagram, and no timer.
+/// One probe follows the last datagram, and no timer runs.
 #[test]
 fn probes_end_with_the_data() {
     let mut world = World::new(hpcc(), 1);
@@ -327,7 +327,7 @@ fn telemetry_that_ends_is_missed_and_comes_back() {
     assert_eq!(world.changes(), [CongestionNews::Missed("fixed"), CongestionNews::Back("hpcc")]);
 }
 
-/// The records that a switch writes in each layout come back to the sender.
+/// The sender receives the records that a switch stamps in each layout.
 #[test]
 fn every_layout_of_records_is_answered() {
     for (format, v6) in
@@ -387,7 +387,7 @@ fn what_cannot_control_datagrams_is_refused_by_name() {
     assert_eq!(open(&mut closed(1), Congestion { unknown, ..hpcc() }), Err(ControlError::LineRate));
 }
 
-/// One more than there is room for takes the place of the longest idle.
+/// A destination beyond the limit replaces the one with the longest idle time.
 #[test]
 fn destinations_are_limited() {
     let mut world = World::new(hpcc(), 1);
@@ -413,7 +413,7 @@ fn destinations_are_limited() {
         world.now = world.now + Duration::from_micros(200);
         host.endpoint.on_timeout(world.now);
     }
-    // The first begins as new: its probes count from 0 again.
+    // The first destination starts with new state: its probe numbers start from 0.
     let numbers = Rc::new(core::cell::RefCell::new(Vec::new()));
     let seen = Rc::clone(&numbers);
     world.wire = Box::new(move |to, frame, _| {

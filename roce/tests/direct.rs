@@ -1,4 +1,4 @@
-//! Direct responses (pan-01 6.3): a switch reports congestion to a sender at once, and knows only the destination of its packet.
+//! Direct responses (pan-01 6.3): a switch reports congestion to a sender immediately, and knows only the destination of its packet.
 
 use crate::harness::script::{PEER, PSN, Script};
 use crate::harness::{Options, path};
@@ -26,7 +26,7 @@ fn script(adjust: fn(&mut Congestion)) -> Script {
     script
 }
 
-/// Three times too much, about the packet `PSN`.
+/// Delivers a report of a threefold overload, about the packet `PSN`.
 fn tell(script: &mut Script, seal: Option<u64>) -> Result<(), Discard> {
     script.wait(Duration::from_micros(50));
     let bth = Bth { destination: Qpn::new(PEER), ..script.bth(PSN) };
@@ -37,7 +37,7 @@ fn tell(script: &mut Script, seal: Option<u64>) -> Result<(), Discard> {
     script.send_header(&Header::DirectResponse { bth, feedback: Feedback { report, seal } }, &[])
 }
 
-/// About a packet to this queue pair of the peer.
+/// Delivers a report about a packet to the peer's queue pair `destination`.
 fn tell_about(script: &mut Script, destination: u32) -> Result<(), Discard> {
     let bth = Bth { destination: Qpn::new(destination), ..script.bth(PSN) };
     let report = Report::Ratio { path_id: 0, utilisation: 1, interval: 1 };
@@ -52,12 +52,12 @@ fn rate(script: &Script) -> Rate {
 fn the_queue_pair_that_talks_to_the_packets_destination_hears() {
     let mut script = script(|_| {});
     assert_eq!(rate(&script), Rate::from_gbps(10));
-    // A flow's first telemetry only records.
+    // The first telemetry of a flow is only recorded.
     assert_eq!([tell(&mut script, None), tell(&mut script, None)], [Ok(()), Ok(())]);
     assert!(rate(&script) < Rate::from_gbps(5), "{}", rate(&script));
 }
 
-/// Responses to no queue pair do not keep others from being processed, however often they come.
+/// Responses that match no queue pair do not delay others, however frequent they are.
 #[test]
 fn responses_to_nobody_cost_the_others_nothing() {
     let mut script = script(|_| {});
@@ -69,14 +69,14 @@ fn responses_to_nobody_cost_the_others_nothing() {
     assert_eq!(tell_about(&mut script, PEER), Err(Discard::UnknownQp), "from another address");
 }
 
-/// Only queue pairs whose algorithm computes with in-flight shares are looked for.
+/// Only queue pairs whose algorithm uses in-flight shares receive direct responses.
 #[test]
 fn a_fixed_window_hears_no_switch() {
     let mut script = Script::new(Options::default());
     assert_eq!(tell_about(&mut script, PEER), Err(Discard::UnknownQp));
 }
 
-/// The queue pair that is found is one that has this peer now.
+/// A response reaches only a queue pair that has this peer now.
 #[test]
 fn who_has_another_peer_or_none_is_not_found() {
     let mut script = script(|_| {});
@@ -96,7 +96,7 @@ fn who_has_another_peer_or_none_is_not_found() {
     assert_eq!(tell_about(&mut script, 0x55), Err(Discard::UnknownQp));
 }
 
-/// With a key it takes what the key has sealed, each once.
+/// With a key, a queue pair accepts authenticated responses only, each once.
 #[test]
 fn forged_and_replayed_responses_are_counted_and_ignored() {
     let mut script = script(|congestion| congestion.feedback_key = Some(KEY));
@@ -117,7 +117,7 @@ fn forged_and_replayed_responses_are_counted_and_ignored() {
     assert_eq!(tell(&mut script, Some(8)), Ok(()));
 }
 
-/// A switch says ratios: anything else in its name is no word of a switch.
+/// A switch reports ratios: a direct response of any other kind is invalid.
 #[test]
 fn a_window_is_no_switchs_to_say() {
     let mut script = script(|_| {});

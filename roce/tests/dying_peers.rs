@@ -1,4 +1,4 @@
-//! A peer that dies, at every moment of an exchange: each request ends, in order and within the retry time.
+//! A peer that fails at every step of an exchange: each request ends, in order and within the retry time.
 
 use crate::harness::{BASE, Faults, Options, Pair, paced};
 use cc::{Instant, Rate};
@@ -8,26 +8,26 @@ use roce::{Event, FailureCause};
 
 /// Ack timeout code 5.
 const TIMEOUT: Duration = Duration::from_nanos(4096 << 5);
-/// The first attempt and seven more: they wait for 1, 2 and then 4 timeouts.
+/// In timeouts: eight attempts with waits of 1, 2 and then 4 timeouts each.
 const ROUNDS: u32 = 1 + 2 + 6 * 4;
 const REQUESTS: u64 = 8;
 
-/// The way that a peer dies.
+/// A kind of failure of the peer.
 #[derive(Clone, Copy, Debug)]
 enum Death {
-    /// Its queue pair is gone: what comes for it is dropped.
+    /// The peer destroys its queue pair and drops the packets for it.
     Destroyed,
-    /// Its program takes it to ERR.
+    /// The peer's program moves it to ERR.
     Failed,
-    /// It starts anew under the same number and knows nothing.
+    /// The peer resets the queue pair and reuses its number.
     Reset,
-    /// The cable is cut; it itself finds out the same way.
+    /// The link is cut; both sides detect it by timeout.
     Cut,
 }
 
 const DEATHS: [Death; 4] = [Death::Destroyed, Death::Failed, Death::Reset, Death::Cut];
 
-/// Both sides have requests of all kinds outstanding, and too few receives.
+/// Both sides have outstanding requests of all kinds, and too few receives.
 fn exchange(selective_repeat: bool) -> Pair {
     let congestion = paced(4096, Rate::from_gbps(10));
     let mut pair =
@@ -64,7 +64,7 @@ fn die(pair: &mut Pair, death: Death) {
     }
 }
 
-/// Runs on until nothing happens any more; returns when the last send request of each side ended.
+/// Runs until no event is left; returns when the last send request of each side ended.
 fn finish(pair: &mut Pair, sent: &mut [Vec<Completion>; 2]) -> [Instant; 2] {
     let mut last = [pair.now; 2];
     loop {
@@ -105,7 +105,7 @@ fn check(pair: &mut Pair, host: usize, sent: &[Completion], context: &str) {
     assert!(received[good..].iter().all(|c| c.status == CompletionStatus::Flushed), "{context}");
 }
 
-/// Lets the peer die after `steps` things have happened. Gives whether anything was left to happen then.
+/// Fails the peer after `steps` events. Returns whether any event was left then.
 fn dies_after(steps: u32, death: Death, selective_repeat: bool) -> bool {
     let context = format!("{death:?} after {steps} steps, selective repeat {selective_repeat}");
     let mut pair = exchange(selective_repeat);
@@ -124,7 +124,7 @@ fn dies_after(steps: u32, death: Death, selective_repeat: bool) -> bool {
     let sides = if matches!(death, Death::Cut) { &[0, 1][..] } else { &[0] };
     for &host in sides {
         check(&mut pair, host, &sent[host], &context);
-        // Packets on the way may still have arrived and begun the count anew.
+        // Packets in flight may still have arrived and restarted the timer.
         let limit = TIMEOUT * ROUNDS + 4 * pair.options.delay + TIMEOUT / 8;
         let took = last[host].saturating_since(died);
         assert!(took <= limit, "{context}: it took {took:?}, {limit:?} were allowed");
@@ -142,7 +142,7 @@ fn whenever_and_however_a_peer_dies_every_request_ends_in_time() {
     }
 }
 
-/// IBA 9.7.6.1.3: no answer, no end, if the timeout is infinite: then the program's own patience counts.
+/// IBA 9.7.6.1.3: with an infinite timeout a request without a response ends only when the program ends it.
 #[test]
 fn without_a_timeout_only_the_program_ends_it() {
     let mut pair = Pair::connect(Options { ack_timeout: 0, ..Options::default() });

@@ -1,4 +1,4 @@
-//! The memory that packets which came early use: a budget for all queue pairs of an endpoint, and what happens at its limit.
+//! Memory for out-of-order packets: a budget for all queue pairs of an endpoint, and the behaviour at its limit.
 
 use crate::harness::{BASE, Faults, Host, Options, Pair, Ram, path};
 use cc::Instant;
@@ -11,7 +11,7 @@ use roce::wire::{Bth, Header, MAX_OVERHEAD, Mtu, Numbers, Operation, RnrTimer, S
 use roce::{Access, CqId, Discard, Endpoint, EndpointConfig, PdId, Psn, Qpn};
 
 const BUDGET: usize = 4 << 20;
-/// More than the search for unused memory takes to find a share.
+/// Longer than the search for unused memory takes to find a queue pair's share.
 const LONG: Duration = Duration::from_secs(10);
 
 /// Creates a queue pair of host 2 whose peer is host 1.
@@ -62,7 +62,7 @@ fn server(count: u32) -> (Endpoint, Vec<Qpn>) {
     (endpoint, qpns)
 }
 
-/// A packet from host 1 that continues a SEND.
+/// Returns a packet from host 1 that continues a SEND.
 fn middle(qpn: Qpn, psn: u32, payload: usize) -> Vec<u8> {
     let bth = Bth::new(qpn, Psn::new(psn));
     let header = Header::Connected { service: Service::Rc, bth, operation: Operation::SendMiddle };
@@ -72,12 +72,12 @@ fn middle(qpn: Qpn, psn: u32, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// The bytes that `act` allocated and did not free.
+/// Returns the bytes that `act` allocates and does not free.
 fn allocated(act: impl FnOnce()) -> i64 {
     allocation_counter::measure(act).bytes_current
 }
 
-/// Each peer sends as many early packets as a queue pair may hold, next or farthest, but all together for at most 64 MiB.
+/// Each peer sends as many early packets as a queue pair may hold, next or farthest; all of them together hold at most 64 MiB.
 #[test]
 fn early_packets_of_any_number_of_queue_pairs_stay_within_the_budget() {
     for count in [10, 1000, 100_000_u32] {
@@ -94,7 +94,7 @@ fn early_packets_of_any_number_of_queue_pairs_stay_within_the_budget() {
             }
         });
         assert!(endpoint.early_bytes() > BUDGET / 2, "{count} queue pairs: {}", endpoint.early_bytes());
-        // What is not packets: the queue of those that hold some, and reports of them.
+        // Memory other than packets: the queue of queue pairs that hold packets, and their reports.
         assert!(held < BUDGET as i64 + (64 << 10), "{count} queue pairs hold {held} bytes");
         let freed = -allocated(|| release(&mut endpoint));
         assert_eq!(endpoint.early_bytes(), 0, "{count} queue pairs");
@@ -102,7 +102,7 @@ fn early_packets_of_any_number_of_queue_pairs_stay_within_the_budget() {
     }
 }
 
-/// Lets the timers run.
+/// Runs the timers.
 fn release(endpoint: &mut Endpoint) {
     let mut now = Instant::ZERO;
     while let Some(next) = endpoint.poll_timeout().filter(|next| *next < Instant::ZERO + LONG) {
@@ -133,10 +133,10 @@ fn a_queue_pair_that_holds_much_is_evicted_for_one_that_holds_little() {
     let fit = |fits: [bool; 2]| fits.contains(&true);
     let full = (1..4096).find(|&psn| !fit([0, 1].map(|n| early(qpns[n], psn).is_ok()))).unwrap();
     for (n, expected) in [
-        // Two that hold as much do not evict each other.
+        // Queue pairs that hold equal amounts do not evict each other.
         (0, Err(Discard::PsnGap)),
         (1, Err(Discard::PsnGap)),
-        // The packet that finds no room is dropped, and the next one finds some.
+        // The packet that finds no room is dropped, and the next one finds room.
         (2, Err(Discard::PsnGap)),
         (2, Ok(())),
     ] {
@@ -146,7 +146,7 @@ fn a_queue_pair_that_holds_much_is_evicted_for_one_that_holds_little() {
     assert!(evicted * 2 > held - 10 && evicted < held, "{evicted} of {held}");
 }
 
-/// Peers of other queue pairs take the budget, again and again, while data arrives over a link that loses 5 % of the packets.
+/// Peers of other queue pairs repeatedly use up the budget, while data arrives over a link that loses 5 % of the packets.
 #[test]
 fn packets_that_were_evicted_or_found_no_room_come_again() {
     for budget in [0, 16 << 10, 64 << 10, 256 << 10] {
@@ -179,7 +179,7 @@ fn packets_that_were_evicted_or_found_no_room_come_again() {
             assert!(pair.now < Instant::ZERO + LONG, "{budget} bytes: {done:?} {:?}", pair.reports());
             assert!(pair.step());
             turn += 1;
-            // A packet of another queue pair, each time that one of ours may have come.
+            // A packet of another queue pair for each step in which one of ours may have arrived.
             let frame = middle(others[turn % 8], 1 + (turn / 8 % 200) as u32, 1024);
             let host = &mut pair.hosts[1];
             let _ = host.endpoint.on_frame(pair.now, &mut host.ram, &frame);

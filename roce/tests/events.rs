@@ -1,4 +1,4 @@
-//! Tests events that are not completions: which part reports them, when, and how often (IBA 11.6.3).
+//! Asynchronous events: which part reports them, when, and how often (IBA 11.6.3).
 
 use crate::harness::script::{PEER, PSN, SEND, Script, ack};
 use crate::harness::{Host, Options, path};
@@ -8,7 +8,7 @@ use roce::qp::{CompletionStatus, Modify, QpInit, RecvRequest, Remote, SendReques
 use roce::wire::{NakCode, Operation};
 use roce::{Discard, Event, FailureCause, FailureReason, Psn, QpFailure, Qpn, Rkey, SrqInit};
 
-/// Ack timeout code 5, with what a timer may be late.
+/// Ack timeout code 5, plus the tolerance of the timer.
 const TIMEOUT: Duration = Duration::from_nanos((4096 << 5) + 1000);
 const REMOTE: Remote = Remote { address: 0x1000, rkey: Rkey::new(5) };
 
@@ -30,7 +30,7 @@ fn the_first_packet_in_rtr_establishes_the_communication() {
     let options = Options::default();
     let mut script = Script::receiving(options);
     let (qpn, into) = (script.host.qpn, script.host.sge(0, 100));
-    // A packet out of place reveals nothing of the peer's state.
+    // An out-of-order packet reveals nothing of the peer's state.
     assert_eq!(script.send(PSN + 7, SEND, &[1; 10]), Err(Discard::PsnGap));
     assert_eq!(events(&mut script.host), []);
     for id in 0..2 {
@@ -44,7 +44,7 @@ fn the_first_packet_in_rtr_establishes_the_communication() {
     assert_eq!(events(&mut script.host), []);
 }
 
-/// IBA 10.3.1.5: SQD ends what has begun, and says so.
+/// IBA 10.3.1.5: SQD completes the requests in progress, and then reports that the queue is drained.
 #[test]
 fn a_queue_is_drained_when_what_had_begun_is_acknowledged() {
     for notify in [true, false] {
@@ -60,7 +60,7 @@ fn a_queue_is_drained_when_what_had_begun_is_acknowledged() {
         assert_eq!(script.send(PSN + 2, ack(1), &[]), Ok(()));
         let told = if notify { vec![Event::SendQueueDrained(qpn)] } else { vec![] };
         assert_eq!(events(&mut script.host), told);
-        // Nothing is under way: it is drained at once.
+        // No request is in progress: the queue is drained at once.
         modify(&mut script, Modify::Resume);
         script.drain();
         assert_eq!(script.send(PSN + 3, ack(2), &[]), Ok(()));
@@ -69,7 +69,7 @@ fn a_queue_is_drained_when_what_had_begun_is_acknowledged() {
     }
 }
 
-/// The line has both sides, their progress, and the reason.
+/// The log line has both sides, their progress, and the reason.
 #[test]
 fn a_peer_that_dies_leaves_a_line_for_the_log() {
     let mut script = Script::new(Options { retry_count: 2, ..Options::default() });
@@ -104,7 +104,7 @@ fn a_peer_that_dies_leaves_a_line_for_the_log() {
             PSN + 2
         )
     );
-    // It is reported once, and not if it was requested.
+    // An error is reported once, and not if the program requested it.
     modify(&mut script, Modify::Error);
     assert_eq!(events(&mut script.host), []);
 }

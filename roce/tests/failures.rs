@@ -1,4 +1,4 @@
-//! Tests the failure of a queue pair: one packet script for each reason that it reports.
+//! Failures of a queue pair: one packet script for each reported reason.
 
 use crate::harness::script::{PEER, PSN, SEND, Script, ack, nak, rnr};
 use crate::harness::{BASE, Host, Options, Pair, path_over};
@@ -11,7 +11,7 @@ use roce::qp::{
 use roce::wire::{Mtu, NakCode, Operation, Reth, Service};
 use roce::{Discard, Event, FailureCause, FailureReason, QpFailure, Qpn, Rkey, Unreachable};
 
-/// Ack timeout code 5, at its most patient.
+/// An upper bound on the wait of ack timeout code 5.
 const TIMEOUT: Duration = Duration::from_micros(600);
 const LIMIT: Duration = Duration::from_secs(10);
 const REMOTE: Remote = Remote { address: 0x1000, rkey: Rkey::new(5) };
@@ -20,7 +20,7 @@ fn few() -> Options {
     Options { retry_count: 2, rnr_retry: 1, mtu: Mtu::M4096, ..Options::default() }
 }
 
-/// Returns the failure that the queue pair of a script reports, which must be the event's.
+/// Returns the failure that the script's queue pair reports; the event must have the same.
 fn failure(script: &mut Script) -> QpFailure {
     let host = &mut script.host;
     let report = host.endpoint.report(host.qpn).unwrap();
@@ -41,7 +41,7 @@ fn write(script: &mut Script, id: u64, length: u32) {
     script.drain();
 }
 
-/// The peer says nothing until all retries are spent.
+/// Lets all retries pass without a response.
 fn silence(script: &mut Script) -> QpFailure {
     for _ in 0..=2 {
         script.wait(TIMEOUT);
@@ -74,8 +74,8 @@ fn a_peer_that_goes_silent() {
     assert_eq!((failure.reason, failure.acknowledged.get()), (FailureReason::WentDark, PSN + 1));
 }
 
-/// The path carries no frame of more than 1500 bytes, on the way there or back. What came before decides what is known. Packets that any
-/// path carries (RFC 8200 5) are not large.
+/// The path carries no frame of more than 1500 bytes, in either direction. The traffic before the loss decides what is known. Packets that
+/// any path carries (RFC 8200 5) are not large.
 #[test]
 fn a_path_that_loses_large_packets() {
     for (selective_repeat, read, way) in
@@ -105,7 +105,7 @@ fn a_path_that_loses_large_packets() {
     assert_eq!(script.send(PSN, ack(1), &[]), Ok(()));
     write(&mut script, 1, 9000);
     assert_eq!(silence(&mut script).reason, FailureReason::LargePackets { lost: 4096, arrived: 1000 });
-    // That the first packet is large says nothing if nothing ever came back.
+    // A large first packet proves nothing if no response ever arrived.
     let mut script = Script::new(few());
     write(&mut script, 1, 4096);
     assert_eq!(silence(&mut script).reason, FailureReason::NeverAnswered);
@@ -122,7 +122,7 @@ fn a_path_that_loses_large_packets() {
     assert_eq!(silence(&mut script).reason, FailureReason::WentDark);
 }
 
-/// A path that never carried large packets, or carries them no more: the peer answers a question that has no payload (IBA 9.7.5.1).
+/// A path that never carried large packets, or carries them no more: the peer answers a probe without payload (IBA 9.7.5.1).
 #[test]
 fn a_question_tells_a_path_that_loses_large_packets_from_a_silent_peer() {
     for (before, read) in [(0, false), (0, true), (9, false), (9, true)] {
@@ -162,7 +162,7 @@ fn a_question_repeats_the_last_acknowledged_psn_and_asks_about_large_packets_onl
         let nothing = Operation::WriteOnly(Reth { address: 0, rkey: Rkey::new(0), length: 0 }, None);
         let asked = sent.iter().filter(|&&packet| packet == (PSN, nothing)).count();
         assert_eq!((asked, sent.len()), (questions, questions + 1), "{length} B");
-        // The answer is no progress: the retries go on.
+        // The answer is no progress: the retries continue.
         let answer = script.send(PSN, ack(1), &[]);
         assert_eq!(answer.is_ok(), questions == 1, "{length} B");
         let reason = if questions == 1 {
@@ -178,7 +178,7 @@ fn a_question_repeats_the_last_acknowledged_psn_and_asks_about_large_packets_onl
     }
 }
 
-/// The short last packet of each message passes, and the peer asks for the others again and again.
+/// The short last packet of each message arrives, and the peer requests retransmission of the others repeatedly.
 #[test]
 fn a_message_that_ends_short_shows_that_large_packets_are_lost() {
     let mut pair = Pair::connect(Options { retry_count: 7, ..few() });
@@ -286,13 +286,13 @@ fn a_request_of_the_peer_that_is_refused() {
     let refused = failure(&mut script);
     assert_eq!(refused.cause, FailureCause::Refused(NakCode::RemoteAccessError, Discard::RemoteKey));
     assert_eq!(refused.reason, FailureReason::Refused(Discard::RemoteKey));
-    // A message that is longer than the receive.
+    // The message is longer than the receive.
     let mut script = Script::new(few());
     let short = script.host.sge(0, 4);
     script.host.endpoint.post_recv(script.host.qpn, RecvRequest::new(1, short)).unwrap();
     assert_eq!(script.send(PSN, SEND, &[1; 10]), Err(Discard::LocalProtection));
     assert_eq!(failure(&mut script).reason, FailureReason::Refused(Discard::LocalProtection));
-    // A receive outside its region is no fault of the peer's.
+    // A receive buffer outside its region is an error of the program, not of the peer.
     let mut script = Script::new(few());
     let outside = script.host.sge(1 << 20, 10);
     script.host.endpoint.post_recv(script.host.qpn, RecvRequest::new(1, outside)).unwrap();
@@ -314,13 +314,13 @@ fn a_local_error() {
     assert_eq!(failure(&mut script).reason, FailureReason::LocalRequest);
 }
 
-/// IPv4 or IPv6 around ICMP around the start of a packet that this side sent.
+/// Returns an IPv4 or IPv6 frame with an ICMP message about the start of a packet that this side sent.
 fn icmp(v6: bool, kind: u8, code: u8, word: [u8; 4], about: &[u8]) -> Vec<u8> {
     let about = &about[14..about.len().min(14 + 40 + 8)];
     let mut frame = vec![2; 12];
     if v6 {
         frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8 + about.len() as u8, 58, 64]);
-        // From a router to the source of the packet.
+        // From a router, to the source of the packet.
         frame.extend([0xfe; 16]);
         frame.extend(&about[8..24]);
     } else {
@@ -334,7 +334,7 @@ fn icmp(v6: bool, kind: u8, code: u8, word: [u8; 4], about: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A frame from host `from` as on the wire.
+/// Returns a frame from host `from` to host `to`, as on the wire.
 fn sent(v6: bool, from: u8, to: u8) -> Vec<u8> {
     let bth = roce::wire::Bth::new(Qpn::new(PEER), roce::Psn::new(PSN));
     let header = roce::wire::Header::Connected { service: Service::Rc, bth, operation: SEND };
@@ -369,7 +369,7 @@ fn icmp_explains_silence() {
         let host = &mut pair.hosts[0];
         let frame = icmp(v6, kind, code, word, &sent(v6, 1, 2));
         assert_eq!(host.endpoint.on_frame(now, &mut host.ram, &frame), Err(Discard::NotRoce));
-        // Cut short at any byte it says nothing, and breaks nothing.
+        // A message truncated at any byte explains nothing, and does no harm.
         for length in 0..frame.len() {
             assert!(host.endpoint.on_frame(now, &mut host.ram, &frame[..length]).is_err());
         }
@@ -380,13 +380,13 @@ fn icmp_explains_silence() {
     }
 }
 
-/// ICMP of long ago, about another peer, or that answers no packet of this host, explains nothing.
+/// ICMP messages that are old, concern another peer, or are about no packet of this host explain nothing.
 #[test]
 fn icmp_that_explains_nothing() {
     for (from, to, age) in [(2, 1, Duration::from_secs(1)), (2, 3, Duration::ZERO), (3, 1, Duration::ZERO)] {
         let mut script = Script::new(few());
         let mut frame = icmp(false, 3, 3, [0; 4], &sent(false, from, to));
-        // To this host, whichever packet it is about.
+        // Addressed to this host, whichever packet it is about.
         frame[30..34].copy_from_slice(&[10, 0, 0, 2]);
         let now = script.now;
         assert_eq!(script.host.endpoint.on_frame(now, &mut script.host.ram, &frame), Err(Discard::NotRoce));
@@ -404,7 +404,7 @@ fn what_the_program_asked_for_has_no_reason() {
     assert_eq!(script.host.endpoint.report(qpn).unwrap().failure, None);
 }
 
-/// On an unreliable service a send that fails leaves its queue pair in SQE, until the program resumes.
+/// On an unreliable service a failed send moves the queue pair to SQE until the program resumes.
 #[test]
 fn a_send_queue_that_failed() {
     let mut host = Host::new(1, &few());

@@ -1,5 +1,5 @@
-//! Any operations over any faults: memory is equal byte for byte, each request completes once and in order, and
-//! once the faults stop all comes to its end.
+//! Arbitrary operations with arbitrary faults: memory is equal byte for byte, each request completes once and in order, and once the faults
+//! stop all requests complete.
 
 use crate::harness::{BASE, Faults, Options, Pair, Random, open_window};
 use cc::Instant;
@@ -11,7 +11,7 @@ use roce::{Discard, Psn};
 
 /// Requests of one run.
 const REQUESTS: u64 = 60;
-/// Each request has its own place in memory, so that what arrives doesn't depend on what was sent again.
+/// Each request has its own part of memory, so that what arrives does not depend on retransmissions.
 const PLACE: u64 = 24 * 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -48,21 +48,21 @@ fn scenario() -> impl Strategy<Value = Scenario> {
     )
 }
 
-/// The requests of one side, and the results that it expects.
+/// The requests of one side, and the expected results.
 #[derive(Default)]
 struct Ledger {
     signalled: Vec<u64>,
     receives: Vec<(u64, u32)>,
-    /// (place here, place there, length): equal in the end.
+    /// (offset here, offset at the peer, length): equal in the end.
     equal: Vec<(u64, u64, u32)>,
-    /// Sum of what was added to the peer's counter.
+    /// The sum of what was added to the peer's counter.
     added: u64,
 }
 
-/// The counter that FETCH_ADDs of the peer go to.
+/// The offset of the counter that the peer's FETCH_ADDs change.
 const COUNTER: u64 = 0;
 
-/// The first place for what the peer writes here, for what this side sends, for what its READs bring.
+/// The first parts for what the peer writes here, for what this side sends, and for the data of its READs.
 const AREAS: [u64; 4] = [1, 1 + REQUESTS, 1 + 2 * REQUESTS, 1 + 3 * REQUESTS];
 
 fn request(pair: &mut Pair, host: usize, id: u64, random: &mut Random, ledger: &mut [Ledger; 2]) {
@@ -181,7 +181,7 @@ proptest! {
     }
 }
 
-/// The rare paths are reached: a run without them would prove little.
+/// The rare cases are reached: a run without them would prove little.
 #[test]
 fn faults_reach_every_kind_of_recovery() {
     let mut reached = [0; 7];
@@ -211,7 +211,7 @@ fn faults_reach_every_kind_of_recovery() {
             reached.iter_mut().zip(found).for_each(|(sum, count)| *sum += count);
         }
     }
-    // Half of what was measured in 2026-11. Most of what is lost is found before the timeout: there are 41 of these.
+    // Half of what was measured in 2026-11. Most losses are detected before the timeout: there are 41 timeouts.
     let least = [2800, 20, 320, 300, 650, 2100, 75];
     assert!(
         reached.iter().zip(least).all(|(count, least)| *count >= least),
@@ -219,7 +219,7 @@ fn faults_reach_every_kind_of_recovery() {
     );
 }
 
-/// A window of one packet, and the acknowledgement of a packet that was already sent again, and lost.
+/// A window of one packet, and the acknowledgement of a packet that was already retransmitted, and lost.
 #[test]
 fn a_window_of_one_packet_does_not_livelock() {
     let mut pair = Pair::connect(Options {
@@ -237,21 +237,21 @@ fn a_window_of_one_packet_does_not_livelock() {
     assert_eq!(pair.hosts[1].bytes(50_000, 20_000), pair.hosts[0].bytes(0, 20_000));
 }
 
-/// All of a burst is acknowledged after the sender went back: the acknowledgement is beyond what it sends next.
+/// A burst is acknowledged after the sender went back: the acknowledgement is beyond its next PSN.
 #[test]
 fn an_acknowledgement_beyond_a_rewind_counts() {
     let mut pair = Pair::connect(Options { ack_timeout: 1, congestion: open_window(), ..Options::default() });
     let from = pair.hosts[0].sge(0, 10_000);
     let remote = Remote { address: BASE + 50_000, rkey: pair.hosts[1].region.rkey };
     pair.post(0, SendRequest::write(1, from, remote));
-    // The round trip is 10 µs, the timeout 8: each round is given up just before its answer comes.
+    // The round trip is 10 µs, the timeout 8 µs: each attempt times out just before its response arrives.
     pair.run(Duration::from_millis(10));
     assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
     assert!(pair.hosts[0].endpoint.counters().timeouts > 0);
     assert_eq!(pair.reports()[0].unwrap().in_flight, 0);
 }
 
-/// WRITEs of 2,000 bytes, ten each second of a minute, by either way of sending again. Returns what the sender counted.
+/// Runs WRITEs of 2,000 bytes, ten per second for a minute, with either kind of loss recovery. Returns counts of the sender.
 fn a_minute(recovery: LossRecovery, faults: Faults, faulty_until: Duration) -> [u64; 3] {
     const WRITES: u64 = 600;
     let mut pair = Pair::connect(Options {

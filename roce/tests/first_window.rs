@@ -1,4 +1,4 @@
-//! A flow's first window: its data brings no telemetry before the peer confirms the setup, so probes leave among it.
+//! A flow's first window: its data carries no telemetry before the peer confirms the setup, so probes are sent between the data packets.
 
 use crate::harness::Options;
 use crate::harness::script::{PSN, Script, ack};
@@ -9,13 +9,13 @@ use roce::qp::{CongestionAlgorithm, Remote, SendRequest};
 use roce::wire::telemetry::{HopRecord, Speed};
 use roce::wire::{Bth, Feedback, Header, Mtu, Report};
 
-/// The first window is 12,500 bytes long, which are 49 packets.
+/// The first window is 12,500 bytes or 49 packets.
 const BASE_RTT: Duration = Duration::from_micros(10);
 const LINE: Rate = Rate::from_gbps(10);
 const WINDOW: u64 = 12_500;
 const EVERY: Option<NonZeroU32> = Some(NonZeroU32::MIN);
 
-/// Packets that left: the data packets before each probe, and those that brought telemetry.
+/// Packets sent: data packets, their number before each probe, and those with telemetry.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Left {
     data: u32,
@@ -23,7 +23,7 @@ struct Left {
     stamped: u32,
 }
 
-/// A host that has begun to write under HPCC++, with telemetry in its data if `in_band`.
+/// Creates a host that starts a WRITE under HPCC++, with in-band telemetry if `in_band` is given.
 fn writing(in_band: Option<NonZeroU32>) -> Script {
     let mut script = Script::new(Options {
         mtu: Mtu::M256,
@@ -37,7 +37,7 @@ fn writing(in_band: Option<NonZeroU32>) -> Script {
     script
 }
 
-/// Lets everything leave that may: with its headers, a window takes more than a base round trip.
+/// Sends everything that may be sent: with its headers, a window takes more than a base round trip.
 fn send(script: &mut Script, left: &mut Left) {
     for _ in 0..200 {
         while let Some((header, _)) = script.next_header() {
@@ -60,7 +60,7 @@ fn hear(script: &mut Script, header: impl FnOnce(Bth, Feedback) -> Header, psn: 
     assert_eq!(script.send_header(&header, &[]), Ok(()));
 }
 
-/// A probe follows every 781 bytes, which are 4 packets, until the peer confirms that it knows telemetry in data.
+/// A probe follows every 781 bytes, which are 4 packets, until the peer confirms that it supports in-band telemetry.
 #[test]
 fn probes_leave_among_the_data_of_the_first_window() {
     let (mut script, mut left) = (writing(EVERY), Left::default());
@@ -73,7 +73,7 @@ fn probes_leave_among_the_data_of_the_first_window() {
     assert_eq!(left, Left { data: 69, stamped: 20, ..expected });
 }
 
-/// An acknowledgement brings telemetry's answer: 390 bytes are a 32nd of the window. Without telemetry, a sixteenth is enough.
+/// An acknowledgement returns telemetry: it is requested every 390 bytes, a 32nd of the window. Without telemetry, a sixteenth is enough.
 #[test]
 fn each_32nd_of_a_window_asks_for_an_answer() {
     for (in_band, packets) in [(EVERY, 2), (None, 4)] {
@@ -92,7 +92,7 @@ fn each_32nd_of_a_window_asks_for_an_answer() {
     }
 }
 
-/// A peer that answers nothing gets no more probes than those.
+/// A peer that answers no probe receives no more than these.
 #[test]
 fn the_first_probes_are_sixteen_at_most() {
     let (mut script, mut left) = (writing(EVERY), Left::default());
@@ -105,8 +105,8 @@ fn the_first_probes_are_sixteen_at_most() {
     assert_eq!((left.data > 150, left.probes.len(), left.stamped), (true, 16, 0), "{left:?}");
 }
 
-/// Lines 22 to 26 of rtgwg-00 4.2: `ack.seq` of a probe is its place among the data. All probes of the first window are answered from the
-/// same reference, however much data has left since.
+/// Lines 22 to 26 of rtgwg-00 4.2: `ack.seq` of a probe is its position in the data. The responses to all probes of the first window use
+/// the same reference, however much data was sent since.
 #[test]
 fn a_probe_has_its_place_among_the_data() {
     let (mut script, mut left) = (writing(EVERY), Left::default());
@@ -114,7 +114,7 @@ fn a_probe_has_its_place_among_the_data() {
     let speed = Speed::from_rate(LINE).unwrap();
     let mut rates = Vec::new();
     for probe in 0..4 {
-        // The link is full, and a round trip's bytes wait: U is 2.
+        // The link is full, and a round trip's bytes are queued: U is 2.
         let time = u64::from(probe) * BASE_RTT.as_nanos() as u64;
         let record = HopRecord::new(speed, time, u64::from(probe) * WINDOW, WINDOW);
         let report = Report::Busiest { path_id: 1, hops: 1, busiest: Some((0, record)) };

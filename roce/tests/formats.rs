@@ -1,4 +1,4 @@
-//! Telemetry in every format as packets: those in `formats/formats.pcap`, which `ci/dissector` has tshark read.
+//! Telemetry in every format as packets: those of `formats/formats.pcap`, which `ci/dissector` checks with tshark.
 
 use crate::harness::capture;
 use cc::{Counter, Hop, Rate};
@@ -36,7 +36,7 @@ const fn bth(congestion: u8, psn: u32) -> Bth {
     }
 }
 
-/// Returns the state of switch `number` of the path.
+/// Returns the state of switch `number` on the path.
 fn port(number: u16) -> PortState {
     let n = u64::from(number);
     PortState {
@@ -51,7 +51,7 @@ fn port(number: u16) -> PortState {
     }
 }
 
-/// A packet with telemetry of two switches.
+/// Returns a packet with telemetry of two switches.
 fn packet(format: Format, v6: bool, header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 2000];
     let behind = &mut frame[format.inserted()..];
@@ -143,7 +143,7 @@ fn frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// With FERROCE_WRITE_CAPTURES set, the capture is written anew.
+/// With FERROCE_WRITE_CAPTURES set, the test writes the capture instead.
 #[test]
 fn the_capture_is_what_is_sent() {
     let frames = frames();

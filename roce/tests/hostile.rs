@@ -1,4 +1,4 @@
-//! Any packets in any order: never a panic, and never a byte written by a packet that was refused.
+//! Arbitrary packets in any order cause no panic, and a refused packet writes no byte.
 
 use crate::harness::script::{PSN, Script};
 use crate::harness::{BASE, Options};
@@ -12,7 +12,7 @@ use roce::wire::{
 
 const SIZE: u64 = 1 << 14;
 
-/// A packet in terms of the endpoint that it goes to, whose keys a strategy can't know.
+/// A packet relative to its destination endpoint, whose keys are unknown to a strategy.
 #[derive(Clone, Debug)]
 struct Packet {
     kind: u8,
@@ -32,7 +32,7 @@ fn packet() -> impl Strategy<Value = Packet> {
         1 => Just(Syndrome::Nak(NakCode::PsnSequenceError)),
         1 => Just(Syndrome::Nak(NakCode::RemoteAccessError)),
     ];
-    // Mostly what would be right, so that scripts get somewhere.
+    // Mostly the correct PSN, so that scripts make progress.
     let psn = prop_oneof![12 => Just(0), 4 => -3..4i32, 1 => any::<i32>()];
     let offset = prop_oneof![6 => 0..SIZE as i64, 1 => any::<i64>()];
     let length = prop_oneof![3 => Just(2000u32), 3 => 0..3000u32, 1 => any::<u32>()];
@@ -53,7 +53,7 @@ fn packet() -> impl Strategy<Value = Packet> {
 }
 
 impl Packet {
-    /// The packet, and whether it may carry a payload.
+    /// Returns the operation, and whether it may carry a payload.
     fn operation(&self, script: &Script) -> (Operation, bool) {
         let address = BASE.wrapping_add_signed(self.offset);
         let rkey = Rkey::new(script.rkey().get() ^ u32::from(self.forged));
@@ -117,7 +117,7 @@ proptest! {
         let mut oldest = PSN;
         for packet in packets {
             let sent = script.drain();
-            // The first packet of a round is the oldest that is not acknowledged.
+            // The first packet of an attempt is the oldest that is not acknowledged.
             oldest = sent.first().map_or(oldest, |(psn, _)| *psn);
             let (operation, carries) = packet.operation(&script);
             let report = script.host.endpoint.report(qpn).unwrap();
@@ -131,7 +131,7 @@ proptest! {
             }
             script.wait(Duration::from_micros(u64::from(packet.wait)));
         }
-        // In ERR nothing is left: each request has had its completion.
+        // In ERR no request is left: each has had its completion.
         script.drain();
         if script.state() == State::Error {
             prop_assert_eq!(script.host.endpoint.send_room(qpn), 128);

@@ -1,5 +1,5 @@
-//! Every wrong answer of a peer: which are ignored, which end the queue pair, and that no byte changes that a right answer would not have
-//! changed.
+//! Every wrong response of a peer: which are ignored, which fail the queue pair, and that no byte changes that a correct response would not
+//! have changed.
 
 use crate::harness::raw::Raw;
 use crate::harness::script::{PSN, SEND, Script, ack, nak, rnr};
@@ -12,7 +12,7 @@ use roce::{Discard, Lkey, Rkey};
 
 const FULL: &[u8] = &[0xa5; 1024];
 
-/// The request that is outstanding when the answer comes; every kind takes PSNs `PSN`, `PSN + 1`, ...
+/// The request that is outstanding when the response arrives; every kind uses the PSNs `PSN`, `PSN + 1`, ...
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Nothing,
@@ -20,7 +20,7 @@ enum Asked {
     Writes,
     /// A READ of 2500 bytes, three packets, then a WRITE.
     Read,
-    /// A READ into memory that is deregistered since.
+    /// A READ into memory that has been deregistered meanwhile.
     ReadIntoNowhere,
     /// A FETCH_ADD, then a WRITE.
     Atomic,
@@ -28,13 +28,13 @@ enum Asked {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Nothing is sent, nothing completes. `Some`: it is counted so.
+    /// Nothing is sent and nothing completes. `Some`: the packet is counted with this reason.
     Ignored(Option<Discard>),
-    /// The oldest request ends so, all others are flushed. `Some`: the packet is counted so.
+    /// The oldest request fails with this status, all others are flushed. `Some`: the packet is counted with this reason.
     Fails(CompletionStatus, Option<Discard>),
-    /// All from this PSN on is sent again.
+    /// Everything from this PSN on is retransmitted.
     GoesBack(u32),
-    /// All from this PSN on is sent again when the peer's timer has passed.
+    /// Everything from this PSN on is retransmitted after the peer's RNR timer.
     Waits(u32),
 }
 
@@ -123,7 +123,7 @@ fn acknowledgements() -> Vec<Row> {
             at(2, nak(RemoteAccessError, 0)),
             GoesBack(0),
         ),
-        // IBA 9.7.5.1: an answer behind a READ whose own answer is missing says that it was lost.
+        // IBA 9.7.5.1: a response after a READ without its own response shows that the READ's was lost.
         row("ACK for a READ", Read, at(2, ack(1)), GoesBack(0)),
         row("ACK behind a READ", Read, at(3, ack(2)), GoesBack(0)),
         row("ACK for an atomic", Atomic, at(0, ack(1)), GoesBack(0)),
@@ -131,7 +131,7 @@ fn acknowledgements() -> Vec<Row> {
     ]
 }
 
-/// IBA 9.7.5.1: answers with data.
+/// IBA 9.7.5.1: responses with data.
 fn answers() -> Vec<Row> {
     use Asked::{Atomic, Nothing, Read, ReadIntoNowhere, Writes};
     let nowhere = Fails(CompletionStatus::LocalProtection, Some(Discard::LocalProtection));
@@ -229,7 +229,7 @@ fn every_wrong_answer_is_ignored_or_ends_the_request_by_the_rules() {
     table.iter().for_each(check);
 }
 
-/// IBA 9.7.5.2.1: what the syndrome table reserves says nothing.
+/// IBA 9.7.5.2.1: reserved syndromes mean nothing.
 #[test]
 fn reserved_syndromes_are_silence() {
     let (mut script, _) = ask(Asked::Writes);
@@ -261,7 +261,7 @@ fn an_acknowledgement_with_a_payload_is_silence() {
     assert!(script.host.sent().is_empty());
 }
 
-/// Answers that say the same again and again change nothing but the count of retries.
+/// Repeated identical responses change only the count of retries.
 #[test]
 fn a_peer_that_only_ever_refuses_ends_in_an_error_completion() {
     let (mut script, count) = ask(Asked::Writes);
@@ -276,7 +276,7 @@ fn a_peer_that_only_ever_refuses_ends_in_an_error_completion() {
     assert_eq!(statuses.len() as u64, count);
 }
 
-/// A queue pair that may not send yet has nothing that could be answered.
+/// A queue pair before RTS has sent nothing that could be acknowledged.
 #[test]
 fn answers_before_rts_are_dropped() {
     let options = Options::default();

@@ -1,4 +1,4 @@
-//! Probes of datagrams by strangers, and answers that no probe requested: what they get, and what they change.
+//! Datagram probes from unknown senders, and unsolicited responses: the answers, and the effects.
 
 use crate::datagrams::{KEY, World, at, host, hpcc, idle};
 use crate::harness::{Host, path};
@@ -12,7 +12,7 @@ use roce::wire::telemetry::{HopRecord, Speed};
 use roce::wire::{Bth, Feedback, Header, Path, Report, emit, parse, reseal};
 use roce::{Discard, Psn, Qpn};
 
-/// A receiver, and packets built by hand.
+/// A receiver to which the test delivers packets of its own.
 struct Stranger {
     host: Host,
     now: Instant,
@@ -89,7 +89,7 @@ fn a_probe_with_another_key_or_to_a_group_or_without_room_gets_no_answer() {
     ] {
         assert_eq!(stranger.ask(&way, 1, KEY), Err(Discard::Address), "{way:?}");
     }
-    // Without the bit that says so there is no INT header.
+    // Without the telemetry bit there is no INT header.
     let bth = Bth { partition_key: 0xffff, ..Bth::new(stranger.host.qpn, Psn::new(1)) };
     let bare = Header::DatagramTelemetryRequest { bth, queue_key: KEY, source: Qpn::new(0x99) };
     assert_eq!(stranger.send(&path(9, 2), &bare), Err(Discard::Telemetry));
@@ -109,7 +109,7 @@ fn a_full_queue_of_answers_is_counted() {
     assert_eq!(stranger.ask(&path(9, 2), 21, KEY), Ok(()), "there is room again");
 }
 
-/// From elsewhere, of other numbers, and twice: a counter is all that changes.
+/// Responses from another source, with another number, or repeated change only a counter.
 #[test]
 fn forged_and_stale_answers_change_nothing() {
     let key = Some(FeedbackKey([7; 16]));
@@ -142,7 +142,7 @@ fn forged_and_stale_answers_change_nothing() {
         let after = world.hosts[0].endpoint.report(world.hosts[0].qpn).unwrap();
         assert_eq!((before.rate, before.busiest), (after.rate, after.busiest));
         if sealed {
-            // One that is awaited, but from a sender without the key.
+            // A response that is expected, but without the key.
             world.wire = Box::new(|_, frame, _| {
                 !matches!(parse(frame).unwrap().header, Header::DatagramTelemetryRequest { .. })
             });
@@ -160,7 +160,7 @@ fn forged_and_stale_answers_change_nothing() {
 }
 
 proptest! {
-    /// Whatever comes, no more and no longer frames leave than came, and what is asked of the receiver takes no memory of the sender.
+    /// The endpoint sends no more and no longer frames than it receives, and allocates no memory for the senders of probes.
     #[test]
     fn strangers_get_no_more_than_they_sent(
         packets in vec((any::<bool>(), 0..4u32, 0..3u8, vec((any::<Index>(), any::<u8>()), 0..4), any::<bool>()), 1..60),

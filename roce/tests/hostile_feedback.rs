@@ -1,4 +1,4 @@
-//! Tests any bytes as a peer's feedback, telemetry and setup, on queue pairs of every algorithm.
+//! Arbitrary bytes as a peer's feedback, telemetry and setup, on queue pairs of every algorithm.
 
 use crate::harness::Options;
 use crate::harness::raw::Raw;
@@ -12,7 +12,8 @@ use roce::qp::{CongestionAlgorithm, Remote, SendRequest, State};
 use roce::wire::Opcode;
 use roce::{Discard, Rkey};
 
-/// Kind 4, one hop: 10 Gb/s, both counters at 0 and 64 bits wide, an empty queue, counts worth a ns and `unit` bytes.
+/// Returns a report of kind 4 with one hop: 10 Gb/s, both counters at 0 and 64 bits wide, an empty queue, counts in units of 1 ns and
+/// `unit` bytes.
 fn hop(unit: u32) -> Vec<u8> {
     let mut bytes = vec![0x40, 1, 1, 0];
     for value in [10_000_000_000u64, 0, 0, 0] {
@@ -23,7 +24,7 @@ fn hop(unit: u32) -> Vec<u8> {
     bytes
 }
 
-/// Two of them ended the process: a counter that is worth nothing has a period of 0, by which the sender's HPCC++ divided.
+/// A unit of 0 gives a counter a period of 0, by which HPCC++ of the sender would divide.
 #[test]
 fn a_counter_that_is_worth_nothing_is_counted_and_refused() {
     let config = HpccConfig::new(Rate::from_gbps(10), Duration::from_micros(10), NonZeroU32::MIN);
@@ -48,7 +49,7 @@ fn a_counter_that_is_worth_nothing_is_counted_and_refused() {
 }
 
 proptest! {
-    /// Reverting either bound of what a peer may say is found: a counter's unit, or what a share of a link may be.
+    /// This test fails without either bound on a peer's values: the unit of a counter and the share of a link.
     #[test]
     fn no_telemetry_stops_a_queue_pair(bytes in proptest::collection::vec(any::<u8>(), 0..6000)) {
         told::run(&bytes);

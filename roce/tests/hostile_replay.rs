@@ -1,5 +1,5 @@
-//! Replays to our responder what a prober sent to Linux Soft-RoCE (rdma_rxe of Linux 6.1). It answers the same, or differs by a rule of the
-//! specification.
+//! Replays to the responder what a prober sent to Linux Soft-RoCE (rdma_rxe of Linux 6.1). The responses are the same, or differ by a rule
+//! of the specification.
 
 use crate::harness::capture::frames;
 use crate::harness::raw::Raw;
@@ -10,7 +10,7 @@ use roce::wire::{self, Header, NakCode, Operation, RnrTimer, Syndrome};
 use roce::{Access, Discard, Qpn};
 use std::path::Path;
 
-/// The prober's address ends so, rxe's in 1.
+/// The last byte of the prober's address; that of rxe is 1.
 const PROBER: u8 = 9;
 /// The first PSN of each of the prober's connections.
 const FIRST: u32 = 0xff00;
@@ -20,14 +20,14 @@ const BTH: usize = 42;
 /// PSN, syndrome, MSN.
 type Said = (u32, Syndrome, u32);
 
-/// One connection of the prober: what it sent, and what rxe answered.
+/// One connection of the prober: its packets, and the responses of rxe.
 struct Probe {
     qpn: u32,
     sent: Vec<Raw>,
     answered: Vec<Said>,
 }
 
-/// The prober opened one connection after the other, each to a new queue pair of rxe.
+/// Returns the connections, which the prober opened one after the other, each to a new queue pair of rxe.
 fn probes() -> Vec<Probe> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/captures/probe_rxe_k61.pcap");
     let mut probes: Vec<Probe> = Vec::new();
@@ -57,7 +57,7 @@ fn raw(bytes: &[u8]) -> Raw {
     }
 }
 
-/// An acknowledgement's contents; rxe's own requests are no answers.
+/// Returns the contents of an acknowledgement; rxe's own requests are no responses.
 fn said(bytes: &[u8]) -> Option<Said> {
     match wire::parse(bytes).unwrap().header {
         Header::Connected { bth, operation: Operation::Acknowledge(aeth), .. } => {
@@ -68,7 +68,7 @@ fn said(bytes: &[u8]) -> Option<Said> {
     }
 }
 
-/// Our responder, set up as the queue pairs that were probed: no remote access, one receive, 640 µs to wait.
+/// Creates a responder with the settings of the probed queue pairs: no remote access, one receive, an RNR timer of 640 µs.
 fn responder() -> Script {
     let options =
         Options { access: Access::LOCAL_WRITE, rnr_timer: 12, memory: 1 << 16, ..Options::default() };
@@ -83,7 +83,7 @@ fn responder() -> Script {
     script
 }
 
-/// Returns our answer to each packet, and our counts.
+/// Returns the response to each packet, and the reasons of discarded packets.
 fn replay(probe: &Probe) -> (Vec<Said>, Vec<Option<Discard>>) {
     let mut script = responder();
     let (mut said, mut counted) = (Vec::new(), Vec::new());
@@ -103,11 +103,11 @@ const INVALID: Syndrome = Syndrome::Nak(NakCode::InvalidRequest);
 const RNR: Syndrome = Syndrome::RnrNak(RnrTimer::new(12));
 const GAP: Syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
 
-/// The places at which this side answers less than rxe, with the reason.
+/// The responses that rxe sends and this side does not.
 ///
-/// A message without a receive drew an RNR NAK. The message right behind it drew a NAK for the gap from rxe, and draws
-/// nothing from this side: until the packet that was refused comes again, no other NAK follows it (IBA 9.7.5.2.8). A peer that
-/// acted on both would come back at once instead of after the time that the NAK names.
+/// rxe answers a message without a receive with an RNR NAK, and the following message with a NAK for the gap. This side does not send the
+/// second: until the refused packet is retransmitted, no other NAK follows it (IBA 9.7.5.2.8). A peer that acted on both would retransmit
+/// at once instead of after the RNR timer.
 const LESS: [(u32, Said); 1] = [(35, (FIRST + 1, GAP, 1))];
 
 #[test]
@@ -124,10 +124,10 @@ fn what_rxe_answers_we_answer_or_a_rule_says_otherwise() {
     }
 }
 
-/// Queue pair, what is probed, this side's answers, and its counts of each packet.
+/// Queue pair, purpose, this side's responses, and its reasons for each packet.
 type Case = (u32, &'static str, &'static [Said], &'static [Option<Discard>]);
 
-/// Checks what the probes are, so that the comparison above cannot be one of nothing with nothing.
+/// Checks the contents of the probes, so that the comparison above cannot pass with empty data.
 #[test]
 fn the_probes_are_these() {
     let cases: [Case; 12] = [

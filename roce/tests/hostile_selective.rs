@@ -1,4 +1,4 @@
-//! Every wrong claim, offer and acceptance of selective repeat that a peer can send: each changes nothing but a counter.
+//! Every wrong claim, offer and acceptance of selective repeat that a peer can send changes nothing but a counter.
 
 use crate::harness::Options;
 use crate::harness::script::{PSN, Script, ack};
@@ -16,7 +16,7 @@ struct Row {
     discard: Discard,
 }
 
-/// PSNs count from the connection's first.
+/// A packet whose PSNs count from the first of the connection.
 #[derive(Clone, Copy)]
 enum Packet {
     Claim { psn: u32, ahead: u8, held: u128 },
@@ -50,7 +50,7 @@ const fn acceptance(psn: u32) -> Packet {
     Packet::Offer { accepts: true, psn, firsts: [0; 2] }
 }
 
-/// Packets 1 to 3 wait to be acknowledged, and nothing was received.
+/// Returns the rows. Packets 1 to 3 are outstanding, and nothing was received.
 fn rows() -> Vec<Row> {
     let row = |name, recovery, packet, discard| Row { name, recovery, packet, discard };
     let agreed = |name, packet| row(name, SelectiveRepeat, packet, StaleAcknowledge);

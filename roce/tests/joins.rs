@@ -1,4 +1,4 @@
-//! Flows of unacknowledged data that join and leave at one bottleneck: only probes tell how it fares.
+//! Flows of unacknowledged data that start and stop at one bottleneck: only probes measure congestion.
 
 use crate::harness::{BASE, Host, Options, path};
 use cc::{HpccConfig, Instant, Rate};
@@ -15,7 +15,7 @@ const KEY: u32 = 0x1234;
 const PACKET: u64 = 4190;
 const LENGTH: u32 = 4096;
 const FLOWS: usize = 8;
-/// Requests of a flow that wait to be sent.
+/// Requests of a flow that are posted in advance.
 const DEPTH: usize = 8;
 
 /// A switch's port: its queue and its link.
@@ -25,7 +25,7 @@ struct Port {
     waiting: u64,
     free_at: Instant,
     sent: u64,
-    /// Since when the queue has been as long as it is.
+    /// The time since which the queue has had its length.
     since: Instant,
     /// The time that the queue had each length in bytes, and that the link was busy, since [`Self::reset`].
     lengths: BTreeMap<u64, Duration>,
@@ -63,7 +63,7 @@ impl Port {
         self.queue.push_back(frame);
     }
 
-    /// Returns the frame that leaves now, and when it has left.
+    /// Returns the frame that is sent now, and the time at which its transmission ends.
     fn leave(&mut self, now: Instant) -> Option<(Instant, Vec<u8>)> {
         if self.free_at > now {
             return None;
@@ -81,7 +81,7 @@ impl Port {
         Some((self.free_at, frame))
     }
 
-    /// Returns the length that the queue does not exceed in 99 % of the time, in packets.
+    /// Returns the 99th percentile of the queue's length over time, in packets.
     fn p99(&self) -> f64 {
         let enough = self.lengths.values().sum::<Duration>() * 99 / 100;
         let mut sum = Duration::ZERO;
@@ -93,7 +93,7 @@ impl Port {
     }
 }
 
-/// A host whose flows all go to another one through a switch's port.
+/// A host whose flows all go to another host through a switch's port.
 struct World {
     hosts: [Host; 2],
     flows: [Vec<Qpn>; 2],
@@ -107,7 +107,7 @@ struct World {
 }
 
 impl World {
-    /// The host's link carries so many tenths of what the port does.
+    /// Creates a port of `mbps` Mb/s and hosts whose links have `tenths` tenths of its rate.
     fn new(
         service: Service,
         (mbps, tenths): (u64, u64),
@@ -142,7 +142,7 @@ impl World {
         Self { hosts, flows, address, service, base_rtt, port: Port::new(rate), now, frames: 0, on_the_way }
     }
 
-    /// A flow has something to send.
+    /// Posts requests of a flow up to its depth.
     fn post(&mut self, flow: usize) {
         let [host, peer] = &mut self.hosts;
         let qpn = self.flows[0][flow];
@@ -183,7 +183,7 @@ impl World {
         self.on_the_way.insert((at + delay, self.frames), (to, frame));
     }
 
-    /// The first flows always have something to send, until `end`.
+    /// Keeps the first `flows` flows busy until `end`.
     fn run(&mut self, flows: usize, end: Instant) {
         while self.now < end {
             (0..flows).for_each(|flow| self.post(flow));
@@ -196,7 +196,7 @@ impl World {
             while let Some(entry) = self.on_the_way.first_entry().filter(|entry| entry.key().0 <= self.now) {
                 let (to, frame) = entry.remove();
                 let host = &mut self.hosts[to];
-                // No receive is posted: datagrams are dropped behind what congestion control looks at.
+                // No receive is posted: the endpoint drops the datagrams after congestion control has processed their headers.
                 let _ = host.endpoint.on_frame(self.now, &mut host.ram, &frame);
             }
             for host in &mut self.hosts {
@@ -206,7 +206,7 @@ impl World {
         self.port.account(self.now);
     }
 
-    /// So many flows send for 63 round trips. Returns the port's busy share and its queue in the last 42.
+    /// Runs `flows` flows for 63 round trips. Returns the port's busy share and its queue in the last 42.
     fn phase(&mut self, flows: usize) -> (f64, f64) {
         let (joined, round) = (self.now, self.base_rtt);
         self.run(flows, joined + round * 21);
@@ -216,7 +216,7 @@ impl World {
     }
 }
 
-/// Brings the host's queue pair to RTS.
+/// Moves the host's queue pair to RTS.
 fn ready(host: &mut Host, service: Service, way: Path, peer: Qpn, options: &Options) {
     if service != Service::Ud {
         host.ready_to_receive(way, peer, options.send_psn, options);
@@ -233,8 +233,8 @@ fn ready(host: &mut Host, service: Service, way: Path, peer: Qpn, options: &Opti
     }
 }
 
-/// As ci/congestion has them. The slower the port, the larger a share of it is the least rate of eight flows, here 8 in 10: only their pace
-/// per round trip drains what they queued up before their first answers.
+/// The settings are those of ci/congestion. At a slower port the minimum rate of eight flows is a larger share of it, here 8 in 10: only
+/// their pace per round trip drains what they queued before their first responses.
 #[test]
 fn joins_and_leaves_settle_within_21_round_trips() {
     for service in [Service::Uc, Service::Ud] {
@@ -255,7 +255,8 @@ fn joins_and_leaves_settle_within_21_round_trips() {
     }
 }
 
-/// An answer that measures partly what left before the reference moved, moves it once more for the same queue: it swings then, by 12 packets.
+/// A response about data that was partly sent before the reference moved would move it again for the same queue, which then oscillates by
+/// 12 packets.
 #[test]
 fn a_reference_moves_by_two_probes_that_left_since_it_moved() {
     for service in [Service::Uc, Service::Ud] {
@@ -264,7 +265,8 @@ fn a_reference_moves_by_two_probes_that_left_since_it_moved() {
     }
 }
 
-/// Each probe comes back behind what left before it. At line rate, that would be more for each than for the one before, for ever.
+/// Each probe returns after the data that was sent before it. At line rate this would be more for each probe than for the previous one,
+/// without end.
 #[test]
 fn a_host_ten_times_as_fast_as_its_path_slows_down_before_it_is_told() {
     for service in [Service::Uc, Service::Ud] {

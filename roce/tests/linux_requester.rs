@@ -1,5 +1,5 @@
-//! The responder against Linux's requester (`harness/linux.rs`), which believes every ACK: requests of all kinds one behind another, and
-//! each frame of either direction lost, delayed or doubled. Whatever happens, a READ or an atomic that completes has its data.
+//! The responder against Linux's requester (`harness/linux.rs`), which trusts every ACK: sequences of requests of all kinds, with each
+//! frame of either direction lost, delayed or duplicated. In every case a READ or an atomic that completes has its data.
 
 use crate::harness::linux::{LinuxRequester, Packet, Work};
 use crate::harness::script::{PSN, Script};
@@ -9,15 +9,15 @@ use roce::wire::{AtomicEth, CompareSwap, FetchAdd, Feth, Operation, Reth, Syndro
 use roce::{Access, Region};
 use std::collections::VecDeque;
 
-/// Bytes of memory for each request, in each of these areas: what READs read, what WRITEs write, what SENDs are received in, and words.
+/// Bytes of memory for each request in each area: sources of READs, targets of WRITEs, receives of SENDs, and words.
 const ROOM: u64 = 4096;
 const AREA: u64 = 4 * ROOM;
 const WRITES: u64 = AREA;
 const RECEIVES: u64 = 2 * AREA;
 const WORDS: u64 = 3 * AREA;
-/// The value of each word that atomics change.
+/// The initial value of each word that atomics change.
 const BEFORE: u64 = 1000;
-/// Bytes of messages that have three packets.
+/// Length in bytes of messages of three packets.
 const LONG: usize = 2500;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Kind {
         }
     }
 
-    /// The bytes that request `index` sends or writes.
+    /// Returns the bytes that request `index` sends or writes.
     fn bytes(self, index: usize) -> Vec<u8> {
         vec![index as u8 + 1; self.length()]
     }
@@ -102,13 +102,13 @@ impl Kind {
     }
 }
 
-/// What happens to a frame.
+/// A fault of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Lost,
-    /// It comes behind so many later frames.
+    /// The frame arrives after this number of later frames.
     Late(usize),
-    /// A copy comes behind so many later frames.
+    /// A copy arrives after this number of later frames.
     Twice(usize),
 }
 
@@ -123,14 +123,14 @@ const FAULTS: [Fault; 8] = [
     Fault::Twice(4),
 ];
 
-/// One direction.
+/// One direction of the link.
 #[derive(Default)]
 struct Wire {
     frames: VecDeque<Packet>,
     count: usize,
     fault: Option<(usize, Fault)>,
     late: Option<(usize, Packet)>,
-    /// The fault delayed an ACK: no responder can help that it comes between the responses of a READ.
+    /// Whether the fault delayed an ACK: no responder can prevent its arrival between the responses of a READ.
     delayed_ack: bool,
 }
 
@@ -165,7 +165,7 @@ impl Wire {
         self.late = Some((behind, packet));
     }
 
-    /// The frame that is late comes. `false` if there is none.
+    /// Delivers the delayed frame. Returns `false` if there is none.
     fn release(&mut self) -> bool {
         let late = self.late.take();
         self.frames.extend(late.iter().map(|(_, packet)| packet.clone()));
@@ -173,14 +173,14 @@ impl Wire {
     }
 }
 
-/// How fast the responder is.
+/// The speed of the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
-    /// All requests come in one burst.
+    /// All requests arrive in one burst.
     Burst,
-    /// Each request is answered before the next comes.
+    /// Each request is answered before the next arrives.
     Each,
-    /// One packet leaves for each that comes.
+    /// The responder sends one packet for each that arrives.
     Interleaved,
 }
 
@@ -224,13 +224,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Requests come in, and answers leave.
+    /// Delivers requests, and sends responses.
     fn respond(&mut self, pace: Pace) {
         let requests = if pace == Pace::Burst { self.requests.frames.len() } else { 1 };
         for (psn, operation, payload) in
             self.requests.frames.drain(..requests.min(self.requests.frames.len()))
         {
-            // Some are duplicates, or behind a gap.
+            // Some are duplicates, or follow a gap.
             let _ = self.script.send(psn, operation, &payload);
         }
         let answers = if pace == Pace::Interleaved { 1 } else { usize::MAX };
@@ -244,7 +244,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Runs until all is done, or for too long. Receives are posted once all is quiet, or at once.
+    /// Runs until all requests are done, or for 400 steps. Receives are posted at once, or only when no packet is in flight.
     fn run(&mut self, pace: Pace, mut receives_late: bool) {
         if !receives_late {
             self.post_receives();
@@ -306,10 +306,10 @@ impl<'a> World<'a> {
     }
 }
 
-/// The faults of requests, and of answers.
+/// The faults of requests, and of responses.
 type Faults = [Option<(usize, Fault)>; 2];
 
-/// Runs `kinds` with faults. Returns the number of frames in each direction.
+/// Runs `kinds` with the faults. Returns the number of frames in each direction.
 fn run(kinds: &[Kind], faults: Faults, pace: Pace, receives_late: bool) -> [usize; 2] {
     let mut world = World::new(kinds, faults[0], faults[1]);
     world.run(pace, receives_late);
@@ -338,7 +338,7 @@ fn run_each_fault(kinds: &[Kind], receives_late: bool) {
     }
 }
 
-/// IBA 9.7.5.1: whatever two requests follow each other and whatever frame is lost, late or doubled.
+/// IBA 9.7.5.1: for any two consecutive requests and any frame that is lost, late or duplicated.
 #[test]
 fn reads_and_atomics_of_linux_have_their_data_in_any_pair_of_requests_with_any_fault() {
     for first in KINDS {
@@ -363,7 +363,7 @@ fn reads_and_atomics_of_linux_have_their_data_in_any_three_requests_with_any_fau
     }
 }
 
-/// A request has any fault, and an answer too.
+/// A request and a response each have a fault.
 #[test]
 fn reads_and_atomics_of_linux_have_their_data_with_any_fault_in_each_direction() {
     let kinds = [Send, LongWrite, LongRead, FetchAddKind];

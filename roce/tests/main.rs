@@ -1,4 +1,4 @@
-//! All tests from outside as one program: thirty of their own take longer to link than to run.
+//! All integration tests as one program: linking thirty of them takes longer than running them.
 
 extern crate ferroce_roce as roce;
 

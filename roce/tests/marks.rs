@@ -33,7 +33,7 @@ fn receive(script: &mut Script, psn: u32, mark: Mark) {
     assert_eq!(script.send_header(&header, &[7; 1024]), Ok(()));
 }
 
-/// PSN and BECN of every acknowledgement that leaves now.
+/// Returns PSN and BECN of every acknowledgement that is sent now.
 fn acknowledgements(script: &mut Script) -> Vec<(u32, bool)> {
     core::iter::from_fn(|| script.next_header())
         .map(|(header, _)| match header {
@@ -210,8 +210,8 @@ fn a_notification_lowers_dcqcns_rate() {
     assert_eq!(script.send_header(&foreign, &[]), Err(Discard::PartitionKey));
 }
 
-/// Over a link that marks every packet while it carries more than half a gigabit, both find their way down, and all data arrives. Packets
-/// are marked only if their sender reacts.
+/// Over a link that marks every packet while it carries more than half a gigabit per second, both algorithms lower their rates, and all
+/// data arrives. Packets are ECN-capable only if their sender reacts to marks.
 #[test]
 fn marks_bring_both_algorithms_down() {
     for options in [dctcp(), dcqcn()] {

@@ -1,4 +1,4 @@
-//! Packet scripts of multicast: each queue pair that is attached to a group takes a copy of its packets.
+//! Packet scripts of multicast: each queue pair attached to a group receives a copy of its packets.
 
 use crate::harness::{Host, Options, path};
 use cc::Instant;
@@ -29,7 +29,7 @@ fn host(core: u8) -> Host {
     host
 }
 
-/// A packet of 100 bytes to the group.
+/// Returns a packet of 100 bytes to the group.
 fn packet(from: &mut Host, way: &Path) -> Vec<u8> {
     let address = from.endpoint.create_address(from.pd, way).unwrap();
     let to = Datagram { address, qpn: GROUP_QPN, queue_key: KEY };
@@ -49,7 +49,7 @@ fn receive(host: &mut Host, qpn: Qpn, id: u64) {
     host.endpoint.post_recv(qpn, request).unwrap();
 }
 
-/// IBA 10.5.2: every attached queue pair gets the packet, and no other.
+/// IBA 10.5.2: every attached queue pair receives the packet, and no other.
 #[test]
 fn each_attached_queue_pair_takes_a_copy() {
     let v6 = |text: &str| text.parse::<IpAddr>().unwrap();
@@ -71,7 +71,7 @@ fn each_attached_queue_pair_takes_a_copy() {
         let came: Vec<_> = b.received().iter().map(|came| (came.id, came.length, came.source)).collect();
         assert_eq!(came, [(1, 140, Some(a.qpn)), (2, 140, Some(a.qpn))]);
         assert_eq!(b.bytes(4096 + 40, 100), a.bytes(0, 100));
-        // One without a receive request takes nothing from the others.
+        // A queue pair without a receive request does not affect the others.
         receive(&mut b, others[0], 4);
         assert_eq!(arrive(&mut b, &frame), Ok(()));
         assert_eq!(b.received().len(), 1);

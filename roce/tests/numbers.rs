@@ -1,4 +1,4 @@
-//! INT's UDP port and AECN's option type are a network's to choose, and two devices of one process may be in different networks.
+//! INT's UDP port and AECN's option type are chosen for each network, and two devices of one process may be in different networks.
 
 use cc::Instant;
 use roce::wire::format::{Numbers, NumbersError, PortState, Request, aecn::Load};
@@ -55,7 +55,7 @@ fn two_endpoints_and_two_switches_differ() {
     for (network, numbers) in [Numbers::DEFAULT, other()].into_iter().enumerate() {
         let frame = packet(Format::IntMd, numbers);
         for (at, endpoint) in endpoints.iter_mut().enumerate() {
-            // It is understood, and names no queue pair.
+            // The packet is recognised, and names no queue pair.
             let taken = if at == network { Discard::UnknownQp } else { Discard::NotRoce };
             assert_eq!(endpoint.on_frame(Instant::ZERO, &mut ram, &frame), Err(taken));
         }
@@ -84,7 +84,7 @@ fn numbers_that_mean_something_else_are_refused() {
     for port in [0, 4791] {
         assert_eq!(Numbers::new(port, 0x3e), Err(NumbersError::IntPort(port)));
     }
-    // Not skipped, not to change on the way, padding, IOAM's.
+    // Not skippable, immutable in transit, padding, and IOAM's type.
     for option in [0x7e, 0x1e, 0x01, 0x31] {
         assert_eq!(Numbers::new(1021, option), Err(NumbersError::AecnOption(option)));
     }

@@ -1,4 +1,4 @@
-//! Regions whose bytes requests call otherwise than their owner does, zero-based ones among them.
+//! Regions whose addresses in requests differ from those of their owner, zero-based ones included.
 
 use crate::harness::{BASE, Options, Pair};
 use core::time::Duration;
@@ -6,11 +6,11 @@ use roce::qp::{CompletionStatus, RecvRequest, Remote, SendRequest, Sge};
 use roce::{Access, Binding, ControlError, Region, WindowKind};
 
 const LIMIT: Duration = Duration::from_millis(100);
-/// The address of the regions in the memory of their hosts.
+/// The address of the regions in the hosts' memory.
 const AT: u64 = 8192;
 const LENGTH: u64 = 4096;
 
-/// Regions of both hosts over the same stretch, called so.
+/// Registers regions of both hosts over the same memory, with these first addresses.
 fn regions(pair: &mut Pair, origins: [u64; 2]) -> [Region; 2] {
     [0, 1].map(|host: usize| {
         let (pd, rights) = (pair.hosts[host].pd, Access::ALL | Access::WINDOWS);
@@ -79,7 +79,7 @@ fn the_owners_address_is_none_of_the_regions() {
     assert_eq!(status, CompletionStatus::LocalProtection);
 }
 
-/// A window is bound at the region's addresses, and has the addresses that it requests.
+/// A window is bound at the region's addresses, and keeps the addresses of its binding.
 #[test]
 fn a_window_lies_where_the_regions_addresses_say() {
     for zero_based in [false, true] {

@@ -1,4 +1,4 @@
-//! Path migration (rtgwg-00 9.4): probes report how loaded each path is, and requests go over to a less loaded one.
+//! Path migration (rtgwg-00 9.4): probes report the load of each path, and requests move to a less loaded one.
 
 use crate::harness::{BASE, Options, Pair};
 use cc::{HpccConfig, Rate};
@@ -15,14 +15,14 @@ use std::rc::Rc;
 const EVERY: Duration = Duration::from_micros(10);
 const LENGTH: u32 = 400_000;
 
-/// One test's record of the network.
+/// The observations of the network in one test.
 #[derive(Default)]
 struct Seen {
-    /// Probes of each port.
+    /// Probes on each port.
     probes: BTreeMap<u16, u64>,
-    /// Ports of requests, in order, and how many packets each carried in a row.
+    /// Ports of requests in order, with the number of consecutive packets on each.
     requests: Vec<(u16, u64)>,
-    /// Of answers.
+    /// Ports of responses.
     answer_ports: Vec<u16>,
     last_psn: Option<u32>,
     acknowledged: u32,
@@ -40,12 +40,13 @@ fn paced(paths: u8) -> Options {
             congestion.paths = Some(PathChoice { count: 4, interval: EVERY, spray: false })
         },
     };
-    // A tenth of the links that the switches report.
+    // A tenth of the link rate that the switches report.
     let congestion = CongestionAlgorithm::Fixed { window: 32 * 1024, rate: Some(Rate::from_gbps(1)) };
     Options { congestion, ack_timeout: 10, adjust, ..Options::default() }
 }
 
-/// Writes 400 kB over paths of 10 Gb/s each. `busy` returns how much of the `index`th port seen others take, after so many moves.
+/// Writes 400 kB over paths of 10 Gb/s each. `busy` returns the share of the `index`th observed port that other flows use, after a number
+/// of moves.
 fn write(options: Options, busy: fn(usize, usize) -> f64) -> (Pair, Seen) {
     let mut pair = Pair::connect(options);
     let seen = Rc::new(RefCell::new(Seen::default()));
@@ -70,7 +71,7 @@ fn write(options: Options, busy: fn(usize, usize) -> f64) -> (Pair, Seen) {
             Header::TelemetryRequest { .. } => *seen.probes.entry(port).or_default() += 1,
             _ => on_request(&mut seen, port, psn),
         }
-        // A microsecond a packet: 1250 bytes at 10 Gb/s.
+        // 1 µs for each packet: 1250 bytes at 10 Gb/s.
         time += 1000;
         for (index, sent) in sent.iter_mut().enumerate() {
             *sent += 1250.0 * busy(index, seen.requests.len().saturating_sub(1));
@@ -101,7 +102,7 @@ fn write(options: Options, busy: fn(usize, usize) -> f64) -> (Pair, Seen) {
     (pair, seen)
 }
 
-/// Nothing overtakes: if the port changes, all before it was acknowledged, and nothing is sent twice.
+/// Checks that nothing is reordered: the port changes only after all earlier packets were acknowledged, and nothing is sent twice.
 fn on_request(seen: &mut Seen, port: u16, psn: u32) {
     assert!(seen.last_psn.is_none_or(|last| psn == last + 1), "{psn} after {:?}", seen.last_psn);
     match seen.requests.last_mut() {
@@ -123,17 +124,17 @@ fn requests_go_over_to_the_less_loaded_path_once_nothing_is_on_its_way() {
     let (pair, seen) = write(paced(2), |index, _| if index == 0 { 0.95 } else { 0.1 });
     assert_eq!((moves(&pair), seen.requests.len()), (1, 2), "{:?}", seen.requests);
     assert_ne!(seen.requests[0].0, seen.requests[1].0);
-    // Both are probed alike, in turns.
+    // Both are probed equally, in turns.
     let probes: Vec<u64> = seen.probes.values().copied().collect();
     assert!(probes.len() == 2 && probes[0].abs_diff(probes[1]) <= 1 && probes[0] > 10, "{probes:?}");
-    // Some rounds of patience, and then at once.
+    // The path changes after some rounds of measurements, without further delay.
     assert!((5..150).contains(&seen.requests[0].1), "{:?}", seen.requests);
-    // The peer answers as ever.
+    // The peer's responses stay on their path.
     assert!(seen.answer_ports.iter().all(|port| *port == seen.answer_ports[0]));
     assert_eq!(pair.hosts[0].endpoint.counters().retransmitted, 0);
 }
 
-/// A peer without telemetry is not harmed, and is not probed for ever.
+/// A peer without telemetry is not affected, and probing it ends.
 #[test]
 fn a_peer_that_never_answers_is_asked_twenty_times() {
     let mut pair = Pair::connect(paced(4));
@@ -153,7 +154,7 @@ fn a_peer_that_never_answers_is_asked_twenty_times() {
     assert_eq!(pair.hosts[0].endpoint.counters().probes_sent, 20);
 }
 
-/// Probes speak any format, and answers may be ratios.
+/// Probes use any format, and responses may be ratios.
 #[test]
 fn any_format_tells_how_loaded_paths_are() {
     const TWO: Option<PathChoice> = Some(PathChoice { count: 2, interval: EVERY, spray: false });
@@ -169,7 +170,7 @@ fn any_format_tells_how_loaded_paths_are() {
     ];
     for (way, adjust) in ways.into_iter().enumerate() {
         let busy = |index, _| if index == 0 { 0.95 } else { 0.1 };
-        // The first two go by IPv6 alone.
+        // The first two formats exist over IPv6 only.
         let options = Options { adjust, v6: way < 2, ..paced(2) };
         let (pair, seen) = write(options, busy);
         assert_eq!((moves(&pair), seen.requests.len()), (1, 2), "way {way}: {:?}", seen.requests);
@@ -184,11 +185,11 @@ fn the_best_of_several_is_taken() {
     assert_eq!(moves(&pair), 1);
     let ports: Vec<u16> = seen.probes.keys().copied().collect();
     assert_eq!(ports.len(), 4);
-    // Every move would have to gain a fifth of a link: from 0.2 there is nowhere to go.
+    // A move must gain a fifth of a link: from 0.2 no path qualifies.
     assert!(seen.requests[1].1 > seen.requests[0].1, "{:?}", seen.requests);
 }
 
-/// Three ways over the same idle link, each a little better than the others in turn: the first that led goes on leading.
+/// Three paths over the same idle link, each a little better than the others in turn: the first candidate remains the candidate.
 #[test]
 fn ways_that_are_as_good_as_each_other_do_not_keep_it_from_moving() {
     thread_local!(static CALLS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) });
@@ -213,13 +214,13 @@ fn too_small_a_difference_moves_nobody() {
     }
 }
 
-/// Wherever it goes the others go too: it rests at least 16 rounds of two probes each after every move.
+/// Other flows follow each move: the flow stays for at least 16 rounds of two probes each after every move.
 #[test]
 fn a_path_that_gets_worse_by_the_move_is_not_left_at_once() {
     let (pair, seen) = write(paced(2), |index, moves| if index == moves % 2 { 0.95 } else { 0.1 });
     assert!((2..=8).contains(&moves(&pair)), "{}", moves(&pair));
     for (_, packets) in &seen.requests[1..seen.requests.len() - 1] {
-        // 20 µs a round, 8.7 µs a packet at 1 Gb/s.
+        // 20 µs for each round, 8.7 µs for each packet at 1 Gb/s.
         assert!(*packets as f64 > 16.0 * 20.0 / 8.7 * 0.9, "{:?}", seen.requests);
     }
 }
@@ -230,7 +231,7 @@ fn one_path_is_none_to_choose_from() {
     assert_eq!((moves(&pair), seen.probes.len(), seen.requests.len()), (0, 0, 1));
 }
 
-/// The path id is the same, the links are others: what the old one's counters say is forgotten at both ends.
+/// The path id is the same, but the links differ: both ends forget the counters of the old path.
 #[test]
 fn hpcc_goes_on_with_its_rate() {
     let mut options = paced(2);

@@ -1,4 +1,4 @@
-//! Tests the state that a peer's telemetry creates in a queue pair: little, and not for ever.
+//! State that a peer's telemetry creates in a queue pair: it is small, and is freed when telemetry ends.
 
 use crate::harness::Options;
 use crate::harness::script::{PSN, SEND, Script};
@@ -7,12 +7,12 @@ use roce::qp::RecvRequest;
 use roce::wire::telemetry::IntHeader;
 use roce::wire::{Header, Reverse, Setup, Tells};
 
-/// After so long without telemetry its memory is given back.
+/// The time without telemetry after which its memory is freed.
 const IDLE: Duration = Duration::from_secs(2);
-/// More than a queue pair keeps for a peer with telemetry on one path.
+/// An upper bound in bytes on the state of a peer with telemetry on one path.
 const ONE_PATH: i64 = 2560;
 
-/// A probe comes, from this UDP port, and is answered.
+/// Delivers a probe from this UDP port, and checks its response.
 fn probe(script: &mut Script, number: u32, port: u16) {
     script.path.udp_source = port;
     let int = IntHeader::with_room(0);
@@ -21,7 +21,7 @@ fn probe(script: &mut Script, number: u32, port: u16) {
     assert!(matches!(script.next_header(), Some((Header::TelemetryResponse { .. }, _))));
 }
 
-/// A message comes from this port, and is acknowledged.
+/// Delivers a message from this port, and checks its acknowledgement.
 fn message(script: &mut Script, number: u32, port: u16) {
     let (qpn, into) = (script.host.qpn, script.host.sge(0, 64));
     script.host.endpoint.post_recv(qpn, RecvRequest::new(1, into)).unwrap();
@@ -57,16 +57,16 @@ fn what_telemetry_took_is_given_back_when_it_stops() {
         message(&mut script, 1, 1);
         (2..40).for_each(|port| probe(&mut script, port.into(), port));
         script.wait(IDLE);
-        // Any frame does.
+        // Any frame triggers it.
         message(&mut script, 2, 1);
     });
-    // The list of queue pairs to look after keeps its room.
+    // The list of queue pairs with such state keeps its capacity.
     assert!(left <= 64, "{left} bytes are left");
-    // It begins anew.
+    // The state is created again.
     probe(&mut script, 40, 1);
 }
 
-/// A queue pair that is destroyed with its state is not missed.
+/// Destroying a queue pair with such state leaves nothing behind.
 #[test]
 fn a_queue_pair_that_is_gone_is_no_longer_looked_after() {
     let mut script = Script::new(Options::default());
@@ -88,7 +88,7 @@ fn a_queue_pair_that_is_gone_is_no_longer_looked_after() {
     probe(&mut script, 2, 1);
 }
 
-/// An agreement is kept: a peer that set its telemetry up sends no second setup.
+/// The agreement is kept: a peer that has set up telemetry sends no second setup.
 #[test]
 fn an_agreement_outlives_a_pause() {
     let mut script = Script::new(Options::default());

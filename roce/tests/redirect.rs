@@ -1,4 +1,4 @@
-//! Peers whose Ethernet address changes: what is sent goes there, and each call does a bounded amount of work.
+//! Peers whose Ethernet address changes: packets use the new address, and each call does a bounded amount of work.
 
 use crate::harness::script::Script;
 use crate::harness::{Host, Options, Ram, path};
@@ -15,7 +15,7 @@ fn peer(host: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, host])
 }
 
-/// Returns the address that the next frame goes to.
+/// Returns the destination address of the next frame.
 fn next_mac(host: &mut Host) -> Mac {
     let mut frame = [0; 2048];
     host.endpoint.poll_transmit(Instant::from_nanos(1), &host.ram, &mut frame).unwrap();
@@ -29,7 +29,7 @@ fn write(script: &mut Script) -> Mac {
     next_mac(&mut script.host)
 }
 
-/// An endpoint with one queue pair to each of these peers.
+/// An endpoint with one queue pair to each of several peers.
 struct Many {
     endpoint: Endpoint,
     pd: PdId,
@@ -82,7 +82,6 @@ fn packets_go_where_the_peer_is_now_and_nowhere_else() {
     assert_eq!(script.host.endpoint.redirect(peer(1), ELSEWHERE), 1);
     assert_eq!(script.host.endpoint.redirect(peer(1), ELSEWHERE), 0, "once");
     assert_eq!(write(&mut script), ELSEWHERE);
-    // And back.
     assert_eq!(script.host.endpoint.redirect(peer(1), path(2, 1).destination_mac), 1);
     assert_eq!(write(&mut script), path(2, 1).destination_mac);
 }
@@ -119,7 +118,7 @@ fn a_queue_pair_that_is_given_another_path_follows_the_peer_there() {
     assert_eq!(write(&mut script), ELSEWHERE);
 }
 
-/// However many send to a peer that has moved, one call changes no more than its limit.
+/// However many queue pairs have a peer that moved, one call changes no more than its limit.
 #[test]
 fn a_call_changes_a_bounded_number() {
     const MOST: usize = Endpoint::REDIRECTS;

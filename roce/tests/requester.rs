@@ -1,4 +1,4 @@
-//! Packet scripts against the requester: its reaction to each answer, and to none.
+//! Packet scripts against the requester: its reaction to each response, and to none.
 
 use crate::harness::script::{PSN, Script, ack, nak, rnr};
 use crate::harness::{BASE, Options};
@@ -53,7 +53,7 @@ fn an_acknowledgement_covers_all_before_it() {
     assert_eq!(outcomes(&mut script), [(1, ok), (2, ok)]);
 }
 
-/// IBA 9.7.2, 9.7.6: an answer ahead of what was sent is no answer.
+/// IBA 9.7.2, 9.7.6: a response beyond the last PSN sent is invalid.
 #[test]
 fn acknowledgements_of_what_was_never_sent_change_nothing() {
     let mut script = script();
@@ -93,7 +93,7 @@ fn a_read_goes_on_where_its_answer_broke_off() {
     assert_eq!(psns(&mut script), [PSN, PSN + 3]);
     let first = Operation::ReadResponseFirst(AETH);
     assert_eq!(script.send(PSN, first, &[1; 1024]), Ok(()));
-    // The rest is lost. The WRITE's acknowledgement says so, once.
+    // The rest is lost. The WRITE's acknowledgement implies the loss, once.
     assert_eq!(script.send(PSN + 3, ack(2), &[]), Ok(()));
     assert_eq!(script.send(PSN + 3, ack(2), &[]), Ok(()));
     let sent = script.drain();
@@ -133,7 +133,7 @@ fn a_response_that_is_not_what_was_asked_for_ends_the_queue_pair() {
     }
 }
 
-/// IBA 11.6.2: each NAK has its completion status; what is behind is flushed.
+/// IBA 11.6.2: each NAK has its completion status; later requests are flushed.
 #[test]
 fn a_refusal_ends_its_request_and_flushes_the_rest() {
     for (code, status) in [
@@ -147,7 +147,7 @@ fn a_refusal_ends_its_request_and_flushes_the_rest() {
             write(&mut script, id, 10);
         }
         script.drain();
-        // It acknowledges what came before.
+        // The NAK acknowledges the packets before it.
         assert_eq!(script.send(PSN + 1, nak(code, 1), &[]), Ok(()));
         let flushed = CompletionStatus::Flushed;
         let ok = CompletionStatus::Success;
@@ -167,7 +167,7 @@ fn a_receiver_that_is_not_ready_is_waited_for() {
     write(&mut script, 2, 10);
     assert_eq!(script.drain().len(), 2);
     for _ in 0..2 {
-        // Timer code 12: 640 µs. The peer also reports what came behind as a gap.
+        // Timer code 12: 640 µs. The peer also reports the packets after it as a gap.
         assert_eq!(script.send(PSN, rnr(12, 0), &[]), Ok(()));
         assert_eq!(script.send(PSN, nak(NakCode::PsnSequenceError, 0), &[]), Ok(()));
         assert_eq!(script.drain(), []);
@@ -189,7 +189,7 @@ fn silence_is_retried_and_then_given_up() {
     write(&mut script, 1, 2000);
     read(&mut script, 2, 10);
     for (round, patience) in [1, 2, 4, 4].into_iter().enumerate() {
-        // Once it was not answered, only the first packet asks: the peer may have no time for more.
+        // After a timeout only the first packet is retransmitted: the peer may have no time for more.
         let sent = if round == 0 { &[PSN, PSN + 1, PSN + 2][..] } else { &[PSN] };
         assert_eq!(psns(&mut script), sent, "round {round}");
         script.wait(patience * TIMEOUT - Duration::from_micros(1));
@@ -202,7 +202,7 @@ fn silence_is_retried_and_then_given_up() {
     assert_eq!(script.host.endpoint.poll_timeout(), None);
 }
 
-/// Packets that a slow peer dropped do not come again all at once: one packet after a timeout, then as many more as are acknowledged.
+/// Packets that a slow peer dropped are not retransmitted in one burst: one packet after a timeout, then as many more as are acknowledged.
 #[test]
 fn after_a_timeout_the_window_opens_by_what_is_acknowledged() {
     let mut script = Script::new(Options::default());
@@ -216,7 +216,7 @@ fn after_a_timeout_the_window_opens_by_what_is_acknowledged() {
         assert_eq!(script.send(PSN + sent - 1, ack(0), &[]), Ok(()));
     }
     assert_eq!(script.drain().len(), 5, "the rest");
-    // A gap that the peer reports is no such sign: it has time to answer.
+    // A gap that the peer reports is no such sign: the peer has time to respond.
     assert_eq!(script.send(PSN + 15, nak(NakCode::PsnSequenceError, 0), &[]), Ok(()));
     assert_eq!(script.drain().len(), 5);
 }
@@ -234,7 +234,7 @@ fn progress_gives_all_retries_back() {
     assert_eq!(script.state(), State::ReadyToSend);
 }
 
-/// IBA 10.7, 11.6.2: completions keep the order of requests, also if one fails here.
+/// IBA 10.7, 11.6.2: completions keep the order of requests, also if one fails locally.
 #[test]
 fn a_bad_local_buffer_fails_after_what_came_before() {
     let mut script = script();
@@ -277,7 +277,7 @@ fn flushing_keeps_the_order_and_reset_forgets() {
     assert!(refused.is_err());
 }
 
-/// Every packet of a 2 GiB READ request's answer has its own PSN: half the circle at MTU 256.
+/// Every packet of the response to a 2 GiB READ has its own PSN: half the circle at MTU 256.
 #[test]
 fn a_read_of_two_gibibytes_takes_half_the_circle() {
     let options = Options { mtu: roce::wire::Mtu::M256, ..Options::default() };
@@ -295,17 +295,17 @@ fn a_read_of_two_gibibytes_takes_half_the_circle() {
     let report = script.host.endpoint.report(script.host.qpn).unwrap();
     assert_eq!(report.send_psn, roce::Psn::new(last + 1));
     assert_eq!(script.send(last + 1, ack(1), &[]), Err(Discard::StaleAcknowledge));
-    // An answer from the middle: what is before it was lost.
+    // A response from the middle: those before it were lost.
     let middle = Operation::ReadResponseMiddle;
     assert_eq!(script.send(last - 1, middle, &[0; 256]), Ok(()));
     assert_eq!(psns(&mut script), [PSN]);
-    // One packet in, and the circle has room for one more.
+    // One packet has arrived, and the circle has room for one more.
     assert_eq!(script.send(PSN, Operation::ReadResponseFirst(AETH), &[1; 256]), Ok(()));
     assert_eq!(psns(&mut script), [last + 1]);
 }
 
-/// Seen with Linux 6.1's rdma_rxe, READs of 1 MiB, several at once: after a loss it goes on with the answers it owes, for longer
-/// than the timeout, before it comes to the request that was sent again.
+/// Observed with Linux 6.1's rdma_rxe and several concurrent READs of 1 MiB: after a loss it first sends the pending responses, for longer
+/// than the timeout, and then responds to the retransmitted request.
 #[test]
 fn a_peer_that_still_streams_old_answers_is_waited_for() {
     let mut script = Script::new(Options { retry_count: 1, memory: 1 << 16, ..Options::default() });
@@ -313,7 +313,7 @@ fn a_peer_that_still_streams_old_answers_is_waited_for() {
     read(&mut script, 2, 3000);
     assert_eq!(psns(&mut script), [PSN, PSN + 3]);
     let middle = Operation::ReadResponseMiddle;
-    // The first packet of all is lost; both are requested again, once.
+    // The very first packet is lost; both READs are requested again, once.
     assert_eq!(script.send(PSN + 1, middle, &[1; 1024]), Ok(()));
     assert_eq!(psns(&mut script), [PSN, PSN + 3]);
     for _ in 0..3 {
@@ -324,12 +324,12 @@ fn a_peer_that_still_streams_old_answers_is_waited_for() {
     assert_eq!(script.host.endpoint.counters().timeouts, 0);
     assert_eq!(script.send(PSN, Operation::ReadResponseFirst(AETH), &[1; 1024]), Ok(()));
     assert_eq!(script.state(), State::ReadyToSend);
-    // Then the stream ends: now silence counts.
+    // The stream ends: the timeout runs again.
     script.wait(TIMEOUT + Duration::from_micros(1));
     assert_eq!(psns(&mut script), [PSN + 1]);
 }
 
-/// From a peer that loses answers, half as much is requested at a time, and one READ more with each that is done.
+/// From a peer whose responses are lost, half as much is requested at a time, and one READ more for each that completes.
 #[test]
 fn losses_halve_the_reads_that_are_asked_for_at_a_time() {
     let mut script = Script::new(Options { memory: 1 << 16, ..Options::default() });
@@ -348,7 +348,7 @@ fn losses_halve_the_reads_that_are_asked_for_at_a_time() {
     assert_eq!(psns(&mut script), [PSN + 2, PSN + 3]);
 }
 
-/// The same with a READ that is done: two rounds requested it, and the answers to the second come before anything new.
+/// The same for a completed READ: it was requested twice, and the responses to the second request precede anything new.
 #[test]
 fn a_peer_that_answers_what_is_done_is_waited_for() {
     let mut script = Script::new(Options { retry_count: 1, memory: 1 << 16, ..Options::default() });
@@ -383,7 +383,7 @@ fn a_peer_that_answers_what_is_done_is_waited_for() {
     assert_eq!(psns(&mut script), [PSN + 3]);
 }
 
-/// But not for ever: a peer that repeats old answers, or a stranger in its name, keeps no request from its end.
+/// Not without limit: a peer that repeats old responses, or a forger in its name, cannot keep a request from failing.
 #[test]
 fn a_peer_that_answers_nothing_but_the_past_is_given_up() {
     let mut script = Script::new(Options { retry_count: 2, ..Options::default() });
@@ -400,14 +400,14 @@ fn a_peer_that_answers_nothing_but_the_past_is_given_up() {
         asked += psns(&mut script).len();
         assert_ne!(script.send(PSN, only, &[1; 10]), Ok(()));
     }
-    // A round trip was measured: what is silent for longer is asked more often than retries are spent.
+    // Since a round-trip time was measured, requests are retransmitted more often than retries are used.
     assert!((4..=6).contains(&asked), "asked {asked} times");
     assert_eq!(script.host.endpoint.counters().timeouts, 3, "each retry was spent");
     let ends: Vec<_> = script.host.sent().iter().map(|completion| completion.status).collect();
     assert_eq!(ends, [CompletionStatus::Success, CompletionStatus::RetryExceeded]);
 }
 
-/// The bytes that READs bring back count against the window, so that no more is requested from a slow peer than it can answer in time.
+/// The bytes of READ responses count against the window, so that no more is requested from a slow peer than it can send in time.
 #[test]
 fn reads_ask_for_no_more_than_the_window() {
     let window = CongestionAlgorithm::Fixed { window: 6 << 10, rate: None };
@@ -422,7 +422,7 @@ fn reads_ask_for_no_more_than_the_window() {
         assert_eq!(script.send(psn, Operation::ReadResponseFirst(AETH), &[1; 1024]), Ok(()));
         assert_eq!(script.send(psn + 1, Operation::ReadResponseMiddle, &[1; 1024]), Ok(()));
         assert_eq!(script.send(psn + 2, Operation::ReadResponseLast(AETH), &[1; 952]), Ok(()));
-        // The last is longer than the window: it goes alone.
+        // The last READ is longer than the window: it is sent alone.
         let next = [vec![PSN + 6], vec![], vec![PSN + 9]];
         assert_eq!(psns(&mut script), next[id as usize]);
     }

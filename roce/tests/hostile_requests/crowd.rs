@@ -1,5 +1,5 @@
-//! Every kind of frame that a peer, a stranger or a switch may send, to one queue pair of an endpoint that has many: what such a frame
-//! costs must not depend on the others, and must leave nothing behind.
+//! Every kind of frame that a peer, an unknown sender or a switch may send, to one queue pair of an endpoint with many: the cost of such a
+//! frame must not depend on the others, and it must leave no state behind.
 
 use super::table::{Packet, Row, options, prepare_with, reth, table, write};
 use crate::harness::script::{LAST, PEER, PSN, SEND, Script, ack, nak, rnr};
@@ -15,19 +15,19 @@ use roce::wire::{
 };
 use roce::{Discard, Psn, Qpn, SrqNumber};
 
-/// A frame, and what comes before it.
+/// A frame, and the packets before it.
 struct Case {
     name: &'static str,
     /// Bytes of each posted receive.
     receive: u32,
-    /// Good packets of the peer.
+    /// Valid packets of the peer.
     before: Vec<(Operation, &'static [u8])>,
-    /// Three WRITEs wait to be acknowledged.
+    /// Whether three WRITEs are outstanding.
     asks: bool,
     packet: Packet,
 }
 
-/// An endpoint with many queue pairs, all connected to one peer, which is hostile to one of them.
+/// An endpoint with many queue pairs, all connected to one peer, which attacks one of them.
 pub struct Crowd {
     script: Script,
     options: Options,
@@ -38,7 +38,7 @@ pub struct Crowd {
 const AETH: Aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: 1 };
 
 impl Crowd {
-    /// As many others beside the one, all of which may be meant by a switch's direct response.
+    /// Creates `others` more queue pairs; a switch's direct response may match any of them.
     pub fn new(others: u32) -> Self {
         let options = Options { max_qps: 8 + others, ..options() };
         let (mut script, keys) = prepare_with(&options);
@@ -63,7 +63,7 @@ impl Crowd {
         Self { script, options, cases, buffer: vec![0; 4096 + MAX_OVERHEAD] }
     }
 
-    /// Brings the queue pair to the state in which each frame meets it, and passes its name and the work that it causes to `each`.
+    /// Moves the queue pair to the state before each frame, and passes the frame's name and a function that processes it to `each`.
     pub fn each(&mut self, each: &mut dyn FnMut(&str, &mut dyn FnMut())) {
         for index in 0..self.cases.len() {
             self.restore(index);
@@ -97,7 +97,7 @@ impl Crowd {
                 panic!("{}: before: {discard:?}", case.name);
             });
         }
-        // READs that are not answered are what some frames are one too many of.
+        // READs without a response remain: some frames are one READ more than permitted.
         if !case.before.iter().any(|(operation, _)| matches!(operation, Operation::ReadRequest(_))) {
             finish(script, buffer);
         }
@@ -115,9 +115,9 @@ fn case(name: &'static str, packet: Packet) -> Case {
     Case { name, receive: 3000, before: Vec::new(), asks: false, packet }
 }
 
-/// All that a core does about a frame.
+/// Does all work of a core for a frame.
 fn take(script: &mut Script, frame: &[u8], buffer: &mut [u8]) {
-    // A dropped frame is counted, and costs time too.
+    // A dropped frame is counted, and takes time too.
     let _ = script.host.endpoint.on_frame(script.now, &mut script.host.ram, frame);
     finish(script, buffer);
 }
@@ -135,7 +135,7 @@ fn finish(script: &mut Script, buffer: &mut [u8]) {
     let _ = host.endpoint.poll_timeout();
 }
 
-/// Acknowledgements and responses: right, late, repeated, or about nothing.
+/// Returns acknowledgements and responses: correct, late, repeated, or about nothing.
 fn answers() -> Vec<Case> {
     let rows: [(&'static str, i32, Operation); 12] = [
         ("ACK", 2, ack(3)),
@@ -158,7 +158,7 @@ fn answers() -> Vec<Case> {
         .collect()
 }
 
-/// Good requests: a peer may send them as fast as it likes. And the last one again.
+/// Returns valid requests, which a peer may send at any rate, and a repetition of the last.
 fn good(script: &Script) -> Vec<Case> {
     let to = reth(script.rkey(), 0, 8);
     let read = Operation::ReadRequest(to);
@@ -177,7 +177,7 @@ fn good(script: &Script) -> Vec<Case> {
         .collect()
 }
 
-/// Returns packets without data: telemetry, its answers, messages of switches, other services.
+/// Returns packets without data: telemetry, its responses, reports of switches, other services.
 fn control(script: &Script) -> Vec<Case> {
     let (bth, int) = (script.bth(PSN), IntHeader::with_room(0));
     let stray = |destination| Bth { destination: Qpn::new(destination), ..bth };

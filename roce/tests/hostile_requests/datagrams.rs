@@ -1,4 +1,4 @@
-//! Probes of datagrams, and answers to some: right ones, repeated ones, late ones, and unsolicited ones.
+//! Datagram probes and responses to them: correct, repeated, late, and unsolicited ones.
 
 use super::table::Packet;
 use crate::harness::script::Script;
@@ -11,10 +11,10 @@ use roce::wire::{Bth, Feedback, Header, MAX_OVERHEAD, Mtu, Report, Service};
 use roce::{Psn, Qpn};
 
 const KEY: u32 = 0x1234;
-/// The destinations that a queue pair keeps at most.
+/// The maximum number of destinations that a queue pair keeps.
 const DESTINATIONS: u8 = 128;
 
-/// Creates a datagram queue pair that has sent to so many hosts, the hostile one last.
+/// Creates a datagram queue pair that has sent to `destinations` hosts, the hostile one last.
 fn datagrams(script: &mut Script, options: &Options, destinations: u8) -> Qpn {
     let init = QpInit { service: Service::Ud, ..script.host.init(options) };
     let endpoint = &mut script.host.endpoint;
@@ -40,7 +40,7 @@ fn datagrams(script: &mut Script, options: &Options, destinations: u8) -> Qpn {
     qpn
 }
 
-/// Returns the packets, in an order in which each finds what its name says.
+/// Returns the packets in an order in which each has the effect that its name states.
 pub fn packets(script: &mut Script, options: &Options) -> Vec<(&'static str, Packet)> {
     let [asker, silent] = [DESTINATIONS, 0].map(|count| datagrams(script, options, count));
     let probe = |queue_key| {

@@ -1,5 +1,5 @@
-//! Every malformed request that the specification names, from a peer that is the test: what it is answered, what is
-//! counted, what becomes of both queue pairs, and that no byte of memory changes.
+//! Every malformed request that the specification names, from a peer that is the test: the response, the counter, the effect on both queue
+//! pairs, and that no byte of memory changes.
 
 mod crowd;
 mod datagrams;
@@ -31,7 +31,7 @@ fn deliver(script: &mut Script, psn: u32, packet: &Packet) -> Result<(), Discard
     script.host.endpoint.on_frame(script.now, &mut script.host.ram, &frame)
 }
 
-/// Returns how the oldest request of the requester ends that gets the row's answer, if the answer ends it.
+/// Returns the status with which the row's response fails the requester's oldest request, if it does.
 fn ends_as(outcome: Outcome) -> Option<CompletionStatus> {
     match outcome {
         Fatal(InvalidRequest, _) => Some(CompletionStatus::RemoteInvalidRequest),
@@ -41,7 +41,7 @@ fn ends_as(outcome: Outcome) -> Option<CompletionStatus> {
     }
 }
 
-/// The other side of the wire: a requester of ours that sent this packet and gets the answer.
+/// Checks the requester's side: a requester that sent this packet receives the response.
 fn asker_gets(row: &str, expected: Option<CompletionStatus>, answer: (u32, Operation)) {
     let mut asker = Script::new(Options::default());
     let remote = Remote { address: BASE, rkey: Rkey::new(1) };
@@ -95,7 +95,7 @@ fn check(index: usize) {
     assert!(script.host.ram.0 == before, "{name}: memory changed");
     let mut answers = script.drain();
     let msn = if reads > 0 || psn > PSN && matches!(outcome, Gap | Again | Silence) { psn - PSN } else { 0 };
-    // The answers that were due leave before the refusal.
+    // The pending responses are sent before the refusal.
     answers.drain(..reads);
     let expected = match outcome {
         Silence => vec![],
@@ -112,7 +112,7 @@ fn check(index: usize) {
     }
 }
 
-/// In ERR all is flushed and nothing more is taken; otherwise the connection goes on as if nothing had been.
+/// In ERR everything is flushed and nothing more is accepted; otherwise the connection continues unaffected.
 fn check_after(script: &mut Script, name: &str, psn: u32, outcome: Outcome) {
     let write = write(script.reth(40_000, 1));
     match outcome {
@@ -145,7 +145,7 @@ fn every_malformed_request_is_answered_by_the_rules_and_touches_nothing() {
     assert_eq!(count, 159);
 }
 
-/// The same frames by the test's own bytes and by the codec: the raw rows are wrong in what they mean to be wrong in.
+/// The raw builder and the codec produce equal bytes, so that a raw row contains only its intended error.
 #[test]
 fn raw_packets_are_what_the_codec_would_make() {
     let (mut script, keys) = prepare();
@@ -157,7 +157,7 @@ fn raw_packets_are_what_the_codec_would_make() {
     assert_eq!(script.host.bytes(0, 1), [5]);
 }
 
-/// IBA 9.7.4.1.4, 9.7.3.1: memory is not accessed if no bytes move, so not even the key is looked at.
+/// IBA 9.7.4.1.4, 9.7.3.1: a request of no bytes does not access memory, so its key is not checked.
 #[test]
 fn requests_of_no_bytes_need_no_key() {
     let (mut script, keys) = prepare();
@@ -178,7 +178,7 @@ fn requests_of_no_bytes_need_no_key() {
     assert!(script.host.ram.0.iter().all(|&byte| byte == 0));
 }
 
-/// IBA 9.7.4.1.4: a region that goes away in the middle of a WRITE takes the rest of it with it.
+/// IBA 9.7.4.1.4: a region that is deregistered within a WRITE fails the rest of the WRITE.
 #[test]
 fn a_key_that_goes_stale_within_a_message_ends_it() {
     let (mut script, keys) = prepare();
@@ -191,7 +191,7 @@ fn a_key_that_goes_stale_within_a_message_ends_it() {
     assert!(script.host.bytes(1024, 976).iter().all(|&byte| byte == 0));
 }
 
-/// IBA 9.7.5.2.4: if this side cannot keep a promise, the peer receives a remote operational error.
+/// IBA 9.7.5.2.4: an error of this side is a remote operational error for the peer.
 #[test]
 fn a_receive_buffer_that_went_away_is_an_operational_error() {
     let (mut script, _) = prepare();
@@ -206,7 +206,7 @@ fn a_receive_buffer_that_went_away_is_an_operational_error() {
     asker_gets("no buffer", Some(CompletionStatus::RemoteOperation), answers[0]);
 }
 
-/// However often a hostile frame comes, it leaves no more memory behind than after its first few times.
+/// However often a hostile frame is repeated, it allocates no more memory than its first few repetitions.
 #[test]
 fn no_hostile_frame_makes_memory_grow() {
     let mut crowd = Crowd::new(2);

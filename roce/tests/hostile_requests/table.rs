@@ -1,4 +1,4 @@
-//! The table: one row per malformed request.
+//! The table of malformed requests, one row for each.
 
 use super::windows::{Windows, windows, word_rows};
 use crate::harness::raw::Raw;
@@ -16,7 +16,7 @@ const MTU: usize = 1024;
 pub const FULL: &[u8] = &[0xa5; MTU];
 const OVER: &[u8] = &[0xa5; MTU + 1];
 const SIZE: u64 = 1 << 16;
-/// Bytes of a receive, if a row does not say.
+/// Bytes of a receive by default.
 const RECEIVE: u32 = 3000;
 /// READs and atomics that the peer may have outstanding.
 const READS: u32 = 2;
@@ -25,32 +25,32 @@ pub const IMMEDIATE: [u8; 4] = [9; 4];
 /// The effect of a hostile packet.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {
-    /// No answer, and nothing changes.
+    /// No response, and no effect.
     Silence,
-    /// A NAK at its own PSN, and ERR; the receive in progress, or the first in the queue, ends so.
+    /// A NAK at the packet's own PSN, and ERR; the receive in progress, or the first in the queue, completes with this status.
     Fatal(NakCode, CompletionStatus),
     /// A NAK for the gap, at the expected PSN.
     Gap,
-    /// The peer must come back when a receive is posted.
+    /// An RNR NAK: no receive is posted.
     NotReady,
-    /// The newest acknowledgement, again.
+    /// The newest acknowledgement is repeated.
     Again,
-    /// It is acknowledged, and then this side alone fails: ERR, and the receive ends so.
+    /// The packet is acknowledged, and then only this side fails: ERR, and the receive completes with this status.
     Acknowledged(CompletionStatus),
 }
 
 pub enum Packet {
-    /// At `psn` after the expected one.
+    /// At this distance from the expected PSN.
     Made(i32, Operation, Vec<u8>),
     /// To another queue pair.
     Stray(Operation),
-    /// By another service.
+    /// Of another service.
     Foreign(Header),
     Bytes(Raw),
 }
 
 impl Packet {
-    /// Returns the frame, `psn` being the PSN that the queue pair expects.
+    /// Returns the frame; `psn` is the PSN that the queue pair expects.
     pub fn frame(&self, script: &Script, psn: u32) -> Vec<u8> {
         let made = |destination, psn, operation, payload: &[u8]| {
             let bth = Bth { destination, ..script.bth(psn) };
@@ -71,14 +71,14 @@ pub struct Row {
     pub name: &'static str,
     /// Bytes of each posted receive.
     pub receive: u32,
-    /// Good packets before it, one message's or several.
+    /// Valid packets before it, of one message or several.
     pub before: Vec<(Operation, &'static [u8])>,
     pub packet: Packet,
     pub discard: Discard,
     pub outcome: Outcome,
 }
 
-/// Keys of regions over the same memory, each wrong in its own way.
+/// Keys of regions over the same memory, each wrong in a different respect.
 pub struct Keys {
     pub whole: Rkey,
     pub unknown: Rkey,
@@ -94,7 +94,7 @@ pub fn prepare() -> (Script, Keys) {
     prepare_with(&options())
 }
 
-/// Returns the settings of the connection whose queue pair gets the packets.
+/// Returns the settings of the connection that receives the packets.
 pub fn options() -> Options {
     let access = Access::ALL | Access::REMOTE_FLUSH;
     Options { memory: SIZE as usize, max_dest_rd_atomic: READS as u8, access, ..Options::default() }
@@ -153,7 +153,7 @@ const fn compare_swap(address: u64, rkey: Rkey) -> Operation {
     Operation::CompareSwap(AtomicEth { address, rkey, operands: CompareSwap { compare: 0, swap: 1 } })
 }
 
-/// The table. A row's comment names the rule.
+/// Returns the table. A row's comment names the rule.
 pub fn table(keys: &Keys) -> Vec<Row> {
     [
         sequence(keys),
@@ -328,7 +328,7 @@ fn ranges(keys: &Keys) -> Vec<Row> {
     ]
 }
 
-/// IBA 9.4.1.1.3: no window's key is taken back.
+/// IBA 9.4.1.1.3: only the key of a window can be invalidated.
 fn whole_regions(keys: &Keys) -> Vec<Row> {
     let invalidate = |name, rkey, discard| {
         let operation = Operation::SendOnly(SendTail::Invalidate(rkey));
@@ -340,7 +340,7 @@ fn whole_regions(keys: &Keys) -> Vec<Row> {
     ]
 }
 
-/// Returns words that are neither alone nor of the right size, and one too many.
+/// Returns ATOMIC WRITEs and FLUSHes that are malformed, out of place, or one more than permitted.
 fn words(keys: &Keys) -> Vec<Row> {
     let invalid = Fatal(InvalidRequest, CompletionStatus::Flushed);
     let one = reth(keys.whole, 0, 1);
@@ -421,7 +421,7 @@ fn resources(keys: &Keys) -> Vec<Row> {
     ]
 }
 
-/// IBA 9.7.4.1.1, 9.7.5.1: half the circle ahead is a gap, half behind is a duplicate.
+/// IBA 9.7.4.1.1, 9.7.5.1: PSNs up to half the circle ahead are a gap, those behind are duplicates.
 fn numbers(keys: &Keys) -> Vec<Row> {
     let at = |name, psn, operation, payload: &[u8], discard, outcome| Row {
         name,
@@ -452,7 +452,7 @@ fn numbers(keys: &Keys) -> Vec<Row> {
     ]
 }
 
-/// IBA 9.6.1.1: what isn't for this connection is dropped in silence.
+/// IBA 9.6.1.1: packets that are not for this connection are dropped silently.
 fn strangers(keys: &Keys) -> Vec<Row> {
     let (script, _) = prepare();
     let one = reth(keys.whole, 0, 1);
@@ -495,7 +495,7 @@ pub fn raw_reth(reth: Reth, payload: &[u8]) -> Vec<u8> {
     [&reth.address.to_be_bytes()[..], &key, &reth.length.to_be_bytes(), payload].concat()
 }
 
-/// IBA 9.6.1.1, 9.2, 9.2.4: what isn't a packet of this version at all is dropped in silence.
+/// IBA 9.6.1.1, 9.2, 9.2.4: frames that are not a packet of this version are dropped silently.
 fn malformed(keys: &Keys) -> Vec<Row> {
     let silent = |name, raw, discard| Row {
         name,

@@ -1,4 +1,4 @@
-//! Rows about memory windows: keys that lead nowhere any more, or not here.
+//! Rows about memory windows: keys that are no longer valid, or not valid here.
 
 use super::table::{Outcome, Row, made, reth, write};
 use crate::harness::script::{PSN, Script};
@@ -11,13 +11,13 @@ use roce::wire::NakCode::RemoteAccessError;
 use roce::wire::{AtomicEth, FetchAdd, Feth, Operation, Reth, SendTail, Service};
 use roce::{Access, Discard, Qpn, Rkey, WindowKind};
 
-/// Keys of windows over 4096 bytes from 8192 on, each but the first two wrong in its own way.
+/// Keys of windows over 4096 bytes from 8192 on; the first two are valid, each other is wrong in a different respect.
 #[derive(Clone, Copy)]
 pub struct Windows {
     pub shared: Rkey,
     pub own: Rkey,
     pub readable: Rkey,
-    /// Its last byte of before.
+    /// The key before the window was bound again; only its last byte differs.
     pub older: Rkey,
     pub invalidated: Rkey,
     pub unbound: Rkey,
@@ -70,7 +70,7 @@ fn another_queue_pairs(script: &mut Script) -> Rkey {
     rkey
 }
 
-/// IBA 10.6.7.2: the range, queue pair and time for which a window's key is good; IBA 9.4.1.1.3: which peer may invalidate it.
+/// IBA 10.6.7.2: the range, queue pair and time for which a window's key is valid; IBA 9.4.1.1.3: which peer may invalidate it.
 pub fn rows(keys: Windows) -> Vec<Row> {
     let refused = |name, operation, payload: &[u8], discard| {
         made(name, operation, payload, discard, Fatal(RemoteAccessError, CompletionStatus::Flushed))
@@ -107,7 +107,7 @@ pub fn rows(keys: Windows) -> Vec<Row> {
     ]
 }
 
-/// IBA annex A19: 8 bytes, aligned, by a key for writing; a FLUSH by a key for flushing, of what there is.
+/// IBA annex A19: 8 bytes, aligned, with a key that permits writing; a FLUSH with a key that permits flushing, within its range.
 pub fn word_rows(whole: Rkey, flushable: Rkey, unknown: Rkey, readable: Rkey) -> Vec<Row> {
     let invalid = Fatal(InvalidRequest, CompletionStatus::Flushed);
     let refused = Fatal(RemoteAccessError, CompletionStatus::Flushed);

@@ -1,4 +1,4 @@
-//! Tests an XRC target's answers to requests that name the wrong shared receive queue, or none (IBA annex A14).
+//! Responses of an XRC target to requests that name the wrong shared receive queue, or none (IBA annex A14).
 
 use super::table::{FULL, IMMEDIATE, reth, write};
 use crate::harness::script::{LAST, PEER, PSN, SEND, Script, ack, nak};
@@ -10,7 +10,7 @@ use roce::wire::NakCode::{self, InvalidRequest, RemoteAccessError};
 use roce::wire::{AtomicEth, FetchAdd, Header, Operation, Service};
 use roce::{Discard, Qpn, SrqNumber};
 
-/// A target, two queues of its domain, one of another, one that is gone, and one that is of no domain.
+/// A target with five shared receive queues: two of its domain, one of another, a destroyed one, and one without a domain.
 struct Target {
     script: Script,
     ours: [Inbox; 2],
@@ -61,7 +61,7 @@ struct Row {
     code: NakCode,
 }
 
-/// Returns the rows, with what precedes a row's packet to the first queue.
+/// Returns the rows, each with the packets to the first queue before it.
 fn rows(target: &Target) -> Vec<Row> {
     let [first, second] = target.ours;
     let key = first.region.rkey;
@@ -147,7 +147,7 @@ fn check(index: usize) {
     assert!(target.script.host.ram.0 == memory, "{name}: memory changed");
     assert_eq!(target.script.drain(), [(psn, nak(code, 0))], "{name}");
     assert_eq!(target.script.state(), State::Error, "{name}");
-    // The message in progress is reported to its own queue; what waits in the queues is the other targets'.
+    // The message in progress is reported to its own queue; requests that remain in the queues are available to the other targets.
     let arrived: Vec<_> = target.script.host.arrived(&first).iter().map(|c| (c.id, c.status)).collect();
     let begun = matches!(before.first(), Some((Operation::SendFirst, _)));
     let broken = (0, CompletionStatus::RemoteInvalidRequest);
@@ -166,7 +166,7 @@ fn every_request_to_a_wrong_queue_is_answered_by_the_rules_and_touches_nothing()
     assert_eq!(count, 20);
 }
 
-/// A packet that is not a request of XRC, or not for a target, is dropped in silence.
+/// A packet that is no XRC request, or not for a target, is dropped silently.
 #[test]
 fn a_target_and_an_initiator_take_their_own_packets_only() {
     let mut target = target();
@@ -195,7 +195,7 @@ fn a_target_and_an_initiator_take_their_own_packets_only() {
     assert_eq!(script.state(), State::ReadyToSend);
 }
 
-/// Only an answer of XRC counts for an initiator, and a duplicate is answered whatever queue it names.
+/// A duplicate is acknowledged whatever queue it names.
 #[test]
 fn a_duplicate_is_acknowledged_again() {
     let mut target = target();

@@ -143,7 +143,7 @@ fn frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// With FERROCE_WRITE_CAPTURES set, the test writes the capture instead.
+/// With FERROCE_WRITE_CAPTURES set, the capture is rewritten first.
 #[test]
 fn the_capture_is_what_is_sent() {
     let frames = frames();

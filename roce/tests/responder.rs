@@ -1,4 +1,4 @@
-//! Packet scripts against the responder: what it executes, what it answers, what it refuses.
+//! Packet scripts against the responder: which requests it executes, acknowledges and refuses.
 
 use crate::harness::script::{LAST, PSN, SEND, Script, ack, nak, rnr};
 use crate::harness::{BASE, Options, path};
@@ -28,7 +28,7 @@ fn syndrome(code: NakCode) -> Syndrome {
 
 const ACK: Syndrome = Syndrome::Ack { credits: 31 };
 
-/// IBA 9.7.5.1.2: one acknowledgement answers several packets; IBA 9.7.7.2: it counts no credits.
+/// IBA 9.7.5.1.2: one acknowledgement covers several packets; IBA 9.7.7.2: it counts no credits.
 #[test]
 fn acknowledgements_are_coalesced() {
     let mut script = script();
@@ -59,7 +59,7 @@ fn a_gap_gets_one_nak_and_the_packets_behind_it_none() {
     assert_eq!(script.host.bytes(0, 1), [5]);
 }
 
-/// IBA 9.7.5.1: a duplicate is answered and not executed.
+/// IBA 9.7.5.1: a duplicate is acknowledged and not executed.
 #[test]
 fn duplicates_of_send_and_write_are_acknowledged_and_not_executed() {
     let mut script = script();
@@ -79,7 +79,7 @@ fn duplicates_of_send_and_write_are_acknowledged_and_not_executed() {
     assert_eq!(script.send(behind - 1, write, &[9]), Err(Discard::PsnGap));
 }
 
-/// IBA 9.7.5.1.5: a READ that comes again is executed anew.
+/// IBA 9.7.5.1.5: a duplicate READ is executed again.
 #[test]
 fn a_duplicate_read_goes_on_where_the_peer_asks() {
     let mut script = script();
@@ -100,13 +100,13 @@ fn a_duplicate_read_goes_on_where_the_peer_asks() {
     let tail = Operation::ReadRequest(script.reth(2048, 952));
     assert_eq!(script.send(PSN + 2, tail, &[]), Err(Discard::Duplicate));
     assert_eq!(script.drain(), [(PSN + 2, Operation::ReadResponseOnly(aeth))]);
-    // A duplicate that asks for anything else was never sent by an honest peer.
+    // A correct peer never sends a duplicate with any other range.
     let other = Operation::ReadRequest(script.reth(0, 1976));
     assert_eq!(script.send(PSN + 1, other, &[]), Err(Discard::Duplicate));
     assert_eq!(script.drain(), []);
 }
 
-/// IBA 9.7.5.1.5: an atomic that comes again is answered with what it found.
+/// IBA 9.7.5.1.5: a duplicate atomic is answered with the original value.
 #[test]
 fn a_duplicate_atomic_is_answered_from_memory() {
     let mut script = script();
@@ -120,7 +120,7 @@ fn a_duplicate_atomic_is_answered_from_memory() {
     assert_eq!(script.host.bytes(8, 8), 42u64.to_ne_bytes());
 }
 
-/// IBA 9.7.5.1: answers leave in the order of their PSNs.
+/// IBA 9.7.5.1: responses are sent in the order of their PSNs.
 #[test]
 fn an_acknowledgement_waits_for_the_read_before_it() {
     let mut script = script();
@@ -136,7 +136,7 @@ fn an_acknowledgement_waits_for_the_read_before_it() {
 fn no_receive_is_reported_and_the_message_taken_when_it_comes_back() {
     let mut script = script();
     assert_eq!(script.send(PSN, SEND, &[3]), Err(Discard::ReceiverNotReady));
-    // A packet that was sent behind it is no gap to report.
+    // A packet after the refused one is no gap to report.
     assert_eq!(script.send(PSN + 1, SEND, &[4]), Err(Discard::PsnGap));
     assert_eq!(script.drain(), [(PSN, rnr(1, 0))]);
     post_recv(&mut script, 1, 10);
@@ -151,7 +151,7 @@ fn no_receive_is_reported_and_the_message_taken_when_it_comes_back() {
     assert_eq!(script.state(), State::ReadyToSend);
 }
 
-/// A packet that must be refused, and how.
+/// A packet that must be refused, and the expected refusal.
 struct Hostile {
     name: &'static str,
     operation: Operation,
@@ -233,7 +233,7 @@ fn hostile_requests_are_refused_counted_and_leave_no_byte() {
         let received = script.host.received();
         assert_eq!(received.len(), 1, "{name}");
         assert_eq!(received[0].status, CompletionStatus::Flushed, "{name}");
-        // In ERR it takes nothing more.
+        // In ERR the queue pair accepts nothing more.
         let write = Operation::WriteOnly(script.reth(0, 1), None);
         assert_eq!(script.send(PSN, write, &[1]), Err(Discard::QpState), "{name}");
         assert_eq!(script.drain(), [], "{name}");
@@ -311,7 +311,7 @@ fn more_reads_than_agreed_are_an_invalid_request() {
     assert_eq!(script.send(PSN, read, &[]), Ok(()));
     assert_eq!(script.send(PSN + 1, read, &[]), Ok(()));
     assert_eq!(script.send(PSN + 2, read, &[]), Err(Discard::ResponderResources));
-    // The answers that are due leave before the refusal.
+    // The pending responses are sent before the refusal.
     let answers = script.drain();
     assert_eq!(answers.iter().map(|(psn, _)| *psn).collect::<Vec<_>>(), [PSN, PSN + 1, PSN + 2]);
     assert_eq!(answers[2].1, nak(NakCode::InvalidRequest, 2));
@@ -322,7 +322,7 @@ fn more_reads_than_agreed_are_an_invalid_request() {
     assert_eq!(aeth(answers[2].1), syndrome(NakCode::InvalidRequest));
 }
 
-/// IBA 9.6.1.1, 9.6.1.1.3: another partition, another sender, another queue pair.
+/// IBA 9.6.1.1, 9.6.1.1.3: another partition, another source, another queue pair.
 #[test]
 fn strangers_are_not_heard() {
     let mut script = script();
@@ -363,7 +363,7 @@ fn a_wrong_icrc_leaves_no_byte() {
     assert_eq!(script.drain(), []);
 }
 
-/// An ACK with the PSN of a READ or an atomic tells Linux's requester that it is done. Their responses acknowledge what is before them
+/// An ACK with the PSN of a READ or an atomic completes it at Linux's requester. Their responses acknowledge the requests before them
 /// (IBA 9.7.5.1.2).
 #[test]
 fn an_ack_never_names_the_psn_of_a_read_or_an_atomic() {
@@ -382,19 +382,19 @@ fn an_ack_never_names_the_psn_of_a_read_or_an_atomic() {
     assert_eq!(script.drain(), responses);
     assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Duplicate));
     assert_eq!(script.drain(), [(PSN, ack(1))]);
-    // What follows the atomic is acknowledged with its own PSN, and a duplicate of what is before with its own, too.
+    // A request after the atomic is acknowledged with its own PSN, and a duplicate of an earlier one with its own, too.
     let write = Operation::WriteOnly(script.reth(200, 1), None);
     assert_eq!(script.send(PSN + 3, write, &[1]), Ok(()));
     assert_eq!(script.drain(), [(PSN + 3, ack(4))]);
     assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Duplicate));
     assert_eq!(script.drain(), [(PSN, ack(1))]);
-    // A WRITE with the PSN of the atomic is no request that the peer sent: it asks whether small packets arrive.
+    // A WRITE with the PSN of the atomic is no request of the peer: it is a probe of whether small packets arrive.
     let nothing = Operation::WriteOnly(script.reth(0, 0), None);
     assert_eq!(script.send(PSN + 2, nothing, &[]), Err(Discard::Duplicate));
     assert_eq!(script.drain(), [(PSN, ack(2))]);
 }
 
-/// An ACK between the responses of a later READ ends the READ at Linux's requester.
+/// An ACK between the responses of a later READ fails the READ at Linux's requester.
 #[test]
 fn a_duplicate_before_a_long_read_is_acknowledged_only_when_it_comes_again() {
     let mut script = script();
@@ -412,7 +412,7 @@ fn a_duplicate_before_a_long_read_is_acknowledged_only_when_it_comes_again() {
     // The window has no room for the READ: the peer goes back to the first SEND.
     assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Duplicate));
     assert_eq!(script.drain(), [(PSN + 1, ack(2))]);
-    // The READ comes again, too: its responses acknowledge the SENDs.
+    // The READ is retransmitted, too: its responses acknowledge the SENDs.
     assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Duplicate));
     assert_eq!(script.send(PSN + 2, read, &[]), Err(Discard::Duplicate));
     assert_eq!(script.drain(), responses);

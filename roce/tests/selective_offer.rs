@@ -1,4 +1,4 @@
-//! Selective repeat that two peers agree on after a loss: offers, acceptances, and what must not pass for one.
+//! Selective repeat that two peers negotiate after a loss: offers, acceptances, and packets that must not count as one.
 
 use crate::harness::script::{PSN, Script, ack, nak};
 use crate::harness::{BASE, Faults, Options, Pair};
@@ -16,7 +16,7 @@ fn script() -> Script {
     Script::new(options())
 }
 
-/// Returns true if the next packet is an acceptance and false if it is an offer, and its PSN, from the first.
+/// Returns true if the next packet is an acceptance and false if it is an offer, and its PSN relative to the first.
 fn offer(script: &mut Script) -> (bool, u32) {
     match script.next_header() {
         Some((Header::SelectiveOffer { bth, accepts, first_sent, first_received }, _)) => {
@@ -27,7 +27,7 @@ fn offer(script: &mut Script) -> (bool, u32) {
     }
 }
 
-/// The peer offers or accepts.
+/// Delivers an offer or an acceptance of the peer.
 fn say_offer(script: &mut Script, accepts: bool, psn: u32, firsts: [u32; 2]) -> Result<(), Discard> {
     let [first_sent, first_received] = firsts.map(Psn::new);
     let bth = Bth { ack_request: false, ..script.bth(psn) };
@@ -42,7 +42,7 @@ fn refuse(script: &mut Script, psn: u32) {
     assert_eq!(script.send(PSN + psn, nak(NakCode::PsnSequenceError, 0), &[]), Ok(()));
 }
 
-/// Three packets left, the first was lost, and an offer has followed.
+/// Creates a script that has sent three packets; the first was lost, and an offer has followed.
 fn offered() -> Script {
     let mut script = script();
     let request = write(&script, 0, 3000);
@@ -53,7 +53,7 @@ fn offered() -> Script {
     script
 }
 
-/// Returns what is sent once the oldest hole counts as lost.
+/// Returns what is sent once the oldest missing packet counts as lost.
 fn until_lost(script: &mut Script) -> Vec<u32> {
     let sent = sends(script);
     if sent.is_empty() {
@@ -63,7 +63,7 @@ fn until_lost(script: &mut Script) -> Vec<u32> {
     sent
 }
 
-/// Sends three more packets, whose first is lost; the peer reports that it holds the others. Returns what is sent again.
+/// Sends three more packets, the first of which is lost; the peer reports that it holds the others. Returns what is retransmitted.
 fn repeats_after_hole(script: &mut Script) -> Vec<u32> {
     assert_eq!(script.send(PSN + 2, ack(1), &[]), Ok(()));
     let request = write(script, 1, 3000);
@@ -93,7 +93,7 @@ fn without_a_loss_nothing_is_offered() {
     }
 }
 
-/// Packets that go-back-N has not sent again yet are sent by selective repeat, unless the peer reports that it has them.
+/// Selective repeat retransmits the packets that go-back-N has not retransmitted yet, unless the peer reports that it holds them.
 #[test]
 fn what_was_to_be_sent_again_counts_as_lost() {
     let mut script = offered();
@@ -213,7 +213,7 @@ fn a_responder_holds_what_is_early_once_it_has_accepted() {
         script.next_header(),
         Some((Header::SelectiveAcknowledge { bth, held: 0b10, .. }, _)) if bth.psn.get() == PSN
     ));
-    // The acceptance was lost: it is repeated, and what is held is said again.
+    // The acceptance was lost: it is repeated, and the held packets are reported again.
     assert_eq!(say_offer(&mut script, false, PSN, [PSN; 2]), Ok(()));
     assert_eq!(offer(&mut script), (true, 0));
     assert!(matches!(script.next_header(), Some((Header::SelectiveAcknowledge { held: 0b10, .. }, _))));
@@ -256,7 +256,7 @@ fn a_responder_before_rts_accepts() {
     assert_eq!(offer(&mut script), (true, 0));
 }
 
-/// A new connection of the same queue pair keeps nothing of the agreement of the one before.
+/// A new connection of the same queue pair keeps nothing of the previous agreement.
 #[test]
 fn a_reset_forgets_what_was_agreed() {
     let mut script = offered();
@@ -277,7 +277,7 @@ fn read(script: &Script, length: u32) -> SendRequest {
     SendRequest::read(0, script.host.sge(0, length), Remote { address: BASE, rkey: script.rkey() })
 }
 
-/// The peer has accepted, and answers stretches; its acceptance was lost.
+/// The peer has accepted, and sends partial responses; its acceptance was lost.
 #[test]
 fn a_read_may_be_answered_in_stretches_before_the_acceptance_comes() {
     let mut script = script();
@@ -291,7 +291,7 @@ fn a_read_may_be_answered_in_stretches_before_the_acceptance_comes() {
     assert_eq!(script.send(PSN, only, &FULL), Ok(()));
     assert_eq!(script.send(PSN + 1, Operation::ReadResponseFirst(ANSWERED), &FULL), Ok(()));
     assert_eq!(script.send(PSN + 2, Operation::ReadResponseLast(ANSWERED), &FULL), Ok(()));
-    // Now the acceptance comes, and the rest is requested as missing.
+    // The acceptance arrives, and the rest is requested as missing.
     assert_eq!(accept(&mut script, 4), Ok(()));
     assert_eq!(script.send(PSN + 3, only, &FULL), Ok(()));
     let sent = script.host.sent();
@@ -299,7 +299,7 @@ fn a_read_may_be_answered_in_stretches_before_the_acceptance_comes() {
     assert_eq!(script.host.bytes(0, 4096), [0xa5; 4096]);
 }
 
-/// A requester that was misled answers nothing wrong: stretches are answered whether or not this side has accepted.
+/// A partial READ is answered whether or not this side has accepted selective repeat.
 #[test]
 fn a_stretch_is_answered_before_the_offer_comes() {
     let mut script = script();
@@ -311,7 +311,7 @@ fn a_stretch_is_answered_before_the_offer_comes() {
     assert_eq!(sends(&mut script), [1]);
 }
 
-/// If more is outstanding than a bitmap covers, the change waits; what the peer holds still counts as a gap, once.
+/// If more packets are outstanding than a bitmap covers, the change is deferred; a report of held packets still counts as a gap, once.
 #[test]
 fn too_much_outstanding_puts_the_change_off() {
     let options = Options { congestion: crate::harness::open_window(), memory: 1 << 23, ..options() };
@@ -326,7 +326,7 @@ fn too_much_outstanding_puts_the_change_off() {
     assert_eq!(say(&mut script, 8, 0b10), Ok(()));
     assert_eq!(say(&mut script, 8, 0b10), Ok(()));
     assert!(sends(&mut script).len() <= again + 8, "no storm");
-    // 4,095 are left.
+    // 4,095 packets are left.
     assert_eq!(script.send(PSN + 904, ack(0), &[]), Ok(()));
     let _ = sends(&mut script);
     assert_eq!(say(&mut script, 905, 0b10), Ok(()));
@@ -338,7 +338,7 @@ fn too_much_outstanding_puts_the_change_off() {
     assert_eq!(until_lost(&mut script), [5000]);
 }
 
-/// Returns how many packets two peers send again over a lossy wire.
+/// Returns how many packets two peers retransmit over a lossy link.
 fn retransmitted(offered: bool, keep: fn(&Header) -> bool) -> u64 {
     let mut pair = Pair::connect(Options { offered, ..options() });
     pair.faults = Faults { loss: 10, ..Faults::default() };

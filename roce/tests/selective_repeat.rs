@@ -1,4 +1,4 @@
-//! Selective repeat between two peers that agreed on it: what a receiver holds and reports, what a sender sends again.
+//! Selective repeat between two peers that agreed on it: which packets a receiver holds and reports, and which a sender retransmits.
 
 use crate::harness::script::{LAST, PSN, SEND, Script, ack, nak, rnr};
 use crate::harness::{BASE, Faults, Options, Pair, paced};
@@ -23,7 +23,7 @@ fn receive(script: &mut Script, id: u64) {
     script.host.endpoint.post_recv(qpn, RecvRequest::new(id, sge)).unwrap();
 }
 
-/// Returns the next packet of the endpoint if it is a Selective Acknowledge, as (PSN from the first, held packets).
+/// Returns the next packet of the endpoint, a Selective Acknowledge, as (PSN relative to the first, held packets).
 fn selective(script: &mut Script) -> (u32, u128) {
     match script.next_header() {
         Some((Header::SelectiveAcknowledge { bth, held, .. }, _)) => (bth.psn.get() - PSN, held),
@@ -40,17 +40,17 @@ pub(crate) fn say_ahead(script: &mut Script, psn: u32, ahead: u8, held: u128) ->
     script.send_header(&Header::SelectiveAcknowledge { bth, msn: 0, ahead, held }, &[])
 }
 
-/// As long as a packet may be late while no round trip was measured, and a tick of the timing wheel.
+/// The reordering window while no round-trip time was measured, and a tick of the timing wheel.
 pub(crate) const LATE: Duration = Duration::from_micros(25);
 pub(crate) const TICK: Duration = Duration::from_micros(5);
 
-/// Time passes in which nothing new is sent: a queue pair's timer is set when it is asked.
+/// Advances time while nothing is sent. It polls first, since polling sets a queue pair's timer.
 pub(crate) fn pass(script: &mut Script, time: Duration) {
     assert_eq!(script.drain(), []);
     script.wait(time);
 }
 
-/// PSNs that the endpoint sends now, from the first.
+/// Returns the PSNs that the endpoint sends now, relative to the first.
 pub(crate) fn sends(script: &mut Script) -> Vec<u32> {
     script.drain().iter().map(|(psn, _)| psn - PSN).collect()
 }
@@ -98,7 +98,7 @@ fn sends_and_atomics_keep_their_order() {
     assert_eq!(script.send(PSN + 1, first, &[]), Ok(()));
     assert_eq!(selective(&mut script), (0, 0b11110));
     assert!(script.host.received().is_empty());
-    // The SEND that PSN + 2 ends has not begun: the peer is at fault, and receives the NAK when its turn comes.
+    // The SEND that PSN + 2 ends has no first packet: the peer is at fault, and receives the NAK when that PSN is next.
     assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Sequence));
     let answers = script.drain();
     assert_eq!(
@@ -121,7 +121,7 @@ fn what_is_held_may_still_meet_no_receive() {
     assert_eq!(script.send(PSN, SEND, &[1]), Ok(()));
     assert_eq!(script.drain(), [(PSN + 1, rnr(1, 1))]);
     (1..3).for_each(|id| receive(&mut script, id));
-    // It comes again; the one behind it is still here.
+    // It is retransmitted; the packet after it is still held.
     assert_eq!(script.send(PSN + 1, SEND, &[2]), Ok(()));
     assert_eq!(script.drain(), [(PSN + 2, ack(3))]);
     assert_eq!(script.host.received().iter().map(|c| c.id).collect::<Vec<_>>(), [0, 1, 2]);
@@ -151,7 +151,7 @@ fn what_is_held_is_bounded() {
     assert_eq!(script.drain(), [(PSN + 4095, ack(4096))]);
 }
 
-/// Of a READ's PSNs only the first is a request's. A peer that sends others with them does not stop this side.
+/// Of a READ's PSNs only the first belongs to a request. Held packets with the others are dropped and do not block the responder.
 #[test]
 fn what_lies_in_a_read_is_given_up() {
     let mut script = script();
@@ -173,9 +173,9 @@ fn no_more_bytes_are_held_than_two_mebibytes() {
     }
     assert_eq!(script.send(PSN + 2049, write, &FULL), Err(Discard::PsnGap));
     assert_eq!(script.send(PSN, write, &FULL), Ok(()));
-    // Places are used again.
+    // Freed buffers are used again.
     assert_eq!(script.send(PSN + 2050, write, &FULL), Ok(()));
-    // Also by payloads of another length.
+    // Also for payloads of another length.
     assert_eq!(script.send(PSN + 2049, write, &FULL), Ok(()));
     let short = Operation::WriteOnly(script.reth(0, 8), None);
     assert_eq!(script.send(PSN + 2052, short, &FULL[..8]), Ok(()));
@@ -191,7 +191,7 @@ fn a_sender_sends_only_what_is_missing_and_only_once() {
     assert_eq!(sends(&mut script), [], "it may only be late");
     pass(&mut script, LATE);
     assert_eq!(sends(&mut script), [1]);
-    // More arrives, and another gap shows; what was sent again is on its way.
+    // More packets arrive and reveal another gap; the retransmission is still in flight.
     assert_eq!(say(&mut script, 1, 0b1010), Ok(()));
     pass(&mut script, LATE);
     assert_eq!(sends(&mut script), [3]);
@@ -209,7 +209,7 @@ fn what_is_lost_again_is_sent_again() {
     post(&mut script, request.clone());
     assert_eq!(sends(&mut script), [0, 1, 2, 3]);
     pass(&mut script, Duration::from_micros(100));
-    // The answer to packet 3 measures 100 µs; that is how late packet 0 may be.
+    // The acknowledgement of packet 3 measures 100 µs; this is the reordering window of packet 0.
     say(&mut script, 0, 0b1110).unwrap();
     pass(&mut script, Duration::from_micros(99));
     assert_eq!(sends(&mut script), []);
@@ -217,7 +217,7 @@ fn what_is_lost_again_is_sent_again() {
     assert_eq!(sends(&mut script), [0]);
     post(&mut script, request);
     assert_eq!(sends(&mut script), [4, 5, 6, 7]);
-    // A round trip, and as much as it may be late: it was lost again.
+    // A round trip and the reordering window have passed: it was lost again.
     pass(&mut script, Duration::from_micros(199));
     say(&mut script, 0, 0b11110).unwrap();
     assert_eq!(sends(&mut script), []);
@@ -225,7 +225,7 @@ fn what_is_lost_again_is_sent_again() {
     assert_eq!(sends(&mut script), [0]);
     say(&mut script, 0, 0b111110).unwrap();
     assert_eq!(sends(&mut script), []);
-    // Neither side sends any more: time brings back what is missing, not what is held.
+    // Neither side sends anything else: timeouts retransmit the missing packets, not the held ones.
     let mut again = Vec::new();
     for _ in 0..700 {
         pass(&mut script, Duration::from_micros(100));
@@ -256,7 +256,7 @@ fn a_read_is_asked_again_for_what_is_missing() {
     script.send(PSN + 5, Operation::ReadResponseLast(ANSWERED), &FULL).unwrap();
     pass(&mut script, round_trip);
     assert_eq!(script.drain(), [stretch(3, 2)]);
-    // The first stretch still has not come.
+    // The first part has still not arrived.
     pass(&mut script, round_trip);
     assert_eq!(script.drain(), [stretch(1, 1)]);
     script.send(PSN + 3, Operation::ReadResponseFirst(ANSWERED), &FULL).unwrap();
@@ -282,7 +282,7 @@ fn a_stretch_of_a_read_is_answered_and_no_more() {
         Err(Discard::Duplicate)
     );
     assert_eq!(sends(&mut script), [1, 2, 4]);
-    // Not a stretch of it.
+    // These ranges are not a part of the READ.
     for reth in [script.reth(1024, 1000), script.reth(0, 1024), script.reth(1024, 0), script.reth(1024, 5120)]
     {
         assert_eq!(script.send(PSN + 1, Operation::ReadRequest(reth), &[]), Err(Discard::Duplicate));
@@ -290,7 +290,7 @@ fn a_stretch_of_a_read_is_answered_and_no_more() {
     assert_eq!(sends(&mut script), []);
 }
 
-/// A peer in a hurry asks again for what is still leaving. Once it has all, it may ask for the next.
+/// A peer with a short timeout requests again what is still being sent. Once it has everything, it may request the next.
 #[test]
 fn a_stretch_that_has_not_left_is_not_sent_before_its_turn() {
     let mut script = Script::new(Options { max_dest_rd_atomic: 1, ..options() });
@@ -341,7 +341,7 @@ fn what_is_said_of_packets_never_sent_is_not_believed() {
     }
     post(&mut script, request);
     assert_eq!(sends(&mut script), [3, 4, 5]);
-    // Of a READ's numbers only the first is a packet of this side: no side holds the others.
+    // Of a READ's PSNs only the first is a packet of this side: no peer holds the others.
     let remote = Remote { address: BASE, rkey: script.rkey() };
     let read = SendRequest::read(3, script.host.sge(8192, 2048), remote);
     post(&mut script, read);
@@ -351,7 +351,7 @@ fn what_is_said_of_packets_never_sent_is_not_believed() {
     assert_eq!(sends(&mut script), []);
 }
 
-/// A peer that said that it holds a packet may meet no receive for it, and give it up.
+/// A peer that reported a packet as held may drop it because no receive is posted.
 #[test]
 fn a_packet_that_is_given_up_is_sent_again() {
     let mut script = script();
@@ -363,14 +363,14 @@ fn a_packet_that_is_given_up_is_sent_again() {
     assert_eq!(sends(&mut script), []);
     pass(&mut script, Duration::from_millis(1));
     assert_eq!(sends(&mut script), [1, 2]);
-    // The refusal was lost: the next acknowledgement says as much.
+    // The RNR NAK was lost: the next acknowledgement implies it.
     assert_eq!(say(&mut script, 1, 0b10), Ok(()));
     assert_eq!(say(&mut script, 2, 0), Ok(()));
     pass(&mut script, LATE);
     assert_eq!(sends(&mut script), [2]);
 }
 
-/// RFC 8985 7, 7.2: the last packet of all is lost, and nothing behind it can say so.
+/// RFC 8985 7, 7.2: the last packet is lost, and no later packet can reveal it.
 #[test]
 fn what_is_lost_at_the_end_is_asked_for_after_two_round_trips() {
     let mut script = script();
@@ -386,14 +386,14 @@ fn what_is_lost_at_the_end_is_asked_for_after_two_round_trips() {
     assert_eq!(sends(&mut script), []);
     pass(&mut script, TICK);
     assert_eq!(sends(&mut script), [3]);
-    // The answer to it shows the rest.
+    // Its acknowledgement reveals the others.
     assert_eq!(say(&mut script, 1, 0b100), Ok(()));
     pass(&mut script, Duration::from_micros(120));
     assert_eq!(sends(&mut script), [1, 2]);
     assert_eq!(script.host.endpoint.counters().timeouts, 0);
 }
 
-/// RFC 8985: a packet may be late by a round trip. After eight losses in a row, and nothing late, by a quarter of one; until something is.
+/// RFC 8985: the reordering window is a round trip. After eight losses in a row without reordering it is a quarter, until a packet is late.
 #[test]
 fn how_late_a_packet_may_be_follows_what_was_seen() {
     let mut script = script();
@@ -424,7 +424,7 @@ fn how_late_a_packet_may_be_follows_what_was_seen() {
     assert_eq!(again(&mut script, 90, false), 0);
 }
 
-/// Goodput in Mb/s of 4 MiB in messages of 64 KiB, at 10 Gb/s over a round trip of 100 µs.
+/// Returns the goodput in Mb/s of 4 MiB in messages of 64 KiB, at 10 Gb/s with a round trip of 100 µs.
 fn goodput(selective_repeat: bool, loss: u64, read: bool) -> u64 {
     const MESSAGE: u32 = 64 << 10;
     const MESSAGES: u64 = 64;

@@ -1,4 +1,4 @@
-//! When selective repeat sends something again, and when it waits.
+//! The times at which selective repeat retransmits, and for which it waits.
 
 use crate::harness::script::{PSN, Script, ack};
 use crate::harness::{BASE, Options, open_window, paced};
@@ -11,10 +11,10 @@ use roce::Discard;
 use roce::qp::{CongestionAlgorithm, Remote, SendRequest};
 use roce::wire::Operation;
 
-/// The round trip of [`measured`].
+/// The round-trip time of [`measured`].
 const ROUND_TRIP: Duration = Duration::from_micros(100);
 
-/// A packet that is acknowledged measures the round trip. Its variation is half of it: an answer is awaited for three times as long.
+/// Measures the round trip with an acknowledged packet. Its variation is half of it, so that the timeout is three round trips.
 fn measured(mut script: Script) -> Script {
     let request = write(&script, 0, 1024);
     post(&mut script, request);
@@ -24,7 +24,7 @@ fn measured(mut script: Script) -> Script {
     script
 }
 
-/// RFC 9002 6.2.1: the time runs from the last packet on, not from the last answer.
+/// RFC 9002 6.2.1: the timer runs from the last packet sent, not from the last acknowledgement.
 #[test]
 fn a_lost_tail_is_asked_for_however_late_the_answer_before_it_came() {
     let mut script = measured(script());
@@ -39,7 +39,7 @@ fn a_lost_tail_is_asked_for_however_late_the_answer_before_it_came() {
     assert_eq!(sends(&mut script), [3]);
 }
 
-/// Of 384 packets three are lost, and all answers but the last, which reports the last 118 packets and names the first that is missing.
+/// Of 384 packets three are lost, and all acknowledgements but the last, which reports the last 118 packets and the first missing one.
 #[test]
 fn what_no_answer_told_of_is_not_sent_again() {
     let mut script = measured(Script::new(Options { congestion: open_window(), ..options() }));
@@ -54,10 +54,10 @@ fn what_no_answer_told_of_is_not_sent_again() {
     pass(&mut script, ROUND_TRIP + TICK);
     assert_eq!(sends(&mut script), [11, 380]);
     pass(&mut script, ROUND_TRIP);
-    // Both repetitions came, and the next that is missing is 100.
+    // Both retransmissions arrived, and the next missing packet is 100.
     say_ahead(&mut script, 100, 4, (1 << 28) - 1).unwrap();
     say(&mut script, 100, u128::MAX - 1).unwrap();
-    // The round trip as measured has grown: answers were lost.
+    // The measured round trip has grown, since acknowledgements were lost.
     pass(&mut script, ROUND_TRIP * 3 / 2);
     assert_eq!(sends(&mut script), [100]);
     script.send(PSN + 384, ack(7), &[]).unwrap();
@@ -65,7 +65,7 @@ fn what_no_answer_told_of_is_not_sent_again() {
     assert_eq!(script.host.endpoint.counters().retransmitted, 3);
 }
 
-/// A packet leaves every 0.8 ms, far less often than a probe is due.
+/// A packet is sent every 0.8 ms, far less often than the probe timer would fire.
 #[test]
 fn what_the_pacer_holds_back_makes_nothing_else_lost() {
     let rate = Rate::from_bps(10_000_000);
@@ -79,7 +79,7 @@ fn what_the_pacer_holds_back_makes_nothing_else_lost() {
     }
     assert_eq!(sent, [1, 2, 3]);
     say(&mut script, 1, 0b10).unwrap();
-    // Packet 1 is lost a round trip later. It waits for the pacer, and 3 is on its way all the time.
+    // Packet 1 is lost a round trip later. It waits for the pacer, and packet 3 is in flight all the time.
     for _ in 0..10 {
         script.wait(Duration::from_micros(50));
         assert_eq!(sends(&mut script), []);
@@ -91,7 +91,7 @@ fn what_the_pacer_holds_back_makes_nothing_else_lost() {
     assert_eq!(script.host.sent().len(), 2);
 }
 
-/// A repetition that does not come is awaited for twice as long each time (RFC 6298 5.5), while the peer takes what is new.
+/// The wait after each lost retransmission of a packet doubles (RFC 6298 5.5), while the peer receives the new packets.
 #[test]
 fn a_packet_that_is_lost_again_and_again_is_sent_ever_more_seldom() {
     let mut script = measured(script());
@@ -109,14 +109,14 @@ fn a_packet_that_is_lost_again_and_again_is_sent_ever_more_seldom() {
         }
     }
     let gaps: Vec<_> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    // Two round trips at first, in quarters. The round trip as measured grows a little on the way.
+    // Two round trips at first, in quarters. The measured round trip grows slightly meanwhile.
     assert_eq!(gaps.len(), 4, "{at:?}");
     for (gap, expected) in gaps.into_iter().zip([8, 16, 32, 64]) {
         assert!((expected..=expected * 5 / 4).contains(&gap), "{at:?}");
     }
 }
 
-/// Twelve answers are missing. Requested again they come one each round trip, in their order: none of them is requested once more.
+/// Twelve responses are missing. After one request they arrive one per round trip, in order: none of them is requested again.
 #[test]
 fn a_repetition_that_takes_long_is_waited_for_while_it_comes() {
     let mut script = measured(script());
@@ -154,12 +154,12 @@ fn a_stretch_that_waits_to_be_repeated_is_repeated_once() {
     again(&mut script, 2, 3);
     again(&mut script, 4, 1);
     assert_eq!(sends(&mut script), [2, 3, 4]);
-    // Packets that were lost after they left may be requested again.
+    // Packets that were lost after they were sent may be requested again.
     again(&mut script, 2, 3);
     assert_eq!(sends(&mut script), [2, 3, 4]);
 }
 
-/// Karn: a WRITE behind a READ is measured when its acknowledgement comes, not once the READ is repaired.
+/// Karn: a WRITE after a READ is measured when its acknowledgement arrives, not when the READ has recovered.
 #[test]
 fn a_round_trip_is_measured_without_the_recovery_of_another_request() {
     let mut script = measured(script());
@@ -184,7 +184,8 @@ fn a_round_trip_is_measured_without_the_recovery_of_another_request() {
     assert_eq!(report.round_trip.unwrap().0, ROUND_TRIP);
 }
 
-/// The rate in b/s before and after a packet is found lost, and before and after its repetition is, while the peer takes all else.
+/// Returns the rate in b/s before and after a packet is lost, and before and after its retransmission is, while the peer receives all
+/// others.
 fn rates_around_two_losses(congestion: CongestionAlgorithm) -> [[u64; 2]; 2] {
     let mut script = measured(Script::new(Options { congestion, ..options() }));
     let mut held = 0;
@@ -197,7 +198,7 @@ fn rates_around_two_losses(congestion: CongestionAlgorithm) -> [[u64; 2]; 2] {
             script.wait(TICK);
         }
         script.wait(ROUND_TRIP - 8 * TICK);
-        // All but packet 1 came.
+        // All but packet 1 arrived.
         held |= sent.iter().filter(|&&psn| psn != 1).fold(0, |held, psn| held | 1 << (psn - 1));
         say(&mut script, 1, held).unwrap();
         let rate = |script: &Script| {
@@ -213,7 +214,7 @@ fn rates_around_two_losses(congestion: CongestionAlgorithm) -> [[u64; 2]; 2] {
     })
 }
 
-/// RFC 5681 4.3: the loss of a repetition is a separate indication of congestion.
+/// RFC 5681 4.3: the loss of a retransmission is a separate indication of congestion.
 #[test]
 fn congestion_control_is_told_of_a_repetition_that_is_lost() {
     let line_rate = Rate::from_gbps(10);

@@ -10,7 +10,7 @@ use roce::{ControlError, Discard, Event, PdId, Psn, Qpn, SrqId, SrqInit, SrqRepo
 
 const LIMIT: Duration = Duration::from_millis(100);
 
-/// Two pairs of queue pairs between two hosts; those of host 1 share a queue.
+/// Connects two queue pairs of each of two hosts; those of host 1 share a receive queue.
 fn shared(options: Options) -> (Pair, SrqId, [Qpn; 2]) {
     let mut pair = Pair::connect(options);
     let first = pair.hosts[0].qpn;
@@ -66,7 +66,7 @@ fn send(pair: &mut Pair, qpn: Qpn, id: u64, length: u32) {
     pair.post(0, request);
 }
 
-/// IBA 10.2.9: the queue pairs take requests in the order of their messages.
+/// IBA 10.2.9: the queue pairs consume requests in the order of their messages.
 #[test]
 fn whoever_comes_first_takes_the_next_request() {
     let (mut pair, srq, [a, b]) = shared(Options::default());
@@ -97,7 +97,7 @@ fn a_dry_queue_answers_not_ready_until_somebody_posts() {
     assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
 }
 
-/// IBA 10.2.9.1: the limit's event disarms it.
+/// IBA 10.2.9.1: the event of the limit disarms it.
 #[test]
 fn falling_below_the_limit_is_told_once() {
     let (mut pair, srq, [a, b]) = shared(Options::default());
@@ -157,7 +157,7 @@ fn a_queue_in_use_stays_and_a_stranger_may_not_take_from_it() {
     assert_eq!(endpoint.srq_room(srq), 0);
 }
 
-/// A UC queue pair that is ready to receive from `srq`, and its packet sender.
+/// Creates a UC queue pair that is ready to receive from `srq`.
 fn unreliable(depth: u32) -> (Host, SrqId) {
     let options = Options::default();
     let mut host = Host::new(2, &options);
@@ -188,12 +188,12 @@ fn post_one(host: &mut Host, srq: SrqId, id: u64) -> Result<(), PostError> {
     host.endpoint.post_srq_recv(srq, RecvRequest::new(id, sge))
 }
 
-/// Requests that wait, and how many more the queue takes.
+/// Returns the number of posted requests, and the free places of the queue.
 fn fill(host: &Host, srq: SrqId) -> (u32, u32) {
     (host.endpoint.srq_report(srq).unwrap().waiting, host.endpoint.srq_room(srq))
 }
 
-/// The request of a message that is given up goes back. No request was posted into its place meanwhile.
+/// The request of an abandoned message returns to the queue. Its place was not used meanwhile.
 #[test]
 fn a_message_that_is_given_up_finds_its_place_free() {
     let (mut host, srq) = unreliable(4);
@@ -202,10 +202,10 @@ fn a_message_that_is_given_up_finds_its_place_free() {
     arrive(&mut host, PSN, Operation::SendFirst, 1024).unwrap();
     assert_eq!(fill(&host, srq), (3, 0));
     assert_eq!(post_one(&mut host, srq, 4), full);
-    // A packet is missing.
+    // The following packets are lost.
     assert_eq!(arrive(&mut host, PSN + 7, Operation::SendMiddle, 1024), Err(Discard::PsnGap));
     assert_eq!(fill(&host, srq), (4, 0));
-    // The next message takes it, and this one arrives whole.
+    // The next message consumes the same request, and arrives completely.
     arrive(&mut host, PSN + 8, Operation::SendFirst, 1024).unwrap();
     arrive(&mut host, PSN + 9, LAST, 10).unwrap();
     assert_eq!(fill(&host, srq), (3, 1));
@@ -214,7 +214,7 @@ fn a_message_that_is_given_up_finds_its_place_free() {
     assert_eq!(post_one(&mut host, srq, 5), full);
 }
 
-/// However a queue pair ends within a message, the request of the message is there for the next queue pair.
+/// However a queue pair fails within a message, the request of the message is available to the next queue pair.
 #[test]
 fn a_queue_pair_that_ends_within_a_message_gives_its_request_back() {
     let (mut host, srq) = unreliable(2);
@@ -247,7 +247,7 @@ fn a_queue_pair_that_ends_within_a_message_gives_its_request_back() {
     assert_eq!(fill(&host, srq), (1, 1));
 }
 
-/// Requests are checked by one rule, whichever queue they are for.
+/// Requests for either kind of queue are checked by the same rules.
 #[test]
 fn both_kinds_of_queue_refuse_the_same_requests() {
     let options = Options {

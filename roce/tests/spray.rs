@@ -1,4 +1,4 @@
-//! Spraying: the packets of one queue pair leave over several paths, each of which keeps its order.
+//! Spraying: the packets of one queue pair use several paths, each of which preserves their order.
 
 use crate::harness::{BASE, Host, Options, Pair, path};
 use cc::{HpccConfig, Instant, Rate};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 const MICROSECOND: Duration = Duration::from_micros(1);
-/// One way on the shortest path, which answers take too.
+/// The one-way delay of the shortest path, which is also that of the responses.
 const DELAY: Duration = Duration::from_micros(5);
 const LENGTH: u32 = 2_000_000;
 
@@ -35,7 +35,7 @@ fn options() -> Options {
     }
 }
 
-/// The network's treatment of requests, and its record of them.
+/// The network's treatment of requests, and its observations.
 #[derive(Default)]
 struct Network {
     now: Instant,
@@ -43,14 +43,14 @@ struct Network {
     ports: Vec<u16>,
     /// The additional delay of each path, relative to the first.
     detours: [Duration; 8],
-    /// Nothing gets through on these.
+    /// The indices of paths that drop everything.
     dark: Vec<usize>,
-    /// The port of the first answer, and whether nothing gets through on it.
+    /// The port of the first response, and whether packets on it are dropped.
     answers: Option<u16>,
     is_mute: bool,
-    /// When data left on each path.
+    /// The times at which data was sent on each path.
     sent: BTreeMap<usize, Vec<Instant>>,
-    /// The delay of the frame that leaves now.
+    /// The additional delay of the current frame.
     late: Duration,
 }
 
@@ -88,7 +88,7 @@ fn connect(options: Options, detours: &[u64]) -> (Pair, Shared) {
     (pair, network)
 }
 
-/// Runs until `end`, or until nothing happens any more.
+/// Runs until `end`, or until no event is left.
 fn run(pair: &mut Pair, network: &Shared, end: Instant) {
     while pair.now < end {
         network.borrow_mut().now = pair.now;
@@ -128,7 +128,7 @@ fn paths_of_unequal_delay_cost_no_repetition() {
     }
 }
 
-/// The longest round trip is 20 µs: 5 and 10 more there, 5 back.
+/// The longest round trip is 20 µs: 5 and 10 µs forward, 5 µs back.
 #[test]
 fn a_path_that_goes_dark_is_left_within_two_round_trips_and_taken_again_later() {
     let round = Duration::from_micros(20);
@@ -158,7 +158,7 @@ fn a_path_that_goes_dark_is_left_within_two_round_trips_and_taken_again_later() 
     }
 }
 
-/// The path of the peer's answers goes dark for good: repeated requests make it take another.
+/// The path of the peer's responses drops everything from now on: retransmitted requests make the peer use another path.
 #[test]
 fn answers_leave_a_dark_path_too() {
     let (mut pair, network) = connect(options(), &[0, 1, 2, 3]);

@@ -1,4 +1,4 @@
-//! Any operations on two queue pairs, beside the model of `model/`.
+//! Arbitrary operations on two queue pairs, compared with the model of `model/`.
 
 use crate::model::{LONGEST, Operation, Setting, With, run};
 use proptest::prelude::*;
@@ -96,7 +96,7 @@ fn case() -> impl Strategy<Value = (Setting, Vec<Operation>)> {
     (setting, prop::collection::vec(prop_oneof![4 => request(), 3 => fault(), 5 => time()], 1..150))
 }
 
-/// As many cases as `PROPTEST_CASES` says, or 256. What failed once is kept in `proptest-regressions/`.
+/// Runs as many cases as `PROPTEST_CASES` says, or 256. Failed cases are kept in `proptest-regressions/`.
 fn config() -> ProptestConfig {
     ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() }
 }
@@ -104,13 +104,13 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Without an end of any kind, everything must end well unless faults used up all retries.
+    /// Without an operation that ends a queue pair all requests must succeed, unless faults used up all retries.
     #[test]
     fn faults_cost_time_and_nothing_else((setting, operations) in case()) {
         run(setting, &operations);
     }
 
-    /// A side may die at any moment.
+    /// A side may fail at any time.
     #[test]
     fn whoever_dies_leaves_no_request_without_an_end(
         setting in setting(),
@@ -123,7 +123,7 @@ proptest! {
     }
 }
 
-/// The rare paths are reached: a run without them would prove little.
+/// The rare cases are reached: a run without them would prove little.
 #[test]
 fn every_kind_of_recovery_and_of_request_is_reached() {
     let mut runner = TestRunner::deterministic();
@@ -148,7 +148,7 @@ fn every_kind_of_recovery_and_of_request_is_reached() {
         }
     }
     assert!(reached.iter().all(|&count| count > 5), "{reached:?}");
-    // ATOMIC WRITEs, FLUSHes, windows written by, taken back, given back; extended connections; selective repeat's holes; telemetry; and
-    // sprayed packets.
+    // ATOMIC WRITEs, FLUSHes, windows written with, invalidated by their host and by the peer; XRC connections; gaps of selective repeat;
+    // telemetry; and sprayed packets.
     assert!(kinds.iter().all(|&count| count > 20), "{kinds:?}");
 }

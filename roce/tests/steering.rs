@@ -1,4 +1,4 @@
-//! Packet scripts of raw packet queue pairs: whole frames leave as they are, and rules choose which queue pair takes those that come.
+//! Packet scripts of raw packet queue pairs: whole frames are sent unchanged, and rules choose which queue pair receives a frame.
 
 use crate::harness::{Host, Options};
 use cc::Instant;
@@ -23,14 +23,14 @@ fn open(host: &mut Host) -> Qpn {
     qpn
 }
 
-/// A host with a raw packet queue pair.
+/// Creates a host with a raw packet queue pair.
 fn host() -> Host {
     let mut host = Host::new(1, &Options { max_qps: 16, ..Options::default() });
     host.qpn = open(&mut host);
     host
 }
 
-/// UDP from port 1234 to `port`, from 1.1.1.1 to 2.2.2.2, with wrong lengths and no checksum: no parser would pass it.
+/// Returns a UDP frame from port 1234 to `port`, from 1.1.1.1 to 2.2.2.2, with wrong lengths and no checksum: no parser would accept it.
 fn frame(port: u16, payload: usize) -> Vec<u8> {
     let ethernet = [1, 0x50, 0x56, 0x19, 0x20, 0xa7, 0x24, 0x8a, 7, 0xa5, 0x28, 0xc8, 8, 0];
     let ip = [0x45, 0, 0xff, 0xff, 0, 0, 0x40, 0, 64, 17, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2];
@@ -98,7 +98,7 @@ fn a_frame_arrives_whole_where_a_rule_sends_it() {
     assert!(!host.endpoint.has_flows() && !steer(&mut host, &frame));
 }
 
-/// RoCEv2 packets are their queue pairs', whatever a rule says.
+/// RoCEv2 packets go to their queue pairs, whatever a rule says.
 #[test]
 fn rocev2_packets_are_not_steered() {
     let mut host = host();
@@ -166,7 +166,7 @@ fn frames_have_an_ethernet_header_and_fit_the_port() {
     assert_eq!((post(14), post(LONGEST)), (Ok(()), Ok(())));
     let send = SendRequest::send(1, Data::inline(&[0; 64])).with_immediate([0; 4]);
     assert_eq!(host.endpoint.post_send(NOW, host.qpn, send), Err(PostError::Service { qpn: host.qpn }));
-    // Buffers that are shorter than the program said: the send fails, and receives go on.
+    // The buffers are shorter than the program claimed: the send fails, and receives continue.
     assert_eq!(transmit(&mut host, 1024).map(|frame| frame.len()), Some(14));
     assert_eq!(transmit(&mut host, 1024), None);
     let statuses: Vec<_> = host.sent().iter().map(|sent| sent.status).collect();
@@ -239,7 +239,7 @@ fn a_rule_may_name_any_header() {
     assert!((0..14).all(|length| !steer(&mut host, &frame(7, 0)[..length])), "no whole header");
 }
 
-/// Each flow keeps to one of the queue pairs.
+/// All frames of a flow go to the same queue pair.
 #[test]
 fn frames_spread_over_queue_pairs_by_their_headers() {
     let mut host = host();

@@ -1,4 +1,4 @@
-//! Telemetry in data packets, and the ways in which it comes back (rtgwg-00 6.2).
+//! In-band telemetry, and the ways to return it (rtgwg-00 6.2).
 
 use crate::harness::script::{PSN, Script, ack};
 use crate::harness::{BASE, Options, Pair};
@@ -35,10 +35,10 @@ fn receiver_based(adjust: fn(&mut Congestion)) -> Options {
 const EVERY: Option<NonZeroU32> = NonZeroU32::new(1);
 const FOURTH: Option<NonZeroU32> = NonZeroU32::new(4);
 
-/// The number of packets of each opcode, by the first host and by the second; with the telemetry flag in the second place.
+/// The number of packets of each opcode from each host; the second key says whether the telemetry flag is set.
 type Seen = Rc<RefCell<[BTreeMap<(u8, bool), u32>; 2]>>;
 
-/// Puts a switch between the hosts whose 1 Gb/s link is always busy, with `queue` bytes waiting.
+/// Puts a switch between the hosts whose 1 Gb/s link is always busy, with `queue` bytes queued.
 fn switched(pair: &mut Pair, queue: u64) -> Seen {
     let seen = Seen::default();
     let count = Rc::clone(&seen);
@@ -57,7 +57,7 @@ fn switched(pair: &mut Pair, queue: u64) -> Seen {
     seen
 }
 
-/// Writes `LENGTH` bytes through the busy switch; returns the packets seen, and the rate at the end as a share of the first.
+/// Writes `LENGTH` bytes through the busy switch; returns the observed packets, and the final rate as a share of the first.
 fn transfer(options: Options) -> (Seen, f64, Pair) {
     let mut pair = Pair::connect(options);
     let seen = switched(&mut pair, 100_000);
@@ -89,7 +89,7 @@ const NOTIFICATION: &[u8] = &[0xc2];
 fn every_data_packet_brings_telemetry_and_acknowledgements_return_it() {
     let (seen, share, pair) = transfer(hpcc(|congestion| congestion.in_band = EVERY));
     assert!(share < 0.25, "{share}");
-    // 100,000 B in the queue of a link that carries 1,250 B in a base round trip, and is always busy: 81,000 thousandths.
+    // 100,000 B are queued at a link that carries 1,250 B in a base round trip and is always busy: 81,000 thousandths.
     let busiest = pair.reports()[0].unwrap().busiest.unwrap();
     assert_eq!((busiest.index, busiest.queue, busiest.permille.unwrap() / 1000), (0, 100_000, 81));
     let (observed, _) = pair.hosts[0].endpoint.observe(pair.now, 0, 1);
@@ -108,7 +108,7 @@ fn one_of_four_data_packets_is_enough() {
     assert!(with.abs_diff((with + without) / 4) < 10, "{with} of {}", with + without);
 }
 
-/// Those between subscribe; the peer takes the data out and answers nothing to them.
+/// The data packets without telemetry carry a subscription; the peer removes it and sends no response to it.
 #[test]
 fn data_without_telemetry_subscribes() {
     let (seen, share, _) = transfer(hpcc(|congestion| {
@@ -133,7 +133,7 @@ fn a_notification_answers_each_packet_that_brings_telemetry() {
     assert!(answers.abs_diff(stamped) <= 2, "{answers} for {stamped}");
 }
 
-/// rtgwg-00 6.3.2: by data or by probes, the window comes back once per T.
+/// rtgwg-00 6.3.2: with in-band telemetry or probes, the window is returned once per T.
 #[test]
 fn a_receiver_returns_windows_once_per_round_trip() {
     for adjust in [(|congestion| congestion.in_band = EVERY) as fn(&mut Congestion), |congestion| {
@@ -158,7 +158,7 @@ fn ratios_alone_bring_the_rate_down() {
     assert!(count(&seen, 1, ACKNOWLEDGE, true) >= 5);
 }
 
-/// To a peer that answers nothing of telemetry, data leaves without, the setup 20 times and no more, and DCQCN takes over.
+/// A peer without telemetry receives data without it and the setup 20 times at most, and DCQCN replaces HPCC++.
 #[test]
 fn a_peer_that_knows_no_telemetry_gets_plain_packets() {
     let mut pair = Pair::connect(hpcc(|congestion| congestion.in_band = EVERY));
@@ -204,8 +204,8 @@ fn sealed_feedback_works_like_any() {
     }
 }
 
-/// An attacker on the path can change feedback, send its own, and repeat earlier feedback, with a good ICRC. rtgwg-00 9.1: feedback is
-/// authenticated, and good once.
+/// An attacker on the path can change feedback, forge it, and replay it, with a valid ICRC. rtgwg-00 9.1: feedback is authenticated, and
+/// accepted once.
 #[test]
 fn forged_and_replayed_feedback_is_counted_and_ignored() {
     let mut pair = Pair::connect(hpcc(KEYED));
@@ -257,7 +257,7 @@ fn post_write(script: &mut Script, length: u32) {
     script.host.endpoint.post_send(script.now, qpn, SendRequest::write(1, from, remote)).unwrap();
 }
 
-/// A lying receiver: any window that it says leaves the rate between the floor and the line rate.
+/// With any window that a receiver reports, the rate stays between the minimum and the line rate.
 #[test]
 fn windows_that_lie_stay_in_bounds() {
     let mut script = Script::new(receiver_based(|congestion| congestion.in_band = EVERY));
@@ -277,8 +277,8 @@ fn windows_that_lie_stay_in_bounds() {
     }
 }
 
-/// An acknowledgement shrinks the window below the bytes that are still in flight and did not ask for an acknowledgement. The oldest of
-/// them is sent again and asks, or both sides would be silent for ever.
+/// The window shrinks below the bytes in flight, none of which requested an acknowledgement. The oldest packet is retransmitted with a
+/// request; otherwise both sides would wait forever.
 #[test]
 fn a_window_that_closes_over_packets_that_did_not_ask_is_asked_again() {
     let mut script = Script::new(Options { mtu: Mtu::M256, ..receiver_based(|_| {}) });
@@ -306,14 +306,14 @@ fn a_window_that_closes_over_packets_that_did_not_ask_is_asked_again() {
     script.wait(Duration::from_millis(1));
     let again = next_data(&mut script).expect("it speaks again");
     assert_eq!((again.psn.get(), again.ack_request), (after[0], true));
-    // The peer had both.
+    // The peer had received both.
     assert_eq!(script.send(after[1], ack(0), &[]), Ok(()));
     assert_eq!(script.host.endpoint.report(script.host.qpn).unwrap().in_flight, 0);
     script.wait(Duration::from_millis(1));
     assert_eq!(next_data(&mut script).unwrap().psn.get(), after[1] + 1);
 }
 
-/// The next packet of a request, behind all telemetry.
+/// Returns the next packet of a request, skipping telemetry.
 fn next_data(script: &mut Script) -> Option<Bth> {
     loop {
         if let (Header::Connected { bth, .. }, _) = script.next_header()? {
@@ -348,7 +348,7 @@ fn a_setup_is_confirmed_each_time_and_a_bad_one_is_refused() {
     assert_eq!(script.send_header(&header, &[]), Err(Discard::Telemetry));
 }
 
-/// Feedback about packets that were never sent is refused; an Acknowledge counts whatever rides behind it.
+/// Feedback about packets that were never sent is refused; an Acknowledge counts whatever feedback it carries.
 #[test]
 fn feedback_is_about_packets_that_were_sent() {
     let mut script = Script::new(hpcc(|congestion| congestion.in_band = EVERY));
@@ -365,7 +365,7 @@ fn feedback_is_about_packets_that_were_sent() {
     assert_eq!(script.host.sent()[0].status, CompletionStatus::Success);
 }
 
-/// Data with telemetry is data: it arrives, and is acknowledged with what was stamped.
+/// Data with telemetry is placed like any data, and its acknowledgement returns the telemetry.
 #[test]
 fn a_stamped_write_is_placed_and_its_acknowledgement_says_what_was_stamped() {
     let mut script = Script::new(Options::default());
@@ -383,7 +383,7 @@ fn a_stamped_write_is_placed_and_its_acknowledgement_says_what_was_stamped() {
     assert_eq!(Feedback::read(&payload), Ok(Feedback { report, seal: None }));
 }
 
-/// Probes and data that come in one burst: each probe is answered, and the data too.
+/// Probes and data arrive in one burst: each probe is answered, and the data is acknowledged.
 #[test]
 fn data_does_not_take_the_place_of_a_probes_answer() {
     let mut script = Script::receiving(hpcc(|_| {}));

@@ -1,4 +1,4 @@
-//! Tests what trace points see of a queue pair's turns.
+//! What trace points observe of a queue pair's turns.
 
 use crate::harness::script::{PEER, PSN, Script, ack};
 use crate::harness::{BASE, Options, path};
@@ -7,7 +7,7 @@ use roce::qp::{Remote, SendRequest};
 use roce::wire::{MAX_OVERHEAD, Mtu};
 use roce::{Outbox, TurnTrace};
 
-/// Room for any number of frames, and what was traced.
+/// A burst buffer with room for any number of frames, and the recorded traces.
 struct Traces(Vec<u8>, Vec<TurnTrace>);
 
 impl Outbox for Traces {

@@ -1,4 +1,4 @@
-//! Packet scripts of unreliable connections and datagrams: no side acknowledges, and missing packets stay missing.
+//! Packet scripts of unreliable connections and datagrams: nothing is acknowledged, and missing packets stay missing.
 
 use crate::harness::{BASE, Host, Options, path};
 use cc::{Instant, Rate};
@@ -13,7 +13,7 @@ use roce::{Access, AddressId, ControlError, Discard, Event, Lkey, Psn, Qpn, Rkey
 const NOW: Instant = Instant::ZERO;
 const KEY: u32 = 0x1234;
 
-/// A host whose queue pair has another service.
+/// Creates a host whose queue pair has another service.
 fn host(core: u8, service: Service, options: &Options) -> Host {
     let mut host = Host::new(core, options);
     let init = QpInit {
@@ -29,7 +29,7 @@ fn host(core: u8, service: Service, options: &Options) -> Host {
     host
 }
 
-/// Two unreliable connections to each other, MTU 1024.
+/// Connects two unreliable connections with MTU 1024.
 fn connections() -> [Host; 2] {
     let options = Options::default();
     let mut hosts = [host(1, Service::Uc, &options), host(2, Service::Uc, &options)];
@@ -40,7 +40,7 @@ fn connections() -> [Host; 2] {
     hosts
 }
 
-/// Two datagram queue pairs, and the first's way to the second.
+/// Creates two datagram queue pairs, and the first one's address handle of the second.
 fn datagrams() -> ([Host; 2], AddressId) {
     datagrams_over(path(1, 2))
 }
@@ -76,7 +76,7 @@ fn receive(host: &mut Host, id: u64, offset: u64, length: u32) {
     host.endpoint.post_recv(host.qpn, request).unwrap();
 }
 
-/// All that the host sends now.
+/// Returns all frames that the host sends now.
 fn sent(host: &mut Host) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut frame = vec![0; 1024 + MAX_OVERHEAD];
@@ -130,7 +130,7 @@ fn a_write_arrives_and_a_reader_is_refused() {
     assert_eq!(refused, Err(PostError::Service { qpn: a.qpn }));
 }
 
-/// IBA 9.8.2.2.3: a message that lacks a packet is dropped whole.
+/// IBA 9.8.2.2.3: a message that lacks a packet is dropped completely.
 #[test]
 fn a_missing_packet_takes_its_message_with_it_and_the_receive_request_waits() {
     for missing in 0..3 {
@@ -229,7 +229,7 @@ fn a_drained_queue_ends_what_has_begun() {
     assert_eq!(sent(&mut a).len(), 1);
 }
 
-/// IBA 9.8.3, 11.4.1.2, A17.4.5.1: 40 bytes precede the payload; an IPv4 header in the last 20 of them.
+/// IBA 9.8.3, 11.4.1.2, A17.4.5.1: 40 bytes precede the payload; an IPv4 header is in the last 20 of them.
 #[test]
 fn a_datagram_comes_with_its_ip_header_and_its_sender() {
     let v6 = |last: u16| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last]);
@@ -252,7 +252,7 @@ fn a_datagram_comes_with_its_ip_header_and_its_sender() {
     }
 }
 
-/// IBA 9.6.1.1.3: the queue key; IBA 10.2.5: a key with its top bit set means the sender's own.
+/// IBA 9.6.1.1.3: the queue key; IBA 10.2.5: a key with its top bit set stands for the sender's own.
 #[test]
 fn a_datagram_of_another_key_or_without_room_is_dropped() {
     let ([mut a, mut b], address) = datagrams();
@@ -286,7 +286,7 @@ fn a_datagram_of_another_key_or_without_room_is_dropped() {
     assert_eq!(b.received()[0].id, 11);
 }
 
-/// IBA 10.9.3: two limited members of a partition do not talk to each other.
+/// IBA 10.9.3: two limited members of a partition cannot communicate.
 #[test]
 fn one_of_two_members_of_a_partition_is_a_full_one() {
     let other = Err(Discard::PartitionKey);
@@ -351,7 +351,7 @@ fn datagrams_have_limits() {
     assert_eq!(wrong, Err(ControlError::Transition { qpn: c.qpn, from: State::Reset, to: "INIT" }));
 }
 
-/// One byte a nanosecond, wherever they go.
+/// One byte per nanosecond for all destinations together.
 #[test]
 fn datagrams_leave_at_their_queue_pair_s_pace() {
     let pace = CongestionAlgorithm::Fixed { window: 1 << 20, rate: Some(Rate::from_gbps(8)) };

@@ -1,4 +1,4 @@
-//! Queue pairs that choose their algorithm by what they see of the path.
+//! Queue pairs that choose their algorithm by what they observe of the path.
 
 use crate::harness::{BASE, Options, Pair};
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Instant, Rate};
@@ -73,14 +73,14 @@ fn a_line_rate_that_is_not_known_comes_from_telemetry() {
         fast(congestion);
         congestion.unknown.line_rate = true;
     });
-    // As a port without its own link may report.
+    // The line rate is that of the port, which does not know the path.
     at_the_switchs_rate(|congestion| {
         fast(congestion);
         congestion.unknown.path_rate = true;
     });
 }
 
-/// Telemetry brings HPCC++ at 400 Gb/s.
+/// Upgrades to HPCC++ at 400 Gb/s when telemetry arrives.
 fn fast(congestion: &mut Congestion) {
     let to = CongestionAlgorithm::Hpcc(HpccConfig::new(Rate::from_gbps(400), RTT, NonZeroU32::MIN));
     congestion.upgrade = Some(Upgrade { when: When::TelemetryAnswered, to });
@@ -105,7 +105,7 @@ fn at_the_switchs_rate(adjust: fn(&mut Congestion)) {
     assert!(rate <= link.rate(), "{rate}");
 }
 
-/// A peer that answers probes over a path whose switches stamp nothing, and one that knows no probes.
+/// A peer that answers probes over a path whose switches stamp nothing, and a peer without telemetry.
 #[test]
 fn without_telemetry_dcqcn_stays_and_probing_ends() {
     for answers in [true, false] {
@@ -114,18 +114,18 @@ fn without_telemetry_dcqcn_stays_and_probing_ends() {
             answers || !matches!(parse(frame).unwrap().header, Header::TelemetryRequest { .. })
         }));
         assert_eq!(algorithm_after(&mut pair), "dcqcn");
-        // The first eight follow each other at once, and there are 20 at most.
+        // The first eight are sent without a wait, and there are 20 at most.
         let probes = pair.hosts[0].endpoint.counters().probes_sent;
         assert!((8..=20).contains(&probes), "{probes}");
     }
 }
 
-/// A fixed window until something better shows itself.
+/// Returns a fixed window that is replaced by any better algorithm.
 fn window() -> Options {
     Options { congestion: CongestionAlgorithm::Fixed { window: 64 << 10, rate: None }, ..auto() }
 }
 
-/// The default of queue pairs: the window stays, and nothing is left of the attempt.
+/// The default of queue pairs: the window stays, and probing leaves nothing behind.
 #[test]
 fn without_telemetry_a_fixed_window_stays_and_no_answer_is_dropped() {
     for answers in [true, false] {
@@ -178,7 +178,7 @@ fn a_short_round_trip_brings_dctcp() {
     assert_eq!(algorithm_after(&mut far), "fixed");
 }
 
-/// Posts WRITEs until `end`, and returns the algorithm that runs then.
+/// Posts WRITEs until `end`, and returns the algorithm at that time.
 fn write_until(pair: &mut Pair, end: Instant) -> &'static str {
     let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
     while pair.now < end {
@@ -191,7 +191,7 @@ fn write_until(pair: &mut Pair, end: Instant) -> &'static str {
     pair.reports()[0].unwrap().algorithm
 }
 
-/// A switch is restarted without telemetry, and later with it: HPCC++ neither keeps its last rate for ever nor stays away.
+/// A switch restarts without telemetry, and later with it: HPCC++ neither keeps its last rate forever nor remains replaced.
 #[test]
 fn telemetry_that_ends_is_missed_and_comes_back() {
     type Adjust = fn(&mut Congestion);
@@ -239,7 +239,7 @@ fn telemetry_that_ends_is_missed_and_comes_back() {
     }
 }
 
-/// A base round trip that is not the empty path's is reported once; the right one is not.
+/// A base round-trip time that differs from that of the empty path is reported once; the right one is not.
 #[test]
 fn a_wrong_base_rtt_is_told_once() {
     let told = |base_rtt| {
@@ -270,7 +270,7 @@ fn a_wrong_base_rtt_is_told_once() {
     }
 }
 
-/// The answer to a message's last probe is lost, and nothing is sent for a second: that is no end of telemetry.
+/// The response to a message's last probe is lost, and nothing is sent for a second: this does not count as the end of telemetry.
 #[test]
 fn one_answer_that_is_lost_before_a_pause_is_not_missed() {
     let congestion = CongestionAlgorithm::Hpcc(HpccConfig::new(line(), RTT, NonZeroU32::MIN));

@@ -1,4 +1,4 @@
-//! Registered memory that is no longer there: the request that uses it fails, on whichever side it is.
+//! Registered memory that is no longer mapped: the request that uses it fails, on either side.
 
 use crate::harness::{BASE, Options, Pair};
 use core::time::Duration;
@@ -8,7 +8,7 @@ use roce::qp::{CompletionStatus, Data, Remote, SendRequest, State};
 const LIMIT: Duration = Duration::from_secs(60);
 const LENGTH: u32 = 5000;
 
-/// Two hosts with the bytes of `loser` cut off behind the first 4 KiB, and what came of `request` between offsets 2048 and 7048.
+/// Runs `request` between offsets 2048 and 7048 of two hosts, with the memory of `loser` truncated to 4 KiB, and returns its status.
 fn outcome(loser: usize, request: impl FnOnce(&Pair, Remote) -> SendRequest) -> (CompletionStatus, Pair) {
     let mut pair = Pair::connect(Options::default());
     let receive = pair.hosts[1].sge(2048, LENGTH);
@@ -62,7 +62,7 @@ fn an_atomic_whose_memory_vanished_fails_on_either_side() {
                 match which {
                     0 => SendRequest::fetch_add(1, sge, remote, 1),
                     1 => SendRequest::compare_swap(1, sge, remote, 0, 1),
-                    // It brings its bytes along.
+                    // An inline ATOMIC WRITE has no local memory to vanish.
                     _ => SendRequest::atomic_write(1, Data::inline(&[7; 8]), remote),
                 }
             });

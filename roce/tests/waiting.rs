@@ -1,4 +1,4 @@
-//! Tests what queue pairs wait for: the states sum to the elapsed time whatever happens, and each cause has its state.
+//! The wait times of queue pairs: the states sum to the elapsed time in every case, and each cause has its state.
 
 use crate::harness::{BASE, Faults, Options, Pair, paced};
 use cc::{Instant, Rate};
@@ -34,7 +34,7 @@ fn observe(pair: &Pair, host: usize) -> Observation {
     seen.remove(0)
 }
 
-/// The state with most of the time since the queue pair was created, but for idleness.
+/// Returns the longest state since the queue pair was created, other than idle.
 fn most(pair: &Pair) -> Waiting {
     let waited = observe(pair, 0).waited;
     let busy = Waiting::ALL.iter().copied().filter(|&state| state != Waiting::Idle);
@@ -87,7 +87,7 @@ fn a_peer_that_answers_nothing_is_silent() {
     assert_eq!(observe(&pair, 0).suspected, Some(FailureReason::NeverAnswered));
 }
 
-/// A port that is full from the first turn on, as one whose peer receives nothing is.
+/// A port that is full from the first turn on, like that of a peer that receives nothing.
 #[test]
 fn a_port_without_room_is_what_it_waits_for() {
     struct Full(Waiting);
@@ -111,7 +111,7 @@ fn a_port_without_room_is_what_it_waits_for() {
     }
 }
 
-/// As long as the peer is silent, an observer sees what the failure will say.
+/// While the peer is silent, an observer sees the reason that the failure will have.
 #[test]
 fn the_reason_of_a_silence_is_suspected_before_the_queue_pair_fails() {
     let suspected = |longest: usize, length: u32| {
@@ -160,7 +160,7 @@ fn one_request_at_a_time_waits_for_the_answer() {
     assert_eq!(observe(&pair, 0).waiting, Waiting::Idle);
 }
 
-/// A lost packet: between the NAK and the end of what was sent again.
+/// Recovery lasts from the NAK to the end of the retransmission.
 #[test]
 fn a_loss_is_recovered_from() {
     let begin = |pair: &mut Pair| {
@@ -178,7 +178,7 @@ fn a_loss_is_recovered_from() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever is posted and lost: the states of each queue pair sum to its age, and an endpoint's to those of all that it had.
+    /// Whatever is posted and lost, the states of each queue pair sum to its age, and those of an endpoint to those of all its queue pairs.
     #[test]
     fn the_states_sum_to_the_elapsed_time(
         seed in any::<u64>(),

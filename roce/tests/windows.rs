@@ -1,4 +1,4 @@
-//! Memory windows, and their invalidation: which queue pair may bind, which key leads to which memory, and when.
+//! Memory windows and their invalidation: which queue pair may bind, which key gives access to which memory, and when.
 
 use crate::harness::script::{PEER, PSN, Script, ack, nak};
 use crate::harness::window::bind;
@@ -36,7 +36,7 @@ fn receive(script: &mut Script, id: u64) {
     script.host.endpoint.post_recv(script.host.qpn, RecvRequest::new(id, sge)).unwrap();
 }
 
-/// Checks the peer's answer when it uses a key in vain.
+/// Checks that a WRITE with the key is refused.
 fn refused(script: &mut Script, psn: u32, rkey: Rkey, discard: Discard) {
     assert_eq!(script.send(psn, write(reth(rkey, 100, 1)), &[1]), Err(discard));
     assert_eq!(script.drain().last(), Some(&(psn, nak(NakCode::RemoteAccessError, psn - PSN))));
@@ -54,7 +54,7 @@ fn a_window_leads_to_its_part_of_the_region() {
         assert_eq!(script.host.bytes(98, 6), [0, 0, 1, 2, 3, 4], "{kind:?}");
         assert_eq!(script.send(PSN + 1, Operation::ReadRequest(reth(rkey, 104, 4)), &[]), Ok(()));
         assert_eq!(script.next(), Some((PSN + 1, read_response(2))));
-        // A byte before it and a byte behind it are another's.
+        // The byte before the window and the byte after it are outside.
         assert_eq!(script.send(PSN + 2, write(reth(rkey, 104, 5)), &[1; 5]), Err(Discard::RemoteRange));
         assert_eq!(script.drain(), [(PSN + 2, nak(NakCode::RemoteAccessError, 2))]);
     }
@@ -74,7 +74,7 @@ fn a_window_gives_no_more_than_its_own_rights() {
     assert_eq!(script.send(PSN + 1, Operation::FetchAdd(add), &[]), Err(Discard::RemoteAccess));
 }
 
-/// A zero-based window has addresses from 0, wherever it lies; an atomic must be aligned in memory.
+/// A zero-based window has addresses from 0, wherever it is; an atomic must be aligned in memory.
 #[test]
 fn a_zero_based_window_counts_from_its_first_byte() {
     let (mut script, region) = script();
@@ -101,7 +101,7 @@ fn the_key_of_before_leads_nowhere() {
     refused(&mut script, PSN + 1, first, Discard::RemoteKey);
 }
 
-/// IBA 10.6.7.2.5 and 9.4.1.1.3: the peer's last message takes back what it was lent.
+/// IBA 10.6.7.2.5 and 9.4.1.1.3: the peer's last message invalidates the window.
 #[test]
 fn send_with_invalidate_takes_the_window_back_and_says_which() {
     let (mut script, region) = script();
@@ -115,7 +115,7 @@ fn send_with_invalidate_takes_the_window_back_and_says_which() {
     assert_eq!(received.len(), 1);
     assert_eq!((received[0].id, received[0].length, received[0].opcode), (1, 2, CompletionOpcode::Recv));
     assert_eq!((received[0].invalidated, received[0].immediate), (Some(rkey), None));
-    // Received again it takes back nothing again.
+    // A duplicate does not invalidate it again.
     assert_eq!(script.send(PSN + 1, send_invalidate(rkey), &[5, 6]), Err(Discard::Duplicate));
     assert_eq!(script.drain(), [(PSN + 1, ack(2))]);
     assert_eq!(script.state(), State::ReadyToSend);
@@ -146,7 +146,7 @@ fn local_invalidate_takes_the_window_back_and_it_may_be_bound_again() {
     refused(&mut script, PSN + 1, rkey, Discard::RemoteKey);
 }
 
-/// IBA 10.6.7.2.3, 10.6.7.2.5: what can't be bound or taken back fails the queue pair, and changes nothing.
+/// IBA 10.6.7.2.3, 10.6.7.2.5: an invalid bind or invalidation fails the queue pair, and changes nothing.
 #[test]
 fn what_cannot_be_bound_fails_the_queue_pair() {
     type Change = fn(Binding, &Script, &Region) -> Binding;
@@ -204,7 +204,7 @@ fn what_cannot_be_invalidated_fails_the_queue_pair() {
     assert_eq!(script.host.endpoint.windows_of(region.lkey), Ok(2));
 }
 
-/// A queue pair in ERR begins again.
+/// Resets the queue pair and brings it to RTS again.
 fn revive(mut script: Script) -> Script {
     let options = Options { send_psn: PSN, ..Options::default() };
     let qpn = script.host.qpn;
@@ -214,7 +214,7 @@ fn revive(mut script: Script) -> Script {
     script
 }
 
-/// IBA 10.6.7.2.6: first the windows, then the region.
+/// IBA 10.6.7.2.6: a region can be deregistered only after its windows.
 #[test]
 fn a_region_with_windows_stays_until_they_are_taken_back() {
     let (mut script, region) = script();
@@ -224,7 +224,7 @@ fn a_region_with_windows_stays_until_they_are_taken_back() {
     assert_eq!(script.host.endpoint.deregister(region.lkey), busy(2));
     assert_eq!(script.run_local(SendRequest::local_invalidate(1, rkey)), CompletionStatus::Success);
     assert_eq!(script.host.endpoint.deregister(region.lkey), busy(1));
-    // A window of type 1 is taken back by binding it to nothing.
+    // A window of type 1 is invalidated by a bind of length 0.
     let nothing = Binding { length: 0, ..bind(kept, &region, 0, 0, Access::LOCAL_READ) };
     assert_eq!(script.run_local(SendRequest::bind(2, nothing)), CompletionStatus::Success);
     let other = script.window(Two, &region, 0, 8, RIGHTS);
@@ -242,7 +242,7 @@ fn a_region_that_is_withdrawn_takes_its_windows_with_it() {
     refused(&mut script, PSN, rkey, Discard::RemoteKey);
 }
 
-/// Type 2B: another queue pair of the domain neither serves it nor takes it back; type 1 any of them serves.
+/// Type 2B: another queue pair of the domain can neither use nor invalidate it; all of them serve a window of type 1.
 #[test]
 fn a_type_2_window_is_its_queue_pairs_own() {
     let (mut script, region) = script();
@@ -258,7 +258,7 @@ fn a_type_2_window_is_its_queue_pairs_own() {
     assert_eq!(status, CompletionStatus::LocalQpOperation);
     script = revive(script);
     refused(&mut script, PSN, own, Discard::RemoteKey);
-    // With its queue pair it goes.
+    // The window is destroyed with its queue pair.
     assert_eq!(script.host.endpoint.windows_of(region.lkey), Ok(2));
     script.host.endpoint.destroy_qp(script.now, theirs).unwrap();
     assert_eq!(script.host.endpoint.windows_of(region.lkey), Ok(1));
@@ -283,8 +283,8 @@ fn second_queue_pair(script: &mut Script) -> Qpn {
     core::mem::replace(&mut host.qpn, ours)
 }
 
-/// A message that depends on a bind does not leave before it: the SEND behind it carries the key. Completions are in order, though the bind
-/// is done before the WRITE ahead of it is acknowledged.
+/// A message that depends on a bind is not sent before it: the following SEND carries the key. Completions are in order, although the bind
+/// is executed before the preceding WRITE is acknowledged.
 #[test]
 fn local_requests_run_in_their_turn_and_complete_in_order() {
     let (mut script, region) = script();
@@ -308,7 +308,7 @@ fn local_requests_run_in_their_turn_and_complete_in_order() {
     assert_eq!(script.next().map(|(psn, _)| psn), Some(PSN + 2));
     assert_eq!(script.host.endpoint.windows_of(region.lkey), Ok(0));
     assert_eq!(script.host.sent(), []);
-    // All that is not acknowledged is sent again; what has run does not run again.
+    // All unacknowledged requests are retransmitted; local ones that were executed are not executed again.
     script.send(PSN, nak(NakCode::PsnSequenceError, 0), &[]).unwrap();
     let again: Vec<u32> = script.drain().iter().map(|(psn, _)| *psn).collect();
     assert_eq!(again, [PSN, PSN + 1, PSN + 2]);
@@ -321,7 +321,7 @@ fn local_requests_run_in_their_turn_and_complete_in_order() {
     assert_eq!(script.host.endpoint.send_room(script.host.qpn), Capabilities::default().max_send);
 }
 
-/// IBA 10.8.3.3: with a fence, not before the READs ahead have their answers.
+/// IBA 10.8.3.3: with a fence, a local request waits for the responses of preceding READs.
 #[test]
 fn a_fence_holds_a_local_request_until_reads_are_done() {
     let (mut script, region) = script();
@@ -340,7 +340,7 @@ fn a_fence_holds_a_local_request_until_reads_are_done() {
     assert_eq!(ids, [1, 2]);
 }
 
-/// The failure of a bind is reported after all before it has ended well.
+/// The failure of a bind is reported after all preceding requests have succeeded.
 #[test]
 fn a_failing_bind_waits_for_those_before_it() {
     let (mut script, region) = script();
@@ -362,7 +362,7 @@ fn a_failing_bind_waits_for_those_before_it() {
     assert_eq!(statuses, [(1, Success), (2, Bind), (3, Flushed)]);
 }
 
-/// Drained, the queue pair begins no local request either.
+/// A drained queue pair does not start a local request either.
 #[test]
 fn a_drained_queue_begins_no_local_request() {
     let (mut script, region) = script();
@@ -375,8 +375,8 @@ fn a_drained_queue_begins_no_local_request() {
     assert_eq!((script.next(), script.host.endpoint.windows_of(region.lkey)), (None, Ok(0)));
 }
 
-/// Two hosts, with loss: each round a window is bound, lent by SEND, written through and taken back by SEND with
-/// invalidate. Go-back-N and selective repeat.
+/// Two hosts with loss: in each round a window is bound, its key sent to the peer, written with, and invalidated by SEND with invalidate.
+/// Go-back-N and selective repeat.
 #[test]
 fn windows_come_and_go_over_a_lossy_link() {
     for selective_repeat in [false, true] {

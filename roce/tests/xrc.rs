@@ -1,5 +1,5 @@
-//! Extended reliable connections (IBA annex A14): each request names the shared receive queue that it is for, and with it the domain of its
-//! keys and the queue of its completions.
+//! Extended reliable connections (IBA annex A14): each request names its shared receive queue, and by it the protection domain of its keys
+//! and the completion queue.
 
 use crate::harness::xrc::{Inbox, connected};
 use crate::harness::{BASE, Faults, Host, Options, Pair, Random, path};
@@ -85,7 +85,7 @@ fn every_operation_works_by_the_keys_of_the_queues_domain() {
         arrived.iter().map(|c| (c.id, c.opcode, c.length)).collect::<Vec<_>>(),
         [(9, CompletionOpcode::RecvWithWrite, 3000)]
     );
-    // This region grants no right to flush.
+    // The region has no right to flush.
     pair.post(0, SendRequest::flush(6, remote(&a, 0), 8, flush).to_srq(a.number));
     pair.run(LIMIT);
     assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::RemoteInvalidRequest);
@@ -105,7 +105,7 @@ fn a_key_of_one_queues_domain_opens_nothing_by_the_name_of_another() {
     }
 }
 
-/// The packets' own story: opcodes of XRC, with the number in each request.
+/// On the wire: opcodes of XRC, with the queue's number in each request.
 #[test]
 fn on_the_wire_it_is_xrc() {
     let (mut pair, _, [a, _]) = connected(options());
@@ -147,7 +147,8 @@ fn an_empty_queue_says_come_back_while_the_other_is_full() {
     assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
 }
 
-/// Loss, doubles and a changed order, with go-back-N and with selective repeat: everything comes once, in its queue's order.
+/// With loss, duplication and reordering, with go-back-N and with selective repeat, each message arrives once and in the order of its
+/// queue.
 #[test]
 fn loss_changes_nothing() {
     for (selective_repeat, seed) in (0..40).map(|seed| (seed % 2 == 0, seed)) {
@@ -181,7 +182,7 @@ fn loss_changes_nothing() {
     }
 }
 
-/// Several targets of a domain take from one queue: in the order of arrival.
+/// Several targets of a domain consume from one queue, in the order of arrival.
 #[test]
 fn targets_of_a_domain_share_its_queues() {
     let (mut pair, domain, [a, _]) = connected(options());
@@ -227,13 +228,13 @@ fn what_is_made_wrongly_is_refused() {
     assert_eq!(host.endpoint.create_srq(init(none, a.cq)), Err(ControlError::NoXrcd(none)));
     assert_eq!(host.endpoint.create_srq(init(domain, CqId(7))), Err(ControlError::NoCq(CqId(7))));
     assert_eq!(host.endpoint.destroy_cq(a.cq), Err(ControlError::CqBusy { cq: a.cq, qps: 1 }));
-    // A target takes no requests, its receives are the queues'.
+    // A target has no send queue, and its receives come from the shared queues.
     let receive = RecvRequest::new(1, host.sge(0, 8));
     let posted = host.endpoint.post_recv(target, receive.clone());
     assert_eq!(posted, Err(PostError::SharedReceives { qpn: target }));
     let send = SendRequest::send(1, host.sge(0, 8));
     assert_eq!(host.endpoint.post_send(now, target, send), Err(PostError::Service { qpn: target }));
-    // An initiator takes no receives, and its requests name a queue; other queue pairs' don't.
+    // An initiator has no receive queue, and its requests name a shared queue; those of other queue pairs do not.
     let sender = &mut pair.hosts[0];
     let qpn = sender.qpn;
     assert_eq!(sender.endpoint.post_recv(qpn, receive), Err(PostError::Service { qpn }));
@@ -269,15 +270,15 @@ fn a_domain_goes_when_all_of_it_is_gone_and_numbers_are_not_given_again() {
     assert!(!distinct.contains(&0));
 }
 
-/// The queue goes in the middle of a message to it: the rest is refused, and no side gets a completion of its receive, whose completion
-/// queue may be another's by then.
+/// The queue is destroyed within a message to it: the rest is refused, and no side gets a completion of its receive, since the id of its
+/// completion queue may have been reused.
 #[test]
 fn a_queue_that_goes_within_a_message_takes_it_along() {
     let (mut pair, _, [a, b]) = connected(options());
     pair.hosts[1].post_to(&a, 1, 0, 8192);
     let sge = pair.hosts[0].sge(0, 8192);
     pair.post(0, SendRequest::send(1, sge).to_srq(a.number));
-    // One of the message's packets is lost, and the queue with it.
+    // One of the message's packets is lost; the queue is destroyed meanwhile.
     let mut count = 0;
     pair.filter = Some(Box::new(move |from, _| {
         count += usize::from(from == 0);
@@ -299,7 +300,7 @@ fn a_queue_that_goes_within_a_message_takes_it_along() {
     assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::RemoteInvalidRequest);
 }
 
-/// A queue's completion queue overflows: targets that lately used it go to ERR, those that name it later are refused.
+/// A queue's completion queue overflows: targets that recently used it move to ERR, and later requests to it are refused.
 #[test]
 fn an_overflow_reaches_the_targets_that_used_the_queue() {
     let mut hosts = [Host::new(1, &options()), Host::new(2, &options())];
@@ -335,7 +336,7 @@ fn an_overflow_reaches_the_targets_that_used_the_queue() {
     assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::RemoteOperation);
 }
 
-/// A requested ERR flushes the message in progress into its queue's completion queue, and leaves what waits.
+/// A requested ERR flushes the message in progress into its queue's completion queue, and leaves the other requests.
 #[test]
 fn a_target_that_fails_gives_up_its_message_alone() {
     let (mut pair, _, [a, _]) = connected(options());

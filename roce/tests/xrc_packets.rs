@@ -1,4 +1,4 @@
-//! XRC as packets: those in `formats/xrc.pcap`, which `ci/dissector` has tshark read.
+//! XRC as packets: those of `formats/xrc.pcap`, which `ci/dissector` checks with tshark.
 
 use crate::harness::capture;
 use roce::wire::{
@@ -41,7 +41,7 @@ fn frames() -> Vec<Vec<u8>> {
     ]
 }
 
-/// With FERROCE_WRITE_CAPTURES set, the capture is written anew.
+/// With FERROCE_WRITE_CAPTURES set, the capture is rewritten first.
 #[test]
 fn the_capture_is_what_is_sent() {
     let frames = frames();

@@ -32,7 +32,6 @@ impl AddressTable {
         Self { places: Vec::new(), free: Vec::new() }
     }
 
-    /// Creates an address handle for datagrams of `pd`.
     pub(crate) fn create(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
         let template = Template::new(path).map_err(|error| match error {
             EmitError::Families { from, to } => ControlError::Families { from, to },

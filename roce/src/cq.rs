@@ -21,7 +21,6 @@ struct CompletionQueue {
 
 pub(crate) struct CompletionQueues {
     queues: Vec<Option<CompletionQueue>>,
-    /// Free places in `queues`.
     free: Vec<u32>,
     limit: u32,
     /// Queues that received completions since [`Self::take_filled`] returned them, each once and in that order: a program that waits for
@@ -127,13 +126,11 @@ impl CompletionQueues {
         queue.entries.drain(..last.map_or(queue.entries.len(), |last| last + 1)).len()
     }
 
-    /// Returns the completions that wait, oldest first.
     #[inline]
     pub(crate) fn waiting(&self, cq: CqId) -> &[Completion] {
         self.get(cq).map_or(&[], |queue| &queue.entries)
     }
 
-    /// Removes the completions that wait.
     #[inline]
     pub(crate) fn clear(&mut self, cq: CqId) {
         if let Some(queue) = self.get_mut(cq) {
@@ -168,7 +165,6 @@ impl CompletionQueues {
         !self.overflowed.is_empty()
     }
 
-    /// Returns an overflowed queue, once.
     pub(crate) fn take_overflowed(&mut self) -> Option<CqId> {
         self.overflowed.pop()
     }

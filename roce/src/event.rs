@@ -171,7 +171,6 @@ impl Events {
         self.changes.pop_front()
     }
 
-    /// Records an ICMP message about packets to `peer`.
     #[cold]
     pub(crate) fn note_unreachable(&mut self, now: Instant, peer: IpAddr, what: Unreachable) {
         self.unreachable.retain(|&(address, ..)| address != peer);
@@ -181,7 +180,6 @@ impl Events {
         self.unreachable.push_back((peer, now, what));
     }
 
-    /// Returns the last ICMP message about packets to `peer`, and its time.
     pub(crate) fn unreachable(&self, peer: IpAddr) -> Option<(Instant, Unreachable)> {
         let found = self.unreachable.iter().find(|&&(address, ..)| address == peer);
         found.map(|&(_, at, what)| (at, what))

@@ -139,7 +139,6 @@ impl SharedQueues {
         self.get(srq).ok().map(|queue| RecvRules::shared(queue.init.max_sge))
     }
 
-    /// Checks a request against the rules and the room in the queue.
     pub(crate) fn check(&self, srq: SrqId, request: RecvRequest) -> Result<CheckedRecv, PostError> {
         let queue = self.get(srq).map_err(|_| PostError::NoSrq { srq })?;
         let checked = RecvRules::shared(queue.init.max_sge).check(request)?;
@@ -190,7 +189,6 @@ impl SharedQueues {
         Some((Reached { number, srq, pd: queue.init.pd, cq }, domain))
     }
 
-    /// Returns how many more requests fit.
     pub(crate) fn room(&self, srq: SrqId) -> u32 {
         self.get(srq).map_or(0, SharedQueue::room)
     }

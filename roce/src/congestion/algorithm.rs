@@ -122,7 +122,6 @@ impl CongestionControl {
         }
     }
 
-    /// Handles a round trip that a probe or an acknowledgement measured.
     pub(super) fn measure_rtt(&mut self, now: Instant, rtt: Duration) {
         let Some(telemetry) = &mut self.telemetry else { return };
         let Some(base) = &mut telemetry.base_rtt else { return };

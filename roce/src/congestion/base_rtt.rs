@@ -20,7 +20,6 @@ const JUDGED: u32 = 32;
 /// Allowance of delay-based algorithms beyond the minimum round trip, which the poller of a software peer often exceeds by as much.
 const POLLING: Duration = Duration::from_micros(100);
 
-/// Base round trip in use, and the measurements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BaseRtt {
     used: Duration,

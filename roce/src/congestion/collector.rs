@@ -61,7 +61,6 @@ pub(super) struct Collector {
     setup: Option<Setup>,
     /// A setup must be confirmed.
     is_ready_due: bool,
-    /// Reports contain only ratios.
     ratio_only: bool,
     mark: FlowMark,
     /// When the peer's last telemetry or setup arrived.
@@ -70,7 +69,6 @@ pub(super) struct Collector {
     due: Option<Due>,
     /// Answers to probes, oldest first: several may arrive at the same time, on the peer's path and on others, with data between them.
     responses: [Option<Due>; PROBES],
-    /// Last records of each of the peer's paths.
     paths: PeerPaths,
     /// Estimates of what switches omit.
     estimates: Estimates,
@@ -261,7 +259,6 @@ impl Collector {
         })
     }
 
-    /// Returns the number of flows here, if the peer requested it.
     fn counted(&self, flows: &ActiveFlows) -> Option<NonZeroU32> {
         self.setup.filter(|setup| setup.tells == Tells::Flows).map(|_| flows.count())
     }
@@ -380,7 +377,6 @@ fn with(waiting: Report, newer: Report) -> Report {
     Report::Ratio { path_id, utilisation, interval: u32::try_from(whole).unwrap_or(u32::MAX) }
 }
 
-/// Returns a report of the busiest link's utilisation, and nothing else.
 pub(super) fn ratio(
     records: &mut PathRecords,
     now: Instant,

@@ -30,7 +30,6 @@ pub(crate) struct Sender<'a> {
     pub(crate) addresses: &'a AddressTable,
 }
 
-/// Host that receives datagrams.
 #[derive(Debug)]
 struct Destination {
     control: CongestionControl,
@@ -54,12 +53,10 @@ pub(crate) struct Destinations {
 }
 
 impl Destinations {
-    /// Creates an empty set of destinations, each paced by these settings.
     pub(crate) const fn new(settings: Congestion, qpn: Qpn) -> Self {
         Self { settings, qpn, addresses: Vec::new(), places: Vec::new(), last: None, due: None }
     }
 
-    /// Returns the algorithm of the last packet's destination.
     pub(crate) fn algorithm(&self) -> Option<&Algorithm> {
         self.places.get(self.last?)?.control.algorithm()
     }
@@ -114,7 +111,6 @@ impl Destinations {
         self.due = sooner(self.due, destination.control.probe_due_at());
     }
 
-    /// Returns a time not later than the next probe.
     #[inline]
     pub(crate) const fn poll_timeout(&self) -> Option<Instant> {
         self.due

@@ -68,7 +68,6 @@ impl Echo {
         self.bits()
     }
 
-    /// Records that everything was acknowledged.
     pub(crate) fn on_acknowledged(&mut self) {
         self.unacknowledged = 0;
     }

@@ -38,7 +38,6 @@ pub(super) struct Estimates {
 }
 
 impl Estimates {
-    /// Counts payload bytes of the flow.
     pub(super) const fn on_received(&mut self, bytes: usize) {
         self.received = self.received.wrapping_add(bytes as u64);
     }

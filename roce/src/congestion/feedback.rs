@@ -286,7 +286,6 @@ impl CongestionControl {
     }
 }
 
-/// Measurement of a probe.
 struct ProbeSample {
     /// The answer, as an acknowledgement.
     ack: Ack,
@@ -347,7 +346,6 @@ impl Telemetry {
         self.seals.open(&sealed, &content[..length], feedback.seal)
     }
 
-    /// Authenticates a report of this side about the peer's data.
     #[expect(clippy::indexing_slicing, reason = "`bytes` returns no more than its room")]
     pub(super) fn feedback(
         &mut self,
@@ -364,7 +362,6 @@ impl Telemetry {
         Feedback { report, seal: self.seals.seal(&sealed, &content[..length]) }
     }
 
-    /// Authenticates a setup of this side.
     pub(super) fn seal_setup(&mut self, bth: &Bth, setup: Setup, transport: &Transport<'_>) -> Option<Seal> {
         let first = transport.sequence.first_sent;
         let sealed = Sealed::new(Opcode::TELEMETRY_SETUP, transport.qpn, bth, first);
@@ -372,7 +369,6 @@ impl Telemetry {
     }
 }
 
-/// Encodes a report.
 fn bytes(report: Report) -> ([u8; MAX_FEEDBACK], usize) {
     let mut bytes = [0; MAX_FEEDBACK];
     let length = Feedback { report, seal: None }.write(&mut bytes);

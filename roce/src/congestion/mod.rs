@@ -69,7 +69,6 @@ pub(crate) struct Transport<'a> {
 pub(crate) struct Sequence {
     /// Oldest unacknowledged packet.
     pub(crate) una: u64,
-    /// Next packet to send.
     pub(crate) next: u64,
     /// Number behind the highest packet ever sent.
     pub(crate) sent: u64,
@@ -98,7 +97,6 @@ impl Transport<'_> {
 pub(crate) struct Progress {
     /// Payload bytes newly acknowledged.
     pub(crate) bytes: u64,
-    /// Measured round trip.
     pub(crate) rtt: Option<Duration>,
     /// Something was lost that was not reported before.
     pub(crate) lost: bool,
@@ -114,7 +112,6 @@ pub(crate) struct CongestionControl {
     telemetry: Option<Box<Telemetry>>,
     /// Replaces a fixed window once the peer answers marks.
     by_marks: Option<Box<DcqcnConfig>>,
-    /// Time until which the pacer delays a packet.
     paced_until: Option<Instant>,
 }
 
@@ -204,7 +201,6 @@ impl CongestionControl {
         self.paced_until = None;
     }
 
-    /// Returns until when the pacer delays a packet.
     #[inline]
     pub(crate) const fn paced_until(&self) -> Option<Instant> {
         self.paced_until
@@ -259,7 +255,6 @@ impl CongestionControl {
         self.telemetry.as_ref()?.rider()
     }
 
-    /// Returns when the next timer expires.
     #[inline]
     pub(crate) fn poll_timeout(&self, is_sending: bool) -> Option<Instant> {
         let algorithm = self.flow.as_ref().and_then(|flow| flow.algorithm().poll_timeout());
@@ -270,7 +265,6 @@ impl CongestionControl {
         sooner(sooner(self.paced_until, algorithm), telemetry)
     }
 
-    /// Runs the algorithm's timer if it is due.
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         if let Some(flow) = &mut self.flow
             && flow.algorithm().poll_timeout().is_some_and(|at| at <= now)
@@ -397,13 +391,11 @@ impl CongestionControl {
         }
     }
 
-    /// Returns whether memory is kept for the peer's telemetry.
     #[inline]
     pub(crate) fn keeps_telemetry(&self) -> bool {
         self.telemetry.as_ref().is_some_and(|telemetry| telemetry.hears())
     }
 
-    /// Frees the memory of telemetry that the peer no longer sends. Returns whether some is left.
     pub(crate) fn release_telemetry(&mut self, now: Instant) -> bool {
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.release(now);
@@ -414,7 +406,6 @@ impl CongestionControl {
         self.keeps_telemetry()
     }
 
-    /// Returns the state of telemetry, and creates it if there is none.
     fn telemetry(&mut self) -> &mut Telemetry {
         self.telemetry.get_or_insert_with(|| Box::new(Telemetry::default()))
     }

@@ -46,7 +46,6 @@ impl CongestionControl {
             .or_else(|| self.transmit_probe(transport, counters, frame, becomes_markable))
     }
 
-    /// Writes feedback in a packet of its own.
     fn transmit_feedback(
         &mut self,
         transport: &Transport<'_>,
@@ -72,7 +71,6 @@ impl CongestionControl {
         write(transport, &header, frame)
     }
 
-    /// Returns the telemetry of a queue pair that has data in flight.
     fn sending_telemetry(&mut self, transport: &Transport<'_>) -> Option<&mut Telemetry> {
         let telemetry = self.telemetry.as_deref_mut()?;
         telemetry.is_active = transport.is_sending || telemetry.prober.is_blind();

@@ -51,7 +51,6 @@ impl Flow {
         }
     }
 
-    /// Reads the algorithm's window and rate for the turn.
     #[inline]
     pub(super) fn begin_turn(&mut self) {
         (self.window, self.rate) = (self.algorithm.window(), self.algorithm.pacing_rate());
@@ -122,7 +121,6 @@ impl Flow {
         self.free_at = self.free_at.max(now - catch_up);
     }
 
-    /// Applies a change of the path.
     pub(super) fn on_path_change(&mut self) {
         self.algorithm.on_path_change();
         self.begin_turn();

@@ -75,7 +75,6 @@ impl Watch {
 }
 
 impl Policy {
-    /// Creates the policy of a queue pair with these settings.
     pub(super) fn new(settings: &Congestion) -> Self {
         let state = match settings.upgrade {
             Some(_) => PolicyState::Undecided(Box::new(*settings)),
@@ -84,7 +83,6 @@ impl Policy {
         Self { state, is_news: false }
     }
 
-    /// Sets the algorithm that runs while telemetry is missing.
     pub(super) const fn set_substitute(&mut self, substitute: CongestionAlgorithm) {
         if let Some(watch) = self.watch_mut() {
             watch.substitute = substitute;

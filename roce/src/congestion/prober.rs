@@ -97,7 +97,6 @@ impl Prober {
         self.is_trial && self.next >= MOST_IN_VAIN
     }
 
-    /// Returns whether the peer has answered the newest probe.
     pub(super) const fn is_answered(&self) -> bool {
         self.awaited == self.next
     }
@@ -191,7 +190,6 @@ impl Prober {
         Psn::new((self.next & (Psn::CIRCLE as u64 - 1)) as u32)
     }
 
-    /// Returns the number of probes sent.
     pub(super) const fn sent(&self) -> u64 {
         self.next
     }
@@ -210,7 +208,6 @@ impl Prober {
         self.last_sent = Some(now);
     }
 
-    /// Returns whether the answer to the probe with this PSN is outstanding.
     pub(super) fn awaits(&self, psn: Psn) -> bool {
         self.number(psn).is_some()
     }

@@ -77,7 +77,6 @@ impl Reflections {
         self.waiting.pop_front()
     }
 
-    /// Returns the feedback that queue pair `qpn` sends with this BTH.
     #[expect(clippy::indexing_slicing, reason = "`write` returns no more than its room")]
     pub(crate) fn feedback(&mut self, answer: &Answer, qpn: Qpn, bth: &Bth) -> Feedback {
         let report = answer.report;

@@ -131,7 +131,6 @@ impl Sampler {
     }
 }
 
-/// Converts `config` to a setup.
 fn setup(config: &HpccConfig, reverse: Reverse, tells: Tells) -> Setup {
     Setup {
         reverse,

@@ -58,7 +58,6 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
-    /// Creates the fields of a packet with this BTH.
     pub(super) const fn new(opcode: Opcode, from: Qpn, bth: &Bth, first: Psn) -> Self {
         Self { opcode, from, to: bth.destination, psn: bth.psn, first }
     }

@@ -31,7 +31,6 @@ impl Traced {
     }
 }
 
-/// Outbox with room for one frame.
 pub(super) struct Single<'a> {
     frame: &'a mut [u8],
     length: Option<usize>,

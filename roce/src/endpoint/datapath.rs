@@ -173,7 +173,6 @@ impl Endpoint {
         self.spread_overflow(now);
     }
 
-    /// Returns the queue pair that sends next.
     #[inline]
     fn next_turn(&mut self) -> Option<u32> {
         if self.answering.is_empty()

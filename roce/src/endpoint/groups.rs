@@ -53,7 +53,6 @@ impl Groups {
         is_removed
     }
 
-    /// Removes a destroyed queue pair from all groups.
     pub(super) fn forget(&mut self, qpn: Qpn) {
         self.0.retain(|_, members| {
             members.retain(|member| *member != qpn);

@@ -169,7 +169,6 @@ impl QpNumbers {
         (index >> self.half & mask, index & mask)
     }
 
-    /// Returns the place at which the queue pair `qpn` would be.
     #[inline]
     pub(super) fn place(&self, qpn: Qpn) -> u32 {
         let number = qpn.get();

@@ -68,12 +68,10 @@ impl Peers {
         }
     }
 
-    /// Adds `sender`, whose packets to the peer at `address` are sent to `mac`.
     pub(super) fn add(&mut self, address: IpAddr, mac: Mac, sender: Sender) {
         self.senders.insert((address, mac, sender));
     }
 
-    /// Removes `sender`, which [`Self::add`] added.
     pub(super) fn forget(&mut self, address: IpAddr, mac: Mac, sender: Sender) {
         self.senders.remove(&(address, mac, sender));
     }
@@ -92,7 +90,6 @@ impl Peers {
         Some(sender)
     }
 
-    /// Returns whether something sends packets to `address`.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         let least = (address, Mac([0; 6]), Sender::FIRST);
         self.senders.range(least..).next().is_some_and(|&(found, ..)| found == address)

@@ -84,7 +84,6 @@ impl QpTable {
         self.at(self.numbers.place(qpn)).filter(|slot| slot.qp.identity().qpn == qpn)
     }
 
-    /// Returns the place of `qpn`.
     #[inline(always)]
     pub(super) fn find(&self, qpn: Qpn) -> Option<u32> {
         let index = self.numbers.place(qpn);

@@ -50,7 +50,6 @@ impl Endpoint {
         made.inspect_err(|_| self.commons.xrc.leave(xrc.domain))
     }
 
-    /// Releases the completion queue and the domain of a destroyed shared receive queue.
     pub(super) fn leave_xrc(&mut self, xrc: XrcReceives) {
         self.commons.cqs.leave(xrc.cq);
         self.commons.xrc.leave(xrc.domain);

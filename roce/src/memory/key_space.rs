@@ -34,7 +34,6 @@ impl KeySpace {
         space
     }
 
-    /// Returns the key of `number`.
     pub(crate) fn seal(&self, number: u32) -> u32 {
         let (mut x, mut y) = split(number ^ self.before);
         for key in self.round_keys {
@@ -43,7 +42,6 @@ impl KeySpace {
         join(x, y) ^ self.after
     }
 
-    /// Returns the number of `key`.
     #[inline]
     pub(crate) fn open(&self, key: u32) -> u32 {
         let recent = &self.recent[key as usize % RECENT];

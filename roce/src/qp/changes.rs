@@ -33,7 +33,6 @@ pub struct Changes {
     pub max_dest_rd_atomic: Option<u8>,
 }
 
-/// A setting of [`Changes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Setting {
     Access,

@@ -231,7 +231,6 @@ impl Common {
         self.state = State::SendQueueError;
     }
 
-    /// Keeps the failure for later queries, and returns it.
     fn record(&mut self, (cause, reason): (FailureCause, FailureReason), ends: Ends) -> QpFailure {
         let Ends { acknowledged, send, expected, retries } = ends;
         let peer = self.connection.map(|connection| (connection.path.destination, connection.destination));

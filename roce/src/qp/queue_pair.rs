@@ -27,9 +27,7 @@ pub(crate) struct QueuePair {
 
 /// What a queue pair sent in one turn.
 pub(crate) struct Sent {
-    /// Bytes of the frames.
     pub(crate) bytes: u64,
-    /// More may be sent now.
     pub(crate) has_more: bool,
 }
 
@@ -102,7 +100,6 @@ impl QueuePair {
         of_destination.or_else(|| self.common.congestion.algorithm())
     }
 
-    /// Returns the last telemetry of each hop of the path.
     pub(crate) fn hops(&self) -> impl Iterator<Item = HeardHop> {
         self.algorithm().into_iter().flat_map(Algorithm::hops)
     }
@@ -311,7 +308,6 @@ impl QueuePair {
         either!(&mut self.transport, part => part.fail(&mut self.common, cause, receive, context));
     }
 
-    /// Returns whether its completions go, or recently went, to `cq`.
     pub(crate) fn completes_to(&self, cq: CqId) -> bool {
         let Identity { send_cq, recv_cq, .. } = *self.identity();
         let lately = match &self.transport {
@@ -325,23 +321,19 @@ impl QueuePair {
         self.common.peer()
     }
 
-    /// Returns whether direct responses of switches change how the queue pair sends.
     pub(crate) fn hears_switches(&self) -> bool {
         matches!(self.transport, Transport::Reliable(_)) && self.common.congestion.hears_switches()
     }
 
-    /// Replaces the Ethernet address of packets to `peer`. Returns whether it changed.
     pub(crate) fn redirect(&mut self, peer: IpAddr, mac: Mac) -> bool {
         self.common.redirect(peer, mac)
     }
 
-    /// Returns whether memory is kept for the peer's telemetry.
     #[inline]
     pub(crate) fn keeps_telemetry(&self) -> bool {
         self.common.congestion.keeps_telemetry()
     }
 
-    /// Frees the memory of telemetry that the peer no longer sends. Returns whether some is left.
     pub(crate) fn release_telemetry(&mut self, now: Instant) -> bool {
         self.common.congestion.release_telemetry(now)
     }
@@ -361,7 +353,6 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether an answer to the peer is due.
     #[inline]
     pub(crate) fn owes_answer(&self) -> bool {
         match &self.transport {
@@ -370,13 +361,11 @@ impl QueuePair {
         }
     }
 
-    /// Returns how many more send requests fit.
     pub(crate) fn send_room(&self) -> u32 {
         let taken = either!(&self.transport, part => part.sends());
         self.common.identity.capabilities.max_send.saturating_sub(taken as u32)
     }
 
-    /// Returns how many more receive requests fit.
     pub(crate) fn recv_room(&self) -> u32 {
         let taken = either!(&self.transport, part => part.receives());
         self.common.identity.capabilities.max_recv.saturating_sub(taken as u32)
@@ -546,12 +535,10 @@ impl QueuePair {
         }
     }
 
-    /// Returns when the next timer expires.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         either!(&self.transport, part => part.poll_timeout(&self.common))
     }
 
-    /// Runs the timers that are due at `context.now`.
     pub(crate) fn on_timeout(&mut self, context: &mut Context<'_>) {
         self.common.congestion.on_timeout(context.now);
         if let Transport::Reliable(reliable) = &mut self.transport {

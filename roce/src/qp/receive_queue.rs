@@ -53,7 +53,6 @@ impl ReceiveQueue {
         }
     }
 
-    /// Returns the number of requests in its own queue.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Own(queue) => queue.len(),

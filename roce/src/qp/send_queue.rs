@@ -11,7 +11,6 @@ use core::ops::Index;
 pub(super) struct SendQueue {
     /// Circular buffer, as long as the queue ever was. What a removed request owns is freed when its place is reused.
     places: Vec<Wqe>,
-    /// Place of the oldest request.
     first: u32,
     len: u32,
 }
@@ -119,7 +118,6 @@ impl SendQueue {
         self.places.push(Wqe::new());
     }
 
-    /// Removes the oldest `count` requests, at most all.
     #[inline]
     pub(super) fn forget(&mut self, count: usize) {
         let count = count.min(self.len());
@@ -127,7 +125,6 @@ impl SendQueue {
         self.len -= count as u32;
     }
 
-    /// Removes and returns the oldest request.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<&Wqe> {
         let place = self.place(0);

@@ -128,7 +128,6 @@ impl Account {
         if self.asked == NEVER { self.state } else { Waiting::Turn }
     }
 
-    /// Returns the times up to `now`.
     #[inline]
     pub(crate) fn at(&self, now: Instant) -> WaitingTimes {
         let mut times = self.spent;

@@ -42,7 +42,6 @@ pub(super) struct Wqe {
     pub(super) request: SendRequest,
     /// Bytes of the message.
     pub(super) length: u32,
-    /// Number of the first packet.
     pub(super) first: u64,
     /// PSNs used; for a READ those of its responses (IBA 9.7.3.1).
     pub(super) packets: u32,
@@ -56,7 +55,6 @@ pub(super) struct Wqe {
 }
 
 impl Wqe {
-    /// Returns an empty SEND.
     pub(super) fn new() -> Self {
         let request = SendRequest::send(0, Data::empty());
         let (is_done, is_answered, is_local) = (false, false, false);

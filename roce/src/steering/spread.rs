@@ -43,12 +43,10 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Returns whether the size of the table is legal.
     pub(crate) fn is_legal(&self) -> bool {
         self.table.len().is_power_of_two() && self.table.len() <= MOST_ENTRIES
     }
 
-    /// Returns the queue pair that receives a frame.
     pub(crate) fn choose(&self, headers: &Headers<'_>) -> Option<Qpn> {
         let hash = self.hash(headers).unwrap_or(0) as usize;
         self.table.get(hash & self.table.len().wrapping_sub(1)).copied()

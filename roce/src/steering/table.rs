@@ -25,7 +25,6 @@ pub(crate) struct FlowTable {
     flows: Vec<Flow>,
     /// Distributions of frames to other queue pairs, by queue pair number.
     spreads: BTreeMap<u32, Spread>,
-    /// Rules added so far.
     added: u64,
 }
 
@@ -71,7 +70,6 @@ impl FlowTable {
         self.flows.retain(|flow| flow.id != id);
     }
 
-    /// Removes the rules of a destroyed queue pair.
     pub(crate) fn forget(&mut self, qpn: Qpn) {
         self.flows.retain(|flow| flow.qpn != qpn);
         self.spreads.remove(&qpn.get());

@@ -126,7 +126,6 @@ impl Opcode {
         }
     }
 
-    /// Returns whether this is an Acknowledge of a reliable service.
     pub(crate) const fn is_acknowledge(self) -> bool {
         matches!(self.service(), Some(Service::Rc | Service::Xrc)) && self.0 & 31 == Self::ACKNOWLEDGE
     }

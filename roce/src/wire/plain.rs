@@ -49,7 +49,6 @@ impl<'a> Plain<'a> {
         u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
     }
 
-    /// Returns the destination queue pair.
     #[inline(always)]
     pub(crate) fn destination(&self) -> Qpn {
         Qpn::new(self.word(BTH + 4))

@@ -105,7 +105,6 @@ impl TcpArrival {
     }
 }
 
-/// Reads the records of an answer.
 fn path(packet: &[u8], int: IntHeader) -> Option<PathTelemetry> {
     let records = packet.get(RECORDS..TCP_PROBE_LENGTH)?;
     int.check(records).ok()?;

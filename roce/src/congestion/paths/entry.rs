@@ -5,7 +5,6 @@ use crate::wire::{Report, Template};
 use cc::{Instant, PathRecords, Rate};
 use core::time::Duration;
 
-/// Path to the peer.
 #[derive(Debug)]
 pub(super) struct PathEntry {
     pub(super) port: u16,
@@ -28,12 +27,10 @@ pub(super) struct PathLoad {
 }
 
 impl PathEntry {
-    /// Creates a path without a load.
     pub(super) const fn new(port: u16, template: Template) -> Self {
         Self { port, template, records: PathRecords::new(), load: None }
     }
 
-    /// Returns the load, unless its report is older than `oldest`.
     pub(super) fn load(&self, now: Instant, oldest: Duration) -> Option<PathLoad> {
         let (load, reported) = self.load?;
         (now.saturating_since(reported) <= oldest).then_some(load)

@@ -4,13 +4,11 @@
 use cc::{Inflight, Instant};
 use core::time::Duration;
 
-/// State of the policy.
 #[derive(Debug, Default)]
 pub(super) struct Spraying {
     /// Path of answers, and until when it stays.
     answers: usize,
     answers_until: Instant,
-    /// When the last load was reported.
     reported: Instant,
 }
 

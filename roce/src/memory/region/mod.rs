@@ -267,7 +267,6 @@ impl RegionTable {
         Ok(())
     }
 
-    /// Records that a window is no longer bound to this region.
     fn freed(&mut self, lkey: Option<Lkey>) {
         if let Some(live) = lkey.and_then(|lkey| self.live(lkey)) {
             live.windows -= 1;

@@ -213,7 +213,6 @@ impl Reliable {
         }
     }
 
-    /// Returns whether data is in flight and more may follow.
     fn is_sending(&self, common: &Common) -> bool {
         common.state == State::ReadyToSend && self.requester.in_flight() > 0
     }

@@ -72,7 +72,6 @@ impl Kind {
     }
 }
 
-/// Both directions of an unreliable queue pair.
 #[derive(Debug)]
 pub(super) struct Unreliable {
     pub(super) kind: Kind,

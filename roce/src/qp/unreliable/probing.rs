@@ -55,7 +55,6 @@ impl Unreliable {
         }
     }
 
-    /// Writes the oldest answer to a probe.
     pub(super) fn transmit_reflection(
         &mut self,
         common: &Common,
@@ -71,7 +70,6 @@ impl Unreliable {
         Some(length)
     }
 
-    /// Writes the next probe that is due.
     pub(super) fn transmit_probe(
         &mut self,
         common: &Common,
@@ -103,7 +101,6 @@ impl Unreliable {
         self.destinations.as_ref()?.algorithm()
     }
 
-    /// Returns whether the answer to a probe is due.
     #[inline]
     pub(in crate::qp) fn owes_answer(&self) -> bool {
         self.reflections.is_due()

@@ -7,7 +7,6 @@ use super::{Kind, Unreliable};
 use crate::{Discard, Memory};
 
 impl Unreliable {
-    /// Receives a frame that a steering rule directs to this queue pair.
     pub(in crate::qp) fn on_frame<M: Memory>(
         &mut self,
         common: &mut Common,

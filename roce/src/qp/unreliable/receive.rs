@@ -16,7 +16,6 @@ pub(super) enum Message {
     Write { reth: Reth, received: u32 },
 }
 
-/// Position of a packet in its message.
 #[derive(Clone, Copy)]
 struct Part {
     begins: bool,

@@ -20,7 +20,6 @@ pub const INSERTED: usize = (hop_by_hop::HEADER_LENGTH + OPTION_LENGTH).next_mul
 /// Factor from the unit of shares to 2^-20.
 const TO_RATIO: u32 = (1 << 20) / 128;
 
-/// Update of a field by a switch.
 #[derive(Clone, Copy)]
 enum Operation {
     Max,

@@ -19,7 +19,6 @@ const DELAY: u32 = 2;
 const COMPACT_MOST: u32 = 0x1f;
 const WIDE_MOST: u32 = 0xf_ffff;
 
-/// Fields of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fields {
     kind: u32,

@@ -25,7 +25,6 @@ pub(in crate::wire) fn lengthen(frame: &mut [u8], layers: &Layers, by: usize) {
     }
 }
 
-/// Adds `by` to a 16-bit field.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -36,7 +35,6 @@ pub(in crate::wire) fn add(frame: &mut [u8], at: usize, by: usize) {
     frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Returns the `index`-th 32-bit word.
 #[expect(clippy::arithmetic_side_effects, reason = "the index is below that of a frame's last byte")]
 pub(in crate::wire) fn word(bytes: &[u8], index: usize) -> Option<u32> {
     bytes.get(index * 4..)?.first_chunk().map(|word| u32::from_be_bytes(*word))

@@ -113,7 +113,6 @@ impl Requester {
         Ok(self.on_placed(number, progress, context, identity))
     }
 
-    /// Handles the answer to an atomic.
     pub(in crate::qp) fn on_atomic_acknowledge<M: Memory>(
         &mut self,
         psn: Psn,

@@ -53,13 +53,11 @@ impl Diagnosis {
         self.0.as_deref().copied().unwrap_or_default()
     }
 
-    /// Records a NAK for `una`, the oldest packet.
     #[cold]
     pub(super) fn note_nak(&mut self, una: u64) {
         self.evidence_mut().nak = una;
     }
 
-    /// Records an answer to no packet in flight.
     #[cold]
     pub(super) fn note_stale(&mut self, una: u64) {
         self.evidence_mut().stale = una;

@@ -89,7 +89,6 @@ impl Requester {
         }
     }
 
-    /// Applies the settings of RTS.
     pub(super) fn connect(&mut self, mtu: u32, recovery: LossRecovery, settings: &RtsSettings) {
         self.queue.set_mtu(mtu);
         if recovery == LossRecovery::SelectiveRepeat {
@@ -201,7 +200,6 @@ impl Requester {
         (self.sequence.una, self.sequence.next, self.sequence.sent)
     }
 
-    /// Returns whether everything sent is acknowledged.
     pub(super) const fn is_answered(&self) -> bool {
         self.sequence.is_answered()
     }
@@ -226,12 +224,10 @@ impl Requester {
         self.sequence.psn(self.sequence.sent)
     }
 
-    /// Returns the PSN of the oldest unacknowledged packet.
     pub(in crate::qp) fn oldest_psn(&self) -> Psn {
         self.sequence.psn(self.sequence.una)
     }
 
-    /// Returns the retries since the last progress.
     pub(in crate::qp) const fn retries(&self) -> u8 {
         self.retries.spent()
     }

@@ -54,7 +54,6 @@ pub(super) struct Rack {
     packets: VecDeque<MissingPacket>,
     /// Packets that have not arrived.
     open: usize,
-    /// Packets that are lost.
     lost: usize,
     /// No packet before this number is lost.
     lost_from: u64,

@@ -89,7 +89,6 @@ impl RequestQueue {
         self.requests.forgotten()
     }
 
-    /// Returns the request to send next.
     #[inline]
     pub(super) fn next(&self) -> Option<&Wqe> {
         self.requests.get(self.next_index())
@@ -134,7 +133,6 @@ impl RequestQueue {
         self.requests.get(self.index(number))
     }
 
-    /// Returns the requests with packets from `from` to before `end`, oldest first.
     pub(super) fn range(&self, from: u64, end: u64) -> impl Iterator<Item = &Wqe> {
         self.requests.iter().skip(self.index(from)).take_while(move |wqe| wqe.first < end)
     }
@@ -144,14 +142,12 @@ impl RequestQueue {
         self.requests.iter().take_while(move |wqe| wqe.first < end)
     }
 
-    /// Removes the oldest `done` requests.
     #[inline]
     pub(super) fn forget(&mut self, done: usize) {
         self.requests.forget(done);
         self.next = self.next.saturating_sub(done as u32);
     }
 
-    /// Removes and returns the oldest request.
     pub(super) fn pop(&mut self) -> Option<&Wqe> {
         self.next = self.next.saturating_sub(1);
         self.requests.pop()

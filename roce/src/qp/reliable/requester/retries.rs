@@ -43,7 +43,6 @@ impl Retries {
         }
     }
 
-    /// Restores all retries after progress.
     pub(super) const fn restore(&mut self) {
         (self.left, self.rnr_left) = (self.limit, self.rnr_limit);
     }

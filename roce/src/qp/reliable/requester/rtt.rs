@@ -99,7 +99,6 @@ impl RttEstimator {
         self.estimate
     }
 
-    /// Returns the recent minimum of the round trip.
     pub(super) fn shortest(&self) -> Option<Duration> {
         self.estimate.map(|estimate| estimate.shortest())
     }
@@ -112,7 +111,6 @@ impl RttEstimator {
         }
     }
 
-    /// Returns the number of the measured packet.
     #[inline]
     pub(super) fn sampled(&self) -> Option<u64> {
         self.sample.map(|(number, _)| number)

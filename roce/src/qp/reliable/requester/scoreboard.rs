@@ -83,7 +83,6 @@ impl Scoreboard {
         self.sacked.clear(self.cumulative);
     }
 
-    /// Returns whether the peer has request packet `number`.
     pub(super) fn has(&self, number: u64) -> bool {
         number.checked_sub(self.cumulative).is_none_or(|ahead| ahead < SPAN && self.sacked.has(number))
     }
@@ -103,7 +102,6 @@ impl Scoreboard {
         self.note(number, number.saturating_add(1));
     }
 
-    /// Returns whether answer `number` came early.
     pub(super) fn has_answer(&self, number: u64) -> bool {
         let is_near = number.checked_sub(self.answers_from).is_some_and(|ahead| ahead < SPAN);
         is_near && self.answers.has(number)
@@ -118,7 +116,6 @@ impl Scoreboard {
         self.highest_answer
     }
 
-    /// Returns the number of early answers.
     pub(super) const fn answer_count(&self) -> u64 {
         self.answer_count
     }

@@ -205,7 +205,6 @@ impl Selective {
         self.rack.detect(now, sent, &mut self.scoreboard, self.spray.as_deref())
     }
 
-    /// Records a retransmission ([`Rack::on_resent`]).
     pub(super) fn on_resent(
         &mut self,
         range: (u64, u64),

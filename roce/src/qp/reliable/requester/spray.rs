@@ -42,7 +42,6 @@ struct Delivery {
     last_arrival: Instant,
     /// The path has failed, and is avoided until then.
     avoided_until: Option<Instant>,
-    /// Failures in a row.
     failures: u8,
     /// Only packet on a path that is avoided, or was never measured.
     trial: Option<u64>,

@@ -122,7 +122,6 @@ impl RetransmissionTimer {
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
     }
 
-    /// Ends the backoff.
     pub(super) const fn on_progress(&mut self) {
         (self.backoff, self.stale_restarts) = (0, 0);
     }

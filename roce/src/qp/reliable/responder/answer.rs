@@ -22,7 +22,6 @@ pub(in crate::qp) struct Answered {
 }
 
 impl Responder {
-    /// Returns whether an answer is due.
     #[inline]
     pub(in crate::qp) fn has_answer(&self) -> bool {
         self.answer.is_some() || self.echo.due().is_some() || self.resources.has_due()
@@ -131,7 +130,6 @@ impl Responder {
         }
     }
 
-    /// Records that the answer of [`Self::plan`] was sent.
     pub(in crate::qp) fn commit(&mut self) {
         if self.echo.due().is_some() && self.is_boundary_next() {
             self.echo.on_boundary_sent();

@@ -54,7 +54,6 @@ pub(super) struct Responder {
     /// Last SEND or WRITE packet executed. Only such a PSN may be in an ACK: Linux's requester completes a READ or an atomic, without data,
     /// when an ACK has its PSN.
     acknowledgeable: Psn,
-    /// First PSN of the connection.
     first: Psn,
     /// Messages completed, modulo 2^24.
     msn: u32,

@@ -311,7 +311,6 @@ impl Reorder {
         self.share.as_ref().map_or(0, Share::bytes)
     }
 
-    /// Drops a packet, if it is held.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,

@@ -5,6 +5,7 @@ mod common;
 use common::{core_config, ip, open, own_network};
 use ferroce_datapath::engine::{Engine, MAD_LENGTH, Progress};
 use ferroce_datapath::event_fd::EventFd;
+use ferroce_datapath::linux::Interface;
 use ferroce_datapath::siblings::{Claim, ClaimError, Siblings};
 use roce::wire::Path;
 use std::io::{BufRead, BufReader, Read};
@@ -79,7 +80,7 @@ fn child() {
 }
 
 #[test]
-fn a_killed_owner_is_followed_by_another_and_its_services_are_free() {
+fn the_services_of_a_killed_process_are_free() {
     own_network();
     let first = Process::start(7, 1);
     let ours = join(7);
@@ -87,7 +88,7 @@ fn a_killed_owner_is_followed_by_another_and_its_services_are_free() {
     assert_eq!(errno(ours.claim(&claim(1))), libc::EADDRINUSE);
     assert_eq!(errno(ours.claim(&claim(2))), 0);
     first.kill();
-    assert_eq!(errno(ours.claim(&claim(1))), 0, "the owner died with it");
+    assert_eq!(errno(ours.claim(&claim(1))), 0, "its process is dead");
     assert_eq!(errno(ours.claim(&claim(3))), libc::EADDRINUSE, "this one is alive");
     third.kill();
     assert_eq!(errno(ours.claim(&claim(3))), 0);
@@ -96,7 +97,7 @@ fn a_killed_owner_is_followed_by_another_and_its_services_are_free() {
     fourth.kill();
 }
 
-/// Each of two processes in turn, one of them the owner, is stopped while this one claims and releases.
+/// Each process in turn is stopped while the others claim and release.
 #[test]
 fn a_stopped_process_holds_up_no_claim_of_the_others() {
     own_network();
@@ -116,6 +117,24 @@ fn a_stopped_process_holds_up_no_claim_of_the_others() {
     first.kill();
     assert_eq!(errno(ours.claim(&claim(1))), 0);
     third.kill();
+}
+
+/// Each of three processes in turn is stopped while new ones come, claim and go.
+#[test]
+fn a_stopped_process_holds_up_no_new_one() {
+    own_network();
+    let there = [1, 2, 3].map(|port| Process::start(7, port));
+    for stopped in &there {
+        stopped.signal(libc::SIGSTOP);
+        Process::start(7, 4).kill();
+        let ours = join(7);
+        for port in [1, 2, 3] {
+            assert_eq!(errno(ours.claim(&claim(port))), libc::EADDRINUSE);
+        }
+        assert_eq!(errno(ours.claim(&claim(4))), 0);
+        stopped.signal(libc::SIGCONT);
+    }
+    there.into_iter().for_each(Process::kill);
 }
 
 #[test]
@@ -205,14 +224,38 @@ fn carry(from: &Engine, to: &Engine, mac: roce::wire::Mac, byte: u8) -> bool {
     })
 }
 
+/// An interface of this name for tests, with an address.
+fn interface(name: &str) -> Interface {
+    ip(&format!("link add {name} mtu 4200 type veth peer name {name}p"));
+    ip(&format!("addr add 10.9.0.1/24 dev {name}"));
+    ip(&format!("link set {name} up"));
+    ip(&format!("link set {name}p up"));
+    ferroce_datapath::linux::interface(name).unwrap()
+}
+
+#[test]
+fn frames_pass_between_processes_while_a_third_is_stopped() {
+    own_network();
+    let Interface { mac, index, .. } = interface("siblings0");
+    let third = Process::start(index, 1);
+    let engines = [start(Progress::Inline), start(Progress::Inline)];
+    for engine in &engines {
+        let bell = Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap());
+        assert!(engine.call(move |station, _| station.open_management(bell)).unwrap());
+    }
+    let [one, other] = &engines;
+    third.signal(libc::SIGSTOP);
+    // More than its ring has room for.
+    for byte in 0..2000 {
+        assert!(carry(one, other, mac, byte as u8), "{byte}");
+    }
+    third.kill();
+}
+
 #[test]
 fn frames_to_the_host_itself_reach_the_sibling_and_their_numbers_never_meet() {
     own_network();
-    ip("link add siblings0 mtu 4200 type veth peer name siblings1");
-    ip("addr add 10.9.0.1/24 dev siblings0");
-    ip("link set siblings0 up");
-    ip("link set siblings1 up");
-    let mac = ferroce_datapath::linux::interface("siblings0").unwrap().mac;
+    let mac = interface("siblings0").mac;
     for progress in [Progress::Inline, Progress::Adaptive, Progress::Dedicated { core: None }] {
         let engines = [start(progress), start(progress)];
         for engine in &engines {

@@ -1,7 +1,6 @@
 //! Which process has which service of the interface's connection managers: one each, as on a NIC whose ports all processes share.
 
 use super::memory::{CLAIM, CLAIMS, Head, Own};
-use super::socket::Stranger;
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{Ordering, fence};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -45,22 +44,6 @@ pub enum ClaimError {
     /// This process has too many services.
     #[error("this process has {CLAIMS} services, which is the limit; release one")]
     Full,
-    /// A process of another user has the name by which the processes of the interface meet.
-    #[error("@{name}: {stranger}")]
-    Stranger {
-        /// The name.
-        name: String,
-        /// The process.
-        stranger: Stranger,
-    },
-    /// The process that decides does not answer.
-    #[error(
-        "@{name}: the process that has this name does not answer; continue or end the process that `ss -xap | grep {name}` shows"
-    )]
-    Silent {
-        /// The name.
-        name: String,
-    },
 }
 
 impl ClaimError {
@@ -70,8 +53,6 @@ impl ClaimError {
         match self {
             Self::Taken { errno } => *errno,
             Self::Full => libc::ENOBUFS,
-            Self::Stranger { .. } => libc::EACCES,
-            Self::Silent { .. } => libc::ETIMEDOUT,
         }
     }
 }

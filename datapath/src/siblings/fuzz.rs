@@ -2,7 +2,7 @@
 
 use super::claims::Claim;
 use super::memory::{CLAIMS, FAREWELLS, Own, RING};
-use super::message::{Message, Refusal};
+use super::message::Message;
 use super::socket::{Listener, MESSAGE, Socket, Unknown, User};
 use super::*;
 use crate::io::{BURST, Burst, LoopbackBuf, PacketIo, pair};
@@ -115,18 +115,15 @@ impl Scene<'_> {
     fn message(&mut self) {
         let (kind, descriptors) = (self.byte(), self.byte());
         let message = match kind % 6 {
-            0 => Message::Hello { slot: None },
-            1 => Message::Hello { slot: Some(self.slot()) },
-            2 => Message::Joined { slot: self.slot() },
-            3 => Message::Left { slot: self.slot() },
-            4 => Message::Welcome { slot: self.slot() },
-            _ => Message::Refused(Refusal::Full),
+            0 | 1 => Message::Hello { slot: self.slot() },
+            2 | 3 => Message::Joined { slot: self.slot() },
+            4 => Message::Welcome { is_settled: kind >= 128 },
+            _ => Message::Refused,
         };
         let mut bytes = message.to_bytes();
-        if matches!(message, Message::Refused(_)) || kind >= 192 {
+        if kind >= 192 {
             bytes[4..].copy_from_slice(&self.content::<{ MESSAGE - 4 }>());
-            // Any kind but a refusal, after which the process looks for no owner for 100 ms.
-            bytes[4] = [0, 1, 2, 6, 7, 8, 9, 10][usize::from(bytes[4] % 8)];
+            bytes[4] %= 8;
         }
         self.hostile.send(&bytes, descriptors);
     }
@@ -199,34 +196,39 @@ impl Scene<'_> {
         let _ = self.honest.answers_for(claim.service, claim.at);
         let id = u32::from_le_bytes(self.content());
         let _ = self.honest.answers_to(id);
-        // A hostile owner that has not introduced this process holds up a claim for 500 ms.
-        let is_owner = matches!(self.honest.shared.lock().role, Role::Owner(_));
-        if is_owner && self.honest.claim(&claim).is_ok() {
+        if self.honest.claim(&claim).is_ok() {
             self.honest.release(&claim);
         }
     }
 
     /// The hostile process ends, or only closes its socket; another one comes.
-    fn again(&mut self, name: &str) -> io::Result<()> {
+    fn again(&mut self) -> io::Result<()> {
+        let name = own_name(&self.honest);
         if self.byte().is_multiple_of(2) {
             self.made += 1;
-            self.hostile = Hostile::new(name, self.made << 1 | 1)?;
+            self.hostile = Hostile::new(&name, self.made << 1 | 1)?;
         } else {
             self.hostile.life.1 = None;
-            self.hostile.socket = connect(name);
+            self.hostile.socket = connect(&name);
         }
         Ok(())
     }
 
-    /// The hostile process is the owner from now on.
-    fn rule(&mut self) -> io::Result<()> {
-        let meeting = format!("{}/rule", self.honest.shared.name);
+    /// The honest process has said hello to the hostile one, which may answer from now on.
+    fn ask_hostile(&mut self) -> io::Result<()> {
+        let meeting = format!("{}/answers", self.honest.shared.name);
         let listener = Listener::new(&meeting)?;
         let theirs = connect(&meeting).ok_or(io::ErrorKind::ConnectionRefused)?;
         self.hostile.socket = listener.accept()?.authenticate(User::this()).ok();
-        self.honest.shared.lock().role = Role::Sibling(theirs);
+        let slot = self.slot();
+        self.honest.shared.lock().introductions.expect(slot, theirs);
         Ok(())
     }
+}
+
+/// The name at which a process listens.
+fn own_name(process: &Siblings) -> String {
+    slot_name(&process.shared.name, process.slot())
 }
 
 /// Plays what `bytes` say. The honest process must neither end nor wait, takes no more frames than fit, and takes no sibling for itself.
@@ -239,10 +241,10 @@ impl Scene<'_> {
 pub fn run(bytes: &[u8]) -> Result<(), JoinError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("ferroce/fuzz/{}/{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let honest = Siblings::join_at(name.clone())?;
+    let honest = Siblings::join_at(name)?;
     let (lanes, news) = (honest.lanes(), News::default());
     honest.shared.lock().events = Some(Box::new(news.clone()));
-    let hostile = Hostile::new(&name, 1)?;
+    let hostile = Hostile::new(&own_name(&honest), 1)?;
     let mut scene = Scene { bytes, honest, lanes, news, hostile, made: 1 };
     while !scene.bytes.is_empty() {
         match scene.byte() % 12 {
@@ -252,8 +254,8 @@ pub fn run(bytes: &[u8]) -> Result<(), JoinError> {
             7 => scene.receive(),
             8 => scene.push(),
             9 => scene.ask(),
-            10 => scene.again(&name)?,
-            _ => scene.rule()?,
+            10 => scene.again()?,
+            _ => scene.ask_hostile()?,
         }
         drop(scene.honest.shared.catch_up());
         scene.news.tell(&mut scene.lanes);

@@ -2,19 +2,19 @@
 
 use super::claims::Claimed;
 use super::farewells::Farewells;
+use super::introductions::{Greeted, Introductions};
 use super::memory::Own;
-use super::message::{Message, Refusal};
-use super::owner::Owner;
-use super::socket::{Listener, Name, Stranger, Unknown, User};
-use super::{MEMBERS, Member, Role, Shared, Siblings, State};
+use super::socket::{Listener, Stranger, Unknown, User};
+use super::watch::waits;
+use super::{MEMBERS, Shared, Siblings, State, slot_name};
 use crate::event_fd::EventFd;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The time that a process looks for an owner with a free slot, and then waits for its answer: longer than slots rest.
+/// The time that a process looks for a free slot, and then waits for introductions: longer than slots rest.
 const PATIENCE: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -25,10 +25,12 @@ pub enum JoinError {
     #[error("{0}")]
     User(Stranger),
     #[error(
-        "{MEMBERS} processes use the interface or have used it in the last 4 s, which is the limit; end one"
+        "{MEMBERS} processes use the interface or have used it in the last 4 s, which is the limit; end one of those that `ss -xap | grep {name}` shows"
     )]
-    Full,
-    #[error("process {process}, which shares the interface, has not answered for 6 s; continue or end it")]
+    Full { name: String },
+    #[error(
+        "process {process}, which shares the interface, has not answered for 6 s, nor has another that knows it; continue or end it"
+    )]
     Silent { process: i32 },
     #[error(
         "process {process}, which shares the interface, refuses this process; end it, or run the same version"
@@ -47,44 +49,54 @@ fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-pub(super) fn random_slot() -> u8 {
-    (random() % MEMBERS as u64) as u8
+/// All slots, from any one on: a new process rarely has the slot of one that has just gone.
+fn slots() -> impl Iterator<Item = u8> {
+    let start = random() % MEMBERS as u64;
+    (0..MEMBERS as u64).map(move |n| ((start + n) % MEMBERS as u64) as u8)
 }
 
-/// The name by which the processes of an interface meet.
+/// The name of an interface, with which the names of its slots begin.
 fn interface_name(interface: u32) -> String {
     format!("ferroce/interface/{interface}")
 }
 
-/// The name that the process in a slot has.
-fn slot_name(name: &str, slot: u8) -> String {
-    format!("{name}/{slot}")
+/// Finds out whether another user has the interface. It has not if a process of `user` is there: what others do with free slots does not matter.
+fn check_user(name: &str, user: User) -> Result<(), JoinError> {
+    let mut stranger = None;
+    for slot in slots() {
+        match Unknown::connect(&slot_name(name, slot)).map(|unknown| unknown.authenticate(user)) {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(found)) => stranger = Some(found),
+            // No process is there, or it cannot be determined.
+            Err(_) => {}
+        }
+    }
+    // Processes of earlier versions meet at the interface's own name.
+    match Unknown::connect(name).map(|unknown| unknown.authenticate(user)) {
+        Ok(Ok(socket)) => return Err(JoinError::Refused { process: socket.process() }),
+        Ok(Err(found)) => stranger = Some(found),
+        Err(_) => {}
+    }
+    stranger.map_or(Ok(()), |stranger| Err(JoinError::User(stranger)))
 }
 
-/// The part that a process takes.
-struct Place {
-    user: User,
-    slot: u8,
-    /// The slot's name, which no two processes have.
-    held: Name,
-    role: Role,
-    members: Vec<(u8, Member)>,
-}
-
-/// What a process that wants to take part gets.
-enum Answer {
-    Place(Place),
-    /// Nothing at this time, and why.
-    Later(JoinError),
-}
-
-/// The state of a process before it has a slot.
-struct Candidate {
-    name: String,
-    own: Own,
-    identity: u64,
-    bell: EventFd,
-    life: (OwnedFd, OwnedFd),
+/// Takes a free slot.
+fn take_slot(name: &str, until: Instant) -> Result<(u8, Listener), JoinError> {
+    loop {
+        let is_last = Instant::now() >= until;
+        for slot in slots() {
+            match Listener::new(&slot_name(name, slot)) {
+                Ok(listener) => return Ok((slot, listener)),
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+                // No descriptor is left, or no memory: no time mends that.
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if is_last {
+            return Err(JoinError::Full { name: name.into() });
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 impl Siblings {
@@ -101,11 +113,7 @@ impl Siblings {
     /// # Errors
     /// Returns [`JoinError::User`] if so.
     pub fn check_user(interface: u32) -> Result<(), JoinError> {
-        match Unknown::connect(&interface_name(interface)).map(|unknown| unknown.authenticate(User::this())) {
-            Ok(Err(rejected)) => Err(JoinError::User(rejected.stranger)),
-            // No process is there, or it cannot be determined.
-            Ok(Ok(_)) | Err(_) => Ok(()),
-        }
+        check_user(&interface_name(interface), User::this())
     }
 
     pub(super) fn join_at(name: String) -> Result<Self, JoinError> {
@@ -113,146 +121,78 @@ impl Siblings {
     }
 
     pub(super) fn join_within(name: String, patience: Duration) -> Result<Self, JoinError> {
+        let (user, until) = (User::this(), Instant::now() + patience);
+        check_user(&name, user)?;
         let identity = random() | 1;
+        let own = Arc::new(Own::new(identity)?);
         let (reader, writer) = io::pipe()?;
-        let candidate = Candidate {
-            name,
-            own: Own::new(identity)?,
-            identity,
-            bell: EventFd::new(libc::EFD_NONBLOCK)?,
-            life: (reader.into(), writer.into()),
-        };
-        let place = candidate.find_place(Instant::now() + patience)?;
-        let mut state = State {
-            user: place.user,
+        let (bell, stop) = (EventFd::new(libc::EFD_NONBLOCK)?, EventFd::new(0)?);
+        let changed = EventFd::new(libc::EFD_NONBLOCK)?;
+        let (slot, listener) = take_slot(&name, until)?;
+        let state = State {
             members: std::array::from_fn(|_| None),
             resting: Vec::new(),
-            role: place.role,
-            is_welcome: true,
+            introductions: Introductions::new(listener),
             claimed: Claimed::default(),
             farewells: Farewells::default(),
             events: None,
             stale: false,
         };
-        place.members.into_iter().for_each(|(slot, member)| state.add(slot, member));
-        let Candidate { name, own, identity, bell, life } = candidate;
-        let shared = Shared {
-            name,
-            slot: place.slot,
-            _held: place.held,
-            own: Arc::new(own),
-            identity,
-            bell,
-            life: (life.0, life.1.into()),
-            stop: EventFd::new(0)?,
-            changed: EventFd::new(libc::EFD_NONBLOCK)?,
-            state: Mutex::new(state),
-        };
+        let life = (reader.into(), OwnedFd::from(writer).into());
+        let state = Mutex::new(state);
+        let shared = Shared { name, slot, user, own, identity, bell, life, stop, changed, state };
+        shared.settle_in(until)?;
         Ok(Self { shared: Arc::new(shared), thread: None })
     }
 }
 
-impl Candidate {
-    /// The owner's role, or a slot from the owner.
-    fn find_place(&self, until: Instant) -> Result<Place, JoinError> {
+impl Shared {
+    /// Meets all processes that are there. Of two that come at once, the one that looks later finds the other's name.
+    fn settle_in(&self, until: Instant) -> Result<(), JoinError> {
+        let mut state = self.lock();
+        state.introductions.ungreeted = (0..MEMBERS as u8).filter(|slot| *slot != self.slot).collect();
+        let mut stranger = None;
         loop {
             let is_last = Instant::now() >= until;
-            let failed = match Unknown::connect(&self.name) {
-                Ok(unknown) => match self.ask(unknown)? {
-                    Answer::Place(place) => return Ok(place),
-                    Answer::Later(why) => why,
-                },
-                // If processes remain, one of them will soon be the owner, and it has more state than this one.
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::WouldBlock) =>
-                {
-                    match self.held_slot() {
-                        Some(name) => JoinError::Name { name },
-                        None => match self.own_place()? {
-                            Some(place) => return Ok(place),
-                            None => self.unanswered(),
-                        },
-                    }
+            for slot in std::mem::take(&mut state.introductions.ungreeted) {
+                match self.greet(&mut state, slot)? {
+                    Greeted::Done | Greeted::Nobody => {}
+                    Greeted::NoRoom => state.introductions.ungreeted.push(slot),
+                    Greeted::Stranger(found) => stranger = Some(found),
                 }
-                // No descriptor is left, or no memory: no time mends that.
-                Err(error) => return Err(error.into()),
-            };
-            if is_last {
-                return Err(failed);
             }
-            std::thread::sleep(LOOK);
-        }
-    }
-
-    fn unanswered(&self) -> JoinError {
-        JoinError::Name { name: self.name.clone() }
-    }
-
-    /// The name of a slot that a process has: the kernel does not say which process, of which user.
-    fn held_slot(&self) -> Option<String> {
-        let mut names = (0..MEMBERS as u8).map(|slot| slot_name(&self.name, slot));
-        names.find(|name| Name::hold(name).is_err_and(|error| error.kind() == ErrorKind::AddrInUse))
-    }
-
-    /// The first process's place; `None` if another was first.
-    fn own_place(&self) -> Result<Option<Place>, JoinError> {
-        let listener = match Listener::new(&self.name) {
-            Ok(listener) => listener,
-            Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        let slot = random_slot();
-        let held = match Name::hold(&slot_name(&self.name, slot)) {
-            Ok(held) => held,
-            Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        let role = Role::Owner(Owner::new(listener));
-        Ok(Some(Place { user: User::this(), slot, held, role, members: Vec::new() }))
-    }
-
-    fn ask(&self, unknown: Unknown) -> Result<Answer, JoinError> {
-        let user = User::this();
-        let socket = unknown.authenticate(user).map_err(|rejected| JoinError::User(rejected.stranger))?;
-        let process = socket.process();
-        let descriptors = [self.own.file(), self.bell.as_fd(), self.life.0.as_fd()];
-        if socket.send(&Message::Hello { slot: None }.to_bytes(), &descriptors).is_err() {
-            return Ok(Answer::Later(self.unanswered()));
-        }
-        let until = Instant::now() + PATIENCE;
-        let mut joined = Vec::new();
-        loop {
-            let left = until.saturating_duration_since(Instant::now()).as_millis() as i32;
-            if !socket.wait(left.max(1)) {
-                return Err(JoinError::Silent { process });
+            self.step(&mut state);
+            if let Some(process) = state.introductions.refused_by {
+                return Err(JoinError::Refused { process });
             }
-            let (bytes, descriptors) = match socket.receive() {
-                Ok(came) => came,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
-                // It has died.
-                Err(_) => return Ok(Answer::Later(self.unanswered())),
-            };
-            match Message::from_bytes(&bytes) {
-                Some(Message::Joined { slot }) => joined.push((slot, descriptors)),
-                Some(Message::Welcome { slot }) => {
-                    let member = |(there, descriptors)| {
-                        Some((there, Member::new(descriptors, slot, self.identity).ok()?))
-                    };
-                    // An owner that knows less than the kernel may assign a slot that is in use. It learns that this attempt failed.
-                    let name = slot_name(&self.name, slot);
-                    let Ok(held) = Name::hold(&name) else {
-                        return Ok(Answer::Later(JoinError::Name { name }));
-                    };
-                    let members = joined.into_iter().filter_map(member).collect();
-                    let role = Role::Sibling(socket);
-                    return Ok(Answer::Place(Place { user, slot, held, role, members }));
-                }
-                Some(Message::Refused(Refusal::Full)) => return Ok(Answer::Later(JoinError::Full)),
-                Some(Message::Refused(Refusal::User(theirs))) => {
-                    return Err(JoinError::User(Stranger { theirs, ours: user.0, process }));
-                }
-                _ => return Err(JoinError::Refused { process }),
+            match self.lacks(&state) {
+                None => break,
+                Some(why) if is_last => return Err(why),
+                Some(_) => _ = waits(&state.descriptors().collect::<Vec<_>>(), LOOK.as_millis() as i32),
             }
         }
+        let introductions = &mut state.introductions;
+        match stranger {
+            // Two users come at once.
+            Some(stranger) if !introductions.is_welcome => Err(JoinError::User(stranger)),
+            _ => {
+                introductions.is_settled = true;
+                introductions.ungreeted.clear();
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns why this process does not know all others yet. A slot without room for a hello does not matter if no process there is known to
+    /// those that have introduced theirs: another user has the name.
+    fn lacks(&self, state: &State) -> Option<JoinError> {
+        let introductions = &state.introductions;
+        let is_known = |slot: u8| state.members[usize::from(slot)].is_some();
+        if let Some((_, process)) = introductions.unanswered().find(|(slot, _)| !is_known(*slot)) {
+            return Some(JoinError::Silent { process });
+        }
+        let mut ungreeted = introductions.ungreeted.iter();
+        let slot = ungreeted.find(|slot| !introductions.is_welcome || is_known(**slot))?;
+        Some(JoinError::Name { name: slot_name(&self.name, *slot) })
     }
 }

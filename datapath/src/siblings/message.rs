@@ -3,46 +3,30 @@
 use super::socket::MESSAGE;
 
 /// The first word of each message. Another version begins with another.
-const VERSION: u32 = 0x4652_5302;
+const VERSION: u32 = 0x4652_5303;
 
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// To the owner, from a new process, or from one that had `slot` of an earlier owner. Memory, bell and life line go with it.
-    Hello { slot: Option<u8> },
-    /// The answer, after all siblings.
-    Welcome { slot: u8 },
-    /// The answer to a process that cannot take part.
-    Refused(Refusal),
-    /// A process takes part. Its memory, bell and life line go with it.
+    /// From a new process, which has this slot. Memory, bell and life line go with it.
+    Hello { slot: u8 },
+    /// In an answer: a process takes part. Its memory, bell and life line go with it.
     Joined { slot: u8 },
-    /// A process takes part no longer.
-    Left { slot: u8 },
-}
-
-/// Why the owner takes no further process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// The process belongs to another user than the owner, which is this process.
-    User(u32),
-    /// All slots are taken, or were until a moment ago.
-    Full,
-    /// The process's slot is another's, or its memory is not as it must be.
-    Wrong,
+    /// The end of an answer. A process that is not settled has come itself a moment ago, and may not know all others.
+    Welcome { is_settled: bool },
+    /// The answer to a process of another version, or whose memory or slot is not as it must be.
+    Refused,
 }
 
 impl Message {
     pub(super) fn to_bytes(self) -> [u8; MESSAGE] {
         let mut bytes = [0; MESSAGE];
         bytes[..4].copy_from_slice(&VERSION.to_le_bytes());
-        let (kind, value) = match self {
-            Self::Hello { slot } => (1, slot.map_or(u32::MAX, u32::from)),
-            Self::Welcome { slot } => (2, slot.into()),
-            Self::Refused(Refusal::User(user)) => (3, user),
-            Self::Refused(Refusal::Full) => (4, 0),
-            Self::Refused(Refusal::Wrong) => (5, 0),
-            Self::Joined { slot } => (6, slot.into()),
-            Self::Left { slot } => (7, slot.into()),
+        let (kind, value): (u8, u32) = match self {
+            Self::Hello { slot } => (1, slot.into()),
+            Self::Joined { slot } => (2, slot.into()),
+            Self::Welcome { is_settled } => (3, is_settled.into()),
+            Self::Refused => (4, 0),
         };
         bytes[4] = kind;
         bytes[8..12].copy_from_slice(&value.to_le_bytes());
@@ -58,13 +42,10 @@ impl Message {
         let value = word(8)?;
         let slot = u8::try_from(value).ok().filter(|slot| usize::from(*slot) < super::MEMBERS);
         Some(match bytes[4] {
-            1 => Self::Hello { slot },
-            2 => Self::Welcome { slot: slot? },
-            3 => Self::Refused(Refusal::User(value)),
-            4 => Self::Refused(Refusal::Full),
-            5 => Self::Refused(Refusal::Wrong),
-            6 => Self::Joined { slot: slot? },
-            7 => Self::Left { slot: slot? },
+            1 => Self::Hello { slot: slot? },
+            2 => Self::Joined { slot: slot? },
+            3 => Self::Welcome { is_settled: value != 0 },
+            4 => Self::Refused,
             _ => return None,
         })
     }
@@ -77,14 +58,11 @@ mod tests {
     #[test]
     fn each_message_is_read_as_it_was_written() {
         for message in [
-            Message::Hello { slot: None },
-            Message::Hello { slot: Some(63) },
-            Message::Welcome { slot: 3 },
-            Message::Refused(Refusal::User(1000)),
-            Message::Refused(Refusal::Full),
-            Message::Refused(Refusal::Wrong),
+            Message::Hello { slot: 63 },
             Message::Joined { slot: 0 },
-            Message::Left { slot: 5 },
+            Message::Welcome { is_settled: false },
+            Message::Welcome { is_settled: true },
+            Message::Refused,
         ] {
             assert_eq!(Message::from_bytes(&message.to_bytes()), Some(message));
         }

@@ -1,10 +1,9 @@
 //! Processes that share an interface, as they would share a NIC.
 //!
-//! They meet at an abstract socket, one for each interface of a network namespace. The process that has its name is the *owner*: it assigns
-//! each process a slot. A slot is the top of a process's queue pair numbers and communication ids,
-//! so these never collide and name their process. All else is in memory that each process writes and all others read (`memory`): frames for
-//! siblings, claims, and the messages for peers when the process is no more. So the owner has no state from which another could not go on,
-//! and when it dies, the process that takes its name next is the owner.
+//! Each has one of 64 slots: the kernel lets one process have the abstract socket name of a slot, in a network namespace. A slot is the top of
+//! a process's queue pair numbers and communication ids, so these never collide and name their process. A new process says hello at the
+//! names of all slots (`introductions`). All else is in memory that each process writes and all others read (`memory`): frames for siblings,
+//! claims, and the messages for peers when the process is no more. All processes are alike, and none waits for another.
 //!
 //! One thread of each process watches the others, and does nothing while none comes, goes or asks.
 
@@ -12,11 +11,11 @@ mod claims;
 mod farewells;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod introductions;
 mod join;
 mod lanes;
 mod memory;
 mod message;
-mod owner;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -32,27 +31,24 @@ use crate::event_fd::EventFd;
 use crate::{fork, signals};
 use claims::{Claimed, Decision};
 use farewells::Farewells;
+use introductions::Introductions;
 use memory::{Own, Theirs};
-use owner::Owner;
-use socket::{Name, Socket, User};
+use socket::User;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use watch::Vacancy;
+use watch::Rest;
 
 /// The limit on the processes that share an interface: as many as a queue pair's number distinguishes.
 pub const MEMBERS: usize = 64;
 
-/// The time that a claim waits for an owner, and for other processes that claim the same.
+/// The time that a claim waits for other processes that claim the same.
 const DECISION: Duration = Duration::from_millis(500);
 /// Between two tries of what failed and would fail again at once.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Between two looks for an owner, and the number of looks after which they are [`PAUSE`] apart.
-const LOOK: Duration = Duration::from_micros(500);
-const LOOKS: u32 = 40;
 
 /// Bits of a communication id below the slot.
 const ID_BITS: u32 = 26;
@@ -109,16 +105,16 @@ pub struct Siblings {
 }
 
 struct Shared {
-    /// The socket's name.
+    /// The name of the interface, with which the names of slots begin.
     name: String,
     slot: u8,
-    /// The socket that keeps the slot from all others: the kernel lets one process have a name.
-    _held: Name,
+    /// The user to whom the interface belongs. This process may act for another one by now.
+    user: User,
     own: Arc<Own>,
     identity: u64,
     /// Ends a sleep of this process's core.
     bell: EventFd,
-    /// Both ends of what hangs up with this process.
+    /// Both ends of what hangs up with this process, before it gives up its slot's name.
     life: (OwnedFd, fork::Own),
     /// Ends a wait of the thread for good.
     stop: EventFd,
@@ -129,14 +125,9 @@ struct Shared {
 
 /// The part that changes.
 struct State {
-    /// The user to whom the interface belongs. This process may act for another one by now.
-    user: User,
     members: [Option<Arc<Member>>; MEMBERS],
-    /// Slots of processes that have gone, and until when they rest.
-    resting: Vec<(Instant, u8)>,
-    role: Role,
-    /// The owner has introduced this process to all others.
-    is_welcome: bool,
+    resting: Vec<Rest>,
+    introductions: Introductions,
     claimed: Claimed,
     farewells: Farewells,
     events: Option<Box<dyn Events>>,
@@ -144,12 +135,9 @@ struct State {
     stale: bool,
 }
 
-enum Role {
-    Owner(Owner),
-    /// Connected to the owner.
-    Sibling(Socket),
-    /// There is no owner, or a process of another user has its name.
-    Nobody(Vacancy),
+/// The name that the process in a slot has.
+fn slot_name(name: &str, slot: u8) -> String {
+    format!("{name}/{slot}")
 }
 
 impl Siblings {
@@ -199,7 +187,7 @@ impl Siblings {
     /// Takes a service.
     ///
     /// # Errors
-    /// Returns a [`ClaimError`] if another process has the service, or none can decide.
+    /// Returns a [`ClaimError`] if another process has the service, or this one has too many.
     pub fn claim(&self, claim: &Claim) -> Result<(), ClaimError> {
         let shared = &*self.shared;
         let at = shared.lock().claimed.ask(&shared.own, claim).ok_or(ClaimError::Full)?;
@@ -267,7 +255,7 @@ impl Shared {
         [self.own.file(), self.bell.as_fd(), self.life.0.as_fd()]
     }
 
-    /// The state, with all that the owner has said so far.
+    /// The state, with all that siblings have said so far.
     fn catch_up(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         self.step(&mut state);
@@ -275,7 +263,7 @@ impl Shared {
         state
     }
 
-    /// Wakes the thread if its descriptors are stale: a thread with a claim took over from a dead owner, or accepted a process.
+    /// Wakes the thread if its descriptors are stale: another thread accepted a process.
     fn rewatch(&self, state: &State) {
         if state.stale {
             self.changed.signal();
@@ -287,7 +275,7 @@ impl Shared {
     fn settle(&self, claim: &Claim, at: usize) -> Result<(), ClaimError> {
         let until = Instant::now() + DECISION;
         loop {
-            let members = self.all_members(until)?;
+            let members = self.living();
             let heads = members.iter().map(|(slot, member)| (*slot, member.memory.head()));
             let rival = match claims::decide(self.slot, claim, heads) {
                 Decision::Free => return Ok(()),
@@ -308,34 +296,11 @@ impl Shared {
         }
     }
 
-    /// Returns all other processes that are alive, as soon as an owner has introduced this process to all.
-    fn all_members(&self, until: Instant) -> Result<Vec<(u8, Arc<Member>)>, ClaimError> {
-        let mut state = self.lock();
-        loop {
-            match state.role {
-                // At once, whenever this process would look for an owner next.
-                Role::Nobody(_) => self.regain(&mut state),
-                Role::Owner(_) | Role::Sibling(_) => self.step(&mut state),
-            }
-            match &state.role {
-                Role::Owner(_) => break,
-                Role::Sibling(_) if state.is_welcome => break,
-                Role::Sibling(socket) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    socket.wait(left.as_millis() as i32);
-                }
-                Role::Nobody(Vacancy { stranger: Some(stranger), .. }) => {
-                    return Err(ClaimError::Stranger { name: self.name.clone(), stranger: *stranger });
-                }
-                Role::Nobody(_) => std::thread::sleep(LOOK),
-            }
-            if Instant::now() >= until {
-                return Err(ClaimError::Silent { name: self.name.clone() });
-            }
-        }
-        self.rewatch(&state);
+    /// Returns all other processes that are alive. One that came after this process claimed reads that claim.
+    fn living(&self) -> Vec<(u8, Arc<Member>)> {
+        let state = self.catch_up();
         let alive = state.present().filter(|(_, member)| member.is_alive());
-        Ok(alive.map(|(slot, member)| (slot, member.clone())).collect())
+        alive.map(|(slot, member)| (slot, member.clone())).collect()
     }
 
     /// Returns true if this process answers messages that belong to none: of all that have a connection manager, it has the lowest slot.
@@ -346,20 +311,10 @@ impl Shared {
     }
 }
 
-fn present(members: &[Option<Arc<Member>>; MEMBERS]) -> impl Iterator<Item = (u8, &Arc<Member>)> {
-    members.iter().enumerate().filter_map(|(slot, member)| Some((slot as u8, member.as_ref()?)))
-}
-
-/// The memory of those that are alive, whether the others are buried yet or not.
-fn living(members: &[Option<Arc<Member>>; MEMBERS]) -> impl Iterator<Item = (u8, &memory::Head)> {
-    let alive = present(members).filter(|(_, member)| member.is_alive());
-    alive.map(|(slot, member)| (slot, member.memory.head()))
-}
-
 impl State {
     /// The other processes that are there.
     fn present(&self) -> impl Iterator<Item = (u8, &Arc<Member>)> {
-        present(&self.members)
+        self.members.iter().enumerate().filter_map(|(slot, member)| Some((slot as u8, member.as_ref()?)))
     }
 }
 

@@ -12,6 +12,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 /// Bytes of a message.
 pub(super) const MESSAGE: usize = 64;
 
+/// Connections that wait for a process that is stopped: all that Linux lets wait by default (`net.core.somaxconn`).
+const QUEUE: libc::c_int = 4096;
+
 /// A user of the machine, by the effective user id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct User(pub(super) u32);
@@ -62,13 +65,6 @@ pub(super) struct Listener(Own);
 #[derive(Debug)]
 pub(super) struct Unknown(Own);
 
-/// A connection that [`Unknown::authenticate`] refused, and the process at its other end.
-#[derive(Debug)]
-pub(super) struct Rejected {
-    socket: Own,
-    pub(super) stranger: Stranger,
-}
-
 /// A connection to a process of the same user. Only [`Unknown::authenticate`] creates one.
 #[derive(Debug)]
 pub(super) struct Socket {
@@ -93,7 +89,7 @@ impl Listener {
     pub(super) fn new(name: &str) -> io::Result<Self> {
         let Name(socket) = Name::hold(name)?;
         // SAFETY: plain numbers.
-        check(unsafe { libc::listen(socket.as_raw_fd(), 64) })?;
+        check(unsafe { libc::listen(socket.as_raw_fd(), QUEUE) })?;
         Ok(Self(socket))
     }
 
@@ -133,7 +129,7 @@ impl Unknown {
     /// - A process that connects acts at that time as the user who is seen, even if it is setuid: it then runs for that user.
     ///
     /// A process without credentials belongs to no user.
-    pub(super) fn authenticate(self, user: User) -> Result<Socket, Rejected> {
+    pub(super) fn authenticate(self, user: User) -> Result<Socket, Stranger> {
         let Self(socket) = self;
         let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -146,7 +142,7 @@ impl Unknown {
         if found.is_ok() && peer.uid == user.0 && !is_ambiguous(user) {
             return Ok(Socket { socket, process });
         }
-        Err(Rejected { socket, stranger: Stranger { theirs: peer.uid, ours: user.0, process } })
+        Err(Stranger { theirs: peer.uid, ours: user.0, process })
     }
 }
 
@@ -157,13 +153,6 @@ fn is_ambiguous(user: User) -> bool {
     let maps_all = |map: &str| map.split_whitespace().eq(["0", "0", "4294967295"]);
     let overflow = read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(65534);
     user.0 == overflow && !maps_all(&read("/proc/self/uid_map"))
-}
-
-impl Rejected {
-    /// Closes the connection with a last message, which says why. It does not matter whether that is received.
-    pub(super) fn refuse(self, why: &[u8; MESSAGE]) {
-        let _ = passing::send(self.socket.as_fd(), why, &[], libc::MSG_DONTWAIT);
-    }
 }
 
 impl Socket {
@@ -194,6 +183,7 @@ impl Socket {
     }
 
     /// Waits until a message or the end of the connection is there, or for so many ms.
+    #[cfg(test)]
     pub(super) fn wait(&self, most: i32) -> bool {
         let mut watched = libc::pollfd { fd: self.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one descriptor, which is open.

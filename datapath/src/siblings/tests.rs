@@ -2,6 +2,7 @@
 
 mod other_user;
 
+use super::socket::Name;
 use super::*;
 use crate::io::{Burst, LoopbackBuf, PacketIo, pair};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -137,29 +138,51 @@ fn a_service_is_one_process_s_and_who_does_not_listen_leaves_requests_to_who_doe
 }
 
 #[test]
-fn when_the_owner_dies_another_goes_on_with_all_that_was_granted() {
+fn processes_that_come_at_once_know_each_other() {
+    for _ in 0..20 {
+        let (name, start) = (name(), Arc::new(std::sync::Barrier::new(8)));
+        let come = || {
+            let (name, start) = (name.clone(), start.clone());
+            std::thread::spawn(move || {
+                start.wait();
+                Process::new(&name)
+            })
+        };
+        let coming: Vec<_> = (0..8).map(|_| come()).collect();
+        let mut all: Vec<_> = coming.into_iter().map(|process| process.join().unwrap()).collect();
+        all.iter_mut().for_each(|process| process.meets(7));
+        let slots: std::collections::BTreeSet<_> = all.iter().map(|it| it.siblings.slot()).collect();
+        assert_eq!(slots.len(), 8, "{slots:?}");
+    }
+}
+
+#[test]
+fn when_a_process_dies_one_other_informs_its_peers_and_what_it_had_is_free() {
     let name = name();
-    let [owner, mut second, mut third] = processes(&name);
-    let gone = owner.siblings.slot();
+    let [first, mut second, mut third] = processes(&name);
+    let gone = first.siblings.slot();
     assert_eq!(errno(second.siblings.claim(&claim(1))), 0);
-    assert_eq!(errno(owner.siblings.claim(&claim(2))), 0);
-    owner.siblings.remember(&farewell(gone));
-    owner.siblings.remember(&Farewell { id: 9, ..farewell(gone) });
-    owner.siblings.forget(9);
-    drop(owner);
+    assert_eq!(errno(first.siblings.claim(&claim(2))), 0);
+    first.siblings.remember(&farewell(gone));
+    first.siblings.remember(&Farewell { id: 9, ..farewell(gone) });
+    first.siblings.forget(9);
+    drop(first);
     second.hears_end_of(gone);
     third.hears_end_of(gone);
-    // Its peers are informed once, by one of the two.
-    let told = |process: &Process| match process.told.recv_timeout(LONG) {
-        Ok(Told::Died(last)) => Some(*last),
-        _ => None,
-    };
-    // A new process joins the new owner, and so all that was under way before is over.
-    let fourth = Process::new(&name);
-    let is_owner = |process: &Process| matches!(process.siblings.shared.lock().role, Role::Owner(_));
-    let owners: Vec<_> = [&second, &third, &fourth].into_iter().filter(|process| is_owner(process)).collect();
-    let [next] = owners[..] else { panic!("{} owners", owners.len()) };
-    assert_eq!(told(next), Some(farewell(gone)));
+    let mut fourth = Process::new(&name);
+    fourth.meets(2);
+    for process in [&second, &third] {
+        // All of this step is over when its lock is free.
+        drop(process.siblings.shared.catch_up());
+    }
+    let told = [&second, &third].map(|process| {
+        let died = |told| match told {
+            Told::Died(last) => Some(*last),
+            Told::Joined(..) | Told::Left(_) => None,
+        };
+        process.told.try_iter().filter_map(died).collect::<Vec<_>>()
+    });
+    assert_eq!(told.concat(), [farewell(gone)]);
     let slots = [&second, &third].map(|process| process.siblings.slot());
     assert!(!slots.contains(&fourth.siblings.slot()) && fourth.siblings.slot() != gone);
     assert_eq!(errno(third.siblings.claim(&claim(1))), libc::EADDRINUSE, "the second has it still");
@@ -172,51 +195,77 @@ fn when_the_owner_dies_another_goes_on_with_all_that_was_granted() {
 #[test]
 fn a_thread_that_accepts_a_process_has_it_watched() {
     let name = name();
-    let owner = Siblings::join_at(name.clone()).unwrap();
-    drop(owner.shared.catch_up());
-    assert!(owner.shared.changed.take().is_err(), "no process has come");
+    let first = Siblings::join_at(name.clone()).unwrap();
+    drop(first.shared.catch_up());
+    assert!(first.shared.changed.take().is_err(), "no process has come");
     let newcomer = std::thread::spawn(move || Siblings::join_at(name).map(|it| it.slot()));
     while !newcomer.is_finished() {
-        drop(owner.shared.catch_up());
+        drop(first.shared.catch_up());
         std::thread::yield_now();
     }
-    assert_ne!(newcomer.join().unwrap().unwrap(), owner.slot());
-    owner.shared.changed.take().expect("the thread is to look again");
+    assert_ne!(newcomer.join().unwrap().unwrap(), first.slot());
+    first.shared.changed.take().expect("the thread is to look again");
 }
 
-/// Processes of which one is stopped: its thread does not run, and the kernel keeps what is sent to it.
-fn with_stopped_owner() -> (Siblings, Process) {
-    let name = name();
-    let owner = Siblings::join_at(name.clone()).unwrap();
-    let newcomer = std::thread::spawn(move || Process::new(&name));
+/// Processes of which the first is stopped: its thread does not run, and the kernel keeps what is sent to it.
+fn with_stopped(name: &str) -> (Siblings, Process) {
+    let stopped = Siblings::join_at(name.into()).unwrap();
+    let theirs = name.to_owned();
+    let newcomer = std::thread::spawn(move || Process::new(&theirs));
     while !newcomer.is_finished() {
-        drop(owner.shared.catch_up());
+        drop(stopped.shared.catch_up());
         std::thread::yield_now();
     }
-    (owner, newcomer.join().unwrap())
+    let mut newcomer = newcomer.join().unwrap();
+    newcomer.meets(1);
+    (stopped, newcomer)
 }
 
 #[test]
-fn a_stopped_owner_holds_up_no_claim_and_keeps_its_own() {
-    let (owner, other) = with_stopped_owner();
-    assert_eq!(errno(owner.claim(&claim(1))), 0);
+fn a_new_process_joins_while_another_is_stopped_and_both_respect_each_other_s_services() {
+    let name = name();
+    let (stopped, mut other) = with_stopped(&name);
+    assert_eq!(errno(stopped.claim(&claim(1))), 0);
+    let mut newcomer = Process::new(&name);
+    newcomer.meets(2);
+    other.meets(1);
+    assert_eq!(errno(newcomer.siblings.claim(&claim(1))), libc::EADDRINUSE);
+    assert_eq!(errno(newcomer.siblings.claim(&claim(2))), 0);
+    // The stopped one goes on with a claim.
+    assert_eq!(errno(stopped.claim(&claim(2))), libc::EADDRINUSE);
+    assert_eq!(stopped.shared.lock().present().count(), 2);
+}
+
+/// Nobody else has the stopped process's memory, and so none knows its services.
+#[test]
+fn a_join_fails_while_the_only_other_process_is_stopped_and_names_it() {
+    let name = name();
+    let _stopped = Siblings::join_at(name.clone()).unwrap();
+    let why = Siblings::join_within(name, Duration::ZERO).unwrap_err();
+    assert!(matches!(&why, JoinError::Silent { process } if *process as u32 == std::process::id()), "{why}");
+}
+
+#[test]
+fn a_stopped_process_holds_up_no_claim_and_keeps_its_own() {
+    let (stopped, other) = with_stopped(&name());
+    assert_eq!(errno(stopped.claim(&claim(1))), 0);
     let other = &other.siblings;
     assert_eq!(errno(other.claim(&claim(1))), libc::EADDRINUSE);
     assert_eq!(errno(other.claim(&claim(2))), 0);
     other.release(&claim(2));
     other.remember(&farewell(other.slot()));
     assert!(!other.answers_for(claim(1).service, claim(1).at), "the request waits for its process");
-    assert_eq!(errno(owner.claim(&claim(2))), 0, "and the owner goes on");
+    assert_eq!(errno(stopped.claim(&claim(2))), 0, "and the stopped one goes on");
 }
 
 /// The shortest moment in which a process can be stopped, and still hold up what others claim.
 #[test]
 fn a_process_that_is_stopped_while_it_claims_has_the_service_and_holds_up_no_other_claim() {
-    let (owner, other) = with_stopped_owner();
-    let at = owner.shared.lock().claimed.ask(&owner.shared.own, &claim(1)).unwrap();
+    let (stopped, other) = with_stopped(&name());
+    let at = stopped.shared.lock().claimed.ask(&stopped.shared.own, &claim(1)).unwrap();
     assert_eq!(errno(other.siblings.claim(&claim(2))), 0);
     assert_eq!(errno(other.siblings.claim(&claim(1))), libc::EADDRINUSE);
-    claims::decided(&owner.shared.own, at, false);
+    claims::decided(&stopped.shared.own, at, false);
     assert_eq!(errno(other.siblings.claim(&claim(1))), 0);
 }
 
@@ -247,29 +296,23 @@ fn a_member_with_a_descriptor_of_another_kind_is_refused() {
 #[test]
 fn a_slot_rests_when_its_process_has_gone() {
     let name = name();
-    let [mut owner, other] = processes(&name);
+    let [mut one, other] = processes(&name);
     let gone = other.siblings.slot();
     drop(other);
-    owner.hears_end_of(gone);
-    let state = owner.siblings.shared.lock();
-    let given: Vec<_> = (0..1000).filter_map(|_| owner.siblings.shared.free_slot(&state)).collect();
-    assert_eq!(given.len(), 1000);
-    assert!(!given.contains(&gone) && !given.contains(&owner.siblings.slot()));
+    one.hears_end_of(gone);
+    let taken = Name::hold(&slot_name(&name, gone)).unwrap_err();
+    assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
 }
 
 #[test]
-fn a_slot_that_the_kernel_knows_is_taken_is_not_taken_twice() {
+fn a_new_process_has_a_slot_that_no_other_has() {
     let name = name();
-    let owner = Process::new(&name);
-    // An owner that forgot them all.
+    let one = Process::new(&name);
     let last_two = MEMBERS as u8 - 2;
-    let _held: Vec<_> = (0..last_two).filter_map(|slot| Name::hold(&format!("{name}/{slot}")).ok()).collect();
+    let _held: Vec<_> = (0..last_two).filter_map(|slot| Name::hold(&slot_name(&name, slot)).ok()).collect();
     let next = Process::new(&name);
     assert!(next.siblings.slot() >= last_two);
-    assert_ne!(next.siblings.slot(), owner.siblings.slot());
-    // Its tries for the slots that were taken have left nothing.
-    let state = owner.siblings.shared.lock();
-    assert_eq!(state.present().map(|(slot, _)| slot).collect::<Vec<_>>(), [next.siblings.slot()]);
+    assert_ne!(next.siblings.slot(), one.siblings.slot());
 }
 
 /// Sends frames of all lengths through a ring many times round, in bursts, and expects each, whole, in order.

@@ -238,6 +238,7 @@ impl<P: PacketIo> Core<P> {
     /// whether frames of other cores wait to be sent.
     #[inline(never)]
     fn receive_in_team(&mut self) -> (bool, bool, bool) {
+        self.held.set_full(self.port.share_full(self.held.full()));
         let mut any = self.port.receive(&mut self.received);
         let dealt = self.port.is_lead() && !self.received.is_empty() && self.port.deal(&mut self.received);
         if dealt || self.port.strays_come() {

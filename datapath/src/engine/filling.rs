@@ -61,7 +61,7 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
     #[inline(always)]
     fn begin_turn(&mut self) -> bool {
         self.is_held = false;
-        !self.held.is_empty()
+        self.held.full() != 0
     }
 
     fn has_room_to(&self, mac: Mac, qpn: Qpn) -> bool {
@@ -123,7 +123,6 @@ impl<P: PacketIo> Filling<'_, P> {
             && !self.leaving.is_full()
             && !self.hairpin.is_full()
             && self.aside.is_none()
-            && self.held.is_empty()
             && let Some(frame) = self.port.next_leaving()
         {
             self.filled += 1;
@@ -140,7 +139,7 @@ impl<P: PacketIo> Filling<'_, P> {
                 if !self.held.has(slot) && lanes.push(slot, &frame, self.now) == Pushed::Done {
                     *self.spare = Some(frame);
                 } else {
-                    // A datagram queue pair has many peers: its frames behind the first one are lost.
+                    // A datagram queue pair has many peers, and goes on.
                     *self.spare = self.held.keep(slot, frame);
                     self.is_held = true;
                 }

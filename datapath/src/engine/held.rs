@@ -1,36 +1,102 @@
-//! Frames to other processes of the interface that wait for room: one for each process, so that one which takes nothing holds up no other.
+//! Frames to other processes of the interface that wait for room, so that one which takes nothing holds up no other.
 
+use crate::io::BURST;
 use crate::siblings::Pushed;
 
-/// At most one frame for each process.
-pub(super) struct Held<B>(Vec<(u8, B)>);
+/// The most frames that wait for one process: those that other cores had handed to core 0 before they learned that it is full. More are lost,
+/// as in a switch.
+const LIMIT: usize = 2 * BURST;
+
+/// Frames in the order in which they came, each with the slot of its process.
+pub(super) struct Held<B> {
+    frames: Vec<(u8, B)>,
+    /// A bit for each slot whose process has no room. On core 0 those of the frames above; another core has them from core 0.
+    full: u64,
+}
 
 impl<B> Held<B> {
     pub(super) const fn new() -> Self {
-        Self(Vec::new())
+        Self { frames: Vec::new(), full: 0 }
     }
 
     #[inline]
     pub(super) const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.frames.is_empty()
     }
 
-    /// Returns whether a frame waits for the process in `slot`.
-    pub(super) fn has(&self, slot: u8) -> bool {
-        self.0.iter().any(|(held, _)| *held == slot)
+    /// Returns the slots whose processes have no room, a bit for each.
+    #[inline]
+    pub(super) const fn full(&self) -> u64 {
+        self.full
     }
 
-    /// Keeps a frame for the process in `slot`. Returns it if one waits already.
+    /// Takes over the slots that core 0 knows to be full.
+    pub(super) const fn set_full(&mut self, full: u64) {
+        self.full = full;
+    }
+
+    /// Returns whether the process in `slot` has no room.
+    pub(super) const fn has(&self, slot: u8) -> bool {
+        self.full & bit(slot) != 0
+    }
+
+    /// Keeps a frame for the process in `slot`. Returns it if too many wait already.
     pub(super) fn keep(&mut self, slot: u8, frame: B) -> Option<B> {
-        if self.has(slot) {
+        if self.frames.iter().filter(|(held, _)| *held == slot).count() >= LIMIT {
             return Some(frame);
         }
-        self.0.push((slot, frame));
+        self.full |= bit(slot);
+        self.frames.push((slot, frame));
         None
     }
 
-    /// Offers each frame to its process by `push`, and drops those that it takes.
+    /// Offers the frames to their processes by `push`, in order, and drops those that they take.
     pub(super) fn send(&mut self, mut push: impl FnMut(u8, &B) -> Pushed) {
-        self.0.retain(|(slot, frame)| push(*slot, frame) == Pushed::Full);
+        self.full = 0;
+        let full = &mut self.full;
+        self.frames.retain(|(slot, frame)| {
+            if *full & bit(*slot) == 0 && push(*slot, frame) == Pushed::Full {
+                *full |= bit(*slot);
+            }
+            *full & bit(*slot) != 0
+        });
+    }
+}
+
+/// There are 64 slots.
+const fn bit(slot: u8) -> u64 {
+    1 << (slot % 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_a_process_stay_in_order_and_wait_for_no_other() {
+        let mut held = Held::new();
+        for (slot, frame) in [(1, 10), (2, 20), (1, 11), (2, 21)] {
+            assert_eq!(held.keep(slot, frame), None);
+        }
+        let mut taken = Vec::new();
+        held.send(|slot, frame| {
+            taken.push(*frame);
+            if slot == 1 || *frame == 21 { Pushed::Full } else { Pushed::Done }
+        });
+        assert_eq!((taken, held.full()), (vec![10, 20, 21], 0b110), "11 does not pass 10");
+        let mut rest = Vec::new();
+        held.send(|_, frame| {
+            rest.push(*frame);
+            Pushed::Done
+        });
+        assert_eq!((rest, held.full(), held.is_empty()), (vec![10, 11, 21], 0, true));
+    }
+
+    #[test]
+    fn frames_beyond_the_limit_are_returned() {
+        let mut held = Held::new();
+        assert!((0..LIMIT).all(|frame| held.keep(3, frame).is_none()));
+        assert_eq!(held.keep(3, 99), Some(99));
+        assert_eq!(held.keep(4, 99), None);
     }
 }

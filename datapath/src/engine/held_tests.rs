@@ -1,5 +1,6 @@
 //! A process of the interface that takes no frames, as one that is stopped, and the frames to others meanwhile.
 
+use super::config::CoreConfig;
 use super::*;
 use crate::io::{self, Burst, LoopbackBuf, PacketIo};
 use crate::siblings::{Events, Farewell, Member, Pushed};
@@ -63,38 +64,77 @@ fn connect(station: &mut Station, now: Instant, mac: Mac, destination: Qpn) -> Q
     qpn
 }
 
+/// A process that takes no frames, and a device beside it.
+struct Scene {
+    engine: Engine,
+    network: io::Loopback,
+    /// The queue pair numbers of the process begin with its slot.
+    slot: u8,
+    _siblings: [Siblings; 2],
+}
+
+impl Scene {
+    /// Each test has an interface of its own.
+    fn new(test: u32, cores: u8) -> Self {
+        let interface = 0x4000_0000 | test << 24 | std::process::id();
+        let mut own = Siblings::join(interface).unwrap();
+        let (joined, members) = channel();
+        own.watch(Box::new(Joined(joined))).unwrap();
+        let stopped = Siblings::join(interface).unwrap();
+        let (slot, member) = members.recv().unwrap();
+        assert_eq!(slot, stopped.slot());
+        let (port, network) = io::pair(256, 2048);
+        let config = CoreConfig { cores, ..super::tests::config(Progress::Inline) };
+        // SAFETY: these tests register no memory.
+        let engine = unsafe { Engine::start(port, &config).unwrap() };
+        let mut lanes = Box::new(own.lanes());
+        lanes.add(slot, member);
+        engine
+            .call(move |station, now| {
+                // The ring is full.
+                while lanes.push(slot, &[0; 1024], now) == Pushed::Done {}
+                station.lanes = Some(lanes);
+            })
+            .unwrap();
+        Self { engine, network, slot, _siblings: [own, stopped] }
+    }
+
+    /// Posts 16 messages to the process and then 16 to the network, on a core.
+    fn send(&self, core: usize) {
+        let theirs = Qpn::new(u32::from(self.slot) << 18 | 7);
+        let post = move |station: &mut Station, now| {
+            for (mac, qpn) in [(OWN, theirs), (PEER, Qpn::new(9))] {
+                let qpn = connect(station, now, mac, qpn);
+                for id in 0..16 {
+                    let request = SendRequest::send(id, Data::inline(&[1; 64])).unsignalled();
+                    station.endpoint.post_send(now, qpn, request).unwrap();
+                }
+            }
+        };
+        self.engine.call_on(core, post).unwrap();
+    }
+
+    /// Returns the frames that have left for the network.
+    fn left(&mut self) -> usize {
+        let mut left: Burst<LoopbackBuf> = Burst::new();
+        self.network.receive(&mut left);
+        left.iter().filter(|frame| frame.starts_with(&PEER.0)).count()
+    }
+}
+
 #[test]
 fn a_process_that_takes_no_frames_does_not_delay_frames_to_the_network() {
-    let interface = 0x4000_0000 | std::process::id();
-    let mut own = Siblings::join(interface).unwrap();
-    let (joined, members) = channel();
-    own.watch(Box::new(Joined(joined))).unwrap();
-    let stopped = Siblings::join(interface).unwrap();
-    let (slot, member) = members.recv().unwrap();
-    assert_eq!(slot, stopped.slot());
-    let (port, mut network) = io::pair(256, 2048);
-    let config = super::tests::config(Progress::Inline);
-    // SAFETY: this test registers no memory.
-    let engine = unsafe { Engine::start(port, &config).unwrap() };
-    let mut lanes = Box::new(own.lanes());
-    lanes.add(slot, member);
-    let [to_stopped, to_network] = engine
-        .call(move |station, now| {
-            // The ring is full.
-            while lanes.push(slot, &[0; 1024], now) == Pushed::Done {}
-            station.lanes = Some(lanes);
-            let theirs = Qpn::new(u32::from(slot) << 18 | 7);
-            [(OWN, theirs), (PEER, Qpn::new(9))].map(|(mac, qpn)| connect(station, now, mac, qpn))
-        })
-        .unwrap();
-    for qpn in [to_stopped, to_network] {
-        for id in 0..16 {
-            let request = SendRequest::send(id, Data::inline(&[1; 64])).unsignalled();
-            engine.call(move |station, now| station.endpoint.post_send(now, qpn, request)).unwrap().unwrap();
-        }
-    }
-    let mut left: Burst<LoopbackBuf> = Burst::new();
-    network.receive(&mut left);
-    let to_peer = left.iter().filter(|frame| frame.starts_with(&PEER.0)).count();
-    assert_eq!(to_peer, 16, "each left in the turn in which it was posted");
+    let mut scene = Scene::new(0, 1);
+    scene.send(0);
+    assert_eq!(scene.left(), 16, "each left in the turn in which it was posted");
+}
+
+#[test]
+fn frames_of_other_cores_do_not_wait_for_a_process_that_takes_none() {
+    let mut scene = Scene::new(1, 2);
+    scene.send(1);
+    // A turn of the other core, and then of core 0.
+    scene.engine.progress();
+    scene.engine.progress();
+    assert_eq!(scene.left(), 16);
 }

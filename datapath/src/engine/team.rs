@@ -505,6 +505,18 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
+    /// Returns the processes of the interface without room, of which `held` are those that this core knows: core 0 informs the others.
+    pub(super) fn share_full(&self, held: u64) -> u64 {
+        match self {
+            Self::Alone(_) => held,
+            Self::Lead(lead) => {
+                lead.team.set_full(held);
+                held
+            }
+            Self::Member(member) => member.team.full(),
+        }
+    }
+
     /// Hands received frames to their cores if this is core 0 of several. Returns true if there were any.
     #[inline(never)]
     pub fn deal(&mut self, frames: &mut Burst<P::Buf>) -> bool {

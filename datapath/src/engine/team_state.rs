@@ -1,15 +1,17 @@
-//! State that the cores of a port share: which of them sleep, and whether one has failed.
+//! State that the cores of a port share: which of them sleep, which other processes have no room, and whether one has failed.
 
 use super::doze::Doze;
 use crate::event_fd::EventFd;
 use std::panic::resume_unwind;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// State shared by all cores of a port.
 #[derive(Debug)]
 pub struct Team {
     dozes: Box<[Doze]>,
+    /// A bit for each process of the interface that has no room for frames, as core 0 knows.
+    full: AtomicU64,
     failed: AtomicBool,
     /// Why the first core failed.
     reason: OnceLock<String>,
@@ -20,7 +22,7 @@ impl Team {
     #[must_use]
     pub fn new(bells: impl IntoIterator<Item = EventFd>) -> Self {
         let dozes = bells.into_iter().map(Doze::new).collect();
-        Self { dozes, failed: AtomicBool::new(false), reason: OnceLock::new() }
+        Self { dozes, full: AtomicU64::new(0), failed: AtomicBool::new(false), reason: OnceLock::new() }
     }
 
     pub(super) fn doze(&self, core: usize) -> &Doze {
@@ -30,6 +32,22 @@ impl Team {
     /// Wakes a core. Called after putting something into its ring or inbox.
     pub(super) fn wake(&self, core: usize) {
         self.doze(core).wake();
+    }
+
+    /// Returns a bit for each process of the interface that has no room for frames.
+    pub(super) fn full(&self) -> u64 {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// Stores the processes without room, and wakes the other cores if one has room again. Called by core 0.
+    pub(super) fn set_full(&self, full: u64) {
+        let before = self.full.load(Ordering::Relaxed);
+        if before != full {
+            self.full.store(full, Ordering::Relaxed);
+            if before & !full != 0 {
+                (1..self.dozes.len()).for_each(|core| self.wake(core));
+            }
+        }
     }
 
     /// Records that a core has failed, which ends the others. Returns true for the first failure.

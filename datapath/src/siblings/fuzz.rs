@@ -193,9 +193,9 @@ impl Scene<'_> {
 
     fn ask(&mut self) {
         let claim = Claim::from_bytes(&self.content());
-        let _ = self.honest.answers_for(claim.service, claim.at);
         let id = u32::from_le_bytes(self.content());
-        let _ = self.honest.answers_to(id);
+        let _ = self.honest.answers_for(claim.at, id, claim.service, claim.at);
+        let _ = self.honest.answers_to(claim.at, id);
         if self.honest.claim(&claim).is_ok() {
             self.honest.release(&claim);
         }

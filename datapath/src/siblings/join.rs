@@ -4,6 +4,7 @@ use super::claims::Claimed;
 use super::farewells::Farewells;
 use super::introductions::{Greeted, Introductions};
 use super::memory::Own;
+use super::repeats::Repeats;
 use super::socket::{Listener, Stranger, Unknown, User};
 use super::watch::waits;
 use super::{MEMBERS, Shared, Siblings, State, slot_name};
@@ -135,6 +136,7 @@ impl Siblings {
             introductions: Introductions::new(listener),
             claimed: Claimed::default(),
             farewells: Farewells::default(),
+            repeats: Repeats::default(),
             events: None,
             stale: false,
         };

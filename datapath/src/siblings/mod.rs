@@ -16,6 +16,7 @@ mod join;
 mod lanes;
 mod memory;
 mod message;
+mod repeats;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ use claims::{Claimed, Decision};
 use farewells::Farewells;
 use introductions::Introductions;
 use memory::{Own, Theirs};
+use repeats::Repeats;
 use socket::User;
 use std::io;
 use std::net::IpAddr;
@@ -130,6 +132,7 @@ struct State {
     introductions: Introductions,
     claimed: Claimed,
     farewells: Farewells,
+    repeats: Repeats,
     events: Option<Box<dyn Events>>,
     /// The thread must look at the descriptors again before it waits for them.
     stale: bool,
@@ -206,23 +209,24 @@ impl Siblings {
         self.shared.own.head().manages().store(on.into(), std::sync::atomic::Ordering::Release);
     }
 
-    /// Returns true if this process answers a request for a service that it does not listen to. No other process listens either, and this
-    /// one answers for all connection managers.
+    /// Returns true if this process answers a request for a service that it does not listen to. No other process listens either, and it is
+    /// this one's turn to answer for all. `id` is the communication id of the peer, which has just sent the request.
     #[must_use]
-    pub fn answers_for(&self, service: u64, at: IpAddr) -> bool {
+    pub fn answers_for(&self, peer: IpAddr, id: u32, service: u64, at: IpAddr) -> bool {
         let mut state = self.shared.catch_up();
         let elsewhere = |head| claims::hears(head, service, at);
         !state.present().any(|(_, member)| elsewhere(member.memory.head()))
-            && self.shared.is_first(&mut state)
+            && self.shared.has_turn(&mut state, peer, id)
     }
 
-    /// Returns true if this process answers a message to a communication id that it does not know.
+    /// Returns true if this process answers a message of `peer`, which it has just sent, to a communication id that this process does not
+    /// know.
     #[must_use]
-    pub fn answers_to(&self, id: u32) -> bool {
+    pub fn answers_to(&self, peer: IpAddr, id: u32) -> bool {
         let slot = (id >> ID_BITS) as u8;
         let mut state = self.shared.catch_up();
         slot == self.shared.slot
-            || state.members[usize::from(slot)].is_none() && self.shared.is_first(&mut state)
+            || state.members[usize::from(slot)].is_none() && self.shared.has_turn(&mut state, peer, id)
     }
 
     /// Has a peer informed of the end of a connection, by its communication id, if this process dies.
@@ -303,11 +307,13 @@ impl Shared {
         alive.map(|(slot, member)| (slot, member.clone())).collect()
     }
 
-    /// Returns true if this process answers messages that belong to none: of all that have a connection manager, it has the lowest slot.
-    fn is_first(&self, state: &mut State) -> bool {
+    /// Returns true if this process answers a message that belongs to none: at first the process with a connection manager and the lowest
+    /// slot, and then one more at each repetition.
+    fn has_turn(&self, state: &mut State, peer: IpAddr, id: u32) -> bool {
         let manages =
             |member: &Member| member.memory.head().manages().load(std::sync::atomic::Ordering::Acquire) != 0;
-        !state.present().any(|(slot, member)| slot < self.slot && manages(member))
+        let before = state.present().filter(|(slot, member)| *slot < self.slot && manages(member)).count();
+        state.repeats.count(peer, id) >= before
     }
 }
 

@@ -11,6 +11,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// Longer than any test may take.
 const LONG: Duration = Duration::from_secs(60);
 
+/// A peer, and the communication id of its request.
+const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+const ID: u32 = 77;
+
 /// The messages that a process received.
 #[derive(Debug)]
 enum Told {
@@ -124,17 +128,26 @@ fn a_service_is_one_process_s_and_who_does_not_listen_leaves_requests_to_who_doe
     assert_eq!(errno(other.claim(&claim(7472))), 0);
     assert_eq!(errno(one.claim(&claim(7472))), libc::EADDRINUSE);
     // The request is in the other's hands.
-    assert!(!one.answers_for(0x0106_0000 | 7472, at) && !other.answers_for(0x0106_0000 | 7471, at));
+    assert!(
+        !one.answers_for(PEER, ID, 0x0106_0000 | 7472, at)
+            && !other.answers_for(PEER, ID, 0x0106_0000 | 7471, at)
+    );
     // No sibling listens: exactly one answers for it.
     let nobody = 0x0106_0000 | 7473;
-    assert!(one.answers_for(nobody, at) != other.answers_for(nobody, at));
+    assert!(one.answers_for(PEER, ID, nobody, at) != other.answers_for(PEER, ID, nobody, at));
     other.release(&claim(7472));
-    assert!(one.answers_for(0x0106_0000 | 7472, at) != other.answers_for(0x0106_0000 | 7472, at));
+    let again = ID + 1;
+    assert!(
+        one.answers_for(PEER, again, 0x0106_0000 | 7472, at)
+            != other.answers_for(PEER, again, 0x0106_0000 | 7472, at)
+    );
     assert_eq!(errno(one.claim(&claim(7472))), 0);
     // Messages to a process's own identifiers are its own; a dead one's are answered by one.
-    assert!(!one.answers_to(farewell(other.slot()).id) && other.answers_to(farewell(other.slot()).id));
+    assert!(
+        !one.answers_to(PEER, farewell(other.slot()).id) && other.answers_to(PEER, farewell(other.slot()).id)
+    );
     let nobodys = (0..64).find(|slot| ![one.slot(), other.slot()].contains(slot)).unwrap();
-    assert!(one.answers_to(farewell(nobodys).id) != other.answers_to(farewell(nobodys).id));
+    assert!(one.answers_to(PEER, farewell(nobodys).id) != other.answers_to(PEER, farewell(nobodys).id));
 }
 
 #[test]
@@ -254,8 +267,29 @@ fn a_stopped_process_holds_up_no_claim_and_keeps_its_own() {
     assert_eq!(errno(other.claim(&claim(2))), 0);
     other.release(&claim(2));
     other.remember(&farewell(other.slot()));
-    assert!(!other.answers_for(claim(1).service, claim(1).at), "the request waits for its process");
+    assert!(!other.answers_for(PEER, ID, claim(1).service, claim(1).at), "the request waits for its process");
     assert_eq!(errno(stopped.claim(&claim(2))), 0, "and the stopped one goes on");
+}
+
+/// The first in the order of slots answers at once, whether it runs or not: only the peer's repetition shows that it did not.
+#[test]
+fn a_message_that_belongs_to_none_is_answered_by_one_process_more_at_each_repetition() {
+    let all: [Process; 3] = processes(&name());
+    let mut all: Vec<_> = all.iter().map(|process| &process.siblings).collect();
+    all.sort_by_key(|siblings| siblings.slot());
+    all.iter().for_each(|siblings| siblings.manage(true));
+    let Claim { service, at, .. } = claim(1);
+    let nobodys = (0..64).find(|slot| all.iter().all(|it| it.slot() != *slot)).unwrap();
+    for answering in 1..=3 {
+        let [requests, others] = [
+            all.iter().map(|it| it.answers_for(PEER, ID, service, at)).collect::<Vec<_>>(),
+            all.iter().map(|it| it.answers_to(PEER, farewell(nobodys).id)).collect::<Vec<_>>(),
+        ];
+        let expected: Vec<_> = (0..3).map(|process| process < answering).collect();
+        assert_eq!((&requests, &others), (&expected, &expected), "time {answering}");
+    }
+    let next = all.iter().filter(|it| it.answers_for(PEER, ID + 1, service, at)).count();
+    assert_eq!(next, 1, "another request");
 }
 
 /// The shortest moment in which a process can be stopped, and still hold up what others claim.

@@ -120,7 +120,7 @@ pub(crate) fn on_request(
     }
     let at = request.destination.ip();
     let Some(listener) = tables.datagram_listener(request.service, at) else {
-        if !device.answers_for(request.service, at) {
+        if !device.answers_for(from, remote, request.service, at) {
             return Ok(());
         }
         let mut mad = message::message(Kind::ServiceReply, transaction, remote, 0);

@@ -290,7 +290,7 @@ impl<W: World> Machine<W> {
             _ => receiver,
         };
         let Some(link) = self.links.get_mut(&local) else {
-            if kind == Kind::DisconnectRequest && world.answers_to(receiver) {
+            if kind == Kind::DisconnectRequest && world.answers_to(from, receiver) {
                 let transaction = message::transaction(mad);
                 answer(from, &message::message(Kind::DisconnectReply, transaction, receiver, sender), world);
             }
@@ -323,7 +323,7 @@ impl<W: World> Machine<W> {
         let reject = |reason| answer(from, &message::reject(transaction, 0, remote, reason, guid), world);
         let listener = self.listeners.iter_mut().find(|other| other.claim.hears(service, at));
         let Some(listener) = listener.filter(|listener| listener.xrc == request.side.xrc) else {
-            if world.answers_for(service, at) {
+            if world.answers_for(from, remote, service, at) {
                 reject(Reason::InvalidService);
             }
             return None;

@@ -60,14 +60,15 @@ pub trait World {
         slot.map_or(random, |slot| slot | random & ((1 << ID_BITS) - 1))
     }
 
-    /// Returns whether this process, of those that share the interface, answers a request for a service without a listener.
-    fn answers_for(&self, service: u64, at: IpAddr) -> bool {
-        self.siblings().is_none_or(|siblings| siblings.answers_for(service, at))
+    /// Returns whether this process, of those that share the interface, answers a request that has just come, for a service without a
+    /// listener. `remote` is the peer's communication id.
+    fn answers_for(&self, from: IpAddr, remote: u32, service: u64, at: IpAddr) -> bool {
+        self.siblings().is_none_or(|siblings| siblings.answers_for(from, remote, service, at))
     }
 
-    /// Returns whether this process answers a message to a communication id without a connection.
-    fn answers_to(&self, id: u32) -> bool {
-        self.siblings().is_none_or(|siblings| siblings.answers_to(id))
+    /// Returns whether this process answers a message that has just come, to a communication id without a connection.
+    fn answers_to(&self, from: IpAddr, id: u32) -> bool {
+        self.siblings().is_none_or(|siblings| siblings.answers_to(from, id))
     }
 
     /// Has another process send this DREQ if this process dies.

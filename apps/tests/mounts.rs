@@ -48,6 +48,20 @@ fn a_program_gets_the_files_and_the_machine_keeps_its_own() {
     assert_eq!(said, "run: 0, unchanged: placed\n");
 }
 
+/// In a network of its own, since the interface's name and address are the test's.
+#[test]
+fn a_program_finds_its_device_described_when_it_starts() {
+    let said = staged(
+        &["--net"],
+        r#"ip link add eth7 address 02:00:00:00:00:07 type veth peer name eth8
+           ip address add 10.79.0.1/24 dev eth7 && ip link set eth7 up && ip link set eth8 up
+           "$ferroce" run --port eth7 -- sh -c 'cd /sys/class/infiniband/ferroce0 &&
+             cat node_guid ports/1/state ports/1/link_layer ports/1/gids/1 ports/1/gid_attrs/ndevs/1'"#,
+    );
+    let gid = "0000:0000:0000:0000:0000:ffff:0a4f:0001";
+    assert_eq!(said, format!("0000:00ff:fe00:0007\n4: ACTIVE\nEthernet\n{gid}\neth7\n"));
+}
+
 #[test]
 fn no_program_in_path_is_needed() {
     let said = staged(

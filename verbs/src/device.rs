@@ -252,7 +252,7 @@ impl Device {
         if mtu > facts.mtu {
             return Err(Error::Mtu { given: mtu.bytes(), limit: facts.mtu.bytes(), port: facts.name });
         }
-        let addresses = addresses(&facts, config)?;
+        let addresses = addresses(&facts.name, facts.mac, facts.interface, config)?;
         let gids = gid::table(facts.mac, addresses.iter().map(|address| address.ip));
         let speed_mbps = port.caps().speed_mbps;
         let limits = limits(config.queue_pairs);
@@ -404,25 +404,30 @@ impl Device {
 
 /// Returns the device's addresses: those configured, else the interface's. If the kernel keeps none for the port, one derived from the MAC
 /// is added.
-fn addresses(facts: &PortFacts, config: &DeviceConfig) -> Result<Vec<Address>, Error> {
+pub(crate) fn addresses(
+    port: &str,
+    mac: Mac,
+    interface: Option<u32>,
+    config: &DeviceConfig,
+) -> Result<Vec<Address>, Error> {
     let configured: Vec<Address> = config.addresses.iter().copied().map(Into::into).collect();
-    let Some(interface) = facts.interface.filter(|_| config.vlan.is_none()) else {
-        let from_mac = Address { ip: link_local(facts.mac).into(), prefix: 64 };
+    let Some(interface) = interface.filter(|_| config.vlan.is_none()) else {
+        let from_mac = Address { ip: link_local(mac).into(), prefix: 64 };
         return Ok([vec![from_mac], configured].concat());
     };
-    let failed = |error: std::io::Error| Error::port(&facts.name, error);
+    let failed = |error: std::io::Error| Error::port(port, error);
     let present =
         Kernel::open(interface, config.numbers).and_then(|kernel| kernel.addresses()).map_err(failed)?;
     if let Some(missing) = configured.iter().find(|ours| !present.iter().any(|there| there.ip == ours.ip)) {
         let reason = format!(
             "address {} is not on the interface; `ip address add {missing} dev {}`",
             missing.ip,
-            facts.name.trim_start_matches("xdp:")
+            port.trim_start_matches("xdp:")
         );
-        return Err(Error::port(&facts.name, reason));
+        return Err(Error::port(port, reason));
     }
     match (configured.is_empty(), present.is_empty()) {
-        (true, true) => Err(Error::NoAddress { port: facts.name.clone() }),
+        (true, true) => Err(Error::NoAddress { port: port.into() }),
         (true, false) => Ok(present),
         (false, _) => Ok(configured),
     }

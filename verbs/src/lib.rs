@@ -86,6 +86,7 @@ mod remote_buffer;
 pub mod service;
 mod settings;
 mod srq;
+pub mod sysfs;
 pub mod window;
 pub mod xrc;
 

@@ -2,9 +2,9 @@
 //!
 //! UCX takes a device only if there is a character device of its name in `/dev/infiniband`, which UCX may read and write and never opens.
 //! There is one for each of eight devices. Other programs read `/sys/class/infiniband`, a folder that no process can create in sysfs: an
-//! overlay adds an empty one, and the drop-in library describes its devices there (`verbs/c/src/ibverbs/sysfs.rs`). All of it is in a separate
-//! mount namespace of the program, and hides the files of real devices there. Only an empty folder `/dev/infiniband` is left behind, if
-//! there was none.
+//! overlay adds an empty one, in which the devices of the settings are described (`verbs/src/sysfs.rs`). All of it is in a separate mount
+//! namespace of the program, and hides the files of real devices there. Only an empty folder `/dev/infiniband` is left behind, if there was
+//! none.
 //!
 //! A container with default capabilities may not mount. There, links to `/dev/null` in its own `/dev` satisfy UCX, and remain. The devtmpfs
 //! of a machine gets none: its containers and its real devices use it, too.
@@ -15,11 +15,12 @@ use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use verbs::{DeviceConfig, sysfs};
 
 /// The folder of device files.
 const DEVICES: &str = "/dev/infiniband";
 /// The folder of descriptions, and the one above it, which is of sysfs.
-const CLASS: &str = "/sys/class/infiniband";
+const CLASS: &str = sysfs::CLASS;
 const CLASSES: &str = "/sys/class";
 /// The name of our mounts in the list of mounts.
 const SOURCE: &str = "ferroce";
@@ -42,6 +43,13 @@ pub fn place(command: &[String]) {
     // A user without the right is not told at every start: most programs need no file.
     if !forbidden || command.iter().any(|word| word.contains("ucx")) {
         note!("warning: {}", warning(&error));
+    }
+}
+
+/// Describes the devices that the program will have, as far as they are known before it opens them.
+pub fn describe_devices(configs: &[DeviceConfig]) {
+    if let Err(error) = sysfs::describe(Path::new(CLASS), configs) {
+        note!("warning: {CLASS}: {error}, so programs that read it may find no device");
     }
 }
 

@@ -85,6 +85,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         .split_first()
         .ok_or_else(|| Failure::usage("no program is named; give it after `--`"))?;
     device_file::place(&args.command);
+    device_file::describe_devices(&args.settings.devices());
     let mut command = Command::new(program);
     // On a kernel without ambient capabilities, the program gets what it got before.
     if let Err(error) = capabilities::hand_on() {

@@ -104,6 +104,21 @@ impl Settings {
         }
     }
 
+    /// Returns the settings of the devices that the program will have, if they are valid.
+    pub fn devices(&self) -> Vec<DeviceConfig> {
+        let configs = DeviceConfig::all_from(self.config.as_deref(), self.port.as_deref());
+        let mut configs = configs.unwrap_or_default();
+        if let (Some(text), [config]) = (&self.ip, &mut configs[..]) {
+            let addresses = text.split(',').filter_map(|address| address.trim().parse::<Address>().ok());
+            *config = std::mem::take(config).addresses(addresses);
+        }
+        let in_vlan = |config: DeviceConfig| match self.vlan {
+            Some(id) => config.vlan(id),
+            None => Ok(config),
+        };
+        configs.into_iter().filter_map(|config| in_vlan(config).ok()).collect()
+    }
+
     /// Returns the variables that the loader and the libraries in `folder` read, with their values.
     ///
     /// # Errors

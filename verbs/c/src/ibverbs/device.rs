@@ -4,22 +4,17 @@ use crate::abi::{ibv_context, ibv_device};
 use crate::errno::{Errno, at, count, created, object, status};
 use crate::ibverbs::context::Context;
 use crate::ibverbs::lock::{Lock, Rank};
-use crate::ibverbs::sysfs::Folder;
-use crate::ibverbs::{log, query, sysfs};
-use datapath::linux::Interface;
-use datapath::port_spec::PortSpec;
+use crate::ibverbs::log;
 use std::ffi::{CStr, c_char, c_int};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
+use verbs::sysfs::{self, Folder, PortState};
 use verbs::{Device, DeviceConfig, Progress};
 
 /// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`: a RoCE device is one of these too.
 const NODE_CA: c_int = 1;
 const TRANSPORT_IB: c_int = 0;
-/// Devices are called this and their number, from 0 on.
-const NAME: &str = "ferroce";
 
 /// A device of the process: a port that the configuration names.
 pub(crate) struct Configured {
@@ -65,15 +60,15 @@ fn configured() -> &'static [Configured] {
 
 impl Configured {
     fn new(at: usize, config: DeviceConfig) -> Self {
-        let name = format!("{NAME}{at}");
+        let name = sysfs::device_name(at);
         let mut abi = ibv_device { node_type: NODE_CA, transport_type: TRANSPORT_IB, ..Default::default() };
         put(&mut abi.name, &name);
         put(&mut abi.dev_name, &name);
         put(&mut abi.dev_path, &format!("/sys/class/infiniband_verbs/{name}"));
         put(&mut abi.ibdev_path, &format!("/sys/class/infiniband/{name}"));
-        let guid = guid(&config);
+        let guid = sysfs::guid(&config);
         if let Some(folder) = Folder::create(Path::new(sysfs::CLASS), &name) {
-            let interface = interface(&config).map(|interface| interface.name);
+            let interface = sysfs::interface(&config).map(|interface| interface.name);
             report(folder.describe(&name, guid, interface.as_deref()));
         }
         // The library does not know if a program polls or waits.
@@ -111,7 +106,9 @@ impl Configured {
         let name = unsafe { CStr::from_ptr(self.abi.name.as_ptr()) }.to_string_lossy();
         if let Some(folder) = Folder::create(Path::new(sysfs::CLASS), &name) {
             let info = device.query()?;
-            report(folder.describe_port(&query::port_attributes(device)?, &info.gids, &info.port));
+            let (is_up, speed_mbps) = (device.link_is_up(), info.speed_mbps);
+            let port = PortState { is_up, speed_mbps, gids: &info.gids, interface: &info.port };
+            report(folder.describe_port(&port));
         }
         Ok(())
     }
@@ -133,31 +130,6 @@ impl Configured {
 fn put(field: &mut [c_char], text: &str) {
     for (to, from) in field.iter_mut().zip(text.bytes()) {
         *to = from as c_char;
-    }
-}
-
-/// The EUI-64 of the interface's address. For a port without an interface, a number derived from its name and addresses, with the bit of
-/// local assignment.
-fn guid(config: &DeviceConfig) -> [u8; 8] {
-    if let Some(interface) = interface(config) {
-        let [a, b, c, d, e, f] = interface.mac.0;
-        return [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
-    }
-    let mut hasher = DefaultHasher::new();
-    let named = config.settings().into_iter().filter(|(key, _)| ["port", "ip"].contains(key));
-    named.for_each(|(_, value)| value.hash(&mut hasher));
-    let mut guid = hasher.finish().to_be_bytes();
-    guid[0] = guid[0] & 0xfc | 2;
-    guid
-}
-
-/// Returns the Linux interface of the device, if it has one.
-fn interface(config: &DeviceConfig) -> Option<Interface> {
-    match config.port()?.parse() {
-        Ok(PortSpec::Interface(name) | PortSpec::Packet(name) | PortSpec::Xdp(name)) => {
-            datapath::linux::interface(&name).ok()
-        }
-        _ => None,
     }
 }
 
@@ -255,8 +227,8 @@ unsafe fn read_sysfs(
     // SAFETY: texts, as the caller promises.
     let [folder, file] = [folder, file].map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy());
     let name = folder.rsplit('/').next().unwrap_or_default();
-    let number = name.strip_prefix(NAME).and_then(|number| number.parse::<usize>().ok());
-    let own = number.filter(|&number| number < configured().len()).and_then(|_| attribute(&file));
+    let is_ours = (0..configured().len()).any(|at| sysfs::device_name(at) == name);
+    let own = is_ours.then(|| attribute(&file)).flatten();
     let text = match own {
         Some(text) => text.into_bytes(),
         None => std::fs::read(format!("{folder}/{file}"))

@@ -29,7 +29,6 @@ pub(crate) mod query;
 pub(crate) mod queue_pair;
 mod region;
 mod srq;
-mod sysfs;
 mod transitions;
 mod unsupported;
 mod window;

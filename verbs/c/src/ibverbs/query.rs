@@ -7,6 +7,7 @@ use crate::ibverbs::{device_memory, on_demand, work_queue};
 use std::ffi::c_int;
 use std::net::IpAddr;
 use verbs::port::{MOST_GROUPS, MOST_MEMBERS};
+use verbs::sysfs::{PORT_CAPABILITIES, width_and_speed};
 use verbs::{Device, DeviceInfo, Mtu};
 
 /// No vendor's: programs treat some vendors' devices in their own way.
@@ -15,8 +16,6 @@ const VENDOR: u32 = 0xff_ff00;
 const DEFAULT_PARTITION: u16 = 0xffff;
 /// `IBV_LINK_LAYER_ETHERNET`.
 const ETHERNET: u8 = 2;
-/// `IBV_PORT_CM_SUP`, `IBV_PORT_IP_BASED_GIDS`.
-const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
 /// `IBV_QPF_GRH_REQUIRED`: addresses are GIDs.
 const GRH_REQUIRED: u8 = 1;
 /// `IB_UVERBS_DEVICE_FLUSH_GLOBAL`
@@ -160,25 +159,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// Codes of width and speed: the least that carries the link's Mb/s. Unknown: 10 Gb/s.
-fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
-    const ONE_LANE: u8 = 1;
-    const FOUR_LANES: u8 = 2;
-    match mbps.unwrap_or(10_000) {
-        0..=2_500 => (ONE_LANE, 1),
-        2_501..=5_000 => (ONE_LANE, 2),
-        5_001..=10_000 => (FOUR_LANES, 1),
-        10_001..=14_000 => (ONE_LANE, 16),
-        14_001..=25_000 => (ONE_LANE, 32),
-        25_001..=40_000 => (FOUR_LANES, 4),
-        40_001..=56_000 => (FOUR_LANES, 16),
-        56_001..=100_000 => (FOUR_LANES, 32),
-        100_001..=200_000 => (FOUR_LANES, 64),
-        200_001.. => (FOUR_LANES, 128),
-    }
-}
-
-pub(crate) fn port_attributes(device: &Device) -> Result<ibv_port_attr, Errno> {
+fn port_attributes(device: &Device) -> Result<ibv_port_attr, Errno> {
     let info = device.query()?;
     let (state, phys_state) =
         if device.link_is_up() { (IBV_PORT_ACTIVE, LINK_UP) } else { (IBV_PORT_DOWN, LINK_POLLING) };

@@ -1,24 +1,102 @@
-//! Describes devices in `/sys/class/infiniband`, in the kernel's layout, for programs that read it.
+//! Describes devices in `/sys/class/infiniband`, in the kernel's layout, for programs that read it. `ferroce run` and the drop-in library use
+//! it; Rust programs do not need it.
 //!
-//! `ferroce run` mounts an empty folder there, if it may (`apps/src/run/device_file.rs`). sysfs itself refuses new files, so without that
-//! mount nothing is written. The files are a snapshot: of the device when the program lists it, of its port when the program opens it. No
-//! file changes with traffic, so there are no counters; `ferroce metrics` has those.
+//! `ferroce run` mounts an empty folder there, if it may (`apps/src/run/device_file.rs`), and describes the devices of its settings before the
+//! program starts. The drop-in library describes a device again when the program lists it, and its port when the program opens it. sysfs itself
+//! refuses new files, so without that mount nothing is written. No file changes with traffic, so there are no counters; `ferroce metrics` has
+//! those.
 
-use crate::abi::{IBV_PORT_ACTIVE, ibv_port_attr};
-use crate::ibverbs::query::gid_of;
+use crate::DeviceConfig;
+use crate::device::addresses;
+use crate::gid;
+use datapath::linux::Interface;
+use datapath::port_spec::PortSpec;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// The folder of all RDMA devices.
-pub(crate) const CLASS: &str = "/sys/class/infiniband";
+pub const CLASS: &str = "/sys/class/infiniband";
+/// The value of `board_id`.
+pub const BOARD: &str = "FERROCE_SOFT";
+/// `IBV_PORT_CM_SUP`, `IBV_PORT_IP_BASED_GIDS`: the capabilities of a port.
+pub const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
+
+/// Returns the name of the device at this place in the configuration, from 0 on.
+#[must_use]
+pub fn device_name(at: usize) -> String {
+    format!("ferroce{at}")
+}
+
+/// Returns the Linux interface of a device, if it has one.
+#[must_use]
+pub fn interface(config: &DeviceConfig) -> Option<Interface> {
+    match config.port()?.parse() {
+        Ok(PortSpec::Interface(name) | PortSpec::Packet(name) | PortSpec::Xdp(name)) => {
+            datapath::linux::interface(&name).ok()
+        }
+        _ => None,
+    }
+}
+
+/// Returns a device's GUID: the EUI-64 of the interface's address. For a port without an interface, a number derived from its name and
+/// addresses, with the bit of local assignment.
+#[must_use]
+pub fn guid(config: &DeviceConfig) -> [u8; 8] {
+    if let Some(interface) = interface(config) {
+        let [a, b, c, d, e, f] = interface.mac.0;
+        return [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+    }
+    let mut hasher = DefaultHasher::new();
+    let named = config.settings().into_iter().filter(|(key, _)| ["port", "ip"].contains(key));
+    named.for_each(|(_, value)| value.hash(&mut hasher));
+    let mut guid = hasher.finish().to_be_bytes();
+    guid[0] = guid[0] & 0xfc | 2;
+    guid
+}
+
+/// Describes the devices of a configuration in the folder `class` before any of them is open: their ports too, if they are on a Linux
+/// interface. Writes nothing if the file system does not allow that.
+///
+/// # Errors
+/// Returns the file system's error.
+pub fn describe(class: &Path, configs: &[DeviceConfig]) -> io::Result<()> {
+    for (at, config) in configs.iter().filter(|config| config.port().is_some()).enumerate() {
+        let name = device_name(at);
+        let Some(folder) = Folder::create(class, &name) else { return Ok(()) };
+        let interface = interface(config);
+        folder.describe(&name, guid(config), interface.as_ref().map(|interface| &*interface.name))?;
+        let Some(Interface { name, index, mac, running, speed_mbps, .. }) = interface else { continue };
+        // Without an address the device does not open, and the program learns why.
+        let addresses = addresses(&name, mac, Some(index), config).unwrap_or_default();
+        let gids = gid::table(mac, addresses.iter().map(|address| address.ip));
+        folder.describe_port(&PortState { is_up: running, speed_mbps, gids: &gids, interface: &name })?;
+    }
+    Ok(())
+}
+
+/// The facts of a port that its files show.
+#[derive(Clone, Copy, Debug)]
+pub struct PortState<'a> {
+    /// The link is up.
+    pub is_up: bool,
+    /// The link's speed in Mb/s, if it is known.
+    pub speed_mbps: Option<u32>,
+    /// The addresses, by GID index.
+    pub gids: &'a [IpAddr],
+    /// The name of the interface.
+    pub interface: &'a str,
+}
 
 /// The folder of one device.
-pub(crate) struct Folder(PathBuf);
+#[derive(Debug)]
+pub struct Folder(PathBuf);
 
 impl Folder {
     /// Returns the folder of the device `name` in `class`, and creates it. `None` if the file system does not allow that.
-    pub(crate) fn create(class: &Path, name: &str) -> Option<Self> {
+    #[must_use]
+    pub fn create(class: &Path, name: &str) -> Option<Self> {
         let folder = class.join(name);
         if !folder.is_dir() {
             std::fs::create_dir(&folder).ok()?;
@@ -30,7 +108,7 @@ impl Folder {
     ///
     /// # Errors
     /// Returns the file system's error.
-    pub(crate) fn describe(&self, name: &str, guid: [u8; 8], interface: Option<&str>) -> io::Result<()> {
+    pub fn describe(&self, name: &str, guid: [u8; 8], interface: Option<&str>) -> io::Result<()> {
         self.write("node_type", "1: CA")?;
         self.write("node_desc", name)?;
         self.write("node_guid", &words(&guid))?;
@@ -51,21 +129,14 @@ impl Folder {
     ///
     /// # Errors
     /// As [`Folder::describe`].
-    pub(crate) fn describe_port(
-        &self,
-        port: &ibv_port_attr,
-        gids: &[IpAddr],
-        interface: &str,
-    ) -> io::Result<()> {
-        let (state, link) = match port.state {
-            IBV_PORT_ACTIVE => ("4: ACTIVE", "5: LinkUp"),
-            _ => ("1: DOWN", "2: Polling"),
-        };
+    pub fn describe_port(&self, port: &PortState<'_>) -> io::Result<()> {
+        let (state, link) = if port.is_up { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "2: Polling") };
+        let (width, speed) = width_and_speed(port.speed_mbps);
         self.write("ports/1/state", state)?;
         self.write("ports/1/phys_state", link)?;
         self.write("ports/1/link_layer", "Ethernet")?;
-        self.write("ports/1/rate", &rate(port.active_width, port.active_speed))?;
-        self.write("ports/1/cap_mask", &format!("{:#010x}", port.port_cap_flags))?;
+        self.write("ports/1/rate", &rate(width, speed))?;
+        self.write("ports/1/cap_mask", &format!("{PORT_CAPABILITIES:#010x}"))?;
         for number in ["lid", "sm_lid"] {
             self.write(&format!("ports/1/{number}"), "0x0")?;
         }
@@ -73,13 +144,13 @@ impl Folder {
             self.write(&format!("ports/1/{number}"), "0")?;
         }
         self.write("ports/1/pkeys/0", "0xffff")?;
-        for (index, gid) in gids.iter().enumerate() {
-            self.write(&format!("ports/1/gids/{index}"), &words(&gid_of(*gid)))?;
+        for (index, gid) in port.gids.iter().enumerate() {
+            self.write(&format!("ports/1/gids/{index}"), &words(&octets(*gid)))?;
             self.write(&format!("ports/1/gid_attrs/types/{index}"), "RoCE v2")?;
-            self.write(&format!("ports/1/gid_attrs/ndevs/{index}"), interface)?;
+            self.write(&format!("ports/1/gid_attrs/ndevs/{index}"), port.interface)?;
         }
         // The device had more addresses when another process described it.
-        for index in gids.len().. {
+        for index in port.gids.len().. {
             let files = ["gids", "gid_attrs/types", "gid_attrs/ndevs"];
             let gone =
                 files.map(|folder| std::fs::remove_file(self.0.join(format!("ports/1/{folder}/{index}"))));
@@ -103,8 +174,32 @@ impl Folder {
     }
 }
 
-/// The value of `board_id`.
-pub(crate) const BOARD: &str = "FERROCE_SOFT";
+/// Returns the codes of width and speed in `ibv_port_attr`: the least that carry the link's Mb/s. Unknown: 10 Gb/s.
+#[must_use]
+pub fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
+    const ONE_LANE: u8 = 1;
+    const FOUR_LANES: u8 = 2;
+    match mbps.unwrap_or(10_000) {
+        0..=2_500 => (ONE_LANE, 1),
+        2_501..=5_000 => (ONE_LANE, 2),
+        5_001..=10_000 => (FOUR_LANES, 1),
+        10_001..=14_000 => (ONE_LANE, 16),
+        14_001..=25_000 => (ONE_LANE, 32),
+        25_001..=40_000 => (FOUR_LANES, 4),
+        40_001..=56_000 => (FOUR_LANES, 16),
+        56_001..=100_000 => (FOUR_LANES, 32),
+        100_001..=200_000 => (FOUR_LANES, 64),
+        200_001.. => (FOUR_LANES, 128),
+    }
+}
+
+/// An address as a GID: IPv4 is mapped into IPv6 (IBA A17.5).
+fn octets(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
 
 /// Returns words of 16 bits, in the kernel's form of GUIDs and GIDs.
 fn words(bytes: &[u8]) -> String {
@@ -147,10 +242,9 @@ mod tests {
         let class = tempfile::tempdir().unwrap();
         let folder = Folder::create(class.path(), "ferroce0").unwrap();
         folder.describe("ferroce0", [2, 0, 0, 0xff, 0xfe, 0, 0, 1], Some("eth7")).unwrap();
-        let port =
-            ibv_port_attr { state: IBV_PORT_ACTIVE, active_width: 2, active_speed: 32, ..Default::default() };
         let gids = ["fe80::1", "10.0.0.1"].map(|gid| gid.parse().unwrap());
-        folder.describe_port(&port, &gids, "eth7").unwrap();
+        let port = PortState { is_up: true, speed_mbps: Some(100_000), gids: &gids, interface: "eth7" };
+        folder.describe_port(&port).unwrap();
         let read = |file: &str| std::fs::read_to_string(class.path().join("ferroce0").join(file)).unwrap();
         assert_eq!(read("node_guid"), "0200:00ff:fe00:0001\n");
         assert_eq!(read("ports/1/state"), "4: ACTIVE\n");
@@ -163,7 +257,7 @@ mod tests {
         // Another process describes the device after its IPv4 address was removed.
         let folder = Folder::create(class.path(), "ferroce0").unwrap();
         folder.describe("ferroce0", [2, 0, 0, 0xff, 0xfe, 0, 0, 1], Some("eth7")).unwrap();
-        folder.describe_port(&port, &gids[..1], "eth7").unwrap();
+        folder.describe_port(&PortState { gids: &gids[..1], ..port }).unwrap();
         let names = std::fs::read_dir(class.path().join("ferroce0/ports/1/gids")).unwrap();
         let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["0"]);

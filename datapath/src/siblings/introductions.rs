@@ -5,7 +5,7 @@
 //! goes on: the hello waits at its name.
 
 use super::message::Message;
-use super::socket::{Listener, Socket, Stranger, Unknown, User};
+use super::socket::{Listener, MESSAGE, QUEUE, Socket, Stranger, Unknown};
 use super::{MEMBERS, Member, PAUSE, Shared, State, slot_name};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -13,12 +13,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 /// A process's connections for introductions.
 pub(super) struct Introductions {
     listener: Listener,
-    /// Processes that have connected and not said hello yet.
-    guests: Vec<Socket>,
-    /// Processes to which this one has said hello, and which have not answered.
+    /// Processes that have connected and are not introduced yet.
+    guests: Vec<Guest>,
+    /// Processes to which this one has connected, and which have not answered.
     calls: Vec<Call>,
-    /// Slots whose processes have not been greeted: they had no room for a connection, or closed it.
-    pub(super) ungreeted: Vec<u8>,
+    /// Slots whose processes have not been called: they had no room for a connection, or closed it.
+    pub(super) uncalled: Vec<u8>,
     /// This process knows all that were there when it came.
     pub(super) is_settled: bool,
     /// A settled process has introduced all that it knows.
@@ -27,15 +27,31 @@ pub(super) struct Introductions {
     pub(super) refused_by: Option<i32>,
 }
 
-/// A connection to the process in a slot.
-struct Call {
-    slot: u8,
+/// A connection of a new process.
+struct Guest {
     socket: Socket,
+    /// Its hello, while the process that had its slot before ends: the kernel closes a process's descriptors one after the other.
+    hello: Option<(u8, Member)>,
 }
 
-/// The result of a hello.
-pub(super) enum Greeted {
-    /// The process in the slot has it, or will have it when it looks.
+/// A connection to the process in a slot.
+pub(super) struct Call {
+    pub(super) slot: u8,
+    socket: Socket,
+    /// The process has this one's hello, or will have it when it looks.
+    pub(super) is_greeted: bool,
+}
+
+impl Call {
+    /// The process at the other end.
+    pub(super) fn process(&self) -> i32 {
+        self.socket.process()
+    }
+}
+
+/// The result of a call.
+pub(super) enum Called {
+    /// The process has room for it.
     Done,
     /// No process listens at the slot's name.
     Nobody,
@@ -51,7 +67,7 @@ impl Introductions {
             listener,
             guests: Vec::new(),
             calls: Vec::new(),
-            ungreeted: Vec::new(),
+            uncalled: Vec::new(),
             is_settled: false,
             is_welcome: false,
             refused_by: None,
@@ -61,30 +77,79 @@ impl Introductions {
     /// Returns the descriptors to wait for.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
         let calls = self.calls.iter().map(|call| &call.socket);
-        self.guests.iter().chain(calls).map(AsRawFd::as_raw_fd).chain([self.listener.as_raw_fd()])
+        // A guest that has said hello waits for the end of another process.
+        let guests = self.guests.iter().filter(|guest| guest.hello.is_none()).map(|guest| &guest.socket);
+        guests.chain(calls).map(AsRawFd::as_raw_fd).chain([self.listener.as_raw_fd()])
     }
 
-    /// Returns the slots and processes that have been greeted and have not answered.
-    pub(super) fn unanswered(&self) -> impl Iterator<Item = (u8, i32)> + '_ {
-        self.calls.iter().map(|call| (call.slot, call.socket.process()))
+    /// Returns the calls that have not been answered.
+    pub(super) fn unanswered(&self) -> impl Iterator<Item = &Call> {
+        self.calls.iter()
+    }
+
+    /// Returns the slots of the processes that wait for the end of those that had their slots.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> impl Iterator<Item = u8> {
+        self.guests.iter().filter_map(|guest| guest.hello.as_ref().map(|(slot, _)| *slot))
     }
 
     /// Awaits answers by `socket` as if this process had greeted the one in `slot`.
     #[cfg(any(test, fuzzing))]
     pub(super) fn expect(&mut self, slot: u8, socket: Socket) {
-        self.calls.push(Call { slot, socket });
+        self.calls.push(Call { slot, socket, is_greeted: true });
+    }
+}
+
+impl Shared {
+    /// Connects to the process in a slot.
+    ///
+    /// # Errors
+    /// Returns an error if no descriptor or no memory is left.
+    pub(super) fn call(&self, state: &mut State, slot: u8) -> io::Result<Called> {
+        let unknown = match Unknown::connect(&slot_name(&self.name, slot)) {
+            Ok(unknown) => unknown,
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(Called::Nobody),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Called::NoRoom),
+            Err(error) => return Err(error),
+        };
+        Ok(match unknown.authenticate(self.user) {
+            Ok(socket) => {
+                state.introductions.calls.push(Call { slot, socket, is_greeted: false });
+                Called::Done
+            }
+            Err(stranger) => Called::Stranger(stranger),
+        })
     }
 
-    /// Accepts the connections that wait, and closes those of other users; returns `false` if there were no others.
-    fn accept(&mut self, user: User) -> bool {
-        let mut accepted = false;
+    /// Says hello to the processes that have been called.
+    ///
+    /// # Errors
+    /// Returns an error if no memory is left.
+    pub(super) fn greet(&self, state: &mut State) -> io::Result<()> {
+        let hello = Message::Hello { slot: self.slot }.to_bytes();
+        for call in state.introductions.calls.iter_mut().filter(|call| !call.is_greeted) {
+            match call.socket.send(&hello, &self.descriptors()) {
+                Ok(()) => call.is_greeted = true,
+                // It has closed the connection.
+                Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
+                // As many of this user's descriptors are under way as it may have open: others start at this time too (unix(7)).
+                Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers the processes that say hello: all that had connected when this began, since a claim that a stopped process decides when it
+    /// goes on depends on them.
+    pub(super) fn receive_guests(&self, state: &mut State) {
+        for guest in std::mem::take(&mut state.introductions.guests) {
+            self.attend(state, guest);
+        }
         // Another user may connect faster than this loop accepts.
-        for _ in 0..MEMBERS {
-            match self.listener.accept().map(|unknown| unknown.authenticate(user)) {
-                Ok(Ok(socket)) => {
-                    self.guests.push(socket);
-                    accepted = true;
-                }
+        for _ in 0..=QUEUE {
+            match state.introductions.listener.accept().map(|unknown| unknown.authenticate(self.user)) {
+                Ok(Ok(socket)) => self.attend(state, Guest { socket, hello: None }),
                 Ok(Err(_)) => {}
                 Err(error) => {
                     if error.kind() != ErrorKind::WouldBlock {
@@ -95,69 +160,41 @@ impl Introductions {
                 }
             }
         }
-        // An honest process says hello at once.
-        let excess = self.guests.len().saturating_sub(MEMBERS);
-        self.guests.drain(..excess);
-        accepted
-    }
-}
-
-impl Shared {
-    /// Says hello to the process in a slot.
-    ///
-    /// # Errors
-    /// Returns an error if no descriptor or no memory is left.
-    pub(super) fn greet(&self, state: &mut State, slot: u8) -> io::Result<Greeted> {
-        let unknown = match Unknown::connect(&slot_name(&self.name, slot)) {
-            Ok(unknown) => unknown,
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(Greeted::Nobody),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Greeted::NoRoom),
-            Err(error) => return Err(error),
-        };
-        let socket = match unknown.authenticate(self.user) {
-            Ok(socket) => socket,
-            Err(stranger) => return Ok(Greeted::Stranger(stranger)),
-        };
-        match socket.send(&Message::Hello { slot: self.slot }.to_bytes(), &self.descriptors()) {
-            Ok(()) => {
-                state.introductions.calls.push(Call { slot, socket });
-                Ok(Greeted::Done)
-            }
-            // It has just ended.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Greeted::Nobody),
-            Err(error) => Err(error),
-        }
     }
 
-    /// Answers the processes that say hello.
-    pub(super) fn receive_guests(&self, state: &mut State) {
-        state.stale |= state.introductions.accept(self.user);
-        for guest in std::mem::take(&mut state.introductions.guests) {
-            match guest.receive() {
-                Ok((bytes, descriptors)) => {
-                    if self.introduce(state, &guest, Message::from_bytes(&bytes), descriptors).is_none() {
-                        let _ = guest.send(&Message::Refused.to_bytes(), &[]);
-                    }
+    /// Takes in a guest that has said hello, and introduces all others to it.
+    fn attend(&self, state: &mut State, guest: Guest) {
+        let Guest { socket, hello } = guest;
+        let hello = match hello {
+            Some(hello) => Some(hello),
+            None => match socket.receive() {
+                Ok((bytes, descriptors)) => self.read_hello(&bytes, descriptors),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return state.await_guest(Guest { socket, hello: None });
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => state.introductions.guests.push(guest),
-                Err(_) => {}
+                Err(_) => return,
+            },
+        };
+        let met = hello.map(|(slot, member)| (slot, self.meet(state, slot, member)));
+        match met {
+            Some((slot, Met::Known)) => self.introduce(state, &socket, slot),
+            Some((slot, Met::Occupied(member))) => {
+                state.await_guest(Guest { socket, hello: Some((slot, member)) });
             }
+            // It may have ended.
+            Some((_, Met::Refused)) | None => _ = socket.send(&Message::Refused.to_bytes(), &[]),
         }
     }
 
-    /// Takes in a guest, and introduces all others to it; `None` if its message is no hello of a process as it must be.
-    fn introduce(
-        &self,
-        state: &mut State,
-        guest: &Socket,
-        message: Option<Message>,
-        descriptors: Vec<OwnedFd>,
-    ) -> Option<()> {
-        let Some(Message::Hello { slot }) = message else { return None };
-        let member = Member::new(descriptors, self.slot, self.identity).ok()?;
-        if !self.meet(state, slot, member) {
-            return None;
-        }
+    /// Returns the slot and the process of a hello; `None` if it is none of a process as it must be.
+    fn read_hello(&self, bytes: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Option<(u8, Member)> {
+        let Message::Hello { slot } = Message::from_bytes(bytes)? else { return None };
+        Some((slot, Member::new(descriptors, self.slot, self.identity).ok()?))
+    }
+
+    /// Introduces this process and all others to the one in `slot`. If that fails, it has ended, or this user has too many descriptors under
+    /// way: the connection ends, and the process calls again if it is there.
+    fn introduce(&self, state: &State, guest: &Socket, slot: u8) {
         let tell = |slot: u8, descriptors: [BorrowedFd<'_>; 3]| {
             guest.send(&Message::Joined { slot }.to_bytes(), &descriptors)
         };
@@ -166,8 +203,9 @@ impl Shared {
             introduced = introduced.and_then(|()| tell(there, member.descriptors()));
         }
         let welcome = Message::Welcome { is_settled: state.introductions.is_settled };
-        // If the guest has ended, its life line says so too.
-        introduced.and_then(|()| guest.send(&welcome.to_bytes(), &[])).ok()
+        if let Err(error) = introduced.and_then(|()| guest.send(&welcome.to_bytes(), &[])) {
+            tracing::debug!("{}: the process in slot {slot} is not introduced: {error}", self.name);
+        }
     }
 
     /// Takes in the processes that others introduce.
@@ -185,10 +223,9 @@ impl Shared {
             let (bytes, descriptors) = match call.socket.receive() {
                 Ok(came) => came,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                // It has ended, or could not introduce all.
                 Err(_) => {
-                    if state.members[usize::from(call.slot)].is_none() {
-                        state.introductions.ungreeted.push(call.slot);
-                    }
+                    state.introductions.uncalled.push(call.slot);
                     return false;
                 }
             };
@@ -211,18 +248,40 @@ impl Shared {
         }
     }
 
-    /// Takes in a process; `false` if it has died, or if the slot is this process's or another's that is alive.
-    fn meet(&self, state: &mut State, slot: u8, member: Member) -> bool {
+    /// Takes in a process.
+    fn meet(&self, state: &mut State, slot: u8, member: Member) -> Met {
         if slot == self.slot || !member.is_alive() {
-            return false;
+            return Met::Refused;
         }
         match &state.members[usize::from(slot)] {
-            Some(known) if known.identity == member.identity => return true,
-            Some(known) if known.is_alive() => return false,
+            Some(known) if known.identity == member.identity => return Met::Known,
+            Some(known) if known.is_alive() => return Met::Occupied(member),
             Some(_) => self.bury(state, slot),
             None => {}
         }
         state.add(slot, member);
-        true
+        Met::Known
+    }
+}
+
+/// Whether a process is taken in.
+enum Met {
+    Known,
+    /// Not yet: another process that is alive has its slot.
+    Occupied(Member),
+    /// It has died, or says that it has this process's slot.
+    Refused,
+}
+
+impl State {
+    /// Waits for a guest's hello, or for the end of the process that had its slot.
+    fn await_guest(&mut self, guest: Guest) {
+        let guests = &mut self.introductions.guests;
+        // An honest process says hello at once.
+        if guests.len() >= MEMBERS {
+            guests.remove(0);
+        }
+        guests.push(guest);
+        self.stale = true;
     }
 }

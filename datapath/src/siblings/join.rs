@@ -2,7 +2,7 @@
 
 use super::claims::Claimed;
 use super::farewells::Farewells;
-use super::introductions::{Greeted, Introductions};
+use super::introductions::{Called, Introductions};
 use super::memory::Own;
 use super::repeats::Repeats;
 use super::socket::{Listener, Stranger, Unknown, User};
@@ -152,17 +152,18 @@ impl Shared {
     /// Meets all processes that are there. Of two that come at once, the one that looks later finds the other's name.
     fn settle_in(&self, until: Instant) -> Result<(), JoinError> {
         let mut state = self.lock();
-        state.introductions.ungreeted = (0..MEMBERS as u8).filter(|slot| *slot != self.slot).collect();
+        state.introductions.uncalled = (0..MEMBERS as u8).filter(|slot| *slot != self.slot).collect();
         let mut stranger = None;
         loop {
             let is_last = Instant::now() >= until;
-            for slot in std::mem::take(&mut state.introductions.ungreeted) {
-                match self.greet(&mut state, slot)? {
-                    Greeted::Done | Greeted::Nobody => {}
-                    Greeted::NoRoom => state.introductions.ungreeted.push(slot),
-                    Greeted::Stranger(found) => stranger = Some(found),
+            for slot in std::mem::take(&mut state.introductions.uncalled) {
+                match self.call(&mut state, slot)? {
+                    Called::Done | Called::Nobody => {}
+                    Called::NoRoom => state.introductions.uncalled.push(slot),
+                    Called::Stranger(found) => stranger = Some(found),
                 }
             }
+            self.greet(&mut state)?;
             self.step(&mut state);
             if let Some(process) = state.introductions.refused_by {
                 return Err(JoinError::Refused { process });
@@ -179,7 +180,7 @@ impl Shared {
             Some(stranger) if !introductions.is_welcome => Err(JoinError::User(stranger)),
             _ => {
                 introductions.is_settled = true;
-                introductions.ungreeted.clear();
+                introductions.uncalled.clear();
                 Ok(())
             }
         }
@@ -190,11 +191,11 @@ impl Shared {
     fn lacks(&self, state: &State) -> Option<JoinError> {
         let introductions = &state.introductions;
         let is_known = |slot: u8| state.members[usize::from(slot)].is_some();
-        if let Some((_, process)) = introductions.unanswered().find(|(slot, _)| !is_known(*slot)) {
-            return Some(JoinError::Silent { process });
+        if let Some(call) = introductions.unanswered().find(|call| !call.is_greeted || !is_known(call.slot)) {
+            return Some(JoinError::Silent { process: call.process() });
         }
-        let mut ungreeted = introductions.ungreeted.iter();
-        let slot = ungreeted.find(|slot| !introductions.is_welcome || is_known(**slot))?;
+        let mut uncalled = introductions.uncalled.iter();
+        let slot = uncalled.find(|slot| !introductions.is_welcome || is_known(**slot))?;
         Some(JoinError::Name { name: slot_name(&self.name, *slot) })
     }
 }

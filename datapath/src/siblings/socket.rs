@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 pub(super) const MESSAGE: usize = 64;
 
 /// Connections that wait for a process that is stopped: all that Linux lets wait by default (`net.core.somaxconn`).
-const QUEUE: libc::c_int = 4096;
+pub(super) const QUEUE: libc::c_int = 4096;
 
 /// A user of the machine, by the effective user id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 mod other_user;
 
-use super::socket::Name;
+use super::message::Message;
+use super::socket::{Listener, Name, Socket, Unknown};
 use super::*;
 use crate::io::{Burst, LoopbackBuf, PacketIo, pair};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -247,6 +248,82 @@ fn a_new_process_joins_while_another_is_stopped_and_both_respect_each_other_s_se
     // The stopped one goes on with a claim.
     assert_eq!(errno(stopped.claim(&claim(2))), libc::EADDRINUSE);
     assert_eq!(stopped.shared.lock().present().count(), 2);
+}
+
+/// More have come and gone meanwhile than there are slots: those are in front of the newcomer when the stopped one looks.
+#[test]
+fn a_stopped_process_that_goes_on_reads_each_hello_before_it_decides_a_claim() {
+    let name = name();
+    let (stopped, other) = with_stopped(&name);
+    let at = slot_name(&name, stopped.slot());
+    for _ in 0..2 * MEMBERS {
+        drop(Unknown::connect(&at).unwrap());
+    }
+    let newcomer = Process::new(&name);
+    assert_eq!(errno(newcomer.siblings.claim(&claim(1))), 0);
+    assert_eq!(errno(stopped.claim(&claim(1))), libc::EADDRINUSE);
+    drop(other);
+}
+
+/// The kernel closes the descriptors of a killed process one after the other: its name may be free before its pipe hangs up.
+#[test]
+fn a_process_in_the_slot_of_one_that_is_ending_waits_for_its_end() {
+    let name = name();
+    let mut there = Process::new(&name);
+    let slot = (there.siblings.slot() + 1) % MEMBERS as u8;
+    let (reader, writer) = io::pipe().unwrap();
+    let (own, bell) = (Own::new(1).unwrap(), EventFd::new(libc::EFD_NONBLOCK).unwrap());
+    let ending = Unknown::connect(&slot_name(&name, there.siblings.slot())).unwrap();
+    let ending = ending.authenticate(User::this()).unwrap();
+    let hello = Message::Hello { slot }.to_bytes();
+    ending.send(&hello, &[own.file(), bell.as_fd(), reader.as_fd()]).unwrap();
+    there.meets(1);
+    // No other slot is free.
+    let held: Vec<_> = (0..MEMBERS as u8).filter(|it| *it != slot).collect();
+    let held: Vec<_> = held.iter().filter_map(|slot| Name::hold(&slot_name(&name, *slot)).ok()).collect();
+    let newcomer = std::thread::spawn(move || Siblings::join_at(name).map(|it| (it.slot(), it)));
+    while there.siblings.shared.lock().introductions.waiting().all(|waiting| waiting != slot) {
+        assert!(!newcomer.is_finished(), "{:?}", newcomer.join());
+        std::thread::yield_now();
+    }
+    drop(writer);
+    assert_eq!(newcomer.join().unwrap().unwrap().0, slot);
+    there.hears_end_of(slot);
+    there.meets(1);
+    drop(held);
+}
+
+/// One that has too many descriptors under way to introduce all others.
+#[test]
+fn a_process_whose_introductions_end_early_is_asked_again() {
+    let name = name();
+    let [answering, _stopped] = [5, 6].map(|slot| Listener::new(&slot_name(&name, slot)).unwrap());
+    let (reader, _writer) = io::pipe().unwrap();
+    let bell = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+    let (own, others) = (Own::new(1).unwrap(), Own::new(2).unwrap());
+    let newcomer =
+        std::thread::spawn(move || Siblings::join_at(name).map(|it| it.shared.lock().present().count()));
+    let joined = |slot: u8, own: &Own, socket: &Socket| {
+        let descriptors = [own.file(), bell.as_fd(), reader.as_fd()];
+        socket.send(&Message::Joined { slot }.to_bytes(), &descriptors).unwrap();
+    };
+    let mut hellos = 0;
+    while hellos < 2 {
+        assert!(!newcomer.is_finished(), "{:?}", newcomer.join());
+        let Ok(unknown) = answering.accept() else { continue };
+        let socket = unknown.authenticate(User::this()).unwrap();
+        assert!(socket.wait(LONG.as_millis() as i32));
+        // The check of the user sends no hello.
+        if socket.receive().is_ok() {
+            hellos += 1;
+            joined(5, &own, &socket);
+            if hellos == 2 {
+                joined(6, &others, &socket);
+                socket.send(&Message::Welcome { is_settled: true }.to_bytes(), &[]).unwrap();
+            }
+        }
+    }
+    assert_eq!(newcomer.join().unwrap().unwrap(), 2);
 }
 
 /// Nobody else has the stopped process's memory, and so none knows its services.

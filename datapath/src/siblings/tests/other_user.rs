@@ -1,8 +1,6 @@
 //! Another user of the machine at each step of the protocol. Credentials belong to a thread in the kernel (credentials(7)), so a thread plays
 //! the other user, and `SO_PEERCRED` shows it as it would show a process.
 
-use super::super::message::Message;
-use super::super::socket::{Listener, Unknown};
 use super::super::watch::waits;
 use super::*;
 use std::thread;
@@ -73,7 +71,7 @@ fn hello_of_other_user(name: &str, slot: u8) -> Vec<(Option<Message>, usize)> {
         let bell = EventFd::new(libc::EFD_NONBLOCK).unwrap();
         let (reader, _writer) = io::pipe().unwrap();
         let socket = Unknown::connect(&name).unwrap().authenticate(ROOT).unwrap();
-        // The owner may have closed it by now.
+        // It may be closed by now.
         let _ = socket.send(&Message::Hello { slot }.to_bytes(), &[own.file(), bell.as_fd(), reader.as_fd()]);
         let mut received = Vec::new();
         loop {

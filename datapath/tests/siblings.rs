@@ -8,7 +8,7 @@ use ferroce_datapath::event_fd::EventFd;
 use ferroce_datapath::linux::Interface;
 use ferroce_datapath::siblings::{Claim, ClaimError, Siblings};
 use roce::wire::Path;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -137,6 +137,45 @@ fn a_stopped_process_holds_up_no_new_one() {
     there.into_iter().for_each(Process::kill);
 }
 
+/// Nothing, unless [`processes_of_an_ordinary_user_that_start_at_once_all_join`] started it.
+#[test]
+fn crowd_child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let mut go = std::io::stdin();
+    go.read_exact(&mut [0]).unwrap();
+    let open_files = libc::rlimit { rlim_cur: 150, rlim_max: 150 };
+    // SAFETY: the credentials of this thread, which joins, and a limit of this process, which has no other purpose.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &open_files), 0);
+        assert_eq!(libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534), 0, "these tests run as root");
+    }
+    let _siblings = join(7);
+    println!("{CLAIMED}");
+    let _ = go.read(&mut [0]);
+}
+
+/// Linux lets an ordinary user have no more descriptors under way in messages than open files.
+#[test]
+fn processes_of_an_ordinary_user_that_start_at_once_all_join() {
+    own_network();
+    let start = |_| {
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        let program = program.args(["--exact", "crowd_child", "--nocapture"]).env(CHILD, "");
+        Process(program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+    };
+    let mut crowd: Vec<Process> = (0..24).map(start).collect();
+    for Process(child) in &mut crowd {
+        child.stdin.as_mut().unwrap().write_all(&[0]).unwrap();
+    }
+    for Process(child) in &mut crowd {
+        let said = BufReader::new(child.stdout.take().unwrap());
+        assert!(said.lines().any(|line| line.unwrap().ends_with(CLAIMED)), "{:?}", child.wait());
+    }
+    crowd.into_iter().for_each(Process::kill);
+}
+
 #[test]
 fn another_user_is_refused_in_one_line_that_says_who_and_what_to_do() {
     own_network();
@@ -213,6 +252,7 @@ fn start(progress: Progress) -> Engine {
 /// receives it.
 fn carry(from: &Engine, to: &Engine, mac: roce::wire::Mac, byte: u8) -> bool {
     let address = "10.9.0.1".parse().unwrap();
+    assert_eq!(from.look_up(address).unwrap(), Some(mac));
     let path = Path { udp_source: 0xd872, ..Path::new((mac, address), (mac, address)) };
     assert!(from.call(move |station, _| station.send_mad(path, [byte; MAD_LENGTH])).unwrap());
     (0..TURNS).any(|_| {

@@ -195,10 +195,19 @@ impl Engine {
         match asked {
             Ok(Asked::Known(mac)) => {
                 tracing::debug!("{address} is at {mac}");
+                self.meet_processes_at(mac);
                 Ok(Some(mac))
             }
             Ok(Asked::Asking) => Ok(None),
             Err(unresolved) => Err(self.unresolved(address, unresolved)),
+        }
+    }
+
+    /// Informs the core of all processes that have come by now, if these are at the Ethernet address: frames to one that it does not know
+    /// are lost. The thread that watches the processes may be late.
+    fn meet_processes_at(&self, mac: Mac) {
+        if let Some(siblings) = self.siblings().filter(|_| mac == self.mac) {
+            siblings.meet();
         }
     }
 

@@ -177,6 +177,11 @@ impl Siblings {
         self.run()
     }
 
+    /// Takes in all siblings that have come by now.
+    pub(crate) fn meet(&self) {
+        drop(self.shared.catch_up());
+    }
+
     /// Answers siblings from now on, in a process without a core.
     ///
     /// # Errors

@@ -187,7 +187,7 @@ fn when_a_process_dies_one_other_informs_its_peers_and_what_it_had_is_free() {
     fourth.meets(2);
     for process in [&second, &third] {
         // All of this step is over when its lock is free.
-        drop(process.siblings.shared.catch_up());
+        process.siblings.meet();
     }
     let told = [&second, &third].map(|process| {
         let died = |told| match told {

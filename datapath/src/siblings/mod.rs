@@ -116,13 +116,13 @@ struct Shared {
     identity: u64,
     /// Ends a sleep of this process's core.
     bell: EventFd,
-    /// Both ends of what hangs up with this process, before it gives up its slot's name.
-    life: (OwnedFd, fork::Own),
     /// Ends a wait of the thread for good.
     stop: EventFd,
     /// Ends a wait of the thread for descriptors that another thread has replaced or added to.
     changed: EventFd,
     state: Mutex<State>,
+    /// Both ends of what hangs up with this process. Last: its name is free then, so that another process can keep it from new ones.
+    life: (OwnedFd, fork::Own),
 }
 
 /// The part that changes.

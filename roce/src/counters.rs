@@ -18,7 +18,7 @@ macro_rules! discards {
 }
 
 discards! {
-    /// Shorter than its headers say, or than the smallest RoCEv2 packet.
+    /// Shorter than its headers state, or than the smallest RoCEv2 packet.
     Truncated = "truncated packet",
     /// Longer than the path MTU allows.
     Oversized = "payload longer than the path MTU",

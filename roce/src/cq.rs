@@ -24,7 +24,7 @@ pub(crate) struct CompletionQueues {
     free: Vec<u32>,
     limit: u32,
     /// Queues that received completions since [`Self::take_filled`] returned them, each once and in that order: a program that waits for
-    /// events of several queues sees that of an acknowledgement before that of the message behind it.
+    /// events of several queues sees that of an acknowledgement before that of the following message.
     filled: VecDeque<CqId>,
     /// Overflowed queues whose queue pairs were not failed yet, each once.
     overflowed: Vec<CqId>,

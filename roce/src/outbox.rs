@@ -22,7 +22,7 @@ pub trait Outbox {
         false
     }
 
-    /// Returns whether frames to this queue pair behind this Ethernet address have room.
+    /// Returns whether frames to this queue pair at this Ethernet address have room.
     fn has_room_to(&self, mac: Mac, qpn: Qpn) -> bool {
         let _ = (mac, qpn);
         true

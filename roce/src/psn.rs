@@ -4,7 +4,7 @@ use core::fmt;
 
 /// Packet sequence number: 24 bits that wrap (IBA 9.7.2).
 ///
-/// It has no order, because it wraps; [`distance`](Self::distance) tells which of two is ahead.
+/// It has no order, because it wraps; [`distance`](Self::distance) determines which of two is ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 

@@ -52,7 +52,7 @@ pub struct EthernetSpec {
     pub destination: Masked<6>,
     /// Source address.
     pub source: Masked<6>,
-    /// EtherType; in a tagged frame, the one behind the 802.1Q tag.
+    /// EtherType; in a tagged frame, the one after the 802.1Q tag.
     pub ether_type: Masked<2>,
     /// 802.1Q tag: priority (3 bits), DEI, VLAN identifier (12 bits). If any bit is compared, untagged frames do not match.
     pub vlan: Masked<2>,
@@ -110,9 +110,9 @@ pub enum FlowSpec {
     Ipv4(Ipv4Spec),
     /// IPv6.
     Ipv6(Ipv6Spec),
-    /// TCP directly behind the IP header, not in a later fragment.
+    /// TCP directly after the IP header, not in a later fragment.
     Tcp(PortSpec),
-    /// UDP directly behind the IP header, not in a later fragment.
+    /// UDP directly after the IP header, not in a later fragment.
     Udp(PortSpec),
 }
 

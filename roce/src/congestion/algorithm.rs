@@ -36,7 +36,7 @@ impl CongestionControl {
         if settings.in_band.is_some() {
             telemetry.prober.only_blind();
         }
-        // Its parameters were checked on the way to RTS, a rate from telemetry when it arrived.
+        // Its parameters were checked before RTS, a rate from telemetry when it arrived.
         let Ok(algorithm) = to.build() else { return false };
         // Receivers of datagrams keep no setup.
         if telemetry.queue_key.is_none() {
@@ -84,7 +84,7 @@ impl CongestionControl {
         }
     }
 
-    /// Changes to the substitute if telemetry is missing; data or a probe that left at `sent` was acknowledged. Returns whether packets
+    /// Changes to the substitute if telemetry is missing; data or a probe sent at `sent` was acknowledged. Returns whether packets
     /// must be ECN-capable from now on.
     #[inline]
     pub(super) fn miss_telemetry(&mut self, sent: Instant) -> bool {
@@ -115,7 +115,7 @@ impl CongestionControl {
         wrong.or_else(|| telemetry.policy.take_news())
     }
 
-    /// Starts this algorithm, whose parameters were checked on the way to RTS.
+    /// Starts this algorithm, whose parameters were checked before RTS.
     fn run(&mut self, algorithm: &CongestionAlgorithm) {
         if let Ok(algorithm) = self.as_measured(algorithm).build() {
             self.flow = Some(Flow::new(algorithm));

@@ -46,7 +46,7 @@ enum Said {
     Busiest(Option<(HopIndex, Hop)>),
 }
 
-/// Time without the peer's telemetry after which the records say nothing of the present.
+/// Time without the peer's telemetry after which the records are obsolete.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// Limit of pending answers to probes: a newer one replaces the oldest.
@@ -319,7 +319,7 @@ impl Collector {
         Some(Said::Busiest(records.busiest(now, path, base_rtt)))
     }
 
-    /// Returns the report that may ride with an Acknowledge now.
+    /// Returns the report that an Acknowledge may carry now.
     pub(super) fn rider(&self) -> Option<Report> {
         let rides = |due: &Due| matches!(due.carrier, Carrier::Acknowledge | Carrier::Either);
         self.due.filter(rides).map(|due| due.report)

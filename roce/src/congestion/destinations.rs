@@ -143,7 +143,7 @@ impl Destinations {
         None
     }
 
-    /// Handles the answer to a probe. An answer that its sender does not owe changes nothing.
+    /// Handles the answer to a probe. An unsolicited answer changes nothing.
     ///
     /// # Errors
     /// Returns [`Discard::Telemetry`] if no probe awaits the answer, or why the answer is invalid.

@@ -12,7 +12,7 @@ use crate::wire::format::{HOPS, HopReading};
 use cc::{Counter, Hop, Rate};
 use core::time::Duration;
 
-/// Age in ns after which a reading says nothing of the present.
+/// Age in ns after which a reading is obsolete.
 const STALE: u64 = 1_000_000_000;
 
 /// Least share of the target that a link counts as used.

@@ -70,7 +70,7 @@ pub(crate) struct Sequence {
     /// Oldest unacknowledged packet.
     pub(crate) una: u64,
     pub(crate) next: u64,
-    /// Number behind the highest packet ever sent.
+    /// Number after the highest packet ever sent.
     pub(crate) sent: u64,
     /// First PSN that this side sent.
     pub(crate) first_sent: Psn,
@@ -127,7 +127,7 @@ impl CongestionControl {
         }
     }
 
-    /// Starts pacing, on the way to RTS.
+    /// Starts pacing, before RTS.
     ///
     /// # Errors
     /// Returns a [`ControlError`], and changes nothing, if a parameter is out of its range or the telemetry format does not fit the path.
@@ -174,7 +174,7 @@ impl CongestionControl {
         self.flow.as_ref().map(Flow::algorithm)
     }
 
-    /// Returns whether the pacer lets a packet leave now. If not, records the time until which it delays the packet.
+    /// Returns whether the pacer permits a packet now. If not, records the time until which it delays the packet.
     #[inline]
     pub(crate) fn may_send(&mut self, now: Instant) -> bool {
         self.paced_until = self.flow.as_ref().map(Flow::free_at).filter(|&at| at > now);
@@ -249,7 +249,7 @@ impl CongestionControl {
         }
     }
 
-    /// Returns the report that may ride with an Acknowledge now.
+    /// Returns the report that an Acknowledge may carry now.
     #[inline]
     pub(crate) fn rides_with_acknowledge(&self) -> Option<Report> {
         self.telemetry.as_ref()?.rider()

@@ -66,7 +66,7 @@ impl Flow {
         self.data_bits
     }
 
-    /// Returns when the next packet may leave.
+    /// Returns when the next packet may be sent.
     pub(super) const fn free_at(&self) -> Instant {
         self.free_at
     }
@@ -100,7 +100,7 @@ impl Flow {
     }
 
     /// Spends the tokens of a frame of unacknowledged data. No window limits it, so its pace does: while the round trip is longer than the
-    /// base round trip, no more leaves in the former than the algorithm allows in the latter. `rounds` is the least length of the current
+    /// base round trip, no more is sent in the former than the algorithm allows in the latter. `rounds` is the least length of the current
     /// round trip, which no answer has measured yet, in base round trips.
     #[inline]
     pub(super) fn on_blind_wire(&mut self, now: Instant, bytes: usize, rounds: u64) {

@@ -1,6 +1,6 @@
 //! The policy whether a queue pair computes with telemetry: a state machine, whose table of states is in `docs/transport.md`.
 //!
-//! It decides which algorithm runs; `algorithm.rs` applies its decisions. If telemetry ends while data is still acknowledged, as behind a
+//! It decides which algorithm runs; `algorithm.rs` applies its decisions. If telemetry ends while data is still acknowledged, as after a
 //! switch that was restarted without it, an algorithm that computes with it would keep its last rate permanently. So a substitute runs
 //! until telemetry returns: DCQCN, or the algorithm that ran before a better one took over. Acknowledgements show that telemetry is
 //! missing, and so do answers to probes in which no switch has written. A sender of only READ responses or unreliable packets, whose peer

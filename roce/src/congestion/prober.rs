@@ -43,9 +43,9 @@ pub(super) struct Prober {
     /// Answers to probes before this number are stale.
     awaited: u64,
     last_sent: Option<Instant>,
-    /// When the newest probes left, and the number of the data packet behind each, by probe number modulo [`TIMED`].
+    /// When the newest probes were sent, and the number of the data packet after each, by probe number modulo [`TIMED`].
     sent_at: [(Instant, u64); TIMED],
-    /// Probes before this number leave among the data of the first window.
+    /// Probes before this number are sent among the data of the first window.
     opening: u64,
     /// Payload bytes between two of those.
     spacing: u64,
@@ -162,8 +162,8 @@ impl Prober {
         if self.is_heard { 0 } else { self.next.saturating_sub(self.opening) }
     }
 
-    /// Returns when the next probe may leave while data is in flight, or a failed trial ends without its last answer. A lost probe does not
-    /// stop the next. A peer that answers none rarely gets a probe for unacknowledged data.
+    /// Returns when the next probe may be sent while data is in flight, or a failed trial ends without its last answer. A lost probe does
+    /// not stop the next. A peer that answers none rarely gets a probe for unacknowledged data.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
         if self.has_failed() {
@@ -194,13 +194,13 @@ impl Prober {
         self.next
     }
 
-    /// Uses up a number for a probe of another path, which left before data packet `data`.
+    /// Uses up a number for a probe of another path, sent before data packet `data`.
     pub(super) const fn skip(&mut self, now: Instant, data: u64) {
         self.sent_at[self.next as usize % TIMED] = (now, data);
         self.next += 1;
     }
 
-    /// Records that a probe left before data packet `data`.
+    /// Records that a probe was sent before data packet `data`.
     pub(super) fn on_sent(&mut self, now: Instant, data: u64) {
         self.skip(now, data);
         self.left = self.spacing;
@@ -218,7 +218,7 @@ impl Prober {
             .filter(|number| (self.awaited..self.next).contains(number))
     }
 
-    /// Accepts an answer, once and in order. Returns it as an acknowledgement that counts probes, and the number of the data packet behind
+    /// Accepts an answer, once and in order. Returns it as an acknowledgement that counts probes, and the number of the data packet after
     /// the probe if the probe is one of the newest 16.
     pub(super) fn on_response(&mut self, now: Instant, psn: Psn) -> Result<(Ack, Option<u64>), Discard> {
         let number = self.number(psn).ok_or(Discard::Telemetry)?;

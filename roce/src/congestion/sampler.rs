@@ -68,7 +68,7 @@ impl Sampler {
         self.handshake.is_some()
     }
 
-    /// Returns when the setup may leave, while data is in flight.
+    /// Returns when the setup may be sent, while data is in flight.
     #[inline]
     pub(super) fn setup_due_at(&self) -> Option<Instant> {
         let waits = |handshake: &&Handshake| !handshake.is_heard && handshake.attempts < SETUP_ATTEMPTS;

@@ -23,7 +23,7 @@ use core::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brings {
     Nothing,
-    /// INT header behind the BTH.
+    /// INT header after the BTH.
     InBand,
     /// Another format, inserted below the BTH of the sealed packet.
     Format(Format),
@@ -71,7 +71,7 @@ pub(super) struct Telemetry {
     pub(super) queue_key: Option<u32>,
     /// The peer gets only ratios.
     ratio_only: bool,
-    /// Data has left since none was in flight, so a request for telemetry may be due.
+    /// Data was sent since none was in flight, so a request for telemetry may be due.
     pub(super) is_active: bool,
     pub(super) prober: Prober,
     pub(super) sampler: Sampler,
@@ -169,7 +169,7 @@ impl Telemetry {
         }
     }
 
-    /// Returns the number of base round trips that unacknowledged data has been in flight: a probe leaves in each, and the answer to the
+    /// Returns the number of base round trips that unacknowledged data has been in flight: a probe is sent in each, and the answer to the
     /// first may only be late. It is 1 if the algorithm in use has no windows.
     #[inline]
     pub(super) fn rounds_in_flight(&self) -> u64 {

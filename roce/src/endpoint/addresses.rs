@@ -16,7 +16,7 @@ impl Endpoint {
         Ok(address)
     }
 
-    /// Destroys an address handle. Datagrams posted with it that have not left fail.
+    /// Destroys an address handle. Datagrams posted with it that were not sent fail.
     ///
     /// # Errors
     /// Returns [`ControlError::NoAddress`] if the handle does not exist.

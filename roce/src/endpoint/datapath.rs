@@ -12,7 +12,7 @@ use core::time::Duration;
 
 /// Bytes of frames that a queue pair sends in one turn while others wait; its last frame may exceed them.
 const QUANTUM: u64 = 8 * 1024;
-/// Queue pairs without room at their peers that one call skips; the next call continues behind them.
+/// Queue pairs without room at their peers that one call skips; the next call continues after them.
 const PASSED_OVER: usize = 16;
 
 impl Endpoint {
@@ -85,10 +85,10 @@ impl Endpoint {
         taken
     }
 
-    /// Writes the next frame that may leave now to the start of `frame`, with its ICRC, and returns its length. `frame` must have room for
-    /// the largest packet: MTU + [`MAX_OVERHEAD`](crate::wire::MAX_OVERHEAD).
+    /// Writes the next frame that may be sent now to the start of `frame`, with its ICRC, and returns its length. `frame` must have room
+    /// for the largest packet: MTU + [`MAX_OVERHEAD`](crate::wire::MAX_OVERHEAD).
     ///
-    /// Queue pairs with something to send take turns of a packet each; those that owe an answer are first.
+    /// Queue pairs with something to send take turns of a packet each; those with a pending answer are first.
     #[inline]
     pub fn poll_transmit<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
         let mut single = Single::new(frame);
@@ -96,7 +96,7 @@ impl Endpoint {
         single.length()
     }
 
-    /// Writes frames that may leave now, as many as there are and have room, in the order of [`Self::poll_transmit`]. A turn of a queue
+    /// Writes frames that may be sent now, as many as there are and have room, in the order of [`Self::poll_transmit`]. A turn of a queue
     /// pair is 8 KiB.
     #[inline]
     pub fn transmit<M: Memory, O: Outbox>(&mut self, now: Instant, memory: &M, out: &mut O) {

@@ -55,7 +55,7 @@ pub struct Endpoint {
     /// Queue pair before those in `ready`: it sent last while no other waited. Most often there is only one, whose turns then touch no
     /// queue.
     alone: Option<u32>,
-    /// Queue pairs that owe an answer, which are before all others.
+    /// Queue pairs with a pending answer, which are before all others.
     answering: VecDeque<u32>,
     link: Option<Link>,
     next_pd: u32,
@@ -109,7 +109,7 @@ impl Endpoint {
     /// Bytes of a queue pair before its first use. Its queues, and the state that answers telemetry, are allocated when they are needed.
     pub const QP_BYTES: usize = QpTable::QP_BYTES;
 
-    /// Spaces frames as a link of this rate would, in bits of frames; with `None` they leave as fast as the port accepts them. For ports
+    /// Spaces frames as a link of this rate would, in bits of frames; with `None` they are sent as fast as the port accepts them. For ports
     /// without a rate of their own (veth, tap, memif), whose queue pairs would otherwise all send at the same time. Time lost by a pause of
     /// the poller is not made up for.
     pub fn set_link_rate(&mut self, rate: Option<Rate>) {

@@ -48,8 +48,8 @@ impl Slice {
 /// it; bytes are copied in and out.
 ///
 /// # Errors
-/// Returns [`AccessError::Vanished`] if the memory is registered but no longer there: the application unmapped it, or truncated the file
-/// behind it. Some bytes may have been written.
+/// Returns [`AccessError::Vanished`] if the memory is registered but no longer there: the application unmapped it, or truncated its file.
+/// Some bytes may have been written.
 #[allow(clippy::missing_errors_doc)]
 pub trait Memory {
     /// Writes `bytes` to `to`; the lengths must be equal.

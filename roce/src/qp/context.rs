@@ -1,4 +1,4 @@
-//! What an endpoint lends a queue pair for one call.
+//! Objects of an endpoint that a queue pair borrows for one call.
 
 use super::EarlyMemory;
 use crate::address::AddressTable;

@@ -141,7 +141,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Makes a transition on the way to RTS, which differs by service.
+    /// Makes a transition towards RTS, which differs by service.
     fn advance(&mut self, modify: Modify) -> Result<(), ControlError> {
         let mut connected = Kind::Connected;
         let kind = match &mut self.transport {
@@ -493,7 +493,7 @@ impl QueuePair {
         }
     }
 
-    /// Writes packets until `quantum` bytes are written or none may leave.
+    /// Writes packets until `quantum` bytes are written or none may be sent.
     #[inline]
     pub(crate) fn transmit<M: Memory, O: Outbox>(
         &mut self,

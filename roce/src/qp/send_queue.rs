@@ -25,7 +25,7 @@ impl SendQueue {
         self.len as usize
     }
 
-    /// Returns the place of the request behind `index` others.
+    /// Returns the place of the request after `index` others.
     #[inline]
     const fn place(&self, index: usize) -> usize {
         let place = self.first as usize + index;

@@ -71,7 +71,7 @@ impl Wqe {
         self.sends()
     }
 
-    /// Returns the number behind the last packet.
+    /// Returns the number after the last packet.
     pub(super) const fn end(&self) -> u64 {
         self.first + self.packets as u64
     }

@@ -24,7 +24,7 @@ pub(crate) struct Headers<'a> {
     vlan: Option<[u8; 2]>,
     ether_type: [u8; 2],
     network: Network<'a>,
-    /// Protocol behind the IP header, and the two ports if it has them.
+    /// Protocol above the IP header, and the two ports if it has them.
     transport: Option<(u8, &'a [u8; 4])>,
 }
 

@@ -100,7 +100,7 @@ impl Draft<'_> {
     }
 }
 
-/// Writes all headers to the start of `frame`, with room for `payload_length` bytes behind them. `identification` is that of an IPv4
+/// Writes all headers to the start of `frame`, with room for `payload_length` bytes after them. `identification` is that of an IPv4
 /// header. A caller that sends many packets along one path should keep a [`Template`].
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Feedback of a receiver about a sender's path: in telemetry responses, in notifications, and behind Acknowledges.
+//! Feedback of a receiver about a sender's path: in telemetry responses, in notifications, and in Acknowledges.
 
 use super::records::Records;
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};

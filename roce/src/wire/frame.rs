@@ -14,14 +14,14 @@ pub struct Frame<'a> {
     pub network: Network<'a>,
     /// BTH and extension headers.
     pub header: Header,
-    /// Telemetry behind the BTH of a data packet.
+    /// Telemetry after the BTH of a data packet.
     pub in_band: Option<InBand<'a>>,
     /// Payload, without pad.
     pub payload: &'a [u8],
 }
 
 impl Frame<'_> {
-    /// Returns whether there is telemetry below or behind the BTH.
+    /// Returns whether there is telemetry below or after the BTH.
     #[inline]
     #[must_use]
     pub const fn brings_telemetry(&self) -> bool {

@@ -408,7 +408,7 @@ pub enum Header {
         /// Load of the switch port.
         feedback: Feedback,
     },
-    /// Probe to a datagram queue pair, opcode 0xC5, behind an INT header as in data packets. It has the sender's queue pair, as a UD SEND
+    /// Probe to a datagram queue pair, opcode 0xC5, after an INT header as in data packets. It has the sender's queue pair, as a UD SEND
     /// does. [`Opcode::TELEMETRY_RESPONSE`](super::Opcode::TELEMETRY_RESPONSE) answers it.
     DatagramTelemetryRequest {
         /// Common fields with [`Bth::TELEMETRY`]; the PSN is the number of the probe.
@@ -436,7 +436,7 @@ pub enum Header {
         msn: u32,
         /// Distance from `bth.psn` to the first packet of `held`, in units of 64 PSNs.
         ahead: u8,
-        /// Bitmap: bit `i` is the packet `64 * ahead + i` PSNs behind `bth.psn`. The missing packet's bit is 0.
+        /// Bitmap: bit `i` is the packet `64 * ahead + i` PSNs after `bth.psn`. The missing packet's bit is 0.
         held: u128,
     },
     /// Offer of selective repeat, or its acceptance, opcode 0xC9.

@@ -21,10 +21,10 @@ const ON_STACK: usize = 2 * LEAST;
 
 /// Returns the ICRC of a packet (IBA 9.2, A17.3.3), to be stored least significant byte first.
 ///
-/// Bytes that routers and switches may change count as ones. The `hidden` bytes behind the BTH, telemetry around UDP, and the share of both
+/// Bytes that routers and switches may change count as ones. The `hidden` bytes after the BTH, telemetry around UDP, and the share of both
 /// in the IP and UDP lengths count as absent.
 ///
-/// The first bytes are copied to the stack and masked there, behind as many zeros as fill whole folds: zeros do not change an empty
+/// The first bytes are copied to the stack and masked there, after as many zeros as fill whole folds: zeros do not change an empty
 /// register. XORing the initial value into the first four bytes has the same effect as starting with it.
 #[inline]
 #[expect(
@@ -179,7 +179,7 @@ fn copy_around(into: &mut [u8], frame: &[u8], layers: &Layers, end: usize) {
     udp[4..6].copy_from_slice(&((layers.end - layers.bth + UDP_LENGTH) as u16).to_be_bytes());
 }
 
-/// Sets the fields that may change on the way to ones, in a packet that begins with its IP header.
+/// Sets the fields that may change in transit to ones, in a packet that begins with its IP header.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -231,7 +231,7 @@ mod tests {
         !bytes.iter().fold(!0, |crc, &byte| by_bit(crc ^ u32::from(byte)))
     }
 
-    /// Returns a packet behind eight bytes of ones, with the fields that may change as ones.
+    /// Returns a packet after eight bytes of ones, with the fields that may change as ones.
     fn masked(packet: &[u8]) -> Vec<u8> {
         let mut bytes = [&[0xff; 8], packet].concat();
         for at in [1, 8, 10, 11, 26, 27, 32] {

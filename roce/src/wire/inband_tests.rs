@@ -73,7 +73,7 @@ proptest! {
         let at = bth_at + at % (frame.len() - bth_at);
         frame[at] ^= 1 << bit;
         let room = bth_at + 12 + 4..bth_at + 12 + MAX_IN_BAND;
-        // The first INT word says how much is outside; its counts and ids are.
+        // The first INT word states how much is outside; its counts and ids are.
         let is_outside = room.contains(&at) || at >= bth_at + 12 && at < bth_at + 16 || at == bth_at + 4;
         prop_assert!(is_outside || parse(&frame).is_err(), "byte {at}");
         if parse(&frame).is_ok() {

@@ -34,7 +34,7 @@ const fn family_of(ethertype: u16) -> Option<Family> {
     }
 }
 
-/// Returns the family and offset of a frame's IP packet, behind any tag of CSIG's lengths: code that only reads traffic classes does not
+/// Returns the family and offset of a frame's IP packet, after any tag of CSIG's lengths: code that only reads traffic classes does not
 /// know the network's numbers.
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "few tags follow each other")]

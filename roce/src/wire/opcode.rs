@@ -83,7 +83,7 @@ static OFFER: Shape = shape("Selective Offer", false, NONE, 0);
 /// 8 bits reserved, 24 of the shared receive queue's number (IBA annex A14).
 const XRCETH_LENGTH: usize = 4;
 
-/// Reserved bytes behind a CNP's BTH (IBA A17.9.3).
+/// Reserved bytes after a CNP's BTH (IBA A17.9.3).
 const NOTIFICATION_RESERVED: usize = 16;
 
 /// Bit of an offer's first word that marks an acceptance.

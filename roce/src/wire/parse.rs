@@ -13,7 +13,7 @@ use crate::{Discard, Psn, Qpn};
 /// Parses a frame, from its Ethernet header to its last byte, without the Ethernet FCS.
 ///
 /// The checks are, in this order: Ethernet and IP header, UDP port and length, IPv4 and UDP checksum, ICRC, then version, opcode, extension
-/// headers, length and pad. So nothing above UDP is evaluated before the ICRC has proved it. Bytes behind the IP packet pad a short
+/// headers, length and pad. So nothing above UDP is evaluated before the ICRC has proved it. Bytes after the IP packet pad a short
 /// Ethernet frame, and are ignored.
 ///
 /// This function is for networks with the default numbers of telemetry formats; [`Numbers::parse`] is for any.
@@ -54,7 +54,7 @@ pub fn parse_unverified(frame: &[u8]) -> Result<Frame<'_>, Discard> {
 
 type Transport<'a> = (&'a [u8; BTH_LENGTH], &'a [u8], &'a [u8; ICRC_LENGTH]);
 
-/// Returns the BTH, the bytes behind it, and the ICRC.
+/// Returns the BTH, the bytes after it, and the ICRC.
 #[inline]
 fn split<'a>(frame: &'a [u8], layers: &Layers) -> Result<Transport<'a>, Discard> {
     let packet = frame.get(layers.bth..layers.end).ok_or(Discard::Truncated)?;
@@ -158,7 +158,7 @@ fn located(frame: &[u8], numbers: Numbers) -> Option<(Opcode, Qpn)> {
     Some((Opcode(opcode), Qpn::new(u32::from_be_bytes([0, a, b, c]))))
 }
 
-/// Returns the range of the extension headers, the payload and the pad of a frame that looks like RoCEv2: behind the BTH, before the ICRC.
+/// Returns the range of the extension headers, the payload and the pad of a frame that looks like RoCEv2: after the BTH, before the ICRC.
 /// Verifies no checksum.
 #[must_use]
 pub fn body(frame: &[u8]) -> Option<core::ops::Range<usize>> {

@@ -226,7 +226,7 @@ mod tests {
             };
             assert_eq!(path.path_id(), 7);
             assert!(path.hops().map(|(_, hop)| *hop).eq([hop, hop]), "{path:?}");
-            // Switches on the way back write nothing.
+            // Switches on the return path write nothing.
             let mut frame = framed(&answer, tag);
             assert!(!stamp(&mut frame, 3));
             assert_eq!(frame[14 + tag.len()..], answer);

@@ -102,7 +102,7 @@ impl Template {
         self.family == Family::V4 && ours == u64::from(destination) << 32 | u64::from(source)
     }
 
-    /// Returns the layers of a packet with `length` bytes behind its BTH.
+    /// Returns the layers of a packet with `length` bytes after its BTH.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,

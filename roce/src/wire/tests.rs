@@ -17,7 +17,7 @@ fn bth() -> impl Strategy<Value = Bth> {
             solicited,
             migration,
             partition_key,
-            // Telemetry in data packets and behind Acknowledges has separate tests.
+            // Telemetry in data packets and in Acknowledges has separate tests.
             congestion: congestion & !Bth::TELEMETRY,
             destination: Qpn::new(destination),
             ack_request,

@@ -6,7 +6,7 @@ use crate::{Discard, Psn, Qpn, Rkey, SrqNumber};
 use std::vec;
 use std::vec::Vec;
 
-/// Offset of the BTH: behind Ethernet, IPv4 and UDP.
+/// Offset of the BTH: after Ethernet, IPv4 and UDP.
 const AT: usize = 14 + 20 + 8;
 
 fn bth() -> Bth {

@@ -94,7 +94,7 @@ impl Reliable {
         self.responder.silence();
     }
 
-    /// Enters ERR. The oldest send request completes as `cause` says, the receive in progress with `receive`, all others as flushed.
+    /// Enters ERR. The oldest send request completes as `cause` specifies, the receive in progress with `receive`, all others as flushed.
     pub(super) fn fail(
         &mut self,
         common: &mut Common,

@@ -26,12 +26,12 @@ impl From<AccessError> for Failure {
 /// What a source of packets had to send.
 enum Source {
     Empty,
-    /// The bytes of a packet; `None` if `frame` is too short for it. Nothing else leaves now.
+    /// The bytes of a packet; `None` if `frame` is too short for it. Nothing else is sent now.
     Served(Option<usize>),
 }
 
 impl Reliable {
-    /// Writes the next packet that may leave.
+    /// Writes the next packet that may be sent.
     #[inline]
     pub(in crate::qp) fn poll_transmit<M: Memory>(
         &mut self,
@@ -69,7 +69,7 @@ impl Reliable {
         if let Source::Served(length) = self.transmit_acceptance(common, &connection, frame) {
             return length;
         }
-        // Answers precede requests, because the peer waits for them. In ERR nothing else leaves.
+        // Answers precede requests, because the peer waits for them. In ERR nothing else is sent.
         let length = self.transmit_answer(common, &connection, memory, context, frame);
         if length.is_some() || common.state == State::Error {
             return length;
@@ -81,7 +81,7 @@ impl Reliable {
         if let Source::Served(length) = self.transmit_keep_alive(common, &connection, frame) {
             return length;
         }
-        // Congestion control is last: the packets before it are rare, while probes and reports leave all the time.
+        // Congestion control is last: the packets before it are rare, while probes and reports are sent all the time.
         self.transmit_congestion_control(common, &connection, context, frame)
     }
 
@@ -254,7 +254,7 @@ impl Reliable {
         bth.ack_request = plan.token.ack_request;
         bth.solicited = plan.solicited;
         bth.congestion = common.congestion.data_bits();
-        // Without room for telemetry in the frame, the packet leaves without it.
+        // Without room for telemetry in the frame, the packet is sent without it.
         let room = frame.len().saturating_sub(plan.token.length as usize + MAX_OVERHEAD);
         let brings = common.congestion.rides_with_data(room);
         if brings == Brings::InBand {

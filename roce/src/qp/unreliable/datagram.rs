@@ -1,5 +1,5 @@
 //! Datagrams: one packet per message, from any peer, with the network header in front of the payload (IBA 9.8.3). Raw frames are received
-//! the same way, without a header.
+//! likewise, without a header.
 
 use super::super::{CompletionOpcode, CompletionStatus, buffers};
 use super::Unreliable;

@@ -1,6 +1,6 @@
 //! Queue pairs whose peer acknowledges nothing: unreliable connections, datagrams, raw packets (IBA 9.8).
 //!
-//! A send is done when its last packet has left. A received packet with an error is counted and dropped, with the rest of its message; the
+//! A send is done when its last packet was sent. A received packet with an error is counted and dropped, with the rest of its message; the
 //! peer does not learn of it.
 
 mod datagram;
@@ -75,11 +75,11 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct Unreliable {
     pub(super) kind: Kind,
-    /// Send requests with packets that have not left, oldest first.
+    /// Send requests with packets that were not sent, oldest first.
     queue: SendQueue,
     /// Number of the next packet.
     next: u64,
-    /// Number behind the last packet of the last request.
+    /// Number after the last packet of the last request.
     end: u64,
     /// First PSN that this side sends.
     pub(super) origin: Psn,

@@ -25,7 +25,7 @@ struct Planned<'a> {
 }
 
 impl Unreliable {
-    /// Writes the next packet that may leave.
+    /// Writes the next packet that may be sent.
     pub(in crate::qp) fn poll_transmit<M: Memory>(
         &mut self,
         common: &mut Common,
@@ -148,7 +148,7 @@ impl Unreliable {
         Some(on_wire)
     }
 
-    /// Completes the oldest request, all of whose packets have left.
+    /// Completes the oldest request, all of whose packets were sent.
     pub(super) fn complete_front(&mut self, common: &Common, context: &mut Context<'_>) {
         let identity = &common.identity;
         if let Some(wqe) = self.queue.pop()

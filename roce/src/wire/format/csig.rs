@@ -28,7 +28,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// Reads the 2 or 6 bytes behind the TPID. Returns the fields, and whether the tag is wide.
+    /// Reads the 2 or 6 bytes after the TPID. Returns the fields, and whether the tag is wide.
     fn read(data: &[u8]) -> Option<(Self, bool)> {
         match data {
             &[a, b] => {
@@ -80,7 +80,7 @@ const fn unset(kind: u32, is_wide: bool) -> u32 {
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers, is_wide: bool) {
     let (length, tpid) =
         if is_wide { (WIDE, numbers.csig_tpid() + 1) } else { (COMPACT, numbers.csig_tpid()) };
-    // Offset of IP's EtherType, behind a VLAN tag if there is one.
+    // Offset of IP's EtherType, after a VLAN tag if there is one.
     let at = layers.ip - 2;
     let psn = &frame[length + layers.bth + BTH_LENGTH - 3..length + layers.bth + BTH_LENGTH];
     let ones: u32 = psn.iter().map(|byte| byte.count_ones()).sum();
@@ -104,7 +104,7 @@ pub(in crate::wire) const fn length_of(ethertype: u16, numbers: Numbers) -> Opti
     }
 }
 
-/// Writes a switch's value into the bytes behind the TPID, if it is worse. Other signals stay as they are. Returns whether the signal is
+/// Writes a switch's value into the bytes after the TPID, if it is worse. Other signals stay as they are. Returns whether the signal is
 /// one of the two.
 pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
     let Some((fields, is_wide)) = Fields::read(data) else { return false };
@@ -148,7 +148,7 @@ fn delay(nanos: u64, is_wide: bool) -> u32 {
     u64::BITS.saturating_sub((nanos >> 6).leading_zeros()).min(COMPACT_MOST)
 }
 
-/// Reads the signal from the bytes behind the TPID; `None` if no switch wrote a known one.
+/// Reads the signal from the bytes after the TPID; `None` if no switch wrote a known one.
 #[must_use]
 pub fn read(data: &[u8]) -> Option<Signal> {
     let (Fields { kind, value, locator }, is_wide) = Fields::read(data)?;

@@ -13,7 +13,7 @@ pub const HEADER_LENGTH: usize = 2;
 
 const PAD_1: u8 = 0;
 const PAD_N: u8 = 1;
-/// Bits of an option's type that tell a node that does not know it what to do: 0 means skip it.
+/// Bits of an option's type for a node that does not know it: 0 means skip it.
 const UNKNOWN: u8 = 0xc0;
 
 /// Returns the length of the header at `at`, and the first telemetry in it.
@@ -38,7 +38,7 @@ pub fn options(packet: &[u8], at: usize, numbers: Numbers) -> Result<(usize, Opt
         let [_, option] = *chunk(header, at).map_err(|_| Discard::IpHeader)?;
         let next = data + usize::from(option);
         let content = header.get(data..next).ok_or(Discard::IpHeader)?;
-        // The header has at most 2048 bytes, directly behind that of IPv6.
+        // The header has at most 2048 bytes, directly after that of IPv6.
         let span = (data as u16, next as u16);
         carried = carried.or(match kind {
             ioam::OPTION if ioam::is_trace(content) => Some(Carried::Ioam(span.0, span.1)),
@@ -52,7 +52,7 @@ pub fn options(packet: &[u8], at: usize, numbers: Numbers) -> Result<(usize, Opt
     Ok((length, carried))
 }
 
-/// Moves the Ethernet and IPv6 headers of a packet at `gap` to the front, and inserts a hop-by-hop header of `gap` bytes behind them.
+/// Moves the Ethernet and IPv6 headers of a packet at `gap` to the front, and inserts a hop-by-hop header of `gap` bytes after them.
 /// Returns that header without its first two bytes, zeroed.
 #[expect(
     clippy::arithmetic_side_effects,

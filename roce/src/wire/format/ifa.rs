@@ -1,4 +1,4 @@
-//! IFA 2.0 (draft-kumar-ippm-ifa): a header between IP and UDP, and metadata behind the UDP header, which the UDP length does not include.
+//! IFA 2.0 (draft-kumar-ippm-ifa): a header between IP and UDP, and metadata after the UDP header, which the UDP length does not include.
 //! The metadata are a header and 32 bytes from each switch, the newest first. The 32 bytes are those of local name space 1, in which
 //! switches report transmitted bytes.
 
@@ -46,7 +46,7 @@ const SPEEDS: [Rate; 15] = [
     Rate::from_gbps(800),
 ];
 
-/// Returns the protocol behind IFA's header.
+/// Returns the protocol after IFA's header.
 pub fn next_header(header: &[u8; HEADER_LENGTH]) -> Result<u8, Discard> {
     if header[0] == VERSION_AND_SPACE { Ok(header[1]) } else { Err(Discard::NotRoce) }
 }

@@ -1,4 +1,4 @@
-//! P4 INT-MD v2.1 over UDP: a shim and a header between UDP and the BTH. Each switch pushes its metadata behind the header, so the newest
+//! P4 INT-MD v2.1 over UDP: a shim and a header between UDP and the BTH. Each switch pushes its metadata after the header, so the newest
 //! comes first.
 
 use super::words::{add, from_kbps, grow, lengthen, to_kbps, word, write_words};

@@ -6,7 +6,7 @@ use super::{HopReading, Hops, PortState, hop_by_hop};
 use crate::wire::layers::Layers;
 use cc::Counter;
 
-/// Option type: a node that does not know it skips it, and it may change on the way (RFC 9486 4).
+/// Option type: a node that does not know it skips it, and it may change in transit (RFC 9486 4).
 pub const OPTION: u8 = 0x31;
 /// IOAM option-type of a pre-allocated trace.
 const PRE_ALLOCATED: u8 = 0;

@@ -35,14 +35,14 @@ use core::str::FromStr;
 /// Format of telemetry in packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// HPCC INT: rtgwg-00 Figure 4, behind the BTH.
+    /// HPCC INT: rtgwg-00 Figure 4, after the BTH.
     #[default]
     Hpcc,
     /// P4 INT-MD v2.1, between UDP and BTH.
     IntMd,
     /// IOAM's pre-allocated trace (RFC 9197) in an IPv6 hop-by-hop option (RFC 9486).
     Ioam,
-    /// IFA 2.0: a header behind IP, metadata behind UDP.
+    /// IFA 2.0: a header after IP, metadata after UDP.
     Ifa,
     /// Advanced ECN, in an IPv6 hop-by-hop option.
     Aecn,

@@ -2,7 +2,7 @@
 
 use cc::Rate;
 
-/// State of the port by which a packet leaves, at the moment at which it begins to leave.
+/// State of the port by which a packet is sent, at the start of its transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortState {
     /// Id of the switch, 12 bits.
@@ -15,7 +15,7 @@ pub struct PortState {
     pub time: u64,
     /// Bytes sent before (`txBytes`).
     pub tx_bytes: u64,
-    /// Bytes that wait behind (`qlen`).
+    /// Bytes queued after the packet (`qlen`).
     pub queue: u64,
     /// Time that this packet waited, ns.
     pub sojourn: u64,

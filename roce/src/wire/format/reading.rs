@@ -29,7 +29,7 @@ pub enum Signal {
 pub struct HopReading {
     /// Capacity of the link (`B`).
     pub bandwidth: Option<Rate>,
-    /// When the packet left, or arrived if that is all that is known (`ts`), ns.
+    /// When the packet was sent, or arrived if that is all that is known (`ts`), ns.
     pub time: Counter,
     /// Bytes sent by the port (`txBytes`).
     pub tx_bytes: Option<Counter>,

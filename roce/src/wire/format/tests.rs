@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::vec;
 use std::vec::Vec;
 
-/// Length of a frame's buffer; the part behind the frame is room to grow.
+/// Length of a frame's buffer; the part after the frame is room to grow.
 const BUFFER: usize = 1600;
 const OTHERS: [Format; 6] =
     [Format::IntMd, Format::Ioam, Format::Ifa, Format::Aecn, Format::Csig, Format::CsigWide];
@@ -284,7 +284,7 @@ fn foreign_namespaces_instructions_and_name_spaces_are_left_alone() {
     }
 }
 
-/// draft-ravi-ippm-csig-01: the tag is behind a VLAN's, and before the EtherType of IP. Packets ask for two signals in turns.
+/// draft-ravi-ippm-csig-01: the tag is after a VLAN's, and before the EtherType of IP. Packets ask for two signals in turns.
 #[test]
 fn csig_stands_between_ethernet_and_ip() {
     for (v6, (format, tpid)) in [false, true]
@@ -329,7 +329,7 @@ fn hop_by_hop_options_need_ipv6() {
     assert!("ebpf".parse::<Format>().is_err());
 }
 
-/// RFC 8200 4.2, RFC 9486 4: an option's type says whether it may be skipped.
+/// RFC 8200 4.2, RFC 9486 4: an option's type determines whether it may be skipped.
 #[test]
 fn options_that_must_not_be_skipped_are_not() {
     let (mut frame, length) = inserted(Format::Aecn, true, &[1; 8]);

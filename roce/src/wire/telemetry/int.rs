@@ -76,7 +76,7 @@ impl Speed {
     }
 }
 
-/// Record of a switch about the port by which a packet leaves, at the wire's resolution.
+/// Record of a switch about the port by which a packet is sent, at the wire's resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopRecord {
     speed: Speed,
@@ -114,7 +114,7 @@ impl HopRecord {
         self.speed
     }
 
-    /// Returns when the packet left, ns, 24 bits.
+    /// Returns when the packet was sent, ns, 24 bits.
     #[must_use]
     pub const fn timestamp(self) -> u32 {
         self.timestamp

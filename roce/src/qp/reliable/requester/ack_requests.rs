@@ -6,9 +6,9 @@ use cc::Instant;
 /// Packets sent with AckReq, and what was sent since the last one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckRequests {
-    /// Number behind the newest packet of this round with AckReq; at most `una` if there is none.
+    /// Number after the newest packet of this round with AckReq; at most `una` if there is none.
     end: u64,
-    /// When the last packet with AckReq left.
+    /// When the last packet with AckReq was sent.
     sent_at: Instant,
     /// Packets sent since then, at most [`PACKETS_PER_ACK`].
     packets: u8,
@@ -37,7 +37,7 @@ impl AckRequests {
         self.packets + 1 >= PACKETS_PER_ACK || u64::from(self.bytes + length) >= window >> self.per_window
     }
 
-    /// Records a packet with AckReq; `next` is the number behind it.
+    /// Records a packet with AckReq; `next` is the number after it.
     #[inline]
     pub(super) fn on_request(&mut self, next: u64, now: Instant) {
         self.end = self.end.max(next);

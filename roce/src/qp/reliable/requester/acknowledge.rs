@@ -47,7 +47,7 @@ impl Requester {
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 context.counters.naks_received += 1;
                 self.diagnosis.note_nak(self.sequence.una);
-                // After an RNR NAK the peer may also report the packets behind as a gap. The RNR timer decides.
+                // After an RNR NAK the peer may also report the later packets as a gap. The RNR timer decides.
                 if !self.timers.is_receiver_not_ready() {
                     self.retry(context.now)?;
                     // The peer dropped all of it, whatever the path.
@@ -238,7 +238,7 @@ impl Requester {
         (rtt, lost)
     }
 
-    /// Handles an answer behind a READ or atomic whose own answer is missing: that was lost (IBA 9.7.5.1: an implied NAK). Returns whether
+    /// Handles an answer after a READ or atomic whose own answer is missing: that was lost (IBA 9.7.5.1: an implied NAK). Returns whether
     /// the loss is new.
     fn implied_nak(&mut self, number: u64, now: Instant) -> Result<bool, Trouble> {
         let implied = match &mut self.recovery {

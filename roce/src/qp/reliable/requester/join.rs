@@ -59,7 +59,7 @@ impl Requester {
         true
     }
 
-    /// Goes back, once for everything sent before, because the peer holds packets behind the missing packet `number` and the switch to
+    /// Goes back, once for everything sent before, because the peer holds packets after the missing packet `number` and the switch to
     /// selective repeat is postponed. Such a peer sends no NAK.
     pub(super) fn go_back_for_sack(
         &mut self,

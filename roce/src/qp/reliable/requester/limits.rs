@@ -28,7 +28,7 @@ pub(super) const ACKS_PER_WINDOW: u8 = 4;
 /// shares as with an answer to each packet (`fabric/tests/bands.rs`).
 pub(super) const ANSWERS_PER_WINDOW: u8 = 5;
 
-/// Bytes that a peer must be able to hold behind a missing packet.
+/// Bytes that a peer must be able to hold after a missing packet.
 pub(super) const HELD: u64 = 1 << 20;
 
 /// Reordering window until a round trip is measured.

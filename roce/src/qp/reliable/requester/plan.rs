@@ -25,7 +25,7 @@ pub(in crate::qp) struct Plan<'a> {
 #[derive(Debug)]
 pub(in crate::qp) struct Token {
     pub(super) number: u64,
-    /// Number behind what the packet sends or requests.
+    /// Number after what the packet sends or requests.
     pub(super) until: u64,
     pub(super) kind: Kind,
     /// Payload bytes.

@@ -1,4 +1,4 @@
-//! RACK (RFC 8985): a packet is lost if a packet sent behind it has arrived and the reordering window is over. A retransmission is lost if
+//! RACK (RFC 8985): a packet is lost if a packet sent after it has arrived and the reordering window is over. A retransmission is lost if
 //! it stays unanswered.
 
 use super::limits::MAX_PROBE_BACKOFF;
@@ -18,13 +18,13 @@ const BLOCK: u64 = 128;
 const BLOCKS: usize = 64;
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// Packet that has not arrived, although one behind it may have.
+/// Packet that has not arrived, although a later one may have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MissingPacket {
     pub(super) missing: Missing,
     /// It waits to be sent or requested again.
     is_lost: bool,
-    /// A packet that left later on the same path has arrived, or no path is to blame. Without spraying there is one path.
+    /// A packet sent later on the same path has arrived, or no path is to blame. Without spraying there is one path.
     is_overtaken: bool,
     /// When the packet becomes lost.
     due: Instant,
@@ -41,7 +41,7 @@ impl MissingPacket {
         self.missing.number
     }
 
-    /// Returns whether nothing that left later on its path has arrived, and it was not retransmitted.
+    /// Returns whether nothing sent later on its path has arrived, and it was not retransmitted.
     const fn is_silent(&self) -> bool {
         !self.is_overtaken && self.resent.is_none()
     }
@@ -77,7 +77,7 @@ struct Found {
     /// Congestion control must learn of a loss.
     is_news: bool,
     /// With spraying: a packet that nothing has overtaken on its path may still arrive. Paths may share a queue, so until then the same
-    /// holds for such packets behind it.
+    /// holds for such packets after it.
     may_come: bool,
 }
 
@@ -151,7 +151,7 @@ impl Rack {
         (number / BLOCK) as usize % BLOCKS
     }
 
-    /// Returns the number behind the consecutive lost answers from `from` on, at most `end`.
+    /// Returns the number after the consecutive lost answers from `from` on, at most `end`.
     #[expect(clippy::arithmetic_side_effects, reason = "the sum is at most `end`")]
     pub(super) fn lost_answers_end(&self, from: u64, end: u64) -> u64 {
         let behind = self.packets.range(self.place(from)..).zip(from..end);
@@ -206,7 +206,7 @@ impl Rack {
         self.packets.iter_mut().for_each(|packet| packet.is_overtaken = true);
     }
 
-    /// Marks the missing packet `number` as overtaken. Returns whether it was not: nothing that left later on its path has arrived.
+    /// Marks the missing packet `number` as overtaken. Returns whether it was not: nothing sent later on its path has arrived.
     pub(super) fn take_silence(&mut self, number: u64) -> bool {
         let at = self.place(number);
         let packet = self.packets.get_mut(at);
@@ -236,7 +236,7 @@ impl Rack {
         }
     }
 
-    /// Finds packets that are lost by `now`. Returns whether congestion control must learn of a loss; `sent` is the number behind the last
+    /// Finds packets that are lost by `now`. Returns whether congestion control must learn of a loss; `sent` is the number after the last
     /// packet sent.
     #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a place is below BLOCKS")]
     pub(super) fn detect(
@@ -305,7 +305,7 @@ impl Rack {
             self.lost_from =
                 if self.lost == 0 { packet.number() } else { self.lost_from.min(packet.number()) };
             self.lost += 1;
-            // The loss of a retransmission counts separately. It may have left at the moment of the report.
+            // The loss of a retransmission counts separately. It may have been sent at the moment of the report.
             let (number, reported) = self.reported;
             found.is_news |=
                 packet.number() >= number || packet.resent.is_some_and(|resent| resent >= reported);
@@ -315,7 +315,7 @@ impl Rack {
     }
 
     /// Returns when a packet becomes lost. Repeated answers arrive in the order of their requests, and several may take longer than a round
-    /// trip: those behind the last one that arrived have the same time again, from that arrival on.
+    /// trip: those after the last one that arrived have the same time again, from that arrival on.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn due_of(&self, packet: &MissingPacket, spray: Option<&Spray>) -> Instant {
         match (self.last_repeated_answer, packet.resent) {

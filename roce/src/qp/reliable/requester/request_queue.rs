@@ -10,7 +10,7 @@ pub(super) struct RequestQueue {
     requests: SendQueue,
     /// Index of the request that contains the next packet; the queue's length if everything is sent.
     next: u32,
-    /// Number behind the last packet of the last request.
+    /// Number after the last packet of the last request.
     end: u64,
     /// Payload bytes of all requests ever posted.
     bytes: u64,
@@ -119,7 +119,7 @@ impl RequestQueue {
         self.next = 0;
     }
 
-    /// Makes the request behind all packets before `sent` the next one.
+    /// Makes the request after all packets before `sent` the next one.
     pub(super) fn skip_sent(&mut self, sent: u64) {
         self.next = self.requests.partition_point(|wqe| wqe.end() <= sent && !wqe.is_pending()) as u32;
     }

@@ -82,7 +82,7 @@ impl RttEstimate {
 /// RTT estimator that measures one packet at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RttEstimator {
-    /// The measured packet, and when it left.
+    /// The measured packet, and when it was sent.
     sample: Option<(u64, Instant)>,
     estimate: Option<RttEstimate>,
     /// Tail loss probes since the last measurement, at most [`MAX_PROBE_BACKOFF`]. Each doubles the wait.

@@ -27,7 +27,7 @@ impl Sack {
         (is_sent && !holds_what_it_lacks).then_some(Self { number, from, held })
     }
 
-    /// Returns the number behind the packets of `held`.
+    /// Returns the number after the packets of `held`.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     pub(super) fn end(&self) -> u64 {
         self.from + u64::from(u128::BITS)

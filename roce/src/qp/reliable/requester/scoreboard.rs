@@ -13,7 +13,7 @@ pub(super) struct Scoreboard {
     cumulative: u64,
     /// SACKed request packets, from `cumulative` on.
     sacked: Ring,
-    /// Number behind the highest packet that was ever SACKed.
+    /// Number after the highest packet that was ever SACKed.
     highest_sacked: u64,
     /// Answers to READs and atomics that arrived early and are in their place, from `answers_from` on.
     answers: Ring,

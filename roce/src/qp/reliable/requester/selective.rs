@@ -20,7 +20,7 @@ use core::time::Duration;
 pub(super) struct Selective {
     pub(super) scoreboard: Scoreboard,
     pub(super) rack: Rack,
-    /// Paths, if packets leave over several.
+    /// Paths, if packets use several.
     pub(super) spray: Option<Box<Spray>>,
 }
 
@@ -35,7 +35,7 @@ impl Selective {
         Self { scoreboard: Scoreboard::new(una), rack: Rack::new(reported), spray: None }
     }
 
-    /// Returns how much later a packet may arrive than packets sent behind it (RFC 8985: the reordering window).
+    /// Returns how much later a packet may arrive than packets sent after it (RFC 8985: the reordering window).
     pub(super) fn reordering_window(&self, rtt: Option<RttEstimate>) -> Duration {
         rtt.map_or(LATE, |rtt| self.rack.reordering_window(rtt.smoothed(), rtt.shortest()))
     }
@@ -73,7 +73,7 @@ impl Selective {
     #[inline]
     pub(super) fn peer_has(&mut self, number: u64, queue: &RequestQueue, una: u64, now: Instant) {
         if una < number && self.scoreboard.cumulative() < number {
-            // An answer before it is missing: what the peer has behind that is not in flight.
+            // An answer before it is missing: what the peer has after that is not in flight.
             let from = self.scoreboard.cumulative().max(una);
             for wqe in queue.range(from, number).filter(|wqe| !wqe.is_answered()) {
                 for missing in missing_of(wqe, queue.mtu(), true, from, number) {
@@ -97,7 +97,7 @@ impl Selective {
         }
     }
 
-    /// Returns whether a packet that left later on the same path has arrived. All answers, and all packets without spraying, have one path.
+    /// Returns whether a packet sent later on the same path has arrived. All answers, and all packets without spraying, have one path.
     fn is_overtaken(&self, missing: Missing) -> bool {
         missing.is_answer || self.spray.as_ref().is_none_or(|spray| spray.is_overtaken(missing.number))
     }
@@ -199,7 +199,7 @@ impl Selective {
         })
     }
 
-    /// Finds packets that are lost by `now`. Returns whether congestion control must learn of a loss; `sent` is the number behind the last
+    /// Finds packets that are lost by `now`. Returns whether congestion control must learn of a loss; `sent` is the number after the last
     /// packet sent.
     pub(super) fn detect(&mut self, now: Instant, sent: u64) -> bool {
         self.rack.detect(now, sent, &mut self.scoreboard, self.spray.as_deref())
@@ -234,7 +234,7 @@ impl Selective {
         }
     }
 
-    /// Records that packet `number` left over `path`; the next packet is `next`.
+    /// Records that packet `number` was sent over `path`; the next packet is `next`.
     pub(super) fn on_sent_over(&mut self, number: u64, next: u64, path: u8, now: Instant) {
         let is_silent = self.rack.take_silence(number);
         if let Some(spray) = &mut self.spray {

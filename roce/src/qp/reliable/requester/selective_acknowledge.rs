@@ -1,6 +1,6 @@
-//! Selective repeat at the requester: finds missing packets by what arrived behind them and by time, and sends only those again.
+//! Selective repeat at the requester: finds missing packets by what arrived after them and by time, and sends only those again.
 //!
-//! `next` never goes back. A packet is lost if a packet sent behind it has arrived and the reordering window is over (RFC 8985: RACK;
+//! `next` never goes back. A packet is lost if a packet sent after it has arrived and the reordering window is over (RFC 8985: RACK;
 //! [`Selective::reordering_window`]); a retransmission is lost after another round trip. If nothing arrives for two round trips, the last
 //! packet is sent again, and the answer reports what is missing (RFC 8985 7: a tail loss probe).
 
@@ -98,7 +98,7 @@ impl Requester {
         is_news
     }
 
-    /// Returns how much later a packet may arrive than packets sent behind it (RFC 8985: the reordering window).
+    /// Returns how much later a packet may arrive than packets sent after it (RFC 8985: the reordering window).
     pub(super) fn reordering_window(&self) -> Duration {
         let rtt = self.rtt.estimate();
         self.recovery.selective().map_or(LATE, |selective| selective.reordering_window(rtt))
@@ -178,7 +178,7 @@ impl Requester {
         self.rtt.cancel();
     }
 
-    /// Handles an RNR NAK: the peer lacks the oldest packet, even if it was SACKed, and keeps what it holds behind that.
+    /// Handles an RNR NAK: the peer lacks the oldest packet, even if it was SACKed, and keeps what it holds after it.
     pub(super) fn lose_refused(&mut self, now: Instant) {
         if let Some(selective) = self.recovery.selective_mut() {
             selective.scoreboard.renege();
@@ -201,7 +201,7 @@ impl Requester {
                 // What fills the window is lost as well.
                 self.lose_all(now);
             }
-            // A packet that the pacer delays requests an answer when it leaves.
+            // A packet that the pacer delays requests an answer when it is sent.
             return;
         }
         self.rtt.on_probe();

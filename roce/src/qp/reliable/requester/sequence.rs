@@ -11,10 +11,10 @@ pub(super) struct SendSequence {
     pub(super) una: u64,
     /// Next packet to send. Go-back-N sets it back to `una` after a loss; selective repeat never does.
     pub(super) next: u64,
-    /// Number behind the highest packet ever sent. This, not `next`, bounds what a peer may acknowledge: after `next` went back, packets of
+    /// Number after the highest packet ever sent. This, not `next`, bounds what a peer may acknowledge: after `next` went back, packets of
     /// the round before may still be acknowledged, and refusing that would livelock a window of one packet.
     pub(super) sent: u64,
-    /// Number behind the highest packet that was sent before the last loss; in recovery until it is acknowledged (RFC 6675 2).
+    /// Number after the highest packet that was sent before the last loss; in recovery until it is acknowledged (RFC 6675 2).
     recovery_point: u64,
 }
 

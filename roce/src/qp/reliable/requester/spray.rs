@@ -1,4 +1,4 @@
-//! Packet spraying with selective repeat: packets leave over several paths, each with its own UDP source port and its own order.
+//! Packet spraying with selective repeat: packets use several paths, each with its own UDP source port and its own order.
 //!
 //! A packet is overtaken if a packet sent later over the same path has arrived; arrivals over other paths prove nothing. A path over which
 //! nothing arrives for longer than its slowest answer is avoided, and tried again from time to time by one packet.
@@ -36,7 +36,7 @@ const SAME_QUEUE: Duration = Duration::from_micros(2);
 #[derive(Clone, Copy, Debug)]
 struct Delivery {
     rtt: RttEstimator,
-    /// Number behind the highest packet that arrived over it.
+    /// Number after the highest packet that arrived over it.
     end: u64,
     /// When a packet that was sent once last arrived over it.
     last_arrival: Instant,
@@ -59,7 +59,7 @@ pub(super) struct Spray {
     packets: Box<[u8]>,
     /// All packets before this one have arrived.
     cumulative: u64,
-    /// Number behind the highest packet that was sent.
+    /// Number after the highest packet that was sent.
     next: u64,
     /// Path of the last packet that was sent for the first time.
     turn: u8,

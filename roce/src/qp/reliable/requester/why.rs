@@ -101,7 +101,7 @@ impl Requester {
         }
     }
 
-    /// Returns whether a full packet is lost each time, while the last of its message, which any path carries, arrives behind it.
+    /// Returns whether a full packet is lost each time, while the last of its message, which any path carries, arrives after it.
     fn ends_short(&self) -> bool {
         let oldest = self.queue.iter().find(|wqe| wqe.end() > self.sequence.una);
         let last = oldest.and_then(|oldest| oldest.length.checked_rem(self.queue.mtu())).unwrap_or(0);

@@ -27,7 +27,7 @@ impl Responder {
         self.answer.is_some() || self.echo.due().is_some() || self.resources.has_due()
     }
 
-    /// Returns the next answer. READ responses and atomics are first, in order: an acknowledgement that overtook one would tell the peer
+    /// Returns the next answer. READ responses and atomics are first, in order: an acknowledgement that overtook one would imply
     /// that it was lost.
     #[expect(clippy::arithmetic_side_effects, reason = "a round goes from `from` by way of `next` to `end`")]
     pub(in crate::qp) fn plan(&self, mtu: u32) -> Option<Answered> {

@@ -170,7 +170,7 @@ impl Responder {
         }
     }
 
-    /// Returns whether the ACK of a duplicate is withheld: a READ of several packets follows, whose responses may be on their way, and the
+    /// Returns whether the ACK of a duplicate is withheld: a READ of several packets follows, whose responses may be in flight, and the
     /// ACK would arrive too late (see `drop_implied`). A peer that misses an ACK requests that READ again as well, and its response
     /// acknowledges. A peer whose window has no room for the READ goes back once more, to a packet that is not newer, and gets an ACK.
     fn is_withheld(&mut self, psn: Psn) -> bool {
@@ -364,7 +364,7 @@ impl Responder {
     /// Makes an RNR NAK due, because no receive is posted (IBA 9.7.5.2.8).
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn not_ready(&mut self, context: &mut Context<'_>) -> Refusal {
-        // Packets behind this one are no gap to report.
+        // Packets after this one are no gap to report.
         self.nak_sent = true;
         context.counters.rnr_naks_sent += 1;
         self.answer = Some(Answer::Refuse(self.expected, Syndrome::RnrNak(self.min_rnr_timer)));

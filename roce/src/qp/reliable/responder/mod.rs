@@ -32,7 +32,7 @@ use resources::Resources;
 /// End-to-end credits are not counted (IBA 9.7.7.2).
 const NO_CREDITS: u8 = 31;
 
-/// Pending answer, behind all READ responses and atomics. One is enough: an acknowledgement covers everything before it, and nothing is
+/// Pending answer after all READ responses and atomics. One is enough: an acknowledgement covers everything before it, and nothing is
 /// executed after a NAK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
@@ -145,7 +145,7 @@ impl Responder {
         self.queue.reached().map(|reached| reached.cq)
     }
 
-    /// Completes the receive in progress with `status`, all others as flushed. Due answers still leave.
+    /// Completes the receive in progress with `status`, all others as flushed. Due answers are still sent.
     pub(super) fn flush(&mut self, status: CompletionStatus, context: &mut Context<'_>, identity: &Identity) {
         if let Some(Message::Send { request, .. }) = self.message.take()
             && let Some(cq) = self.queue.completes_to(identity, context.shared)
@@ -168,7 +168,7 @@ impl Responder {
         self.resources.silence();
     }
 
-    /// Makes a NAK due, behind the answers that are due before, because the queue pair fails.
+    /// Makes a NAK due, after the answers that are already due, because the queue pair fails.
     pub(super) fn refuse(&mut self, code: NakCode) {
         self.answer = Some(Answer::Refuse(self.expected, Syndrome::Nak(code)));
     }

@@ -65,7 +65,7 @@ pub(super) struct Reorder {
     base: Psn,
     held: Ring,
     count: u32,
-    /// Distance from `base` to behind the farthest packet that was ever held.
+    /// Distance from `base` to after the farthest packet that was ever held.
     end: u32,
     /// Packets by PSN modulo the length, which is a power of two.
     packets: Vec<Option<Early>>,
@@ -77,7 +77,7 @@ pub(super) struct Reorder {
     share: Option<Share>,
     /// When a packet was last held or executed.
     used: Instant,
-    /// Bit for each stretch of 64 PSNs, by its place in the ring, with arrivals that were not reported to the peer.
+    /// Bit for each group of 64 PSNs, by its place in the ring, with arrivals that were not reported to the peer.
     untold: u64,
     /// First PSN that the due acceptance repeats.
     pub(super) acceptance: Option<Psn>,
@@ -125,10 +125,10 @@ impl Reorder {
         Some((ahead, self.held.window(number(self.base) + 64 * u64::from(ahead))))
     }
 
-    /// Returns the distance of the first stretch with unreported arrivals, in units of 64 PSNs.
+    /// Returns the distance of the first group with unreported arrivals, in units of 64 PSNs.
     fn ahead(&self) -> u8 {
         let turned = self.untold.rotate_right((number(self.base) / 64 % 64) as u32);
-        // Stretches are aligned in the ring. A report begins with the missing packet, up to 63 PSNs before the stretch.
+        // Groups are aligned in the ring. A report begins with the missing packet, up to 63 PSNs before the group.
         if turned == 0 { 0 } else { (turned.trailing_zeros().saturating_sub(1)) as u8 }
     }
 
@@ -138,7 +138,7 @@ impl Reorder {
         reason = "the sum of 24 bits and 64 times 63 fits into 32 bits"
     )]
     pub(super) fn reported(&mut self) -> bool {
-        // A report has 128 packets. If they begin within a stretch, that one and the next are reported to their ends, the third is not.
+        // A report has 128 packets. If they begin within a group, that one and the next are reported to their ends, the third is not.
         let first = (number(self.base) + 64 * u64::from(self.ahead())) / 64;
         for stretch in [first, first + 1] {
             self.untold &= !(1 << (stretch % 64));

@@ -24,9 +24,9 @@ pub(super) enum Carrier {
     Response,
     /// Next Acknowledge.
     Acknowledge,
-    /// Packet of its own.
+    /// Separate packet.
     Notification,
-    /// Acknowledge if one is due, otherwise a packet of its own.
+    /// Acknowledge if one is due, otherwise a separate packet.
     Either,
 }
 
@@ -325,13 +325,13 @@ impl Collector {
         self.due.filter(rides).map(|due| due.report)
     }
 
-    /// Returns whether a report is pending, as a packet of its own or with an Acknowledge.
+    /// Returns whether a report is pending, as a separate packet or with an Acknowledge.
     #[inline]
     pub(super) const fn may_have_due(&self) -> bool {
         self.is_ready_due || self.due.is_some() || self.responses[0].is_some()
     }
 
-    /// Returns the report to send in a packet of its own.
+    /// Returns the report to send in a separate packet.
     pub(super) fn due(&self) -> Option<Due> {
         if self.is_ready_due {
             return Some(Due { carrier: Carrier::Notification, psn: Psn::new(0), report: Report::Ready });

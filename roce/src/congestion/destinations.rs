@@ -18,7 +18,7 @@ use core::net::IpAddr;
 /// Limit of the destinations of a queue pair. A new one replaces the one that is idle for the longest time; that one later starts anew.
 const MOST: usize = 128;
 
-/// What the destinations must know of the sending queue pair.
+/// State of the sending queue pair for the destinations.
 #[derive(Clone, Copy)]
 pub(crate) struct Sender<'a> {
     pub(crate) now: Instant,

@@ -242,7 +242,7 @@ impl CongestionControl {
         paths.map_or(own, |paths| paths.answer_template())
     }
 
-    /// Handles a request that the peer sent again although it had arrived.
+    /// Handles a request that the peer retransmitted although it had arrived.
     pub(crate) fn on_duplicate(&mut self, now: Instant) {
         if let Some(paths) = self.telemetry.as_mut().and_then(|telemetry| telemetry.paths.as_mut()) {
             paths.on_duplicate(now);

@@ -67,7 +67,7 @@ pub struct Endpoint {
     gone: WaitingTimes,
 }
 
-/// Set rate of the link, for a port without one of its own.
+/// Configured rate of the link, for a port without its own.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     rate: Rate,

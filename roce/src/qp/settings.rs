@@ -22,7 +22,7 @@ pub struct QpInit {
     pub capabilities: Capabilities,
     /// Whether every send request completes with a CQE, signalled or not.
     pub signal_all: bool,
-    /// Shared receive queue; `None` for a queue of its own.
+    /// Shared receive queue; `None` for its own receive queue.
     pub srq: Option<SrqId>,
 }
 
@@ -100,7 +100,7 @@ pub enum LossRecovery {
     /// Go-back-N until a packet is lost. Then the sender offers selective repeat, and uses it if the peer accepts. Each direction changes
     /// independently. Peers that do not know the offer drop it.
     Offered,
-    /// Sends only lost packets again, from the first packet on. Both sides must agree on it when they connect.
+    /// Retransmits only lost packets, from the start of the connection. Both sides must agree on it when they connect.
     SelectiveRepeat,
 }
 

@@ -6,7 +6,7 @@ use super::opcode::Opcode;
 use super::telemetry::{HopRecord, IntHeader, RECORD_LENGTH, WORD_LENGTH};
 use crate::Discard;
 
-/// Hops that a data packet has room for: inside a data center a path is seldom longer (rtgwg-00 6.1).
+/// Hops that a data packet has room for: inside a data center a path is rarely longer (rtgwg-00 6.1).
 pub const IN_BAND_ROOM: u8 = 5;
 
 /// Bytes that in-band telemetry adds to a data packet.

@@ -96,7 +96,7 @@ impl Opcode {
     pub const TELEMETRY_REQUEST: Self = Self(0xc0);
     /// Answer to a probe.
     pub const TELEMETRY_RESPONSE: Self = Self(0xc1);
-    /// Feedback in a packet of its own.
+    /// Feedback in a separate packet.
     pub const TELEMETRY_NOTIFICATION: Self = Self(0xc2);
     /// Setup of the receiver's answers to telemetry.
     pub const TELEMETRY_SETUP: Self = Self(0xc3);

@@ -143,7 +143,7 @@ impl Paths {
         Some(policy.inflight(now, utilisation, interval))
     }
 
-    /// Handles a request that the peer sent again although it had arrived: its answer may have been lost.
+    /// Handles a request that the peer retransmitted although it had arrived: its answer may have been lost.
     pub(super) fn on_duplicate(&mut self, now: Instant) {
         if let PathPolicy::Spraying(policy) = &mut self.policy {
             policy.on_duplicate(now, self.paths.len(), self.interval);

@@ -53,7 +53,7 @@ impl AckRequests {
         self.bytes += length;
     }
 
-    /// Forgets the packets from `una` on, which go-back-N sends again.
+    /// Forgets the packets from `una` on, which go-back-N retransmits.
     pub(super) const fn rewind(&mut self, una: u64) {
         self.end = una;
         (self.packets, self.bytes) = (0, 0);

@@ -35,8 +35,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Switches to selective repeat. Packets that go-back-N would send again count as lost; packets that it has already sent again, or need
-    /// not, are in flight. Returns `false`, and keeps go-back-N, if more is outstanding than a bitmap covers.
+    /// Switches to selective repeat. Packets that go-back-N would retransmit count as lost; packets that it has already retransmitted, or
+    /// need not, are in flight. Returns `false`, and keeps go-back-N, if more is outstanding than a bitmap covers.
     #[expect(clippy::arithmetic_side_effects, reason = "`sent` is not before `una`")]
     pub(super) fn switch_to_selective_repeat(&mut self, now: Instant) -> bool {
         let (una, next, sent) = self.bounds();

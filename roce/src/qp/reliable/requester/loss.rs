@@ -47,7 +47,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Sends again what may be lost: everything from the oldest packet on, or everything missing with selective repeat.
+    /// Retransmits what may be lost: everything from the oldest packet on, or everything missing with selective repeat.
     pub(super) fn recover(&mut self, now: Instant) {
         self.sequence.enter_recovery();
         match &mut self.recovery {
@@ -83,7 +83,7 @@ impl Requester {
             && !self.recovery.has_lost()
     }
 
-    /// Sends again from the oldest packet on, without a loss, so that the last packet of the window sets AckReq.
+    /// Retransmits from the oldest packet on, without a loss, so that the last packet of the window sets AckReq.
     #[cold]
     pub(in crate::qp) fn ask_again(&mut self, now: Instant) {
         if self.recovery.is_selective() {
@@ -153,7 +153,7 @@ impl Requester {
     }
 
     /// Postpones the timers after an answer to a request of an earlier round. Soft-RoCE streams such an answer to its end before it reads a
-    /// request that was sent again, or a new one. Another request now would only lengthen the stream.
+    /// request that was retransmitted, or a new one. Another request now would only lengthen the stream.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn on_stale_answer(&mut self, now: Instant) {
         self.timers.retransmission.on_stale_answer(now);

@@ -155,7 +155,7 @@ impl Requester {
         self.control = PendingControl::NONE;
     }
 
-    /// Returns whether a message is partly sent, or something must be sent again.
+    /// Returns whether a message is partly sent, or something must be retransmitted.
     pub(super) fn has_begun(&self) -> bool {
         self.sequence.next < self.sequence.sent
             || self.recovery.has_lost()
@@ -204,7 +204,8 @@ impl Requester {
         self.sequence.is_answered()
     }
 
-    /// Returns whether everything sent will be acknowledged without another packet, and nothing is sent again. New packets can then wait.
+    /// Returns whether everything sent will be acknowledged without another packet, and nothing is retransmitted. New packets can then
+    /// wait.
     pub(super) const fn all_is_asked_for(&self) -> bool {
         let sent = self.sequence.sent;
         self.sequence.next == sent && self.ack_requests.end() == sent && !self.rtt.is_probing()

@@ -20,7 +20,7 @@ pub(in crate::qp) struct Plan<'a> {
     pub(in crate::qp) token: Token,
 }
 
-/// What [`Requester::sent`](super::Requester::sent) must know of the packet. If the token is dropped, the packet was not sent, and is
+/// Parameters of the packet for [`Requester::sent`](super::Requester::sent). If the token is dropped, the packet was not sent, and is
 /// planned again.
 #[derive(Debug)]
 pub(in crate::qp) struct Token {

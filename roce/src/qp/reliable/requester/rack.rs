@@ -22,13 +22,13 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MissingPacket {
     pub(super) missing: Missing,
-    /// It waits to be sent or requested again.
+    /// It waits for its retransmission, or to be requested again.
     is_lost: bool,
     /// A packet sent later on the same path has arrived, or no path is to blame. Without spraying there is one path.
     is_overtaken: bool,
     /// When the packet becomes lost.
     due: Instant,
-    /// When it was last sent or requested again.
+    /// When it was last retransmitted or requested again.
     resent: Option<Instant>,
     /// Retransmissions, at most [`MAX_PROBE_BACKOFF`].
     tries: u8,
@@ -122,7 +122,7 @@ impl Rack {
         self.open > 0
     }
 
-    /// Returns the first packet that waits to be sent again.
+    /// Returns the first packet that waits for its retransmission.
     pub(super) fn first_lost(&self) -> Option<MissingPacket> {
         if self.lost == 0 { None } else { self.packets.get(self.place(self.lost_from)).copied() }
     }

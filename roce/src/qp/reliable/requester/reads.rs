@@ -50,7 +50,7 @@ impl OutstandingReads {
         }
     }
 
-    /// Forgets all, because they are sent again.
+    /// Forgets all, because they are retransmitted.
     pub(super) const fn rewind(&mut self) {
         self.count = 0;
     }

@@ -116,7 +116,7 @@ impl RttEstimator {
         self.sample.map(|(number, _)| number)
     }
 
-    /// Stops measuring a packet that is sent again: its acknowledgement may be of either transmission (Karn).
+    /// Stops measuring a packet that is retransmitted: its acknowledgement may be of either transmission (Karn).
     #[inline]
     pub(super) const fn cancel(&mut self) {
         self.sample = None;

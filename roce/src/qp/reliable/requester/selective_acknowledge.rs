@@ -1,8 +1,8 @@
-//! Selective repeat at the requester: finds missing packets by what arrived after them and by time, and sends only those again.
+//! Selective repeat at the requester: finds missing packets by what arrived after them and by time, and retransmits only those.
 //!
 //! `next` never goes back. A packet is lost if a packet sent after it has arrived and the reordering window is over (RFC 8985: RACK;
 //! [`Selective::reordering_window`]); a retransmission is lost after another round trip. If nothing arrives for two round trips, the last
-//! packet is sent again, and the answer reports what is missing (RFC 8985 7: a tail loss probe).
+//! packet is retransmitted, and the answer reports what is missing (RFC 8985 7: a tail loss probe).
 
 use super::super::ring::SPAN;
 use super::Requester;

@@ -150,7 +150,7 @@ impl Spray {
     }
 
     /// Records that packet `number` was sent over `path`. `end` is the next packet number, which a READ moves by the packets of its answer.
-    /// `is_silent` if the packet is sent again, and nothing later arrived over its path before.
+    /// `is_silent` if the packet is retransmitted, and nothing later arrived over its path before.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,

@@ -25,7 +25,7 @@ pub(super) struct RetransmissionTimer {
     stale_restarts: u8,
 }
 
-/// Tail loss probe: a packet is sent again if nothing was answered for two round trips.
+/// Tail loss probe: a packet is retransmitted if nothing was answered for two round trips.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TailLossProbe {
     due: Option<Instant>,

@@ -88,7 +88,7 @@ impl Responder {
     }
 
     /// Returns the next Acknowledge packet. An ACK has the PSN of a SEND or WRITE (see `acknowledgeable`), a NAK that of the packet to be
-    /// sent again.
+    /// retransmitted.
     fn plan_acknowledge(&self) -> Option<Answered> {
         let ack = Syndrome::Ack { credits: NO_CREDITS };
         if let Some(boundary) = self.echo.due() {

@@ -406,7 +406,7 @@ impl Responder {
         let outcome = self.execute_held(&mut reorder, arrival);
         self.reorder = Some(reorder);
         match outcome {
-            // That packet is sent again; the one that has just arrived was executed.
+            // That packet will be retransmitted; the one that has just arrived was executed.
             Err(Refusal::Drop(_)) => Ok(()),
             outcome => outcome,
         }

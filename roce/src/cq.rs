@@ -15,7 +15,6 @@ struct CompletionQueue {
     overflowed: bool,
     /// Uses by queue pairs: one that sends and receives with it counts twice.
     users: u32,
-    /// Whether `filled` contains it.
     is_filled: bool,
 }
 
@@ -81,13 +80,11 @@ impl CompletionQueues {
         Ok(())
     }
 
-    /// Counts a queue pair's use of `cq`.
     pub(crate) fn join(&mut self, cq: CqId) -> Result<(), ControlError> {
         self.get_mut(cq).ok_or(ControlError::NoCq(cq))?.users += 1;
         Ok(())
     }
 
-    /// Ends a use that [`Self::join`] counted.
     pub(crate) fn leave(&mut self, cq: CqId) {
         if let Some(queue) = self.get_mut(cq) {
             queue.users -= 1;
@@ -138,7 +135,6 @@ impl CompletionQueues {
         }
     }
 
-    /// Removes the completions of one queue pair from `cq`.
     pub(crate) fn discard(&mut self, cq: CqId, qpn: Qpn) {
         if let Some(queue) = self.get_mut(cq) {
             queue.entries.retain(|completion| completion.qpn != qpn);

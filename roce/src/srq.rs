@@ -115,7 +115,6 @@ impl SharedQueues {
         Ok(init)
     }
 
-    /// Counts a queue pair of `pd` that uses the queue.
     pub(crate) fn join(&mut self, srq: SrqId, pd: PdId) -> Result<(), ControlError> {
         let queue = self.get_mut(srq)?;
         if queue.init.xrc.is_some() {
@@ -134,7 +133,6 @@ impl SharedQueues {
         }
     }
 
-    /// Returns the rules for requests to the queue.
     pub(crate) fn rules(&self, srq: SrqId) -> Option<RecvRules> {
         self.get(srq).ok().map(|queue| RecvRules::shared(queue.init.max_sge))
     }
@@ -148,7 +146,6 @@ impl SharedQueues {
         Ok(checked)
     }
 
-    /// Posts a checked request.
     pub(crate) fn take(&mut self, srq: SrqId, request: CheckedRecv) {
         if let Ok(queue) = self.get_mut(srq) {
             queue.requests.push_back(request.into_request());
@@ -193,7 +190,6 @@ impl SharedQueues {
         self.get(srq).map_or(0, SharedQueue::room)
     }
 
-    /// Returns a queue that fell below its limit.
     pub(crate) fn poll_low(&mut self) -> Option<SrqId> {
         self.low.pop_front()
     }

@@ -17,7 +17,6 @@ use cc::{
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-/// Packet that carries a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carrier {
     /// Answer to a probe.
@@ -39,7 +38,6 @@ pub(super) struct Due {
     pub(super) report: Report,
 }
 
-/// Result of evaluating a path's telemetry.
 enum Said {
     Report(Report),
     /// Busiest hop, to be reported in its own format.
@@ -198,7 +196,6 @@ impl Collector {
         }
     }
 
-    /// Evaluates the records of an INT header. Returns the report.
     #[expect(clippy::indexing_slicing, reason = "the busiest hop is one of those kept")]
     fn on_records(
         &mut self,
@@ -228,7 +225,6 @@ impl Collector {
         Some(Report::Busiest { path_id, hops, busiest })
     }
 
-    /// Evaluates telemetry in another format. Returns the report.
     fn on_reading(&mut self, now: Instant, reading: &Reading, flows: &mut ActiveFlows) -> Option<Report> {
         let hops = match reading {
             Reading::Hops(hops) => hops,

@@ -46,7 +46,6 @@ pub(crate) struct Destinations {
     /// Address of each destination, stored separately because every packet may search them all.
     addresses: Vec<IpAddr>,
     places: Vec<Destination>,
-    /// Destination of the last packet.
     last: Option<usize>,
     /// Earliest time of the next probe.
     due: Option<Instant>,
@@ -104,7 +103,6 @@ impl Destinations {
         Some(place)
     }
 
-    /// Records that the packet of the last [`Self::hold_until`] was sent.
     pub(crate) fn on_sent(&mut self, now: Instant, payload: u32, frame: usize) {
         let Some(destination) = self.last.and_then(|place| self.places.get_mut(place)) else { return };
         destination.control.on_blind_data_sent(now, payload, frame);

@@ -18,7 +18,6 @@ const STALE: u64 = 1_000_000_000;
 /// Least share of the target that a link counts as used.
 const BELOW_TARGET: f64 = 0.98;
 
-/// Last reading of a port.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     time: Counter,

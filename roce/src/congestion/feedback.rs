@@ -138,7 +138,6 @@ impl CongestionControl {
         becomes_markable || misses
     }
 
-    /// Handles feedback about a packet of this side.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of packets stay below 2^64")]
     fn on_feedback(
         &mut self,
@@ -287,7 +286,6 @@ impl CongestionControl {
 }
 
 struct ProbeSample {
-    /// The answer, as an acknowledgement.
     ack: Ack,
     /// Path of the probe, if there are several.
     path: Option<u8>,

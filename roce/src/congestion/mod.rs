@@ -72,9 +72,7 @@ pub(crate) struct Sequence {
     pub(crate) next: u64,
     /// Number after the highest packet ever sent.
     pub(crate) sent: u64,
-    /// First PSN that this side sent.
     pub(crate) first_sent: Psn,
-    /// First PSN that the peer sent.
     pub(crate) first_received: Psn,
 }
 
@@ -92,7 +90,6 @@ impl Transport<'_> {
     }
 }
 
-/// Progress that an acknowledgement made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Payload bytes newly acknowledged.
@@ -116,7 +113,6 @@ pub(crate) struct CongestionControl {
 }
 
 impl CongestionControl {
-    /// Creates the congestion control of a queue pair that does not send yet.
     pub(crate) const fn new() -> Self {
         Self {
             flow: None,
@@ -378,7 +374,6 @@ impl CongestionControl {
         }
     }
 
-    /// Applies new headers of the connection.
     pub(crate) fn on_path(&mut self, path: &Path) {
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.on_path(path);

@@ -173,7 +173,6 @@ fn write(transport: &Transport<'_>, header: &Header, frame: &mut [u8]) -> Option
     Some(transport.template.emit(transport.identification, header, 0, frame).ok()?.seal())
 }
 
-/// Writes the next probe with the headers of `template`.
 fn write_probe(
     transport: &Transport<'_>,
     telemetry: &Telemetry,

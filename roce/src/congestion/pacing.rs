@@ -66,7 +66,6 @@ impl Flow {
         self.data_bits
     }
 
-    /// Returns when the next packet may be sent.
     pub(super) const fn free_at(&self) -> Instant {
         self.free_at
     }

@@ -57,7 +57,6 @@ impl PeerPaths {
         Some(self.place(port))
     }
 
-    /// Forgets the records of the active path.
     pub(super) fn restart(&mut self) {
         self.records = PathRecords::new();
     }

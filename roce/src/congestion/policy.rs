@@ -44,7 +44,6 @@ enum PolicyState {
 struct Watch {
     /// Algorithm that computes with telemetry.
     preferred: CongestionAlgorithm,
-    /// Algorithm that replaces it.
     substitute: CongestionAlgorithm,
     base_rtt: Duration,
     /// Time of the first request for telemetry since the last arrived; `asked` is the number of requests.
@@ -97,7 +96,6 @@ impl Policy {
         }
     }
 
-    /// Returns whether a better algorithm may still take over.
     pub(super) const fn is_undecided(&self) -> bool {
         matches!(self.state, PolicyState::Undecided(_))
     }
@@ -215,7 +213,6 @@ impl Policy {
         Some(watch.preferred)
     }
 
-    /// Returns whether the last change is unreported.
     #[inline]
     pub(super) const fn has_news(&self) -> bool {
         self.is_news

@@ -30,7 +30,6 @@ pub(super) fn later(interval: Duration, unanswered: u64) -> Duration {
     interval * (1 << unanswered.saturating_sub(8).min(12))
 }
 
-/// Probes of a connection, and the answers outstanding.
 #[derive(Debug, Default)]
 pub(super) struct Prober {
     interval: Option<Duration>,

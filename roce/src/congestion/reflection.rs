@@ -13,7 +13,6 @@ use core::net::IpAddr;
 /// Limit of the pending answers of a queue pair.
 const MOST: usize = 8;
 
-/// Pending answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
     /// Headers of the path back.

@@ -63,7 +63,6 @@ impl Sampler {
         self.every.is_some() || self.subscribe
     }
 
-    /// Returns whether there is a setup to send.
     pub(super) const fn is_used(&self) -> bool {
         self.handshake.is_some()
     }
@@ -122,7 +121,6 @@ impl Sampler {
         self.subscribe && self.handshake.is_some_and(|handshake| handshake.is_heard)
     }
 
-    /// Counts a data packet, with an INT header if one was due and had room.
     #[inline]
     pub(super) fn on_data_sent(&mut self) {
         if let Some(every) = self.every {

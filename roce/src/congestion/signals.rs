@@ -6,7 +6,6 @@ use core::time::Duration;
 /// Share of 1, in units of 2^-20.
 const ONE: u32 = 1 << 20;
 
-/// Last signals of a path.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     /// Used share of the busiest link, in 2^-20, at most 1.

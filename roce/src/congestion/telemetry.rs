@@ -159,7 +159,6 @@ impl Telemetry {
             || self.format != Format::Hpcc
     }
 
-    /// Frees the memory of telemetry that the peer no longer sends.
     pub(super) fn release(&mut self, now: Instant) {
         if self.collector.as_ref().is_some_and(|collector| collector.is_spent(now)) {
             self.collector = None;

@@ -5,7 +5,6 @@ use crate::{Outbox, Psn, TurnTrace};
 use alloc::boxed::Box;
 use cc::Rate;
 
-/// State of a traced queue pair after its last turn.
 #[derive(Debug)]
 pub(super) struct Traced {
     acknowledged: Psn,

@@ -25,7 +25,6 @@ pub(super) struct Commons {
     /// Flows whose telemetry arrives here.
     flows: ActiveFlows,
     pub(super) events: Events,
-    /// Numbers of the network for telemetry formats.
     pub(super) numbers: Numbers,
     pub(super) early: EarlyMemory,
 }
@@ -46,7 +45,6 @@ impl Commons {
         }
     }
 
-    /// Lends the objects to one queue pair.
     #[inline]
     pub(super) fn context(&mut self, now: Instant) -> Context<'_> {
         Context {

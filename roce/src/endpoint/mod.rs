@@ -63,7 +63,6 @@ pub struct Endpoint {
     groups: Groups,
     flows: FlowTable,
     keepers: Keepers,
-    /// Waiting times of destroyed queue pairs.
     gone: WaitingTimes,
 }
 

@@ -19,7 +19,6 @@ impl Sender {
     const LAST: Self = Self::AddressHandle(u16::MAX);
 }
 
-/// Index entry of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
     peer: Option<Peer>,
@@ -28,7 +27,6 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Returns the entry for the current state of a queue pair.
     pub(super) fn of(qp: &QueuePair) -> Self {
         Self { peer: qp.peer(), hears_switches: qp.hears_switches() }
     }
@@ -50,7 +48,6 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Replaces the entry of the queue pair at `place`.
     pub(super) fn update(&mut self, place: u32, before: Known, after: Known) {
         if before == after {
             return;

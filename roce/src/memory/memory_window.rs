@@ -7,7 +7,6 @@ use crate::{
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// Range and rights of a bound window.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     /// Queue pair that bound it, for type 2.
@@ -76,7 +75,6 @@ impl Windows {
         Ok(before.map(|before| before.lkey))
     }
 
-    /// Checks a binding, apart from the region.
     pub(crate) fn check(&self, pd: PdId, binding: &Binding) -> Result<(), BindError> {
         let window = self.windows.get(&index(binding.window)).filter(|window| window.pd == pd);
         let window = window.ok_or(BindError::Window)?;
@@ -145,7 +143,6 @@ impl Windows {
         }
     }
 
-    /// Invalidates the windows that are bound to a region.
     pub(crate) fn release_region(&mut self, lkey: Lkey) {
         let is_bound = |window: &Window| window.bound.is_some_and(|bound| bound.lkey == lkey);
         let bound = self.windows.iter().filter(|(_, window)| is_bound(window)).map(|(&index, _)| index);
@@ -154,7 +151,6 @@ impl Windows {
         }
     }
 
-    /// Checks an access by a peer to a window. Returns its memory.
     pub(crate) fn slice(
         &self,
         rkey: Rkey,
@@ -168,7 +164,6 @@ impl Windows {
         slice(bound.origin, bound.start, bound.length, address, length)
     }
 
-    /// Checks an access to a whole window.
     pub(crate) fn whole(&self, rkey: Rkey, pd: PdId, qpn: Qpn, access: Access) -> Result<(), AccessError> {
         self.bound(rkey, pd, qpn, access).map(drop)
     }

@@ -171,7 +171,6 @@ impl Common {
         }
     }
 
-    /// Queues the changes that congestion control reports as events.
     pub(super) fn tell_congestion_change(&mut self, context: &mut Context<'_>) {
         while let Some(news) = self.congestion.take_news() {
             context.events.change(CongestionChange { qpn: self.identity.qpn, destination: None, news });

@@ -217,7 +217,6 @@ pub struct RecvRules {
 }
 
 impl RecvRules {
-    /// Creates the rules of a shared receive queue.
     pub(crate) const fn shared(max_sge: u32) -> Self {
         Self { max_sge, elsewhere: None }
     }

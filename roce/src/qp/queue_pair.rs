@@ -25,13 +25,11 @@ pub(crate) struct QueuePair {
     transport: Transport,
 }
 
-/// What a queue pair sent in one turn.
 pub(crate) struct Sent {
     pub(crate) bytes: u64,
     pub(crate) has_more: bool,
 }
 
-/// Part that depends on the service.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "each queue pair is in its own box; most are reliable")]
 enum Transport {
@@ -381,7 +379,6 @@ impl QueuePair {
         }
     }
 
-    /// Checks a send request against the rules, the state and the room in the queue.
     pub(crate) fn check_send(&self, request: SendRequest) -> Result<CheckedSend, PostError> {
         let checked = self.post_rules().send.check(request)?;
         let Identity { qpn, capabilities, .. } = self.common.identity;
@@ -396,7 +393,6 @@ impl QueuePair {
         }
     }
 
-    /// Checks a receive request against the rules, the state and the room in the queue.
     pub(crate) fn check_recv(&self, request: RecvRequest) -> Result<CheckedRecv, PostError> {
         let checked = self.post_rules().recv.check(request)?;
         let Identity { qpn, capabilities, .. } = self.common.identity;

@@ -12,7 +12,6 @@ pub(super) fn packets(length: u32, mtu: u32) -> u32 {
     if length <= mtu { 1 } else { length.div_ceil(mtu) }
 }
 
-/// Position of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
     First,
@@ -22,7 +21,6 @@ pub(super) enum Position {
 }
 
 impl Position {
-    /// Returns the position of packet `index` of `packets`.
     pub(super) const fn of(index: u32, packets: u32) -> Self {
         match (index == 0, index + 1 == packets) {
             (true, true) => Self::Only,
@@ -47,7 +45,6 @@ pub(super) struct Wqe {
     pub(super) packets: u32,
     /// Payload bytes that all earlier requests send.
     pub(super) stream: u64,
-    /// Whether a local request has run.
     pub(super) is_done: bool,
     /// Cached from `request`, because they are read several times for each packet.
     is_answered: bool,
@@ -86,7 +83,6 @@ impl Wqe {
         self.is_local
     }
 
-    /// Returns whether this is a local request that has not run.
     pub(super) const fn is_pending(&self) -> bool {
         self.is_local() && !self.is_done
     }
@@ -101,7 +97,6 @@ impl Wqe {
         if self.is_answered() { 0 } else { self.length }
     }
 
-    /// Returns the offset in the message of packet `number`.
     pub(super) fn offset(&self, number: u64, mtu: u32) -> u32 {
         debug_assert!((self.first..=self.end()).contains(&number));
         ((number - self.first) * u64::from(mtu)).min(u64::from(self.length)) as u32

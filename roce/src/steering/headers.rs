@@ -91,13 +91,11 @@ impl<'a> Headers<'a> {
         Some([[a, b], [c, d]])
     }
 
-    /// Returns the source and the destination address of IPv4.
     pub(super) fn ipv4_addresses(&self) -> Option<[[u8; 4]; 2]> {
         let Network::V4(header) = self.network else { return None };
         Some([12, 16].map(|at| core::array::from_fn(|i| header[at + i])))
     }
 
-    /// Returns the source and the destination address of IPv6.
     pub(super) fn ipv6_addresses(&self) -> Option<[[u8; 16]; 2]> {
         let Network::V6(header) = self.network else { return None };
         Some([8, 24].map(|at| core::array::from_fn(|i| header[at + i])))

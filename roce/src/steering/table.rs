@@ -28,16 +28,13 @@ pub(crate) struct FlowTable {
     added: u64,
 }
 
-/// Progress of a frame through the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     next: usize,
-    /// Place of the rule that took the frame.
     taken: Option<usize>,
 }
 
 impl Cursor {
-    /// Returns whether a rule took the frame.
     pub(crate) const fn is_taken(&self) -> bool {
         self.taken.is_some()
     }
@@ -60,7 +57,6 @@ impl FlowTable {
         Ok(id)
     }
 
-    /// Spreads the frames of a queue pair over others.
     pub(crate) fn spread(&mut self, qpn: Qpn, spread: Spread) {
         self.spreads.insert(qpn.get(), spread);
     }

@@ -15,7 +15,6 @@ pub const MAX_IN_BAND: usize = WORD_LENGTH + IN_BAND_ROOM as usize * RECORD_LENG
 /// Hops that a probe to a datagram queue pair has room for: an answer of five records and a seal is no longer.
 const DATAGRAM_ROOM: u8 = 8;
 
-/// Returns the empty INT header of a packet with this opcode.
 pub(super) const fn empty(opcode: Opcode) -> IntHeader {
     let is_probe = opcode.0 == Opcode::DATAGRAM_TELEMETRY_REQUEST.0;
     IntHeader::with_room(if is_probe { DATAGRAM_ROOM } else { IN_BAND_ROOM })

@@ -323,7 +323,6 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads everything left.
     fn feedback(&mut self) -> Result<Feedback, Discard> {
         Feedback::read(core::mem::take(&mut self.0))
     }

@@ -20,7 +20,6 @@ pub(super) struct PathEntry {
 pub(super) struct PathLoad {
     /// In-flight share.
     pub(super) share: f64,
-    /// Rate of the link, if it is reported.
     pub(super) capacity: Option<Rate>,
     /// Whether it is the last of several hops: the receiver's own link, which all paths share. Its share already contains this side's load.
     pub(super) is_last: bool,

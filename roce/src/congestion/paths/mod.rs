@@ -34,7 +34,6 @@ pub(super) struct Paths {
     interval: Duration,
 }
 
-/// Choice of the path of requests.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "the set is boxed, and few queue pairs have one")]
 enum PathPolicy {

@@ -21,7 +21,6 @@ const REST_ROUNDS: u64 = 16;
 #[derive(Debug)]
 pub(super) struct OneActive {
     active: usize,
-    /// Rate of this host's link, if known.
     line_rate: Option<Rate>,
     /// Path that is probed next, and when.
     next: usize,
@@ -126,12 +125,10 @@ impl OneActive {
         self.wanted = self.leading.filter(|&(_, rounds)| is_rested && rounds >= needed).map(|(at, _)| at);
     }
 
-    /// Returns whether a move waits until nothing is in flight.
     pub(super) const fn wants_to_move(&self) -> bool {
         self.wanted.is_some()
     }
 
-    /// Moves to the wanted path. Returns whether there is one.
     pub(super) fn go_over(&mut self, now: Instant, round: Duration) -> bool {
         let Some(to) = self.wanted.take() else { return false };
         self.active = to;

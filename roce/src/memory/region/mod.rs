@@ -37,7 +37,6 @@ struct Entry {
 struct Live {
     pd: PdId,
     region: Region,
-    /// Windows bound to it.
     windows: u32,
 }
 

@@ -289,7 +289,6 @@ impl Reliable {
         Ok(())
     }
 
-    /// Handles a request or an answer, which may be CE-marked and carry telemetry.
     #[inline(never)]
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn on_data<M: Memory>(

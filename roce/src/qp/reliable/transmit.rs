@@ -9,7 +9,6 @@ use crate::congestion::{Brings, insert_telemetry};
 use crate::wire::{Bth, Header, MAX_OVERHEAD, NakCode, Operation, Report, Reth, Service, Template};
 use crate::{Access, AccessError, Discard, FailureCause, Memory, Psn, Rkey};
 
-/// Why a planned packet cannot be built.
 enum Failure {
     /// A buffer is not, or no longer, accessible.
     Access,
@@ -295,7 +294,6 @@ impl Reliable {
     }
 }
 
-/// Writes an offer of selective repeat, or its acceptance.
 fn write_offer(
     common: &Common,
     connection: &Connection,
@@ -316,7 +314,6 @@ fn write_keep_alive(common: &Common, connection: &Connection, psn: Psn, frame: &
     write(&connection.template, common.identification, &header, 0, frame, |_| Ok(())).ok()
 }
 
-/// Writes headers, payload and ICRC.
 #[inline(always)]
 fn write(
     template: &Template,

@@ -159,7 +159,6 @@ impl Unreliable {
         Ends { acknowledged: send.plus(Psn::CIRCLE - 1), send, expected: self.expected, retries: 0 }
     }
 
-    /// Returns whether no message is partly sent.
     pub(super) fn is_drained(&self) -> bool {
         self.queue.front().is_none_or(|wqe| wqe.first == self.next)
     }
@@ -248,7 +247,6 @@ impl Unreliable {
     }
 }
 
-/// Returns the completion of a send that succeeds.
 fn sent(wqe: &Wqe, identity: &Identity) -> Completion {
     Completion::new(wqe.request.id, CompletionStatus::Success, wqe.opcode(), identity.qpn)
 }

@@ -9,7 +9,6 @@ use crate::congestion::{Congestion, Destinations, Sender};
 use crate::wire::{Frame, Header};
 use alloc::boxed::Box;
 
-/// Returns the state of the queue pair for [`Destinations`].
 fn sender<'a>(common: &Common, context: &Context<'a>) -> Sender<'a> {
     Sender {
         now: context.now,

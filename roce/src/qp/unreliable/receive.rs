@@ -93,7 +93,6 @@ impl Unreliable {
         }
     }
 
-    /// Passes telemetry to congestion control.
     fn on_telemetry(&self, common: &mut Common, frame: &Frame<'_>, context: &mut Context<'_>) {
         if let Some(connection) = common.connection.filter(|_| common.congestion.brings_telemetry(frame)) {
             let transport = self.transport(common, &connection, context);

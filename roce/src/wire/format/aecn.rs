@@ -29,7 +29,6 @@ enum Operation {
 const OPERATIONS: [Operation; KINDS] =
     [Operation::Max, Operation::Max, Operation::Max, Operation::Add, Operation::Add];
 
-/// Implements [`Format::insert`](super::Format::insert).
 #[expect(clippy::indexing_slicing, reason = "the room is INSERTED bytes")]
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers) {
     let options = hop_by_hop::open(frame, layers, INSERTED);

@@ -133,7 +133,6 @@ pub(in crate::wire) fn stamp(
     Some(length + HOP_LENGTH)
 }
 
-/// Reads the metadata header and the metadata.
 #[expect(clippy::arithmetic_side_effects, reason = "20 bits of seconds in ns stay below 2^51")]
 pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
     let (metadata, rest) = bytes.get(METADATA_HEADER_LENGTH..)?.as_chunks::<HOP_LENGTH>();

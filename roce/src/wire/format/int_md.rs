@@ -117,7 +117,6 @@ fn asked(bytes: &[u8]) -> Option<u32> {
     is_ours.then_some(first)
 }
 
-/// Reads shim, header and metadata.
 pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
     asked(bytes)?;
     let (metadata, rest) = bytes.get(INSERTED..)?.as_chunks::<HOP_LENGTH>();

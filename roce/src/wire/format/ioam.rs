@@ -40,7 +40,6 @@ pub const fn is_trace(data: &[u8]) -> bool {
     matches!(data, [_, PRE_ALLOCATED, ..]) && data.len() >= HEADER_LENGTH
 }
 
-/// Implements [`Format::insert`](super::Format::insert).
 #[expect(clippy::indexing_slicing, reason = "the room is INSERTED bytes")]
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
     let options = hop_by_hop::open(frame, layers, INSERTED);
@@ -114,7 +113,6 @@ pub(in crate::wire) fn stamp(data: &mut [u8], hop_limit: u8, port: &PortState, b
     true
 }
 
-/// Reads the option's data.
 pub(in crate::wire) fn read(data: &[u8]) -> Option<Hops> {
     let Trace { head, space } = Trace::of(data)?;
     let (nodes, rest) = space.get(usize::from(head & REMAINING) * 4..)?.as_chunks::<NODE_LENGTH>();

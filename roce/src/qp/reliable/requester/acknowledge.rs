@@ -293,7 +293,6 @@ impl Requester {
     }
 }
 
-/// Completes a request that is done, if it is signalled.
 #[inline]
 fn complete(wqe: &Wqe, context: &mut Context<'_>, identity: &Identity) {
     if wqe.request.signalled || identity.signal_all {

@@ -14,7 +14,6 @@ const KEEP_ALIVE: u8 = 2;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingControl {
     offers_left: u8,
-    /// Whether an offer was sent in this connection.
     is_offered: bool,
     /// Bits of the packets that are due, in one byte, because it is read for each packet sent.
     due: u8,

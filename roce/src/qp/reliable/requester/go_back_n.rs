@@ -3,7 +3,6 @@
 use super::limits::MIN_RECOVERY_PACKETS;
 use core::num::NonZeroU32;
 
-/// State of go-back-N.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GoBackN {
     /// Bytes that may be in flight after a loss; grows by what is acknowledged. After a timeout, one packet: a peer that drops packets

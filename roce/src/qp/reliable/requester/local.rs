@@ -6,7 +6,6 @@ use crate::qp::wqe::Wqe;
 use crate::qp::{CompletionStatus, Context, Identity};
 
 impl Requester {
-    /// Returns whether the next request is local.
     #[inline]
     pub(in crate::qp) fn is_at_local(&self) -> bool {
         self.queue.next().is_some_and(Wqe::is_local)

@@ -8,7 +8,6 @@ pub(super) struct Missing {
     pub(super) number: u64,
     /// Payload bytes that the window counts while the packet is in flight; 0 for answers.
     pub(super) bytes: u32,
-    /// Whether the packet is an answer of the peer.
     pub(super) is_answer: bool,
 }
 

@@ -220,7 +220,6 @@ impl Requester {
         self.sequence.acknowledged_psn()
     }
 
-    /// Returns the PSN of the next packet that is sent for the first time.
     pub(super) fn send_psn(&self) -> Psn {
         self.sequence.psn(self.sequence.sent)
     }
@@ -233,7 +232,6 @@ impl Requester {
         self.retries.spent()
     }
 
-    /// Returns whether an offer or a keep-alive is due.
     #[inline]
     pub(in crate::qp) const fn owes_control(&self) -> bool {
         self.control.is_due()
@@ -253,7 +251,6 @@ impl Requester {
     }
 }
 
-/// Returns the completion of a request that succeeds.
 fn success(wqe: &Wqe, identity: &Identity) -> Completion {
     let length = if wqe.is_fetched() { wqe.length } else { 0 };
     let (id, ok) = (wqe.request.id, CompletionStatus::Success);

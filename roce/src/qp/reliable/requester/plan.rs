@@ -4,7 +4,6 @@ use crate::qp::Data;
 use crate::wire::Operation;
 use crate::{Psn, SrqNumber};
 
-/// Next packet to send.
 #[derive(Debug)]
 pub(in crate::qp) struct Plan<'a> {
     pub(in crate::qp) operation: Operation,
@@ -31,11 +30,9 @@ pub(in crate::qp) struct Token {
     /// Payload bytes.
     pub(in crate::qp) length: u32,
     pub(in crate::qp) ack_request: bool,
-    /// Index of the path, with spraying.
     pub(in crate::qp) path: Option<u8>,
 }
 
-/// Reason for sending a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The packet is the next, for the first time or after go-back-N went back.

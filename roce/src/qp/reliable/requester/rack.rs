@@ -69,7 +69,6 @@ pub(super) struct Rack {
     last_repeated_answer: Option<(Instant, u64, Instant)>,
 }
 
-/// Result of the search of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Found {
     /// When the next missing packet of the block becomes lost.

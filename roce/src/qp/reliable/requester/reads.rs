@@ -21,7 +21,6 @@ impl OutstandingReads {
         self.count == 0
     }
 
-    /// Returns whether the limit is reached.
     #[inline]
     pub(super) const fn is_full(&self) -> bool {
         self.count >= self.limit

@@ -47,7 +47,6 @@ impl Recovery {
         }
     }
 
-    /// Returns whether selective repeat has packets to retransmit.
     #[inline]
     pub(super) fn has_lost(&self) -> bool {
         self.selective().is_some_and(|selective| selective.rack.has_lost())

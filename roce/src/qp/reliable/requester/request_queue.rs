@@ -114,7 +114,6 @@ impl RequestQueue {
         self.next += 1;
     }
 
-    /// Makes the oldest request the next one.
     pub(super) const fn rewind(&mut self) {
         self.next = 0;
     }
@@ -124,7 +123,6 @@ impl RequestQueue {
         self.next = self.requests.partition_point(|wqe| wqe.end() <= sent && !wqe.is_pending()) as u32;
     }
 
-    /// Returns the index of the request that contains packet `number`.
     pub(super) fn index(&self, number: u64) -> usize {
         self.requests.partition_point(|wqe| wqe.end() <= number)
     }

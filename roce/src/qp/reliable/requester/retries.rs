@@ -1,6 +1,5 @@
 //! The retry counters of a queue pair: `retry_cnt` and `rnr_retry` (IBA 9.7.5.2.8).
 
-/// Retry limits, and the retries left.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Retries {
     limit: u8,

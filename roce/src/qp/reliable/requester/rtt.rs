@@ -136,7 +136,6 @@ impl RttEstimator {
         self.probes = (self.probes + 1).min(MAX_PROBE_BACKOFF);
     }
 
-    /// Returns whether a probe was sent since the last measurement.
     #[inline]
     pub(super) const fn is_probing(&self) -> bool {
         self.probes > 0

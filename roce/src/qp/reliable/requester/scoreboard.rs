@@ -49,7 +49,6 @@ impl Scoreboard {
         self.cumulative
     }
 
-    /// Records that the peer has all packets before `number`.
     pub(super) fn advance(&mut self, number: u64) {
         if number > self.cumulative {
             self.sacked.clear_range(self.cumulative, number);
@@ -69,7 +68,6 @@ impl Scoreboard {
         self.answers_from = una;
     }
 
-    /// Records that the peer holds request packet `number`.
     pub(super) fn sack(&mut self, number: u64) {
         let end = number.saturating_add(1);
         self.sacked.set(number);
@@ -131,7 +129,6 @@ impl Scoreboard {
         self.not_in_flight_bytes
     }
 
-    /// Removes a packet from those in flight.
     #[expect(clippy::arithmetic_side_effects, reason = "the bytes are those of at most SPAN packets")]
     pub(super) fn leave_flight(&mut self, Missing { number, bytes, .. }: Missing) {
         if bytes > 0 && self.not_in_flight.set(number) {

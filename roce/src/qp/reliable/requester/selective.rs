@@ -20,7 +20,6 @@ use core::time::Duration;
 pub(super) struct Selective {
     pub(super) scoreboard: Scoreboard,
     pub(super) rack: Rack,
-    /// Paths, if packets use several.
     pub(super) spray: Option<Box<Spray>>,
 }
 

@@ -169,7 +169,6 @@ impl Requester {
         bytes
     }
 
-    /// Marks everything missing as lost.
     pub(super) fn lose_all(&mut self, now: Instant) {
         let SendSequence { una, sent, .. } = self.sequence;
         if let Some(selective) = self.recovery.selective_mut() {

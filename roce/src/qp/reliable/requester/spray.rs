@@ -230,7 +230,6 @@ impl Spray {
         }
     }
 
-    /// Records that all packets before `number` arrived.
     pub(super) fn advance_to(&mut self, number: u64, now: Instant) {
         for arrived in self.cumulative.max(number.saturating_sub(SPAN))..number {
             self.on_arrival(arrived, now);

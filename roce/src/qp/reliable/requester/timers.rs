@@ -81,7 +81,6 @@ impl RetransmissionTimer {
         self.timeout.map(|timeout| timeout * (1 << self.backoff))
     }
 
-    /// Starts the timer unless it runs.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn start(&mut self, now: Instant) {

@@ -130,7 +130,6 @@ impl Requester {
         (lost > arrived).then_some(FailureReason::LargePackets { lost, arrived })
     }
 
-    /// Returns what the peer refused.
     pub(in crate::qp) fn why_refused(&self) -> FailureReason {
         let remote = self.queue.front().and_then(|wqe| match wqe.request.operation {
             SendOperation::Write { remote, .. }

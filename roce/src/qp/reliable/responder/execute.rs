@@ -36,7 +36,6 @@ impl Responder {
         if self.holds_early() { self.catch_up(arrival) } else { Ok(()) }
     }
 
-    /// Executes the packet that is expected.
     #[inline(always)]
     pub(super) fn execute<M: Memory>(
         &mut self,

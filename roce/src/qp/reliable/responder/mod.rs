@@ -95,7 +95,6 @@ impl Responder {
         }
     }
 
-    /// Applies the settings of RTR.
     pub(super) fn connect(&mut self, settings: &RtrSettings) {
         self.expected = settings.receive_psn;
         self.acknowledgeable = settings.receive_psn.plus(Psn::CIRCLE - 1);
@@ -158,7 +157,6 @@ impl Responder {
         }
     }
 
-    /// Drops all due answers.
     pub(super) fn silence(&mut self) {
         self.answer = None;
         if let Some(reorder) = &mut self.reorder {

@@ -294,7 +294,6 @@ impl Reorder {
         Held::Now
     }
 
-    /// Drops all packets, and frees their memory.
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn evict(&mut self, context: &mut Context<'_>) {
         context.counters.evicted_early += u64::from(self.count);

@@ -165,8 +165,8 @@ impl Parcel for Frame {
     fn digest(&self) -> [u64; 2] {
         const HEADERS: usize = 54;
         let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        // Nine at a time: in a loop of single steps the loop costs as much as the steps.
-        let (chunks, rest) = self[..self.len().min(HEADERS)].as_chunks::<9>();
+        // 27 at a time: in a loop of single steps the loop costs as much as the steps.
+        let (chunks, rest) = self[..self.len().min(HEADERS)].as_chunks::<27>();
         let hash = chunks.iter().fold(0xcbf2_9ce4_8422_2325, |hash, chunk| chunk.iter().fold(hash, step));
         [self.length as u64, rest.iter().fold(hash, step)]
     }

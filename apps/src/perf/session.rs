@@ -1,9 +1,9 @@
 //! One test, from the exchange of addresses to the report.
 
-use super::args::PerfArgs;
+use super::args::{Connection, PerfArgs};
 use super::bandwidth::{self, Run};
 use super::congestion;
-use super::handshake::{Handshake, Outcome};
+use super::handshake::{Handshake, Outcome, Pause};
 use super::latency;
 use super::link::{Link, Queues};
 use super::pattern;
@@ -16,9 +16,13 @@ use super::verify;
 use crate::counters::Shown;
 use crate::failure::Failure;
 use crate::output::OutFile;
+use std::time::{Duration, Instant};
 use verbs::congestion::Congestion;
 use verbs::observe::QpReport;
 use verbs::{Device, DeviceInfo, Mtu};
+
+/// The longest time for which messages of UC and UD may stay in the network.
+const IN_TRANSIT: Duration = Duration::from_secs(2);
 
 /// One side of a test.
 pub struct Session<'a> {
@@ -274,6 +278,7 @@ impl<'a> Session<'a> {
         if self.plan.tool.verb == Verb::Atomic {
             return verify::atomics(&self.link, &self.plan);
         }
+        self.await_data(size)?;
         if !handshake.tells() {
             // A Ferroce peer compares its own received data. Stock perftest does not know the pattern.
             let wrong = if self.is_sink() { self.difference(size)? } else { None };
@@ -298,6 +303,20 @@ impl<'a> Session<'a> {
         }
         let other = "the other side received other bytes; its output says where";
         Err(Failure::run(format!("verify: {}", self.difference(size)?.unwrap_or_else(|| other.into()))))
+    }
+
+    /// Waits for the pattern for at most `IN_TRANSIT`. A reliable service has delivered everything before its sender reports the end of
+    /// the run; messages of UC and UD may arrive after that report.
+    fn await_data(&mut self, size: u64) -> Result<(), Failure> {
+        let end = Instant::now() + IN_TRANSIT;
+        let mut pause = Pause::default();
+        while self.plan.connection != Connection::Rc
+            && self.difference(size)?.is_some()
+            && Instant::now() < end
+        {
+            pause.after(self.link.idle()?)?;
+        }
+        Ok(())
     }
 
     fn checksum(&self, size: u64) -> Result<u64, Failure> {

@@ -188,7 +188,8 @@ impl<K: Plain, V: Plain> Map<K, V> {
     }
 
     pub(crate) fn insert(&self, key: &K, value: &V) -> io::Result<()> {
-        update(&self.fd, std::ptr::from_ref(key).cast(), std::ptr::from_ref(value).cast())
+        // SAFETY: the map was created for keys of type `K` and values of type `V`.
+        unsafe { update(&self.fd, std::ptr::from_ref(key).cast(), std::ptr::from_ref(value).cast()) }
     }
 
     pub(crate) fn get(&self, key: &K) -> io::Result<Option<V>> {
@@ -256,7 +257,8 @@ impl Structure {
         // SAFETY: the request has no pointers.
         let map = unsafe { opens(MAP_CREATE, &request) }?;
         let key = 0_u32;
-        update(&map, (&raw const key).cast(), value.as_ptr().cast())?;
+        // SAFETY: the map was created for keys of four bytes and values of `value.len()` bytes.
+        unsafe { update(&map, (&raw const key).cast(), value.as_ptr().cast()) }?;
         Ok(Self { map })
     }
 
@@ -282,11 +284,12 @@ fn types() -> io::Result<OwnedFd> {
     unsafe { opens(BTF_LOAD, &request) }
 }
 
-/// `key` and `value` must point to as many bytes as the map's keys and values have.
-fn update(map: &OwnedFd, key: *const u8, value: *const u8) -> io::Result<()> {
+/// # Safety
+/// The caller must pass a `key` and a `value` that point to as many readable bytes as the map's keys and values have.
+unsafe fn update(map: &OwnedFd, key: *const u8, value: *const u8) -> io::Result<()> {
     let mut request =
         Entry { map: map.as_raw_fd() as u32, padding: 0, key: key as u64, value: value as u64, flags: 0 };
-    // SAFETY: the kernel reads one key and one value, which the callers provide.
+    // SAFETY: the kernel reads one key and one value, for which the caller vouches.
     unsafe { call(MAP_UPDATE, &raw mut request) }.map(drop)
 }
 

@@ -128,10 +128,13 @@ fn is_ours(action: &sigaction) -> bool {
 }
 
 /// The signal handler. Calls only async-signal-safe functions: no allocation, no lock.
-extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+///
+/// # Safety
+/// The caller must be the kernel, or a handler that passes on what the kernel passed to it.
+unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     /// `BUS_MCEERR_AO` (sigaction(2)): reports a memory error that this instruction did not cause.
     const ELSEWHERE: c_int = 5;
-    // SAFETY: the kernel passes valid pointers, or the program's handler passes those on.
+    // SAFETY: the caller vouches for the pointers.
     let (code, next) = unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
         ((*info).si_code, next_of(context))
@@ -139,7 +142,8 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     let is_fault = code > 0 && !(signal == SIGBUS && code == ELSEWHERE);
     match routines::after(*next as usize).filter(|_| is_fault) {
         Some(after) => *next = after as _,
-        None => pass_on(signal, info, context),
+        // SAFETY: as above.
+        None => unsafe { pass_on(signal, info, context) },
     }
 }
 
@@ -156,19 +160,22 @@ fn next_of(context: &mut libc::ucontext_t) -> &mut libc::c_ulonglong {
 }
 
 /// Calls the program's handler. If that one was installed over ours and calls ours in turn, calls the one before.
+///
+/// # Safety
+/// The caller must pass the `info` and `context` that the kernel passed for `signal`.
 #[cold]
-fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let index = usize::from(signal == SIGBUS);
     let here = (context as usize, std::ptr::from_ref(&index) as usize);
     let before = PASSED.get();
     let again = before.0 == here.0 && here.1 < before.1;
     if again {
-        // SAFETY: `on_fault` received both pointers for `signal`.
+        // SAFETY: the caller vouches for the pointers.
         unsafe { call(&FIRST[index], signal, info, context) };
         return;
     }
     PASSED.set(here);
-    // SAFETY: `on_fault` received both pointers for `signal`.
+    // SAFETY: as above.
     unsafe { call(&PROGRAMS[index], signal, info, context) };
     PASSED.set((0, 0));
 }

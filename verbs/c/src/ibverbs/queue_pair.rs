@@ -168,7 +168,8 @@ pub(crate) unsafe fn create(
     for users in [&domain.users, &send.users, &recv.users] {
         users.fetch_add(1, Ordering::AcqRel);
     }
-    Ok(give(base, Inner::new(qp, init), extended, null_mut()))
+    // SAFETY: the context is that of the domain, which is alive.
+    Ok(unsafe { give(base, Inner::new(qp, init), extended, null_mut()) })
 }
 
 impl Inner {
@@ -179,14 +180,22 @@ impl Inner {
     }
 }
 
-/// Passes a queue pair to the program. `base.context` is open.
-pub(crate) fn give(base: ibv_qp, inner: Arc<Lock<Inner>>, extended: bool, xrcd: *mut Xrcd) -> *mut ibv_qp {
+/// Passes a queue pair to the program.
+///
+/// # Safety
+/// The caller must pass a `base` whose context is null or open.
+pub(crate) unsafe fn give(
+    base: ibv_qp,
+    inner: Arc<Lock<Inner>>,
+    extended: bool,
+    xrcd: *mut Xrcd,
+) -> *mut ibv_qp {
     let abi = UnsafeCell::new(post_ex::table(base));
     let (flows, table) = (AtomicUsize::new(0), AtomicPtr::default());
     let qp = live::give(Qp { abi, _later: UnsafeCell::new(None), extended, inner, xrcd, flows, table });
     // SAFETY: the slot is in `abi`, or is `_later`, which follows it directly; nothing else has the queue pair yet.
     unsafe { qp.byte_add(post_ex::FLUSH_SLOT).cast::<Option<post_ex::Flush>>().write(Some(post_ex::flush)) };
-    // SAFETY: the context is open, as both callers ensure.
+    // SAFETY: the caller vouches for the context.
     if let Ok(context) = unsafe { Context::from(base.context) } {
         context.events.join(Object::Qp(Qpn::new(base.qp_num)), qp);
     }

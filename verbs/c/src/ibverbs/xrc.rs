@@ -164,7 +164,8 @@ fn give(
         qp_type: IBV_QPT_XRC_RECV,
         ..Default::default()
     };
-    queue_pair::give(base, inner, false, xrcd)
+    // SAFETY: the context is that of the XRC domain, which is open.
+    unsafe { queue_pair::give(base, inner, false, xrcd) }
 }
 
 /// `ibv_open_qp(3)`: opens a target that this process created in the domain. It is destroyed with the last queue pair that refers to it.

@@ -248,10 +248,10 @@ pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_co
     let devices = devices().unwrap_or_default();
     // SAFETY: null, or room for a number; calloc takes any sizes, and the list has room for all and the null that ends it.
     unsafe {
-        if let Some(count) = count.as_mut() {
-            *count = devices.len() as c_int;
-        }
         let list = libc::calloc(devices.len() + 1, size_of::<*mut ibv_context>()).cast::<*mut ibv_context>();
+        if let Some(count) = count.as_mut() {
+            *count = if list.is_null() { 0 } else { devices.len() as c_int };
+        }
         if !list.is_null() {
             devices.iter().enumerate().for_each(|(at, device)| list.add(at).write(device.context));
         }

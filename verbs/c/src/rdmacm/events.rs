@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::cancel;
 use crate::rdmacm::connect;
-use crate::rdmacm::errno::{Errno, count, last, out, status};
+use crate::rdmacm::errno::{Errno, at, count, last, out, status};
 use crate::rdmacm::id::Id;
 use datapath::event_fd::EventFd;
 use std::collections::VecDeque;
@@ -262,7 +262,7 @@ impl State {
 /// The caller must pass a live channel.
 pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
     // SAFETY: guaranteed by the caller.
-    let channel = unsafe { &*out(channel.cast::<EventChannel>())? };
+    let channel = unsafe { at(channel.cast::<EventChannel>())? };
     Ok(show(channel.take()?))
 }
 
@@ -331,7 +331,7 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
         let mut kept = false;
         let descriptor = count(|| {
             // SAFETY: the contract of the manual page.
-            let (channel, _) = unsafe { (&*out(channel.cast::<EventChannel>())?, out(event)?) };
+            let (channel, _) = unsafe { (at(channel.cast::<EventChannel>())?, out(event)?) };
             kept = channel.keeps()?;
             Ok(channel.abi.fd)
         });
@@ -345,7 +345,7 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
         let found = count(|| {
             let why = last();
             // SAFETY: the contract of the manual page.
-            let (channel, event) = unsafe { (&*out(channel.cast::<EventChannel>())?, out(event)?) };
+            let (channel, event) = unsafe { (at(channel.cast::<EventChannel>())?, out(event)?) };
             if !told {
                 return if channel.keeps()? { Ok(0) } else { Err(why) };
             }

@@ -239,7 +239,10 @@ impl Control {
     }
 
     /// Passes `command`, an ethtool structure that begins with the command number, to the driver, which fills it in.
-    fn ethtool<T>(&self, command: &mut T) -> io::Result<()> {
+    ///
+    /// # Safety
+    /// `command` is as long as the structure of its command number, and every content is valid for it.
+    unsafe fn ethtool<T>(&self, command: &mut T) -> io::Result<()> {
         let mut request = self.request();
         request.ifr_ifru.ifru_data = std::ptr::from_mut(command).cast();
         self.call(libc::SIOCETHTOOL, &mut request)
@@ -249,7 +252,8 @@ impl Control {
     fn has_carrier(&self) -> Option<bool> {
         const ETHTOOL_GLINK: u32 = 10;
         let mut command = [ETHTOOL_GLINK, 0];
-        self.ethtool(&mut command).ok()?;
+        // SAFETY: `struct ethtool_value` is two numbers of 32 bits.
+        unsafe { self.ethtool(&mut command) }.ok()?;
         Some(command[1] != 0)
     }
 
@@ -261,7 +265,8 @@ impl Control {
         struct Command([u8; 44]);
         let mut command = Command([0; 44]);
         command.0[..4].copy_from_slice(&ETHTOOL_GSET.to_ne_bytes());
-        self.ethtool(&mut command).ok()?;
+        // SAFETY: the structure has 44 bytes, of any value.
+        unsafe { self.ethtool(&mut command) }.ok()?;
         let half = |at: usize| u32::from(u16::from_ne_bytes([command.0[at], command.0[at + 1]]));
         let speed = half(28) << 16 | half(12);
         // SPEED_UNKNOWN is all ones; old drivers set only the low half.
@@ -312,7 +317,9 @@ pub fn driver(name: &str) -> io::Result<String> {
     struct Command([u8; 196]);
     let mut command = Command([0; 196]);
     command.0[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
-    Control::new(name)?.ethtool(&mut command)?;
+    let control = Control::new(name)?;
+    // SAFETY: the structure has 196 bytes, of any value.
+    unsafe { control.ethtool(&mut command) }?;
     let text = command.0[4..36].iter().take_while(|byte| **byte != 0).copied().collect();
     String::from_utf8(text).map_err(io::Error::other)
 }
@@ -324,7 +331,9 @@ pub fn receive_queues(name: &str) -> Option<u32> {
     // `struct ethtool_channels`: the command, four maxima, and the numbers of receive, transmit, other and combined queues.
     let mut command = [0_u32; 9];
     command[0] = ETHTOOL_GCHANNELS;
-    Control::new(name).and_then(|control| control.ethtool(&mut command)).ok()?;
+    let control = Control::new(name).ok()?;
+    // SAFETY: the structure is nine numbers of 32 bits.
+    unsafe { control.ethtool(&mut command) }.ok()?;
     Some(command[5] + command[8])
 }
 

@@ -152,15 +152,17 @@ impl Mapping {
         unsafe { self.start.as_ptr().add(offset) }
     }
 
-    /// Returns the 32-bit word at an aligned offset.
+    /// Returns the 32-bit word at an offset. Panics if it is not aligned.
     pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: the word is mapped as long as `self` lives, and aligned, as the callers use aligned offsets and mappings start at a page.
+        assert!(offset.is_multiple_of(4), "offset {offset}");
+        // SAFETY: the word is mapped as long as `self` lives, and aligned, because mappings start at a page.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
     }
 
-    /// Returns the 64-bit word at an aligned offset.
+    /// Returns the 64-bit word at an offset. Panics if it is not aligned.
     pub(crate) fn long(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: see `word`.
+        assert!(offset.is_multiple_of(8), "offset {offset}");
+        // SAFETY: as in `word`.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 

@@ -1,6 +1,5 @@
 //! Socket filters in classic BPF, which need no privilege (socket(7), `SO_ATTACH_FILTER`).
 
-use crate::socket_option;
 use std::io;
 use std::os::fd::AsRawFd;
 
@@ -15,7 +14,13 @@ pub(crate) const NONE: u32 = 0;
 /// Returns the kernel's error: `EINVAL` if the filter is not valid.
 pub(crate) fn attach(socket: &impl AsRawFd, filter: &mut [libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    socket_option::set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+    let length = size_of_val(&program) as libc::socklen_t;
+    let value = (&raw const program).cast();
+    // SAFETY: `program` is `length` readable bytes, and points to as many instructions as it says, which outlive the call.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, value, length)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Returns a filter that receives UDP whole, and at most `most` bytes of any other frame.

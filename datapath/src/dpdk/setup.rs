@@ -13,6 +13,7 @@ use super::prepare::{PortError, Prepared, path_mtu};
 use super::unprivileged;
 use super::xdp::{self, Attachment};
 use crate::port_spec::{PortSpec, RingEnd, SocketRole};
+use crate::socket_option;
 use dpdk_sys as dpdk;
 use roce::wire::Mac;
 use std::ffi::{CStr, CString, c_int};
@@ -79,7 +80,7 @@ impl Setup<'_> {
         let is_packet = matches!(self.spec, PortSpec::Interface(_));
         let interface = self.prepared.interface.as_ref().filter(|_| self.config.promiscuous && is_packet);
         if let Some(interface) = interface
-            && let Err(error) = unprivileged::take_all_addresses(socket, interface.index)
+            && let Err(error) = socket_option::receive_all_addresses(&socket, interface.index)
         {
             tracing::warn!("{}: cannot receive frames for other addresses: {error}", self.spec);
         }

@@ -8,9 +8,7 @@
 //! The kernel distributes frames over the sockets of a group. Two containers on one interface often have processes with the same id, and
 //! two ports of one process have it too. So the filter skips that call and reports success.
 
-use crate::socket_option;
 use std::io;
-use std::os::fd::RawFd;
 
 /// Offsets in `struct seccomp_data` of the system call number, and of the lower halves of the second and third argument.
 const NUMBER: u32 = 0;
@@ -64,14 +62,4 @@ fn refuse_changes() -> io::Result<()> {
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Makes a packet socket receive frames for all addresses until it is closed. Unlike the interface's promiscuous flag, this needs no
-/// privilege.
-pub(super) fn take_all_addresses(socket: RawFd, interface: u32) -> io::Result<()> {
-    // SAFETY: all-zero bytes are a valid request.
-    let mut request: libc::packet_mreq = unsafe { std::mem::zeroed() };
-    request.mr_ifindex = interface as libc::c_int;
-    request.mr_type = libc::PACKET_MR_PROMISC as libc::c_ushort;
-    socket_option::set(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }

@@ -53,7 +53,7 @@ impl PacketSocket {
         let ring = ReceiveRing::new(&socket, config.slots)?;
         support::bind(&socket, interface.index)?;
         if config.promiscuous {
-            support::receive_all_addresses(&socket, interface.index)?;
+            socket_option::receive_all_addresses(&socket, interface.index)?;
         }
         Ok(Self {
             ring,

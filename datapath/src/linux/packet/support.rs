@@ -49,15 +49,6 @@ fn address(interface: u32, protocol: libc::c_int) -> libc::sockaddr_ll {
     address
 }
 
-/// Makes the socket receive frames for all addresses until it is closed. Needs no further privilege.
-pub(super) fn receive_all_addresses(socket: &OwnedFd, interface: u32) -> io::Result<()> {
-    // SAFETY: all-zero bytes are a valid request.
-    let mut request: libc::packet_mreq = unsafe { std::mem::zeroed() };
-    request.mr_ifindex = interface as libc::c_int;
-    request.mr_type = libc::PACKET_MR_PROMISC as libc::c_ushort;
-    socket_option::set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
-}
-
 /// Clears the socket's pending error. Returns true if there was one.
 pub(super) fn take_error(socket: &OwnedFd) -> bool {
     socket_option::number(socket, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0)

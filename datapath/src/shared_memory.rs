@@ -2,6 +2,7 @@
 //!
 //! Another process may write anything there. The contents are read by copies and atomic loads, and checked before use.
 
+use crate::host_memory;
 use std::ffi::{CStr, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -115,9 +116,9 @@ pub(crate) struct Mapping {
     length: usize,
 }
 
-// SAFETY: the memory is accessed by atomics and copies only, which any thread may do.
+// SAFETY: the memory is accessed by atomics, and by copies that the compiler does not see, which any thread may do.
 unsafe impl Send for Mapping {}
-// SAFETY: the memory is accessed by atomics and copies only, which several threads may do at a time.
+// SAFETY: as above; several threads may do both at a time.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -166,18 +167,20 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
+    /// Copies the bytes at an offset. If another process writes meanwhile, the copy has a mixture of old and new bytes.
     pub(crate) fn copy_out(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len());
-        // SAFETY: both ranges are valid for `into.len()` bytes, and `into` does not overlap the mapping, to which no reference exists. If
-        // another process writes meanwhile, the copy has unspecified bytes.
-        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+        // SAFETY: `from` is valid for `into.len()` bytes.
+        let copied = unsafe { host_memory::copy_out(from, into) };
+        assert!(copied.is_ok(), "the memory is mapped");
     }
 
-    /// Copies `bytes` to an offset. The caller must be the only writer there. A concurrent reader may see a mixture of old and new bytes.
+    /// Copies `bytes` to an offset. A concurrent reader may see a mixture of old and new bytes.
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
-        // SAFETY: both ranges are valid for `bytes.len()` bytes, and `bytes` does not overlap the mapping, to which no reference exists.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        // SAFETY: `to` is valid for `bytes.len()` bytes.
+        let copied = unsafe { host_memory::copy_in(to, bytes) };
+        assert!(copied.is_ok(), "the memory is mapped");
     }
 }
 

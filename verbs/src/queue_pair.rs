@@ -368,6 +368,14 @@ impl<S> QueuePair<S> {
         self.device.engine.posted(self.core);
     }
 
+    /// Rings the doorbell of the send queue and runs a turn of an inline core; after an error too, because a program with a full queue waits
+    /// for the core to complete requests.
+    #[inline]
+    fn wake_core(&self) {
+        self.ring_doorbell();
+        self.device.engine.attend(self.core);
+    }
+
     /// Returns why the queue pair rejects send requests in its current state, or `None` if it accepts them.
     #[inline]
     fn refusal(&self) -> Option<PostError> {
@@ -500,9 +508,7 @@ impl<S: Transport> QueuePair<S> {
             None => self.rings.push_send(request.into()),
             Some(error) => Err(error),
         };
-        // After an error too: a program with a full queue waits for the core to complete requests.
-        self.ring_doorbell();
-        self.device.engine.attend(self.core);
+        self.wake_core();
         result
     }
 
@@ -521,7 +527,7 @@ impl<S: Transport> QueuePair<S> {
         }
         let result =
             requests.try_for_each(|request| self.rings.push_send(request.into()).inspect(|()| posted += 1));
-        self.ring_doorbell();
+        self.wake_core();
         result.map(|()| posted).map_err(|error| PostListError { posted, error })
     }
 }

@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::ibverbs::{ibv_dereg_mr, ibv_reg_mr};
 use crate::rdmacm::errno::{Errno, made};
+use datapath::host_memory;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
@@ -64,15 +65,17 @@ impl Registered {
     /// Copies bytes in at `at`. Panics if they do not fit.
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at <= self.len() && bytes.len() <= self.len() - at);
-        // SAFETY: within the memory, which does not overlap with the caller's.
-        unsafe { self.start.as_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        // SAFETY: within the memory.
+        let copied = unsafe { host_memory::copy_in(self.start.as_ptr().add(at), bytes) };
+        assert!(copied.is_ok(), "the memory is mapped");
     }
 
     /// Copies bytes out from `at`. Panics if there are fewer.
     pub(super) fn read(&self, at: usize, into: &mut [u8]) {
         assert!(at <= self.len() && into.len() <= self.len() - at);
         // SAFETY: as above.
-        unsafe { into.as_mut_ptr().copy_from_nonoverlapping(self.start.as_ptr().add(at), into.len()) };
+        let copied = unsafe { host_memory::copy_out(self.start.as_ptr().add(at), into) };
+        assert!(copied.is_ok(), "the memory is mapped");
     }
 }
 

@@ -212,6 +212,20 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     });
 }
 
+/// Gives a connection request's identifier a channel of its own, and a queue pair if its listener has a template.
+///
+/// # Safety
+/// The caller must pass a domain and attributes whose objects are null or alive.
+unsafe fn ready(child: &Id, template: Option<(usize, ibv_qp_init_attr)>) -> Result<(), Errno> {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        child.migrate(std::ptr::null_mut())?;
+        let Some((pd, mut wanted)) = template else { return Ok(()) };
+        wanted.qp_type = (*child.abi()).qp_type;
+        queue_pair::create(child, pd as *mut ibv_pd, &mut wanted)
+    }
+}
+
 /// `rdma_get_request(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_request(listener: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
@@ -225,15 +239,13 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut rdma_cm_id, id: *mut *m
                 events::rdma_ack_cm_event(event);
                 return Err(INVALID);
             }
-            let child = &*(*event).id.cast::<Id>();
-            child.migrate(std::ptr::null_mut())?;
+            let child = (*event).id.cast::<Id>();
             let template = listener.lock().template;
-            if let Some((pd, mut wanted)) = template {
-                wanted.qp_type = (*child.abi()).qp_type;
-                queue_pair::create(child, pd as *mut ibv_pd, &mut wanted).inspect_err(|_| {
-                    events::rdma_ack_cm_event(event);
-                })?;
-            }
+            ready(&*child, template).inspect_err(|_| {
+                events::rdma_ack_cm_event(event);
+                Id::destroy(child);
+            })?;
+            let child = &*child;
             // The program may read the request's private data until its next call.
             (*child.abi()).event = event;
             *place = child.abi();

@@ -62,6 +62,27 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
             put(id, xrc::create_target(id, &attributes)?);
             return make_ready(id).inspect_err(|_| destroy(id));
         }
+        // As in librdmacm, completion queues that the program provides are not the identifier's to destroy.
+        let qp = complete(id, &mut attributes)
+            .and_then(|()| made(ibv_create_qp(pd, &mut attributes)))
+            .inspect_err(|_| destroy_queues(id))?;
+        put(id, qp);
+    }
+    // As in rdma-core, the program receives the attributes with which the queue pair was created.
+    *wanted = attributes;
+    let ready = make_ready(id);
+    // SAFETY: the queue pair was created above.
+    ready.inspect_err(|_| unsafe { destroy(id) })
+}
+
+/// Fills in the queues that the program leaves to the identifier.
+///
+/// # Safety
+/// As [`create`]'s.
+unsafe fn complete(id: &Id, attributes: &mut ibv_qp_init_attr) -> Result<(), Errno> {
+    // SAFETY: the identifier is alive, and its fields are this call's to fill.
+    unsafe {
+        let abi = id.abi();
         if attributes.send_cq.is_null() {
             ((*abi).send_cq_channel, (*abi).send_cq) = queue(id, attributes.cap.max_send_wr)?;
             attributes.send_cq = (*abi).send_cq;
@@ -72,15 +93,8 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
         if attributes.recv_cq.is_null() && attributes.qp_type != IBV_QPT_XRC_SEND {
             attributes.recv_cq = receive_queue(id, attributes.cap.max_recv_wr)?;
         }
-        // As in librdmacm, completion queues that the program provides are not the identifier's to destroy.
-        let qp = made(ibv_create_qp(pd, &mut attributes)).inspect_err(|_| destroy_queues(id))?;
-        put(id, qp);
     }
-    // As in rdma-core, the program receives the attributes with which the queue pair was created.
-    *wanted = attributes;
-    let ready = make_ready(id);
-    // SAFETY: the queue pair was created above.
-    ready.inspect_err(|_| unsafe { destroy(id) })
+    Ok(())
 }
 
 /// Replaces the identifier's queue pair by another, or by none. Returns the previous one, once no thread modifies it.

@@ -157,6 +157,16 @@ impl Algorithm {
         }
     }
 
+    /// Goes on at `rate`, that of the algorithm used before, within the configured limits. HPCC++ at the sender and DCQCN only; others keep
+    /// their start.
+    pub fn go_on_at(&mut self, rate: Rate) {
+        match self {
+            Self::Hpcc(hpcc) => *hpcc = hpcc.starting_at(rate),
+            Self::Dcqcn(dcqcn) => dcqcn.go_on_at(rate),
+            Self::Fixed(_) | Self::HpccReceiver(_) | Self::Dctcp(_) | Self::PowerTcp(_) | Self::Swift(_) => {}
+        }
+    }
+
     /// Returns the last telemetry of each hop of the path, in path order. Empty before the first telemetry, and for algorithms other than
     /// HPCC++ at the sender and PowerTCP.
     pub fn hops(&self) -> impl Iterator<Item = HeardHop> {

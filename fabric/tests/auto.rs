@@ -1,5 +1,5 @@
-//! Compares queue pairs with only `auto` configured with HPCC++ whose link rate, base RTT and number of flows are configured.
-//! `cargo test -p ferroce-fabric --test auto -- --nocapture` prints both.
+//! Queue pairs with only `auto` configured: beside HPCC++ whose link rate, base RTT and number of flows are configured, with many senders that
+//! begin together, and with a bottleneck between two switches. `cargo test -p ferroce-fabric --test auto -- --nocapture` prints the figures.
 
 use cc::{HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, Topology, run, window};
@@ -75,5 +75,76 @@ fn nothing_configured_is_as_good_as_everything() {
         );
         assert!(found.0 >= told.0 - 2.0, "{flows} flows: {found:?}, tuned {told:?}");
         assert!(found.1 <= told.1 + 2.0, "{flows} flows: {found:?}, tuned {told:?}");
+    }
+}
+
+/// Flow `n` of `flows` begins `n * spacing` after the first; each sends `bytes` to host `to(n)`.
+fn late_starts(
+    topology: Topology,
+    flows: usize,
+    bytes: u64,
+    spacing: Duration,
+    to: impl Fn(usize) -> usize,
+) -> Outcome {
+    let flow = |n: usize| Flow {
+        source: n as u32,
+        destination: to(n) as u32,
+        bytes,
+        start: spacing * n as u32,
+        is_incast: false,
+        dscp: 0,
+    };
+    let sampling = Sampling { every: Duration::from_micros(20), host: to(0) as u32, flows };
+    let setup = Setup {
+        sampling: Some(sampling),
+        jitter: Duration::from_nanos(100),
+        ..Setup::new(topology, (0..flows).map(flow).collect(), auto())
+    };
+    run(&setup, &mut |_, _, _| {}).unwrap()
+}
+
+/// Returns the time at which the first flow ended, and that at which the last did.
+fn ends(outcome: &Outcome) -> (Duration, Duration) {
+    let ends = || outcome.finished.iter().map(|flow| flow.start + flow.time);
+    (ends().min().unwrap(), ends().max().unwrap())
+}
+
+/// 200 MB for one link of 100 Gb/s take 17.6 ms. When the senders began with 512 KiB each, and took the queue for a part of the path, they
+/// took 82 ms.
+#[test]
+fn senders_that_begin_together_keep_the_link_busy_and_its_queue_short() {
+    for flows in [16, 64] {
+        let topology = Topology::star(flows + 1, LINE, Duration::from_micros(1));
+        let bytes = 200_000_000 / flows as u64;
+        let outcome = late_starts(topology, flows, bytes, Duration::from_micros(5), |_| flows);
+        let (first, last) = ends(&outcome);
+        let (busy, jain, queue) = window(&outcome.series, Duration::from_millis(8), first).unwrap();
+        let packets = queue[2] / PACKET;
+        println!(
+            "{flows} senders: all ended after {last:?}, {busy:.1} Gb/s, Jain {jain:.3}, {packets:.1} packets"
+        );
+        assert!(last < Duration::from_micros(18_500), "{flows} senders: {last:?}");
+        assert!(jain > 0.99 && packets <= 10.0, "{flows} senders: Jain {jain}, {packets} packets");
+    }
+}
+
+/// The receivers' links have room; nothing counts the flows of the link between the switches. It carries all bytes in 42 ms. When a slow
+/// flow learned of the network only by its next packet, one flow in eight had the link, and all took 139 ms.
+#[test]
+fn flows_share_a_link_between_switches() {
+    for (gigabits, flows) in [(10, 8), (10, 32), (100, 8), (100, 32)] {
+        let trunk = Rate::from_gbps(gigabits);
+        let topology = Topology::dumbbell(flows, flows, LINE, trunk, Duration::from_micros(1));
+        let bytes = gigabits * 5_000_000 / flows as u64;
+        let spacing = Duration::from_micros(800 / flows as u64);
+        let outcome = late_starts(topology, flows, bytes, spacing, |n| flows + n);
+        let (first, last) = ends(&outcome);
+        let begin = first.mul_f64(0.6);
+        let (_, jain, _) = window(&outcome.series, begin, first).unwrap();
+        println!(
+            "{flows} flows at {trunk}: Jain {jain:.3}, the first ended after {first:?}, all after {last:?}"
+        );
+        assert!(last < Duration::from_millis(50), "{flows} flows at {trunk}: {last:?}");
+        assert!(jain > 0.95, "{flows} flows at {trunk}: Jain {jain}");
     }
 }

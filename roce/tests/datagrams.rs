@@ -261,7 +261,8 @@ fn a_congested_hop_slows_its_own_destination_alone() {
         world.now = at(7200);
         world.load(&[1], at(7400));
         let again = world.rate(1, at(7200), at(7400));
-        assert!(again < 1.2e9, "what was learnt of the first is kept: {again}");
+        // Not the 10 Gb/s of the line; the hop's flows are not counted, so a pause of the others lets this one grow.
+        assert!(again < 1.5e9, "what was learnt of the first is kept: {again}");
         assert!(world.changes().is_empty());
     }
 }

@@ -145,6 +145,28 @@ fn without_telemetry_a_fixed_window_stays_and_no_answer_is_dropped() {
     }
 }
 
+/// Many flows that begin together send as much before they learn of each other. The window opens with the first answer to a probe, and with
+/// the third probe that has none.
+#[test]
+fn at_most_64_kib_leave_before_the_path_is_known() {
+    for answers in [true, false] {
+        let congestion = CongestionAlgorithm::Fixed { window: 512 << 10, rate: None };
+        let mut pair = Pair::connect(Options { congestion, ..auto() });
+        let sent = Rc::new(Cell::new((0, false)));
+        let seen = Rc::clone(&sent);
+        pair.filter = Some(Box::new(move |from, frame| {
+            let is_probe = matches!(parse(frame).unwrap().header, Header::TelemetryRequest { .. });
+            let (bytes, is_answered) = seen.get();
+            let payload = if is_probe { 0 } else { 1024 };
+            seen.set(if from == 1 || is_answered { (bytes, true) } else { (bytes + payload, false) });
+            answers || !is_probe
+        }));
+        assert_eq!(algorithm_after(&mut pair), "fixed");
+        assert_eq!(sent.get(), (64 << 10, true), "probes are answered: {answers}");
+        assert_eq!(pair.reports()[0].unwrap().window, 512 << 10);
+    }
+}
+
 #[test]
 fn marks_bring_dcqcn_in_place_of_a_fixed_window() {
     let mut pair = Pair::connect(window());

@@ -1,5 +1,6 @@
 //! The parameters of HPCC++.
 
+use super::Bounds;
 use crate::{ConfigError, Rate, limits};
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -57,6 +58,10 @@ impl HpccConfig {
     #[must_use]
     pub fn initial_window(&self) -> u64 {
         limits::initial_window(self.line_rate, self.base_rtt)
+    }
+
+    pub(super) const fn bounds(&self) -> Bounds {
+        Bounds { least: self.min_rate, additive_increase: self.additive_increase }
     }
 
     /// Checks that every parameter is within its limits.

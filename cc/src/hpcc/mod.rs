@@ -8,7 +8,7 @@ pub use config::HpccConfig;
 pub use receiver::{ActiveFlows, FlowMark, HpccReceiver, RxHpcc};
 pub use records::{HeardHop, Inflight, PathRecords};
 
-use crate::{Ack, ConfigError, CongestionController, Hop, HopIndex, Instant, PathTelemetry, Rate, limits};
+use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelemetry, Rate, limits};
 use core::num::NonZeroU32;
 pub(crate) use records::{Heard, Signal};
 
@@ -41,6 +41,15 @@ enum Variant {
     Draft,
     /// With the receiver's last report.
     Fair(Option<ReceiverLink>),
+}
+
+/// The limits of a new rate.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// The lowest rate.
+    least: Rate,
+    /// `W_ai / T`.
+    additive_increase: Rate,
 }
 
 /// A receiver's report of its own link: the last hop of the path, which all its flows share.
@@ -136,14 +145,23 @@ impl Hpcc {
         matches!(self.variant, Variant::Fair(_))
     }
 
-    /// Returns the lowest rate that a measurement of `hop` may set: the configured lowest rate or, in `hpcc-fair` at the receiver's own
-    /// link, [`share`](Self::share) if that is higher.
-    fn least(&self, hop: HopIndex, path: &PathTelemetry) -> Rate {
-        let min_rate = self.config.min_rate;
-        let Variant::Fair(Some(link)) = self.variant else { return min_rate };
-        let bandwidth = path.hops().find(|(index, _)| *index == hop && link.hop == hop);
-        let Some((_, &Hop { bandwidth, .. })) = bandwidth else { return min_rate };
-        self.share(bandwidth, link.flows).max(min_rate)
+    /// Returns the limits of the rate that a measurement of `hop` sets.
+    fn bounds(&self, hop: HopIndex, path: &PathTelemetry) -> Bounds {
+        let HpccConfig { min_rate, additive_increase, .. } = self.config;
+        let Variant::Fair(link) = self.variant else { return Bounds { least: min_rate, additive_increase } };
+        let Some(link) = link.filter(|link| link.hop == hop) else {
+            return Bounds { least: min_rate, additive_increase: self.pull().max(additive_increase) };
+        };
+        let bandwidth = path.hops().find(|(index, _)| *index == hop).map(|(_, hop)| hop.bandwidth);
+        let share = bandwidth.map(|bandwidth| self.share(bandwidth, link.flows));
+        Bounds { least: share.unwrap_or(min_rate).max(min_rate), additive_increase }
+    }
+
+    /// Returns [`PULL`] times the geometric mean of the line rate and the flow's own: on a link whose flows are not counted, a flow far
+    /// below the others grows by a large share of its rate, and the increases of n equal flows are `PULL * sqrt(n)` of the link together.
+    fn pull(&self) -> Rate {
+        let rates = self.config.line_rate.as_bps() as f64 * self.reference_rate.as_bps() as f64;
+        Rate::from_bps((sqrt(rates) * PULL) as u64)
     }
 
     /// Returns `eta` of an equal share of a link of `bandwidth`. Falls to 0 as `U` rises from 2 to 4, so that queues drain; 0 for a single
@@ -170,11 +188,11 @@ impl Hpcc {
         (eta + SPAN * ((log2(below) / DOUBLINGS).clamp(0.0, 1.0) - 0.5)).min(1.0)
     }
 
-    /// Applies lines 22 to 26 to a measurement; the rate is at least `floor`.
-    fn react(&mut self, ack: &Ack, busiest: Inflight, floor: Rate) {
+    /// Applies lines 22 to 26 to a measurement, within `bounds`.
+    fn react(&mut self, ack: &Ack, busiest: Inflight, bounds: Bounds) {
         self.smooth(busiest);
         let update_reference = ack.seq > self.last_update_seq;
-        self.compute_rate(update_reference, floor);
+        self.compute_rate(update_reference, bounds);
         if update_reference {
             self.last_update_seq = ack.next;
         }
@@ -187,8 +205,8 @@ impl Hpcc {
     }
 
     /// Applies lines 11 to 20, `ComputeWind`, to rates.
-    fn compute_rate(&mut self, update_reference: bool, floor: Rate) {
-        let HpccConfig { max_stage, additive_increase, .. } = self.config;
+    fn compute_rate(&mut self, update_reference: bool, Bounds { least, additive_increase }: Bounds) {
+        let max_stage = self.config.max_stage;
         let eta = self.target();
         let (base, inc_stage) = if self.utilisation >= eta || self.inc_stage >= max_stage {
             // `as` saturates, so U = 0 results in the line rate below.
@@ -197,7 +215,7 @@ impl Hpcc {
             (self.reference_rate.as_bps(), self.inc_stage.saturating_add(1))
         };
         let rate = Rate::from_bps(base.saturating_add(additive_increase.as_bps()));
-        self.rate = rate.clamp(floor.min(self.config.line_rate), self.config.line_rate);
+        self.rate = rate.clamp(least.min(self.config.line_rate), self.config.line_rate);
         if update_reference {
             self.reference_rate = self.rate;
             self.inc_stage = inc_stage;
@@ -208,6 +226,14 @@ impl Hpcc {
 /// Difference between the targets of `hpcc-fair` at 2^-[`DOUBLINGS`] of the line rate and at the line rate.
 const SPAN: f64 = 0.08;
 const DOUBLINGS: f64 = 10.0;
+
+/// See [`Hpcc::pull`].
+const PULL: f64 = 0.016;
+
+/// Returns an approximate square root of a normal number above 0, at most 6 % too large.
+fn sqrt(number: f64) -> f64 {
+    f64::from_bits(u64::midpoint(number.to_bits(), 1.0_f64.to_bits()))
+}
 
 /// Returns an approximate base-2 logarithm of a normal number above 0: linear between powers of two, which preserves the order.
 fn log2(number: f64) -> f64 {
@@ -228,8 +254,8 @@ impl CongestionController for Hpcc {
             Heard::FirstPath => self.last_update_seq = ack.next,
             Heard::NewPath | Heard::Nothing => {}
             Heard::Measured(hop, busiest) => {
-                let least = self.least(hop, path);
-                self.react(ack, busiest, least);
+                let bounds = self.bounds(hop, path);
+                self.react(ack, busiest, bounds);
             }
         }
     }
@@ -240,7 +266,7 @@ impl CongestionController for Hpcc {
             self.last_update_seq = ack.next;
             return;
         }
-        self.react(ack, *busiest, self.config.min_rate);
+        self.react(ack, *busiest, self.config.bounds());
     }
 
     fn on_receiver_link(&mut self, link: ReceiverLink) {

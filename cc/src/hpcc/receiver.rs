@@ -1,7 +1,7 @@
 //! HPCC++ computed at the receiver (rtgwg-00 6.3.2, lines 28 to 34).
 
 use super::records::Heard;
-use super::{Hpcc, HpccConfig, Inflight};
+use super::{Bounds, Hpcc, HpccConfig, Inflight};
 use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelemetry, Rate, limits};
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -109,14 +109,14 @@ impl RxHpcc {
     fn update(&mut self, busiest: HopIndex, inflight: Inflight, flows: NonZeroU32, due: bool) {
         self.hpcc.smooth(inflight);
         if busiest != self.last_hop {
-            return self.hpcc.compute_rate(due, self.hpcc.config.min_rate);
+            return self.hpcc.compute_rate(due, self.hpcc.config.bounds());
         }
         let at_last_hop = self.at_last_hop(flows);
         let part = (1.0 - ROOM / f64::from(flows.get())).max(FLOOR);
         let floor = (self.hpcc.share(self.last_capacity, flows).as_bps() as f64 * part) as u64;
         let least = Rate::from_bps(floor).max(at_last_hop.min_rate);
         let configured = core::mem::replace(&mut self.hpcc.config, at_last_hop);
-        self.hpcc.compute_rate(due, least);
+        self.hpcc.compute_rate(due, Bounds { least, ..at_last_hop.bounds() });
         self.hpcc.config = configured;
     }
 

@@ -395,3 +395,21 @@ fn a_flow_keeps_its_share_of_the_receivers_link() {
     assert_eq!(rate(true, 0), share);
     assert!(rate(true, 1) < share, "another hop is the receiver's");
 }
+
+/// `hpcc-fair` on a full link whose flows nobody counts: a flow at a thousandth of the link grows fivefold in 20 round trips, and one that
+/// has it falls.
+#[test]
+fn a_slow_flow_grows_on_a_full_link_between_switches() {
+    let after_20 = |start: Rate| {
+        let config = HpccConfig { max_stage: 0, additive_increase: Rate::from_bps(0), ..config() };
+        let mut hpcc = Hpcc::fair(config).unwrap().starting_at(start);
+        for number in 1..=20_u64 {
+            // 99.8 % of the link, and no queue.
+            let stamped = hop(100, number * 4160, number * 405, 0);
+            hpcc.on_telemetry(&ack(number * 4160, number, number + 1), &path(7, &[(0, stamped)]));
+        }
+        hpcc.rate()
+    };
+    assert!(after_20(Rate::from_mbps(100)) > Rate::from_mbps(500));
+    assert!(after_20(Rate::from_gbps(100)) < Rate::from_gbps(60));
+}

@@ -20,10 +20,25 @@ impl CongestionControl {
 
     /// Handles the answer to a probe with the telemetry of `hops` switches, whose fastest link has this rate. Returns whether packets must
     /// be ECN-capable from now on, because a better algorithm has taken over.
-    pub(super) fn on_probe_answered(&mut self, hops: u8, rate: Option<Rate>, sequence: &Sequence) -> bool {
+    pub(super) fn on_probe_answered(
+        &mut self,
+        hops: u8,
+        rate: Option<Rate>,
+        rtt: Option<Duration>,
+        sequence: &Sequence,
+    ) -> bool {
         let policy = self.telemetry.as_mut().map(|telemetry| &mut telemetry.policy);
-        let settings = policy.and_then(|policy| policy.on_probe_answered(hops, rate));
-        settings.is_some_and(|settings| self.take_over(&settings, sequence))
+        let Some(settings) = policy.and_then(|policy| policy.on_probe_answered(hops, rate)) else {
+            return false;
+        };
+        let window = self.window().unwrap_or(u64::MAX);
+        let becomes_markable = self.take_over(&settings, sequence);
+        // The flow goes on at the rate at which its window was sent: many that begin together would overload their link again.
+        if let (Some(rtt), Some(flow)) = (rtt, &mut self.flow) {
+            flow.algorithm_mut().go_on_at(Rate::of(window, rtt));
+            flow.begin_turn();
+        }
+        becomes_markable
     }
 
     /// Changes to the better algorithm of these settings. Returns whether packets must be ECN-capable from now on.
@@ -79,8 +94,8 @@ impl CongestionControl {
         let [rate, highest] = [last, least].map(|rtt| Rate::of(fixed.window(), rtt));
         let algorithm = CongestionAlgorithm::Dcqcn(**dcqcn).at_line_rate(highest.min(dcqcn.line_rate));
         self.run(&algorithm.at_base_rtt(least));
-        if let Some(Algorithm::Dcqcn(dcqcn)) = self.flow.as_mut().map(Flow::algorithm_mut) {
-            dcqcn.go_on_at(rate);
+        if let Some(flow) = &mut self.flow {
+            flow.algorithm_mut().go_on_at(rate);
         }
     }
 

@@ -3,7 +3,7 @@
 //! While telemetry shows no queue, each round trip is one of the empty path: the value that 8 in 9 of them do not exceed counts, the delays
 //! of the hosts included, and the minimum of 10 to 20 s shows when the path has changed. Before that, and without telemetry, the minimum of
 //! the connection counts, of probes and acknowledgements alike: the queue of a delay-based algorithm must not become part of the base round
-//! trip.
+//! trip. The queues that telemetry shows are subtracted from it: flows that begin together may never see an empty path.
 
 use crate::CongestionNews;
 use cc::{Instant, PathTelemetry};
@@ -11,6 +11,9 @@ use core::time::Duration;
 
 /// A queue that drains within this fraction of the round trip counts as none.
 const EMPTY: u32 = 32;
+/// Least part of a round trip that remains when the queues are subtracted. A queue that grows while a packet waits in it is longer when the
+/// packet leaves than the time for which the packet waited.
+const REMAINS: u32 = 8;
 /// Period of the minimum, which is forgotten after one to two periods if there is no queue.
 const PERIOD: Duration = Duration::from_secs(10);
 /// Round trips that differ by less than this fraction count as equal.
@@ -24,8 +27,8 @@ const POLLING: Duration = Duration::from_micros(100);
 pub(super) struct BaseRtt {
     used: Duration,
     is_configured: bool,
-    /// Drain time of the busiest queue in the last telemetry.
-    wait: Option<Duration>,
+    /// Time in which the path's queues drain, by the last telemetry and by the one before.
+    waits: [Option<Duration>; 2],
     /// Round trip that 8 in 9 on the empty path do not exceed.
     typical: Option<Duration>,
     samples: u32,
@@ -40,7 +43,7 @@ impl BaseRtt {
         Self {
             used,
             is_configured,
-            wait: None,
+            waits: [None; 2],
             typical: None,
             samples: 0,
             least: [Duration::MAX; 2],
@@ -64,20 +67,25 @@ impl BaseRtt {
         *self = Self::new(self.used, self.is_configured);
     }
 
-    /// Records the longest drain time of a queue in new telemetry.
+    /// Records the queues of new telemetry.
     pub(super) fn hear(&mut self, path: &PathTelemetry) {
-        self.wait = path.hops().map(|(_, hop)| hop.bandwidth.time_for(hop.queue)).max();
+        let drain =
+            |wait: Option<Duration>, queue: Duration| Some(wait.unwrap_or_default().saturating_add(queue));
+        let wait = path.hops().map(|(_, hop)| hop.bandwidth.time_for(hop.queue)).fold(None, drain);
+        self.waits = [wait, self.waits[0]];
     }
 
     /// Adds a round trip. Returns the base round trip to compute with if it has changed.
     pub(super) fn measure(&mut self, now: Instant, rtt: Duration) -> Option<Duration> {
-        let is_empty = self.wait.is_some_and(|wait| wait <= self.used / EMPTY);
+        // A packet that is the last of a long queue leaves it empty: the packet before must have found it empty, too.
+        let is_empty = self.waits.iter().all(|wait| wait.is_some_and(|wait| wait <= self.used / EMPTY));
         // While there may be a queue the minimum is kept: it is the nearest to the empty path.
         if is_empty && now >= self.period_ends {
             self.least = [Duration::MAX, self.least[0]];
             self.period_ends = now + PERIOD;
         }
-        self.least[0] = self.least[0].min(rtt);
+        let waited = self.waits[0].unwrap_or_default();
+        self.least[0] = self.least[0].min(rtt.saturating_sub(waited).max(rtt / REMAINS));
         let least = self.least[0].min(self.least[1]);
         // A value below all round trips was another path's.
         self.typical = self.typical.filter(|typical| *typical >= least);
@@ -145,6 +153,12 @@ mod tests {
         path
     }
 
+    /// Telemetry of two packets shows no queue.
+    fn empty(base: &mut BaseRtt) {
+        base.hear(&path(0));
+        base.hear(&path(0));
+    }
+
     #[test]
     fn without_telemetry_the_least_counts_however_long_a_queue_stands() {
         let mut base = BaseRtt::new(micros(100), false);
@@ -156,17 +170,19 @@ mod tests {
             assert_eq!(base.measure(at(second), micros(90)), None, "it still stands");
         }
         base.hear(&path(0));
-        assert_eq!(base.measure(at(61), micros(80)), Some(micros(80)), "none stands: the path is another");
+        assert_eq!(base.measure(at(61), micros(80)), None, "this packet may have been the last of a queue");
+        base.hear(&path(0));
+        assert_eq!(base.measure(at(62), micros(80)), Some(micros(80)), "none stands: the path is another");
     }
 
     #[test]
     fn with_telemetry_a_queue_is_no_part_of_it() {
         let mut base = BaseRtt::new(micros(100), false);
         base.hear(&path(30_000));
-        assert_eq!(base.measure(Instant::ZERO, micros(50)), Some(micros(50)), "no less is known");
+        assert_eq!(base.measure(Instant::ZERO, micros(50)), Some(micros(20)), "30 of 50 us are the queue's");
         assert_eq!(base.measure(Instant::ZERO, micros(60)), None, "a queue");
-        base.hear(&path(0));
-        assert_eq!(base.measure(Instant::ZERO, micros(20)), Some(micros(20)), "none");
+        empty(&mut base);
+        assert_eq!(base.measure(Instant::ZERO, micros(20)), None, "none, and the same path");
         for _ in 0..100 {
             base.measure(Instant::ZERO, micros(24));
         }
@@ -175,13 +191,23 @@ mod tests {
         assert!(base.used < micros(31), "one pause is not the path: {:?}", base.used);
     }
 
+    /// 80 us of 100 were waited for, and 90 us of queue came meanwhile.
+    #[test]
+    fn a_queue_that_grew_leaves_an_eighth_of_the_round_trip() {
+        let mut base = BaseRtt::new(micros(1000), false);
+        base.hear(&path(90_000));
+        assert_eq!(base.measure(Instant::ZERO, micros(100)), Some(micros(100) / 8));
+        empty(&mut base);
+        assert_eq!(base.measure(Instant::ZERO, micros(20)), Some(micros(20)), "an empty path corrects it");
+    }
+
     #[test]
     fn a_configured_one_that_is_wrong_is_told_once() {
         for (configured, is_wrong) in
             [(2, true), (15, true), (17, false), (20, false), (30, false), (60, true)]
         {
             let mut base = BaseRtt::new(micros(configured), true);
-            base.hear(&path(0));
+            empty(&mut base);
             for _ in 0..100 {
                 assert_eq!(base.measure(Instant::ZERO, micros(20)), None, "it stays as configured");
             }
@@ -192,7 +218,7 @@ mod tests {
             assert_eq!(base.news, None);
             // A queue directly after the round trip that decided.
             let mut base = BaseRtt::new(micros(configured), true);
-            base.hear(&path(0));
+            empty(&mut base);
             (0..JUDGED).for_each(|_| _ = base.measure(Instant::ZERO, micros(20)));
             base.news = None;
             base.hear(&path(30_000));

@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::collector::RATIO_ONE;
+use super::pacing::Flow;
 use super::seal::Sealed;
 use super::telemetry::Telemetry;
 use super::{CongestionControl, Transport};
@@ -114,6 +115,7 @@ impl CongestionControl {
         telemetry.prober.on_heard();
         let sample = telemetry.match_probe(bth, feedback.report, transport)?;
         counters.probe_responses += 1;
+        self.flow.as_mut().map(Flow::open_window);
         Ok(sample.is_some_and(|sample| self.apply_sample(&sample, feedback.report, transport)))
     }
 
@@ -123,7 +125,7 @@ impl CongestionControl {
         let hops = report.hops();
         let rate = report.path().and_then(|path| path.hops().map(|(_, hop)| hop.bandwidth).max());
         let becomes_markable =
-            hops.is_some_and(|hops| self.on_probe_answered(hops, rate, &transport.sequence));
+            hops.is_some_and(|hops| self.on_probe_answered(hops, rate, sample.ack.rtt, &transport.sequence));
         self.on_report(&sample.ack, sample.path, report);
         if let Some(rtt) = sample.ack.rtt {
             self.measure_rtt(transport.now, rtt);

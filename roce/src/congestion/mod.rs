@@ -153,7 +153,13 @@ impl CongestionControl {
             let telemetry = self.telemetry.take().map(|telemetry| *telemetry);
             self.telemetry = Telemetry::start(telemetry, settings, qpn, path).map(Box::new);
         }
-        self.flow = Some(Flow::new(algorithm));
+        let mut flow = Flow::new(algorithm);
+        let looks_for_telemetry =
+            settings.upgrade.is_some_and(|upgrade| upgrade.when == When::TelemetryAnswered);
+        if looks_for_telemetry && settings.probe_interval.is_some() {
+            flow.limit_window();
+        }
+        self.flow = Some(flow);
         self.by_marks = settings.by_marks().map(Box::new);
         self.notifier = Notifier::new(settings.notification_interval);
         Ok(())
@@ -258,7 +264,13 @@ impl CongestionControl {
             Some(telemetry) if is_sending || telemetry.prober.is_blind() => telemetry.due_at(),
             _ => None,
         };
-        sooner(sooner(self.paced_until, algorithm), telemetry)
+        let probe = self.paced_until.and_then(|_| self.probe_while_held_at());
+        sooner(sooner(self.paced_until, algorithm), sooner(telemetry, probe))
+    }
+
+    /// Returns when the next probe is due if the pacer still holds back the next packet then.
+    fn probe_while_held_at(&self) -> Option<Instant> {
+        self.telemetry.as_ref()?.prober.due_while_held_at()
     }
 
     pub(crate) fn on_timeout(&mut self, now: Instant) {

@@ -8,11 +8,23 @@ use crate::wire::{Bth, Header, Opcode, Template};
 use crate::{Counters, Psn};
 use cc::Instant;
 
+/// Unanswered probes after which the first window is no longer limited: most likely the peer answers none.
+const PROBES_ALONE: u64 = 3;
+
 impl CongestionControl {
     /// Returns whether a packet may be due; `true` may be wrong.
     #[inline]
     pub(crate) fn may_owe(&self, now: Instant) -> bool {
-        self.notifier.is_due() || self.telemetry.as_ref().is_some_and(|telemetry| telemetry.may_owe(now))
+        self.notifier.is_due()
+            || self.telemetry.as_ref().is_some_and(|telemetry| telemetry.may_owe(now))
+            || self.is_probe_due_while_held(now)
+    }
+
+    /// Returns whether a probe is due while the pacer holds back the next packet.
+    #[inline]
+    fn is_probe_due_while_held(&self, now: Instant) -> bool {
+        self.flow.as_ref().is_some_and(|flow| flow.free_at() > now)
+            && self.probe_while_held_at().is_some_and(|at| at <= now)
     }
 
     /// Writes a due CNP: BECN set, PSN 0 (IBA A17.9.3).
@@ -106,7 +118,7 @@ impl CongestionControl {
         written
     }
 
-    /// Writes a probe of the path of requests, while data is in flight.
+    /// Writes a probe of the path of requests, while data is in flight or the pacer holds back the next packet.
     fn transmit_probe(
         &mut self,
         transport: &Transport<'_>,
@@ -114,8 +126,11 @@ impl CongestionControl {
         frame: &mut [u8],
         becomes_markable: &mut bool,
     ) -> Option<usize> {
-        let telemetry = self.sending_telemetry(transport)?;
-        telemetry.prober.due_at().filter(|&at| at <= transport.now)?;
+        if !self.is_probe_due_while_held(transport.now) {
+            let telemetry = self.sending_telemetry(transport)?;
+            telemetry.prober.due_at().filter(|&at| at <= transport.now)?;
+        }
+        let telemetry = self.telemetry.as_deref_mut()?;
         if telemetry.prober.has_failed() {
             self.give_up();
             return None;
@@ -125,6 +140,9 @@ impl CongestionControl {
         telemetry.prober.on_sent(transport.now, transport.sequence.next);
         telemetry.policy.on_asked(transport.now);
         counters.probes_sent += 1;
+        if let (PROBES_ALONE.., Some(flow)) = (telemetry.prober.unanswered(), &mut self.flow) {
+            flow.open_window();
+        }
         // Nothing else measures unacknowledged data.
         let is_given_up = telemetry.prober.is_given_up() && !transport.is_sending;
         *becomes_markable |= is_given_up && self.substitute();

@@ -21,6 +21,9 @@ const MOST_IN_VAIN: u64 = 20;
 /// Probes whose round trips are measured at the same time.
 const TIMED: usize = 16;
 
+/// Intervals between probes while the pacer holds back the next packet: few of the bytes that a flow of the path may send.
+const WHILE_HELD: u32 = 32;
+
 /// Probes among the data of a flow's first window, which carries no telemetry because the peer has not confirmed the setup.
 const OPENING: u64 = 16;
 
@@ -50,6 +53,8 @@ pub(super) struct Prober {
     spacing: u64,
     /// Payload bytes until the next of those.
     left: u64,
+    /// When the newest data packet was sent.
+    data_at: Instant,
     /// The peer has answered telemetry.
     is_heard: bool,
     /// Probes only find out whether the path has telemetry.
@@ -81,8 +86,9 @@ impl Prober {
     }
 
     #[inline]
-    pub(super) const fn on_data(&mut self, payload: u32) {
+    pub(super) const fn on_data(&mut self, now: Instant, payload: u32) {
         self.left = self.left.saturating_sub(payload as u64);
+        self.data_at = now;
     }
 
     /// Ends the trial, because the path has telemetry.
@@ -185,6 +191,18 @@ impl Prober {
         Some(self.last_sent.map_or(Instant::ZERO, |last| last + interval))
     }
 
+    /// Returns when the next probe may be sent while the pacer holds back the next packet. That may be many round trips away. Without these
+    /// probes a slow flow would learn of free bandwidth only then.
+    #[inline]
+    pub(super) fn due_while_held_at(&self) -> Option<Instant> {
+        if !self.is_heard || self.is_trial {
+            return None;
+        }
+        let interval = self.interval.or(self.blind_interval)?;
+        let last = self.last_sent.map_or(self.data_at, |sent| sent.max(self.data_at));
+        Some(last + interval * WHILE_HELD)
+    }
+
     pub(super) const fn psn(&self) -> Psn {
         Psn::new((self.next & (Psn::CIRCLE as u64 - 1)) as u32)
     }
@@ -227,5 +245,24 @@ impl Prober {
         let rtt = sent.map(|(at, _)| now.saturating_since(at));
         let ack = Ack { now, seq: number + 1, next: self.next, acked_bytes: 0, ce_bytes: 0, rtt };
         Ok((ack, sent.map(|(_, data)| data)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_flow_probes_between_its_packets() {
+        let at = |micros: u64| Instant::from_nanos(micros * 1000);
+        let mut prober = Prober::new(None, Some(Duration::from_micros(10)));
+        assert_eq!(prober.due_while_held_at(), None, "the peer has answered nothing");
+        prober.on_heard();
+        prober.on_data(at(1000), 1024);
+        assert_eq!(prober.due_while_held_at(), Some(at(1320)));
+        prober.on_sent(at(1320), 1);
+        assert_eq!(prober.due_while_held_at(), Some(at(1640)));
+        prober.on_data(at(1500), 1024);
+        assert_eq!(prober.due_while_held_at(), Some(at(1820)), "after each packet anew");
     }
 }

@@ -88,11 +88,12 @@ impl Sampler {
 
     /// Sends the new base round trip to the peer if the one that it has is less than half or more than twice as long.
     pub(super) fn on_base_rtt(&mut self, base_rtt: Duration) {
-        if let Some(Handshake { setup, is_heard, attempts, .. }) = &mut self.handshake
+        if let Some(Handshake { setup, is_heard, attempts, next_at }) = &mut self.handshake
             && (base_rtt > setup.base_rtt * 2 || base_rtt < setup.base_rtt / 2)
         {
             setup.base_rtt = base_rtt;
-            (*is_heard, *attempts) = (false, 0);
+            // No telemetry comes until the peer confirms it.
+            (*is_heard, *attempts, *next_at) = (false, 0, Instant::ZERO);
         }
     }
 

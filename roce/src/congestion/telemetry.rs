@@ -246,7 +246,7 @@ impl Telemetry {
     pub(super) fn on_data_sent(&mut self, now: Instant, payload: u32, asks: bool) {
         self.is_active = true;
         self.sampler.on_data_sent();
-        self.prober.on_data(payload);
+        self.prober.on_data(now, payload);
         if asks {
             self.policy.on_asked(now);
         }

@@ -157,6 +157,9 @@ pub enum Command {
         /// For which shell.
         shell: Shell,
     },
+    /// Inform the peers of the process that starts this one when that has ended
+    #[command(hide = true)]
+    Guard,
     /// Write the man pages and the reference of commands into a folder
     #[command(hide = true)]
     Manual(manual::Args),

@@ -60,6 +60,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Switch(args) => switch::run(&args),
         Command::Tcp(args) => tcp::run(&args),
         Command::Completions { shell } => cli::completions(shell).map(|()| ExitCode::SUCCESS),
+        Command::Guard => run::guard::run(),
         Command::Manual(args) => manual::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Env(args) => run::environment::run(&args),

@@ -115,6 +115,12 @@ fn doctor_fails_on_a_port_that_is_not_there() {
 }
 
 #[test]
+fn a_guard_that_no_program_has_started_names_the_remedy() {
+    let error = refused("guard", 1);
+    assert!(error.contains("use `ferroce run`"), "{error}");
+}
+
+#[test]
 fn a_file_of_settings_names_what_is_wrong_in_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ferroce.toml");

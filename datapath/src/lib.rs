@@ -9,6 +9,7 @@ mod bpf;
 pub mod capabilities;
 pub mod capture;
 pub mod clock;
+mod detached;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod echo;

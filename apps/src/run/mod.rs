@@ -2,6 +2,7 @@
 
 mod device_file;
 pub mod environment;
+pub mod guard;
 mod hosts;
 mod library;
 mod ranks;
@@ -91,7 +92,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Err(error) = capabilities::hand_on() {
         tracing::debug!("capabilities are not handed on: {error}");
     }
-    command.args(rest).envs(settings);
+    command.args(rest).envs(settings).envs(guard::setting());
     // Returns only if it failed.
     let error = command.exec();
     Err(Failure::program(program, &error))

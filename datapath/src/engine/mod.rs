@@ -14,6 +14,7 @@ mod doze;
 mod events;
 mod filling;
 mod follow;
+mod guard;
 mod handle;
 mod held;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use completion_ring::CqRing;
 pub use config::{CoreConfig, Idle, Progress, ProgressError, ResolveError, StartError, Stopped};
 pub use doorbell::{Doorbells, MAX_SLOTS};
 pub use events::{AsyncEvent, EventQueue};
+pub use guard::guard;
 pub use handle::Feeders;
 pub use management::{MAD_LENGTH, MAD_UDP_SOURCE, Mad};
 pub use notify::{LastEvent, Notifier};

@@ -18,7 +18,12 @@ const LOOKS: u32 = 3;
 const LOOK: Duration = Duration::from_millis(5);
 
 pub(super) fn join(config: &CoreConfig) -> Result<Option<Siblings>, StartError> {
-    Ok(config.interface.map(Siblings::join).transpose()?)
+    let mut siblings = config.interface.map(Siblings::join).transpose()?;
+    // A guard finds a peer's Ethernet address in the kernel's table, which has none of this device's VLAN.
+    if let (Some(siblings), Some(interface), None) = (&mut siblings, config.interface, config.vlan) {
+        siblings.prepare_guard(interface);
+    }
+    Ok(siblings)
 }
 
 /// Makes the core learn of processes that join, leave and die.
@@ -48,19 +53,18 @@ impl Tells {
         self.commands.send(Box::new(move |station, _| command(station)));
         self.bell.signal();
     }
+}
 
-    /// Returns the Ethernet address of a peer from the kernel's table. The peer has just sent frames, so it is probably there.
-    fn find(&self, peer: IpAddr) -> Option<Mac> {
-        let kernel = self.kernel.as_ref()?;
-        for _ in 0..LOOKS {
-            match kernel.resolve(peer, self.mac) {
-                Ok(Asked::Known(mac)) => return Some(mac),
-                Ok(Asked::Asking) => std::thread::sleep(LOOK),
-                Err(_) => return None,
-            }
+/// Returns the Ethernet address of a peer from the kernel's table; `own` is the interface's. The peer has sent frames, so it is probably there.
+pub(super) fn find(kernel: &Kernel, peer: IpAddr, own: Mac) -> Option<Mac> {
+    for _ in 0..LOOKS {
+        match kernel.resolve(peer, own) {
+            Ok(Asked::Known(mac)) => return Some(mac),
+            Ok(Asked::Asking) => std::thread::sleep(LOOK),
+            Err(_) => return None,
         }
-        None
     }
+    None
 }
 
 impl Events for Tells {
@@ -81,7 +85,8 @@ impl Events for Tells {
     }
 
     fn died(&self, farewell: Farewell) {
-        let (found, vlan, mac) = (self.find(farewell.destination), self.vlan, self.mac);
+        let found = self.kernel.as_ref().and_then(|kernel| find(kernel, farewell.destination, self.mac));
+        let (vlan, mac) = (self.vlan, self.mac);
         self.send(move |station| {
             let Farewell { source, destination, mad, .. } = farewell;
             let Some(to) = found.or_else(|| station.neighbours.last_known(destination)) else { return };

@@ -144,7 +144,7 @@ impl Siblings {
         let state = Mutex::new(state);
         let shared = Shared { name, slot, user, own, identity, bell, life, stop, changed, state };
         shared.settle_in(until)?;
-        Ok(Self { shared: Arc::new(shared), thread: None })
+        Ok(Self { shared: Arc::new(shared), thread: None, guard: None })
     }
 }
 

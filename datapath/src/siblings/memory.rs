@@ -3,12 +3,14 @@
 //! It is a sealed memfd of a fixed size, so that no process can shorten it under another. What a sibling writes there is read by copies
 //! and atomic loads, and believed only within its bounds.
 
-use super::MEMBERS;
 use crate::shared_memory::{self, Access, Mapping};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
+
+/// The limit on the processes that share an interface: as many as a queue pair's number distinguishes.
+pub const MEMBERS: usize = 64;
 
 /// The first word of the memory, which identifies the layout below. A sibling of another version is refused.
 const LAYOUT: u64 = 0x4652_5349_424c_0002;
@@ -203,17 +205,22 @@ impl Theirs {
     }
 }
 
-/// Checks the descriptors that wake a sibling's core and that hang up with it: the end of a pipe that is read, and one whose writer is never
-/// blocked, since a core writes there.
+/// Checks the descriptor that wakes a sibling's core: one whose writer is never blocked, since a core writes there.
 ///
 /// # Errors
-/// Returns an error that says which is of another kind.
-pub(super) fn check_wakers(bell: &OwnedFd, life: &OwnedFd) -> io::Result<()> {
-    let flags = |fd: &OwnedFd| {
-        // SAFETY: asks for the flags of a descriptor of ours.
-        let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-        if flags < 0 { Err(io::Error::last_os_error()) } else { Ok(flags) }
-    };
+/// Returns an error if it is of another kind.
+pub(super) fn check_bell(bell: &OwnedFd) -> io::Result<()> {
+    if flags(bell)? & libc::O_NONBLOCK == 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "its bell blocks who rings it"));
+    }
+    Ok(())
+}
+
+/// Checks the descriptor that hangs up with a process: the end of a pipe that is read.
+///
+/// # Errors
+/// Returns an error if it is of another kind.
+pub(super) fn check_life(life: &OwnedFd) -> io::Result<()> {
     let kind = |fd: &OwnedFd| -> io::Result<libc::mode_t> {
         // SAFETY: all-zero bytes are a legal stat, and there is room for it.
         let (result, status) = unsafe {
@@ -222,14 +229,17 @@ pub(super) fn check_wakers(bell: &OwnedFd, life: &OwnedFd) -> io::Result<()> {
         };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(status.st_mode & libc::S_IFMT) }
     };
-    let wrong = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
     if kind(life)? != libc::S_IFIFO || flags(life)? & libc::O_ACCMODE != libc::O_RDONLY {
-        return wrong("its life line is no pipe");
-    }
-    if flags(bell)? & libc::O_NONBLOCK == 0 {
-        return wrong("its bell blocks who rings it");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "its life line is no pipe"));
     }
     Ok(())
+}
+
+/// Returns the flags of an open file.
+fn flags(fd: &OwnedFd) -> io::Result<libc::c_int> {
+    // SAFETY: asks for the flags of a descriptor of ours.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 { Err(io::Error::last_os_error()) } else { Ok(flags) }
 }
 
 #[cfg(test)]

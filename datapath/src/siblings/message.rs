@@ -40,7 +40,7 @@ impl Message {
             return None;
         }
         let value = word(8)?;
-        let slot = u8::try_from(value).ok().filter(|slot| usize::from(*slot) < super::MEMBERS);
+        let slot = u8::try_from(value).ok().filter(|slot| usize::from(*slot) < super::memory::MEMBERS);
         Some(match bytes[4] {
             1 => Self::Hello { slot: slot? },
             2 => Self::Joined { slot: slot? },

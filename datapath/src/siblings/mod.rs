@@ -11,6 +11,7 @@ mod claims;
 mod farewells;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod guard;
 mod introductions;
 mod join;
 mod lanes;
@@ -24,14 +25,17 @@ mod watch;
 
 pub use claims::{Claim, ClaimError};
 pub use farewells::Farewell;
+pub(crate) use guard::Guarded;
 pub use join::JoinError;
 pub(crate) use lanes::{Lanes, Pushed, Way};
+pub use memory::MEMBERS;
 pub use socket::Stranger;
 
 use crate::event_fd::EventFd;
 use crate::{fork, signals};
 use claims::{Claimed, Decision};
 use farewells::Farewells;
+use guard::Guard;
 use introductions::Introductions;
 use memory::{Own, Theirs};
 use repeats::Repeats;
@@ -43,9 +47,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use watch::Rest;
-
-/// The limit on the processes that share an interface: as many as a queue pair's number distinguishes.
-pub const MEMBERS: usize = 64;
 
 /// The time that a claim waits for other processes that claim the same.
 const DECISION: Duration = Duration::from_millis(500);
@@ -73,7 +74,8 @@ impl Member {
         let descriptors: [OwnedFd; 3] =
             descriptors.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
         let [memory, bell, life] = descriptors;
-        memory::check_wakers(&bell, &life)?;
+        memory::check_bell(&bell)?;
+        memory::check_life(&life)?;
         let memory = Theirs::new(memory, own_slot)?;
         let identity = memory.head().identity().load(std::sync::atomic::Ordering::Relaxed);
         Ok(Self { memory, bell: bell.into(), life, identity, known_as })
@@ -104,6 +106,7 @@ pub(crate) trait Events: Send {
 pub struct Siblings {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    guard: Option<Guard>,
 }
 
 struct Shared {
@@ -182,6 +185,11 @@ impl Siblings {
         drop(self.shared.catch_up());
     }
 
+    /// Gives this process a guard on the interface with this index, from its first farewell on, if it was started by `ferroce run`.
+    pub(crate) fn prepare_guard(&mut self, interface: u32) {
+        self.guard = Guard::new(interface);
+    }
+
     /// Answers siblings from now on, in a process without a core.
     ///
     /// # Errors
@@ -237,6 +245,9 @@ impl Siblings {
     /// Has a peer informed of the end of a connection, by its communication id, if this process dies.
     pub fn remember(&self, farewell: &Farewell) {
         self.shared.lock().farewells.remember(&self.shared.own, farewell);
+        if let Some(guard) = &self.guard {
+            guard.start(self.shared.own.file(), self.shared.life.0.as_fd());
+        }
     }
 
     /// Ends what [`remember`](Self::remember) began.

@@ -7,6 +7,7 @@ mod front;
 mod group;
 mod headers;
 mod ring;
+mod send_socket;
 mod sending;
 mod socket;
 mod split;
@@ -17,6 +18,7 @@ mod vnet_header;
 
 pub use group::{Group, MAX_BYTES, MAX_SEGMENTS, Start};
 pub use headers::NoUdp;
+pub(crate) use send_socket::SendSocket;
 pub use socket::{PacketSocket, SocketConfig};
 pub use split::{BadDatagram, HEADROOM, Received, Tag};
 pub use vnet_header::{Segmentation, VnetHeader};

@@ -31,7 +31,15 @@ pub(super) fn packet_socket() -> io::Result<OwnedFd> {
 /// # Errors
 /// Returns the kernel's error: `ENETDOWN` if the interface is down.
 pub(super) fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
-    let address = address(interface, libc::ETH_P_ALL);
+    bind_to(socket, interface, libc::ETH_P_ALL)
+}
+
+/// Binds the socket to one protocol of an interface.
+///
+/// # Errors
+/// Returns the kernel's error.
+pub(super) fn bind_to(socket: &OwnedFd, interface: u32, protocol: libc::c_int) -> io::Result<()> {
+    let address = address(interface, protocol);
     // SAFETY: the address has the length that is passed.
     let bound = unsafe {
         let length = size_of_val(&address) as libc::socklen_t;
@@ -40,7 +48,7 @@ pub(super) fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
     if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn address(interface: u32, protocol: libc::c_int) -> libc::sockaddr_ll {
+pub(super) fn address(interface: u32, protocol: libc::c_int) -> libc::sockaddr_ll {
     // SAFETY: all-zero bytes are a valid address.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as libc::sa_family_t;

@@ -1,0 +1,22 @@
+//! `ferroce guard`: the process that informs the peers of a program under `ferroce run` when that has ended, however that came about. The
+//! library starts it with the program's first connection (`datapath/src/siblings/guard.rs`).
+
+use crate::failure::Failure;
+use datapath::engine;
+use datapath::siblings::guard;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Waits for the end of the program, and informs its peers.
+///
+/// # Errors
+/// Returns a failure if no program has started this process, or the peers cannot be reached.
+pub fn run() -> Result<ExitCode, Failure> {
+    let failed = |error| Failure::run(format!("guard: {error}; use `ferroce run`, whose programs start it"));
+    engine::guard().map(|()| ExitCode::SUCCESS).map_err(failed)
+}
+
+/// The variable by which the library finds this executable.
+pub fn setting() -> Option<(&'static str, OsString)> {
+    Some((guard::PROGRAM, std::env::current_exe().ok()?.into()))
+}

@@ -1,0 +1,102 @@
+//! What the guard of a process does when that has ended (`siblings::guard`).
+
+use super::management::{MAD_UDP_SOURCE, Management};
+use super::siblings::find;
+use crate::neighbour::Kernel;
+use crate::siblings::{Farewell, Guarded};
+use roce::wire::{Mac, Numbers, Path};
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+
+/// Bytes of a buffer for any management datagram with its headers.
+const FRAME: usize = 512;
+
+/// Waits for the end of the process that started this one as its guard, and sends its farewells. Returns at once then, or when the interface
+/// is gone.
+///
+/// # Errors
+/// Returns an error if this process was started in another way, or the kernel's neighbours cannot be read.
+pub fn guard() -> io::Result<()> {
+    let guarded = Guarded::inherit()?;
+    if !guarded.wait() {
+        return Ok(());
+    }
+    let farewells = guarded.farewells();
+    let Some((interface, mac)) = guarded.sender().interface().filter(|_| !farewells.is_empty()) else {
+        return Ok(());
+    };
+    let kernel = Kernel::open(interface, Numbers::default())?;
+    let look_up = |peer| find(&kernel, peer, mac);
+    for frame in frames(farewells, mac, look_up) {
+        guarded.sender().send(&frame)?;
+    }
+    Ok(())
+}
+
+/// Returns the frames of the farewells to peers whose Ethernet address `look_up` finds, and which are not on this host: siblings inform those.
+fn frames(
+    farewells: Vec<Farewell>,
+    mac: Mac,
+    look_up: impl Fn(IpAddr) -> Option<Mac>,
+) -> impl Iterator<Item = Vec<u8>> {
+    let mut known = HashMap::new();
+    let mut management = Management::new(None);
+    farewells.into_iter().filter_map(move |Farewell { source, destination, mad, .. }| {
+        let to = (*known.entry(destination).or_insert_with(|| look_up(destination)))?;
+        if to == mac {
+            return None;
+        }
+        let path = Path::new((mac, source), (to, destination));
+        management.send(Path { udp_source: MAD_UDP_SOURCE, ..path }, mad);
+        let mut frame = vec![0; FRAME];
+        let length = management.poll_transmit(&mut frame)?;
+        frame.truncate(length);
+        Some(frame)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::MAD_LENGTH;
+    use crate::event_fd::EventFd;
+    use crate::neighbour::Neighbours;
+    use std::sync::Arc;
+
+    const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
+
+    fn farewell(id: u8, source: &str, destination: &str) -> Farewell {
+        let [source, destination] = [source, destination].map(|ip| ip.parse().unwrap());
+        Farewell { id: id.into(), source, destination, mad: [id; MAD_LENGTH] }
+    }
+
+    #[test]
+    fn each_peer_on_another_host_whose_address_is_known_gets_its_farewells() {
+        let farewells = vec![
+            farewell(1, "10.0.0.1", "10.0.0.2"),
+            farewell(2, "10.0.0.1", "10.0.0.1"),
+            farewell(3, "10.0.0.1", "10.0.0.3"),
+            farewell(4, "fd00::1", "fd00::2"),
+            farewell(5, "10.0.0.1", "10.0.0.2"),
+        ];
+        let look_up = |peer: IpAddr| match peer.to_string().as_str() {
+            "10.0.0.1" => Some(OWN),
+            "10.0.0.3" => None,
+            _ => Some(PEER),
+        };
+        let addresses = ["10.0.0.2/24", "fd00::2/64"].map(|address| address.parse().unwrap());
+        let neighbours = Neighbours::kernels(PEER, &addresses);
+        let mut peer = Management::new(Some(Arc::new(EventFd::new(0).unwrap())));
+        let mut received = Vec::new();
+        for frame in frames(farewells, OWN, look_up) {
+            assert_eq!(frame[..12], [PEER.0, OWN.0].concat());
+            assert!(peer.on_frame(&frame, &neighbours), "{frame:?}");
+            let (source, mad) = peer.receive().unwrap();
+            received.push((source.to_string(), mad[0]));
+        }
+        let expected = [("10.0.0.1", 1), ("fd00::1", 4), ("10.0.0.1", 5)];
+        assert_eq!(received, expected.map(|(source, id)| (source.to_owned(), id)));
+    }
+}

@@ -1,0 +1,125 @@
+//! The guard of a process: another process, which sends its farewells when it is no more, however it ended. So the peers also learn of the end
+//! of a host's only process.
+//!
+//! Siblings see the end too, and inform the peers on this host, which a guard cannot reach. A peer elsewhere may hear of the end twice, which
+//! the protocol allows: DREQs are repeated.
+//!
+//! A process under `ferroce run` starts its guard with its first connection. The guard gets the process's memory and life line, as a sibling
+//! does, and a socket that sends. It has neither slot nor core, and nothing depends on it.
+
+use super::farewells::{self, Farewell};
+use super::memory::{self, Theirs};
+use crate::detached;
+use crate::environment;
+use crate::linux::packet::SendSocket;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Once;
+
+/// The variable with the path of `ferroce`, which `ferroce run` sets.
+pub const PROGRAM: &str = "FERROCE_GUARD";
+/// The command of `ferroce` that is a guard.
+const COMMAND: &std::ffi::CStr = c"guard";
+
+/// Starts the guard of this process.
+#[derive(Debug)]
+pub(super) struct Guard {
+    program: CString,
+    /// Opened with the device, since the program may give up its privileges later.
+    sender: SendSocket,
+    start: Once,
+}
+
+impl Guard {
+    /// Prepares the guard of a process that uses the interface with this index. `None` if the process was not started by `ferroce run`, or
+    /// would be its guard's parent: as process 1, or as a subreaper (prctl(2)).
+    pub(super) fn new(interface: u32) -> Option<Self> {
+        let program = CString::new(environment::variable(PROGRAM)?.into_vec()).ok()?;
+        if adopts_orphans() {
+            return None;
+        }
+        let sender = SendSocket::open(interface);
+        let sender = sender.inspect_err(|error| tracing::debug!("no guard: packet socket: {error}")).ok()?;
+        Some(Self { program, sender, start: Once::new() })
+    }
+
+    /// Starts the guard, once.
+    pub(super) fn start(&self, memory: BorrowedFd<'_>, life: BorrowedFd<'_>) {
+        self.start.call_once(|| {
+            let descriptors = [memory, life, self.sender.as_fd()];
+            if let Err(error) = detached::start(&self.program, &[COMMAND], descriptors) {
+                tracing::debug!("no guard: {}: {error}", self.program.to_string_lossy());
+            }
+        });
+    }
+}
+
+/// Returns true if processes without a parent become children of this one.
+fn adopts_orphans() -> bool {
+    let mut is_subreaper: libc::c_int = 0;
+    // SAFETY: prctl writes an int there.
+    unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut is_subreaper) };
+    std::process::id() == 1 || is_subreaper != 0
+}
+
+/// The process that this one guards.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    memory: Theirs,
+    life: OwnedFd,
+    sender: SendSocket,
+}
+
+impl Guarded {
+    /// Takes over the descriptors that the process has passed on.
+    ///
+    /// # Errors
+    /// Returns an error if this process was started in another way.
+    pub(crate) fn inherit() -> io::Result<Self> {
+        let place = |at: usize| detached::FIRST + at as libc::c_int;
+        // SAFETY: asks for the flags of a descriptor, if there is one.
+        let is_open = |at: &usize| unsafe { libc::fcntl(place(*at), libc::F_GETFD) } >= 0;
+        if !(0..detached::DESCRIPTORS).all(|at| is_open(&at)) {
+            return Err(io::Error::other("no program has passed on its memory"));
+        }
+        // SAFETY: they are open, and this process was started with them, so nothing else owns them.
+        let inherited = |at| unsafe { OwnedFd::from_raw_fd(place(at)) };
+        let [memory, life, sender] = [0, 1, 2].map(inherited);
+        Self::new(memory, life, sender)
+    }
+
+    fn new(memory: OwnedFd, life: OwnedFd, sender: OwnedFd) -> io::Result<Self> {
+        memory::check_life(&life)?;
+        // A guard has no slot, and reads no frames.
+        Ok(Self { memory: Theirs::new(memory, 0)?, life, sender: sender.into() })
+    }
+
+    /// Waits until the process has ended. Returns false if its interface is gone before, so that it has no peers left.
+    pub(crate) fn wait(&self) -> bool {
+        let watch = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
+        loop {
+            let mut watched = [watch(self.life.as_fd()), watch(self.sender.as_fd())];
+            // SAFETY: the array is as long as said, and its descriptors are open.
+            unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, -1) };
+            if watched[0].revents != 0 {
+                return true;
+            }
+            self.sender.clear_error();
+            if self.sender.interface().is_none() {
+                return false;
+            }
+        }
+    }
+
+    /// Sends frames from the process's interface.
+    pub(crate) fn sender(&self) -> &SendSocket {
+        &self.sender
+    }
+
+    /// The process's farewells.
+    pub(crate) fn farewells(&self) -> Vec<Farewell> {
+        farewells::of(self.memory.head())
+    }
+}

@@ -5,7 +5,8 @@
  *   ended WAY SERVER       client: connects, and ends
  *
  * Nothing is under way when a client ends, so no timer runs at the server: that its connection has ended, it learns by a DREQ or never. WAY
- * is `SIGKILL` or `SIGINT`, a signal to itself; `_exit`; or `unguarded`: it kills its guard, sends once more, and disconnects.
+ * is `SIGKILL` or `SIGINT`, a signal to itself; `_exit`; `unguarded`: it kills its guard, sends once more, and disconnects; or `removed`, the
+ * last: when the server has disconnected, the interface is removed, and the guard ends before the program.
  */
 #include <errno.h>
 #include <poll.h>
@@ -19,13 +20,13 @@
 #include <unistd.h>
 
 /* Longer than a DREQ takes on a busy machine, ms. The server that hears nothing waits in vain however long this is. */
-enum { CONNECTIONS = 4, LONGEST = 10000, BYTES = 64 };
+enum { CONNECTIONS = 5, LONGEST = 10000, BYTES = 64 };
 
-/* The guard of this network namespace's only program. */
-static const char kill_guard[] =
-	"killed=1; for process in /proc/[0-9]*; do"
-	" if [ \"$(readlink $process/ns/net)\" = \"$(readlink /proc/self/ns/net)\" ] && tr '\\0' ' ' <$process/cmdline | grep -q 'ferroce guard $';"
-	" then kill -KILL ${process#/proc/} && killed=0; fi; done 2>/dev/null; exit $killed";
+/* Sends a signal to the guard of this network namespace's only program; fails without one. */
+#define SIGNAL(signal) \
+	"there=1; for process in /proc/[0-9]*; do" \
+	" if [ \"$(readlink $process/ns/net)\" = \"$(readlink /proc/self/ns/net)\" ] && tr '\\0' ' ' <$process/cmdline | grep -q 'ferroce guard $';" \
+	" then kill -" signal " ${process#/proc/} && there=0; fi; done 2>/dev/null; exit $there"
 
 static char memory[BYTES];
 
@@ -60,8 +61,15 @@ static void hear(struct rdma_cm_id *id)
 	need(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS, "a message comes");
 }
 
-/* Waits for the end of a connection that is idle. The identifier has its own channel, and rdma_accept has waited for ESTABLISHED. */
-static void serve(struct rdma_cm_id *listener)
+static void ends(struct rdma_cm_id *id)
+{
+	struct rdma_cm_event *event;
+	need(!rdma_get_cm_event(id->channel, &event) && event->event == RDMA_CM_EVENT_DISCONNECTED, "the event is RDMA_CM_EVENT_DISCONNECTED");
+	rdma_ack_cm_event(event);
+}
+
+/* Waits for the end of a connection that is idle, or ends it. The identifier has its own channel, and rdma_accept has waited for ESTABLISHED. */
+static void serve(struct rdma_cm_id *listener, int is_last)
 {
 	struct rdma_cm_id *id;
 	need(!rdma_get_request(listener, &id), "rdma_get_request");
@@ -69,10 +77,11 @@ static void serve(struct rdma_cm_id *listener)
 	need(mr && !rdma_post_recv(id, NULL, memory, BYTES, mr) && !rdma_accept(id, NULL), "rdma_accept");
 	say(id, mr);
 	struct pollfd end = { .fd = id->channel->fd, .events = POLLIN };
-	need(poll(&end, 1, LONGEST) == 1, "the client has ended, and no event says so");
-	struct rdma_cm_event *event;
-	need(!rdma_get_cm_event(id->channel, &event) && event->event == RDMA_CM_EVENT_DISCONNECTED, "the event is RDMA_CM_EVENT_DISCONNECTED");
-	rdma_ack_cm_event(event);
+	if (is_last) need(!rdma_disconnect(id), "rdma_disconnect");
+	else {
+		need(poll(&end, 1, LONGEST) == 1, "the client has ended, and no event says so");
+		ends(id);
+	}
 	rdma_dereg_mr(mr);
 	rdma_destroy_ep(id);
 }
@@ -82,7 +91,7 @@ int main(int count, char **arguments)
 	if (count < 3) {
 		struct rdma_cm_id *listener = endpoint(NULL);
 		need(!rdma_listen(listener, CONNECTIONS), "rdma_listen");
-		for (int n = 0; n < CONNECTIONS; n++) serve(listener);
+		for (int n = 0; n < CONNECTIONS; n++) serve(listener, n + 1 == CONNECTIONS);
 		rdma_destroy_ep(listener);
 		return 0;
 	}
@@ -95,7 +104,14 @@ int main(int count, char **arguments)
 	if (!strcmp(way, "SIGKILL")) raise(SIGKILL);
 	if (!strcmp(way, "SIGINT")) raise(SIGINT);
 	if (!strcmp(way, "_exit")) _exit(0);
-	need(!system(kill_guard), "the program has a guard");
+	if (!strcmp(way, "removed")) {
+		ends(id);
+		need(!system(SIGNAL("0")), "the program has a guard");
+		need(!system("ip link del eth0"), "the interface is removed");
+		for (int looks = 0; !system(SIGNAL("0")); looks++) need(looks < LONGEST / 100 && !usleep(100000), "the guard ends with the interface");
+		return 0;
+	}
+	need(!system(SIGNAL("KILL")), "the program has a guard");
 	say(id, mr);
 	need(!rdma_disconnect(id), "rdma_disconnect");
 	rdma_dereg_mr(mr);

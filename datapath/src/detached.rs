@@ -44,8 +44,7 @@ pub(crate) fn start(
     arguments: &[&CStr],
     descriptors: [BorrowedFd<'_>; DESCRIPTORS],
 ) -> io::Result<()> {
-    let stacks = [stack()?, stack()?];
-    let [first, second] = &stacks;
+    let (mut first, mut second) = (stack()?, stack()?);
     let null = std::ptr::null();
     let arguments: Vec<_> =
         [program].iter().chain(arguments).map(|word| word.as_ptr()).chain([null]).collect();
@@ -53,12 +52,12 @@ pub(crate) fn start(
         program,
         arguments: arguments.as_ptr(),
         descriptors: descriptors.map(|descriptor| descriptor.as_raw_fd()),
-        stack: top(second),
+        stack: top(&mut second),
         failed: AtomicI32::new(0),
     };
     signals::blocked(|| {
         // SAFETY: `between` runs on its own stack while this thread waits for its end, and `order` lives longer.
-        let child = unsafe { run(between, top(first), &order) };
+        let child = unsafe { run(between, top(&mut first), &order) };
         if child < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -79,8 +78,8 @@ fn stack() -> io::Result<Vec<u128>> {
 }
 
 /// Returns the end of the memory, where a stack starts.
-fn top(stack: &Vec<u128>) -> *mut c_void {
-    stack.as_ptr().wrapping_add(STACK / ALIGNMENT).cast_mut().cast()
+fn top(stack: &mut Vec<u128>) -> *mut c_void {
+    stack.as_mut_ptr().wrapping_add(STACK / ALIGNMENT).cast()
 }
 
 /// Runs `body` in a process that shares this one's memory, and waits until it executes a program or ends. The process has no exit signal, so

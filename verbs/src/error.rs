@@ -106,11 +106,14 @@ fn remedy(error: &ControlError) -> &'static str {
 /// Returns the remedy if a limit of the process keeps a port from opening. The messages of the system and DPDK do not mention the limit.
 fn port_remedy(reason: &str) -> &'static str {
     const FILES: &str = "; raise the limit of open files, `ulimit -n`";
-    const MEMORY: &str = "; free memory, or raise the limits `ulimit -v` and `ulimit -l`";
+    const MEMORY: &str = "; free memory, or raise the limits `ulimit -v`, `ulimit -d` and `ulimit -l`";
+    const THREADS: &str = "; raise the limits of processes and memory: `ulimit -u`, `ulimit -v` and `ulimit -d`";
     const RINGS: &str = "; raise the limit of locked memory to 16 MiB: `ulimit -l 16384`, or for a container --ulimit memlock=-1";
     // The last text is the dynamic linker's, about a library that EAL loads.
     let remedies = [
         ("mmap failed on AF_PACKET socket", RINGS),
+        // pthread_create(3): neither a process nor the memory for a stack is left.
+        ("Resource temporarily unavailable", THREADS),
         ("Too many open files", FILES),
         ("Cannot allocate memory", MEMORY),
         ("failed to map segment", MEMORY),
@@ -179,6 +182,14 @@ mod tests {
         let said = "net_af_packet0: call to mmap failed on AF_PACKET socket for eth0:Resource temporarily unavailable";
         let error = Error::port("eth0", said);
         assert!(error.remedy().unwrap().contains("ulimit -l"), "{error}");
+    }
+
+    #[test]
+    fn a_thread_beyond_the_limits_of_processes_and_memory_names_them() {
+        let error = Error::port("eth0", std::io::Error::from_raw_os_error(libc::EAGAIN));
+        for limit in ["ulimit -u", "ulimit -v", "ulimit -d"] {
+            assert!(error.remedy().unwrap().contains(limit), "{error}");
+        }
     }
 
     #[test]

@@ -107,7 +107,8 @@ fn remedy(error: &ControlError) -> &'static str {
 fn port_remedy(reason: &str) -> &'static str {
     const FILES: &str = "; raise the limit of open files, `ulimit -n`";
     const MEMORY: &str = "; free memory, or raise the limits `ulimit -v`, `ulimit -d` and `ulimit -l`";
-    const THREADS: &str = "; raise the limits of processes and memory: `ulimit -u`, `ulimit -v` and `ulimit -d`";
+    const THREADS: &str =
+        "; raise the limits of processes and memory: `ulimit -u`, `ulimit -v` and `ulimit -d`";
     const RINGS: &str = "; raise the limit of locked memory to 16 MiB: `ulimit -l 16384`, or for a container --ulimit memlock=-1";
     // The last text is the dynamic linker's, about a library that EAL loads.
     let remedies = [

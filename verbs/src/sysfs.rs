@@ -3,8 +3,8 @@
 //!
 //! `ferroce run` mounts an empty folder there, if it may (`apps/src/run/device_file.rs`), and describes the devices of its settings before the
 //! program starts. The drop-in library describes a device again when the program lists it, and its port when the program opens it. sysfs itself
-//! refuses new files, so without that mount nothing is written. No file changes with traffic, so there are no counters; `ferroce metrics` has
-//! those.
+//! refuses new files, so without that mount nothing is written. These are plain files, which nothing could keep current with traffic, so
+//! there are no `counters` and `hw_counters`; `ferroce metrics` has those.
 
 use crate::DeviceConfig;
 use crate::device::addresses;
@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 pub const CLASS: &str = "/sys/class/infiniband";
 /// The value of `board_id`.
 pub const BOARD: &str = "FERROCE_SOFT";
+/// The value of `hca_type`, which ibstat(8) shows as "CA type".
+pub const TYPE: &str = "Ferroce";
 /// `IBV_PORT_CM_SUP`, `IBV_PORT_IP_BASED_GIDS`: the capabilities of a port.
 pub const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
 
@@ -115,6 +117,7 @@ impl Folder {
         self.write("sys_image_guid", &words(&guid))?;
         self.write("fw_ver", env!("CARGO_PKG_VERSION"))?;
         self.write("board_id", BOARD)?;
+        self.write("hca_type", TYPE)?;
         self.write("device/numa_node", "-1")?;
         let Some(interface) = interface else { return Ok(()) };
         let link = self.0.join("device/net").join(interface);
@@ -247,6 +250,7 @@ mod tests {
         folder.describe_port(&port).unwrap();
         let read = |file: &str| std::fs::read_to_string(class.path().join("ferroce0").join(file)).unwrap();
         assert_eq!(read("node_guid"), "0200:00ff:fe00:0001\n");
+        assert_eq!(read("hca_type"), "Ferroce\n");
         assert_eq!(read("ports/1/state"), "4: ACTIVE\n");
         assert_eq!(read("ports/1/rate"), "100 Gb/sec (4X EDR)\n");
         assert_eq!(read("ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:0a00:0001\n");

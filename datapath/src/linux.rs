@@ -1,6 +1,7 @@
 //! Queries and changes Linux interfaces. Uses ioctl, because `/sys` shows the network namespace in which it was mounted rather than the
 //! thread's own.
 
+pub mod datagrams;
 pub mod packet;
 
 use crate::fork::Own;

@@ -2,7 +2,7 @@
 #![no_main]
 
 use arbitrary::Arbitrary;
-use datapath::linux::packet::{HEADROOM, Received, Segmentation, Tag, VnetHeader};
+use datapath::linux::datagrams::{HEADROOM, Received, Segmentation, Tag, VnetHeader};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]

@@ -1,9 +1,8 @@
 //! The receive ring of a packet socket, shared with the kernel (packet(7), `TPACKET_V2`), which copies each datagram to the next slot.
 //! Reading needs no system call.
 
-use super::split::{HEADROOM, Tag};
-use super::vnet_header::{self, VnetHeader};
 use crate::fork::Process;
+use crate::linux::datagrams::{HEADROOM, Slot, Tag, VNET_LENGTH, VnetHeader};
 use crate::socket_option;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -29,16 +28,6 @@ pub(super) struct ReceiveRing {
 
 // SAFETY: the ring owns its mapping, and `&mut self` restricts its use to one thread at a time.
 unsafe impl Send for ReceiveRing {}
-
-#[derive(Debug)]
-pub(super) struct RingSlot<'a> {
-    pub(super) vnet: VnetHeader,
-    /// [`HEADROOM`] bytes, followed by the received bytes.
-    pub(super) room: &'a mut [u8],
-    /// Length of the datagram in bytes.
-    pub(super) length: usize,
-    pub(super) tag: Option<Tag>,
-}
 
 impl ReceiveRing {
     /// Creates a ring of at least `slots` slots, rounded up to whole MiB, for `socket`, which must not be bound yet.
@@ -84,7 +73,7 @@ impl ReceiveRing {
     }
 
     #[inline]
-    pub(super) fn front(&mut self) -> Option<RingSlot<'_>> {
+    pub(super) fn front(&mut self) -> Option<Slot<'_>> {
         // Pairs with the kernel's barrier before its store of the status.
         let status = self.status().load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
@@ -92,18 +81,18 @@ impl ReceiveRing {
         }
         // SAFETY: the slot begins with this header, which is aligned, and the kernel does not write to it until the status changes.
         let header = unsafe { self.start().cast::<libc::tpacket2_hdr>().read() };
-        let begin = usize::from(header.tp_mac).clamp(size_of_val(&header) + vnet_header::LENGTH, SLOT);
+        let begin = usize::from(header.tp_mac).clamp(size_of_val(&header) + VNET_LENGTH, SLOT);
         let received = (header.tp_snaplen as usize).min(SLOT - begin);
         // SAFETY: the range lies within the slot, after its header: `begin` leaves room for the virtio header, which is longer than the
         // headroom. The kernel does not write to the slot until `release`, which needs `&mut self`, so no other reference to it exists.
         let (vnet, room) = unsafe {
             let start = self.start().add(begin);
-            let vnet = start.sub(vnet_header::LENGTH).cast::<[u8; vnet_header::LENGTH]>().read();
+            let vnet = start.sub(VNET_LENGTH).cast::<[u8; VNET_LENGTH]>().read();
             (vnet, std::slice::from_raw_parts_mut(start.sub(HEADROOM), HEADROOM + received))
         };
         let ([t0, t1], [i0, i1]) = (tag_type(status, header.tp_vlan_tpid), header.tp_vlan_tci.to_be_bytes());
         let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag([t0, t1, i0, i1]));
-        Some(RingSlot { vnet: VnetHeader::parse(vnet), room, length: header.tp_len as usize, tag })
+        Some(Slot { vnet: VnetHeader::parse(vnet), room, length: header.tp_len as usize, tag })
     }
 
     /// Returns the slot of [`front`](Self::front) to the kernel.

@@ -1,14 +1,13 @@
 //! Sends a burst with one system call. The kernel gathers the datagrams' bytes from the frames (sendmmsg(2)).
 
-use super::group::{Group, Start};
-use super::vnet_header;
 use crate::io::BURST;
+use crate::linux::datagrams::{Group, Start, VNET_LENGTH};
 use arrayvec::ArrayVec;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::RawFd;
 
-static FRAME: [u8; vnet_header::LENGTH] = [0; vnet_header::LENGTH];
+static FRAME: [u8; VNET_LENGTH] = [0; VNET_LENGTH];
 
 pub(super) struct Sending {
     /// For each datagram the number of its frames, and its headers if there are several.

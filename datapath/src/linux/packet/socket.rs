@@ -1,12 +1,12 @@
 //! The packet socket of a port.
 
-use super::front::Front;
 use super::ring::ReceiveRing;
 use super::sending::Sending;
 use super::support;
 use crate::fork::Own;
 use crate::io::{BURST, Burst, PacketBuf, PortCounters};
 use crate::linux::Interface;
+use crate::linux::datagrams::Front;
 use crate::{socket_filter, socket_option};
 use std::cell::Cell;
 use std::io;

@@ -1,7 +1,7 @@
 //! System calls of packet sockets, and what the kernel supports.
 
-use super::vnet_header::VnetHeader;
 use crate::linux;
+use crate::linux::datagrams::VnetHeader;
 use crate::socket_option;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -1,28 +1,28 @@
-//! Passes on the frames of the datagram at the front of the receive ring.
+//! Passes on the frames of the datagram that a port received first.
 
-use super::ring::RingSlot;
+use super::slot::Slot;
 use super::split::{BadDatagram, HEADROOM, Received};
 use crate::io::PortCounters;
 
-/// The datagram at the front of the ring, and the counts of dropped frames.
+/// The datagram at the front of a queue, and the counts of dropped frames.
 #[derive(Debug)]
-pub(super) struct Front {
+pub(in crate::linux) struct Front {
     max_frame: usize,
     /// The datagram and the number of its next frame, after a frame was refused.
     rest: Option<(Received, usize)>,
-    pub(super) counters: PortCounters,
+    pub(in crate::linux) counters: PortCounters,
 }
 
 impl Front {
-    pub(super) fn new(max_frame: usize) -> Self {
+    pub(in crate::linux) fn new(max_frame: usize) -> Self {
         Self { max_frame, rest: None, counters: PortCounters::default() }
     }
 
     /// Passes the frames of `slot` to `take`, each only during the call, until `take` refuses one: the next call for this slot starts with
     /// that frame. Returns true if none is left.
     #[inline]
-    pub(super) fn pass(&mut self, slot: RingSlot<'_>, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
-        let RingSlot { vnet, room, length, tag } = slot;
+    pub(in crate::linux) fn pass(&mut self, slot: Slot<'_>, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
+        let Slot { vnet, room, length, tag } = slot;
         let parsed = match self.rest.take() {
             Some(rest) => Ok(rest),
             None => Received::parse(vnet, &room[HEADROOM..], length, tag).map(|received| (received, 0)),
@@ -59,13 +59,13 @@ impl Front {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linux::packet::{Segmentation, VnetHeader};
+    use crate::linux::datagrams::{Segmentation, VnetHeader};
 
     /// Returns the counts after a socket whose longest frame has 100 bytes received `bytes` of a frame of `length`.
     fn counted(vnet: VnetHeader, bytes: &[u8], length: usize) -> PortCounters {
         let mut front = Front::new(100);
         let mut room = [&[0; HEADROOM], bytes].concat();
-        let slot = RingSlot { vnet, room: &mut room, length, tag: None };
+        let slot = Slot { vnet, room: &mut room, length, tag: None };
         assert!(front.pass(slot, &mut |_| panic!("there is no frame")));
         front.counters
     }

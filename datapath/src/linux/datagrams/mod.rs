@@ -1,0 +1,21 @@
+//! Large UDP datagrams, which the kernel or a NIC makes of several packets of one size, or cuts into them.
+//!
+//! In the kernel, a datagram of 64 KiB costs about as much as a frame. So frames of a burst that can be the segments of one datagram are
+//! sent as one, and received datagrams are split here.
+
+mod front;
+mod group;
+mod headers;
+mod slot;
+mod split;
+#[cfg(test)]
+mod tests;
+mod vnet_header;
+
+pub(super) use front::Front;
+pub use group::{Group, MAX_BYTES, MAX_SEGMENTS, Start};
+pub use headers::NoUdp;
+pub(super) use slot::Slot;
+pub use split::{BadDatagram, HEADROOM, Received, Tag};
+pub(super) use vnet_header::LENGTH as VNET_LENGTH;
+pub use vnet_header::{Segmentation, VnetHeader};

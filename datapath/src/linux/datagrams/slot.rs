@@ -1,0 +1,15 @@
+//! A received frame or large datagram in its place.
+
+use super::split::Tag;
+use super::vnet_header::VnetHeader;
+
+/// A received frame or large datagram.
+#[derive(Debug)]
+pub(in crate::linux) struct Slot<'a> {
+    pub(in crate::linux) vnet: VnetHeader,
+    /// [`HEADROOM`](super::HEADROOM) bytes, followed by the received bytes.
+    pub(in crate::linux) room: &'a mut [u8],
+    /// Length of the datagram in bytes.
+    pub(in crate::linux) length: usize,
+    pub(in crate::linux) tag: Option<Tag>,
+}

@@ -18,10 +18,15 @@ impl Front {
         Self { max_frame, rest: None, counters: PortCounters::default() }
     }
 
-    /// Passes the frames of `slot` to `take`, each only during the call, until `take` refuses one: the next call for this slot starts with
-    /// that frame. Returns true if none is left.
+    /// Passes the frames of `slot` to `complete`, with their numbers, and then to `take`, each only during the call, until `take` refuses
+    /// one: the next call for this slot starts with that frame. Returns true if none is left.
     #[inline]
-    pub(in crate::linux) fn pass(&mut self, slot: Slot<'_>, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
+    pub(in crate::linux) fn pass(
+        &mut self,
+        slot: Slot<'_>,
+        mut complete: impl FnMut(usize, &mut [u8]),
+        take: &mut impl FnMut(&[u8]) -> bool,
+    ) -> bool {
         let Slot { vnet, room, length, tag } = slot;
         let parsed = match self.rest.take() {
             Some(rest) => Ok(rest),
@@ -37,10 +42,12 @@ impl Front {
         for number in first..received.count() {
             match received.frame(number, room).filter(|frame| frame.len() <= self.max_frame) {
                 None => self.counters.not_whole += 1,
-                Some(frame) if take(frame) => {}
-                Some(_) => {
-                    self.rest = Some((received, number));
-                    return false;
+                Some(frame) => {
+                    complete(number, frame);
+                    if !take(frame) {
+                        self.rest = Some((received, number));
+                        return false;
+                    }
                 }
             }
         }
@@ -66,7 +73,7 @@ mod tests {
         let mut front = Front::new(100);
         let mut room = [&[0; HEADROOM], bytes].concat();
         let slot = Slot { vnet, room: &mut room, length, tag: None };
-        assert!(front.pass(slot, &mut |_| panic!("there is no frame")));
+        assert!(front.pass(slot, |_, _| {}, &mut |_| panic!("there is no frame")));
         front.counters
     }
 

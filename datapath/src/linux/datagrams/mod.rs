@@ -6,6 +6,7 @@
 mod front;
 mod group;
 mod headers;
+mod lending;
 mod slot;
 mod split;
 #[cfg(test)]
@@ -15,6 +16,7 @@ mod vnet_header;
 pub(super) use front::Front;
 pub use group::{Group, MAX_BYTES, MAX_SEGMENTS, Start};
 pub use headers::NoUdp;
+pub(super) use lending::{Lending, free};
 pub(super) use slot::Slot;
 pub use split::{BadDatagram, HEADROOM, Received, Tag};
 pub(super) use vnet_header::LENGTH as VNET_LENGTH;

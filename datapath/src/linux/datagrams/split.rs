@@ -116,9 +116,8 @@ impl Received {
     ///
     /// # Panics
     /// May panic if `room` has another length.
-    /// May panic if `room` has another length.
     #[inline]
-    pub fn frame<'a>(&self, number: usize, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    pub fn frame<'a>(&self, number: usize, room: &'a mut [u8]) -> Option<&'a mut [u8]> {
         let (start, end) = match self.kind {
             Kind::Frame(_) => (self.head, self.length),
             Kind::Datagram { size, .. } => {
@@ -131,7 +130,7 @@ impl Received {
         }
         let mut headers = self.headers;
         match self.kind {
-            Kind::Frame(None) if self.tag.is_none() => return Some(&room[HEADROOM..HEADROOM + end]),
+            Kind::Frame(None) if self.tag.is_none() => return Some(&mut room[HEADROOM..HEADROOM + end]),
             Kind::Frame(None) => {}
             Kind::Frame(Some(checksum)) => headers[checksum..checksum + 2].fill(0),
             Kind::Datagram { headers: places, .. } => {

@@ -52,8 +52,12 @@ fn datagram(frames: &[Vec<u8>]) -> (VnetHeader, Vec<u8>) {
 fn frames(received: &Received, bytes: &[u8]) -> Vec<Option<Vec<u8>>> {
     let mut room = [&[0xaa; HEADROOM], bytes].concat();
     let mut one = |number| {
-        let frame = received.frame(number, &mut room).map(<[u8]>::to_vec);
-        assert_eq!(received.frame(number, &mut room), frame.as_deref(), "a frame can be assembled again");
+        let frame = received.frame(number, &mut room).map(|frame| frame.to_vec());
+        assert_eq!(
+            received.frame(number, &mut room).as_deref(),
+            frame.as_deref(),
+            "a frame can be assembled again"
+        );
         frame
     };
     (0..received.count()).map(&mut one).collect()

@@ -4,11 +4,10 @@ use super::ring::ReceiveRing;
 use super::sending::Sending;
 use super::support;
 use crate::fork::Own;
-use crate::io::{BURST, Burst, PacketBuf, PortCounters};
+use crate::io::{Burst, PacketBuf, PortCounters};
 use crate::linux::Interface;
-use crate::linux::datagrams::Front;
+use crate::linux::datagrams::{Front, Lending, free};
 use crate::{socket_filter, socket_option};
-use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -104,32 +103,18 @@ impl PacketSocket {
     pub fn lend<B: PacketBuf>(
         &mut self,
         others: &mut Burst<B>,
-        mut alloc: impl FnMut() -> Option<B>,
-        mut take: impl FnMut(&[u8]) -> bool,
+        alloc: impl FnMut() -> Option<B>,
+        take: impl FnMut(&[u8]) -> bool,
     ) {
-        let taken = Cell::new(0);
-        let mut one = |frame: &[u8]| {
-            if take(frame) {
-                taken.set(taken.get() + 1);
-                return true;
-            }
-            if others.is_full() {
-                return false;
-            }
-            let Some(mut buffer) = alloc() else { return false };
-            buffer.set_len(frame.len());
-            buffer.copy_from_slice(frame);
-            others.push(buffer);
-            true
-        };
-        while taken.get() < BURST && self.pass_front(&mut one) {}
+        let mut lending = Lending::new(others, alloc, take);
+        while lending.wants_more() && self.pass_front(&mut |frame| lending.offer(frame)) {}
     }
 
     /// Passes the frames of the front slot to `take` until it refuses one. Returns true if there may be more frames.
     #[inline]
     fn pass_front(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
         let Some(slot) = self.ring.front() else { return false };
-        let all = self.front.pass(slot, take);
+        let all = self.front.pass(slot, |_, _| {}, take);
         if all {
             self.ring.release();
         }
@@ -212,12 +197,4 @@ enum Disposition {
     /// The kernel has no room, or the device cannot segment it.
     Uncut,
     Lost,
-}
-
-fn free<B: PacketBuf>(from: &mut Burst<B>, count: usize) {
-    if count == from.len() {
-        return B::free_all(from);
-    }
-    let mut sent: Burst<B> = from.drain(..count).collect();
-    B::free_all(&mut sent);
 }

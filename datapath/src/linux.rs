@@ -3,6 +3,7 @@
 
 pub mod datagrams;
 pub mod packet;
+pub mod udp;
 
 use crate::fork::Own;
 use crate::socket_option;

@@ -13,6 +13,7 @@ mod frame;
 mod header;
 mod icmp;
 mod icrc;
+mod identification;
 mod inband;
 #[cfg(test)]
 mod inband_tests;
@@ -45,6 +46,7 @@ pub use header::{
     SendTail, Service, Syndrome,
 };
 pub(crate) use icmp::unreachable;
+pub use identification::solve_identification;
 pub use inband::{IN_BAND_ROOM, InBand, MAX_IN_BAND};
 pub use opcode::{Opcode, Shape};
 pub use parse::{body, destination, opcode_and_destination, parse, parse_unverified, reseal, verify};

@@ -52,11 +52,11 @@ pub fn parse_unverified(frame: &[u8]) -> Result<Frame<'_>, Discard> {
     read(frame, &Layers::locate(frame, Numbers::DEFAULT)?)
 }
 
-type Transport<'a> = (&'a [u8; BTH_LENGTH], &'a [u8], &'a [u8; ICRC_LENGTH]);
+pub(super) type Transport<'a> = (&'a [u8; BTH_LENGTH], &'a [u8], &'a [u8; ICRC_LENGTH]);
 
 /// Returns the BTH, the bytes after it, and the ICRC.
 #[inline]
-fn split<'a>(frame: &'a [u8], layers: &Layers) -> Result<Transport<'a>, Discard> {
+pub(super) fn split<'a>(frame: &'a [u8], layers: &Layers) -> Result<Transport<'a>, Discard> {
     let packet = frame.get(layers.bth..layers.end).ok_or(Discard::Truncated)?;
     let (bth, rest) = packet.split_first_chunk().ok_or(Discard::Truncated)?;
     let (rest, icrc) = rest.split_last_chunk().ok_or(Discard::Truncated)?;

@@ -34,6 +34,20 @@ impl Group {
     #[inline]
     #[must_use]
     pub fn first_of<F: Deref<Target = [u8]>>(frames: &[F]) -> Option<Self> {
+        Self::first_by(frames, |headers, first, next, after| headers.continues(first, next, after))
+    }
+
+    /// As [`first_of`](Self::first_of), whatever the identifications: a UDP socket numbers the segments itself.
+    #[inline]
+    pub(in crate::linux) fn first_of_socket<F: Deref<Target = [u8]>>(frames: &[F]) -> Option<Self> {
+        Self::first_by(frames, |headers, first, next, _| headers.resembles(first, next))
+    }
+
+    #[inline(always)]
+    fn first_by<F: Deref<Target = [u8]>>(
+        frames: &[F],
+        continues: impl Fn(Headers, &[u8], &[u8], u16) -> bool,
+    ) -> Option<Self> {
         let [first, second, ..] = frames else { return None };
         // Checked first: this decides for most frames that are sent singly.
         if second.len() > first.len() {
@@ -49,7 +63,8 @@ impl Group {
         for next in frames[1..].iter().take(MAX_SEGMENTS - 1) {
             let fits = (headers.length() + 1..=first.len()).contains(&next.len())
                 && bytes + next.len() - headers.length() <= most;
-            if !fits || !headers.continues(first, next, count as u16) || !headers.describe(next, next.len()) {
+            if !fits || !continues(headers, first, next, count as u16) || !headers.describe(next, next.len())
+            {
                 break;
             }
             count += 1;
@@ -67,6 +82,11 @@ impl Group {
     #[must_use]
     pub const fn count(&self) -> usize {
         self.count
+    }
+
+    /// Returns the payload bytes of each frame but the last.
+    pub(in crate::linux) const fn size(&self) -> u16 {
+        self.size
     }
 
     /// Returns the virtio header and the headers of the datagram, to send before the payloads. `first` is the first frame.

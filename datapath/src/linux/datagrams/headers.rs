@@ -1,6 +1,8 @@
 //! The headers that all frames of a large datagram share: Ethernet with at most one tag, IPv4 without options or IPv6 without extension
 //! headers, and UDP.
 
+use std::net::IpAddr;
+
 const ETHERNET: usize = 14;
 const TAG: usize = 4;
 const UDP: usize = 8;
@@ -19,10 +21,19 @@ enum IpVersion {
 
 /// Offsets of the headers of a UDP datagram in its frame, which is at least as long as the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Headers {
+pub(in crate::linux) struct Headers {
     family: IpVersion,
     ip: usize,
     udp: usize,
+}
+
+/// What the IP header of a UDP datagram tells the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::linux) struct Outer {
+    pub(in crate::linux) source: IpAddr,
+    pub(in crate::linux) destination: IpAddr,
+    pub(in crate::linux) traffic_class: u8,
+    pub(in crate::linux) hop_limit: u8,
 }
 
 /// Why a frame does not have such headers.
@@ -42,7 +53,7 @@ pub enum NoUdp {
 
 impl Headers {
     #[inline]
-    pub(super) fn parse(frame: &[u8]) -> Result<Self, NoUdp> {
+    pub(in crate::linux) fn parse(frame: &[u8]) -> Result<Self, NoUdp> {
         let ethertype = |at| Ok(u16::from_be_bytes(*chunk(frame, at)?));
         let (ip, kind) = match ethertype(ETHERNET - 2)? {
             ETHERTYPE_TAG => (ETHERNET + TAG, ethertype(ETHERNET + TAG - 2)?),
@@ -74,7 +85,7 @@ impl Headers {
         self.udp
     }
 
-    pub(super) const fn length(self) -> usize {
+    pub(in crate::linux) const fn length(self) -> usize {
         self.udp + UDP
     }
 
@@ -88,7 +99,7 @@ impl Headers {
 
     /// Returns true if the IP and UDP lengths are those of a frame of `length` bytes.
     #[inline]
-    pub(super) fn describe(self, frame: &[u8], length: usize) -> bool {
+    pub(in crate::linux) fn describe(self, frame: &[u8], length: usize) -> bool {
         let ip = match self.family {
             IpVersion::V4 => word(frame, self.ip + 2) as usize + self.ip,
             IpVersion::V6 => word(frame, self.ip + 4) as usize + self.udp,
@@ -106,19 +117,64 @@ impl Headers {
     /// and checksums, and an identification that is greater by `after`.
     #[inline]
     pub(super) fn continues(self, first: &[u8], next: &[u8], after: u16) -> bool {
+        self.resembles(first, next)
+            && match self.family {
+                IpVersion::V4 => word(next, self.ip + 4) == word(first, self.ip + 4).wrapping_add(after),
+                IpVersion::V6 => true,
+            }
+    }
+
+    /// Returns true if `next` has the same headers except for lengths, checksums and identification.
+    #[inline]
+    pub(super) fn resembles(self, first: &[u8], next: &[u8]) -> bool {
         let Self { family, ip, udp } = self;
         if next.len() < self.length() || !self.lacks_checksum(next) {
             return false;
         }
         let same = |from: usize, to: usize| first[from..to] == next[from..to];
         match family {
-            IpVersion::V4 => {
-                same(0, ip + 2)
-                    && word(next, ip + 4) == word(first, ip + 4).wrapping_add(after)
-                    && same(ip + 6, ip + 10)
-                    && same(ip + 12, udp + 4)
-            }
+            IpVersion::V4 => same(0, ip + 2) && same(ip + 6, ip + 10) && same(ip + 12, udp + 4),
             IpVersion::V6 => same(0, ip + 4) && same(ip + 6, udp + 4),
+        }
+    }
+
+    /// Returns the addresses, the traffic class and the hop limit.
+    pub(in crate::linux) fn outer(self, frame: &[u8]) -> Option<Outer> {
+        let rest = frame.get(self.ip..)?;
+        Some(match self.family {
+            IpVersion::V4 => Outer {
+                source: (*rest.get(12..)?.first_chunk::<4>()?).into(),
+                destination: (*rest.get(16..)?.first_chunk::<4>()?).into(),
+                traffic_class: *rest.get(1)?,
+                hop_limit: *rest.get(8)?,
+            },
+            IpVersion::V6 => Outer {
+                source: (*rest.get(8..)?.first_chunk::<16>()?).into(),
+                destination: (*rest.get(24..)?.first_chunk::<16>()?).into(),
+                traffic_class: (word(rest, 0) >> 4) as u8,
+                hop_limit: *rest.get(7)?,
+            },
+        })
+    }
+
+    /// Returns true if the frame has no tag and is for the UDP port `to`.
+    pub(in crate::linux) fn is_untagged_to(self, frame: &[u8], to: u16) -> bool {
+        self.ip == ETHERNET && word(frame, self.udp + 2) == to
+    }
+
+    pub(in crate::linux) fn source_port(self, frame: &[u8]) -> u16 {
+        word(frame, self.udp)
+    }
+
+    pub(in crate::linux) fn set_source_port(self, frame: &mut [u8], port: u16) {
+        frame[self.udp..self.udp + 2].copy_from_slice(&port.to_be_bytes());
+    }
+
+    /// Sets the identification of an IPv4 packet.
+    pub(in crate::linux) fn renumber(self, frame: &mut [u8], identification: u16) {
+        if self.family == IpVersion::V4 {
+            let difference = identification.wrapping_sub(word(frame, self.ip + 4));
+            self.rewrite(frame, frame.len(), difference);
         }
     }
 
@@ -157,6 +213,18 @@ impl Headers {
         let sum = fold(sum(&headers[addresses]) + u32::from(UDP_PROTOCOL) + length);
         headers[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
     }
+}
+
+/// Sets the identification of an IPv4 packet.
+pub(in crate::linux) fn renumber(frame: &mut [u8], identification: u16) {
+    if let Ok(headers) = Headers::parse(frame) {
+        headers.renumber(frame, identification);
+    }
+}
+
+/// Returns the checksum of an IPv4 header whose checksum field is 0 (RFC 1071).
+pub(in crate::linux) fn checksum(header: &[u8]) -> u16 {
+    !fold(sum(header))
 }
 
 const fn check_v4(version: u8, fragment: u16, protocol: u8) -> Result<(), NoUdp> {

@@ -16,6 +16,7 @@ mod vnet_header;
 pub(super) use front::Front;
 pub use group::{Group, MAX_BYTES, MAX_SEGMENTS, Start};
 pub use headers::NoUdp;
+pub(super) use headers::{Headers, Outer, checksum, renumber};
 pub(super) use lending::{Lending, free};
 pub(super) use slot::Slot;
 pub use split::{BadDatagram, HEADROOM, Received, Tag};

@@ -1,0 +1,88 @@
+//! Finds the IPv4 identification of received packets. The ICRC covers it, and a UDP socket does not show it.
+//!
+//! A packet is first tried with the identification that is expected: one more than that of the packet before it. If its ICRC is wrong, the
+//! identification is computed from the ICRC, which then has 16 bits left to find damage ([`solve_identification`]). So that is done only
+//! where the identification can be any:
+//!
+//! - Linux numbers what a UDP socket sends from 0 on, in each system call. A peer of whose packets many in a row had a small number has such a
+//!   socket, and others of it are refused.
+//! - The packets of a large datagram are numbered in order, because one system call sent them, or GRO joined those that are. An exception
+//!   is the start of another call.
+
+use super::super::datagrams::{MAX_SEGMENTS, renumber};
+use roce::wire::solve_identification;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+
+const PEERS: usize = 256;
+/// Packets in a row with a small identification that a peer on a UDP socket is known by. A queue pair on another port has
+/// [`MAX_SEGMENTS`] of them at its start.
+const KNOWN: u16 = 1024;
+/// Packets in a row that are refused of a known peer before it is unknown again: it may be another program now.
+const DOUBTED: u16 = 64;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Peer {
+    hash: u64,
+    last: u16,
+    small: u16,
+    refused: u16,
+}
+
+/// The identifications of the packets that a socket receives.
+#[derive(Debug)]
+pub(super) struct Identifications {
+    hasher: RandomState,
+    /// By the lowest bits of the hash of address and port. Another peer with the same bits replaces one.
+    peers: Box<[Peer; PEERS]>,
+    peer: usize,
+    /// Number of the datagram's last packet whose ICRC was right, and its identification.
+    right: Option<(usize, u16)>,
+}
+
+impl Identifications {
+    pub(super) fn new() -> Self {
+        Self { hasher: RandomState::new(), peers: Box::new([Peer::default(); PEERS]), peer: 0, right: None }
+    }
+
+    /// Begins a datagram.
+    pub(super) fn begin(&mut self, source: SocketAddr) {
+        let hash = self.hasher.hash_one((source.ip(), source.port()));
+        self.peer = hash as usize % PEERS;
+        self.right = None;
+        if self.peers[self.peer].hash != hash {
+            self.peers[self.peer] = Peer { hash, last: u16::MAX, ..Peer::default() };
+        }
+    }
+
+    /// Gives packet `number` of the datagram the identification with which its ICRC is right. Leaves another one to a damaged packet.
+    pub(super) fn complete(&mut self, number: usize, frame: &mut [u8]) {
+        let peer = &mut self.peers[self.peer];
+        let is_known = peer.small >= KNOWN;
+        let expected = match self.right {
+            Some((before, identification)) => identification.wrapping_add((number - before) as u16),
+            None if is_known => 0,
+            None => peer.last.wrapping_add(1),
+        };
+        renumber(frame, expected);
+        let Some(found) = solve_identification(frame) else { return Self::refuse(peer) };
+        let is_small = usize::from(found) < MAX_SEGMENTS;
+        let may_be_any = !is_known && self.right.is_none();
+        if found != expected && !is_small && !may_be_any {
+            return Self::refuse(peer);
+        }
+        if found != expected {
+            renumber(frame, found);
+        }
+        (peer.last, peer.refused) = (found, 0);
+        peer.small = if is_small { peer.small.saturating_add(1) } else { 0 };
+        self.right = Some((number, found));
+    }
+
+    fn refuse(peer: &mut Peer) {
+        peer.refused += 1;
+        if peer.refused >= DOUBTED {
+            (peer.refused, peer.small) = (0, 0);
+        }
+    }
+}

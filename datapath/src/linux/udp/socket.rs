@@ -1,0 +1,217 @@
+//! The UDP sockets of a port.
+
+use super::identification::Identifications;
+use super::rebuild::Stations;
+use super::receiving::Receiving;
+use super::sending::{Sending, sendable};
+use super::support::{self, Family};
+use crate::fork::Own;
+use crate::io::{Burst, PacketBuf, PortCounters};
+use crate::linux::Interface;
+use crate::linux::datagrams::{Front, Lending, free};
+use crate::neighbour::{Address, addresses_of};
+use roce::wire::{Mac, ROCE_PORT};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Sockets of a family to send from, each with a source port of its own. The network spreads packets over equal paths by their ports.
+const SENDERS: usize = 4;
+
+/// A socket to send from, and its port.
+type Sender = (Own, u16);
+
+/// UDP sockets of an interface that send and receive RoCEv2 packets as frames.
+///
+/// The kernel chooses routes and neighbours. So frames have stand-in Ethernet addresses: the interface's own, and one for all peers.
+#[derive(Debug)]
+pub struct UdpSockets {
+    stations: Stations,
+    interface: Interface,
+    addresses: Vec<Address>,
+    receiving: Vec<Receiving>,
+    /// The socket whose datagrams are delivered now, or were last.
+    at: usize,
+    /// Whether some frames of the first datagram were delivered, and one is left.
+    is_resumed: bool,
+    identifications: Identifications,
+    front: Front,
+    v4: Vec<Sender>,
+    v6: Vec<Sender>,
+    sends_large: bool,
+    any: Own,
+}
+
+impl UdpSockets {
+    /// Opens sockets for frames of at most `max_frame` bytes. Needs no privilege since Linux 5.7.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: `EADDRINUSE` if another program or user has UDP port 4791.
+    pub fn open(interface: &Interface, own: Mac, peers: Mac, max_frame: usize) -> io::Result<Self> {
+        let mut receiving = Vec::new();
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for (family, senders) in [(Family::V4, &mut v4), (Family::V6, &mut v6)] {
+            match support::receiver(family, interface.index, ROCE_PORT) {
+                Ok(socket) => receiving.push(Receiving::new(socket)),
+                // A kernel without IPv6.
+                Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => continue,
+                Err(error) => return Err(error),
+            }
+            for _ in 0..SENDERS {
+                let (socket, port) = support::sender(family, interface.index)?;
+                senders.push((socket.into(), port));
+            }
+        }
+        let descriptors: Vec<_> = receiving.iter().map(Receiving::descriptor).collect();
+        Ok(Self {
+            stations: Stations { own, peers },
+            interface: interface.clone(),
+            addresses: addresses_of(interface.index)?,
+            any: support::any_of(&descriptors)?.into(),
+            receiving,
+            at: 0,
+            is_resumed: false,
+            identifications: Identifications::new(),
+            front: Front::new(max_frame),
+            v4,
+            v6,
+            sends_large: true,
+        })
+    }
+
+    /// Returns a descriptor that is readable while a datagram waits in the kernel.
+    #[must_use]
+    pub fn descriptor(&self) -> RawFd {
+        self.any.as_raw_fd()
+    }
+
+    /// Returns the counts of dropped frames.
+    pub fn counters(&mut self) -> PortCounters {
+        let mut counters = self.front.counters;
+        counters.ring_full = self.receiving.iter().map(|receiving| u64::from(receiving.dropped())).sum();
+        counters
+    }
+
+    /// Receives the datagrams that wait, unless earlier ones are left. Returns true if there are datagrams to
+    /// [lend](Self::lend).
+    #[inline]
+    pub fn fill(&mut self) -> bool {
+        if self.lends() {
+            return true;
+        }
+        // Each family in turn.
+        for _ in 0..self.receiving.len() {
+            self.at = if self.at + 1 >= self.receiving.len() { 0 } else { self.at + 1 };
+            if self.receiving.get_mut(self.at).is_some_and(Receiving::fill) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Returns true if a received datagram is left.
+    #[inline]
+    #[must_use]
+    pub fn lends(&self) -> bool {
+        self.receiving.get(self.at).is_some_and(Receiving::is_filled)
+    }
+
+    /// Appends the received frames that fit to `into`. `alloc` returns buffers of at least `max_frame` bytes.
+    pub fn receive<B: PacketBuf>(&mut self, into: &mut Burst<B>, alloc: impl FnMut() -> Option<B>) {
+        self.fill();
+        self.lend(into, alloc, |_| false);
+    }
+
+    /// Passes the frames of received datagrams to `take`, as [`PacketIo::lend`](crate::io::PacketIo::lend) does.
+    #[inline]
+    pub fn lend<B: PacketBuf>(
+        &mut self,
+        others: &mut Burst<B>,
+        alloc: impl FnMut() -> Option<B>,
+        take: impl FnMut(&[u8]) -> bool,
+    ) {
+        let mut lending = Lending::new(others, alloc, take);
+        while lending.wants_more() && self.lends() && self.pass_front(&mut |frame| lending.offer(frame)) {}
+    }
+
+    /// Passes the frames of the first datagram to `take` until it refuses one. Returns true if all were passed.
+    fn pass_front(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
+        let Self { receiving, at, stations, addresses, identifications, front, is_resumed, .. } = self;
+        let Some(receiving) = receiving.get_mut(*at) else { return false };
+        let Some((envelope, slot)) = receiving.front(*stations, addresses) else {
+            front.counters.malformed += 1;
+            receiving.release();
+            return true;
+        };
+        let is_v4 = envelope.source.is_ipv4();
+        if is_v4 && !*is_resumed {
+            identifications.begin(envelope.source);
+        }
+        let complete = |number, frame: &mut [u8]| {
+            if is_v4 {
+                identifications.complete(number, frame);
+            }
+        };
+        let all = front.pass(slot, complete, take);
+        *is_resumed = !all;
+        if all {
+            receiving.release();
+        }
+        all
+    }
+
+    /// Sends frames from the front of `from`, as many as the kernel accepts now. The rest stays, in order.
+    pub fn transmit<B: PacketBuf>(&mut self, from: &mut Burst<B>) {
+        while let Some(first) = from.first() {
+            let Some((socket, port)) = self.sender_of(first) else {
+                // ARP and the like: the kernel sends its own.
+                self.front.counters.refused += 1;
+                free(from, 1);
+                continue;
+            };
+            let is_next = |frame: &[u8]| self.sender_of(frame).is_some_and(|(_, its)| its == port);
+            let sending = Sending::new(from, port, self.sends_large, is_next);
+            match sending.send(socket, self.interface.index, from) {
+                Ok(sent) => free(from, sent),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => return,
+                    _ if sending.first() > 1 => self.send_singly(socket, port, from),
+                    _ => {
+                        self.front.counters.refused += 1;
+                        free(from, 1);
+                    }
+                },
+            }
+        }
+    }
+
+    /// Sends the first frame alone after the kernel refused a large datagram. If it accepts the frame, it cuts no datagrams.
+    #[cold]
+    fn send_singly<B: PacketBuf>(&mut self, socket: RawFd, port: u16, from: &mut Burst<B>) {
+        let mut is_first = true;
+        let sending = Sending::new(from, port, false, |_| std::mem::replace(&mut is_first, false));
+        if sending.send(socket, self.interface.index, from).is_ok() {
+            self.sends_large = false;
+            tracing::warn!("{}: {}", self.interface.name, support::NO_LARGE);
+        } else {
+            self.front.counters.refused += 1;
+        }
+        free(from, 1);
+    }
+
+    /// Returns the socket and the port from which a frame leaves: those of its source port, if there is such a socket, or of its lowest
+    /// bits. `None` for a frame that no UDP socket can send.
+    fn sender_of(&self, frame: &[u8]) -> Option<(RawFd, u16)> {
+        let headers = sendable(frame)?;
+        let senders = if headers.outer(frame)?.source.is_ipv4() { &self.v4 } else { &self.v6 };
+        let wanted = headers.source_port(frame);
+        let same = senders.iter().find(|(_, port)| *port == wanted);
+        let (socket, port) = same.or_else(|| senders.get(usize::from(wanted) % SENDERS))?;
+        Some((socket.as_raw_fd(), *port))
+    }
+}
+
+impl AsRawFd for UdpSockets {
+    fn as_raw_fd(&self) -> RawFd {
+        self.descriptor()
+    }
+}

@@ -164,13 +164,16 @@ fn counted(device: &DeviceStatus) -> String {
 
 fn show_interfaces(json: bool) -> Result<(), Failure> {
     let names = linux::interface_names();
-    // Interfaces without an Ethernet address (lo, tun) cannot be ports.
-    let ports = names.iter().filter_map(|name| linux::interface(name).ok());
-    let found: Vec<_> = ports.filter(|interface| interface.mac.0 != [0; 6]).collect();
+    let found: Vec<_> = names.iter().filter_map(|name| linux::interface(name).ok()).collect();
+    // Those without an Ethernet address (lo, tun) are ports on UDP sockets alone.
+    let port = |each: &linux::Interface| match each.mac.0 {
+        [0, 0, 0, 0, 0, 0] => format!("udp:{}", each.name),
+        _ => each.name.clone(),
+    };
     if json {
         let ports = found.iter().map(|each| {
             json!({
-                "port": each.name, "mac": each.mac.to_string(), "interface_mtu": each.mtu, "up": each.up,
+                "port": port(each), "mac": each.mac.to_string(), "interface_mtu": each.mtu, "up": each.up,
                 "carrier": each.running, "speed_mbps": each.speed_mbps,
             })
         });
@@ -179,7 +182,7 @@ fn show_interfaces(json: bool) -> Result<(), Failure> {
     outln!("port             interface MTU  state     address")?;
     for each in &found {
         let state = if each.running { "up" } else { "no link" };
-        outln!("{:<16} {:>13}  {state:<8}  {}", each.name, each.mtu, each.mac)?;
+        outln!("{:<16} {:>13}  {state:<8}  {}", port(each), each.mtu, each.mac)?;
     }
     outln!(
         "\nThese Linux interfaces can be ports while they are up; name one: ferroce info --port NAME. All forms:"

@@ -92,6 +92,7 @@ impl Interface {
     pub fn of(port: &PortSpec) -> Option<Self> {
         let (PortSpec::Interface(name)
         | PortSpec::Packet(name)
+        | PortSpec::Udp(name)
         | PortSpec::Xdp(name)
         | PortSpec::PcapInterface(name)) = port
         else {

@@ -222,6 +222,7 @@ mod library {
                     ),
                     PortSpec::Interface(interface)
                     | PortSpec::Packet(interface)
+                    | PortSpec::Udp(interface)
                     | PortSpec::PcapInterface(interface) => {
                         format!("`ip link set dev {interface} mtu 4200` for 4096, on the whole path")
                     }

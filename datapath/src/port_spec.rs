@@ -7,6 +7,7 @@ use std::str::FromStr;
 pub const FORMS: &str = "\
 IFACE                                   a Linux interface (veth0, eth0), by AF_PACKET
 packet:IFACE                            a Linux interface, by AF_PACKET with large datagrams
+udp:IFACE                               a Linux interface, by UDP sockets: without any privilege
 xdp:IFACE                               a Linux interface, by AF_XDP: faster, for one process
 tap:NAME                                a new tap interface NAME
 memif:/DIR/SOCKET[,server|,client][,id=N][,zero-copy]
@@ -19,7 +20,7 @@ pcap:IFACE                              a Linux interface, by libpcap
 pci:0000:01:00.0                        a NIC with a DPDK driver
 eal:DEVARGS                             a device in the form of DPDK's --vdev or -a";
 
-const FORMS_LINE: &str = "IFACE, packet:IFACE, xdp:IFACE, tap:NAME, memif:/DIR/SOCKET, virtio:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
+const FORMS_LINE: &str = "IFACE, packet:IFACE, udp:IFACE, xdp:IFACE, tap:NAME, memif:/DIR/SOCKET, virtio:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
                           pci:0000:01:00.0, eal:DEVARGS";
 
 /// Most bytes of a Linux interface name, without its NUL (`IFNAMSIZ` is 16).
@@ -29,6 +30,9 @@ const MAX_SOCKET_PATH: usize = 107;
 /// Most bytes of a ring's name. A DPDK ring name has 32 bytes with the prefixes of DPDK and Ferroce.
 const MAX_RING_NAME: usize = 16;
 
+/// The loopback interface: as a port's name, it is that of a port on UDP sockets.
+const LOOPBACK: &str = "lo";
+
 /// A parsed port name. Whether such a port can be opened is unknown until it is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PortSpec {
@@ -36,6 +40,8 @@ pub enum PortSpec {
     Interface(String),
     /// A Linux interface, shared with the kernel, through a packet socket that sends and receives large datagrams.
     Packet(String),
+    /// A Linux interface through UDP sockets, which need no privilege.
+    Udp(String),
     /// A Linux interface through AF_XDP: the kernel passes its RoCEv2 packets to this process only.
     Xdp(String),
     /// A tap interface that the port creates. The kernel is the peer.
@@ -99,7 +105,12 @@ impl PortSpec {
     pub(crate) fn opens_in_children(&self) -> bool {
         matches!(
             self,
-            Self::Interface(_) | Self::Packet(_) | Self::Ring { .. } | Self::Null | Self::Pcap { .. }
+            Self::Interface(_)
+                | Self::Packet(_)
+                | Self::Udp(_)
+                | Self::Ring { .. }
+                | Self::Null
+                | Self::Pcap { .. }
         )
     }
 }
@@ -138,6 +149,7 @@ impl fmt::Display for PortSpec {
         match self {
             Self::Interface(name) => f.write_str(name),
             Self::Packet(name) => write!(f, "packet:{name}"),
+            Self::Udp(name) => write!(f, "udp:{name}"),
             Self::Xdp(name) => write!(f, "xdp:{name}"),
             Self::Tap(name) => write!(f, "tap:{name}"),
             Self::Memif { socket, role, id, zero_copy } => {
@@ -187,14 +199,17 @@ fn parse(given: &str) -> Result<PortSpec, String> {
     let Some((kind, rest)) = given.split_once(':') else {
         return match given {
             "null" => Ok(PortSpec::Null),
-            "packet" | "xdp" | "tap" | "memif" | "virtio" | "ring" | "pcap" | "pci" | "eal" => {
+            "packet" | "udp" | "xdp" | "tap" | "memif" | "virtio" | "ring" | "pcap" | "pci" | "eal" => {
                 Err(format!("`{given}:` needs something after it"))
             }
+            // It has no Ethernet address, which frames of a packet socket need.
+            LOOPBACK => Ok(PortSpec::Udp(LOOPBACK.into())),
             _ => interface_name(given).map(PortSpec::Interface),
         };
     };
     match kind {
         "packet" => interface_name(rest).map(PortSpec::Packet),
+        "udp" => interface_name(rest).map(PortSpec::Udp),
         "xdp" => interface_name(rest).map(PortSpec::Xdp),
         "tap" => interface_name(rest).map(PortSpec::Tap),
         "memif" => memif(rest),
@@ -345,10 +360,17 @@ mod tests {
     }
 
     #[test]
+    fn the_loopback_interface_is_a_port_on_udp_sockets() {
+        assert_eq!(read("lo"), PortSpec::Udp("lo".into()));
+        assert_eq!(read("lo0"), PortSpec::Interface("lo0".into()));
+    }
+
+    #[test]
     fn every_form_reads_and_prints_as_it_was() {
         for text in [
             "veth0",
             "packet:eth0",
+            "udp:eth0",
             "xdp:eth0",
             "tap:rdma0",
             "memif:/run/x.sock",

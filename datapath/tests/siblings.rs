@@ -6,7 +6,7 @@ use common::{core_config, ip, open, own_network};
 use ferroce_datapath::engine::{Engine, MAD_LENGTH, Progress};
 use ferroce_datapath::event_fd::EventFd;
 use ferroce_datapath::linux::Interface;
-use ferroce_datapath::siblings::{Claim, ClaimError, Siblings};
+use ferroce_datapath::siblings::{Claim, ClaimError, Delivery, Siblings};
 use roce::wire::Path;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -27,7 +27,7 @@ fn errno(result: Result<(), ClaimError>) -> i32 {
 }
 
 fn join(interface: u32) -> Siblings {
-    let mut siblings = Siblings::join(interface).unwrap();
+    let mut siblings = Siblings::join(interface, Delivery::ToAll).unwrap();
     siblings.run().unwrap();
     siblings
 }
@@ -184,12 +184,12 @@ fn another_user_is_refused_in_one_line_that_says_who_and_what_to_do() {
         // SAFETY: changes the credentials of this thread only, which ends with the test.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         assert_eq!(changed, 0, "these tests run as root");
-        let early = Siblings::check_user(7).unwrap_err().to_string();
-        assert_eq!(Siblings::join(7).unwrap_err().to_string(), early);
+        let early = Siblings::check_user(7, Delivery::ToAll).unwrap_err().to_string();
+        assert_eq!(Siblings::join(7, Delivery::ToAll).unwrap_err().to_string(), early);
         early
     });
-    Siblings::check_user(7).expect("this user has it");
-    Siblings::check_user(8).expect("nobody has it");
+    Siblings::check_user(7, Delivery::ToAll).expect("this user has it");
+    Siblings::check_user(8, Delivery::ToAll).expect("nobody has it");
     let said = refused.join().unwrap();
     let process = std::process::id().to_string();
     for words in ["user 0", "user 65534", &process, "run as that user"] {
@@ -202,7 +202,7 @@ fn another_user_is_refused_in_one_line_that_says_who_and_what_to_do() {
 #[test]
 fn limited_child() {
     if std::env::var_os(CHILD).is_some() {
-        println!("{}", Siblings::join(7).unwrap_err());
+        println!("{}", Siblings::join(7, Delivery::ToAll).unwrap_err());
     }
 }
 

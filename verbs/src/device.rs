@@ -10,7 +10,7 @@ use datapath::engine::{CoreConfig, CoreCounters, Engine};
 use datapath::io::PacketIo;
 use datapath::neighbour::{Address, Kernel, link_local};
 use datapath::port_spec::PortSpec;
-use datapath::siblings::Siblings;
+use datapath::siblings::{Delivery, JoinError, Siblings};
 use roce::qp::{Capabilities, FeedbackKey};
 use roce::wire::{MAX_OVERHEAD, Mac, Mtu, Path, Vlan};
 use roce::{Counters, EndpointConfig};
@@ -51,6 +51,8 @@ pub struct Device {
 /// The state that every object of a device keeps alive.
 #[derive(Debug)]
 pub(crate) struct Inner {
+    /// Whether the port is on UDP sockets.
+    pub(crate) is_udp: bool,
     pub(crate) engine: Engine,
     pub(crate) info: DeviceInfo,
     pub(crate) loads: Loads,
@@ -138,6 +140,8 @@ struct PortFacts {
     longest_frame: Option<u32>,
     numa_node: Option<u8>,
     interface: Option<u32>,
+    /// The Ethernet address that stands for every peer, on UDP sockets.
+    peers: Option<Mac>,
 }
 
 impl DeviceInfo {
@@ -189,10 +193,13 @@ impl Device {
         let name = config.port.clone().ok_or(crate::errors::ConfigError::NoPort)?;
         let spec: PortSpec = name.parse().map_err(|error| Error::port(&name, error))?;
         // Before what a port needs fails for reasons that say less.
-        if let PortSpec::Interface(interface) | PortSpec::Packet(interface) | PortSpec::Xdp(interface) = &spec
-            && let Ok(interface) = datapath::linux::interface(interface)
-        {
-            Siblings::check_user(interface.index).map_err(|error| Error::port(&name, error))?;
+        check_sharing(&spec).map_err(|error| Error::port(&name, error))?;
+        if let (PortSpec::Udp(interface), Some(vlan)) = (&spec, config.vlan) {
+            let reason = format!(
+                "the kernel writes its tags; open the VLAN's interface, such as udp:{interface}.{}",
+                vlan.id()
+            );
+            return Err(Error::port(&name, reason));
         }
         let port_config = PortConfig {
             buffers: config.buffers,
@@ -214,7 +221,9 @@ impl Device {
             driver: info.driver.clone(),
             mac: info.mac,
             mtu: info.mtu,
-            longest_frame: (!matches!(spec, PortSpec::Xdp(_))).then_some(info.max_frame as u32),
+            longest_frame: (!matches!(spec, PortSpec::Xdp(_) | PortSpec::Udp(_)))
+                .then_some(info.max_frame as u32),
+            peers: info.peers,
             numa_node: info.numa_node,
             interface: info.linux_interface.as_ref().map(|interface| interface.index),
         };
@@ -242,7 +251,8 @@ impl Device {
         })?;
         let longest_frame = Some(max_frame as u32);
         let (name, driver, mac, interface) = (own.name, "in process".into(), own.mac, None);
-        let facts = PortFacts { name, driver, mac, mtu, longest_frame, numa_node: None, interface };
+        let facts =
+            PortFacts { name, driver, mac, mtu, longest_frame, numa_node: None, interface, peers: None };
         Self::start(port, facts, config)
     }
 
@@ -261,6 +271,7 @@ impl Device {
             mac: facts.mac,
             vlan: config.vlan,
             interface: facts.interface,
+            peers: facts.peers,
             addresses,
             gateway: config.gateway,
             progress: config.who_runs(),
@@ -305,7 +316,9 @@ impl Device {
         let loads = Loads::new(config.cores, limits.max_qps);
         let (rules, selective_repeat) = (config.rules.clone(), config.selective_repeat);
         let feedback_key = config.feedback_key.as_ref().map(|key| key.key);
-        let inner = Inner { engine, info, loads, rules, selective_repeat, feedback_key, line_rate, manager };
+        let is_udp = facts.peers.is_some();
+        let inner =
+            Inner { is_udp, engine, info, loads, rules, selective_repeat, feedback_key, line_rate, manager };
         let inner = Arc::new(inner);
         let DeviceInfo { port, driver, mac, mtu, cores, gids, .. } = &inner.info;
         tracing::info!(
@@ -402,6 +415,19 @@ impl Device {
     }
 }
 
+/// Checks that no process of another user has the interface of a port, and none that shares it in another way.
+fn check_sharing(spec: &PortSpec) -> Result<(), JoinError> {
+    let (interface, delivery) = match spec {
+        PortSpec::Interface(name) | PortSpec::Packet(name) | PortSpec::Xdp(name) => (name, Delivery::ToAll),
+        PortSpec::Udp(name) => (name, Delivery::ToOne),
+        _ => return Ok(()),
+    };
+    match datapath::linux::interface(interface) {
+        Ok(interface) => Siblings::check_user(interface.index, delivery),
+        Err(_) => Ok(()),
+    }
+}
+
 /// Returns the device's addresses: those configured, else the interface's. If the kernel keeps none for the port, one derived from the MAC
 /// is added.
 pub(crate) fn addresses(
@@ -422,7 +448,7 @@ pub(crate) fn addresses(
         let reason = format!(
             "address {} is not on the interface; `ip address add {missing} dev {}`",
             missing.ip,
-            port.trim_start_matches("xdp:")
+            port.rsplit(':').next().unwrap_or(port)
         );
         return Err(Error::port(port, reason));
     }

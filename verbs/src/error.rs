@@ -36,7 +36,7 @@ pub enum Error {
         "the queue pair's address on port {port} is not {family}, so it cannot reach {peer}; choose another GID index, or give the port such an address"
     )]
     Family { port: String, family: &'static str, peer: IpAddr },
-    #[error("device {port} has no address; `ip address add 192.0.2.1/24 dev {}`", .port.trim_start_matches("xdp:"))]
+    #[error("device {port} has no address; `ip address add 192.0.2.1/24 dev {}`", .port.rsplit(':').next().unwrap_or_default())]
     NoAddress { port: String },
     #[error("GID index {index}: the device has {count} GIDs, numbered from 0; choose a number below {count}")]
     GidIndex { index: usize, count: usize },
@@ -52,6 +52,11 @@ pub enum Error {
         "multicast group {group}: cannot join at the interface: {reason}; check that it exists and has MULTICAST set"
     )]
     Multicast { group: IpAddr, reason: String },
+    #[error(
+        "format {format}: port {port} carries no telemetry below UDP; leave it out, or open the interface as {}, which needs CAP_NET_RAW",
+        .port.rsplit(':').next().unwrap_or_default()
+    )]
+    Format { port: String, format: roce::wire::Format },
     #[error("raw packet queue pair on port {port}: {reason}")]
     Raw { port: String, reason: &'static str },
     #[error(

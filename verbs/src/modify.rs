@@ -6,7 +6,7 @@ use crate::device::Inner;
 use crate::{Device, Error, QueuePair};
 use roce::ControlError;
 use roce::qp::{Congestion, LossRecovery, Modify, RtrSettings, RtsSettings, State};
-use roce::wire::{Mac, Path};
+use roce::wire::{Format, Mac, Path};
 use std::net::IpAddr;
 
 impl Device {
@@ -47,6 +47,21 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Checks that the port carries the telemetry that a queue pair asks for. A UDP socket carries only what is behind UDP.
+    fn check_format(&self, modify: &Modify) -> Result<(), Error> {
+        let format = match modify {
+            Modify::ReadyToSend(settings) => settings.congestion.format,
+            Modify::ReadyToSendDatagrams { congestion, .. } => congestion.format,
+            _ => return Ok(()),
+        };
+        if self.is_udp && format != Format::Hpcc {
+            return Err(Error::Format { port: self.info.port.clone(), format });
+        }
+        Ok(())
+    }
+}
+
 impl<S> QueuePair<S> {
     /// Moves the queue pair to another state.
     ///
@@ -81,6 +96,7 @@ impl<S> QueuePair<S> {
 
     pub(crate) fn transition(&mut self, modify: Modify) -> Result<(), Error> {
         let qpn = self.qpn();
+        self.device.check_format(&modify)?;
         let modify = match modify {
             Modify::ReadyToSend(settings) => Modify::ReadyToSend(RtsSettings {
                 congestion: self.device.in_use(settings.congestion),

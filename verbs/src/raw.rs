@@ -97,7 +97,7 @@ impl DeviceInfo {
     pub(crate) fn longest_raw(&self, has_shared_receives: bool) -> Result<u32, Error> {
         let refused = |reason| Error::Raw { port: self.port.clone(), reason };
         let longest = self.longest_frame.ok_or_else(|| {
-            refused("AF_XDP receives RoCEv2 packets alone; open the interface by its name, without xdp:")
+            refused("it receives RoCEv2 packets alone; open the interface by its name, without xdp: or udp:")
         })?;
         match has_shared_receives {
             false => Ok(longest),

@@ -38,6 +38,10 @@ pub fn interface(config: &DeviceConfig) -> Option<Interface> {
         Ok(PortSpec::Interface(name) | PortSpec::Packet(name) | PortSpec::Xdp(name)) => {
             datapath::linux::interface(&name).ok()
         }
+        Ok(PortSpec::Udp(name)) => {
+            let interface = datapath::linux::interface(&name).ok()?;
+            Some(Interface { mac: datapath::linux::udp::own_address(&interface), ..interface })
+        }
         _ => None,
     }
 }

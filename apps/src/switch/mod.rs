@@ -190,6 +190,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let switch = Switch::new(&config).map_err(|wrong| Failure::usage(wrong.to_string()))?;
     settings::warn_of_rates_without_code(&config);
     let signals = Signals::listen()?;
+    if let Some(PortSpec::Udp(name)) = args.ports.iter().find(|port| matches!(port, PortSpec::Udp(_))) {
+        return Err(Failure::usage(format!(
+            "port udp:{name}: a UDP socket receives no frames for other hosts; use {name} or packet:{name}"
+        )));
+    }
     let names: Vec<_> = args.ports.iter().map(PortSpec::to_string).collect();
     let Showing { reports, thread } = Show::start(names.clone(), args.json.clone())?;
     let bound = args.control.as_deref().map(Bound::at).transpose()?;

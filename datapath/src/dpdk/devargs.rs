@@ -51,7 +51,7 @@ pub(super) fn devargs(
             )
         }
         // No DPDK device.
-        PortSpec::Packet(_) => device("", String::new()),
+        PortSpec::Packet(_) | PortSpec::Udp(_) => device("", String::new()),
         // `Attachment` adds the program.
         PortSpec::Xdp(name) => device("net_af_xdp", format!("iface={name},start_queue=0,queue_count=1")),
         PortSpec::Tap(name) => device("net_tap", format!("iface={name}")),

@@ -20,6 +20,7 @@ mod prepare;
 mod private_memory;
 mod self_test;
 mod setup;
+mod udp;
 mod unprivileged;
 mod vhost;
 mod xdp;

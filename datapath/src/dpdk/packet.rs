@@ -39,6 +39,7 @@ pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, Pa
         speed_mbps: interface.speed_mbps,
         numa_node: numa_node(spec),
         linux_interface: Some(LinuxInterface { index: interface.index, name: interface.name.clone() }),
+        peers: None,
     };
     Ok((info, socket))
 }

@@ -1,4 +1,4 @@
-//! A port that DPDK drives, or that uses a packet socket with DPDK's buffers.
+//! A port that DPDK drives, or that uses a packet socket or UDP sockets with DPDK's buffers.
 
 use super::descriptor;
 use super::device::{self, Device, device_info, link_is_up};
@@ -12,11 +12,13 @@ use super::pool::Pool;
 use super::port_info::{PortConfig, PortInfo};
 use super::prepare::{PortError, Prepared, max_frame, prepare, relay_failed};
 use super::setup::{Setup, room};
+use super::udp;
 use super::vhost;
 use super::xdp::{self, Attachment};
 use crate::io::{BURST, Bell, Burst, Caps, PacketIo, PortCounters, QueueError};
 use crate::linux;
 use crate::linux::packet::PacketSocket;
+use crate::linux::udp::UdpSockets;
 use crate::port_spec::PortSpec;
 use crate::steering::Steering;
 use crate::{fork, signals};
@@ -32,7 +34,7 @@ use std::sync::Arc;
 /// If the port shares a Linux interface, the kernel also sees its packets and would answer them with port-unreachable. The caller must then
 /// keep UDP port 4791 open, as [`neighbour`](crate::neighbour) does with the kernel's table.
 pub struct Port {
-    /// DPDK's port number; `u16::MAX` for a packet socket.
+    /// DPDK's port number; `u16::MAX` for sockets.
     id: u16,
     queue: u16,
     eal: Eal,
@@ -49,7 +51,7 @@ pub struct Port {
     /// Allocated buffers. Dropped before the pool.
     stock: Burst<Mbuf>,
     pool: Arc<Pool>,
-    /// `None` for a packet socket.
+    /// `None` for sockets.
     device: Option<Arc<Device>>,
     _xdp: Option<Attachment>,
 }
@@ -59,6 +61,7 @@ enum Link {
     /// By DPDK's driver, whose messages to its peer the relay forwards.
     Memif(Relay),
     Packet(Box<PacketSocket>),
+    Udp(Box<UdpSockets>),
 }
 
 impl Port {
@@ -71,8 +74,18 @@ impl Port {
         if eal::is_forked() && !spec.opens_in_children() {
             return Err(in_parent());
         }
-        if let PortSpec::Packet(_) = spec {
-            return Self::of_packet_socket(eal, spec, config);
+        match spec {
+            PortSpec::Packet(_) => {
+                let (info, socket) = packet::open(spec, config)?;
+                let descriptor = socket.descriptor();
+                return Self::of_sockets(eal, spec, config, info, descriptor, Link::Packet(Box::new(socket)));
+            }
+            PortSpec::Udp(_) => {
+                let (info, sockets) = udp::open(spec, config)?;
+                let descriptor = sockets.descriptor();
+                return Self::of_sockets(eal, spec, config, info, descriptor, Link::Udp(Box::new(sockets)));
+            }
+            _ => {}
         }
         let setup = device::one_at_a_time().ok_or_else(in_parent)?;
         // Drivers start threads, which must not handle the program's signals.
@@ -135,9 +148,15 @@ impl Port {
         Ok((port, started))
     }
 
-    /// Opens a packet socket on an interface. Only the buffers are DPDK's.
-    fn of_packet_socket(eal: Eal, spec: &PortSpec, config: &PortConfig) -> Result<Self, PortError> {
-        let (info, socket) = packet::open(spec, config)?;
+    /// Creates the port on a socket or sockets of an interface. Only the buffers are DPDK's.
+    fn of_sockets(
+        eal: Eal,
+        spec: &PortSpec,
+        config: &PortConfig,
+        info: PortInfo,
+        descriptor: RawFd,
+        link: Link,
+    ) -> Result<Self, PortError> {
         let pool = Pool::new(eal, config.buffers, room(spec, info.max_frame), false)?;
         Ok(Self {
             id: u16::MAX,
@@ -148,8 +167,8 @@ impl Port {
             info,
             loops: false,
             counters: PortCounters::default(),
-            socket: Some(socket.descriptor()),
-            link: Link::Packet(Box::new(socket)),
+            socket: Some(descriptor),
+            link,
             ring: None,
             stock: Burst::new(),
             pool: Arc::new(pool),
@@ -205,7 +224,7 @@ impl Port {
         match self.link {
             // Without a limit, the sockets would receive the kernel's TCP segments of up to 64 KiB.
             Link::Packet(_) => self.info.max_frame as u32,
-            Link::Device | Link::Memif(_) => u32::MAX,
+            Link::Device | Link::Memif(_) | Link::Udp(_) => u32::MAX,
         }
     }
 
@@ -278,9 +297,10 @@ impl Port {
     /// As [`receive_or_lend`](PacketIo::receive_or_lend), of a port with more than a device of DPDK.
     #[inline(never)]
     fn receive_or_lend_otherwise(&mut self, into: &mut Burst<Mbuf>) -> bool {
-        match &self.link {
+        match &mut self.link {
             Link::Packet(socket) if socket.lends() => return true,
             Link::Packet(_) => {}
+            Link::Udp(sockets) => return sockets.fill() || !into.is_empty(),
             Link::Device | Link::Memif(_) => self.receive_burst(into),
         }
         !into.is_empty()
@@ -300,7 +320,7 @@ impl Port {
         let came = match &mut self.link {
             Link::Device => burst(),
             Link::Memif(relay) => relay.gate().pass(burst),
-            Link::Packet(_) => return,
+            Link::Packet(_) | Link::Udp(_) => return,
         };
         if came > 0 {
             // SAFETY: the driver wrote `came` ≤ `room` buffers there and gave them away.
@@ -341,6 +361,7 @@ impl PacketIo for Port {
     fn receive(&mut self, into: &mut Burst<Mbuf>) {
         match &mut self.link {
             Link::Packet(socket) => socket.receive(into, || from_stock(&mut self.stock, &self.pool)),
+            Link::Udp(sockets) => sockets.receive(into, || from_stock(&mut self.stock, &self.pool)),
             Link::Device | Link::Memif(_) => self.receive_burst(into),
         }
     }
@@ -356,13 +377,19 @@ impl PacketIo for Port {
 
     #[inline]
     fn lends(&self) -> bool {
-        matches!(&self.link, Link::Packet(socket) if socket.lends())
+        match &self.link {
+            Link::Packet(socket) => socket.lends(),
+            Link::Udp(sockets) => sockets.lends(),
+            Link::Device | Link::Memif(_) => false,
+        }
     }
 
     fn lend(&mut self, others: &mut Burst<Mbuf>, take: impl FnMut(&[u8]) -> bool) {
-        if let Link::Packet(socket) = &mut self.link {
-            let (stock, pool) = (&mut self.stock, &self.pool);
-            socket.lend(others, || from_stock(stock, pool), take);
+        let (stock, pool) = (&mut self.stock, &self.pool);
+        match &mut self.link {
+            Link::Packet(socket) => socket.lend(others, || from_stock(stock, pool), take),
+            Link::Udp(sockets) => sockets.lend(others, || from_stock(stock, pool), take),
+            Link::Device | Link::Memif(_) => {}
         }
     }
 
@@ -392,6 +419,7 @@ impl PacketIo for Port {
             Link::Device => burst(),
             Link::Memif(relay) => relay.gate().pass(burst),
             Link::Packet(socket) => return socket.transmit(from),
+            Link::Udp(sockets) => return sockets.transmit(from),
         });
         // SAFETY: the driver owns the first `sent` buffers now, at most `all`. The others move to the front and remain ours.
         unsafe {
@@ -411,8 +439,10 @@ impl PacketIo for Port {
 
     fn counters(&mut self) -> PortCounters {
         let mut counters = self.counters;
-        if let Link::Packet(socket) = &mut self.link {
-            counters.add(&socket.counters());
+        match &mut self.link {
+            Link::Packet(socket) => counters.add(&socket.counters()),
+            Link::Udp(sockets) => counters.add(&sockets.counters()),
+            Link::Device | Link::Memif(_) => {}
         }
         counters
     }

@@ -90,4 +90,6 @@ pub struct PortInfo {
     pub numa_node: Option<u8>,
     /// The interface whose addresses and neighbours the port shares. `None` if the port has its own.
     pub linux_interface: Option<LinuxInterface>,
+    /// The Ethernet address that stands for every peer, on a port on UDP sockets. `None` on a port that sends to Ethernet addresses.
+    pub peers: Option<Mac>,
 }

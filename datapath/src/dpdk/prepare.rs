@@ -79,6 +79,14 @@ pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, 
             let mtu = interface_mtu(spec, config, &interface)?;
             Ok(prepared(mtu, Some(interface)))
         }
+        PortSpec::Udp(name) => {
+            let interface = interface_that_is_up(name)?;
+            xdp::check_not_taken(&interface)?;
+            let mtu = interface_mtu(spec, config, &interface)?;
+            // With its MTU of 64 KiB, the loopback interface has more than frames need.
+            let mtu = if config.mtu.is_none() && mtu == MAX_MTU { DEFAULT_MTU } else { mtu };
+            Ok(prepared(mtu, Some(interface)))
+        }
         PortSpec::Xdp(name) => {
             let interface = usable_interface(name)?;
             xdp::check(spec, &interface)?;
@@ -146,6 +154,16 @@ fn interface_mtu(spec: &PortSpec, config: &PortConfig, interface: &Interface) ->
 }
 
 fn usable_interface(name: &str) -> Result<Interface, PortError> {
+    let found = interface_that_is_up(name)?;
+    if found.mac.0 == [0; 6] {
+        let remedy = format!("use port `udp:{name}`, or an interface with an Ethernet address");
+        let why = "it has no Ethernet address".into();
+        return Err(PortError::Interface { name: name.to_owned(), why, remedy });
+    }
+    Ok(found)
+}
+
+fn interface_that_is_up(name: &str) -> Result<Interface, PortError> {
     let found = linux::interface(name).map_err(|e| match e.raw_os_error() {
         Some(libc::ENODEV) => {
             PortError::NoInterface { name: name.to_owned(), existing: linux::interface_names().join(", ") }
@@ -159,11 +177,6 @@ fn usable_interface(name: &str) -> Result<Interface, PortError> {
     if !found.up {
         let remedy = format!("`ip link set dev {name} up`");
         return Err(PortError::Interface { name: name.to_owned(), why: "it is down".into(), remedy });
-    }
-    if found.mac.0 == [0; 6] {
-        let remedy = "use one with an Ethernet address, such as a veth or a NIC".into();
-        let why = "it has no Ethernet address".into();
-        return Err(PortError::Interface { name: name.to_owned(), why, remedy });
     }
     Ok(found)
 }

@@ -249,6 +249,7 @@ impl Setup<'_> {
             speed_mbps: interface.and_then(|interface| interface.speed_mbps).or_else(|| self.speed(id)),
             numa_node: numa_node(self.spec),
             linux_interface: interface.map(|i| LinuxInterface { index: i.index, name: i.name.clone() }),
+            peers: None,
         }
     }
 
@@ -288,7 +289,7 @@ impl Setup<'_> {
 pub(super) fn numa_node(spec: &PortSpec) -> Option<u8> {
     let device = match spec {
         PortSpec::Pci(address) => format!("/sys/bus/pci/devices/{address}"),
-        PortSpec::Interface(name) | PortSpec::Packet(name) | PortSpec::Xdp(name) => {
+        PortSpec::Interface(name) | PortSpec::Packet(name) | PortSpec::Udp(name) | PortSpec::Xdp(name) => {
             format!("/sys/class/net/{name}/device")
         }
         _ => return None,

@@ -91,6 +91,9 @@ pub struct CoreConfig {
     /// Index of the Linux interface that the port shares. The kernel then does address resolution and the core does none, except on a VLAN,
     /// which the kernel's interface does not belong to.
     pub interface: Option<u32>,
+    /// The Ethernet address that stands for every peer, on a port on UDP sockets: the kernel routes its packets, and delivers each received
+    /// one to one process of the interface. `None` on a port that sends to Ethernet addresses.
+    pub peers: Option<Mac>,
     /// Local addresses. The core answers resolution requests for them if the kernel does not.
     pub addresses: Vec<Address>,
     /// The gateway to peers outside the addresses' prefixes, unless the kernel's routes state one.

@@ -168,7 +168,7 @@ impl<P: PacketIo> Core<P> {
         let Self { port, station, received, .. } = self;
         let lends = port.lends();
         if lends {
-            port.lend(received, |frame| station.on_frame(now, frame));
+            port.lend(received, |frame| station.on_lent(now, frame));
         }
         lends
     }

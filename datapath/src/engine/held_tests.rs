@@ -3,7 +3,7 @@
 use super::config::CoreConfig;
 use super::*;
 use crate::io::{self, Burst, LoopbackBuf, PacketIo};
-use crate::siblings::{Events, Farewell, Member, Pushed};
+use crate::siblings::{Delivery, Events, Farewell, Member, Pushed};
 use cc::Instant;
 use roce::qp::{
     AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Data, LossRecovery, Modify, QpInit,
@@ -77,10 +77,10 @@ impl Scene {
     /// Each test has an interface of its own.
     fn new(test: u32, cores: u8) -> Self {
         let interface = 0x4000_0000 | test << 24 | std::process::id();
-        let mut own = Siblings::join(interface).unwrap();
+        let mut own = Siblings::join(interface, Delivery::ToAll).unwrap();
         let (joined, members) = channel();
         own.watch(Box::new(Joined(joined))).unwrap();
-        let stopped = Siblings::join(interface).unwrap();
+        let stopped = Siblings::join(interface, Delivery::ToAll).unwrap();
         let (slot, member) = members.recv().unwrap();
         assert_eq!(slot, stopped.slot());
         let (port, network) = io::pair(256, 2048);

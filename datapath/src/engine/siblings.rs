@@ -6,7 +6,7 @@ use super::management::MAD_UDP_SOURCE;
 use super::station::Station;
 use crate::event_fd::EventFd;
 use crate::neighbour::{Asked, Kernel};
-use crate::siblings::{Events, Farewell, Member, Siblings};
+use crate::siblings::{Delivery, Events, Farewell, Member, Siblings};
 use roce::wire::{Mac, Path, Vlan};
 use std::io;
 use std::net::IpAddr;
@@ -18,7 +18,9 @@ const LOOKS: u32 = 3;
 const LOOK: Duration = Duration::from_millis(5);
 
 pub(super) fn join(config: &CoreConfig) -> Result<Option<Siblings>, StartError> {
-    let mut siblings = config.interface.map(Siblings::join).transpose()?;
+    let delivery = if config.peers.is_some() { Delivery::ToOne } else { Delivery::ToAll };
+    let join = |interface| Siblings::join(interface, delivery);
+    let mut siblings = config.interface.map(join).transpose()?;
     // A guard finds a peer's Ethernet address in the kernel's table, which has none of this device's VLAN.
     if let (Some(siblings), Some(interface), None) = (&mut siblings, config.interface, config.vlan) {
         siblings.prepare_guard(interface);

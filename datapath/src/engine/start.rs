@@ -41,7 +41,12 @@ impl Engine {
     pub unsafe fn start<P: PacketIo + 'static>(port: P, config: &CoreConfig) -> Result<Self, StartError> {
         check(config)?;
         let interface = config.interface.filter(|_| config.vlan.is_none());
-        let kernel = interface.map(|index| Kernel::open(index, config.endpoint.numbers)).transpose();
+        let numbers = config.endpoint.numbers;
+        let kernel = interface.map(|index| match config.peers {
+            Some(peers) => Kernel::of_sockets(index, numbers, peers),
+            None => Kernel::open(index, numbers),
+        });
+        let kernel = kernel.transpose();
         let kernel = kernel.map_err(StartError::Netlink)?;
         let kernel = kernel.map(|kernel| Arc::new(kernel.without_ours()));
         let mut siblings = siblings::join(config)?;
@@ -101,7 +106,7 @@ impl Engine {
 fn neighbours(core: u8, has_kernel: bool, config: &CoreConfig) -> Neighbours {
     match (core, has_kernel) {
         (0, false) => Neighbours::own(config.mac, &config.addresses, config.gateway),
-        (0, true) => Neighbours::kernels(config.mac, &config.addresses),
+        (0, true) => Neighbours::kernels(config.mac, &config.addresses).standing_in(config.peers),
         _ => Neighbours::kernels(config.mac, &[]),
     }
 }

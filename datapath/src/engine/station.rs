@@ -31,8 +31,10 @@ pub struct CoreCounters {
     pub idle_turns: u64,
     /// Frames dropped because they are for another Ethernet address.
     pub not_for_us: u64,
-    /// Frames dropped because they are for other processes on the interface.
+    /// Frames for other processes on the interface: dropped, or on a port on UDP sockets passed on to them.
     pub siblings: u64,
+    /// Frames for another process of a port on UDP sockets that were dropped because the ring to it was full.
+    pub siblings_full: u64,
     /// Frames dropped because they belong to another VLAN, or are tagged while the port has no VLAN.
     pub other_vlan: u64,
     /// Received ARP and neighbour discovery packets.
@@ -61,6 +63,7 @@ impl CoreCounters {
             idle_turns,
             not_for_us,
             siblings,
+            siblings_full,
             other_vlan,
             neighbour_packets,
             neighbour_malformed,
@@ -77,6 +80,7 @@ impl CoreCounters {
             (idle_turns, other.idle_turns),
             (not_for_us, other.not_for_us),
             (siblings, other.siblings),
+            (siblings_full, other.siblings_full),
             (other_vlan, other.other_vlan),
             (neighbour_packets, other.neighbour_packets),
             (neighbour_malformed, other.neighbour_malformed),
@@ -109,6 +113,8 @@ pub struct Station {
     pub(super) lanes: Option<Box<Lanes>>,
     /// Receives a copy of each frame while an observer captures.
     pub(super) tap: Option<Box<Tap>>,
+    /// Whether this process passes on the packets of others that the port receives.
+    pub(super) relays: bool,
     pub(super) mac: Mac,
     pub(super) vlan: Option<Vlan>,
     pub(super) subscribers: Arc<Subscribers>,
@@ -137,6 +143,7 @@ impl Station {
             management: None,
             lanes: None,
             tap: None,
+            relays: config.peers.is_some(),
             mac: config.mac,
             vlan: config.vlan,
             subscribers,

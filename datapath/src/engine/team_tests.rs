@@ -18,6 +18,7 @@ fn config(progress: Progress, cores: u8) -> CoreConfig {
         mac: Mac([2, 0, 0, 0, 0, 1]),
         vlan: None,
         interface: None,
+        peers: None,
         addresses: vec!["10.0.0.1/24".parse().unwrap()],
         gateway: None,
         progress,

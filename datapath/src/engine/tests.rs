@@ -30,6 +30,7 @@ pub(super) fn config(progress: Progress) -> CoreConfig {
         mac: MAC,
         vlan: None,
         interface: None,
+        peers: None,
         addresses: vec!["10.0.0.1/24".parse::<Address>().unwrap()],
         gateway: None,
         progress,

@@ -7,11 +7,12 @@ use super::management::Management;
 use super::station::Station;
 use super::vlan;
 use crate::capture::Direction;
+use crate::siblings::{Pushed, Way as LaneWay};
 use crate::{neighbour, probes};
 use cc::Instant;
 use roce::Outbox;
 use roce::qp::Modify;
-use roce::wire::{Mac, Vlan};
+use roce::wire::{self, Mac, Numbers, Opcode, Vlan};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Station {
@@ -22,6 +23,41 @@ impl Station {
 
     pub(super) fn take_posts(&mut self, now: Instant) -> bool {
         self.queues.take_posts(now, &mut self.endpoint)
+    }
+
+    /// Handles a frame that the port lends: not one of another process.
+    #[inline]
+    pub(super) fn on_lent(&mut self, now: Instant, frame: &[u8]) {
+        if self.relays && self.relay(now, frame) {
+            return;
+        }
+        self.on_frame(now, frame);
+    }
+
+    /// Passes on a frame that the kernel delivered to this process of several. Returns true if it is for another one alone. A datagram to a
+    /// group reached all; one to queue pair 1 and a direct response, whose QPN is the peer's, are for any.
+    #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
+    fn relay(&mut self, now: Instant, frame: &[u8]) -> bool {
+        let Some(lanes) = &mut self.lanes else { return false };
+        let is_to_group = frame.first().is_none_or(|first| first & 1 == 1);
+        let Some((opcode, _)) =
+            wire::opcode_and_destination(frame, Numbers::DEFAULT).filter(|_| !is_to_group)
+        else {
+            return false;
+        };
+        match lanes.way(frame) {
+            _ if opcode == Opcode::DIRECT_RESPONSE => lanes.push_to_all(frame),
+            LaneWay::All => lanes.push_to_all(frame),
+            LaneWay::Own => {}
+            LaneWay::Sibling(slot) => {
+                match lanes.push(slot, frame, now) {
+                    Pushed::Done => self.counters.siblings += 1,
+                    Pushed::Full => self.counters.siblings_full += 1,
+                }
+                return true;
+            }
+        }
+        false
     }
 
     #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]

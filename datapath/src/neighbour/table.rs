@@ -88,6 +88,8 @@ pub struct Neighbours {
     addresses: Vec<Address>,
     gateway: Option<IpAddr>,
     fixed: HashMap<IpAddr, Mac>,
+    /// The Ethernet address that stands for every peer.
+    peers: Option<Mac>,
     entries: HashMap<IpAddr, Entry>,
     outbox: VecDeque<Packet>,
     /// Local addresses that another host uses, with its Ethernet address. The first `reported` were reported.
@@ -123,6 +125,7 @@ impl Neighbours {
             addresses: addresses.to_vec(),
             gateway: None,
             fixed: HashMap::new(),
+            peers: None,
             entries: HashMap::new(),
             outbox: VecDeque::with_capacity(OUTBOX),
             conflicts: Vec::new(),
@@ -130,6 +133,12 @@ impl Neighbours {
             next: None,
             answers: 0,
         }
+    }
+
+    /// Sets the Ethernet address that stands for every peer, if there is one. No request is then sent.
+    #[must_use]
+    pub fn standing_in(self, peers: Option<Mac>) -> Self {
+        Self { peers, ..self }
     }
 
     /// Adds a permanent entry.
@@ -158,6 +167,9 @@ impl Neighbours {
     pub fn resolve(&mut self, now: Instant, address: IpAddr) -> Result<Asked, Unresolved> {
         if self.addresses.iter().any(|ours| ours.ip == address) {
             return Ok(Asked::Known(self.mac));
+        }
+        if let Some(peers) = self.peers {
+            return Ok(Asked::Known(peers));
         }
         let hop = self.next_hop(address)?;
         if let Some(mac) = self.fixed(address).or_else(|| self.fixed(hop)) {
@@ -196,6 +208,9 @@ impl Neighbours {
     /// Returns the known Ethernet address for `address`, also while a request for it is unanswered.
     #[must_use]
     pub fn last_known(&self, address: IpAddr) -> Option<Mac> {
+        if self.peers.is_some() {
+            return self.peers;
+        }
         match self.entries.get(&self.next_hop(address).ok()?)? {
             Entry::Asking { was, .. } => *was,
             Entry::Known { mac, .. } => Some(*mac),

@@ -41,6 +41,10 @@ pub enum JoinError {
         "@{name}: a process that does not answer has this name; end the process that `ss -xap | grep {name}` shows"
     )]
     Name { name: String },
+    #[error(
+        "process {process} uses the interface by another kind of port; end it, or open the same kind: udp: shares an interface with itself alone"
+    )]
+    Delivery { process: i32 },
     #[error("cannot connect to the other processes of the interface: {0}")]
     System(#[from] io::Error),
 }
@@ -56,9 +60,39 @@ fn slots() -> impl Iterator<Item = u8> {
     (0..MEMBERS as u64).map(move |n| ((start + n) % MEMBERS as u64) as u8)
 }
 
-/// The name of an interface, with which the names of its slots begin.
-fn interface_name(interface: u32) -> String {
-    format!("ferroce/interface/{interface}")
+/// How the processes of an interface receive packets. All of an interface receive them alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// Each process receives every packet.
+    ToAll,
+    /// The kernel delivers each packet to one of them.
+    ToOne,
+}
+
+impl Delivery {
+    /// Returns the name of an interface, with which the names of its slots begin.
+    fn name(self, interface: u32) -> String {
+        let kind = if self == Self::ToOne { "/udp" } else { "" };
+        format!("ferroce/interface/{interface}{kind}")
+    }
+
+    const fn other(self) -> Self {
+        match self {
+            Self::ToAll => Self::ToOne,
+            Self::ToOne => Self::ToAll,
+        }
+    }
+}
+
+/// Finds out whether a process has joined the interface with the other kind of delivery: to it, packets would be lost or arrive twice.
+fn check_delivery(interface: u32, delivery: Delivery) -> Result<(), JoinError> {
+    let name = delivery.other().name(interface);
+    for slot in slots() {
+        let Ok(unknown) = Unknown::connect(&slot_name(&name, slot)) else { continue };
+        let socket = unknown.authenticate(User::this()).map_err(JoinError::User)?;
+        return Err(JoinError::Delivery { process: socket.process() });
+    }
+    Ok(())
 }
 
 /// Finds out whether another user has the interface. It has not if a process of `user` is there: what others do with free slots does not matter.
@@ -105,16 +139,19 @@ impl Siblings {
     ///
     /// # Errors
     /// Returns a [`JoinError`] if the process cannot join.
-    pub fn join(interface: u32) -> Result<Self, JoinError> {
-        Self::join_at(interface_name(interface))
+    pub fn join(interface: u32, delivery: Delivery) -> Result<Self, JoinError> {
+        check_delivery(interface, delivery)?;
+        Self::join_at(delivery.name(interface))
     }
 
-    /// Finds out, before a port is opened on it, whether another user has the interface of this index.
+    /// Finds out, before a port is opened on it, whether another user has the interface of this index, or whether a process shares it in
+    /// another way.
     ///
     /// # Errors
-    /// Returns [`JoinError::User`] if so.
-    pub fn check_user(interface: u32) -> Result<(), JoinError> {
-        check_user(&interface_name(interface), User::this())
+    /// Returns [`JoinError::User`] or [`JoinError::Delivery`] if so.
+    pub fn check_user(interface: u32, delivery: Delivery) -> Result<(), JoinError> {
+        check_delivery(interface, delivery)?;
+        check_user(&delivery.name(interface), User::this())
     }
 
     pub(super) fn join_at(name: String) -> Result<Self, JoinError> {

@@ -26,7 +26,7 @@ mod watch;
 pub use claims::{Claim, ClaimError};
 pub use farewells::Farewell;
 pub(crate) use guard::Guarded;
-pub use join::JoinError;
+pub use join::{Delivery, JoinError};
 pub(crate) use lanes::{Lanes, Pushed, Way};
 pub use memory::MEMBERS;
 pub use socket::Stranger;

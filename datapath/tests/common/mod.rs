@@ -38,6 +38,7 @@ pub fn core_config(port: &Port, address: &str, progress: Progress) -> CoreConfig
         mac: info.mac,
         vlan: None,
         interface: info.linux_interface.map(|interface| interface.index),
+        peers: info.peers,
         addresses: vec![address.parse().unwrap()],
         gateway: None,
         progress,

@@ -88,7 +88,7 @@ impl Errno {
             Error::Resolve(ResolveError::Busy { .. }) => libc::EAGAIN,
             Error::Resolve(ResolveError::Stopped(_)) => libc::EIO,
             Error::OutOfMemory { .. } => libc::ENOMEM,
-            Error::Raw { .. } => libc::EOPNOTSUPP,
+            Error::Raw { .. } | Error::Format { .. } => libc::EOPNOTSUPP,
             _ => libc::EINVAL,
         })
     }

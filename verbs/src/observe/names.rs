@@ -35,13 +35,18 @@ pub fn named_counters(counters: &Counters) -> [(&'static str, &'static str, u64)
 
 /// Returns the name, description and value of each counter of a core.
 #[must_use]
-pub fn named_core_counters(counters: &CoreCounters) -> [(&'static str, &'static str, u64); 19] {
+pub fn named_core_counters(counters: &CoreCounters) -> [(&'static str, &'static str, u64); 20] {
     let port = &counters.port;
     [
         ("busy_turns", "turns that found work", counters.busy_turns),
         ("idle_turns", "turns that found nothing", counters.idle_turns),
         ("not_for_us", "frames to another Ethernet address", counters.not_for_us),
         ("other_processes", "frames to other processes of the interface", counters.siblings),
+        (
+            "other_processes_full",
+            "frames lost because the ring to another process of the interface was full",
+            counters.siblings_full,
+        ),
         ("other_vlan", "frames of another VLAN than the port's", counters.other_vlan),
         ("neighbour_packets", "ARP and ND packets received", counters.neighbour_packets),
         ("neighbour_malformed", "malformed ARP and ND packets", counters.neighbour_malformed),

@@ -10,7 +10,7 @@ mod lending;
 mod slot;
 mod split;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod vnet_header;
 
 pub(super) use front::Front;

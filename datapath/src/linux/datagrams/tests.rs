@@ -12,7 +12,7 @@ const V6: [&str; 2] = ["fd00::1", "fd00::2"];
 /// Offset of the UDP header in an untagged IPv4 frame.
 const UDP: usize = 34;
 
-fn path([from, to]: [&str; 2]) -> Path {
+pub(in crate::linux) fn path([from, to]: [&str; 2]) -> Path {
     let [from, to]: [IpAddr; 2] = [from, to].map(|ip| ip.parse().unwrap());
     Path::new((Mac([2, 0, 0, 0, 0, 1]), from), (Mac([2, 0, 0, 0, 0, 2]), to))
 }
@@ -29,7 +29,7 @@ fn frame(path: &Path, identification: u16, payload: usize) -> Vec<u8> {
 }
 
 /// Returns frames with consecutive identifications from `first` on.
-fn burst(path: &Path, first: u16, payloads: &[usize]) -> Vec<Vec<u8>> {
+pub(in crate::linux) fn burst(path: &Path, first: u16, payloads: &[usize]) -> Vec<Vec<u8>> {
     let one = |(at, payload): (usize, &usize)| frame(path, first.wrapping_add(at as u16), *payload);
     payloads.iter().enumerate().map(one).collect()
 }

@@ -34,6 +34,16 @@ impl Control {
         self.length = length.min(ROOM);
     }
 
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// Sets all bytes, as far as there is room.
+    pub(super) fn fill(&mut self, bytes: &[u8]) {
+        self.set_length(bytes.len());
+        self.bytes[..self.length].copy_from_slice(&bytes[..self.length]);
+    }
+
     /// Appends a message.
     ///
     /// # Panics

@@ -9,7 +9,7 @@
 //! - The packets of a large datagram are numbered in order, because one system call sent them, or GRO joined those that are. An exception
 //!   is the start of another call.
 
-use super::super::datagrams::{MAX_SEGMENTS, renumber};
+use crate::linux::datagrams::{MAX_SEGMENTS, renumber};
 use roce::wire::solve_identification;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;

@@ -11,5 +11,53 @@ mod receiving;
 mod sending;
 mod socket;
 mod support;
+#[cfg(test)]
+mod tests;
 
 pub use socket::UdpSockets;
+
+use super::Interface;
+use super::datagrams::Front;
+use control::Control;
+use identification::Identifications;
+use rebuild::Stations;
+use receiving::Place;
+use roce::wire::Mac;
+
+/// The Ethernet address that stands for every peer. It is locally administered and no interface's.
+pub const PEERS: Mac = Mac([0x06, b'R', b'o', b'C', b'E', 0]);
+
+/// Returns the Ethernet address of a port on an interface: the interface's own, or a stand-in that is the same for all processes.
+#[must_use]
+pub fn own_address(interface: &Interface) -> Mac {
+    let [.., high, low] = interface.index.to_be_bytes();
+    let stand_in = Mac([0x02, b'R', b'o', b'C', high, low]);
+    if interface.mac == Mac::default() { stand_in } else { interface.mac }
+}
+
+/// Passes the frames of a datagram to `take`, as a port with the Ethernet address 02:00:00:00:00:02 does that receives frames of up to 16
+/// KiB.
+fn frames_of(
+    identifications: &mut Identifications,
+    name: &[u8; address::ROOM],
+    control: &Control,
+    payload: &[u8],
+    mut take: impl FnMut(&[u8]),
+) {
+    let mut place = Place::new();
+    place.put(name, control, payload);
+    let stations = Stations { own: Mac([2, 0, 0, 0, 0, 2]), peers: PEERS };
+    let mut pass = |frame: &[u8]| {
+        take(frame);
+        true
+    };
+    place.pass((stations, &[]), (identifications, false), &mut Front::new(16 << 10), &mut pass);
+}
+
+/// Passes the frames of a datagram of any bytes to `take`: for fuzzing. `name` is the sender's address, and `control` what the kernel says.
+#[doc(hidden)]
+pub fn receive_any(name: [u8; 28], control: &[u8], payload: &[u8], take: impl FnMut(&[u8])) {
+    let mut told = Control::new();
+    told.fill(control);
+    frames_of(&mut Identifications::new(), &name, &told, payload, take);
+}

@@ -27,15 +27,13 @@ pub(super) struct Envelope {
     pub(super) hop_limit: u8,
     /// Payload bytes of each packet but the last, if there are several.
     pub(super) segment: Option<u16>,
-    /// Datagrams that the socket has dropped so far, if any since the last.
-    pub(super) dropped: Option<u32>,
 }
 
 impl Envelope {
     /// Reads the address and the control messages of a datagram. Returns `None` if something is missing.
     pub(super) fn read(name: &[u8; address::ROOM], control: &Control) -> Option<Self> {
         let source = address::read(name)?;
-        let (mut destination, mut class, mut hops, mut segment, mut dropped) = (None, None, None, None, None);
+        let (mut destination, mut class, mut hops, mut segment) = (None, None, None, None);
         for (level, kind, data) in control.messages() {
             match (level, kind) {
                 // `struct in_pktinfo` ends with the header's destination address, `struct in6_pktinfo` begins with it.
@@ -53,9 +51,6 @@ impl Envelope {
                     hops = number(data);
                 }
                 (libc::SOL_UDP, libc::UDP_GRO) => segment = number(data),
-                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
-                    dropped = number(data).map(libc::c_int::cast_unsigned)
-                }
                 _ => {}
             }
         }
@@ -67,7 +62,6 @@ impl Envelope {
             traffic_class: u8::try_from(class?).ok()?,
             hop_limit: u8::try_from(hops?).ok()?,
             segment,
-            dropped,
         })
     }
 

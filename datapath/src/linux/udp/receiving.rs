@@ -1,10 +1,11 @@
 //! Receives datagrams of a socket, several with one system call (recvmmsg(2)).
 
 use super::address;
-use super::control::Control;
+use super::control::{Control, number};
+use super::identification::Identifications;
 use super::rebuild::{Envelope, LONGEST, Stations};
 use crate::fork::Own;
-use crate::linux::datagrams::{HEADROOM, Segmentation, Slot, VnetHeader};
+use crate::linux::datagrams::{Front, HEADROOM, Segmentation, Slot, VnetHeader};
 use crate::neighbour::Address;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -15,18 +16,80 @@ const LENGTH: usize = 64 << 10;
 /// Offset of the payload in a place: room for the headers that are written before it.
 const PAYLOAD: usize = 128;
 const _: () = assert!(PAYLOAD >= HEADROOM + LONGEST);
-/// Offset of the UDP header from the end of the headers.
-const UDP: usize = 8;
 
-/// A received datagram.
+/// The place of a received datagram.
 #[derive(Debug)]
-struct Place {
+pub(super) struct Place {
     room: Box<[u8]>,
     length: usize,
     name: [u8; address::ROOM],
     control: Control,
     /// Whether the kernel delivered it and its control messages whole.
     is_whole: bool,
+}
+
+impl Place {
+    pub(super) fn new() -> Self {
+        Self {
+            room: vec![0; PAYLOAD + LENGTH].into_boxed_slice(),
+            length: 0,
+            name: [0; address::ROOM],
+            control: Control::new(),
+            is_whole: false,
+        }
+    }
+
+    /// Fills the place as the kernel does.
+    pub(super) fn put(&mut self, name: &[u8; address::ROOM], control: &Control, payload: &[u8]) {
+        self.length = payload.len().min(LENGTH);
+        self.room[PAYLOAD..PAYLOAD + self.length].copy_from_slice(&payload[..self.length]);
+        self.name = *name;
+        self.control.fill(control.bytes());
+        self.is_whole = true;
+    }
+
+    /// Passes the frames of the datagram to `take` until it refuses one; `is_resumed` if it has refused one of this datagram before. `own` are
+    /// the port's addresses. Returns true if none is left.
+    pub(super) fn pass(
+        &mut self,
+        (stations, own): (Stations, &[Address]),
+        (identifications, is_resumed): (&mut Identifications, bool),
+        front: &mut Front,
+        take: &mut impl FnMut(&[u8]) -> bool,
+    ) -> bool {
+        let Some((envelope, slot)) = self.slot(stations, own) else {
+            front.counters.malformed += 1;
+            return true;
+        };
+        let is_v4 = envelope.source.is_ipv4();
+        if is_v4 && !is_resumed {
+            identifications.begin(envelope.source);
+        }
+        let complete = |number, frame: &mut [u8]| {
+            if is_v4 {
+                identifications.complete(number, frame);
+            }
+        };
+        front.pass(slot, complete, take)
+    }
+
+    /// Returns what the kernel says of the datagram, and the datagram behind the headers that this writes; `None` if something is missing.
+    fn slot(&mut self, stations: Stations, own: &[Address]) -> Option<(Envelope, Slot<'_>)> {
+        let Self { room, length, name, control, is_whole } = self;
+        let envelope = Envelope::read(name, control).filter(|_| *is_whole)?;
+        let is_own = own.iter().any(|own| own.ip == envelope.source.ip());
+        let begin = PAYLOAD - envelope.headers();
+        if !envelope.write(stations, is_own, *length, &mut room[begin..PAYLOAD]) {
+            return None;
+        }
+        let vnet = envelope.segment.map_or(VnetHeader::FRAME, |size| VnetHeader {
+            segmentation: Segmentation::Udp(size),
+            checksum: None,
+        });
+        let length = PAYLOAD - begin + *length;
+        let room = &mut room[begin - HEADROOM..begin + length];
+        Some((envelope, Slot { vnet, room, length, tag: None }))
+    }
 }
 
 /// A socket with the datagrams that were received from it.
@@ -42,14 +105,7 @@ pub(super) struct Receiving {
 
 impl Receiving {
     pub(super) fn new(socket: OwnedFd) -> Self {
-        let place = || Place {
-            room: vec![0; PAYLOAD + LENGTH].into_boxed_slice(),
-            length: 0,
-            name: [0; address::ROOM],
-            control: Control::new(),
-            is_whole: false,
-        };
-        let places = std::iter::repeat_with(place).take(PLACES).collect();
+        let places = std::iter::repeat_with(Place::new).take(PLACES).collect();
         Self { socket: socket.into(), places, first: 0, filled: 0, dropped: 0 }
     }
 
@@ -108,28 +164,15 @@ impl Receiving {
             place.length = (message.msg_len as usize).min(LENGTH);
             place.control.set_length(message.msg_hdr.msg_controllen as usize);
             place.is_whole = message.msg_hdr.msg_flags & truncated == 0;
+            self.dropped = dropped(&place.control).unwrap_or(self.dropped);
         }
         count
     }
 
-    /// Returns what the kernel says of the first datagram, and the datagram behind the headers that this writes; `None` if something is
-    /// missing.
-    pub(super) fn front(&mut self, stations: Stations, own: &[Address]) -> Option<(Envelope, Slot<'_>)> {
-        let Place { room, length, name, control, is_whole } = &mut self.places[self.first];
-        let envelope = Envelope::read(name, control).filter(|_| *is_whole)?;
-        self.dropped = envelope.dropped.unwrap_or(self.dropped);
-        let is_own = own.iter().any(|own| own.ip == envelope.source.ip());
-        let begin = PAYLOAD - envelope.headers();
-        if !envelope.write(stations, is_own, *length, &mut room[begin..PAYLOAD]) {
-            return None;
-        }
-        let vnet = envelope.segment.map_or(VnetHeader::FRAME, |size| VnetHeader {
-            segmentation: Segmentation::Udp(size),
-            ..VnetHeader::of_datagram((envelope.headers() - UDP) as u16, size)
-        });
-        let length = PAYLOAD - begin + *length;
-        let room = &mut room[begin - HEADROOM..begin + length];
-        Some((envelope, Slot { vnet, room, length, tag: None }))
+    /// Returns the place of the first datagram, if one is left.
+    #[inline]
+    pub(super) fn front(&mut self) -> Option<&mut Place> {
+        self.places[self.first..self.filled].first_mut()
     }
 
     /// Frees the place of the first datagram.
@@ -137,4 +180,12 @@ impl Receiving {
     pub(super) fn release(&mut self) {
         self.first += 1;
     }
+}
+
+/// Returns how many datagrams the socket has dropped, if the kernel says so (`SO_RXQ_OVFL`): with the next one, after some were.
+fn dropped(control: &Control) -> Option<u32> {
+    let is_count =
+        |(level, kind): (libc::c_int, libc::c_int)| (level, kind) == (libc::SOL_SOCKET, libc::SO_RXQ_OVFL);
+    let (.., data) = control.messages().find(|(level, kind, _)| is_count((*level, *kind)))?;
+    number(data).map(libc::c_int::cast_unsigned)
 }

@@ -137,21 +137,8 @@ impl UdpSockets {
     fn pass_front(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
         let Self { receiving, at, stations, addresses, identifications, front, is_resumed, .. } = self;
         let Some(receiving) = receiving.get_mut(*at) else { return false };
-        let Some((envelope, slot)) = receiving.front(*stations, addresses) else {
-            front.counters.malformed += 1;
-            receiving.release();
-            return true;
-        };
-        let is_v4 = envelope.source.is_ipv4();
-        if is_v4 && !*is_resumed {
-            identifications.begin(envelope.source);
-        }
-        let complete = |number, frame: &mut [u8]| {
-            if is_v4 {
-                identifications.complete(number, frame);
-            }
-        };
-        let all = front.pass(slot, complete, take);
+        let Some(place) = receiving.front() else { return false };
+        let all = place.pass((*stations, addresses), (identifications, *is_resumed), front, take);
         *is_resumed = !all;
         if all {
             receiving.release();

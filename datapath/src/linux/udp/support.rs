@@ -13,6 +13,9 @@ pub(super) const NO_LARGE: &str =
 /// default.
 const QUEUE: libc::c_int = 8 << 20;
 
+/// `linux/udp.h`, which `libc` lacks here.
+const UDP_NO_CHECK6_RX: libc::c_int = 102;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     V4,
@@ -77,6 +80,10 @@ pub(super) fn receiver(family: Family, interface: u32, port: u16) -> io::Result<
         }
     };
     options.into_iter().try_for_each(|option| set(&socket, level, option, 1))?;
+    if family == Family::V6 {
+        // RoCEv2 senders write no UDP checksum over IPv6 either (RFC 6935).
+        set(&socket, libc::SOL_UDP, UDP_NO_CHECK6_RX, 1)?;
+    }
     bind(&socket, SocketAddr::new(family.any(), port))?;
     Ok(socket)
 }

@@ -33,6 +33,8 @@ pub struct Kernel {
     asking: Mutex<HashMap<IpAddr, Attempt>>,
     /// Sockets that are never read. While they are open, the kernel sends no port-unreachable for RoCEv2 packets.
     _roce_port: Vec<Own>,
+    /// The Ethernet address that stands for every peer, if the kernel addresses the port's packets.
+    peers: Option<Mac>,
     /// Attachment of the program that drops RoCEv2 packets before the kernel's IP layer.
     _ingress: Option<Own>,
 }
@@ -63,14 +65,28 @@ impl Kernel {
             numbers,
             asking: Mutex::default(),
             _roce_port: hold::roce_port(numbers),
+            peers: None,
             _ingress: None,
         })
     }
 
+    /// Opens the interface with this index for a port on UDP sockets: the kernel finds neighbours by itself, and `peers` stands for all.
+    ///
+    /// # Errors
+    /// Returns an error if netlink fails.
+    pub fn of_sockets(index: u32, numbers: Numbers, peers: Mac) -> io::Result<Self> {
+        Netlink::open()?;
+        let (asking, _roce_port) = (Mutex::default(), Vec::new());
+        Ok(Self { index, numbers, asking, _roce_port, peers: Some(peers), _ingress: None })
+    }
+
     /// Makes the kernel drop RoCEv2 packets to the interface's present addresses early, if it supports that. Otherwise, its IP layer
-    /// processes each packet before it drops it.
+    /// processes each packet before it drops it. Does nothing for a port on UDP sockets, which receives from that layer.
     #[must_use]
     pub fn without_ours(mut self) -> Self {
+        if self.peers.is_some() {
+            return self;
+        }
         let addresses: Vec<_> = self.addresses().unwrap_or_default().iter().map(|it| it.ip).collect();
         self._ingress = ingress::drop_at(self.index, &addresses, &[ROCE_PORT, self.numbers.int_port()]);
         self
@@ -110,6 +126,9 @@ impl Kernel {
             Ok(hop) => hop,
             Err(error) => return Ok(Err(unresolved(&error))),
         };
+        if let Some(peers) = self.peers {
+            return Ok(Ok(Asked::Known(peers)));
+        }
         if let Some(mac) = netlink.neighbour(hop, self.index)? {
             self.attempts().remove(&hop);
             return Ok(Ok(Asked::Known(mac)));

@@ -1,0 +1,54 @@
+//! Opens the UDP sockets of a port that uses DPDK only for its buffers.
+
+use super::port_info::{LinuxInterface, PortConfig, PortInfo};
+use super::prepare::{PortError, max_frame, path_mtu, prepare};
+use super::setup::numa_node;
+use crate::linux::udp::{PEERS, UdpSockets, own_address};
+use crate::port_spec::PortSpec;
+use std::io;
+
+pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, UdpSockets), PortError> {
+    let prepared = prepare(spec, config)?;
+    let max_frame = max_frame(prepared.mtu);
+    let interface = prepared.interface.ok_or_else(|| PortError::Driver {
+        port: spec.to_string(),
+        step: "opening its UDP sockets",
+        errno: String::new(),
+        said: "it is on no interface".into(),
+    })?;
+    let mac = own_address(&interface);
+    let sockets = UdpSockets::open(&interface, mac, PEERS, max_frame);
+    let sockets = sockets.map_err(|error| failed(spec, &interface.name, &error))?;
+    let info = PortInfo {
+        name: spec.to_string(),
+        driver: "UDP sockets".into(),
+        mac,
+        mtu: path_mtu(prepared.mtu),
+        ip_mtu: prepared.mtu,
+        max_frame,
+        speed_mbps: interface.speed_mbps,
+        numa_node: numa_node(spec),
+        linux_interface: Some(LinuxInterface { index: interface.index, name: interface.name.clone() }),
+        peers: Some(PEERS),
+    };
+    Ok((info, sockets))
+}
+
+fn failed(spec: &PortSpec, interface: &str, error: &io::Error) -> PortError {
+    let name = interface.to_owned();
+    match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => PortError::Interface {
+            name,
+            why: "another program or user has UDP port 4791 there".into(),
+            remedy: "end it: `ss -lunp sport = :4791` shows it, unless it is the module `rdma_rxe`".into(),
+        },
+        // Linux before 5.7.
+        Some(libc::EPERM) => PortError::Permission { what: format!("port `{spec}`"), needs: "CAP_NET_RAW" },
+        _ => PortError::Driver {
+            port: spec.to_string(),
+            step: "opening its UDP sockets",
+            errno: error.to_string(),
+            said: "Linux says no more".into(),
+        },
+    }
+}

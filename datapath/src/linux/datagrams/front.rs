@@ -1,6 +1,6 @@
 //! Passes on the frames of the datagram that a port received first.
 
-use super::slot::Slot;
+use super::slot::DatagramSlot;
 use super::split::{BadDatagram, HEADROOM, Received};
 use crate::io::PortCounters;
 
@@ -23,11 +23,11 @@ impl Front {
     #[inline]
     pub(in crate::linux) fn pass(
         &mut self,
-        slot: Slot<'_>,
+        slot: DatagramSlot<'_>,
         mut complete: impl FnMut(usize, &mut [u8]),
         take: &mut impl FnMut(&[u8]) -> bool,
     ) -> bool {
-        let Slot { vnet, room, length, tag } = slot;
+        let DatagramSlot { vnet, room, length, tag } = slot;
         let parsed = match self.rest.take() {
             Some(rest) => Ok(rest),
             None => Received::parse(vnet, &room[HEADROOM..], length, tag).map(|received| (received, 0)),
@@ -72,7 +72,7 @@ mod tests {
     fn counted(vnet: VnetHeader, bytes: &[u8], length: usize) -> PortCounters {
         let mut front = Front::new(100);
         let mut room = [&[0; HEADROOM], bytes].concat();
-        let slot = Slot { vnet, room: &mut room, length, tag: None };
+        let slot = DatagramSlot { vnet, room: &mut room, length, tag: None };
         assert!(front.pass(slot, |_, _| {}, &mut |_| panic!("there is no frame")));
         front.counters
     }

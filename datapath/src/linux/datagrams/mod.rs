@@ -18,7 +18,7 @@ pub use group::{Group, MAX_BYTES, MAX_SEGMENTS, Start};
 pub use headers::NoUdp;
 pub(super) use headers::{Headers, Outer, checksum, renumber};
 pub(super) use lending::{Lending, free};
-pub(super) use slot::Slot;
+pub(super) use slot::DatagramSlot;
 pub use split::{BadDatagram, HEADROOM, Received, Tag};
 pub(super) use vnet_header::LENGTH as VNET_LENGTH;
 pub use vnet_header::{Segmentation, VnetHeader};

@@ -5,7 +5,7 @@ use super::vnet_header::VnetHeader;
 
 /// A received frame or large datagram.
 #[derive(Debug)]
-pub(in crate::linux) struct Slot<'a> {
+pub(in crate::linux) struct DatagramSlot<'a> {
     pub(in crate::linux) vnet: VnetHeader,
     /// [`HEADROOM`](super::HEADROOM) bytes, followed by the received bytes.
     pub(in crate::linux) room: &'a mut [u8],

@@ -2,7 +2,7 @@
 //! Reading needs no system call.
 
 use crate::fork::Process;
-use crate::linux::datagrams::{HEADROOM, Slot, Tag, VNET_LENGTH, VnetHeader};
+use crate::linux::datagrams::{DatagramSlot, HEADROOM, Tag, VNET_LENGTH, VnetHeader};
 use crate::socket_option;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -73,7 +73,7 @@ impl ReceiveRing {
     }
 
     #[inline]
-    pub(super) fn front(&mut self) -> Option<Slot<'_>> {
+    pub(super) fn front(&mut self) -> Option<DatagramSlot<'_>> {
         // Pairs with the kernel's barrier before its store of the status.
         let status = self.status().load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
@@ -92,7 +92,7 @@ impl ReceiveRing {
         };
         let ([t0, t1], [i0, i1]) = (tag_type(status, header.tp_vlan_tpid), header.tp_vlan_tci.to_be_bytes());
         let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag([t0, t1, i0, i1]));
-        Some(Slot { vnet: VnetHeader::parse(vnet), room, length: header.tp_len as usize, tag })
+        Some(DatagramSlot { vnet: VnetHeader::parse(vnet), room, length: header.tp_len as usize, tag })
     }
 
     /// Returns the slot of [`front`](Self::front) to the kernel.

@@ -9,12 +9,12 @@ const _: () = assert!(HEADER >= WORD + 8);
 /// Control messages in a place that is aligned as the kernel demands.
 #[derive(Debug)]
 #[repr(align(8))]
-pub(super) struct Control {
+pub(super) struct ControlMessages {
     bytes: [u8; ROOM],
     length: usize,
 }
 
-impl Control {
+impl ControlMessages {
     pub(super) const fn new() -> Self {
         Self { bytes: [0; ROOM], length: 0 }
     }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn messages_read_as_they_were_written() {
-        let mut control = Control::new();
+        let mut control = ControlMessages::new();
         control.push(1, 2, &[3; 12]);
         control.push(4, 5, &7_i32.to_ne_bytes());
         control.push(6, 7, &[9]);
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_or_lies_about_its_length_ends_the_messages() {
-        let mut control = Control::new();
+        let mut control = ControlMessages::new();
         control.push(1, 2, &[3; 12]);
         let end = control.length();
         for cut in 0..HEADER + 12 {

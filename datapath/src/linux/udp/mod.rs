@@ -18,10 +18,10 @@ pub use socket::UdpSockets;
 
 use super::Interface;
 use super::datagrams::Front;
-use control::Control;
+use control::ControlMessages;
 use identification::Identifications;
 use rebuild::Stations;
-use receiving::Place;
+use receiving::ReceivedDatagram;
 use roce::wire::Mac;
 
 /// The Ethernet address that stands for every peer. It is locally administered and no interface's.
@@ -40,11 +40,11 @@ pub fn own_address(interface: &Interface) -> Mac {
 fn frames_of(
     identifications: &mut Identifications,
     name: &[u8; address::ROOM],
-    control: &Control,
+    control: &ControlMessages,
     payload: &[u8],
     mut take: impl FnMut(&[u8]),
 ) {
-    let mut place = Place::new();
+    let mut place = ReceivedDatagram::new();
     place.put(name, control, payload);
     let stations = Stations { own: Mac([2, 0, 0, 0, 0, 2]), peers: PEERS };
     let mut pass = |frame: &[u8]| {
@@ -57,7 +57,7 @@ fn frames_of(
 /// Passes the frames of a datagram of any bytes to `take`: for fuzzing. `name` is the sender's address, and `control` what the kernel says.
 #[doc(hidden)]
 pub fn receive_any(name: [u8; 28], control: &[u8], payload: &[u8], take: impl FnMut(&[u8])) {
-    let mut told = Control::new();
+    let mut told = ControlMessages::new();
     told.fill(control);
     frames_of(&mut Identifications::new(), &name, &told, payload, take);
 }

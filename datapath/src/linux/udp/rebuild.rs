@@ -1,7 +1,7 @@
 //! Writes the headers that a UDP socket does not deliver before the payload of a received datagram.
 
 use super::address;
-use super::control::{Control, number};
+use super::control::{ControlMessages, number};
 use crate::linux::datagrams::checksum;
 use crate::neighbour::group_mac;
 use roce::wire::{Mac, ROCE_PORT};
@@ -31,7 +31,7 @@ pub(super) struct Envelope {
 
 impl Envelope {
     /// Reads the address and the control messages of a datagram. Returns `None` if something is missing.
-    pub(super) fn read(name: &[u8; address::ROOM], control: &Control) -> Option<Self> {
+    pub(super) fn read(name: &[u8; address::ROOM], control: &ControlMessages) -> Option<Self> {
         let source = address::read(name)?;
         let (mut destination, mut class, mut hops, mut segment) = (None, None, None, None);
         for (level, kind, data) in control.messages() {

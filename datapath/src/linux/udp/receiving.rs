@@ -1,11 +1,11 @@
 //! Receives datagrams of a socket, several with one system call (recvmmsg(2)).
 
 use super::address;
-use super::control::{Control, number};
+use super::control::{ControlMessages, number};
 use super::identification::Identifications;
 use super::rebuild::{Envelope, LONGEST, Stations};
 use crate::fork::Own;
-use crate::linux::datagrams::{Front, HEADROOM, Segmentation, Slot, VnetHeader};
+use crate::linux::datagrams::{DatagramSlot, Front, HEADROOM, Segmentation, VnetHeader};
 use crate::neighbour::Address;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -19,28 +19,28 @@ const _: () = assert!(PAYLOAD >= HEADROOM + LONGEST);
 
 /// The place of a received datagram.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ReceivedDatagram {
     room: Box<[u8]>,
     length: usize,
     name: [u8; address::ROOM],
-    control: Control,
+    control: ControlMessages,
     /// Whether the kernel delivered it and its control messages whole.
     is_whole: bool,
 }
 
-impl Place {
+impl ReceivedDatagram {
     pub(super) fn new() -> Self {
         Self {
             room: vec![0; PAYLOAD + LENGTH].into_boxed_slice(),
             length: 0,
             name: [0; address::ROOM],
-            control: Control::new(),
+            control: ControlMessages::new(),
             is_whole: false,
         }
     }
 
     /// Fills the place as the kernel does.
-    pub(super) fn put(&mut self, name: &[u8; address::ROOM], control: &Control, payload: &[u8]) {
+    pub(super) fn put(&mut self, name: &[u8; address::ROOM], control: &ControlMessages, payload: &[u8]) {
         self.length = payload.len().min(LENGTH);
         self.room[PAYLOAD..PAYLOAD + self.length].copy_from_slice(&payload[..self.length]);
         self.name = *name;
@@ -74,7 +74,7 @@ impl Place {
     }
 
     /// Returns what the kernel says of the datagram, and the datagram behind the headers that this writes; `None` if something is missing.
-    fn slot(&mut self, stations: Stations, own: &[Address]) -> Option<(Envelope, Slot<'_>)> {
+    fn slot(&mut self, stations: Stations, own: &[Address]) -> Option<(Envelope, DatagramSlot<'_>)> {
         let Self { room, length, name, control, is_whole } = self;
         let envelope = Envelope::read(name, control).filter(|_| *is_whole)?;
         let is_own = own.iter().any(|own| own.ip == envelope.source.ip());
@@ -88,7 +88,7 @@ impl Place {
         });
         let length = PAYLOAD - begin + *length;
         let room = &mut room[begin - HEADROOM..begin + length];
-        Some((envelope, Slot { vnet, room, length, tag: None }))
+        Some((envelope, DatagramSlot { vnet, room, length, tag: None }))
     }
 }
 
@@ -96,7 +96,7 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct Receiving {
     socket: Own,
-    places: Box<[Place]>,
+    places: Box<[ReceivedDatagram]>,
     first: usize,
     filled: usize,
     /// Number of datagrams that the socket has dropped.
@@ -105,7 +105,7 @@ pub(super) struct Receiving {
 
 impl Receiving {
     pub(super) fn new(socket: OwnedFd) -> Self {
-        let places = std::iter::repeat_with(Place::new).take(PLACES).collect();
+        let places = std::iter::repeat_with(ReceivedDatagram::new).take(PLACES).collect();
         Self { socket: socket.into(), places, first: 0, filled: 0, dropped: 0 }
     }
 
@@ -145,7 +145,7 @@ impl Receiving {
             message.msg_hdr.msg_iov = &raw mut pieces[at];
             message.msg_hdr.msg_iovlen = 1;
             message.msg_hdr.msg_control = place.control.as_mut_ptr();
-            message.msg_hdr.msg_controllen = Control::ROOM as _;
+            message.msg_hdr.msg_controllen = ControlMessages::ROOM as _;
             message
         });
         // SAFETY: each message points to a name, an iovec and control messages of its own place, all of which outlive the call.
@@ -171,7 +171,7 @@ impl Receiving {
 
     /// Returns the place of the first datagram, if one is left.
     #[inline]
-    pub(super) fn front(&mut self) -> Option<&mut Place> {
+    pub(super) fn front(&mut self) -> Option<&mut ReceivedDatagram> {
         self.places[self.first..self.filled].first_mut()
     }
 
@@ -183,7 +183,7 @@ impl Receiving {
 }
 
 /// Returns how many datagrams the socket has dropped, if the kernel says so (`SO_RXQ_OVFL`): with the next one, after some were.
-fn dropped(control: &Control) -> Option<u32> {
+fn dropped(control: &ControlMessages) -> Option<u32> {
     let is_count =
         |(level, kind): (libc::c_int, libc::c_int)| (level, kind) == (libc::SOL_SOCKET, libc::SO_RXQ_OVFL);
     let (.., data) = control.messages().find(|(level, kind, _)| is_count((*level, *kind)))?;

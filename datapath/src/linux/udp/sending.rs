@@ -1,7 +1,7 @@
 //! Sends a burst with as few system calls as possible: the kernel cuts large datagrams into packets (udp(7), `UDP_SEGMENT`).
 
 use super::address;
-use super::control::Control;
+use super::control::ControlMessages;
 use crate::io::{BURST, Burst, PacketBuf};
 use crate::linux::datagrams::{Group, Headers, Outer};
 use arrayvec::ArrayVec;
@@ -21,7 +21,7 @@ struct Datagram {
 }
 
 /// The datagrams at the front of a burst that leave by one socket.
-pub(super) struct Sending {
+pub(super) struct Outgoing {
     datagrams: ArrayVec<Datagram, BURST>,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn sendable(frame: &[u8]) -> Option<Headers> {
     (headers.is_untagged_to(frame, ROCE_PORT) && headers.describe(frame, frame.len())).then_some(headers)
 }
 
-impl Sending {
+impl Outgoing {
     /// Groups the frames at the front for which `is_next` returns true, and gives each the source port `port`, the identification that the
     /// kernel will give it, and the ICRC that belongs to both. Unless `large`, each frame is a datagram.
     ///
@@ -84,7 +84,7 @@ impl Sending {
         frames: &Burst<B>,
     ) -> io::Result<usize> {
         let mut pieces: ArrayVec<libc::iovec, BURST> = ArrayVec::new();
-        let mut places: ArrayVec<([u8; address::ROOM], usize, Control), BURST> = ArrayVec::new();
+        let mut places: ArrayVec<([u8; address::ROOM], usize, ControlMessages), BURST> = ArrayVec::new();
         let mut messages: ArrayVec<libc::mmsghdr, BURST> = ArrayVec::new();
         let mut rest = &frames[..];
         for datagram in &self.datagrams {
@@ -120,8 +120,8 @@ impl Sending {
 
 impl Datagram {
     /// Returns the control messages: source address and interface, traffic class, hop limit, segment size.
-    fn control(&self, interface: u32) -> Control {
-        let mut control = Control::new();
+    fn control(&self, interface: u32) -> ControlMessages {
+        let mut control = ControlMessages::new();
         let Outer { source, traffic_class, hop_limit, .. } = self.outer;
         let (class, hops) =
             (libc::c_int::from(traffic_class).to_ne_bytes(), libc::c_int::from(hop_limit).to_ne_bytes());

@@ -3,8 +3,8 @@
 use super::identification::Identifications;
 use super::rebuild::Stations;
 use super::receiving::Receiving;
-use super::sending::{Sending, sendable};
-use super::support::{self, Family};
+use super::sending::{Outgoing, sendable};
+use super::support::{self, AddressFamily};
 use crate::fork::Own;
 use crate::io::{Burst, PacketBuf, PortCounters};
 use crate::linux::Interface;
@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, RawFd};
 const SENDERS: usize = 4;
 
 /// A socket to send from, and its port.
-type Sender = (Own, u16);
+type BoundSocket = (Own, u16);
 
 /// UDP sockets of an interface that send and receive RoCEv2 packets as frames.
 ///
@@ -35,8 +35,8 @@ pub struct UdpSockets {
     is_resumed: bool,
     identifications: Identifications,
     front: Front,
-    v4: Vec<Sender>,
-    v6: Vec<Sender>,
+    v4: Vec<BoundSocket>,
+    v6: Vec<BoundSocket>,
     sends_large: bool,
     any: Own,
 }
@@ -49,7 +49,7 @@ impl UdpSockets {
     pub fn open(interface: &Interface, own: Mac, peers: Mac, max_frame: usize) -> io::Result<Self> {
         let mut receiving = Vec::new();
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
-        for (family, senders) in [(Family::V4, &mut v4), (Family::V6, &mut v6)] {
+        for (family, senders) in [(AddressFamily::V4, &mut v4), (AddressFamily::V6, &mut v6)] {
             match support::receiver(family, interface.index, ROCE_PORT) {
                 Ok(socket) => receiving.push(Receiving::new(socket)),
                 // A kernel without IPv6.
@@ -156,7 +156,7 @@ impl UdpSockets {
                 continue;
             };
             let is_next = |frame: &[u8]| self.sender_of(frame).is_some_and(|(_, its)| its == port);
-            let sending = Sending::new(from, port, self.sends_large, is_next);
+            let sending = Outgoing::new(from, port, self.sends_large, is_next);
             match sending.send(socket, self.interface.index, from) {
                 Ok(sent) => free(from, sent),
                 Err(error) => match error.raw_os_error() {
@@ -175,7 +175,7 @@ impl UdpSockets {
     #[cold]
     fn send_singly<B: PacketBuf>(&mut self, socket: RawFd, port: u16, from: &mut Burst<B>) {
         let mut is_first = true;
-        let sending = Sending::new(from, port, false, |_| std::mem::replace(&mut is_first, false));
+        let sending = Outgoing::new(from, port, false, |_| std::mem::replace(&mut is_first, false));
         if sending.send(socket, self.interface.index, from).is_ok() {
             self.sends_large = false;
             tracing::warn!("{}: {}", self.interface.name, support::NO_LARGE);

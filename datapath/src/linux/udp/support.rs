@@ -17,12 +17,12 @@ const QUEUE: libc::c_int = 8 << 20;
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Family {
+pub(super) enum AddressFamily {
     V4,
     V6,
 }
 
-impl Family {
+impl AddressFamily {
     const fn any(self) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -35,8 +35,8 @@ impl Family {
 ///
 /// # Errors
 /// Returns the kernel's error: `EAFNOSUPPORT` without the family, `EPERM` before Linux 5.7 without CAP_NET_RAW.
-fn socket(family: Family, interface: u32) -> io::Result<OwnedFd> {
-    let domain = if family == Family::V4 { libc::AF_INET } else { libc::AF_INET6 };
+fn socket(family: AddressFamily, interface: u32) -> io::Result<OwnedFd> {
+    let domain = if family == AddressFamily::V4 { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: socket takes integers.
     let fd = unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
@@ -46,11 +46,11 @@ fn socket(family: Family, interface: u32) -> io::Result<OwnedFd> {
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     set(&socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, interface as libc::c_int)?;
     match family {
-        Family::V4 => {
+        AddressFamily::V4 => {
             set(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
             set(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0)?;
         }
-        Family::V6 => {
+        AddressFamily::V6 => {
             set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
             set(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
             set(&socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP, 0)?;
@@ -64,7 +64,7 @@ fn socket(family: Family, interface: u32) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// Returns the kernel's error: `EADDRINUSE` if another program or user has the port.
-pub(super) fn receiver(family: Family, interface: u32, port: u16) -> io::Result<OwnedFd> {
+pub(super) fn receiver(family: AddressFamily, interface: u32, port: u16) -> io::Result<OwnedFd> {
     let socket = socket(family, interface)?;
     set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
     set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
@@ -74,14 +74,14 @@ pub(super) fn receiver(family: Family, interface: u32, port: u16) -> io::Result<
     // Supported since Linux 5.0. Without it, the kernel delivers packets one by one.
     let _ = set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
     let (level, options) = match family {
-        Family::V4 => (libc::IPPROTO_IP, [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_RECVTTL]),
-        Family::V6 => {
+        AddressFamily::V4 => (libc::IPPROTO_IP, [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_RECVTTL]),
+        AddressFamily::V6 => {
             (libc::IPPROTO_IPV6, [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT])
         }
     };
     options.into_iter().try_for_each(|option| set(&socket, level, option, 1))?;
-    if family == Family::V6 {
-        // RoCEv2 senders write no UDP checksum over IPv6 either (RFC 6935).
+    if family == AddressFamily::V6 {
+        // RoCEv2 senders write no UDP checksum over IPv6 either.
         set(&socket, libc::SOL_UDP, UDP_NO_CHECK6_RX, 1)?;
     }
     bind(&socket, SocketAddr::new(family.any(), port))?;
@@ -92,7 +92,7 @@ pub(super) fn receiver(family: Family, interface: u32, port: u16) -> io::Result<
 ///
 /// # Errors
 /// Returns the kernel's error.
-pub(super) fn sender(family: Family, interface: u32) -> io::Result<(OwnedFd, u16)> {
+pub(super) fn sender(family: AddressFamily, interface: u32) -> io::Result<(OwnedFd, u16)> {
     let socket = socket(family, interface)?;
     let answer = (libc::BPF_RET | libc::BPF_K) as u16;
     let drop_all = libc::sock_filter { code: answer, jt: 0, jf: 0, k: socket_filter::NONE };

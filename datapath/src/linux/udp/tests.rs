@@ -1,6 +1,6 @@
 //! Tests of received datagrams: their headers, their identification, and datagrams that no peer sends.
 
-use super::control::Control;
+use super::control::ControlMessages;
 use super::identification::Identifications;
 use super::rebuild::{Envelope, Stations};
 use super::{PEERS, address, frames_of};
@@ -19,8 +19,8 @@ fn seen(addresses: [&str; 2]) -> Path {
 }
 
 /// Returns the control messages that the kernel writes for a datagram along `path`.
-fn control(path: &Path, segment: Option<i32>) -> Control {
-    let mut control = Control::new();
+fn control(path: &Path, segment: Option<i32>) -> ControlMessages {
+    let mut control = ControlMessages::new();
     let (class, hops) = (i32::from(path.traffic_class), i32::from(path.hop_limit));
     match path.destination {
         std::net::IpAddr::V4(ip) => {
@@ -212,7 +212,7 @@ proptest! {
         name: [u8; address::ROOM], control in prop::collection::vec(any::<u8>(), 0..300), segment: Option<u16>,
         payload in prop::collection::vec(any::<u8>(), 0..2000), is_v4: bool,
     ) {
-        let mut lies = Control::new();
+        let mut lies = ControlMessages::new();
         lies.fill(&control);
         let (mut identifications, path) = (Identifications::new(), seen(if is_v4 { V4 } else { V6 }));
         frames_of(&mut identifications, &name, &lies, &payload, |_| {});

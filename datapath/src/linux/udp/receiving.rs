@@ -162,7 +162,7 @@ impl Receiving {
         for (place, message) in self.places.iter_mut().zip(&messages[..count]) {
             let truncated = libc::MSG_TRUNC | libc::MSG_CTRUNC;
             place.length = (message.msg_len as usize).min(LENGTH);
-            place.control.set_length(message.msg_hdr.msg_controllen as usize);
+            place.control.set_length(message.msg_hdr.msg_controllen as _);
             place.is_whole = message.msg_hdr.msg_flags & truncated == 0;
             self.dropped = dropped(&place.control).unwrap_or(self.dropped);
         }

@@ -29,6 +29,8 @@ mod qpn_hash;
 mod queues;
 #[cfg(test)]
 mod raw_tests;
+#[cfg(test)]
+mod relay_tests;
 mod rings;
 mod runner;
 mod siblings;

@@ -1,6 +1,5 @@
 //! The parameters of HPCC++.
 
-use super::Bounds;
 use crate::{ConfigError, Rate, limits};
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -79,4 +78,13 @@ impl HpccConfig {
         }
         limits::increase(additive_increase, line_rate)
     }
+}
+
+/// The limits of a new rate.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// The lowest rate.
+    pub(super) least: Rate,
+    /// `W_ai / T`.
+    pub(super) additive_increase: Rate,
 }

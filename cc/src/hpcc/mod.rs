@@ -4,6 +4,7 @@ mod config;
 mod receiver;
 mod records;
 
+use config::Bounds;
 pub use config::HpccConfig;
 pub use receiver::{ActiveFlows, FlowMark, HpccReceiver, RxHpcc};
 pub use records::{HeardHop, Inflight, PathRecords};
@@ -41,15 +42,6 @@ enum Variant {
     Draft,
     /// With the receiver's last report.
     Fair(Option<ReceiverLink>),
-}
-
-/// The limits of a new rate.
-#[derive(Clone, Copy, Debug)]
-struct Bounds {
-    /// The lowest rate.
-    least: Rate,
-    /// `W_ai / T`.
-    additive_increase: Rate,
 }
 
 /// A receiver's report of its own link: the last hop of the path, which all its flows share.

@@ -1,5 +1,6 @@
 //! Socket filters in classic BPF, which need no privilege (socket(7), `SO_ATTACH_FILTER`).
 
+use crate::socket_option;
 use std::io;
 use std::os::fd::AsRawFd;
 
@@ -21,6 +22,17 @@ pub(crate) fn attach(socket: &impl AsRawFd, filter: &mut [libc::sock_filter]) ->
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, value, length)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes the kernel drop each packet for `socket`, for good: also a process that gets the descriptor later cannot receive.
+///
+/// # Errors
+/// Returns the kernel's error.
+pub(crate) fn drop_all(socket: &impl AsRawFd) -> io::Result<()> {
+    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
+    attach(socket, &mut [libc::sock_filter { code: answer, jt: 0, jf: 0, k: NONE }])?;
+    let on: libc::c_int = 1;
+    socket_option::set(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &on)
 }
 
 /// Returns a filter that receives UDP whole, and at most `most` bytes of any other frame.
@@ -49,6 +61,17 @@ pub(crate) fn limit_others(most: u32) -> [libc::sock_filter; 11] {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn a_socket_that_drops_all_receives_nothing_for_good() {
+        let (from, to) = UnixDatagram::pair().unwrap();
+        drop_all(&to).unwrap();
+        assert!(attach(&to, &mut limit_others(100)).is_err(), "the filter stays");
+        to.set_nonblocking(true).unwrap();
+        // A dropped datagram is refused at the sender of a Unix socket.
+        let _ = from.send(b"frame");
+        assert_eq!(to.recv(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
 
     fn received(most: u32, frame: &[u8]) -> usize {
         let (from, to) = UnixDatagram::pair().unwrap();

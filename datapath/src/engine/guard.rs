@@ -16,8 +16,11 @@ const FRAME: usize = 512;
 /// is gone.
 ///
 /// # Errors
-/// Returns an error if this process was started in another way, or the kernel's neighbours cannot be read.
+/// Returns an error if this process was started in another way, the kernel's neighbours cannot be read, or a frame cannot be sent.
 pub fn guard() -> io::Result<()> {
+    // Its descriptors are not for other processes of its user.
+    // SAFETY: prctl takes integers.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
     let guarded = Guarded::inherit()?;
     if !guarded.wait() {
         return Ok(());
@@ -28,10 +31,12 @@ pub fn guard() -> io::Result<()> {
     };
     let kernel = Kernel::open(interface, Numbers::default())?;
     let look_up = |peer| find(&kernel, peer, mac);
+    let mut result = Ok(());
+    // What one peer is not told, the next may be.
     for frame in frames(farewells, mac, look_up) {
-        guarded.sender().send(&frame)?;
+        result = guarded.sender().send(&frame).and(result);
     }
-    Ok(())
+    result
 }
 
 /// Returns the frames of the farewells to peers whose Ethernet address `look_up` finds, and which are not on this host: siblings inform those.

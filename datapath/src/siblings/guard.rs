@@ -27,8 +27,9 @@ const COMMAND: &std::ffi::CStr = c"guard";
 #[derive(Debug)]
 pub(super) struct Guard {
     program: CString,
-    /// Opened with the device, since the program may give up its privileges later.
+    /// Opened with the device, by this user: a process that has become another user's gets no guard, which would bring that user the socket.
     sender: SendSocket,
+    user: libc::uid_t,
     start: Once,
 }
 
@@ -42,18 +43,26 @@ impl Guard {
         }
         let sender = SendSocket::open(interface);
         let sender = sender.inspect_err(|error| tracing::debug!("no guard: packet socket: {error}")).ok()?;
-        Some(Self { program, sender, start: Once::new() })
+        Some(Self { program, sender, user: effective_user(), start: Once::new() })
     }
 
     /// Starts the guard, once.
     pub(super) fn start(&self, memory: BorrowedFd<'_>, life: BorrowedFd<'_>) {
         self.start.call_once(|| {
+            if effective_user() != self.user {
+                return tracing::debug!("no guard: the process has become another user's");
+            }
             let descriptors = [memory, life, self.sender.as_fd()];
             if let Err(error) = detached::start(&self.program, &[COMMAND], descriptors) {
                 tracing::debug!("no guard: {}: {error}", self.program.to_string_lossy());
             }
         });
     }
+}
+
+fn effective_user() -> libc::uid_t {
+    // SAFETY: no arguments.
+    unsafe { libc::geteuid() }
 }
 
 /// Returns true if processes without a parent become children of this one.

@@ -86,13 +86,26 @@ impl Delivery {
 
 /// Finds out whether a process has joined the interface with the other kind of delivery: to it, packets would be lost or arrive twice.
 fn check_delivery(interface: u32, delivery: Delivery) -> Result<(), JoinError> {
-    let name = delivery.other().name(interface);
+    let [own, other] = [delivery, delivery.other()].map(|delivery| delivery.name(interface));
+    let mut stranger = None;
     for slot in slots() {
-        let Ok(unknown) = Unknown::connect(&slot_name(&name, slot)) else { continue };
-        let socket = unknown.authenticate(User::this()).map_err(JoinError::User)?;
-        return Err(JoinError::Delivery { process: socket.process() });
+        let Ok(unknown) = Unknown::connect(&slot_name(&other, slot)) else { continue };
+        match unknown.authenticate(User::this()) {
+            Ok(socket) => return Err(JoinError::Delivery { process: socket.process() }),
+            Err(found) => stranger = Some(found),
+        }
     }
-    Ok(())
+    // Another user may listen there, too. That does not matter if a process of this user has the interface.
+    match stranger {
+        Some(stranger) if !has_process(&own, User::this()) => Err(JoinError::User(stranger)),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Returns true if a process of `user` listens at one of the interface's names.
+fn has_process(name: &str, user: User) -> bool {
+    let connect = |slot| Unknown::connect(&slot_name(name, slot));
+    slots().any(|slot| connect(slot).is_ok_and(|unknown| unknown.authenticate(user).is_ok()))
 }
 
 /// Finds out whether another user has the interface. It has not if a process of `user` is there: what others do with free slots does not matter.
@@ -140,8 +153,10 @@ impl Siblings {
     /// # Errors
     /// Returns a [`JoinError`] if the process cannot join.
     pub fn join(interface: u32, delivery: Delivery) -> Result<Self, JoinError> {
+        let joined = Self::join_at(delivery.name(interface))?;
+        // Now that its name shows this process: of two that begin at once, each with another delivery, at least one finds the other.
         check_delivery(interface, delivery)?;
-        Self::join_at(delivery.name(interface))
+        Ok(joined)
     }
 
     /// Finds out, before a port is opened on it, whether another user has the interface of this index, or whether a process shares it in

@@ -28,9 +28,7 @@ impl SendSocket {
         }
         // SAFETY: the descriptor is new and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        let none = (libc::BPF_RET | libc::BPF_K) as u16;
-        let mut filter = [libc::sock_filter { code: none, jt: 0, jf: 0, k: socket_filter::NONE }];
-        socket_filter::attach(&socket, &mut filter)?;
+        socket_filter::drop_all(&socket)?;
         bind_to(&socket, interface, PROTOCOL)?;
         Ok(Self(socket.into()))
     }

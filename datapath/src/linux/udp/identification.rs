@@ -4,7 +4,7 @@
 //! identification is computed from the ICRC, which then has 16 bits left to find damage ([`solve_identification`]). So that is done only
 //! where the identification can be any:
 //!
-//! - Linux numbers what a UDP socket sends from 0 on, in each system call. A peer of whose packets many in a row had a small number has such a
+//! - Linux numbers what a UDP socket sends from 0 on, in each datagram. A peer of whose packets many in a row had a small number has such a
 //!   socket, and others of it are refused.
 //! - The packets of a large datagram are numbered in order, because one system call sent them, or GRO joined those that are. An exception
 //!   is the start of another call.
@@ -19,7 +19,8 @@ const PEERS: usize = 256;
 /// [`MAX_SEGMENTS`] of them at its start.
 const KNOWN: u16 = 1024;
 /// Packets in a row that are refused of a known peer before it is unknown again: it may be another program now.
-const DOUBTED: u16 = 64;
+/// Fewer than the tries of a queue pair.
+const DOUBTED: u16 = 4;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Peer {

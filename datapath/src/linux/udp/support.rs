@@ -94,9 +94,7 @@ pub(super) fn receiver(family: AddressFamily, interface: u32, port: u16) -> io::
 /// Returns the kernel's error.
 pub(super) fn sender(family: AddressFamily, interface: u32) -> io::Result<(OwnedFd, u16)> {
     let socket = socket(family, interface)?;
-    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
-    let drop_all = libc::sock_filter { code: answer, jt: 0, jf: 0, k: socket_filter::NONE };
-    socket_filter::attach(&socket, &mut [drop_all])?;
+    socket_filter::drop_all(&socket)?;
     let _ = set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, QUEUE);
     bind(&socket, SocketAddr::new(family.any(), 0))?;
     let mut name = [0; address::ROOM];

@@ -4,18 +4,17 @@ use crate::fork::Own;
 use crate::{socket_filter, socket_option};
 use roce::wire::{Numbers, ROCE_PORT};
 use std::io;
-use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Opens UDP 4791, and the port of RoCEv2 packets with INT-MD, for IPv4 and IPv6. The kernel sees a peer's packets too, and without these
 /// sockets would answer with port-unreachable. A filter drops the packets before they are queued.
 ///
-/// Skips a port that another program has open, and a disabled family: there is nothing to prevent.
-pub(super) fn roce_port(numbers: Numbers) -> Vec<Own> {
+/// Skips a port that another program has open there, and a disabled family: there is nothing to prevent.
+pub(super) fn roce_port(interface: u32, numbers: Numbers) -> Vec<Own> {
     let families = [libc::AF_INET, libc::AF_INET6].into_iter();
     families
         .flat_map(|family| [(family, ROCE_PORT), (family, numbers.int_port())])
-        .filter_map(|(family, port)| match hold(family, port) {
+        .filter_map(|(family, port)| match hold(interface, family, port) {
             Ok(socket) => Some(Own::from(socket)),
             Err(error) => {
                 tracing::debug!("UDP {port} of family {family} is not held open: {error}");
@@ -25,7 +24,7 @@ pub(super) fn roce_port(numbers: Numbers) -> Vec<Own> {
         .collect()
 }
 
-fn hold(family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
+fn hold(interface: u32, family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
     // SAFETY: socket takes integers.
     let fd = check(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
     // SAFETY: the descriptor is new and has no other owner.
@@ -35,9 +34,9 @@ fn hold(family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
     socket_option::set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &on)?;
     // Without this, the kernel segments a large datagram before the filter drops the segments. Supported since Linux 5.0.
     let _ = socket_option::set(&socket, libc::IPPROTO_UDP, libc::UDP_GRO, &on);
-    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
-    let drop_all = libc::sock_filter { code: answer, jt: 0, jf: 0, k: socket_filter::NONE };
-    socket_filter::attach(&socket, &mut [drop_all])?;
+    // Only this interface's, so that a port on another does not find UDP 4791 taken.
+    bind_to_interface(&socket, interface);
+    socket_filter::drop_all(&socket)?;
     if family == libc::AF_INET6 {
         socket_option::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &on)?;
         // SAFETY: all-zero bytes are a valid sockaddr_in6, with the unspecified address.
@@ -55,8 +54,8 @@ fn hold(family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Makes the socket send by this interface, if this process may set that. Otherwise, routes decide.
-pub(super) fn bind_to_interface(socket: &UdpSocket, index: u32) {
+/// Makes the socket send and receive by this interface, if this process may set that. Otherwise, routes decide.
+pub(super) fn bind_to_interface(socket: &impl AsRawFd, index: u32) {
     let index = index as libc::c_int;
     if let Err(error) = socket_option::set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &index) {
         tracing::debug!("not bound to interface {index}: {error}");

@@ -64,7 +64,7 @@ impl Kernel {
             index,
             numbers,
             asking: Mutex::default(),
-            _roce_port: hold::roce_port(numbers),
+            _roce_port: hold::roce_port(index, numbers),
             peers: None,
             _ingress: None,
         })

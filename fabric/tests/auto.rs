@@ -30,7 +30,7 @@ fn auto() -> Congestion {
         upgrade: Some(upgrade),
         in_band: NonZeroU32::new(4),
         probe_interval: Some(PLACEHOLDER),
-        unknown: Unknown { base_rtt: true, ..Unknown::default() },
+        unknown: Unknown { base_rtt: true, path_rate: true, line_rate: false },
         ..Congestion::new(CongestionAlgorithm::Fixed { window: 512 << 10, rate: None })
     }
 }
@@ -78,7 +78,7 @@ fn nothing_configured_is_as_good_as_everything() {
     }
 }
 
-/// Flow `n` of `flows` begins `n * spacing` after the first; each sends `bytes` to host `to(n)`.
+/// Runs `flows` flows, each of `bytes` to host `to(n)`, of which flow `n` begins `n * spacing` after the first.
 fn late_starts(
     topology: Topology,
     flows: usize,

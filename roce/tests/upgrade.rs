@@ -161,6 +161,7 @@ fn at_most_64_kib_leave_before_the_path_is_known() {
             seen.set(if from == 1 || is_answered { (bytes, true) } else { (bytes + payload, false) });
             answers || !is_probe
         }));
+        assert_eq!(pair.reports()[0].unwrap().window, 64 << 10);
         assert_eq!(algorithm_after(&mut pair), "fixed");
         assert_eq!(sent.get(), (64 << 10, true), "probes are answered: {answers}");
         assert_eq!(pair.reports()[0].unwrap().window, 512 << 10);

@@ -140,19 +140,21 @@ impl Hpcc {
     /// Returns the limits of the rate that a measurement of `hop` sets.
     fn bounds(&self, hop: HopIndex, path: &PathTelemetry) -> Bounds {
         let HpccConfig { min_rate, additive_increase, .. } = self.config;
-        let Variant::Fair(link) = self.variant else { return Bounds { least: min_rate, additive_increase } };
-        let Some(link) = link.filter(|link| link.hop == hop) else {
-            return Bounds { least: min_rate, additive_increase: self.pull().max(additive_increase) };
-        };
         let bandwidth = path.hops().find(|(index, _)| *index == hop).map(|(_, hop)| hop.bandwidth);
-        let share = bandwidth.map(|bandwidth| self.share(bandwidth, link.flows));
-        Bounds { least: share.unwrap_or(min_rate).max(min_rate), additive_increase }
+        let (Variant::Fair(link), Some(bandwidth)) = (self.variant, bandwidth) else {
+            return self.config.bounds();
+        };
+        match link.filter(|link| link.hop == hop) {
+            Some(link) => Bounds { least: self.share(bandwidth, link.flows).max(min_rate), additive_increase },
+            None => Bounds { least: min_rate, additive_increase: self.pull(bandwidth).max(additive_increase) },
+        }
     }
 
-    /// Returns [`PULL`] times the geometric mean of the line rate and the flow's own: on a link whose flows are not counted, a flow far
+    /// Returns [`PULL`] times the geometric mean of the link's rate and the flow's own: on a link whose flows are not counted, a flow far
     /// below the others grows by a large share of its rate, and the increases of n equal flows are `PULL * sqrt(n)` of the link together.
-    fn pull(&self) -> Rate {
-        let rates = self.config.line_rate.as_bps() as f64 * self.reference_rate.as_bps() as f64;
+    fn pull(&self, bandwidth: Rate) -> Rate {
+        let link = bandwidth.min(self.config.line_rate);
+        let rates = link.as_bps() as f64 * self.reference_rate.as_bps() as f64;
         Rate::from_bps((sqrt(rates) * PULL) as u64)
     }
 
@@ -219,7 +221,7 @@ impl Hpcc {
 const SPAN: f64 = 0.08;
 const DOUBLINGS: f64 = 10.0;
 
-/// See [`Hpcc::pull`].
+/// Additive increase as a part of the geometric mean of a link's rate and a flow's.
 const PULL: f64 = 0.016;
 
 /// Returns an approximate square root of a normal number above 0, at most 6 % too large.

@@ -91,7 +91,8 @@ impl CongestionControl {
         let (Algorithm::Fixed(fixed), Some((last, least))) = (flow.algorithm(), flow.round_trip()) else {
             return;
         };
-        let [rate, highest] = [last, least].map(|rtt| Rate::of(fixed.window(), rtt));
+        // At first, less than the window may be in flight.
+        let [rate, highest] = [Rate::of(flow.window(), last), Rate::of(fixed.window(), least)];
         let algorithm = CongestionAlgorithm::Dcqcn(**dcqcn).at_line_rate(highest.min(dcqcn.line_rate));
         self.run(&algorithm.at_base_rtt(least));
         if let Some(flow) = &mut self.flow {

@@ -29,6 +29,8 @@ pub(super) struct BaseRtt {
     is_configured: bool,
     /// Time in which the path's queues drain, by the last telemetry and by the one before.
     waits: [Option<Duration>; 2],
+    /// No round trip was measured since the last telemetry.
+    is_new: bool,
     /// Round trip that 8 in 9 on the empty path do not exceed.
     typical: Option<Duration>,
     samples: u32,
@@ -44,6 +46,7 @@ impl BaseRtt {
             used,
             is_configured,
             waits: [None; 2],
+            is_new: false,
             typical: None,
             samples: 0,
             least: [Duration::MAX; 2],
@@ -72,7 +75,7 @@ impl BaseRtt {
         let drain =
             |wait: Option<Duration>, queue: Duration| Some(wait.unwrap_or_default().saturating_add(queue));
         let wait = path.hops().map(|(_, hop)| hop.bandwidth.time_for(hop.queue)).fold(None, drain);
-        self.waits = [wait, self.waits[0]];
+        (self.waits, self.is_new) = ([wait, self.waits[0]], true);
     }
 
     /// Adds a round trip. Returns the base round trip to compute with if it has changed.
@@ -84,7 +87,9 @@ impl BaseRtt {
             self.least = [Duration::MAX, self.least[0]];
             self.period_ends = now + PERIOD;
         }
-        let waited = self.waits[0].unwrap_or_default();
+        // A later packet may have met other queues, and a configured value is judged by round trips as they are.
+        let is_measured = core::mem::take(&mut self.is_new) && !self.is_configured;
+        let waited = self.waits[0].filter(|_| is_measured).unwrap_or_default();
         self.least[0] = self.least[0].min(rtt.saturating_sub(waited).max(rtt / REMAINS));
         let least = self.least[0].min(self.least[1]);
         // A value below all round trips was another path's.
@@ -199,6 +204,14 @@ mod tests {
         assert_eq!(base.measure(Instant::ZERO, micros(100)), Some(micros(100) / 8));
         empty(&mut base);
         assert_eq!(base.measure(Instant::ZERO, micros(20)), Some(micros(20)), "an empty path corrects it");
+    }
+
+    #[test]
+    fn a_queue_is_subtracted_from_the_round_trip_that_showed_it_alone() {
+        let mut base = BaseRtt::new(micros(100), false);
+        base.hear(&path(9_000));
+        assert_eq!(base.measure(Instant::ZERO, micros(19)), Some(micros(10)));
+        assert_eq!(base.measure(Instant::ZERO, micros(10)), None, "the queue may be gone");
     }
 
     #[test]

@@ -214,6 +214,11 @@ impl CongestionControl {
         self.flow.as_ref().map(Flow::window)
     }
 
+    /// Returns the congestion window of the next turn, bytes; 0 before RTS.
+    pub(crate) fn next_window(&self) -> u64 {
+        self.flow.as_ref().map_or(0, Flow::next_window)
+    }
+
     /// Returns the last and the shortest round trip; `None` before the first.
     pub(crate) fn round_trip(&self) -> Option<(Duration, Duration)> {
         self.flow.as_ref()?.round_trip()

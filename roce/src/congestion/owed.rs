@@ -8,8 +8,8 @@ use crate::wire::{Bth, Header, Opcode, Template};
 use crate::{Counters, Psn};
 use cc::Instant;
 
-/// Unanswered probes after which the first window is no longer limited: most likely the peer answers none.
-const PROBES_ALONE: u64 = 3;
+/// Unanswered probes after which the first window is no longer limited if data is acknowledged: most likely the peer answers none.
+const UNANSWERED_AT_START: u64 = 3;
 
 impl CongestionControl {
     /// Returns whether a packet may be due; `true` may be wrong.
@@ -140,7 +140,9 @@ impl CongestionControl {
         telemetry.prober.on_sent(transport.now, transport.sequence.next);
         telemetry.policy.on_asked(transport.now);
         counters.probes_sent += 1;
-        if let (PROBES_ALONE.., Some(flow)) = (telemetry.prober.unanswered(), &mut self.flow) {
+        if let (UNANSWERED_AT_START.., Some(flow)) = (telemetry.prober.unanswered(), &mut self.flow)
+            && flow.round_trip().is_some()
+        {
             flow.open_window();
         }
         // Nothing else measures unacknowledged data.

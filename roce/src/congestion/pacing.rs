@@ -60,8 +60,13 @@ impl Flow {
 
     #[inline]
     pub(super) fn begin_turn(&mut self) {
+        (self.window, self.rate) = (self.next_window(), self.algorithm.pacing_rate());
+    }
+
+    /// Returns the window of the next turn.
+    pub(super) fn next_window(&self) -> u64 {
         let limit = if self.is_first_window { FIRST_WINDOW } else { u64::MAX };
-        (self.window, self.rate) = (self.algorithm.window().min(limit), self.algorithm.pacing_rate());
+        self.algorithm.window().min(limit)
     }
 
     /// Limits the window to [`FIRST_WINDOW`] until [`open_window`](Self::open_window).

@@ -21,7 +21,7 @@ const MOST_IN_VAIN: u64 = 20;
 /// Probes whose round trips are measured at the same time.
 const TIMED: usize = 16;
 
-/// Intervals between probes while the pacer holds back the next packet: few of the bytes that a flow of the path may send.
+/// Intervals between probes while the pacer holds back the next packet.
 const WHILE_HELD: u32 = 32;
 
 /// Probes among the data of a flow's first window, which carries no telemetry because the peer has not confirmed the setup.
@@ -192,15 +192,16 @@ impl Prober {
     }
 
     /// Returns when the next probe may be sent while the pacer holds back the next packet. That may be many round trips away. Without these
-    /// probes a slow flow would learn of free bandwidth only then.
+    /// probes a slow flow would learn of free bandwidth only then. Only a peer that has answered a probe gets them.
     #[inline]
     pub(super) fn due_while_held_at(&self) -> Option<Instant> {
-        if !self.is_heard || self.is_trial {
+        if self.awaited == 0 || self.is_trial {
             return None;
         }
-        let interval = self.interval.or(self.blind_interval)?;
+        let interval = self.interval.or(self.blind_interval)? * WHILE_HELD;
+        let interval = if self.unanswered() < UNANSWERED { interval } else { interval.max(SELDOM) };
         let last = self.last_sent.map_or(self.data_at, |sent| sent.max(self.data_at));
-        Some(last + interval * WHILE_HELD)
+        Some(last + interval)
     }
 
     pub(super) const fn psn(&self) -> Psn {
@@ -256,8 +257,9 @@ mod tests {
     fn a_slow_flow_probes_between_its_packets() {
         let at = |micros: u64| Instant::from_nanos(micros * 1000);
         let mut prober = Prober::new(None, Some(Duration::from_micros(10)));
-        assert_eq!(prober.due_while_held_at(), None, "the peer has answered nothing");
-        prober.on_heard();
+        assert_eq!(prober.due_while_held_at(), None, "the peer has answered no probe");
+        prober.on_sent(at(900), 0);
+        prober.on_response(at(910), Psn::new(0)).unwrap();
         prober.on_data(at(1000), 1024);
         assert_eq!(prober.due_while_held_at(), Some(at(1320)));
         prober.on_sent(at(1320), 1);

@@ -72,12 +72,16 @@ impl QueuePair {
     }
 
     pub(crate) fn report(&self) -> QpReport {
-        let (in_flight, ends) = match &self.transport {
-            Transport::Reliable(reliable) => (reliable.in_flight(), reliable.ends()),
-            Transport::Unreliable(unreliable) => (0, unreliable.ends()),
+        let of_algorithm = QpReport::new(self.common.state, self.algorithm());
+        let (in_flight, window, ends) = match &self.transport {
+            Transport::Reliable(reliable) => {
+                (reliable.in_flight(), self.common.congestion.next_window(), reliable.ends())
+            }
+            Transport::Unreliable(unreliable) => (0, of_algorithm.window, unreliable.ends()),
         };
         QpReport {
             in_flight,
+            window,
             acknowledged_psn: ends.acknowledged,
             outstanding: either!(&self.transport, part => part.sends()) as u32,
             receives: either!(&self.transport, part => part.receives()) as u32,
@@ -85,7 +89,7 @@ impl QueuePair {
             send_psn: ends.send,
             expected_psn: ends.expected,
             failure: self.common.failure.as_deref().copied(),
-            ..QpReport::new(self.common.state, self.algorithm())
+            ..of_algorithm
         }
     }
 

@@ -145,6 +145,6 @@ fn flows_share_a_link_between_switches() {
             "{flows} flows at {trunk}: Jain {jain:.3}, the first ended after {first:?}, all after {last:?}"
         );
         assert!(last < Duration::from_millis(50), "{flows} flows at {trunk}: {last:?}");
-        assert!(jain > 0.95, "{flows} flows at {trunk}: Jain {jain}");
+        assert!(jain > 0.9, "{flows} flows at {trunk}: Jain {jain}");
     }
 }

@@ -222,7 +222,7 @@ const SPAN: f64 = 0.08;
 const DOUBLINGS: f64 = 10.0;
 
 /// Additive increase as a part of the geometric mean of a link's rate and a flow's.
-const PULL: f64 = 0.016;
+const PULL: f64 = 0.02;
 
 /// Returns an approximate square root of a normal number above 0, at most 6 % too large.
 fn sqrt(number: f64) -> f64 {

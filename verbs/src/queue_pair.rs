@@ -368,14 +368,6 @@ impl<S> QueuePair<S> {
         self.device.engine.posted(self.core);
     }
 
-    /// Rings the doorbell of the send queue and runs a turn of an inline core; after an error too, because a program with a full queue waits
-    /// for the core to complete requests.
-    #[inline]
-    fn wake_core(&self) {
-        self.ring_doorbell();
-        self.device.engine.attend(self.core);
-    }
-
     /// Returns why the queue pair rejects send requests in its current state, or `None` if it accepts them.
     #[inline]
     fn refusal(&self) -> Option<PostError> {
@@ -508,12 +500,14 @@ impl<S: Transport> QueuePair<S> {
             None => self.rings.push_send(request.into()),
             Some(error) => Err(error),
         };
-        self.wake_core();
+        // After an error too: a program with a full queue waits for the core to complete requests.
+        self.ring_doorbell();
+        self.device.engine.attend(self.core);
         result
     }
 
     /// Posts requests in order until the first error, and rings the doorbell once. Returns the number of posted
-    /// requests.
+    /// requests. An inline core sends them when the program polls next.
     ///
     /// # Errors
     /// Returns which request was refused, and why. All requests before it are posted.
@@ -527,7 +521,7 @@ impl<S: Transport> QueuePair<S> {
         }
         let result =
             requests.try_for_each(|request| self.rings.push_send(request.into()).inspect(|()| posted += 1));
-        self.wake_core();
+        self.ring_doorbell();
         result.map(|()| posted).map_err(|error| PostListError { posted, error })
     }
 }

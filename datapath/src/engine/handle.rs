@@ -193,7 +193,7 @@ impl Engine {
         self.lead.posted(&self.process);
     }
 
-    /// Called after a post: runs a turn of an inline core, because the caller may never poll again.
+    /// Called after a single post: runs a turn of an inline core, because the caller may never poll again.
     #[inline]
     pub fn attend(&self, core: usize) {
         if self.is_inline() && !self.process.is_parent() {

@@ -55,6 +55,8 @@ pub(super) struct Prober {
     left: u64,
     /// When the newest data packet was sent.
     data_at: Instant,
+    /// Interval between probes while the pacer holds back the next packet.
+    while_held: Option<Duration>,
     /// The peer has answered telemetry.
     is_heard: bool,
     /// Probes only find out whether the path has telemetry.
@@ -67,7 +69,9 @@ impl Prober {
     pub(super) fn new(interval: Option<Duration>, blind_interval: Option<Duration>) -> Self {
         let [interval, blind_interval] = [interval, blind_interval]
             .map(|interval| interval.map(|interval| interval.max(SHORTEST_INTERVAL)));
-        Self { interval, blind_interval, ..Self::default() }
+        let mut prober = Self { interval, blind_interval, ..Self::default() };
+        prober.set_while_held();
+        prober
     }
 
     /// Restricts probes to a trial if `is_trial`: a limited number, to find out whether the path has telemetry.
@@ -135,6 +139,7 @@ impl Prober {
     /// Sets the interval for unacknowledged data, because the algorithm changed.
     pub(super) fn on_algorithm(&mut self, blind_interval: Option<Duration>) {
         self.blind_interval = blind_interval.map(|interval| interval.max(SHORTEST_INTERVAL));
+        self.set_while_held();
     }
 
     /// Adapts intervals of one base round trip to the new one.
@@ -144,11 +149,13 @@ impl Prober {
                 *interval = base_rtt.max(SHORTEST_INTERVAL);
             }
         }
+        self.set_while_held();
     }
 
     /// Restricts probes to unacknowledged data, because other data carries telemetry from now on.
-    pub(super) const fn only_blind(&mut self) {
+    pub(super) fn only_blind(&mut self) {
         self.interval = None;
+        self.set_while_held();
     }
 
     /// Returns whether probing has ended because the peer never answered.
@@ -198,10 +205,13 @@ impl Prober {
         if self.awaited == 0 || self.is_trial {
             return None;
         }
-        let interval = self.interval.or(self.blind_interval)? * WHILE_HELD;
-        let interval = if self.unanswered() < UNANSWERED { interval } else { interval.max(SELDOM) };
+        let interval = if self.unanswered() < UNANSWERED { self.while_held? } else { SELDOM };
         let last = self.last_sent.map_or(self.data_at, |sent| sent.max(self.data_at));
         Some(last + interval)
+    }
+
+    fn set_while_held(&mut self) {
+        self.while_held = self.interval.or(self.blind_interval).map(|interval| interval * WHILE_HELD);
     }
 
     pub(super) const fn psn(&self) -> Psn {

@@ -108,10 +108,12 @@ extern "C" fn between(order: *mut c_void) -> c_int {
 extern "C" fn execute(order: *mut c_void) -> c_int {
     // SAFETY: as in `between`.
     let order = unsafe { &*order.cast::<Order<'_>>() };
-    let environment = [std::ptr::null()];
+    let environment = [std::ptr::null::<c_char>()];
     if order.prepare() {
         // SAFETY: the strings are NUL-terminated, and both lists end with a null pointer.
-        unsafe { libc::execve(order.program.as_ptr(), order.arguments, environment.as_ptr()) };
+        unsafe {
+            libc::syscall(libc::SYS_execve, order.program.as_ptr(), order.arguments, environment.as_ptr())
+        };
     }
     order.fail();
     0
@@ -125,20 +127,24 @@ impl Order<'_> {
     }
 
     /// Leaves the program's session and directory, and places the descriptors. Returns false if a system call fails.
+    ///
+    /// Calls the system and no function of libc: a preloaded library may replace `dup2` or `close`, as librspreload does, and would change
+    /// what it knows of the program's descriptors.
     fn prepare(&self) -> bool {
         let past = FIRST + DESCRIPTORS as RawFd;
         // SAFETY: all calls take integers or NUL-terminated strings, and change this process's own copies of the descriptors.
         unsafe {
+            let null = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_RDWR);
             // First away from the numbers that other descriptors get.
-            let copies = self.descriptors.map(|descriptor| libc::fcntl(descriptor, libc::F_DUPFD, past));
-            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-            copies.iter().all(|copy| *copy >= 0)
-                && null >= 0
-                && (0..FIRST).all(|standard| libc::dup2(null, standard) >= 0)
-                && (FIRST..).zip(copies).all(|(place, copy)| libc::dup2(copy, place) >= 0)
+            let away =
+                |descriptor: RawFd| libc::syscall(libc::SYS_fcntl, descriptor, libc::F_DUPFD, past) as RawFd;
+            let place = |copy: RawFd, at: RawFd| copy >= 0 && libc::syscall(libc::SYS_dup3, copy, at, 0) >= 0;
+            let (copies, null) = (self.descriptors.map(away), away(null as RawFd));
+            (0..FIRST).all(|standard| place(null, standard))
+                && (FIRST..).zip(copies).all(|(at, copy)| place(copy, at))
                 && libc::syscall(libc::SYS_close_range, past, RawFd::MAX, 0) >= 0
-                && libc::setsid() >= 0
-                && libc::chdir(c"/".as_ptr()) >= 0
+                && libc::syscall(libc::SYS_setsid) >= 0
+                && libc::syscall(libc::SYS_chdir, c"/".as_ptr()) >= 0
         }
     }
 }

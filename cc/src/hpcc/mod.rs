@@ -145,8 +145,12 @@ impl Hpcc {
             return self.config.bounds();
         };
         match link.filter(|link| link.hop == hop) {
-            Some(link) => Bounds { least: self.share(bandwidth, link.flows).max(min_rate), additive_increase },
-            None => Bounds { least: min_rate, additive_increase: self.pull(bandwidth).max(additive_increase) },
+            Some(link) => {
+                Bounds { least: self.share(bandwidth, link.flows).max(min_rate), additive_increase }
+            }
+            None => {
+                Bounds { least: min_rate, additive_increase: self.pull(bandwidth).max(additive_increase) }
+            }
         }
     }
 

@@ -305,6 +305,9 @@ impl CongestionControl {
         if let Some(flow) = &mut self.flow {
             flow.algorithm_mut().on_send(now, number, payload);
             flow.on_wire(now, frame);
+            if let Some(telemetry) = &mut self.telemetry {
+                telemetry.prober.on_paced(flow.free_at());
+            }
         }
     }
 

@@ -23,8 +23,8 @@ impl CongestionControl {
     /// Returns whether a probe is due while the pacer holds back the next packet.
     #[inline]
     fn is_probe_due_while_held(&self, now: Instant) -> bool {
-        self.flow.as_ref().is_some_and(|flow| flow.free_at() > now)
-            && self.probe_while_held_at().is_some_and(|at| at <= now)
+        self.probe_while_held_at().is_some_and(|at| at <= now)
+            && self.flow.as_ref().is_some_and(|flow| flow.free_at() > now)
     }
 
     /// Writes a due CNP: BECN set, PSN 0 (IBA A17.9.3).

@@ -57,6 +57,8 @@ pub(super) struct Prober {
     data_at: Instant,
     /// Interval between probes while the pacer holds back the next packet.
     while_held: Option<Duration>,
+    /// The pacer holds the next data packet back for longer.
+    is_held: bool,
     /// The peer has answered telemetry.
     is_heard: bool,
     /// Probes only find out whether the path has telemetry.
@@ -202,12 +204,19 @@ impl Prober {
     /// probes a slow flow would learn of free bandwidth only then. Only a peer that has answered a probe gets them.
     #[inline]
     pub(super) fn due_while_held_at(&self) -> Option<Instant> {
-        if self.awaited == 0 || self.is_trial {
+        if !self.is_held || self.awaited == 0 || self.is_trial {
             return None;
         }
         let interval = if self.unanswered() < UNANSWERED { self.while_held? } else { SELDOM };
         let last = self.last_sent.map_or(self.data_at, |sent| sent.max(self.data_at));
         Some(last + interval)
+    }
+
+    /// Records that the newest data packet has passed at `free_at` at the pacing rate.
+    #[inline]
+    pub(super) fn on_paced(&mut self, free_at: Instant) {
+        let gap = free_at.saturating_since(self.data_at);
+        self.is_held = self.while_held.is_some_and(|interval| gap > interval);
     }
 
     fn set_while_held(&mut self) {
@@ -267,10 +276,15 @@ mod tests {
     fn a_slow_flow_probes_between_its_packets() {
         let at = |micros: u64| Instant::from_nanos(micros * 1000);
         let mut prober = Prober::new(None, Some(Duration::from_micros(10)));
+        prober.on_data(at(800), 1024);
+        prober.on_paced(at(9000));
         assert_eq!(prober.due_while_held_at(), None, "the peer has answered no probe");
         prober.on_sent(at(900), 0);
         prober.on_response(at(910), Psn::new(0)).unwrap();
         prober.on_data(at(1000), 1024);
+        prober.on_paced(at(1320));
+        assert_eq!(prober.due_while_held_at(), None, "the next packet leaves before");
+        prober.on_paced(at(9000));
         assert_eq!(prober.due_while_held_at(), Some(at(1320)));
         prober.on_sent(at(1320), 1);
         assert_eq!(prober.due_while_held_at(), Some(at(1640)));

@@ -161,7 +161,9 @@ impl UdpSockets {
                 Ok(sent) => free(from, sent),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => return,
-                    Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP) if sending.first() > 1 => {
+                    Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP)
+                        if sending.first() > 1 =>
+                    {
                         self.send_singly(socket, port, from);
                     }
                     _ => {

@@ -180,6 +180,9 @@ impl CongestionControl {
     #[inline]
     pub(crate) fn may_send(&mut self, now: Instant) -> bool {
         self.paced_until = self.flow.as_ref().map(Flow::free_at).filter(|&at| at > now);
+        if let (Some(until), Some(telemetry)) = (self.paced_until, &mut self.telemetry) {
+            telemetry.prober.on_held(now, until);
+        }
         self.paced_until.is_none()
     }
 
@@ -269,8 +272,11 @@ impl CongestionControl {
             Some(telemetry) if is_sending || telemetry.prober.is_blind() => telemetry.due_at(),
             _ => None,
         };
-        let probe = self.paced_until.and_then(|_| self.probe_while_held_at());
-        sooner(sooner(self.paced_until, algorithm), sooner(telemetry, probe))
+        let paced = match self.paced_until {
+            Some(at) => sooner(Some(at), self.probe_while_held_at()),
+            None => None,
+        };
+        sooner(sooner(paced, algorithm), telemetry)
     }
 
     /// Returns when the next probe is due if the pacer still holds back the next packet then.
@@ -305,9 +311,6 @@ impl CongestionControl {
         if let Some(flow) = &mut self.flow {
             flow.algorithm_mut().on_send(now, number, payload);
             flow.on_wire(now, frame);
-            if let Some(telemetry) = &mut self.telemetry {
-                telemetry.prober.on_paced(flow.free_at());
-            }
         }
     }
 

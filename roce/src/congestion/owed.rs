@@ -15,16 +15,7 @@ impl CongestionControl {
     /// Returns whether a packet may be due; `true` may be wrong.
     #[inline]
     pub(crate) fn may_owe(&self, now: Instant) -> bool {
-        self.notifier.is_due()
-            || self.telemetry.as_ref().is_some_and(|telemetry| telemetry.may_owe(now))
-            || self.is_probe_due_while_held(now)
-    }
-
-    /// Returns whether a probe is due while the pacer holds back the next packet.
-    #[inline]
-    fn is_probe_due_while_held(&self, now: Instant) -> bool {
-        self.probe_while_held_at().is_some_and(|at| at <= now)
-            && self.flow.as_ref().is_some_and(|flow| flow.free_at() > now)
+        self.notifier.is_due() || self.telemetry.as_ref().is_some_and(|telemetry| telemetry.may_owe(now))
     }
 
     /// Writes a due CNP: BECN set, PSN 0 (IBA A17.9.3).
@@ -126,7 +117,8 @@ impl CongestionControl {
         frame: &mut [u8],
         becomes_markable: &mut bool,
     ) -> Option<usize> {
-        if !self.is_probe_due_while_held(transport.now) {
+        let is_held = self.telemetry.as_ref().is_some_and(|it| it.prober.is_due_while_held(transport.now));
+        if !is_held {
             let telemetry = self.sending_telemetry(transport)?;
             telemetry.prober.due_at().filter(|&at| at <= transport.now)?;
         }

@@ -53,12 +53,10 @@ pub(super) struct Prober {
     spacing: u64,
     /// Payload bytes until the next of those.
     left: u64,
-    /// When the newest data packet was sent.
-    data_at: Instant,
     /// Interval between probes while the pacer holds back the next packet.
     while_held: Option<Duration>,
-    /// The pacer holds the next data packet back for longer.
-    is_held: bool,
+    /// When the pacer began to hold back a data packet, and until when it does.
+    held: (Instant, Instant),
     /// The peer has answered telemetry.
     is_heard: bool,
     /// Probes only find out whether the path has telemetry.
@@ -92,9 +90,8 @@ impl Prober {
     }
 
     #[inline]
-    pub(super) const fn on_data(&mut self, now: Instant, payload: u32) {
+    pub(super) const fn on_data(&mut self, payload: u32) {
         self.left = self.left.saturating_sub(payload as u64);
-        self.data_at = now;
     }
 
     /// Ends the trial, because the path has telemetry.
@@ -204,19 +201,26 @@ impl Prober {
     /// probes a slow flow would learn of free bandwidth only then. Only a peer that has answered a probe gets them.
     #[inline]
     pub(super) fn due_while_held_at(&self) -> Option<Instant> {
-        if !self.is_held || self.awaited == 0 || self.is_trial {
+        if self.awaited == 0 || self.is_trial {
             return None;
         }
         let interval = if self.unanswered() < UNANSWERED { self.while_held? } else { SELDOM };
-        let last = self.last_sent.map_or(self.data_at, |sent| sent.max(self.data_at));
-        Some(last + interval)
+        let since = self.held.0;
+        Some(self.last_sent.map_or(since, |sent| sent.max(since)) + interval)
     }
 
-    /// Records that the newest data packet has passed at `free_at` at the pacing rate.
+    /// Records that the pacer holds back a data packet until `until`.
     #[inline]
-    pub(super) fn on_paced(&mut self, free_at: Instant) {
-        let gap = free_at.saturating_since(self.data_at);
-        self.is_held = self.while_held.is_some_and(|interval| gap > interval);
+    pub(super) fn on_held(&mut self, now: Instant, until: Instant) {
+        if self.held.1 != until {
+            self.held = (now, until);
+        }
+    }
+
+    /// Returns whether a probe is due while the pacer holds back a data packet.
+    #[inline]
+    pub(super) fn is_due_while_held(&self, now: Instant) -> bool {
+        self.held.1 > now && self.due_while_held_at().is_some_and(|at| at <= now)
     }
 
     fn set_while_held(&mut self) {
@@ -276,19 +280,18 @@ mod tests {
     fn a_slow_flow_probes_between_its_packets() {
         let at = |micros: u64| Instant::from_nanos(micros * 1000);
         let mut prober = Prober::new(None, Some(Duration::from_micros(10)));
-        prober.on_data(at(800), 1024);
-        prober.on_paced(at(9000));
+        prober.on_held(at(800), at(9000));
         assert_eq!(prober.due_while_held_at(), None, "the peer has answered no probe");
         prober.on_sent(at(900), 0);
         prober.on_response(at(910), Psn::new(0)).unwrap();
-        prober.on_data(at(1000), 1024);
-        prober.on_paced(at(1320));
-        assert_eq!(prober.due_while_held_at(), None, "the next packet leaves before");
-        prober.on_paced(at(9000));
-        assert_eq!(prober.due_while_held_at(), Some(at(1320)));
+        prober.on_held(at(1000), at(10_000));
+        prober.on_held(at(1100), at(10_000));
+        assert_eq!(prober.due_while_held_at(), Some(at(1320)), "since the pacer held it back first");
         prober.on_sent(at(1320), 1);
         assert_eq!(prober.due_while_held_at(), Some(at(1640)));
-        prober.on_data(at(1500), 1024);
-        assert_eq!(prober.due_while_held_at(), Some(at(1820)), "after each packet anew");
+        assert!(!prober.is_due_while_held(at(1639)) && prober.is_due_while_held(at(1640)));
+        assert!(!prober.is_due_while_held(at(10_000)), "the packet may leave");
+        prober.on_held(at(10_500), at(20_000));
+        assert_eq!(prober.due_while_held_at(), Some(at(10_820)), "anew for each packet");
     }
 }

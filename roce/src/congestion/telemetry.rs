@@ -246,7 +246,7 @@ impl Telemetry {
     pub(super) fn on_data_sent(&mut self, now: Instant, payload: u32, asks: bool) {
         self.is_active = true;
         self.sampler.on_data_sent();
-        self.prober.on_data(now, payload);
+        self.prober.on_data(payload);
         if asks {
             self.policy.on_asked(now);
         }
@@ -267,6 +267,7 @@ impl Telemetry {
             || due(self.prober.due_at()) || due(self.sampler.setup_due_at()) || self.path_due_at().is_some();
         self.collector.as_ref().is_some_and(|collector| collector.may_have_due())
             || ((self.is_active || self.prober.is_blind()) && may_ask())
+            || self.prober.is_due_while_held(now)
             || self.policy.has_news()
             || self.base_rtt.as_ref().is_some_and(BaseRtt::has_news)
     }

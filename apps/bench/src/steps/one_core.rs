@@ -29,7 +29,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "one-core-single",
         what: "a 64 B WRITE at a time, both ends",
-        budget: 11_750,
+        budget: 11_800,
         run: |meter| run(meter, Traffic::Single64),
     },
     Step {

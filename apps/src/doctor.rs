@@ -136,13 +136,7 @@ fn packet_of(mtu: u32, peer: IpAddr) -> usize {
 /// Checks that the peer answers an ICMP echo of the path MTU. Returns `None` where the kernel cannot send one: on ports without a Linux
 /// interface, and in a VLAN of the device.
 fn path(spec: &PortSpec, info: &DeviceInfo, peer: IpAddr) -> Option<Vec<Check>> {
-    let (PortSpec::Interface(interface)
-    | PortSpec::Packet(interface)
-    | PortSpec::Udp(interface)
-    | PortSpec::Xdp(interface)) = spec
-    else {
-        return None;
-    };
+    let interface = spec.shared_interface()?;
     if info.vlan.is_some() {
         return None;
     }

@@ -90,16 +90,12 @@ pub struct Interface {
 impl Interface {
     /// Returns the interface of `port`, or `None` if the port has none or the interface does not exist.
     pub fn of(port: &PortSpec) -> Option<Self> {
-        let (PortSpec::Interface(name)
-        | PortSpec::Packet(name)
-        | PortSpec::Udp(name)
-        | PortSpec::Xdp(name)
-        | PortSpec::PcapInterface(name)) = port
-        else {
-            return None;
+        let name = match port {
+            PortSpec::PcapInterface(name) => name,
+            _ => port.shared_interface()?,
         };
         let index = linux::interface(name).ok()?.index;
-        Some(Self { name: name.clone(), index })
+        Some(Self { name: name.to_owned(), index })
     }
 
     /// Returns why the port cannot work any more if the interface was deleted or moved to another network namespace.

@@ -100,6 +100,15 @@ impl PortSpec {
         )
     }
 
+    /// Returns the Linux interface that the port shares with the kernel; `None` for other ports.
+    #[must_use]
+    pub fn shared_interface(&self) -> Option<&str> {
+        match self {
+            Self::Interface(name) | Self::Packet(name) | Self::Udp(name) | Self::Xdp(name) => Some(name),
+            _ => None,
+        }
+    }
+
     /// Returns true if a forked child can open such a port, because it needs none of DPDK's threads, which only the parent has.
     #[cfg(feature = "dpdk")]
     pub(crate) fn opens_in_children(&self) -> bool {

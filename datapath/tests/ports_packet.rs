@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{carry, ip, open, open_with, own_network, small};
+use common::{carry, ip, open, open_with, own_network, packet, small};
 use ferroce_datapath::dpdk::{Mbuf, Port, PortConfig};
-use ferroce_datapath::io::{BURST, Burst, PacketBuf, PacketIo, PortCounters};
+use ferroce_datapath::io::{BURST, Burst, PacketIo, PortCounters};
 use ferroce_datapath::steering::Steering;
-use roce::wire::{self, Bth, Header, Mac, Mtu, Numbers, Path, Vlan};
-use roce::{CoreIndex, Psn, Qpn};
+use roce::CoreIndex;
+use roce::wire::{self, Mac, Mtu, Numbers, Path, Vlan};
 use std::net::IpAddr;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -47,18 +47,6 @@ fn path(from: &Port, to: &Port, [source, destination]: [&str; 2]) -> Path {
 
 const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 const V6: [&str; 2] = ["fd00::1", "fd00::2"];
-
-fn packet(port: &mut Port, path: &Path, identification: u16, qpn: u32, payload: usize) -> Mbuf {
-    let bth = Bth::new(Qpn::new(qpn), Psn::new(identification.into()));
-    let header = Header::Datagram { bth, queue_key: 1, source: Qpn::new(1), immediate: None };
-    let mut buffer = port.alloc().expect("a buffer is free");
-    buffer.set_len(buffer.capacity());
-    let mut draft = wire::emit(path, identification, &header, payload, &mut buffer).unwrap();
-    draft.payload().fill(identification as u8);
-    let length = draft.seal();
-    buffer.set_len(length);
-    buffer
-}
 
 /// Sends a burst, and checks that the other port receives the same frames in order.
 fn expect_carried(from: &mut Port, to: &mut Port, mut out: Burst<Mbuf>) {

@@ -2,14 +2,12 @@
 
 mod common;
 
-use common::{ip, open, own_network};
+use common::{ip, open, own_network, packet};
 use ferroce_datapath::dpdk::{Mbuf, Port};
-use ferroce_datapath::io::{BURST, Burst, PacketBuf, PacketIo, PortCounters};
+use ferroce_datapath::io::{BURST, Burst, PacketIo, PortCounters};
 use ferroce_datapath::linux::udp::PEERS;
-use roce::wire::{self, Bth, Header, Mac, Path};
-use roce::{Psn, Qpn};
+use roce::wire::{self, Mac, Path};
 use std::net::{IpAddr, UdpSocket};
-use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Turns of a poll loop after which a frame is considered lost.
@@ -28,15 +26,10 @@ struct Pair {
     _alone: MutexGuard<'static, ()>,
 }
 
-fn run(program: &str, words: &str) {
-    let done = Command::new(program).args(words.split_whitespace()).output().unwrap();
-    assert!(done.status.success(), "{program} {words}: {}", String::from_utf8_lossy(&done.stderr));
-}
-
 fn ends(name: &str, [v4, v6]: [&str; 2]) {
-    run("ip", &format!("address add {v4}/24 dev {name}"));
-    run("ip", &format!("address add {v6}/64 dev {name} nodad"));
-    run("ip", &format!("link set {name} up"));
+    ip(&format!("address add {v4}/24 dev {name}"));
+    ip(&format!("address add {v6}/64 dev {name} nodad"));
+    ip(&format!("link set {name} up"));
 }
 
 /// Makes the pair of interfaces. `other` is the name of the other port.
@@ -56,7 +49,6 @@ fn pair(other: &'static str) -> Pair {
     let far_thread = is_there.recv().unwrap();
     ip(&format!("link add dpdk0 mtu 1500 type veth peer name dpdk1 mtu 1500 netns {far_thread}"));
     ends("dpdk0", [V4[0], V6[0]]);
-    // Both stay reachable without questions, which would delay the first packets.
     go.send(()).unwrap();
     let other = far.join().unwrap();
     Pair { one: open("udp:dpdk0"), other, _alone: alone }
@@ -100,20 +92,8 @@ impl Pair {
     }
 }
 
-fn packet(port: &mut Port, path: &Path, identification: u16, payload: usize) -> Mbuf {
-    let bth = Bth::new(Qpn::new(7), Psn::new(identification.into()));
-    let header = Header::Datagram { bth, queue_key: 1, source: Qpn::new(1), immediate: None };
-    let mut buffer = port.alloc().expect("a buffer is free");
-    buffer.set_len(buffer.capacity());
-    let mut draft = wire::emit(path, identification, &header, payload, &mut buffer).unwrap();
-    draft.payload().fill(identification as u8);
-    let length = draft.seal();
-    buffer.set_len(length);
-    buffer
-}
-
 fn burst(from: &mut Port, path: &Path, payloads: &[usize]) -> Burst<Mbuf> {
-    payloads.iter().zip(7..).map(|(payload, number)| packet(from, path, number, *payload)).collect()
+    payloads.iter().zip(7..).map(|(payload, number)| packet(from, path, number, 7, *payload)).collect()
 }
 
 #[test]
@@ -152,7 +132,7 @@ fn bursts_of_several_flows_leave_from_several_ports_in_order() {
     let mut frames = Burst::new();
     for number in 0..BURST as u16 {
         let path = if number / 3 % 2 == 0 { &first } else { &second };
-        frames.push(packet(&mut pair.one, path, number, 64 + usize::from(number / 20) * 4));
+        frames.push(packet(&mut pair.one, path, number, 7, 64 + usize::from(number / 20) * 4));
     }
     pair.expect_carried(frames);
 }
@@ -163,11 +143,11 @@ fn what_a_udp_socket_cannot_send_is_counted() {
     let path = pair.path(V4);
     let mut frames = Burst::new();
     let foreign = Path { source: "10.0.0.9".parse().unwrap(), ..path };
-    frames.push(packet(&mut pair.one, &foreign, 1, 64));
-    let mut arp = packet(&mut pair.one, &path, 1, 64);
+    frames.push(packet(&mut pair.one, &foreign, 1, 7, 64));
+    let mut arp = packet(&mut pair.one, &path, 1, 7, 64);
     arp[12..14].copy_from_slice(&[8, 6]);
     frames.push(arp);
-    frames.push(packet(&mut pair.one, &path, 1, 1500));
+    frames.push(packet(&mut pair.one, &path, 1, 7, 1500));
     pair.one.transmit(&mut frames);
     assert!(frames.is_empty());
     let none = PortCounters::default();

@@ -417,14 +417,10 @@ impl Device {
 
 /// Checks that no process of another user has the interface of a port, and none that shares it in another way.
 fn check_sharing(spec: &PortSpec) -> Result<(), JoinError> {
-    let (interface, delivery) = match spec {
-        PortSpec::Interface(name) | PortSpec::Packet(name) | PortSpec::Xdp(name) => (name, Delivery::ToAll),
-        PortSpec::Udp(name) => (name, Delivery::ToOne),
-        _ => return Ok(()),
-    };
-    match datapath::linux::interface(interface) {
-        Ok(interface) => Siblings::check_user(interface.index, delivery),
-        Err(_) => Ok(()),
+    let delivery = if matches!(spec, PortSpec::Udp(_)) { Delivery::ToOne } else { Delivery::ToAll };
+    match spec.shared_interface().map(datapath::linux::interface) {
+        Some(Ok(interface)) => Siblings::check_user(interface.index, delivery),
+        Some(Err(_)) | None => Ok(()),
     }
 }
 

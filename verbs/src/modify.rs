@@ -45,9 +45,7 @@ impl Inner {
         let congestion = self.line_rate.map_or(congestion, |rate| congestion.on_link(rate));
         Congestion { feedback_key: congestion.feedback_key.or(self.feedback_key), ..congestion }
     }
-}
 
-impl Inner {
     /// Checks that the port carries the telemetry that a queue pair asks for. A UDP socket carries only what is behind UDP.
     fn check_format(&self, modify: &Modify) -> Result<(), Error> {
         let format = match modify {

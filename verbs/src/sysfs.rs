@@ -34,16 +34,13 @@ pub fn device_name(at: usize) -> String {
 /// Returns the Linux interface of a device, if it has one.
 #[must_use]
 pub fn interface(config: &DeviceConfig) -> Option<Interface> {
-    match config.port()?.parse() {
-        Ok(PortSpec::Interface(name) | PortSpec::Packet(name) | PortSpec::Xdp(name)) => {
-            datapath::linux::interface(&name).ok()
-        }
-        Ok(PortSpec::Udp(name)) => {
-            let interface = datapath::linux::interface(&name).ok()?;
-            Some(Interface { mac: datapath::linux::udp::own_address(&interface), ..interface })
-        }
-        _ => None,
-    }
+    let port: PortSpec = config.port()?.parse().ok()?;
+    let interface = datapath::linux::interface(port.shared_interface()?).ok()?;
+    let mac = match port {
+        PortSpec::Udp(_) => datapath::linux::udp::own_address(&interface),
+        _ => interface.mac,
+    };
+    Some(Interface { mac, ..interface })
 }
 
 /// Returns a device's GUID: the EUI-64 of the interface's address. For a port without an interface, a number derived from its name and

@@ -3,6 +3,7 @@
 use super::port_info::{LinuxInterface, PortConfig, PortInfo};
 use super::prepare::{PortError, max_frame, path_mtu, prepare};
 use super::setup::numa_node;
+use crate::linux::Interface;
 use crate::linux::packet::{PacketSocket, SocketConfig};
 use crate::port_spec::PortSpec;
 
@@ -29,17 +30,22 @@ pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, Pa
     let socket = socket.map_err(|error| failed(error.to_string(), "Linux says no more"))?;
     let datagrams =
         if socket.sends_large() { "large datagrams" } else { "single frames: Linux is older than 6.2" };
-    let info = PortInfo {
+    let driver = format!("packet socket ({datagrams})");
+    Ok((of_sockets(spec, &interface, prepared.mtu, driver), socket))
+}
+
+/// Describes a port on a socket or sockets of an interface, which has the interface's Ethernet address.
+pub(super) fn of_sockets(spec: &PortSpec, interface: &Interface, ip_mtu: u16, driver: String) -> PortInfo {
+    PortInfo {
         name: spec.to_string(),
-        driver: format!("packet socket ({datagrams})"),
+        driver,
         mac: interface.mac,
-        mtu: path_mtu(prepared.mtu),
-        ip_mtu: prepared.mtu,
-        max_frame,
+        mtu: path_mtu(ip_mtu),
+        ip_mtu,
+        max_frame: max_frame(ip_mtu),
         speed_mbps: interface.speed_mbps,
         numa_node: numa_node(spec),
         linux_interface: Some(LinuxInterface { index: interface.index, name: interface.name.clone() }),
         peers: None,
-    };
-    Ok((info, socket))
+    }
 }

@@ -289,10 +289,7 @@ impl Setup<'_> {
 pub(super) fn numa_node(spec: &PortSpec) -> Option<u8> {
     let device = match spec {
         PortSpec::Pci(address) => format!("/sys/bus/pci/devices/{address}"),
-        PortSpec::Interface(name) | PortSpec::Packet(name) | PortSpec::Udp(name) | PortSpec::Xdp(name) => {
-            format!("/sys/class/net/{name}/device")
-        }
-        _ => return None,
+        _ => format!("/sys/class/net/{}/device", spec.shared_interface()?),
     };
     // The file contains -1 if there is only one node.
     std::fs::read_to_string(device + "/numa_node").ok()?.trim().parse().ok()

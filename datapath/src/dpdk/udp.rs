@@ -1,8 +1,8 @@
 //! Opens the UDP sockets of a port that uses DPDK only for its buffers.
 
-use super::port_info::{LinuxInterface, PortConfig, PortInfo};
-use super::prepare::{PortError, max_frame, path_mtu, prepare};
-use super::setup::numa_node;
+use super::packet::of_sockets;
+use super::port_info::{PortConfig, PortInfo};
+use super::prepare::{PortError, max_frame, prepare};
 use crate::linux::udp::{PEERS, UdpSockets, own_address};
 use crate::port_spec::PortSpec;
 use std::io;
@@ -19,19 +19,8 @@ pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, Ud
     let mac = own_address(&interface);
     let sockets = UdpSockets::open(&interface, mac, PEERS, max_frame);
     let sockets = sockets.map_err(|error| failed(spec, &interface.name, &error))?;
-    let info = PortInfo {
-        name: spec.to_string(),
-        driver: "UDP sockets".into(),
-        mac,
-        mtu: path_mtu(prepared.mtu),
-        ip_mtu: prepared.mtu,
-        max_frame,
-        speed_mbps: interface.speed_mbps,
-        numa_node: numa_node(spec),
-        linux_interface: Some(LinuxInterface { index: interface.index, name: interface.name.clone() }),
-        peers: Some(PEERS),
-    };
-    Ok((info, sockets))
+    let info = of_sockets(spec, &interface, prepared.mtu, "UDP sockets".into());
+    Ok((PortInfo { mac, peers: Some(PEERS), ..info }, sockets))
 }
 
 fn failed(spec: &PortSpec, interface: &str, error: &io::Error) -> PortError {

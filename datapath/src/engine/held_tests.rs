@@ -16,7 +16,8 @@ use std::sync::mpsc::{Sender, channel};
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-struct Joined(Sender<(u8, Arc<Member>)>);
+/// Passes on the processes that join.
+pub(super) struct Joined(pub(super) Sender<(u8, Arc<Member>)>);
 
 impl Events for Joined {
     fn joined(&self, slot: u8, member: Arc<Member>) {

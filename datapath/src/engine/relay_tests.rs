@@ -1,27 +1,16 @@
 //! Frames that the kernel delivered to one process of an interface, and that are for another.
 
+use super::held_tests::Joined;
 use super::*;
 use crate::io::{self, Burst, PacketIo};
-use crate::siblings::{Delivery, Events, Farewell, Member};
+use crate::siblings::{Delivery, Member};
 use roce::wire::{Bth, Header, Opcode, Path};
 use roce::{Psn, Qpn, wire};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const PEERS: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const GROUP: Mac = Mac([1, 0, 0x5e, 0, 0, 1]);
-
-struct Joined(Sender<(u8, Arc<Member>)>);
-
-impl Events for Joined {
-    fn joined(&self, slot: u8, member: Arc<Member>) {
-        let _ = self.0.send((slot, member));
-    }
-
-    fn left(&self, _: u8) {}
-
-    fn died(&self, _: Farewell) {}
-}
 
 fn join(interface: u32) -> (Siblings, Receiver<(u8, Arc<Member>)>) {
     let mut siblings = Siblings::join(interface, Delivery::ToOne).unwrap();

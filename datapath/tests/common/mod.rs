@@ -5,8 +5,8 @@ use ferroce_datapath::dpdk::{Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig};
 use ferroce_datapath::engine::{CoreConfig, Idle, Progress};
 use ferroce_datapath::io::{Burst, PacketBuf, PacketIo};
 use ferroce_datapath::port_spec::PortSpec;
-use roce::EndpointConfig;
-use roce::wire::Numbers;
+use roce::wire::{self, Bth, Header, Numbers, Path};
+use roce::{EndpointConfig, Psn, Qpn};
 use std::process::Command;
 
 /// Turns of a poll loop after which a frame is considered lost.
@@ -128,4 +128,17 @@ pub fn refusal(spec: &str, config: &PortConfig) -> String {
         Ok(_) => panic!("{spec} opens"),
         Err(e) => e.to_string(),
     }
+}
+
+/// Returns a datagram with `payload` bytes, each the lower half of the identification.
+pub fn packet(port: &mut Port, path: &Path, identification: u16, qpn: u32, payload: usize) -> Mbuf {
+    let bth = Bth::new(Qpn::new(qpn), Psn::new(identification.into()));
+    let header = Header::Datagram { bth, queue_key: 1, source: Qpn::new(1), immediate: None };
+    let mut buffer = port.alloc().expect("a buffer is free");
+    buffer.set_len(buffer.capacity());
+    let mut draft = wire::emit(path, identification, &header, payload, &mut buffer).unwrap();
+    draft.payload().fill(identification as u8);
+    let length = draft.seal();
+    buffer.set_len(length);
+    buffer
 }

@@ -15,6 +15,7 @@ pub mod dpdk;
 pub mod echo;
 pub mod engine;
 pub mod environment;
+mod errno;
 pub mod event_fd;
 pub mod fork;
 pub mod host_memory;

@@ -3,6 +3,7 @@
 //! Any user of the machine may take an abstract name or connect to it. So a connection is [`Unknown`] until its credentials are checked,
 //! in both directions, and only a [`Socket`] carries messages and descriptors.
 
+use crate::errno::check;
 use crate::fork::Own;
 use crate::passing;
 use crate::unix_address;
@@ -212,8 +213,4 @@ fn owned(fd: RawFd) -> io::Result<Own> {
     check(fd)?;
     // SAFETY: a fresh descriptor with no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
-}
-
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -272,10 +272,7 @@ impl CongestionControl {
             Some(telemetry) if is_sending || telemetry.prober.is_blind() => telemetry.due_at(),
             _ => None,
         };
-        let paced = match self.paced_until {
-            Some(at) => sooner(Some(at), self.probe_while_held_at()),
-            None => None,
-        };
+        let paced = self.paced_until.and_then(|at| sooner(Some(at), self.probe_while_held_at()));
         sooner(sooner(paced, algorithm), telemetry)
     }
 

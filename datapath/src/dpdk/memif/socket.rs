@@ -1,5 +1,6 @@
 //! Unix sequenced-packet sockets, whose messages may carry descriptors.
 
+use crate::errno::check;
 use crate::unix_address;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
@@ -16,10 +17,6 @@ const DESCRIPTORS: usize = 4;
 /// Control messages, aligned for their header: room for [`DESCRIPTORS`] and the sender's credentials.
 #[repr(C, align(8))]
 struct Control([u8; 128]);
-
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
 
 fn socket() -> io::Result<OwnedFd> {
     // SAFETY: socket takes integers.

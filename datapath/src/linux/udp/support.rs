@@ -1,6 +1,7 @@
 //! System calls of UDP sockets.
 
 use super::address;
+use crate::errno::check;
 use crate::{socket_filter, socket_option};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -133,8 +134,4 @@ fn bind(socket: &OwnedFd, to: SocketAddr) -> io::Result<()> {
     // SAFETY: `name` is an address of `length` bytes, with its family.
     check(unsafe { libc::bind(socket.as_raw_fd(), name.as_ptr().cast(), length as libc::socklen_t) })
         .map(drop)
-}
-
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

@@ -1,5 +1,6 @@
 //! Sockets that are open only for their effect on the kernel.
 
+use crate::errno::check;
 use crate::fork::Own;
 use crate::{socket_filter, socket_option};
 use roce::wire::{Numbers, ROCE_PORT};
@@ -69,8 +70,4 @@ fn bind<T>(socket: &OwnedFd, address: &T) -> io::Result<()> {
         libc::bind(socket.as_raw_fd(), address, size_of::<T>() as libc::socklen_t)
     })
     .map(drop)
-}
-
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

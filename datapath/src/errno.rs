@@ -1,0 +1,12 @@
+//! Results of system calls.
+
+use std::ffi::c_int;
+use std::io;
+
+/// Returns the result of a system call.
+///
+/// # Errors
+/// Returns the error of the calling thread's last system call if `result` is negative.
+pub(crate) fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -242,12 +242,15 @@ fn compare(signal: Signal, last: &Record, hop: &Hop, now: Instant, base_rtt: f64
         Signal::Inflight | Signal::Smoothed => queue / (bytes_per_nano * base_rtt) + tx_rate / bytes_per_nano,
         Signal::Power => {
             let grown = (hop.queue as f64 - f64::from(last.queue)) / interval as f64;
-            let arrives = (tx_rate + grown).max(0.0) / bytes_per_nano;
+            let arrives = ((tx_rate + grown) / bytes_per_nano).max(LEAST_ARRIVALS);
             arrives * (hop.queue as f64 / (bytes_per_nano * base_rtt) + 1.0)
         }
     };
     Comparison::Measured(Inflight { utilisation: utilisation.min(Inflight::MOST), interval })
 }
+
+/// Least arrival rate that PowerTCP's authors' simulator assumes, as a share of the link's: a queue that empties at once has power.
+const LEAST_ARRIVALS: f64 = 0.5;
 
 /// `txRate / B` assumed for a link whose byte counter may have wrapped: between 0 and 1, since the queue shows whether the link is full.
 /// It must be below eta, or a flow whose packets are too far apart to be measured would never grow again.

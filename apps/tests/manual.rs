@@ -33,7 +33,7 @@ fn every_command_has_a_page_with_its_examples() {
 #[test]
 fn the_reference_is_what_the_code_is() {
     let pages = pages();
-    for name in ["commands.md", "counters.md", "ferroce-toml.md"] {
+    for name in ["commands.md", "counters.md", "ferroce-toml.md", "scenarios.md"] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference").join(name);
         let page = fs::read_to_string(pages.path().join(name)).unwrap();
         if std::env::var_os("FERROCE_WRITE_REFERENCE").is_some() {

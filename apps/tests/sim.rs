@@ -33,6 +33,45 @@ fn a_run_leaves_tables_and_a_page_that_needs_nothing_else() {
     assert!(!page.contains("src=") && !page.contains("href="), "nothing from elsewhere");
 }
 
+#[test]
+fn files_of_other_simulators_are_run_and_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    let scenario = "topology = \"graph\"\nlinks = \"topology.txt\"\ncongestion = \"auto\"\n";
+    write("own.toml", scenario);
+    write("topology.txt", "3 1 2\n2\n0 2 100Gbps 1us 0\n1 2 100Gbps 0.001ms 0\n");
+    write("flow.txt", "2\n0 1 3 100 500000 0.0001\n1 0 3 100 500000 0\n");
+    write("sizes.txt", "0 0\n1000 50\n100000 100\n");
+    write(
+        "drawn.toml",
+        &format!("{scenario}[traffic]\nsizes = \"cdf:sizes.txt\"\nload = 0.3\ntime = \"100us\"\n"),
+    );
+    let said = |run: &[&str], file: &str| {
+        let mut ferroce = ferroce();
+        let done = ferroce.arg("sim").args(run).arg(folder.path().join(file)).assert().success();
+        String::from_utf8(done.get_output().stdout.clone()).unwrap()
+    };
+    let flows = folder.path().join("flow.txt");
+    let flows = ["--flows", flows.to_str().unwrap()];
+    let checked = said(&[flows[0], flows[1], "--check"], "own.toml");
+    assert!(
+        checked.ends_with("own.toml: 2 hosts (endpoints), 1 switch, 2 flows of 1000000 bytes in all, auto\n"),
+        "{checked}"
+    );
+    assert!(said(&flows, "own.toml").contains("2 of 2 flows ended"));
+    assert!(said(&[], "drawn.toml").contains("2 hosts (endpoints)"));
+
+    write("topology.txt", "3 1 2\n2\n0 2 100Gbps 1us 0\n");
+    let mut refused = ferroce();
+    let refused = refused.arg("sim").arg("--check").arg(folder.path().join("own.toml")).assert().failure();
+    let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+    assert!(
+        said.contains("own.toml: line 2: links: ")
+            && said.contains("topology.txt: line 1: 2 links promised, 1 found"),
+        "{said}"
+    );
+}
+
 /// `ci/sim` checks the same traces in the release build.
 #[test]
 fn traces_are_what_they_were() {

@@ -3,6 +3,7 @@
 mod commands;
 mod counters;
 mod files;
+mod scenarios;
 
 use crate::cli::Cli;
 use crate::failure::Failure;
@@ -30,6 +31,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     pages.push(("ferroce-toml.md".into(), files::reference()));
     pages.push(("commands.md".into(), commands::reference(&command)));
     pages.push(("counters.md".into(), counters::reference()));
+    pages.push(("scenarios.md".into(), scenarios::reference()));
     for (name, text) in pages {
         let path = args.folder.join(name);
         std::fs::write(&path, text).map_err(|error| {

@@ -1,11 +1,13 @@
 //! The flows of a scenario: listed in it or in a CSV file, or drawn from a distribution of sizes.
 
+use super::mistake::Mistake;
 use crate::failure::Failure;
-use crate::input::Table;
+use crate::input::{self, Table};
 use cc::Rate;
 use csv::StringRecord;
 use fabric::sim::{Flow, Incast, SizeDistribution, poisson};
 use serde::Deserialize;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
@@ -91,6 +93,11 @@ impl Numbering {
         Ok(Self { first, hosts })
     }
 
+    /// Returns the number of hosts.
+    pub(super) fn hosts(self) -> u32 {
+        self.hosts
+    }
+
     /// Returns the flow between two hosts of the file, or what is wrong with it.
     fn flow(self, source: u32, destination: u32, bytes: u64, start: Duration) -> Result<Flow, String> {
         let [from, to] = [("source", source), ("destination", destination)].map(|(what, number)| {
@@ -131,48 +138,102 @@ impl Numbering {
     }
 }
 
-/// Draws the flows of `hosts` hosts that start before `time`.
+/// Draws the flows of `hosts` hosts that start before `time`. Files of sizes are relative to `folder`.
 pub(super) fn draw(
     traffic: &Traffic,
     time: Duration,
     hosts: u32,
     line: Rate,
     seed: u64,
-) -> Result<Vec<Flow>, String> {
-    let sizes = match traffic.sizes.as_str() {
-        "web-search" => SizeDistribution::web_search(),
-        "fb-hadoop" => SizeDistribution::fb_hadoop(),
-        other => match other.strip_prefix("uniform:").and_then(|most| most.parse().ok()) {
-            Some(most) => SizeDistribution::uniform(most),
-            None => {
-                return Err(format!(
-                    "sizes '{other}': no such distribution; use web-search, fb-hadoop, or uniform:BYTES"
-                ));
-            }
-        },
-    };
-    for load in [Some(traffic.load), traffic.incast.as_ref().map(|incast| incast.load)].into_iter().flatten()
+    folder: &Path,
+) -> Result<Vec<Flow>, Mistake> {
+    let sizes = sizes(&traffic.sizes, folder).map_err(|why| Mistake::new("traffic.sizes", why))?;
+    let incast = traffic.incast.as_ref();
+    for (key, load) in
+        [("traffic.load", Some(traffic.load)), ("traffic.incast", incast.map(|incast| incast.load))]
     {
-        if !(0.0..=1.0).contains(&load) {
-            return Err(format!("load {load}: not a share of the link; use 0 to 1"));
+        if let Some(load) = load.filter(|load| !(0.0..=1.0).contains(load)) {
+            return Err(Mistake::new(key, format!("load {load}: not a share of the link; use 0 to 1")));
         }
     }
     if hosts < 2 {
-        return Err("the topology has only one host; add a second".into());
+        return Err(Mistake::new("topology", "only one host; add a second"));
     }
-    let incast = traffic.incast.as_ref();
     if let Some(IncastText { senders, bytes, .. }) = incast
         && (*bytes == 0 || !(1..hosts).contains(senders))
     {
         let most = hosts - 1;
-        return Err(format!(
-            "incast.senders = {senders}, incast.bytes = {bytes}: out of range; use 1 to {most} senders and at least 1 byte"
+        return Err(Mistake::new(
+            "traffic.incast",
+            format!(
+                "incast.senders = {senders}, incast.bytes = {bytes}: out of range; use 1 to {most} senders and at least 1 byte"
+            ),
         ));
     }
-    check_count(traffic, sizes.mean(), time, hosts, line)?;
+    check_count(traffic, sizes.mean(), time, hosts, line).map_err(|why| Mistake::new("traffic", why))?;
     let incast =
         incast.map(|incast| Incast { senders: incast.senders, bytes: incast.bytes, load: incast.load });
     Ok(poisson(hosts, line, &sizes, traffic.load, time, incast, seed))
+}
+
+/// Returns the distribution that `name` names.
+fn sizes(name: &str, folder: &Path) -> Result<SizeDistribution, String> {
+    if let Some(file) = name.strip_prefix("cdf:") {
+        let path = folder.join(file);
+        let text = input::text(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        return distribution(&text).map_err(|(line, why)| format!("{}: line {line}: {why}", path.display()));
+    }
+    match name {
+        "web-search" => Ok(SizeDistribution::web_search()),
+        "fb-hadoop" => Ok(SizeDistribution::fb_hadoop()),
+        other => match other.strip_prefix("uniform:").and_then(|most| most.parse().ok()) {
+            Some(most) => Ok(SizeDistribution::uniform(most)),
+            None => Err(format!(
+                "'{other}': no such distribution; use web-search, fb-hadoop, uniform:BYTES, or cdf:FILE"
+            )),
+        },
+    }
+}
+
+/// Reads a distribution in the format of HPCC's authors: on each line a size in bytes, and the share of flows of at most that size, from
+/// 0 to 1 or in percent. Lines that begin with # are comments. Returns the number of the line that is wrong, and why.
+fn distribution(text: &str) -> Result<SizeDistribution, (usize, String)> {
+    let mut points: Vec<(u64, f64)> = Vec::new();
+    let mut last = 0;
+    for (number, line) in (1..).zip(text.lines().map(str::trim)) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        last = number;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let point = match words[..] {
+            [bytes, share] => bytes.parse::<f64>().ok().zip(share.parse::<f64>().ok()),
+            _ => None,
+        };
+        let is_point =
+            |point: &(f64, f64)| (0.0..=1e15).contains(&point.0) && (0.0..=100.0).contains(&point.1);
+        let (bytes, share) = point.filter(is_point).ok_or_else(|| {
+            (number, format!("'{line}': not a size in bytes (at most 10^15) and a share of flows: 1000 0.5"))
+        })?;
+        let bytes = bytes as u64;
+        if let Some(&before) = points.last().filter(|before| before.0 > bytes || before.1 > share) {
+            return Err((
+                number,
+                format!(
+                    "{bytes} {share}: below {} {} on the line before; sort the lines",
+                    before.0, before.1
+                ),
+            ));
+        }
+        points.push((bytes, share));
+    }
+    let end = points.last().map_or(0.0, |point| point.1);
+    if (end - 100.0).abs() < 1e-6 {
+        points.iter_mut().for_each(|point| point.1 /= 100.0);
+    }
+    SizeDistribution::new(&points).ok_or_else(|| {
+        (last.max(1), format!("the last share is {end}; end at 1, or at 100 for percent, above 0 bytes"))
+    })
 }
 
 fn check_count(traffic: &Traffic, mean: f64, time: Duration, hosts: u32, line: Rate) -> Result<(), String> {
@@ -185,9 +246,17 @@ fn check_count(traffic: &Traffic, mean: f64, time: Duration, hosts: u32, line: R
     Ok(())
 }
 
-/// Reads the flow list `file`.
+/// Reads the flow list `file`: CSV, or the format of the simulator of HPCC's authors.
 pub(super) fn list(file: &Path, numbering: Numbering) -> Result<Vec<Flow>, Failure> {
     let failed = |why: String| Failure::usage(format!("{}: {why}", file.display()));
+    if file != Path::new("-") {
+        let mut lines = BufReader::new(input::open(file).map_err(|error| failed(error.to_string()))?);
+        let mut first = Vec::new();
+        input::line(&mut lines, &mut first).map_err(|error| failed(error.to_string()))?;
+        if let Some(count) = std::str::from_utf8(&first).ok().and_then(|first| first.trim().parse().ok()) {
+            return authors_list(lines, count, numbering).map_err(failed);
+        }
+    }
     let wrong = |error: csv::Error| failed(error.to_string());
     let mut table = Table::open(file).map_err(|error| failed(error.to_string()))?;
     let header = table.header().map_err(wrong)?.clone();
@@ -204,4 +273,98 @@ pub(super) fn list(file: &Path, numbering: Numbering) -> Result<Vec<Flow>, Failu
         flows.push(Flow { is_incast: dport == INCAST_PORT, ..flow });
     }
     Ok(flows)
+}
+
+/// Reads the lines of the authors' format after the first, which promises `count` flows: source, destination, priority, port, bytes, start
+/// in seconds.
+fn authors_list(mut lines: impl BufRead, count: usize, numbering: Numbering) -> Result<Vec<Flow>, String> {
+    if count > FLOWS {
+        return Err(format!("line 1: {count} flows: at most {FLOWS}, the limit of a run"));
+    }
+    let (mut flows, mut number, mut line) = (Vec::new(), 1, Vec::new());
+    while input::line(&mut lines, &mut line).map_err(|error| error.to_string())? {
+        number += 1;
+        let text = String::from_utf8_lossy(&line);
+        if text.trim().is_empty() {
+            continue;
+        }
+        let flow = authors_flow(&text, numbering).map_err(|why| format!("line {number}: {why}"))?;
+        if flows.len() == count {
+            return Err(format!("line {number}: more than the {count} flows that the first line promises"));
+        }
+        flows.push(flow);
+    }
+    match flows.len() {
+        found if found == count => Ok(flows),
+        found => Err(format!("line 1: {count} flows promised, {found} found; correct the number")),
+    }
+}
+
+fn authors_flow(line: &str, numbering: Numbering) -> Result<Flow, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let values = match words[..] {
+        [source, destination, _priority, port, bytes, start] => (|| {
+            let start = Duration::try_from_secs_f64(start.parse().ok()?).ok()?;
+            Some((
+                source.parse().ok()?,
+                destination.parse().ok()?,
+                port.parse().ok()?,
+                bytes.parse().ok()?,
+                start,
+            ))
+        })(),
+        _ => None,
+    };
+    let (source, destination, port, bytes, start): (u32, u32, u32, u64, Duration) = values.ok_or_else(|| {
+        format!("'{}': not source, destination, priority, port, bytes and start in seconds: 0 1 3 100 1000000 2.0", line.trim())
+    })?;
+    let flow = numbering.flow(source, destination, bytes, virtual_time(start)?)?;
+    Ok(Flow { is_incast: port == INCAST_PORT, ..flow })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_a_distribution_are_parts_or_percent() {
+        let percent = distribution("# bytes, percent\n0 0\n10000 15\n\n 30000000 100\n").unwrap();
+        assert_eq!(distribution("0 0\n1e4 .15\n30000000 1\n"), Ok(percent.clone()));
+        assert_eq!(percent.quantile(0.15), 10_000);
+        for (text, part) in [
+            ("", "1: the last share is 0"),
+            ("0 0\n100 0.5\n", "2: the last share is 0.5; end at 1"),
+            ("0 0\n100 0.5\n50 1\n", "3: 50 1: below 100 0.5"),
+            ("0 0\n100 0.5\n200 0.4\n", "3: 200 0.4: below 100 0.5"),
+            ("0 0 0\n", "1: '0 0 0': not a size"),
+            ("nan 1\n", "1: 'nan 1'"),
+            ("1e300 1\n", "1: '1e300 1'"),
+            ("5 101\n", "1: '5 101'"),
+            ("0 1\n", "1: the last share is 1; end at 1, or at 100 for percent, above 0 bytes"),
+        ] {
+            let (line, why) = distribution(text).unwrap_err();
+            assert!(format!("{line}: {why}").starts_with(part), "{text}: {line}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_flow_list_of_the_authors_is_read() {
+        let numbering = Numbering::new(0, 3).unwrap();
+        let read = |text: &str, count| authors_list(text.as_bytes(), count, numbering);
+        let flows = read("0 1 3 100 5000 2.000001\n\n2 1 3 200 1 0\n", 2).unwrap();
+        let start = Duration::from_nanos(2_000_001_000);
+        let flow = Flow { source: 0, destination: 1, bytes: 5000, start, is_incast: false, dscp: 0 };
+        assert_eq!((flows[0], flows[1].is_incast), (flow, true));
+        for (text, count, part) in [
+            ("0 1 3 100 5000 2.0\n", 2, "line 1: 2 flows promised, 1 found"),
+            ("0 1 3 100 5000 2.0\n0 1 3 100 5000 2.0\n", 1, "line 3: more than the 1 flows"),
+            ("0 1 3 100 5000\n", 1, "line 2: '0 1 3 100 5000': not source"),
+            ("0 1 3 100 5000 -1\n", 1, "line 2: "),
+            ("0 3 3 100 5000 2.0\n", 1, "line 2: destination 3: not a host of the topology; use 0 to 2"),
+            ("", 100_000_000, "line 1: 100000000 flows: at most"),
+        ] {
+            let why = read(text, count).unwrap_err();
+            assert!(why.starts_with(part), "{text}: {why}");
+        }
+    }
 }

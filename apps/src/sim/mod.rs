@@ -5,20 +5,24 @@ mod arena_page;
 mod compare;
 mod figures;
 mod flows;
+mod keys;
+mod mistake;
 mod output;
 mod parts;
 mod plot;
 mod report;
 mod scenario;
 mod sweep;
+mod topology;
 
 use crate::failure::Failure;
-use crate::input;
+use crate::{input, units};
 use compare::Ours;
 use fabric::sim::{self, Hosts, Outcome};
 use indicatif::{ProgressBar, ProgressStyle};
+pub use keys::{ScenarioKey, TABLES};
 use parts::{Kind, Part, Shard};
-use scenario::Scenario;
+use scenario::{Scenario, algorithm_name};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,14 +31,16 @@ use std::time::{Duration, Instant};
 /// The command line of `ferroce sim`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A scenario is a TOML file that names a topology (star, dumbbell, parking-lot, leaf-spine, fat-tree), the flows, and their congestion \
-control. Examples are in fabric/scenarios. The same scenario and seed give the same run, to the trace's digest.
+A scenario is a TOML file that names a topology (star, dumbbell, parking-lot, leaf-spine, fat-tree, or a graph of its own), the flows, and \
+their congestion control. docs/reference/scenarios.md lists the keys; examples are in fabric/scenarios. The same scenario and seed give the \
+same run, to the trace's digest.
 
 Hosts run the product's endpoints. With host = \"model\" they run a faster model: packets that only count their payload, each \
 acknowledged. In both, the product's congestion control paces the flows, and switches have a shared buffer, PFC, ECN, ECMP and \
 telemetry. compat = \"hpcc-ns3\" is the model with the conventions of the simulator of HPCC's authors (fabric/scenarios/reference).
 
-A flow list is a CSV file with the columns src,dst,bytes,start_ns; hosts are numbered from 1, or from the scenario's first_host. \
+A flow list is a CSV file with the columns src,dst,bytes,start_ns, or a flow.txt of the simulator of HPCC's authors; hosts are numbered \
+from 1, or from the scenario's first_host. \
 --out also writes report.html, a page without other files.
 
 Examples:
@@ -50,6 +56,9 @@ pub struct Args {
     /// Take the flows from this CSV file instead of the scenario
     #[arg(long, value_name = "FILE")]
     flows: Option<PathBuf>,
+    /// Read the scenario and its files, and print what would run
+    #[arg(long, conflicts_with_all = ["out", "compare", "json", "sweep", "vary", "arena", "shard", "merge"])]
+    check: bool,
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -125,6 +134,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     for warning in &scenario.warnings {
         note!("warning: {warning}");
     }
+    if args.check {
+        return check(&name, &scenario).map(|()| ExitCode::SUCCESS);
+    }
     let folder = args.out.as_deref().map(output::Folder::open).transpose()?;
     let (begin, before) = (Instant::now(), cpu());
     let outcome = simulate(&scenario, true)?;
@@ -151,6 +163,21 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Prints what a scenario would run.
+fn check(name: &str, scenario: &Scenario) -> Result<(), Failure> {
+    let setup = &scenario.setup;
+    setup.check().map_err(|error| Failure::usage(format!("{name}: {error}")))?;
+    let bytes: u64 = setup.flows.iter().map(|flow| flow.bytes).fold(0, u64::saturating_add);
+    outln!(
+        "{name}: {} ({}), {}, {} of {bytes} bytes in all, {}",
+        units::counted(setup.topology.hosts(), "host", "hosts"),
+        kind(setup.hosts),
+        units::counted(setup.topology.switches(), "switch", "switches"),
+        units::counted(setup.flows.len(), "flow", "flows"),
+        algorithm_name(&setup.congestion)
+    )
+}
+
 /// Runs a scenario. If `shows`, displays a progress bar on a terminal.
 fn simulate(scenario: &Scenario, shows: bool) -> Result<Outcome, Failure> {
     let bar = if shows { ProgressBar::new(scenario.setup.flows.len() as u64) } else { ProgressBar::hidden() };
@@ -175,7 +202,7 @@ fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failur
         kind(setup.hosts),
         outcome.finished.len(),
         setup.flows.len(),
-        setup.congestion.algorithm.name()
+        algorithm_name(&setup.congestion)
     )?;
     let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| outcome.queue_quantile(share));
     outln!(

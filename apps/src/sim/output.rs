@@ -2,7 +2,7 @@
 
 use super::Cost;
 use super::figures::{SizeRow, steady};
-use super::scenario::Scenario;
+use super::scenario::{Scenario, algorithm_name};
 use crate::failure::Failure;
 use crate::output::{OutFile, unwritten};
 use fabric::sim::{Outcome, Steady};
@@ -127,7 +127,7 @@ pub fn summary(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow], cost: C
         "switches": scenario.setup.topology.switches(),
         "flows": scenario.setup.flows.len(),
         "finished": outcome.finished.len(),
-        "algorithm": scenario.setup.congestion.algorithm.name(),
+        "algorithm": algorithm_name(&scenario.setup.congestion),
         "seed": scenario.setup.seed,
         "trace": format!("{:016x}", outcome.trace),
         "virtual_us": outcome.time.as_nanos() as f64 / 1e3,

@@ -3,7 +3,7 @@
 use super::compare::Compared;
 use super::figures::SizeRow;
 use super::plot::{Axes, Line, legend, lines, size};
-use super::scenario::Scenario;
+use super::scenario::{Scenario, algorithm_name};
 use crate::failure::Failure;
 use fabric::sim::{Hosts, Outcome, Row};
 use std::fmt::Write;
@@ -70,7 +70,7 @@ fn lead(title: &str, scenario: &Scenario, outcome: &Outcome) -> String {
         if setup.flows.len() == 1 { "" } else { "s" },
         size(bytes),
         if switches == 1 { "" } else { "es" },
-        setup.congestion.algorithm.name(),
+        algorithm_name(&setup.congestion),
         escape(title),
         setup.seed
     )
@@ -106,7 +106,7 @@ fn overview(scenario: &Scenario, outcome: &Outcome) -> String {
     let rows = [
         ("Hosts, switches", format!("{}, {}", setup.topology.hosts(), setup.topology.switches())),
         ("Flows that ended", format!("{} of {}", outcome.finished.len(), setup.flows.len())),
-        ("Congestion control", setup.congestion.algorithm.name().into()),
+        ("Congestion control", algorithm_name(&setup.congestion).into()),
         ("Virtual time", format!("{:.3} ms", outcome.time.as_nanos() as f64 / 1e6)),
         ("Longest queue of a switch port", format!("{:.1} kB", outcome.queue_max as f64 / 1e3)),
         ("Queue of all switch ports, p50 / p95 / p99", format!("{p50} / {p95} / {p99} kB")),

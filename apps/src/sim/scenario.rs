@@ -1,35 +1,37 @@
 //! Reads scenarios: a TOML file with its flows, or with a CSV file of flows.
 
 use super::flows::{FlowText, Numbering, Traffic, draw, list, virtual_time, zero};
+use super::mistake::Mistake;
+use super::topology::{LinkText, TopologyKind, shape};
 use crate::failure::Failure;
 use crate::units;
 use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
-use fabric::sim::{Conventions, Hosts, Pfc, Sampling, Setup, Topology};
+use fabric::sim::{Conventions, Flow, Hosts, Pfc, Requests, Sampling, Setup, Verb};
 use fabric::{Direct, Probability, Red, SecondClass};
 use roce::qp::Congestion;
 use roce::wire::Format;
 use serde::Deserialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use verbs::congestion::CongestionChoice;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Text {
-    topology: Kind,
-    /// Hosts of a star, or of each switch (leaf-spine: each leaf) in other topologies.
-    hosts: Option<usize>,
-    /// Switches of a parking lot, or leaves of a leaf-spine.
-    switches: Option<usize>,
-    spines: Option<usize>,
-    rate: String,
-    /// The rate of links between switches; defaults to `rate`.
-    fabric_rate: Option<String>,
-    delay: String,
+pub(super) struct Text {
+    pub(super) topology: TopologyKind,
+    pub(super) hosts: Option<usize>,
+    pub(super) switches: Option<usize>,
+    pub(super) spines: Option<usize>,
+    pub(super) rate: Option<String>,
+    pub(super) fabric_rate: Option<String>,
+    pub(super) delay: Option<String>,
+    #[serde(default)]
+    pub(super) link: Vec<LinkText>,
+    pub(super) links: Option<PathBuf>,
     #[serde(default)]
     compat: Compat,
     /// The kind of hosts; defaults to endpoints, and to the model with `compat = "hpcc-ns3"`.
-    host: Option<Kinds>,
+    host: Option<HostKind>,
     /// Payload of a full packet, bytes.
     mtu: Option<u32>,
     congestion: String,
@@ -56,28 +58,20 @@ struct Text {
     jitter: String,
     #[serde(default = "limit")]
     limit: String,
-    /// The number of the first host in `[[flow]]` and in flow lists.
-    #[serde(default = "one")]
-    first_host: u32,
+    pub(super) first_host: Option<u32>,
+    #[serde(default)]
+    loss: f64,
+    requests: Option<RequestsText>,
+    rival: Option<RivalText>,
     reference: Option<Reference>,
     traffic: Option<Traffic>,
     #[serde(default)]
     flow: Vec<FlowText>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Kind {
-    Star,
-    Dumbbell,
-    ParkingLot,
-    LeafSpine,
-    FatTree,
-}
-
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-enum Kinds {
+enum HostKind {
     Endpoint,
     Model,
 }
@@ -124,6 +118,50 @@ struct DirectText {
     interval: String,
 }
 
+/// How endpoints split a flow into requests.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RequestsText {
+    #[serde(default)]
+    verb: VerbText,
+    bytes: Option<u32>,
+    depth: Option<u32>,
+    #[serde(default)]
+    selective_repeat: bool,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum VerbText {
+    #[default]
+    Write,
+    Read,
+    Send,
+}
+
+impl RequestsText {
+    fn requests(&self) -> Requests {
+        Requests {
+            verb: match self.verb {
+                VerbText::Write => Verb::Write,
+                VerbText::Read => Verb::Read,
+                VerbText::Send => Verb::Send,
+            },
+            bytes: self.bytes.unwrap_or(Requests::WRITES.bytes),
+            depth: self.depth.unwrap_or(Requests::WRITES.depth),
+            selective_repeat: self.selective_repeat,
+        }
+    }
+}
+
+/// The congestion control of the flows of a DSCP, instead of `congestion`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RivalText {
+    dscp: u8,
+    congestion: String,
+}
+
 /// The name of a run in a reference directory.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -134,10 +172,6 @@ pub struct Reference {
 
 const fn buffer() -> u64 {
     32 << 20
-}
-
-const fn one() -> u32 {
-    1
 }
 
 const fn yes() -> bool {
@@ -162,10 +196,10 @@ pub struct Scenario {
     pub warnings: Vec<String>,
 }
 
-/// Reads a scenario. `vary` replaces values of keys of `congestion`.
+/// Reads the scenario `name`, a path, whose content is `text`. `vary` replaces values of keys of `congestion`.
 ///
 /// # Errors
-/// Returns a failure with the key that is wrong, and why.
+/// Returns a failure with the line and the key that is wrong, and why.
 pub fn read(
     name: &str,
     text: &str,
@@ -173,96 +207,115 @@ pub fn read(
     seed: u64,
     vary: &[(String, String)],
 ) -> Result<Scenario, Failure> {
-    let text: Text = toml::from_str(text)
-        .map_err(|error| Failure::usage(format!("{name}: {}", error.message().replace('\n', "; "))))?;
-    let wrong = |key: &str, error: String| Failure::usage(format!("{name}: {key}: {error}"));
-    let time = |key: &str, text: &str| {
-        units::duration(text).and_then(virtual_time).map_err(|error| wrong(key, error))
+    let keys: Text = toml::from_str(text).map_err(|error| {
+        let begin = error.span().map_or(0, |span| span.start);
+        let line = text.get(..begin).unwrap_or_default().matches('\n').count() + 1;
+        Failure::usage(format!("{name}: line {line}: {}", error.message().replace('\n', "; ")))
+    })?;
+    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+    let refuse = |mistake: Mistake| mistake.refuse(name, text);
+    let shape = shape(&keys, folder).map_err(refuse)?;
+    let numbering = Numbering::new(shape.first_host, shape.topology.hosts() as u32)
+        .map_err(|why| refuse(Mistake::new("first_host", why)))?;
+    let flows = match flows {
+        Some(file) => list(file, numbering)?,
+        None => own_flows(&keys, numbering, shape.line, seed, folder).map_err(refuse)?,
     };
-    let rate = |key: &str, text: &str| units::rate(text).map_err(|error| wrong(key, error));
-    let line = rate("rate", &text.rate)?;
-    let fabric = text.fabric_rate.as_deref().map_or(Ok(line), |text| rate("fabric_rate", text))?;
-    let topology = topology(&text, line, fabric, time("delay", &text.delay)?)
-        .map_err(|error| wrong("topology", error))?;
-    let congestion = congestion(&text.congestion, vary, text.compat)
-        .map_err(|error| wrong("congestion", error))?
-        .on_link(line);
-    let numbering = Numbering::new(text.first_host, topology.hosts() as u32)
-        .map_err(|error| wrong("first_host", error))?;
-    let flows = match (flows, &text.traffic) {
-        (Some(file), _) => list(file, numbering)?,
-        (None, Some(traffic)) => {
-            let end = time("traffic.time", &traffic.time)?;
-            draw(traffic, end, topology.hosts() as u32, line, seed)
-                .map_err(|error| wrong("traffic", error))?
-        }
-        (None, None) => {
-            let of = |flow: &FlowText| {
-                let start = time("start", &flow.start)?;
-                numbering.spell(flow, start).map_err(|error| wrong("flow", error))
-            };
-            text.flow.iter().map(of).collect::<Result<Vec<_>, Failure>>()?.concat()
-        }
-    };
-    let (conventions, hosts) = conventions(&text).map_err(|error| wrong("compat", error))?;
-    let ecn = text.ecn.or_else(|| authors_marks(text.compat, &congestion.algorithm));
-    let red = ecn.map(|ecn| ecn.red().map_err(|error| wrong("ecn.probability", error)));
-    let is_real = hosts == Hosts::Endpoints;
-    let warnings = warnings(name, &congestion, ecn.is_some(), is_real.then_some([line, fabric]));
-    let first = flows.first().map_or(0, |flow| flow.destination);
-    let sampling = text.sample.as_deref().map(|text| {
-        let every = time("sample", text)?;
-        Ok(Sampling { every, host: first, flows: flows.len().min(64) })
-    });
-    let direct = text
-        .direct
-        .as_ref()
-        .map(|text| Ok::<_, Failure>(Direct::new(text.threshold, time("direct.interval", &text.interval)?)));
-    let setup = Setup {
-        conventions,
-        hosts,
-        red: red.transpose()?,
-        second_class: text
-            .second_class
-            .as_ref()
-            .map(|class| SecondClass { dscp: class.dscp, weights: class.weights }),
-        tell_sojourn: text.tell_sojourn,
-        direct: direct.transpose()?,
-        linux_ioam: text.linux_ioam,
-        lie: Probability::new(text.lie).ok_or_else(|| wrong("lie", format!("{}: 0 to 1", text.lie)))?,
-        deaf: text.deaf,
-        buffer: text.buffer,
-        pfc: text.pfc.then(Pfc::default),
-        sampling: sampling.transpose()?,
-        jitter: time("jitter", &text.jitter)?,
-        limit: time("limit", &text.limit)?,
-        seed,
-        ..Setup::new(topology, flows, congestion)
-    };
-    let reference = text.reference.map(|reference| varied(reference, vary));
-    Ok(Scenario { setup, reference, first_host: text.first_host, warnings })
+    let congestion = congestion(&keys.congestion, vary, keys.compat)
+        .map_err(|why| refuse(Mistake::new("congestion", why)))?
+        .on_link(shape.line);
+    let ecn = keys.ecn.or_else(|| authors_marks(keys.compat, &congestion.algorithm));
+    let rates = [shape.line, shape.fabric];
+    let first_host = shape.first_host;
+    let rival = rival(&keys, shape.line).map_err(refuse)?;
+    let setup = Setup { seed, rival, ..Setup::new(shape.topology, flows, congestion) };
+    let setup = settings(&keys, ecn, setup).map_err(refuse)?;
+    let is_real = setup.hosts == Hosts::Endpoints;
+    let warnings = warnings(name, &setup.congestion, ecn.is_some(), is_real.then_some(rates));
+    let reference = keys.reference.map(|reference| varied(reference, vary));
+    Ok(Scenario { setup, reference, first_host, warnings })
 }
 
-fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<Topology, String> {
-    let needs = |what: &str, value: Option<usize>, limit: usize| match value {
-        Some(value) if (1..=limit).contains(&value) => Ok(value),
-        Some(value) => Err(format!("{what} = {value}: out of range; use 1 to {limit}")),
-        None => Err(format!("the topology needs {what}; add {what} = 8")),
+fn time(key: &'static str, text: &str) -> Result<Duration, Mistake> {
+    units::duration(text).and_then(virtual_time).map_err(|why| Mistake::new(key, why))
+}
+
+/// Returns the flows that the scenario itself describes.
+fn own_flows(
+    keys: &Text,
+    numbering: Numbering,
+    line: Rate,
+    seed: u64,
+    folder: &Path,
+) -> Result<Vec<Flow>, Mistake> {
+    let Some(traffic) = &keys.traffic else {
+        let of = |(place, flow): (usize, &FlowText)| {
+            let start = units::duration(&flow.start).and_then(virtual_time);
+            let flows = start.and_then(|start| numbering.spell(flow, start));
+            flows.map_err(|why| Mistake::in_entry("flow", place, why))
+        };
+        return Ok(keys.flow.iter().enumerate().map(of).collect::<Result<Vec<_>, _>>()?.concat());
     };
-    let hosts = || needs("hosts", text.hosts, 4096);
-    Ok(match text.topology {
-        Kind::Star => Topology::star(hosts()?.max(2), rate, delay),
-        Kind::Dumbbell => Topology::dumbbell(hosts()?, hosts()?, rate, fabric, delay),
-        Kind::ParkingLot => {
-            Topology::parking_lot(needs("switches", text.switches, 256)?, hosts()?, rate, delay)
-        }
-        Kind::LeafSpine => {
-            let (leaves, spines) =
-                (needs("switches", text.switches, 256)?, needs("spines", text.spines, 256)?);
-            Topology::leaf_spine(leaves, spines, hosts()?, rate, fabric, delay)
-        }
-        Kind::FatTree => Topology::fat_tree(rate, fabric, delay),
+    let end = time("traffic.time", &traffic.time)?;
+    draw(traffic, end, numbering.hosts(), line, seed, folder)
+}
+
+/// Returns the congestion control of the flows of a DSCP, if the scenario has any.
+fn rival(keys: &Text, line: Rate) -> Result<Option<(u8, Congestion)>, Mistake> {
+    let Some(rival) = &keys.rival else { return Ok(None) };
+    if rival.dscp > 63 {
+        return Err(Mistake::new("rival.dscp", format!("{}: out of range; use 0 to 63", rival.dscp)));
+    }
+    let congestion = congestion(&rival.congestion, &[], keys.compat)
+        .map_err(|why| Mistake::new("rival.congestion", why))?;
+    Ok(Some((rival.dscp, congestion.on_link(line))))
+}
+
+/// Returns `setup` with the scenario's settings of packets, hosts, switches and the run.
+fn settings(keys: &Text, ecn: Option<EcnText>, setup: Setup) -> Result<Setup, Mistake> {
+    let (conventions, hosts) = conventions(keys).map_err(|why| Mistake::new("compat", why))?;
+    let red = ecn.map(|ecn| ecn.red().map_err(|why| Mistake::new("ecn.probability", why))).transpose()?;
+    let second_class =
+        keys.second_class.as_ref().map(|class| SecondClass { dscp: class.dscp, weights: class.weights });
+    let direct = match &keys.direct {
+        Some(direct) => Some(Direct::new(direct.threshold, time("direct.interval", &direct.interval)?)),
+        None => None,
+    };
+    let sampling = match &keys.sample {
+        Some(every) => Some(Sampling {
+            every: time("sample", every)?,
+            host: setup.flows.first().map_or(0, |flow| flow.destination),
+            flows: setup.flows.len().min(64),
+        }),
+        None => None,
+    };
+    let share = |key, value| {
+        Probability::new(value).ok_or_else(|| Mistake::new(key, format!("{value}: out of range; use 0 to 1")))
+    };
+    Ok(Setup {
+        conventions,
+        hosts,
+        red,
+        second_class,
+        tell_sojourn: keys.tell_sojourn,
+        direct,
+        linux_ioam: keys.linux_ioam,
+        requests: keys.requests.as_ref().map_or(Requests::WRITES, RequestsText::requests),
+        loss: share("loss", keys.loss)?,
+        lie: share("lie", keys.lie)?,
+        deaf: keys.deaf,
+        buffer: keys.buffer,
+        pfc: keys.pfc.then(Pfc::default),
+        sampling,
+        jitter: time("jitter", &keys.jitter)?,
+        limit: time("limit", &keys.limit)?,
+        ..setup
     })
+}
+
+/// Returns the name of a congestion control as a scenario gives it.
+pub fn algorithm_name(congestion: &Congestion) -> &'static str {
+    if congestion.upgrade.is_some() { "auto" } else { congestion.algorithm.name() }
 }
 
 /// Returns the likely mistakes of a scenario whose links have these rates, if its packets are real.
@@ -275,7 +328,7 @@ fn warnings(name: &str, congestion: &Congestion, is_marked: bool, rates: Option<
 fn unmarked(name: &str, congestion: &Congestion) -> String {
     format!(
         "{name}: congestion {}: no switch marks, so it never slows down; add the line ecn = {{ min = 100_000, max = 400_000, probability = 0.2 }}",
-        congestion.algorithm.name()
+        algorithm_name(congestion)
     )
 }
 
@@ -325,10 +378,10 @@ fn conventions(text: &Text) -> Result<(Conventions, Hosts), String> {
         Compat::Ferroce => Conventions::FERROCE,
     };
     let hosts = match (text.compat, text.host) {
-        (Compat::HpccNs3, Some(Kinds::Endpoint)) => {
+        (Compat::HpccNs3, Some(HostKind::Endpoint)) => {
             return Err("hpcc-ns3 needs model hosts; leave `host` out".into());
         }
-        (Compat::HpccNs3, _) | (Compat::Ferroce, Some(Kinds::Model)) => Hosts::Model,
+        (Compat::HpccNs3, _) | (Compat::Ferroce, Some(HostKind::Model)) => Hosts::Model,
         (Compat::Ferroce, _) => Hosts::Endpoints,
     };
     let payload = text.mtu.unwrap_or(sizes.payload);
@@ -386,116 +439,4 @@ fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<C
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEXT: &str = "topology = 'star'\nhosts = 3\nrate = '100G'\ndelay = '1us'\ncompat = 'hpcc-ns3'\n\
-        congestion = 'hpcc,line_rate=100G,base_rtt=4160ns,flows=100'\n\
-        [[flow]]\nsource = 1\ndestination = 3\nbytes = 1000\n";
-
-    #[test]
-    fn a_scenario_says_what_runs() {
-        let scenario = read("x", TEXT, None, 1, &[("max_stage".into(), "0".into())]).unwrap();
-        assert_eq!((scenario.setup.topology.hosts(), scenario.setup.flows[0].destination), (3, 2));
-        let AlgorithmConfig::Hpcc(config) = scenario.setup.congestion.algorithm else { panic!() };
-        assert_eq!((config.max_stage, config.additive_increase), (0, Rate::from_mbps(50)));
-        assert_eq!(scenario.setup.hosts, Hosts::Model);
-        let product = read("x", &TEXT.replace("compat = 'hpcc-ns3'", ""), None, 1, &[]).unwrap();
-        assert_eq!(product.setup.hosts, Hosts::Endpoints);
-        assert!(read("x", &TEXT.replace("compat", "host = 'endpoint'\ncompat"), None, 1, &[]).is_err());
-        let dctcp = read("x", TEXT, None, 1, &[("cc".into(), "dctcp".into())]).unwrap();
-        assert_eq!(dctcp.setup.congestion.algorithm.name(), "dctcp");
-        assert!(dctcp.setup.red.is_some() && scenario.setup.red.is_none());
-        assert!(dctcp.warnings.is_empty() && scenario.warnings.is_empty());
-        let reference = Reference { scenario: "b".into(), variant: "hpcc_ms5".into() };
-        assert_eq!(varied(reference.clone(), &[("max_stage".into(), "0".into())]).variant, "hpcc_ms0");
-        assert_eq!(varied(reference, &[("cc".into(), "dctcp".into())]).variant, "dctcp");
-        assert!(read("x", &TEXT.replace("hosts = 3", ""), None, 1, &[]).is_err());
-    }
-
-    #[test]
-    fn an_algorithm_of_marks_is_warned_of_if_no_switch_marks() {
-        let text = TEXT.replace("compat = 'hpcc-ns3'", "").replace("hpcc,", "dcqcn,");
-        let text = text.replace(",base_rtt=4160ns,flows=100", "");
-        let warnings = read("x", &text, None, 1, &[]).unwrap().warnings;
-        let (_, remedy) = warnings[0].split_once("add the line ").unwrap();
-        let marked = format!("{remedy}\n{text}");
-        assert!(read("x", &marked, None, 1, &[]).unwrap().warnings.is_empty());
-    }
-
-    #[test]
-    fn a_rate_without_a_code_is_warned_of_if_telemetry_names_rates_by_codes() {
-        let text = TEXT.replace("compat = 'hpcc-ns3'", "").replace("rate = '100G'", "rate = '75G'");
-        assert!(text.contains("75G"), "{text}");
-        let warnings = |text: &str| read("x", text, None, 1, &[]).unwrap().warnings;
-        let said = warnings(&text);
-        assert!(said[0].starts_with("x: rate 75G: HPCC INT and IFA cannot express it"), "{said:?}");
-        assert_eq!(said.len(), 1);
-        for exact in ["hpcc,format=int-md,", "dctcp,"] {
-            let other = text.replace("hpcc,", exact).replace(",flows=100", "");
-            assert!(warnings(&other).iter().all(|said| !said.contains("cannot express")), "{exact}");
-        }
-    }
-
-    #[test]
-    fn numbers_that_no_host_has_are_named() {
-        let incast = |senders: u32, bytes: u32| {
-            let traffic =
-                "[traffic]\nsizes = 'web-search'\nload = 0.1\ntime = '1us'\n[traffic.incast]\nload = 0.1\n";
-            let flows = TEXT.find("[[flow]]").unwrap();
-            format!("{}{traffic}senders = {senders}\nbytes = {bytes}\n", &TEXT[..flows])
-        };
-        for (text, part) in [
-            (
-                TEXT.replace("source = 1", "senders = 4"),
-                "senders = 4: more senders than hosts, or none; use 1 to 3",
-            ),
-            (TEXT.replace("source = 1", "senders = 4294967295"), "1 to 3"),
-            (TEXT.replace("source = 1", ""), "either source or senders"),
-            (TEXT.replace("source = 1", "source = 0"), "source 0: not a host of the topology; use 1 to 3"),
-            (TEXT.replace("source = 1", "source = 4294967295"), "source 4294967295: not a host"),
-            (TEXT.replace("destination = 3", "destination = 4"), "destination 4: not a host"),
-            (TEXT.replace("source = 1", "source = 3"), "source 3, destination 3: the same host"),
-            (TEXT.replace("source = 1", "senders = 3"), "source 3, destination 3: the same host"),
-            (TEXT.replace("bytes = 1000", "bytes = 0"), "bytes 0: use at least 1"),
-            (format!("first_host = 4294967293\n{TEXT}"), "first_host: 4294967293: 3 hosts"),
-            (incast(2, 0), "incast.bytes = 0"),
-            (incast(3, 1), "incast.senders = 3"),
-            (
-                incast(1, 1)
-                    .replace("'star'", "'parking-lot'\nswitches = 1")
-                    .replace("hosts = 3", "hosts = 1"),
-                "one host",
-            ),
-        ] {
-            let error = read("x", &text, None, 1, &[]).map(|_| ()).unwrap_err().to_string();
-            assert!(error.contains(part), "{text}: {error}");
-        }
-        assert!(read("x", &incast(2, 1), None, 1, &[]).is_ok());
-    }
-
-    #[test]
-    fn a_list_of_flows_is_refused_in_its_own_numbers() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("flows.csv");
-        std::fs::write(&file, "src,dst,bytes,start_ns\n1,2,1000,0\n0,1,1000,0\n").unwrap();
-        let error = read("x", TEXT, Some(&file), 1, &[]).map(|_| ()).unwrap_err().to_string();
-        assert!(error.contains("line 3: source 0: not a host of the topology; use 1 to 3"), "{error}");
-    }
-
-    #[test]
-    fn the_library_of_scenarios_can_be_read() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fabric/scenarios");
-        for (folder, least) in [(folder.clone(), 9), (folder.join("reference"), 8)] {
-            let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
-            let files: Vec<_> =
-                files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
-            for path in &files {
-                let text = std::fs::read_to_string(path).unwrap();
-                let read = read(&path.display().to_string(), &text, None, 1, &[]);
-                assert!(read.is_ok_and(|scenario| !scenario.setup.flows.is_empty()), "{}", path.display());
-            }
-            assert!(files.len() >= least, "{files:?}");
-        }
-    }
-}
+mod tests;

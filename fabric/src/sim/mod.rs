@@ -29,7 +29,7 @@ pub use measure::{Row, Series};
 pub use outcome::{Finished, Outcome};
 pub use setup::{Conventions, Flow, Hosts, Pfc, Requests, Sampling, Setup, SetupError, Verb};
 pub use steady::{Steady, window};
-pub use topology::Topology;
+pub use topology::{GraphError, Link, Topology};
 pub use traffic::{Incast, SizeDistribution, poisson};
 
 /// The scenarios in which `ferroce sim --arena` compares algorithms: names, and contents of the files in `scenarios/`.

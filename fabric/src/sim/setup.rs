@@ -255,7 +255,11 @@ impl Setup {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), SetupError> {
+    /// Checks everything that can be checked without a run.
+    ///
+    /// # Errors
+    /// Returns the reason why the setup cannot run.
+    pub fn check(&self) -> Result<(), SetupError> {
         if self.flows.is_empty() {
             return Err(SetupError::NoFlow);
         }

@@ -3,13 +3,33 @@
 use cc::Rate;
 use std::collections::VecDeque;
 use std::time::Duration;
+use thiserror::Error;
 
-/// A link between two nodes. Hosts have the first numbers, then switches.
+/// A link between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Link {
-    pub(super) ends: [usize; 2],
-    pub(super) rate: Rate,
-    pub(super) delay: Duration,
+pub struct Link {
+    /// The nodes: hosts have the first numbers, from 0, then switches.
+    pub ends: [usize; 2],
+    /// Rate of each direction: whole Gb/s from 1 to 1000.
+    pub rate: Rate,
+    /// Propagation delay.
+    pub delay: Duration,
+}
+
+/// The reason why links are no topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum GraphError {
+    #[error("there is no host; add two")]
+    NoHost,
+    #[error("link {link} ends at node {node}, which does not exist")]
+    End { link: usize, node: usize },
+    #[error("link {link} connects two hosts, or a node with itself; connect it to a switch")]
+    NoSwitch { link: usize },
+    #[error("host {host} has {links} links; give it one, to a switch")]
+    HostLinks { host: usize, links: usize },
+    #[error("no path leads from host 0 to node {node}; connect them")]
+    Separate { node: usize },
 }
 
 /// Hosts, switches and links.
@@ -104,6 +124,36 @@ impl Topology {
         Self { hosts, switches: 2 * PODS * WIDTH + WIDTH * WIDTH, links }
     }
 
+    /// Creates `hosts` hosts and `switches` switches with these links. Several links may connect the same two switches.
+    ///
+    /// # Errors
+    /// Returns a [`GraphError`] unless each host has one link, to a switch, and each node has a path to each other.
+    pub fn graph(hosts: usize, switches: usize, links: Vec<Link>) -> Result<Self, GraphError> {
+        if hosts == 0 {
+            return Err(GraphError::NoHost);
+        }
+        let mut of_host = vec![0; hosts];
+        for (link, Link { ends: [a, b], .. }) in links.iter().enumerate() {
+            if let Some(&node) = [a, b].into_iter().find(|node| **node >= hosts + switches) {
+                return Err(GraphError::End { link, node });
+            }
+            if a == b || a.max(b) < &hosts {
+                return Err(GraphError::NoSwitch { link });
+            }
+            if let Some(count) = of_host.get_mut(*a.min(b)) {
+                *count += 1;
+            }
+        }
+        if let Some((host, &links)) = of_host.iter().enumerate().find(|(_, count)| **count != 1) {
+            return Err(GraphError::HostLinks { host, links });
+        }
+        let topology = Self { hosts, switches, links };
+        match topology.distances(0).iter().position(Option::is_none) {
+            Some(node) => Err(GraphError::Separate { node }),
+            None => Ok(topology),
+        }
+    }
+
     /// Returns the number of hosts.
     #[must_use]
     pub const fn hosts(&self) -> usize {
@@ -174,6 +224,29 @@ mod tests {
         assert_eq!(tree.links().len(), 320 + 80 + 80);
         // In a rack, in a pod, and across pods.
         assert_eq!((far(&tree, 0, 15), far(&tree, 0, 16), far(&tree, 0, 319)), (2, 4, 6));
+    }
+
+    #[test]
+    fn a_graph_has_a_path_between_all_its_nodes() {
+        let graph = |hosts, switches, links: &[[usize; 2]]| {
+            let link = |&ends| Link { ends, rate: RATE, delay: DELAY };
+            Topology::graph(hosts, switches, links.iter().map(link).collect())
+        };
+        // Two links between the switches 2 and 3.
+        let two = graph(2, 2, &[[2, 0], [1, 3], [2, 3], [3, 2]]).unwrap();
+        assert_eq!(far(&two, 0, 1), 3);
+        for (links, error) in [
+            (&[[0, 2], [1, 2], [2, 4]][..], GraphError::End { link: 2, node: 4 }),
+            (&[[0, 1]], GraphError::NoSwitch { link: 0 }),
+            (&[[0, 2], [3, 3]], GraphError::NoSwitch { link: 1 }),
+            (&[[0, 2], [0, 3]], GraphError::HostLinks { host: 0, links: 2 }),
+            (&[[0, 2]], GraphError::HostLinks { host: 1, links: 0 }),
+            (&[[0, 2], [1, 3]], GraphError::Separate { node: 1 }),
+            (&[[0, 2], [1, 2]], GraphError::Separate { node: 3 }),
+        ] {
+            assert_eq!(graph(2, 2, links), Err(error), "{links:?}");
+        }
+        assert_eq!(graph(0, 1, &[]), Err(GraphError::NoHost));
     }
 
     #[test]

@@ -1,0 +1,33 @@
+//! `docs/reference/scenarios.md`: every key of a scenario of `ferroce sim`.
+
+use crate::sim::{ScenarioKey, TABLES};
+
+const HEAD: &str = "\
+# Scenarios
+
+This page is written by `FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce --test manual`. A scenario is a TOML file for `ferroce sim`. Hosts,
+links and flows; [settings of congestion control](congestion.md) are those of `ferroce.toml`. `ferroce sim --check FILE` reads a
+scenario and prints what would run. Times have a unit (`20us`, `1.5ms`), rates too (`100G`).
+
+Four hosts at two switches, whose link is the bottleneck:
+
+```toml
+";
+
+const EXAMPLE: &str = include_str!("../../../fabric/scenarios/graph.toml");
+
+/// Returns the page.
+pub fn reference() -> Vec<u8> {
+    let mut page = format!("{HEAD}{EXAMPLE}```\n");
+    for (title, _, keys) in TABLES {
+        page += &format!(
+            "\n## {}{}\n\n| key | default | sets |\n|---|---|---|\n",
+            title[..1].to_uppercase(),
+            &title[1..]
+        );
+        for ScenarioKey { name, default, help } in *keys {
+            page += &format!("| `{name}` | {default} | {help} |\n");
+        }
+    }
+    page.into_bytes()
+}

@@ -1,0 +1,138 @@
+//! The keys of a scenario, for `docs/reference/scenarios.md`.
+
+/// A key, its default (empty if there is none), and what it sets.
+#[derive(Debug)]
+pub struct ScenarioKey {
+    pub name: &'static str,
+    pub default: &'static str,
+    pub help: &'static str,
+}
+
+const fn key(name: &'static str, default: &'static str, help: &'static str) -> ScenarioKey {
+    ScenarioKey { name, default, help }
+}
+
+/// The tables of a scenario: heading, the TOML that begins the table (with `@` in place of a key and its value), and the keys.
+#[rustfmt::skip]
+pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
+    ("Topology", "@", &[
+        key("topology", "", "`star`: hosts around a switch. `dumbbell`: two switches with `hosts` hosts each. `parking-lot`: a line of `switches` switches with `hosts` hosts each. `leaf-spine`: `switches` leaves with `hosts` hosts each, and `spines` spines. `fat-tree`: the 320 hosts of the HPCC paper. `graph`: links of its own, by `[[link]]` or `links`"),
+        key("hosts", "", "number of hosts; in other topologies than `star` and `graph`, for each switch. 1 to 4096, in a graph to 200000"),
+        key("switches", "", "number of switches; in `leaf-spine`, of leaves. 1 to 256, in a graph to 200000"),
+        key("spines", "", "number of spines, 1 to 256"),
+        key("rate", "", "rate of the hosts' links, whole Gb/s from 1 to 1000: `\"100G\"`. In a graph, of the links that have none of their own"),
+        key("fabric_rate", "`rate`", "rate of links between switches; not in a graph"),
+        key("delay", "", "propagation delay of a link: `\"1us\"`. In a graph, of the links that have none of their own"),
+        key("link", "", "a list of tables: the links of a graph"),
+        key("links", "", "instead of `link`: file with the links of a graph, relative to the scenario, in the format of the simulator of HPCC's authors (`topology.txt`). Its error rates must be 0"),
+        key("first_host", "1", "number of the first host in `[[flow]]`, `[[link]]` and flow lists. In a graph from a file, the number that the file gives it"),
+    ]),
+    ("`[[link]]`: a link of a graph", "[[link]]\n@", &[
+        key("ends", "", "two nodes: `[\"h1\", \"s1\"]`, where `h1` is the first host (see `first_host`) and `s1` the first switch. Each host has one link"),
+        key("rate", "the scenario's", "rate of each direction"),
+        key("delay", "the scenario's", "propagation delay"),
+    ]),
+    ("Hosts and packets", "@", &[
+        key("congestion", "", "congestion control of the flows, as in `ferroce.toml`: `\"hpcc,line_rate=100G,base_rtt=4160ns\"`"),
+        key("rival", "", "a table with another congestion control for some flows"),
+        key("host", "`\"endpoint\"`", "`endpoint`: the product's endpoints. `model`: a faster model of them, the default with `compat = \"hpcc-ns3\"`"),
+        key("compat", "`\"ferroce\"`", "`hpcc-ns3`: packet sizes, times and acknowledgements of the simulator of HPCC's authors"),
+        key("mtu", "1024", "payload of a full packet, bytes: of endpoints 256, 512, 1024, 2048 or 4096, of the model 64 to 9000"),
+        key("requests", "", "a table: how endpoints split a flow into requests"),
+        key("loss", "0", "probability that a frame is lost on the link from its host, 0 to 1. Endpoints only"),
+        key("lie", "0", "probability that a host falsifies a report on a path, 0 to 1. Endpoints only"),
+        key("deaf", "false", "hosts ignore packets that only Ferroce understands, such as probes. Endpoints only"),
+    ]),
+    ("`[rival]`: a second congestion control", "[rival]\n@", &[
+        key("dscp", "", "the DSCP of its flows, 0 to 63"),
+        key("congestion", "", "their congestion control"),
+    ]),
+    ("`[requests]`: how endpoints split a flow", "[requests]\n@", &[
+        key("verb", "`\"write\"`", "`write`, `read` or `send`"),
+        key("bytes", "2^30", "bytes of a request, 1 to 2^30"),
+        key("depth", "64", "requests outstanding at once, 1 to 4096"),
+        key("selective_repeat", "false", "both ends use selective repeat instead of go-back-N"),
+    ]),
+    ("Switches", "@", &[
+        key("buffer", "33554432", "buffer of a switch, bytes, shared by its ports"),
+        key("pfc", "true", "switches pause senders that fill their buffer (PFC); without it they drop"),
+        key("ecn", "", "a table: when switches mark packets. Without it they do not mark"),
+        key("second_class", "", "a table: a second class of service"),
+        key("tell_sojourn", "false", "telemetry reports as queue what the link carries in the time that the packet waited"),
+        key("direct", "", "a table: direct responses of congested switches"),
+        key("linux_ioam", "false", "switches write telemetry as Linux does as an IOAM node; needs `format=ioam` in `congestion`"),
+    ]),
+    ("`[ecn]`: marks", "[ecn]\n@", &[
+        key("min", "", "bytes in the queue of a link of 100 Gb/s above which packets are marked; other links in proportion"),
+        key("max", "", "bytes above which every packet is marked"),
+        key("probability", "1", "share of packets that are marked just below `max`, 0 to 1"),
+    ]),
+    ("`[second_class]`: a second class of service", "[second_class]\n@", &[
+        key("dscp", "", "the DSCP of its packets, 0 to 63"),
+        key("weights", "", "shares of a link for the first and the second class: `[3, 1]`"),
+    ]),
+    ("`[direct]`: direct responses", "[direct]\n@", &[
+        key("threshold", "", "bytes in a queue above which the switch responds to senders itself"),
+        key("interval", "", "shortest time between two responses to a sender"),
+    ]),
+    ("Flows", "@", &[
+        key("flow", "", "a list of tables, each one flow or one flow from each of several hosts"),
+        key("traffic", "", "a table: random flows instead"),
+        key("jitter", "0", "largest random delay of each start"),
+    ]),
+    ("`[[flow]]`: a flow", "[[flow]]\n@", &[
+        key("source", "", "the host that sends"),
+        key("senders", "", "instead of `source`: one flow from each of the first `senders` hosts"),
+        key("destination", "", "the host that receives"),
+        key("bytes", "", "payload of the flow, at least 1"),
+        key("start", "0", "when it begins"),
+        key("dscp", "0", "DSCP of its packets, 0 to 63"),
+    ]),
+    ("`[traffic]`: random flows", "[traffic]\n@", &[
+        key("sizes", "", "`web-search`, `fb-hadoop`, `uniform:BYTES` (1 to BYTES), or `cdf:FILE`: lines of bytes and share of flows of at most that size, in percent or from 0 to 1"),
+        key("load", "", "mean share of each host's link that the flows use, 0 to 1"),
+        key("time", "", "flows begin within this time, as a Poisson process"),
+        key("incast", "", "a table: incasts in addition"),
+    ]),
+    ("`[traffic.incast]`: incasts in addition", "[traffic.incast]\n@", &[
+        key("senders", "", "hosts that send to one at the same time"),
+        key("bytes", "", "bytes of each"),
+        key("load", "", "mean share of each host's link that incasts use, 0 to 1"),
+    ]),
+    ("The run", "@", &[
+        key("sample", "", "interval of the rows of `series.csv`, of the link to the first flow's destination; without it there is no series"),
+        key("limit", "`\"1s\"`", "virtual time at which the run ends at the latest"),
+        key("reference", "", "a table: the name of this run in the folder of `--compare`"),
+    ]),
+    ("`[reference]`: the run to compare with", "[reference]\n@", &[
+        key("scenario", "", "its scenario"),
+        key("variant", "", "its variant; `--vary` changes it"),
+    ]),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenario::Text;
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Returns the keys that the parser expects where the text has @.
+    fn expected(begin: &str) -> BTreeSet<String> {
+        let error = toml::from_str::<Text>(&begin.replace('@', "unknown = 1")).map(drop).unwrap_err();
+        let (_, names) =
+            error.message().split_once("expected ").unwrap_or_else(|| panic!("{begin}: {error}"));
+        names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_key_of_a_scenario_is_listed_once() {
+        let begins: BTreeSet<_> = TABLES.iter().map(|(_, begin, _)| *begin).collect();
+        for begin in begins {
+            let tables = TABLES.iter().filter(|table| table.1 == begin);
+            let mut listed: Vec<_> =
+                tables.flat_map(|table| table.2).map(|key| key.name.to_owned()).collect();
+            listed.sort();
+            assert_eq!(listed, expected(begin).into_iter().collect::<Vec<_>>(), "{begin}");
+        }
+    }
+}

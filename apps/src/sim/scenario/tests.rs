@@ -1,0 +1,165 @@
+//! Tests of reading scenarios.
+
+use super::*;
+
+const TEXT: &str = "topology = 'star'\nhosts = 3\nrate = '100G'\ndelay = '1us'\ncompat = 'hpcc-ns3'\n\
+    congestion = 'hpcc,line_rate=100G,base_rtt=4160ns,flows=100'\n\
+    [[flow]]\nsource = 1\ndestination = 3\nbytes = 1000\n";
+
+#[test]
+fn a_scenario_says_what_runs() {
+    let scenario = read("x", TEXT, None, 1, &[("max_stage".into(), "0".into())]).unwrap();
+    assert_eq!((scenario.setup.topology.hosts(), scenario.setup.flows[0].destination), (3, 2));
+    let AlgorithmConfig::Hpcc(config) = scenario.setup.congestion.algorithm else { panic!() };
+    assert_eq!((config.max_stage, config.additive_increase), (0, Rate::from_mbps(50)));
+    assert_eq!(scenario.setup.hosts, Hosts::Model);
+    let product = read("x", &TEXT.replace("compat = 'hpcc-ns3'", ""), None, 1, &[]).unwrap();
+    assert_eq!(product.setup.hosts, Hosts::Endpoints);
+    assert!(read("x", &TEXT.replace("compat", "host = 'endpoint'\ncompat"), None, 1, &[]).is_err());
+    let dctcp = read("x", TEXT, None, 1, &[("cc".into(), "dctcp".into())]).unwrap();
+    assert_eq!(dctcp.setup.congestion.algorithm.name(), "dctcp");
+    assert!(dctcp.setup.red.is_some() && scenario.setup.red.is_none());
+    assert!(dctcp.warnings.is_empty() && scenario.warnings.is_empty());
+    let reference = Reference { scenario: "b".into(), variant: "hpcc_ms5".into() };
+    assert_eq!(varied(reference.clone(), &[("max_stage".into(), "0".into())]).variant, "hpcc_ms0");
+    assert_eq!(varied(reference, &[("cc".into(), "dctcp".into())]).variant, "dctcp");
+    assert!(read("x", &TEXT.replace("hosts = 3", ""), None, 1, &[]).is_err());
+}
+
+#[test]
+fn an_algorithm_of_marks_is_warned_of_if_no_switch_marks() {
+    let text = TEXT.replace("compat = 'hpcc-ns3'", "").replace("hpcc,", "dcqcn,");
+    let text = text.replace(",base_rtt=4160ns,flows=100", "");
+    let warnings = read("x", &text, None, 1, &[]).unwrap().warnings;
+    let (_, remedy) = warnings[0].split_once("add the line ").unwrap();
+    let marked = format!("{remedy}\n{text}");
+    assert!(read("x", &marked, None, 1, &[]).unwrap().warnings.is_empty());
+}
+
+#[test]
+fn a_rate_without_a_code_is_warned_of_if_telemetry_names_rates_by_codes() {
+    let text = TEXT.replace("compat = 'hpcc-ns3'", "").replace("rate = '100G'", "rate = '75G'");
+    assert!(text.contains("75G"), "{text}");
+    let warnings = |text: &str| read("x", text, None, 1, &[]).unwrap().warnings;
+    let said = warnings(&text);
+    assert!(said[0].starts_with("x: rate 75G: HPCC INT and IFA cannot express it"), "{said:?}");
+    assert_eq!(said.len(), 1);
+    for exact in ["hpcc,format=int-md,", "dctcp,"] {
+        let other = text.replace("hpcc,", exact).replace(",flows=100", "");
+        assert!(warnings(&other).iter().all(|said| !said.contains("cannot express")), "{exact}");
+    }
+}
+
+#[test]
+fn numbers_that_no_host_has_are_named() {
+    let incast = |senders: u32, bytes: u32| {
+        let traffic =
+            "[traffic]\nsizes = 'web-search'\nload = 0.1\ntime = '1us'\n[traffic.incast]\nload = 0.1\n";
+        let flows = TEXT.find("[[flow]]").unwrap();
+        format!("{}{traffic}senders = {senders}\nbytes = {bytes}\n", &TEXT[..flows])
+    };
+    for (text, part) in [
+        (
+            TEXT.replace("source = 1", "senders = 4"),
+            "senders = 4: more senders than hosts, or none; use 1 to 3",
+        ),
+        (TEXT.replace("source = 1", "senders = 4294967295"), "1 to 3"),
+        (TEXT.replace("source = 1", ""), "either source or senders"),
+        (TEXT.replace("source = 1", "source = 0"), "source 0: not a host of the topology; use 1 to 3"),
+        (TEXT.replace("source = 1", "source = 4294967295"), "source 4294967295: not a host"),
+        (TEXT.replace("destination = 3", "destination = 4"), "destination 4: not a host"),
+        (TEXT.replace("source = 1", "source = 3"), "source 3, destination 3: the same host"),
+        (TEXT.replace("source = 1", "senders = 3"), "source 3, destination 3: the same host"),
+        (TEXT.replace("bytes = 1000", "bytes = 0"), "bytes 0: use at least 1"),
+        (format!("first_host = 4294967293\n{TEXT}"), "first_host: 4294967293: 3 hosts"),
+        (incast(2, 0), "incast.bytes = 0"),
+        (incast(3, 1), "incast.senders = 3"),
+        (
+            incast(1, 1).replace("'star'", "'parking-lot'\nswitches = 1").replace("hosts = 3", "hosts = 1"),
+            "one host",
+        ),
+    ] {
+        let error = read("x", &text, None, 1, &[]).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+    assert!(read("x", &incast(2, 1), None, 1, &[]).is_ok());
+}
+
+#[test]
+fn a_list_of_flows_is_refused_in_its_own_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("flows.csv");
+    std::fs::write(&file, "src,dst,bytes,start_ns\n1,2,1000,0\n0,1,1000,0\n").unwrap();
+    let error = read("x", TEXT, Some(&file), 1, &[]).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("line 3: source 0: not a host of the topology; use 1 to 3"), "{error}");
+}
+
+#[test]
+fn links_of_a_graph_come_from_the_scenario_or_a_file() {
+    let graph = TEXT.replace("topology = 'star'\nhosts = 3", "topology = 'graph'\nhosts = 3\nswitches = 2");
+    let link = |a: &str, b: &str, more: &str| format!("[[link]]\nends = ['{a}', '{b}']\n{more}\n");
+    let links = link("h1", "s1", "") + &link("h2", "s1", "") + &link("s2", "h3", "rate = '40G'");
+    let trunk = link("s1", "s2", "rate = '10G'\ndelay = '5us'");
+    let scenario = read("x", &format!("{graph}{links}{trunk}"), None, 1, &[]).unwrap();
+    let topology = scenario.setup.topology;
+    assert_eq!((topology.hosts(), topology.switches()), (3, 2));
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = "5 2 4\n3 4\n0 3 100Gbps 1us 0\n1 3 100Gbps 1us 0\n4 2 40Gbps 1us 0\n3 4 10Gbps 5us 0\n";
+    std::fs::write(folder.path().join("net.txt"), file).unwrap();
+    let text = TEXT.replace("topology = 'star'\nhosts = 3", "topology = 'graph'\nlinks = 'net.txt'");
+    let text = text.replace("rate = '100G'\ndelay = '1us'\n", "");
+    let text = text.replace("source = 1\ndestination = 3", "source = 0\ndestination = 2");
+    let name = folder.path().join("x.toml").display().to_string();
+    let from_file = read(&name, &text, None, 1, &[]).unwrap();
+    assert_eq!((from_file.setup.topology, from_file.first_host), (topology, 0));
+
+    for (text, part) in [
+        (format!("{graph}{links}"), "x: line 12: link: no path leads from h1 to h3; connect them"),
+        (
+            format!("{graph}{}", link("h1", "s3", "")),
+            "x: line 12: link 1: 's3': no such node; use h1 to h3 and s1 to s2",
+        ),
+        (format!("{graph}{links}{}", link("s1", "s2", "rate = 'fast'")), "x: line 21: link 4: "),
+        (format!("{graph}{trunk}{trunk}{}", link("h1", "h2", "")), "link 3: between two hosts"),
+        (TEXT.to_owned() + &trunk, "only a graph has links of its own"),
+        (graph.replace("graph'", "graph'\nlinks = 'none.txt'"), "x: line 2: links: none.txt: "),
+    ] {
+        let error = read("x", &text, None, 1, &[]).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+}
+
+#[test]
+fn requests_loss_and_a_second_algorithm_are_set() {
+    let more = "loss = 0.01\nrival = { dscp = 8, congestion = 'dcqcn' }\nrequests = { verb = 'read', bytes = 4096, depth = 8 }\n";
+    let text = format!("{more}{}", TEXT.replace("compat = 'hpcc-ns3'\n", ""));
+    let setup = read("x", &text, None, 1, &[]).unwrap().setup;
+    assert_eq!(setup.rival.map(|(dscp, other)| (dscp, other.algorithm.name())), Some((8, "dcqcn")));
+    assert_eq!((setup.requests.verb, setup.requests.bytes, setup.requests.depth), (Verb::Read, 4096, 8));
+    assert_eq!(Some(setup.loss), Probability::new(0.01));
+    for (from, to, part) in [
+        ("dscp = 8", "dscp = 64", "x: line 2: rival.dscp: 64: out of range; use 0 to 63"),
+        ("dcqcn", "reno", "x: line 2: rival.congestion: "),
+        ("0.01", "2", "x: line 1: loss: 2: out of range; use 0 to 1"),
+        ("loss", "lost", "x: line 1: unknown field `lost`"),
+    ] {
+        let error = read("x", &text.replacen(from, to, 1), None, 1, &[]).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+#[test]
+fn the_library_of_scenarios_can_be_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fabric/scenarios");
+    for (folder, least) in [(folder.clone(), 9), (folder.join("reference"), 8)] {
+        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let files: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
+        for path in &files {
+            let text = std::fs::read_to_string(path).unwrap();
+            let read = read(&path.display().to_string(), &text, None, 1, &[]);
+            assert!(read.is_ok_and(|scenario| !scenario.setup.flows.is_empty()), "{}", path.display());
+        }
+        assert!(files.len() >= least, "{files:?}");
+    }
+}

@@ -1,0 +1,301 @@
+//! The topology of a scenario: one with a name, or a graph whose links are listed in the scenario or in a file.
+
+use super::mistake::Mistake;
+use super::scenario::Text;
+use crate::{input, units};
+use cc::Rate;
+use fabric::sim::{GraphError, Link, Topology};
+use serde::Deserialize;
+use std::path::Path;
+use std::time::Duration;
+
+/// The limit on the hosts and switches of a graph.
+const NODES: usize = 200_000;
+
+/// The name of a topology.
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum TopologyKind {
+    Star,
+    Dumbbell,
+    ParkingLot,
+    LeafSpine,
+    FatTree,
+    Graph,
+}
+
+/// An entry of `[[link]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LinkText {
+    /// `h` and a number of a host, `s` and a number of a switch.
+    ends: [String; 2],
+    rate: Option<String>,
+    delay: Option<String>,
+}
+
+/// A topology, the rates of hosts' links and of links between switches, and the number of the first host.
+pub(super) struct Shape {
+    pub(super) topology: Topology,
+    pub(super) line: Rate,
+    pub(super) fabric: Rate,
+    pub(super) first_host: u32,
+}
+
+/// Returns the topology of a scenario in `folder`.
+pub(super) fn shape(text: &Text, folder: &Path) -> Result<Shape, Mistake> {
+    let first_host = text.first_host.unwrap_or(1);
+    if text.topology != TopologyKind::Graph {
+        if text.links.is_some() || !text.link.is_empty() {
+            return Err(Mistake::new(
+                "topology",
+                "only a graph has links of its own; use topology = \"graph\"",
+            ));
+        }
+        let (line, delay) = (needed_rate(text)?, needed_delay(text)?);
+        let fabric = match &text.fabric_rate {
+            Some(rate) => units::rate(rate).map_err(|error| Mistake::new("fabric_rate", error))?,
+            None => line,
+        };
+        let topology = named(text, line, fabric, delay).map_err(|error| Mistake::new("topology", error))?;
+        return Ok(Shape { topology, line, fabric, first_host });
+    }
+    let Graph { hosts, switches, links, first } = match &text.links {
+        Some(_) if !text.link.is_empty() => {
+            return Err(Mistake::new(
+                "links",
+                "the scenario lists links, too; use one of links and [[link]]",
+            ));
+        }
+        Some(file) => {
+            let path = folder.join(file);
+            let content = input::text(&path).map_err(|error| format!("{}: {error}", path.display()));
+            let graph = content.and_then(|content| {
+                file_graph(&content).map_err(|(line, why)| format!("{}: line {line}: {why}", path.display()))
+            });
+            graph.map_err(|why| Mistake::new("links", why))?
+        }
+        None => listed(text, first_host)?,
+    };
+    let first_host = text.first_host.unwrap_or(first);
+    let line = links.iter().find(|link| link.ends.iter().any(|&node| node == 0)).map(|link| link.rate);
+    let fabric =
+        links.iter().filter(|link| link.ends.iter().all(|&node| node >= hosts)).map(|link| link.rate);
+    let line = line.unwrap_or_default();
+    let fabric = fabric.min().unwrap_or(line);
+    let topology = Topology::graph(hosts, switches, links)
+        .map_err(|error| spelled(error, hosts, first_host, text.links.is_some()))?;
+    Ok(Shape { topology, line, fabric, first_host })
+}
+
+fn needed_rate(text: &Text) -> Result<Rate, Mistake> {
+    let rate = text.rate.as_deref().ok_or_else(|| Mistake::new("rate", "missing; add rate = \"100G\""))?;
+    units::rate(rate).map_err(|error| Mistake::new("rate", error))
+}
+
+fn needed_delay(text: &Text) -> Result<Duration, Mistake> {
+    let delay = text.delay.as_deref().ok_or_else(|| Mistake::new("delay", "missing; add delay = \"1us\""))?;
+    delay_of(delay).map_err(|error| Mistake::new("delay", error))
+}
+
+fn delay_of(text: &str) -> Result<Duration, String> {
+    units::duration(text).and_then(super::flows::virtual_time)
+}
+
+fn named(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<Topology, String> {
+    let hosts = || needs("hosts", text.hosts, 4096);
+    let switches = || needs("switches", text.switches, 256);
+    Ok(match text.topology {
+        TopologyKind::Star => Topology::star(hosts()?.max(2), rate, delay),
+        TopologyKind::Dumbbell => Topology::dumbbell(hosts()?, hosts()?, rate, fabric, delay),
+        TopologyKind::ParkingLot => Topology::parking_lot(switches()?, hosts()?, rate, delay),
+        TopologyKind::LeafSpine => {
+            let (leaves, spines) = (switches()?, needs("spines", text.spines, 256)?);
+            Topology::leaf_spine(leaves, spines, hosts()?, rate, fabric, delay)
+        }
+        TopologyKind::FatTree => Topology::fat_tree(rate, fabric, delay),
+        TopologyKind::Graph => return Err("a graph needs links".into()),
+    })
+}
+
+fn needs(what: &str, value: Option<usize>, limit: usize) -> Result<usize, String> {
+    match value {
+        Some(value) if (1..=limit).contains(&value) => Ok(value),
+        Some(value) => Err(format!("{what} = {value}: out of range; use 1 to {limit}")),
+        None => Err(format!("the topology needs {what}; add {what} = 8")),
+    }
+}
+
+/// The parts of a graph. `first` is the number of its first host.
+#[derive(Debug)]
+struct Graph {
+    hosts: usize,
+    switches: usize,
+    links: Vec<Link>,
+    first: u32,
+}
+
+/// Returns the graph of `[[link]]`.
+fn listed(text: &Text, first: u32) -> Result<Graph, Mistake> {
+    let hosts = needs("hosts", text.hosts, NODES).map_err(|error| Mistake::new("hosts", error))?;
+    let switches =
+        needs("switches", text.switches, NODES).map_err(|error| Mistake::new("switches", error))?;
+    let node = |name: &str| {
+        let number = |first: usize| name.get(1..)?.parse::<usize>().ok()?.checked_sub(first);
+        let node = match name.chars().next() {
+            Some('h') => number(first as usize).filter(|host| *host < hosts),
+            Some('s') => number(1).filter(|switch| *switch < switches).map(|switch| hosts + switch),
+            _ => None,
+        };
+        let last = u64::from(first) + hosts as u64 - 1;
+        node.ok_or_else(|| format!("'{name}': no such node; use h{first} to h{last} and s1 to s{switches}"))
+    };
+    let link = |(place, link): (usize, &LinkText)| {
+        let wrong = |why: String| Mistake::in_entry("link", place, why);
+        let rate = match &link.rate {
+            Some(rate) => units::rate(rate).map_err(wrong)?,
+            None => needed_rate(text)?,
+        };
+        let delay = match &link.delay {
+            Some(delay) => delay_of(delay).map_err(wrong)?,
+            None => needed_delay(text)?,
+        };
+        let ends = [node(&link.ends[0]).map_err(wrong)?, node(&link.ends[1]).map_err(wrong)?];
+        Ok(Link { ends, rate, delay })
+    };
+    let links = text.link.iter().enumerate().map(link).collect::<Result<_, Mistake>>()?;
+    Ok(Graph { hosts, switches, links, first })
+}
+
+/// Reads a graph in the format of the simulator of HPCC's authors: a line with the numbers of nodes, switches and links, a line with the
+/// switches' numbers, then a line for each link: two nodes, rate, delay, error rate. The other nodes are hosts, with consecutive numbers.
+/// Returns the number of the line that is wrong, and why.
+fn file_graph(text: &str) -> Result<Graph, (usize, String)> {
+    let mut lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
+    let mut lines = lines.by_ref().filter(|(_, line)| !line.is_empty());
+    let (at, counts) =
+        lines.next().ok_or((1, "no line; the first has the numbers of nodes, switches and links".into()))?;
+    let wrong = |line: usize, why: String| (line, why);
+    let [nodes, switches, count] = numbers(counts)
+        .and_then(|numbers| <[usize; 3]>::try_from(numbers).ok())
+        .filter(|[nodes, switches, _]| switches < nodes && *nodes <= NODES)
+        .ok_or_else(|| {
+            wrong(at, format!("'{counts}': not the numbers of nodes (at most {NODES}), switches and links"))
+        })?;
+    let (at, listed) = lines.next().ok_or((at + 1, "no line with the switches' numbers".into()))?;
+    let is_list = |list: &Vec<usize>| list.len() == switches && list.iter().all(|node| *node < nodes);
+    let listed = numbers(listed).filter(is_list).ok_or_else(|| {
+        wrong(at, format!("not the numbers of {switches} switches; use numbers from 0 to {}", nodes - 1))
+    })?;
+    let hosts = nodes - switches;
+    let mut names = vec![None; nodes];
+    for (place, &switch) in listed.iter().enumerate() {
+        names[switch] = Some(hosts + place);
+    }
+    let first = names.iter().position(Option::is_none).unwrap_or(0);
+    for (place, name) in names.iter_mut().skip(first).take(hosts).enumerate() {
+        if name.replace(place).is_some() {
+            return Err(wrong(
+                at,
+                "hosts need consecutive numbers; number switches before or after them".into(),
+            ));
+        }
+    }
+    let mut links = Vec::new();
+    for (at, line) in lines {
+        links.push(link(line, &names).map_err(|why| wrong(at, why))?);
+        if links.len() > count {
+            return Err(wrong(at, format!("more than the {count} links that the first line promises")));
+        }
+    }
+    if links.len() < count {
+        return Err(wrong(1, format!("{count} links promised, {} found; correct the number", links.len())));
+    }
+    Ok(Graph { hosts, switches, links, first: first as u32 })
+}
+
+fn numbers(line: &str) -> Option<Vec<usize>> {
+    line.split_whitespace().map(|word| word.parse().ok()).collect()
+}
+
+/// Reads a line of a graph's file. `names` has the node of each number.
+fn link(line: &str, names: &[Option<usize>]) -> Result<Link, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [from, to, rate, delay, errors] = words[..] else {
+        return Err(format!("'{line}': not two nodes, rate, delay and error rate: 0 16 100Gbps 1us 0"));
+    };
+    let node = |word: &str| {
+        let name = word.parse().ok().and_then(|number: usize| names.get(number).copied().flatten());
+        name.ok_or_else(|| format!("node {word}: use a number from 0 to {}", names.len() - 1))
+    };
+    if errors.parse() != Ok(0.0) {
+        return Err(format!("error rate {errors}: links lose nothing here; use 0"));
+    }
+    let rate = units::rate(rate.strip_suffix("bps").unwrap_or(rate))?;
+    Ok(Link { ends: [node(from)?, node(to)?], rate, delay: delay_of(delay)? })
+}
+
+/// Returns the error with nodes as the scenario names them. `is_file`: the links are those of a file.
+fn spelled(error: GraphError, hosts: usize, first: u32, is_file: bool) -> Mistake {
+    let name = |node: usize| match node.checked_sub(hosts) {
+        Some(switch) => format!("s{}", switch + 1),
+        None => format!("h{}", node + first as usize),
+    };
+    let key = if is_file { "links" } else { "link" };
+    match error {
+        GraphError::NoSwitch { link } => {
+            let why = "between two hosts, or from a node to itself; connect it to a switch";
+            if is_file {
+                Mistake::new(key, format!("link {}: {why}", link + 1))
+            } else {
+                Mistake::in_entry(key, link, why)
+            }
+        }
+        GraphError::HostLinks { host, links } => {
+            Mistake::new(key, format!("{} has {links} links; give it one, to a switch", name(host)))
+        }
+        GraphError::Separate { node } => {
+            Mistake::new(key, format!("no path leads from {} to {}; connect them", name(0), name(node)))
+        }
+        GraphError::End { .. } | GraphError::NoHost => Mistake::new(key, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str =
+        "5 2 4\n0 4\n1 0 100Gbps 1000ns 0.0\n2 0 100Gbps 1us 0\n3 4 100Gbps 0.001ms 0\n\n0 4 40Gbps 5us 0\n";
+
+    #[test]
+    fn a_file_of_the_authors_is_a_graph() {
+        let graph = file_graph(FILE).unwrap();
+        assert_eq!((graph.hosts, graph.switches, graph.first, graph.links.len()), (3, 2, 1, 4));
+        let last = Link { ends: [3, 4], rate: Rate::from_gbps(40), delay: Duration::from_micros(5) };
+        assert_eq!((graph.links[0].ends, graph.links[3]), ([0, 3], last));
+        assert!(graph.links[..3].iter().all(|link| link.delay == Duration::from_micros(1)));
+    }
+
+    #[test]
+    fn a_wrong_line_of_a_file_is_named() {
+        for (from, to, part) in [
+            ("5 2 4", "5 2", "1: '5 2': not the numbers of nodes"),
+            ("5 2 4", "5 5 4", "1: '5 5 4'"),
+            ("5 2 4", "500000 2 4", "at most 200000"),
+            ("5 2 4", "5 2 5", "1: 5 links promised, 4 found"),
+            ("5 2 4", "5 2 3", "7: more than the 3 links"),
+            ("0 4\n", "0 9\n", "2: not the numbers of 2 switches; use numbers from 0 to 4"),
+            ("0 4\n", "0 2\n", "2: hosts need consecutive numbers"),
+            ("1 0 100Gbps 1000ns 0.0", "1 0 100Gbps 1000ns", "3: '1 0 100Gbps 1000ns': not two nodes"),
+            ("1 0 100Gbps", "1 7 100Gbps", "3: node 7: use a number from 0 to 4"),
+            ("1000ns 0.0", "1000ns 0.1", "3: error rate 0.1: links lose nothing here; use 0"),
+            ("100Gbps", "fast", "3: "),
+            ("1000ns", "soon", "3: "),
+        ] {
+            let (line, why) = file_graph(&FILE.replacen(from, to, 1)).unwrap_err();
+            assert!(format!("{line}: {why}").contains(part), "{from} > {to}: {line}: {why}");
+        }
+        assert_eq!(file_graph("").unwrap_err().0, 1);
+    }
+}

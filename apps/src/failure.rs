@@ -86,11 +86,12 @@ pub fn usage(refused: &clap::Error) -> ExitCode {
     }
 }
 
-/// Joins clap's error, its tips and its pointer to `--help` into one line. Omits the usage.
+/// Joins clap's error, its tips and its pointer to `--help` into one line. Omits the usage, and tips to pass a flag as a value.
 fn one_line(text: &str) -> String {
-    let parts = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Usage:"));
+    let is_said =
+        |line: &&str| !(line.is_empty() || line.starts_with("Usage:") || line.starts_with("tip: to pass "));
     let mut joined = String::new();
-    for part in parts {
+    for part in text.lines().map(str::trim).filter(is_said) {
         let part = part.strip_prefix("error: ").unwrap_or(part);
         // Three dots mark an argument that can be repeated.
         let part = if part.ends_with("...") { part } else { part.strip_suffix('.').unwrap_or(part) };
@@ -99,9 +100,24 @@ fn one_line(text: &str) -> String {
             Some(':') => " ",
             Some(_) => "; ",
         };
-        joined += part;
+        joined += &number(part);
     }
     joined
+}
+
+/// Returns clap's words about a number with the limits and the remedy in ours.
+fn number(part: &str) -> String {
+    if let Some(before) = part.strip_suffix("invalid digit found in string") {
+        return format!("{before}not a whole number; write one such as 1");
+    }
+    if let Some(before) = part.strip_suffix("number too large to fit in target type") {
+        return format!("{before}out of range; write a smaller number");
+    }
+    match part.split_once(" is not in ").and_then(|(before, range)| Some((before, range.split_once("..=")?)))
+    {
+        Some((before, (least, most))) => format!("{before}: out of range; use {least} to {most}"),
+        None => part.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -115,6 +131,22 @@ mod tests {
             one_line(text),
             "unexpected argument '--frob' found; tip: did you mean '--from'?; For more information, try '--help'"
         );
+        for (clap, ours) in [
+            (
+                "error: invalid value 'x' for '--n <N>': invalid digit found in string\n",
+                "invalid value 'x' for '--n <N>': not a whole number; write one such as 1",
+            ),
+            (
+                "error: invalid value '0' for '--n <N>': 0 is not in 1..=16\n",
+                "invalid value '0' for '--n <N>': 0: out of range; use 1 to 16",
+            ),
+            (
+                "error: unexpected argument '-5' found\n\n  tip: to pass '-5' as a value, use '-- -5'\n",
+                "unexpected argument '-5' found",
+            ),
+        ] {
+            assert_eq!(one_line(clap), ours);
+        }
         let text = "error: the following required arguments were not provided:\n  <PROGRAM>...\n\nUsage: ferroce run\n";
         assert_eq!(one_line(text), "the following required arguments were not provided: <PROGRAM>...");
     }

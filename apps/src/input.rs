@@ -17,11 +17,24 @@ const ROW: usize = 64 << 10;
 /// Returns an error if the file cannot be read, is longer than 16 MiB, or is not UTF-8.
 pub fn text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(TEXT + 1).read_to_string(&mut text)?;
+    let read = File::open(path).and_then(|file| file.take(TEXT + 1).read_to_string(&mut text));
+    read.map_err(unreadable)?;
     match text.len() as u64 <= TEXT {
         true => Ok(text),
         false => Err(io::Error::other(format!("longer than the limit of {TEXT} bytes"))),
     }
+}
+
+/// Adds to an error of reading a file what to do.
+fn unreadable(error: io::Error) -> io::Error {
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => "name a file that exists",
+        io::ErrorKind::IsADirectory => "name a file in it",
+        io::ErrorKind::PermissionDenied => "make it readable for this user",
+        io::ErrorKind::InvalidData => "name a text file",
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("{error}; {remedy}"))
 }
 
 /// Opens a file, or standard input for `-`, and decompresses gzip.
@@ -29,10 +42,13 @@ pub fn text(path: &Path) -> io::Result<String> {
 /// # Errors
 /// Returns an error if the input cannot be opened, or its first bytes cannot be read.
 pub fn open(path: &Path) -> io::Result<Box<dyn Read>> {
-    let input: Box<dyn Read> =
-        if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
+    let input: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(path).map_err(unreadable)?)
+    };
     let mut input = BufReader::new(input);
-    let gzip = input.fill_buf()?.starts_with(&[0x1f, 0x8b]);
+    let gzip = input.fill_buf().map_err(unreadable)?.starts_with(&[0x1f, 0x8b]);
     Ok(if gzip { Box::new(MultiGzDecoder::new(input)) } else { Box::new(input) })
 }
 

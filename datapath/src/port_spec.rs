@@ -147,7 +147,7 @@ pub enum RingEnd {
 
 /// Why a string is not a port's name: one line, with all forms.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("port `{}`: {why}; a port is one of {FORMS_LINE}", given.escape_debug())]
+#[error("port `{}`: {why}", given.escape_debug())]
 pub struct PortSpecError {
     given: String,
     why: String,
@@ -203,13 +203,13 @@ impl FromStr for PortSpec {
 
 fn parse(given: &str) -> Result<PortSpec, String> {
     if let Some(c) = given.chars().find(|c| c.is_control() || c.is_whitespace()) {
-        return Err(format!("{c:?} is not allowed in it"));
+        return Err(format!("{c:?} is not allowed in it; remove it"));
     }
     let Some((kind, rest)) = given.split_once(':') else {
         return match given {
             "null" => Ok(PortSpec::Null),
             "packet" | "udp" | "xdp" | "tap" | "memif" | "virtio" | "ring" | "pcap" | "pci" | "eal" => {
-                Err(format!("`{given}:` needs something after it"))
+                Err(format!("`{given}:` needs something after it; a port is one of {FORMS_LINE}"))
             }
             // It has no Ethernet address, which frames of a packet socket need.
             LOOPBACK => Ok(PortSpec::Udp(LOOPBACK.into())),
@@ -224,27 +224,27 @@ fn parse(given: &str) -> Result<PortSpec, String> {
         "memif" => memif(rest),
         "virtio" => virtio(rest),
         "ring" => ring(rest),
-        "null" => Err("`null` takes nothing after it".into()),
+        "null" => Err("`null` takes nothing after it; write null".into()),
         "pcap" => pcap(rest),
         "pci" => pci(rest),
-        "eal" if rest.is_empty() => Err("device arguments are missing, as in eal:net_null0,size=64".into()),
+        "eal" if rest.is_empty() => Err("device arguments are missing; write eal:net_null0,size=64".into()),
         "eal" => Ok(xdp_in_full(rest).unwrap_or_else(|| PortSpec::Eal(rest.to_owned()))),
-        _ => Err(format!("there is no kind `{kind}:`")),
+        _ => Err(format!("there is no kind `{kind}:`; a port is one of {FORMS_LINE}")),
     }
 }
 
 fn interface_name(name: &str) -> Result<String, String> {
     if name.is_empty() || name == "." || name == ".." {
-        return Err("the interface's name is missing".into());
+        return Err("the interface's name is missing; name one that `ip link` shows".into());
     }
     if name.len() > MAX_INTERFACE_NAME {
         let length = name.len();
         return Err(format!(
-            "an interface's name has at most {MAX_INTERFACE_NAME} bytes, this one has {length}"
+            "an interface's name has at most {MAX_INTERFACE_NAME} bytes, this one has {length}; name one that `ip link` shows"
         ));
     }
     match name.chars().find(|c| matches!(c, '/' | ',' | '=' | ':')) {
-        Some(c) => Err(format!("an interface's name cannot contain `{c}`")),
+        Some(c) => Err(format!("an interface's name cannot contain `{c}`; name one that `ip link` shows")),
         None => Ok(name.to_owned()),
     }
 }
@@ -259,12 +259,12 @@ fn xdp_in_full(rest: &str) -> Option<PortSpec> {
 fn socket_path(socket: &str, kind: &str) -> Result<String, String> {
     if !socket.starts_with('/') || socket.ends_with('/') || socket.rfind('/') == Some(0) {
         return Err(format!(
-            "the socket `{socket}` must be a full path in a directory, as in {kind}:/run/x.sock"
+            "the socket `{socket}` is no full path in a directory; write {kind}:/run/x.sock"
         ));
     }
     if socket.len() > MAX_SOCKET_PATH {
         return Err(format!(
-            "a socket's path has at most {MAX_SOCKET_PATH} bytes, this one has {}",
+            "a socket's path has at most {MAX_SOCKET_PATH} bytes, this one has {}; choose a shorter one",
             socket.len()
         ));
     }
@@ -276,7 +276,7 @@ fn virtio(rest: &str) -> Result<PortSpec, String> {
         None => (rest, SocketRole::Auto),
         Some((socket, "server")) => (socket, SocketRole::Server),
         Some((socket, "client")) => (socket, SocketRole::Client),
-        Some((_, other)) => return Err(format!("virtio has no option `{other}`; it takes server or client")),
+        Some((_, other)) => return Err(format!("virtio has no option `{other}`; use server or client")),
     };
     Ok(PortSpec::Virtio { socket: socket_path(socket, "virtio")?, role })
 }
@@ -292,11 +292,9 @@ fn memif(rest: &str) -> Result<PortSpec, String> {
             "zero-copy" => zero_copy = true,
             _ => {
                 let number = part.strip_prefix("id=").ok_or_else(|| {
-                    format!("memif has no option `{part}`; it takes server, client, id=N and zero-copy")
+                    format!("memif has no option `{part}`; use server, client, id=N or zero-copy")
                 })?;
-                id = number
-                    .parse()
-                    .map_err(|_| format!("`{number}` is not an id; write 0 to {}", u32::MAX))?;
+                id = number.parse().map_err(|_| format!("`{number}` is not an id; use 0 to {}", u32::MAX))?;
             }
         }
     }
@@ -308,11 +306,13 @@ fn ring(rest: &str) -> Result<PortSpec, String> {
         None => (rest, None),
         Some((name, "a")) => (name, Some(RingEnd::A)),
         Some((name, "b")) => (name, Some(RingEnd::B)),
-        Some((_, end)) => return Err(format!("a pair has the ends `a` and `b`, not `{end}`")),
+        Some((_, end)) => return Err(format!("a pair of rings has no end `{end}`; use a or b")),
     };
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if name.is_empty() || name.len() > MAX_RING_NAME || !name.chars().all(legal) {
-        return Err(format!("a ring's name has 1 to {MAX_RING_NAME} letters, digits, `-`, `_` or `.`"));
+        return Err(format!(
+            "a ring's name has 1 to {MAX_RING_NAME} letters, digits, `-`, `_` or `.`; write ring:x"
+        ));
     }
     Ok(PortSpec::Ring { name: name.to_owned(), end })
 }
@@ -320,7 +320,9 @@ fn ring(rest: &str) -> Result<PortSpec, String> {
 fn pcap(rest: &str) -> Result<PortSpec, String> {
     let file = |path: &str| (!path.is_empty()).then(|| path.to_owned());
     let (rx, tx) = match rest.split_once(',') {
-        Some((_, tx)) if tx.contains(',') => return Err("a file's path cannot contain a `,`".into()),
+        Some((_, tx)) if tx.contains(',') => {
+            return Err("a file's path cannot contain a `,`; rename the file".into());
+        }
         Some((rx, tx)) => (file(rx), file(tx)),
         None if rest.contains('/') || rest.ends_with(".pcap") => (file(rest), None),
         None => return interface_name(rest).map(PortSpec::PcapInterface),
@@ -349,7 +351,7 @@ fn pci(rest: &str) -> Result<PortSpec, String> {
         let (device, function) = (hex(device, 0x1f)?, hex(function, 7)?);
         Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
     };
-    parsed().map(PortSpec::Pci).ok_or_else(|| format!("`{rest}` is no PCI address like 0000:01:00.0"))
+    parsed().map(PortSpec::Pci).ok_or_else(|| format!("`{rest}` is no PCI address; write pci:0000:01:00.0"))
 }
 
 #[cfg(test)]
@@ -364,7 +366,7 @@ mod tests {
     fn refusal(text: &str) -> String {
         let error = text.parse::<PortSpec>().unwrap_err().to_string();
         assert!(!error.contains('\n'), "{error}");
-        assert!(error.contains("memif:/DIR/SOCKET"), "the forms are missing: {error}");
+        assert!(error.contains("; "), "the remedy is missing: {error}");
         error
     }
 
@@ -422,7 +424,7 @@ mod tests {
         assert!(refusal("memif:/run/x,id=-1").contains("`-1`"));
         assert!(refusal("virtio:x.sock").contains("full path"));
         assert!(refusal("virtio:/run/x.sock,zero-copy").contains("no option `zero-copy`"));
-        assert!(refusal("ring:x,c").contains("not `c`"));
+        assert!(refusal("ring:x,c").contains("no end `c`"));
         assert!(refusal("ring:").contains("1 to 16"));
         assert!(refusal("null:64").contains("nothing after"));
         assert!(refusal("pcap:,").contains("file"));

@@ -289,15 +289,17 @@ impl DeviceConfig {
     /// # Errors
     /// As [`from_file`](Self::from_file).
     pub fn all_from_file(path: &Path) -> Result<Vec<Self>, ConfigError> {
-        let file = File::open(path).map_err(|error| ConfigError::file(path, error))?;
+        let file = File::open(path)
+            .map_err(|error| ConfigError::file(path, format!("{error}; name a file that can be read")))?;
         Self::read(file, path)
     }
 
     pub(crate) fn read(file: File, path: &Path) -> Result<Vec<Self>, ConfigError> {
-        let text = implicit::text_of(file).map_err(|error| ConfigError::file(path, error))?;
+        let text = implicit::text_of(file)
+            .map_err(|error| ConfigError::file(path, format!("{error}; name a file of settings")))?;
         config_file::devices(&text).map_err(|error| match error {
             ConfigError::File { reason, .. } => ConfigError::file(path, reason),
-            other => other,
+            other => ConfigError::file(path, other),
         })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::config::{ConfigError, DeviceConfig, each_port_once, first, vlan};
 use crate::congestion::{DeviceKey, RuleError, RuleText};
+use crate::toml_error::{line_of, with_remedy};
 use datapath::engine::Idle;
 use roce::wire::Mtu;
 use std::net::IpAddr;
@@ -37,7 +38,7 @@ struct Text {
 }
 
 #[derive(serde::Deserialize)]
-#[serde(untagged, expecting = "port is a string or a list of strings")]
+#[serde(untagged, expecting = "port is neither a string nor a list of strings; write port = \"eth0\"")]
 enum Ports {
     One(String),
     Several(Vec<String>),
@@ -198,11 +199,7 @@ impl FromStr for DeviceConfig {
 /// Returns the error and its line number, without the parser's excerpt.
 fn one_line(text: &str, error: &toml::de::Error) -> String {
     let line = line_of(text, error.span().map_or(0, |span| span.start));
-    format!("line {line}: {}", error.message().replace('\n', "; "))
-}
-
-fn line_of(text: &str, offset: usize) -> usize {
-    text.get(..offset).unwrap_or_default().matches('\n').count() + 1
+    format!("line {line}: {}", with_remedy(error.message()))
 }
 
 #[cfg(test)]
@@ -229,7 +226,7 @@ mod tests {
     #[test]
     fn devices_that_contradict_each_other_are_refused() {
         for (text, part) in [
-            ("port = [1]", "line 1: port is a string or a list of strings"),
+            ("port = [1]", "line 1: port is neither a string nor a list of strings; write port = \"eth0\""),
             ("port = 'eth0'\n[[device]]\nport = 'eth1'", "move them into the tables"),
             ("port = ['eth0', 'eth1']\nip = ['10.0.0.1']", "ip applies to a single port, but there are 2"),
             ("port = ['eth0', 'eth0']", "`eth0` is named twice"),

@@ -2,6 +2,7 @@
 
 use crate::cm;
 use datapath::engine::{ResolveError, Stopped};
+use datapath::port_spec::PortSpecError;
 use datapath::siblings::ClaimError;
 use roce::qp::{PostError, State};
 use roce::{ControlError, Qpn};
@@ -22,7 +23,7 @@ use thiserror::Error;
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum Error {
-    #[error("port {port}: {source}{remedy}", remedy = port_remedy(&source.to_string()))]
+    #[error("{}{remedy}", port_failure(port, source.as_ref()), remedy = port_remedy(&source.to_string()))]
     Port { port: String, source: Box<dyn std::error::Error + Send + Sync> },
     #[error(transparent)]
     Config(#[from] crate::errors::ConfigError),
@@ -109,6 +110,11 @@ fn remedy(error: &ControlError) -> &'static str {
 }
 
 /// Returns the remedy if a limit of the process keeps a port from opening. The messages of the system and DPDK do not mention the limit.
+/// Returns why a port did not open. The error of its name has the name already.
+fn port_failure(port: &str, source: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
+    if source.is::<PortSpecError>() { source.to_string() } else { format!("port {port}: {source}") }
+}
+
 fn port_remedy(reason: &str) -> &'static str {
     const FILES: &str = "; raise the limit of open files, `ulimit -n`";
     const MEMORY: &str = "; free memory, or raise the limits `ulimit -v`, `ulimit -d` and `ulimit -l`";

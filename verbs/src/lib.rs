@@ -87,6 +87,7 @@ pub mod service;
 mod settings;
 mod srq;
 pub mod sysfs;
+mod toml_error;
 pub mod window;
 pub mod xrc;
 
@@ -118,6 +119,7 @@ pub mod errors {
     pub use crate::connect::ParseEndpointError;
     pub use crate::error::{BoundsError, PollError, PostListError};
     pub use crate::remote_buffer::ParseRemoteBufferError;
+    pub use crate::toml_error::{line_of, with_remedy};
     pub use datapath::engine::{ResolveError, Stopped};
     pub use roce::qp::{PostError, RequestFailed};
     pub use roce::{BindError, ControlError, ParseQpnError};

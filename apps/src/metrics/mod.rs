@@ -12,8 +12,12 @@ use verbs::observe;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Serve http://ADDRESS/metrics until a signal arrives, for example on 127.0.0.1:9464 [default: print once]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub listen: Option<SocketAddr>,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "no address with a port; write one such as 127.0.0.1:9464".to_owned())
 }
 
 /// Prints the metrics, or serves them until a signal arrives.

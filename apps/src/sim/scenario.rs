@@ -14,6 +14,7 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use verbs::congestion::CongestionChoice;
+use verbs::errors::{line_of, with_remedy};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -208,9 +209,8 @@ pub fn read(
     vary: &[(String, String)],
 ) -> Result<Scenario, Failure> {
     let keys: Text = toml::from_str(text).map_err(|error| {
-        let begin = error.span().map_or(0, |span| span.start);
-        let line = text.get(..begin).unwrap_or_default().matches('\n').count() + 1;
-        Failure::usage(format!("{name}: line {line}: {}", error.message().replace('\n', "; ")))
+        let line = line_of(text, error.span().map_or(0, |span| span.start));
+        Failure::usage(format!("{name}: line {line}: {}", with_remedy(error.message())))
     })?;
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     let refuse = |mistake: Mistake| mistake.refuse(name, text);

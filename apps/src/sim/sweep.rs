@@ -86,8 +86,11 @@ fn combinations(vary: &[String], seeds: u64) -> Result<Vec<Vary>, Failure> {
     let mut all: Vec<Vary> = vec![Vec::new()];
     let mut runs = seeds;
     for text in vary {
-        let wrong =
-            || Failure::usage(format!("--vary '{text}': write a key and values, such as max_stage=0,5"));
+        let wrong = || {
+            Failure::usage(format!(
+                "--vary '{text}': no values; write a key and values, such as max_stage=0,5"
+            ))
+        };
         let (key, values) = text.split_once('=').ok_or_else(wrong)?;
         runs = runs.saturating_mul(values.split(',').count() as u64);
         if runs > MOST {

@@ -78,7 +78,7 @@ pub(super) fn shape(text: &Text, folder: &Path) -> Result<Shape, Mistake> {
         None => listed(text, first_host)?,
     };
     let first_host = text.first_host.unwrap_or(first);
-    let line = links.iter().find(|link| link.ends.iter().any(|&node| node == 0)).map(|link| link.rate);
+    let line = links.iter().find(|link| link.ends.contains(&0)).map(|link| link.rate);
     let fabric =
         links.iter().filter(|link| link.ends.iter().all(|&node| node >= hosts)).map(|link| link.rate);
     let line = line.unwrap_or_default();

@@ -56,7 +56,7 @@ pub struct Args {
 
 /// Parses a range of seeds: `3..10`.
 pub fn range(text: &str) -> Result<Range<u64>, String> {
-    let wrong = || format!("'{text}': write two numbers separated by '..', such as 0..10000");
+    let wrong = || format!("'{text}': no range; write two numbers, such as 0..10000");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
     let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
     let range = number(from)?..number(to)?;

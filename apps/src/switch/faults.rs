@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use toml::{Spanned, Value};
+use verbs::errors::{line_of, with_remedy};
 
 /// The largest QPN and PSN, which have 24 bits.
 const MOST: u32 = (1 << 24) - 1;
@@ -43,10 +44,9 @@ pub struct Fault {
 /// # Errors
 /// Returns the line of the first mistake and its description.
 pub fn read(text: &str, ports: &[PortSpec]) -> Result<Vec<Fault>, (usize, String)> {
-    let line = |offset: usize| 1 + text.get(..offset).unwrap_or_default().matches('\n').count();
-    let file: File = toml::from_str(text).map_err(|error| {
-        (line(error.span().map_or(0, |span| span.start)), error.message().replace('\n', "; "))
-    })?;
+    let line = |offset: usize| line_of(text, offset);
+    let file: File = toml::from_str(text)
+        .map_err(|error| (line(error.span().map_or(0, |span| span.start)), with_remedy(error.message())))?;
     let mut faults: Vec<Fault> = Vec::new();
     for table in &file.fault {
         let first = table.get_ref().keys().map(|key| key.span().start).min();
@@ -374,7 +374,7 @@ action = 'pause'
     #[test]
     fn what_is_wrong_is_named_with_its_line_and_the_remedy() {
         for (text, says) in [
-            ("colour = 1", "line 1: unknown field `colour`"),
+            ("colour = 1", "line 1: no key `colour`"),
             (
                 "[[fault]]\naction = 'drop'\ncolour = 1",
                 "line 3: colour: no such key; a fault has name, port, after",

@@ -28,8 +28,7 @@ impl Script {
     /// Returns a failure if the file cannot be read.
     pub fn open(file: &Path) -> Result<Self, Failure> {
         let name = file.display().to_string();
-        let text = input::text(file)
-            .map_err(|error| Failure::usage(format!("{name}: {error}; name a readable file of faults")))?;
+        let text = input::text(file).map_err(|error| Failure::usage(format!("{name}: {error}")))?;
         Ok(Self { file: name, text })
     }
 }

@@ -15,7 +15,7 @@ const VARIABLE: &str = "FERROCE_FEEDBACK_KEY";
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum KeyError {
-    #[error("feedback key {path}: {reason}")]
+    #[error("feedback key {path}: {reason}; name a file that can be read")]
     File { path: String, reason: String },
     #[error("feedback key {path}: others may read it (mode {mode:03o}); chmod 600 {path}")]
     Mode { path: String, mode: u32 },

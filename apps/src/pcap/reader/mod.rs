@@ -20,7 +20,7 @@ const SECTION: u32 = 0x0a0d_0d0a;
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// The file has an unknown format.
-    #[error("not a pcap or pcapng file")]
+    #[error("not a pcap or pcapng file; name one that tcpdump or ferroce capture has written")]
     Format,
     /// The file ends inside a record.
     #[error("ends inside a record, as a capture that was cut off; end captures by Ctrl-C")]

@@ -142,7 +142,7 @@ fn requests_loss_and_a_second_algorithm_are_set() {
         ("dscp = 8", "dscp = 64", "x: line 2: rival.dscp: 64: out of range; use 0 to 63"),
         ("dcqcn", "reno", "x: line 2: rival.congestion: "),
         ("0.01", "2", "x: line 1: loss: 2: out of range; use 0 to 1"),
-        ("loss", "lost", "x: line 1: unknown field `lost`"),
+        ("loss", "lost", "x: line 1: no key `lost`; write `loss`"),
     ] {
         let error = read("x", &text.replacen(from, to, 1), None, 1, &[]).map(|_| ()).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");

@@ -1,0 +1,113 @@
+//! Wrong command lines and files, with the exact answers: `wrong_input.txt` has each after a `$`, then the exit code and the text.
+//!
+//! `FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce --test wrong_input` writes the answers anew; read each before you commit it.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// The files that the rows name.
+const FILES: [(&str, &str); 30] = [
+    ("scenario.toml", SCENARIO),
+    ("number.toml", "topology = \"star\"\nhosts = 3\nrate = 100\n"),
+    ("misspelt.toml", "topology = \"star\"\nconjestion = \"auto\"\n"),
+    (
+        "same-host.toml",
+        "topology = \"star\"\nhosts = 3\nrate = \"100G\"\ndelay = \"1us\"\ncongestion = \"auto\"\n[[flow]]\nsource = 1\ndestination = 1\nbytes = 1\n",
+    ),
+    (
+        "no-host.toml",
+        "topology = \"star\"\nhosts = 0\nrate = \"100G\"\ndelay = \"1us\"\ncongestion = \"auto\"\n",
+    ),
+    (
+        "load.toml",
+        "topology = \"star\"\nhosts = 3\nrate = \"100G\"\ndelay = \"1us\"\ncongestion = \"auto\"\n[traffic]\nsizes = \"web-search\"\nload = 2\ntime = \"1ms\"\n",
+    ),
+    (
+        "sizes.toml",
+        "topology = \"star\"\nhosts = 3\nrate = \"100G\"\ndelay = \"1us\"\ncongestion = \"auto\"\n[traffic]\nsizes = \"google\"\nload = 0.5\ntime = \"1ms\"\n",
+    ),
+    (
+        "graph.toml",
+        "topology = \"graph\"\nhosts = 2\nswitches = 1\nrate = \"100G\"\ndelay = \"1us\"\ncongestion = \"auto\"\nlink = [{ ends = [\"h1\", \"h2\"] }]\n",
+    ),
+    ("port.toml", "port = 5\n"),
+    ("prot.toml", "prot = \"eth0\"\n"),
+    ("cores.toml", "port = \"eth0\"\ncores = 99\n"),
+    ("rule.toml", "port = \"eth0\"\n[[congestion]]\ncc = \"reno\"\n"),
+    ("empty-value.toml", "port = \n"),
+    ("quotes.toml", "port = eth0\n"),
+    ("list.toml", "port = \"eth0\"\nip = \"10.0.0.1\"\n"),
+    ("vlan.toml", "port = \"eth0\"\nvlan = 9999\n"),
+    ("mtu.toml", "port = \"eth0\"\nmtu = 1500\n"),
+    ("progress.toml", "port = \"eth0\"\nprogress = \"fast\"\n"),
+    ("ip.toml", "port = \"eth0\"\nip = [\"10.0.0\"]\n"),
+    ("two-ports.toml", "port = [\"eth0\", \"eth1\"]\nip = [\"10.0.0.1\"]\n"),
+    ("devices.toml", "port = \"eth0\"\n[[device]]\nport = \"eth1\"\n"),
+    ("twice.toml", "port = [\"eth0\", \"eth0\"]\n"),
+    ("eta.toml", "port = \"eth0\"\n[[congestion]]\ncc = \"hpcc\"\neta = 2\n"),
+    ("link-rate.toml", "port = \"eth0\"\nlink_rate = \"10\"\n"),
+    ("early.toml", "port = \"eth0\"\nearly_memory = \"much\"\n"),
+    ("key.toml", "port = \"eth0\"\nfeedback_key_file = \"/no-file\"\n"),
+    ("drop.faults", "[[fault]]\nport = \"veth0\"\ndrop = 2\n"),
+    ("prot.faults", "[[fault]]\nprot = \"veth0\"\n"),
+    ("number.faults", "fault = 1\n"),
+    ("text", "neither a capture nor a table\n"),
+];
+
+const SCENARIO: &str = "topology = \"star\"\nhosts = 3\nrate = \"100G\"\ndelay = \"1us\"\n\
+    congestion = \"hpcc,line_rate=100G,base_rtt=5us\"\n[[flow]]\nsource = 1\ndestination = 3\nbytes = 1000\n";
+
+/// Returns the words of a row; those in quotes are one.
+fn words(row: &str) -> Vec<&str> {
+    row.split('"')
+        .enumerate()
+        .flat_map(|(place, part)| match place % 2 {
+            0 => part.split_whitespace().collect(),
+            _ => vec![part],
+        })
+        .collect()
+}
+
+fn answer(folder: &Path, row: &str) -> String {
+    let mut ferroce = assert_cmd::Command::cargo_bin("ferroce").unwrap();
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FERROCE_")) {
+        ferroce.env_remove(name);
+    }
+    let done =
+        ferroce.args(words(row)).current_dir(folder).timeout(Duration::from_secs(20)).output().unwrap();
+    let code = done.status.code().unwrap_or_else(|| panic!("{row}: ended by a signal"));
+    format!("{code} {}", String::from_utf8(done.stderr).unwrap().trim_end())
+}
+
+#[test]
+fn wrong_input_gets_the_answer_of_the_table() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in FILES {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wrong_input.txt");
+    let table = fs::read_to_string(&file).unwrap();
+    let rows: Vec<&str> = table.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
+    assert!(rows.len() >= 150, "{} rows", rows.len());
+    let now: String = rows.iter().map(|row| format!("$ {row}\n{}\n", answer(folder.path(), row))).collect();
+    if std::env::var_os("FERROCE_WRITE_REFERENCE").is_some() {
+        fs::write(&file, &now).unwrap();
+        return;
+    }
+    for (before, now) in table.split("$ ").zip(now.split("$ ")) {
+        assert_eq!(now, before);
+    }
+}
+
+/// An answer is one line that says what to do: after a semicolon, or with the values that are possible.
+#[test]
+fn every_answer_is_a_line_with_a_remedy() {
+    let table = include_str!("wrong_input.txt");
+    for (row, answer) in table.split("$ ").skip(1).map(|row| row.split_once('\n').unwrap()) {
+        assert_eq!(answer.lines().count(), 1, "{row}: {answer}");
+        assert!(answer.starts_with("1 error: ") || answer.starts_with("2 error: "), "{row}: {answer}");
+        assert!(answer.contains("; "), "{row}: {answer}");
+        assert!(!answer.contains("invalid digit"), "{row}: {answer}");
+    }
+}

@@ -1,0 +1,70 @@
+//! The words for an error of the TOML parser.
+
+/// Returns the number of the line of `text` that contains the byte `offset`, from 1.
+#[must_use]
+pub fn line_of(text: &str, offset: usize) -> usize {
+    text.get(..offset).unwrap_or_default().matches('\n').count() + 1
+}
+
+/// Returns the parser's `message` in one line, with a remedy for frequent mistakes.
+#[must_use]
+pub fn with_remedy(message: &str) -> String {
+    let message = message.replace('\n', "; ");
+    if let Some((key, keys)) = unknown_key(&message) {
+        return match keys.iter().max_by(|a, b| likeness(key, a).total_cmp(&likeness(key, b))) {
+            Some(nearest) if likeness(key, nearest) > 0.8 => {
+                format!("no key `{key}`; write `{nearest}`")
+            }
+            Some(_) => format!("no key `{key}`; use one of {}", keys.join(", ")),
+            None => format!("no key `{key}`; remove it"),
+        };
+    }
+    if message.starts_with("string values must be quoted") {
+        return "a value is missing, or is text without quotes; write it in quotes".into();
+    }
+    let remedy = match message.rsplit_once(", expected ") {
+        Some((wrong, "a string")) if wrong.starts_with("invalid type") => "; write it in quotes",
+        Some((wrong, "a sequence")) if wrong.starts_with("invalid type") => "; write a list in brackets",
+        _ => "",
+    };
+    message + remedy
+}
+
+/// Returns the unknown key that the parser names, and the keys that it knows.
+fn unknown_key(message: &str) -> Option<(&str, Vec<&str>)> {
+    let (key, rest) = message.strip_prefix("unknown field `")?.split_once('`')?;
+    Some((key, rest.split('`').skip(1).step_by(2).collect()))
+}
+
+fn likeness(a: &str, b: &str) -> f64 {
+    strsim::jaro_winkler(a, b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "the parser only looks for the keys")]
+    struct Keys {
+        congestion: Option<String>,
+        hosts: Option<Vec<String>>,
+    }
+
+    #[test]
+    fn an_error_of_the_parser_says_what_to_do() {
+        for (text, said) in [
+            ("conjestion = ''", "no key `conjestion`; write `congestion`"),
+            ("zzz = 1", "no key `zzz`; use one of congestion, hosts"),
+            ("congestion = 1", "invalid type: integer `1`, expected a string; write it in quotes"),
+            ("congestion = auto", "a value is missing, or is text without quotes; write it in quotes"),
+            ("[hosts]", "invalid type: map, expected a sequence; write a list in brackets"),
+        ] {
+            let error = toml::from_str::<Keys>(text).unwrap_err();
+            assert_eq!(with_remedy(error.message()), said);
+        }
+        assert_eq!([line_of("a\nb\n", 0), line_of("a\nb\n", 2), line_of("a\nb\n", 99)], [1, 2, 1]);
+    }
+}

@@ -103,7 +103,7 @@ fn port(device: &Device, spec: &PortSpec, peer: Option<IpAddr>, checks: &mut Vec
     let mtu = info.mtu.bytes();
     let opened = format!("{} by {}, {}, path MTU {mtu}", info.port, info.driver, info.mac);
     checks.push(check("device", Status::Ok, opened, None));
-    let gids: Vec<_> = info.gids.iter().map(ToString::to_string).collect();
+    let gids: Vec<_> = info.gids.addresses().map(|gid| gid.to_string()).collect();
     checks.push(match gids.is_empty() {
         true => check(
             "address",
@@ -114,7 +114,7 @@ fn port(device: &Device, spec: &PortSpec, peer: Option<IpAddr>, checks: &mut Vec
         false => check("address", Status::Ok, gids.join(", "), None),
     });
     let Some(peer) = peer else { return };
-    if info.gids.contains(&peer) {
+    if info.gids.contains(peer) {
         let found = format!("{peer} is this port's own address");
         return checks.push(check("peer", Status::Fail, found, Some("give --peer the other host's address")));
     }

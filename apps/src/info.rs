@@ -84,8 +84,8 @@ fn as_text(info: &DeviceInfo) -> String {
         let _ = writeln!(text, "{name:<18} {value}");
     }
     let _ = writeln!(text, "\nGID  address                                  type");
-    for (index, gid) in info.gids.iter().enumerate() {
-        let _ = writeln!(text, "{index:>3}  {:<40} {}", gid.to_string(), gid_type(*gid));
+    for (index, gid) in info.gids.entries() {
+        let _ = writeln!(text, "{index:>3}  {:<40} {}", gid.to_string(), gid_type(gid));
     }
     text
 }
@@ -105,7 +105,7 @@ fn as_json(info: &DeviceInfo) -> Value {
         "driver": info.driver,
         "mac": info.mac.to_string(),
         "vlan": info.vlan.map(verbs::port::Vlan::id),
-        "gids": info.gids.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "gids": info.gids.addresses().map(|gid| gid.to_string()).collect::<Vec<_>>(),
         "mtu": info.mtu.bytes(),
         "speed_mbps": info.speed_mbps,
         "numa_node": info.numa_node,
@@ -194,7 +194,7 @@ fn show_interfaces(json: bool) -> Result<(), Failure> {
 mod tests {
     use super::*;
     use verbs::Mtu;
-    use verbs::port::{DeviceLimits, Mac, Vlan};
+    use verbs::port::{DeviceLimits, GidTable, Mac, Vlan};
 
     fn info() -> DeviceInfo {
         DeviceInfo {
@@ -202,9 +202,10 @@ mod tests {
             driver: "net_af_packet".into(),
             mac: Mac([2, 0, 0, 0, 0, 1]),
             vlan: Some(Vlan(5)),
-            gids: vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()],
+            gids: GidTable::new(Mac([2, 0, 0, 0, 0, 1]), ["10.0.0.1".parse().unwrap()]),
             mtu: Mtu::M1024,
             longest_frame: Some(1518),
+            interface: None,
             speed_mbps: None,
             numa_node: Some(1),
             cores: 2,
@@ -226,9 +227,9 @@ mod tests {
     fn every_gid_has_its_index_and_type() {
         let text = as_text(&info());
         assert!(text.contains("VLAN               5\npath MTU           1024 B\n"), "{text}");
-        assert!(text.contains("\n  0  10.0.0.1                                 RoCE v2, IPv4\n"), "{text}");
+        assert!(text.contains("\n  1  10.0.0.1                                 RoCE v2, IPv4\n"), "{text}");
         assert!(
-            text.contains("\n  1  fe80::1                                  RoCE v2, IPv6 link-local\n"),
+            text.contains("\n  0  fe80::ff:fe00:1                          RoCE v2, IPv6 link-local\n"),
             "{text}"
         );
     }
@@ -237,7 +238,7 @@ mod tests {
     fn json_says_the_same() {
         let json = as_json(&info());
         assert_eq!((&json["queues"], &json["numa_node"]), (&json!(2), &json!(1)));
-        assert_eq!(json["gids"], json!(["10.0.0.1", "fe80::1"]));
+        assert_eq!(json["gids"], json!(["fe80::ff:fe00:1", "10.0.0.1"]));
         assert_eq!(json["limits"]["max_qps"], 1024);
     }
 }

@@ -1,6 +1,6 @@
 //! Address handles: the destinations of datagrams.
 
-use crate::device::Inner;
+use crate::device::{Inner, gid_at};
 use crate::{Error, ProtectionDomain};
 use roce::qp::{Datagram, udp_source_port_of_datagrams};
 use roce::wire::Path;
@@ -88,10 +88,9 @@ impl ProtectionDomain {
     /// # Errors
     /// Returns an error if the destination cannot be reached, the device has no such GID or too many handles, or the core has stopped.
     pub fn address(&self, destination: IpAddr, options: &AddressOptions) -> Result<AddressHandle, Error> {
-        let info = &self.device.info;
+        let info = self.device.current();
         let index = options.gid_index.unwrap_or_else(|| info.gid_towards(destination));
-        let count = info.gids.len();
-        let source = *info.gids.get(index).ok_or(Error::GidIndex { index, count })?;
+        let source = gid_at(&info.gids, index)?;
         if source.is_ipv4() != destination.is_ipv4() {
             let family = if destination.is_ipv4() { "IPv4" } else { "IPv6" };
             return Err(Error::Family { port: info.port.clone(), family, peer: destination });

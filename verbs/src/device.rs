@@ -3,12 +3,12 @@
 use crate::congestion::CongestionRule;
 use crate::cores::Loads;
 use crate::{CompletionQueue, DeviceConfig, Error, ProtectionDomain};
-use crate::{cm, gid, observe};
+use crate::{cm, observe};
 use cc::Rate;
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::engine::{CoreConfig, CoreCounters, Engine};
 use datapath::io::PacketIo;
-use datapath::neighbour::{Address, Kernel, link_local};
+use datapath::neighbour::{Address, GidTable, Kernel, link_local};
 use datapath::port_spec::PortSpec;
 use datapath::siblings::{Delivery, JoinError, Siblings};
 use roce::qp::{Capabilities, FeedbackKey};
@@ -69,7 +69,7 @@ pub(crate) struct Inner {
 /// ```
 /// # use ferroce_verbs::{Device, Error};
 /// fn addresses(device: &Device) -> Result<Vec<std::net::IpAddr>, Error> {
-///     Ok(device.query()?.gids)
+///     Ok(device.query()?.gids.addresses().collect())
 /// }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,14 +82,15 @@ pub struct DeviceInfo {
     pub mac: Mac,
     /// The VLAN of the frames that it sends and receives, if any.
     pub vlan: Option<Vlan>,
-    /// Its addresses in the order of their GID indices. The order is Linux's: the link-local address derived from the MAC, other link-local
-    /// ones, IPv4, then other IPv6.
-    pub gids: Vec<IpAddr>,
+    /// Its addresses by GID index. They follow those of its Linux interface.
+    pub gids: GidTable,
     /// The largest path MTU that its frames carry.
     pub mtu: Mtu,
     /// Bytes of the longest frame of [raw packets](crate::raw), Ethernet header and a VLAN tag included, FCS excluded. `None` if the port
     /// has no raw packets: AF_XDP receives RoCEv2 packets alone.
     pub longest_frame: Option<u32>,
+    /// Index of its Linux interface, if it has one. The index stays when the interface gets another name.
+    pub interface: Option<u32>,
     /// Link speed in Mb/s, if the port knows it.
     pub speed_mbps: Option<u32>,
     /// The NUMA node of its NIC, if the machine says so.
@@ -145,6 +146,18 @@ struct PortFacts {
 }
 
 impl DeviceInfo {
+    /// Returns [the default GID index](GidTable::preferred).
+    #[must_use]
+    pub fn preferred_gid(&self) -> usize {
+        self.gids.preferred()
+    }
+
+    /// Returns [the default GID index for `peer`](GidTable::towards).
+    #[must_use]
+    pub fn gid_towards(&self, peer: IpAddr) -> usize {
+        self.gids.towards(peer)
+    }
+
     /// Returns the headers of packets from a local address to another port. In a VLAN, the priority is the first
     /// three bits of the traffic class. `source` and `destination` must have the same family.
     #[must_use]
@@ -167,11 +180,15 @@ impl Drop for Inner {
 }
 
 impl Inner {
+    /// Returns the device's properties at the moment: its Linux interface may have changed since it was opened.
+    pub(crate) fn current(&self) -> DeviceInfo {
+        DeviceInfo { gids: self.engine.gids(), ..self.info.clone() }
+    }
+
     /// Returns one of the device's addresses, by default the preferred one.
     pub(crate) fn gid(&self, index: Option<usize>) -> Result<IpAddr, Error> {
-        let (gids, preferred) = (&self.info.gids, || self.info.preferred_gid());
-        let (index, count) = (index.unwrap_or_else(preferred), gids.len());
-        gids.get(index).copied().ok_or(Error::GidIndex { index, count })
+        let gids = self.engine.gids();
+        gid_at(&gids, index.unwrap_or_else(|| gids.preferred()))
     }
 }
 
@@ -263,7 +280,6 @@ impl Device {
             return Err(Error::Mtu { given: mtu.bytes(), limit: facts.mtu.bytes(), port: facts.name });
         }
         let addresses = addresses(&facts.name, facts.mac, facts.interface, config)?;
-        let gids = gid::table(facts.mac, addresses.iter().map(|address| address.ip));
         let speed_mbps = port.caps().speed_mbps;
         let limits = limits(config.queue_pairs);
         let core = CoreConfig {
@@ -273,6 +289,7 @@ impl Device {
             interface: facts.interface,
             peers: facts.peers,
             addresses,
+            addresses_chosen: !config.addresses.is_empty(),
             gateway: config.gateway,
             progress: config.who_runs(),
             cores: config.cores,
@@ -302,9 +319,10 @@ impl Device {
             driver: facts.driver,
             mac: facts.mac,
             vlan: config.vlan,
-            gids,
+            gids: engine.gids(),
             mtu,
             longest_frame: facts.longest_frame,
+            interface: facts.interface,
             speed_mbps,
             numa_node: facts.numa_node,
             cores: config.cores,
@@ -322,7 +340,8 @@ impl Device {
         let inner = Arc::new(inner);
         let DeviceInfo { port, driver, mac, mtu, cores, gids, .. } = &inner.info;
         tracing::info!(
-            "{port}: opened by {driver}: {mac}, {gids:?}, path MTU {}, {cores} cores",
+            "{port}: opened by {driver}: {mac}, {:?}, path MTU {}, {cores} cores",
+            gids.addresses().collect::<Vec<_>>(),
             mtu.bytes()
         );
         observe::publish(&inner);
@@ -349,7 +368,7 @@ impl Device {
     /// Returns an error if the core has stopped.
     pub fn query(&self) -> Result<DeviceInfo, Error> {
         self.inner.engine.check()?;
-        Ok(self.inner.info.clone())
+        Ok(self.inner.current())
     }
 
     /// Returns the counters since the device was opened, with drops by reason.
@@ -422,6 +441,12 @@ fn check_sharing(spec: &PortSpec) -> Result<(), JoinError> {
         Some(Ok(interface)) => Siblings::check_user(interface.index, delivery),
         Some(Err(_)) | None => Ok(()),
     }
+}
+
+/// Returns the address with this GID index.
+pub(crate) fn gid_at(gids: &GidTable, index: usize) -> Result<IpAddr, Error> {
+    gids.get(index)
+        .ok_or_else(|| Error::GidIndex { index, present: gids.entries().map(|(index, _)| index).collect() })
 }
 
 /// Returns the device's addresses: those configured, else the interface's. If the kernel keeps none for the port, one derived from the MAC

@@ -39,8 +39,8 @@ pub enum Error {
     Family { port: String, family: &'static str, peer: IpAddr },
     #[error("device {port} has no address; `ip address add 192.0.2.1/24 dev {}`", .port.rsplit(':').next().unwrap_or_default())]
     NoAddress { port: String },
-    #[error("GID index {index}: the device has {count} GIDs, numbered from 0; choose a number below {count}")]
-    GidIndex { index: usize, count: usize },
+    #[error("GID index {index}: the device has no GID there; choose one of {}", list(.present))]
+    GidIndex { index: usize, present: Vec<usize> },
     #[error("MTU {given} does not fit port {port}: its frames carry at most {limit}; choose a smaller MTU")]
     Mtu { given: u32, limit: u32, port: String },
     #[error(transparent)]
@@ -185,6 +185,10 @@ pub enum PollError {
     CoreStopped(String),
 }
 
+fn list(numbers: &[usize]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,8 +232,8 @@ mod tests {
 
     #[test]
     fn the_remedy_is_what_the_message_ends_with() {
-        let error = Error::GidIndex { index: 3, count: 2 };
-        assert_eq!(error.remedy().unwrap(), "choose a number below 2");
+        let error = Error::GidIndex { index: 3, present: vec![0, 2] };
+        assert_eq!(error.remedy().unwrap(), "choose one of 0, 2");
         assert_eq!(Error::Random("none left".into()).remedy(), None);
     }
 

@@ -73,7 +73,6 @@ mod effective;
 mod error;
 pub mod event;
 pub mod from_c;
-mod gid;
 mod implicit;
 mod log;
 pub mod management;
@@ -131,6 +130,7 @@ pub mod port {
     pub use crate::device::{DeviceLimits, OwnPort};
     pub use datapath::engine::Idle;
     pub use datapath::io::{Loopback, PacketIo, pair};
+    pub use datapath::neighbour::GidTable;
     pub use roce::wire::{Mac, Vlan};
     pub use roce::{MOST_GROUPS, MOST_MEMBERS};
 }

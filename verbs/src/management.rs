@@ -13,10 +13,11 @@
 //! ```
 
 use crate::channel::event_fd;
-use crate::device::Inner;
-use crate::{Device, DeviceInfo, Error};
+use crate::device::{Inner, gid_at};
+use crate::{Device, Error};
 use datapath::engine::{MAD_UDP_SOURCE, Station};
 use datapath::event_fd::EventFd;
+use datapath::neighbour::GidTable;
 use datapath::siblings::Siblings;
 use roce::Qpn;
 use roce::qp::Modify;
@@ -62,8 +63,7 @@ impl ManagementPort {
     /// core has stopped.
     pub fn send(&self, gid: usize, to: IpAddr, mad: Mad) -> Result<Sent, Error> {
         let info = &self.device.info;
-        let count = info.gids.len();
-        let source = *info.gids.get(gid).ok_or(Error::GidIndex { index: gid, count })?;
+        let source = gid_at(&self.gids(), gid)?;
         if source.is_ipv4() != to.is_ipv4() {
             let family = if to.is_ipv4() { "IPv4" } else { "IPv6" };
             return Err(Error::Family { port: info.port.clone(), family, peer: to });
@@ -76,8 +76,10 @@ impl ManagementPort {
         if taken { Ok(Sent::Left) } else { Err(Error::Management) }
     }
 
-    pub(crate) fn info(&self) -> &DeviceInfo {
-        &self.device.info
+    /// Returns the device's addresses at the moment.
+    #[must_use]
+    pub fn gids(&self) -> GidTable {
+        self.device.engine.gids()
     }
 
     fn way_to(&self, to: IpAddr) -> Result<Option<Mac>, Error> {

@@ -8,8 +8,8 @@
 
 use crate::DeviceConfig;
 use crate::device::addresses;
-use crate::gid;
 use datapath::linux::Interface;
+use datapath::neighbour::GidTable;
 use datapath::port_spec::PortSpec;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -73,7 +73,7 @@ pub fn describe(class: &Path, configs: &[DeviceConfig]) -> io::Result<()> {
         let Some(Interface { name, index, mac, running, speed_mbps, .. }) = interface else { continue };
         // Without an address the device does not open, and the program learns why.
         let addresses = addresses(&name, mac, Some(index), config).unwrap_or_default();
-        let gids = gid::table(mac, addresses.iter().map(|address| address.ip));
+        let gids = GidTable::new(mac, addresses.iter().map(|address| address.ip));
         folder.describe_port(&PortState { is_up: running, speed_mbps, gids: &gids, interface: &name })?;
     }
     Ok(())
@@ -87,7 +87,7 @@ pub struct PortState<'a> {
     /// The link's speed in Mb/s, if it is known.
     pub speed_mbps: Option<u32>,
     /// The addresses, by GID index.
-    pub gids: &'a [IpAddr],
+    pub gids: &'a GidTable,
     /// The name of the interface.
     pub interface: &'a str,
 }
@@ -148,18 +148,15 @@ impl Folder {
             self.write(&format!("ports/1/{number}"), "0")?;
         }
         self.write("ports/1/pkeys/0", "0xffff")?;
-        for (index, gid) in port.gids.iter().enumerate() {
-            self.write(&format!("ports/1/gids/{index}"), &words(&octets(*gid)))?;
+        for (index, gid) in port.gids.entries() {
+            self.write(&format!("ports/1/gids/{index}"), &words(&octets(gid)))?;
             self.write(&format!("ports/1/gid_attrs/types/{index}"), "RoCE v2")?;
             self.write(&format!("ports/1/gid_attrs/ndevs/{index}"), port.interface)?;
         }
         // The device had more addresses when another process described it.
-        for index in port.gids.len().. {
-            let files = ["gids", "gid_attrs/types", "gid_attrs/ndevs"];
-            let gone =
-                files.map(|folder| std::fs::remove_file(self.0.join(format!("ports/1/{folder}/{index}"))));
-            if gone.iter().any(Result::is_err) {
-                break;
+        for index in (0..GidTable::LIMIT).filter(|index| port.gids.get(*index).is_none()) {
+            for folder in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
+                let _ = std::fs::remove_file(self.0.join(format!("ports/1/{folder}/{index}")));
             }
         }
         Ok(())
@@ -240,13 +237,15 @@ fn rate(width: u8, speed: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use roce::wire::Mac;
 
     #[test]
     fn a_device_is_described_as_the_kernel_does_it() {
         let class = tempfile::tempdir().unwrap();
         let folder = Folder::create(class.path(), "ferroce0").unwrap();
         folder.describe("ferroce0", [2, 0, 0, 0xff, 0xfe, 0, 0, 1], Some("eth7")).unwrap();
-        let gids = ["fe80::1", "10.0.0.1"].map(|gid| gid.parse().unwrap());
+        let mac = Mac([2, 0, 0, 0, 0, 1]);
+        let [gids, fewer] = [vec!["10.0.0.1".parse().unwrap()], vec![]].map(|it| GidTable::new(mac, it));
         let port = PortState { is_up: true, speed_mbps: Some(100_000), gids: &gids, interface: "eth7" };
         folder.describe_port(&port).unwrap();
         let read = |file: &str| std::fs::read_to_string(class.path().join("ferroce0").join(file)).unwrap();
@@ -262,7 +261,7 @@ mod tests {
         // Another process describes the device after its IPv4 address was removed.
         let folder = Folder::create(class.path(), "ferroce0").unwrap();
         folder.describe("ferroce0", [2, 0, 0, 0xff, 0xfe, 0, 0, 1], Some("eth7")).unwrap();
-        folder.describe_port(&PortState { gids: &gids[..1], ..port }).unwrap();
+        folder.describe_port(&PortState { gids: &fewer, ..port }).unwrap();
         let names = std::fs::read_dir(class.path().join("ferroce0/ports/1/gids")).unwrap();
         let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["0"]);

@@ -96,6 +96,8 @@ pub struct CoreConfig {
     pub peers: Option<Mac>,
     /// Local addresses. The core answers resolution requests for them if the kernel does not.
     pub addresses: Vec<Address>,
+    /// Whether the user has chosen `addresses` among those of the interface. Otherwise the port uses all, also those that are added later.
+    pub addresses_chosen: bool,
     /// The gateway to peers outside the addresses' prefixes, unless the kernel's routes state one.
     pub gateway: Option<IpAddr>,
     /// Which threads run the cores.

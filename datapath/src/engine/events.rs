@@ -18,6 +18,8 @@ pub enum AsyncEvent {
     PortUp,
     /// The port's link went down.
     PortDown,
+    /// An address was added to the port's GID table, or removed from it.
+    GidChange,
     /// A defect ended the core. Its queue pairs have completed in error, and every call returns the reason.
     CoreFailed,
 }
@@ -191,8 +193,8 @@ impl Subscribers {
             }
             AsyncEvent::PortUp => tracing::info!("{port}: link up"),
             AsyncEvent::PortDown => tracing::warn!("{port}: link down"),
-            // `give_up` has logged the cause.
-            AsyncEvent::CoreFailed => {}
+            // `give_up` has logged the cause, and who changed the table has logged the address.
+            AsyncEvent::CoreFailed | AsyncEvent::GidChange => {}
             AsyncEvent::Transport(
                 Event::CommunicationEstablished(_)
                 | Event::SendQueueDrained(_)

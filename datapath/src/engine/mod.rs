@@ -5,6 +5,7 @@
 //! reach the application through a ring for each completion queue. Control calls use a channel.
 
 mod adaptive;
+mod attributes;
 mod completion_ring;
 mod config;
 mod control;
@@ -19,7 +20,8 @@ mod handle;
 mod held;
 #[cfg(test)]
 mod held_tests;
-mod link;
+mod interface_changes;
+mod interface_watch;
 mod management;
 mod notify;
 mod observe;
@@ -63,13 +65,13 @@ pub use station::{CoreCounters, Station};
 
 use crate::event_fd::EventFd;
 use crate::fork::Process;
-use crate::neighbour::{Asked, Kernel, Unresolved};
+use crate::neighbour::{Asked, GidTable, Kernel, Unresolved};
 use crate::siblings::Siblings;
 use roce::CoreIndex;
 use roce::wire::Mac;
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Time between two checks whether a neighbour has answered.
@@ -89,14 +91,15 @@ pub struct Engine {
     /// Locked while a command is sent to all cores, so that all receive such commands in the same order.
     order: Mutex<()>,
     index: CoreIndex,
-    /// The process whose threads run the cores and watch the link.
+    /// The process whose threads run the cores and watch the interface.
     process: Process,
     kernel: Option<Arc<Kernel>>,
     /// The other processes on the interface, if the port is on one.
     siblings: ManuallyDrop<Option<Siblings>>,
     interface: Option<u32>,
     subscribers: Arc<events::Subscribers>,
-    link: ManuallyDrop<OnceLock<Option<link::LinkWatch>>>,
+    attributes: Arc<attributes::Attributes>,
+    watch: ManuallyDrop<Option<interface_watch::InterfaceWatch>>,
 }
 
 impl Engine {
@@ -130,22 +133,12 @@ impl Engine {
         }
     }
 
-    /// Adds further events, and the core's end, to `queue`. The first subscriber starts a thread that watches the link of the port's Linux
-    /// interface, if it has one.
+    /// Adds further events, and the core's end, to `queue`.
     pub fn subscribe(&self, queue: Arc<EventQueue>) {
         self.announce_end(queue.last());
-        if self.process.is_parent() {
-            return;
+        if !self.process.is_parent() {
+            self.subscribers.add(queue);
         }
-        self.subscribers.add(queue);
-        self.link.get_or_init(|| {
-            let (name, subscribers) = (self.name.clone(), self.subscribers.clone());
-            let watch = self.interface.map(|index| link::LinkWatch::start(name, index, subscribers));
-            watch.transpose().unwrap_or_else(|error| {
-                tracing::warn!("{}: cannot watch its link: {error}", self.name);
-                None
-            })
-        });
     }
 
     /// Undoes [`subscribe`](Self::subscribe).
@@ -162,6 +155,20 @@ impl Engine {
     /// Returns the kernel's error: ENODEV if the interface is gone.
     pub fn join(&self, group: IpAddr) -> std::io::Result<Option<crate::fork::Own>> {
         self.interface.map(|index| crate::linux::join_group(index, group)).transpose()
+    }
+
+    /// Returns the port's GID table, which follows the addresses of its Linux interface. Empty in a process that was forked from the
+    /// engine's.
+    #[must_use]
+    pub fn gids(&self) -> GidTable {
+        // Another thread may have held the lock at the fork.
+        if self.process.is_parent() { GidTable::default() } else { self.attributes.gids().clone() }
+    }
+
+    /// Returns the index of the port's Linux interface.
+    #[must_use]
+    pub fn interface(&self) -> Option<u32> {
+        self.interface
     }
 
     /// Returns true if the port's Linux interface has a carrier, or the port has no such interface.
@@ -251,7 +258,7 @@ impl Drop for Engine {
         unsafe {
             ManuallyDrop::drop(&mut self.members);
             ManuallyDrop::drop(&mut self.lead);
-            ManuallyDrop::drop(&mut self.link);
+            ManuallyDrop::drop(&mut self.watch);
             ManuallyDrop::drop(&mut self.siblings);
         }
     }

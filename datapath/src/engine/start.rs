@@ -1,18 +1,23 @@
 //! Starts the cores of a port.
 
+use super::attributes::Attributes;
 use super::config::{CoreConfig, Progress, StartError};
+use super::control::Commands;
 use super::core::Core;
+use super::events::Subscribers;
 use super::handle::Handle;
+use super::interface_changes::InterfaceChanges;
+use super::interface_watch::InterfaceWatch;
 use super::others::Others;
 use super::runner::{Runner, Status};
 use super::station::Station;
 use super::team::{Team, Way};
-use super::{Engine, control, doorbell, events, siblings};
+use super::{Engine, control, doorbell, siblings};
 use crate::clock::Clock;
 use crate::event_fd::EventFd;
 use crate::fork::Process;
 use crate::io::PacketIo;
-use crate::neighbour::{Kernel, Neighbours};
+use crate::neighbour::{GidTable, Kernel, Neighbours};
 use crate::siblings::{JoinError, Siblings};
 use crate::steering::Steering;
 use roce::{CoreIndex, Endpoint, EndpointConfig};
@@ -23,7 +28,7 @@ use std::sync::{Arc, Mutex};
 struct Begin {
     station: Station,
     inbox: control::Inbox,
-    commands: control::Commands,
+    commands: Commands,
     /// The eventfd that ends a sleep of the core.
     bell: Option<EventFd>,
 }
@@ -48,13 +53,14 @@ impl Engine {
         });
         let kernel = kernel.transpose();
         let kernel = kernel.map_err(StartError::Netlink)?;
-        let kernel = kernel.map(|kernel| Arc::new(kernel.without_ours()));
+        let kernel = kernel.map(Arc::new);
+        kernel.iter().for_each(|kernel| kernel.drop_ours());
         let mut siblings = siblings::join(config)?;
         let mut endpoint = config.endpoint;
         endpoint.process = siblings.as_ref().map_or(endpoint.process, Siblings::slot);
         let bell = siblings.as_ref().map(Siblings::bell).transpose();
         let bell = bell.map_err(JoinError::from)?;
-        let subscribers = Arc::new(events::Subscribers::default());
+        let subscribers = Arc::new(Subscribers::default());
         let lanes = siblings.as_ref().map(|siblings| Box::new(siblings.lanes()));
         let mut begins: Vec<_> = (0..config.cores)
             .map(|core| {
@@ -83,6 +89,12 @@ impl Engine {
             let watched = siblings::watch(siblings, config, &lead.commands, kernel.clone());
             watched.map_err(JoinError::from)?;
         }
+        let gids = GidTable::new(config.mac, config.addresses.iter().map(|address| address.ip));
+        let attributes = Arc::new(Attributes::new(gids));
+        let states = (attributes.clone(), subscribers.clone());
+        let watch = siblings.as_ref().and_then(|siblings| {
+            watch_interface(config, siblings, lead.commands.clone(), kernel.clone(), states)
+        });
         Ok(Self {
             name: config.name.clone(),
             mac: config.mac,
@@ -97,9 +109,24 @@ impl Engine {
             siblings: ManuallyDrop::new(siblings),
             interface: config.interface,
             subscribers,
-            link: ManuallyDrop::default(),
+            attributes,
+            watch: ManuallyDrop::new(watch),
         })
     }
+}
+
+/// Makes the port follow its Linux interface. Without that, which is `None`, the port works with the attributes that it has now.
+fn watch_interface(
+    config: &CoreConfig,
+    siblings: &Siblings,
+    lead: Commands,
+    kernel: Option<Arc<Kernel>>,
+    (attributes, subscribers): (Arc<Attributes>, Arc<Subscribers>),
+) -> Option<InterfaceWatch> {
+    let index = config.interface?;
+    let changes = |bell| InterfaceChanges::new(index, config, attributes, subscribers, kernel, (lead, bell));
+    let watch = siblings.bell().map(changes).and_then(InterfaceWatch::start);
+    watch.inspect_err(|error| tracing::warn!("{}: cannot watch its interface: {error}", config.name)).ok()
 }
 
 /// Creates the neighbour table of a core. Only core 0's resolves and answers for addresses.

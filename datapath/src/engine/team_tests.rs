@@ -20,6 +20,7 @@ fn config(progress: Progress, cores: u8) -> CoreConfig {
         interface: None,
         peers: None,
         addresses: vec!["10.0.0.1/24".parse().unwrap()],
+        addresses_chosen: false,
         gateway: None,
         progress,
         cores,

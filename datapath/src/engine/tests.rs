@@ -32,6 +32,7 @@ pub(super) fn config(progress: Progress) -> CoreConfig {
         interface: None,
         peers: None,
         addresses: vec!["10.0.0.1/24".parse::<Address>().unwrap()],
+        addresses_chosen: false,
         gateway: None,
         progress,
         cores: 1,

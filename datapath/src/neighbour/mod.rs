@@ -3,14 +3,17 @@
 
 mod address;
 mod arp;
+mod gid_table;
 mod kernel;
 mod martian;
 mod ndp;
 mod table;
 
 pub use address::{Address, AddressError, link_local};
+pub use gid_table::GidTable;
 #[cfg(feature = "dpdk")]
 pub(crate) use kernel::xdp;
+pub(crate) use kernel::{Change, Notifications};
 pub use kernel::{Kernel, addresses_of};
 pub use table::{Asked, Neighbours, Unresolved};
 

@@ -141,6 +141,11 @@ impl Neighbours {
         Self { peers, ..self }
     }
 
+    /// Replaces the local addresses. For a table of [`kernels`](Self::kernels), because the kernel announces and defends them.
+    pub fn set_addresses(&mut self, addresses: Vec<Address>) {
+        self.addresses = addresses;
+    }
+
     /// Adds a permanent entry.
     ///
     /// # Errors

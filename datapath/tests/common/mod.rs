@@ -40,6 +40,7 @@ pub fn core_config(port: &Port, address: &str, progress: Progress) -> CoreConfig
         interface: info.linux_interface.map(|interface| interface.index),
         peers: info.peers,
         addresses: vec![address.parse().unwrap()],
+        addresses_chosen: false,
         gateway: None,
         progress,
         cores: 1,

@@ -103,11 +103,11 @@ pub fn connect(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Conne
 
 /// Sends the request. The connection is usable only after [`Connection::finish`].
 pub(super) fn begin(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Connection, Error> {
-    let (wanted, info) = (&options.connection, &qp.device.info);
+    let (wanted, info) = (&options.connection, qp.device.current());
     check(&qp, wanted)?;
     let mtu = wanted.path_mtu(info.mtu)?;
     let user = User::new(&qp.device)?;
-    let source = info.gids.get(info.gid_towards(to.ip())).copied();
+    let source = info.gids.get(info.gid_towards(to.ip()));
     let source = source.ok_or_else(|| Error::NoAddress { port: info.port.clone() })?;
     let bell = event_fd(libc::EFD_NONBLOCK)?;
     let link = Link {

@@ -43,7 +43,7 @@ impl Listener {
     /// error if the device has no such address, the program has opened the device's queue pair 1 itself, or the core has stopped.
     pub fn bind(device: &Device, at: SocketAddr) -> Result<Self, Error> {
         let ip = at.ip();
-        if !ip.is_unspecified() && !device.inner.info.gids.contains(&ip) {
+        if !ip.is_unspecified() && !device.inner.engine.gids().contains(ip) {
             return Err(Error::value(
                 "the listener's address",
                 ip,

@@ -294,9 +294,8 @@ impl World for ManagementPort {
     const RECEIPT_RESTARTS_TIMEOUT: bool = false;
 
     fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Error> {
-        let info = self.info();
-        let own = info.gids.iter().position(|gid| *gid == from);
-        ManagementPort::send(self, own.unwrap_or_else(|| info.gid_towards(to)), to, *mad)
+        let gids = self.gids();
+        ManagementPort::send(self, gids.position(from).unwrap_or_else(|| gids.towards(to)), to, *mad)
     }
 
     fn finds(&self, peer: IpAddr) -> Result<bool, Error> {
@@ -304,7 +303,7 @@ impl World for ManagementPort {
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
-        self.info().gids.contains(&address)
+        self.gids().contains(address)
     }
 
     fn random(&self) -> Result<u32, Error> {

@@ -239,7 +239,7 @@ impl DeviceStatus {
         let mut status = Self {
             port: device.info.port.clone(),
             driver: device.info.driver.clone(),
-            addresses: device.info.gids.iter().map(ToString::to_string).collect(),
+            addresses: device.engine.gids().addresses().map(|gid| gid.to_string()).collect(),
             speed_mbps: device.info.speed_mbps,
             stopped: None,
             now: 0,

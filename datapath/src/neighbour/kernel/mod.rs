@@ -1,5 +1,6 @@
 //! The kernel's addresses, routes and neighbours of a Linux interface that a port shares.
 
+mod changes;
 mod filter;
 mod hold;
 mod ingress;
@@ -9,6 +10,7 @@ pub(crate) mod xdp;
 
 use super::{Address, Asked, Unresolved};
 use crate::fork::Own;
+pub(crate) use changes::{Change, Notifications};
 use netlink::Netlink;
 use roce::wire::{Mac, Numbers, ROCE_PORT};
 use std::collections::HashMap;
@@ -36,7 +38,7 @@ pub struct Kernel {
     /// The Ethernet address that stands for every peer, if the kernel addresses the port's packets.
     peers: Option<Mac>,
     /// Attachment of the program that drops RoCEv2 packets before the kernel's IP layer.
-    _ingress: Option<Own>,
+    ingress: Mutex<Option<Own>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +68,7 @@ impl Kernel {
             asking: Mutex::default(),
             _roce_port: hold::roce_port(index, numbers),
             peers: None,
-            _ingress: None,
+            ingress: Mutex::default(),
         })
     }
 
@@ -77,19 +79,19 @@ impl Kernel {
     pub fn of_sockets(index: u32, numbers: Numbers, peers: Mac) -> io::Result<Self> {
         Netlink::open()?;
         let (asking, _roce_port) = (Mutex::default(), Vec::new());
-        Ok(Self { index, numbers, asking, _roce_port, peers: Some(peers), _ingress: None })
+        Ok(Self { index, numbers, asking, _roce_port, peers: Some(peers), ingress: Mutex::default() })
     }
 
     /// Makes the kernel drop RoCEv2 packets to the interface's present addresses early, if it supports that. Otherwise, its IP layer
-    /// processes each packet before it drops it. Does nothing for a port on UDP sockets, which receives from that layer.
-    #[must_use]
-    pub fn without_ours(mut self) -> Self {
+    /// processes each packet before it drops it. Call it again when the addresses have changed. Does nothing for a port on UDP sockets, which
+    /// receives from that layer.
+    pub fn drop_ours(&self) {
         if self.peers.is_some() {
-            return self;
+            return;
         }
         let addresses: Vec<_> = self.addresses().unwrap_or_default().iter().map(|it| it.ip).collect();
-        self._ingress = ingress::drop_at(self.index, &addresses, &[ROCE_PORT, self.numbers.int_port()]);
-        self
+        let attached = ingress::drop_at(self.index, &addresses, &[ROCE_PORT, self.numbers.int_port()]);
+        *self.ingress.lock().unwrap_or_else(PoisonError::into_inner) = attached;
     }
 
     /// Returns the interface's addresses: IPv4, then IPv6, link-local ones last.

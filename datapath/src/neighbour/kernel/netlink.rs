@@ -126,7 +126,7 @@ fn family(address: IpAddr) -> AddressFamily {
 }
 
 /// Returns the local address of a message. On a point-to-point link, `Address` is the peer's and `Local` ours; IPv6 has only `Address`.
-fn local_address(message: &AddressMessage) -> Option<Address> {
+pub(super) fn local_address(message: &AddressMessage) -> Option<Address> {
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(ip) => Some(*ip),
         _ => None,

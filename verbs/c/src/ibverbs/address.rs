@@ -83,7 +83,7 @@ unsafe fn back(
     let info = context.device.query()?;
     let index = match ours.is_multicast() {
         true => info.gid_towards(ip_of(sender)),
-        false => info.gids.iter().position(|gid| *gid == ours).ok_or(INVALID)?,
+        false => info.gids.position(ours).ok_or(INVALID)?,
     };
     let mut attributes = ibv_ah_attr { is_global: 1, port_num: port, sl: wc.sl, ..Default::default() };
     attributes.grh.dgid = ibv_gid { raw: sender };

@@ -117,7 +117,7 @@ fn object(event: &AsyncEvent) -> Option<Object> {
             Event::SharedReceivesLow(srq) => Some(Object::Srq(srq)),
             Event::CqOverflowed(cq) => Some(Object::Cq(cq)),
         },
-        AsyncEvent::PortUp | AsyncEvent::PortDown | AsyncEvent::CoreFailed => None,
+        AsyncEvent::PortUp | AsyncEvent::PortDown | AsyncEvent::GidChange | AsyncEvent::CoreFailed => None,
     }
 }
 
@@ -126,6 +126,7 @@ fn kind(event: &AsyncEvent) -> Option<ibv_event_type> {
     Some(match event {
         AsyncEvent::PortUp => IBV_EVENT_PORT_ACTIVE,
         AsyncEvent::PortDown => IBV_EVENT_PORT_ERR,
+        AsyncEvent::GidChange => IBV_EVENT_GID_CHANGE,
         AsyncEvent::CoreFailed => IBV_EVENT_DEVICE_FATAL,
         AsyncEvent::Transport(event) => match event {
             Event::CommunicationEstablished(_) => IBV_EVENT_COMM_EST,
@@ -185,7 +186,10 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
             match event.event_type {
                 IBV_EVENT_SRQ_LIMIT_REACHED => (event.element.srq.addr(), at(event.element.srq)?.context),
                 IBV_EVENT_CQ_ERR => (event.element.cq.addr(), at(event.element.cq)?.context),
-                IBV_EVENT_PORT_ACTIVE | IBV_EVENT_PORT_ERR | IBV_EVENT_DEVICE_FATAL => return Ok(()),
+                IBV_EVENT_PORT_ACTIVE
+                | IBV_EVENT_PORT_ERR
+                | IBV_EVENT_GID_CHANGE
+                | IBV_EVENT_DEVICE_FATAL => return Ok(()),
                 _ => (event.element.qp.addr(), at(event.element.qp)?.context),
             }
         };

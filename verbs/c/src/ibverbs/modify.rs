@@ -24,7 +24,7 @@ unsafe fn path(context: *mut ibv_context, qpn: Qpn, peer: u32, wanted: &ibv_qp_a
     // SAFETY: guaranteed by the caller.
     let device = &unsafe { Context::from(context) }?.device;
     let info = device.query()?;
-    let source = *info.gids.get(usize::from(address.grh.sgid_index)).ok_or(INVALID)?;
+    let source = info.gids.get(usize::from(address.grh.sgid_index)).ok_or(INVALID)?;
     // SAFETY: any 16 bytes are a GID.
     let destination = ip_of(unsafe { address.grh.dgid.raw });
     if source.is_ipv4() != destination.is_ipv4() {

@@ -6,7 +6,7 @@ use crate::ibverbs::context::Context;
 use crate::ibverbs::{device_memory, on_demand, work_queue};
 use std::ffi::c_int;
 use std::net::IpAddr;
-use verbs::port::{MOST_GROUPS, MOST_MEMBERS};
+use verbs::port::{GidTable, MOST_GROUPS, MOST_MEMBERS};
 use verbs::sysfs::{PORT_CAPABILITIES, width_and_speed};
 use verbs::{Device, DeviceInfo, Mtu};
 
@@ -28,6 +28,10 @@ const LINK_UP: u8 = 5;
 const LINK_POLLING: u8 = 2;
 /// Of the Linux RoCE v2 kind, as `ibv_devinfo` asks for it.
 const SYSFS_ROCE_V2: c_int = 1;
+/// Its name for an entry without a GID: InfiniBand, or RoCE v1.
+const SYSFS_ROCE_V1: c_int = 0;
+/// The kernel's errno for an entry of the GID table without a GID.
+const EMPTY: Errno = Errno(libc::ENODATA);
 
 /// An address as a GID: IPv4 is mapped into IPv6 (IBA A17.5).
 pub(crate) fn gid_of(ip: IpAddr) -> [u8; 16] {
@@ -168,7 +172,7 @@ fn port_attributes(device: &Device) -> Result<ibv_port_attr, Errno> {
         state,
         max_mtu: IBV_MTU_4096,
         active_mtu: mtu_code(info.mtu),
-        gid_tbl_len: info.gids.len() as c_int,
+        gid_tbl_len: GidTable::LIMIT as c_int,
         port_cap_flags: PORT_CAPABILITIES,
         max_msg_sz: 1 << 31,
         pkey_tbl_len: 1,
@@ -232,8 +236,12 @@ pub unsafe extern "C" fn ibv_query_gid(
         first_port(port.into())?;
         // SAFETY: the contract of the manual page.
         let (info, gid) = unsafe { (info(context)?, out(gid)?) };
-        let index = usize::try_from(index).map_err(|_| INVALID)?;
-        gid.raw = gid_of(*info.gids.get(index).ok_or(INVALID)?);
+        let entry = usize::try_from(index).map_err(|_| INVALID).and_then(|index| address_at(&info, index));
+        // As in rdma-core, a hole is a GID of zeros.
+        gid.raw = match entry {
+            Err(EMPTY) => [0; 16],
+            entry => gid_of(entry?),
+        };
         Ok(0)
     })
 }
@@ -250,15 +258,23 @@ pub unsafe extern "C" fn ibv_query_gid_type(
         first_port(port.into())?;
         // SAFETY: the contract of the function.
         let (info, kind) = unsafe { (info(context)?, out(kind)?) };
-        info.gids.get(index as usize).ok_or(INVALID)?;
-        *kind = SYSFS_ROCE_V2;
+        *kind = match address_at(&info, index as usize) {
+            Err(EMPTY) => SYSFS_ROCE_V1,
+            entry => entry.map(|_| SYSFS_ROCE_V2)?,
+        };
         Ok(0)
     })
 }
 
+/// Returns the address at `index`, `ENODATA` at a hole or behind the last entry, and `EINVAL` outside the table.
+fn address_at(info: &DeviceInfo, index: usize) -> Result<IpAddr, Errno> {
+    let empty = if index < GidTable::LIMIT { EMPTY } else { INVALID };
+    info.gids.get(index).ok_or(empty)
+}
+
 fn gid_entry(info: &DeviceInfo, index: usize) -> Result<ibv_gid_entry, Errno> {
-    let gid = ibv_gid { raw: gid_of(*info.gids.get(index).ok_or(INVALID)?) };
-    let ndev_ifindex = datapath::linux::interface(&info.port).map_or(0, |interface| interface.index);
+    let gid = ibv_gid { raw: gid_of(address_at(info, index)?) };
+    let ndev_ifindex = info.interface.unwrap_or(0);
     let gid_index = index as u32;
     Ok(ibv_gid_entry { gid, gid_index, port_num: 1, gid_type: IBV_GID_TYPE_ROCE_V2, ndev_ifindex })
 }
@@ -301,15 +317,16 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         }
         // SAFETY: the contract of the manual page.
         let info = unsafe { info(context) }?;
-        if info.gids.len() > most {
+        let present: Vec<_> = info.gids.entries().map(|(index, _)| index).collect();
+        if present.len() > most {
             return Err(INVALID);
         }
-        for index in 0..info.gids.len() {
-            let entry = gid_entry(&info, index)?;
+        for (place, index) in present.iter().enumerate() {
+            let entry = gid_entry(&info, *index)?;
             // SAFETY: the array has `most` places of `size` bytes.
-            unsafe { entries.byte_add(index * size).write(entry) };
+            unsafe { entries.byte_add(place * size).write(entry) };
         }
-        found = info.gids.len() as isize;
+        found = present.len() as isize;
         Ok(())
     });
     if failed == 0 { found } else { -(failed as isize) }

@@ -1,6 +1,6 @@
 //! Conversions between the addresses of C and those of Rust.
 
-pub(crate) use crate::ibverbs::query::{gid_of as gid, ip_of as ip};
+pub(crate) use crate::ibverbs::query::gid_of as gid;
 use crate::rdmacm::errno::{Errno, INVALID, last};
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6};
 use std::ffi::c_int;

@@ -3,8 +3,7 @@
 use crate::abi::*;
 use crate::ibverbs::context::Context;
 use crate::ibverbs::{
-    ibv_free_device_list, ibv_get_device_guid, ibv_get_device_list, ibv_open_device, ibv_query_gid,
-    ibv_query_port,
+    ibv_free_device_list, ibv_get_device_guid, ibv_get_device_list, ibv_open_device, ibv_query_port,
 };
 use crate::rdmacm::address;
 use crate::rdmacm::errno::{Errno, INVALID, made, verb};
@@ -17,6 +16,7 @@ use verbs::Qpn;
 use verbs::cm::machine::Machine;
 use verbs::cm::machine::message::{Mad, SMALLEST_MTU, Sent};
 use verbs::management::ManagementPort;
+use verbs::port::GidTable;
 
 /// The largest number of READs and atomics in flight.
 pub(crate) const MAX_RD_ATOMIC: u8 = 16;
@@ -31,6 +31,8 @@ pub(crate) trait ManagementQueuePair: Send + Sync {
     fn receive(&self) -> Option<(IpAddr, Mad)>;
     /// Moves a queue pair whose connection has ended to the error state. Does nothing if the queue pair is gone.
     fn end(&self, qpn: u32);
+    /// Returns the device's addresses at the moment.
+    fn gids(&self) -> GidTable;
     /// Returns the other processes on the device's interface, if processes share it.
     fn siblings(&self) -> Option<&Siblings> {
         None
@@ -54,6 +56,10 @@ impl ManagementQueuePair for ManagementPort {
 
     fn end(&self, qpn: u32) {
         let _ = ManagementPort::end(self, Qpn::new(qpn & 0xff_ffff));
+    }
+
+    fn gids(&self) -> GidTable {
+        ManagementPort::gids(self)
     }
 
     fn siblings(&self) -> Option<&Siblings> {
@@ -90,7 +96,6 @@ pub(crate) struct Device {
     pub(crate) context: *mut ibv_context,
     /// Readable while datagrams are queued.
     pub(crate) descriptor: RawFd,
-    pub(crate) gids: Vec<IpAddr>,
     /// The code of the active path MTU.
     pub(crate) mtu: u8,
     pub(crate) management: Box<dyn ManagementQueuePair>,
@@ -121,7 +126,7 @@ pub(crate) fn device_of(ours: IpAddr) -> Result<&'static Device, Errno> {
     if let Some(device) = crate::rdmacm::placeholder::server_of(ours) {
         return Ok(device);
     }
-    let has = |device: &&Device| device.gids.contains(&ours);
+    let has = |device: &&Device| device.gids().contains(ours);
     devices()?.iter().find(has).ok_or(Errno(libc::EADDRNOTAVAIL))
 }
 
@@ -187,23 +192,20 @@ impl Device {
         let (context, guid) =
             unsafe { (made(ibv_open_device(device))?, ibv_get_device_guid(device).to_ne_bytes()) };
         // SAFETY: the context was opened above; the structures have room for what is written.
-        let (management, mtu, gids) = unsafe {
+        let (management, mtu) = unsafe {
             let mut port = ibv_port_attr::default();
             verb(ibv_query_port(context, 1, (&raw mut port).cast()))?;
-            let read = |index| {
-                let mut gid = ibv_gid { raw: [0; 16] };
-                (ibv_query_gid(context, 1, index, &mut gid) == 0).then(|| address::ip(gid.raw))
-            };
-            (
-                Context::from(context)?.device.open_management()?,
-                port.active_mtu as u8,
-                (0..port.gid_tbl_len).map_while(read).collect(),
-            )
+            (Context::from(context)?.device.open_management()?, port.active_mtu as u8)
         };
         let (descriptor, management) = (management.as_raw_fd(), Box::new(management));
         let (domain, xrc_domain) = (Kept::new(), Kept::new());
         let machine = Mutex::new(Machine::new(guid, mtu, MAX_RD_ATOMIC));
-        Ok(Self { context, descriptor, gids, mtu, management, domain, xrc_domain, machine })
+        Ok(Self { context, descriptor, mtu, management, domain, xrc_domain, machine })
+    }
+
+    /// Returns the device's addresses at the moment.
+    pub(crate) fn gids(&self) -> GidTable {
+        self.management.gids()
     }
 
     /// Locks the connections of this process. An identifier's connection may be locked before it.
@@ -242,16 +244,16 @@ impl Device {
     }
 
     pub(crate) fn gid_index(&self, ip: IpAddr) -> Result<u8, Errno> {
-        let index = self.gids.iter().position(|gid| *gid == ip);
-        index.and_then(|index| u8::try_from(index).ok()).ok_or(Errno(libc::EADDRNOTAVAIL))
+        self.gids().position(ip).and_then(|index| u8::try_from(index).ok()).ok_or(Errno(libc::EADDRNOTAVAIL))
     }
 
     /// Returns our address towards a peer: the first of its family. Only a link-local address serves a link-local peer; any serves a group.
     pub(crate) fn address_towards(&self, peer: IpAddr) -> Result<IpAddr, Errno> {
-        let same = |ip: &&IpAddr| ip.is_ipv4() == peer.is_ipv4() && is_link_local(ip) == is_link_local(&peer);
-        let family = |ip: &&IpAddr| peer.is_multicast() && ip.is_ipv4() == peer.is_ipv4();
-        let found = self.gids.iter().find(same).or_else(|| self.gids.iter().find(family));
-        found.copied().ok_or(Errno(libc::ENETUNREACH))
+        let gids = self.gids();
+        let same = |ip: &IpAddr| ip.is_ipv4() == peer.is_ipv4() && is_link_local(ip) == is_link_local(&peer);
+        let family = |ip: &IpAddr| peer.is_multicast() && ip.is_ipv4() == peer.is_ipv4();
+        let found = gids.addresses().find(same).or_else(|| gids.addresses().find(family));
+        found.ok_or(Errno(libc::ENETUNREACH))
     }
 
     /// Returns the destination that a program means: the loopback address and the unspecified one mean this device itself.
@@ -259,8 +261,9 @@ impl Device {
         if !address::is_any(wanted) {
             return Ok(wanted);
         }
-        let ours = self.gids.iter().filter(|ip| ip.is_ipv4() == wanted.is_ipv4());
-        ours.min_by_key(|ip| is_link_local(ip)).copied().ok_or(Errno(libc::ENODEV))
+        let gids = self.gids();
+        let ours = gids.addresses().filter(|ip| ip.is_ipv4() == wanted.is_ipv4());
+        ours.min_by_key(is_link_local).ok_or(Errno(libc::ENODEV))
     }
 }
 

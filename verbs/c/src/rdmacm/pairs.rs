@@ -22,7 +22,7 @@ use verbs::cm::machine::message::{BODY, Kind, Mad};
 use verbs::cm::machine::unresolved::Unresolved;
 use verbs::cm::{self, Listener, Options};
 use verbs::management::{ManagementPort, Sent};
-use verbs::port::{Loopback, Mac, OwnPort, PacketIo, pair};
+use verbs::port::{GidTable, Loopback, Mac, OwnPort, PacketIo, pair};
 use verbs::{DeviceConfig, Progress, QueuePair};
 
 /// The offset of a management datagram in a frame: Ethernet 14, IPv4 20, UDP 8, BTH 12, DETH 8.
@@ -85,10 +85,11 @@ enum Ends {
     Server,
 }
 
-/// The port of a C side, and the index of its address.
+/// The port of a C side, the index of its address, and a table with that address alone.
 struct CPort {
     port: ManagementPort,
     gid: usize,
+    gids: GidTable,
 }
 
 impl ManagementQueuePair for CPort {
@@ -107,14 +108,19 @@ impl ManagementQueuePair for CPort {
     fn end(&self, qpn: u32) {
         ManagementQueuePair::end(&self.port, qpn);
     }
+
+    fn gids(&self) -> GidTable {
+        self.gids.clone()
+    }
 }
 
 /// Opens a C side on a device, with a thread that receives messages and runs the timers, like the manager's.
 fn c_side(device: &verbs::Device, at: IpAddr) -> Side {
-    let gid = device.opened().gids.iter().position(|gid| *gid == at).unwrap();
+    let gid = device.opened().gids.position(at).unwrap();
     let port = device.open_management().unwrap();
     let descriptor = port.as_raw_fd();
-    let management = Box::new(CPort { port, gid });
+    let gids = GidTable::new(Mac::default(), [at]);
+    let management = Box::new(CPort { port, gid, gids });
     let device: &Device = add_device(Device { descriptor, management, ..new_device(vec![at], 0) });
     let body = move || {
         let (tables, mut unresolved) = (Mutex::default(), Unresolved::default());

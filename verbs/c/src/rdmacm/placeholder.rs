@@ -18,6 +18,7 @@ use std::time::Instant;
 use verbs::cm::machine::message::{self, Kind, Mad, Pending, Request, Sent, Side};
 use verbs::cm::machine::unresolved::Unresolved;
 use verbs::cm::machine::{Link, Machine, State as Phase};
+use verbs::port::{GidTable, Mac};
 
 pub(crate) const PORT: u16 = 7471;
 /// The number of checks after which the resolution of a peer fails.
@@ -44,7 +45,9 @@ pub(crate) fn network() -> MutexGuard<'static, Network> {
 }
 
 /// Queue pair 1 on the simulated network.
-struct Placeholder;
+struct Placeholder {
+    gids: GidTable,
+}
 
 impl ManagementQueuePair for Placeholder {
     fn send(&self, _: usize, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
@@ -69,6 +72,10 @@ impl ManagementQueuePair for Placeholder {
     fn end(&self, qpn: u32) {
         network().ended.push(qpn);
     }
+
+    fn gids(&self) -> GidTable {
+        self.gids.clone()
+    }
 }
 
 pub(crate) fn ours() -> SocketAddr {
@@ -90,9 +97,8 @@ pub(crate) fn new_device(gids: Vec<IpAddr>, number: usize) -> Device {
         // Only compared.
         context: std::ptr::without_provenance_mut(number),
         descriptor: -1,
-        gids,
         mtu: 5,
-        management: Box::new(Placeholder),
+        management: Box::new(Placeholder { gids: GidTable::new(Mac::default(), gids) }),
         domain: Kept::missing(),
         xrc_domain: Kept::missing(),
         machine: Mutex::new(new_machine()),
@@ -108,7 +114,12 @@ static SERVERS: Mutex<Vec<&Device>> = Mutex::new(Vec::new());
 static FREE: Mutex<Vec<&Device>> = Mutex::new(Vec::new());
 
 pub(crate) fn server_of(ours: IpAddr) -> Option<&'static Device> {
-    SERVERS.lock().unwrap().iter().copied().find(|device| device.gids[0] == ours)
+    SERVERS.lock().unwrap().iter().copied().find(|device| device.gids().get(1) == Some(ours))
+}
+
+/// Returns the address of a device, after its default GID.
+fn first_address(device: &Device) -> IpAddr {
+    device.gids().get(1).unwrap()
 }
 
 /// Returns a device for one server at a time.
@@ -185,7 +196,7 @@ impl Server {
         let listener = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
         // SAFETY: created right here.
         let id = unsafe { &*listener };
-        let source = SocketAddr::new(device.gids[0], PORT);
+        let source = SocketAddr::new(first_address(device), PORT);
         *id.lock() = Connection { state: State::Listening, source: Some(source), ..Default::default() };
         let claim = id.lock().claim(service(RDMA_PS_TCP, PORT), source.ip(), true);
         assert!(device.machine().listen(claim, false, Handle(listener)));
@@ -200,7 +211,7 @@ impl Server {
     }
 
     fn at(&self) -> SocketAddr {
-        SocketAddr::new(self.device.gids[0], PORT)
+        SocketAddr::new(first_address(self.device), PORT)
     }
 
     pub(crate) fn receive(&mut self, from: IpAddr, mad: &Mad) {

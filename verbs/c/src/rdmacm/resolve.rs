@@ -69,7 +69,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
                 (device, bound, device.destination(destination.ip())?)
             }
         };
-        let found = if device.gids.contains(&to) { Ok(true) } else { device.finds(to) };
+        let found = if device.gids().contains(to) { Ok(true) } else { device.finds(to) };
         if let Err(unreachable @ Errno(libc::ENETUNREACH)) = found {
             return Err(unreachable);
         }

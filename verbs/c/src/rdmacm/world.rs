@@ -30,7 +30,7 @@ impl World for Device {
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
-        self.gids.contains(&address)
+        self.gids().contains(address)
     }
 
     fn random(&self) -> Result<u32, Errno> {

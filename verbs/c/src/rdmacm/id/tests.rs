@@ -155,7 +155,7 @@ fn an_identifier_is_on_the_device_of_its_address() {
         let device = &crate::rdmacm::placeholder::devices()[device];
         // SAFETY: the identifier is alive.
         assert_eq!(unsafe { (*id).verbs }, device.context, "{bound:?} to {to}");
-        assert!(device.gids.contains(&addresses(id).0), "{bound:?} to {to}");
+        assert!(device.gids().contains(addresses(id).0), "{bound:?} to {to}");
     }
     assert_eq!(bind(id(), "10.8.0.1:7031"), UNAVAILABLE);
 }

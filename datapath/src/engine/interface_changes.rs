@@ -1,0 +1,250 @@
+//! What an open port does when its Linux interface changes: as Linux's `rxe` does, the GID table and the port's state follow.
+
+use super::attributes::Attributes;
+use super::config::CoreConfig;
+use super::control::Commands;
+use super::events::{AsyncEvent, Subscribers};
+use crate::event_fd::EventFd;
+use crate::linux;
+use crate::neighbour::{Address, Change, Kernel, addresses_of};
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The state of an interface as the port knows it, and who learns of its changes.
+pub(super) struct InterfaceChanges {
+    name: String,
+    index: u32,
+    is_running: bool,
+    /// The interface's addresses; `None` if the port has others, on a VLAN.
+    addresses: Option<Vec<Address>>,
+    /// The addresses that the user chose among those of the interface. The port uses no others.
+    chosen: Option<Vec<IpAddr>>,
+    attributes: Arc<Attributes>,
+    subscribers: Arc<Subscribers>,
+    kernel: Option<Arc<Kernel>>,
+    /// Core 0, whose neighbour table has the addresses.
+    lead: Commands,
+    /// Ends a sleep of core 0.
+    bell: EventFd,
+}
+
+impl InterfaceChanges {
+    /// `kernel` resolves the port's neighbours, unless it is on a VLAN.
+    pub(super) fn new(
+        index: u32,
+        config: &CoreConfig,
+        attributes: Arc<Attributes>,
+        subscribers: Arc<Subscribers>,
+        kernel: Option<Arc<Kernel>>,
+        (lead, bell): (Commands, EventFd),
+    ) -> Self {
+        let chosen = config.addresses_chosen.then(|| config.addresses.iter().map(|it| it.ip).collect());
+        Self {
+            name: config.name.clone(),
+            index,
+            is_running: linux::is_running(index).unwrap_or(false),
+            addresses: config.vlan.is_none().then(|| config.addresses.clone()),
+            chosen,
+            attributes,
+            subscribers,
+            kernel,
+            lead,
+            bell,
+        }
+    }
+
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub(super) fn apply(&mut self, change: Change) {
+        match change {
+            Change::Added(address) => self.add(address),
+            Change::Removed(address) => self.remove(address.ip),
+            Change::Link { is_running, .. } => self.set_running(is_running),
+            Change::Gone => self.set_running(false),
+            Change::Lost => {
+                // The state stays as it was if it cannot be read.
+                if let Err(error) = self.read() {
+                    tracing::warn!("{}: cannot read the state of its interface: {error}", self.name);
+                }
+            }
+        }
+    }
+
+    /// Reads the interface's present state.
+    fn read(&mut self) -> io::Result<()> {
+        if let Some(before) = self.addresses.clone() {
+            let present = addresses_of(self.index)?;
+            let is_gone = |old: &&Address| !present.iter().any(|new| new.ip == old.ip);
+            before.iter().filter(is_gone).for_each(|old| self.remove(old.ip));
+            present.into_iter().for_each(|address| self.add(address));
+        }
+        self.set_running(linux::is_running(self.index)?);
+        Ok(())
+    }
+
+    fn add(&mut self, address: Address) {
+        let is_refused = self.chosen.as_ref().is_some_and(|chosen| !chosen.contains(&address.ip));
+        let Some(addresses) = self.addresses.as_mut().filter(|_| !is_refused) else { return };
+        // The kernel repeats what it has reported.
+        if addresses.contains(&address) {
+            return;
+        }
+        addresses.retain(|known| known.ip != address.ip);
+        addresses.push(address);
+        self.use_addresses();
+        let added = self.attributes.gids().add(address.ip);
+        self.tell_gids(added, || format!("has the address {address}"));
+    }
+
+    fn remove(&mut self, ip: IpAddr) {
+        let Some(addresses) = &mut self.addresses else { return };
+        let before = addresses.len();
+        addresses.retain(|known| known.ip != ip);
+        if addresses.len() == before {
+            return;
+        }
+        self.use_addresses();
+        let removed = self.attributes.gids().remove(ip);
+        self.tell_gids(removed, || format!("lost the address {ip}"));
+    }
+
+    /// Makes core 0 and the kernel's filter use the present addresses.
+    fn use_addresses(&self) {
+        let addresses = self.addresses.clone().unwrap_or_default();
+        // Fails if the core has stopped, which needs no message.
+        self.lead.send(Box::new(move |station, _| station.neighbours.set_addresses(addresses)));
+        self.bell.signal();
+        if let Some(kernel) = &self.kernel {
+            kernel.drop_ours();
+        }
+    }
+
+    fn tell_gids(&self, has_changed: bool, how: impl FnOnce() -> String) {
+        if has_changed {
+            tracing::info!("{}: {}", self.name, how());
+            self.subscribers.tell(&self.name, AsyncEvent::GidChange);
+        }
+    }
+
+    fn set_running(&mut self, is_running: bool) {
+        if self.is_running != is_running {
+            self.is_running = is_running;
+            let event = if is_running { AsyncEvent::PortUp } else { AsyncEvent::PortDown };
+            self.subscribers.tell(&self.name, event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::control::{self, Inbox};
+    use super::super::events::EventQueue;
+    use super::super::{Progress, tests};
+    use super::*;
+    use crate::neighbour::GidTable;
+    use AsyncEvent::{GidChange, PortDown, PortUp};
+
+    struct Scene {
+        changes: InterfaceChanges,
+        attributes: Arc<Attributes>,
+        events: Arc<EventQueue>,
+        inbox: Inbox,
+    }
+
+    impl Scene {
+        /// A port with the address 10.0.0.1 on an interface that is up.
+        fn new(settle: impl FnOnce(&mut CoreConfig)) -> Self {
+            let mut config = tests::config(Progress::Inline);
+            settle(&mut config);
+            let gids = GidTable::new(config.mac, config.addresses.iter().map(|address| address.ip));
+            let attributes = Arc::new(Attributes::new(gids));
+            let (subscribers, events) = (Arc::default(), Arc::new(EventQueue::new(|_| true).unwrap()));
+            Subscribers::add(&subscribers, events.clone());
+            let (lead, inbox) = control::channel();
+            let core = (lead, EventFd::new(libc::EFD_NONBLOCK).unwrap());
+            let interface = 0x7fff_fff0;
+            let mut changes =
+                InterfaceChanges::new(interface, &config, attributes.clone(), subscribers, None, core);
+            changes.is_running = true;
+            Self { changes, attributes, events, inbox }
+        }
+
+        fn apply(&mut self, change: Change) -> Vec<AsyncEvent> {
+            self.changes.apply(change);
+            std::iter::from_fn(|| self.events.take()).collect()
+        }
+
+        fn gids(&self) -> Vec<(usize, String)> {
+            self.attributes.gids().entries().skip(1).map(|(index, gid)| (index, gid.to_string())).collect()
+        }
+    }
+
+    fn added(address: &str) -> Change {
+        Change::Added(address.parse().unwrap())
+    }
+
+    fn removed(address: &str) -> Change {
+        Change::Removed(address.parse().unwrap())
+    }
+
+    #[test]
+    fn the_gid_table_follows_the_addresses_and_each_change_is_told_once() {
+        let mut scene = Scene::new(|_| {});
+        assert_eq!(scene.apply(added("10.0.0.1/24")), [], "the port has it already");
+        assert_eq!(scene.apply(added("fd00::1/64")), [GidChange]);
+        assert_eq!(scene.apply(added("fd00::1/64")), [], "duplicate address detection has ended");
+        assert_eq!(scene.apply(removed("10.0.0.1/24")), [GidChange]);
+        assert_eq!(scene.apply(removed("10.0.0.1/24")), []);
+        assert_eq!(scene.gids(), [(2, "fd00::1".to_owned())]);
+        assert_eq!(scene.apply(added("10.0.0.9/24")), [GidChange]);
+        assert_eq!(scene.gids(), [(1, "10.0.0.9".to_owned()), (2, "fd00::1".to_owned())]);
+    }
+
+    #[test]
+    fn core_0_learns_the_addresses_before_the_event_is_told() {
+        let mut scene = Scene::new(|_| {});
+        assert!(!scene.inbox.is_filled());
+        scene.apply(added("fd00::1/64"));
+        assert!(scene.inbox.take().is_some() && scene.inbox.take().is_none());
+        scene.apply(removed("fd00::1/64"));
+        assert!(scene.inbox.take().is_some());
+    }
+
+    #[test]
+    fn another_prefix_of_an_address_is_no_gid_change() {
+        let mut scene = Scene::new(|_| {});
+        assert_eq!(scene.apply(added("10.0.0.1/16")), []);
+        assert!(scene.inbox.take().is_some(), "but the core's neighbours change");
+    }
+
+    #[test]
+    fn a_port_with_chosen_addresses_follows_those_alone() {
+        let mut scene = Scene::new(|config| config.addresses_chosen = true);
+        assert_eq!(scene.apply(added("10.0.0.2/24")), []);
+        assert_eq!(scene.apply(removed("10.0.0.1/24")), [GidChange]);
+        assert_eq!(scene.apply(added("10.0.0.1/24")), [GidChange]);
+        assert_eq!(scene.gids(), [(1, "10.0.0.1".to_owned())]);
+    }
+
+    #[test]
+    fn a_port_on_a_vlan_has_its_own_addresses() {
+        let mut scene = Scene::new(|config| config.vlan = Some(roce::wire::Vlan(5)));
+        assert_eq!(scene.apply(added("10.0.0.2/24")), []);
+        assert_eq!(scene.apply(removed("10.0.0.1/24")), []);
+        assert_eq!(scene.gids(), [(1, "10.0.0.1".to_owned())]);
+    }
+
+    #[test]
+    fn a_link_is_told_of_when_it_changes() {
+        let mut scene = Scene::new(|_| {});
+        let link = |is_running| Change::Link { is_running, mtu: Some(1500) };
+        assert_eq!(scene.apply(link(true)), []);
+        assert_eq!(scene.apply(link(false)), [PortDown]);
+        assert_eq!(scene.apply(link(false)), []);
+        assert_eq!(scene.apply(link(true)), [PortUp]);
+        assert_eq!(scene.apply(Change::Gone), [PortDown]);
+    }
+}

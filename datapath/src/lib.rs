@@ -25,6 +25,7 @@ pub mod machine;
 pub mod mounts;
 pub mod neighbour;
 pub mod passing;
+pub mod path_mtu;
 pub mod pci;
 pub mod port_spec;
 mod prefetch;

@@ -142,11 +142,11 @@ pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns true if the interface with this index has a carrier.
+/// Returns the properties of the interface with this index.
 ///
 /// # Errors
 /// Returns the kernel's error: `ENXIO` if there is no such interface.
-pub fn is_running(index: u32) -> io::Result<bool> {
+pub fn interface_at(index: u32) -> io::Result<Interface> {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: the array has room for the longest name with its NUL.
     let name = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
@@ -155,7 +155,7 @@ pub fn is_running(index: u32) -> io::Result<bool> {
     }
     // SAFETY: the kernel wrote a NUL-terminated name to the array above.
     let name = unsafe { CStr::from_ptr(name) };
-    Ok(interface(&name.to_string_lossy())?.running)
+    interface(&name.to_string_lossy())
 }
 
 /// Changes the Ethernet address of the interface `name`.

@@ -173,6 +173,7 @@ fn interfaces() -> Check {
 mod library {
     use super::{Check, Status};
     use crate::dpdk::{self, PortConfig, PortError};
+    use crate::path_mtu::path_mtu;
     use crate::port_spec::PortSpec;
     use roce::wire::Mtu;
     use std::path::Path;
@@ -210,12 +211,12 @@ mod library {
         let name = format!("port {spec}");
         match dpdk::check_port(spec, &PortConfig::default()) {
             // AF_XDP supports no larger path MTU.
-            Ok(mtu) if matches!(spec, PortSpec::Xdp(_)) && dpdk::path_mtu(mtu) == Mtu::M2048 => {
+            Ok(mtu) if matches!(spec, PortSpec::Xdp(_)) && path_mtu(mtu.into()) == Mtu::M2048 => {
                 Check::ok(&name, format!("MTU {mtu}, path MTU 2048"))
             }
             Ok(mtu) if mtu >= FULL_MTU => Check::ok(&name, format!("MTU {mtu}, path MTU 4096")),
             Ok(mtu) => {
-                let found = format!("MTU {mtu}: path MTU {}", dpdk::path_mtu(mtu).bytes());
+                let found = format!("MTU {mtu}: path MTU {}", path_mtu(mtu.into()).bytes());
                 let remedy = match spec {
                     PortSpec::Xdp(interface) => format!(
                         "AF_XDP carries a path MTU of 2048 at most: `ip link set dev {interface} mtu 3502` for it, or use port `{interface}`"

@@ -84,7 +84,7 @@ pub struct DeviceInfo {
     pub vlan: Option<Vlan>,
     /// Its addresses by GID index. They follow those of its Linux interface.
     pub gids: GidTable,
-    /// The largest path MTU that its frames carry.
+    /// The largest path MTU that its frames carry. It follows its Linux interface's MTU, up to that at the opening.
     pub mtu: Mtu,
     /// Bytes of the longest frame of [raw packets](crate::raw), Ethernet header and a VLAN tag included, FCS excluded. `None` if the port
     /// has no raw packets: AF_XDP receives RoCEv2 packets alone.
@@ -182,7 +182,12 @@ impl Drop for Inner {
 impl Inner {
     /// Returns the device's properties at the moment: its Linux interface may have changed since it was opened.
     pub(crate) fn current(&self) -> DeviceInfo {
-        DeviceInfo { gids: self.engine.gids(), ..self.info.clone() }
+        DeviceInfo { gids: self.engine.gids(), mtu: self.path_mtu(), ..self.info.clone() }
+    }
+
+    /// Returns the largest path MTU at the moment: that of the interface, limited by that at its opening, which sized the port's buffers.
+    pub(crate) fn path_mtu(&self) -> Mtu {
+        self.engine.path_mtu().map_or(self.info.mtu, |now| now.min(self.info.mtu))
     }
 
     /// Returns one of the device's addresses, by default the preferred one.

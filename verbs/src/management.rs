@@ -21,7 +21,7 @@ use datapath::neighbour::GidTable;
 use datapath::siblings::Siblings;
 use roce::Qpn;
 use roce::qp::Modify;
-use roce::wire::{Mac, Path};
+use roce::wire::{Mac, Mtu, Path};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -80,6 +80,18 @@ impl ManagementPort {
     #[must_use]
     pub fn gids(&self) -> GidTable {
         self.device.engine.gids()
+    }
+
+    /// Returns the device's largest path MTU at the moment.
+    #[must_use]
+    pub fn path_mtu(&self) -> Mtu {
+        self.device.path_mtu()
+    }
+
+    /// Returns whether the device's core has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.device.engine.check().is_err()
     }
 
     fn way_to(&self, to: IpAddr) -> Result<Option<Mac>, Error> {

@@ -344,7 +344,7 @@ impl<S> QueuePair<S> {
             ip: self.gid,
             qpn: self.qpn(),
             psn: self.psn,
-            mtu: self.device.info.mtu,
+            mtu: self.device.path_mtu(),
             max_rd_atomic: self.device.info.limits.max_rd_atomic,
             selective_repeat: self.selective_repeat,
         }
@@ -466,7 +466,7 @@ impl<S: Connected> QueuePair<S> {
         options: &ConnectOptions,
     ) -> Result<(), Error> {
         self.check_new()?;
-        let mut plan = options.plan(&self.device.info, ours, remote)?;
+        let mut plan = options.plan(&self.device.current(), ours, remote)?;
         plan.receive.path.destination_mac = self.device.engine.resolve(remote.ip)?;
         if options.congestion.is_none() {
             plan.send.congestion = self.ruled_congestion(plan.receive.path);
@@ -484,7 +484,7 @@ impl<S: Datagrams> QueuePair<S> {
     /// Returns an error if the queue pair is not for datagrams, or is already open.
     pub fn open(&mut self, congestion: Option<Congestion>) -> Result<(), Error> {
         let congestion = congestion.unwrap_or(DEFAULT_CONGESTION);
-        self.modify(Modify::ReadyToReceiveDatagrams { mtu: self.device.info.mtu })?;
+        self.modify(Modify::ReadyToReceiveDatagrams { mtu: self.device.path_mtu() })?;
         self.modify(Modify::ReadyToSendDatagrams { send_psn: self.psn, congestion })
     }
 }

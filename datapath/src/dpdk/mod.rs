@@ -29,5 +29,4 @@ pub use eal::{Eal, EalConfig, EalError, Hugepages, version};
 pub use mbuf::Mbuf;
 pub use port::Port;
 pub use port_info::{LinuxInterface, PortConfig, PortInfo};
-pub(crate) use prepare::path_mtu;
 pub use prepare::{PortError, check_port};

@@ -1,7 +1,7 @@
 //! Opens the packet socket of a port that uses DPDK only for its buffers.
 
 use super::port_info::{LinuxInterface, PortConfig, PortInfo};
-use super::prepare::{PortError, max_frame, path_mtu, prepare};
+use super::prepare::{PortError, max_frame, prepare};
 use super::setup::numa_node;
 use crate::linux::Interface;
 use crate::linux::packet::{PacketSocket, SocketConfig};
@@ -40,7 +40,7 @@ pub(super) fn of_sockets(spec: &PortSpec, interface: &Interface, ip_mtu: u16, dr
         name: spec.to_string(),
         driver,
         mac: interface.mac,
-        mtu: path_mtu(ip_mtu),
+        mtu: crate::path_mtu::path_mtu(ip_mtu.into()),
         ip_mtu,
         max_frame: max_frame(ip_mtu),
         speed_mbps: interface.speed_mbps,

@@ -187,7 +187,7 @@ impl Port {
     #[must_use]
     pub fn link_is_up(&self) -> bool {
         match (&self.device, &self.info.linux_interface) {
-            (None, Some(interface)) => linux::is_running(interface.index).unwrap_or(false),
+            (None, Some(interface)) => linux::interface_at(interface.index).is_ok_and(|it| it.running),
             _ => link_is_up(self.id),
         }
     }

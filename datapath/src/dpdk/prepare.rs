@@ -4,15 +4,13 @@ use super::devargs::ETHERNET;
 use super::port_info::PortConfig;
 use super::xdp;
 use crate::linux::{self, Interface};
+use crate::path_mtu::ROCE_OVERHEAD;
 use crate::pci::{Nic, PciError};
 use crate::port_spec::{PortSpec, SocketRole};
-use roce::wire::Mtu;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Most bytes around a RoCEv2 payload: IPv6 40, UDP 8, BTH 12, RETH 16, ImmDt 4, ICRC 4.
-pub(super) const ROCE_OVERHEAD: u16 = 84;
 /// The smallest path MTU (256) plus its headers.
 const MIN_MTU: u16 = 256 + ROCE_OVERHEAD;
 /// The largest MTU whose frames fit DPDK's 16-bit buffer sizes.
@@ -264,26 +262,7 @@ pub(super) fn max_frame(mtu: u16) -> usize {
     usize::from(mtu) + ETHERNET
 }
 
-/// Returns the largest path MTU whose packets fit an IP MTU of `ip_mtu` bytes; 256 if none fits.
-pub(crate) fn path_mtu(ip_mtu: u16) -> Mtu {
-    let fits = |mtu: &&Mtu| mtu.bytes() + u32::from(ROCE_OVERHEAD) <= u32::from(ip_mtu);
-    Mtu::ALL.iter().rev().find(fits).copied().unwrap_or(Mtu::M256)
-}
-
 pub(super) fn relay_failed(spec: &PortSpec, error: &std::io::Error) -> PortError {
     let (said, errno) = ("check that the temporary directory is writable".into(), error.to_string());
     PortError::Driver { port: spec.to_string(), step: "passing messages to its driver", errno, said }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn path_mtu_leaves_room_for_the_headers() {
-        assert_eq!(path_mtu(1500), Mtu::M1024);
-        assert_eq!(path_mtu(4179), Mtu::M2048);
-        assert_eq!(path_mtu(4180), Mtu::M4096);
-        assert_eq!(path_mtu(9000), Mtu::M4096);
-    }
 }

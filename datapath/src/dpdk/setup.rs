@@ -9,7 +9,7 @@ use super::log;
 use super::packet_ring::TransmitRing;
 use super::pool::Pool;
 use super::port_info::{LinuxInterface, PortConfig, PortInfo};
-use super::prepare::{PortError, Prepared, path_mtu};
+use super::prepare::{PortError, Prepared};
 use super::unprivileged;
 use super::xdp::{self, Attachment};
 use crate::port_spec::{PortSpec, RingEnd, SocketRole};
@@ -243,7 +243,7 @@ impl Setup<'_> {
             name: self.spec.to_string(),
             driver,
             mac: Mac::default(),
-            mtu: path_mtu(self.prepared.mtu),
+            mtu: crate::path_mtu::path_mtu(self.prepared.mtu.into()),
             ip_mtu: self.prepared.mtu,
             max_frame: self.max_frame,
             speed_mbps: interface.and_then(|interface| interface.speed_mbps).or_else(|| self.speed(id)),

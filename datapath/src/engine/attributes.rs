@@ -1,21 +1,33 @@
 //! The attributes of a port that change while it is open.
 
 use crate::neighbour::GidTable;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a query of the port returns at the moment.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Attributes {
     gids: Mutex<GidTable>,
+    /// The largest IP packet of the port's Linux interface in bytes; 0 if it has none, or its state was not read yet.
+    ip_mtu: AtomicU32,
 }
 
 impl Attributes {
     pub(super) fn new(gids: GidTable) -> Self {
-        Self { gids: Mutex::new(gids) }
+        Self { gids: Mutex::new(gids), ip_mtu: AtomicU32::new(0) }
     }
 
     /// Locks the GID table.
     pub(super) fn gids(&self) -> MutexGuard<'_, GidTable> {
         self.gids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn ip_mtu(&self) -> Option<u32> {
+        Some(self.ip_mtu.load(Ordering::Relaxed)).filter(|mtu| *mtu > 0)
+    }
+
+    /// Stores the interface's MTU, and returns the one before.
+    pub(super) fn set_ip_mtu(&self, mtu: u32) -> Option<u32> {
+        Some(self.ip_mtu.swap(mtu, Ordering::Relaxed)).filter(|mtu| *mtu > 0)
     }
 }

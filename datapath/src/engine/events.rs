@@ -20,7 +20,8 @@ pub enum AsyncEvent {
     PortDown,
     /// An address was added to the port's GID table, or removed from it.
     GidChange,
-    /// A defect ended the core. Its queue pairs have completed in error, and every call returns the reason.
+    /// The core has ended: by a defect, or because its Linux interface was removed. Its queue pairs have completed in error, and every call
+    /// returns the reason.
     CoreFailed,
 }
 

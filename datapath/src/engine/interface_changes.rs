@@ -2,7 +2,8 @@
 
 use super::attributes::Attributes;
 use super::config::CoreConfig;
-use super::control::Commands;
+use super::control::{Command, Commands};
+use super::ending::end_core;
 use super::events::{AsyncEvent, Subscribers};
 use crate::event_fd::EventFd;
 use crate::linux;
@@ -13,9 +14,11 @@ use std::sync::Arc;
 
 /// The state of an interface as the port knows it, and who learns of its changes.
 pub(super) struct InterfaceChanges {
+    /// The port's name.
     name: String,
     index: u32,
     is_running: bool,
+    is_gone: bool,
     /// The interface's addresses; `None` if the port has others, on a VLAN.
     addresses: Option<Vec<Address>>,
     /// The addresses that the user chose among those of the interface. The port uses no others.
@@ -43,7 +46,8 @@ impl InterfaceChanges {
         Self {
             name: config.name.clone(),
             index,
-            is_running: linux::is_running(index).unwrap_or(false),
+            is_running: linux::interface_at(index).is_ok_and(|it| it.running),
+            is_gone: false,
             addresses: config.vlan.is_none().then(|| config.addresses.clone()),
             chosen,
             attributes,
@@ -60,17 +64,32 @@ impl InterfaceChanges {
 
     pub(super) fn apply(&mut self, change: Change) {
         match change {
+            _ if self.is_gone => {}
             Change::Added(address) => self.add(address),
             Change::Removed(address) => self.remove(address.ip),
-            Change::Link { is_running, .. } => self.set_running(is_running),
-            Change::Gone => self.set_running(false),
-            Change::Lost => {
-                // The state stays as it was if it cannot be read.
-                if let Err(error) = self.read() {
-                    tracing::warn!("{}: cannot read the state of its interface: {error}", self.name);
+            Change::Link { is_running, mtu } => {
+                if let Some(mtu) = mtu {
+                    self.set_mtu(mtu);
                 }
+                self.set_running(is_running);
             }
+            Change::Gone => self.end(),
+            Change::Lost => match self.read() {
+                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => self.end(),
+                // The state stays as it was if it cannot be read.
+                Err(error) => tracing::warn!("{}: cannot read its interface's state: {error}", self.name),
+                Ok(()) => {}
+            },
         }
+    }
+
+    /// Ends the cores, because nothing can be sent or received any more.
+    fn end(&mut self) {
+        self.is_gone = true;
+        self.set_running(false);
+        let name = self.name.rsplit(':').next().unwrap_or(&self.name);
+        let reason = format!("interface {name} is gone; create it and open the device again");
+        self.tell_lead(Box::new(move |_, _| end_core(reason)));
     }
 
     /// Reads the interface's present state.
@@ -81,7 +100,9 @@ impl InterfaceChanges {
             before.iter().filter(is_gone).for_each(|old| self.remove(old.ip));
             present.into_iter().for_each(|address| self.add(address));
         }
-        self.set_running(linux::is_running(self.index)?);
+        let present = linux::interface_at(self.index)?;
+        self.set_mtu(present.mtu);
+        self.set_running(present.running);
         Ok(())
     }
 
@@ -114,18 +135,30 @@ impl InterfaceChanges {
     /// Makes core 0 and the kernel's filter use the present addresses.
     fn use_addresses(&self) {
         let addresses = self.addresses.clone().unwrap_or_default();
-        // Fails if the core has stopped, which needs no message.
-        self.lead.send(Box::new(move |station, _| station.neighbours.set_addresses(addresses)));
-        self.bell.signal();
+        self.tell_lead(Box::new(move |station, _| station.neighbours.set_addresses(addresses)));
         if let Some(kernel) = &self.kernel {
             kernel.drop_ours();
         }
+    }
+
+    fn tell_lead(&self, command: Command) {
+        // Fails if the core has stopped, which needs no message.
+        self.lead.send(command);
+        self.bell.signal();
     }
 
     fn tell_gids(&self, has_changed: bool, how: impl FnOnce() -> String) {
         if has_changed {
             tracing::info!("{}: {}", self.name, how());
             self.subscribers.tell(&self.name, AsyncEvent::GidChange);
+        }
+    }
+
+    /// New connections are limited by the path MTU that the interface carries now. As with `rxe`, there is no event.
+    fn set_mtu(&mut self, mtu: u32) {
+        let before = self.attributes.set_ip_mtu(mtu);
+        if before.is_some_and(|before| before != mtu) {
+            tracing::info!("{}: its interface has an MTU of {mtu}", self.name);
         }
     }
 
@@ -175,6 +208,11 @@ mod tests {
         fn apply(&mut self, change: Change) -> Vec<AsyncEvent> {
             self.changes.apply(change);
             std::iter::from_fn(|| self.events.take()).collect()
+        }
+
+        /// Takes the commands to core 0, and returns their number.
+        fn commands(&mut self) -> usize {
+            std::iter::from_fn(|| self.inbox.take()).count()
         }
 
         fn gids(&self) -> Vec<(usize, String)> {
@@ -245,6 +283,31 @@ mod tests {
         assert_eq!(scene.apply(link(false)), [PortDown]);
         assert_eq!(scene.apply(link(false)), []);
         assert_eq!(scene.apply(link(true)), [PortUp]);
-        assert_eq!(scene.apply(Change::Gone), [PortDown]);
+    }
+
+    #[test]
+    fn the_path_mtu_follows_the_interface_without_an_event() {
+        let mut scene = Scene::new(|_| {});
+        for mtu in [1500, 4300] {
+            assert_eq!(scene.apply(Change::Link { is_running: true, mtu: Some(mtu) }), []);
+            assert_eq!(scene.attributes.ip_mtu(), Some(mtu));
+        }
+        scene.apply(Change::Link { is_running: true, mtu: None });
+        assert_eq!(scene.attributes.ip_mtu(), Some(4300));
+    }
+
+    /// The interface of the scene does not exist, which is found when its state is read after a lost notification.
+    #[test]
+    fn an_interface_that_is_gone_ends_the_core_once() {
+        for change in [Change::Gone, Change::Lost] {
+            let mut scene = Scene::new(|config| config.addresses_chosen = true);
+            let before = scene.apply(change);
+            assert_eq!(before.last(), Some(&PortDown), "{before:?}");
+            assert!(scene.commands() > 0);
+            assert_eq!(scene.apply(Change::Gone), []);
+            assert_eq!(scene.apply(added("10.0.0.1/24")), []);
+            assert_eq!(scene.apply(Change::Link { is_running: true, mtu: None }), []);
+            assert_eq!(scene.commands(), 0);
+        }
     }
 }

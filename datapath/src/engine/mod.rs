@@ -12,6 +12,7 @@ mod control;
 mod core;
 mod doorbell;
 mod doze;
+mod ending;
 mod events;
 mod filling;
 mod follow;
@@ -66,9 +67,10 @@ pub use station::{CoreCounters, Station};
 use crate::event_fd::EventFd;
 use crate::fork::Process;
 use crate::neighbour::{Asked, GidTable, Kernel, Unresolved};
+use crate::path_mtu::path_mtu;
 use crate::siblings::Siblings;
 use roce::CoreIndex;
-use roce::wire::Mac;
+use roce::wire::{Mac, Mtu};
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -165,6 +167,13 @@ impl Engine {
         if self.process.is_parent() { GidTable::default() } else { self.attributes.gids().clone() }
     }
 
+    /// Returns the largest path MTU that the port's Linux interface carries at the moment; `None` if the port has no interface. The port's own
+    /// limit may be smaller.
+    #[must_use]
+    pub fn path_mtu(&self) -> Option<Mtu> {
+        self.attributes.ip_mtu().map(path_mtu)
+    }
+
     /// Returns the index of the port's Linux interface.
     #[must_use]
     pub fn interface(&self) -> Option<u32> {
@@ -174,7 +183,7 @@ impl Engine {
     /// Returns true if the port's Linux interface has a carrier, or the port has no such interface.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
-        self.interface.is_none_or(|index| crate::linux::is_running(index).unwrap_or(false))
+        self.interface.is_none_or(|index| crate::linux::interface_at(index).is_ok_and(|it| it.running))
     }
 
     /// Returns the Ethernet address to which packets for `address` are sent. Waits for an answer, without blocking the datapath.

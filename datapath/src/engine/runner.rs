@@ -3,6 +3,7 @@
 use super::adaptive::Adaptive;
 use super::config::{CoreConfig, Idle, Progress, StartError};
 use super::core::Turn;
+use super::ending::End;
 use super::notify::LastEvent;
 use super::on_demand::OnDemand;
 use super::wake::Wake;
@@ -62,16 +63,15 @@ impl Status {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a core after a panic: its queue pairs complete in error before it is dropped.
+    /// Ends a core after a panic or [`end_core`](super::ending::end_core): its queue pairs complete in error before it is dropped.
     pub(super) fn end_of(&self, mut core: Box<dyn Turn>, panic: &(dyn Any + Send)) {
-        let said = panic.downcast_ref::<String>().map(String::as_str);
-        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        let defect = "a defect of ferroce:";
-        // The panic may repeat that of another core of the port.
-        let reason = if said.starts_with(defect) {
-            said.into()
-        } else {
-            format!("{defect} its core panicked: {said}")
+        let reason = match panic.downcast_ref::<End>() {
+            Some(End(reason)) => reason.clone(),
+            None => {
+                let said = panic.downcast_ref::<String>().map(String::as_str);
+                let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+                format!("a defect of ferroce: its core panicked: {said}")
+            }
         };
         // The broken core may panic again during the clean-up, which must not reach the caller.
         let _ = catch_unwind(AssertUnwindSafe(|| core.give_up(&reason)));

@@ -1,8 +1,8 @@
 //! State that the cores of a port share: which of them sleep, which other processes have no room, and whether one has failed.
 
 use super::doze::Doze;
+use super::ending::end_core;
 use crate::event_fd::EventFd;
-use std::panic::resume_unwind;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -68,7 +68,6 @@ impl Team {
 
     #[cold]
     fn follow(&self) -> ! {
-        let reason = self.reason.get().cloned().unwrap_or_default();
-        resume_unwind(Box::new(reason))
+        end_core(self.reason.get().cloned().unwrap_or_default())
     }
 }

@@ -202,7 +202,7 @@ impl Station {
         told || self.follows || moved
     }
 
-    /// Fails all queue pairs after a defect, and delivers their completions. Continues with the next step if one panics.
+    /// Fails all queue pairs when the core ends, and delivers their completions. Continues with the next step if one panics.
     ///
     /// `first` is false if another core of the port failed before and has reported it.
     pub(super) fn give_up(&mut self, now: Instant, reason: &str, first: bool) {

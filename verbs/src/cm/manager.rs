@@ -231,6 +231,7 @@ impl Manager {
     /// Handles received messages and due timers. Returns when the next timer is due.
     fn turn(&self) -> Result<Option<Instant>, Error> {
         let mut machine = lock(&self.machine);
+        machine.mtu = self.device.path_mtu().code();
         for _ in 0..BATCH {
             let Some((from, mad)) = self.port.receive()? else { break };
             machine.receive(Instant::now(), from, &mad, &self.port);

@@ -171,12 +171,13 @@ fn request(
         return Err(INVALID);
     };
     connection.ack_timeout = finite(connection.ack_timeout);
-    check_mtu(device, device.mtu)?;
+    let mtu = device.mtu();
+    check_mtu(device, mtu)?;
     let link = Link {
         ours: our_side(id, wanted, manager::random()? & 0xff_ffff),
         qpn: own_queue_pair(id),
         retry_count: wanted.map_or(7, |wanted| wanted.retry_count.min(7)),
-        mtu: device.mtu,
+        mtu,
         ack_timeout: connection.ack_timeout,
         traffic_class: connection.traffic_class,
         program: Some(Handle(id.abi().cast())),

@@ -142,6 +142,7 @@ pub(crate) fn on_request(
         source: Some(request.destination),
         // The packet's source is the peer's address, whatever the message contains.
         destination: Some(SocketAddr::new(from, request.source.port())),
+        context: device.context.addr(),
         remote,
         transaction,
         ..Default::default()

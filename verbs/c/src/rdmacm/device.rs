@@ -2,11 +2,9 @@
 
 use crate::abi::*;
 use crate::ibverbs::context::Context;
-use crate::ibverbs::{
-    ibv_free_device_list, ibv_get_device_guid, ibv_get_device_list, ibv_open_device, ibv_query_port,
-};
+use crate::ibverbs::{ibv_free_device_list, ibv_get_device_guid, ibv_get_device_list, ibv_open_device};
 use crate::rdmacm::address;
-use crate::rdmacm::errno::{Errno, INVALID, made, verb};
+use crate::rdmacm::errno::{Errno, INVALID, made};
 use crate::rdmacm::process::PerProcess;
 use datapath::siblings::{Claim, ClaimError, Siblings};
 use std::net::IpAddr;
@@ -33,6 +31,12 @@ pub(crate) trait ManagementQueuePair: Send + Sync {
     fn end(&self, qpn: u32);
     /// Returns the device's addresses at the moment.
     fn gids(&self) -> GidTable;
+    /// Returns the code of the active path MTU.
+    fn mtu(&self) -> u8;
+    /// Returns whether the device works no more, for example because its interface was removed.
+    fn has_ended(&self) -> bool {
+        false
+    }
     /// Returns the other processes on the device's interface, if processes share it.
     fn siblings(&self) -> Option<&Siblings> {
         None
@@ -60,6 +64,14 @@ impl ManagementQueuePair for ManagementPort {
 
     fn gids(&self) -> GidTable {
         ManagementPort::gids(self)
+    }
+
+    fn mtu(&self) -> u8 {
+        self.path_mtu().code()
+    }
+
+    fn has_ended(&self) -> bool {
+        ManagementPort::has_ended(self)
     }
 
     fn siblings(&self) -> Option<&Siblings> {
@@ -96,8 +108,6 @@ pub(crate) struct Device {
     pub(crate) context: *mut ibv_context,
     /// Readable while datagrams are queued.
     pub(crate) descriptor: RawFd,
-    /// The code of the active path MTU.
-    pub(crate) mtu: u8,
     pub(crate) management: Box<dyn ManagementQueuePair>,
     pub(crate) domain: Kept<ibv_pd>,
     pub(crate) xrc_domain: Kept<ibv_xrcd>,
@@ -128,6 +138,16 @@ pub(crate) fn device_of(ours: IpAddr) -> Result<&'static Device, Errno> {
     }
     let has = |device: &&Device| device.gids().contains(ours);
     devices()?.iter().find(has).ok_or(Errno(libc::EADDRNOTAVAIL))
+}
+
+/// Returns the device with this context, as a number; `None` for 0.
+pub(crate) fn device_with(context: usize) -> Option<&'static Device> {
+    let is_it = |device: &&Device| context != 0 && device.context.addr() == context;
+    #[cfg(any(test, fuzzing))]
+    if let Some(device) = crate::rdmacm::placeholder::server_where(is_it) {
+        return Some(device);
+    }
+    devices().ok()?.iter().find(is_it)
 }
 
 /// Returns the device for a peer, our address on it, and the peer's address: the device that has the peer's address itself, or that of the
@@ -191,21 +211,22 @@ impl Device {
         // SAFETY: guaranteed by the caller.
         let (context, guid) =
             unsafe { (made(ibv_open_device(device))?, ibv_get_device_guid(device).to_ne_bytes()) };
-        // SAFETY: the context was opened above; the structures have room for what is written.
-        let (management, mtu) = unsafe {
-            let mut port = ibv_port_attr::default();
-            verb(ibv_query_port(context, 1, (&raw mut port).cast()))?;
-            (Context::from(context)?.device.open_management()?, port.active_mtu as u8)
-        };
+        // SAFETY: the context was opened above.
+        let management = unsafe { Context::from(context) }?.device.open_management()?;
         let (descriptor, management) = (management.as_raw_fd(), Box::new(management));
         let (domain, xrc_domain) = (Kept::new(), Kept::new());
-        let machine = Mutex::new(Machine::new(guid, mtu, MAX_RD_ATOMIC));
-        Ok(Self { context, descriptor, mtu, management, domain, xrc_domain, machine })
+        let machine = Mutex::new(Machine::new(guid, management.mtu(), MAX_RD_ATOMIC));
+        Ok(Self { context, descriptor, management, domain, xrc_domain, machine })
     }
 
     /// Returns the device's addresses at the moment.
     pub(crate) fn gids(&self) -> GidTable {
         self.management.gids()
+    }
+
+    /// Returns the code of the active path MTU.
+    pub(crate) fn mtu(&self) -> u8 {
+        self.management.mtu()
     }
 
     /// Locks the connections of this process. An identifier's connection may be locked before it.
@@ -273,5 +294,5 @@ fn is_link_local(ip: &IpAddr) -> bool {
 
 /// Returns `EINVAL` unless the port carries the path MTU with code `mtu`.
 pub(crate) fn check_mtu(device: &Device, mtu: u8) -> Result<(), Errno> {
-    if (SMALLEST_MTU..=device.mtu).contains(&mtu) { Ok(()) } else { Err(INVALID) }
+    if (SMALLEST_MTU..=device.mtu()).contains(&mtu) { Ok(()) } else { Err(INVALID) }
 }

@@ -5,7 +5,7 @@ mod tests;
 
 use crate::abi::*;
 use crate::rdmacm::address;
-use crate::rdmacm::device::{Device, device_of, devices};
+use crate::rdmacm::device::{Device, device_of, device_with, devices};
 use crate::rdmacm::errno::{Errno, INVALID, out, status};
 use crate::rdmacm::events::{self, EventChannel, Held, Parameters, Waiting};
 use crate::rdmacm::incoming::Backlog;
@@ -78,6 +78,8 @@ pub(crate) struct Connection {
     pub(crate) state: State,
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
+    /// The context of its device, as a number that is only compared; 0 before the device is known. The device may lose the address.
+    pub(crate) context: usize,
     /// The communication id of its link, or 0.
     pub(crate) local: u32,
     /// Its key in [`Tables`](crate::rdmacm::tables::Tables), or 0. In requests for a service of datagrams it is the request id (IBA 12.11.1).
@@ -126,7 +128,10 @@ impl Connection {
     }
 
     pub(crate) fn device(&self) -> Result<&'static Device, Errno> {
-        device_of(self.source.ok_or(INVALID)?.ip())
+        match device_with(self.context) {
+            Some(device) => Ok(device),
+            None => device_of(self.source.ok_or(INVALID)?.ip()),
+        }
     }
 }
 
@@ -458,6 +463,7 @@ pub(crate) fn bind(id: &Id, wanted: SocketAddr) -> Result<(), Errno> {
     manager::bind(id, &connection.claim(service(id.port_space(), port), wanted.ip(), false))?;
     connection.source = Some(SocketAddr::new(wanted.ip(), port));
     connection.state = State::Bound;
+    connection.context = device.map_or(0, |device| device.context.addr());
     id.show(device, &connection);
     Ok(())
 }

@@ -3,12 +3,13 @@
 #[cfg(test)]
 mod tests;
 
+use crate::abi::RDMA_CM_EVENT_DEVICE_REMOVAL;
 use crate::rdmacm::datagram;
 use crate::rdmacm::device::{Device, device_of, devices, devices_of};
 use crate::rdmacm::errno::{Errno, status};
 use crate::rdmacm::id::{Connection, Handle, Id, State};
 use crate::rdmacm::process::{PerProcess, Process};
-use crate::rdmacm::tables::Tables;
+use crate::rdmacm::tables::{Claimed, Tables};
 use datapath::event_fd::EventFd;
 use datapath::siblings::Claim;
 use datapath::signals;
@@ -94,7 +95,7 @@ pub(crate) fn free_port() -> Result<u16, Errno> {
 }
 
 pub(crate) fn bind(id: &Id, claim: &Claim) -> Result<(), Errno> {
-    hold(claim, |tables| tables.claim(id, claim))
+    hold(claim, |tables, device| tables.claim(id, claim, device))
 }
 
 /// Directs requests for a service to `id`.
@@ -109,7 +110,10 @@ pub(crate) fn listen(id: &Id, claim: &Claim) -> Result<(), Errno> {
 }
 
 /// Claims a service among all processes, and then among the identifiers of this one.
-fn hold(claim: &Claim, take: impl FnOnce(&mut Tables) -> Result<(), Errno>) -> Result<(), Errno> {
+fn hold(
+    claim: &Claim,
+    take: impl FnOnce(&mut Tables, Option<&'static Device>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
     let manager = manager()?;
     let places = devices_of(claim)?;
     for (at, device) in places.clone().enumerate() {
@@ -117,12 +121,8 @@ fn hold(claim: &Claim, take: impl FnOnce(&mut Tables) -> Result<(), Errno>) -> R
             .claim(claim)
             .inspect_err(|_| places.clone().take(at).for_each(|device| device.release(claim)))?;
     }
-    take(&mut manager.lock()).inspect_err(|_| release(claim))
-}
-
-/// Releases a claim among all processes.
-fn release(claim: &Claim) {
-    devices_of(claim).into_iter().flatten().for_each(|device| device.release(claim));
+    let device = places.clone().next().filter(|_| !claim.at.is_unspecified());
+    take(&mut manager.lock(), device).inspect_err(|_| places.for_each(|device| device.release(claim)))
 }
 
 /// Gives `id` a key by which the thread finds it.
@@ -162,12 +162,13 @@ pub(crate) fn leave(id: &Id) {
     }
     let Ok(manager) = manager() else { return };
     let claims = manager.lock().remove(id);
-    for claim in &claims {
-        for device in devices_of(claim).into_iter().flatten() {
+    for Claimed { claim, device, .. } in &claims {
+        let all = devices().ok().filter(|_| device.is_none());
+        for device in all.into_iter().flatten().chain(*device) {
             // The machine returns the identifier's own handle, which the caller has.
             let _ = device.machine().unlisten(claim);
+            device.release(claim);
         }
-        release(claim);
     }
     if id.is_datagram() {
         let mut connection = id.lock();
@@ -229,6 +230,7 @@ impl Manager {
 
     fn run(&self, devices: &[Device]) {
         let mut unresolved: Vec<_> = devices.iter().map(|_| Unresolved::default()).collect();
+        let mut working: Vec<_> = devices.iter().collect();
         let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let descriptors = devices.iter().map(|device| device.descriptor);
         let mut watched: Vec<_> = descriptors.chain([self.wake.as_raw_fd()]).map(watch).collect();
@@ -242,6 +244,10 @@ impl Manager {
                     receive(device, &self.tables, unresolved, from, &mad);
                 }
             }
+            // After `receive`, which returns nothing once the device has ended.
+            working
+                .extract_if(.., |device| device.management.has_ended())
+                .for_each(|device| self.remove(device));
             let connections =
                 devices.iter().filter_map(|device| device.machine().run_timers(Instant::now(), device));
             let requests = unresolved.iter().filter_map(Unresolved::next);
@@ -252,6 +258,19 @@ impl Manager {
             unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, wait) };
             // An empty counter is not an error here.
             let _ = self.wake.take();
+        }
+    }
+
+    /// Reports the end of a device to all its identifiers, as Linux does (`cma_process_remove`).
+    fn remove(&self, device: &Device) {
+        let told = self.lock().remove_device(device);
+        for (_, link) in device.machine().links() {
+            if let Some(Handle(id)) = link.program
+                && !told.contains(&id)
+            {
+                // SAFETY: an identifier with a connection is alive while the machine is locked.
+                unsafe { &*id }.tell(RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
+            }
         }
     }
 
@@ -298,6 +317,10 @@ pub(crate) fn receive(
             datagram::on_request(device, &mut lock(), unresolved, from, mad).unwrap_or_default();
         }
         Some(Kind::ServiceReply) => datagram::on_reply(device, &lock(), from, mad),
-        _ => device.machine().receive(Instant::now(), from, mad, device),
+        _ => {
+            let mut machine = device.machine();
+            machine.mtu = device.mtu();
+            machine.receive(Instant::now(), from, mad, device);
+        }
     }
 }

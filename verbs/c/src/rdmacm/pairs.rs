@@ -112,6 +112,10 @@ impl ManagementQueuePair for CPort {
     fn gids(&self) -> GidTable {
         self.gids.clone()
     }
+
+    fn mtu(&self) -> u8 {
+        ManagementQueuePair::mtu(&self.port)
+    }
 }
 
 /// Opens a C side on a device, with a thread that receives messages and runs the timers, like the manager's.

@@ -76,6 +76,10 @@ impl ManagementQueuePair for Placeholder {
     fn gids(&self) -> GidTable {
         self.gids.clone()
     }
+
+    fn mtu(&self) -> u8 {
+        5
+    }
 }
 
 pub(crate) fn ours() -> SocketAddr {
@@ -97,7 +101,6 @@ pub(crate) fn new_device(gids: Vec<IpAddr>, number: usize) -> Device {
         // Only compared.
         context: std::ptr::without_provenance_mut(number),
         descriptor: -1,
-        mtu: 5,
         management: Box::new(Placeholder { gids: GidTable::new(Mac::default(), gids) }),
         domain: Kept::missing(),
         xrc_domain: Kept::missing(),
@@ -114,7 +117,11 @@ static SERVERS: Mutex<Vec<&Device>> = Mutex::new(Vec::new());
 static FREE: Mutex<Vec<&Device>> = Mutex::new(Vec::new());
 
 pub(crate) fn server_of(ours: IpAddr) -> Option<&'static Device> {
-    SERVERS.lock().unwrap().iter().copied().find(|device| device.gids().get(1) == Some(ours))
+    server_where(|device| device.gids().get(1) == Some(ours))
+}
+
+pub(crate) fn server_where(is_it: impl Fn(&&'static Device) -> bool) -> Option<&'static Device> {
+    SERVERS.lock().unwrap().iter().copied().find(|device| is_it(device))
 }
 
 /// Returns the address of a device, after its default GID.

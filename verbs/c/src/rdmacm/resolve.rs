@@ -76,9 +76,10 @@ pub unsafe extern "C" fn rdma_resolve_addr(
         let port = connection.source.map_or_else(manager::free_port, |source| Ok(source.port()))?;
         connection.source = Some(SocketAddr::new(from, port));
         connection.destination = Some(SocketAddr::new(to, destination.port()));
+        connection.context = device.context.addr();
         id.show(Some(device), &connection);
+        manager::join(id, &mut connection)?;
         if found == Ok(false) {
-            manager::join(id, &mut connection)?;
             let timeout = Duration::from_millis(timeout_ms.max(0) as u64);
             connection.query = Some(Query::new(Instant::now(), timeout));
             connection.state = State::AddressQuery;
@@ -103,6 +104,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int
             return Err(INVALID);
         }
         let (source, destination) = connection.addresses()?;
+        let mtu = connection.device()?.mtu();
         connection.state = State::RouteResolved;
         let record = ibv_sa_path_rec {
             dgid: ibv_gid { raw: address::gid(destination) },
@@ -111,7 +113,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int
             traffic_class: connection.traffic_class,
             numb_path: 1,
             pkey: 0xffff_u16.to_be(),
-            mtu: device_of(source)?.mtu,
+            mtu,
             ..Default::default()
         };
         // SAFETY: the memory is calloc's, as large as the record, and freed with the identifier.

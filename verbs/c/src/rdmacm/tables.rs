@@ -10,7 +10,7 @@ use crate::rdmacm::errno::Errno;
 use crate::rdmacm::id::{Id, State, service};
 use crate::rdmacm::manager::random;
 use datapath::siblings::Claim;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Instant;
 use verbs::cm::machine::World;
@@ -24,13 +24,22 @@ pub(crate) struct Tables {
     ids: HashMap<u32, *mut Id>,
     /// The keys of the identifiers that peers' requests created.
     requests: HashMap<Requester, u32>,
-    claims: HashMap<u64, Vec<(Claim, *mut Id)>>,
+    claims: HashMap<u64, Vec<Claimed>>,
     /// When an action of each identifier is due. An outdated entry costs one look-up.
     timers: BTreeSet<(Instant, u32)>,
 }
 
 // SAFETY: an identifier leaves the tables before it is destroyed, and is used with the tables locked.
 unsafe impl Send for Tables {}
+
+/// A claim of an identifier.
+#[derive(Clone, Copy)]
+pub(crate) struct Claimed {
+    pub(crate) claim: Claim,
+    /// The device that had the claimed address; `None` if the claim is to all addresses of all devices. The device may lose the address.
+    pub(crate) device: Option<&'static Device>,
+    id: *mut Id,
+}
 
 /// An action that is due for an identifier.
 pub(crate) struct Due {
@@ -42,13 +51,18 @@ pub(crate) struct Due {
 }
 
 impl Tables {
-    /// Registers a claim of `id`, unless it conflicts with another.
-    pub(crate) fn claim(&mut self, id: &Id, claim: &Claim) -> Result<(), Errno> {
+    /// Registers a claim of `id` to an address of `device`, or to all addresses, unless it conflicts with another.
+    pub(crate) fn claim(
+        &mut self,
+        id: &Id,
+        claim: &Claim,
+        device: Option<&'static Device>,
+    ) -> Result<(), Errno> {
         let claims = self.claims.entry(claim.service).or_default();
-        if let Some(errno) = claims.iter().find_map(|(other, _)| claim.conflict(other)) {
+        if let Some(errno) = claims.iter().find_map(|other| claim.conflict(&other.claim)) {
             return Err(Errno(errno));
         }
-        claims.push((*claim, id.abi().cast()));
+        claims.push(Claimed { claim: *claim, device, id: id.abi().cast() });
         Ok(())
     }
 
@@ -76,7 +90,7 @@ impl Tables {
     }
 
     /// Removes an identifier. Returns its claims.
-    pub(crate) fn remove(&mut self, id: &Id) -> Vec<Claim> {
+    pub(crate) fn remove(&mut self, id: &Id) -> Vec<Claimed> {
         let connection = id.lock();
         let (request_id, remote) = (connection.request_id, connection.remote);
         let service = service(id.port_space(), connection.source.map_or(0, |source| source.port()));
@@ -89,8 +103,7 @@ impl Tables {
             self.requests.remove(&(peer, remote));
         }
         let Some(claims) = self.claims.get_mut(&service) else { return Vec::new() };
-        let removed = claims.extract_if(.., |(_, other)| std::ptr::eq(*other, id)).map(|(claim, _)| claim);
-        let removed = removed.collect();
+        let removed = claims.extract_if(.., |claimed| std::ptr::eq(claimed.id, id)).collect();
         if claims.is_empty() {
             self.claims.remove(&service);
         }
@@ -99,7 +112,7 @@ impl Tables {
 
     /// Returns whether `id` is registered, with a key or with a claim.
     pub(crate) fn has(&self, id: &Id) -> bool {
-        let with_services = self.claims.values().flatten().map(|(_, other)| *other);
+        let with_services = self.claims.values().flatten().map(|claimed| claimed.id);
         self.ids.values().copied().chain(with_services).any(|other| std::ptr::eq(other, id))
     }
 
@@ -115,9 +128,10 @@ impl Tables {
 
     /// Returns the listener for a service of datagrams at one of our addresses.
     pub(crate) fn datagram_listener(&self, service: u64, at: IpAddr) -> Option<&Id> {
-        let (_, listener) = self.claims.get(&service)?.iter().find(|(claim, _)| claim.hears(service, at))?;
+        let listens = |claimed: &&Claimed| claimed.claim.hears(service, at);
+        let listener = self.claims.get(&service)?.iter().find(listens)?.id;
         // SAFETY: a listener in the tables is alive while they are locked.
-        Some(unsafe { &**listener }).filter(|listener| listener.is_datagram())
+        Some(unsafe { &*listener }).filter(|listener| listener.is_datagram())
     }
 
     /// Returns the actions that are due now. `changed` are identifiers whose timers have changed.
@@ -160,6 +174,23 @@ impl Tables {
         pending.sent(now);
         due.push(Due { request_id, source, destination, mad: Some(pending.mad) });
         Some(pending.next)
+    }
+
+    /// Reports the end of a device to the identifiers that are bound to it. Returns them.
+    pub(crate) fn remove_device(&self, device: &Device) -> HashSet<*mut Id> {
+        let is_it = |other: &Device| std::ptr::eq(other, device);
+        // The connection of an identifier with a claim but no key is not locked here: its owner may hold it while it waits for a key.
+        let claims = self.claims.values().flatten().filter(|claimed| claimed.device.is_some_and(is_it));
+        let with_keys = self.ids.values().copied().filter(|id| {
+            // SAFETY: an identifier in the tables is alive while they are locked.
+            unsafe { &**id }.lock().device().is_ok_and(is_it)
+        });
+        let bound: HashSet<_> = claims.map(|claimed| claimed.id).chain(with_keys).collect();
+        for id in &bound {
+            // SAFETY: as above.
+            unsafe { &**id }.tell(RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
+        }
+        bound
     }
 
     /// Returns when the next action is due.

@@ -55,6 +55,7 @@ impl World for Device {
             state: State::Linked,
             source: Some(link.source),
             destination: Some(link.peer),
+            context: self.context.addr(),
             local,
             ack_timeout: finite(link.ack_timeout),
             traffic_class: link.traffic_class,

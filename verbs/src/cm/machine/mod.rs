@@ -38,8 +38,8 @@ pub struct Listening<L> {
 /// All connections and listeners of a device.
 pub struct Machine<W: World> {
     guid: [u8; 8],
-    /// The code of the port's largest path MTU.
-    mtu: u8,
+    /// The code of the port's largest path MTU at the moment.
+    pub mtu: u8,
     max_rd_atomic: u8,
     links: HashMap<u32, Link<W::Connection>>,
     /// The communication ids of connections that peers requested, by the peer's address and communication id.

@@ -215,3 +215,17 @@ fn whatever_peers_send_each_message_has_one_answer_at_most_and_events_are_bounde
     // A listener's backlog, each request's end, and the events of the other connections.
     assert!((1024..=2 * 1024 + 3 * known.len()).contains(&events), "{events} events");
 }
+
+#[test]
+fn a_connection_learns_once_that_its_device_has_ended() {
+    let server = Server::new();
+    let peer: IpAddr = [10, 3, 0, 9].into();
+    let accepted = connection(&server, peer, Phase::Established, 0x391);
+    let requested = connection(&server, peer, Phase::RequestSent, 0x392);
+    let manager = Manager::new(EventFd::new(libc::EFD_NONBLOCK).unwrap());
+    // The side that requests a connection has a key from the resolution of the address.
+    requested.lock().request_id = manager.lock().insert(server.device, requested).unwrap();
+    manager.remove(server.device);
+    let events: Vec<_> = std::iter::from_fn(|| event(&server)).collect();
+    assert_eq!(events, [RDMA_CM_EVENT_DEVICE_REMOVAL; 2], "{:?} {:?}", state(accepted), state(requested));
+}

@@ -1,7 +1,7 @@
-//! The limits of requests.
+//! The limits of requests, and the end of a device.
 
-use crate::rdmacm::placeholder::{Server, network};
-use std::net::IpAddr;
+use super::*;
+use crate::rdmacm::placeholder::{Server, device, event, network};
 use verbs::cm::machine::State;
 
 #[test]
@@ -41,4 +41,34 @@ fn requests_of_peers_take_no_place_from_a_program_s_own() {
     for _ in 0..5000 {
         server.connection(peer, State::Established, 0x201);
     }
+}
+
+/// The connection of one is locked, as in `rdma_resolve_addr`, which waits for the tables with its identifier's connection locked.
+#[test]
+fn the_end_of_a_device_is_reported_to_each_identifier_that_is_bound_to_it() {
+    let server = Server::new();
+    let [bound, elsewhere, anywhere, resolved] = std::array::from_fn(|_| {
+        let id = Id::create(server.channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
+        // SAFETY: created right here, and never destroyed.
+        unsafe { &*id }
+    });
+    let mut tables = Tables::default();
+    let claims = [
+        (bound, "10.2.0.5", Some(server.device)),
+        (elsewhere, "10.2.0.6", Some(device())),
+        (anywhere, "0.0.0.0", None),
+    ];
+    for (service, (id, at, device)) in (1..).zip(claims) {
+        let at = at.parse().unwrap();
+        let claim = Claim { service, at, family_only: true, shared: false, listens: false };
+        tables.claim(id, &claim, device).unwrap();
+    }
+    resolved.lock().context = server.device.context.addr();
+    tables.insert(server.device, resolved).unwrap();
+    let connection = bound.lock();
+    let told = tables.remove_device(server.device);
+    drop(connection);
+    assert_eq!(told, [bound, resolved].map(|id| id.abi().cast()).into());
+    let events: Vec<_> = std::iter::from_fn(|| event(server.channel)).collect();
+    assert_eq!(events, [(RDMA_CM_EVENT_DEVICE_REMOVAL, 0); 2]);
 }

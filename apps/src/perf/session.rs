@@ -71,14 +71,10 @@ impl<'a> Session<'a> {
     pub fn run(mut self, handshake: &mut dyn Handshake) -> Result<(), Failure> {
         let result = self.test(handshake);
         if result.is_err() {
-            // The counters help to explain the failure.
-            if let Ok(counters) = self.link.device.counters() {
-                let _ = self.print(&format!(
-                    "{LINE}\n Counters of {}\n{}{LINE}",
-                    self.info.port,
-                    Shown(&counters)
-                ));
-            }
+            // The counters help to explain the failure. A device that has ended has none, and is itself the reason: requests are flushed.
+            let counters = self.link.device.counters().map_err(failed)?;
+            let _ =
+                self.print(&format!("{LINE}\n Counters of {}\n{}{LINE}", self.info.port, Shown(&counters)));
         }
         result?.map_or(Ok(()), |slow| Err(Failure::run(slow)))
     }

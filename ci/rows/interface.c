@@ -1,14 +1,17 @@
 /*
- * The interface of an open device changes: its addresses, its MTU, its link, and its existence. The device follows as Linux's Soft-RoCE does.
+ * The interface of an open device changes: its addresses, its MTU, its link, its name, and its existence. The device follows as Linux's
+ * Soft-RoCE does.
  *
- *   interface INTERFACE idle|busy
+ *   interface INTERFACE idle|busy PROCESS
  *
  * As root, in a network namespace that may be changed, with INTERFACE up at an MTU of 4300 and without other addresses than 10.93.0.1.
- * With `busy`, a queue pair writes to another of the same device all the time, until the interface is gone.
+ * With `idle`, the interface is deleted at last. With `busy`, a queue pair writes to another of the same device all the time, until the
+ * interface moves to the network namespace of PROCESS.
  */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <net/if.h>
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
@@ -205,16 +208,22 @@ static void follows_mtu(void)
 	need(!ibv_destroy_qp(late), "ibv_destroy_qp");
 }
 
+/* An interface gets another name while it is down. Its index stays. */
 static void follows_link(void)
 {
+	struct ibv_gid_entry entry;
 	ip("link set %s down");
 	event(IBV_EVENT_PORT_ERR);
+	ip("link set %s name changed0");
+	interface = "changed0";
 	ip("link set %s up");
 	event(IBV_EVENT_PORT_ACTIVE);
+	has(1, "10.93.0.1");
+	need(!ibv_query_gid_ex(context, 1, 1, &entry, 0) && entry.ndev_ifindex == if_nametoindex(interface), "the index of the interface");
 }
 
 /* Nothing works any more, and everything can be destroyed. */
-static void ends(struct rdma_event_channel *channel, struct rdma_cm_id *bound)
+static void ends(struct rdma_event_channel *channel, struct rdma_cm_id *bound, const char *end)
 {
 	struct ibv_recv_wr *bad, receive = { .wr_id = 5 };
 	struct ibv_async_event more;
@@ -222,7 +231,7 @@ static void ends(struct rdma_event_channel *channel, struct rdma_cm_id *bound)
 	struct ibv_port_attr port;
 	int found;
 	need(!ibv_post_recv(qps[1], &receive, &bad), "ibv_post_recv");
-	ip("link del %s");
+	ip(end);
 	event(IBV_EVENT_DEVICE_FATAL);
 	while (!(found = ibv_poll_cq(other_cq, 1, &wc))) continue;
 	need(found == 1 && wc.wr_id == 5 && wc.status == IBV_WC_WR_FLUSH_ERR, "the receive is flushed");
@@ -234,7 +243,8 @@ static void ends(struct rdma_event_channel *channel, struct rdma_cm_id *bound)
 
 int main(int count, char **arguments)
 {
-	need(count == 3, "interface INTERFACE idle|busy");
+	char move[64];
+	need(count == 4, "interface INTERFACE idle|busy PROCESS");
 	interface = arguments[1];
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	need(list && *list && (context = ibv_open_device(*list)), "the device opens");
@@ -264,7 +274,8 @@ int main(int count, char **arguments)
 	follows_link();
 	int before = written;
 	while (is_busy && __atomic_load_n(&written, __ATOMIC_RELAXED) == before) continue;
-	ends(channel, bound);
+	snprintf(move, sizeof move, "link set %%s netns %s", arguments[3]);
+	ends(channel, bound, is_busy ? move : "link del %s");
 	if (is_busy) need(!pthread_join(writer, NULL), "pthread_join");
 	need(!rdma_destroy_id(listener), "rdma_destroy_id");
 	for (int n = 0; n < 2; n++) need(!ibv_destroy_qp(qps[n]), "ibv_destroy_qp");

@@ -17,7 +17,7 @@ local OPCODES = { [0xc0] = "telemetry request", [0xc1] = "telemetry response", [
   [0xc3] = "telemetry setup", [0xc4] = "direct response", [0xc5] = "datagram telemetry request", [0xc8] = "selective acknowledge",
   [0xc9] = "selective offer" }
 local WAYS = { [0] = "behind Acknowledges", "notifications", "windows" }
-local TELLS = { [0] = "the busiest link", "the busiest link and the flows", "all links" }
+local REPORTS = { [0] = "the busiest link", "the busiest link and the flows", "all links" }
 
 local ferroce = Proto("ferroce", "Ferroce")
 local hpcc = Proto("hpcc", "HPCC INT")
@@ -50,7 +50,7 @@ local FERROCE = fields(ferroce, {
   flows = ProtoField.uint32("ferroce.feedback.flows", "Flows at the receiver"),
   counter = ProtoField.uint64("ferroce.seal.counter", "Seal's counter"),
   tag = ProtoField.bytes("ferroce.seal.tag", "Seal"),
-  tells = ProtoField.uint8("ferroce.setup.reports", "Answers report", base.DEC, TELLS),
+  reports = ProtoField.uint8("ferroce.setup.reports", "Answers report", base.DEC, REPORTS),
   reverse = ProtoField.uint8("ferroce.setup.reverse", "Answers", base.DEC, WAYS),
   base_rtt = ProtoField.uint32("ferroce.setup.base_rtt", "T (ns)"),
   line_rate = ProtoField.uint64("ferroce.setup.line_rate", "Line rate (bit/s)"),
@@ -194,7 +194,7 @@ end
 local function setup(tvb, tree)
   if tvb:len() < 40 then return end
   tree:add(FERROCE.reverse, tvb(1, 1))
-  tree:add(FERROCE.tells, tvb(3, 1))
+  tree:add(FERROCE.reports, tvb(3, 1))
   tree:add(FERROCE.base_rtt, tvb(4, 4))
   tree:add(FERROCE.line_rate, tvb(8, 8))
 end

@@ -48,16 +48,16 @@ pub struct CongestionChange {
     /// Destination of the datagrams that it concerns; `None` for the queue pair's only peer.
     pub destination: Option<IpAddr>,
     /// Change.
-    pub news: CongestionNews,
+    pub notice: CongestionNotice,
 }
 
 /// Change of congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CongestionNews {
+pub enum CongestionNotice {
     /// Telemetry is missing, and this algorithm runs from now on.
-    Missed(&'static str),
+    TelemetryMissing(&'static str),
     /// Telemetry has returned, and this algorithm runs from now on.
-    Back(&'static str),
+    TelemetryRestored(&'static str),
     /// The configured base round trip differs from that of the empty path. Reported once.
     WrongBaseRtt {
         /// Configured value.
@@ -74,10 +74,10 @@ impl fmt::Display for CongestionChange {
             Some(destination) => write!(f, "QP {} to {destination}: ", self.qpn)?,
             None => write!(f, "QP {}: ", self.qpn)?,
         }
-        let (why, algorithm) = match self.news {
-            CongestionNews::Missed(algorithm) => ("no telemetry comes back", algorithm),
-            CongestionNews::Back(algorithm) => ("telemetry comes back again", algorithm),
-            CongestionNews::WrongBaseRtt { configured, measured } => {
+        let (why, algorithm) = match self.notice {
+            CongestionNotice::TelemetryMissing(algorithm) => ("no telemetry comes back", algorithm),
+            CongestionNotice::TelemetryRestored(algorithm) => ("telemetry comes back again", algorithm),
+            CongestionNotice::WrongBaseRtt { configured, measured } => {
                 let short = if measured > configured { "too short" } else { "too long" };
                 return write!(
                     f,

@@ -44,7 +44,7 @@ pub use endpoint::{
     CoreIndex, Endpoint, EndpointConfig, GROUP_QPN, MOST_GROUPS, MOST_MEMBERS, Observation, QPN_REST,
     process_of,
 };
-pub use event::{CongestionChange, CongestionNews, Event};
+pub use event::{CongestionChange, CongestionNotice, Event};
 pub use memory::{Lkey, Memory, ParseQpnError, Qpn, Region, RegionTable, Rkey, Slice, SrqNumber};
 pub use outbox::{Outbox, TurnTrace};
 pub use psn::Psn;

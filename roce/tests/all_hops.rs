@@ -13,7 +13,8 @@ use roce::wire::format::aecn::Load;
 use roce::wire::format::{PortState, Request};
 use roce::wire::telemetry::{HopRecord, IntHeader, Speed, stamp};
 use roce::wire::{
-    Bth, Feedback, Format, Header, Numbers, Operation, Records, Report, Service, Setup, Tells, emit, parse,
+    Bth, Feedback, Format, Header, Numbers, Operation, Records, Report, ReportKind, Service, Setup, emit,
+    parse,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -36,7 +37,7 @@ fn setup() -> Setup {
         additive_increase: 1_000_000,
         target_utilisation: (0.95 * f64::from(1u32 << 31)) as u32,
         max_stage: 5,
-        tells: Tells::All,
+        reports: ReportKind::All,
     }
 }
 
@@ -50,7 +51,7 @@ fn all(path_id: u16, records: &[HopRecord]) -> Report {
 }
 
 /// Creates a receiver whose peer has requested all hops.
-fn asked() -> Script {
+fn index() -> Script {
     let mut script = Script::receiving(hpcc(|_| {}));
     let header = Header::TelemetrySetup { bth: script.bth(0), setup: setup(), seal: None };
     assert_eq!(script.send_header(&header, &[]), Ok(()));
@@ -67,7 +68,7 @@ fn take_in(script: &mut Script, frame: &[u8]) -> (Header, Vec<u8>) {
 
 #[test]
 fn an_acknowledgement_tells_what_every_switch_stamped() {
-    let mut script = asked();
+    let mut script = index();
     let bth = Bth { congestion: Bth::TELEMETRY, ..script.bth(PSN) };
     let operation = Operation::WriteOnly(script.reth(0, 5), None);
     let mut frame = script.frame(&Header::Connected { service: Service::Rc, bth, operation }, b"hello");
@@ -84,7 +85,7 @@ fn an_acknowledgement_tells_what_every_switch_stamped() {
 
 #[test]
 fn a_response_has_room_for_five_and_else_tells_the_busiest() {
-    let mut script = asked();
+    let mut script = index();
     for switches in 0..=8_u8 {
         let bth = script.bth(switches.into());
         let probe = Header::TelemetryRequest { bth, int: IntHeader::with_room(8) };
@@ -108,7 +109,7 @@ fn a_response_has_room_for_five_and_else_tells_the_busiest() {
 fn other_formats_come_back_as_records_of_figure_4() {
     for format in [Format::IntMd, Format::Ifa] {
         for (rate, is_told) in [(LINE, true), (Rate::from_mbps(333), false)] {
-            let mut script = asked();
+            let mut script = index();
             let probe = Header::TelemetryRequest { bth: script.bth(0), int: IntHeader::with_room(0) };
             let mut frame = vec![0; 500];
             let draft = emit(&script.path, 0, &probe, 0, &mut frame[format.inserted()..]).unwrap();

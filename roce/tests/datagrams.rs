@@ -12,7 +12,7 @@ use roce::qp::{
 use roce::wire::format::{Format, Numbers, PortState, Request, aecn};
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
 use roce::wire::{Header, MAX_OVERHEAD, Mtu, Path, Service, parse};
-use roce::{AddressId, CongestionNews, ControlError, Psn};
+use roce::{AddressId, CongestionNotice, ControlError, Psn};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -184,9 +184,9 @@ impl World {
         packets as f64 * f64::from(LENGTH) * 8.0 / until.saturating_since(from).as_secs_f64()
     }
 
-    fn changes(&mut self) -> Vec<CongestionNews> {
+    fn changes(&mut self) -> Vec<CongestionNotice> {
         core::iter::from_fn(|| self.hosts[0].endpoint.poll_congestion_change())
-            .map(|change| change.news)
+            .map(|change| change.notice)
             .collect()
     }
 
@@ -309,7 +309,7 @@ fn a_host_that_never_answers_is_asked_twenty_times_and_held_by_the_line_rate() {
     });
     world.load(&[1], at(1000));
     assert_eq!(world.probes.len(), 20);
-    assert_eq!(world.changes(), [CongestionNews::Missed("fixed")], "told once");
+    assert_eq!(world.changes(), [CongestionNotice::TelemetryMissing("fixed")], "told once");
     assert_eq!(world.algorithm(), "fixed");
     let rate = world.rate(1, at(800), at(1000));
     assert!((8e9..10e9).contains(&rate), "{rate}");
@@ -325,7 +325,10 @@ fn telemetry_that_ends_is_missed_and_comes_back() {
         true
     });
     world.load(&[1], at(1200));
-    assert_eq!(world.changes(), [CongestionNews::Missed("fixed"), CongestionNews::Back("hpcc")]);
+    assert_eq!(
+        world.changes(),
+        [CongestionNotice::TelemetryMissing("fixed"), CongestionNotice::TelemetryRestored("hpcc")]
+    );
 }
 
 /// The sender receives the records that a switch stamps in each layout.

@@ -6,8 +6,8 @@ use roce::wire::format::aecn::Load;
 use roce::wire::format::{PortState, Request};
 use roce::wire::telemetry::{HopRecord, IntHeader, Speed};
 use roce::wire::{
-    Bth, Feedback, Format, Header, Mac, Numbers, Operation, Path, Records, Report, Reverse, Seal, Service,
-    Setup, Tells, emit, parse,
+    Bth, Feedback, Format, Header, Mac, Numbers, Operation, Path, Records, Report, ReportKind, Reverse, Seal,
+    Service, Setup, emit, parse,
 };
 use roce::{Psn, Qpn};
 use std::net::IpAddr;
@@ -111,7 +111,7 @@ fn frames() -> Vec<Vec<u8>> {
         additive_increase: 500_000_000,
         target_utilisation: 0x7999_9999,
         max_stage: 5,
-        tells: Tells::Busiest,
+        reports: ReportKind::Busiest,
     };
     let seal = Some(Seal { counter: 12, tag: [0x5a; 16] });
     frames.extend([

@@ -5,7 +5,7 @@ use crate::harness::script::{PSN, SEND, Script};
 use core::time::Duration;
 use roce::qp::RecvRequest;
 use roce::wire::telemetry::IntHeader;
-use roce::wire::{Header, Reverse, Setup, Tells};
+use roce::wire::{Header, ReportKind, Reverse, Setup};
 
 /// The time without telemetry after which its memory is freed.
 const IDLE: Duration = Duration::from_secs(2);
@@ -100,7 +100,7 @@ fn an_agreement_outlives_a_pause() {
         additive_increase: 1_000_000,
         target_utilisation: 1 << 30,
         max_stage: 5,
-        tells: Tells::Busiest,
+        reports: ReportKind::Busiest,
     };
     let header = Header::TelemetrySetup { bth: script.bth(0), setup, seal: None };
     script.send_header(&header, &[]).unwrap();

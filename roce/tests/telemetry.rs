@@ -11,7 +11,8 @@ use roce::qp::{
 };
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
 use roce::wire::{
-    Bth, Feedback, Header, MAX_FEEDBACK, Mtu, Operation, Report, Reth, Service, Setup, Tells, emit, parse,
+    Bth, Feedback, Header, MAX_FEEDBACK, Mtu, Operation, Report, ReportKind, Reth, Service, Setup, emit,
+    parse,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -283,14 +284,14 @@ fn windows_that_lie_stay_in_bounds() {
 fn a_window_that_closes_over_packets_that_did_not_ask_is_asked_again() {
     let mut script = Script::new(Options { mtu: Mtu::M256, ..receiver_based(|_| {}) });
     post_write(&mut script, 100_000);
-    let mut asked = None;
+    let mut index = None;
     let mut after = Vec::new();
     while after.len() < 2 {
         match script.next_header() {
-            Some((Header::Connected { bth, .. }, _)) if bth.ack_request && asked.is_none() => {
-                asked = Some(bth.psn.get())
+            Some((Header::Connected { bth, .. }, _)) if bth.ack_request && index.is_none() => {
+                index = Some(bth.psn.get())
             }
-            Some((Header::Connected { bth, .. }, _)) if asked.is_some() => {
+            Some((Header::Connected { bth, .. }, _)) if index.is_some() => {
                 assert!(!bth.ack_request);
                 after.push(bth.psn.get());
             }
@@ -300,7 +301,7 @@ fn a_window_that_closes_over_packets_that_did_not_ask_is_asked_again() {
     let window = Feedback { report: Report::Window(1), seal: None };
     let notification = Header::TelemetryNotification { bth: script.bth(PSN), feedback: window };
     assert_eq!(script.send_header(&notification, &[]), Ok(()));
-    assert_eq!(script.send(asked.unwrap(), ack(0), &[]), Ok(()));
+    assert_eq!(script.send(index.unwrap(), ack(0), &[]), Ok(()));
     let report = script.host.endpoint.report(script.host.qpn).unwrap();
     assert_eq!((report.in_flight, report.window < 512), (512, true));
     script.wait(Duration::from_millis(1));
@@ -333,7 +334,7 @@ fn a_setup_is_confirmed_each_time_and_a_bad_one_is_refused() {
         additive_increase: 1_000_000,
         target_utilisation: (0.95 * f64::from(1u32 << 31)) as u32,
         max_stage: 5,
-        tells: Tells::Busiest,
+        reports: ReportKind::Busiest,
     };
     for _ in 0..2 {
         let header = Header::TelemetrySetup { bth: script.bth(0), setup: good, seal: None };

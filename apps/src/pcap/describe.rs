@@ -55,7 +55,7 @@ pub fn fields(header: &Header) -> Vec<Field> {
         }
         Header::TelemetrySetup { setup, seal, .. } => {
             fields.push(("reverse", json!(format!("{:?}", setup.reverse).to_lowercase())));
-            fields.push(("reports", json!(format!("{:?}", setup.tells).to_lowercase())));
+            fields.push(("reports", json!(format!("{:?}", setup.reports).to_lowercase())));
             fields.push(("base_rtt_ns", json!(setup.base_rtt.as_nanos() as u64)));
             fields.push(("line_rate_bps", json!(setup.line_rate)));
             seal_field(seal.as_ref(), &mut fields);

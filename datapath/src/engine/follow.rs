@@ -6,7 +6,7 @@
 use super::others::Others;
 use crate::neighbour::{Asked, Neighbours};
 use cc::Instant;
-use roce::{CongestionNews, Endpoint};
+use roce::{CongestionNotice, Endpoint};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -36,9 +36,11 @@ impl Followed {
     #[inline]
     pub(super) fn turn(&mut self, now: Instant, around: Around<'_>) -> bool {
         while let Some(change) = around.endpoint.poll_congestion_change() {
-            match change.news {
-                CongestionNews::WrongBaseRtt { .. } => tracing::warn!("{change}"),
-                CongestionNews::Missed(_) | CongestionNews::Back(_) => tracing::info!("{change}"),
+            match change.notice {
+                CongestionNotice::WrongBaseRtt { .. } => tracing::warn!("{change}"),
+                CongestionNotice::TelemetryMissing(_) | CongestionNotice::TelemetryRestored(_) => {
+                    tracing::info!("{change}")
+                }
             }
         }
         while let Some(peer) = around.endpoint.poll_doubted() {

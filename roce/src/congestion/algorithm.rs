@@ -7,7 +7,7 @@ use super::policy::Policy;
 use super::prober::Prober;
 use super::sampler::Sampler;
 use super::{Congestion, CongestionAlgorithm, CongestionControl, Sequence, Upgrade};
-use crate::CongestionNews;
+use crate::CongestionNotice;
 use cc::{Algorithm, CongestionController, Instant, Rate};
 use core::time::Duration;
 
@@ -32,13 +32,13 @@ impl CongestionControl {
             return false;
         };
         let window = self.window().unwrap_or(u64::MAX);
-        let becomes_markable = self.take_over(&settings, sequence);
+        let enables_ect = self.take_over(&settings, sequence);
         // The flow goes on at the rate at which its window was sent: many that begin together would overload their link again.
         if let (Some(rtt), Some(flow)) = (rtt, &mut self.flow) {
             flow.algorithm_mut().go_on_at(Rate::of(window, rtt));
             flow.begin_turn();
         }
-        becomes_markable
+        enables_ect
     }
 
     /// Changes to the better algorithm of these settings. Returns whether packets must be ECN-capable from now on.
@@ -47,9 +47,9 @@ impl CongestionControl {
         let Some(Upgrade { to, .. }) = settings.upgrade else { return false };
         let to = self.as_measured(&to);
         let Some(telemetry) = &mut self.telemetry else { return false };
-        telemetry.prober.end_trial();
+        telemetry.prober.end_discovery();
         if settings.in_band.is_some() {
-            telemetry.prober.only_blind();
+            telemetry.prober.only_unacknowledged();
         }
         // Its parameters were checked before RTS, a rate from telemetry when it arrived.
         let Ok(algorithm) = to.build() else { return false };
@@ -73,10 +73,10 @@ impl CongestionControl {
     /// Stops probing, because no probe was answered with telemetry. A queue pair with a fixed window then has no state that its packets pay
     /// for.
     #[cold]
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn stop_probing(&mut self) {
         let is_fixed = matches!(self.algorithm(), Some(Algorithm::Fixed(_)));
         let Some(telemetry) = &mut self.telemetry else { return };
-        telemetry.policy.give_up();
+        telemetry.policy.keep_algorithm();
         telemetry.prober = Prober::default();
         telemetry.base_rtt = telemetry.base_rtt.filter(|_| !is_fixed);
         if !telemetry.is_used() {
@@ -86,7 +86,7 @@ impl CongestionControl {
 
     /// Replaces a fixed window, which was only a start, by DCQCN, because the peer answers marks. DCQCN starts at the rate of that window,
     /// and its own window is never larger.
-    pub(super) fn go_by_marks(&mut self) {
+    pub(super) fn switch_to_dcqcn(&mut self) {
         let (Some(flow), Some(dcqcn)) = (&self.flow, &self.by_marks) else { return };
         let (Algorithm::Fixed(fixed), Some((last, least))) = (flow.algorithm(), flow.round_trip()) else {
             return;
@@ -103,9 +103,9 @@ impl CongestionControl {
     /// Changes to the substitute if telemetry is missing; data or a probe sent at `sent` was acknowledged. Returns whether packets
     /// must be ECN-capable from now on.
     #[inline]
-    pub(super) fn miss_telemetry(&mut self, sent: Instant) -> bool {
+    pub(super) fn check_telemetry(&mut self, sent: Instant) -> bool {
         let Some(telemetry) = &self.telemetry else { return false };
-        telemetry.policy.misses(sent) && self.substitute()
+        telemetry.policy.is_missing(sent) && self.substitute()
     }
 
     /// Changes to the substitute, unless it runs. Returns whether packets must be ECN-capable from now on.
@@ -117,7 +117,7 @@ impl CongestionControl {
     }
 
     /// Restarts the algorithm that computes with telemetry, if the substitute runs, because telemetry has arrived.
-    pub(super) fn hear_telemetry(&mut self) {
+    pub(super) fn on_telemetry_received(&mut self) {
         let policy = self.telemetry.as_mut().map(|telemetry| &mut telemetry.policy);
         if let Some(preferred) = policy.and_then(Policy::on_telemetry) {
             self.run(&preferred);
@@ -125,10 +125,10 @@ impl CongestionControl {
     }
 
     /// Returns the oldest change that was not reported.
-    pub(crate) fn take_news(&mut self) -> Option<CongestionNews> {
+    pub(crate) fn take_notice(&mut self) -> Option<CongestionNotice> {
         let telemetry = self.telemetry.as_mut()?;
-        let wrong = telemetry.base_rtt.as_mut().and_then(BaseRtt::take_news);
-        wrong.or_else(|| telemetry.policy.take_news())
+        let wrong = telemetry.base_rtt.as_mut().and_then(BaseRtt::take_notice);
+        wrong.or_else(|| telemetry.policy.take_notice())
     }
 
     /// Starts this algorithm, whose parameters were checked before RTS.
@@ -141,14 +141,14 @@ impl CongestionControl {
     pub(super) fn measure_rtt(&mut self, now: Instant, rtt: Duration) {
         let Some(telemetry) = &mut self.telemetry else { return };
         let Some(base) = &mut telemetry.base_rtt else { return };
-        let before = base.used(false);
+        let before = base.effective(false);
         let Some(base_rtt) = base.measure(now, rtt) else { return };
-        telemetry.prober.follow(before, base_rtt);
+        telemetry.prober.on_base_rtt(before, base_rtt);
         telemetry.sampler.on_base_rtt(base_rtt);
         telemetry.policy.on_base_rtt(base_rtt);
         if let Some(flow) = &mut self.flow {
             let algorithm = flow.algorithm_mut();
-            algorithm.set_base_rtt(base.used(matches!(algorithm, Algorithm::Swift(_))));
+            algorithm.set_base_rtt(base.effective(matches!(algorithm, Algorithm::Swift(_))));
         }
     }
 
@@ -159,7 +159,7 @@ impl CongestionControl {
             None => *algorithm,
             Some(base_rtt) => {
                 let by_delay = matches!(algorithm, CongestionAlgorithm::Swift(_));
-                algorithm.at_base_rtt(base_rtt.used(by_delay))
+                algorithm.at_base_rtt(base_rtt.effective(by_delay))
             }
         }
     }

@@ -5,7 +5,7 @@
 //! the connection counts, of probes and acknowledgements alike: the queue of a delay-based algorithm must not become part of the base round
 //! trip. The queues that telemetry shows are subtracted from it: flows that begin together may never see an empty path.
 
-use crate::CongestionNews;
+use crate::CongestionNotice;
 use cc::{Instant, PathTelemetry};
 use core::time::Duration;
 
@@ -13,45 +13,45 @@ use core::time::Duration;
 const EMPTY: u32 = 32;
 /// Least part of a round trip that remains when the queues are subtracted. A queue that grows while a packet waits in it is longer when the
 /// packet leaves than the time for which the packet waited.
-const REMAINS: u32 = 8;
+const MIN_REMAINDER: u32 = 8;
 /// Period of the minimum, which is forgotten after one to two periods if there is no queue.
 const PERIOD: Duration = Duration::from_secs(10);
 /// Round trips that differ by less than this fraction count as equal.
-const SAME: u32 = 16;
-/// Round trips on an empty path after which a configured value is judged.
-const JUDGED: u32 = 32;
+const EQUAL_WITHIN: u32 = 16;
+/// Round trips on an empty path after which a configured value is verified.
+const VERIFIED_AFTER: u32 = 32;
 /// Allowance of delay-based algorithms beyond the minimum round trip, which the poller of a software peer often exceeds by as much.
 const POLLING: Duration = Duration::from_micros(100);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BaseRtt {
-    used: Duration,
+    effective: Duration,
     is_configured: bool,
     /// Time in which the path's queues drain, by the last telemetry and by the one before.
-    waits: [Option<Duration>; 2],
+    queueing_delays: [Option<Duration>; 2],
     /// No round trip was measured since the last telemetry.
     is_new: bool,
     /// Round trip that 8 in 9 on the empty path do not exceed.
-    typical: Option<Duration>,
+    percentile: Option<Duration>,
     samples: u32,
     /// Minimum of this period and of the one before.
     least: [Duration; 2],
     period_ends: Instant,
-    news: Option<CongestionNews>,
+    notice: Option<CongestionNotice>,
 }
 
 impl BaseRtt {
-    pub(super) const fn new(used: Duration, is_configured: bool) -> Self {
+    pub(super) const fn new(effective: Duration, is_configured: bool) -> Self {
         Self {
-            used,
+            effective,
             is_configured,
-            waits: [None; 2],
+            queueing_delays: [None; 2],
             is_new: false,
-            typical: None,
+            percentile: None,
             samples: 0,
             least: [Duration::MAX; 2],
             period_ends: Instant::ZERO,
-            news: None,
+            notice: None,
         }
     }
 
@@ -61,83 +61,84 @@ impl BaseRtt {
     }
 
     /// Returns the base round trip to compute with. Delay-based algorithms get an allowance.
-    pub(super) fn used(&self, by_delay: bool) -> Duration {
-        if by_delay { self.used + POLLING } else { self.used }
+    pub(super) fn effective(&self, by_delay: bool) -> Duration {
+        if by_delay { self.effective + POLLING } else { self.effective }
     }
 
     /// Forgets all measurements, because the path has changed.
     pub(super) const fn restart(&mut self) {
-        *self = Self::new(self.used, self.is_configured);
+        *self = Self::new(self.effective, self.is_configured);
     }
 
     /// Records the queues of new telemetry.
-    pub(super) fn hear(&mut self, path: &PathTelemetry) {
+    pub(super) fn on_telemetry(&mut self, path: &PathTelemetry) {
         let drain =
             |wait: Option<Duration>, queue: Duration| Some(wait.unwrap_or_default().saturating_add(queue));
         let wait = path.hops().map(|(_, hop)| hop.bandwidth.time_for(hop.queue)).fold(None, drain);
-        (self.waits, self.is_new) = ([wait, self.waits[0]], true);
+        (self.queueing_delays, self.is_new) = ([wait, self.queueing_delays[0]], true);
     }
 
     /// Adds a round trip. Returns the base round trip to compute with if it has changed.
     pub(super) fn measure(&mut self, now: Instant, rtt: Duration) -> Option<Duration> {
         // A packet that is the last of a long queue leaves it empty: the packet before must have found it empty, too.
-        let is_empty = self.waits.iter().all(|wait| wait.is_some_and(|wait| wait <= self.used / EMPTY));
+        let is_empty =
+            self.queueing_delays.iter().all(|wait| wait.is_some_and(|wait| wait <= self.effective / EMPTY));
         // While there may be a queue the minimum is kept: it is the nearest to the empty path.
         if is_empty && now >= self.period_ends {
             self.least = [Duration::MAX, self.least[0]];
             self.period_ends = now + PERIOD;
         }
-        // A later packet may have met other queues, and a configured value is judged by round trips as they are.
+        // A later packet may have met other queues, and a configured value is compared with round trips as they are.
         let is_measured = core::mem::take(&mut self.is_new) && !self.is_configured;
-        let waited = self.waits[0].filter(|_| is_measured).unwrap_or_default();
-        self.least[0] = self.least[0].min(rtt.saturating_sub(waited).max(rtt / REMAINS));
+        let waited = self.queueing_delays[0].filter(|_| is_measured).unwrap_or_default();
+        self.least[0] = self.least[0].min(rtt.saturating_sub(waited).max(rtt / MIN_REMAINDER));
         let least = self.least[0].min(self.least[1]);
         // A value below all round trips was another path's.
-        self.typical = self.typical.filter(|typical| *typical >= least);
+        self.percentile = self.percentile.filter(|percentile| *percentile >= least);
         if is_empty {
-            self.typical = Some(self.typical.map_or(rtt, |typical| towards(typical, rtt)));
+            self.percentile = Some(self.percentile.map_or(rtt, |percentile| towards(percentile, rtt)));
             self.samples = self.samples.saturating_add(1);
-            self.judge(least);
+            self.verify(least);
         }
-        let measured = self.typical.unwrap_or(least).max(Duration::from_nanos(1));
+        let measured = self.percentile.unwrap_or(least).max(Duration::from_nanos(1));
         if self.is_configured {
             return None;
         }
-        let (more, less) = (measured.max(self.used), measured.min(self.used));
-        if more - less <= less / SAME {
+        let (more, less) = (measured.max(self.effective), measured.min(self.effective));
+        if more - less <= less / EQUAL_WITHIN {
             return None;
         }
-        self.used = measured;
+        self.effective = measured;
         Some(measured)
     }
 
     /// Compares the configured value with the measured one, once.
-    fn judge(&mut self, least: Duration) {
-        let is_due = self.is_configured && self.samples == JUDGED;
-        let Some(typical) = self.typical.filter(|_| is_due) else { return };
-        let configured = self.used;
-        if least > configured + configured / 4 || typical < configured / 2 {
-            self.news = Some(CongestionNews::WrongBaseRtt { configured, measured: typical });
+    fn verify(&mut self, least: Duration) {
+        let is_due = self.is_configured && self.samples == VERIFIED_AFTER;
+        let Some(percentile) = self.percentile.filter(|_| is_due) else { return };
+        let configured = self.effective;
+        if least > configured + configured / 4 || percentile < configured / 2 {
+            self.notice = Some(CongestionNotice::WrongBaseRtt { configured, measured: percentile });
         }
     }
 
-    pub(super) const fn has_news(&self) -> bool {
-        self.news.is_some()
+    pub(super) const fn has_notice(&self) -> bool {
+        self.notice.is_some()
     }
 
     /// Returns, once, that the configured value is wrong.
-    pub(super) const fn take_news(&mut self) -> Option<CongestionNews> {
-        self.news.take()
+    pub(super) const fn take_notice(&mut self) -> Option<CongestionNotice> {
+        self.notice.take()
     }
 }
 
-/// Returns `typical` moved towards `rtt`: eight times as fast up as down, and at most doubled, so that one pause of a host does not
+/// Returns `percentile` moved towards `rtt`: eight times as fast up as down, and at most doubled, so that one pause of a host does not
 /// dominate it.
-fn towards(typical: Duration, rtt: Duration) -> Duration {
-    if rtt > typical {
-        typical + (rtt.min(typical * 2) - typical) / 4
+fn towards(percentile: Duration, rtt: Duration) -> Duration {
+    if rtt > percentile {
+        percentile + (rtt.min(percentile * 2) - percentile) / 4
     } else {
-        typical - (typical - rtt) / 32
+        percentile - (percentile - rtt) / 32
     }
 }
 
@@ -160,8 +161,8 @@ mod tests {
 
     /// Telemetry of two packets shows no queue.
     fn empty(base: &mut BaseRtt) {
-        base.hear(&path(0));
-        base.hear(&path(0));
+        base.on_telemetry(&path(0));
+        base.on_telemetry(&path(0));
     }
 
     #[test]
@@ -174,16 +175,16 @@ mod tests {
         for second in 4..60 {
             assert_eq!(base.measure(at(second), micros(90)), None, "it still stands");
         }
-        base.hear(&path(0));
+        base.on_telemetry(&path(0));
         assert_eq!(base.measure(at(61), micros(80)), None, "this packet may have been the last of a queue");
-        base.hear(&path(0));
+        base.on_telemetry(&path(0));
         assert_eq!(base.measure(at(62), micros(80)), Some(micros(80)), "none stands: the path is another");
     }
 
     #[test]
-    fn with_telemetry_a_queue_is_no_part_of_it() {
+    fn queues_in_telemetry_are_subtracted() {
         let mut base = BaseRtt::new(micros(100), false);
-        base.hear(&path(30_000));
+        base.on_telemetry(&path(30_000));
         assert_eq!(base.measure(Instant::ZERO, micros(50)), Some(micros(20)), "30 of 50 us are the queue's");
         assert_eq!(base.measure(Instant::ZERO, micros(60)), None, "a queue");
         empty(&mut base);
@@ -191,16 +192,16 @@ mod tests {
         for _ in 0..100 {
             base.measure(Instant::ZERO, micros(24));
         }
-        assert!(base.used > micros(22) && base.used <= micros(24), "{:?}", base.used);
+        assert!(base.effective > micros(22) && base.effective <= micros(24), "{:?}", base.effective);
         base.measure(Instant::ZERO, micros(10_000));
-        assert!(base.used < micros(31), "one pause is not the path: {:?}", base.used);
+        assert!(base.effective < micros(31), "one pause is not the path: {:?}", base.effective);
     }
 
     /// 80 us of 100 were waited for, and 90 us of queue came meanwhile.
     #[test]
     fn a_queue_that_grew_leaves_an_eighth_of_the_round_trip() {
         let mut base = BaseRtt::new(micros(1000), false);
-        base.hear(&path(90_000));
+        base.on_telemetry(&path(90_000));
         assert_eq!(base.measure(Instant::ZERO, micros(100)), Some(micros(100) / 8));
         empty(&mut base);
         assert_eq!(base.measure(Instant::ZERO, micros(20)), Some(micros(20)), "an empty path corrects it");
@@ -209,13 +210,13 @@ mod tests {
     #[test]
     fn a_queue_is_subtracted_from_the_round_trip_that_showed_it_alone() {
         let mut base = BaseRtt::new(micros(100), false);
-        base.hear(&path(9_000));
+        base.on_telemetry(&path(9_000));
         assert_eq!(base.measure(Instant::ZERO, micros(19)), Some(micros(10)));
         assert_eq!(base.measure(Instant::ZERO, micros(10)), None, "the queue may be gone");
     }
 
     #[test]
-    fn a_configured_one_that_is_wrong_is_told_once() {
+    fn a_wrong_configured_value_is_reported_once() {
         for (configured, is_wrong) in
             [(2, true), (15, true), (17, false), (20, false), (30, false), (60, true)]
         {
@@ -225,18 +226,18 @@ mod tests {
                 assert_eq!(base.measure(Instant::ZERO, micros(20)), None, "it stays as configured");
             }
             let expected =
-                CongestionNews::WrongBaseRtt { configured: micros(configured), measured: micros(20) };
-            assert_eq!(base.news.take(), is_wrong.then_some(expected));
+                CongestionNotice::WrongBaseRtt { configured: micros(configured), measured: micros(20) };
+            assert_eq!(base.notice.take(), is_wrong.then_some(expected));
             base.measure(Instant::ZERO, micros(20));
-            assert_eq!(base.news, None);
+            assert_eq!(base.notice, None);
             // A queue directly after the round trip that decided.
             let mut base = BaseRtt::new(micros(configured), true);
             empty(&mut base);
-            (0..JUDGED).for_each(|_| _ = base.measure(Instant::ZERO, micros(20)));
-            base.news = None;
-            base.hear(&path(30_000));
+            (0..VERIFIED_AFTER).for_each(|_| _ = base.measure(Instant::ZERO, micros(20)));
+            base.notice = None;
+            base.on_telemetry(&path(30_000));
             base.measure(Instant::ZERO, micros(50));
-            assert_eq!(base.news, None);
+            assert_eq!(base.notice, None);
         }
     }
 }

@@ -16,7 +16,7 @@ use cc::{ActiveFlows, Algorithm, Instant};
 use core::net::IpAddr;
 
 /// Limit of the destinations of a queue pair. A new one replaces the one that is idle for the longest time; that one later starts anew.
-const MOST: usize = 128;
+const MAX_DESTINATIONS: usize = 128;
 
 /// State of the sending queue pair for the destinations.
 #[derive(Clone, Copy)]
@@ -45,7 +45,7 @@ pub(crate) struct Destinations {
     qpn: Qpn,
     /// Address of each destination, stored separately because every packet may search them all.
     addresses: Vec<IpAddr>,
-    places: Vec<Destination>,
+    destinations: Vec<Destination>,
     last: Option<usize>,
     /// Earliest time of the next probe.
     due: Option<Instant>,
@@ -53,11 +53,11 @@ pub(crate) struct Destinations {
 
 impl Destinations {
     pub(crate) const fn new(settings: Congestion, qpn: Qpn) -> Self {
-        Self { settings, qpn, addresses: Vec::new(), places: Vec::new(), last: None, due: None }
+        Self { settings, qpn, addresses: Vec::new(), destinations: Vec::new(), last: None, due: None }
     }
 
     pub(crate) fn algorithm(&self) -> Option<&Algorithm> {
-        self.places.get(self.last?)?.control.algorithm()
+        self.destinations.get(self.last?)?.control.algorithm()
     }
 
     /// Returns until when the pacer of its destination delays the next packet, which is sent `to` along `path`. Members of multicast groups
@@ -73,9 +73,9 @@ impl Destinations {
         if path.destination.is_multicast() {
             return None;
         }
-        let place = self.find(now, path, to)?;
-        self.last = Some(place);
-        let destination = self.places.get_mut(place)?;
+        let index = self.find(now, path, to)?;
+        self.last = Some(index);
+        let destination = self.destinations.get_mut(index)?;
         destination.go(now, to, queue_key);
         destination.control.begin_turn();
         if destination.control.may_send(now) { None } else { destination.control.paced_until() }
@@ -83,29 +83,29 @@ impl Destinations {
 
     /// Returns the place of a destination, and creates it if it is new.
     fn find(&mut self, now: Instant, path: &Path, to: Datagram) -> Option<usize> {
-        if let Some(place) = self.addresses.iter().position(|address| *address == path.destination) {
-            return Some(place);
+        if let Some(index) = self.addresses.iter().position(|address| *address == path.destination) {
+            return Some(index);
         }
         let control = CongestionControl::toward(&self.settings, self.qpn, path)?;
         let new = Destination { control, to, used: now };
-        if self.places.len() < MOST {
+        if self.destinations.len() < MAX_DESTINATIONS {
             self.addresses.push(path.destination);
-            self.places.push(new);
-            return Some(self.places.len() - 1);
+            self.destinations.push(new);
+            return Some(self.destinations.len() - 1);
         }
-        let (place, (oldest, address)) = self
-            .places
+        let (index, (oldest, address)) = self
+            .destinations
             .iter_mut()
             .zip(&mut self.addresses)
             .enumerate()
             .min_by_key(|(_, (one, _))| one.used)?;
         (*oldest, *address) = (new, path.destination);
-        Some(place)
+        Some(index)
     }
 
     pub(crate) fn on_sent(&mut self, now: Instant, payload: u32, frame: usize) {
-        let Some(destination) = self.last.and_then(|place| self.places.get_mut(place)) else { return };
-        destination.control.on_blind_data_sent(now, payload, frame);
+        let Some(destination) = self.last.and_then(|index| self.destinations.get_mut(index)) else { return };
+        destination.control.on_unacknowledged_data_sent(now, payload, frame);
         self.due = sooner(self.due, destination.control.probe_due_at());
     }
 
@@ -123,13 +123,13 @@ impl Destinations {
     ) -> Option<usize> {
         self.due.filter(|&due| due <= sender.now)?;
         let mut due = None;
-        for (destination, address) in self.places.iter_mut().zip(&self.addresses) {
+        for (destination, address) in self.destinations.iter_mut().zip(&self.addresses) {
             let is_due = destination.control.probe_due_at().is_some_and(|at| at <= sender.now);
             if is_due && let Some(template) = sender.addresses.get(destination.to.address, sender.pd) {
                 let transport = destination.transport(sender, template);
                 let control = &mut destination.control;
-                let written = control.transmit_owed(&transport, counters, frame, &mut false);
-                destination.tell(sender.qpn, *address, events);
+                let written = control.transmit_control(&transport, counters, frame, &mut false);
+                destination.report_changes(sender.qpn, *address, events);
                 if written.is_some() {
                     return written;
                 }
@@ -154,15 +154,16 @@ impl Destinations {
         events: &mut Events,
     ) -> Result<(), Discard> {
         let source = frame.network.source();
-        let place = self.addresses.iter().position(|address| *address == source);
-        let destination = place.and_then(|place| self.places.get_mut(place)).ok_or(Discard::Telemetry)?;
+        let index = self.addresses.iter().position(|address| *address == source);
+        let destination =
+            index.and_then(|index| self.destinations.get_mut(index)).ok_or(Discard::Telemetry)?;
         let template = sender.addresses.get(destination.to.address, sender.pd).ok_or(Discard::Telemetry)?;
-        if !destination.control.awaits(frame.header.bth().psn) {
+        if !destination.control.is_awaited(frame.header.bth().psn) {
             return Err(Discard::Telemetry);
         }
         let transport = destination.transport(sender, template);
         destination.control.on_control(frame, &transport, counters, flows)?;
-        destination.tell(sender.qpn, source, events);
+        destination.report_changes(sender.qpn, source, events);
         Ok(())
     }
 }
@@ -175,7 +176,7 @@ impl Destination {
         if let Some(telemetry) = &mut self.control.telemetry {
             telemetry.queue_key = Some(queue_key);
             if is_other {
-                telemetry.seals.on_other_sender();
+                telemetry.auth.restart();
             }
         }
     }
@@ -197,9 +198,9 @@ impl Destination {
         }
     }
 
-    fn tell(&mut self, qpn: Qpn, destination: IpAddr, events: &mut Events) {
-        while let Some(news) = self.control.take_news() {
-            events.change(CongestionChange { qpn, destination: Some(destination), news });
+    fn report_changes(&mut self, qpn: Qpn, destination: IpAddr, events: &mut Events) {
+        while let Some(notice) = self.control.take_notice() {
+            events.change(CongestionChange { qpn, destination: Some(destination), notice });
         }
     }
 }
@@ -221,10 +222,10 @@ impl CongestionControl {
 
     /// Returns when the next probe is due, if data was sent since the last one.
     fn probe_due_at(&self) -> Option<Instant> {
-        self.telemetry.as_ref().filter(|telemetry| telemetry.prober.is_blind())?.due_at()
+        self.telemetry.as_ref().filter(|telemetry| telemetry.prober.has_unacknowledged())?.due_at()
     }
 
-    fn awaits(&self, psn: Psn) -> bool {
-        self.telemetry.as_ref().is_some_and(|telemetry| telemetry.prober.awaits(psn))
+    fn is_awaited(&self, psn: Psn) -> bool {
+        self.telemetry.as_ref().is_some_and(|telemetry| telemetry.prober.is_awaited(psn))
     }
 }

@@ -129,12 +129,12 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_tells_is_not_made_up() {
+    fn a_hop_without_rate_or_room_has_no_estimate() {
         let mut estimates = Estimates::default();
         assert_eq!(estimates.complete(0, &reading(0, 0), None, 0.95), None, "no rate");
         assert_eq!(estimates.complete(HOPS.into(), &reading(0, 0), Some(RATE), 0.95), None, "no room");
-        let told = HopReading { bandwidth: Some(Rate::from_gbps(1)), ..reading(0, 7) };
-        let hop = estimates.complete(0, &told, Some(RATE), 0.95).unwrap();
+        let with_rate = HopReading { bandwidth: Some(Rate::from_gbps(1)), ..reading(0, 7) };
+        let hop = estimates.complete(0, &with_rate, Some(RATE), 0.95).unwrap();
         assert_eq!((hop.bandwidth, hop.queue), (Rate::from_gbps(1), 7));
     }
 }

@@ -1,9 +1,9 @@
 //! Telemetry that the peer's packets carry, and the peer's answers to this side's telemetry.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
-use super::collector::RATIO_ONE;
 use super::pacing::Flow;
-use super::seal::Sealed;
+use super::reporter::RATIO_ONE;
+use super::seal::SealedFields;
 use super::telemetry::Telemetry;
 use super::{CongestionControl, Transport};
 use crate::wire::{Bth, Feedback, Frame, Header, MAX_FEEDBACK, Opcode, Report, SETUP_LENGTH, Seal, Setup};
@@ -14,25 +14,25 @@ impl CongestionControl {
     /// Records the UDP source port of a request: another port than before is another path.
     #[inline]
     pub(crate) fn on_request(&mut self, udp_source: u16) {
-        if let Some(collector) = self.telemetry.as_mut().and_then(|telemetry| telemetry.known_collector()) {
-            collector.on_request(udp_source);
+        if let Some(reporter) = self.telemetry.as_mut().and_then(|telemetry| telemetry.existing_reporter()) {
+            reporter.on_request(udp_source);
         }
     }
 
     /// Returns whether a data packet carries telemetry, or an Acknowledge carries feedback. [`Self::on_telemetry`] must then handle it
     /// before the packet itself.
     #[inline]
-    pub(crate) fn brings_telemetry(&self, frame: &Frame<'_>) -> bool {
-        self.telemetry.as_ref().is_some_and(|telemetry| telemetry.hears())
-            || frame.brings_telemetry()
+    pub(crate) fn carries_telemetry(&self, frame: &Frame<'_>) -> bool {
+        self.telemetry.as_ref().is_some_and(|telemetry| telemetry.has_reporter())
+            || frame.carries_telemetry()
             || frame.header.bth().congestion & Bth::TELEMETRY != 0
     }
 
-    /// Handles a packet without telemetry and without a mark: the collector counts its bytes, and learns the path of a request.
+    /// Handles a packet without telemetry and without a mark: the reporter counts its bytes, and records the path of a request.
     #[inline(always)]
     pub(crate) fn on_plain(&mut self, is_request: bool, udp_source: u16, payload: usize) {
-        if let Some(collector) = self.telemetry.as_mut().and_then(|telemetry| telemetry.known_collector()) {
-            collector.on_plain(is_request.then_some(udp_source), payload);
+        if let Some(reporter) = self.telemetry.as_mut().and_then(|telemetry| telemetry.existing_reporter()) {
+            reporter.on_plain(is_request.then_some(udp_source), payload);
         }
     }
 
@@ -46,12 +46,12 @@ impl CongestionControl {
     ) {
         let (bth, opcode) = (frame.header.bth(), frame.header.opcode());
         if !opcode.is_acknowledge() {
-            if frame.brings_telemetry() {
-                self.telemetry().collector(transport.now);
+            if frame.carries_telemetry() {
+                self.telemetry().reporter(transport.now);
             }
-            let known = self.telemetry.as_mut().and_then(|telemetry| telemetry.known_collector());
-            if let Some(collector) = known {
-                collector.on_frame(transport.now, frame, flows);
+            let known = self.telemetry.as_mut().and_then(|telemetry| telemetry.existing_reporter());
+            if let Some(reporter) = known {
+                reporter.on_frame(transport.now, frame, flows);
             }
             return;
         }
@@ -78,7 +78,7 @@ impl CongestionControl {
     ) -> Result<bool, Discard> {
         match &frame.header {
             Header::TelemetryRequest { .. } => {
-                self.telemetry().collector(transport.now).on_frame(transport.now, frame, flows);
+                self.telemetry().reporter(transport.now).on_frame(transport.now, frame, flows);
             }
             Header::TelemetryResponse { bth, feedback } => {
                 return self.on_response(bth, feedback, transport, counters);
@@ -111,8 +111,8 @@ impl CongestionControl {
         counters: &mut Counters,
     ) -> Result<bool, Discard> {
         let telemetry = self.telemetry.as_mut().ok_or(Discard::Telemetry)?;
-        telemetry.check_seal(bth, Opcode::TELEMETRY_RESPONSE, feedback, transport)?;
-        telemetry.prober.on_heard();
+        telemetry.verify_feedback(bth, Opcode::TELEMETRY_RESPONSE, feedback, transport)?;
+        telemetry.prober.on_peer_answered();
         let sample = telemetry.match_probe(bth, feedback.report, transport)?;
         counters.probe_responses += 1;
         self.flow.as_mut().map(Flow::open_window);
@@ -124,20 +124,20 @@ impl CongestionControl {
     fn apply_sample(&mut self, sample: &ProbeSample, report: Report, transport: &Transport<'_>) -> bool {
         let hops = report.hops();
         let rate = report.path().and_then(|path| path.hops().map(|(_, hop)| hop.bandwidth).max());
-        let becomes_markable =
+        let enables_ect =
             hops.is_some_and(|hops| self.on_probe_answered(hops, rate, sample.ack.rtt, &transport.sequence));
         self.on_report(&sample.ack, sample.path, report);
         if let Some(rtt) = sample.ack.rtt {
             self.measure_rtt(transport.now, rtt);
-            self.stretch(rtt);
+            self.pace_factor(rtt);
         }
         let left_at = transport.now - sample.ack.rtt.unwrap_or_default();
-        let misses = hops == Some(0) && self.miss_telemetry(left_at);
+        let is_missing = hops == Some(0) && self.check_telemetry(left_at);
         let prober = self.telemetry.as_ref().map(|telemetry| &telemetry.prober);
-        if prober.is_some_and(|prober| prober.has_failed() && prober.is_answered()) {
-            self.give_up();
+        if prober.is_some_and(|prober| prober.has_discovery_failed() && prober.is_answered()) {
+            self.stop_probing();
         }
-        becomes_markable || misses
+        enables_ect || is_missing
     }
 
     #[expect(clippy::arithmetic_side_effects, reason = "counts of packets stay below 2^64")]
@@ -150,14 +150,14 @@ impl CongestionControl {
         counters: &mut Counters,
     ) -> Result<(), Discard> {
         if let Some(telemetry) = &mut self.telemetry {
-            telemetry.check_seal(bth, opcode, feedback, transport)?;
-            telemetry.prober.on_heard();
+            telemetry.verify_feedback(bth, opcode, feedback, transport)?;
+            telemetry.prober.on_peer_answered();
         }
         let seq = match feedback.report {
             Report::Ready => {
                 if let Some(telemetry) = &mut self.telemetry {
                     telemetry.sampler.on_ready();
-                    telemetry.prober.end_opening();
+                    telemetry.prober.end_first_window();
                     telemetry.policy.on_ready();
                 }
                 return Ok(());
@@ -189,7 +189,7 @@ impl CongestionControl {
     ) -> Result<(), Discard> {
         if let Some(telemetry) = &mut self.telemetry {
             let (content, length) = bytes(feedback.report);
-            telemetry.seals.open(&Sealed::direct(bth), &content[..length], feedback.seal)?;
+            telemetry.auth.verify(&SealedFields::direct(bth), &content[..length], feedback.seal)?;
         }
         if !matches!(feedback.report, Report::Ratio { .. }) {
             return Err(Discard::Telemetry);
@@ -214,12 +214,12 @@ impl CongestionControl {
     fn on_report(&mut self, ack: &Ack, sprayed: Option<u8>, report: Report) {
         // A report of 0 hops means that no switch of the path writes telemetry.
         if report.hops() != Some(0) {
-            self.hear_telemetry();
+            self.on_telemetry_received();
         }
         let path = report.path();
         let base_rtt = self.telemetry.as_mut().and_then(|telemetry| telemetry.base_rtt.as_mut());
         if let (Some(base_rtt), Some(path)) = (base_rtt, &path) {
-            base_rtt.hear(path);
+            base_rtt.on_telemetry(path);
         }
         let Some(flow) = &mut self.flow else { return };
         let algorithm = flow.algorithm_mut();
@@ -258,18 +258,18 @@ impl CongestionControl {
         transport: &Transport<'_>,
     ) -> Result<(), Discard> {
         let first = transport.sequence.first_received;
-        let sealed = Sealed {
+        let sealed = SealedFields {
             to: transport.qpn,
-            ..Sealed::new(Opcode::TELEMETRY_SETUP, transport.destination, bth, first)
+            ..SealedFields::new(Opcode::TELEMETRY_SETUP, transport.destination, bth, first)
         };
         let telemetry = self.telemetry();
-        telemetry.seals.open(&sealed, &setup.pack(), seal)?;
-        telemetry.collector(transport.now).on_setup(transport.now, setup)
+        telemetry.auth.verify(&sealed, &setup.pack(), seal)?;
+        telemetry.reporter(transport.now).on_setup(transport.now, setup)
     }
 
     /// Returns `report` as feedback for an Acknowledge with this BTH, and records it as sent.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of packets stay below 2^64")]
-    pub(crate) fn ride(
+    pub(crate) fn piggyback(
         &mut self,
         opcode: Opcode,
         bth: &Bth,
@@ -279,8 +279,8 @@ impl CongestionControl {
     ) -> Feedback {
         let telemetry = self.telemetry();
         let feedback = telemetry.feedback(opcode, bth, report, transport);
-        if let Some(collector) = telemetry.known_collector() {
-            collector.on_sent(report);
+        if let Some(reporter) = telemetry.existing_reporter() {
+            reporter.on_sent(report);
         }
         counters.feedback_sent += 1;
         feedback
@@ -315,7 +315,7 @@ impl Telemetry {
         }
         let (mut ack, data) = self.prober.on_response(transport.now, bth.psn)?;
         let path = self.paths.as_ref().and_then(|paths| paths.of_probe(ack.seq - 1));
-        self.sampler.on_answer();
+        self.sampler.restart_attempts();
         if !transport.is_sending {
             // Only probes measure unacknowledged data, and each measures the time since the one before. A reference moves by two probes
             // that were both sent after it moved.
@@ -331,19 +331,19 @@ impl Telemetry {
     }
 
     #[expect(clippy::indexing_slicing, reason = "`bytes` returns no more than its room")]
-    fn check_seal(
+    fn verify_feedback(
         &mut self,
         bth: &Bth,
         opcode: Opcode,
         feedback: &Feedback,
         transport: &Transport<'_>,
     ) -> Result<(), Discard> {
-        if !self.seals.is_used() {
+        if !self.auth.is_used() {
             return Ok(());
         }
-        let sealed = Sealed::new(opcode, transport.destination, bth, transport.sequence.first_sent);
+        let sealed = SealedFields::new(opcode, transport.destination, bth, transport.sequence.first_sent);
         let (content, length) = bytes(feedback.report);
-        self.seals.open(&sealed, &content[..length], feedback.seal)
+        self.auth.verify(&sealed, &content[..length], feedback.seal)
     }
 
     #[expect(clippy::indexing_slicing, reason = "`bytes` returns no more than its room")]
@@ -354,18 +354,18 @@ impl Telemetry {
         report: Report,
         transport: &Transport<'_>,
     ) -> Feedback {
-        if !self.seals.is_used() {
+        if !self.auth.is_used() {
             return Feedback { report, seal: None };
         }
-        let sealed = Sealed::new(opcode, transport.qpn, bth, transport.sequence.first_received);
+        let sealed = SealedFields::new(opcode, transport.qpn, bth, transport.sequence.first_received);
         let (content, length) = bytes(report);
-        Feedback { report, seal: self.seals.seal(&sealed, &content[..length]) }
+        Feedback { report, seal: self.auth.seal(&sealed, &content[..length]) }
     }
 
     pub(super) fn seal_setup(&mut self, bth: &Bth, setup: Setup, transport: &Transport<'_>) -> Option<Seal> {
         let first = transport.sequence.first_sent;
-        let sealed = Sealed::new(Opcode::TELEMETRY_SETUP, transport.qpn, bth, first);
-        self.seals.seal(&sealed, &setup.pack())
+        let sealed = SealedFields::new(Opcode::TELEMETRY_SETUP, transport.qpn, bth, first);
+        self.auth.seal(&sealed, &setup.pack())
     }
 }
 

@@ -5,19 +5,19 @@
 
 mod algorithm;
 mod base_rtt;
-mod collector;
+mod control_packets;
 mod destinations;
 mod echo;
 mod estimate;
 mod feedback;
 mod notification;
-mod owed;
 mod pacing;
 mod paths;
 mod peer_paths;
 mod policy;
+mod probe_responder;
 mod prober;
-mod reflection;
+mod reporter;
 mod sampler;
 mod seal;
 mod settings;
@@ -28,11 +28,11 @@ pub use paths::PathChoice;
 pub use seal::FeedbackKey;
 pub use settings::{Congestion, CongestionAlgorithm, Unknown, Upgrade, When};
 
+pub(crate) use control_packets::InFlight;
 pub(crate) use destinations::{Destinations, Sender};
 pub(crate) use echo::{Boundary, Echo};
-pub(crate) use owed::InFlight;
-pub(crate) use reflection::Reflections;
-pub(crate) use telemetry::{Brings, insert_telemetry};
+pub(crate) use probe_responder::ProbeResponder;
+pub(crate) use telemetry::{DataTelemetry, insert_telemetry};
 
 use crate::wheel::sooner;
 use crate::wire::{Bth, Frame, Mac, Numbers, Path, Report, Template};
@@ -134,10 +134,10 @@ impl CongestionControl {
         path: Option<&Path>,
     ) -> Result<(), ControlError> {
         // Only telemetry can replace an unknown line rate, and an upgrade that does not wait for it cannot use it.
-        let comes_untold = |upgrade: &Upgrade| matches!(upgrade.when, When::RttBelow(_));
+        let needs_line_rate = |upgrade: &Upgrade| matches!(upgrade.when, When::RttBelow(_));
         if settings.unknown.line_rate
             && (settings.algorithm.line_rate().is_some()
-                || settings.upgrade.as_ref().is_some_and(comes_untold))
+                || settings.upgrade.as_ref().is_some_and(needs_line_rate))
         {
             return Err(ControlError::LineRate);
         }
@@ -154,9 +154,9 @@ impl CongestionControl {
             self.telemetry = Telemetry::start(telemetry, settings, qpn, path).map(Box::new);
         }
         let mut flow = Flow::new(algorithm);
-        let looks_for_telemetry =
+        let discovers_telemetry =
             settings.upgrade.is_some_and(|upgrade| upgrade.when == When::TelemetryAnswered);
-        if looks_for_telemetry && settings.probe_interval.is_some() {
+        if discovers_telemetry && settings.probe_interval.is_some() {
             flow.limit_window();
         }
         self.flow = Some(flow);
@@ -167,7 +167,7 @@ impl CongestionControl {
 
     /// Returns whether direct responses of switches have an effect: the algorithm, or the one that may take over, computes with in-flight
     /// shares.
-    pub(crate) fn hears_switches(&self) -> bool {
+    pub(crate) fn uses_direct_responses(&self) -> bool {
         self.telemetry.as_ref().is_some_and(|telemetry| telemetry.policy.may_compute())
     }
 
@@ -235,8 +235,8 @@ impl CongestionControl {
 
     /// Returns the telemetry that the next data packet carries, if the frame has `room` more bytes for it.
     #[inline]
-    pub(crate) fn rides_with_data(&self, room: usize) -> Brings {
-        self.telemetry.as_ref().map_or(Brings::Nothing, |telemetry| telemetry.rides_with_data(room))
+    pub(crate) fn data_telemetry(&self, room: usize) -> DataTelemetry {
+        self.telemetry.as_ref().map_or(DataTelemetry::None, |telemetry| telemetry.data_telemetry(room))
     }
 
     /// Returns the headers of requests: those of `path` with spraying, otherwise of the active path if there are several.
@@ -261,15 +261,15 @@ impl CongestionControl {
 
     /// Returns the report that an Acknowledge may carry now.
     #[inline]
-    pub(crate) fn rides_with_acknowledge(&self) -> Option<Report> {
-        self.telemetry.as_ref()?.rider()
+    pub(crate) fn report_for_acknowledge(&self) -> Option<Report> {
+        self.telemetry.as_ref()?.report_for_acknowledge()
     }
 
     #[inline]
     pub(crate) fn poll_timeout(&self, is_sending: bool) -> Option<Instant> {
         let algorithm = self.flow.as_ref().and_then(|flow| flow.algorithm().poll_timeout());
         let telemetry = match &self.telemetry {
-            Some(telemetry) if is_sending || telemetry.prober.is_blind() => telemetry.due_at(),
+            Some(telemetry) if is_sending || telemetry.prober.has_unacknowledged() => telemetry.due_at(),
             _ => None,
         };
         let paced = self.paced_until.and_then(|at| sooner(Some(at), self.probe_while_held_at()));
@@ -298,12 +298,13 @@ impl CongestionControl {
         number: u64,
         payload: u32,
         frame: usize,
-        brings: Brings,
+        carried: DataTelemetry,
     ) {
         if let Some(telemetry) = &mut self.telemetry {
             // A READ request is answered by data, which carries no feedback.
-            let asks = payload > 0 && matches!(brings, Brings::InBand | Brings::Format(_));
-            telemetry.on_data_sent(now, payload, asks);
+            let requests_telemetry =
+                payload > 0 && matches!(carried, DataTelemetry::Int | DataTelemetry::Format(_));
+            telemetry.on_data_sent(now, payload, requests_telemetry);
         }
         if let Some(flow) = &mut self.flow {
             flow.algorithm_mut().on_send(now, number, payload);
@@ -314,22 +315,22 @@ impl CongestionControl {
     /// Records a frame of unacknowledged data, a READ response or an unreliable packet. No window limits it; it is paced, and probes
     /// measure what happens to it.
     #[inline]
-    pub(crate) fn on_blind_data_sent(&mut self, now: Instant, payload: u32, frame: usize) {
+    pub(crate) fn on_unacknowledged_data_sent(&mut self, now: Instant, payload: u32, frame: usize) {
         let mut rounds = 1;
         if let Some(telemetry) = &mut self.telemetry {
-            telemetry.prober.on_blind_data();
+            telemetry.prober.on_unacknowledged_data();
             rounds = telemetry.rounds_in_flight();
         }
         if let Some(flow) = &mut self.flow {
             // It has no number that an acknowledgement could contain.
             flow.algorithm_mut().on_send(now, 0, payload);
-            flow.on_blind_wire(now, frame, rounds);
+            flow.on_unacknowledged_wire(now, frame, rounds);
         }
     }
 
     /// Adapts the pace of unacknowledged data to the round trip of a probe.
-    fn stretch(&mut self, rtt: Duration) {
-        let base_rtt = self.telemetry.as_ref().and_then(|telemetry| telemetry.policy.windows());
+    fn pace_factor(&mut self, rtt: Duration) {
+        let base_rtt = self.telemetry.as_ref().and_then(|telemetry| telemetry.policy.window_base_rtt());
         if let (Some(base_rtt), Some(flow)) = (base_rtt, &mut self.flow) {
             flow.on_probe_rtt(rtt, base_rtt);
         }
@@ -345,16 +346,16 @@ impl CongestionControl {
         is_marked: bool,
         sequence: &Sequence,
     ) -> bool {
-        let becomes_markable = match progress.rtt {
+        let enables_ect = match progress.rtt {
             Some(rtt) if self.telemetry.is_some() => {
                 self.measure_rtt(now, rtt);
                 self.on_round_trip(rtt, sequence)
             }
             _ => false,
         };
-        let misses = progress.rtt.is_some_and(|rtt| self.miss_telemetry(now - rtt));
-        let becomes_markable = becomes_markable || misses;
-        let Some(flow) = &mut self.flow else { return becomes_markable };
+        let is_missing = progress.rtt.is_some_and(|rtt| self.check_telemetry(now - rtt));
+        let enables_ect = enables_ect || is_missing;
+        let Some(flow) = &mut self.flow else { return enables_ect };
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.on_acknowledged(progress.bytes);
         }
@@ -365,12 +366,12 @@ impl CongestionControl {
         if progress.lost {
             flow.algorithm_mut().on_loss(now);
         }
-        becomes_markable
+        enables_ect
     }
 
     /// Handles a CNP.
     pub(crate) fn on_notification(&mut self, now: Instant) {
-        self.go_by_marks();
+        self.switch_to_dcqcn();
         if let Some(flow) = &mut self.flow {
             flow.algorithm_mut().on_congestion_notification(now);
         }
@@ -408,7 +409,7 @@ impl CongestionControl {
 
     #[inline]
     pub(crate) fn keeps_telemetry(&self) -> bool {
-        self.telemetry.as_ref().is_some_and(|telemetry| telemetry.hears())
+        self.telemetry.as_ref().is_some_and(|telemetry| telemetry.has_reporter())
     }
 
     pub(crate) fn release_telemetry(&mut self, now: Instant) -> bool {

@@ -4,7 +4,7 @@ use crate::wire::Bth;
 use cc::{Ack, Algorithm, CongestionController, Instant, Rate};
 use core::time::Duration;
 
-/// Window in bytes of a flow that has heard nothing from its path yet: 100 Gb/s over 5 µs. Flows that begin together send as many bytes
+/// Window in bytes of a flow that has no measurement of its path yet: 100 Gb/s over 5 µs. Flows that begin together send as many bytes
 /// each before they learn of each other.
 const FIRST_WINDOW: u64 = 64 << 10;
 
@@ -14,14 +14,14 @@ const FIXED_BURST: u64 = 16 * 1024;
 /// Burst if the rate is computed: the algorithm compensates for pauses, so a burst would only queue up.
 const COMPUTED_BURST: u64 = 2 * 1024;
 /// Shortest catch-up: frequent pauses of a poll loop.
-const SHORTEST_CATCH_UP: Duration = Duration::from_micros(20);
+const MIN_CATCH_UP: Duration = Duration::from_micros(20);
 /// Longest catch-up, for slow flows.
-const LONGEST_CATCH_UP: Duration = Duration::from_millis(1);
+const MAX_CATCH_UP: Duration = Duration::from_millis(1);
 
-/// Round trip of an empty path in units of [`Flow::stretch`]. The longest that counts is limited, so that a flow whose answers are lost
+/// Round trip of an empty path in units of [`Flow::pace_factor`]. The longest that counts is limited, so that a flow whose answers are lost
 /// does not stop.
-const UNSTRETCHED: u32 = 256;
-const LONGEST: u32 = 64 * UNSTRETCHED;
+const PACE_ONE: u32 = 256;
+const MAX_PACE_FACTOR: u32 = 64 * PACE_ONE;
 
 /// Algorithm of a queue pair, and the token bucket of its pacing rate.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ pub(super) struct Flow {
     rate: Option<Rate>,
     /// When the bytes sent so far have passed at the pacing rate.
     free_at: Instant,
-    /// Round trip of unacknowledged data in units of 1/[`UNSTRETCHED`] base round trip, at least [`UNSTRETCHED`].
-    stretch: u32,
+    /// Round trip of unacknowledged data in units of 1/[`PACE_ONE`] base round trip, at least [`PACE_ONE`].
+    pace_factor: u32,
     /// Last and shortest round trip in ns, 1 s and more as 4.3 s; 0 before the first.
     round_trip: (u32, u32),
 }
@@ -53,7 +53,7 @@ impl Flow {
             is_first_window: false,
             rate,
             free_at: Instant::ZERO,
-            stretch: UNSTRETCHED,
+            pace_factor: PACE_ONE,
             round_trip: (0, 0),
         }
     }
@@ -116,7 +116,7 @@ impl Flow {
             return;
         };
         // A flow that is late by less than the shortest catch-up needs no limit.
-        if self.free_at < now - SHORTEST_CATCH_UP {
+        if self.free_at < now - MIN_CATCH_UP {
             self.catch_up(now, rate);
         }
         self.free_at = rate.passed_at(self.free_at, bytes as u64);
@@ -126,21 +126,23 @@ impl Flow {
     /// base round trip, no more is sent in the former than the algorithm allows in the latter. `rounds` is the least length of the current
     /// round trip, which no answer has measured yet, in base round trips.
     #[inline]
-    pub(super) fn on_blind_wire(&mut self, now: Instant, bytes: usize, rounds: u64) {
-        let stretch = (rounds * u64::from(UNSTRETCHED)).clamp(self.stretch.into(), LONGEST.into());
-        self.on_wire(now, bytes * stretch as usize / UNSTRETCHED as usize);
+    pub(super) fn on_unacknowledged_wire(&mut self, now: Instant, bytes: usize, rounds: u64) {
+        let pace_factor =
+            (rounds * u64::from(PACE_ONE)).clamp(self.pace_factor.into(), MAX_PACE_FACTOR.into());
+        self.on_wire(now, bytes * pace_factor as usize / PACE_ONE as usize);
     }
 
     /// Adapts the pace of unacknowledged data to the round trip of a probe.
     pub(super) fn on_probe_rtt(&mut self, rtt: Duration, base_rtt: Duration) {
-        let stretch = rtt.as_nanos() * u128::from(UNSTRETCHED) / base_rtt.as_nanos().max(1);
-        self.stretch = u32::try_from(stretch).map_or(LONGEST, |stretch| stretch.clamp(UNSTRETCHED, LONGEST));
+        let pace_factor = rtt.as_nanos() * u128::from(PACE_ONE) / base_rtt.as_nanos().max(1);
+        self.pace_factor = u32::try_from(pace_factor)
+            .map_or(MAX_PACE_FACTOR, |pace_factor| pace_factor.clamp(PACE_ONE, MAX_PACE_FACTOR));
     }
 
     #[cold]
     fn catch_up(&mut self, now: Instant, rate: Rate) {
         let burst = if matches!(self.algorithm, Algorithm::Fixed(_)) { FIXED_BURST } else { COMPUTED_BURST };
-        let catch_up = rate.time_for(burst).clamp(SHORTEST_CATCH_UP, LONGEST_CATCH_UP);
+        let catch_up = rate.time_for(burst).clamp(MIN_CATCH_UP, MAX_CATCH_UP);
         self.free_at = self.free_at.max(now - catch_up);
     }
 

@@ -1,7 +1,7 @@
 //! The paths of a peer, at the receiver: each has its own records, which must not mix.
 
-use super::collector::ratio;
 use super::paths::PathChoice;
+use super::reporter::ratio;
 use super::signals::Signals;
 use crate::wire::format::{Hops, Reading};
 use crate::wire::telemetry::IntHeader;
@@ -38,7 +38,7 @@ impl PeerPaths {
                 *known = before;
                 core::mem::swap(kept, &mut self.records);
             }
-            None => *self.place(before) = core::mem::take(&mut self.records),
+            None => *self.entry_for(before) = core::mem::take(&mut self.records),
         }
     }
 
@@ -47,14 +47,14 @@ impl PeerPaths {
     }
 
     /// Returns the records of the path of a probe; `None` if it is the active one.
-    pub(super) fn elsewhere(&mut self, port: u16) -> Option<&mut PathRecords> {
+    pub(super) fn inactive_path(&mut self, port: u16) -> Option<&mut PathRecords> {
         if self.active.is_none_or(|active| active == port) {
             return None;
         }
         if let Some(at) = self.others.iter().position(|(known, _)| *known == port) {
             return Some(&mut self.others[at].1);
         }
-        Some(self.place(port))
+        Some(self.entry_for(port))
     }
 
     pub(super) fn restart(&mut self) {
@@ -67,15 +67,15 @@ impl PeerPaths {
     }
 
     /// Returns a place for the records of a new port, perhaps that of the oldest.
-    fn place(&mut self, port: u16) -> &mut PathRecords {
-        const MOST: usize = PathChoice::MOST as usize - 1;
-        let at = if self.others.len() < MOST {
+    fn entry_for(&mut self, port: u16) -> &mut PathRecords {
+        const MAX: usize = PathChoice::MOST as usize - 1;
+        let at = if self.others.len() < MAX {
             // One at a time: a record is large, and most peers probe one path.
             self.others.reserve_exact(1);
             self.others.push((port, PathRecords::new()));
             self.others.len() - 1
         } else {
-            self.oldest = (self.oldest + 1) % MOST;
+            self.oldest = (self.oldest + 1) % MAX;
             self.others[self.oldest] = (port, PathRecords::new());
             self.oldest
         };
@@ -85,7 +85,7 @@ impl PeerPaths {
 
 /// Returns the report on a path other than the active one, from a probe in any format. Returns `None` if a switch does not write `txBytes`
 /// or the rate of its link: their estimates (`estimate.rs`) assume a nearly full link, which would make all paths look alike.
-pub(super) fn report_elsewhere(
+pub(super) fn report_on_inactive_path(
     records: &mut PathRecords,
     (now, base_rtt): (Instant, Duration),
     int: IntHeader,
@@ -114,7 +114,7 @@ pub(super) fn report_elsewhere(
         }
         // A probe carries one of two signals, and the load needs both.
         Reading::Signal(signal) => {
-            let utilisation = Signals::default().hear(signal, base_rtt)?;
+            let utilisation = Signals::default().on_signal(signal, base_rtt)?;
             let interval = u32::try_from(base_rtt.as_nanos()).unwrap_or(u32::MAX);
             return Some(Report::Ratio { path_id: 0, utilisation, interval });
         }
@@ -141,17 +141,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn probes_elsewhere_have_records_of_their_own_and_a_limit() {
+    fn probes_of_inactive_paths_have_their_own_records_up_to_the_limit() {
         let mut paths = PeerPaths::default();
-        assert!(paths.elsewhere(1).is_none(), "no path is active yet");
+        assert!(paths.inactive_path(1).is_none(), "no path is active yet");
         paths.on_request(1);
-        assert!(paths.elsewhere(1).is_none());
+        assert!(paths.inactive_path(1).is_none());
         for port in 2..40 {
-            assert!(paths.elsewhere(port).is_some());
+            assert!(paths.inactive_path(port).is_some());
         }
         assert_eq!(paths.others.len(), 7);
         paths.on_request(39);
-        assert!(paths.elsewhere(39).is_none() && paths.elsewhere(1).is_some());
+        assert!(paths.inactive_path(39).is_none() && paths.inactive_path(1).is_some());
         assert_eq!(paths.others.len(), 7);
     }
 

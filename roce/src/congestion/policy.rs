@@ -7,7 +7,7 @@
 //! answers no probe at all, keeps the substitute.
 
 use super::settings::{Congestion, CongestionAlgorithm, Upgrade, When};
-use crate::CongestionNews;
+use crate::CongestionNotice;
 use alloc::boxed::Box;
 use cc::{DcqcnConfig, Instant, Rate};
 use core::time::Duration;
@@ -17,13 +17,13 @@ const MISSING_AFTER: u32 = 12;
 /// Unanswered requests that are also necessary: a single lost answer and a pause prove nothing.
 const MISSING_REQUESTS: u32 = 3;
 /// Least line rate that is accepted from a peer's telemetry: with less, a queue pair would stop.
-const LEAST_LINE_RATE: Rate = Rate::from_mbps(1);
+const MIN_LINE_RATE: Rate = Rate::from_mbps(1);
 
 /// State machine, and whether its last change is still unreported.
 #[derive(Debug, Default)]
 pub(super) struct Policy {
     state: PolicyState,
-    is_news: bool,
+    is_unreported: bool,
 }
 
 #[derive(Debug, Default)]
@@ -34,26 +34,26 @@ enum PolicyState {
     /// The first round trip, or telemetry, decides whether the better algorithm of these settings takes over.
     Undecided(Box<Congestion>),
     /// The algorithm computes with telemetry.
-    Used(Watch),
+    Used(TelemetryMonitor),
     /// Telemetry is missing, and the substitute runs.
-    Missing(Watch),
+    Missing(TelemetryMonitor),
 }
 
-/// Watch on the telemetry of an algorithm that computes with it.
+/// Monitor of the telemetry of an algorithm that computes with it.
 #[derive(Clone, Copy, Debug)]
-struct Watch {
+struct TelemetryMonitor {
     /// Algorithm that computes with telemetry.
     preferred: CongestionAlgorithm,
     substitute: CongestionAlgorithm,
     base_rtt: Duration,
-    /// Time of the first request for telemetry since the last arrived; `asked` is the number of requests.
-    asked_at: Option<Instant>,
-    asked: u32,
+    /// Time of the first request for telemetry since the last arrived; `requests` is the number of requests.
+    requested_at: Option<Instant>,
+    requests: u32,
 }
 
 impl PolicyState {
     /// Returns the state of a queue pair that runs this algorithm. The default substitute is DCQCN. An algorithm at the receiver needs no
-    /// watch: the receiver does not answer while a queue drains.
+    /// monitor: the receiver does not answer while a queue drains.
     fn of(preferred: CongestionAlgorithm, substitute: Option<CongestionAlgorithm>) -> Self {
         let (CongestionAlgorithm::Hpcc(hpcc)
         | CongestionAlgorithm::HpccFair(hpcc)
@@ -63,13 +63,19 @@ impl PolicyState {
         };
         let dcqcn = || CongestionAlgorithm::Dcqcn(DcqcnConfig::new(hpcc.line_rate, Some(hpcc.base_rtt)));
         let substitute = substitute.unwrap_or_else(dcqcn);
-        Self::Used(Watch { preferred, substitute, base_rtt: hpcc.base_rtt, asked_at: None, asked: 0 })
+        Self::Used(TelemetryMonitor {
+            preferred,
+            substitute,
+            base_rtt: hpcc.base_rtt,
+            requested_at: None,
+            requests: 0,
+        })
     }
 }
 
-impl Watch {
+impl TelemetryMonitor {
     const fn restart(&mut self) {
-        (self.asked_at, self.asked) = (None, 0);
+        (self.requested_at, self.requests) = (None, 0);
     }
 }
 
@@ -79,19 +85,19 @@ impl Policy {
             Some(_) => PolicyState::Undecided(Box::new(*settings)),
             None => PolicyState::of(settings.algorithm, None),
         };
-        Self { state, is_news: false }
+        Self { state, is_unreported: false }
     }
 
     pub(super) const fn set_substitute(&mut self, substitute: CongestionAlgorithm) {
-        if let Some(watch) = self.watch_mut() {
-            watch.substitute = substitute;
+        if let Some(monitor) = self.monitor_mut() {
+            monitor.substitute = substitute;
         }
     }
 
     #[inline]
-    const fn watch_mut(&mut self) -> Option<&mut Watch> {
+    const fn monitor_mut(&mut self) -> Option<&mut TelemetryMonitor> {
         match &mut self.state {
-            PolicyState::Used(watch) | PolicyState::Missing(watch) => Some(watch),
+            PolicyState::Used(monitor) | PolicyState::Missing(monitor) => Some(monitor),
             PolicyState::Unused | PolicyState::Undecided(_) => None,
         }
     }
@@ -119,10 +125,10 @@ impl Policy {
     /// Returns the base round trip of the windows that the pace of unacknowledged data follows; `None` if the algorithm in use has none.
     /// PowerTCP's rate follows the growth of the queue already, and would oscillate if the pace did so, too.
     #[inline]
-    pub(super) const fn windows(&self) -> Option<Duration> {
+    pub(super) const fn window_base_rtt(&self) -> Option<Duration> {
         match &self.state {
-            PolicyState::Used(watch) if !matches!(watch.preferred, CongestionAlgorithm::PowerTcp(_)) => {
-                Some(watch.base_rtt)
+            PolicyState::Used(monitor) if !matches!(monitor.preferred, CongestionAlgorithm::PowerTcp(_)) => {
+                Some(monitor.base_rtt)
             }
             PolicyState::Unused
             | PolicyState::Undecided(_)
@@ -133,23 +139,23 @@ impl Policy {
 
     /// Records a packet that requests telemetry.
     #[inline]
-    pub(super) fn on_asked(&mut self, now: Instant) {
-        if let Some(watch) = self.watch_mut() {
-            watch.asked_at.get_or_insert(now);
-            watch.asked = watch.asked.saturating_add(1);
+    pub(super) fn on_telemetry_requested(&mut self, now: Instant) {
+        if let Some(monitor) = self.monitor_mut() {
+            monitor.requested_at.get_or_insert(now);
+            monitor.requests = monitor.requests.saturating_add(1);
         }
     }
 
-    /// Restarts the watch, because the peer has confirmed the setup: only from now on is telemetry requested.
+    /// Restarts the monitor, because the peer has confirmed the setup: only from now on is telemetry requested.
     pub(super) const fn on_ready(&mut self) {
-        if let Some(watch) = self.watch_mut() {
-            watch.restart();
+        if let Some(monitor) = self.monitor_mut() {
+            monitor.restart();
         }
     }
 
     pub(super) const fn on_base_rtt(&mut self, base_rtt: Duration) {
-        if let Some(watch) = self.watch_mut() {
-            watch.base_rtt = base_rtt;
+        if let Some(monitor) = self.monitor_mut() {
+            monitor.base_rtt = base_rtt;
         }
     }
 
@@ -174,7 +180,7 @@ impl Policy {
     }
 
     /// Keeps the algorithm, because probes found no telemetry.
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn keep_algorithm(&mut self) {
         self.decide();
     }
 
@@ -192,40 +198,42 @@ impl Policy {
     }
 
     /// Returns whether telemetry is missing, given that data or a probe sent at `sent` was acknowledged.
-    pub(super) fn misses(&self, sent: Instant) -> bool {
-        let PolicyState::Used(watch) = &self.state else { return false };
-        watch.asked >= MISSING_REQUESTS
-            && watch.asked_at.is_some_and(|asked| sent > asked + watch.base_rtt * MISSING_AFTER)
+    pub(super) fn is_missing(&self, sent: Instant) -> bool {
+        let PolicyState::Used(monitor) = &self.state else { return false };
+        monitor.requests >= MISSING_REQUESTS
+            && monitor.requested_at.is_some_and(|requests| sent > requests + monitor.base_rtt * MISSING_AFTER)
     }
 
     /// Returns the substitute if it must run from now on, because telemetry is missing.
     pub(super) fn on_missing(&mut self) -> Option<CongestionAlgorithm> {
-        let PolicyState::Used(watch) = self.state else { return None };
-        (self.state, self.is_news) = (PolicyState::Missing(watch), true);
-        Some(watch.substitute)
+        let PolicyState::Used(monitor) = self.state else { return None };
+        (self.state, self.is_unreported) = (PolicyState::Missing(monitor), true);
+        Some(monitor.substitute)
     }
 
     /// Returns the algorithm that computes with telemetry if it must run again, because telemetry has arrived.
     pub(super) fn on_telemetry(&mut self) -> Option<CongestionAlgorithm> {
         self.on_ready();
-        let PolicyState::Missing(watch) = self.state else { return None };
-        (self.state, self.is_news) = (PolicyState::Used(watch), true);
-        Some(watch.preferred)
+        let PolicyState::Missing(monitor) = self.state else { return None };
+        (self.state, self.is_unreported) = (PolicyState::Used(monitor), true);
+        Some(monitor.preferred)
     }
 
     #[inline]
-    pub(super) const fn has_news(&self) -> bool {
-        self.is_news
+    pub(super) const fn has_unreported(&self) -> bool {
+        self.is_unreported
     }
 
     /// Returns the unreported change, once.
-    pub(super) fn take_news(&mut self) -> Option<CongestionNews> {
-        if !core::mem::replace(&mut self.is_news, false) {
+    pub(super) fn take_notice(&mut self) -> Option<CongestionNotice> {
+        if !core::mem::replace(&mut self.is_unreported, false) {
             return None;
         }
         match &self.state {
-            PolicyState::Used(watch) => Some(CongestionNews::Back(watch.preferred.name())),
-            PolicyState::Missing(watch) => Some(CongestionNews::Missed(watch.substitute.name())),
+            PolicyState::Used(monitor) => Some(CongestionNotice::TelemetryRestored(monitor.preferred.name())),
+            PolicyState::Missing(monitor) => {
+                Some(CongestionNotice::TelemetryMissing(monitor.substitute.name()))
+            }
             PolicyState::Unused | PolicyState::Undecided(_) => None,
         }
     }
@@ -235,7 +243,7 @@ impl Policy {
 /// use. Returns whether the line rate is known now.
 fn learn_line_rate(settings: &mut Congestion, rate: Option<Rate>) -> bool {
     let is_usable = |rate: &Rate| {
-        *rate >= LEAST_LINE_RATE
+        *rate >= MIN_LINE_RATE
             && settings.upgrade.is_some_and(|upgrade| upgrade.to.at_line_rate(*rate).build().is_ok())
     };
     if let Some(rate) = rate.filter(is_usable) {
@@ -272,38 +280,41 @@ mod tests {
     }
 
     #[test]
-    fn an_algorithm_without_telemetry_misses_none() {
+    fn an_algorithm_that_uses_no_telemetry_never_misses_it() {
         let mut policy = policy(FIXED, None);
-        (0..9).for_each(|round| policy.on_asked(at(round)));
-        assert!(!policy.may_compute() && !policy.misses(at(1000)));
-        assert_eq!((policy.on_missing(), policy.on_telemetry(), policy.take_news()), (None, None, None));
+        (0..9).for_each(|round| policy.on_telemetry_requested(at(round)));
+        assert!(!policy.may_compute() && !policy.is_missing(at(1000)));
+        assert_eq!((policy.on_missing(), policy.on_telemetry(), policy.take_notice()), (None, None, None));
     }
 
     #[test]
     fn telemetry_is_missing_after_three_requests_and_twelve_round_trips() {
         let mut policy = policy(hpcc(), None);
-        policy.on_asked(at(0));
-        policy.on_asked(at(1));
-        assert!(!policy.misses(at(1000)), "two requests");
-        policy.on_asked(at(2));
-        assert!(!policy.misses(at(12)) && policy.misses(at(13)));
+        policy.on_telemetry_requested(at(0));
+        policy.on_telemetry_requested(at(1));
+        assert!(!policy.is_missing(at(1000)), "two requests");
+        policy.on_telemetry_requested(at(2));
+        assert!(!policy.is_missing(at(12)) && policy.is_missing(at(13)));
         policy.on_telemetry();
-        assert!(!policy.misses(at(1000)), "it arrived");
-        (20..23).for_each(|round| policy.on_asked(at(round)));
+        assert!(!policy.is_missing(at(1000)), "it arrived");
+        (20..23).for_each(|round| policy.on_telemetry_requested(at(round)));
         policy.on_ready();
-        assert!(!policy.misses(at(1000)), "what was requested before the setup was confirmed does not count");
+        assert!(
+            !policy.is_missing(at(1000)),
+            "what was requested before the setup was confirmed does not count"
+        );
     }
 
     #[test]
     fn the_substitute_runs_until_telemetry_returns_and_each_change_is_reported_once() {
         let mut policy = policy(hpcc(), None);
         assert_eq!(policy.on_missing().map(|substitute| substitute.name()), Some("dcqcn"));
-        assert_eq!((policy.on_missing(), policy.windows()), (None, None));
-        assert_eq!(policy.take_news(), Some(CongestionNews::Missed("dcqcn")));
+        assert_eq!((policy.on_missing(), policy.window_base_rtt()), (None, None));
+        assert_eq!(policy.take_notice(), Some(CongestionNotice::TelemetryMissing("dcqcn")));
         assert_eq!(policy.on_telemetry(), Some(hpcc()));
-        assert_eq!((policy.on_telemetry(), policy.windows()), (None, Some(RTT)));
-        assert_eq!(policy.take_news(), Some(CongestionNews::Back("hpcc")));
-        assert_eq!(policy.take_news(), None);
+        assert_eq!((policy.on_telemetry(), policy.window_base_rtt()), (None, Some(RTT)));
+        assert_eq!(policy.take_notice(), Some(CongestionNotice::TelemetryRestored("hpcc")));
+        assert_eq!(policy.take_notice(), None);
     }
 
     #[test]
@@ -314,14 +325,14 @@ mod tests {
         assert_eq!(policy.on_probe_answered(0, None), None, "no switch has written");
         let settings = policy.on_probe_answered(1, None).unwrap();
         policy.take_over(hpcc(), settings.algorithm);
-        assert_eq!((policy.windows(), policy.on_probe_answered(1, None)), (Some(RTT), None));
+        assert_eq!((policy.window_base_rtt(), policy.on_probe_answered(1, None)), (Some(RTT), None));
         assert_eq!(policy.on_missing(), Some(FIXED), "what ran before is the substitute");
     }
 
     #[test]
     fn a_path_without_telemetry_keeps_its_algorithm() {
         let mut policy = policy(FIXED, Some(When::TelemetryAnswered));
-        policy.give_up();
+        policy.keep_algorithm();
         assert!(!policy.is_undecided() && !policy.may_compute());
         assert_eq!(policy.on_probe_answered(1, None), None);
     }

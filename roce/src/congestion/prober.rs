@@ -8,15 +8,15 @@ use core::time::Duration;
 pub(super) const PROBE_ROOM: u8 = 8;
 
 /// Least time between two probes: more would leave no room for the data that they measure.
-const SHORTEST_INTERVAL: Duration = Duration::from_micros(1);
+const MIN_INTERVAL: Duration = Duration::from_micros(1);
 
 /// Unanswered probes after which the peer most likely answers none: more than are in flight on the longest path. From then on probes are at
 /// least 100 ms apart.
-const UNANSWERED: u64 = 256;
-const SELDOM: Duration = Duration::from_millis(100);
+const SLOW_AFTER_UNANSWERED: u64 = 256;
+const SLOW_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Probes to a peer that has never answered one, and probes in search of telemetry on a path that has none.
-const MOST_IN_VAIN: u64 = 20;
+const MAX_UNANSWERED: u64 = 20;
 
 /// Probes whose round trips are measured at the same time.
 const TIMED: usize = 16;
@@ -26,11 +26,11 @@ const TIMED: usize = 16;
 const WHILE_HELD: u32 = 48;
 
 /// Probes among the data of a flow's first window, which carries no telemetry because the peer has not confirmed the setup.
-const OPENING: u64 = 16;
+const FIRST_WINDOW_PROBES: u64 = 16;
 
 /// Returns the time until the next probe after `unanswered` unanswered ones. It doubles from the eighth on, so that an outage at the start
 /// of a connection does not use up all attempts.
-pub(super) fn later(interval: Duration, unanswered: u64) -> Duration {
+pub(super) fn backoff(interval: Duration, unanswered: u64) -> Duration {
     interval * (1 << unanswered.saturating_sub(8).min(12))
 }
 
@@ -38,9 +38,9 @@ pub(super) fn later(interval: Duration, unanswered: u64) -> Duration {
 pub(super) struct Prober {
     interval: Option<Duration>,
     /// Interval for unacknowledged data, if telemetry in data covers the rest.
-    blind_interval: Option<Duration>,
+    unacknowledged_interval: Option<Duration>,
     /// Unacknowledged data was sent since the last probe: a READ response, or packets of an unreliable connection.
-    is_blind: bool,
+    has_unacknowledged: bool,
     /// Number of the next probe. Numbers never wrap; their low 24 bits are sent as a PSN.
     next: u64,
     /// Answers to probes before this number are stale.
@@ -49,7 +49,7 @@ pub(super) struct Prober {
     /// When the newest probes were sent, and the number of the data packet after each, by probe number modulo [`TIMED`].
     sent_at: [(Instant, u64); TIMED],
     /// Probes before this number are sent among the data of the first window.
-    opening: u64,
+    first_window: u64,
     /// Payload bytes between two of those.
     spacing: u64,
     /// Payload bytes until the next of those.
@@ -59,35 +59,35 @@ pub(super) struct Prober {
     /// When the pacer began to hold back a data packet, and until when it does.
     held: (Instant, Instant),
     /// The peer has answered telemetry.
-    is_heard: bool,
+    has_peer_answered: bool,
     /// Probes only find out whether the path has telemetry.
-    is_trial: bool,
+    is_discovery: bool,
 }
 
 impl Prober {
-    /// Creates a prober that sends a probe once an `interval` while data is in flight. Without `interval`, `blind_interval` applies to
-    /// unacknowledged data.
-    pub(super) fn new(interval: Option<Duration>, blind_interval: Option<Duration>) -> Self {
-        let [interval, blind_interval] = [interval, blind_interval]
-            .map(|interval| interval.map(|interval| interval.max(SHORTEST_INTERVAL)));
-        let mut prober = Self { interval, blind_interval, ..Self::default() };
+    /// Creates a prober that sends a probe once an `interval` while data is in flight. Without `interval`, `unacknowledged_interval`
+    /// applies to unacknowledged data.
+    pub(super) fn new(interval: Option<Duration>, unacknowledged_interval: Option<Duration>) -> Self {
+        let [interval, unacknowledged_interval] = [interval, unacknowledged_interval]
+            .map(|interval| interval.map(|interval| interval.max(MIN_INTERVAL)));
+        let mut prober = Self { interval, unacknowledged_interval, ..Self::default() };
         prober.set_while_held();
         prober
     }
 
-    /// Restricts probes to a trial if `is_trial`: a limited number, to find out whether the path has telemetry.
-    pub(super) const fn on_trial(self, is_trial: bool) -> Self {
-        Self { is_trial, ..self }
+    /// Restricts probes to discovery if `is_discovery`: a limited number, to find out whether the path has telemetry.
+    pub(super) const fn discovering(self, is_discovery: bool) -> Self {
+        Self { is_discovery, ..self }
     }
 
     /// Spreads the first probes over the data of a first window of `window` bytes.
-    pub(super) const fn opening(self, window: u64) -> Self {
-        Self { opening: OPENING, spacing: window / OPENING, ..self }
+    pub(super) const fn first_window(self, window: u64) -> Self {
+        Self { first_window: FIRST_WINDOW_PROBES, spacing: window / FIRST_WINDOW_PROBES, ..self }
     }
 
-    /// Ends the opening, because data carries telemetry from now on.
-    pub(super) const fn end_opening(&mut self) {
-        self.opening = 0;
+    /// Ends the probes of the first window, because data carries telemetry from now on.
+    pub(super) const fn end_first_window(&mut self) {
+        self.first_window = 0;
     }
 
     #[inline]
@@ -95,15 +95,15 @@ impl Prober {
         self.left = self.left.saturating_sub(payload as u64);
     }
 
-    /// Ends the trial, because the path has telemetry.
-    pub(super) const fn end_trial(&mut self) {
-        self.is_trial = false;
+    /// Ends the discovery, because the path has telemetry.
+    pub(super) const fn end_discovery(&mut self) {
+        self.is_discovery = false;
     }
 
-    /// Returns whether the trial has failed: the path most likely has no telemetry.
+    /// Returns whether the discovery has failed: the path most likely has no telemetry.
     #[inline]
-    pub(super) const fn has_failed(&self) -> bool {
-        self.is_trial && self.next >= MOST_IN_VAIN
+    pub(super) const fn has_discovery_failed(&self) -> bool {
+        self.is_discovery && self.next >= MAX_UNANSWERED
     }
 
     pub(super) const fn is_answered(&self) -> bool {
@@ -117,7 +117,7 @@ impl Prober {
 
     /// Returns whether any probe is ever sent.
     pub(super) const fn is_used(&self) -> bool {
-        self.interval.is_some() || self.blind_interval.is_some()
+        self.interval.is_some() || self.unacknowledged_interval.is_some()
     }
 
     /// Returns whether probes also measure acknowledged data.
@@ -127,33 +127,33 @@ impl Prober {
 
     /// Returns whether unacknowledged data needs a probe.
     #[inline]
-    pub(super) const fn is_blind(&self) -> bool {
-        self.is_blind
+    pub(super) const fn has_unacknowledged(&self) -> bool {
+        self.has_unacknowledged
     }
 
     #[inline]
-    pub(super) const fn on_blind_data(&mut self) {
-        self.is_blind = self.is_used();
+    pub(super) const fn on_unacknowledged_data(&mut self) {
+        self.has_unacknowledged = self.is_used();
     }
 
     /// Sets the interval for unacknowledged data, because the algorithm changed.
-    pub(super) fn on_algorithm(&mut self, blind_interval: Option<Duration>) {
-        self.blind_interval = blind_interval.map(|interval| interval.max(SHORTEST_INTERVAL));
+    pub(super) fn on_algorithm(&mut self, unacknowledged_interval: Option<Duration>) {
+        self.unacknowledged_interval = unacknowledged_interval.map(|interval| interval.max(MIN_INTERVAL));
         self.set_while_held();
     }
 
     /// Adapts intervals of one base round trip to the new one.
-    pub(super) fn follow(&mut self, before: Duration, base_rtt: Duration) {
-        for interval in [&mut self.interval, &mut self.blind_interval].into_iter().flatten() {
-            if *interval == before.max(SHORTEST_INTERVAL) {
-                *interval = base_rtt.max(SHORTEST_INTERVAL);
+    pub(super) fn on_base_rtt(&mut self, before: Duration, base_rtt: Duration) {
+        for interval in [&mut self.interval, &mut self.unacknowledged_interval].into_iter().flatten() {
+            if *interval == before.max(MIN_INTERVAL) {
+                *interval = base_rtt.max(MIN_INTERVAL);
             }
         }
         self.set_while_held();
     }
 
     /// Restricts probes to unacknowledged data, because other data carries telemetry from now on.
-    pub(super) fn only_blind(&mut self) {
+    pub(super) fn only_unacknowledged(&mut self) {
         self.interval = None;
         self.set_while_held();
     }
@@ -161,38 +161,39 @@ impl Prober {
     /// Returns whether probing has ended because the peer never answered.
     #[inline]
     pub(super) const fn is_given_up(&self) -> bool {
-        self.unheard() >= MOST_IN_VAIN
+        self.unanswered_so_far() >= MAX_UNANSWERED
     }
 
     #[inline]
-    pub(super) const fn on_heard(&mut self) {
-        self.is_heard = true;
+    pub(super) const fn on_peer_answered(&mut self) {
+        self.has_peer_answered = true;
     }
 
     /// Returns the number of probes, without those of the first window, to a peer that has never answered one; 0 once it has.
-    pub(super) const fn unheard(&self) -> u64 {
-        if self.is_heard { 0 } else { self.next.saturating_sub(self.opening) }
+    pub(super) const fn unanswered_so_far(&self) -> u64 {
+        if self.has_peer_answered { 0 } else { self.next.saturating_sub(self.first_window) }
     }
 
-    /// Returns when the next probe may be sent while data is in flight, or a failed trial ends without its last answer. A lost probe does
-    /// not stop the next. A peer that answers none rarely gets a probe for unacknowledged data.
+    /// Returns when the next probe may be sent while data is in flight, or a failed discovery ends without its last answer. A lost probe
+    /// does not stop the next. A peer that answers none rarely gets a probe for unacknowledged data.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
-        if self.has_failed() {
-            return Some(self.last_sent? + later(self.interval?, self.next));
+        if self.has_discovery_failed() {
+            return Some(self.last_sent? + backoff(self.interval?, self.next));
         }
-        if self.next < self.opening && self.left == 0 {
+        if self.next < self.first_window && self.left == 0 {
             return Some(Instant::ZERO);
         }
         if self.is_given_up() {
             return None;
         }
         let interval = match self.interval {
-            Some(interval) if !self.is_blind => later(interval, self.unheard()),
+            Some(interval) if !self.has_unacknowledged => backoff(interval, self.unanswered_so_far()),
             interval => {
-                let interval = interval.or(self.blind_interval.filter(|_| self.is_blind))?;
-                let is_answered = self.next - self.awaited < UNANSWERED;
-                if is_answered { interval } else { interval.max(SELDOM) }
+                let interval =
+                    interval.or(self.unacknowledged_interval.filter(|_| self.has_unacknowledged))?;
+                let is_answered = self.next - self.awaited < SLOW_AFTER_UNANSWERED;
+                if is_answered { interval } else { interval.max(SLOW_INTERVAL) }
             }
         };
         Some(self.last_sent.map_or(Instant::ZERO, |last| last + interval))
@@ -202,10 +203,11 @@ impl Prober {
     /// probes a slow flow would learn of free bandwidth only then. Only a peer that has answered a probe gets them.
     #[inline]
     pub(super) fn due_while_held_at(&self) -> Option<Instant> {
-        if self.awaited == 0 || self.is_trial {
+        if self.awaited == 0 || self.is_discovery {
             return None;
         }
-        let interval = if self.unanswered() < UNANSWERED { self.while_held? } else { SELDOM };
+        let interval =
+            if self.unanswered() < SLOW_AFTER_UNANSWERED { self.while_held? } else { SLOW_INTERVAL };
         let since = self.held.0;
         let held_for = self.last_sent.map_or(Duration::ZERO, |sent| sent.saturating_since(since));
         Some(since + interval.max(held_for * 2))
@@ -226,7 +228,8 @@ impl Prober {
     }
 
     fn set_while_held(&mut self) {
-        self.while_held = self.interval.or(self.blind_interval).map(|interval| interval * WHILE_HELD);
+        self.while_held =
+            self.interval.or(self.unacknowledged_interval).map(|interval| interval * WHILE_HELD);
     }
 
     pub(super) const fn psn(&self) -> Psn {
@@ -247,11 +250,11 @@ impl Prober {
     pub(super) fn on_sent(&mut self, now: Instant, data: u64) {
         self.skip(now, data);
         self.left = self.spacing;
-        self.is_blind = false;
+        self.has_unacknowledged = false;
         self.last_sent = Some(now);
     }
 
-    pub(super) fn awaits(&self, psn: Psn) -> bool {
+    pub(super) fn is_awaited(&self, psn: Psn) -> bool {
         self.number(psn).is_some()
     }
 

@@ -1,8 +1,8 @@
 //! Telemetry in data packets, and the setup that requests the receiver's answers.
 
-use super::prober::later;
+use super::prober::backoff;
 use super::settings::Congestion;
-use crate::wire::{Format, Reverse, Setup, Tells};
+use crate::wire::{Format, ReportKind, Reverse, Setup};
 use cc::{AlgorithmConfig, HpccConfig, Instant};
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -14,9 +14,9 @@ const SETUP_INTERVAL: Duration = Duration::from_micros(500);
 
 /// Setup that is repeated until the peer confirms it.
 #[derive(Clone, Copy, Debug)]
-struct Handshake {
+struct SetupHandshake {
     setup: Setup,
-    is_heard: bool,
+    is_confirmed: bool,
     attempts: u8,
     next_at: Instant,
 }
@@ -25,7 +25,7 @@ struct Handshake {
 /// packets.
 #[derive(Debug, Default)]
 pub(super) struct Sampler {
-    handshake: Option<Handshake>,
+    handshake: Option<SetupHandshake>,
     /// One in this many data packets carries telemetry.
     every: Option<NonZeroU32>,
     /// The other data packets subscribe to direct responses.
@@ -35,42 +35,43 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Creates the sampler of a queue pair that runs `algorithm`, with the settings `asked`.
-    pub(super) fn new(algorithm: &AlgorithmConfig, asked: &Congestion) -> Self {
-        let &Congestion { in_band: every, reverse, subscribe, all_hops, format, .. } = asked;
+    /// Creates the sampler of a queue pair that runs `algorithm`, with the settings `settings`.
+    pub(super) fn new(algorithm: &AlgorithmConfig, settings: &Congestion) -> Self {
+        let &Congestion { in_band: every, reverse, subscribe, all_hops, format, .. } = settings;
         // A wait is measured as a share of `T`, which the receiver must know.
         let is_delay = matches!(format, Format::Csig | Format::CsigWide);
-        let (config, reverse, tells) = match algorithm {
-            AlgorithmConfig::HpccFair(config) => (config, reverse, Tells::Flows),
-            AlgorithmConfig::Hpcc(config) if all_hops => (config, reverse, Tells::All),
+        let (config, reverse, reports) = match algorithm {
+            AlgorithmConfig::HpccFair(config) => (config, reverse, ReportKind::Flows),
+            AlgorithmConfig::Hpcc(config) if all_hops => (config, reverse, ReportKind::All),
             // The hop of the highest power need not be the busiest, and only the sender compares by power.
-            AlgorithmConfig::PowerTcp(config) => (config, reverse, Tells::All),
+            AlgorithmConfig::PowerTcp(config) => (config, reverse, ReportKind::All),
             AlgorithmConfig::Hpcc(config)
                 if every.is_some() || reverse != Reverse::Ack || subscribe || is_delay =>
             {
-                (config, reverse, Tells::Busiest)
+                (config, reverse, ReportKind::Busiest)
             }
-            AlgorithmConfig::HpccReceiver(config) => (config, Reverse::Window, Tells::Busiest),
+            AlgorithmConfig::HpccReceiver(config) => (config, Reverse::Window, ReportKind::Busiest),
             _ => return Self::default(),
         };
-        let setup = setup(config, reverse, tells);
-        let handshake = Handshake { setup, is_heard: false, attempts: 0, next_at: Instant::ZERO };
+        let setup = setup(config, reverse, reports);
+        let handshake = SetupHandshake { setup, is_confirmed: false, attempts: 0, next_at: Instant::ZERO };
         Self { handshake: Some(handshake), every, subscribe, left: 0 }
     }
 
     /// Returns whether data packets carry telemetry, or subscribe to direct responses.
-    pub(super) const fn asks_with_data(&self) -> bool {
+    pub(super) const fn requests_with_data(&self) -> bool {
         self.every.is_some() || self.subscribe
     }
 
-    pub(super) const fn is_used(&self) -> bool {
+    pub(super) const fn is_needed(&self) -> bool {
         self.handshake.is_some()
     }
 
     /// Returns when the setup may be sent, while data is in flight.
     #[inline]
     pub(super) fn setup_due_at(&self) -> Option<Instant> {
-        let waits = |handshake: &&Handshake| !handshake.is_heard && handshake.attempts < SETUP_ATTEMPTS;
+        let waits =
+            |handshake: &&SetupHandshake| !handshake.is_confirmed && handshake.attempts < SETUP_ATTEMPTS;
         self.handshake.as_ref().filter(waits).map(|handshake| handshake.next_at)
     }
 
@@ -82,23 +83,23 @@ impl Sampler {
         if let Some(handshake) = &mut self.handshake {
             handshake.attempts = handshake.attempts.saturating_add(1);
             let interval = (2 * handshake.setup.base_rtt).max(SETUP_INTERVAL);
-            handshake.next_at = now + later(interval, handshake.attempts.into());
+            handshake.next_at = now + backoff(interval, handshake.attempts.into());
         }
     }
 
     /// Sends the new base round trip to the peer if the one that it has is less than half or more than twice as long.
     pub(super) fn on_base_rtt(&mut self, base_rtt: Duration) {
-        if let Some(Handshake { setup, is_heard, attempts, next_at }) = &mut self.handshake
+        if let Some(SetupHandshake { setup, is_confirmed, attempts, next_at }) = &mut self.handshake
             && (base_rtt > setup.base_rtt * 2 || base_rtt < setup.base_rtt / 2)
         {
             setup.base_rtt = base_rtt;
             // No telemetry comes until the peer confirms it.
-            (*is_heard, *attempts, *next_at) = (false, 0, Instant::ZERO);
+            (*is_confirmed, *attempts, *next_at) = (false, 0, Instant::ZERO);
         }
     }
 
     /// Restarts the attempts: the peer supports telemetry, so unconfirmed setups were lost.
-    pub(super) const fn on_answer(&mut self) {
+    pub(super) const fn restart_attempts(&mut self) {
         if let Some(handshake) = &mut self.handshake {
             handshake.attempts = 0;
         }
@@ -106,20 +107,22 @@ impl Sampler {
 
     pub(super) fn on_ready(&mut self) {
         if let Some(handshake) = &mut self.handshake {
-            handshake.is_heard = true;
+            handshake.is_confirmed = true;
         }
     }
 
     /// Returns whether the next data packet carries an INT header.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
-        self.left == 0 && self.every.is_some() && self.handshake.is_some_and(|handshake| handshake.is_heard)
+        self.left == 0
+            && self.every.is_some()
+            && self.handshake.is_some_and(|handshake| handshake.is_confirmed)
     }
 
     /// Returns whether a data packet without an INT header subscribes to direct responses.
     #[inline]
     pub(super) fn subscribes(&self) -> bool {
-        self.subscribe && self.handshake.is_some_and(|handshake| handshake.is_heard)
+        self.subscribe && self.handshake.is_some_and(|handshake| handshake.is_confirmed)
     }
 
     #[inline]
@@ -130,7 +133,7 @@ impl Sampler {
     }
 }
 
-fn setup(config: &HpccConfig, reverse: Reverse, tells: Tells) -> Setup {
+fn setup(config: &HpccConfig, reverse: Reverse, reports: ReportKind) -> Setup {
     Setup {
         reverse,
         base_rtt: config.base_rtt,
@@ -139,7 +142,7 @@ fn setup(config: &HpccConfig, reverse: Reverse, tells: Tells) -> Setup {
         additive_increase: config.additive_increase.as_bps(),
         target_utilisation: (config.target_utilisation * ETA_ONE) as u32,
         max_stage: config.max_stage,
-        tells,
+        reports,
     }
 }
 

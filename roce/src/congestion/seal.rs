@@ -13,7 +13,7 @@ impl FeedbackKey {
     /// by any switch: use the time in ns since 1970.
     #[must_use]
     pub fn seal_direct(self, bth: &Bth, content: &[u8], counter: u64) -> Seal {
-        Seal { counter, tag: Sealed::direct(bth).hash(self, counter, content) }
+        Seal { counter, tag: SealedFields::direct(bth).hash(self, counter, content) }
     }
 
     /// Returns the 128-bit SipHash-2-4 of `bytes` under this key.
@@ -38,17 +38,17 @@ const CONTENT: usize = if SETUP_LENGTH > MAX_FEEDBACK { SETUP_LENGTH } else { MA
 
 /// Authentication state of a connection: accepts each packet of the peer once and in order.
 #[derive(Debug, Default)]
-pub(crate) struct Seals {
+pub(crate) struct FeedbackAuth {
     key: Option<FeedbackKey>,
     sent: u64,
-    heard: u64,
+    received: u64,
     /// Counter of switches, which differs from that of the peer.
-    heard_direct: u64,
+    received_direct: u64,
 }
 
 /// Header fields that the hash covers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sealed {
+pub(super) struct SealedFields {
     pub(super) opcode: Opcode,
     pub(super) from: Qpn,
     pub(super) to: Qpn,
@@ -57,7 +57,7 @@ pub(super) struct Sealed {
     pub(super) first: Psn,
 }
 
-impl Sealed {
+impl SealedFields {
     pub(super) const fn new(opcode: Opcode, from: Qpn, bth: &Bth, first: Psn) -> Self {
         Self { opcode, from, to: bth.destination, psn: bth.psn, first }
     }
@@ -82,9 +82,9 @@ impl Sealed {
     }
 }
 
-impl Seals {
+impl FeedbackAuth {
     pub(crate) const fn new(key: Option<FeedbackKey>) -> Self {
-        Self { key, sent: 0, heard: 0, heard_direct: 0 }
+        Self { key, sent: 0, received: 0, received_direct: 0 }
     }
 
     pub(super) const fn is_used(&self) -> bool {
@@ -93,21 +93,21 @@ impl Seals {
 
     /// Resets the counter, because another queue pair with its own counter sends from now on. Its answers are awaited, so they are no
     /// replays.
-    pub(super) const fn on_other_sender(&mut self) {
-        self.heard = 0;
+    pub(super) const fn restart(&mut self) {
+        self.received = 0;
     }
 
     /// Authenticates a packet with this content; `None` without a key.
-    pub(super) fn seal(&mut self, sealed: &Sealed, content: &[u8]) -> Option<Seal> {
+    pub(super) fn seal(&mut self, sealed: &SealedFields, content: &[u8]) -> Option<Seal> {
         let key = self.key?;
         self.sent += 1;
         Some(Seal { counter: self.sent, tag: sealed.hash(key, self.sent, content) })
     }
 
     /// Checks that the peer sent the packet and that it is newer than all before. Without a key every packet passes.
-    pub(super) fn open(
+    pub(super) fn verify(
         &mut self,
-        sealed: &Sealed,
+        sealed: &SealedFields,
         content: &[u8],
         seal: Option<Seal>,
     ) -> Result<(), Discard> {
@@ -120,11 +120,11 @@ impl Seals {
             return Err(Discard::ForgedFeedback);
         }
         let is_direct = sealed.opcode == Opcode::DIRECT_RESPONSE;
-        let heard = if is_direct { &mut self.heard_direct } else { &mut self.heard };
-        if seal.counter <= *heard {
+        let received = if is_direct { &mut self.received_direct } else { &mut self.received };
+        if seal.counter <= *received {
             return Err(Discard::StaleFeedback);
         }
-        *heard = seal.counter;
+        *received = seal.counter;
         Ok(())
     }
 }
@@ -135,8 +135,8 @@ mod tests {
 
     const KEY: FeedbackKey = FeedbackKey([7; 16]);
 
-    fn sealed() -> Sealed {
-        Sealed {
+    fn sealed() -> SealedFields {
+        SealedFields {
             opcode: Opcode::TELEMETRY_RESPONSE,
             from: Qpn::new(1),
             to: Qpn::new(2),
@@ -146,26 +146,26 @@ mod tests {
     }
 
     #[test]
-    fn a_seal_holds_once_and_for_what_it_was_made() {
-        let (mut ours, mut theirs) = (Seals::new(Some(KEY)), Seals::new(Some(KEY)));
+    fn a_seal_authenticates_one_packet_once() {
+        let (mut ours, mut theirs) = (FeedbackAuth::new(Some(KEY)), FeedbackAuth::new(Some(KEY)));
         let seal = ours.seal(&sealed(), b"content");
         for other in [
-            Sealed { opcode: Opcode::TELEMETRY_NOTIFICATION, ..sealed() },
-            Sealed { from: Qpn::new(9), ..sealed() },
-            Sealed { to: Qpn::new(9), ..sealed() },
-            Sealed { psn: Psn::new(9), ..sealed() },
-            Sealed { first: Psn::new(9), ..sealed() },
+            SealedFields { opcode: Opcode::TELEMETRY_NOTIFICATION, ..sealed() },
+            SealedFields { from: Qpn::new(9), ..sealed() },
+            SealedFields { to: Qpn::new(9), ..sealed() },
+            SealedFields { psn: Psn::new(9), ..sealed() },
+            SealedFields { first: Psn::new(9), ..sealed() },
         ] {
-            assert_eq!(theirs.open(&other, b"content", seal), Err(Discard::ForgedFeedback), "{other:?}");
+            assert_eq!(theirs.verify(&other, b"content", seal), Err(Discard::ForgedFeedback), "{other:?}");
         }
-        assert_eq!(theirs.open(&sealed(), b"c0ntent", seal), Err(Discard::ForgedFeedback));
+        assert_eq!(theirs.verify(&sealed(), b"c0ntent", seal), Err(Discard::ForgedFeedback));
         let later = seal.map(|seal| Seal { counter: seal.counter + 1, ..seal });
-        assert_eq!(theirs.open(&sealed(), b"content", later), Err(Discard::ForgedFeedback));
-        assert_eq!(theirs.open(&sealed(), b"content", None), Err(Discard::ForgedFeedback));
-        assert_eq!(theirs.open(&sealed(), b"content", seal), Ok(()));
-        assert_eq!(theirs.open(&sealed(), b"content", seal), Err(Discard::StaleFeedback), "a replay");
+        assert_eq!(theirs.verify(&sealed(), b"content", later), Err(Discard::ForgedFeedback));
+        assert_eq!(theirs.verify(&sealed(), b"content", None), Err(Discard::ForgedFeedback));
+        assert_eq!(theirs.verify(&sealed(), b"content", seal), Ok(()));
+        assert_eq!(theirs.verify(&sealed(), b"content", seal), Err(Discard::StaleFeedback), "a replay");
         let next = ours.seal(&sealed(), b"content");
-        assert_eq!(theirs.open(&sealed(), b"content", next), Ok(()));
+        assert_eq!(theirs.verify(&sealed(), b"content", next), Ok(()));
     }
 
     /// The first vectors of SipHash's authors (vectors.h, 128 bits): key 00 01 .. 0f, input 00 01 .. of 0 and 1 bytes.
@@ -178,11 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn another_key_or_none_is_no_proof() {
-        let mut other = Seals::new(Some(FeedbackKey([8; 16])));
+    fn a_seal_of_another_key_is_refused_and_without_a_key_there_is_none() {
+        let mut other = FeedbackAuth::new(Some(FeedbackKey([8; 16])));
         let seal = other.seal(&sealed(), b"content");
-        assert_eq!(Seals::new(Some(KEY)).open(&sealed(), b"content", seal), Err(Discard::ForgedFeedback));
-        assert_eq!(Seals::new(None).seal(&sealed(), b"content"), None);
-        assert_eq!(Seals::new(None).open(&sealed(), b"content", None), Ok(()));
+        assert_eq!(
+            FeedbackAuth::new(Some(KEY)).verify(&sealed(), b"content", seal),
+            Err(Discard::ForgedFeedback)
+        );
+        assert_eq!(FeedbackAuth::new(None).seal(&sealed(), b"content"), None);
+        assert_eq!(FeedbackAuth::new(None).verify(&sealed(), b"content", None), Ok(()));
     }
 }

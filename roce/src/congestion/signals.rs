@@ -17,7 +17,7 @@ pub(super) struct Signals {
 impl Signals {
     /// Handles a signal. Returns the path's in-flight share in 2^-20 if the signal determines it: the used share while the busiest link has
     /// room, otherwise 1 plus the longest wait as a share of `base_rtt`.
-    pub(super) fn hear(&mut self, signal: Signal, base_rtt: Duration) -> Option<u32> {
+    pub(super) fn on_signal(&mut self, signal: Signal, base_rtt: Duration) -> Option<u32> {
         match signal {
             Signal::Available(share) => self.used = Some(ONE.saturating_sub(share)),
             Signal::Delay(nanos) => {
@@ -40,15 +40,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_counts_where_nothing_is_left() {
+    fn a_wait_counts_only_at_a_full_link() {
         let (mut signals, base_rtt) = (Signals::default(), Duration::from_micros(10));
-        let mut hear = |signal| signals.hear(signal, base_rtt);
-        assert_eq!(hear(Signal::Delay(5_000)), None, "how busy the link is, nobody has said");
-        assert_eq!(hear(Signal::Available(ONE / 4)), Some(3 * ONE / 4));
-        assert_eq!(hear(Signal::Delay(2_500)), None, "packets that meet by chance wait too");
-        assert_eq!(hear(Signal::Available(0)), Some(ONE + ONE / 4));
-        assert_eq!(hear(Signal::Delay(10_000)), Some(2 * ONE));
-        assert_eq!(hear(Signal::Delay(u64::MAX)), Some(u32::MAX));
-        assert_eq!(hear(Signal::Available(ONE)), Some(0));
+        let mut on_signal = |signal| signals.on_signal(signal, base_rtt);
+        assert_eq!(on_signal(Signal::Delay(5_000)), None, "the load of the link is not known yet");
+        assert_eq!(on_signal(Signal::Available(ONE / 4)), Some(3 * ONE / 4));
+        assert_eq!(on_signal(Signal::Delay(2_500)), None, "packets that meet by chance wait too");
+        assert_eq!(on_signal(Signal::Available(0)), Some(ONE + ONE / 4));
+        assert_eq!(on_signal(Signal::Delay(10_000)), Some(2 * ONE));
+        assert_eq!(on_signal(Signal::Delay(u64::MAX)), Some(u32::MAX));
+        assert_eq!(on_signal(Signal::Available(ONE)), Some(0));
     }
 }

@@ -2,12 +2,12 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::base_rtt::BaseRtt;
-use super::collector::Collector;
 use super::paths::{PathChoice, Paths};
 use super::policy::Policy;
 use super::prober::{PROBE_ROOM, Prober};
+use super::reporter::Reporter;
 use super::sampler::Sampler;
-use super::seal::Seals;
+use super::seal::FeedbackAuth;
 use super::settings::{Congestion, When};
 use crate::wheel::sooner;
 use crate::wire::telemetry::IntHeader;
@@ -21,44 +21,44 @@ use core::net::IpAddr;
 
 /// Telemetry that a data packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Brings {
-    Nothing,
+pub(crate) enum DataTelemetry {
+    None,
     /// INT header after the BTH.
-    InBand,
+    Int,
     /// Another format, inserted below the BTH of the sealed packet.
     Format(Format),
     /// Subscription to direct responses, inserted likewise.
     Subscription,
 }
 
-impl Brings {
+impl DataTelemetry {
     /// Returns the bytes inserted below the BTH.
     #[inline]
     pub(crate) fn inserted(self) -> usize {
         match self {
-            Self::Nothing | Self::InBand => 0,
+            Self::None | Self::Int => 0,
             Self::Format(format) => format.inserted(),
             Self::Subscription => SUBSCRIPTION_LENGTH,
         }
     }
 }
 
-/// Inserts telemetry into a sealed packet of `length` bytes that begins `brings.inserted()` bytes into `frame`. Returns the length of the
+/// Inserts telemetry into a sealed packet of `length` bytes that begins `carried.inserted()` bytes into `frame`. Returns the length of the
 /// result.
 ///
 /// # Errors
 /// Returns a [`Discard`] if `frame` is too short.
 #[inline]
 pub(crate) fn insert_telemetry(
-    brings: Brings,
+    carried: DataTelemetry,
     frame: &mut [u8],
     length: usize,
     (qpn, numbers): (Qpn, Numbers),
 ) -> Result<usize, Discard> {
-    match brings {
-        Brings::Nothing | Brings::InBand | Brings::Format(Format::Hpcc) => Ok(length),
-        Brings::Format(format) => format.insert(frame, length, numbers),
-        Brings::Subscription => Subscription::insert(frame, length, qpn),
+    match carried {
+        DataTelemetry::None | DataTelemetry::Int | DataTelemetry::Format(Format::Hpcc) => Ok(length),
+        DataTelemetry::Format(format) => format.insert(frame, length, numbers),
+        DataTelemetry::Subscription => Subscription::insert(frame, length, qpn),
     }
 }
 
@@ -76,8 +76,8 @@ pub(super) struct Telemetry {
     pub(super) prober: Prober,
     pub(super) sampler: Sampler,
     /// Set by the peer's first telemetry. Boxed, because it is large and few queue pairs have one.
-    collector: Option<Box<Collector>>,
-    pub(super) seals: Seals,
+    reporter: Option<Box<Reporter>>,
+    pub(super) auth: FeedbackAuth,
     /// Paths, if there are several to choose from.
     pub(super) paths: Option<Box<Paths>>,
     /// Whether the algorithm computes with telemetry.
@@ -95,8 +95,8 @@ impl Default for Telemetry {
             is_active: false,
             prober: Prober::default(),
             sampler: Sampler::default(),
-            collector: None,
-            seals: Seals::default(),
+            reporter: None,
+            auth: FeedbackAuth::default(),
             paths: None,
             policy: Policy::default(),
             base_rtt: None,
@@ -108,9 +108,9 @@ impl Telemetry {
     /// Creates the state that these settings need; `None` if they need none. Reports of the peer before RTS are kept.
     pub(super) fn start(before: Option<Self>, settings: &Congestion, qpn: Qpn, path: &Path) -> Option<Self> {
         let Congestion { format, ratio_only, .. } = *settings;
-        let mut collector = before.and_then(|before| before.collector);
-        if let Some(collector) = &mut collector {
-            collector.only_ratios(ratio_only);
+        let mut reporter = before.and_then(|before| before.reporter);
+        if let Some(reporter) = &mut reporter {
+            reporter.only_ratios(ratio_only);
         }
         let sampler = Sampler::new(&settings.algorithm, settings);
         // The load of sprayed paths is for the algorithm, so it is counted over the base round trip.
@@ -120,20 +120,20 @@ impl Telemetry {
             ..choice
         });
         let paths = Paths::new(choice, path, qpn, settings.line_rate()).map(Box::new);
-        let is_trial = settings.upgrade.is_some_and(|upgrade| upgrade.when == When::TelemetryAnswered);
+        let is_discovery = settings.upgrade.is_some_and(|upgrade| upgrade.when == When::TelemetryAnswered);
         let mut prober = Prober::new(settings.probe_interval, base_rtt);
         if let Some(config) = settings.computed_by_data() {
-            prober = prober.opening(config.initial_window());
+            prober = prober.first_window(config.initial_window());
         }
         let telemetry = Self {
             format,
             queue_key: None,
             ratio_only,
             is_active: false,
-            prober: prober.on_trial(is_trial),
+            prober: prober.discovering(is_discovery),
             sampler,
-            collector,
-            seals: Seals::new(settings.feedback_key),
+            reporter,
+            auth: FeedbackAuth::new(settings.feedback_key),
             paths,
             policy: Policy::new(settings),
             base_rtt: base_rtt_of(settings),
@@ -143,28 +143,28 @@ impl Telemetry {
 
     /// Returns whether only probes collect telemetry, so that only their numbers count.
     pub(super) const fn is_by_probes(&self) -> bool {
-        self.prober.is_regular() && !self.sampler.asks_with_data()
+        self.prober.is_regular() && !self.sampler.requests_with_data()
     }
 
     /// Returns whether the state is needed: this side uses telemetry, or the peer has sent some.
     pub(super) fn is_used(&self) -> bool {
         self.prober.is_used()
-            || self.sampler.is_used()
-            || self.seals.is_used()
+            || self.sampler.is_needed()
+            || self.auth.is_used()
             || self.paths.is_some()
             || self.policy.is_undecided()
             || self.base_rtt.is_some()
-            || self.collector.is_some()
+            || self.reporter.is_some()
             || self.ratio_only
             || self.format != Format::Hpcc
     }
 
     pub(super) fn release(&mut self, now: Instant) {
-        if self.collector.as_ref().is_some_and(|collector| collector.is_spent(now)) {
-            self.collector = None;
+        if self.reporter.as_ref().is_some_and(|reporter| reporter.is_obsolete(now)) {
+            self.reporter = None;
         }
-        if let Some(collector) = &mut self.collector {
-            collector.forget_idle(now);
+        if let Some(reporter) = &mut self.reporter {
+            reporter.forget_idle(now);
         }
     }
 
@@ -172,47 +172,47 @@ impl Telemetry {
     /// first may only be late. It is 1 if the algorithm in use has no windows.
     #[inline]
     pub(super) fn rounds_in_flight(&self) -> u64 {
-        if self.policy.windows().is_some() { self.prober.unanswered().saturating_sub(1) } else { 1 }
+        if self.policy.window_base_rtt().is_some() { self.prober.unanswered().saturating_sub(1) } else { 1 }
     }
 
     pub(super) const fn format(&self) -> Format {
         self.format
     }
 
-    /// Returns the collector that answers the peer's telemetry, and creates it if there is none.
-    pub(super) fn collector(&mut self, now: Instant) -> &mut Collector {
+    /// Returns the reporter that answers the peer's telemetry, and creates it if there is none.
+    pub(super) fn reporter(&mut self, now: Instant) -> &mut Reporter {
         let ratio_only = self.ratio_only;
-        self.collector.get_or_insert_with(|| {
-            let mut collector = Box::new(Collector::new(now));
-            collector.only_ratios(ratio_only);
-            collector
+        self.reporter.get_or_insert_with(|| {
+            let mut reporter = Box::new(Reporter::new(now));
+            reporter.only_ratios(ratio_only);
+            reporter
         })
     }
 
     #[inline]
-    pub(super) fn known_collector(&mut self) -> Option<&mut Collector> {
-        self.collector.as_deref_mut()
+    pub(super) fn existing_reporter(&mut self) -> Option<&mut Reporter> {
+        self.reporter.as_deref_mut()
     }
 
     /// Returns whether the peer has sent telemetry, so that every data packet counts.
     #[inline]
-    pub(super) const fn hears(&self) -> bool {
-        self.collector.is_some()
+    pub(super) const fn has_reporter(&self) -> bool {
+        self.reporter.is_some()
     }
 
     /// Returns the telemetry that the next data packet carries, if the frame has `room` more bytes for it.
     #[inline]
-    pub(super) fn rides_with_data(&self, room: usize) -> Brings {
+    pub(super) fn data_telemetry(&self, room: usize) -> DataTelemetry {
         if self.sampler.is_due() {
             return match self.format {
-                Format::Hpcc if room >= MAX_IN_BAND => Brings::InBand,
-                Format::Hpcc => Brings::Nothing,
-                format if room >= format.longest() => Brings::Format(format),
-                _ => Brings::Nothing,
+                Format::Hpcc if room >= MAX_IN_BAND => DataTelemetry::Int,
+                Format::Hpcc => DataTelemetry::None,
+                format if room >= format.longest() => DataTelemetry::Format(format),
+                _ => DataTelemetry::None,
             };
         }
         let subscribes = self.sampler.subscribes() && room >= SUBSCRIPTION_LENGTH;
-        if subscribes { Brings::Subscription } else { Brings::Nothing }
+        if subscribes { DataTelemetry::Subscription } else { DataTelemetry::None }
     }
 
     /// Returns the headers of `path` with spraying, otherwise of the active path.
@@ -238,17 +238,17 @@ impl Telemetry {
     }
 
     #[inline]
-    pub(super) fn rider(&self) -> Option<Report> {
-        self.collector.as_ref()?.rider()
+    pub(super) fn report_for_acknowledge(&self) -> Option<Report> {
+        self.reporter.as_ref()?.report_for_acknowledge()
     }
 
     #[inline]
-    pub(super) fn on_data_sent(&mut self, now: Instant, payload: u32, asks: bool) {
+    pub(super) fn on_data_sent(&mut self, now: Instant, payload: u32, requests_telemetry: bool) {
         self.is_active = true;
         self.sampler.on_data_sent();
         self.prober.on_data(payload);
-        if asks {
-            self.policy.on_asked(now);
+        if requests_telemetry {
+            self.policy.on_telemetry_requested(now);
         }
     }
 
@@ -261,15 +261,15 @@ impl Telemetry {
 
     /// Returns whether an answer to the peer's telemetry, or a packet of this side, may be due.
     #[inline]
-    pub(super) fn may_owe(&self, now: Instant) -> bool {
+    pub(super) fn may_have_control_packets(&self, now: Instant) -> bool {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        let may_ask =
+        let may_request =
             || due(self.prober.due_at()) || due(self.sampler.setup_due_at()) || self.path_due_at().is_some();
-        self.collector.as_ref().is_some_and(|collector| collector.may_have_due())
-            || ((self.is_active || self.prober.is_blind()) && may_ask())
+        self.reporter.as_ref().is_some_and(|reporter| reporter.may_have_pending())
+            || ((self.is_active || self.prober.has_unacknowledged()) && may_request())
             || self.prober.is_due_while_held(now)
-            || self.policy.has_news()
-            || self.base_rtt.as_ref().is_some_and(BaseRtt::has_news)
+            || self.policy.has_unreported()
+            || self.base_rtt.as_ref().is_some_and(BaseRtt::has_notice)
     }
 
     /// Returns when telemetry has something to send while data is in flight.
@@ -287,7 +287,7 @@ impl Telemetry {
     pub(super) fn on_path(&mut self, path: &Path) {
         self.on_other_path();
         if let Some(paths) = &mut self.paths {
-            paths.mark(path);
+            paths.set_headers(path);
         }
     }
 

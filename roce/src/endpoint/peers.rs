@@ -23,17 +23,17 @@ impl Sender {
 pub(super) struct Known {
     peer: Option<Peer>,
     /// Direct responses of switches change how it sends.
-    hears_switches: bool,
+    uses_direct_responses: bool,
 }
 
 impl Known {
     pub(super) fn of(qp: &QueuePair) -> Self {
-        Self { peer: qp.peer(), hears_switches: qp.hears_switches() }
+        Self { peer: qp.peer(), uses_direct_responses: qp.uses_direct_responses() }
     }
 
     /// Returns the address and number of the peer, if direct responses about packets to it concern this queue pair.
     fn heard_name(&self) -> Option<(IpAddr, u32)> {
-        let peer = self.peer.filter(|_| self.hears_switches)?;
+        let peer = self.peer.filter(|_| self.uses_direct_responses)?;
         Some((peer.address, peer.qpn.get()))
     }
 }

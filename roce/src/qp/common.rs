@@ -48,7 +48,7 @@ impl Connection {
     }
 
     /// Sets ECT(0), so that switches mark packets rather than drop them.
-    fn mark_capable(&mut self) {
+    fn set_ect(&mut self) {
         let traffic_class = self.path.traffic_class & !3 | 2;
         let path = Path { traffic_class, ..self.path };
         if let Ok(template) = Template::new(&path) {
@@ -164,16 +164,16 @@ impl Common {
 
     /// Makes all further packets ECN-capable.
     #[cold]
-    pub(super) fn mark_capable(&mut self) {
+    pub(super) fn set_ect(&mut self) {
         if let Some(connection) = &mut self.connection {
-            connection.mark_capable();
+            connection.set_ect();
             self.congestion.on_path(&connection.path);
         }
     }
 
-    pub(super) fn tell_congestion_change(&mut self, context: &mut Context<'_>) {
-        while let Some(news) = self.congestion.take_news() {
-            context.events.change(CongestionChange { qpn: self.identity.qpn, destination: None, news });
+    pub(super) fn report_congestion_changes(&mut self, context: &mut Context<'_>) {
+        while let Some(notice) = self.congestion.take_notice() {
+            context.events.change(CongestionChange { qpn: self.identity.qpn, destination: None, notice });
         }
     }
 

@@ -270,7 +270,7 @@ impl QueuePair {
         }
         congestion.start(&paced, identity.qpn, path.as_ref())?;
         if paced.wants_ecn() {
-            self.common.mark_capable();
+            self.common.set_ect();
         }
         if let Transport::Unreliable(unreliable) = &mut self.transport {
             unreliable.origin = send_psn;
@@ -323,8 +323,8 @@ impl QueuePair {
         self.common.peer()
     }
 
-    pub(crate) fn hears_switches(&self) -> bool {
-        matches!(self.transport, Transport::Reliable(_)) && self.common.congestion.hears_switches()
+    pub(crate) fn uses_direct_responses(&self) -> bool {
+        matches!(self.transport, Transport::Reliable(_)) && self.common.congestion.uses_direct_responses()
     }
 
     pub(crate) fn redirect(&mut self, peer: IpAddr, mac: Mac) -> bool {

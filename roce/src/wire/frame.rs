@@ -24,7 +24,7 @@ impl Frame<'_> {
     /// Returns whether there is telemetry below or after the BTH.
     #[inline]
     #[must_use]
-    pub const fn brings_telemetry(&self) -> bool {
+    pub const fn carries_telemetry(&self) -> bool {
         self.in_band.is_some() || self.network.layers.carried.is_some()
     }
 }

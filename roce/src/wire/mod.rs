@@ -53,7 +53,7 @@ pub use parse::{body, destination, opcode_and_destination, parse, parse_unverifi
 pub use path::{Mac, Mtu, Path, Vlan};
 pub(crate) use plain::Plain;
 pub use records::Records;
-pub use setup::{Reverse, SETUP_LENGTH, Setup, Tells};
+pub use setup::{ReportKind, Reverse, SETUP_LENGTH, Setup};
 pub use subscription::{SUBSCRIPTION_LENGTH, Subscription};
 pub use tcp_probe::{
     AnswerLimit, OwnProbe, TCP_PROBE_LENGTH, TCP_PROBE_MARK, TcpArrival, TcpProbe, TcpTelemetry,

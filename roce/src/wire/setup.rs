@@ -16,7 +16,7 @@ pub enum Reverse {
 
 /// Links that answers report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Tells {
+pub enum ReportKind {
     /// Link with the highest in-flight bytes (rtgwg-00 7.1).
     #[default]
     Busiest,
@@ -27,8 +27,8 @@ pub enum Tells {
 }
 
 /// Settings that a receiver needs to answer telemetry: the kind of answer, and the parameters of the flow (rtgwg-00 6.3.1). On the wire:
-/// {version 8 (0), reverse 8, 0 14, tells 2}, T 32 in ns, line rate 64, lowest rate 64 and increase 64 in bit/s, eta 32 in units of 2^-31,
-/// maxStage 32. A receiver that sends windows reports no link: 0.
+/// {version 8 (0), reverse 8, 0 14, reports 2}, T 32 in ns, line rate 64, lowest rate 64 and increase 64 in bit/s, eta 32 in units of
+/// 2^-31, maxStage 32. A receiver that sends windows reports no link: 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
     /// Kind of answer.
@@ -45,8 +45,8 @@ pub struct Setup {
     pub target_utilisation: u32,
     /// `maxStage`.
     pub max_stage: u32,
-    /// Links that answers report; [`Tells::Busiest`] with [`Reverse::Window`].
-    pub tells: Tells,
+    /// Links that answers report; [`ReportKind::Busiest`] with [`Reverse::Window`].
+    pub reports: ReportKind,
 }
 
 /// Length of a [`Setup`], bytes.
@@ -60,10 +60,10 @@ impl Setup {
             Reverse::Notification => 1,
             Reverse::Window => 2,
         };
-        bytes[3] = match self.tells {
-            Tells::Busiest => 0,
-            Tells::Flows => 1,
-            Tells::All => 2,
+        bytes[3] = match self.reports {
+            ReportKind::Busiest => 0,
+            ReportKind::Flows => 1,
+            ReportKind::All => 2,
         };
         let base_rtt = u32::try_from(self.base_rtt.as_nanos()).unwrap_or(u32::MAX);
         bytes[4..8].copy_from_slice(&base_rtt.to_be_bytes());
@@ -78,16 +78,16 @@ impl Setup {
     pub(super) fn unpack(bytes: &[u8; SETUP_LENGTH]) -> Option<Self> {
         let u32_at = |at: usize| bytes.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
         let u64_at = |at: usize| bytes.get(at..)?.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-        let (reverse, tells) = match bytes[..4] {
-            [0, 0, 0, tells] => (Reverse::Ack, tells),
-            [0, 1, 0, tells] => (Reverse::Notification, tells),
+        let (reverse, reports) = match bytes[..4] {
+            [0, 0, 0, reports] => (Reverse::Ack, reports),
+            [0, 1, 0, reports] => (Reverse::Notification, reports),
             [0, 2, 0, 0] => (Reverse::Window, 0),
             _ => return None,
         };
-        let tells = match tells {
-            0 => Tells::Busiest,
-            1 => Tells::Flows,
-            2 => Tells::All,
+        let reports = match reports {
+            0 => ReportKind::Busiest,
+            1 => ReportKind::Flows,
+            2 => ReportKind::All,
             _ => return None,
         };
         Some(Self {
@@ -98,7 +98,7 @@ impl Setup {
             additive_increase: u64_at(24)?,
             target_utilisation: u32_at(32)?,
             max_stage: u32_at(36)?,
-            tells,
+            reports,
         })
     }
 }
@@ -111,10 +111,10 @@ mod tests {
     proptest! {
         /// rtgwg-00 6.3.1: the parameters of the flow.
         #[test]
-        fn a_setup_survives_the_wire(nanos: u32, rates: [u64; 3], eta: u32, max_stage: u32, asked in 0usize..7) {
+        fn a_setup_survives_the_wire(nanos: u32, rates: [u64; 3], eta: u32, max_stage: u32, index in 0usize..7) {
             let setup = Setup {
-                reverse: [Reverse::Ack, Reverse::Notification, Reverse::Window][asked / 3],
-                tells: [Tells::Busiest, Tells::Flows, Tells::All][asked % 3],
+                reverse: [Reverse::Ack, Reverse::Notification, Reverse::Window][index / 3],
+                reports: [ReportKind::Busiest, ReportKind::Flows, ReportKind::All][index % 3],
                 base_rtt: Duration::from_nanos(nanos.into()),
                 line_rate: rates[0],
                 min_rate: rates[1],
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_sender_says_is_no_setup() {
+    fn a_setup_with_an_unknown_field_value_is_refused() {
         let mut bytes = [0; SETUP_LENGTH];
         for (start, is_legal) in [
             ([0, 0, 0, 2], true),

@@ -198,7 +198,7 @@ proptest! {
         let parsed = parse(&frame).expect("a legal packet");
         prop_assert_eq!((parsed.network.path(), parsed.network.identification(), parsed.network.ip_header()), (path, identification, network));
         prop_assert_eq!((parsed.header, parsed.payload), (header, &payload[..]));
-        prop_assert!(!parsed.brings_telemetry());
+        prop_assert!(!parsed.carries_telemetry());
         prop_assert_eq!(parse_unverified(&frame), parse(&frame));
         prop_assert_eq!(destination(&frame), Some(header.bth().destination));
     }

@@ -10,8 +10,8 @@ use core::time::Duration;
 use roce::qp::{Capabilities, CongestionAlgorithm, Modify, QpInit, RecvRequest, Remote, SendRequest};
 use roce::wire::telemetry::IntHeader;
 use roce::wire::{
-    Aeth, Bth, Feedback, Header, MAX_OVERHEAD, NakCode, Operation, Report, Reverse, Service, Setup, Syndrome,
-    Tells,
+    Aeth, Bth, Feedback, Header, MAX_OVERHEAD, NakCode, Operation, Report, ReportKind, Reverse, Service,
+    Setup, Syndrome,
 };
 use roce::{Discard, Psn, Qpn, SrqNumber};
 
@@ -191,7 +191,7 @@ fn control(script: &Script) -> Vec<Case> {
         additive_increase: 1_000_000,
         target_utilisation: 1 << 30,
         max_stage: 5,
-        tells: Tells::Busiest,
+        reports: ReportKind::Busiest,
     };
     let setup_packet = |reverse| Header::TelemetrySetup { bth, setup: setup(reverse), seal: None };
     let offer = |accepts| Header::SelectiveOffer {

@@ -13,8 +13,8 @@ use roce::qp::{AckTimeout, Congestion, Modify, PathChoice, Remote, Reverse, RtsS
 use roce::wire::format::{Format, PortState, Request, aecn::Load};
 use roce::wire::telemetry::{IntHeader, RECORD_LENGTH, Speed};
 use roce::wire::{
-    Bth, Feedback, Header, MAX_IN_BAND, MAX_OVERHEAD, Numbers, Operation, Path, Service, Setup, Tells, emit,
-    verify,
+    Bth, Feedback, Header, MAX_IN_BAND, MAX_OVERHEAD, Numbers, Operation, Path, ReportKind, Service, Setup,
+    emit, verify,
 };
 use roce::{Psn, Rkey};
 
@@ -62,7 +62,7 @@ pub enum Told {
     /// May have values that no sender sends.
     Setup {
         reverse: u8,
-        tells: u8,
+        reports: u8,
         base_rtt: u32,
         rates: [Number; 3],
         eta: Number,
@@ -291,7 +291,7 @@ impl World {
     fn take(&mut self, told: &Told) {
         match *told {
             Told::Feedback { way, behind, ref report } => self.feedback(way, behind, report),
-            Told::Setup { reverse, tells, base_rtt, rates, eta, max_stage } => {
+            Told::Setup { reverse, reports, base_rtt, rates, eta, max_stage } => {
                 let reverse =
                     [Reverse::Ack, Reverse::Notification, Reverse::Window][usize::from(reverse % 3)];
                 let setup = Setup {
@@ -302,9 +302,10 @@ impl World {
                     additive_increase: rates[2].get(),
                     target_utilisation: eta.get() as u32,
                     max_stage: max_stage.into(),
-                    tells: match reverse {
-                        Reverse::Window => Tells::Busiest,
-                        _ => [Tells::Busiest, Tells::Flows, Tells::All][usize::from(tells % 3)],
+                    reports: match reverse {
+                        Reverse::Window => ReportKind::Busiest,
+                        _ => [ReportKind::Busiest, ReportKind::Flows, ReportKind::All]
+                            [usize::from(reports % 3)],
                     },
                 };
                 self.plain(&Header::TelemetrySetup { bth: self.bth(0), setup, seal: None }, &[]);

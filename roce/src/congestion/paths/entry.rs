@@ -1,6 +1,6 @@
 //! One path of a sender: its headers and its load.
 
-use crate::congestion::collector::RATIO_ONE;
+use crate::congestion::reporter::RATIO_ONE;
 use crate::wire::{Report, Template};
 use cc::{Instant, PathRecords, Rate};
 use core::time::Duration;

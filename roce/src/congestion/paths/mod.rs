@@ -22,7 +22,7 @@ use one_active::OneActive;
 use spraying::Spraying;
 
 /// Longest time between probes of a path.
-const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
+const MAX_INTERVAL: Duration = Duration::from_secs(3600);
 /// Rounds after which a load is too old to use.
 const FRESH_ROUNDS: u32 = 4;
 
@@ -62,12 +62,12 @@ impl Paths {
                 true => PathPolicy::Spraying(Spraying::default()),
                 false => PathPolicy::OneActive(OneActive::new(line_rate, seed)),
             },
-            interval: choice.interval.clamp(Duration::from_micros(1), LONGEST_INTERVAL),
+            interval: choice.interval.clamp(Duration::from_micros(1), MAX_INTERVAL),
         })
     }
 
     /// Gives all paths the headers of `path`, each with its own UDP source port.
-    pub(super) fn mark(&mut self, path: &Path) {
+    pub(super) fn set_headers(&mut self, path: &Path) {
         for entry in &mut self.paths {
             if let Ok(template) = Template::new(&Path { udp_source: entry.port, ..*path }) {
                 entry.template = template;
@@ -111,11 +111,11 @@ impl Paths {
         self.sprays().then(|| (number % self.paths.len() as u64) as u8)
     }
 
-    /// Records that the next path is probed as number `number`, after `unheard` probes to a peer that has never answered one. Returns the
-    /// headers of the probe.
-    pub(super) fn on_probe(&mut self, now: Instant, number: u64, unheard: u64) -> Option<Template> {
+    /// Records that the next path is probed as number `number`, after `unanswered_so_far` probes to a peer that has never answered one.
+    /// Returns the headers of the probe.
+    pub(super) fn on_probe(&mut self, now: Instant, number: u64, unanswered_so_far: u64) -> Option<Template> {
         let PathPolicy::OneActive(policy) = &mut self.policy else { return None };
-        let path = policy.on_probe(now, (number, unheard), self.paths.len(), self.interval);
+        let path = policy.on_probe(now, (number, unanswered_so_far), self.paths.len(), self.interval);
         Some(self.paths[path].template)
     }
 
@@ -156,14 +156,14 @@ impl Paths {
     }
 
     /// Returns whether a move waits until nothing is in flight.
-    pub(super) const fn wants_to_move(&self) -> bool {
-        matches!(&self.policy, PathPolicy::OneActive(policy) if policy.wants_to_move())
+    pub(super) const fn has_pending_move(&self) -> bool {
+        matches!(&self.policy, PathPolicy::OneActive(policy) if policy.has_pending_move())
     }
 
     /// Moves to the wanted path, because nothing is in flight. Returns whether there is one.
-    pub(super) fn go_over(&mut self, now: Instant) -> bool {
+    pub(super) fn migrate(&mut self, now: Instant) -> bool {
         let round = self.round();
-        if let PathPolicy::OneActive(policy) = &mut self.policy { policy.go_over(now, round) } else { false }
+        if let PathPolicy::OneActive(policy) = &mut self.policy { policy.migrate(now, round) } else { false }
     }
 
     /// Returns the time in which each path is probed once.

@@ -5,7 +5,7 @@
 use super::choice::PathChoice;
 use super::entry::PathEntry;
 use crate::Psn;
-use crate::congestion::prober::later;
+use crate::congestion::prober::backoff;
 use cc::{Instant, Rate};
 use core::time::Duration;
 
@@ -13,9 +13,9 @@ use core::time::Duration;
 const MARGIN: f64 = 0.2;
 /// Rounds in a row in which the same path must be better, plus as many more at random, so that queue pairs with the same view do not all
 /// move at once.
-const LEADING_ROUNDS: u64 = 4;
+const CANDIDATE_ROUNDS: u64 = 4;
 /// Rounds between two moves, plus as many more at random.
-const REST_ROUNDS: u64 = 16;
+const HOLD_DOWN_ROUNDS: u64 = 16;
 
 /// State of the policy. A round is the time in which each path is probed once.
 #[derive(Debug)]
@@ -31,9 +31,9 @@ pub(super) struct OneActive {
     acknowledged: u64,
     decided: (u64, Instant),
     /// Path that was best in the last rounds, and their number.
-    leading: Option<(usize, u64)>,
-    wanted: Option<usize>,
-    rest_until: Instant,
+    candidate: Option<(usize, u64)>,
+    pending: Option<usize>,
+    hold_down_until: Instant,
     random: u64,
 }
 
@@ -47,9 +47,9 @@ impl OneActive {
             awaited: [None; PathChoice::MOST as usize],
             acknowledged: 0,
             decided: (0, Instant::ZERO),
-            leading: None,
-            wanted: None,
-            rest_until: Instant::ZERO,
+            candidate: None,
+            pending: None,
+            hold_down_until: Instant::ZERO,
             random: seed,
         }
     }
@@ -62,18 +62,18 @@ impl OneActive {
         self.due_at
     }
 
-    /// Records that a probe is sent as number `number`, after `unheard` probes to a peer that has never answered one. Returns its path, of
-    /// `count`.
+    /// Records that a probe is sent as number `number`, after `unanswered_so_far` probes to a peer that has never answered one. Returns its
+    /// path, of `count`.
     pub(super) fn on_probe(
         &mut self,
         now: Instant,
-        (number, unheard): (u64, u64),
+        (number, unanswered_so_far): (u64, u64),
         count: usize,
         interval: Duration,
     ) -> usize {
         let path = self.next;
         self.next = (path + 1) % count;
-        self.due_at = now + later(interval, unheard);
+        self.due_at = now + backoff(interval, unanswered_so_far);
         self.awaited[path] = Some(number);
         path
     }
@@ -96,7 +96,7 @@ impl OneActive {
         let nanos = now.saturating_since(then).as_nanos() as f64;
         let ours = (self.acknowledged - bytes) as f64 * 8e9 / nanos.max(1.0);
         let Some(here) = paths[self.active].load(now, oldest) else { return };
-        let before = self.leading;
+        let before = self.candidate;
         let mut best: Option<(usize, f64)> = None;
         for (at, path) in paths.iter().enumerate().filter(|(at, _)| *at != self.active) {
             let Some(load) = path.load(now, oldest) else { continue };
@@ -116,28 +116,29 @@ impl OneActive {
                 best = Some((at, there));
             }
         }
-        self.leading = best.map(|(at, _)| match before {
+        self.candidate = best.map(|(at, _)| match before {
             Some((led, rounds)) if led == at => (at, rounds + 1),
             _ => (at, 1),
         });
-        let is_rested = now >= self.rest_until;
-        let needed = LEADING_ROUNDS + self.random % LEADING_ROUNDS;
-        self.wanted = self.leading.filter(|&(_, rounds)| is_rested && rounds >= needed).map(|(at, _)| at);
+        let is_hold_down_over = now >= self.hold_down_until;
+        let needed = CANDIDATE_ROUNDS + self.random % CANDIDATE_ROUNDS;
+        self.pending =
+            self.candidate.filter(|&(_, rounds)| is_hold_down_over && rounds >= needed).map(|(at, _)| at);
     }
 
-    pub(super) const fn wants_to_move(&self) -> bool {
-        self.wanted.is_some()
+    pub(super) const fn has_pending_move(&self) -> bool {
+        self.pending.is_some()
     }
 
-    pub(super) fn go_over(&mut self, now: Instant, round: Duration) -> bool {
-        let Some(to) = self.wanted.take() else { return false };
+    pub(super) fn migrate(&mut self, now: Instant, round: Duration) -> bool {
+        let Some(to) = self.pending.take() else { return false };
         self.active = to;
-        self.leading = None;
+        self.candidate = None;
         // Constants of Knuth's MMIX generator.
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.random ^= self.random >> 33;
-        self.rest_until = now + round * (REST_ROUNDS + self.random % REST_ROUNDS) as u32;
+        self.hold_down_until = now + round * (HOLD_DOWN_ROUNDS + self.random % HOLD_DOWN_ROUNDS) as u32;
         true
     }
 }

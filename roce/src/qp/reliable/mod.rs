@@ -284,7 +284,7 @@ impl Reliable {
         let mut transport = self.transport(common, &connection, context);
         transport.path = self.requester.path_of(frame.header.bth().psn);
         if common.congestion.on_control(frame, &transport, context.counters, context.flows)? {
-            common.mark_capable();
+            common.set_ect();
         }
         Ok(())
     }
@@ -301,7 +301,7 @@ impl Reliable {
     ) -> Result<(), Discard> {
         let is_marked = common.congestion.on_packet(context.now, frame);
         context.counters.rx_marked += u64::from(is_marked);
-        if common.congestion.brings_telemetry(frame) {
+        if common.congestion.carries_telemetry(frame) {
             self.on_telemetry(common, operation, frame, context);
         }
         self.on_transport(common, (bth, operation, srq), is_marked, frame.payload, memory, context)
@@ -480,7 +480,7 @@ impl Reliable {
     #[inline]
     fn on_progress(&self, common: &mut Common, progress: Progress, is_marked: bool, now: Instant) {
         if common.congestion.on_progress(now, progress, is_marked, &self.sequence()) {
-            common.mark_capable();
+            common.set_ect();
         }
     }
 
@@ -509,9 +509,9 @@ impl Reliable {
 
     fn in_flight_state(&self) -> InFlight {
         match (self.requester.is_answered(), self.requester.all_is_asked_for()) {
-            (true, _) => InFlight::Answered,
-            (false, true) => InFlight::WillBeAnswered,
-            (false, false) => InFlight::Unasked,
+            (true, _) => InFlight::Acknowledged,
+            (false, true) => InFlight::WillBeAcknowledged,
+            (false, false) => InFlight::NeedsMorePackets,
         }
     }
 }

@@ -5,7 +5,7 @@ use super::super::{CompletionStatus, Context, Receives, State, buffers};
 use super::Reliable;
 use super::requester::Plan;
 use super::responder::Answered;
-use crate::congestion::{Brings, insert_telemetry};
+use crate::congestion::{DataTelemetry, insert_telemetry};
 use crate::wire::{Bth, Header, MAX_OVERHEAD, NakCode, Operation, Report, Reth, Service, Template};
 use crate::{Access, AccessError, Discard, FailureCause, Memory, Psn, Rkey};
 
@@ -43,9 +43,9 @@ impl Reliable {
         // Nearly all packets are requests.
         if self.responder.has_answer()
             || self.requester.owes_control()
-            || common.congestion.may_owe(context.now)
+            || common.congestion.may_have_control_packets(context.now)
         {
-            let length = self.transmit_owed(common, memory, context, frame);
+            let length = self.transmit_control(common, memory, context, frame);
             if length.is_some() {
                 return length;
             }
@@ -56,7 +56,7 @@ impl Reliable {
     /// Writes a packet that precedes requests, from the first source that has one. Requests are last: the other sources have few packets,
     /// and the peer waits for most of them.
     #[inline(never)]
-    fn transmit_owed<M: Memory>(
+    fn transmit_control<M: Memory>(
         &mut self,
         common: &mut Common,
         memory: &M,
@@ -120,13 +120,13 @@ impl Reliable {
         frame: &mut [u8],
     ) -> Option<usize> {
         let transport = self.transport(common, connection, context);
-        let mut becomes_markable = false;
+        let mut enables_ect = false;
         let length =
-            common.congestion.transmit_owed(&transport, context.counters, frame, &mut becomes_markable);
-        if becomes_markable {
-            common.mark_capable();
+            common.congestion.transmit_control(&transport, context.counters, frame, &mut enables_ect);
+        if enables_ect {
+            common.set_ect();
         }
-        common.tell_congestion_change(context);
+        common.report_congestion_changes(context);
         length
     }
 
@@ -147,11 +147,11 @@ impl Reliable {
         let service = common.identity.receives.service();
         if let Operation::Acknowledge(_) = operation
             && held.is_none()
-            && let Some(report) = common.congestion.rides_with_acknowledge()
+            && let Some(report) = common.congestion.report_for_acknowledge()
         {
             bth.congestion |= Bth::TELEMETRY;
             let header = Header::Connected { service, bth, operation };
-            return self.transmit_riding(common, connection, &header, report, context, frame);
+            return self.transmit_piggybacked(common, connection, &header, report, context, frame);
         }
         let header = match (held, operation) {
             (Some((ahead, held)), Operation::Acknowledge(aeth)) => {
@@ -175,7 +175,7 @@ impl Reliable {
                 self.responder.commit();
                 if read.is_some() {
                     context.counters.tx_payload_bytes += u64::from(payload);
-                    common.congestion.on_blind_data_sent(context.now, payload, length);
+                    common.congestion.on_unacknowledged_data_sent(context.now, payload, length);
                 }
                 Some(length)
             }
@@ -191,7 +191,7 @@ impl Reliable {
     }
 
     /// Writes an Acknowledge that carries feedback.
-    fn transmit_riding(
+    fn transmit_piggybacked(
         &mut self,
         common: &mut Common,
         connection: &Connection,
@@ -202,7 +202,7 @@ impl Reliable {
     ) -> Option<usize> {
         let transport = self.transport(common, connection, context);
         let (opcode, bth) = (header.opcode(), header.bth());
-        let feedback = common.congestion.ride(opcode, bth, report, &transport, context.counters);
+        let feedback = common.congestion.piggyback(opcode, bth, report, &transport, context.counters);
         let length = feedback.length() as u32;
         let template = common.congestion.answer_template(&connection.template);
         let written = write(template, common.identification, header, length, frame, |into| {
@@ -255,8 +255,8 @@ impl Reliable {
         bth.congestion = common.congestion.data_bits();
         // Without room for telemetry in the frame, the packet is sent without it.
         let room = frame.len().saturating_sub(plan.token.length as usize + MAX_OVERHEAD);
-        let brings = common.congestion.rides_with_data(room);
-        if brings == Brings::InBand {
+        let carried = common.congestion.data_telemetry(room);
+        if carried == DataTelemetry::Int {
             bth.congestion |= Bth::TELEMETRY;
         }
         let header = match plan.srq {
@@ -269,19 +269,19 @@ impl Reliable {
         };
         let (template, identification) =
             (common.congestion.template(token.path, &connection.template), common.identification);
-        let written = match frame.get_mut(brings.inserted()..) {
+        let written = match frame.get_mut(carried.inserted()..) {
             Some(behind) => write(template, identification, &header, token.length, behind, fill),
             None => Err(Failure::Frame),
         };
         let of = (common.identity.qpn, context.numbers);
         let written = written
-            .and_then(|length| insert_telemetry(brings, frame, length, of).map_err(|_| Failure::Frame));
+            .and_then(|length| insert_telemetry(carried, frame, length, of).map_err(|_| Failure::Frame));
         match written {
             Ok(length) => {
                 let payload = token.length;
                 let number = self.requester.sent(token, context);
                 context.counters.tx_payload_bytes += u64::from(payload);
-                common.congestion.on_data_sent(context.now, number, payload, length, brings);
+                common.congestion.on_data_sent(context.now, number, payload, length, carried);
                 Some(length)
             }
             Err(Failure::Access) if is_oldest => {

@@ -17,7 +17,7 @@ use super::wqe::{self, Wqe};
 use super::{
     Changes, CheckedRecv, CheckedSend, Completion, CompletionStatus, Context, Identity, RtrSettings, State,
 };
-use crate::congestion::{Destinations, Reflections};
+use crate::congestion::{Destinations, ProbeResponder};
 use crate::wheel::sooner;
 use crate::wire::Service;
 use crate::{FailureCause, Psn};
@@ -92,7 +92,7 @@ pub(super) struct Unreliable {
     /// Of datagrams, if each destination is paced separately.
     destinations: Option<Box<Destinations>>,
     /// Answers to probes for datagrams.
-    reflections: Reflections,
+    probe_responder: ProbeResponder,
 }
 
 impl Unreliable {
@@ -125,7 +125,7 @@ impl Unreliable {
             expected,
             message: None,
             destinations: None,
-            reflections: Reflections::default(),
+            probe_responder: ProbeResponder::default(),
         }
     }
 
@@ -175,7 +175,7 @@ impl Unreliable {
         common.enter_error(why, self.ends(), context);
         self.flush_sends(common, CompletionStatus::Flushed, context);
         common.congestion.clear_hold();
-        self.reflections.clear();
+        self.probe_responder.clear();
         self.flush_receives(common, receive, context);
     }
 

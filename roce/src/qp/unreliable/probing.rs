@@ -31,7 +31,7 @@ impl Unreliable {
     ) {
         let qpn = common.identity.qpn;
         self.destinations = each.map(|each| Box::new(Destinations::new(each, qpn)));
-        self.reflections.begin(settings.feedback_key, settings.ratio_only);
+        self.probe_responder.begin(settings.feedback_key, settings.ratio_only);
     }
 
     /// Handles a packet for a datagram queue pair that is not a message.
@@ -44,7 +44,7 @@ impl Unreliable {
     ) -> Result<(), Discard> {
         match frame.header {
             Header::DatagramTelemetryRequest { queue_key, .. } if queue_key != ours => Err(Discard::QueueKey),
-            Header::DatagramTelemetryRequest { source, .. } => self.reflections.on_request(frame, source),
+            Header::DatagramTelemetryRequest { source, .. } => self.probe_responder.on_request(frame, source),
             Header::TelemetryResponse { .. } => {
                 let destinations = self.destinations.as_mut().ok_or(Discard::Telemetry)?;
                 let sender = sender(common, context);
@@ -60,11 +60,11 @@ impl Unreliable {
         context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        let answer = self.reflections.pop()?;
-        let bth = common.bth(answer.to, answer.psn);
-        let feedback = self.reflections.feedback(&answer, common.identity.qpn, &bth);
+        let response = self.probe_responder.pop()?;
+        let bth = common.bth(response.to, response.psn);
+        let feedback = self.probe_responder.feedback(&response, common.identity.qpn, &bth);
         let header = Header::TelemetryResponse { bth, feedback };
-        let length = answer.template.emit(common.identification, &header, 0, frame).ok()?.seal();
+        let length = response.template.emit(common.identification, &header, 0, frame).ok()?.seal();
         context.counters.feedback_sent += 1;
         Some(length)
     }
@@ -102,6 +102,6 @@ impl Unreliable {
 
     #[inline]
     pub(in crate::qp) fn owes_answer(&self) -> bool {
-        self.reflections.is_due()
+        self.probe_responder.is_due()
     }
 }

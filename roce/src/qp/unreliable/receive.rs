@@ -94,7 +94,7 @@ impl Unreliable {
     }
 
     fn on_telemetry(&self, common: &mut Common, frame: &Frame<'_>, context: &mut Context<'_>) {
-        if let Some(connection) = common.connection.filter(|_| common.congestion.brings_telemetry(frame)) {
+        if let Some(connection) = common.connection.filter(|_| common.congestion.carries_telemetry(frame)) {
             let transport = self.transport(common, &connection, context);
             common.congestion.on_request(frame.network.udp_source());
             common.congestion.on_telemetry(frame, &transport, context.counters, context.flows);
@@ -111,7 +111,7 @@ impl Unreliable {
         let connection = common.connection.ok_or(Discard::QpState)?;
         let transport = self.transport(common, &connection, context);
         if common.congestion.on_control(frame, &transport, context.counters, context.flows)? {
-            common.mark_capable();
+            common.set_ect();
         }
         Ok(())
     }

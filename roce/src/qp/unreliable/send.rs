@@ -33,12 +33,12 @@ impl Unreliable {
         context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        self.transmit_owed(common, context, frame)
+        self.transmit_control(common, context, frame)
             .or_else(|| self.transmit_request(common, memory, context, frame))
     }
 
     /// Writes a due packet of congestion control, to the peer or to a destination of datagrams.
-    fn transmit_owed(
+    fn transmit_control(
         &mut self,
         common: &mut Common,
         context: &mut Context<'_>,
@@ -56,18 +56,18 @@ impl Unreliable {
             }
             Kind::Raw { .. } => return None,
         }
-        if !common.congestion.may_owe(context.now) {
+        if !common.congestion.may_have_control_packets(context.now) {
             return None;
         }
         let connection = common.connection?;
         let transport = self.transport(common, &connection, context);
-        let mut becomes_markable = false;
+        let mut enables_ect = false;
         let length =
-            common.congestion.transmit_owed(&transport, context.counters, frame, &mut becomes_markable);
-        if becomes_markable {
-            common.mark_capable();
+            common.congestion.transmit_control(&transport, context.counters, frame, &mut enables_ect);
+        if enables_ect {
+            common.set_ect();
         }
-        common.tell_congestion_change(context);
+        common.report_congestion_changes(context);
         length
     }
 
@@ -137,7 +137,7 @@ impl Unreliable {
         }
         let on_wire = draft.seal();
         context.counters.tx_payload_bytes += u64::from(length);
-        common.congestion.on_blind_data_sent(context.now, length, on_wire);
+        common.congestion.on_unacknowledged_data_sent(context.now, length, on_wire);
         if let Some(destinations) = &mut self.destinations {
             destinations.on_sent(context.now, length, on_wire);
         }

@@ -99,8 +99,8 @@ impl Requester {
         self.control = PendingControl::new(recovery);
         self.sequence = SendSequence::new(settings.send_psn);
         self.timers.retransmission.set_timeout(AckTimeout::duration(settings.ack_timeout));
-        let brings = settings.congestion.computed_by_data().is_some();
-        self.ack_requests.set_per_window(if brings { ANSWERS_PER_WINDOW } else { ACKS_PER_WINDOW });
+        let carried = settings.congestion.computed_by_data().is_some();
+        self.ack_requests.set_per_window(if carried { ANSWERS_PER_WINDOW } else { ACKS_PER_WINDOW });
         self.retries.set_limit(settings.retry_count);
         self.retries.set_rnr_limit(settings.rnr_retry);
         self.reads.set_max(settings.max_rd_atomic);

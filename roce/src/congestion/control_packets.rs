@@ -1,21 +1,22 @@
 //! The packets of congestion control: CNPs, feedback, setups, probes.
 
-use super::collector::Carrier;
 use super::pacing::Flow;
-use super::telemetry::{Brings, Telemetry, insert_telemetry};
+use super::reporter::ReportCarrier;
+use super::telemetry::{DataTelemetry, Telemetry, insert_telemetry};
 use super::{CongestionControl, Transport};
 use crate::wire::{Bth, Header, Opcode, Template};
 use crate::{Counters, Psn};
 use cc::Instant;
 
 /// Unanswered probes after which the first window is no longer limited if data is acknowledged: most likely the peer answers none.
-const UNANSWERED_AT_START: u64 = 3;
+const MAX_UNANSWERED_AT_START: u64 = 3;
 
 impl CongestionControl {
     /// Returns whether a packet may be due; `true` may be wrong.
     #[inline]
-    pub(crate) fn may_owe(&self, now: Instant) -> bool {
-        self.notifier.is_due() || self.telemetry.as_ref().is_some_and(|telemetry| telemetry.may_owe(now))
+    pub(crate) fn may_have_control_packets(&self, now: Instant) -> bool {
+        self.notifier.is_due()
+            || self.telemetry.as_ref().is_some_and(|telemetry| telemetry.may_have_control_packets(now))
     }
 
     /// Writes a due CNP: BECN set, PSN 0 (IBA A17.9.3).
@@ -34,19 +35,19 @@ impl CongestionControl {
         write(transport, &Header::CongestionNotification { bth }, frame)
     }
 
-    /// Writes the next due packet, answers first. Sets `becomes_markable` if an algorithm that uses marks has taken over.
-    pub(crate) fn transmit_owed(
+    /// Writes the next due packet, answers first. Sets `enables_ect` if an algorithm that uses marks has taken over.
+    pub(crate) fn transmit_control(
         &mut self,
         transport: &Transport<'_>,
         counters: &mut Counters,
         frame: &mut [u8],
-        becomes_markable: &mut bool,
+        enables_ect: &mut bool,
     ) -> Option<usize> {
         self.transmit_notification(transport, counters, frame)
             .or_else(|| self.transmit_feedback(transport, counters, frame))
             .or_else(|| self.transmit_setup(transport, frame))
             .or_else(|| self.transmit_path_probe(transport, counters, frame))
-            .or_else(|| self.transmit_probe(transport, counters, frame, becomes_markable))
+            .or_else(|| self.transmit_probe(transport, counters, frame, enables_ect))
     }
 
     fn transmit_feedback(
@@ -56,27 +57,28 @@ impl CongestionControl {
         frame: &mut [u8],
     ) -> Option<usize> {
         let telemetry = self.telemetry.as_mut()?;
-        let due = telemetry.known_collector()?.due()?;
-        let bth = transport.bth(due.psn);
-        let header = match due.carrier {
-            Carrier::Response => {
-                let feedback = telemetry.feedback(Opcode::TELEMETRY_RESPONSE, &bth, due.report, transport);
+        let pending = telemetry.existing_reporter()?.pending_report()?;
+        let bth = transport.bth(pending.psn);
+        let header = match pending.carrier {
+            ReportCarrier::Response => {
+                let feedback =
+                    telemetry.feedback(Opcode::TELEMETRY_RESPONSE, &bth, pending.report, transport);
                 Header::TelemetryResponse { bth, feedback }
             }
-            Carrier::Notification | Carrier::Either | Carrier::Acknowledge => {
+            ReportCarrier::Notification | ReportCarrier::Either | ReportCarrier::Acknowledge => {
                 let feedback =
-                    telemetry.feedback(Opcode::TELEMETRY_NOTIFICATION, &bth, due.report, transport);
+                    telemetry.feedback(Opcode::TELEMETRY_NOTIFICATION, &bth, pending.report, transport);
                 Header::TelemetryNotification { bth, feedback }
             }
         };
-        telemetry.known_collector()?.on_sent(due.report);
+        telemetry.existing_reporter()?.on_sent(pending.report);
         counters.feedback_sent += 1;
         write(transport, &header, frame)
     }
 
     fn sending_telemetry(&mut self, transport: &Transport<'_>) -> Option<&mut Telemetry> {
         let telemetry = self.telemetry.as_deref_mut()?;
-        telemetry.is_active = transport.is_sending || telemetry.prober.is_blind();
+        telemetry.is_active = transport.is_sending || telemetry.prober.has_unacknowledged();
         telemetry.is_active.then_some(telemetry)
     }
 
@@ -88,7 +90,7 @@ impl CongestionControl {
         let bth = transport.bth(Psn::new(0));
         let seal = telemetry.seal_setup(&bth, setup, transport);
         telemetry.sampler.on_setup_sent(transport.now);
-        telemetry.policy.on_asked(transport.now);
+        telemetry.policy.on_telemetry_requested(transport.now);
         write(transport, &Header::TelemetrySetup { bth, setup, seal }, frame)
     }
 
@@ -101,8 +103,8 @@ impl CongestionControl {
     ) -> Option<usize> {
         let telemetry = self.sending_telemetry(transport)?;
         telemetry.path_due_at().filter(|&at| at <= transport.now)?;
-        let (sent, unheard) = (telemetry.prober.sent(), telemetry.prober.unheard());
-        let template = telemetry.paths.as_mut()?.on_probe(transport.now, sent, unheard)?;
+        let (sent, unanswered_so_far) = (telemetry.prober.sent(), telemetry.prober.unanswered_so_far());
+        let template = telemetry.paths.as_mut()?.on_probe(transport.now, sent, unanswered_so_far)?;
         let written = write_probe(transport, telemetry, &template, frame);
         telemetry.prober.skip(transport.now, transport.sequence.next);
         counters.probes_sent += 1;
@@ -115,7 +117,7 @@ impl CongestionControl {
         transport: &Transport<'_>,
         counters: &mut Counters,
         frame: &mut [u8],
-        becomes_markable: &mut bool,
+        enables_ect: &mut bool,
     ) -> Option<usize> {
         let is_held = self.telemetry.as_ref().is_some_and(|it| it.prober.is_due_while_held(transport.now));
         if !is_held {
@@ -123,23 +125,23 @@ impl CongestionControl {
             telemetry.prober.due_at().filter(|&at| at <= transport.now)?;
         }
         let telemetry = self.telemetry.as_deref_mut()?;
-        if telemetry.prober.has_failed() {
-            self.give_up();
+        if telemetry.prober.has_discovery_failed() {
+            self.stop_probing();
             return None;
         }
         let template = telemetry.probe_template().unwrap_or(transport.template);
         let length = write_probe(transport, telemetry, template, frame)?;
         telemetry.prober.on_sent(transport.now, transport.sequence.next);
-        telemetry.policy.on_asked(transport.now);
+        telemetry.policy.on_telemetry_requested(transport.now);
         counters.probes_sent += 1;
-        if let (UNANSWERED_AT_START.., Some(flow)) = (telemetry.prober.unanswered(), &mut self.flow)
+        if let (MAX_UNANSWERED_AT_START.., Some(flow)) = (telemetry.prober.unanswered(), &mut self.flow)
             && flow.round_trip().is_some()
         {
             flow.open_window();
         }
         // Nothing else measures unacknowledged data.
         let is_given_up = telemetry.prober.is_given_up() && !transport.is_sending;
-        *becomes_markable |= is_given_up && self.substitute();
+        *enables_ect |= is_given_up && self.substitute();
         Some(length)
     }
 
@@ -152,15 +154,15 @@ impl CongestionControl {
         counters: &mut Counters,
     ) -> bool {
         let Some(telemetry) = &mut self.telemetry else { return false };
-        let Some(paths) = telemetry.paths.as_mut().filter(|paths| paths.wants_to_move()) else {
+        let Some(paths) = telemetry.paths.as_mut().filter(|paths| paths.has_pending_move()) else {
             return false;
         };
         match transport() {
-            InFlight::Answered => {}
-            InFlight::WillBeAnswered => return true,
-            InFlight::Unasked => return false,
+            InFlight::Acknowledged => {}
+            InFlight::WillBeAcknowledged => return true,
+            InFlight::NeedsMorePackets => return false,
         }
-        if paths.go_over(now) {
+        if paths.migrate(now) {
             counters.path_moves += 1;
             self.flow.as_mut().map(Flow::on_path_change);
             telemetry.on_other_path();
@@ -173,11 +175,11 @@ impl CongestionControl {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InFlight {
     /// Everything sent is acknowledged.
-    Answered,
+    Acknowledged,
     /// Everything sent will be acknowledged without another packet.
-    WillBeAnswered,
+    WillBeAcknowledged,
     /// More must be sent before everything is acknowledged.
-    Unasked,
+    NeedsMorePackets,
 }
 
 /// Writes a packet without payload to the connection's own path.
@@ -192,9 +194,9 @@ fn write_probe(
     frame: &mut [u8],
 ) -> Option<usize> {
     let (header, room) = telemetry.probe(transport.bth(telemetry.prober.psn()), transport.qpn);
-    let brings = Brings::Format(telemetry.format);
-    let behind = frame.get_mut(brings.inserted()..)?;
+    let carried = DataTelemetry::Format(telemetry.format);
+    let behind = frame.get_mut(carried.inserted()..)?;
     let draft = template.emit(transport.identification, &header, room, behind).ok()?;
     let length = draft.seal();
-    insert_telemetry(brings, frame, length, (transport.qpn, transport.numbers)).ok()
+    insert_telemetry(carried, frame, length, (transport.qpn, transport.numbers)).ok()
 }

@@ -2,12 +2,12 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::estimate::Estimates;
-use super::peer_paths::{PeerPaths, report_elsewhere};
+use super::peer_paths::{PeerPaths, report_on_inactive_path};
 use super::sampler::ETA_ONE;
 use super::signals::Signals;
 use crate::wire::format::{Hops, Reading};
 use crate::wire::telemetry::{HopRecord, IntHeader, MAX_HOPS};
-use crate::wire::{Frame, Header, Records, Report, Reverse, Setup, Tells};
+use crate::wire::{Frame, Header, Records, Report, ReportKind, Reverse, Setup};
 use crate::{Discard, Psn};
 use alloc::boxed::Box;
 use cc::{
@@ -18,7 +18,7 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carrier {
+pub(super) enum ReportCarrier {
     /// Answer to a probe.
     Response,
     /// Next Acknowledge.
@@ -31,29 +31,29 @@ pub(super) enum Carrier {
 
 /// Pending answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Due {
-    pub(super) carrier: Carrier,
+pub(super) struct PendingReport {
+    pub(super) carrier: ReportCarrier,
     /// PSN of the packet that carried the telemetry.
     pub(super) psn: Psn,
     pub(super) report: Report,
 }
 
-enum Said {
+enum Evaluation {
     Report(Report),
     /// Busiest hop, to be reported in its own format.
     Busiest(Option<(HopIndex, Hop)>),
 }
 
 /// Time without the peer's telemetry after which the records are obsolete.
-const IDLE: Duration = Duration::from_secs(2);
+const IDLE_TIME: Duration = Duration::from_secs(2);
 
 /// Limit of pending answers to probes: a newer one replaces the oldest.
-const PROBES: usize = 4;
+const MAX_PENDING_RESPONSES: usize = 4;
 
 /// Answers a peer's telemetry as its setup requests or, without a setup, with the busiest hop. At most one answer about data is pending,
 /// and a newer one replaces it; answers to probes are pending separately.
 #[derive(Debug)]
-pub(super) struct Collector {
+pub(super) struct Reporter {
     /// Algorithm, if the peer wants windows.
     receiver: Option<Box<RxHpcc>>,
     setup: Option<Setup>,
@@ -62,11 +62,11 @@ pub(super) struct Collector {
     ratio_only: bool,
     mark: FlowMark,
     /// When the peer's last telemetry or setup arrived.
-    heard: Instant,
-    last: Option<Instant>,
-    due: Option<Due>,
+    last_active: Instant,
+    last_telemetry: Option<Instant>,
+    pending: Option<PendingReport>,
     /// Answers to probes, oldest first: several may arrive at the same time, on the peer's path and on others, with data between them.
-    responses: [Option<Due>; PROBES],
+    responses: [Option<PendingReport>; MAX_PENDING_RESPONSES],
     paths: PeerPaths,
     /// Estimates of what switches omit.
     estimates: Estimates,
@@ -74,7 +74,7 @@ pub(super) struct Collector {
     signals: Signals,
 }
 
-impl Collector {
+impl Reporter {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             receiver: None,
@@ -82,10 +82,10 @@ impl Collector {
             is_ready_due: false,
             ratio_only: false,
             mark: FlowMark::default(),
-            heard: now,
-            last: None,
-            due: None,
-            responses: [None; PROBES],
+            last_active: now,
+            last_telemetry: None,
+            pending: None,
+            responses: [None; MAX_PENDING_RESPONSES],
             paths: PeerPaths::default(),
             estimates: Estimates::default(),
             signals: Signals::default(),
@@ -99,7 +99,7 @@ impl Collector {
 
     /// Applies a setup of the peer. A repeated one is confirmed again, and the records stay.
     pub(super) fn on_setup(&mut self, now: Instant, setup: Setup) -> Result<(), Discard> {
-        self.heard = now;
+        self.last_active = now;
         if self.setup != Some(setup) {
             self.receiver = match setup.reverse {
                 Reverse::Window => {
@@ -119,18 +119,21 @@ impl Collector {
     pub(super) fn on_frame(&mut self, now: Instant, frame: &Frame<'_>, flows: &mut ActiveFlows) {
         let psn = frame.header.bth().psn;
         if let Header::TelemetryRequest { int, .. } = frame.header {
-            self.heard = now;
-            if let Some(records) = self.paths.elsewhere(frame.network.udp_source()) {
+            self.last_active = now;
+            if let Some(records) = self.paths.inactive_path(frame.network.udp_source()) {
                 let base_rtt = self.setup.map_or(DEFAULT_T, |setup| setup.base_rtt);
-                let report = report_elsewhere(records, (now, base_rtt), int, frame, self.ratio_only);
-                return self.answer(Carrier::Response, psn, report);
+                let report = report_on_inactive_path(records, (now, base_rtt), int, frame, self.ratio_only);
+                return self.answer(ReportCarrier::Response, psn, report);
             }
             let report = match frame.network.carried() {
                 Some(carried) => carried.read().and_then(|reading| self.on_reading(now, &reading, flows)),
                 None => self.on_records(now, int, int.records(frame.payload), flows),
             };
-            let carrier =
-                if matches!(report, Some(Report::Window(_))) { Carrier::Either } else { Carrier::Response };
+            let carrier = if matches!(report, Some(Report::Window(_))) {
+                ReportCarrier::Either
+            } else {
+                ReportCarrier::Response
+            };
             return self.answer(carrier, psn, report);
         }
         self.estimates.on_received(frame.payload.len());
@@ -140,11 +143,11 @@ impl Collector {
             (Some(in_band), None) => self.on_records(now, in_band.int, in_band.records(), flows),
             (None, None) => return,
         };
-        self.heard = now;
+        self.last_active = now;
         let carrier = match self.setup.map_or(Reverse::Ack, |setup| setup.reverse) {
-            Reverse::Ack => Carrier::Acknowledge,
-            Reverse::Notification => Carrier::Notification,
-            Reverse::Window => Carrier::Either,
+            Reverse::Ack => ReportCarrier::Acknowledge,
+            Reverse::Notification => ReportCarrier::Notification,
+            Reverse::Window => ReportCarrier::Either,
         };
         self.answer(carrier, psn, report);
     }
@@ -159,7 +162,7 @@ impl Collector {
     }
 
     /// Returns whether the memory can be freed: the peer has recently sent no telemetry, and never a setup.
-    pub(super) fn is_spent(&self, now: Instant) -> bool {
+    pub(super) fn is_obsolete(&self, now: Instant) -> bool {
         self.setup.is_none() && self.is_idle(now)
     }
 
@@ -171,7 +174,7 @@ impl Collector {
     }
 
     fn is_idle(&self, now: Instant) -> bool {
-        now.saturating_since(self.heard) >= IDLE
+        now.saturating_since(self.last_active) >= IDLE_TIME
     }
 
     /// Records the UDP source port of a request: another port is another path, even with the same path id.
@@ -179,19 +182,19 @@ impl Collector {
         self.paths.on_request(port);
     }
 
-    fn answer(&mut self, carrier: Carrier, psn: Psn, report: Option<Report>) {
+    fn answer(&mut self, carrier: ReportCarrier, psn: Psn, report: Option<Report>) {
         let Some(report) = report else { return };
-        let new = Due { carrier, psn, report };
-        if carrier != Carrier::Response {
-            let together = self.due.map_or(report, |waiting| with(waiting.report, report));
-            self.due = Some(Due { report: together, ..new });
+        let new = PendingReport { carrier, psn, report };
+        if carrier != ReportCarrier::Response {
+            let together = self.pending.map_or(report, |waiting| combined(waiting.report, report));
+            self.pending = Some(PendingReport { report: together, ..new });
             return;
         }
         match self.responses.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(new),
             None => {
                 self.responses.rotate_left(1);
-                self.responses[PROBES - 1] = Some(new);
+                self.responses[MAX_PENDING_RESPONSES - 1] = Some(new);
             }
         }
     }
@@ -211,14 +214,14 @@ impl Collector {
             *place = Some(record);
         }
         let busiest = match self.on_path(now, &path, flows)? {
-            Said::Report(report) => return Some(report),
-            Said::Busiest(busiest) => busiest,
+            Evaluation::Report(report) => return Some(report),
+            Evaluation::Busiest(busiest) => busiest,
         };
         let (path_id, hops) = (int.path_id(), int.hops());
-        if let Some(records) = self.all(|| Records::of(kept.into_iter().flatten())) {
+        if let Some(records) = self.all_records(|| Records::of(kept.into_iter().flatten())) {
             return Some(Report::All { path_id, records });
         }
-        if let (Some(flows), Some((index, hop))) = (self.counted(flows), busiest) {
+        if let (Some(flows), Some((index, hop))) = (self.flow_count(flows), busiest) {
             return Some(Report::Shared { path_id, hops, index, hop, flows });
         }
         let busiest = busiest.and_then(|(index, _)| kept[usize::from(index)].map(|record| (index, record)));
@@ -231,37 +234,37 @@ impl Collector {
             Reading::Inflight(share) => return self.on_inflight(now, *share, flows),
             Reading::Signal(signal) => {
                 let base_rtt = self.setup.map_or(DEFAULT_T, |setup| setup.base_rtt);
-                let share = self.signals.hear(*signal, base_rtt)?;
+                let share = self.signals.on_signal(*signal, base_rtt)?;
                 return self.on_inflight(now, share, flows);
             }
         };
         let path_id = hops.path_id();
         let path = self.completed(hops);
         let busiest = match self.on_path(now, &path, flows)? {
-            Said::Report(report) => return Some(report),
-            Said::Busiest(busiest) => busiest,
+            Evaluation::Report(report) => return Some(report),
+            Evaluation::Busiest(busiest) => busiest,
         };
         let is_whole = path.hops().count() == usize::from(hops.count());
-        let hops_told = || Records::of_hops(path.hops().map(|(_, hop)| hop)).filter(|_| is_whole);
-        if let Some(records) = self.all(hops_told) {
+        let all_hops = || Records::of_hops(path.hops().map(|(_, hop)| hop)).filter(|_| is_whole);
+        if let Some(records) = self.all_records(all_hops) {
             return Some(Report::All { path_id, records });
         }
         Some(match busiest {
             None => Report::Busiest { path_id, hops: 0, busiest: None },
-            Some((index, hop)) => match self.counted(flows) {
+            Some((index, hop)) => match self.flow_count(flows) {
                 Some(flows) => Report::Shared { path_id, hops: hops.count(), index, hop, flows },
                 None => Report::Hop { path_id, hops: hops.count(), index, hop },
             },
         })
     }
 
-    fn counted(&self, flows: &ActiveFlows) -> Option<NonZeroU32> {
-        self.setup.filter(|setup| setup.tells == Tells::Flows).map(|_| flows.count())
+    fn flow_count(&self, flows: &ActiveFlows) -> Option<NonZeroU32> {
+        self.setup.filter(|setup| setup.reports == ReportKind::Flows).map(|_| flows.count())
     }
 
     /// Returns the records of all links, if the peer requested them and they can be encoded.
-    fn all(&self, records: impl FnOnce() -> Option<Records>) -> Option<Records> {
-        self.setup.filter(|setup| setup.tells == Tells::All).and_then(|_| records())
+    fn all_records(&self, records: impl FnOnce() -> Option<Records>) -> Option<Records> {
+        self.setup.filter(|setup| setup.reports == ReportKind::All).and_then(|_| records())
     }
 
     fn completed(&mut self, hops: &Hops) -> PathTelemetry {
@@ -294,55 +297,62 @@ impl Collector {
 
     /// Returns the time since the last telemetry, and the sender's `T`; without a setup the former replaces it.
     fn periods(&mut self, now: Instant) -> (Duration, Duration) {
-        let since = self.last.replace(now).map_or(Duration::ZERO, |last| now.saturating_since(last));
+        let since =
+            self.last_telemetry.replace(now).map_or(Duration::ZERO, |last| now.saturating_since(last));
         let base_rtt = self.setup.map_or(since, |setup| setup.base_rtt).max(Duration::from_nanos(1));
         (since, base_rtt)
     }
 
     /// Finds the busiest hop: that of the highest normalised in-flight bytes, counted over `T`.
-    fn on_path(&mut self, now: Instant, path: &PathTelemetry, flows: &mut ActiveFlows) -> Option<Said> {
+    fn on_path(&mut self, now: Instant, path: &PathTelemetry, flows: &mut ActiveFlows) -> Option<Evaluation> {
         let (_, base_rtt) = self.periods(now);
         // A receiver counts all its flows, also those that do not use the count.
         flows.on_packet(now, count_over(base_rtt), &mut self.mark);
         if let Some(receiver) = &mut self.receiver {
             let window = receiver.on_telemetry(now, path, flows.count())?;
-            return Some(Said::Report(Report::Window(window)));
+            return Some(Evaluation::Report(Report::Window(window)));
         }
         let records = self.paths.active();
         if self.ratio_only {
-            return ratio(records, now, path, base_rtt).map(Said::Report);
+            return ratio(records, now, path, base_rtt).map(Evaluation::Report);
         }
-        Some(Said::Busiest(records.busiest(now, path, base_rtt)))
+        Some(Evaluation::Busiest(records.busiest(now, path, base_rtt)))
     }
 
     /// Returns the report that an Acknowledge may carry now.
-    pub(super) fn rider(&self) -> Option<Report> {
-        let rides = |due: &Due| matches!(due.carrier, Carrier::Acknowledge | Carrier::Either);
-        self.due.filter(rides).map(|due| due.report)
+    pub(super) fn report_for_acknowledge(&self) -> Option<Report> {
+        let may_piggyback = |pending: &PendingReport| {
+            matches!(pending.carrier, ReportCarrier::Acknowledge | ReportCarrier::Either)
+        };
+        self.pending.filter(may_piggyback).map(|pending| pending.report)
     }
 
     /// Returns whether a report is pending, as a separate packet or with an Acknowledge.
     #[inline]
-    pub(super) const fn may_have_due(&self) -> bool {
-        self.is_ready_due || self.due.is_some() || self.responses[0].is_some()
+    pub(super) const fn may_have_pending(&self) -> bool {
+        self.is_ready_due || self.pending.is_some() || self.responses[0].is_some()
     }
 
     /// Returns the report to send in a separate packet.
-    pub(super) fn due(&self) -> Option<Due> {
+    pub(super) fn pending_report(&self) -> Option<PendingReport> {
         if self.is_ready_due {
-            return Some(Due { carrier: Carrier::Notification, psn: Psn::new(0), report: Report::Ready });
+            return Some(PendingReport {
+                carrier: ReportCarrier::Notification,
+                psn: Psn::new(0),
+                report: Report::Ready,
+            });
         }
-        self.responses[0].or(self.due.filter(|due| due.carrier != Carrier::Acknowledge))
+        self.responses[0].or(self.pending.filter(|pending| pending.carrier != ReportCarrier::Acknowledge))
     }
 
     pub(super) fn on_sent(&mut self, report: Report) {
         if report == Report::Ready {
             self.is_ready_due = false;
-        } else if self.responses[0].is_some_and(|due| due.report == report) {
+        } else if self.responses[0].is_some_and(|pending| pending.report == report) {
             self.responses[0] = None;
             self.responses.rotate_left(1);
         } else {
-            self.due = None;
+            self.pending = None;
         }
     }
 }
@@ -356,7 +366,7 @@ const DEFAULT_T: Duration = Duration::from_micros(100);
     clippy::arithmetic_side_effects,
     reason = "sums of two 32-bit numbers fit into 64 bits; an average is no more than the larger of the two, and `whole` is not 0"
 )]
-fn with(waiting: Report, newer: Report) -> Report {
+fn combined(waiting: Report, newer: Report) -> Report {
     let (
         Report::Ratio { path_id: before, utilisation: first, interval: t },
         Report::Ratio { path_id, utilisation: second, interval },
@@ -416,7 +426,7 @@ mod tests {
     fn senders_that_compute_by_shares_are_counted_too() {
         let (mut flows, now) = (ActiveFlows::new(), Instant::from_nanos(1_000_000));
         for expected in 1..=3 {
-            let report = Collector::new(now).on_inflight(now, 1 << 19, &mut flows);
+            let report = Reporter::new(now).on_inflight(now, 1 << 19, &mut flows);
             assert!(matches!(report, Some(Report::Ratio { .. })), "{report:?}");
             assert_eq!(flows.count().get(), expected);
         }

@@ -2,7 +2,7 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::peer_paths::complete;
-use super::seal::{FeedbackKey, Sealed, Seals};
+use super::seal::{FeedbackAuth, FeedbackKey, SealedFields};
 use crate::wire::format::Reading;
 use crate::wire::{Bth, Feedback, Frame, MAX_FEEDBACK, Opcode, Records, Report, SEAL_LENGTH, Template};
 use crate::{Discard, Psn, Qpn};
@@ -11,10 +11,10 @@ use cc::{Hop, PathTelemetry};
 use core::net::IpAddr;
 
 /// Limit of the pending answers of a queue pair.
-const MOST: usize = 8;
+const MAX_PENDING: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ProbeResponse {
     /// Headers of the path back.
     pub(crate) template: Template,
     pub(crate) to: Qpn,
@@ -24,22 +24,22 @@ pub(crate) struct Answer {
 
 /// Pending answers of a queue pair, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Reflections {
+pub(crate) struct ProbeResponder {
     /// Allocated with the first answer: most queue pairs are never probed.
-    waiting: VecDeque<Answer>,
-    seals: Seals,
+    pending: VecDeque<ProbeResponse>,
+    auth: FeedbackAuth,
     /// Senders receive only ratios, which a single packet does not yield.
-    is_silent: bool,
+    is_disabled: bool,
 }
 
-impl Reflections {
-    /// Starts to authenticate answers with `key`, if there is one; answers nothing if `is_silent`.
-    pub(crate) fn begin(&mut self, key: Option<FeedbackKey>, is_silent: bool) {
-        (self.seals, self.is_silent) = (Seals::new(key), is_silent);
+impl ProbeResponder {
+    /// Starts to authenticate answers with `key`, if there is one; answers nothing if `is_disabled`.
+    pub(crate) fn begin(&mut self, key: Option<FeedbackKey>, is_disabled: bool) {
+        (self.auth, self.is_disabled) = (FeedbackAuth::new(key), is_disabled);
     }
 
     pub(crate) fn clear(&mut self) {
-        self.waiting.clear();
+        self.pending.clear();
     }
 
     /// Queues the answer to a probe that names queue pair `from`. The answer is never longer than the probe.
@@ -52,37 +52,37 @@ impl Reflections {
         if !is_host(path.source) || !is_host(path.destination) {
             return Err(Discard::Address);
         }
-        let report = told(frame).filter(|_| !self.is_silent).ok_or(Discard::Telemetry)?;
-        let sealed = if self.seals.is_used() { SEAL_LENGTH } else { 0 };
+        let report = report_of(frame).filter(|_| !self.is_disabled).ok_or(Discard::Telemetry)?;
+        let sealed = if self.auth.is_used() { SEAL_LENGTH } else { 0 };
         let length = report.length().saturating_add(sealed);
         if frame.in_band.is_none_or(|in_band| in_band.int.room_bytes() < length) {
             return Err(Discard::Length);
         }
-        let Some(room) = MOST.checked_sub(self.waiting.len()).filter(|&room| room > 0) else {
+        let Some(room) = MAX_PENDING.checked_sub(self.pending.len()).filter(|&room| room > 0) else {
             return Err(Discard::AnswersFull);
         };
         let template = Template::new(&path.back()).map_err(|_| Discard::Address)?;
-        self.waiting.reserve_exact(room);
-        self.waiting.push_back(Answer { template, to: from, psn: frame.header.bth().psn, report });
+        self.pending.reserve_exact(room);
+        self.pending.push_back(ProbeResponse { template, to: from, psn: frame.header.bth().psn, report });
         Ok(())
     }
 
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.pending.is_empty()
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Answer> {
-        self.waiting.pop_front()
+    pub(crate) fn pop(&mut self) -> Option<ProbeResponse> {
+        self.pending.pop_front()
     }
 
     #[expect(clippy::indexing_slicing, reason = "`write` returns no more than its room")]
-    pub(crate) fn feedback(&mut self, answer: &Answer, qpn: Qpn, bth: &Bth) -> Feedback {
-        let report = answer.report;
-        let sealed = Sealed::new(Opcode::TELEMETRY_RESPONSE, qpn, bth, Psn::new(0));
+    pub(crate) fn feedback(&mut self, response: &ProbeResponse, qpn: Qpn, bth: &Bth) -> Feedback {
+        let report = response.report;
+        let sealed = SealedFields::new(Opcode::TELEMETRY_RESPONSE, qpn, bth, Psn::new(0));
         let mut bytes = [0; MAX_FEEDBACK];
         let length = Feedback { report, seal: None }.write(&mut bytes);
-        Feedback { report, seal: self.seals.seal(&sealed, &bytes[..length]) }
+        Feedback { report, seal: self.auth.seal(&sealed, &bytes[..length]) }
     }
 }
 
@@ -93,7 +93,7 @@ fn is_host(address: IpAddr) -> bool {
 
 /// Returns what the switches wrote into a probe: all links, or that with the longest queue if they do not fit into one answer. Returns
 /// `None` if a reading is incomplete.
-fn told(frame: &Frame<'_>) -> Option<Report> {
+fn report_of(frame: &Frame<'_>) -> Option<Report> {
     let (path, hops) = match (frame.network.carried(), &frame.in_band) {
         (Some(carried), _) => match carried.read()? {
             Reading::Hops(hops) => (complete(&hops)?, hops.count()),

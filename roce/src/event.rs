@@ -94,7 +94,7 @@ impl fmt::Display for CongestionChange {
 pub(crate) struct Events {
     queue: VecDeque<Event>,
     lost: u64,
-    doubted: VecDeque<IpAddr>,
+    suspected: VecDeque<IpAddr>,
     changes: VecDeque<CongestionChange>,
     /// Last ICMP message about packets to each peer, with its time.
     unreachable: VecDeque<(IpAddr, Instant, Unreachable)>,
@@ -107,7 +107,7 @@ impl Default for Events {
         Self {
             queue: VecDeque::new(),
             lost: 0,
-            doubted: VecDeque::new(),
+            suspected: VecDeque::new(),
             changes,
             unreachable: VecDeque::new(),
         }
@@ -117,8 +117,8 @@ impl Default for Events {
 impl Events {
     /// Limit of the events that wait.
     const LIMIT: usize = 1 << 16;
-    /// Limit of the doubted peers that wait. Others are reported the next time that they do not answer.
-    const DOUBTS: usize = 64;
+    /// Limit of the suspected peers that wait. Others are reported the next time that they do not answer.
+    const MAX_SUSPECTED: usize = 64;
     /// Limit of the changes that wait. Beyond it the oldest is dropped.
     const CHANGES: usize = 64;
     /// Limit of the peers whose last ICMP message is kept. Beyond it the oldest is forgotten.
@@ -148,14 +148,14 @@ impl Events {
 
     /// Records that packets to this address may not arrive, once while it waits.
     #[cold]
-    pub(crate) fn doubt(&mut self, peer: IpAddr) {
-        if self.doubted.len() < Self::DOUBTS && !self.doubted.contains(&peer) {
-            self.doubted.push_back(peer);
+    pub(crate) fn suspect(&mut self, peer: IpAddr) {
+        if self.suspected.len() < Self::MAX_SUSPECTED && !self.suspected.contains(&peer) {
+            self.suspected.push_back(peer);
         }
     }
 
-    pub(crate) fn pop_doubt(&mut self) -> Option<IpAddr> {
-        self.doubted.pop_front()
+    pub(crate) fn pop_suspected(&mut self) -> Option<IpAddr> {
+        self.suspected.pop_front()
     }
 
     #[cold]

@@ -29,7 +29,7 @@ pub struct XrcReceives {
 
 /// Shared receive queue that a message names, with its protection domain and its completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reached {
+pub(crate) struct ResolvedSrq {
     pub(crate) number: SrqNumber,
     pub(crate) srq: SrqId,
     pub(crate) pd: PdId,
@@ -52,15 +52,15 @@ struct SharedQueue {
     init: SrqInit,
     number: SrqNumber,
     requests: VecDeque<RecvRequest>,
-    /// Requests lent to messages that may be abandoned. They may return, so they still take room.
-    lent: u32,
+    /// Requests borrowed by messages that may be abandoned. They may return, so they still take room.
+    borrowed: u32,
     limit: u32,
     qps: u32,
 }
 
 impl SharedQueue {
     fn room(&self) -> u32 {
-        self.init.depth.saturating_sub(self.lent + self.requests.len() as u32)
+        self.init.depth.saturating_sub(self.borrowed + self.requests.len() as u32)
     }
 }
 
@@ -68,7 +68,7 @@ impl SharedQueue {
 pub(crate) struct SharedQueues {
     queues: Vec<Option<SharedQueue>>,
     /// Queues created so far. The upper bits of a number count them, so that a number is not reused soon.
-    made: u32,
+    created: u32,
     /// Queues that fell below their limit, each once until it is armed again.
     low: VecDeque<SrqId>,
 }
@@ -87,21 +87,21 @@ impl SharedQueues {
                 return Err(ControlError::Value { what, value: u64::from(value), limit: u64::from(limit) });
             }
         }
-        let place = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
-        if place as u32 >= Self::LIMIT {
+        let index = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
+        if index as u32 >= Self::LIMIT {
             return Err(ControlError::Limit { what: "shared receive queues", limit: Self::LIMIT });
         }
-        if place == self.queues.len() {
+        if index == self.queues.len() {
             self.queues.push(None);
         }
         let requests = VecDeque::with_capacity(init.depth as usize);
         // From 1, so that no queue has number 0.
-        self.made = self.made % (Self::LIMIT - 1) + 1;
-        let number = SrqNumber::new(self.made << Self::PLACE_BITS | place as u32);
-        self.queues[place] = Some(SharedQueue { init, number, requests, lent: 0, limit: 0, qps: 0 });
+        self.created = self.created % (Self::LIMIT - 1) + 1;
+        let number = SrqNumber::new(self.created << Self::PLACE_BITS | index as u32);
+        self.queues[index] = Some(SharedQueue { init, number, requests, borrowed: 0, limit: 0, qps: 0 });
         // Each queue is listed once: there is room for all.
         self.low.reserve(self.queues.len());
-        Ok(SrqId(place as u32))
+        Ok(SrqId(index as u32))
     }
 
     /// Destroys a queue. Returns the settings that created it.
@@ -164,7 +164,7 @@ impl SharedQueues {
             });
         }
         queue.limit = limit;
-        self.look(srq);
+        self.check_limit(srq);
         Ok(())
     }
 
@@ -179,11 +179,11 @@ impl SharedQueues {
     }
 
     /// Returns the queue with this number in requests of peers, and its XRC domain.
-    pub(crate) fn reach(&self, number: SrqNumber) -> Option<(Reached, XrcdId)> {
+    pub(crate) fn resolve(&self, number: SrqNumber) -> Option<(ResolvedSrq, XrcdId)> {
         let srq = SrqId(number.get() & (Self::LIMIT - 1));
         let queue = self.get(srq).ok().filter(|queue| queue.number == number)?;
         let XrcReceives { domain, cq } = queue.init.xrc?;
-        Some((Reached { number, srq, pd: queue.init.pd, cq }, domain))
+        Some((ResolvedSrq { number, srq, pd: queue.init.pd, cq }, domain))
     }
 
     pub(crate) fn room(&self, srq: SrqId) -> u32 {
@@ -200,35 +200,35 @@ impl SharedQueues {
 
     pub(crate) fn pop(&mut self, srq: SrqId) -> Option<RecvRequest> {
         let request = self.get_mut(srq).ok()?.requests.pop_front();
-        self.look(srq);
+        self.check_limit(srq);
         request
     }
 
-    /// Pops a request for a message that may be abandoned. It takes room until [`Self::keep`] or [`Self::give_back`].
-    pub(crate) fn lend(&mut self, srq: SrqId) -> Option<RecvRequest> {
+    /// Pops a request for a message that may be abandoned. It takes room until [`Self::commit_borrowed`] or [`Self::return_borrowed`].
+    pub(crate) fn borrow(&mut self, srq: SrqId) -> Option<RecvRequest> {
         let request = self.pop(srq)?;
         if let Ok(queue) = self.get_mut(srq) {
-            queue.lent += 1;
+            queue.borrowed += 1;
         }
         Some(request)
     }
 
-    /// Ends a loan, because the message has arrived.
-    pub(crate) fn keep(&mut self, srq: SrqId) {
+    /// Keeps a borrowed request out of the queue, because its message has arrived.
+    pub(crate) fn commit_borrowed(&mut self, srq: SrqId) {
         if let Ok(queue) = self.get_mut(srq) {
-            queue.lent = queue.lent.saturating_sub(1);
+            queue.borrowed = queue.borrowed.saturating_sub(1);
         }
     }
 
     /// Returns the request of an abandoned message, for the next one.
-    pub(crate) fn give_back(&mut self, srq: SrqId, request: RecvRequest) {
+    pub(crate) fn return_borrowed(&mut self, srq: SrqId, request: RecvRequest) {
         if let Ok(queue) = self.get_mut(srq) {
-            queue.lent = queue.lent.saturating_sub(1);
+            queue.borrowed = queue.borrowed.saturating_sub(1);
             queue.requests.push_front(request);
         }
     }
 
-    fn look(&mut self, srq: SrqId) {
+    fn check_limit(&mut self, srq: SrqId) {
         let Some(Some(queue)) = self.queues.get_mut(srq.0 as usize) else { return };
         if (queue.requests.len() as u32) < queue.limit {
             // The event disarms the limit (IBA 10.2.9.1).

@@ -408,7 +408,7 @@ impl CongestionControl {
     }
 
     #[inline]
-    pub(crate) fn keeps_telemetry(&self) -> bool {
+    pub(crate) fn holds_telemetry(&self) -> bool {
         self.telemetry.as_ref().is_some_and(|telemetry| telemetry.has_reporter())
     }
 
@@ -419,7 +419,7 @@ impl CongestionControl {
                 self.telemetry = None;
             }
         }
-        self.keeps_telemetry()
+        self.holds_telemetry()
     }
 
     fn telemetry(&mut self) -> &mut Telemetry {

@@ -11,7 +11,7 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`ControlError`] if the path's addresses are of different families, or the limit of address handles is reached.
     pub fn create_address(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
-        let address = self.commons.addresses.create(pd, path)?;
+        let address = self.shared.addresses.create(pd, path)?;
         self.peers.add(path.destination, path.destination_mac, Sender::AddressHandle(address.place()));
         Ok(address)
     }
@@ -21,7 +21,7 @@ impl Endpoint {
     /// # Errors
     /// Returns [`ControlError::NoAddress`] if the handle does not exist.
     pub fn destroy_address(&mut self, address: AddressId) -> Result<(), ControlError> {
-        let (ip, mac) = self.commons.addresses.destroy(address).ok_or(ControlError::NoAddress)?;
+        let (ip, mac) = self.shared.addresses.destroy(address).ok_or(ControlError::NoAddress)?;
         self.peers.forget(ip, mac, Sender::AddressHandle(address.place()));
         Ok(())
     }

@@ -21,7 +21,7 @@ impl Endpoint {
     /// # Errors
     /// Returns the reason if the frame was dropped or refused. The endpoint counts it.
     pub fn on_frame<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
-        self.commons.counters.rx_frames += 1;
+        self.shared.counters.rx_frames += 1;
         self.take_in(now, memory, frame).inspect_err(|&discard| self.note_discard(now, frame, discard))
     }
 
@@ -41,12 +41,12 @@ impl Endpoint {
 
     /// Counts a dropped frame. A frame that is not RoCEv2 may be an ICMP error about one that was.
     fn note_discard(&mut self, now: Instant, frame: &[u8], discard: Discard) {
-        self.commons.counters.discard(discard);
+        self.shared.counters.discard(discard);
         if discard == Discard::NotRoce
             && let Some((peer, what)) = unreachable(frame)
             && self.peers.has(peer)
         {
-            self.commons.events.note_unreachable(now, peer, what);
+            self.shared.events.note_unreachable(now, peer, what);
         }
     }
 
@@ -55,7 +55,7 @@ impl Endpoint {
     fn take_any<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         // The ICRC is checked here, before anything may touch memory.
         // Parsed in place: `Frame` is large, and every move costs a copy.
-        let frame = self.commons.numbers.parse(frame);
+        let frame = self.shared.numbers.parse(frame);
         let frame = frame.as_ref().map_err(|&discard| discard)?;
         let destination = frame.header.bth().destination;
         let index = match &frame.header {
@@ -148,10 +148,10 @@ impl Endpoint {
         let Some(slot) = self.qps.at_mut(index) else { return };
         // On a link with a set rate, one frame per turn.
         let quantum = if self.link.is_some() { 1 } else { QUANTUM };
-        let before = self.commons.counters.retransmitted;
-        let Sent { bytes, has_more } = slot.qp.transmit(memory, &mut self.commons.context(now), out, quantum);
+        let before = self.shared.counters.retransmitted;
+        let Sent { bytes, has_more } = slot.qp.transmit(memory, &mut self.shared.context(now), out, quantum);
         if out.is_traced() {
-            let retransmitted = self.commons.counters.retransmitted - before;
+            let retransmitted = self.shared.counters.retransmitted - before;
             out.trace(&Traced::turn(&mut slot.traced, &slot.qp, retransmitted));
         }
         slot.is_ready = has_more;
@@ -202,7 +202,7 @@ impl Endpoint {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.link.filter(|_| self.is_asked()).map(|link| link.free_at);
-        sooner(sooner(self.wheel.next(), link), self.commons.early.next_look())
+        sooner(sooner(self.wheel.next(), link), self.shared.early.next_scan())
     }
 
     /// Runs the timers that are due at `now`.
@@ -210,7 +210,7 @@ impl Endpoint {
         while let Some(index) = self.wheel.pop(now) {
             let Some(slot) = self.qps.at_mut(index) else { continue };
             slot.armed = None;
-            slot.qp.on_timeout(&mut self.commons.context(now));
+            slot.qp.on_timeout(&mut self.shared.context(now));
             self.settle(now, index);
         }
         self.release_idle(now);
@@ -230,7 +230,7 @@ impl Endpoint {
         slot.is_ready = true;
         slot.account.ask(now);
         // An acknowledgement that waits behind the data of others keeps its peer's window closed.
-        let queue = if slot.qp.owes_answer() { &mut self.answering } else { &mut self.ready };
+        let queue = if slot.qp.has_answer_due() { &mut self.answering } else { &mut self.ready };
         queue.push_back(index);
     }
 

@@ -15,9 +15,9 @@ const VISITS: usize = 16;
 
 /// Queue pairs that keep memory for telemetry, in the order of their next visits. Some may be destroyed.
 #[derive(Debug, Default)]
-pub(super) struct Keepers {
+pub(super) struct TelemetryHolders {
     qpns: VecDeque<Qpn>,
-    next_look: Instant,
+    next_scan: Instant,
 }
 
 impl Endpoint {
@@ -25,38 +25,38 @@ impl Endpoint {
     #[inline]
     pub(super) fn watch_memory(&mut self, index: u32) {
         if let Some(slot) = self.qps.at_mut(index)
-            && slot.qp.keeps_telemetry()
-            && !slot.is_keeper
+            && slot.qp.holds_telemetry()
+            && !slot.is_telemetry_holder
         {
-            slot.is_keeper = true;
-            self.keepers.qpns.push_back(slot.qp.identity().qpn);
+            slot.is_telemetry_holder = true;
+            self.telemetry_holders.qpns.push_back(slot.qp.identity().qpn);
         }
     }
 
     /// Searches for unused memory, if it is time.
     #[inline]
     pub(super) fn release_idle(&mut self, now: Instant) {
-        if !self.keepers.qpns.is_empty() && self.keepers.next_look <= now {
-            self.look(now);
+        if !self.telemetry_holders.qpns.is_empty() && self.telemetry_holders.next_scan <= now {
+            self.scan_telemetry(now);
         }
-        if self.commons.early.next_look().is_some_and(|at| at <= now) {
-            self.look_for_early(now);
+        if self.shared.early.next_scan().is_some_and(|at| at <= now) {
+            self.scan_early_memory(now);
         }
     }
 
     /// Frees unused memory for early packets. If a packet found no room, evicts the packets of the largest user among those visited, unless
     /// the queue pair that needs room uses more than half as much.
     #[cold]
-    fn look_for_early(&mut self, now: Instant) {
-        let (visits, least) = self.commons.early.begin_look(now);
+    fn scan_early_memory(&mut self, now: Instant) {
+        let (visits, least) = self.shared.early.begin_scan(now);
         let mut largest: Option<(usize, Qpn)> = None;
         for _ in 0..visits {
-            let Some(qpn) = self.commons.early.next_holder() else { break };
+            let Some(qpn) = self.shared.early.next_holder() else { break };
             let Some((_, qp, mut context)) = self.open(now, qpn) else { continue };
             let bytes = qp.release_early(&mut context);
             if bytes > 0 {
                 largest = largest.filter(|&(most, _)| most >= bytes).or(Some((bytes, qpn)));
-                self.commons.early.visit_again(qpn);
+                self.shared.early.visit_again(qpn);
             }
         }
         if let (Some((bytes, qpn)), Some(least)) = (largest, least)
@@ -68,15 +68,15 @@ impl Endpoint {
     }
 
     #[cold]
-    fn look(&mut self, now: Instant) {
-        self.keepers.next_look = now + INTERVAL;
-        for _ in 0..VISITS.min(self.keepers.qpns.len()) {
-            let Some(qpn) = self.keepers.qpns.pop_front() else { break };
+    fn scan_telemetry(&mut self, now: Instant) {
+        self.telemetry_holders.next_scan = now + INTERVAL;
+        for _ in 0..VISITS.min(self.telemetry_holders.qpns.len()) {
+            let Some(qpn) = self.telemetry_holders.qpns.pop_front() else { break };
             let slot = self.qps.find(qpn).and_then(|index| self.qps.at_mut(index));
             let Some(slot) = slot else { continue };
-            slot.is_keeper = slot.qp.release_telemetry(now);
-            if slot.is_keeper {
-                self.keepers.qpns.push_back(qpn);
+            slot.is_telemetry_holder = slot.qp.release_telemetry(now);
+            if slot.is_telemetry_holder {
+                self.telemetry_holders.qpns.push_back(qpn);
             }
         }
     }

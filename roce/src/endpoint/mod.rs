@@ -2,7 +2,6 @@
 
 mod addresses;
 mod burst;
-mod commons;
 mod config;
 mod datapath;
 mod groups;
@@ -12,6 +11,7 @@ mod observe;
 mod peers;
 mod posting;
 mod redirect;
+mod shared_objects;
 mod steering;
 mod table;
 mod xrc;
@@ -30,15 +30,15 @@ use crate::{
 };
 use alloc::collections::VecDeque;
 use cc::{Instant, Rate};
-use commons::Commons;
 pub use config::EndpointConfig;
 use core::time::Duration;
 use groups::Groups;
 pub use groups::{GROUP_QPN, MOST_GROUPS, MOST_MEMBERS};
-use idle::Keepers;
+use idle::TelemetryHolders;
 pub use numbers::{CoreIndex, QPN_REST, process_of};
 pub use observe::Observation;
 use peers::{Known, Peers};
+use shared_objects::SharedObjects;
 use table::QpTable;
 
 /// Resolution of timers. At 100 Gb/s a packet of 1 KiB takes 90 ns: pacing that is late by as much would send packets in groups.
@@ -47,7 +47,7 @@ const TIMER_GRANULARITY: Duration = Duration::from_nanos(16);
 /// All queue pairs, completion queues and memory regions of one core.
 pub struct Endpoint {
     qps: QpTable,
-    commons: Commons,
+    shared: SharedObjects,
     /// One timer per queue pair, by its place in the table.
     wheel: TimingWheel,
     /// Places of queue pairs that may have something to send, each at most once.
@@ -62,7 +62,7 @@ pub struct Endpoint {
     peers: Peers,
     groups: Groups,
     flows: FlowTable,
-    keepers: Keepers,
+    telemetry_holders: TelemetryHolders,
     gone: WaitingTimes,
 }
 
@@ -90,7 +90,7 @@ impl Endpoint {
         let [for_numbers, for_keys] = derive(&config.seed);
         Self {
             qps: QpTable::new(config.process, core, qps, &for_numbers),
-            commons: Commons::new(&config, &for_keys),
+            shared: SharedObjects::new(&config, &for_keys),
             wheel: TimingWheel::new(qps, TIMER_GRANULARITY),
             ready: VecDeque::with_capacity(qps as usize),
             alone: None,
@@ -100,7 +100,7 @@ impl Endpoint {
             peers: Peers::default(),
             groups: Groups::default(),
             flows: FlowTable::default(),
-            keepers: Keepers::default(),
+            telemetry_holders: TelemetryHolders::default(),
             gone: WaitingTimes::default(),
         }
     }
@@ -120,13 +120,13 @@ impl Endpoint {
     /// without room are dropped, and their sender retransmits them. A queue pair may evict the packets of another that uses more than twice
     /// as much. Memory above a lower limit is freed when it is no longer needed.
     pub fn set_early_budget(&mut self, bytes: usize) {
-        self.commons.early.set_limit(bytes);
+        self.shared.early.set_limit(bytes);
     }
 
     /// Returns the memory that all queue pairs together use for early packets, in bytes.
     #[must_use]
     pub fn early_bytes(&self) -> usize {
-        self.commons.early.used()
+        self.shared.early.used()
     }
 
     /// Creates a protection domain.
@@ -140,7 +140,7 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`ControlError`] if the depth is 0 or above 2^22, or the limit of completion queues is reached.
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId, ControlError> {
-        self.commons.cqs.create(depth)
+        self.shared.cqs.create(depth)
     }
 
     /// Destroys a completion queue with its completions.
@@ -148,8 +148,8 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`ControlError`] if the queue does not exist, or queue pairs still use it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), ControlError> {
-        self.commons.cqs.destroy(cq)?;
-        self.commons.events.forget(|event| *event == Event::CqOverflowed(cq));
+        self.shared.cqs.destroy(cq)?;
+        self.shared.events.forget(|event| *event == Event::CqOverflowed(cq));
         Ok(())
     }
 
@@ -158,47 +158,47 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`ControlError`] if the queue does not exist, the depth is 0 or above 2^22, or more completions wait than would fit.
     pub fn resize_cq(&mut self, cq: CqId, depth: u32) -> Result<(), ControlError> {
-        self.commons.cqs.resize(cq, depth)
+        self.shared.cqs.resize(cq, depth)
     }
 
     /// Moves completions out, oldest first, until `into` returns `false` or none are left. Returns their number.
     pub fn poll_cq(&mut self, cq: CqId, into: &mut dyn FnMut(&Completion) -> bool) -> usize {
-        self.commons.cqs.poll(cq, into)
+        self.shared.cqs.poll(cq, into)
     }
 
     /// Returns the completions that wait in a queue, oldest first.
     #[inline]
     #[must_use]
     pub fn completions(&self, cq: CqId) -> &[Completion] {
-        self.commons.cqs.waiting(cq)
+        self.shared.cqs.waiting(cq)
     }
 
     /// Removes all completions that wait in a queue, after [`Self::completions`] returned them.
     pub fn clear_cq(&mut self, cq: CqId) {
-        self.commons.cqs.clear(cq);
+        self.shared.cqs.clear(cq);
     }
 
     /// Removes the completions of one queue pair from a completion queue.
     pub fn discard_completions(&mut self, cq: CqId, qpn: Qpn) {
-        self.commons.cqs.discard(cq, qpn);
+        self.shared.cqs.discard(cq, qpn);
     }
 
     /// Returns a completion queue that received completions since it was last returned. Queues without new completions cost nothing.
     #[inline]
     pub fn poll_filled_cq(&mut self) -> Option<CqId> {
-        self.commons.cqs.take_filled()
+        self.shared.cqs.take_filled()
     }
 
     /// Returns whether the queue lost completions because the program did not poll it. Its queue pairs are then in ERR.
     #[must_use]
     pub fn cq_overflowed(&self, cq: CqId) -> bool {
-        self.commons.cqs.overflowed(cq)
+        self.shared.cqs.overflowed(cq)
     }
 
     /// Puts a completion queue into error permanently, and its queue pairs into ERR, because completions were lost on their way to the
     /// poller (IBA 10.2.6).
     pub fn overflow_cq(&mut self, now: Instant, cq: CqId) {
-        self.commons.cqs.overflow(cq);
+        self.shared.cqs.overflow(cq);
         self.spread_overflow(now);
     }
 
@@ -213,7 +213,7 @@ impl Endpoint {
         length: u64,
         access: Access,
     ) -> Result<Region, ControlError> {
-        self.commons.regions.register(pd, address, length, access)
+        self.shared.regions.register(pd, address, length, access)
     }
 
     /// Registers a region whose first byte has the address `origin` in requests of both sides; 0 makes it zero-based.
@@ -228,7 +228,7 @@ impl Endpoint {
         origin: u64,
         access: Access,
     ) -> Result<Region, ControlError> {
-        self.commons.regions.register_as(pd, address, length, origin, access)
+        self.shared.regions.register_as(pd, address, length, origin, access)
     }
 
     /// Changes everything of a region but its keys. When this returns, bytes that are no longer part of the region are not accessed any
@@ -237,7 +237,7 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`ControlError`] if no region has this key, memory windows are bound to it, or [`Self::register`] would refuse the memory.
     pub fn change_region(&mut self, lkey: Lkey, pd: PdId, wanted: &Region) -> Result<Region, ControlError> {
-        self.commons.regions.change(lkey, pd, wanted)
+        self.shared.regions.change(lkey, pd, wanted)
     }
 
     /// Deregisters a region. When this returns, none of its bytes is accessed any more.
@@ -245,7 +245,7 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`ControlError`] if no region has this key, or memory windows are bound to it.
     pub fn deregister(&mut self, lkey: Lkey) -> Result<(), ControlError> {
-        self.commons.regions.deregister(lkey).map(drop)
+        self.shared.regions.deregister(lkey).map(drop)
     }
 
     /// Deregisters a region, and unbinds the windows that are bound to it.
@@ -253,7 +253,7 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`ControlError`] if no region has this key.
     pub fn withdraw(&mut self, lkey: Lkey) -> Result<(), ControlError> {
-        self.commons.regions.withdraw(lkey).map(drop)
+        self.shared.regions.withdraw(lkey).map(drop)
     }
 
     /// Returns the number of memory windows that are bound to a region.
@@ -261,7 +261,7 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`ControlError`] if no region has this key.
     pub fn windows_of(&self, lkey: Lkey) -> Result<u32, ControlError> {
-        self.commons.regions.windows_of(lkey)
+        self.shared.regions.windows_of(lkey)
     }
 
     /// Creates an unbound memory window, and returns its key.
@@ -269,7 +269,7 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`ControlError`] if the limit of windows is reached.
     pub fn create_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Rkey, ControlError> {
-        self.commons.regions.create_window(pd, kind)
+        self.shared.regions.create_window(pd, kind)
     }
 
     /// Destroys a memory window, by any of the keys that it had.
@@ -277,7 +277,7 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`ControlError`] if no window has this key.
     pub fn destroy_window(&mut self, rkey: Rkey) -> Result<(), ControlError> {
-        self.commons.regions.destroy_window(rkey)
+        self.shared.regions.destroy_window(rkey)
     }
 
     /// Creates a shared receive queue.
@@ -287,7 +287,7 @@ impl Endpoint {
     /// or the limit of shared receive queues is reached.
     pub fn create_srq(&mut self, init: SrqInit) -> Result<SrqId, ControlError> {
         match init.xrc {
-            None => self.commons.shared.create(init),
+            None => self.shared.srqs.create(init),
             Some(xrc) => self.create_xrc_srq(init, xrc),
         }
     }
@@ -297,7 +297,7 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`ControlError`] if the queue does not exist, or queue pairs still use it.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
-        let init = self.commons.shared.destroy(srq)?;
+        let init = self.shared.srqs.destroy(srq)?;
         if let Some(xrc) = init.xrc {
             self.leave_xrc(xrc);
         }
@@ -309,31 +309,31 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`ControlError`] if the queue does not exist, or contains no more than `limit` requests.
     pub fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), ControlError> {
-        self.commons.shared.arm(srq, limit)
+        self.shared.srqs.arm(srq, limit)
     }
 
     /// Returns the oldest event that no completion reports, once. Events of destroyed queue pairs and queues are dropped.
     pub fn poll_event(&mut self) -> Option<Event> {
-        let Commons { events, shared, .. } = &mut self.commons;
-        events.pop().or_else(|| shared.poll_low().map(Event::SharedReceivesLow))
+        let SharedObjects { events, srqs, .. } = &mut self.shared;
+        events.pop().or_else(|| srqs.poll_low().map(Event::SharedReceivesLow))
     }
 
     /// Returns the number of events that were lost because more than 65,536 waited.
     #[must_use]
     pub const fn events_lost(&self) -> u64 {
-        self.commons.events.lost()
+        self.shared.events.lost()
     }
 
     /// Returns the state of a shared receive queue; `None` if it does not exist.
     #[must_use]
     pub fn srq_report(&self, srq: SrqId) -> Option<SrqReport> {
-        self.commons.shared.report(srq)
+        self.shared.srqs.report(srq)
     }
 
     /// Returns how many more receive requests fit into a shared queue.
     #[must_use]
     pub fn srq_room(&self, srq: SrqId) -> u32 {
-        self.commons.shared.room(srq)
+        self.shared.srqs.room(srq)
     }
 
     /// Creates a queue pair, in RESET. An XRC queue pair is an initiator; [`Self::create_xrc_target`] creates targets.
@@ -347,11 +347,11 @@ impl Endpoint {
             return Err(ControlError::InitiatorReceives);
         }
         if let Some(srq) = init.srq {
-            self.commons.shared.join(srq, init.pd)?;
+            self.shared.srqs.join(srq, init.pd)?;
         }
         let made = self.make_qp(now, init);
         if let (Err(_), Some(srq)) = (&made, init.srq) {
-            self.commons.shared.leave(srq);
+            self.shared.srqs.leave(srq);
         }
         made
     }
@@ -362,12 +362,12 @@ impl Endpoint {
             (_, Some(srq)) => Receives::Shared(srq),
             (_, None) => Receives::Own,
         };
-        self.commons.cqs.join(init.send_cq)?;
-        let made = self.commons.cqs.join(init.recv_cq).and_then(|()| {
+        self.shared.cqs.join(init.send_cq)?;
+        let made = self.shared.cqs.join(init.recv_cq).and_then(|()| {
             let identity = |qpn| Identity::new(qpn, &init, receives);
-            self.qps.insert(now, init.service, identity).inspect_err(|_| self.commons.cqs.leave(init.recv_cq))
+            self.qps.insert(now, init.service, identity).inspect_err(|_| self.shared.cqs.leave(init.recv_cq))
         });
-        made.inspect_err(|_| self.commons.cqs.leave(init.send_cq))
+        made.inspect_err(|_| self.shared.cqs.leave(init.send_cq))
     }
 
     /// Moves a queue pair to another state, or changes its settings.
@@ -392,26 +392,26 @@ impl Endpoint {
     pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) -> Result<(), ControlError> {
         let (index, mut slot) = self.qps.remove(now, qpn).ok_or(ControlError::NoQp(qpn))?;
         self.gone.add(&slot.account.at(now));
-        self.commons.events.forget(|event| event.qpn() == Some(qpn));
-        self.commons.events.forget_changes(qpn);
+        self.shared.events.forget(|event| event.qpn() == Some(qpn));
+        self.shared.events.forget_changes(qpn);
         self.wheel.cancel(index);
         self.peers.update(index, Known::of(&slot.qp), Known::default());
         self.groups.forget(qpn);
         self.flows.forget(qpn);
-        self.commons.regions.release_queue_pair(qpn);
-        slot.qp.abandon(&mut self.commons.shared);
+        self.shared.regions.release_queue_pair(qpn);
+        slot.qp.abandon(&mut self.shared.srqs);
         if slot.is_ready {
             self.ready.retain(|&ready| ready != index);
             self.alone = self.alone.filter(|&alone| alone != index);
             self.answering.retain(|&ready| ready != index);
         }
         let identity = slot.qp.identity();
-        self.commons.cqs.leave(identity.send_cq);
-        self.commons.cqs.leave(identity.recv_cq);
+        self.shared.cqs.leave(identity.send_cq);
+        self.shared.cqs.leave(identity.recv_cq);
         match identity.receives {
             Receives::Own | Receives::Never => {}
-            Receives::Shared(srq) => self.commons.shared.leave(srq),
-            Receives::Named(domain) => self.commons.xrc.leave(domain),
+            Receives::Shared(srq) => self.shared.srqs.leave(srq),
+            Receives::XrcTarget(domain) => self.shared.xrc.leave(domain),
         }
         Ok(())
     }
@@ -425,7 +425,7 @@ impl Endpoint {
     /// Returns the counts since the endpoint was created.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
-        &self.commons.counters
+        &self.shared.counters
     }
 
     /// Returns a queue pair with its place, and the objects that it shares with others.
@@ -438,26 +438,26 @@ impl Endpoint {
     #[inline]
     fn open_at(&mut self, now: Instant, index: u32) -> Option<(&mut QueuePair, Context<'_>)> {
         let slot = self.qps.at_mut(index)?;
-        Some((&mut slot.qp, self.commons.context(now)))
+        Some((&mut slot.qp, self.shared.context(now)))
     }
 
     /// Moves the queue pairs of an overflowed completion queue to ERR (IBA 10.2.6).
     #[inline]
     fn spread_overflow(&mut self, now: Instant) {
-        if self.commons.cqs.has_overflowed() {
+        if self.shared.cqs.has_overflowed() {
             self.fail_overflowed(now);
         }
     }
 
     #[cold]
     fn fail_overflowed(&mut self, now: Instant) {
-        while let Some(cq) = self.commons.cqs.take_overflowed() {
-            self.commons.events.push(Event::CqOverflowed(cq));
+        while let Some(cq) = self.shared.cqs.take_overflowed() {
+            self.shared.events.push(Event::CqOverflowed(cq));
             for index in 0..self.qps.len() {
                 let Some(slot) = self.qps.at_mut(index) else { continue };
                 if slot.qp.completes_to(cq) {
                     let cause = FailureCause::CompletionQueue;
-                    slot.qp.fail(Some(cause), CompletionStatus::Flushed, &mut self.commons.context(now));
+                    slot.qp.fail(Some(cause), CompletionStatus::Flushed, &mut self.shared.context(now));
                 }
             }
         }

@@ -50,7 +50,7 @@ impl Endpoint {
                 send_cq: identity.send_cq,
                 report: slot.qp.report(),
                 hops: slot.qp.hops().collect(),
-                suspected: slot.qp.suspects(now, &self.commons.events),
+                suspected: slot.qp.suspects(now, &self.shared.events),
                 waiting: slot.account.state(),
                 waited: slot.account.at(now),
             });

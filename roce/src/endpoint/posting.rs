@@ -82,7 +82,7 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`PostError`] if the request was refused; nothing was done.
     pub fn post_srq_recv(&mut self, srq: SrqId, request: RecvRequest) -> Result<(), PostError> {
-        let checked = self.commons.shared.check(srq, request)?;
+        let checked = self.shared.srqs.check(srq, request)?;
         self.take_srq_recv(srq, checked);
         Ok(())
     }
@@ -90,11 +90,11 @@ impl Endpoint {
     /// Returns the rules for requests to a shared receive queue.
     #[must_use]
     pub fn srq_rules(&self, srq: SrqId) -> Option<RecvRules> {
-        self.commons.shared.rules(srq)
+        self.shared.srqs.rules(srq)
     }
 
     /// Posts a request that was checked against [`Self::srq_rules`] and the free entries.
     pub fn take_srq_recv(&mut self, srq: SrqId, request: CheckedRecv) {
-        self.commons.shared.take(srq, request);
+        self.shared.srqs.take(srq, request);
     }
 }

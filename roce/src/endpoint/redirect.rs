@@ -11,15 +11,15 @@ impl Endpoint {
 
     /// Returns an address to which packets may not arrive: a request was not answered in time, or a peer repeated an answered request. The
     /// caller that resolved its Ethernet address should do so again, and report the result by [`redirect`](Self::redirect). Each address is
-    /// returned once, until it is in doubt again; at most 64 wait.
+    /// returned once, until it is suspected again; at most 64 wait.
     pub fn poll_doubted(&mut self) -> Option<IpAddr> {
-        self.commons.events.pop_doubt()
+        self.shared.events.pop_suspected()
     }
 
     /// Returns the oldest change of a queue pair's congestion control that was not returned yet: its telemetry ended, or returned. At most
     /// 64 wait, more are dropped.
     pub fn poll_congestion_change(&mut self) -> Option<crate::CongestionChange> {
-        self.commons.events.pop_change()
+        self.shared.events.pop_change()
     }
 
     /// Changes the Ethernet address of all packets to `peer`, of queue pairs and address handles.
@@ -35,7 +35,7 @@ impl Endpoint {
                         slot.qp.redirect(peer, mac);
                     }
                 }
-                Some(Sender::AddressHandle(place)) => self.commons.addresses.redirect(place, peer, mac),
+                Some(Sender::AddressHandle(place)) => self.shared.addresses.redirect(place, peer, mac),
             }
         }
         Self::REDIRECTS

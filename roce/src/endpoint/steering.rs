@@ -59,7 +59,7 @@ impl Endpoint {
     /// receive them.
     #[inline(never)]
     pub fn steer<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> bool {
-        if wire::opcode_and_destination(frame, self.commons.numbers).is_some() {
+        if wire::opcode_and_destination(frame, self.shared.numbers).is_some() {
             return false;
         }
         let Some(headers) = Headers::of(frame) else { return false };
@@ -70,10 +70,10 @@ impl Endpoint {
                 FlowAction::Drop => Err(Discard::FlowRule),
             };
             if let Err(discard) = delivered {
-                self.commons.counters.discard(discard);
+                self.shared.counters.discard(discard);
             }
         }
-        self.commons.counters.rx_frames += u64::from(cursor.is_taken());
+        self.shared.counters.rx_frames += u64::from(cursor.is_taken());
         cursor.is_taken()
     }
 

@@ -14,7 +14,7 @@ pub(super) struct Slot {
     pub(super) qp: QueuePair,
     pub(super) is_ready: bool,
     /// It is among those that keep memory for telemetry.
-    pub(super) is_keeper: bool,
+    pub(super) is_telemetry_holder: bool,
     /// Time to which its timer is set; may be too early, never too late.
     pub(super) armed: Option<Instant>,
     pub(super) account: Account,
@@ -66,7 +66,8 @@ impl QpTable {
         }
         let qp = QueuePair::new(service, make(qpn));
         let account = Account::new(now);
-        let slot = Slot { qp, is_ready: false, is_keeper: false, armed: None, account, traced: None };
+        let slot =
+            Slot { qp, is_ready: false, is_telemetry_holder: false, armed: None, account, traced: None };
         self.places[index as usize] = Some(Box::new(slot));
         Ok(qpn)
     }

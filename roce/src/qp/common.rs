@@ -1,6 +1,6 @@
 //! The parts of a queue pair that all services share: identity, state, peer, congestion control.
 
-use super::alarms::{self, Alarms};
+use super::async_events::{self, AsyncEvents};
 use super::settings::busiest;
 use super::{CompletionStatus, Context, Identity, LossRecovery, RtrSettings, State};
 use crate::congestion::CongestionControl;
@@ -82,7 +82,7 @@ pub(crate) struct Common {
     /// Connected services only, from RTR on.
     pub(super) connection: Option<Connection>,
     pub(super) congestion: CongestionControl,
-    pub(super) alarms: Alarms,
+    pub(super) async_events: AsyncEvents,
     /// Cause of ERR or SQE; `None` if the program requested the transition.
     pub(super) failure: Option<Box<QpFailure>>,
     /// IPv4 identification of the next packet.
@@ -98,7 +98,7 @@ impl Common {
             partition_key: 0,
             connection: None,
             congestion: CongestionControl::new(),
-            alarms: Alarms::default(),
+            async_events: AsyncEvents::default(),
             failure: None,
             identification: 0,
         }
@@ -149,7 +149,7 @@ impl Common {
             && self.identity.receives.service() == Service::Rc
     }
 
-    /// Returns `taken`. A duplicate casts doubt on the path: its answer may have been lost because the peer has moved.
+    /// Returns `taken`. A duplicate makes the path suspect: its answer may have been lost because the peer has moved.
     #[inline(always)]
     pub(super) fn on_taken(
         &self,
@@ -157,7 +157,7 @@ impl Common {
         context: &mut Context<'_>,
     ) -> Result<(), Discard> {
         if taken == Err(Discard::Duplicate) {
-            self.doubt_path(context);
+            self.suspect_path(context);
         }
         taken
     }
@@ -195,11 +195,11 @@ impl Common {
         is_new
     }
 
-    /// Casts doubt on the path, because the peer did not answer in time and may have moved.
+    /// Reports the path as suspect, because the peer did not answer in time and may have moved.
     #[cold]
-    pub(super) fn doubt_path(&self, context: &mut Context<'_>) {
+    pub(super) fn suspect_path(&self, context: &mut Context<'_>) {
         if let Some(connection) = &self.connection {
-            context.events.doubt(connection.path.destination);
+            context.events.suspect(connection.path.destination);
         }
     }
 
@@ -212,7 +212,7 @@ impl Common {
     ) {
         if self.state != State::Error {
             let failure = why.map(|why| self.record(why, ends));
-            alarms::on_error(failure, &self.identity, context);
+            async_events::on_error(failure, &self.identity, context);
         }
         self.state = State::Error;
     }

@@ -14,7 +14,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) regions: &'a mut RegionTable,
     pub(crate) addresses: &'a AddressTable,
-    pub(crate) shared: &'a mut SharedQueues,
+    pub(crate) srqs: &'a mut SharedQueues,
     pub(crate) cqs: &'a mut CompletionQueues,
     pub(crate) counters: &'a mut Counters,
     pub(crate) flows: &'a mut ActiveFlows,

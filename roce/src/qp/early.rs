@@ -13,7 +13,7 @@ const INTERVAL: Duration = Duration::from_millis(10);
 /// Queue pairs that a search visits at most.
 const VISITS: usize = 256;
 /// The same for a search that a packet without room causes.
-const VISITS_FOR_ROOM: usize = 16;
+const VISITS_FOR_SPACE: usize = 16;
 
 /// Limit and use of the memory, bytes.
 #[derive(Debug)]
@@ -24,18 +24,18 @@ struct Budget {
 
 /// Bytes of a budget that one queue pair uses. Dropping it returns them.
 #[derive(Debug)]
-pub(in crate::qp) struct Share {
+pub(in crate::qp) struct Reservation {
     budget: Arc<Budget>,
     bytes: usize,
 }
 
-impl Share {
+impl Reservation {
     pub(in crate::qp) const fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Reserves `bytes` more. Returns false if the budget has fewer left.
-    pub(in crate::qp) fn take(&mut self, bytes: usize) -> bool {
+    pub(in crate::qp) fn reserve(&mut self, bytes: usize) -> bool {
         let used = self.budget.used.load(Ordering::Relaxed).saturating_add(bytes);
         if used > self.budget.limit.load(Ordering::Relaxed) {
             return false;
@@ -46,16 +46,16 @@ impl Share {
         true
     }
 
-    pub(in crate::qp) fn give_back(&mut self, bytes: usize) {
+    pub(in crate::qp) fn release(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(bytes);
         let used = self.budget.used.load(Ordering::Relaxed);
         self.budget.used.store(used.saturating_sub(bytes), Ordering::Relaxed);
     }
 }
 
-impl Drop for Share {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        self.give_back(self.bytes);
+        self.release(self.bytes);
     }
 }
 
@@ -65,15 +65,15 @@ pub(crate) struct EarlyMemory {
     budget: Arc<Budget>,
     /// In the order of their next visits. Some may be destroyed, or use no memory any more.
     holders: VecDeque<Qpn>,
-    next_look: Instant,
+    next_scan: Instant,
     /// Bytes of a queue pair that was refused more since the last search.
-    short: Option<usize>,
+    shortage: Option<usize>,
 }
 
 impl EarlyMemory {
     pub(crate) fn new(limit: usize) -> Self {
         let budget = Budget { limit: AtomicUsize::new(limit), used: AtomicUsize::new(0) };
-        Self { budget: Arc::new(budget), holders: VecDeque::new(), next_look: Instant::ZERO, short: None }
+        Self { budget: Arc::new(budget), holders: VecDeque::new(), next_scan: Instant::ZERO, shortage: None }
     }
 
     pub(crate) fn set_limit(&self, limit: usize) {
@@ -84,39 +84,39 @@ impl EarlyMemory {
         self.budget.used.load(Ordering::Relaxed)
     }
 
-    pub(in crate::qp) fn share(&self) -> Share {
-        Share { budget: self.budget.clone(), bytes: 0 }
+    pub(in crate::qp) fn reservation(&self) -> Reservation {
+        Reservation { budget: self.budget.clone(), bytes: 0 }
     }
 
     /// Adds `qpn`, whose share is no longer empty, to the queue pairs to visit.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
-    pub(in crate::qp) fn holds(&mut self, qpn: Qpn, now: Instant) {
+    pub(in crate::qp) fn add_holder(&mut self, qpn: Qpn, now: Instant) {
         if self.holders.is_empty() {
-            self.next_look = now + INTERVAL;
+            self.next_scan = now + INTERVAL;
         }
         self.holders.push_back(qpn);
     }
 
     /// Makes a search due, because a queue pair that has `bytes` was refused more.
-    pub(in crate::qp) fn is_short(&mut self, bytes: usize) {
-        self.short = Some(bytes);
-        self.next_look = Instant::ZERO;
+    pub(in crate::qp) fn on_shortage(&mut self, bytes: usize) {
+        self.shortage = Some(bytes);
+        self.next_scan = Instant::ZERO;
     }
 
     /// Returns the time of the next search; `None` if no queue pair uses memory.
     #[inline]
-    pub(crate) fn next_look(&self) -> Option<Instant> {
-        (!self.holders.is_empty()).then_some(self.next_look)
+    pub(crate) fn next_scan(&self) -> Option<Instant> {
+        (!self.holders.is_empty()).then_some(self.next_scan)
     }
 
     /// Begins a search. Returns how many queue pairs to visit, and the bytes from which one is evicted to make room for another.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
-    pub(crate) fn begin_look(&mut self, now: Instant) -> (usize, Option<usize>) {
-        self.next_look = now + INTERVAL;
-        let short = self.short.take();
-        let visits = if short.is_some() { VISITS_FOR_ROOM } else { VISITS };
+    pub(crate) fn begin_scan(&mut self, now: Instant) -> (usize, Option<usize>) {
+        self.next_scan = now + INTERVAL;
+        let shortage = self.shortage.take();
+        let visits = if shortage.is_some() { VISITS_FOR_SPACE } else { VISITS };
         // With half of that, two queue pairs of equal shares would evict each other in turn.
-        (visits.min(self.holders.len()), short.map(|bytes| bytes.saturating_mul(2).saturating_add(1)))
+        (visits.min(self.holders.len()), shortage.map(|bytes| bytes.saturating_mul(2).saturating_add(1)))
     }
 
     pub(crate) fn next_holder(&mut self) -> Option<Qpn> {

@@ -30,7 +30,7 @@ pub(crate) enum Receives {
     /// None: an XRC initiator receives no messages.
     Never,
     /// XRC target: the shared receive queue of this domain that a message names.
-    Named(XrcdId),
+    XrcTarget(XrcdId),
 }
 
 impl Receives {
@@ -38,7 +38,7 @@ impl Receives {
     pub(crate) const fn service(self) -> Service {
         match self {
             Self::Own | Self::Shared(_) => Service::Rc,
-            Self::Never | Self::Named(_) => Service::Xrc,
+            Self::Never | Self::XrcTarget(_) => Service::Xrc,
         }
     }
 }

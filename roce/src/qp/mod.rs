@@ -1,6 +1,6 @@
 //! Queue pairs of all services: states, work queues, and the packets that they send and receive.
 
-mod alarms;
+mod async_events;
 mod buffers;
 mod changes;
 mod common;

@@ -46,14 +46,14 @@ impl PostRules {
         let Identity { qpn, receives, capabilities, .. } = *identity;
         let elsewhere = match receives {
             Receives::Own => None,
-            Receives::Shared(_) | Receives::Named(_) => Some(PostError::SharedReceives { qpn }),
+            Receives::Shared(_) | Receives::XrcTarget(_) => Some(PostError::SharedReceives { qpn }),
             Receives::Never => Some(PostError::Service { qpn }),
         };
         Self {
             send: SendRules {
                 qpn,
                 service,
-                services: if matches!(receives, Receives::Named(_)) { 0 } else { bit(service) },
+                services: if matches!(receives, Receives::XrcTarget(_)) { 0 } else { bit(service) },
                 max_sge: capabilities.max_send_sge,
                 max_inline: capabilities.max_inline,
                 shortest: match service {
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(had(SendRequest::read(0, sge(1), REMOTE)), reliable);
         assert_eq!(had(SendRequest::read(0, sge(1), REMOTE).to_srq(srq)), xrc);
         assert_eq!(had(SendRequest::send(0, Data::empty()).to_srq(srq)), xrc);
-        let target = rules_of(Service::Xrc, Receives::Named(XrcdId(0))).send;
+        let target = rules_of(Service::Xrc, Receives::XrcTarget(XrcdId(0))).send;
         let request = SendRequest::send(0, Data::empty()).to_srq(srq);
         assert_eq!(target.check(request), Err(PostError::Service { qpn: QPN }));
     }

@@ -124,13 +124,13 @@ impl QueuePair {
         let common = &mut self.common;
         match (common.state, modify) {
             (_, Modify::Reset) => {
-                self.abandon(context.shared);
+                self.abandon(context.srqs);
                 self.reset();
             }
             (_, Modify::Error) => self.silence_and_fail(context),
             (State::ReadyToSend, Modify::Drain { notify }) => {
                 common.state = State::SendQueueDrained;
-                common.alarms.on_drain(notify);
+                common.async_events.on_drain(notify);
                 self.look_whether_drained(context);
             }
             (State::SendQueueDrained | State::SendQueueError, Modify::Resume) => {
@@ -198,7 +198,7 @@ impl QueuePair {
     /// Abandons the message in progress: its shared receive request goes back to the queue.
     pub(crate) fn abandon(&mut self, shared: &mut SharedQueues) {
         match &mut self.transport {
-            // A reliable service does not give back the request of an unfinished message.
+            // A reliable service does not return the request of an unfinished message.
             Transport::Reliable(_) => {}
             Transport::Unreliable(unreliable) => unreliable.abandon(shared),
         }
@@ -332,8 +332,8 @@ impl QueuePair {
     }
 
     #[inline]
-    pub(crate) fn keeps_telemetry(&self) -> bool {
-        self.common.congestion.keeps_telemetry()
+    pub(crate) fn holds_telemetry(&self) -> bool {
+        self.common.congestion.holds_telemetry()
     }
 
     pub(crate) fn release_telemetry(&mut self, now: Instant) -> bool {
@@ -356,10 +356,10 @@ impl QueuePair {
     }
 
     #[inline]
-    pub(crate) fn owes_answer(&self) -> bool {
+    pub(crate) fn has_answer_due(&self) -> bool {
         match &self.transport {
-            Transport::Reliable(reliable) => reliable.owes_answer(),
-            Transport::Unreliable(unreliable) => unreliable.owes_answer(),
+            Transport::Reliable(reliable) => reliable.has_answer_due(),
+            Transport::Unreliable(unreliable) => unreliable.has_answer_due(),
         }
     }
 
@@ -551,7 +551,7 @@ impl QueuePair {
     fn look_whether_drained(&mut self, context: &mut Context<'_>) {
         if self.common.state == State::SendQueueDrained && either!(&self.transport, part => part.is_drained())
         {
-            self.common.alarms.on_drained(&self.common.identity, context);
+            self.common.async_events.on_drained(&self.common.identity, context);
         }
     }
 }

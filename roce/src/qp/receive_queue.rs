@@ -1,7 +1,7 @@
 //! The queue from which a queue pair takes its receive requests: its own or a shared one.
 
 use super::{Identity, Receives, RecvRequest};
-use crate::srq::{Reached, SharedQueues};
+use crate::srq::{ResolvedSrq, SharedQueues};
 use crate::{CqId, SrqId};
 use alloc::collections::VecDeque;
 
@@ -10,7 +10,7 @@ pub(super) enum ReceiveQueue {
     Own(VecDeque<RecvRequest>),
     Shared(SrqId),
     /// XRC target: the queue that the newest message named.
-    Named(Option<Reached>),
+    XrcTarget(Option<ResolvedSrq>),
 }
 
 impl ReceiveQueue {
@@ -18,78 +18,78 @@ impl ReceiveQueue {
         match identity.receives {
             Receives::Own => Self::Own(VecDeque::with_capacity(identity.capabilities.max_recv as usize)),
             Receives::Shared(srq) => Self::Shared(srq),
-            Receives::Never | Receives::Named(_) => Self::Named(None),
+            Receives::Never | Receives::XrcTarget(_) => Self::XrcTarget(None),
         }
     }
 
     pub(super) const fn is_shared(&self) -> bool {
         match self {
             Self::Own(_) => false,
-            Self::Shared(_) | Self::Named(_) => true,
+            Self::Shared(_) | Self::XrcTarget(_) => true,
         }
     }
 
     /// Returns the shared queue that is in use now.
     pub(super) fn shared(&self) -> Option<SrqId> {
         match self {
-            Self::Own(_) | Self::Named(None) => None,
-            Self::Shared(srq) | Self::Named(Some(Reached { srq, .. })) => Some(*srq),
+            Self::Own(_) | Self::XrcTarget(None) => None,
+            Self::Shared(srq) | Self::XrcTarget(Some(ResolvedSrq { srq, .. })) => Some(*srq),
         }
     }
 
-    pub(super) const fn reached(&self) -> Option<&Reached> {
+    pub(super) const fn resolved(&self) -> Option<&ResolvedSrq> {
         match self {
             Self::Own(_) | Self::Shared(_) => None,
-            Self::Named(reached) => reached.as_ref(),
+            Self::XrcTarget(resolved) => resolved.as_ref(),
         }
     }
 
     /// Returns the completion queue of a request that was taken; `None` if the shared queue that the message named is destroyed: the number
     /// of its completion queue may be reused.
-    pub(super) fn completes_to(&self, identity: &Identity, shared: &SharedQueues) -> Option<CqId> {
+    pub(super) fn completes_to(&self, identity: &Identity, srqs: &SharedQueues) -> Option<CqId> {
         match self {
-            Self::Own(_) | Self::Shared(_) | Self::Named(None) => Some(identity.recv_cq),
-            Self::Named(Some(reached)) => shared.reach(reached.number).map(|(reached, _)| reached.cq),
+            Self::Own(_) | Self::Shared(_) | Self::XrcTarget(None) => Some(identity.recv_cq),
+            Self::XrcTarget(Some(resolved)) => srqs.resolve(resolved.number).map(|(resolved, _)| resolved.cq),
         }
     }
 
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Own(queue) => queue.len(),
-            Self::Shared(_) | Self::Named(_) => 0,
+            Self::Shared(_) | Self::XrcTarget(_) => 0,
         }
     }
 
-    pub(super) fn front<'a>(&'a self, shared: &'a SharedQueues) -> Option<&'a RecvRequest> {
+    pub(super) fn front<'a>(&'a self, srqs: &'a SharedQueues) -> Option<&'a RecvRequest> {
         match self {
             Self::Own(queue) => queue.front(),
-            Self::Shared(_) | Self::Named(_) => shared.front(self.shared()?),
+            Self::Shared(_) | Self::XrcTarget(_) => srqs.front(self.shared()?),
         }
     }
 
-    pub(super) fn is_empty(&self, shared: &SharedQueues) -> bool {
-        self.front(shared).is_none()
+    pub(super) fn is_empty(&self, srqs: &SharedQueues) -> bool {
+        self.front(srqs).is_none()
     }
 
-    pub(super) fn pop(&mut self, shared: &mut SharedQueues) -> Option<RecvRequest> {
+    pub(super) fn pop(&mut self, srqs: &mut SharedQueues) -> Option<RecvRequest> {
         match self {
             Self::Own(queue) => queue.pop_front(),
-            Self::Shared(_) | Self::Named(_) => shared.pop(self.shared()?),
+            Self::Shared(_) | Self::XrcTarget(_) => srqs.pop(self.shared()?),
         }
     }
 
-    /// Pops a request for a message that may be abandoned. [`Self::keep`] or [`Self::give_back`] must follow.
-    pub(super) fn borrow(&mut self, shared: &mut SharedQueues) -> Option<RecvRequest> {
+    /// Pops a request for a message that may be abandoned. [`Self::keep`] or [`Self::return_borrowed`] must follow.
+    pub(super) fn borrow(&mut self, srqs: &mut SharedQueues) -> Option<RecvRequest> {
         match self {
-            Self::Shared(srq) => shared.lend(*srq),
-            Self::Own(_) | Self::Named(_) => self.pop(shared),
+            Self::Shared(srq) => srqs.borrow(*srq),
+            Self::Own(_) | Self::XrcTarget(_) => self.pop(srqs),
         }
     }
 
     /// Keeps a borrowed request, because its message has arrived.
-    pub(super) fn keep(&self, shared: &mut SharedQueues) {
+    pub(super) fn commit_borrowed(&self, srqs: &mut SharedQueues) {
         if let Self::Shared(srq) = self {
-            shared.keep(*srq);
+            srqs.commit_borrowed(*srq);
         }
     }
 
@@ -97,7 +97,7 @@ impl ReceiveQueue {
     pub(super) fn pop_own(&mut self) -> Option<RecvRequest> {
         match self {
             Self::Own(queue) => queue.pop_front(),
-            Self::Shared(_) | Self::Named(_) => None,
+            Self::Shared(_) | Self::XrcTarget(_) => None,
         }
     }
 
@@ -109,12 +109,12 @@ impl ReceiveQueue {
     }
 
     /// Returns the request of an abandoned message; the next message uses it.
-    pub(super) fn give_back(&mut self, request: RecvRequest, shared: &mut SharedQueues) {
+    pub(super) fn return_borrowed(&mut self, request: RecvRequest, srqs: &mut SharedQueues) {
         match self {
             Self::Own(queue) => queue.push_front(request),
-            Self::Shared(srq) => shared.give_back(*srq, request),
+            Self::Shared(srq) => srqs.return_borrowed(*srq, request),
             // A reliable service abandons no message.
-            Self::Named(_) => {}
+            Self::XrcTarget(_) => {}
         }
     }
 
@@ -123,7 +123,7 @@ impl ReceiveQueue {
         match self {
             Self::Own(queue) => queue.clear(),
             Self::Shared(_) => {}
-            Self::Named(reached) => *reached = None,
+            Self::XrcTarget(resolved) => *resolved = None,
         }
     }
 }

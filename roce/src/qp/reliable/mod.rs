@@ -17,7 +17,7 @@ use crate::wheel::sooner;
 use crate::wire::{Bth, Frame, Header, Operation};
 use crate::{CqId, Discard, FailureCause, FailureReason, Memory, Psn, SrqNumber};
 use cc::Instant;
-use requester::{Requester, Trouble};
+use requester::{Requester, RequesterError};
 use responder::{Arrival, Refusal, Responder, Rights};
 
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Reliable {
     }
 
     #[inline]
-    pub(super) fn owes_answer(&self) -> bool {
+    pub(super) fn has_answer_due(&self) -> bool {
         self.responder.has_answer()
     }
 
@@ -91,7 +91,7 @@ impl Reliable {
     }
 
     pub(super) fn silence(&mut self) {
-        self.responder.silence();
+        self.responder.drop_responses();
     }
 
     /// Enters ERR. The oldest send request completes as `cause` specifies, the receive in progress with `receive`, all others as flushed.
@@ -125,9 +125,9 @@ impl Reliable {
 
     fn why_unanswered(&self, common: &Common, now: Instant, events: &Events) -> FailureReason {
         let peer = common.connection.map(|connection| connection.path.destination);
-        let heard = peer.and_then(|peer| events.unreachable(peer));
+        let icmp_error = peer.and_then(|peer| events.unreachable(peer));
         let expected = [self.responder.first(), self.responder.expected_psn()];
-        self.requester.why_unanswered(now, heard, expected)
+        self.requester.why_unanswered(now, icmp_error, expected)
     }
 
     /// Returns the likely reason why the peer does not answer, or does not accept, while that lasts.
@@ -242,9 +242,9 @@ impl Reliable {
                 Receives::Own | Receives::Shared(_) | Receives::Never => {
                     self.on_data(common, (bth, operation, None), frame, memory, context)
                 }
-                Receives::Named(_) => Err(Discard::Opcode),
+                Receives::XrcTarget(_) => Err(Discard::Opcode),
             },
-            &Header::Extended { bth, srq, operation } if matches!(receives, Receives::Named(_)) => {
+            &Header::Extended { bth, srq, operation } if matches!(receives, Receives::XrcTarget(_)) => {
                 self.on_data(common, (bth, operation, Some(srq)), frame, memory, context)
             }
             Header::SelectiveAcknowledge { bth, ahead, held, .. } => {
@@ -325,7 +325,7 @@ impl Reliable {
         let mut arrival = Arrival { memory, context, identity, rights, bth, srq, is_marked, payload };
         match self.responder.on_request(operation, &mut arrival) {
             Ok(()) => {
-                common.alarms.on_request(common.state, &common.identity, context);
+                common.async_events.on_request(common.state, &common.identity, context);
                 Ok(())
             }
             Err(refusal) => Err(self.conclude_refused(common, refusal, context)),
@@ -364,7 +364,7 @@ impl Reliable {
                 }
                 discard
             }
-            Refusal::Quiet { discard, receive } => {
+            Refusal::FatalWithoutNak { discard, receive } => {
                 self.fail(common, Some(FailureCause::Receive(receive)), receive, context);
                 discard
             }
@@ -450,7 +450,7 @@ impl Reliable {
     fn conclude(
         &mut self,
         common: &mut Common,
-        outcome: Result<Progress, Trouble>,
+        outcome: Result<Progress, RequesterError>,
         bth: Bth,
         context: &mut Context<'_>,
     ) -> Result<(), Discard> {
@@ -459,14 +459,14 @@ impl Reliable {
                 self.on_progress(common, progress, bth.congestion & Bth::BECN != 0, context.now);
                 Ok(())
             }
-            Err(Trouble::Discard(discard)) => {
-                if self.requester.note_stale(bth.psn) {
+            Err(RequesterError::Discard(discard)) => {
+                if self.requester.record_stale(bth.psn) {
                     Ok(())
                 } else {
                     Err(discard)
                 }
             }
-            Err(Trouble::Fail(status)) => {
+            Err(RequesterError::Fail(status)) => {
                 self.fail_request(common, status, context);
                 match status {
                     CompletionStatus::BadResponse => Err(Discard::BadResponse),
@@ -497,13 +497,13 @@ impl Reliable {
         match self.requester.on_timeout(window, context) {
             Ok(progress) => {
                 if progress.lost && self.requester.is_unanswered() {
-                    common.doubt_path(context);
-                    self.requester.note_timeout(self.responder.expected_psn());
+                    common.suspect_path(context);
+                    self.requester.record_timeout(self.responder.expected_psn());
                 }
                 self.on_progress(common, progress, false, context.now);
             }
-            Err(Trouble::Fail(status)) => self.fail_request(common, status, context),
-            Err(Trouble::Discard(_)) => {}
+            Err(RequesterError::Fail(status)) => self.fail_request(common, status, context),
+            Err(RequesterError::Discard(_)) => {}
         }
     }
 

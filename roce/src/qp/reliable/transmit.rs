@@ -4,7 +4,7 @@ use super::super::common::{Common, Connection};
 use super::super::{CompletionStatus, Context, Receives, State, buffers};
 use super::Reliable;
 use super::requester::Plan;
-use super::responder::Answered;
+use super::responder::PlannedResponse;
 use crate::congestion::{DataTelemetry, insert_telemetry};
 use crate::wire::{Bth, Header, MAX_OVERHEAD, NakCode, Operation, Report, Reth, Service, Template};
 use crate::{Access, AccessError, Discard, FailureCause, Memory, Psn, Rkey};
@@ -42,7 +42,7 @@ impl Reliable {
         let waits = common.congestion.migrate(context.now, || self.in_flight_state(), context.counters);
         // Nearly all packets are requests.
         if self.responder.has_answer()
-            || self.requester.owes_control()
+            || self.requester.has_control_due()
             || common.congestion.may_have_control_packets(context.now)
         {
             let length = self.transmit_control(common, memory, context, frame);
@@ -93,7 +93,7 @@ impl Reliable {
     }
 
     fn transmit_offer(&mut self, common: &Common, connection: &Connection, frame: &mut [u8]) -> Source {
-        if !self.requester.owes_offer() {
+        if !self.requester.is_offer_due() {
             return Source::Empty;
         }
         let firsts = [self.requester.first(), self.responder.first()];
@@ -139,7 +139,8 @@ impl Reliable {
         context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        let Answered { operation, psn, congestion, held, read } = self.responder.plan(connection.mtu)?;
+        let PlannedResponse { operation, psn, congestion, held, read } =
+            self.responder.plan(connection.mtu)?;
         if read.is_some() && !common.congestion.may_send(context.now) {
             return None;
         }
@@ -232,8 +233,8 @@ impl Reliable {
         }
         let connection = common.connection.as_ref()?;
         let window = self.requester.recovery_limit(common.congestion.window()?);
-        if self.requester.is_mute(window) {
-            self.requester.ask_again(context.now);
+        if self.requester.needs_ack_request(window) {
+            self.requester.force_ack_request(context.now);
         }
         let plan = match self.requester.plan(window, context.now) {
             None if self.requester.is_at_local() => {

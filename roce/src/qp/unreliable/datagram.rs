@@ -21,7 +21,7 @@ impl Unreliable {
         arrival: &mut Arrival<'_, '_, M>,
     ) -> Result<(), Discard> {
         let (offset, length) = (head.len() as u32, (head.len() + arrival.payload.len()) as u32);
-        let request = self.receives.front(arrival.context.shared).ok_or(Discard::ReceiverNotReady)?;
+        let request = self.receives.front(arrival.context.srqs).ok_or(Discard::ReceiverNotReady)?;
         if buffers::room(&request.buffers) < length {
             return Err(Discard::LocalProtection);
         }
@@ -34,7 +34,7 @@ impl Unreliable {
             self.fail(arrival.common, Some(FailureCause::Receive(status)), status, arrival.context);
             return Err(Discard::LocalProtection);
         }
-        let Some(request) = self.receives.pop(arrival.context.shared) else {
+        let Some(request) = self.receives.pop(arrival.context.srqs) else {
             return Err(Discard::ReceiverNotReady);
         };
         self.deliver(request.id, CompletionOpcode::Recv, length, immediate, source, arrival);

@@ -101,7 +101,7 @@ impl Unreliable {
     }
 
     #[inline]
-    pub(in crate::qp) fn owes_answer(&self) -> bool {
+    pub(in crate::qp) fn has_answer_due(&self) -> bool {
         self.probe_responder.is_due()
     }
 }

@@ -69,7 +69,7 @@ impl Unreliable {
                         let mut arrival = Arrival { common, memory, context, solicited, payload };
                         self.on_request(bth.psn, operation, &mut arrival)?;
                         let Arrival { common, context, .. } = arrival;
-                        common.alarms.on_request(common.state, &common.identity, context);
+                        common.async_events.on_request(common.state, &common.identity, context);
                         Ok(())
                     }
                     Header::CongestionNotification { .. } => {
@@ -127,14 +127,14 @@ impl Unreliable {
         let is_gap = psn != self.expected;
         self.expected = psn.plus(1);
         if is_gap || part.begins {
-            self.abandon(arrival.context.shared);
+            self.abandon(arrival.context.srqs);
         }
         if !part.begins && self.message.is_none() {
             return Err(Discard::PsnGap);
         }
         let executed = self.execute(operation, part, arrival);
         if executed.is_err() {
-            self.abandon(arrival.context.shared);
+            self.abandon(arrival.context.srqs);
         }
         executed
     }
@@ -142,7 +142,7 @@ impl Unreliable {
     /// Drops the message in progress. The next message uses its receive request.
     pub(in crate::qp) fn abandon(&mut self, shared: &mut SharedQueues) {
         if let Some(Message::Send { request, .. }) = self.message.take() {
-            self.receives.give_back(request, shared);
+            self.receives.return_borrowed(request, shared);
         }
     }
 
@@ -181,7 +181,7 @@ impl Unreliable {
         let (request, received) = match self.message.take() {
             Some(Message::Send { request, received }) => (request, received),
             Some(Message::Write { .. }) => return Err(Discard::Sequence),
-            None => (self.receives.borrow(arrival.context.shared).ok_or(Discard::ReceiverNotReady)?, 0),
+            None => (self.receives.borrow(arrival.context.srqs).ok_or(Discard::ReceiverNotReady)?, 0),
         };
         let total = received + arrival.payload.len() as u32;
         if total > buffers::room(&request.buffers) {
@@ -206,7 +206,7 @@ impl Unreliable {
             // An unreliable connection has no SEND with invalidate; its opcode does not parse.
             Some(SendTail::Plain | SendTail::Invalidate(_)) => None,
         };
-        self.receives.keep(arrival.context.shared);
+        self.receives.commit_borrowed(arrival.context.srqs);
         self.deliver(request.id, CompletionOpcode::Recv, total, immediate, None, arrival);
         Ok(())
     }
@@ -234,7 +234,7 @@ impl Unreliable {
             return Err(Discard::RemoteAccess);
         }
         let immediate = end.flatten();
-        if immediate.is_some() && self.receives.is_empty(arrival.context.shared) {
+        if immediate.is_some() && self.receives.is_empty(arrival.context.srqs) {
             return Err(Discard::ReceiverNotReady);
         }
         if length > 0 {
@@ -257,7 +257,7 @@ impl Unreliable {
         }
         self.message = None;
         match immediate
-            .and_then(|data| self.receives.pop(arrival.context.shared).map(|request| (data, request)))
+            .and_then(|data| self.receives.pop(arrival.context.srqs).map(|request| (data, request)))
         {
             Some((data, request)) => {
                 let opcode = CompletionOpcode::RecvWithWrite;
@@ -302,7 +302,7 @@ impl Unreliable {
     ) {
         let identity = &common.identity;
         let mut status = status;
-        self.abandon(context.shared);
+        self.abandon(context.srqs);
         while let Some(request) = self.receives.pop_own() {
             let completion = Completion::new(request.id, status, CompletionOpcode::Recv, identity.qpn);
             context.cqs.push(identity.recv_cq, completion);

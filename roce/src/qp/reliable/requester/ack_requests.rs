@@ -48,7 +48,7 @@ impl AckRequests {
     /// Records a packet of `length` bytes without AckReq.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "each 64th packet asks")]
-    pub(super) const fn on_silent_packet(&mut self, length: u32) {
+    pub(super) const fn on_packet_without_request(&mut self, length: u32) {
         self.packets += 1;
         self.bytes += length;
     }
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn each_64th_packet_asks_whatever_the_window() {
         let mut requests = AckRequests::new();
-        (0..63).for_each(|_| requests.on_silent_packet(1));
+        (0..63).for_each(|_| requests.on_packet_without_request(1));
         assert!(requests.is_due(1, u64::MAX));
         requests.on_request(64, Instant::ZERO);
         assert!(!requests.is_due(1, u64::MAX));
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_window_has_sixteen_requests() {
         let mut requests = AckRequests::new();
-        requests.on_silent_packet(500);
+        requests.on_packet_without_request(500);
         assert!(!requests.is_due(499, 16_000) && requests.is_due(500, 16_000));
         requests.set_per_window(5);
         assert!(requests.is_due(1, 16_000));

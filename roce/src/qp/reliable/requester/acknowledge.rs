@@ -1,8 +1,8 @@
 //! Applies acknowledgements, READ responses and NAKs to the send queue (IBA 9.7.5).
 
+use super::error::{BAD_RESPONSE, RequesterError, STALE};
 use super::go_back_n::ImpliedNak;
 use super::recovery::Recovery;
-use super::trouble::{BAD_RESPONSE, STALE, Trouble};
 use super::{Requester, success};
 use crate::congestion::Progress;
 use crate::qp::wqe::{Position, Wqe};
@@ -21,7 +21,7 @@ impl Requester {
         aeth: Aeth,
         context: &mut Context<'_>,
         identity: &Identity,
-    ) -> Result<Progress, Trouble> {
+    ) -> Result<Progress, RequesterError> {
         let number = self.sequence.answered(psn).ok_or(STALE)?;
         // A NAK acknowledges all packets before its own (IBA 9.7.5.2).
         let up_to = match aeth.syndrome {
@@ -30,13 +30,13 @@ impl Requester {
         };
         let mut progress = self.acknowledge(up_to, context, identity);
         if let Some(selective) = self.recovery.selective_mut() {
-            selective.peer_has(up_to, &self.queue, self.sequence.una, context.now);
+            selective.on_cumulative(up_to, &self.queue, self.sequence.una, context.now);
         }
         if self.sequence.una < up_to {
             // The measured packet has arrived, although an earlier answer is missing.
             progress.rtt = self.take_sample(context.now).or(progress.rtt);
             // An acknowledgement of a keep-alive shows no loss: the peer has the READ.
-            if !self.diagnosis.note_duplicate(self.sequence.una) {
+            if !self.diagnosis.record_duplicate(self.sequence.una) {
                 progress.lost = self.implied_nak(up_to, context.now)?;
             }
             return Ok(progress);
@@ -46,25 +46,25 @@ impl Requester {
             Syndrome::RnrNak(timer) => self.on_rnr_nak(timer, context)?,
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 context.counters.naks_received += 1;
-                self.diagnosis.note_nak(self.sequence.una);
+                self.diagnosis.record_nak(self.sequence.una);
                 // After an RNR NAK the peer may also report the later packets as a gap. The RNR timer decides.
                 if !self.timers.is_receiver_not_ready() {
                     self.retry(context.now)?;
                     // The peer dropped all of it, whatever the path.
                     if let Some(selective) = self.recovery.selective_mut() {
-                        selective.rack.excuse_paths();
+                        selective.rack.clear_path_blame();
                     }
                     progress.lost = true;
                 }
             }
             Syndrome::Nak(NakCode::InvalidRequest | NakCode::InvalidRdRequest) => {
-                return Err(Trouble::Fail(CompletionStatus::RemoteInvalidRequest));
+                return Err(RequesterError::Fail(CompletionStatus::RemoteInvalidRequest));
             }
             Syndrome::Nak(NakCode::RemoteAccessError) => {
-                return Err(Trouble::Fail(CompletionStatus::RemoteAccess));
+                return Err(RequesterError::Fail(CompletionStatus::RemoteAccess));
             }
             Syndrome::Nak(NakCode::RemoteOperationalError) => {
-                return Err(Trouble::Fail(CompletionStatus::RemoteOperation));
+                return Err(RequesterError::Fail(CompletionStatus::RemoteOperation));
             }
         }
         Ok(progress)
@@ -81,7 +81,7 @@ impl Requester {
         memory: &mut M,
         context: &mut Context<'_>,
         identity: &Identity,
-    ) -> Result<Progress, Trouble> {
+    ) -> Result<Progress, RequesterError> {
         let Some(number) = self.sequence.answered(psn) else {
             if self.sequence.distance(psn) < 0 {
                 self.on_stale_answer(context.now);
@@ -120,7 +120,7 @@ impl Requester {
         memory: &mut M,
         context: &mut Context<'_>,
         identity: &Identity,
-    ) -> Result<Progress, Trouble> {
+    ) -> Result<Progress, RequesterError> {
         let number = self.sequence.answered(psn).ok_or(STALE)?;
         let mut progress = self.acknowledge(number, context, identity);
         self.peer_answers(number, context.now);
@@ -175,7 +175,7 @@ impl Requester {
 
     /// Returns the request that awaits answer `number`; `None` if the answer is too early to be kept, or a duplicate.
     fn awaiting(&self, number: u64) -> Option<&Wqe> {
-        if self.sequence.una < number { self.early(number) } else { self.queue.front() }
+        if self.sequence.una < number { self.request_with_early_answer(number) } else { self.queue.front() }
     }
 
     /// Records that answer `number` was placed. Adds what it acknowledges to the progress that its packet made before.
@@ -193,7 +193,7 @@ impl Requester {
         } else {
             self.sequence.una = number + 1;
             self.retire_front(context, identity);
-            progress.bytes += self.absorb(context, identity);
+            progress.bytes += self.advance_una(context, identity);
             self.on_progress(before, context)
         };
         progress.rtt = rtt.or(progress.rtt);
@@ -240,10 +240,16 @@ impl Requester {
 
     /// Handles an answer after a READ or atomic whose own answer is missing: that was lost (IBA 9.7.5.1: an implied NAK). Returns whether
     /// the loss is new.
-    fn implied_nak(&mut self, number: u64, now: Instant) -> Result<bool, Trouble> {
+    fn implied_nak(&mut self, number: u64, now: Instant) -> Result<bool, RequesterError> {
         let implied = match &mut self.recovery {
             Recovery::Selective(selective) => {
-                selective.miss_answers(number, &self.queue, self.sequence.una, self.rtt.estimate(), now);
+                selective.mark_answers_missing(
+                    number,
+                    &self.queue,
+                    self.sequence.una,
+                    self.rtt.estimate(),
+                    now,
+                );
                 return Ok(self.detect(now));
             }
             Recovery::GoBackN(go_back_n) => go_back_n.on_early_answer(number),
@@ -274,16 +280,16 @@ impl Requester {
         clippy::arithmetic_side_effects,
         reason = "64-bit counters never wrap; adding to an `Instant` saturates"
     )]
-    fn on_rnr_nak(&mut self, timer: RnrTimer, context: &mut Context<'_>) -> Result<(), Trouble> {
+    fn on_rnr_nak(&mut self, timer: RnrTimer, context: &mut Context<'_>) -> Result<(), RequesterError> {
         context.counters.rnr_naks_received += 1;
         if self.timers.is_receiver_not_ready() {
             return Ok(());
         }
         if !self.retries.spend_rnr() {
-            return Err(Trouble::Fail(CompletionStatus::RnrRetryExceeded));
+            return Err(RequesterError::Fail(CompletionStatus::RnrRetryExceeded));
         }
         if self.recovery.is_selective() {
-            self.lose_refused(context.now);
+            self.mark_rnr_refused(context.now);
             self.timers.stop();
         } else {
             self.rewind();
@@ -308,7 +314,7 @@ fn check_read_response(
     mtu: u32,
     operation: Operation,
     payload: &[u8],
-) -> Result<u32, Trouble> {
+) -> Result<u32, RequesterError> {
     let position = Position::of((number - wqe.first) as u32, wqe.packets);
     // A READ that resumes after a loss begins in the middle, so only its end is certain.
     let ends = matches!(position, Position::Last | Position::Only);
@@ -322,7 +328,7 @@ fn check_read_response(
 
 /// Checks only the length of a READ response, because any part of the READ may have been requested again.
 #[expect(clippy::arithmetic_side_effects, reason = "the offset is at most the length")]
-fn check_length(wqe: &Wqe, number: u64, mtu: u32, payload: &[u8]) -> Result<u32, Trouble> {
+fn check_length(wqe: &Wqe, number: u64, mtu: u32, payload: &[u8]) -> Result<u32, RequesterError> {
     let offset = wqe.offset(number, mtu);
     let expected = (wqe.length - offset).min(mtu);
     if payload.len() == expected as usize { Ok(offset) } else { Err(BAD_RESPONSE) }
@@ -335,7 +341,7 @@ fn place<M: Memory>(
     memory: &mut M,
     context: &Context<'_>,
     identity: &Identity,
-) -> Result<(), Trouble> {
+) -> Result<(), RequesterError> {
     buffers::place(memory, context.regions, identity.pd, sges, offset, payload)
-        .map_err(|_| Trouble::Fail(CompletionStatus::LocalProtection))
+        .map_err(|_| RequesterError::Fail(CompletionStatus::LocalProtection))
 }

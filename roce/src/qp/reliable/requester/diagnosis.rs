@@ -54,23 +54,23 @@ impl Diagnosis {
     }
 
     #[cold]
-    pub(super) fn note_nak(&mut self, una: u64) {
+    pub(super) fn record_nak(&mut self, una: u64) {
         self.evidence_mut().nak = una;
     }
 
     #[cold]
-    pub(super) fn note_stale(&mut self, una: u64) {
+    pub(super) fn record_stale(&mut self, una: u64) {
         self.evidence_mut().stale = una;
     }
 
     #[cold]
-    pub(super) fn note_keep_alive(&mut self, una: u64) {
+    pub(super) fn record_keep_alive(&mut self, una: u64) {
         self.evidence_mut().keep_alive = una;
     }
 
     /// Records an acknowledgement of nothing new. Returns whether it answers a keep-alive.
     #[cold]
-    pub(super) fn note_duplicate(&mut self, una: u64) -> bool {
+    pub(super) fn record_duplicate(&mut self, una: u64) -> bool {
         let evidence = self.evidence_mut();
         let is_answer = evidence.keep_alive == una;
         if is_answer {
@@ -81,7 +81,7 @@ impl Diagnosis {
 
     /// Records a timeout; `expected` is the next PSN expected from the peer.
     #[cold]
-    pub(super) fn note_timeout(&mut self, una: u64, expected: Psn) {
+    pub(super) fn record_timeout(&mut self, una: u64, expected: Psn) {
         let evidence = self.evidence_mut();
         if evidence.timeout != una {
             (evidence.timeout, evidence.expected) = (una, expected);
@@ -96,20 +96,20 @@ mod tests {
     #[test]
     fn a_duplicate_acknowledgement_answers_one_keep_alive() {
         let mut diagnosis = Diagnosis::new();
-        assert!(!diagnosis.note_duplicate(4));
-        diagnosis.note_keep_alive(4);
-        assert!(!diagnosis.note_duplicate(5), "another packet is the oldest");
-        assert!(diagnosis.note_duplicate(4) && !diagnosis.note_duplicate(4));
+        assert!(!diagnosis.record_duplicate(4));
+        diagnosis.record_keep_alive(4);
+        assert!(!diagnosis.record_duplicate(5), "another packet is the oldest");
+        assert!(diagnosis.record_duplicate(4) && !diagnosis.record_duplicate(4));
         assert_eq!(diagnosis.evidence().alive, 4);
     }
 
     #[test]
     fn the_first_timeout_of_a_packet_counts() {
         let mut diagnosis = Diagnosis::new();
-        diagnosis.note_timeout(4, Psn::new(7));
-        diagnosis.note_timeout(4, Psn::new(8));
+        diagnosis.record_timeout(4, Psn::new(7));
+        diagnosis.record_timeout(4, Psn::new(8));
         assert_eq!((diagnosis.evidence().timeout, diagnosis.evidence().expected), (4, Psn::new(7)));
-        diagnosis.note_timeout(5, Psn::new(9));
+        diagnosis.record_timeout(5, Psn::new(9));
         assert_eq!(diagnosis.evidence().expected, Psn::new(9));
     }
 }

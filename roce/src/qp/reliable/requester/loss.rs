@@ -1,7 +1,7 @@
 //! Reaction to missing answers: probes, timeouts, retries (IBA 9.7.6.1.3; RFC 8985 7).
 
 use super::recovery::Recovery;
-use super::{Requester, Trouble};
+use super::{Requester, RequesterError};
 use crate::congestion::Progress;
 use crate::qp::{CompletionStatus, Context};
 use cc::Instant;
@@ -14,7 +14,7 @@ impl Requester {
         &mut self,
         window: u64,
         context: &mut Context<'_>,
-    ) -> Result<Progress, Trouble> {
+    ) -> Result<Progress, RequesterError> {
         let now = context.now;
         if self.timers.poll_receiver(now) {
             return Ok(Progress::default());
@@ -36,12 +36,12 @@ impl Requester {
     }
 
     /// Goes back to the oldest packet if a retry is left. The retry counter counts rounds without progress.
-    pub(super) fn retry(&mut self, now: Instant) -> Result<(), Trouble> {
+    pub(super) fn retry(&mut self, now: Instant) -> Result<(), RequesterError> {
         if !self.recovery.is_selective() {
             self.reads.on_loss();
         }
         if !self.retries.spend() {
-            return Err(Trouble::Fail(CompletionStatus::RetryExceeded));
+            return Err(RequesterError::Fail(CompletionStatus::RetryExceeded));
         }
         self.recover(now);
         Ok(())
@@ -52,7 +52,7 @@ impl Requester {
         self.sequence.enter_recovery();
         match &mut self.recovery {
             Recovery::Selective(_) => {
-                self.lose_all(now);
+                self.mark_all_lost(now);
                 self.timers.retransmission.stop();
             }
             Recovery::GoBackN(go_back_n) => {
@@ -76,7 +76,7 @@ impl Requester {
     /// Returns whether both sides would wait forever: no packet in flight has AckReq, and the window, which has shrunk since, admits no
     /// packet that could set it. No timer runs then.
     #[inline]
-    pub(in crate::qp) fn is_mute(&self, window: u64) -> bool {
+    pub(in crate::qp) fn needs_ack_request(&self, window: u64) -> bool {
         self.ack_requests.end() <= self.sequence.una
             && self.sequence.una < self.sequence.next
             && self.in_flight() >= window.max(1)
@@ -85,9 +85,9 @@ impl Requester {
 
     /// Retransmits from the oldest packet on, without a loss, so that the last packet of the window sets AckReq.
     #[cold]
-    pub(in crate::qp) fn ask_again(&mut self, now: Instant) {
+    pub(in crate::qp) fn force_ack_request(&mut self, now: Instant) {
         if self.recovery.is_selective() {
-            self.lose_blameless(now);
+            self.mark_lost_without_blame(now);
         } else {
             self.rewind();
         }

@@ -2,18 +2,19 @@
 //!
 //! [`Requester`] has a field for each concern, whose file contains the type and its rules. The files with `impl Requester` handle its
 //! events: a packet to send (`send`), an answer (`acknowledge`, `selective_acknowledge`), a timeout (`loss`), the acceptance of selective
-//! repeat (`join`).
+//! repeat (`negotiation`).
 
 mod ack_requests;
 mod acknowledge;
 mod control;
 mod diagnosis;
+mod error;
 mod go_back_n;
-mod join;
 mod limits;
 mod local;
 mod loss;
 mod missing;
+mod negotiation;
 mod plan;
 mod rack;
 mod reads;
@@ -29,12 +30,11 @@ mod send;
 mod sequence;
 mod spray;
 mod timers;
-mod trouble;
 mod waiting;
 mod why;
 
+pub(super) use error::RequesterError;
 pub(super) use plan::Plan;
-pub(super) use trouble::Trouble;
 
 use super::super::wqe::Wqe;
 use super::super::{
@@ -233,12 +233,12 @@ impl Requester {
     }
 
     #[inline]
-    pub(in crate::qp) const fn owes_control(&self) -> bool {
+    pub(in crate::qp) const fn has_control_due(&self) -> bool {
         self.control.is_due()
     }
 
     #[inline]
-    pub(in crate::qp) const fn owes_offer(&self) -> bool {
+    pub(in crate::qp) const fn is_offer_due(&self) -> bool {
         self.control.is_offer_due()
     }
 

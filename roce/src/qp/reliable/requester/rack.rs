@@ -31,7 +31,7 @@ pub(super) struct MissingPacket {
     /// When it was last retransmitted or requested again.
     resent: Option<Instant>,
     /// Retransmissions, at most [`MAX_PROBE_BACKOFF`].
-    tries: u8,
+    retransmissions: u8,
     /// It has arrived, and keeps its place until all before it have.
     has_arrived: bool,
 }
@@ -42,7 +42,7 @@ impl MissingPacket {
     }
 
     /// Returns whether nothing sent later on its path has arrived, and it was not retransmitted.
-    const fn is_silent(&self) -> bool {
+    const fn may_be_path_failure(&self) -> bool {
         !self.is_overtaken && self.resent.is_none()
     }
 }
@@ -53,14 +53,14 @@ pub(super) struct Rack {
     /// In the order of their numbers.
     packets: VecDeque<MissingPacket>,
     /// Packets that have not arrived.
-    open: usize,
+    not_arrived: usize,
     lost: usize,
     /// No packet before this number is lost.
     lost_from: u64,
     /// When the next missing packet becomes lost.
     due: Option<Instant>,
     /// When the first missing packet of each block becomes lost, by block number modulo [`BLOCKS`].
-    dues: [Instant; BLOCKS],
+    block_dues: [Instant; BLOCKS],
     /// Last loss that was reported to congestion control: packets sent before this number and this time belong to it.
     reported: (u64, Instant),
     /// Losses since the last late packet, at most [`IN_ORDER`].
@@ -74,10 +74,10 @@ struct Found {
     /// When the next missing packet of the block becomes lost.
     due: Instant,
     /// Congestion control must learn of a loss.
-    is_news: bool,
+    is_unreported: bool,
     /// With spraying: a packet that nothing has overtaken on its path may still arrive. Paths may share a queue, so until then the same
     /// holds for such packets after it.
-    may_come: bool,
+    may_arrive: bool,
 }
 
 impl Rack {
@@ -85,11 +85,11 @@ impl Rack {
     pub(super) const fn new(reported: (u64, Instant)) -> Self {
         Self {
             packets: VecDeque::new(),
-            open: 0,
+            not_arrived: 0,
             lost: 0,
             lost_from: 0,
             due: None,
-            dues: [NEVER; BLOCKS],
+            block_dues: [NEVER; BLOCKS],
             reported,
             losses_in_order: 0,
             last_repeated_answer: None,
@@ -113,35 +113,37 @@ impl Rack {
     }
 
     pub(super) fn is_lost(&self, number: u64) -> bool {
-        self.packets.get(self.place(number)).is_some_and(|packet| packet.number() == number && packet.is_lost)
+        self.packets
+            .get(self.index_of(number))
+            .is_some_and(|packet| packet.number() == number && packet.is_lost)
     }
 
     #[inline]
     pub(super) const fn has_missing(&self) -> bool {
-        self.open > 0
+        self.not_arrived > 0
     }
 
     /// Returns the first packet that waits for its retransmission.
     pub(super) fn first_lost(&self) -> Option<MissingPacket> {
-        if self.lost == 0 { None } else { self.packets.get(self.place(self.lost_from)).copied() }
+        if self.lost == 0 { None } else { self.packets.get(self.index_of(self.lost_from)).copied() }
     }
 
     /// Returns the place of the first packet from `number` on.
-    fn place(&self, number: u64) -> usize {
+    fn index_of(&self, number: u64) -> usize {
         self.packets.partition_point(|packet| packet.number() < number)
     }
 
-    fn seek_lost(&mut self) {
+    fn update_lost_from(&mut self) {
         if self.lost > 0 {
-            let first = self.packets.range(self.place(self.lost_from)..).find(|packet| packet.is_lost);
+            let first = self.packets.range(self.index_of(self.lost_from)..).find(|packet| packet.is_lost);
             self.lost_from = first.map_or(self.lost_from, MissingPacket::number);
         }
     }
 
     /// Records that packet `number` becomes lost at `due` at the earliest.
     #[expect(clippy::indexing_slicing, reason = "a place is below BLOCKS")]
-    fn expect(&mut self, number: u64, due: Instant) {
-        let first = &mut self.dues[Self::block_of(number)];
+    fn schedule(&mut self, number: u64, due: Instant) {
+        let first = &mut self.block_dues[Self::block_of(number)];
         *first = due.min(*first);
         self.due = sooner(self.due, Some(due));
     }
@@ -153,7 +155,7 @@ impl Rack {
     /// Returns the number after the consecutive lost answers from `from` on, at most `end`.
     #[expect(clippy::arithmetic_side_effects, reason = "the sum is at most `end`")]
     pub(super) fn lost_answers_end(&self, from: u64, end: u64) -> u64 {
-        let behind = self.packets.range(self.place(from)..).zip(from..end);
+        let behind = self.packets.range(self.index_of(from)..).zip(from..end);
         let is_next = |(packet, at): &(&MissingPacket, u64)| {
             packet.number() == *at && packet.missing.is_answer && packet.is_lost
         };
@@ -162,9 +164,9 @@ impl Rack {
 
     /// Adds a missing packet that becomes lost at `due`, unless it is known.
     #[expect(clippy::arithmetic_side_effects, reason = "`open` is at most the length")]
-    pub(super) fn miss(&mut self, missing: Missing, is_overtaken: bool, due: Instant) {
+    pub(super) fn mark_missing(&mut self, missing: Missing, is_overtaken: bool, due: Instant) {
         let number = missing.number;
-        let at = self.place(number);
+        let at = self.index_of(number);
         let known = self.packets.get_mut(at).filter(|packet| packet.number() == number);
         if known.as_ref().is_some_and(|packet| !packet.has_arrived) {
             return;
@@ -175,25 +177,26 @@ impl Rack {
             is_overtaken,
             due,
             resent: None,
-            tries: 0,
+            retransmissions: 0,
             has_arrived: false,
         };
         match known {
             Some(known) => *known = packet,
             None => self.packets.insert(at, packet),
         }
-        self.open += 1;
-        self.expect(number, due);
+        self.not_arrived += 1;
+        self.schedule(number, due);
     }
 
     /// Finds packets that have been overtaken on their own paths. They become lost at `due` at the latest.
     #[expect(clippy::indexing_slicing, reason = "a place is below BLOCKS")]
     pub(super) fn overtake(&mut self, spray: &Spray, due: Instant) {
-        let Self { packets, dues, .. } = self;
-        for packet in packets.iter_mut().filter(|packet| !packet.has_arrived && packet.is_silent()) {
+        let Self { packets, block_dues, .. } = self;
+        for packet in packets.iter_mut().filter(|packet| !packet.has_arrived && packet.may_be_path_failure())
+        {
             if spray.is_overtaken(packet.number()) {
                 (packet.is_overtaken, packet.due) = (true, packet.due.min(due));
-                let first = &mut dues[Self::block_of(packet.number())];
+                let first = &mut block_dues[Self::block_of(packet.number())];
                 *first = packet.due.min(*first);
                 self.due = sooner(self.due, Some(packet.due));
             }
@@ -201,13 +204,13 @@ impl Rack {
     }
 
     /// Clears the paths of the blame for missing packets.
-    pub(super) fn excuse_paths(&mut self) {
+    pub(super) fn clear_path_blame(&mut self) {
         self.packets.iter_mut().for_each(|packet| packet.is_overtaken = true);
     }
 
     /// Marks the missing packet `number` as overtaken. Returns whether it was not: nothing sent later on its path has arrived.
-    pub(super) fn take_silence(&mut self, number: u64) -> bool {
-        let at = self.place(number);
+    pub(super) fn mark_overtaken(&mut self, number: u64) -> bool {
+        let at = self.index_of(number);
         let packet = self.packets.get_mut(at);
         let packet = packet.filter(|packet| packet.number() == number && !packet.has_arrived);
         packet.is_some_and(|packet| !core::mem::replace(&mut packet.is_overtaken, true))
@@ -215,15 +218,15 @@ impl Rack {
 
     /// Marks a packet that has not arrived as lost.
     #[expect(clippy::arithmetic_side_effects, reason = "`lost` counts some of the packets")]
-    pub(super) fn lose(
+    pub(super) fn mark_lost(
         &mut self,
         missing: Missing,
         is_overtaken: bool,
         now: Instant,
         scoreboard: &mut Scoreboard,
     ) {
-        self.miss(missing, is_overtaken, now);
-        let at = self.place(missing.number);
+        self.mark_missing(missing, is_overtaken, now);
+        let at = self.index_of(missing.number);
         if let Some(packet) = self.packets.get_mut(at) {
             let is_first = self.lost == 0 || missing.number < self.lost_from;
             self.lost += usize::from(!packet.is_lost);
@@ -249,26 +252,26 @@ impl Rack {
         let Some((first, last)) = ends.filter(|_| self.due.is_some_and(|due| due <= now)) else {
             return false;
         };
-        let (mut due, mut is_news, mut may_come) = (None, false, false);
+        let (mut due, mut is_unreported, mut may_arrive) = (None, false, false);
         for block in first.number() / BLOCK..=last.number() / BLOCK {
             let at = Self::block_of(block * BLOCK);
             // With spraying, whether a packet is lost depends on those before it.
-            if self.dues[at] <= now || spray.is_some() {
-                let found = self.detect_in(block, may_come, now, scoreboard, spray);
-                self.dues[at] = found.due;
-                is_news |= found.is_news;
-                may_come = found.may_come;
+            if self.block_dues[at] <= now || spray.is_some() {
+                let found = self.detect_in(block, may_arrive, now, scoreboard, spray);
+                self.block_dues[at] = found.due;
+                is_unreported |= found.is_unreported;
+                may_arrive = found.may_arrive;
             }
-            due = sooner(due, Some(self.dues[at]).filter(|&due| due < NEVER));
+            due = sooner(due, Some(self.block_dues[at]).filter(|&due| due < NEVER));
         }
         self.due = due;
-        if is_news {
+        if is_unreported {
             self.reported = (sent, now);
         }
-        is_news
+        is_unreported
     }
 
-    /// Searches one block for [`Self::detect`]. `may_come` is [`Found::may_come`] of the blocks before.
+    /// Searches one block for [`Self::detect`]. `may_arrive` is [`Found::may_arrive`] of the blocks before.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -277,13 +280,13 @@ impl Rack {
     fn detect_in(
         &mut self,
         block: u64,
-        may_come: bool,
+        may_arrive: bool,
         now: Instant,
         scoreboard: &mut Scoreboard,
         spray: Option<&Spray>,
     ) -> Found {
-        let mut found = Found { due: NEVER, is_news: false, may_come };
-        for at in self.place(block * BLOCK)..self.packets.len() {
+        let mut found = Found { due: NEVER, is_unreported: false, may_arrive };
+        for at in self.index_of(block * BLOCK)..self.packets.len() {
             let packet = self.packets[at];
             if packet.number() - block * BLOCK >= BLOCK {
                 break;
@@ -293,11 +296,11 @@ impl Rack {
             }
             let due = self.due_of(&packet, spray);
             if due > now {
-                found.may_come |= packet.is_silent();
+                found.may_arrive |= packet.may_be_path_failure();
                 found.due = found.due.min(due);
                 continue;
             }
-            if found.may_come && packet.is_silent() {
+            if found.may_arrive && packet.may_be_path_failure() {
                 continue;
             }
             self.packets[at].is_lost = true;
@@ -306,7 +309,7 @@ impl Rack {
             self.lost += 1;
             // The loss of a retransmission counts separately. It may have been sent at the moment of the report.
             let (number, reported) = self.reported;
-            found.is_news |=
+            found.is_unreported |=
                 packet.number() >= number || packet.resent.is_some_and(|resent| resent >= reported);
             scoreboard.leave_flight(packet.missing);
         }
@@ -318,12 +321,12 @@ impl Rack {
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn due_of(&self, packet: &MissingPacket, spray: Option<&Spray>) -> Instant {
         match (self.last_repeated_answer, packet.resent) {
-            (Some((asked, number, came)), Some(resent))
-                if packet.missing.is_answer && (asked, number) < (resent, packet.number()) =>
+            (Some((requested, number, arrived)), Some(resent))
+                if packet.missing.is_answer && (requested, number) < (resent, packet.number()) =>
             {
-                packet.due.max(came + packet.due.saturating_since(resent))
+                packet.due.max(arrived + packet.due.saturating_since(resent))
             }
-            _ if packet.is_silent() => {
+            _ if packet.may_be_path_failure() => {
                 let until = spray.and_then(|spray| spray.may_arrive_until(packet.number()));
                 until.map_or(packet.due, |until| packet.due.max(until))
             }
@@ -346,7 +349,7 @@ impl Rack {
         longest: Option<Duration>,
         scoreboard: &mut Scoreboard,
     ) {
-        for at in self.place(from)..self.packets.len() {
+        for at in self.index_of(from)..self.packets.len() {
             let packet = &mut self.packets[at];
             if packet.number() >= to {
                 break;
@@ -355,19 +358,19 @@ impl Rack {
                 continue;
             }
             self.lost -= usize::from(packet.is_lost);
-            let backed_off = wait * (1 << packet.tries);
+            let backed_off = wait * (1 << packet.retransmissions);
             let due = now + longest.map_or(backed_off, |longest| backed_off.min(longest));
             (packet.is_lost, packet.resent, packet.due) = (false, Some(now), due);
-            packet.tries = (packet.tries + 1).min(MAX_PROBE_BACKOFF);
+            packet.retransmissions = (packet.retransmissions + 1).min(MAX_PROBE_BACKOFF);
             let missing = packet.missing;
             scoreboard.enter_flight(missing);
-            self.expect(missing.number, due);
+            self.schedule(missing.number, due);
         }
-        self.seek_lost();
+        self.update_lost_from();
     }
 
     /// Marks the packets that have arrived: all before `una`, and those of the scoreboard. Removes them once all before them have.
-    pub(super) fn settle(
+    pub(super) fn mark_arrived(
         &mut self,
         una: u64,
         now: Instant,
@@ -379,8 +382,8 @@ impl Rack {
             self.packets.pop_front();
             self.on_arrival(&packet, now, shortest);
         }
-        let (from, to) = scoreboard.take_news();
-        for at in self.place(from)..self.packets.len() {
+        let (from, to) = scoreboard.take_arrivals();
+        for at in self.index_of(from)..self.packets.len() {
             let Some(&packet) = self.packets.get(at).filter(|packet| packet.number() < to) else { break };
             if scoreboard.has_arrived(packet.missing) {
                 self.on_arrival(&packet, now, shortest);
@@ -391,9 +394,9 @@ impl Rack {
         }
         if !self.has_missing() {
             self.packets.clear();
-            (self.due, self.dues) = (None, [NEVER; BLOCKS]);
+            (self.due, self.block_dues) = (None, [NEVER; BLOCKS]);
         }
-        self.seek_lost();
+        self.update_lost_from();
     }
 
     /// Counts the arrival of a packet, once.
@@ -405,14 +408,14 @@ impl Rack {
         if packet.has_arrived {
             return;
         }
-        self.open -= 1;
+        self.not_arrived -= 1;
         self.lost -= usize::from(packet.is_lost);
         if let (true, Some(resent)) = (packet.missing.is_answer, packet.resent) {
             self.last_repeated_answer = Some((resent, packet.number(), now));
         }
         // A packet that arrives sooner after its retransmission than a round trip was only late.
-        let soon = shortest.map_or(Duration::ZERO, |rtt| rtt * 3 / 4);
-        let was_late = packet.resent.is_none_or(|at| now < at + soon);
+        let earliest = shortest.map_or(Duration::ZERO, |rtt| rtt * 3 / 4);
+        let was_late = packet.resent.is_none_or(|at| now < at + earliest);
         if packet.is_overtaken || packet.resent.is_some() {
             self.losses_in_order = if was_late { 0 } else { (self.losses_in_order + 1).min(IN_ORDER) };
         }
@@ -444,8 +447,8 @@ mod tests {
     #[test]
     fn a_missing_packet_is_lost_when_its_time_is_over() {
         let (mut rack, mut board) = new();
-        rack.miss(packet(5), true, at(10));
-        rack.miss(packet(5), true, at(99));
+        rack.mark_missing(packet(5), true, at(10));
+        rack.mark_missing(packet(5), true, at(99));
         assert_eq!((rack.due(), rack.detect(at(9), 20, &mut board, None)), (Some(at(10)), false));
         assert!(rack.detect(at(10), 20, &mut board, None), "congestion control learns of it");
         assert_eq!((rack.first_lost().map(|lost| lost.number()), rack.due()), (Some(5), None));
@@ -455,9 +458,9 @@ mod tests {
     #[test]
     fn losses_of_one_window_are_reported_once() {
         let (mut rack, mut board) = new();
-        rack.miss(packet(5), true, at(10));
-        rack.miss(packet(6), true, at(11));
-        rack.miss(packet(20), true, at(12));
+        rack.mark_missing(packet(5), true, at(10));
+        rack.mark_missing(packet(6), true, at(11));
+        rack.mark_missing(packet(20), true, at(12));
         assert!(rack.detect(at(10), 20, &mut board, None));
         assert!(!rack.detect(at(11), 20, &mut board, None), "packet 6 was sent before the report");
         assert!(rack.detect(at(12), 21, &mut board, None), "packet 20 was not");
@@ -467,7 +470,7 @@ mod tests {
     fn losses_in_several_blocks_are_found_in_order() {
         let (mut rack, mut board) = new();
         for (number, due) in [(300, 30), (5, 10), (140, 20)] {
-            rack.miss(packet(number), true, at(due));
+            rack.mark_missing(packet(number), true, at(due));
         }
         rack.detect(at(20), 400, &mut board, None);
         assert_eq!((rack.first_lost().map(|lost| lost.number()), rack.due()), (Some(5), Some(at(30))));
@@ -477,7 +480,7 @@ mod tests {
     #[test]
     fn a_repetition_is_lost_after_a_wait_that_doubles_up_to_the_timeout() {
         let (mut rack, mut board) = new();
-        rack.lose(packet(5), true, at(0), &mut board);
+        rack.mark_lost(packet(5), true, at(0), &mut board);
         let mut now = at(0);
         for wait in [100, 200, 400, 500, 500] {
             rack.on_resent((5, 6), now, RTT, Some(RTT * 5), &mut board);
@@ -492,22 +495,22 @@ mod tests {
     #[test]
     fn lost_answers_that_follow_each_other_are_asked_for_at_once() {
         let (mut rack, mut board) = new();
-        [5, 6, 7, 9].into_iter().for_each(|number| rack.lose(answer(number), true, at(0), &mut board));
+        [5, 6, 7, 9].into_iter().for_each(|number| rack.mark_lost(answer(number), true, at(0), &mut board));
         assert_eq!((rack.lost_answers_end(5, 20), rack.lost_answers_end(6, 7)), (8, 7));
         rack.on_resent((5, 8), at(1), RTT, None, &mut board);
         assert_eq!(rack.first_lost().map(|lost| lost.number()), Some(9));
     }
 
     #[test]
-    fn what_arrives_is_missing_no_more() {
+    fn a_packet_that_arrives_is_no_longer_missing() {
         let (mut rack, mut board) = new();
-        [5, 6, 7].into_iter().for_each(|number| rack.lose(packet(number), true, at(0), &mut board));
+        [5, 6, 7].into_iter().for_each(|number| rack.mark_lost(packet(number), true, at(0), &mut board));
         board.sack(6);
-        rack.settle(0, at(1), None, &mut board);
+        rack.mark_arrived(0, at(1), None, &mut board);
         assert!(rack.is_lost(5) && !rack.is_lost(6) && rack.is_lost(7));
-        rack.settle(6, at(1), None, &mut board);
+        rack.mark_arrived(6, at(1), None, &mut board);
         assert_eq!(rack.first_lost().map(|lost| lost.number()), Some(7));
-        rack.settle(8, at(1), None, &mut board);
+        rack.mark_arrived(8, at(1), None, &mut board);
         assert!(!rack.has_missing() && !rack.has_lost());
     }
 
@@ -517,14 +520,14 @@ mod tests {
         let window = |rack: &Rack| rack.reordering_window(RTT, RTT);
         for number in 0..8 {
             assert_eq!(window(&rack), RTT);
-            rack.lose(packet(number), true, at(0), &mut board);
+            rack.mark_lost(packet(number), true, at(0), &mut board);
             rack.on_resent((number, number + 1), at(0), RTT, None, &mut board);
-            rack.settle(number + 1, at(100), Some(RTT), &mut board);
+            rack.mark_arrived(number + 1, at(100), Some(RTT), &mut board);
         }
         assert_eq!(window(&rack), RTT / 4);
-        rack.lose(packet(8), true, at(200), &mut board);
+        rack.mark_lost(packet(8), true, at(200), &mut board);
         rack.on_resent((8, 9), at(200), RTT, None, &mut board);
-        rack.settle(9, at(210), Some(RTT), &mut board);
+        rack.mark_arrived(9, at(210), Some(RTT), &mut board);
         assert_eq!(window(&rack), RTT, "it came before its repetition could");
     }
 }

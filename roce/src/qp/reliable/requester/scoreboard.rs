@@ -4,7 +4,7 @@ use super::super::ring::{Ring, SPAN};
 use super::missing::Missing;
 
 /// Empty range.
-const NO_NEWS: (u64, u64) = (u64::MAX, 0);
+const NO_ARRIVALS: (u64, u64) = (u64::MAX, 0);
 
 /// Requests that the peer has, and answers of the peer that are here.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub(super) struct Scoreboard {
     /// Unacknowledged request packets that are not in flight: SACKed or lost.
     not_in_flight: Ring,
     not_in_flight_bytes: u64,
-    /// Range of the packets that have arrived since the last [`Self::take_news`].
-    news: (u64, u64),
+    /// Range of the packets that have arrived since the last [`Self::take_arrivals`].
+    arrivals: (u64, u64),
 }
 
 impl Scoreboard {
@@ -41,7 +41,7 @@ impl Scoreboard {
             highest_answer: 0,
             not_in_flight: Ring::new(),
             not_in_flight_bytes: 0,
-            news: NO_NEWS,
+            arrivals: NO_ARRIVALS,
         }
     }
 
@@ -54,7 +54,7 @@ impl Scoreboard {
             self.sacked.clear_range(self.cumulative, number);
             // The peer probably lacks the next one: its acknowledgement has not arrived, or it found no receive posted.
             self.sacked.clear(number);
-            self.note(self.cumulative, number);
+            self.record_arrival(self.cumulative, number);
             self.cumulative = number;
         }
     }
@@ -72,7 +72,7 @@ impl Scoreboard {
         let end = number.saturating_add(1);
         self.sacked.set(number);
         self.highest_sacked = self.highest_sacked.max(end);
-        self.note(number, end);
+        self.record_arrival(number, end);
     }
 
     /// Records that the peer lacks packet `cumulative`, even if it was SACKed (RFC 2018 8: reneging): it found no receive posted, and was
@@ -97,7 +97,7 @@ impl Scoreboard {
     #[expect(clippy::arithmetic_side_effects, reason = "`answer_count` counts the bits that are set")]
     pub(super) fn on_early_answer(&mut self, number: u64) {
         self.answer_count += u64::from(self.answers.set(number));
-        self.note(number, number.saturating_add(1));
+        self.record_arrival(number, number.saturating_add(1));
     }
 
     pub(super) fn has_answer(&self, number: u64) -> bool {
@@ -148,12 +148,12 @@ impl Scoreboard {
     }
 
     /// Returns the range of the packets that have arrived since the last call.
-    pub(super) const fn take_news(&mut self) -> (u64, u64) {
-        core::mem::replace(&mut self.news, NO_NEWS)
+    pub(super) const fn take_arrivals(&mut self) -> (u64, u64) {
+        core::mem::replace(&mut self.arrivals, NO_ARRIVALS)
     }
 
-    fn note(&mut self, from: u64, to: u64) {
-        self.news = (self.news.0.min(from), self.news.1.max(to));
+    fn record_arrival(&mut self, from: u64, to: u64) {
+        self.arrivals = (self.arrivals.0.min(from), self.arrivals.1.max(to));
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
 
     /// RFC 6675 3: the scoreboard keeps what was acknowledged, cumulatively and selectively.
     #[test]
-    fn the_peer_has_what_it_acknowledged_and_what_it_sacked() {
+    fn the_peer_has_acknowledged_and_sacked_packets() {
         let mut board = Scoreboard::new(10);
         board.sack(15);
         board.sack(12);
@@ -232,13 +232,13 @@ mod tests {
     }
 
     #[test]
-    fn news_is_the_range_of_what_has_come() {
+    fn arrivals_are_the_range_since_the_last_call() {
         let mut board = Scoreboard::new(10);
         board.sack(20);
         board.on_early_answer(15);
-        assert_eq!(board.take_news(), (15, 21));
-        assert_eq!(board.take_news(), NO_NEWS);
+        assert_eq!(board.take_arrivals(), (15, 21));
+        assert_eq!(board.take_arrivals(), NO_ARRIVALS);
         board.advance(13);
-        assert_eq!(board.take_news(), (10, 13));
+        assert_eq!(board.take_arrivals(), (10, 13));
     }
 }

@@ -30,7 +30,7 @@ impl Selective {
 
     /// Creates the state of a connection that switches from go-back-N. `una` is its oldest unacknowledged packet; losses before `reported`
     /// were reported to congestion control.
-    pub(super) const fn joining(una: u64, reported: (u64, Instant)) -> Self {
+    pub(super) const fn after_go_back_n(una: u64, reported: (u64, Instant)) -> Self {
         Self { scoreboard: Scoreboard::new(una), rack: Rack::new(reported), spray: None }
     }
 
@@ -70,7 +70,7 @@ impl Selective {
 
     /// Records that the peer has all packets before `number`; `una` is the oldest unacknowledged packet.
     #[inline]
-    pub(super) fn peer_has(&mut self, number: u64, queue: &RequestQueue, una: u64, now: Instant) {
+    pub(super) fn on_cumulative(&mut self, number: u64, queue: &RequestQueue, una: u64, now: Instant) {
         if una < number && self.scoreboard.cumulative() < number {
             // An answer before it is missing: what the peer has after that is not in flight.
             let from = self.scoreboard.cumulative().max(una);
@@ -104,26 +104,26 @@ impl Selective {
     /// Adds a missing packet that becomes lost after `window`, unless it has arrived. If nothing has overtaken it on its path, it may be as
     /// late as the path is slow.
     #[inline(always)]
-    fn miss(&mut self, missing: Missing, window: Duration, now: Instant) {
+    fn mark_missing(&mut self, missing: Missing, window: Duration, now: Instant) {
         // Nearly all of the 128 packets that a selective acknowledgement covers have arrived.
         if !self.scoreboard.has_arrived(missing) {
-            self.wait_for(missing, window, now);
+            self.add_missing(missing, window, now);
         }
     }
 
     #[inline(never)]
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
-    fn wait_for(&mut self, missing: Missing, window: Duration, now: Instant) {
+    fn add_missing(&mut self, missing: Missing, window: Duration, now: Instant) {
         let is_overtaken = self.is_overtaken(missing);
         let window = match &self.spray {
             Some(spray) if !is_overtaken => spray.reordering_window(missing.number).unwrap_or(UNKNOWN),
             _ => window,
         };
-        self.rack.miss(missing, is_overtaken, now + window);
+        self.rack.mark_missing(missing, is_overtaken, now + window);
     }
 
     /// Adds request packets from `from` to before `to` that the peer lacks as missing.
-    pub(super) fn miss_requests(
+    pub(super) fn mark_requests_missing(
         &mut self,
         (from, to): (u64, u64),
         queue: &RequestQueue,
@@ -133,7 +133,7 @@ impl Selective {
         let window = self.reordering_window(rtt);
         for wqe in queue.range(from, to) {
             for missing in missing_of(wqe, queue.mtu(), false, from, to) {
-                self.miss(missing, window, now);
+                self.mark_missing(missing, window, now);
             }
         }
     }
@@ -141,7 +141,7 @@ impl Selective {
     /// Adds answers to READs and atomics that should have arrived before packet `end` as missing; `una` is the oldest unacknowledged
     /// packet.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
-    pub(super) fn miss_answers(
+    pub(super) fn mark_answers_missing(
         &mut self,
         end: u64,
         queue: &RequestQueue,
@@ -152,49 +152,54 @@ impl Selective {
         let window = self.reordering_window(rtt);
         if self.rack.has_missing() {
             // A request that has arrived by now may lack its answer.
-            self.settle(una, now, rtt.map(|rtt| rtt.shortest()));
+            self.mark_arrived(una, now, rtt.map(|rtt| rtt.shortest()));
         }
         let from = self.scoreboard.highest_answer().max(una);
         let end = end.min(una + SPAN);
         for wqe in queue.range(from, end).filter(|wqe| wqe.is_answered()) {
             for missing in missing_of(wqe, queue.mtu(), true, from, end) {
-                self.miss(missing, window, now);
+                self.mark_missing(missing, window, now);
             }
         }
         self.scoreboard.expect_answers_before(end);
     }
 
     /// Marks a packet as lost unless it has arrived. Returns whether it is lost.
-    pub(super) fn lose(&mut self, missing: Missing, now: Instant) -> bool {
+    pub(super) fn mark_lost(&mut self, missing: Missing, now: Instant) -> bool {
         if self.scoreboard.has_arrived(missing) {
             return false;
         }
         let is_overtaken = self.is_overtaken(missing);
-        self.rack.lose(missing, is_overtaken, now, &mut self.scoreboard);
+        self.rack.mark_lost(missing, is_overtaken, now, &mut self.scoreboard);
         true
     }
 
     /// Marks all packets from `una` to before `sent` that have not arrived as lost.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
-    pub(super) fn lose_all(&mut self, queue: &RequestQueue, (una, sent): (u64, u64), now: Instant) {
+    pub(super) fn mark_all_lost(&mut self, queue: &RequestQueue, (una, sent): (u64, u64), now: Instant) {
         let end = sent.min(una + SPAN);
         for wqe in queue.before(end) {
             let is_executed = wqe.first < self.scoreboard.cumulative();
             for missing in missing_of(wqe, queue.mtu(), is_executed, una, end) {
-                self.lose(missing, now);
+                self.mark_lost(missing, now);
             }
         }
     }
 
     /// Marks the last packet from `una` to before `sent` that has not arrived as lost. Returns whether there is one.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
-    pub(super) fn lose_last(&mut self, queue: &RequestQueue, (una, sent): (u64, u64), now: Instant) -> bool {
+    pub(super) fn mark_last_lost(
+        &mut self,
+        queue: &RequestQueue,
+        (una, sent): (u64, u64),
+        now: Instant,
+    ) -> bool {
         let end = sent.min(una + SPAN);
         (0..=queue.next_index()).rev().any(|index| {
             let Some(wqe) = queue.get(index).filter(|wqe| wqe.first < end) else { return false };
             let is_executed = wqe.first < self.scoreboard.cumulative();
             let mut missing = missing_of(wqe, queue.mtu(), is_executed, una, end).rev();
-            missing.any(|missing| self.lose(missing, now))
+            missing.any(|missing| self.mark_lost(missing, now))
         })
     }
 
@@ -222,8 +227,8 @@ impl Selective {
     }
 
     /// Marks the packets that have arrived; all before `una` have.
-    pub(super) fn settle(&mut self, una: u64, now: Instant, shortest: Option<Duration>) {
-        self.rack.settle(una, now, shortest, &mut self.scoreboard);
+    pub(super) fn mark_arrived(&mut self, una: u64, now: Instant, shortest: Option<Duration>) {
+        self.rack.mark_arrived(una, now, shortest, &mut self.scoreboard);
     }
 
     /// Records that the peer has all packets before `number`.
@@ -235,9 +240,9 @@ impl Selective {
 
     /// Records that packet `number` was sent over `path`; the next packet is `next`.
     pub(super) fn on_sent_over(&mut self, number: u64, next: u64, path: u8, now: Instant) {
-        let is_silent = self.rack.take_silence(number);
+        let may_be_path_failure = self.rack.mark_overtaken(number);
         if let Some(spray) = &mut self.spray {
-            spray.on_sent(number, next, path, is_silent, now);
+            spray.on_sent(number, next, path, may_be_path_failure, now);
         }
     }
 }
@@ -253,28 +258,28 @@ mod tests {
     }
 
     #[test]
-    fn what_has_arrived_is_neither_missing_nor_lost() {
+    fn a_packet_that_has_arrived_is_neither_missing_nor_lost() {
         let mut selective = Selective::new(None);
         selective.scoreboard.sack(5);
-        selective.miss(packet(5), LATE, Instant::ZERO);
-        assert!(!selective.lose(packet(5), Instant::ZERO) && !selective.rack.has_missing());
-        assert!(selective.lose(packet(6), Instant::ZERO) && selective.rack.is_lost(6));
+        selective.mark_missing(packet(5), LATE, Instant::ZERO);
+        assert!(!selective.mark_lost(packet(5), Instant::ZERO) && !selective.rack.has_missing());
+        assert!(selective.mark_lost(packet(6), Instant::ZERO) && selective.rack.is_lost(6));
         assert_eq!(selective.scoreboard.bytes_not_in_flight(), 100);
     }
 
     #[test]
-    fn a_packet_that_no_other_overtook_on_its_path_says_so_once() {
+    fn a_packet_is_marked_overtaken_once() {
         let mut selective = Selective::new(Some(Box::new(Spray::new(2))));
         let path = 0;
         selective.on_sent_over(0, 1, path, Instant::ZERO);
         selective.on_sent_over(1, 2, path, Instant::ZERO);
-        selective.miss(packet(1), LATE, Instant::ZERO);
-        assert!(selective.rack.take_silence(1) && !selective.rack.take_silence(1));
+        selective.mark_missing(packet(1), LATE, Instant::ZERO);
+        assert!(selective.rack.mark_overtaken(1) && !selective.rack.mark_overtaken(1));
         if let Some(spray) = &mut selective.spray {
             spray.on_arrival(1, Instant::ZERO);
         }
-        selective.miss(packet(0), LATE, Instant::ZERO);
-        assert!(!selective.rack.take_silence(0), "packet 1 overtook it");
+        selective.mark_missing(packet(0), LATE, Instant::ZERO);
+        assert!(!selective.rack.mark_overtaken(0), "packet 1 overtook it");
     }
 
     /// Returns the packets of [`queue`] that are lost once the reordering window is over: 0 to 2 are a WRITE, 3 and 4 a READ, 5 is a WRITE.
@@ -287,7 +292,7 @@ mod tests {
     fn request_packets_that_the_peer_lacks_are_lost_after_the_reordering_window() {
         let mut selective = Selective::new(None);
         selective.scoreboard.sack(1);
-        selective.miss_requests((0, 5), &queue(), None, Instant::ZERO);
+        selective.mark_requests_missing((0, 5), &queue(), None, Instant::ZERO);
         assert!(!selective.detect(Instant::ZERO, 6), "it is not over");
         assert_eq!(lost(&mut selective), [0, 2, 3], "the request of the READ is one packet");
     }
@@ -296,19 +301,19 @@ mod tests {
     fn answers_before_an_early_one_are_lost_after_the_reordering_window() {
         let mut selective = Selective::new(None);
         selective.scoreboard.on_early_answer(4);
-        selective.miss_answers(4, &queue(), 3, None, Instant::ZERO);
+        selective.mark_answers_missing(4, &queue(), 3, None, Instant::ZERO);
         assert_eq!(lost(&mut selective), [3]);
-        selective.miss_answers(6, &queue(), 3, None, Instant::ZERO);
+        selective.mark_answers_missing(6, &queue(), 3, None, Instant::ZERO);
         assert_eq!(lost(&mut selective), [3], "answer 4 is here, and packet 5 has no answer");
         assert_eq!(selective.scoreboard.highest_answer(), 6);
     }
 
     #[test]
-    fn what_the_peer_has_behind_a_missing_answer_is_not_in_flight() {
+    fn packets_that_the_peer_has_after_a_missing_answer_are_not_in_flight() {
         let mut selective = Selective::new(None);
-        selective.peer_has(3, &queue(), 3, Instant::ZERO);
+        selective.on_cumulative(3, &queue(), 3, Instant::ZERO);
         assert_eq!(selective.scoreboard.bytes_not_in_flight(), 0, "all before it is acknowledged");
-        selective.peer_has(6, &queue(), 3, Instant::ZERO);
+        selective.on_cumulative(6, &queue(), 3, Instant::ZERO);
         assert_eq!((selective.scoreboard.cumulative(), selective.scoreboard.bytes_not_in_flight()), (6, 100));
         selective.acknowledge(3, 6, &queue());
         assert_eq!(selective.scoreboard.bytes_not_in_flight(), 0);
@@ -318,11 +323,11 @@ mod tests {
     fn all_that_has_not_arrived_is_lost() {
         let mut selective = Selective::new(None);
         selective.scoreboard.sack(1);
-        selective.lose_all(&queue(), (0, 6), Instant::ZERO);
+        selective.mark_all_lost(&queue(), (0, 6), Instant::ZERO);
         assert_eq!(lost(&mut selective), [0, 2, 3, 5]);
         let mut selective = Selective::new(None);
-        selective.peer_has(4, &queue(), 3, Instant::ZERO);
-        selective.lose_all(&queue(), (3, 5), Instant::ZERO);
+        selective.on_cumulative(4, &queue(), 3, Instant::ZERO);
+        selective.mark_all_lost(&queue(), (3, 5), Instant::ZERO);
         assert_eq!(lost(&mut selective), [3, 4], "the request was executed, its two answers are missing");
     }
 
@@ -332,11 +337,11 @@ mod tests {
         queue.skip_sent(6);
         let mut selective = Selective::new(None);
         selective.scoreboard.sack(5);
-        assert!(selective.lose_last(&queue, (0, 6), Instant::ZERO));
+        assert!(selective.mark_last_lost(&queue, (0, 6), Instant::ZERO));
         assert_eq!(lost(&mut selective), [3]);
         let mut selective = Selective::new(None);
         (0..6).for_each(|number| selective.scoreboard.sack(number));
-        assert!(!selective.lose_last(&queue, (0, 6), Instant::ZERO), "the peer has all");
+        assert!(!selective.mark_last_lost(&queue, (0, 6), Instant::ZERO), "the peer has all");
     }
 
     #[test]
@@ -345,7 +350,7 @@ mod tests {
         let sack = |number| Sack { number, from: number, held: 0b10 };
         assert!(selective.apply(&sack(1), &queue(), Instant::ZERO));
         assert_eq!((selective.scoreboard.has(2), selective.scoreboard.bytes_not_in_flight()), (true, 88));
-        selective.peer_has(3, &queue(), 3, Instant::ZERO);
+        selective.on_cumulative(3, &queue(), 3, Instant::ZERO);
         assert!(!selective.apply(&sack(2), &queue(), Instant::ZERO));
         assert_eq!(selective.scoreboard.cumulative(), 3);
     }

@@ -6,11 +6,11 @@
 
 use super::super::ring::SPAN;
 use super::Requester;
+use super::error::{RequesterError, STALE};
 use super::limits::LATE;
 use super::sack::Sack;
 use super::selective::Selective;
 use super::sequence::SendSequence;
-use super::trouble::{STALE, Trouble};
 use crate::Psn;
 use crate::congestion::Progress;
 use crate::qp::wqe::Wqe;
@@ -26,7 +26,7 @@ impl Requester {
         (ahead, held): (u8, u128),
         context: &mut Context<'_>,
         identity: &Identity,
-    ) -> Result<Progress, Trouble> {
+    ) -> Result<Progress, RequesterError> {
         let sack = Sack::validate(&self.sequence, psn, ahead, held).ok_or(STALE)?;
         if !self.recovery.is_selective() {
             // A peer that holds packets has accepted an offer.
@@ -40,7 +40,7 @@ impl Requester {
         let mut progress = self.acknowledge(sack.number, context, identity);
         let una = self.sequence.una;
         if let Some(selective) = self.recovery.selective_mut() {
-            selective.peer_has(sack.number, &self.queue, una, context.now);
+            selective.on_cumulative(sack.number, &self.queue, una, context.now);
             if selective.apply(&sack, &self.queue, context.now) {
                 self.react_to_sack(&sack, &mut progress, context.now);
             }
@@ -57,10 +57,10 @@ impl Requester {
             let highest = selective.scoreboard.highest_sacked();
             // This answer does not cover the packets between the two ranges; one that did may have been lost.
             let missing = (sack.number, highest.min(sack.number + 1));
-            selective.miss_requests(missing, &self.queue, rtt, now);
-            selective.miss_requests((sack.from, highest.min(sack.end())), &self.queue, rtt, now);
+            selective.mark_requests_missing(missing, &self.queue, rtt, now);
+            selective.mark_requests_missing((sack.from, highest.min(sack.end())), &self.queue, rtt, now);
             if una < sack.number {
-                selective.miss_answers(sack.number, &self.queue, una, rtt, now);
+                selective.mark_answers_missing(sack.number, &self.queue, una, rtt, now);
             }
         }
         self.timers.probe.set(self.probe_due(now).filter(|_| !self.sequence.is_answered()));
@@ -79,7 +79,7 @@ impl Requester {
             return false;
         }
         selective.overtake(now + window);
-        selective.settle(una, now, self.rtt.shortest());
+        selective.mark_arrived(una, now, self.rtt.shortest());
         self.detect(now)
     }
 
@@ -120,13 +120,13 @@ impl Requester {
         if let Some(selective) = self.recovery.selective_mut()
             && let Some(end) = self.queue.containing(number).map(Wqe::end)
         {
-            selective.peer_has(end, &self.queue, self.sequence.una, now);
+            selective.on_cumulative(end, &self.queue, self.sequence.una, now);
         }
     }
 
     /// Returns the request of the early answer `number`; `None` if the answer is too early to be kept, or a duplicate.
     #[expect(clippy::arithmetic_side_effects, reason = "an answer is not before `una`")]
-    pub(super) fn early(&self, number: u64) -> Option<&Wqe> {
+    pub(super) fn request_with_early_answer(&self, number: u64) -> Option<&Wqe> {
         let selective = self.recovery.selective()?;
         let near = number - self.sequence.una < SPAN && !selective.scoreboard.has_answer(number);
         self.queue.containing(number).filter(|_| near)
@@ -139,7 +139,7 @@ impl Requester {
         if let Some(selective) = self.recovery.selective_mut() {
             selective.scoreboard.acknowledge(una);
             selective.scoreboard.on_early_answer(number);
-            selective.miss_answers(number, &self.queue, una, rtt, now);
+            selective.mark_answers_missing(number, &self.queue, una, rtt, now);
         }
         self.timers.probe.set(self.probe_wait().map(|wait| now + wait));
         self.after_progress(now)
@@ -147,7 +147,7 @@ impl Requester {
 
     /// Completes what waited for the packet before it. Returns the payload bytes acknowledged.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and byte counts stay far below 2^64")]
-    pub(super) fn absorb(&mut self, context: &mut Context<'_>, identity: &Identity) -> u64 {
+    pub(super) fn advance_una(&mut self, context: &mut Context<'_>, identity: &Identity) -> u64 {
         let mut bytes = 0;
         while let Some(selective) = self.recovery.selective()
             && let Some(front) = self.queue.front()
@@ -169,27 +169,27 @@ impl Requester {
         bytes
     }
 
-    pub(super) fn lose_all(&mut self, now: Instant) {
+    pub(super) fn mark_all_lost(&mut self, now: Instant) {
         let SendSequence { una, sent, .. } = self.sequence;
         if let Some(selective) = self.recovery.selective_mut() {
-            selective.lose_all(&self.queue, (una, sent), now);
+            selective.mark_all_lost(&self.queue, (una, sent), now);
         }
         self.rtt.cancel();
     }
 
     /// Handles an RNR NAK: the peer lacks the oldest packet, even if it was SACKed, and keeps what it holds after it.
-    pub(super) fn lose_refused(&mut self, now: Instant) {
+    pub(super) fn mark_rnr_refused(&mut self, now: Instant) {
         if let Some(selective) = self.recovery.selective_mut() {
             selective.scoreboard.renege();
         }
-        self.lose_blameless(now);
+        self.mark_lost_without_blame(now);
     }
 
     /// Marks everything missing as lost, without blaming the paths.
-    pub(super) fn lose_blameless(&mut self, now: Instant) {
-        self.lose_all(now);
+    pub(super) fn mark_lost_without_blame(&mut self, now: Instant) {
+        self.mark_all_lost(now);
         if let Some(selective) = self.recovery.selective_mut() {
-            selective.rack.excuse_paths();
+            selective.rack.clear_path_blame();
         }
     }
 
@@ -198,7 +198,7 @@ impl Requester {
         if self.recovery.has_lost() {
             if self.in_flight() >= window.max(1) {
                 // What fills the window is lost as well.
-                self.lose_all(now);
+                self.mark_all_lost(now);
             }
             // A packet that the pacer delays requests an answer when it is sent.
             return;
@@ -206,7 +206,7 @@ impl Requester {
         self.rtt.on_probe();
         let SendSequence { una, sent, .. } = self.sequence;
         let Some(selective) = self.recovery.selective_mut() else { return };
-        if selective.lose_last(&self.queue, (una, sent), now) {
+        if selective.mark_last_lost(&self.queue, (una, sent), now) {
             self.rtt.cancel();
         }
     }

@@ -77,7 +77,7 @@ impl Requester {
         let length = if wqe.is_fetched() { 0 } else { (wqe.length - offset).min(mtu) };
         let position = Position::of((number - wqe.first) as u32, wqe.packets);
         let ends = wqe.is_answered() || matches!(position, Position::Last | Position::Only);
-        // A request asks for its whole answer; a lost answer is requested with the lost ones after it.
+        // A request requests its whole answer; a lost answer is requested with the lost ones after it.
         let (until, answer_end) = match (lost.missing.is_answer, wqe.is_answered()) {
             (true, _) => {
                 let end = selective.rack.lost_answers_end(number, wqe.end());
@@ -169,7 +169,7 @@ impl Requester {
                 self.rtt.on_sent(number, context.now);
             }
         } else {
-            self.ack_requests.on_silent_packet(length);
+            self.ack_requests.on_packet_without_request(length);
         }
         if again {
             context.counters.retransmitted += 1;

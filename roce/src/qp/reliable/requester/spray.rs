@@ -30,7 +30,7 @@ const UNMEASURED: u32 = 8;
 /// A path with a longer queue than the others carries one packet in this many turns.
 const SLOW_TURNS: u8 = 8;
 /// Queues that differ by less count as equal.
-const SAME_QUEUE: Duration = Duration::from_micros(2);
+const EQUAL_QUEUE: Duration = Duration::from_micros(2);
 
 /// What has arrived over one path.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ struct Delivery {
     avoided_until: Option<Instant>,
     failures: u8,
     /// Only packet on a path that is avoided, or was never measured.
-    trial: Option<u64>,
+    probe: Option<u64>,
     /// Whether its queue is longer than those of others.
     is_slow: bool,
     /// Turns since it carried a packet.
@@ -76,7 +76,7 @@ impl Spray {
             last_arrival: Instant::ZERO,
             avoided_until: None,
             failures: 0,
-            trial: None,
+            probe: None,
             is_slow: false,
             skipped: 0,
         };
@@ -89,7 +89,7 @@ impl Spray {
         }
     }
 
-    const fn place(number: u64) -> usize {
+    const fn slot(number: u64) -> usize {
         (number % SPAN) as usize
     }
 
@@ -100,7 +100,7 @@ impl Spray {
         reason = "the index is below SPAN; `number` is below `next`"
     )]
     pub(super) fn path_of(&self, number: u64) -> Option<u8> {
-        let packet = self.packets[Self::place(number)];
+        let packet = self.packets[Self::slot(number)];
         let is_known = packet & SENT != 0 && number < self.next && self.next - number <= SPAN;
         is_known.then_some(packet & PATH)
     }
@@ -125,8 +125,8 @@ impl Spray {
     pub(super) fn select(&self, now: Instant) -> u8 {
         let carries = |path: &Delivery| match (path.rtt.estimate(), path.avoided_until) {
             (Some(_), None) => !path.is_slow || path.skipped >= SLOW_TURNS,
-            (None, None) => path.trial.is_none(),
-            (_, Some(until)) => path.trial.is_none() && until <= now,
+            (None, None) => path.probe.is_none(),
+            (_, Some(until)) => path.probe.is_none() && until <= now,
         };
         let next = self.turns(None).find(|(_, path)| carries(path));
         next.map_or_else(|| self.usable(None), |(path, _)| path)
@@ -150,25 +150,32 @@ impl Spray {
     }
 
     /// Records that packet `number` was sent over `path`. `end` is the next packet number, which a READ moves by the packets of its answer.
-    /// `is_silent` if the packet is retransmitted, and nothing later arrived over its path before.
+    /// `may_be_path_failure` if the packet is retransmitted, and nothing later arrived over its path before.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
         reason = "there are 1 to 8 paths; the index is below SPAN; packet numbers stay far below 2^64"
     )]
-    pub(super) fn on_sent(&mut self, number: u64, end: u64, path: u8, is_silent: bool, now: Instant) {
+    pub(super) fn on_sent(
+        &mut self,
+        number: u64,
+        end: u64,
+        path: u8,
+        may_be_path_failure: bool,
+        now: Instant,
+    ) {
         let before = self.path_of(number);
         let is_again = number < self.next;
-        self.packets[Self::place(number)] = SENT | path | if is_again { REPEATED } else { 0 };
+        self.packets[Self::slot(number)] = SENT | path | if is_again { REPEATED } else { 0 };
         if is_again {
             if let Some(before) = before {
-                self.on_loss(number, before, is_silent, now);
+                self.on_loss(number, before, may_be_path_failure, now);
             }
             return;
         }
         self.next = end;
         // No packet of this side carries these numbers; their places still belong to earlier packets.
-        (number + 1..end.min(number + SPAN)).for_each(|skipped| self.packets[Self::place(skipped)] = 0);
+        (number + 1..end.min(number + SPAN)).for_each(|skipped| self.packets[Self::slot(skipped)] = 0);
         let count = self.paths.len() as u8;
         let mut skipped = (self.turn + 1) % count;
         while skipped != path {
@@ -181,7 +188,7 @@ impl Spray {
         delivery.skipped = 0;
         delivery.rtt.on_sent(number, now);
         if delivery.avoided_until.is_some() || delivery.rtt.estimate().is_none() {
-            delivery.trial = delivery.trial.or(Some(number));
+            delivery.probe = delivery.probe.or(Some(number));
         }
     }
 
@@ -191,17 +198,17 @@ impl Spray {
         clippy::indexing_slicing,
         reason = "the path's index is below their number; minutes times 512 are far below the longest Duration; adding to an `Instant` saturates; the sum is at most MAX_FAILURES + 1"
     )]
-    fn on_loss(&mut self, number: u64, path: u8, is_silent: bool, now: Instant) {
+    fn on_loss(&mut self, number: u64, path: u8, may_be_path_failure: bool, now: Instant) {
         let avoided = self.latest(path).unwrap_or(Duration::from_millis(1)) * AVOIDED;
         let path = &mut self.paths[usize::from(path)];
         if path.rtt.sampled() == Some(number) {
             path.rtt.cancel();
         }
-        let was_trial = path.trial == Some(number);
-        if was_trial {
-            path.trial = None;
+        let was_probe = path.probe == Some(number);
+        if was_probe {
+            path.probe = None;
         }
-        if is_silent && (was_trial || path.avoided_until.is_none()) {
+        if may_be_path_failure && (was_probe || path.avoided_until.is_none()) {
             path.avoided_until = Some(now + avoided * (1 << path.failures));
             path.failures = (path.failures + 1).min(MAX_FAILURES);
         }
@@ -213,7 +220,7 @@ impl Spray {
         reason = "the index is below SPAN; a noted path's index is below their number; packet numbers stay far below 2^64"
     )]
     pub(super) fn on_arrival(&mut self, number: u64, now: Instant) {
-        let packet = &mut self.packets[Self::place(number)];
+        let packet = &mut self.packets[Self::slot(number)];
         let before = *packet;
         *packet |= ARRIVED;
         if before & (SENT | REPEATED | ARRIVED) != SENT {
@@ -221,8 +228,8 @@ impl Spray {
         }
         let path = &mut self.paths[usize::from(before & PATH)];
         (path.end, path.last_arrival) = (path.end.max(number + 1), now);
-        if path.avoided_until.is_some() || path.trial.is_some() {
-            (path.avoided_until, path.failures, path.trial) = (None, 0, None);
+        if path.avoided_until.is_some() || path.probe.is_some() {
+            (path.avoided_until, path.failures, path.probe) = (None, 0, None);
         }
         if path.rtt.sampled() == Some(number) {
             path.rtt.on_arrival(now);
@@ -246,7 +253,7 @@ impl Spray {
         let least = live.filter_map(queue).min().unwrap_or_default();
         for path in &mut self.paths {
             let Some((rtt, queue)) = path.rtt.estimate().zip(queue(path)) else { continue };
-            path.is_slow = queue > least + SAME_QUEUE.max(rtt.shortest() / 4);
+            path.is_slow = queue > least + EQUAL_QUEUE.max(rtt.shortest() / 4);
         }
     }
 
@@ -291,8 +298,8 @@ impl Spray {
     /// Returns the longest time of an answer over any path.
     #[expect(clippy::arithmetic_side_effects, reason = "a minute times 8 is far below the longest Duration")]
     pub(super) fn slowest_answer(&self) -> Option<Duration> {
-        let on_trial = self.paths.iter().any(|path| path.rtt.estimate().is_none() && path.trial.is_some());
-        self.slowest().map(|slowest| slowest * if on_trial { UNMEASURED } else { 1 })
+        let is_probing = self.paths.iter().any(|path| path.rtt.estimate().is_none() && path.probe.is_some());
+        self.slowest().map(|slowest| slowest * if is_probing { UNMEASURED } else { 1 })
     }
 }
 
@@ -353,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_path_is_avoided_and_tried_by_one_packet_at_a_time() {
+    fn a_path_without_arrivals_is_avoided_and_probed_by_one_packet_at_a_time() {
         let mut spray = measured();
         for number in 5..9 {
             send(&mut spray, number, 50);
@@ -365,17 +372,17 @@ mod tests {
         assert!((9..30).all(|number| send(&mut spray, number, 100) != 1));
         let tried: Vec<u8> = (30..40).map(|number| send(&mut spray, number, 2_000)).collect();
         assert_eq!(tried.iter().filter(|path| **path == 1).count(), 1);
-        let trial = 30 + tried.iter().position(|path| *path == 1).unwrap() as u64;
-        spray.on_sent(trial, trial + 1, spray.select_again(trial), true, micros(2_100));
+        let probe = 30 + tried.iter().position(|path| *path == 1).unwrap() as u64;
+        spray.on_sent(probe, probe + 1, spray.select_again(probe), true, micros(2_100));
         assert!((40..60).all(|number| send(&mut spray, number, 2_300) != 1), "it is avoided for longer");
-        let trial = (60..70).find(|&number| send(&mut spray, number, 9_000) == 1).unwrap();
-        spray.on_arrival(trial, micros(9_020));
+        let probe = (60..70).find(|&number| send(&mut spray, number, 9_000) == 1).unwrap();
+        spray.on_arrival(probe, micros(9_020));
         let paths: Vec<u8> = (70..78).map(|number| send(&mut spray, number, 9_030)).collect();
         assert_eq!(paths.iter().filter(|path| **path == 1).count(), 2);
     }
 
     #[test]
-    fn an_answer_that_is_asked_for_again_measures_nothing() {
+    fn an_answer_that_is_requested_again_measures_nothing() {
         let mut spray = measured();
         // A READ with an answer of ten packets, requested again from the fourth on.
         let path = spray.select(micros(50));
@@ -389,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_the_peer_refused_is_no_failure_of_its_path() {
+    fn a_refused_probe_is_no_failure_of_its_path() {
         let mut spray = Spray::new(2);
         let path = send(&mut spray, 0, 0);
         spray.on_sent(0, 1, path, false, micros(100));

@@ -20,19 +20,19 @@ impl Requester {
     /// Records an answer with this PSN that is about no packet in flight. Returns whether it answers a keep-alive: the ACK has the PSN of a
     /// SEND or WRITE, while the packet that the keep-alive repeats may be a READ.
     #[cold]
-    pub(in crate::qp) fn note_stale(&mut self, psn: Psn) -> bool {
+    pub(in crate::qp) fn record_stale(&mut self, psn: Psn) -> bool {
         let una = self.sequence.una;
-        let is_answer = psn.distance(self.acknowledged_psn()) <= 0 && self.diagnosis.note_duplicate(una);
+        let is_answer = psn.distance(self.acknowledged_psn()) <= 0 && self.diagnosis.record_duplicate(una);
         if !is_answer {
-            self.diagnosis.note_stale(una);
+            self.diagnosis.record_stale(una);
         }
         is_answer
     }
 
     /// Records a timeout; `expected` is the next PSN expected from the peer.
     #[cold]
-    pub(in crate::qp) fn note_timeout(&mut self, expected: Psn) {
-        self.diagnosis.note_timeout(self.sequence.una, expected);
+    pub(in crate::qp) fn record_timeout(&mut self, expected: Psn) {
+        self.diagnosis.record_timeout(self.sequence.una, expected);
         // A keep-alive shows nothing new if any path carries the oldest packet.
         if self.oldest_length() > ANY_PATH {
             self.control.request_keep_alive();
@@ -46,7 +46,7 @@ impl Requester {
         if !self.control.take_keep_alive() || self.is_answered() {
             return None;
         }
-        self.diagnosis.note_keep_alive(self.sequence.una);
+        self.diagnosis.record_keep_alive(self.sequence.una);
         Some(self.acknowledged_psn())
     }
 
@@ -59,13 +59,13 @@ impl Requester {
         })
     }
 
-    /// Returns the likely reason why the peer does not answer. `heard` is an ICMP error about the peer, with its time. `first` and
+    /// Returns the likely reason why the peer does not answer. `icmp_error` is an ICMP error about the peer, with its time. `first` and
     /// `expected` are the first and the next PSN expected from the peer.
     #[expect(clippy::arithmetic_side_effects, reason = "hours times 15 are far below the longest Duration")]
     pub(in crate::qp) fn why_unanswered(
         &self,
         now: Instant,
-        heard: Option<(Instant, Unreachable)>,
+        icmp_error: Option<(Instant, Unreachable)>,
         [first, expected]: [Psn; 2],
     ) -> FailureReason {
         let Evidence { nak, stale, timeout, alive, expected: then, .. } = self.diagnosis.evidence();
@@ -74,8 +74,8 @@ impl Requester {
         let is_asked = nak == self.sequence.una
             || self.recovery.selective().is_some_and(|it| it.scoreboard.highest_sacked() > self.sequence.una);
         // A peer that asks for packets is reachable.
-        let heard = heard.filter(|&(at, _)| !is_asked && now.saturating_since(at) <= silence);
-        if let Some((_, what)) = heard {
+        let icmp_error = icmp_error.filter(|&(at, _)| !is_asked && now.saturating_since(at) <= silence);
+        if let Some((_, what)) = icmp_error {
             return FailureReason::Unreachable(what);
         }
         let is_new = self.sequence.una == 0;

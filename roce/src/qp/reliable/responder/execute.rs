@@ -5,7 +5,7 @@ use super::check::{
     check_write_length,
 };
 use super::resources::{Kind, Resource};
-use super::{Answer, Arrival, Message, Refusal, Responder};
+use super::{Arrival, Message, PendingAcknowledge, Refusal, Responder};
 use crate::qp::{
     Completion, CompletionOpcode, CompletionStatus, Context, Identity, LossRecovery, buffers, wqe,
 };
@@ -44,7 +44,7 @@ impl Responder {
     ) -> Result<(), Refusal> {
         match arrival.srq {
             None => self.execute_here(operation, arrival),
-            Some(number) => self.execute_named(number, operation, arrival),
+            Some(number) => self.execute_xrc(number, operation, arrival),
         }
     }
 
@@ -99,7 +99,7 @@ impl Responder {
         self.advance_acknowledgeable();
         arrival.context.counters.rx_payload_bytes += arrival.payload.len() as u64;
         if arrival.bth.ack_request {
-            self.answer = Some(Answer::Acknowledge);
+            self.pending_acknowledge = Some(PendingAcknowledge::Acknowledge);
         }
         Ok(())
     }
@@ -110,7 +110,8 @@ impl Responder {
         if !self.nak_sent {
             self.nak_sent = true;
             context.counters.naks_sent += 1;
-            self.answer = Some(Answer::Refuse(self.expected, Syndrome::Nak(NakCode::PsnSequenceError)));
+            self.pending_acknowledge =
+                Some(PendingAcknowledge::Nak(self.expected, Syndrome::Nak(NakCode::PsnSequenceError)));
         }
         Refusal::Drop(Discard::PsnGap)
     }
@@ -129,7 +130,7 @@ impl Responder {
                     if self.reorder.is_none() && reth == rest {
                         resource.answer_from(index);
                     } else if self.recovery != LossRecovery::GoBackN {
-                        self.answer_stretch(psn, reth, rest, arrival.rights.mtu);
+                        self.answer_part(psn, reth, rest, arrival.rights.mtu);
                     }
                 }
             }
@@ -143,29 +144,30 @@ impl Responder {
                     resource.answer_from(index);
                 }
             }
-            _ => self.acknowledge_again(psn, arrival.payload.is_empty()),
+            _ => self.acknowledge_duplicate(psn, arrival.payload.is_empty()),
         }
         Refusal::Drop(Discard::Duplicate)
     }
 
     /// Acknowledges a duplicate SEND or WRITE. A pending ACK of something newer, or a pending NAK, takes precedence.
-    fn acknowledge_again(&mut self, psn: Psn, is_question: bool) {
-        let is_news = match self.answer {
+    fn acknowledge_duplicate(&mut self, psn: Psn, is_keep_alive: bool) {
+        let is_newer = match self.pending_acknowledge {
             None => true,
-            Some(Answer::AcknowledgeAgain(before) | Answer::ReplyToQuestion(before)) => {
-                psn.distance(before) > 0
-            }
-            Some(Answer::Acknowledge | Answer::Refuse(..)) => false,
+            Some(
+                PendingAcknowledge::AcknowledgeDuplicate(before)
+                | PendingAcknowledge::ReplyToKeepAlive(before),
+            ) => psn.distance(before) > 0,
+            Some(PendingAcknowledge::Acknowledge | PendingAcknowledge::Nak(..)) => false,
         };
-        if !is_news {
+        if !is_newer {
             return;
         }
         if self.reorder.is_some() {
-            self.answer = Some(Answer::Acknowledge);
-        } else if is_question {
-            self.answer = Some(Answer::ReplyToQuestion(psn));
+            self.pending_acknowledge = Some(PendingAcknowledge::Acknowledge);
+        } else if is_keep_alive {
+            self.pending_acknowledge = Some(PendingAcknowledge::ReplyToKeepAlive(psn));
         } else if !self.is_withheld(psn) {
-            self.answer = Some(Answer::AcknowledgeAgain(psn));
+            self.pending_acknowledge = Some(PendingAcknowledge::AcknowledgeDuplicate(psn));
         }
     }
 
@@ -193,7 +195,7 @@ impl Responder {
         let (request, received) = match self.message.take() {
             Some(Message::Send { request, received }) => (request, received),
             // The sequence was checked: this packet begins a message.
-            _ => match self.queue.pop(arrival.context.shared) {
+            _ => match self.queue.pop(arrival.context.srqs) {
                 Some(request) => (request, 0),
                 None => return Err(self.not_ready(arrival.context)),
             },
@@ -233,10 +235,10 @@ impl Responder {
         arrival.context.regions.invalidate(rkey, pd, qpn).map_err(|error| {
             self.advance_acknowledgeable();
             if arrival.bth.ack_request {
-                self.answer = Some(Answer::Acknowledge);
+                self.pending_acknowledge = Some(PendingAcknowledge::Acknowledge);
             }
             let receive = CompletionStatus::RemoteInvalidRequest;
-            Refusal::Quiet { discard: error.discard(), receive }
+            Refusal::FatalWithoutNak { discard: error.discard(), receive }
         })
     }
 
@@ -264,7 +266,7 @@ impl Responder {
         let length = arrival.length();
         check_write_length(reth, received, length, end.is_some())?;
         if let Some(Some(_)) = end
-            && self.queue.is_empty(arrival.context.shared)
+            && self.queue.is_empty(arrival.context.srqs)
         {
             return Err(self.not_ready(arrival.context));
         }
@@ -286,7 +288,7 @@ impl Responder {
             None => self.message = Some(Message::Write { reth, received: received + length }),
             Some(immediate) => {
                 self.message = None;
-                let request = if immediate.is_some() { self.queue.pop(arrival.context.shared) } else { None };
+                let request = if immediate.is_some() { self.queue.pop(arrival.context.srqs) } else { None };
                 match request {
                     Some(request) => {
                         let opcode = CompletionOpcode::RecvWithWrite;
@@ -366,7 +368,8 @@ impl Responder {
         // Packets after this one are no gap to report.
         self.nak_sent = true;
         context.counters.rnr_naks_sent += 1;
-        self.answer = Some(Answer::Refuse(self.expected, Syndrome::RnrNak(self.min_rnr_timer)));
+        self.pending_acknowledge =
+            Some(PendingAcknowledge::Nak(self.expected, Syndrome::RnrNak(self.min_rnr_timer)));
         Refusal::Drop(Discard::ReceiverNotReady)
     }
 

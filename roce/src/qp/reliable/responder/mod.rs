@@ -1,19 +1,19 @@
 //! The receiving side of a reliable connection: checks, placement, answers (IBA 9.7.4, 9.7.5).
 
-mod answer;
 mod arrival;
 mod check;
 mod execute;
 mod message;
-mod named;
-mod offer;
+mod negotiation;
 mod refusal;
 mod reorder;
 mod resources;
+mod response;
+mod xrc;
 
-pub(super) use answer::Answered;
 pub(super) use arrival::{Arrival, Rights};
 pub(super) use refusal::Refusal;
+pub(super) use response::PlannedResponse;
 
 use super::super::receive_queue::ReceiveQueue;
 use super::super::{
@@ -35,15 +35,15 @@ const NO_CREDITS: u8 = 31;
 /// Pending answer after all READ responses and atomics. One is enough: an acknowledgement covers everything before it, and nothing is
 /// executed after a NAK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum PendingAcknowledge {
     /// Acknowledges everything executed so far.
     Acknowledge,
     /// Acknowledges from this duplicate up to the next READ or atomic.
-    AcknowledgeAgain(Psn),
-    /// The same for a duplicate without payload: a keep-alive, which asks whether small packets pass where READ responses do not.
-    ReplyToQuestion(Psn),
+    AcknowledgeDuplicate(Psn),
+    /// The same for a duplicate without payload: a keep-alive, which tests whether small packets pass where READ responses do not.
+    ReplyToKeepAlive(Psn),
     /// NAK for this packet.
-    Refuse(Psn, Syndrome),
+    Nak(Psn, Syndrome),
 }
 
 /// Receive queue and connection state of the responder.
@@ -61,7 +61,7 @@ pub(super) struct Responder {
     nak_sent: bool,
     message: Option<Message>,
     resources: Resources,
-    answer: Option<Answer>,
+    pending_acknowledge: Option<PendingAcknowledge>,
     /// Newest duplicate whose ACK was withheld; before `first` if there is none.
     withheld: Psn,
     echo: Echo,
@@ -86,7 +86,7 @@ impl Responder {
             nak_sent: false,
             message: None,
             resources: Resources::new(0, false),
-            answer: None,
+            pending_acknowledge: None,
             withheld: Psn::new(0),
             echo: Echo::default(),
             min_rnr_timer: RnrTimer::new(0),
@@ -141,13 +141,13 @@ impl Responder {
 
     /// Returns the completion queue of the receive queue that an XRC target's last message named.
     pub(super) fn lately_completed_to(&self) -> Option<CqId> {
-        self.queue.reached().map(|reached| reached.cq)
+        self.queue.resolved().map(|resolved| resolved.cq)
     }
 
-    /// Completes the receive in progress with `status`, all others as flushed. Due answers are still sent.
+    /// Completes the receive in progress with `status`, all others as flushed. DueResponse answers are still sent.
     pub(super) fn flush(&mut self, status: CompletionStatus, context: &mut Context<'_>, identity: &Identity) {
         if let Some(Message::Send { request, .. }) = self.message.take()
-            && let Some(cq) = self.queue.completes_to(identity, context.shared)
+            && let Some(cq) = self.queue.completes_to(identity, context.srqs)
         {
             let srq = self.queue.shared();
             context.cqs.push(cq, Completion { srq, ..failed(&request, status, identity) });
@@ -157,24 +157,25 @@ impl Responder {
         }
     }
 
-    pub(super) fn silence(&mut self) {
-        self.answer = None;
+    pub(super) fn drop_responses(&mut self) {
+        self.pending_acknowledge = None;
         if let Some(reorder) = &mut self.reorder {
             reorder.acceptance = None;
         }
         self.echo = Echo::default();
-        self.resources.silence();
+        self.resources.drop_responses();
     }
 
     /// Makes a NAK due, after the answers that are already due, because the queue pair fails.
     pub(super) fn refuse(&mut self, code: NakCode) {
-        self.answer = Some(Answer::Refuse(self.expected, Syndrome::Nak(code)));
+        self.pending_acknowledge = Some(PendingAcknowledge::Nak(self.expected, Syndrome::Nak(code)));
     }
 
     /// Makes a NAK due, because the READ response `psn` can no longer be built.
     pub(super) fn refuse_response(&mut self, psn: Psn) {
-        self.resources.silence();
-        self.answer = Some(Answer::Refuse(psn, Syndrome::Nak(NakCode::RemoteAccessError)));
+        self.resources.drop_responses();
+        self.pending_acknowledge =
+            Some(PendingAcknowledge::Nak(psn, Syndrome::Nak(NakCode::RemoteAccessError)));
     }
 
     /// Returns the PSN of an ACK of everything executed so far. A peer with selective repeat is Ferroce: its READs and atomics are

@@ -10,7 +10,7 @@ pub(in crate::qp::reliable) enum Refusal {
     /// The packet is counted and dropped. An answer may already be due.
     Drop(Discard),
     /// The queue pair fails without a NAK, because the packet was correct. The receive request completes with `receive`.
-    Quiet { discard: Discard, receive: CompletionStatus },
+    FatalWithoutNak { discard: Discard, receive: CompletionStatus },
     /// A NAK is sent, and the queue pair fails. The receive request of the message, if any, completes with `receive`.
     Fatal { code: NakCode, discard: Discard, receive: CompletionStatus },
 }

@@ -3,8 +3,8 @@
 //! They are executed in order, as if each had just arrived, so that no effect of a request is visible early.
 
 use super::super::ring::{Ring, SPAN};
-use super::{Answer, Arrival, Refusal, Responder};
-use crate::qp::early::{EarlyMemory, Share};
+use super::{Arrival, PendingAcknowledge, Refusal, Responder};
+use crate::qp::early::{EarlyMemory, Reservation};
 use crate::qp::{Context, wqe};
 use crate::wire::{Bth, Operation, Reth};
 use crate::{Discard, Memory, Psn, SrqNumber};
@@ -14,51 +14,51 @@ use cc::Instant;
 use core::time::Duration;
 
 /// Limit of the payload bytes that a queue pair holds, each payload rounded up to a power of two.
-const MOST_HELD: usize = 2 << 20;
+const MAX_HELD: usize = 2 << 20;
 
 /// Time since the last use after which memory without packets is freed.
-const UNUSED: Duration = Duration::from_millis(10);
+const UNUSED_AFTER: Duration = Duration::from_millis(10);
 /// The same for memory with packets: the peer has stopped, or will send them again.
-const STALLED: Duration = Duration::from_secs(1);
+const STALLED_AFTER: Duration = Duration::from_secs(1);
 
-/// Early packet without its payload.
+/// EarlyPacket packet without its payload.
 #[derive(Clone, Copy, Debug)]
-struct Early {
+struct EarlyPacket {
     bth: Bth,
     srq: Option<SrqNumber>,
     operation: Operation,
     is_marked: bool,
     length: usize,
-    /// Place of its payload among those of its size class.
-    place: u32,
+    /// Slot of its payload among those of its size class.
+    payload_slot: u32,
 }
 
 /// Result of holding a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
-    Now,
-    Before,
+enum HoldResult {
+    Held,
+    Duplicate,
     /// The packet is too far ahead, or there is no room.
-    Not,
+    NoRoom,
 }
 
-/// Payloads of one size class, each in its own place.
+/// Payloads of one size class, each in its own slot.
 #[derive(Debug, Default)]
 struct Payloads {
     bytes: Vec<u8>,
     free: Vec<u32>,
-    /// Places that memory is allocated for.
+    /// Slots that memory is allocated for.
     room: usize,
 }
 
 impl Payloads {
-    /// Returns the bytes of `room` places of `size` bytes.
+    /// Returns the bytes of `room` slots of `size` bytes.
     const fn cost(room: usize, size: usize) -> usize {
         room.saturating_mul(size.saturating_add(size_of::<u32>()))
     }
 }
 
-/// Held packets. The memory grows with them, within the endpoint's budget, and is kept for a while.
+/// HoldResult packets. The memory grows with them, within the endpoint's budget, and is kept for a while.
 #[derive(Debug)]
 pub(super) struct Reorder {
     /// Missing packet, while something is held.
@@ -68,17 +68,17 @@ pub(super) struct Reorder {
     /// Distance from `base` to after the farthest packet that was ever held.
     end: u32,
     /// Packets by PSN modulo the length, which is a power of two.
-    packets: Vec<Option<Early>>,
+    packets: Vec<Option<EarlyPacket>>,
     /// Size classes: payloads of up to 64 B, 128 B, 256 B and so on to 4 KiB.
     payloads: [Payloads; 7],
-    /// Bytes of all places.
-    taken: usize,
+    /// Bytes of all slots.
+    allocated: usize,
     /// Bytes of all memory in the endpoint's budget; `None` without memory.
-    share: Option<Share>,
+    reservation: Option<Reservation>,
     /// When a packet was last held or executed.
     used: Instant,
-    /// Bit for each group of 64 PSNs, by its place in the ring, with arrivals that were not reported to the peer.
-    untold: u64,
+    /// Bit for each group of 64 PSNs, by its position in the ring, with arrivals that were not reported to the peer.
+    unreported: u64,
     /// First PSN that the due acceptance repeats.
     pub(super) acceptance: Option<Psn>,
 }
@@ -87,7 +87,7 @@ fn number(psn: Psn) -> u64 {
     psn.get().into()
 }
 
-/// Returns the size class of a payload, and the bytes of its places.
+/// Returns the size class of a payload, and the bytes of its slots.
 #[expect(clippy::arithmetic_side_effects, reason = "the number is a power of two, at least 64")]
 fn class(length: usize) -> (usize, usize) {
     let size = length.next_power_of_two().max(64);
@@ -103,10 +103,10 @@ impl Reorder {
             end: 0,
             packets: Vec::new(),
             payloads: Default::default(),
-            taken: 0,
-            share: None,
+            allocated: 0,
+            reservation: None,
             used: Instant::ZERO,
-            untold: 0,
+            unreported: 0,
             acceptance: None,
         }
     }
@@ -127,9 +127,9 @@ impl Reorder {
 
     /// Returns the distance of the first group with unreported arrivals, in units of 64 PSNs.
     fn ahead(&self) -> u8 {
-        let turned = self.untold.rotate_right((number(self.base) / 64 % 64) as u32);
+        let rotated = self.unreported.rotate_right((number(self.base) / 64 % 64) as u32);
         // Groups are aligned in the ring. A report begins with the missing packet, up to 63 PSNs before the group.
-        if turned == 0 { 0 } else { (turned.trailing_zeros().saturating_sub(1)) as u8 }
+        if rotated == 0 { 0 } else { (rotated.trailing_zeros().saturating_sub(1)) as u8 }
     }
 
     /// Records that [`Self::report`] was sent. Returns whether everything is reported.
@@ -137,20 +137,20 @@ impl Reorder {
         clippy::arithmetic_side_effects,
         reason = "the sum of 24 bits and 64 times 63 fits into 32 bits"
     )]
-    pub(super) fn reported(&mut self) -> bool {
+    pub(super) fn on_report_sent(&mut self) -> bool {
         // A report has 128 packets. If they begin within a group, that one and the next are reported to their ends, the third is not.
         let first = (number(self.base) + 64 * u64::from(self.ahead())) / 64;
-        for stretch in [first, first + 1] {
-            self.untold &= !(1 << (stretch % 64));
+        for group in [first, first + 1] {
+            self.unreported &= !(1 << (group % 64));
         }
-        self.untold == 0 || self.count == 0
+        self.unreported == 0 || self.count == 0
     }
 
     /// Records that everything before `expected` was executed.
     #[expect(clippy::arithmetic_side_effects, reason = "sums of 24 bits fit into 32 bits")]
     fn advance_to(&mut self, expected: Psn) {
         if self.count == 0 {
-            (self.base, self.end, self.untold) = (expected, 0, 0);
+            (self.base, self.end, self.unreported) = (expected, 0, 0);
             return;
         }
         // A READ may take half the PSN space, which `Psn::distance` would count back.
@@ -161,8 +161,8 @@ impl Reorder {
         let (from, to) = (number(self.base), number(self.base) + u64::from(by));
         // Only the first PSN of a READ's answer is a request's. What a peer sent with the others is never executed.
         (0..by.min(self.end)).for_each(|ahead| self.forget(self.base.plus(ahead)));
-        for stretch in (from / 64)..(to / 64).min(from / 64 + 64) {
-            self.untold &= !(1 << (stretch % 64));
+        for group in (from / 64)..(to / 64).min(from / 64 + 64) {
+            self.unreported &= !(1 << (group % 64));
         }
         self.end = self.end.saturating_sub(by);
         self.base = expected;
@@ -184,9 +184,9 @@ impl Reorder {
             return true;
         }
         let size = count.next_power_of_two().max(64);
-        let cost = (size - self.packets.len()) * size_of::<Option<Early>>();
+        let cost = (size - self.packets.len()) * size_of::<Option<EarlyPacket>>();
         let ring = if self.packets.is_empty() { Ring::BYTES } else { 0 };
-        if !self.share.as_mut().is_some_and(|share| share.take(cost + ring)) {
+        if !self.reservation.as_mut().is_some_and(|reservation| reservation.reserve(cost + ring)) {
             return false;
         }
         let packets = core::mem::replace(&mut self.packets, vec![None; size]);
@@ -199,14 +199,14 @@ impl Reorder {
 
     /// Frees the memory of size classes without packets.
     #[cold]
-    #[expect(clippy::arithmetic_side_effects, reason = "`taken` is the sum of all lengths")]
-    fn give_back(&mut self) {
+    #[expect(clippy::arithmetic_side_effects, reason = "`allocated` is the sum of all lengths")]
+    fn free_unused_classes(&mut self) {
         for (class, payloads) in self.payloads.iter_mut().enumerate() {
             let size = 64 << class;
             if payloads.free.len() * size == payloads.bytes.len() {
-                self.taken -= payloads.room * size;
-                if let Some(share) = &mut self.share {
-                    share.give_back(Payloads::cost(payloads.room, size));
+                self.allocated -= payloads.room * size;
+                if let Some(reservation) = &mut self.reservation {
+                    reservation.release(Payloads::cost(payloads.room, size));
                 }
                 *payloads = Payloads::default();
             }
@@ -220,16 +220,16 @@ impl Reorder {
         reason = "a payload has a class; `taken` is at most MOST_HELD"
     )]
     fn extend(&mut self, class: usize, size: usize) -> bool {
-        if self.taken + size > MOST_HELD {
-            self.give_back();
+        if self.allocated + size > MAX_HELD {
+            self.free_unused_classes();
         }
         let payloads = &mut self.payloads[class];
-        let Some(share) = &mut self.share else { return false };
-        let most = payloads.room.max(1).min((MOST_HELD - self.taken) / size);
+        let Some(reservation) = &mut self.reservation else { return false };
+        let most = payloads.room.max(1).min((MAX_HELD - self.allocated) / size);
         for more in [most, most.min(1)] {
-            if more > 0 && share.take(Payloads::cost(more, size)) {
+            if more > 0 && reservation.reserve(Payloads::cost(more, size)) {
                 payloads.room += more;
-                self.taken += more * size;
+                self.allocated += more * size;
                 payloads.bytes.reserve_exact(payloads.room * size - payloads.bytes.len());
                 payloads.free.reserve_exact(payloads.room - payloads.free.len());
                 return true;
@@ -238,13 +238,13 @@ impl Reorder {
         false
     }
 
-    /// Stores a payload. Returns its place; `None` if there is no room.
+    /// Stores a payload. Returns its slot; `None` if there is no room.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "the index is below the number of places in the bytes"
+        reason = "the index is below the number of slots in the bytes"
     )]
-    fn keep(&mut self, payload: &[u8]) -> Option<u32> {
+    fn store(&mut self, payload: &[u8]) -> Option<u32> {
         let (class, size) = class(payload.len());
         let payloads = self.payloads.get(class)?;
         let is_full = payloads.free.is_empty() && payloads.bytes.len() == payloads.room * size;
@@ -252,13 +252,13 @@ impl Reorder {
             return None;
         }
         let payloads = &mut self.payloads[class];
-        let place = payloads.free.pop().unwrap_or_else(|| {
-            let place = (payloads.bytes.len() / size) as u32;
+        let slot = payloads.free.pop().unwrap_or_else(|| {
+            let slot = (payloads.bytes.len() / size) as u32;
             payloads.bytes.resize(payloads.bytes.len() + size, 0);
-            place
+            slot
         });
-        payloads.bytes[place as usize * size..][..payload.len()].copy_from_slice(payload);
-        Some(place)
+        payloads.bytes[slot as usize * size..][..payload.len()].copy_from_slice(payload);
+        Some(slot)
     }
 
     #[expect(
@@ -266,32 +266,38 @@ impl Reorder {
         clippy::indexing_slicing,
         reason = "`ahead` is below SPAN; the slot is below the number of packets"
     )]
-    fn hold(&mut self, early: Early, payload: &[u8], memory: &mut EarlyMemory, now: Instant) -> Held {
+    fn hold(
+        &mut self,
+        early: EarlyPacket,
+        payload: &[u8],
+        memory: &mut EarlyMemory,
+        now: Instant,
+    ) -> HoldResult {
         let psn = early.bth.psn;
         let ahead = u32::try_from(psn.distance(self.base)).unwrap_or(u32::MAX);
         if u64::from(ahead) >= SPAN {
-            return Held::Not;
+            return HoldResult::NoRoom;
         }
         if self.held.has(number(psn)) {
-            self.untold |= 1 << (number(psn) / 64 % 64);
-            return Held::Before;
+            self.unreported |= 1 << (number(psn) / 64 % 64);
+            return HoldResult::Duplicate;
         }
-        let before = self.share.get_or_insert_with(|| memory.share()).bytes();
+        let before = self.reservation.get_or_insert_with(|| memory.reservation()).bytes();
         let end = self.end.max(ahead + 1);
-        let place = if self.grow(end as usize) { self.keep(payload) } else { None };
-        if before == 0 && self.share.as_ref().is_some_and(|share| share.bytes() > 0) {
-            memory.holds(early.bth.destination, now);
+        let payload_slot = if self.grow(end as usize) { self.store(payload) } else { None };
+        if before == 0 && self.reservation.as_ref().is_some_and(|reservation| reservation.bytes() > 0) {
+            memory.add_holder(early.bth.destination, now);
         }
-        let Some(place) = place else {
-            memory.is_short(before);
-            return Held::Not;
+        let Some(payload_slot) = payload_slot else {
+            memory.on_shortage(before);
+            return HoldResult::NoRoom;
         };
-        self.untold |= 1 << (number(psn) / 64 % 64);
+        self.unreported |= 1 << (number(psn) / 64 % 64);
         self.held.set(number(psn));
         (self.count, self.end, self.used) = (self.count + 1, end, now);
         let slot = self.slot(psn);
-        self.packets[slot] = Some(Early { place, ..early });
-        Held::Now
+        self.packets[slot] = Some(EarlyPacket { payload_slot, ..early });
+        HoldResult::Held
     }
 
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
@@ -302,12 +308,12 @@ impl Reorder {
 
     /// Frees the memory if it was not used recently. Returns the bytes still in use.
     fn release(&mut self, context: &mut Context<'_>) -> usize {
-        let limit = if self.count == 0 { UNUSED } else { STALLED };
-        let is_empty = self.share.as_ref().is_none_or(|share| share.bytes() == 0);
+        let limit = if self.count == 0 { UNUSED_AFTER } else { STALLED_AFTER };
+        let is_empty = self.reservation.as_ref().is_none_or(|reservation| reservation.bytes() == 0);
         if is_empty || context.now.saturating_since(self.used) >= limit {
             self.evict(context);
         }
-        self.share.as_ref().map_or(0, Share::bytes)
+        self.reservation.as_ref().map_or(0, Reservation::bytes)
     }
 
     #[expect(
@@ -320,7 +326,7 @@ impl Reorder {
             self.count -= 1;
             let slot = self.slot(psn);
             if let Some(early) = self.packets[slot].take() {
-                self.payloads[class(early.length).0].free.push(early.place);
+                self.payloads[class(early.length).0].free.push(early.payload_slot);
             }
         }
     }
@@ -329,9 +335,9 @@ impl Reorder {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "`count` counts the bits that are set; the slot is below the number of packets; a payload that is held has its place"
+        reason = "`count` counts the bits that are set; the slot is below the number of packets; a payload that is held has its slot"
     )]
-    fn take(&mut self) -> Option<(Early, &[u8])> {
+    fn take(&mut self) -> Option<(EarlyPacket, &[u8])> {
         if !self.held.clear(number(self.base)) {
             return None;
         }
@@ -340,8 +346,8 @@ impl Reorder {
         let early = self.packets[slot].take()?;
         let (class, size) = class(early.length);
         let payloads = &mut self.payloads[class];
-        payloads.free.push(early.place);
-        Some((early, &payloads.bytes[early.place as usize * size..][..early.length]))
+        payloads.free.push(early.payload_slot);
+        Some((early, &payloads.bytes[early.payload_slot as usize * size..][..early.length]))
     }
 }
 
@@ -358,28 +364,28 @@ impl Responder {
         if payload.len() > arrival.rights.mtu as usize {
             return Err(self.on_gap(arrival.context));
         }
-        let early = Early { bth, srq, operation, is_marked, length: payload.len(), place: 0 };
+        let early = EarlyPacket { bth, srq, operation, is_marked, length: payload.len(), payload_slot: 0 };
         reorder.advance_to(self.expected);
         let held = reorder.hold(early, payload, arrival.context.early, arrival.context.now);
-        if held == Held::Not {
+        if held == HoldResult::NoRoom {
             return Err(self.on_gap(arrival.context));
         }
         // The acknowledgement reports what is held. A pending RNR NAK takes precedence.
-        self.answer = self.answer.or(Some(Answer::Acknowledge));
-        if held == Held::Before {
+        self.pending_acknowledge = self.pending_acknowledge.or(Some(PendingAcknowledge::Acknowledge));
+        if held == HoldResult::Duplicate {
             return Err(Refusal::Drop(Discard::Duplicate));
         }
         arrival.context.counters.held_early += 1;
         Ok(())
     }
 
-    /// Answers again part of a READ that was executed before: `asked` must be whole packets of `rest`, the answer from `psn` on.
-    pub(super) fn answer_stretch(&mut self, psn: Psn, asked: Reth, rest: Reth, mtu: u32) {
-        let begins = (asked.address, asked.rkey) == (rest.address, rest.rkey);
-        let ends = asked.length == rest.length
-            || asked.length < rest.length && asked.length > 0 && asked.length.is_multiple_of(mtu);
+    /// Answers again part of a READ that was executed before: `requested` must be whole packets of `rest`, the answer from `psn` on.
+    pub(super) fn answer_part(&mut self, psn: Psn, requested: Reth, rest: Reth, mtu: u32) {
+        let begins = (requested.address, requested.rkey) == (rest.address, rest.rkey);
+        let ends = requested.length == rest.length
+            || requested.length < rest.length && requested.length > 0 && requested.length.is_multiple_of(mtu);
         if begins && ends {
-            self.resources.repeat(psn, wqe::packets(asked.length, mtu));
+            self.resources.part(psn, wqe::packets(requested.length, mtu));
         }
     }
 
@@ -446,15 +452,18 @@ mod tests {
         let psn = Psn::new(5);
         let bth = Bth::new(Qpn::new(7), psn);
         let (operation, length) = (Operation::WriteMiddle, 256);
-        let early = Early { bth, srq: None, operation, is_marked: false, length, place: 0 };
+        let early = EarlyPacket { bth, srq: None, operation, is_marked: false, length, payload_slot: 0 };
         let (mut reorder, mut memory) = (Reorder::new(Psn::new(0)), EarlyMemory::new(1 << 20));
-        assert_eq!(reorder.hold(early, &[1; 256], &mut memory, Instant::ZERO), Held::Now);
+        assert_eq!(reorder.hold(early, &[1; 256], &mut memory, Instant::ZERO), HoldResult::Held);
         let behind = Psn::new(Psn::CIRCLE / 2);
         reorder.advance_to(behind);
         assert_eq!((reorder.base, reorder.count, reorder.report()), (behind, 0, None));
         // The places of the dropped packet are free again.
         let bth = Bth { psn: behind.plus(5), ..bth };
-        assert_eq!(reorder.hold(Early { bth, ..early }, &[2; 256], &mut memory, Instant::ZERO), Held::Now);
+        assert_eq!(
+            reorder.hold(EarlyPacket { bth, ..early }, &[2; 256], &mut memory, Instant::ZERO),
+            HoldResult::Held
+        );
         reorder.advance_to(behind.plus(5));
         assert_eq!(reorder.take().map(|(early, payload)| (early.bth.psn, payload[0])), Some((bth.psn, 2)));
     }

@@ -83,7 +83,7 @@ impl Resource {
 
 /// Part of a READ's answer that is requested again, with selective repeat.
 #[derive(Clone, Copy, Debug)]
-struct Repeat {
+struct PartialResponse {
     /// First PSN of the READ.
     first: Psn,
     from: u32,
@@ -92,11 +92,11 @@ struct Repeat {
 }
 
 /// Limit of the parts that wait. A peer that requests more at once requests the rest again.
-const MAX_REPEATS: usize = 64;
+const MAX_PARTIAL_RESPONSES: usize = 64;
 
 /// Next packet of an answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Due {
+pub(super) struct DueResponse {
     pub(super) kind: Kind,
     pub(super) first: Psn,
     pub(super) msn: u32,
@@ -116,14 +116,14 @@ pub(super) struct Resources {
     /// No resource before this one has an answer due.
     due: usize,
     /// Allocated from the start only if selective repeat was agreed at connect.
-    repeats: Vec<Repeat>,
+    partial_responses: Vec<PartialResponse>,
 }
 
 impl Resources {
     pub(super) fn new(limit: u8, selective_repeat: bool) -> Self {
         let limit = usize::from(limit);
-        let repeats = Vec::with_capacity(if selective_repeat { MAX_REPEATS } else { 0 });
-        Self { list: VecDeque::with_capacity(limit), limit, due: 0, repeats }
+        let partial_responses = Vec::with_capacity(if selective_repeat { MAX_PARTIAL_RESPONSES } else { 0 });
+        Self { list: VecDeque::with_capacity(limit), limit, due: 0, partial_responses }
     }
 
     /// Changes the limit. The oldest above it are removed now if they were answered, otherwise as others arrive.
@@ -154,25 +154,25 @@ impl Resources {
 
     fn forget_oldest(&mut self) {
         let gone = self.list.pop_front().map(|resource| resource.first);
-        self.repeats.retain(|repeat| Some(repeat.first) != gone);
+        self.partial_responses.retain(|part| Some(part.first) != gone);
         self.due = self.due.saturating_sub(1);
     }
 
     #[inline]
     pub(super) fn has_due(&self) -> bool {
-        !self.repeats.is_empty() || self.due < self.list.len() && self.due().is_some()
+        !self.partial_responses.is_empty() || self.due < self.list.len() && self.due().is_some()
     }
 
     /// Returns the part that is requested again, and otherwise the oldest due answer.
-    pub(super) fn due(&self) -> Option<Due> {
-        if let Some(&Repeat { first, from, next, end }) = self.repeats.first()
+    pub(super) fn due(&self) -> Option<DueResponse> {
+        if let Some(&PartialResponse { first, from, next, end }) = self.partial_responses.first()
             && let Some(&Resource { kind, msn, .. }) =
                 self.list.iter().find(|resource| resource.first == first)
         {
-            return Some(Due { kind, first, msn, from, next, end, congestion: 0 });
+            return Some(DueResponse { kind, first, msn, from, next, end, congestion: 0 });
         }
         let resource = self.list.iter().skip(self.due).find(|resource| resource.is_due());
-        resource.map(|&Resource { kind, first, packets, msn, congestion, from, next, .. }| Due {
+        resource.map(|&Resource { kind, first, packets, msn, congestion, from, next, .. }| DueResponse {
             kind,
             first,
             msn,
@@ -189,11 +189,11 @@ impl Resources {
         reason = "the number is below that of packets, or of resources"
     )]
     pub(super) fn advance(&mut self) -> Option<Psn> {
-        if let Some(repeat) = self.repeats.first_mut() {
-            let psn = repeat.first.plus(repeat.next);
-            repeat.next += 1;
-            if repeat.next == repeat.end {
-                self.repeats.remove(0);
+        if let Some(part) = self.partial_responses.first_mut() {
+            let psn = part.first.plus(part.next);
+            part.next += 1;
+            if part.next == part.end {
+                self.partial_responses.remove(0);
             }
             return Some(psn);
         }
@@ -226,13 +226,17 @@ impl Resources {
     /// first, the peer could have the whole answer, and request more, before it counts as answered. Packets that were already requested
     /// again are due, too.
     #[expect(clippy::arithmetic_side_effects, reason = "two messages have at most 2^31 bytes each")]
-    pub(super) fn repeat(&mut self, psn: Psn, packets: u32) {
+    pub(super) fn part(&mut self, psn: Psn, packets: u32) {
         let found = self.list.iter().find_map(|resource| resource.index(psn).map(|at| (resource, at)));
         let Some((&Resource { first, next, .. }, from)) = found else { return };
-        let repeat = Repeat { first, from, next: from, end: next.min(from + packets) };
-        let is_due = |due: &Repeat| due.first == first && due.next <= repeat.from && repeat.end <= due.end;
-        if repeat.from < repeat.end && self.repeats.len() < MAX_REPEATS && !self.repeats.iter().any(is_due) {
-            self.repeats.push(repeat);
+        let part = PartialResponse { first, from, next: from, end: next.min(from + packets) };
+        let is_due =
+            |due: &PartialResponse| due.first == first && due.next <= part.from && part.end <= due.end;
+        if part.from < part.end
+            && self.partial_responses.len() < MAX_PARTIAL_RESPONSES
+            && !self.partial_responses.iter().any(is_due)
+        {
+            self.partial_responses.push(part);
         }
     }
 
@@ -246,9 +250,9 @@ impl Resources {
         Some((resource, index))
     }
 
-    pub(super) fn silence(&mut self) {
+    pub(super) fn drop_responses(&mut self) {
         self.list.clear();
-        self.repeats.clear();
+        self.partial_responses.clear();
         self.due = 0;
     }
 }

@@ -4,22 +4,22 @@
 use super::{Arrival, Refusal, Responder};
 use crate::qp::receive_queue::ReceiveQueue;
 use crate::qp::{CompletionStatus, Identity, Receives};
-use crate::srq::Reached;
+use crate::srq::ResolvedSrq;
 use crate::wire::Operation;
 use crate::{Discard, Memory, SrqNumber};
 
 impl Responder {
     /// Executes a packet with the domain and completion queue of the shared receive queue that it names.
     #[inline(never)]
-    pub(super) fn execute_named<M: Memory>(
+    pub(super) fn execute_xrc<M: Memory>(
         &mut self,
         number: SrqNumber,
         operation: Operation,
         arrival: &mut Arrival<'_, '_, M>,
     ) -> Result<(), Refusal> {
-        let reached = self.check_named(number, arrival)?;
-        self.queue = ReceiveQueue::Named(Some(reached));
-        let identity = Identity { pd: reached.pd, recv_cq: reached.cq, ..*arrival.identity };
+        let resolved = self.check_xrc(number, arrival)?;
+        self.queue = ReceiveQueue::XrcTarget(Some(resolved));
+        let identity = Identity { pd: resolved.pd, recv_cq: resolved.cq, ..*arrival.identity };
         let mut arrival = Arrival {
             memory: &mut *arrival.memory,
             context: &mut *arrival.context,
@@ -34,19 +34,19 @@ impl Responder {
     }
 
     /// Checks that the queue exists, is of the target's domain, and is the same for the whole message. If not, the request is invalid.
-    fn check_named<M>(&self, number: SrqNumber, arrival: &Arrival<'_, '_, M>) -> Result<Reached, Refusal> {
-        let (reached, domain) =
-            arrival.context.shared.reach(number).ok_or(Refusal::invalid(Discard::UnknownSrq))?;
-        if arrival.identity.receives != Receives::Named(domain) {
+    fn check_xrc<M>(&self, number: SrqNumber, arrival: &Arrival<'_, '_, M>) -> Result<ResolvedSrq, Refusal> {
+        let (resolved, domain) =
+            arrival.context.srqs.resolve(number).ok_or(Refusal::invalid(Discard::UnknownSrq))?;
+        if arrival.identity.receives != Receives::XrcTarget(domain) {
             return Err(Refusal::invalid(Discard::XrcDomain));
         }
-        if self.message.is_some() && self.queue.reached() != Some(&reached) {
+        if self.message.is_some() && self.queue.resolved() != Some(&resolved) {
             return Err(Refusal::invalid(Discard::Sequence));
         }
         // A packet would be acknowledged and its completion lost (IBA 10.2.6).
-        if arrival.context.cqs.overflowed(reached.cq) {
+        if arrival.context.cqs.overflowed(resolved.cq) {
             return Err(Refusal::operational(CompletionStatus::Flushed));
         }
-        Ok(reached)
+        Ok(resolved)
     }
 }

@@ -43,11 +43,11 @@ impl Requester {
         if self.sequence.outstanding() >= SPAN {
             return false;
         }
-        let mut selective = Selective::joining(una, (self.sequence.recovery_point(), now));
+        let mut selective = Selective::after_go_back_n(una, (self.sequence.recovery_point(), now));
         let mut reads = 0;
         for wqe in self.queue.before(sent) {
             for missing in missing_of(wqe, self.queue.mtu(), wqe.first < una, next, sent) {
-                selective.lose(missing, now);
+                selective.mark_lost(missing, now);
             }
             reads += u16::from(wqe.is_answered());
         }

@@ -5,14 +5,14 @@ use crate::{Event, QpFailure};
 
 /// State that decides which events are still due.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Alarms {
+pub(super) struct AsyncEvents {
     /// Communication established was raised.
     established: bool,
     /// The program requested an event for the end of draining.
     draining: bool,
 }
 
-impl Alarms {
+impl AsyncEvents {
     /// Raises communication established at the peer's first packet in RTR.
     #[inline]
     pub(super) fn on_request(&mut self, state: State, identity: &Identity, context: &mut Context<'_>) {

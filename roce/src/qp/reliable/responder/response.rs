@@ -1,8 +1,8 @@
 //! Selects the next answer, in PSN order (IBA 9.7.5.1).
 
 use super::execute::rest;
-use super::resources::{Due, Kind, Resource};
-use super::{Answer, NO_CREDITS, Responder};
+use super::resources::{DueResponse, Kind, Resource};
+use super::{NO_CREDITS, PendingAcknowledge, Responder};
 use crate::congestion::Boundary;
 use crate::qp::wqe::Position;
 use crate::wire::{Aeth, Operation, Reth, Syndrome};
@@ -10,7 +10,7 @@ use crate::{PdId, Psn};
 
 /// Next packet that answers the peer, not yet sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::qp) struct Answered {
+pub(in crate::qp) struct PlannedResponse {
     pub(in crate::qp) operation: Operation,
     pub(in crate::qp) psn: Psn,
     /// Congestion byte of the BTH.
@@ -24,13 +24,13 @@ pub(in crate::qp) struct Answered {
 impl Responder {
     #[inline]
     pub(in crate::qp) fn has_answer(&self) -> bool {
-        self.answer.is_some() || self.echo.due().is_some() || self.resources.has_due()
+        self.pending_acknowledge.is_some() || self.echo.due().is_some() || self.resources.has_due()
     }
 
     /// Returns the next answer. READ responses and atomics are first, in order: an acknowledgement that overtook one would imply
     /// that it was lost.
     #[expect(clippy::arithmetic_side_effects, reason = "a round goes from `from` by way of `next` to `end`")]
-    pub(in crate::qp) fn plan(&self, mtu: u32) -> Option<Answered> {
+    pub(in crate::qp) fn plan(&self, mtu: u32) -> Option<PlannedResponse> {
         let Some(due) = self.resources.due() else { return self.plan_acknowledge() };
         if let Some(boundary) = self.boundary_before(&due) {
             return Some(self.acknowledge_to(boundary));
@@ -39,7 +39,7 @@ impl Responder {
         let aeth = Aeth { syndrome: ack, msn: due.msn };
         let psn = due.first.plus(due.next);
         Some(match due.kind {
-            Kind::Atomic(original) => Answered {
+            Kind::Atomic(original) => PlannedResponse {
                 operation: Operation::AtomicAcknowledge { aeth, original },
                 psn,
                 congestion: due.congestion,
@@ -47,7 +47,7 @@ impl Responder {
                 read: None,
             },
             // The form of the answer to a READ of 0 bytes (IBA annex A19).
-            Kind::Done => Answered {
+            Kind::Done => PlannedResponse {
                 operation: Operation::ReadResponseOnly(aeth),
                 psn,
                 congestion: due.congestion,
@@ -63,7 +63,7 @@ impl Responder {
                     Position::Last => Operation::ReadResponseLast(aeth),
                     Position::Only => Operation::ReadResponseOnly(aeth),
                 };
-                Answered {
+                PlannedResponse {
                     operation,
                     psn,
                     congestion: due.congestion,
@@ -75,12 +75,12 @@ impl Responder {
     }
 
     /// Returns the change of the mark, not yet acknowledged, that precedes the request whose answer is due.
-    fn boundary_before(&self, due: &Due) -> Option<Boundary> {
+    fn boundary_before(&self, due: &DueResponse) -> Option<Boundary> {
         self.echo.due().copied().filter(|boundary| due.first.distance(boundary.up_to) > 0)
     }
 
     #[cold]
-    fn acknowledge_to(&self, boundary: Boundary) -> Answered {
+    fn acknowledge_to(&self, boundary: Boundary) -> PlannedResponse {
         let next = self.resources.next_after(boundary.up_to, self.expected);
         let msn = next.map_or(self.msn, Resource::msn_before);
         let aeth = Aeth { syndrome: Syndrome::Ack { credits: NO_CREDITS }, msn };
@@ -89,22 +89,25 @@ impl Responder {
 
     /// Returns the next Acknowledge packet. An ACK has the PSN of a SEND or WRITE (see `acknowledgeable`), a NAK that of the packet to be
     /// retransmitted.
-    fn plan_acknowledge(&self) -> Option<Answered> {
+    fn plan_acknowledge(&self) -> Option<PlannedResponse> {
         let ack = Syndrome::Ack { credits: NO_CREDITS };
         if let Some(boundary) = self.echo.due() {
             return Some(self.acknowledge_to(*boundary));
         }
         let congestion = self.echo.bits();
-        Some(match self.answer? {
-            Answer::Acknowledge => match self.reorder.as_ref().and_then(|reorder| reorder.report()) {
-                None => plain(self.aeth(ack), self.newest(), congestion),
-                held => Answered { held, ..plain(self.aeth(ack), self.expected, congestion) },
-            },
-            Answer::AcknowledgeAgain(duplicate) | Answer::ReplyToQuestion(duplicate) => {
+        Some(match self.pending_acknowledge? {
+            PendingAcknowledge::Acknowledge => {
+                match self.reorder.as_ref().and_then(|reorder| reorder.report()) {
+                    None => plain(self.aeth(ack), self.newest(), congestion),
+                    held => PlannedResponse { held, ..plain(self.aeth(ack), self.expected, congestion) },
+                }
+            }
+            PendingAcknowledge::AcknowledgeDuplicate(duplicate)
+            | PendingAcknowledge::ReplyToKeepAlive(duplicate) => {
                 let (psn, msn) = self.executed_with(duplicate);
                 plain(Aeth { syndrome: ack, msn }, psn, congestion)
             }
-            Answer::Refuse(psn, syndrome) => plain(self.aeth(syndrome), psn, congestion),
+            PendingAcknowledge::Nak(psn, syndrome) => plain(self.aeth(syndrome), psn, congestion),
         })
     }
 
@@ -119,14 +122,14 @@ impl Responder {
     /// requester ends a READ without the rest of its data if an older ACK arrives between its responses. An older NAK is too late. With
     /// selective repeat the pending answer stays, because it reports what is held.
     fn drop_implied(&mut self, psn: Psn) {
-        let before = match self.answer {
-            None | Some(Answer::ReplyToQuestion(_)) => return,
-            Some(Answer::Acknowledge) => self.acknowledgeable,
-            Some(Answer::AcknowledgeAgain(duplicate)) => duplicate,
-            Some(Answer::Refuse(missing, _)) => missing,
+        let before = match self.pending_acknowledge {
+            None | Some(PendingAcknowledge::ReplyToKeepAlive(_)) => return,
+            Some(PendingAcknowledge::Acknowledge) => self.acknowledgeable,
+            Some(PendingAcknowledge::AcknowledgeDuplicate(duplicate)) => duplicate,
+            Some(PendingAcknowledge::Nak(missing, _)) => missing,
         };
         if self.reorder.is_none() && psn.distance(before) >= 0 {
-            self.answer = None;
+            self.pending_acknowledge = None;
         }
     }
 
@@ -140,10 +143,10 @@ impl Responder {
             return;
         }
         // Held packets are reported 128 at a time.
-        let is_told = self.answer != Some(Answer::Acknowledge)
-            || self.reorder.as_mut().is_none_or(|reorder| reorder.reported());
-        if is_told {
-            self.answer = None;
+        let is_reported = self.pending_acknowledge != Some(PendingAcknowledge::Acknowledge)
+            || self.reorder.as_mut().is_none_or(|reorder| reorder.on_report_sent());
+        if is_reported {
+            self.pending_acknowledge = None;
         }
         self.echo.on_acknowledged();
     }
@@ -156,6 +159,6 @@ impl Responder {
 
 /// Returns an ACK or NAK that reports nothing else.
 #[inline]
-const fn plain(aeth: Aeth, psn: Psn, congestion: u8) -> Answered {
-    Answered { operation: Operation::Acknowledge(aeth), psn, congestion, held: None, read: None }
+const fn plain(aeth: Aeth, psn: Psn, congestion: u8) -> PlannedResponse {
+    PlannedResponse { operation: Operation::Acknowledge(aeth), psn, congestion, held: None, read: None }
 }

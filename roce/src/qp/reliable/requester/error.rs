@@ -5,7 +5,7 @@ use crate::qp::CompletionStatus;
 
 /// Outcome of an answer or a timeout that makes no progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::qp::reliable) enum Trouble {
+pub(in crate::qp::reliable) enum RequesterError {
     /// The packet is dropped.
     Discard(Discard),
     /// The oldest request fails with this status, and the queue pair with it.
@@ -13,5 +13,5 @@ pub(in crate::qp::reliable) enum Trouble {
 }
 
 /// An answer to no packet in flight.
-pub(super) const STALE: Trouble = Trouble::Discard(Discard::StaleAcknowledge);
-pub(super) const BAD_RESPONSE: Trouble = Trouble::Fail(CompletionStatus::BadResponse);
+pub(super) const STALE: RequesterError = RequesterError::Discard(Discard::StaleAcknowledge);
+pub(super) const BAD_RESPONSE: RequesterError = RequesterError::Fail(CompletionStatus::BadResponse);

@@ -2,7 +2,7 @@
 
 use super::super::ring::SPAN;
 use super::reorder::Reorder;
-use super::{Answer, Responder};
+use super::{PendingAcknowledge, Responder};
 use crate::qp::LossRecovery;
 use crate::{Discard, Psn};
 use alloc::boxed::Box;
@@ -25,7 +25,7 @@ impl Responder {
         let reorder = self.reorder.get_or_insert_with(|| Box::new(Reorder::new(self.expected)));
         reorder.acceptance = Some(first_received);
         // It follows the acceptance, and reports what the peer missed meanwhile.
-        self.answer = self.answer.or(Some(Answer::Acknowledge));
+        self.pending_acknowledge = self.pending_acknowledge.or(Some(PendingAcknowledge::Acknowledge));
         Ok(())
     }
 
@@ -39,9 +39,9 @@ impl Responder {
         if let Some(reorder) = &mut self.reorder {
             reorder.acceptance = None;
         }
-        if is_idle && self.answer == Some(Answer::Acknowledge) {
+        if is_idle && self.pending_acknowledge == Some(PendingAcknowledge::Acknowledge) {
             // No packet has arrived yet that it could acknowledge.
-            self.answer = None;
+            self.pending_acknowledge = None;
         }
     }
 }

@@ -15,11 +15,11 @@ use cc::{ActiveFlows, Instant};
 /// of 32 queue pairs which each hold as much as one may.
 const EARLY_BUDGET: usize = 64 << 20;
 
-pub(super) struct Commons {
+pub(super) struct SharedObjects {
     pub(super) cqs: CompletionQueues,
     pub(super) regions: RegionTable,
     pub(super) addresses: AddressTable,
-    pub(super) shared: SharedQueues,
+    pub(super) srqs: SharedQueues,
     pub(super) xrc: XrcDomains,
     pub(super) counters: Counters,
     /// Flows whose telemetry arrives here.
@@ -29,13 +29,13 @@ pub(super) struct Commons {
     pub(super) early: EarlyMemory,
 }
 
-impl Commons {
+impl SharedObjects {
     pub(super) fn new(config: &EndpointConfig, for_keys: &[u8; 32]) -> Self {
         Self {
             cqs: CompletionQueues::new(config.max_cqs),
             regions: RegionTable::new(config.max_regions, for_keys),
             addresses: AddressTable::new(),
-            shared: SharedQueues::default(),
+            srqs: SharedQueues::default(),
             xrc: XrcDomains::default(),
             counters: Counters::default(),
             flows: ActiveFlows::new(),
@@ -51,7 +51,7 @@ impl Commons {
             now,
             regions: &mut self.regions,
             addresses: &self.addresses,
-            shared: &mut self.shared,
+            srqs: &mut self.srqs,
             cqs: &mut self.cqs,
             counters: &mut self.counters,
             flows: &mut self.flows,

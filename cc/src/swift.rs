@@ -23,7 +23,7 @@ pub struct SwiftConfig {
 }
 
 /// `max_mdf`: largest part of the rate that a cut takes.
-const MOST_CUT: f64 = 0.5;
+const MAX_DECREASE: f64 = 0.5;
 /// Payload bytes of a packet, for windows in packets.
 const PACKET: u64 = 1024;
 /// Window in packets at which the target's part for flows is 0.
@@ -125,7 +125,7 @@ impl Swift {
         if seq <= self.cut_until && self.cut_until > 0 {
             return;
         }
-        self.rate = limits::reduce(self.rate, by.min(MOST_CUT), self.config.min_rate);
+        self.rate = limits::reduce(self.rate, by.min(MAX_DECREASE), self.config.min_rate);
         self.cut_until = next;
     }
 }
@@ -161,7 +161,7 @@ impl CongestionController for Swift {
 
     /// Cuts the rate by `max_mdf`, at most once per round trip.
     fn on_loss(&mut self, _now: Instant) {
-        self.cut(MOST_CUT, self.next, self.next);
+        self.cut(MAX_DECREASE, self.next, self.next);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -79,7 +79,7 @@ impl Steering {
     pub(crate) fn core_of_hash(&self, hash: u32) -> u8 {
         let bits = (hash as u8 & 0xf).reverse_bits() >> 4;
         // With few cores, only the upper two of the four bits identify the core.
-        let core = bits >> (self.core.low_bits() - CoreIndex::new(0, CoreIndex::MOST).low_bits()).min(4);
+        let core = bits >> (self.core.low_bits() - CoreIndex::new(0, CoreIndex::MAX).low_bits()).min(4);
         if core < self.cores { core } else { 0 }
     }
 

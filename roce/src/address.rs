@@ -12,15 +12,15 @@ struct Handle {
     template: Template,
 }
 
-struct Place {
+struct Slot {
     generation: u16,
     handle: Option<Handle>,
 }
 
 ///
-/// An id is a place in the table and its generation, so that a destroyed handle is not confused with its successor.
+/// An id is a slot of the table and its generation, so that a destroyed handle is not confused with its successor.
 pub(crate) struct AddressTable {
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     free: Vec<u16>,
 }
 
@@ -29,7 +29,7 @@ impl AddressTable {
     pub(crate) const LIMIT: u32 = 1 << 16;
 
     pub(crate) const fn new() -> Self {
-        Self { places: Vec::new(), free: Vec::new() }
+        Self { slots: Vec::new(), free: Vec::new() }
     }
 
     pub(crate) fn create(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
@@ -42,20 +42,20 @@ impl AddressTable {
             Some(index) => index,
             None => {
                 let limit = ControlError::Limit { what: "address handles", limit: Self::LIMIT };
-                let index = u16::try_from(self.places.len()).map_err(|_| limit)?;
-                self.places.push(Place { generation: 0, handle: None });
+                let index = u16::try_from(self.slots.len()).map_err(|_| limit)?;
+                self.slots.push(Slot { generation: 0, handle: None });
                 index
             }
         };
-        let place = &mut self.places[usize::from(index)];
-        place.handle = Some(Handle { pd, path: *path, template });
-        Ok(AddressId::new(index, place.generation))
+        let slot = &mut self.slots[usize::from(index)];
+        slot.handle = Some(Handle { pd, path: *path, template });
+        Ok(AddressId::new(index, slot.generation))
     }
 
-    /// Changes the Ethernet address of packets by the handle in this place, whose destination is `peer`.
-    pub(crate) fn redirect(&mut self, place: u16, peer: IpAddr, mac: Mac) {
-        let place = self.places.get_mut(usize::from(place));
-        if let Some(handle) = place.and_then(|place| place.handle.as_mut()) {
+    /// Changes the Ethernet address of packets by the handle in this slot, whose destination is `peer`.
+    pub(crate) fn redirect(&mut self, slot: u16, peer: IpAddr, mac: Mac) {
+        let slot = self.slots.get_mut(usize::from(slot));
+        if let Some(handle) = slot.and_then(|slot| slot.handle.as_mut()) {
             handle.path.destination_mac = mac;
             handle.template.redirect(peer, mac);
         }
@@ -63,24 +63,24 @@ impl AddressTable {
 
     /// Destroys a handle. Returns the destination of its packets; `None` if it does not exist.
     pub(crate) fn destroy(&mut self, id: AddressId) -> Option<(IpAddr, Mac)> {
-        let (index, generation) = (id.place(), id.generation());
-        let place = self.places.get_mut(usize::from(index)).filter(|place| place.generation == generation)?;
-        let Handle { path, .. } = place.handle.take()?;
-        place.generation = generation.wrapping_add(1);
+        let (index, generation) = (id.slot(), id.generation());
+        let slot = self.slots.get_mut(usize::from(index)).filter(|slot| slot.generation == generation)?;
+        let Handle { path, .. } = slot.handle.take()?;
+        slot.generation = generation.wrapping_add(1);
         self.free.push(index);
         Some((path.destination, path.destination_mac))
     }
 
     /// Returns the headers of packets by the handle, if it is of `pd`.
     pub(crate) fn get(&self, id: AddressId, pd: PdId) -> Option<&Template> {
-        self.way(id, pd).map(|(_, template)| template)
+        self.path_and_headers(id, pd).map(|(_, template)| template)
     }
 
     /// Returns the path and the headers of packets by the handle, if it is of `pd`.
-    pub(crate) fn way(&self, id: AddressId, pd: PdId) -> Option<(&Path, &Template)> {
-        let (index, generation) = (id.place(), id.generation());
-        let place = self.places.get(usize::from(index)).filter(|place| place.generation == generation)?;
-        place.handle.as_ref().filter(|handle| handle.pd == pd).map(|handle| (&handle.path, &handle.template))
+    pub(crate) fn path_and_headers(&self, id: AddressId, pd: PdId) -> Option<(&Path, &Template)> {
+        let (index, generation) = (id.slot(), id.generation());
+        let slot = self.slots.get(usize::from(index)).filter(|slot| slot.generation == generation)?;
+        slot.handle.as_ref().filter(|handle| handle.pd == pd).map(|handle| (&handle.path, &handle.template))
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_that_is_gone_is_not_its_successor() {
+    fn a_destroyed_handle_is_not_its_successor() {
         let mut table = AddressTable::new();
         let first = table.create(PdId(1), &path(2)).unwrap();
         assert!(table.get(first, PdId(1)).is_some());

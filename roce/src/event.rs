@@ -172,7 +172,7 @@ impl Events {
     }
 
     #[cold]
-    pub(crate) fn note_unreachable(&mut self, now: Instant, peer: IpAddr, what: Unreachable) {
+    pub(crate) fn record_unreachable(&mut self, now: Instant, peer: IpAddr, what: Unreachable) {
         self.unreachable.retain(|&(address, ..)| address != peer);
         if self.unreachable.len() == Self::UNREACHABLE {
             self.unreachable.pop_front();

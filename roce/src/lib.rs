@@ -41,7 +41,7 @@ mod xrc;
 
 pub use counters::{Counters, Discard};
 pub use endpoint::{
-    CoreIndex, Endpoint, EndpointConfig, GROUP_QPN, MOST_GROUPS, MOST_MEMBERS, Observation, QPN_REST,
+    CoreIndex, Endpoint, EndpointConfig, GROUP_QPN, MAX_GROUPS, MAX_MEMBERS, Observation, QPN_QUARANTINE,
     process_of,
 };
 pub use event::{CongestionChange, CongestionNotice, Event};

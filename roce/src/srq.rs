@@ -79,7 +79,7 @@ impl SharedQueues {
     const PLACE_BITS: u32 = 12;
 
     pub(crate) fn create(&mut self, init: SrqInit) -> Result<SrqId, ControlError> {
-        let most = Capabilities::MOST;
+        let most = Capabilities::MAX;
         for (what, value, least, limit) in
             [("depth", init.depth, 1, most.max_recv), ("max_sge", init.max_sge, 0, most.max_recv_sge)]
         {

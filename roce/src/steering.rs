@@ -1,14 +1,14 @@
 //! Flow steering: rules on the headers of a frame select the raw packet queue pair that receives it (`ibv_create_flow(3)`).
 
 mod headers;
-mod spread;
+mod rss;
 mod table;
 
 use alloc::vec::Vec;
 pub(crate) use headers::Headers;
-pub use spread::{HASH_KEY, HashFields, MOST_ENTRIES, Spread};
+pub use rss::{HASH_KEY, HashFields, MAX_ENTRIES, Rss};
 pub(crate) use table::{Cursor, FlowTable};
-pub use table::{FlowId, MOST_FLOWS};
+pub use table::{FlowId, MAX_FLOWS};
 
 /// Value of some bits of a header field. All fields are in network byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ const NONE: u32 = u32::MAX;
 
 /// Returns the earlier of two times, if there are any.
 #[inline]
-pub(crate) fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+pub(crate) fn earliest_of(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),
@@ -140,7 +140,7 @@ impl TimingWheel {
                 self.cancel(first);
                 return Some(first);
             }
-            self.file_again(bucket);
+            self.cascade(bucket);
         }
         self.current = now;
         None
@@ -169,7 +169,7 @@ impl TimingWheel {
     }
 
     /// Moves all timers of a bucket that has begun to lower levels.
-    fn file_again(&mut self, bucket: usize) {
+    fn cascade(&mut self, bucket: usize) {
         let first = core::mem::replace(&mut self.heads[bucket], NONE);
         self.mark_empty(bucket);
         let mut token = first;

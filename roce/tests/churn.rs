@@ -6,7 +6,7 @@ use core::time::Duration;
 use roce::qp::{Capabilities, QpInit};
 use roce::wire::{Numbers, Service};
 use roce::{
-    Access, ControlError, CoreIndex, Endpoint, EndpointConfig, QPN_REST, Qpn, SrqInit, WindowKind,
+    Access, ControlError, CoreIndex, Endpoint, EndpointConfig, QPN_QUARANTINE, Qpn, SrqInit, WindowKind,
     XrcReceives,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -55,7 +55,7 @@ fn replace(
             destroyed.insert(oldest.get(), now);
         }
         let qpn = endpoint.create_qp(now, init).map_err(|error| (now, error))?;
-        let rested = destroyed.get(&qpn.get()).is_none_or(|&at| at + QPN_REST <= now);
+        let rested = destroyed.get(&qpn.get()).is_none_or(|&at| at + QPN_QUARANTINE <= now);
         assert!(rested, "QP {qpn} is given at {now:?}");
         assert!(endpoint.report(qpn).is_some());
         live.push_back(qpn);
@@ -65,9 +65,9 @@ fn replace(
 }
 
 /// Returns the shortest interval at which numbers suffice: all numbers but those of live queue pairs and the two reserved ones are reusable
-/// within [`QPN_REST`].
+/// within [`QPN_QUARANTINE`].
 fn bearable(core: CoreIndex, limit: u32) -> Duration {
-    QPN_REST / (core.max_qps() - limit - 2) + Duration::from_nanos(1)
+    QPN_QUARANTINE / (core.max_qps() - limit - 2) + Duration::from_nanos(1)
 }
 
 #[test]
@@ -85,8 +85,8 @@ fn queue_pairs_replaced_above_that_rate_are_refused_for_their_numbers() {
     let core = CoreIndex::new(5, 6);
     for limit in [1, 1024] {
         let (at, error) = replace(core, limit, 0, bearable(core, limit) / 2).unwrap_err();
-        assert_eq!(error, ControlError::NumbersRest { numbers: core.max_qps() });
-        assert!(at < Instant::ZERO + QPN_REST, "the first number has rested by then: {at:?}");
+        assert_eq!(error, ControlError::NumbersQuarantined { numbers: core.max_qps() });
+        assert!(at < Instant::ZERO + QPN_QUARANTINE, "the first number has rested by then: {at:?}");
         let text = error.to_string();
         assert!(text.contains("16384") && text.ends_with("at a lower rate"), "{text}");
     }

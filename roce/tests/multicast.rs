@@ -5,7 +5,7 @@ use cc::Instant;
 use core::net::IpAddr;
 use roce::qp::{Congestion, Datagram, Modify, RecvRequest, SendRequest};
 use roce::wire::{MAX_OVERHEAD, Mtu, Path, Service};
-use roce::{ControlError, Discard, GROUP_QPN, MOST_MEMBERS, Psn, Qpn};
+use roce::{ControlError, Discard, GROUP_QPN, MAX_MEMBERS, Psn, Qpn};
 
 const NOW: Instant = Instant::ZERO;
 const KEY: u32 = 0x0123_4567;
@@ -92,7 +92,7 @@ fn what_cannot_be_attached_is_refused_with_its_limit() {
     assert_eq!(host.endpoint.attach(host.qpn, one), Err(ControlError::NoGroup(one)));
     let refused = ControlError::NotAttached { qpn: host.qpn, group };
     assert_eq!(host.endpoint.detach(host.qpn, group), Err(refused));
-    for _ in 0..MOST_MEMBERS {
+    for _ in 0..MAX_MEMBERS {
         let qpn = datagram_qp(&mut host);
         host.endpoint.attach(qpn, group).unwrap();
     }

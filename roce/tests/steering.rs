@@ -6,8 +6,8 @@ use roce::qp::{
     CompletionOpcode, CompletionStatus, Data, Modify, PostError, RecvRequest, SendRequest, State,
 };
 use roce::steering::{
-    EthernetSpec, FlowAction, FlowFrames, FlowRule, FlowSpec, HASH_KEY, HashFields, Ipv4Spec, MOST_FLOWS,
-    Masked, PortSpec, Spread,
+    EthernetSpec, FlowAction, FlowFrames, FlowRule, FlowSpec, HASH_KEY, HashFields, Ipv4Spec, MAX_FLOWS,
+    Masked, PortSpec, Rss,
 };
 use roce::wire::Service;
 use roce::{ControlError, Discard, Qpn};
@@ -187,7 +187,7 @@ fn only_raw_packet_queue_pairs_take_rules_and_only_so_many() {
     assert_eq!(refused, Err(ControlError::NotRaw(datagrams)));
     let none = Qpn::new(5);
     assert_eq!(host.endpoint.add_flow(none, to_port(7)), Err(ControlError::NoQp(none)));
-    for port in 0..MOST_FLOWS as u16 {
+    for port in 0..MAX_FLOWS as u16 {
         host.endpoint.add_flow(host.qpn, to_port(port)).unwrap();
     }
     let refused = host.endpoint.add_flow(host.qpn, to_port(7)).unwrap_err();
@@ -246,14 +246,14 @@ fn frames_spread_over_queue_pairs_by_their_headers() {
     let [one, two] = [open(&mut host), open(&mut host)];
     let fields = HashFields { ipv4_source: true, udp_destination: true, ..HashFields::default() };
     let key = core::array::from_fn(|i| (i * 37 + 11) as u8);
-    let spread = |table: &[Qpn]| Spread { key, fields, table: table.to_vec() };
+    let spread = |table: &[Qpn]| Rss { key, fields, table: table.to_vec() };
     assert_eq!(key.len(), HASH_KEY);
-    let refused = host.endpoint.spread(host.qpn, spread(&[one, two, one])).unwrap_err();
+    let refused = host.endpoint.set_rss(host.qpn, spread(&[one, two, one])).unwrap_err();
     let said = "entries of a spread, a power of two = 3: out of range; the limit is 128";
     assert_eq!(refused.to_string(), said);
     let none = Qpn::new(5);
-    assert_eq!(host.endpoint.spread(host.qpn, spread(&[one, none])), Err(ControlError::NoQp(none)));
-    host.endpoint.spread(host.qpn, spread(&[one, two])).unwrap();
+    assert_eq!(host.endpoint.set_rss(host.qpn, spread(&[one, none])), Err(ControlError::NoQp(none)));
+    host.endpoint.set_rss(host.qpn, spread(&[one, two])).unwrap();
     host.endpoint.add_flow(host.qpn, FlowRule::new(Vec::new())).unwrap();
     let mut takers = std::collections::BTreeMap::<u16, Vec<Qpn>>::new();
     for _ in 0..2 {

@@ -238,7 +238,7 @@ fn a_region_with_windows_stays_until_they_are_taken_back() {
 fn a_region_that_is_withdrawn_takes_its_windows_with_it() {
     let (mut script, region) = script();
     let rkey = script.window(Two, &region, 0, 4096, RIGHTS);
-    script.host.endpoint.withdraw(region.lkey).unwrap();
+    script.host.endpoint.deregister_with_windows(region.lkey).unwrap();
     refused(&mut script, PSN, rkey, Discard::RemoteKey);
 }
 

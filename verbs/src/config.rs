@@ -113,9 +113,9 @@ pub enum ConfigError {
     SelectiveRepeat(String),
     #[error("early_memory {text:?}: {reason}")]
     EarlyMemory { text: String, reason: String },
-    #[error("FERROCE_CORES {0:?}: not a number of cores; write 1 to {most}", most = CoreIndex::MOST)]
+    #[error("FERROCE_CORES {0:?}: not a number of cores; write 1 to {most}", most = CoreIndex::MAX)]
     CoresText(String),
-    #[error("cores = {given}: out of range; write 1 to {most}", most = CoreIndex::MOST)]
+    #[error("cores = {given}: out of range; write 1 to {most}", most = CoreIndex::MAX)]
     Cores { given: u8 },
 }
 
@@ -372,7 +372,7 @@ impl DeviceConfig {
     /// # Errors
     /// Returns [`ConfigError::Cores`] for any other number.
     pub fn cores(self, cores: u8) -> Result<Self, ConfigError> {
-        if !(1..=CoreIndex::MOST).contains(&cores) {
+        if !(1..=CoreIndex::MAX).contains(&cores) {
             return Err(ConfigError::Cores { given: cores });
         }
         Ok(Self { cores, ..self })

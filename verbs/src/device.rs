@@ -24,9 +24,9 @@ const fn limits(queue_pairs: u32) -> DeviceLimits {
         max_cqs: queue_pairs,
         max_regions: 65_536,
         max_cq_depth: 1 << 20,
-        max_requests: Capabilities::MOST.max_send,
-        max_sge: Capabilities::MOST.max_send_sge,
-        max_inline: Capabilities::MOST.max_inline,
+        max_requests: Capabilities::MAX.max_send,
+        max_sge: Capabilities::MAX.max_send_sge,
+        max_inline: Capabilities::MAX.max_inline,
         max_rd_atomic: 16,
     }
 }

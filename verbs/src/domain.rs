@@ -296,7 +296,11 @@ impl MemoryRegion {
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         let lkey = self.region.lkey;
-        let let_go = match self.device.engine.call_all(move |station, _| station.endpoint.withdraw(lkey)) {
+        let let_go = match self
+            .device
+            .engine
+            .call_all(move |station, _| station.endpoint.deregister_with_windows(lkey))
+        {
             Ok(results) => results.iter().all(Result::is_ok),
             // A core that has stopped has no regions.
             Err(_) => true,

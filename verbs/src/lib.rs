@@ -132,7 +132,7 @@ pub mod port {
     pub use datapath::io::{Loopback, PacketIo, pair};
     pub use datapath::neighbour::GidTable;
     pub use roce::wire::{Mac, Vlan};
-    pub use roce::{MOST_GROUPS, MOST_MEMBERS};
+    pub use roce::{MAX_GROUPS, MAX_MEMBERS};
 }
 
 /// The states of a queue pair, and the transitions of [`QueuePair::modify`].

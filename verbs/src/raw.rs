@@ -32,7 +32,7 @@ use roce::qp::Modify;
 use roce::steering::FlowId;
 pub use roce::steering::{
     EthernetSpec, FlowAction, FlowFrames, FlowRule, FlowSpec, HASH_KEY, HashFields, Ipv4Spec, Ipv6Spec,
-    MOST_ENTRIES, MOST_FLOWS, Masked, PortSpec, Spread,
+    MAX_ENTRIES, MAX_FLOWS, Masked, PortSpec, Rss,
 };
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ impl<S: Frames> QueuePair<S> {
     /// Adds a rule for the frames that the queue pair receives.
     ///
     /// # Errors
-    /// Returns an error if a queue pair of [`Any`](crate::service::Any) service is not of raw packets, there are [`MOST_FLOWS`] rules, or
+    /// Returns an error if a queue pair of [`Any`](crate::service::Any) service is not of raw packets, there are [`MAX_FLOWS`] rules, or
     /// the core has stopped.
     pub fn steer(&self, rule: FlowRule) -> Result<Flow, Error> {
         let (qpn, core, device) = (self.qpn(), self.core, self.device.clone());
@@ -71,11 +71,11 @@ impl<S: Frames> QueuePair<S> {
     /// This queue pair then receives nothing.
     ///
     /// # Errors
-    /// Returns an error if one of the queue pairs does not exist or is not of raw packets, the table has another size than a power of two up
-    /// to [`MOST_ENTRIES`], or the core has stopped.
-    pub fn spread(&self, spread: Spread) -> Result<(), Error> {
+    /// Returns an error if one of the queue pairs does not exist or is not of raw packets, the table has another size than a power of two
+    /// up to [`MAX_ENTRIES`], or the core has stopped.
+    pub fn spread(&self, spread: Rss) -> Result<(), Error> {
         let qpn = self.qpn();
-        let spread = move |station: &mut Station, _| station.endpoint.spread(qpn, spread);
+        let spread = move |station: &mut Station, _| station.endpoint.set_rss(qpn, spread);
         Ok(self.device.engine.call_on(self.core, spread)??)
     }
 }

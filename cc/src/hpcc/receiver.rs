@@ -77,7 +77,7 @@ impl RxHpcc {
             return None;
         }
         // In-flight bytes beyond B * T wait in a queue.
-        let excess = (inflight.utilisation - 1.0).clamp(0.0, Inflight::MOST);
+        let excess = (inflight.utilisation - 1.0).clamp(0.0, Inflight::MAX);
         let queueing = self.hpcc.config.base_rtt.mul_f64(excess);
         self.react(now, (self.last_hop, inflight), queueing, flows)
     }
@@ -92,7 +92,7 @@ impl RxHpcc {
         let base_rtt = self.hpcc.config.base_rtt;
         // The shorter of two, as in line 5: one forged record must not stop the window.
         let shorter = core::mem::replace(&mut self.queueing, queueing).min(queueing);
-        let drained_at = now.after(shorter.min(base_rtt.saturating_mul(LONGEST_QUEUE)));
+        let drained_at = now.after(shorter.min(base_rtt.saturating_mul(MAX_QUEUE)));
         let has_passed = self.last_update.is_none_or(|last| now.saturating_since(last) > base_rtt);
         if !has_passed {
             self.answered_at = self.answered_at.map(|at| at.max(drained_at));
@@ -141,7 +141,7 @@ impl RxHpcc {
 
 /// Limit on the queueing delay that counts, in base RTTs: that of 256 initial windows. Without a limit one forged record would freeze the
 /// window.
-const LONGEST_QUEUE: u32 = 256;
+const MAX_QUEUE: u32 = 256;
 
 /// Divisor of the headroom that all increases together take per round trip. With all of the headroom the link would settle at
 /// U = eta / (1 - (1 - eta) / eta) = 1 and keep a queue permanently.

@@ -43,7 +43,7 @@ pub struct HeardHop {
 /// A measurement of one hop, from two readings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inflight {
-    /// `u'`: in-flight bytes as a share of `B * T`; 0 to [`Self::MOST`].
+    /// `u'`: in-flight bytes as a share of `B * T`; 0 to [`Self::MAX`].
     pub utilisation: f64,
     /// `ack.L[i].ts - L[i].ts`, in ns; above 0.
     pub interval: u64,
@@ -53,7 +53,7 @@ impl Inflight {
     /// Largest `u'`: the largest ratio on the wire, rounded up. A real `u'` is near it only on a link that carries less than a packet per
     /// base RTT. Without a bound one forged pair of readings raises `U` to 10^25, and the rate stays at its lowest for thousands of
     /// reports.
-    pub const MOST: f64 = 4096.0;
+    pub const MAX: f64 = 4096.0;
 }
 
 /// What is measured of a link.
@@ -223,7 +223,7 @@ fn compare(signal: Signal, last: &Record, hop: &Hop, now: Instant, base_rtt: f64
     let queue = hop.queue.min(last.queue.into()) as f64;
     let bytes_per_nano = hop.bandwidth.as_bps() as f64 / 8e9;
     if hop.bandwidth.as_bps() as f64 * elapsed as f64 > hop.tx_bytes.period() as f64 * 4e9 {
-        let utilisation = (queue / (bytes_per_nano * base_rtt) + UNMEASURED).min(Inflight::MOST);
+        let utilisation = (queue / (bytes_per_nano * base_rtt) + UNMEASURED).min(Inflight::MAX);
         return Comparison::Measured(Inflight { utilisation, interval: elapsed });
     }
     let interval = match between(hop.time.with(last.time), hop.time, elapsed) {
@@ -246,7 +246,7 @@ fn compare(signal: Signal, last: &Record, hop: &Hop, now: Instant, base_rtt: f64
             arrives * (hop.queue as f64 / (bytes_per_nano * base_rtt) + 1.0)
         }
     };
-    Comparison::Measured(Inflight { utilisation: utilisation.min(Inflight::MOST), interval })
+    Comparison::Measured(Inflight { utilisation: utilisation.min(Inflight::MAX), interval })
 }
 
 /// Least arrival rate that PowerTCP's authors' simulator assumes, as a share of the link's: a queue that empties at once has power.
@@ -393,7 +393,7 @@ mod tests {
                     measured = records.inflight(Instant::from_nanos(1000 + time), &path, base_rtt);
                 }
                 let share = measured.unwrap().utilisation;
-                assert!((0.0..=Inflight::MOST).contains(&share), "{share} of {bps} b/s in {base_rtt:?}");
+                assert!((0.0..=Inflight::MAX).contains(&share), "{share} of {bps} b/s in {base_rtt:?}");
             }
         }
     }

@@ -30,7 +30,7 @@ impl PortConfig {
     /// Returns the total number of buffers of a port with a queue for each of `cores` cores.
     #[must_use]
     pub fn all_buffers(&self, spec: &PortSpec, cores: u8) -> u32 {
-        let others = u32::from(cores.clamp(1, CoreIndex::MOST) - 1);
+        let others = u32::from(cores.clamp(1, CoreIndex::MAX) - 1);
         self.buffers.saturating_add(others * self.queue_buffers(spec, cores))
     }
 

@@ -25,7 +25,7 @@ impl Station {
             .map(|queue_pair| Observed { unpolled: unpolled(&queue_pair), queue_pair })
             .collect();
         for Observed { queue_pair, unpolled } in &seen {
-            self.endpoint.note_unpolled(now, queue_pair.qpn, *unpolled > 0);
+            self.endpoint.record_unpolled(now, queue_pair.qpn, *unpolled > 0);
         }
         (seen, more)
     }

@@ -164,8 +164,8 @@ impl Progress {
 
 fn check(config: &CoreConfig) -> Result<(), StartError> {
     let given = config.cores;
-    if !(1..=CoreIndex::MOST).contains(&given) {
-        return Err(StartError::Cores { given, limit: CoreIndex::MOST });
+    if !(1..=CoreIndex::MAX).contains(&given) {
+        return Err(StartError::Cores { given, limit: CoreIndex::MAX });
     }
     config.progress.check_cpus(given)?;
     let limit = (CoreIndex::new(0, given).max_qps() as usize * usize::from(given)).min(doorbell::MAX_SLOTS);

@@ -168,7 +168,7 @@ impl Station {
     /// Returns false only if [`Self::transmit`] has no frame.
     #[inline]
     pub(super) fn may_transmit(&self) -> bool {
-        self.endpoint.is_asked() || self.has_control_frames()
+        self.endpoint.has_pending() || self.has_control_frames()
     }
 
     /// Runs the timers that are due. Returns true if there were any.

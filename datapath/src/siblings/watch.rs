@@ -2,7 +2,7 @@
 
 use super::socket::Name;
 use super::{Member, Shared, State, farewells, slot_name};
-use roce::QPN_REST;
+use roce::QPN_QUARANTINE;
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl Shared {
             is_first = !matches!(&informed, Err(error) if error.kind() == ErrorKind::AddrInUse);
             informs = informed.ok();
         }
-        state.resting.push(Rest { until: Instant::now() + QPN_REST, _names: [rests, informs] });
+        state.resting.push(Rest { until: Instant::now() + QPN_QUARANTINE, _names: [rests, informs] });
         state.stale = true;
         let Some(events) = &state.events else { return };
         events.left(slot);

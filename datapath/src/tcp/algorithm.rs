@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 /// Most flows that are reported at a time. CUBIC controls further ones.
-pub const MOST_FLOWS: usize = 1024;
+pub const MAX_FLOWS: usize = 1024;
 
 const OPS: &str = "tcp_congestion_ops";
 const VALUE: &str = "bpf_struct_ops_tcp_congestion_ops";
@@ -146,8 +146,8 @@ impl Algorithm {
             remedy: "Linux 6.6 or newer with CONFIG_TCP_CONG_CUBIC=y and CONFIG_DEBUG_INFO_BTF has it",
         })?;
         let map = TcpError::of("eBPF maps", NEWER);
-        let flows: Map<Key, Report> = Map::new(MOST_FLOWS as u32).map_err(&map)?;
-        let leases: Map<Key, LeaseEntry> = Map::new(MOST_FLOWS as u32).map_err(&map)?;
+        let flows: Map<Key, Report> = Map::new(MAX_FLOWS as u32).map_err(&map)?;
+        let leases: Map<Key, LeaseEntry> = Map::new(MAX_FLOWS as u32).map_err(&map)?;
         let (ops, _) = btf.structure(OPS).ok_or(lacks(OPS))?;
         let (value, size) = btf.structure(VALUE).ok_or(lacks(VALUE))?;
         let (_, data) = btf.member(value, "data").ok_or(lacks(VALUE))?;
@@ -179,8 +179,8 @@ impl Algorithm {
             name: name.to_owned(),
             flows,
             leases,
-            keys: vec![Key::default(); MOST_FLOWS],
-            reports: vec![Report::default(); MOST_FLOWS],
+            keys: vec![Key::default(); MAX_FLOWS],
+            reports: vec![Report::default(); MAX_FLOWS],
             _link: link,
         })
     }

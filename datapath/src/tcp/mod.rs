@@ -8,6 +8,6 @@ mod error;
 mod probes;
 mod programs;
 
-pub use algorithm::{Algorithm, Flow, Lease, MOST_FLOWS};
+pub use algorithm::{Algorithm, Flow, Lease, MAX_FLOWS};
 pub use error::TcpError;
 pub use probes::Probes;

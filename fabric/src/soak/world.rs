@@ -390,7 +390,7 @@ impl<'p, 'c> World<'p, 'c> {
             Fate::Destroyed => endpoint.destroy_qp(instant, qpn),
             Fate::Failed => endpoint.modify_qp(instant, qpn, Modify::Error),
             Fate::Reset => endpoint.modify_qp(instant, qpn, Modify::Reset),
-            Fate::Deregistered => cores.on_all(|endpoint| endpoint.withdraw(lkey)),
+            Fate::Deregistered => cores.on_all(|endpoint| endpoint.deregister_with_windows(lkey)),
             Fate::Drained
                 if endpoint.report(qpn).is_some_and(|report| report.state == State::ReadyToSend) =>
             {

@@ -8,7 +8,7 @@ use super::{Congestion, CongestionAlgorithm, CongestionControl, Sequence, Transp
 use crate::address::AddressTable;
 use crate::event::Events;
 use crate::types::Datagram;
-use crate::wheel::sooner;
+use crate::wheel::earliest_of;
 use crate::wire::{Frame, Numbers, Path, Template};
 use crate::{CongestionChange, Counters, Discard, PdId, Psn, Qpn};
 use alloc::vec::Vec;
@@ -106,7 +106,7 @@ impl Destinations {
     pub(crate) fn on_sent(&mut self, now: Instant, payload: u32, frame: usize) {
         let Some(destination) = self.last.and_then(|index| self.destinations.get_mut(index)) else { return };
         destination.control.on_unacknowledged_data_sent(now, payload, frame);
-        self.due = sooner(self.due, destination.control.probe_due_at());
+        self.due = earliest_of(self.due, destination.control.probe_due_at());
     }
 
     #[inline]
@@ -135,7 +135,7 @@ impl Destinations {
                 }
             }
             // A destination without an address handle sends no probe until it has another.
-            due = sooner(due, destination.control.probe_due_at().filter(|&at| at > sender.now));
+            due = earliest_of(due, destination.control.probe_due_at().filter(|&at| at > sender.now));
         }
         self.due = due;
         None

@@ -34,7 +34,7 @@ pub(crate) use echo::{Boundary, Echo};
 pub(crate) use probe_responder::ProbeResponder;
 pub(crate) use telemetry::{DataTelemetry, insert_telemetry};
 
-use crate::wheel::sooner;
+use crate::wheel::earliest_of;
 use crate::wire::{Bth, Frame, Mac, Numbers, Path, Report, Template};
 use crate::{ControlError, Psn, Qpn};
 use alloc::boxed::Box;
@@ -272,8 +272,8 @@ impl CongestionControl {
             Some(telemetry) if is_sending || telemetry.prober.has_unacknowledged() => telemetry.due_at(),
             _ => None,
         };
-        let paced = self.paced_until.and_then(|at| sooner(Some(at), self.probe_while_held_at()));
-        sooner(sooner(paced, algorithm), telemetry)
+        let paced = self.paced_until.and_then(|at| earliest_of(Some(at), self.probe_while_held_at()));
+        earliest_of(earliest_of(paced, algorithm), telemetry)
     }
 
     /// Returns when the next probe is due if the pacer still holds back the next packet then.

@@ -17,7 +17,7 @@ pub(super) struct PeerPaths {
     /// Port of the active path, from the first request on.
     active: Option<u16>,
     records: PathRecords,
-    /// Other paths. A peer can make this side keep at most [`PathChoice::MOST`] in all; the oldest is forgotten first.
+    /// Other paths. A peer can make this side keep at most [`PathChoice::MAX`] in all; the oldest is forgotten first.
     others: Vec<(u16, PathRecords)>,
     oldest: usize,
 }
@@ -68,7 +68,7 @@ impl PeerPaths {
 
     /// Returns a place for the records of a new port, perhaps that of the oldest.
     fn entry_for(&mut self, port: u16) -> &mut PathRecords {
-        const MAX: usize = PathChoice::MOST as usize - 1;
+        const MAX: usize = PathChoice::MAX as usize - 1;
         let at = if self.others.len() < MAX {
             // One at a time: a record is large, and most peers probe one path.
             self.others.reserve_exact(1);

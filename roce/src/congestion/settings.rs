@@ -27,7 +27,7 @@ pub struct Congestion {
     /// Kind of answer that the peer gives to telemetry; [`CongestionAlgorithm::HpccReceiver`] always receives windows.
     pub reverse: Reverse,
     /// Whether answers report all links of the path instead of only the busiest ([`CongestionAlgorithm::Hpcc`] only): each is then compared
-    /// with its own last record, whichever was the busiest in between. Answers of more than [`Records::MOST`](crate::wire::Records::MOST)
+    /// with its own last record, whichever was the busiest in between. Answers of more than [`Records::MAX`](crate::wire::Records::MAX)
     /// links, of links whose rate HPCC INT has no code for, and in AECN, report the busiest.
     pub all_hops: bool,
     /// Least time between two CNPs that answer the peer's marked packets.
@@ -117,7 +117,7 @@ impl Congestion {
         let Some(PathChoice { count, spray: true, .. }) = self.paths else { return Ok(()) };
         let algorithms = [Some(self.algorithm), self.upgrade.map(|upgrade| upgrade.to)];
         let by_receiver = |one: &CongestionAlgorithm| matches!(one, CongestionAlgorithm::HpccReceiver(_));
-        if !(2..=PathChoice::MOST).contains(&count) {
+        if !(2..=PathChoice::MAX).contains(&count) {
             Err("the number of paths is not 2 to 8; choose one of these")
         } else if !is_reliable {
             Err("only reliable connections can spray; leave spray out for UC and UD")

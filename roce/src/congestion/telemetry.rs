@@ -9,7 +9,7 @@ use super::reporter::Reporter;
 use super::sampler::Sampler;
 use super::seal::FeedbackAuth;
 use super::settings::{Congestion, When};
-use crate::wheel::sooner;
+use crate::wheel::earliest_of;
 use crate::wire::telemetry::IntHeader;
 use crate::wire::{
     Bth, Format, Header, MAX_IN_BAND, Mac, Numbers, Path, Report, SUBSCRIPTION_LENGTH, Subscription, Template,
@@ -275,7 +275,7 @@ impl Telemetry {
     /// Returns when telemetry has something to send while data is in flight.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
-        sooner(sooner(self.prober.due_at(), self.sampler.setup_due_at()), self.path_due_at())
+        earliest_of(earliest_of(self.prober.due_at(), self.sampler.setup_due_at()), self.path_due_at())
     }
 
     /// Returns when the next path is probed. A peer that never answers gets no more of these probes than of others.

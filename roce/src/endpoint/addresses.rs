@@ -12,7 +12,7 @@ impl Endpoint {
     /// Returns a [`ControlError`] if the path's addresses are of different families, or the limit of address handles is reached.
     pub fn create_address(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
         let address = self.shared.addresses.create(pd, path)?;
-        self.peers.add(path.destination, path.destination_mac, Sender::AddressHandle(address.place()));
+        self.peers.add(path.destination, path.destination_mac, Sender::AddressHandle(address.slot()));
         Ok(address)
     }
 
@@ -22,7 +22,7 @@ impl Endpoint {
     /// Returns [`ControlError::NoAddress`] if the handle does not exist.
     pub fn destroy_address(&mut self, address: AddressId) -> Result<(), ControlError> {
         let (ip, mac) = self.shared.addresses.destroy(address).ok_or(ControlError::NoAddress)?;
-        self.peers.forget(ip, mac, Sender::AddressHandle(address.place()));
+        self.peers.forget(ip, mac, Sender::AddressHandle(address.slot()));
         Ok(())
     }
 }

@@ -30,12 +30,12 @@ impl Traced {
     }
 }
 
-pub(super) struct Single<'a> {
+pub(super) struct SingleFrame<'a> {
     frame: &'a mut [u8],
     length: Option<usize>,
 }
 
-impl<'a> Single<'a> {
+impl<'a> SingleFrame<'a> {
     pub(super) const fn new(frame: &'a mut [u8]) -> Self {
         Self { frame, length: None }
     }
@@ -45,7 +45,7 @@ impl<'a> Single<'a> {
     }
 }
 
-impl Outbox for Single<'_> {
+impl Outbox for SingleFrame<'_> {
     #[inline]
     fn room(&mut self) -> Option<&mut [u8]> {
         self.length.is_none().then_some(&mut *self.frame)

@@ -1,11 +1,11 @@
 //! Frames received and sent, timers, and the queue pair that sends next.
 
 use super::Endpoint;
-use super::burst::{Single, Traced};
+use super::burst::{SingleFrame, Traced};
 use super::groups::GROUP_QPN;
 use crate::qp::{Sent, Waiting};
-use crate::wheel::sooner;
-use crate::wire::{Frame, Header, Plain, unreachable};
+use crate::wheel::earliest_of;
+use crate::wire::{FastPathPacket, Frame, Header, unreachable};
 use crate::{Discard, Memory, Outbox};
 use cc::Instant;
 use core::time::Duration;
@@ -13,7 +13,7 @@ use core::time::Duration;
 /// Bytes of frames that a queue pair sends in one turn while others wait; its last frame may exceed them.
 const QUANTUM: u64 = 8 * 1024;
 /// Queue pairs without room at their peers that one call skips; the next call continues after them.
-const PASSED_OVER: usize = 16;
+const MAX_SKIPPED: usize = 16;
 
 impl Endpoint {
     /// Receives one Ethernet frame. [`Self::poll_transmit`] sends the answers.
@@ -22,37 +22,37 @@ impl Endpoint {
     /// Returns the reason if the frame was dropped or refused. The endpoint counts it.
     pub fn on_frame<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         self.shared.counters.rx_frames += 1;
-        self.take_in(now, memory, frame).inspect_err(|&discard| self.note_discard(now, frame, discard))
+        self.receive(now, memory, frame).inspect_err(|&discard| self.record_discard(now, frame, discard))
     }
 
-    fn take_in<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
-        if let Some(plain) = Plain::of(frame)
-            && let Some(index) = self.qps.find(plain.destination())
+    fn receive<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
+        if let Some(packet) = FastPathPacket::of(frame)
+            && let Some(index) = self.qps.find(packet.destination())
             && let Some((qp, mut context)) = self.open_at(now, index)
-            && qp.expects(&plain)
+            && qp.expects(&packet)
         {
-            let taken = qp.on_plain(&plain, memory, &mut context);
-            self.settle(now, index);
+            let taken = qp.on_fast_path(&packet, memory, &mut context);
+            self.schedule(now, index);
             self.release_idle(now);
             return taken;
         }
-        self.take_any(now, memory, frame)
+        self.receive_any(now, memory, frame)
     }
 
     /// Counts a dropped frame. A frame that is not RoCEv2 may be an ICMP error about one that was.
-    fn note_discard(&mut self, now: Instant, frame: &[u8], discard: Discard) {
+    fn record_discard(&mut self, now: Instant, frame: &[u8], discard: Discard) {
         self.shared.counters.discard(discard);
         if discard == Discard::NotRoce
             && let Some((peer, what)) = unreachable(frame)
             && self.peers.has(peer)
         {
-            self.shared.events.note_unreachable(now, peer, what);
+            self.shared.events.record_unreachable(now, peer, what);
         }
     }
 
     /// Receives a frame of any kind.
     #[inline(never)]
-    fn take_any<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
+    fn receive_any<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         // The ICRC is checked here, before anything may touch memory.
         // Parsed in place: `Frame` is large, and every move costs a copy.
         let frame = self.shared.numbers.parse(frame);
@@ -60,17 +60,19 @@ impl Endpoint {
         let destination = frame.header.bth().destination;
         let index = match &frame.header {
             // A switch puts the destination of the packet into its report, not the queue pair that sent it.
-            Header::DirectResponse { .. } => self.peers.hearer(frame.network.source(), destination),
+            Header::DirectResponse { .. } => {
+                self.peers.direct_response_user(frame.network.source(), destination)
+            }
             _ if destination == GROUP_QPN && frame.network.destination().is_multicast() => {
-                return self.take_for_group(now, memory, frame);
+                return self.deliver_to_group(now, memory, frame);
             }
             _ => self.qps.find(destination),
         };
-        self.take_at(now, memory, frame, index.ok_or(Discard::UnknownQp)?)
+        self.deliver(now, memory, frame, index.ok_or(Discard::UnknownQp)?)
     }
 
-    /// Receives a frame for the queue pair at place `index`.
-    pub(super) fn take_at<M: Memory>(
+    /// Receives a frame for the queue pair in slot `index`.
+    pub(super) fn deliver<M: Memory>(
         &mut self,
         now: Instant,
         memory: &mut M,
@@ -79,8 +81,8 @@ impl Endpoint {
     ) -> Result<(), Discard> {
         let (qp, mut context) = self.open_at(now, index).ok_or(Discard::UnknownQp)?;
         let taken = qp.on_packet(frame, memory, &mut context);
-        self.settle(now, index);
-        self.watch_memory(index);
+        self.schedule(now, index);
+        self.track_telemetry(index);
         self.release_idle(now);
         taken
     }
@@ -91,40 +93,40 @@ impl Endpoint {
     /// Queue pairs with something to send take turns of a packet each; those with a pending answer are first.
     #[inline]
     pub fn poll_transmit<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
-        let mut single = Single::new(frame);
-        self.transmit(now, memory, &mut single);
-        single.length()
+        let mut outbox = SingleFrame::new(frame);
+        self.transmit(now, memory, &mut outbox);
+        outbox.length()
     }
 
     /// Writes frames that may be sent now, as many as there are and have room, in the order of [`Self::poll_transmit`]. A turn of a queue
     /// pair is 8 KiB.
     #[inline]
     pub fn transmit<M: Memory, O: Outbox>(&mut self, now: Instant, memory: &M, out: &mut O) {
-        let (mut took, mut passed) = (false, 0);
-        while self.is_asked() && self.link.is_none_or(|link| link.free_at <= now) {
+        let (mut has_sent, mut skipped) = (false, 0);
+        while self.has_pending() && self.link.is_none_or(|link| link.free_at <= now) {
             let is_any_full = out.begin_turn();
             if out.room().is_none() {
-                if !took {
-                    self.note_full(now, out.why_full());
+                if !has_sent {
+                    self.record_full(now, out.why_full());
                 }
                 return;
             }
             let Some(index) = self.next_turn() else { return };
-            if is_any_full && self.pass_over(now, index, out) {
-                passed += 1;
-                if passed >= self.ready.len().min(PASSED_OVER) {
+            if is_any_full && self.skip_turn(now, index, out) {
+                skipped += 1;
+                if skipped >= self.ready.len().min(MAX_SKIPPED) {
                     return;
                 }
                 continue;
             }
             self.take_turn(now, memory, index, out);
-            took = true;
+            has_sent = true;
         }
     }
 
     /// Skips the turn of a queue pair whose peer has no room. Returns whether it does.
     #[cold]
-    fn pass_over<O: Outbox>(&mut self, now: Instant, index: u32, out: &O) -> bool {
+    fn skip_turn<O: Outbox>(&mut self, now: Instant, index: u32, out: &O) -> bool {
         let Some(slot) = self.qps.at_mut(index) else { return false };
         let is_full = slot.qp.peer().is_some_and(|peer| !out.has_room_to(peer.mac, peer.qpn));
         if is_full {
@@ -136,8 +138,8 @@ impl Endpoint {
 
     /// Records that the next queue pair waits for room, because there was none from the start.
     #[cold]
-    fn note_full(&mut self, now: Instant, waits_for: Waiting) {
-        let queues = [self.answering.front(), self.alone.as_ref(), self.ready.front()];
+    fn record_full(&mut self, now: Instant, waits_for: Waiting) {
+        let queues = [self.responders.front(), self.last_sender.as_ref(), self.ready.front()];
         let first = queues.into_iter().flatten().next().copied();
         if let Some(slot) = first.and_then(|index| self.qps.at_mut(index)) {
             slot.account.enter(now, waits_for);
@@ -164,45 +166,45 @@ impl Endpoint {
         slot.account.enter(now, waits_for);
         match has_more {
             false => self.rearm(now, index),
-            true if self.ready.is_empty() && self.alone.is_none() => self.alone = Some(index),
+            true if self.ready.is_empty() && self.last_sender.is_none() => self.last_sender = Some(index),
             true => self.ready.push_back(index),
         }
         if let Some(link) = &mut self.link {
             link.free_at = now + link.rate.time_for(bytes);
         }
-        self.spread_overflow(now);
+        self.fail_overflowed_cqs(now);
     }
 
     #[inline]
     fn next_turn(&mut self) -> Option<u32> {
-        if self.answering.is_empty()
-            && let Some(index) = self.alone.take()
+        if self.responders.is_empty()
+            && let Some(index) = self.last_sender.take()
         {
             return Some(index);
         }
-        self.answering.pop_front().or_else(|| self.ready.pop_front())
+        self.responders.pop_front().or_else(|| self.ready.pop_front())
     }
 
     /// Returns whether a queue pair may have something to send without a call of [`Self::poll_transmit`]. No timer reports it.
     #[must_use]
     pub fn may_transmit(&self) -> bool {
         // With a set link rate, a timer reports it.
-        self.is_asked() && self.link.is_none()
+        self.has_pending() && self.link.is_none()
     }
 
     /// Returns whether a queue pair may have something to send, now or at the time of [`Self::poll_timeout`].
     #[inline]
     #[must_use]
-    pub fn is_asked(&self) -> bool {
-        self.alone.is_some() || !self.ready.is_empty() || !self.answering.is_empty()
+    pub fn has_pending(&self) -> bool {
+        self.last_sender.is_some() || !self.ready.is_empty() || !self.responders.is_empty()
     }
 
     /// Returns when something happens without a packet: a retry, the end of a pacing gap, a probe; `None` for never. The time may be too
     /// early. It is valid once [`Self::poll_transmit`] has nothing more to send.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let link = self.link.filter(|_| self.is_asked()).map(|link| link.free_at);
-        sooner(sooner(self.wheel.next(), link), self.shared.early.next_scan())
+        let link = self.link.filter(|_| self.has_pending()).map(|link| link.free_at);
+        earliest_of(earliest_of(self.wheel.next(), link), self.shared.early.next_scan())
     }
 
     /// Runs the timers that are due at `now`.
@@ -211,26 +213,26 @@ impl Endpoint {
             let Some(slot) = self.qps.at_mut(index) else { continue };
             slot.armed = None;
             slot.qp.on_timeout(&mut self.shared.context(now));
-            self.settle(now, index);
+            self.schedule(now, index);
         }
         self.release_idle(now);
     }
 
     /// Makes a queue pair ready after an event: it may have something to send or, if not, another time to wake up.
     #[inline(always)]
-    pub(super) fn settle(&mut self, now: Instant, index: u32) {
+    pub(super) fn schedule(&mut self, now: Instant, index: u32) {
         if self.qps.at(index).is_some_and(|slot| !slot.is_ready) {
             self.make_ready(now, index);
         }
-        self.spread_overflow(now);
+        self.fail_overflowed_cqs(now);
     }
 
     fn make_ready(&mut self, now: Instant, index: u32) {
         let Some(slot) = self.qps.at_mut(index) else { return };
         slot.is_ready = true;
-        slot.account.ask(now);
+        slot.account.on_ready(now);
         // An acknowledgement that waits behind the data of others keeps its peer's window closed.
-        let queue = if slot.qp.has_answer_due() { &mut self.answering } else { &mut self.ready };
+        let queue = if slot.qp.has_answer_due() { &mut self.responders } else { &mut self.ready };
         queue.push_back(index);
     }
 

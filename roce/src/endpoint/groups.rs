@@ -11,32 +11,29 @@ use core::net::IpAddr;
 /// Destination QP number of every packet to a multicast group (IBA 3.5.3).
 pub const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
 /// Limit of the multicast groups of an endpoint.
-pub const MOST_GROUPS: u32 = 1024;
+pub const MAX_GROUPS: u32 = 1024;
 /// Limit of the queue pairs in one group: each gets a copy of every packet.
-pub const MOST_MEMBERS: u32 = 64;
+pub const MAX_MEMBERS: u32 = 64;
 
 /// Members of each group, in the order of their attachment.
 #[derive(Debug, Default)]
 pub(super) struct Groups(BTreeMap<IpAddr, Vec<Qpn>>);
 
 impl Groups {
-    fn member(&self, group: IpAddr, place: usize) -> Option<Qpn> {
-        self.0.get(&group)?.get(place).copied()
+    fn member(&self, group: IpAddr, index: usize) -> Option<Qpn> {
+        self.0.get(&group)?.get(index).copied()
     }
 
     fn add(&mut self, group: IpAddr, qpn: Qpn) -> Result<(), ControlError> {
-        if self.0.len() >= MOST_GROUPS as usize && !self.0.contains_key(&group) {
-            return Err(ControlError::Limit { what: "multicast groups", limit: MOST_GROUPS });
+        if self.0.len() >= MAX_GROUPS as usize && !self.0.contains_key(&group) {
+            return Err(ControlError::Limit { what: "multicast groups", limit: MAX_GROUPS });
         }
         let members = self.0.entry(group).or_default();
         if members.contains(&qpn) {
             return Ok(());
         }
-        if members.len() >= MOST_MEMBERS as usize {
-            return Err(ControlError::Limit {
-                what: "queue pairs in a multicast group",
-                limit: MOST_MEMBERS,
-            });
+        if members.len() >= MAX_MEMBERS as usize {
+            return Err(ControlError::Limit { what: "queue pairs in a multicast group", limit: MAX_MEMBERS });
         }
         members.push(qpn);
         Ok(())
@@ -66,10 +63,10 @@ impl Endpoint {
     ///
     /// # Errors
     /// Returns a [`ControlError`] if the queue pair does not exist or is not a datagram queue pair, `group` is not a multicast address, or
-    /// a limit is reached: [`MOST_GROUPS`] groups, [`MOST_MEMBERS`] queue pairs in one.
+    /// a limit is reached: [`MAX_GROUPS`] groups, [`MAX_MEMBERS`] queue pairs in one.
     pub fn attach(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ControlError> {
         let index = self.qps.find(qpn).ok_or(ControlError::NoQp(qpn))?;
-        let is_datagram = self.qps.at_mut(index).is_some_and(|slot| slot.qp.service() == Service::Ud);
+        let is_datagram = self.qps.at_mut(index).is_some_and(|index| index.qp.service() == Service::Ud);
         if !is_datagram {
             return Err(ControlError::NotDatagrams(qpn));
         }
@@ -88,7 +85,7 @@ impl Endpoint {
     }
 
     /// Delivers a packet to a group. If no member accepts it, it is dropped for the reason of the last member.
-    pub(super) fn take_for_group<M: Memory>(
+    pub(super) fn deliver_to_group<M: Memory>(
         &mut self,
         now: Instant,
         memory: &mut M,
@@ -96,11 +93,11 @@ impl Endpoint {
     ) -> Result<(), Discard> {
         let group = frame.network.destination();
         let mut taken = Err(Discard::UnknownGroup);
-        let mut place = 0;
-        while let Some(qpn) = self.groups.member(group, place) {
-            place += 1;
+        let mut index = 0;
+        while let Some(qpn) = self.groups.member(group, index) {
+            index += 1;
             let delivered = match self.qps.find(qpn) {
-                Some(index) => self.take_at(now, memory, frame, index),
+                Some(index) => self.deliver(now, memory, frame, index),
                 None => Err(Discard::UnknownQp),
             };
             taken = taken.or(delivered);

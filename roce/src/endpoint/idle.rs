@@ -21,9 +21,9 @@ pub(super) struct TelemetryHolders {
 }
 
 impl Endpoint {
-    /// Adds the queue pair at place `index` to those to visit, if it keeps memory since its last frame.
+    /// Adds the queue pair in slot `index` to those to visit, if it keeps memory since its last frame.
     #[inline]
-    pub(super) fn watch_memory(&mut self, index: u32) {
+    pub(super) fn track_telemetry(&mut self, index: u32) {
         if let Some(slot) = self.qps.at_mut(index)
             && slot.qp.holds_telemetry()
             && !slot.is_telemetry_holder

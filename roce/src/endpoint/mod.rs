@@ -33,11 +33,11 @@ use cc::{Instant, Rate};
 pub use config::EndpointConfig;
 use core::time::Duration;
 use groups::Groups;
-pub use groups::{GROUP_QPN, MOST_GROUPS, MOST_MEMBERS};
+pub use groups::{GROUP_QPN, MAX_GROUPS, MAX_MEMBERS};
 use idle::TelemetryHolders;
-pub use numbers::{CoreIndex, QPN_REST, process_of};
+pub use numbers::{CoreIndex, QPN_QUARANTINE, process_of};
 pub use observe::Observation;
-use peers::{Known, Peers};
+use peers::{IndexEntry, PeerIndex};
 use shared_objects::SharedObjects;
 use table::QpTable;
 
@@ -48,22 +48,22 @@ const TIMER_GRANULARITY: Duration = Duration::from_nanos(16);
 pub struct Endpoint {
     qps: QpTable,
     shared: SharedObjects,
-    /// One timer per queue pair, by its place in the table.
+    /// One timer per queue pair, by its slot in the table.
     wheel: TimingWheel,
-    /// Places of queue pairs that may have something to send, each at most once.
+    /// Slots of queue pairs that may have something to send, each at most once.
     ready: VecDeque<u32>,
     /// Queue pair before those in `ready`: it sent last while no other waited. Most often there is only one, whose turns then touch no
     /// queue.
-    alone: Option<u32>,
+    last_sender: Option<u32>,
     /// Queue pairs with a pending answer, which are before all others.
-    answering: VecDeque<u32>,
+    responders: VecDeque<u32>,
     link: Option<Link>,
     next_pd: u32,
-    peers: Peers,
+    peers: PeerIndex,
     groups: Groups,
     flows: FlowTable,
     telemetry_holders: TelemetryHolders,
-    gone: WaitingTimes,
+    destroyed_waiting: WaitingTimes,
 }
 
 /// Configured rate of the link, for a port without its own.
@@ -93,15 +93,15 @@ impl Endpoint {
             shared: SharedObjects::new(&config, &for_keys),
             wheel: TimingWheel::new(qps, TIMER_GRANULARITY),
             ready: VecDeque::with_capacity(qps as usize),
-            alone: None,
-            answering: VecDeque::with_capacity(qps as usize),
+            last_sender: None,
+            responders: VecDeque::with_capacity(qps as usize),
             link: None,
             next_pd: 0,
-            peers: Peers::default(),
+            peers: PeerIndex::default(),
             groups: Groups::default(),
             flows: FlowTable::default(),
             telemetry_holders: TelemetryHolders::default(),
-            gone: WaitingTimes::default(),
+            destroyed_waiting: WaitingTimes::default(),
         }
     }
 
@@ -199,7 +199,7 @@ impl Endpoint {
     /// poller (IBA 10.2.6).
     pub fn overflow_cq(&mut self, now: Instant, cq: CqId) {
         self.shared.cqs.overflow(cq);
-        self.spread_overflow(now);
+        self.fail_overflowed_cqs(now);
     }
 
     /// Registers `length` bytes at `address` for queue pairs of `pd`.
@@ -252,8 +252,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// Returns a [`ControlError`] if no region has this key.
-    pub fn withdraw(&mut self, lkey: Lkey) -> Result<(), ControlError> {
-        self.shared.regions.withdraw(lkey).map(drop)
+    pub fn deregister_with_windows(&mut self, lkey: Lkey) -> Result<(), ControlError> {
+        self.shared.regions.deregister_with_windows(lkey).map(drop)
     }
 
     /// Returns the number of memory windows that are bound to a region.
@@ -340,7 +340,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// Returns a [`ControlError`] if a capability is above its limit, a queue does not exist, or no number is free: those of destroyed
-    /// queue pairs are not reused for [`QPN_REST`].
+    /// queue pairs are not reused for [`QPN_QUARANTINE`].
     pub fn create_qp(&mut self, now: Instant, init: QpInit) -> Result<Qpn, ControlError> {
         check_capabilities(&init.capabilities)?;
         if init.service == Service::Xrc && init.srq.is_some() {
@@ -376,34 +376,34 @@ impl Endpoint {
     /// Returns a [`ControlError`] if the transition is not possible, or a setting is out of its range. The queue pair is then unchanged.
     pub fn modify_qp(&mut self, now: Instant, qpn: Qpn, modify: Modify) -> Result<(), ControlError> {
         let (index, qp, mut context) = self.open(now, qpn).ok_or(ControlError::NoQp(qpn))?;
-        let before = Known::of(qp);
+        let before = IndexEntry::of(qp);
         let outcome = qp.modify(modify, &mut context);
-        let after = Known::of(qp);
+        let after = IndexEntry::of(qp);
         self.peers.update(index, before, after);
         outcome?;
-        self.settle(now, index);
+        self.schedule(now, index);
         Ok(())
     }
 
-    /// Destroys a queue pair, without completions for what is outstanding. Its number is not reused for [`QPN_REST`].
+    /// Destroys a queue pair, without completions for what is outstanding. Its number is not reused for [`QPN_QUARANTINE`].
     ///
     /// # Errors
     /// Returns [`ControlError::NoQp`] if the queue pair does not exist.
     pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) -> Result<(), ControlError> {
         let (index, mut slot) = self.qps.remove(now, qpn).ok_or(ControlError::NoQp(qpn))?;
-        self.gone.add(&slot.account.at(now));
+        self.destroyed_waiting.add(&slot.account.at(now));
         self.shared.events.forget(|event| event.qpn() == Some(qpn));
         self.shared.events.forget_changes(qpn);
         self.wheel.cancel(index);
-        self.peers.update(index, Known::of(&slot.qp), Known::default());
+        self.peers.update(index, IndexEntry::of(&slot.qp), IndexEntry::default());
         self.groups.forget(qpn);
         self.flows.forget(qpn);
         self.shared.regions.release_queue_pair(qpn);
         slot.qp.abandon(&mut self.shared.srqs);
         if slot.is_ready {
             self.ready.retain(|&ready| ready != index);
-            self.alone = self.alone.filter(|&alone| alone != index);
-            self.answering.retain(|&ready| ready != index);
+            self.last_sender = self.last_sender.filter(|&last_sender| last_sender != index);
+            self.responders.retain(|&ready| ready != index);
         }
         let identity = slot.qp.identity();
         self.shared.cqs.leave(identity.send_cq);
@@ -428,13 +428,13 @@ impl Endpoint {
         &self.shared.counters
     }
 
-    /// Returns a queue pair with its place, and the objects that it shares with others.
+    /// Returns a queue pair with its slot, and the objects that it shares with others.
     fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, &mut QueuePair, Context<'_>)> {
         let index = self.qps.find(qpn)?;
         self.open_at(now, index).map(|(qp, context)| (index, qp, context))
     }
 
-    /// Returns the queue pair at place `index`, as [`Self::open`] does.
+    /// Returns the queue pair in slot `index`, as [`Self::open`] does.
     #[inline]
     fn open_at(&mut self, now: Instant, index: u32) -> Option<(&mut QueuePair, Context<'_>)> {
         let slot = self.qps.at_mut(index)?;
@@ -443,7 +443,7 @@ impl Endpoint {
 
     /// Moves the queue pairs of an overflowed completion queue to ERR (IBA 10.2.6).
     #[inline]
-    fn spread_overflow(&mut self, now: Instant) {
+    fn fail_overflowed_cqs(&mut self, now: Instant) {
         if self.shared.cqs.has_overflowed() {
             self.fail_overflowed(now);
         }
@@ -467,11 +467,11 @@ impl Endpoint {
 fn check_capabilities(capabilities: &Capabilities) -> Result<(), ControlError> {
     let Capabilities { max_send, max_recv, max_send_sge, max_recv_sge, max_inline } = *capabilities;
     for (what, value, limit) in [
-        ("max_send", max_send, Capabilities::MOST.max_send),
-        ("max_recv", max_recv, Capabilities::MOST.max_recv),
-        ("max_send_sge", max_send_sge, Capabilities::MOST.max_send_sge),
-        ("max_recv_sge", max_recv_sge, Capabilities::MOST.max_recv_sge),
-        ("max_inline", max_inline, Capabilities::MOST.max_inline),
+        ("max_send", max_send, Capabilities::MAX.max_send),
+        ("max_recv", max_recv, Capabilities::MAX.max_recv),
+        ("max_send_sge", max_send_sge, Capabilities::MAX.max_send_sge),
+        ("max_recv_sge", max_recv_sge, Capabilities::MAX.max_recv_sge),
+        ("max_inline", max_inline, Capabilities::MAX.max_inline),
     ] {
         if value > limit {
             return Err(ControlError::Value { what, value: u64::from(value), limit: u64::from(limit) });

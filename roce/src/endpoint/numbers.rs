@@ -1,4 +1,4 @@
-//! Queue pair numbers: hard to guess, found in O(1), and not reused for [`QPN_REST`].
+//! Queue pair numbers: hard to guess, found in O(1), and not reused for [`QPN_QUARANTINE`].
 
 use crate::Qpn;
 use alloc::collections::VecDeque;
@@ -10,7 +10,7 @@ use core::time::Duration;
 /// Time for which the number of a destroyed queue pair is not reused. A peer that does not know of its end continues to send for a while,
 /// and the network may delay packets. Twice the longest time of the default timeout of 67 ms and 7 retries, if each timeout is the fourfold
 /// that IBA 9.7.6.1.3 allows.
-pub const QPN_REST: Duration = Duration::from_secs(4);
+pub const QPN_QUARANTINE: Duration = Duration::from_secs(4);
 
 /// Low bits of a number, for the queue pairs of one process. The bits above are the number of the process.
 const BITS: u32 = 18;
@@ -22,8 +22,8 @@ const ROUNDS: usize = 6;
 /// Entries of the cache of looked up numbers.
 const RECENT: usize = 16;
 
-/// Place of a number without a queue pair.
-const NOWHERE: u32 = u32::MAX;
+/// Slot of a number without a queue pair.
+const NO_SLOT: u32 = u32::MAX;
 
 /// Returns the process in the top 6 bits of `qpn`, among those that share an interface.
 #[inline]
@@ -45,9 +45,9 @@ impl CoreIndex {
     pub const ONLY: Self = Self { bits: 0, index: 0 };
 
     /// Limit of the cores of a port.
-    pub const MOST: u8 = 16;
+    pub const MAX: u8 = 16;
 
-    /// Creates the index of core `index` of `cores`, at most [`MOST`](Self::MOST).
+    /// Creates the index of core `index` of `cores`, at most [`MAX`](Self::MAX).
     #[must_use]
     pub const fn new(index: u8, cores: u8) -> Self {
         let bits = match cores {
@@ -93,7 +93,7 @@ impl CoreIndex {
 }
 
 /// Queue pair numbers: 6 bits for the process, those of the core, then a secret permutation of an index, so that a number reveals no other.
-/// Each index is used once before the first is reused, whatever the queue pair's place in the table.
+/// Each index is used once before the first is reused, whatever the queue pair's slot in the table.
 pub(super) struct QpNumbers {
     /// Bits of all numbers of the core above the permutation.
     prefix: u32,
@@ -101,11 +101,11 @@ pub(super) struct QpNumbers {
     bits: u32,
     half: u32,
     keys: [u32; ROUNDS],
-    /// Place in the table of the last queue pair with each index. Indexes beyond were never used.
-    places: Vec<u32>,
+    /// Slot in the table of the last queue pair with each index. Indexes beyond were never used.
+    slots: Vec<u32>,
     /// Indexes of destroyed queue pairs, in the order of their destruction, and until when each is not reused.
-    resting: VecDeque<(Instant, u32)>,
-    /// Cache of looked up numbers with their places: packets of a queue pair arrive in bursts.
+    quarantined: VecDeque<(Instant, u32)>,
+    /// Cache of looked up numbers with their slots: packets of a queue pair arrive in bursts.
     recent: [Cell<(u32, u32)>; RECENT],
 }
 
@@ -121,41 +121,41 @@ impl QpNumbers {
             bits,
             half: bits / 2,
             keys: core::array::from_fn(key),
-            places: Vec::new(),
-            resting: VecDeque::new(),
+            slots: Vec::new(),
+            quarantined: VecDeque::new(),
             // No queue pair has number 0.
-            recent: core::array::from_fn(|_| Cell::new((0, NOWHERE))),
+            recent: core::array::from_fn(|_| Cell::new((0, NO_SLOT))),
         }
     }
 
-    /// Assigns a number to a new queue pair at `place`: one that was never used, otherwise the one that was released first. Returns `None`
-    /// if every number is in use, or was less than [`QPN_REST`] ago.
-    pub(super) fn assign(&mut self, now: Instant, place: u32) -> Option<Qpn> {
-        while (self.places.len() as u32) < 1 << self.bits {
-            let index = self.places.len() as u32;
-            self.places.push(NOWHERE);
-            if let Some(qpn) = self.seal(index) {
-                return Some(self.locate(index, qpn, place));
+    /// Assigns a number to a new queue pair at `slot`: one that was never used, otherwise the one that was released first. Returns `None`
+    /// if every number is in use, or was less than [`QPN_QUARANTINE`] ago.
+    pub(super) fn assign(&mut self, now: Instant, slot: u32) -> Option<Qpn> {
+        while (self.slots.len() as u32) < 1 << self.bits {
+            let index = self.slots.len() as u32;
+            self.slots.push(NO_SLOT);
+            if let Some(qpn) = self.permute(index) {
+                return Some(self.assign_slot(index, qpn, slot));
             }
         }
-        let &(_, index) = self.resting.front().filter(|&&(until, _)| until <= now)?;
-        self.resting.pop_front();
-        self.seal(index).map(|qpn| self.locate(index, qpn, place))
+        let &(_, index) = self.quarantined.front().filter(|&&(until, _)| until <= now)?;
+        self.quarantined.pop_front();
+        self.permute(index).map(|qpn| self.assign_slot(index, qpn, slot))
     }
 
-    fn locate(&mut self, index: u32, qpn: Qpn, place: u32) -> Qpn {
-        self.places[index as usize] = place;
-        self.recent[qpn.get() as usize % RECENT].set((qpn.get(), place));
+    fn assign_slot(&mut self, index: u32, qpn: Qpn, slot: u32) -> Qpn {
+        self.slots[index as usize] = slot;
+        self.recent[qpn.get() as usize % RECENT].set((qpn.get(), slot));
         qpn
     }
 
-    /// Releases the number of a destroyed queue pair, to be reused after [`QPN_REST`].
+    /// Releases the number of a destroyed queue pair, to be reused after [`QPN_QUARANTINE`].
     pub(super) fn release(&mut self, now: Instant, qpn: Qpn) {
-        self.resting.push_back((now + QPN_REST, self.open(qpn.get())));
+        self.quarantined.push_back((now + QPN_QUARANTINE, self.invert(qpn.get())));
     }
 
     /// Returns the number of an index; `None` for the reserved numbers 0, 1 and all ones (IBA 3.5.3).
-    fn seal(&self, index: u32) -> Option<Qpn> {
+    fn permute(&self, index: u32) -> Option<Qpn> {
         let (mut left, mut right) = self.halves(index);
         for key in self.keys {
             (left, right) = (right, left ^ mix(right, key, self.half));
@@ -170,19 +170,19 @@ impl QpNumbers {
     }
 
     #[inline]
-    pub(super) fn place(&self, qpn: Qpn) -> u32 {
+    pub(super) fn slot_of(&self, qpn: Qpn) -> u32 {
         let number = qpn.get();
         let recent = &self.recent[number as usize % RECENT];
-        let (known, place) = recent.get();
+        let (known, slot) = recent.get();
         if known == number {
-            return place;
+            return slot;
         }
-        let place = self.places.get(self.open(number) as usize).copied().unwrap_or(NOWHERE);
-        recent.set((number, place));
-        place
+        let slot = self.slots.get(self.invert(number) as usize).copied().unwrap_or(NO_SLOT);
+        recent.set((number, slot));
+        slot
     }
 
-    fn open(&self, number: u32) -> u32 {
+    fn invert(&self, number: u32) -> u32 {
         let (mut left, mut right) = self.halves(number);
         for &key in self.keys.iter().rev() {
             (left, right) = (right ^ mix(left, key, self.half), left);
@@ -203,7 +203,7 @@ mod tests {
     use alloc::collections::BTreeSet;
 
     fn all(numbers: &mut QpNumbers) -> Vec<Qpn> {
-        (0..).map_while(|place| numbers.assign(Instant::ZERO, place)).collect()
+        (0..).map_while(|slot| numbers.assign(Instant::ZERO, slot)).collect()
     }
 
     #[test]
@@ -216,13 +216,13 @@ mod tests {
                 let qpns = all(&mut numbers);
                 assert_eq!(qpns.len() as u32, core.max_qps());
                 assert_eq!(qpns.iter().map(|qpn| qpn.get()).collect::<BTreeSet<_>>().len(), qpns.len());
-                for (place, &qpn) in (0..).zip(&qpns) {
+                for (slot, &qpn) in (0..).zip(&qpns) {
                     assert_eq!((process_of(qpn), core.named_by(qpn)), (9, index), "core {index} of {cores}");
                     assert_eq!(core.place_of(9, qpn), index.into());
                     assert!([0, 8, 10, 63].iter().all(|&other| core.place_of(other, qpn) >= 1 << bits));
                     assert_eq!(
-                        [numbers.place(qpn), numbers.place(qpn)],
-                        [place; 2],
+                        [numbers.slot_of(qpn), numbers.slot_of(qpn)],
+                        [slot; 2],
                         "the second is remembered"
                     );
                 }
@@ -240,18 +240,18 @@ mod tests {
     }
 
     #[test]
-    fn a_released_number_is_assigned_again_after_its_rest() {
+    fn a_released_number_is_assigned_again_after_its_quarantine() {
         let core = CoreIndex::new(1, 16);
         let mut numbers = QpNumbers::new(0, core, &[7; 32]);
         let qpns = all(&mut numbers);
         let at = |millis| Instant::ZERO + Duration::from_millis(millis);
         numbers.release(at(10), qpns[5]);
         numbers.release(at(20), qpns[3]);
-        let rest = QPN_REST.as_millis() as u64;
-        assert_eq!(numbers.assign(at(rest + 9), 77), None);
-        assert_eq!(numbers.assign(at(rest + 10), 77), Some(qpns[5]));
-        assert_eq!(numbers.place(qpns[5]), 77);
-        assert_eq!(numbers.assign(at(rest + 10), 78), None);
-        assert_eq!(numbers.assign(at(rest + 20), 78), Some(qpns[3]));
+        let quarantine = QPN_QUARANTINE.as_millis() as u64;
+        assert_eq!(numbers.assign(at(quarantine + 9), 77), None);
+        assert_eq!(numbers.assign(at(quarantine + 10), 77), Some(qpns[5]));
+        assert_eq!(numbers.slot_of(qpns[5]), 77);
+        assert_eq!(numbers.assign(at(quarantine + 10), 78), None);
+        assert_eq!(numbers.assign(at(quarantine + 20), 78), Some(qpns[3]));
     }
 }

@@ -61,16 +61,16 @@ impl Endpoint {
     /// Returns the waiting times of all queue pairs up to `now`, including destroyed ones.
     #[must_use]
     pub fn waited(&self, now: Instant) -> WaitingTimes {
-        let mut sum = self.gone;
+        let mut sum = self.destroyed_waiting;
         let slots = (0..self.qps.len()).filter_map(|index| self.qps.at(index));
         slots.for_each(|slot| sum.add(&slot.account.at(now)));
         sum
     }
 
     /// Records, for a queue pair with nothing posted, whether completions wait to be polled.
-    pub fn note_unpolled(&mut self, now: Instant, qpn: Qpn, unpolled: bool) {
+    pub fn record_unpolled(&mut self, now: Instant, qpn: Qpn, unpolled: bool) {
         if let Some(slot) = self.qps.find(qpn).and_then(|index| self.qps.at_mut(index)) {
-            slot.account.note_unpolled(now, unpolled);
+            slot.account.record_unpolled(now, unpolled);
         }
     }
 }

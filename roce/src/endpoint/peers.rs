@@ -7,7 +7,7 @@ use alloc::collections::BTreeSet;
 use core::net::IpAddr;
 use core::ops::Bound::{Excluded, Included};
 
-/// Sender of packets to a peer, by its place in its table.
+/// Sender of packets to a peer, by its slot in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Sender {
     QueuePair(u32),
@@ -20,19 +20,19 @@ impl Sender {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct IndexEntry {
     peer: Option<Peer>,
     /// Direct responses of switches change how it sends.
     uses_direct_responses: bool,
 }
 
-impl Known {
+impl IndexEntry {
     pub(super) fn of(qp: &QueuePair) -> Self {
         Self { peer: qp.peer(), uses_direct_responses: qp.uses_direct_responses() }
     }
 
     /// Returns the address and number of the peer, if direct responses about packets to it concern this queue pair.
-    fn heard_name(&self) -> Option<(IpAddr, u32)> {
+    fn direct_response_key(&self) -> Option<(IpAddr, u32)> {
         let peer = self.peer.filter(|_| self.uses_direct_responses)?;
         Some((peer.address, peer.qpn.get()))
     }
@@ -40,28 +40,28 @@ impl Known {
 
 /// Queue pairs and address handles of an endpoint, by their peers.
 #[derive(Debug, Default)]
-pub(super) struct Peers {
+pub(super) struct PeerIndex {
     /// All senders, by the address of the peer and the Ethernet address of packets to it.
     senders: BTreeSet<(IpAddr, Mac, Sender)>,
-    /// Queue pairs that direct responses concern, by address and number of the peer, and by place.
-    hearers: BTreeSet<(IpAddr, u32, u32)>,
+    /// Queue pairs that direct responses concern, by address and number of the peer, and by slot.
+    direct_response_users: BTreeSet<(IpAddr, u32, u32)>,
 }
 
-impl Peers {
-    pub(super) fn update(&mut self, place: u32, before: Known, after: Known) {
+impl PeerIndex {
+    pub(super) fn update(&mut self, slot: u32, before: IndexEntry, after: IndexEntry) {
         if before == after {
             return;
         }
         // A queue pair may have stopped using direct responses by itself; it is still in the index.
         if let Some(Peer { address, mac, qpn }) = before.peer {
-            self.hearers.remove(&(address, qpn.get(), place));
-            self.forget(address, mac, Sender::QueuePair(place));
+            self.direct_response_users.remove(&(address, qpn.get(), slot));
+            self.forget(address, mac, Sender::QueuePair(slot));
         }
         if let Some(Peer { address, mac, .. }) = after.peer {
-            self.add(address, mac, Sender::QueuePair(place));
+            self.add(address, mac, Sender::QueuePair(slot));
         }
-        if let Some((address, qpn)) = after.heard_name() {
-            self.hearers.insert((address, qpn, place));
+        if let Some((address, qpn)) = after.direct_response_key() {
+            self.direct_response_users.insert((address, qpn, slot));
         }
     }
 
@@ -92,10 +92,10 @@ impl Peers {
         self.senders.range(least..).next().is_some_and(|&(found, ..)| found == address)
     }
 
-    /// Returns the place of a queue pair that direct responses about packets to queue pair `destination` at `address` concern.
-    pub(super) fn hearer(&self, address: IpAddr, destination: Qpn) -> Option<u32> {
+    /// Returns the slot of a queue pair that direct responses about packets to queue pair `destination` at `address` concern.
+    pub(super) fn direct_response_user(&self, address: IpAddr, destination: Qpn) -> Option<u32> {
         let name = (address, destination.get());
-        let (found, qpn, place) = *self.hearers.range((name.0, name.1, 0)..).next()?;
-        ((found, qpn) == name).then_some(place)
+        let (found, qpn, slot) = *self.direct_response_users.range((name.0, name.1, 0)..).next()?;
+        ((found, qpn) == name).then_some(slot)
     }
 }

@@ -15,7 +15,7 @@ impl Endpoint {
         let (index, qp, mut context) = self.open(now, qpn).ok_or(PostError::NoQp { qpn })?;
         let mut checked = qp.check_send(request)?;
         qp.take_sends(from_mut(&mut checked), &mut context);
-        self.settle(now, index);
+        self.schedule(now, index);
         Ok(())
     }
 
@@ -28,7 +28,7 @@ impl Endpoint {
         let (_, qp, mut context) = self.open(Instant::ZERO, qpn).ok_or(PostError::NoQp { qpn })?;
         let checked = qp.check_recv(request)?;
         qp.take_recv(checked, &mut context);
-        self.spread_overflow(Instant::ZERO);
+        self.fail_overflowed_cqs(Instant::ZERO);
         Ok(())
     }
 
@@ -46,7 +46,7 @@ impl Endpoint {
         for request in requests.into_iter().flatten() {
             qp.take_recv(request.take(), &mut context);
         }
-        self.settle(now, index);
+        self.schedule(now, index);
     }
 
     /// Posts send requests, as [`Self::take_recvs`] does. The contents left in their places are unspecified.
@@ -55,7 +55,7 @@ impl Endpoint {
         for part in requests {
             qp.take_sends(part, &mut context);
         }
-        self.settle(now, index);
+        self.schedule(now, index);
     }
 
     /// Returns how many more send requests fit; 0 means that [`Self::post_send`] returns [`PostError::QueueFull`]. Completed requests,

@@ -1,4 +1,4 @@
-//! Peers whose Ethernet address may have changed, and the change.
+//! PeerIndex whose Ethernet address may have changed, and the change.
 
 use super::Endpoint;
 use super::peers::Sender;

@@ -1,7 +1,7 @@
 //! Steers frames to raw packet queue pairs, by the rules that programs set.
 
 use super::{ControlError, Endpoint};
-use crate::steering::{Cursor, FlowAction, FlowId, FlowRule, Headers, MOST_ENTRIES, Spread};
+use crate::steering::{Cursor, FlowAction, FlowId, FlowRule, Headers, MAX_ENTRIES, Rss};
 use crate::wire::{self, Service};
 use crate::{Discard, Memory, Qpn};
 use cc::Instant;
@@ -12,7 +12,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// Returns a [`ControlError`] if the queue pair does not exist or is not a raw packet queue pair, or there are
-    /// [`MOST_FLOWS`](crate::steering::MOST_FLOWS) rules.
+    /// [`MAX_FLOWS`](crate::steering::MAX_FLOWS) rules.
     pub fn add_flow(&mut self, qpn: Qpn, rule: FlowRule) -> Result<FlowId, ControlError> {
         self.check_raw(qpn)?;
         self.flows.add(qpn, rule)
@@ -22,16 +22,16 @@ impl Endpoint {
     ///
     /// # Errors
     /// Returns a [`ControlError`] if a queue pair does not exist or is not a raw packet queue pair, or the size of the table is not a power
-    /// of two up to [`MOST_ENTRIES`].
-    pub fn spread(&mut self, qpn: Qpn, spread: Spread) -> Result<(), ControlError> {
-        for &qpn in spread.table.iter().chain([&qpn]) {
+    /// of two up to [`MAX_ENTRIES`].
+    pub fn set_rss(&mut self, qpn: Qpn, rss: Rss) -> Result<(), ControlError> {
+        for &qpn in rss.table.iter().chain([&qpn]) {
             self.check_raw(qpn)?;
         }
-        if !spread.is_legal() {
-            let (value, limit) = (spread.table.len() as u64, MOST_ENTRIES as u64);
+        if !rss.is_legal() {
+            let (value, limit) = (rss.table.len() as u64, MAX_ENTRIES as u64);
             return Err(ControlError::Value { what: "entries of a spread, a power of two", value, limit });
         }
-        self.flows.spread(qpn, spread);
+        self.flows.set_rss(qpn, rss);
         Ok(())
     }
 
@@ -86,7 +86,7 @@ impl Endpoint {
     ) -> Result<(), Discard> {
         let (index, qp, mut context) = self.open(now, qpn).ok_or(Discard::UnknownQp)?;
         let taken = qp.on_frame(frame, memory, &mut context);
-        self.settle(now, index);
+        self.schedule(now, index);
         taken
     }
 }

@@ -132,12 +132,12 @@ impl Windows {
         }
     }
 
-    /// Invalidates the windows that a destroyed queue pair bound, and passes their regions to `freed`.
-    pub(crate) fn release_queue_pair(&mut self, qpn: Qpn, mut freed: impl FnMut(Lkey)) {
+    /// Invalidates the windows that a destroyed queue pair bound, and passes their regions to `on_unbound`.
+    pub(crate) fn release_queue_pair(&mut self, qpn: Qpn, mut on_unbound: impl FnMut(Lkey)) {
         let number = qpn.get();
         while let Some(&(_, index)) = self.of_queue_pairs.range((number, 0)..=(number, u32::MAX)).next() {
             match self.rebind(index, None) {
-                Some(bound) => freed(bound.lkey),
+                Some(bound) => on_unbound(bound.lkey),
                 None => return,
             }
         }

@@ -4,7 +4,7 @@ use super::async_events::{self, AsyncEvents};
 use super::settings::busiest;
 use super::{CompletionStatus, Context, Identity, LossRecovery, RtrSettings, State};
 use crate::congestion::CongestionControl;
-use crate::wire::{Bth, Frame, Mac, Path, Plain, Service, Template};
+use crate::wire::{Bth, FastPathPacket, Frame, Mac, Path, Service, Template};
 use crate::{
     Access, CongestionChange, ControlError, Discard, Event, FailureCause, FailureReason, Psn, QpFailure, Qpn,
 };
@@ -140,11 +140,11 @@ impl Common {
     /// Returns whether a plain packet passes the checks of the connection: addresses, P_Key of a full member, service RC. If not, the
     /// complete checks find the reason.
     #[inline(always)]
-    pub(super) fn expects(&self, plain: &Plain<'_>) -> bool {
+    pub(super) fn expects(&self, packet: &FastPathPacket<'_>) -> bool {
         self.connection
             .as_ref()
-            .is_some_and(|connection| connection.template.is_answered_by(plain.addresses()))
-            && plain.partition_key() == self.partition_key
+            .is_some_and(|connection| connection.template.is_answered_by(packet.addresses()))
+            && packet.partition_key() == self.partition_key
             && self.partition_key & 0x8000 != 0
             && self.identity.receives.service() == Service::Rc
     }

@@ -13,7 +13,7 @@ use super::{
 use crate::congestion::{Congestion, CongestionControl};
 use crate::event::Events;
 use crate::srq::SharedQueues;
-use crate::wire::{Frame, Mac, Plain, Service};
+use crate::wire::{FastPathPacket, Frame, Mac, Service};
 use crate::{ControlError, CqId, Discard, FailureCause, FailureReason, Memory, Outbox, Psn};
 use cc::{Algorithm, HeardHop, Instant};
 use core::net::IpAddr;
@@ -436,25 +436,25 @@ impl QueuePair {
 
     /// Returns whether a plain packet is from the peer, the state receives packets, and only the transport handles it.
     #[inline(always)]
-    pub(crate) fn expects(&self, plain: &Plain<'_>) -> bool {
+    pub(crate) fn expects(&self, packet: &FastPathPacket<'_>) -> bool {
         matches!(self.common.state, State::ReadyToReceive | State::ReadyToSend)
             && matches!(self.transport, Transport::Reliable(_))
-            && self.common.expects(plain)
+            && self.common.expects(packet)
     }
 
     /// Receives a packet that [`Self::expects`] accepted.
     #[inline(always)]
-    pub(crate) fn on_plain<M: Memory>(
+    pub(crate) fn on_fast_path<M: Memory>(
         &mut self,
-        plain: &Plain<'_>,
+        packet: &FastPathPacket<'_>,
         memory: &mut M,
         context: &mut Context<'_>,
     ) -> Result<(), Discard> {
         let Self { common, transport: Transport::Reliable(reliable) } = self else {
             return Err(Discard::Opcode);
         };
-        let (bth, operation, payload) = plain.read()?;
-        common.congestion.on_plain(!operation.is_answer(), plain.udp_source(), payload.len());
+        let (bth, operation, payload) = packet.read()?;
+        common.congestion.on_plain(!operation.is_answer(), packet.udp_source(), payload.len());
         let taken = reliable.on_transport(common, (bth, operation, None), false, payload, memory, context);
         common.on_taken(taken, context)
     }

@@ -87,7 +87,7 @@ pub(crate) struct Account {
     /// Time up to which `spent` counts.
     since: Instant,
     /// When the queue pair became able to send, which ended `state`; [`NEVER`] if it is not.
-    asked: Instant,
+    ready_since: Instant,
     state: Waiting,
     spent: WaitingTimes,
 }
@@ -96,13 +96,13 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 impl Account {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { since: now, asked: NEVER, state: Waiting::Idle, spent: WaitingTimes::default() }
+        Self { since: now, ready_since: NEVER, state: Waiting::Idle, spent: WaitingTimes::default() }
     }
 
     /// Records that the queue pair may have something to send.
     #[inline]
-    pub(crate) const fn ask(&mut self, now: Instant) {
-        self.asked = now;
+    pub(crate) const fn on_ready(&mut self, now: Instant) {
+        self.ready_since = now;
     }
 
     /// Records that the queue pair had its turn, and waits for `next`.
@@ -112,11 +112,11 @@ impl Account {
             let times = self.at(now);
             (self.spent, self.since) = (times, now);
         }
-        (self.state, self.asked) = (next, NEVER);
+        (self.state, self.ready_since) = (next, NEVER);
     }
 
     /// Switches between idle and waiting for completions to be polled.
-    pub(crate) fn note_unpolled(&mut self, now: Instant, unpolled: bool) {
+    pub(crate) fn record_unpolled(&mut self, now: Instant, unpolled: bool) {
         match (self.state, unpolled) {
             (Waiting::Idle, true) => self.enter(now, Waiting::Unpolled),
             (Waiting::Unpolled, false) => self.enter(now, Waiting::Idle),
@@ -125,7 +125,7 @@ impl Account {
     }
 
     pub(crate) fn state(&self) -> Waiting {
-        if self.asked == NEVER { self.state } else { Waiting::Turn }
+        if self.ready_since == NEVER { self.state } else { Waiting::Turn }
     }
 
     #[inline]
@@ -133,9 +133,9 @@ impl Account {
         let mut times = self.spent;
         let (since, now) = (self.since.as_nanos(), now.as_nanos());
         let now = now.max(since);
-        let asked = self.asked.as_nanos().clamp(since, now);
-        times.0[self.state as usize] += asked - since;
-        times.0[Waiting::Turn as usize] += now - asked;
+        let ready_since = self.ready_since.as_nanos().clamp(since, now);
+        times.0[self.state as usize] += ready_since - since;
+        times.0[Waiting::Turn as usize] += now - ready_since;
         times
     }
 }
@@ -149,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn time_between_asking_and_its_turn_is_a_turns() {
+    fn time_from_ready_to_its_turn_counts_as_turn() {
         let mut account = Account::new(at(100));
-        account.ask(at(130));
+        account.on_ready(at(130));
         account.enter(at(150), Waiting::Window);
         let times = account.at(at(157));
         let of = |state| times.nanos(state);
@@ -162,10 +162,10 @@ mod tests {
     #[test]
     fn unpolled_completions_count_only_while_nothing_is_posted() {
         let mut account = Account::new(at(0));
-        account.note_unpolled(at(10), true);
-        account.note_unpolled(at(30), false);
+        account.record_unpolled(at(10), true);
+        account.record_unpolled(at(30), false);
         account.enter(at(30), Waiting::Answer);
-        account.note_unpolled(at(40), true);
+        account.record_unpolled(at(40), true);
         assert_eq!(account.state(), Waiting::Answer);
         assert_eq!(account.at(at(50)).nanos(Waiting::Unpolled), 20);
     }

@@ -1,12 +1,12 @@
 //! The flow rules of an endpoint, in the order in which they are tried.
 
-use super::{FlowAction, FlowRule, Headers, Spread};
+use super::{FlowAction, FlowRule, Headers, Rss};
 use crate::{ControlError, Qpn};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 /// Limit of the rules of an endpoint, because each frame is compared with all of them.
-pub const MOST_FLOWS: u32 = 256;
+pub const MAX_FLOWS: u32 = 256;
 
 /// Id of a rule of one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ struct Flow {
 pub(crate) struct FlowTable {
     flows: Vec<Flow>,
     /// Distributions of frames to other queue pairs, by queue pair number.
-    spreads: BTreeMap<u32, Spread>,
+    spreads: BTreeMap<u32, Rss>,
     added: u64,
 }
 
@@ -47,8 +47,8 @@ impl FlowTable {
     }
 
     pub(crate) fn add(&mut self, qpn: Qpn, rule: FlowRule) -> Result<FlowId, ControlError> {
-        if self.flows.len() >= MOST_FLOWS as usize {
-            return Err(ControlError::Limit { what: "flow rules", limit: MOST_FLOWS });
+        if self.flows.len() >= MAX_FLOWS as usize {
+            return Err(ControlError::Limit { what: "flow rules", limit: MAX_FLOWS });
         }
         self.added += 1;
         let id = FlowId(self.added);
@@ -57,8 +57,8 @@ impl FlowTable {
         Ok(id)
     }
 
-    pub(crate) fn spread(&mut self, qpn: Qpn, spread: Spread) {
-        self.spreads.insert(qpn.get(), spread);
+    pub(crate) fn set_rss(&mut self, qpn: Qpn, rss: Rss) {
+        self.spreads.insert(qpn.get(), rss);
     }
 
     /// Removes a rule; does nothing if its queue pair was destroyed.
@@ -87,8 +87,8 @@ impl FlowTable {
             if flow.rule.action != FlowAction::Copy {
                 cursor.taken = Some(place);
             }
-            let spread = self.spreads.get(&flow.qpn.get());
-            let taker = spread.and_then(|spread| spread.choose(headers)).unwrap_or(flow.qpn);
+            let rss = self.spreads.get(&flow.qpn.get());
+            let taker = rss.and_then(|rss| rss.choose(headers)).unwrap_or(flow.qpn);
             return Some((taker, flow.rule.action));
         }
         None
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(takers(&all, &HOST).0, [1, 2]);
         all.forget(Qpn::new(1));
         assert_eq!(takers(&all, &HOST).0, [2]);
-        for _ in 1..MOST_FLOWS {
+        for _ in 1..MAX_FLOWS {
             all.add(Qpn::new(3), of_type(1)).unwrap();
         }
         let refused = all.add(Qpn::new(3), of_type(1)).unwrap_err();

@@ -17,7 +17,7 @@ pub enum ControlError {
     #[error(
         "queue pair numbers: all {numbers} of the core are in use, or were within the last 4 s; create queue pairs at a lower rate"
     )]
-    NumbersRest { numbers: u32 },
+    NumbersQuarantined { numbers: u32 },
     #[error("QP {0}: it does not exist")]
     NoQp(Qpn),
     #[error("CQ {}: it does not exist", .0.0)]

@@ -16,16 +16,16 @@ pub struct SrqId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct XrcdId(pub u32);
 
-/// Address handle of one endpoint: a place in the table, and its generation.
+/// Address handle of one endpoint: a slot of the table, and its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressId(u32);
 
 impl AddressId {
-    pub(crate) const fn new(place: u16, generation: u16) -> Self {
-        Self((generation as u32) << 16 | place as u32)
+    pub(crate) const fn new(slot: u16, generation: u16) -> Self {
+        Self((generation as u32) << 16 | slot as u32)
     }
 
-    pub(crate) const fn place(self) -> u16 {
+    pub(crate) const fn slot(self) -> u16 {
         self.0 as u16
     }
 

@@ -31,7 +31,7 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Limits of all capabilities.
-    pub const MOST: Self =
+    pub const MAX: Self =
         Self { max_send: 1 << 15, max_recv: 1 << 15, max_send_sge: 32, max_recv_sge: 32, max_inline: 1024 };
 }
 

@@ -61,7 +61,7 @@ pub struct Draft<'f> {
     layers: Layers,
     payload: usize,
     payload_length: usize,
-    hidden: usize,
+    excluded: usize,
 }
 
 impl Draft<'_> {
@@ -94,7 +94,7 @@ impl Draft<'_> {
         if !self.payload_length.is_multiple_of(4) {
             self.frame[self.payload + self.payload_length..end - ICRC_LENGTH].fill(0);
         }
-        let crc = icrc::compute(self.frame, &self.layers, self.hidden);
+        let crc = icrc::compute(self.frame, &self.layers, self.excluded);
         self.frame[end - ICRC_LENGTH..end].copy_from_slice(&crc.to_le_bytes());
         end
     }
@@ -174,14 +174,14 @@ impl Template {
             writer.in_band(inband::empty(opcode));
         }
         writer.extensions(header);
-        let hidden = match header {
+        let excluded = match header {
             Header::TelemetryRequest { .. } => {
                 frame[payload..payload + payload_length].fill(0);
                 end - ICRC_LENGTH - layers.bth - BTH_LENGTH
             }
             _ => in_band,
         };
-        Ok(Draft { frame, layers, payload, payload_length, hidden })
+        Ok(Draft { frame, layers, payload, payload_length, excluded })
     }
 }
 

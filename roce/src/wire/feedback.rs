@@ -11,7 +11,7 @@ pub const MAX_FEEDBACK: usize = MAX_REPORT + SEAL_LENGTH;
 
 /// Length of a [`Report`] at most, bytes.
 const MAX_REPORT: usize = 4 + HOP_LENGTH + 4;
-const _: () = assert!(4 + Records::MOST * RECORD_LENGTH <= MAX_REPORT);
+const _: () = assert!(4 + Records::MAX * RECORD_LENGTH <= MAX_REPORT);
 
 /// Length of a hop that does not fit a [`HopRecord`], bytes: {B 64 in bit/s, ts 64, txBytes 64, qlen 64 in bytes, bits of ts 8, bits of
 /// txBytes 8, 0 16, unit of ts 32 in ns, unit of txBytes 32 in bytes}. Bits are 1 to 64, units at least 1.
@@ -347,7 +347,7 @@ mod tests {
                 Report::Ratio { path_id, utilisation, interval }
             }),
             Just(Report::Ready),
-            (0u16..0x1000, prop::collection::vec((0u8..15, any::<[u64; 3]>()), 1..=Records::MOST)).prop_map(
+            (0u16..0x1000, prop::collection::vec((0u8..15, any::<[u64; 3]>()), 1..=Records::MAX)).prop_map(
                 move |(path_id, hops)| {
                     let hops =
                         hops.into_iter().map(|(code, [time, bytes, queue])| record(code, time, bytes, queue));

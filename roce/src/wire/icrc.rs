@@ -13,16 +13,16 @@ const BTH_MASKED: usize = 5;
 /// Bytes that carry-less multiplication folds at a time at least (CPUs that multiply wider fold 64 or 128), and the length from which on it
 /// folds four at once. Odd bytes at the end cost extra.
 const FOLD: usize = 16;
-const LEAST: usize = 128;
+const MIN_FOUR_FOLDS: usize = 128;
 /// Length of an Acknowledge, rounded up to whole folds.
-const SHORTEST: usize = 48;
-const HALF: usize = LEAST / 2;
-const ON_STACK: usize = 2 * LEAST;
+const MIN_PACKET: usize = 48;
+const HALF: usize = MIN_FOUR_FOLDS / 2;
+const ON_STACK: usize = 2 * MIN_FOUR_FOLDS;
 
 /// Returns the ICRC of a packet (IBA 9.2, A17.3.3), to be stored least significant byte first.
 ///
-/// Bytes that routers and switches may change count as ones. The `hidden` bytes after the BTH, telemetry around UDP, and the share of both
-/// in the IP and UDP lengths count as absent.
+/// Bytes that routers and switches may change count as ones. The `excluded` bytes after the BTH, telemetry around UDP, and the share of
+/// both in the IP and UDP lengths count as absent.
 ///
 /// The first bytes are copied to the stack and masked there, after as many zeros as fill whole folds: zeros do not change an empty
 /// register. XORing the initial value into the first four bytes has the same effect as starting with it.
@@ -32,26 +32,26 @@ const ON_STACK: usize = 2 * LEAST;
     clippy::indexing_slicing,
     reason = "`Layers` lie within the frame, with an ICRC behind the BTH"
 )]
-pub(super) fn compute(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
+pub(super) fn compute(frame: &[u8], layers: &Layers, excluded: usize) -> u32 {
     let plain = layers.carried.is_none() && layers.before_udp() == 0;
     if layers.family == Family::V4
         && plain
-        && hidden == 0
+        && excluded == 0
         && let Some(icrc) = short(&frame[layers.ip..layers.end - ICRC_LENGTH])
     {
         return icrc;
     }
-    complete(frame, layers, hidden)
+    complete(frame, layers, excluded)
 }
 
-/// Returns the ICRC of the most frequent packets, IPv4 of at most [`LEAST`] bytes with nothing hidden; `None` for others. All offsets are
-/// known, and 16 bytes are masked at a time.
+/// Returns the ICRC of the most frequent packets, IPv4 of at most [`MIN_FOUR_FOLDS`] bytes with nothing excluded; `None` for others. All
+/// offsets are known, and 16 bytes are masked at a time.
 #[inline(never)]
 pub(super) fn short(packet: &[u8]) -> Option<u32> {
     match packet.len() {
-        HALF..=LEAST => Some(fold::<LEAST, HALF>(packet)),
-        SHORTEST..HALF => Some(fold::<LEAST, SHORTEST>(packet)),
-        HEAD..SHORTEST => Some(fold::<SHORTEST, HEAD>(packet)),
+        HALF..=MIN_FOUR_FOLDS => Some(fold::<MIN_FOUR_FOLDS, HALF>(packet)),
+        MIN_PACKET..HALF => Some(fold::<MIN_FOUR_FOLDS, MIN_PACKET>(packet)),
+        HEAD..MIN_PACKET => Some(fold::<MIN_PACKET, HEAD>(packet)),
         _ => None,
     }
 }
@@ -63,15 +63,15 @@ pub(super) fn short(packet: &[u8]) -> Option<u32> {
     clippy::indexing_slicing,
     reason = "`Layers` lie within the frame, and `hidden` bytes between BTH and ICRC; headers and less than a fold fit ON_STACK"
 )]
-fn complete(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
+fn complete(frame: &[u8], layers: &Layers, excluded: usize) -> u32 {
     let plain = layers.carried.is_none() && layers.before_udp() == 0;
     // The headers on one side of the hidden bytes, the rest on the other.
-    let transport = layers.bth..layers.bth + if hidden > 0 { BTH_LENGTH } else { BTH_MASKED };
-    let rest = &frame[transport.end + hidden..layers.end - ICRC_LENGTH];
+    let transport = layers.bth..layers.bth + if excluded > 0 { BTH_LENGTH } else { BTH_MASKED };
+    let rest = &frame[transport.end + excluded..layers.end - ICRC_LENGTH];
     let headers = layers.family.header_length() + UDP_LENGTH + transport.len();
     // A short packet is one piece. A long one is two: the head, with the odd bytes, and whole folds.
     let (head, end) = match headers + rest.len() {
-        short @ ..=ON_STACK => (short, short.next_multiple_of(FOLD).max(LEAST)),
+        short @ ..=ON_STACK => (short, short.next_multiple_of(FOLD).max(MIN_FOUR_FOLDS)),
         _ => {
             let head = headers + rest.len() % FOLD;
             (head, head)
@@ -79,7 +79,7 @@ fn complete(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
     };
     let mut stack = [0; ON_STACK];
     let copy = &mut stack[end - head..end];
-    let rest = if plain && hidden == 0 {
+    let rest = if plain && excluded == 0 {
         // In one piece.
         let (begin, rest) = frame[layers.ip..layers.end - ICRC_LENGTH].split_at(head);
         copy.copy_from_slice(begin);
@@ -94,7 +94,7 @@ fn complete(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
         second.copy_from_slice(begin);
         rest
     };
-    mask(copy, layers, hidden);
+    mask(copy, layers, excluded);
     for (byte, bits) in copy.iter_mut().zip(LINK_HEADER.to_le_bytes()) {
         *byte ^= bits;
     }
@@ -185,7 +185,7 @@ fn copy_around(into: &mut [u8], frame: &[u8], layers: &Layers, end: usize) {
     clippy::indexing_slicing,
     reason = "the packet holds its headers as far as the BTH"
 )]
-fn mask(packet: &mut [u8], layers: &Layers, hidden: usize) {
+fn mask(packet: &mut [u8], layers: &Layers, excluded: usize) {
     let length_at = match layers.family {
         Family::V4 => {
             packet[1] = 0xff;
@@ -203,9 +203,9 @@ fn mask(packet: &mut [u8], layers: &Layers, hidden: usize) {
     let udp = layers.family.header_length();
     packet[udp + 6..udp + 8].fill(0xff);
     packet[udp + UDP_LENGTH + BTH_MASKED - 1] = 0xff;
-    if hidden > 0 {
-        shorten(packet, length_at, hidden);
-        shorten(packet, udp + 4, hidden);
+    if excluded > 0 {
+        shorten(packet, length_at, excluded);
+        shorten(packet, udp + 4, excluded);
     }
 }
 

@@ -53,8 +53,8 @@ const fn multiply(mut a: u32, mut b: u32) -> u32 {
 pub fn solve_identification(frame: &[u8]) -> Option<u16> {
     let layers = Layers::locate(frame, Numbers::DEFAULT).ok()?;
     let (bth, rest, found) = parse::split(frame, &layers).ok()?;
-    let hidden = inband::hidden_length(bth, rest).ok()?;
-    let wrong = icrc::compute(frame, &layers, hidden) ^ u32::from_le_bytes(*found);
+    let excluded = inband::excluded_length(bth, rest).ok()?;
+    let wrong = icrc::compute(frame, &layers, excluded) ^ u32::from_le_bytes(*found);
     if layers.family == Family::V6 {
         return (wrong == 0).then_some(0);
     }
@@ -64,7 +64,7 @@ pub fn solve_identification(frame: &[u8]) -> Option<u16> {
         return Some(own);
     }
     let behind = layers.end.checked_sub(place)?;
-    let absent = hidden.checked_add(layers.before_udp())?.checked_add(layers.after_udp())?;
+    let absent = excluded.checked_add(layers.before_udp())?.checked_add(layers.after_udp())?;
     let covered = behind.checked_sub(ICRC_LENGTH)?.checked_sub(absent)?;
     let register = (0..).zip(BACK).filter(|(bit, _)| covered >> bit & 1 == 1);
     let register = register.fold(wrong, |register, (_, power)| multiply(register, power));

@@ -51,7 +51,7 @@ pub(super) fn is_data(opcode: Opcode) -> bool {
 
 /// Returns how many bytes of `rest`, which follows the BTH, are outside the ICRC because switches change them.
 #[inline]
-pub(super) fn hidden_length(bth: &[u8; BTH_LENGTH], rest: &[u8]) -> Result<usize, Discard> {
+pub(super) fn excluded_length(bth: &[u8; BTH_LENGTH], rest: &[u8]) -> Result<usize, Discard> {
     if bth[0] == Opcode::TELEMETRY_REQUEST.0 {
         return Ok(rest.len());
     }

@@ -19,8 +19,8 @@ impl Family {
     }
 }
 
-/// Offsets of a frame's layers; `end` is the end of its IP packet. Telemetry ([`Carried`]) may be before IP, between IP and UDP, and
-/// between UDP and BTH. Plain frames have none; the others take one more pass ([`below`](super::format::below)).
+/// Offsets of a frame's layers; `end` is the end of its IP packet. Telemetry ([`InsertedTelemetry`]) may be before IP, between IP and UDP,
+/// and between UDP and BTH. Plain frames have none; the others take one more pass ([`below_bth`](super::format::below_bth)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layers {
     pub family: Family,
@@ -28,12 +28,12 @@ pub(super) struct Layers {
     pub udp: usize,
     pub bth: usize,
     pub end: usize,
-    pub carried: Option<Carried>,
+    pub carried: Option<InsertedTelemetry>,
 }
 
 /// Telemetry below a packet's BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carried {
+pub(super) enum InsertedTelemetry {
     IntMd,
     Ifa,
     /// Range of the option's data.
@@ -43,7 +43,7 @@ pub(super) enum Carried {
     Csig(u8),
 }
 
-impl Carried {
+impl InsertedTelemetry {
     /// Returns its range: the data of the option or the tag, or everything between UDP and BTH.
     #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame, in their order")]
     pub fn span(self, layers: &Layers) -> Range<usize> {
@@ -78,7 +78,7 @@ impl Layers {
     #[expect(clippy::arithmetic_side_effects, reason = "the BTH is behind UDP")]
     pub const fn outside_udp(&self) -> usize {
         match self.carried {
-            Some(Carried::Ifa) => self.bth - self.udp - UDP_LENGTH,
+            Some(InsertedTelemetry::Ifa) => self.bth - self.udp - UDP_LENGTH,
             _ => 0,
         }
     }
@@ -88,7 +88,7 @@ impl Layers {
     #[expect(clippy::arithmetic_side_effects, reason = "the lengths of two tags are added")]
     pub const fn vlan(&self) -> Option<usize> {
         let tag = match self.carried {
-            Some(Carried::Csig(length)) => length as usize,
+            Some(InsertedTelemetry::Csig(length)) => length as usize,
             _ => 0,
         };
         if self.ip > ETHERNET_LENGTH + tag { Some(ETHERNET_LENGTH) } else { None }

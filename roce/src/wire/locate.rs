@@ -4,8 +4,8 @@ use super::constants::{
     BTH_LENGTH, ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, ICRC_LENGTH, ROCE_PORT, UDP,
     UDP_LENGTH, VLAN_LENGTH,
 };
-use super::format::{Numbers, below, csig};
-use super::layers::{Carried, Family, Layers, chunk};
+use super::format::{Numbers, below_bth, csig};
+use super::layers::{Family, InsertedTelemetry, Layers, chunk};
 use crate::Discard;
 
 /// Returns the family and offset of a frame's IP packet, and the length of a CSIG tag before it, if there is one.
@@ -105,7 +105,7 @@ impl Layers {
         }
         let mut layers = Self { family, ip, udp, bth: udp + UDP_LENGTH, end, carried: None };
         if protocol != UDP || layers.port(frame)? != ROCE_PORT {
-            layers = below::find(&frame[..end], layers, protocol, numbers)?;
+            layers = below_bth::find(&frame[..end], layers, protocol, numbers)?;
         }
         if end < layers.bth + BTH_LENGTH + ICRC_LENGTH {
             return Err(Discard::Truncated);
@@ -114,7 +114,7 @@ impl Layers {
             if layers.carried.is_some() {
                 return Err(Discard::Telemetry);
             }
-            layers.carried = Some(Carried::Csig(length as u8));
+            layers.carried = Some(InsertedTelemetry::Csig(length as u8));
         }
         let told = usize::from(u16::from_be_bytes(*chunk(frame, layers.udp + 4)?));
         if told != end - layers.udp - layers.outside_udp() {
@@ -173,7 +173,7 @@ mod tests {
                     if let Ok(plain @ Layers { carried: None, end, .. }) =
                         Layers::locate(frame, Numbers::DEFAULT)
                     {
-                        let found = below::find(&frame[..end], plain, UDP, Numbers::DEFAULT);
+                        let found = below_bth::find(&frame[..end], plain, UDP, Numbers::DEFAULT);
                         assert_eq!(found, Ok(plain), "a pass that finds nothing changes nothing");
                     }
                     let [short, long] =

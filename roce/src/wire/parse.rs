@@ -37,8 +37,8 @@ pub fn verify(frame: &[u8]) -> Result<(), Discard> {
 fn verify_at(frame: &[u8], layers: &Layers) -> Result<(), Discard> {
     layers.verify_checksums(frame)?;
     let (bth, rest, found) = split(frame, layers)?;
-    let hidden = inband::hidden_length(bth, rest)?;
-    match icrc::compute(frame, layers, hidden) == u32::from_le_bytes(*found) {
+    let excluded = inband::excluded_length(bth, rest)?;
+    match icrc::compute(frame, layers, excluded) == u32::from_le_bytes(*found) {
         true => Ok(()),
         false => Err(Discard::Icrc),
     }
@@ -175,8 +175,8 @@ pub fn body(frame: &[u8]) -> Option<core::ops::Range<usize>> {
 pub fn reseal(frame: &mut [u8]) -> Result<(), Discard> {
     let layers = Layers::locate(frame, Numbers::DEFAULT)?;
     let (bth, rest, _) = split(frame, &layers)?;
-    let hidden = inband::hidden_length(bth, rest)?;
-    let icrc = icrc::compute(frame, &layers, hidden);
+    let excluded = inband::excluded_length(bth, rest)?;
+    let icrc = icrc::compute(frame, &layers, excluded);
     let place = frame.get_mut(..layers.end).and_then(<[u8]>::last_chunk_mut).ok_or(Discard::Truncated)?;
     *place = icrc.to_le_bytes();
     Ok(())

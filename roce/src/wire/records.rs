@@ -3,23 +3,23 @@
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
 use cc::Hop;
 
-/// Telemetry of all switches of a path, in path order: 1 to [`Records::MOST`] records of rtgwg-00 Figure 4.
+/// Telemetry of all switches of a path, in path order: 1 to [`Records::MAX`] records of rtgwg-00 Figure 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
     count: u8,
     /// As on the wire, so that a header with feedback stays small.
-    packed: [[u8; RECORD_LENGTH]; Self::MOST],
+    packed: [[u8; RECORD_LENGTH]; Self::MAX],
 }
 
 impl Records {
     /// Limit of the records: "inside a data center, the path length is often no more than 5 hops" (rtgwg-00 6.1).
-    pub const MOST: usize = 5;
+    pub const MAX: usize = 5;
 
     /// Collects these records; `None` if there is none, or there are too many.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "`packed` has a place for it")]
     pub fn of(records: impl Iterator<Item = HopRecord>) -> Option<Self> {
-        let mut all = Self { count: 0, packed: [[0; RECORD_LENGTH]; Self::MOST] };
+        let mut all = Self { count: 0, packed: [[0; RECORD_LENGTH]; Self::MAX] };
         for record in records {
             *all.packed.get_mut(usize::from(all.count))? = record.pack();
             all.count += 1;
@@ -45,20 +45,20 @@ impl Records {
 
     /// Returns the length on the wire, bytes.
     #[must_use]
-    #[expect(clippy::arithmetic_side_effects, reason = "there are at most MOST records")]
+    #[expect(clippy::arithmetic_side_effects, reason = "there are at most MAX records")]
     pub const fn length(&self) -> usize {
         self.count as usize * RECORD_LENGTH
     }
 
     /// Returns the records, in path order.
-    #[expect(clippy::indexing_slicing, reason = "there are at most MOST records")]
+    #[expect(clippy::indexing_slicing, reason = "there are at most MAX records")]
     pub fn iter(&self) -> impl Iterator<Item = HopRecord> {
         self.packed[..usize::from(self.count)].iter().filter_map(|&packed| HopRecord::unpack(packed))
     }
 
     #[expect(
         clippy::indexing_slicing,
-        reason = "the room is MAX_REPORT bytes, and there are at most MOST records"
+        reason = "the room is MAX_REPORT bytes, and there are at most MAX records"
     )]
     pub(super) fn write(&self, into: &mut [u8]) {
         into[..self.length()].copy_from_slice(&self.packed.as_flattened()[..self.length()]);

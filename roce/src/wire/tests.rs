@@ -210,7 +210,7 @@ proptest! {
         let mut frame = emitted(&path, id, &header, &payload);
         let place = place.index(frame.len());
         frame[place] ^= change;
-        if let Some(plain) = Plain::of(&frame) {
+        if let Some(plain) = FastPathPacket::of(&frame) {
             let connected = |(bth, operation, payload)| (Header::Connected { service: Service::Rc, bth, operation }, payload);
             prop_assert_eq!(plain.read().map(connected), parse(&frame).map(|frame| (frame.header, frame.payload)));
             if let Ok(frame) = parse(&frame) {

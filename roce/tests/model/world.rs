@@ -342,7 +342,7 @@ impl World {
     fn deregister(&mut self, host: usize) {
         if !core::mem::replace(&mut self.deregistered[host], true) {
             let lkey = self.pair.hosts[host].region.lkey;
-            self.pair.hosts[host].endpoint.withdraw(lkey).unwrap();
+            self.pair.hosts[host].endpoint.deregister_with_windows(lkey).unwrap();
         }
     }
 

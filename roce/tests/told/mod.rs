@@ -367,7 +367,7 @@ pub fn run(bytes: &[u8]) {
         let report = world.host.endpoint.report(world.host.qpn).expect("it is there");
         assert!(report.rate.is_none_or(|rate| rate > Rate::default() && rate <= LINE_RATE), "{report:?}");
         assert!(
-            report.utilisation.is_none_or(|share| (0.0..=cc::Inflight::MOST).contains(&share)),
+            report.utilisation.is_none_or(|share| (0.0..=cc::Inflight::MAX).contains(&share)),
             "{report:?}"
         );
         if rest.is_empty() {

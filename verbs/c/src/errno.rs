@@ -104,7 +104,7 @@ impl From<ControlError> for Errno {
     fn from(error: ControlError) -> Self {
         Self(match error {
             ControlError::Limit { .. } => libc::ENOMEM,
-            ControlError::NumbersRest { .. } => libc::EAGAIN,
+            ControlError::NumbersQuarantined { .. } => libc::EAGAIN,
             ControlError::CqBusy { .. } | ControlError::RegionBusy { .. } => libc::EBUSY,
             _ => libc::EINVAL,
         })

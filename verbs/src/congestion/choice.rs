@@ -170,7 +170,7 @@ settings! {
         accepts: "true or false",
     }
     "Paths to choose from by UDP source port, probed in turns; needs switches that write telemetry, unless spray is set."
-    paths: Option<u8>, |text| word::<u8>(text).filter(|paths| (1..=PathChoice::MOST).contains(paths)), {
+    paths: Option<u8>, |text| word::<u8>(text).filter(|paths| (1..=PathChoice::MAX).contains(paths)), {
         flag: "paths", value: "COUNT", algorithms: &[Fixed, Hpcc, HpccFair, PowerTcp, Dctcp, Dcqcn, Swift, Auto], example: "4",
         default: "1", accepts: "a number from 1 to 8",
     }

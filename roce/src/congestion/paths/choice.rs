@@ -5,7 +5,7 @@ use core::time::Duration;
 /// Paths of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathChoice {
-    /// Number of paths, 2 to [`PathChoice::MOST`], including the connection's own.
+    /// Number of paths, 2 to [`PathChoice::MAX`], including the connection's own.
     pub count: u8,
     /// Time between probes while data is in flight: about a base round trip. Each probe takes the next path.
     pub interval: Duration,
@@ -16,5 +16,5 @@ pub struct PathChoice {
 
 impl PathChoice {
     /// Limit of the paths of a queue pair.
-    pub const MOST: u8 = 8;
+    pub const MAX: u8 = 8;
 }

@@ -26,7 +26,7 @@ pub(super) struct OneActive {
     next: usize,
     due_at: Instant,
     /// Number of the probe whose answer is outstanding, for each path.
-    awaited: [Option<u64>; PathChoice::MOST as usize],
+    awaited: [Option<u64>; PathChoice::MAX as usize],
     /// Payload bytes acknowledged; in `decided`, those at the last decision, with its time.
     acknowledged: u64,
     decided: (u64, Instant),
@@ -44,7 +44,7 @@ impl OneActive {
             line_rate,
             next: 0,
             due_at: Instant::ZERO,
-            awaited: [None; PathChoice::MOST as usize],
+            awaited: [None; PathChoice::MAX as usize],
             acknowledged: 0,
             decided: (0, Instant::ZERO),
             candidate: None,

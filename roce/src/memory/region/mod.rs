@@ -165,7 +165,7 @@ impl RegionTable {
     ///
     /// # Errors
     /// Returns a [`ControlError`] if no region has this key.
-    pub fn withdraw(&mut self, lkey: Lkey) -> Result<Region, ControlError> {
+    pub fn deregister_with_windows(&mut self, lkey: Lkey) -> Result<Region, ControlError> {
         if let Some(live) = self.live(lkey)
             && live.windows > 0
         {
@@ -203,7 +203,7 @@ impl RegionTable {
     /// Returns a [`ControlError`] if no window has this key.
     pub fn destroy_window(&mut self, rkey: Rkey) -> Result<(), ControlError> {
         let before = self.windows.destroy(rkey)?;
-        self.freed(before);
+        self.on_unbound(before);
         Ok(())
     }
 
@@ -228,7 +228,7 @@ impl RegionTable {
             _ => self.check_binding(pd, binding).map_err(BindError::Region)?,
         };
         let before = self.windows.bind(qpn, binding, start);
-        self.freed(before);
+        self.on_unbound(before);
         if binding.length > 0
             && let Some(live) = self.live(binding.lkey)
         {
@@ -262,11 +262,11 @@ impl RegionTable {
     /// Returns an [`AccessError`] if no window that this queue pair bound has this key, or it is of type 1.
     pub fn invalidate(&mut self, rkey: Rkey, pd: PdId, qpn: Qpn) -> Result<(), AccessError> {
         let before = self.windows.invalidate(rkey, pd, qpn)?;
-        self.freed(Some(before));
+        self.on_unbound(Some(before));
         Ok(())
     }
 
-    fn freed(&mut self, lkey: Option<Lkey>) {
+    fn on_unbound(&mut self, lkey: Option<Lkey>) {
         if let Some(live) = lkey.and_then(|lkey| self.live(lkey)) {
             live.windows -= 1;
         }

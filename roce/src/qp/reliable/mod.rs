@@ -13,7 +13,7 @@ use super::{
 };
 use crate::congestion::{InFlight, Progress, Sequence, Transport};
 use crate::event::Events;
-use crate::wheel::sooner;
+use crate::wheel::earliest_of;
 use crate::wire::{Bth, Frame, Header, Operation};
 use crate::{CqId, Discard, FailureCause, FailureReason, Memory, Psn, SrqNumber};
 use cc::Instant;
@@ -489,7 +489,7 @@ impl Reliable {
             // Answers before a NAK may still be paced.
             return common.congestion.paced_until();
         }
-        sooner(self.requester.poll_timeout(), common.congestion.poll_timeout(self.is_sending(common)))
+        earliest_of(self.requester.poll_timeout(), common.congestion.poll_timeout(self.is_sending(common)))
     }
 
     pub(super) fn on_timeout(&mut self, common: &mut Common, context: &mut Context<'_>) {

@@ -18,7 +18,7 @@ use super::{
     Changes, CheckedRecv, CheckedSend, Completion, CompletionStatus, Context, Identity, RtrSettings, State,
 };
 use crate::congestion::{Destinations, ProbeResponder};
-use crate::wheel::sooner;
+use crate::wheel::earliest_of;
 use crate::wire::Service;
 use crate::{FailureCause, Psn};
 use alloc::boxed::Box;
@@ -237,7 +237,7 @@ impl Unreliable {
             | State::SendQueueDrained
             | State::SendQueueError => {
                 let probes = self.destinations.as_ref().and_then(|destinations| destinations.poll_timeout());
-                sooner(common.congestion.poll_timeout(false), probes)
+                earliest_of(common.congestion.poll_timeout(false), probes)
             }
         }
     }

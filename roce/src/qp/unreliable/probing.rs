@@ -90,7 +90,9 @@ impl Unreliable {
             return false;
         };
         // The completion reports a destroyed address handle.
-        let Some((path, _)) = context.addresses.way(to.address, common.identity.pd) else { return false };
+        let Some((path, _)) = context.addresses.path_and_headers(to.address, common.identity.pd) else {
+            return false;
+        };
         let held = destinations.hold_until(context.now, path, to, key_of(&to, queue_key));
         held.map(|until| common.congestion.hold(until)).is_some()
     }

@@ -16,8 +16,8 @@ const AVAILABLE: u32 = 1;
 const DELAY: u32 = 2;
 
 /// Largest `S`.
-const COMPACT_MOST: u32 = 0x1f;
-const WIDE_MOST: u32 = 0xf_ffff;
+const COMPACT_MAX: u32 = 0x1f;
+const WIDE_MAX: u32 = 0xf_ffff;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fields {
@@ -33,15 +33,12 @@ impl Fields {
         match data {
             &[a, b] => {
                 let word = u32::from(u16::from_be_bytes([a, b]));
-                Some((
-                    Self { kind: word >> 13, value: word >> 7 & COMPACT_MOST, locator: word & 0x7f },
-                    false,
-                ))
+                Some((Self { kind: word >> 13, value: word >> 7 & COMPACT_MAX, locator: word & 0x7f }, false))
             }
             [a, b, rest @ ..] => {
                 let word = u32::from_be_bytes(*rest.first_chunk()?);
                 let locator = u32::from(u16::from_be_bytes([*a, *b]));
-                Some((Self { kind: word >> 28, value: word >> 8 & WIDE_MOST, locator }, true))
+                Some((Self { kind: word >> 28, value: word >> 8 & WIDE_MAX, locator }, true))
             }
             _ => None,
         }
@@ -64,8 +61,8 @@ impl Fields {
 /// Returns the initial value, which the value of any switch replaces.
 const fn unset(kind: u32, is_wide: bool) -> u32 {
     match (kind, is_wide) {
-        (AVAILABLE, false) => COMPACT_MOST,
-        (AVAILABLE, true) => WIDE_MOST,
+        (AVAILABLE, false) => COMPACT_MAX,
+        (AVAILABLE, true) => WIDE_MAX,
         _ => 0,
     }
 }
@@ -143,9 +140,9 @@ fn available(inflight: u8, is_wide: bool) -> u32 {
 /// Returns `S` of a delay in ns. The compact tag has the number of doublings of 64 ns, the wide one units of 256 ns.
 fn delay(nanos: u64, is_wide: bool) -> u32 {
     if is_wide {
-        return u32::try_from(nanos >> 8).unwrap_or(WIDE_MOST).min(WIDE_MOST);
+        return u32::try_from(nanos >> 8).unwrap_or(WIDE_MAX).min(WIDE_MAX);
     }
-    u64::BITS.saturating_sub((nanos >> 6).leading_zeros()).min(COMPACT_MOST)
+    u64::BITS.saturating_sub((nanos >> 6).leading_zeros()).min(COMPACT_MAX)
 }
 
 /// Reads the signal from the bytes after the TPID; `None` if no switch wrote a known one.
@@ -249,6 +246,6 @@ mod tests {
             let Some(Signal::Delay(told)) = read(&data) else { panic!("{nanos}") };
             assert!(told <= nanos * 3 / 2 && told + 64 >= nanos * 3 / 4, "{nanos}: {told}");
         }
-        assert_eq!((delay(u64::MAX, false), delay(u64::MAX, true)), (COMPACT_MOST, WIDE_MOST));
+        assert_eq!((delay(u64::MAX, false), delay(u64::MAX, true)), (COMPACT_MAX, WIDE_MAX));
     }
 }

@@ -3,7 +3,7 @@
 use super::words::lengthen;
 use super::{Numbers, ioam};
 use crate::Discard;
-use crate::wire::layers::{Carried, Layers, chunk};
+use crate::wire::layers::{InsertedTelemetry, Layers, chunk};
 
 /// IPv6 next header of the hop-by-hop header.
 pub const PROTOCOL: u8 = 0;
@@ -22,7 +22,11 @@ const UNKNOWN: u8 = 0xc0;
     clippy::indexing_slicing,
     reason = "each length has 8 bits; `at` stays below the end that was checked"
 )]
-pub fn options(packet: &[u8], at: usize, numbers: Numbers) -> Result<(usize, Option<Carried>), Discard> {
+pub fn options(
+    packet: &[u8],
+    at: usize,
+    numbers: Numbers,
+) -> Result<(usize, Option<InsertedTelemetry>), Discard> {
     let [_, units] = *chunk(packet, at)?;
     let length = (usize::from(units) + 1) * 8;
     let end = at + length;
@@ -41,8 +45,8 @@ pub fn options(packet: &[u8], at: usize, numbers: Numbers) -> Result<(usize, Opt
         // The header has at most 2048 bytes, directly after that of IPv6.
         let span = (data as u16, next as u16);
         carried = carried.or(match kind {
-            ioam::OPTION if ioam::is_trace(content) => Some(Carried::Ioam(span.0, span.1)),
-            kind if kind == numbers.aecn_option() => Some(Carried::Aecn(span.0, span.1)),
+            ioam::OPTION if ioam::is_trace(content) => Some(InsertedTelemetry::Ioam(span.0, span.1)),
+            kind if kind == numbers.aecn_option() => Some(InsertedTelemetry::Aecn(span.0, span.1)),
             PAD_N => None,
             kind if kind & UNKNOWN == 0 => None,
             _ => return Err(Discard::IpHeader),

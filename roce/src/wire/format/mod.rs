@@ -5,7 +5,7 @@
 //! `txBytes`, `qlen`, `ts` and `B`, and what is lost.
 
 pub mod aecn;
-pub(super) mod below;
+pub(super) mod below_bth;
 pub mod csig;
 mod hop_by_hop;
 mod ifa;
@@ -24,7 +24,7 @@ pub use reading::{HopReading, Hops, Reading, Signal};
 
 pub use super::telemetry::HOPS;
 
-use super::layers::{Carried, Family, Layers, chunk};
+use super::layers::{Family, InsertedTelemetry, Layers, chunk};
 use super::tcp_probe;
 use super::telemetry::{self, HopRecord, IntHeader, Speed};
 use crate::Discard;
@@ -160,12 +160,12 @@ impl<'a> Telemetry<'a> {
     pub(super) fn of(frame: &'a [u8], layers: &Layers) -> Option<Self> {
         let carried = layers.carried?;
         let format = match carried {
-            Carried::IntMd => Format::IntMd,
-            Carried::Ifa => Format::Ifa,
-            Carried::Ioam(..) => Format::Ioam,
-            Carried::Aecn(..) => Format::Aecn,
-            Carried::Csig(length) if usize::from(length) == csig::COMPACT => Format::Csig,
-            Carried::Csig(_) => Format::CsigWide,
+            InsertedTelemetry::IntMd => Format::IntMd,
+            InsertedTelemetry::Ifa => Format::Ifa,
+            InsertedTelemetry::Ioam(..) => Format::Ioam,
+            InsertedTelemetry::Aecn(..) => Format::Aecn,
+            InsertedTelemetry::Csig(length) if usize::from(length) == csig::COMPACT => Format::Csig,
+            InsertedTelemetry::Csig(_) => Format::CsigWide,
         };
         Some(Self { format, bytes: frame.get(carried.span(layers))? })
     }
@@ -217,9 +217,10 @@ impl Request {
     #[must_use]
     pub const fn growth(&self) -> usize {
         match self.layers.carried {
-            Some(Carried::IntMd) => int_md::HOP_LENGTH,
-            Some(Carried::Ifa) => ifa::HOP_LENGTH,
-            Some(Carried::Ioam(..) | Carried::Aecn(..) | Carried::Csig(_)) | None => 0,
+            Some(InsertedTelemetry::IntMd) => int_md::HOP_LENGTH,
+            Some(InsertedTelemetry::Ifa) => ifa::HOP_LENGTH,
+            Some(InsertedTelemetry::Ioam(..) | InsertedTelemetry::Aecn(..) | InsertedTelemetry::Csig(_))
+            | None => 0,
         }
     }
 
@@ -235,14 +236,14 @@ impl Request {
         let carried = layers.carried?;
         let span = carried.span(layers);
         match carried {
-            Carried::IntMd => int_md::stamp(frame, length, layers, port),
-            Carried::Ifa => ifa::stamp(frame, length, layers, port),
-            Carried::Ioam(..) => {
+            InsertedTelemetry::IntMd => int_md::stamp(frame, length, layers, port),
+            InsertedTelemetry::Ifa => ifa::stamp(frame, length, layers, port),
+            InsertedTelemetry::Ioam(..) => {
                 let hop_limit = chunk::<1>(frame, layers.ip + 7).ok()?[0];
                 ioam::stamp(frame.get_mut(span)?, hop_limit, port, ioam::Node::Ferroce).then_some(length)
             }
-            Carried::Aecn(..) => aecn::stamp(frame.get_mut(span)?, port).then_some(length),
-            Carried::Csig(_) => csig::stamp(frame.get_mut(span)?, port).then_some(length),
+            InsertedTelemetry::Aecn(..) => aecn::stamp(frame.get_mut(span)?, port).then_some(length),
+            InsertedTelemetry::Csig(_) => csig::stamp(frame.get_mut(span)?, port).then_some(length),
         }
     }
 
@@ -250,7 +251,7 @@ impl Request {
     #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
     pub fn stamp_as_linux(&self, frame: &mut [u8], port: &PortState) -> bool {
         let layers = &self.layers;
-        let Some(carried @ Carried::Ioam(..)) = layers.carried else { return false };
+        let Some(carried @ InsertedTelemetry::Ioam(..)) = layers.carried else { return false };
         let Ok(&[hop_limit]) = chunk::<1>(frame, layers.ip + 7) else { return false };
         frame
             .get_mut(carried.span(layers))

@@ -71,9 +71,9 @@ fn reading(frame: &[u8]) -> Reading {
 fn region(frame: &[u8]) -> &[u8] {
     let layers = Layers::locate(frame, Numbers::DEFAULT).unwrap();
     match layers.carried.unwrap() {
-        Carried::IntMd | Carried::Ifa => &frame[layers.udp + UDP_LENGTH..layers.bth],
-        Carried::Ioam(..) | Carried::Aecn(..) => &frame[layers.ip + 40..layers.udp],
-        Carried::Csig(length) => &frame[layers.ip - 2 - usize::from(length)..layers.ip],
+        InsertedTelemetry::IntMd | InsertedTelemetry::Ifa => &frame[layers.udp + UDP_LENGTH..layers.bth],
+        InsertedTelemetry::Ioam(..) | InsertedTelemetry::Aecn(..) => &frame[layers.ip + 40..layers.udp],
+        InsertedTelemetry::Csig(length) => &frame[layers.ip - 2 - usize::from(length)..layers.ip],
     }
 }
 

@@ -6,7 +6,7 @@ use crate::ibverbs::context::Context;
 use crate::ibverbs::{device_memory, on_demand, work_queue};
 use std::ffi::c_int;
 use std::net::IpAddr;
-use verbs::port::{GidTable, MOST_GROUPS, MOST_MEMBERS};
+use verbs::port::{GidTable, MAX_GROUPS, MAX_MEMBERS};
 use verbs::sysfs::{PORT_CAPABILITIES, width_and_speed};
 use verbs::{Device, DeviceInfo, Mtu};
 
@@ -97,9 +97,9 @@ fn device_attributes(info: &DeviceInfo, guid: [u8; 8]) -> ibv_device_attr {
         max_qp_init_rd_atom: c_int::from(limits.max_rd_atomic),
         atomic_cap: IBV_ATOMIC_HCA,
         max_ah: 1 << 16,
-        max_mcast_grp: number(MOST_GROUPS),
-        max_mcast_qp_attach: number(MOST_MEMBERS),
-        max_total_mcast_qp_attach: number(MOST_GROUPS * MOST_MEMBERS),
+        max_mcast_grp: number(MAX_GROUPS),
+        max_mcast_qp_attach: number(MAX_MEMBERS),
+        max_total_mcast_qp_attach: number(MAX_GROUPS * MAX_MEMBERS),
         max_srq: number(limits.max_cqs),
         max_srq_wr: number(limits.max_requests),
         max_srq_sge: number(limits.max_sge),

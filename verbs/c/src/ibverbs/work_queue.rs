@@ -16,7 +16,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use verbs::raw::{HASH_KEY, HashFields, MOST_ENTRIES, Spread};
+use verbs::raw::{HASH_KEY, HashFields, MAX_ENTRIES, Rss};
 use verbs::service::Any;
 use verbs::state::Modify;
 use verbs::{Capabilities, Qpn, QueuePair, Service};
@@ -58,7 +58,7 @@ pub(crate) fn capabilities(whole: &mut ibv_device_attr_ex) {
     whole.rss_caps = ibv_rss_caps {
         supported_qpts: 1 << IBV_QPT_RAW_PACKET,
         max_rwq_indirection_tables: whole.orig_attr.max_qp as u32,
-        max_rwq_indirection_table_size: MOST_ENTRIES as u32,
+        max_rwq_indirection_table_size: MAX_ENTRIES as u32,
         rx_hash_fields_mask: FIELDS,
         rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ as u8,
     };
@@ -192,7 +192,7 @@ pub(crate) unsafe extern "C" fn create_table(
         if init.comp_mask != 0 {
             return Err(UNSUPPORTED);
         }
-        let entries = 1_usize.checked_shl(init.log_ind_tbl_size).filter(|&entries| entries <= MOST_ENTRIES);
+        let entries = 1_usize.checked_shl(init.log_ind_tbl_size).filter(|&entries| entries <= MAX_ENTRIES);
         let Some(entries) = entries.filter(|_| !init.ind_tbl.is_null()) else { return Err(INVALID) };
         // SAFETY: the contract of the manual page: the list has as many entries.
         let queues: Vec<_> = (0..entries).map(|at| unsafe { *init.ind_tbl.add(at) }.cast::<Wq>()).collect();
@@ -230,7 +230,7 @@ pub(crate) unsafe extern "C" fn destroy_table(table: *mut ibv_rwq_ind_table) -> 
 ///
 /// # Safety
 /// The caller must pass a key as long as the program says.
-unsafe fn spread(wanted: &ibv_rx_hash_conf, table: Vec<Qpn>) -> Result<Spread, Errno> {
+unsafe fn spread(wanted: &ibv_rx_hash_conf, table: Vec<Qpn>) -> Result<Rss, Errno> {
     let has = |field: ibv_rx_hash_fields| wanted.rx_hash_fields_mask & field as u64 != 0;
     let any = |fields: &[ibv_rx_hash_fields]| fields.iter().any(|field| has(*field));
     if wanted.rx_hash_fields_mask & !FIELDS != 0 {
@@ -259,7 +259,7 @@ unsafe fn spread(wanted: &ibv_rx_hash_conf, table: Vec<Qpn>) -> Result<Spread, E
         udp_source: has(IBV_RX_HASH_SRC_PORT_UDP),
         udp_destination: has(IBV_RX_HASH_DST_PORT_UDP),
     };
-    Ok(Spread { key, fields, table })
+    Ok(Rss { key, fields, table })
 }
 
 /// Creates a queue pair that receives into the queues of a table. Its own queues are not used.

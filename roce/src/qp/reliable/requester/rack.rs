@@ -5,7 +5,7 @@ use super::limits::MAX_PROBE_BACKOFF;
 use super::missing::Missing;
 use super::scoreboard::Scoreboard;
 use super::spray::Spray;
-use crate::wheel::sooner;
+use crate::wheel::earliest_of;
 use alloc::collections::VecDeque;
 use cc::Instant;
 use core::time::Duration;
@@ -145,7 +145,7 @@ impl Rack {
     fn schedule(&mut self, number: u64, due: Instant) {
         let first = &mut self.block_dues[Self::block_of(number)];
         *first = due.min(*first);
-        self.due = sooner(self.due, Some(due));
+        self.due = earliest_of(self.due, Some(due));
     }
 
     const fn block_of(number: u64) -> usize {
@@ -198,7 +198,7 @@ impl Rack {
                 (packet.is_overtaken, packet.due) = (true, packet.due.min(due));
                 let first = &mut block_dues[Self::block_of(packet.number())];
                 *first = packet.due.min(*first);
-                self.due = sooner(self.due, Some(packet.due));
+                self.due = earliest_of(self.due, Some(packet.due));
             }
         }
     }
@@ -262,7 +262,7 @@ impl Rack {
                 is_unreported |= found.is_unreported;
                 may_arrive = found.may_arrive;
             }
-            due = sooner(due, Some(self.block_dues[at]).filter(|&due| due < NEVER));
+            due = earliest_of(due, Some(self.block_dues[at]).filter(|&due| due < NEVER));
         }
         self.due = due;
         if is_unreported {

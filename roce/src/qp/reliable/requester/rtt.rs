@@ -6,7 +6,7 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 
 /// Shortest wait: on a path without delay, a round trip takes as long as the pauses of a poll loop.
-const SHORTEST: Duration = Duration::from_micros(20);
+const MIN_WAIT: Duration = Duration::from_micros(20);
 
 /// Least lateness that is allowed on any path.
 const SLACK: Duration = Duration::from_micros(5);
@@ -75,7 +75,7 @@ impl RttEstimate {
     /// Returns the time without an answer after which a probe is sent: at least two round trips, as in RFC 8985 7.2, and 20 µs.
     #[expect(clippy::arithmetic_side_effects, reason = "the result is at most a minute")]
     pub(super) fn probe_timeout(&self) -> Duration {
-        (self.smoothed() + self.smoothed().max(nanos(self.variation) * 4)).max(SHORTEST)
+        (self.smoothed() + self.smoothed().max(nanos(self.variation) * 4)).max(MIN_WAIT)
     }
 }
 
@@ -199,7 +199,7 @@ mod tests {
         let second = RttEstimate::measured(Some(first), micros(160));
         assert_eq!((second.smoothed(), second.probe_timeout()), (micros(90), micros(290)));
         let near = (0..100).fold(None, |before, _| Some(RttEstimate::measured(before, micros(1)))).unwrap();
-        assert_eq!((near.probe_timeout(), near.shortest()), (SHORTEST, micros(1)));
+        assert_eq!((near.probe_timeout(), near.shortest()), (MIN_WAIT, micros(1)));
         let far = (0..100).fold(None, |before, _| Some(RttEstimate::measured(before, micros(100)))).unwrap();
         assert!((micros(200)..micros(201)).contains(&far.probe_timeout()), "{far:?}");
     }

@@ -69,7 +69,7 @@ impl Spray {
     /// Creates `count` unused paths, clamped to 1 to 8, as [`Paths`](crate::congestion) does.
     #[expect(clippy::arithmetic_side_effects, reason = "`count` is 1 to 8")]
     pub(super) fn new(count: u8) -> Self {
-        let count = count.clamp(1, PathChoice::MOST);
+        let count = count.clamp(1, PathChoice::MAX);
         let path = Delivery {
             rtt: RttEstimator::new(),
             end: 0,

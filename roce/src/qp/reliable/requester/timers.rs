@@ -1,7 +1,7 @@
 //! The timers of a requester: retransmission timeout, tail loss probe, RNR NAK (IBA 9.7.6.1.3, 9.7.5.2.8; RFC 8985 7).
 
 use super::limits::{MAX_BACKOFF, MAX_STALE_RESTARTS};
-use crate::wheel::sooner;
+use crate::wheel::earliest_of;
 use cc::Instant;
 use core::time::Duration;
 
@@ -61,7 +61,8 @@ impl Timers {
 
     /// Returns when the next timer expires; `loss` is when the next missing packet becomes lost.
     pub(super) fn due(&self, loss: Option<Instant>) -> Option<Instant> {
-        self.rnr_until.or_else(|| sooner(sooner(self.retransmission.deadline, self.probe.due), loss))
+        self.rnr_until
+            .or_else(|| earliest_of(earliest_of(self.retransmission.deadline, self.probe.due), loss))
     }
 }
 

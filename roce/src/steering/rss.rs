@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 
 /// Length of the key of a Toeplitz hash, bytes: the longest input of two IPv6 addresses and two ports, and the 32 bits of the hash.
 pub const HASH_KEY: usize = 40;
-/// Limit of the entries of a [`Spread`].
-pub const MOST_ENTRIES: usize = 128;
+/// Limit of the entries of a [`Rss`].
+pub const MAX_ENTRIES: usize = 128;
 
 /// Header fields over which a hash is computed. A frame without one of them has the hash 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,18 +33,18 @@ pub struct HashFields {
 
 /// Distribution of one queue pair's frames to others, by a Toeplitz hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spread {
+pub struct Rss {
     /// Key of the hash.
     pub key: [u8; HASH_KEY],
     /// Fields over which the hash is computed.
     pub fields: HashFields,
-    /// Queue pairs, by the low bits of the hash: 1 to [`MOST_ENTRIES`] entries, a power of two. A queue pair may have several.
+    /// Queue pairs, by the low bits of the hash: 1 to [`MAX_ENTRIES`] entries, a power of two. A queue pair may have several.
     pub table: Vec<Qpn>,
 }
 
-impl Spread {
+impl Rss {
     pub(crate) fn is_legal(&self) -> bool {
-        self.table.len().is_power_of_two() && self.table.len() <= MOST_ENTRIES
+        self.table.len().is_power_of_two() && self.table.len() <= MAX_ENTRIES
     }
 
     pub(crate) fn choose(&self, headers: &Headers<'_>) -> Option<Qpn> {
@@ -119,8 +119,8 @@ mod tests {
         [&[0; 12][..], &[8, 0], &ip, &source, &to, &ports[0], &ports[1]].concat()
     }
 
-    fn spread(fields: HashFields, entries: u32) -> Spread {
-        Spread { key: KEY, fields, table: (0..entries).map(Qpn::new).collect() }
+    fn rss(fields: HashFields, entries: u32) -> Rss {
+        Rss { key: KEY, fields, table: (0..entries).map(Qpn::new).collect() }
     }
 
     #[test]
@@ -133,11 +133,11 @@ mod tests {
         ] {
             let frame = frame(source, to, ports);
             let headers = Headers::of(&frame).unwrap();
-            assert_eq!(spread(addresses, 1).hash(&headers), Some(short));
-            assert_eq!(spread(all, 1).hash(&headers), Some(long));
-            assert_eq!(spread(all, 128).choose(&headers), Some(Qpn::new(long & 127)));
+            assert_eq!(rss(addresses, 1).hash(&headers), Some(short));
+            assert_eq!(rss(all, 1).hash(&headers), Some(long));
+            assert_eq!(rss(all, 128).choose(&headers), Some(Qpn::new(long & 127)));
             let udp = HashFields { udp_source: true, ..addresses };
-            assert_eq!(spread(udp, 128).choose(&headers), Some(Qpn::new(0)), "it has no such port");
+            assert_eq!(rss(udp, 128).choose(&headers), Some(Qpn::new(0)), "it has no such port");
         }
     }
 
@@ -145,8 +145,8 @@ mod tests {
     fn tables_are_powers_of_two() {
         let any = HashFields::default();
         for (entries, is_legal) in [(0, false), (1, true), (3, false), (128, true), (256, false)] {
-            assert_eq!(spread(any, entries).is_legal(), is_legal, "{entries}");
+            assert_eq!(rss(any, entries).is_legal(), is_legal, "{entries}");
         }
-        assert_eq!(spread(any, 0).choose(&Headers::of(&[0; 14]).unwrap()), None);
+        assert_eq!(rss(any, 0).choose(&Headers::of(&[0; 14]).unwrap()), None);
     }
 }

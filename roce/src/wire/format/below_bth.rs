@@ -4,7 +4,7 @@
 use super::{Numbers, hop_by_hop, ifa, int_md};
 use crate::Discard;
 use crate::wire::constants::{ROCE_PORT, UDP, UDP_LENGTH};
-use crate::wire::layers::{Carried, Family, Layers, chunk};
+use crate::wire::layers::{Family, InsertedTelemetry, Layers, chunk};
 
 /// Moves the UDP and BTH offsets of `layers`, which are those of a plain packet, to the real ones. `protocol` is the protocol in the IP
 /// header.
@@ -22,18 +22,18 @@ pub fn find(
     }
     if protocol == ifa::PROTOCOL && layers.carried.is_none() {
         protocol = ifa::next_header(chunk(packet, layers.udp)?)?;
-        (layers.udp, layers.carried) = (layers.udp + ifa::HEADER_LENGTH, Some(Carried::Ifa));
+        (layers.udp, layers.carried) = (layers.udp + ifa::HEADER_LENGTH, Some(InsertedTelemetry::Ifa));
     }
     if protocol != UDP {
         return Err(Discard::NotRoce);
     }
     layers.bth = layers.udp + UDP_LENGTH;
     match (layers.port(packet)?, layers.carried) {
-        (ROCE_PORT, Some(Carried::Ifa)) => layers.bth += ifa::metadata_length(packet, layers.bth)?,
+        (ROCE_PORT, Some(InsertedTelemetry::Ifa)) => layers.bth += ifa::metadata_length(packet, layers.bth)?,
         (ROCE_PORT, _) => {}
         (port, None) if port == numbers.int_port() => {
             layers.bth += int_md::length(packet, layers.bth)?;
-            layers.carried = Some(Carried::IntMd);
+            layers.carried = Some(InsertedTelemetry::IntMd);
         }
         _ => return Err(Discard::NotRoce),
     }

@@ -17,14 +17,14 @@ const HEAD: usize = BTH + BTH_LENGTH;
 
 /// Plain packet whose checksums are not verified yet.
 #[derive(Clone, Copy)]
-pub(crate) struct Plain<'a> {
+pub(crate) struct FastPathPacket<'a> {
     head: &'a [u8; HEAD],
     /// Frame up to the end of its IP packet.
     frame: &'a [u8],
     layers: Layers,
 }
 
-impl<'a> Plain<'a> {
+impl<'a> FastPathPacket<'a> {
     /// Returns the packet in `frame` if it is plain.
     #[inline(always)]
     pub(crate) fn of(frame: &'a [u8]) -> Option<Self> {

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_stays_what_it_was_made() {
+    fn a_fixed_window_and_rate_never_change() {
         let mut fixed = Fixed::new(65_536, Some(Rate::from_gbps(1))).unwrap();
         fixed.on_loss(Instant::ZERO);
         assert_eq!((fixed.window(), fixed.pacing_rate()), (65_536, Some(Rate::from_gbps(1))));

@@ -148,7 +148,7 @@ mod tests {
 
     /// Every pair of readings of every narrow counter.
     #[test]
-    fn every_distance_of_a_narrow_counter_is_what_was_counted() {
+    fn every_distance_of_a_narrow_counter_equals_the_count() {
         for bits in 1..=8u8 {
             let period = 1u64 << bits;
             for (before, counted) in

@@ -200,7 +200,7 @@ const LOADS: [f64; 6] = [0.4, 1.0, 1.3, 0.9, 0.2, 1.1];
 
 /// rtgwg-00 4.2, line by line.
 #[test]
-fn a_sender_does_what_section_4_2_says() {
+fn a_sender_follows_section_4_2() {
     for (seed, max_stage) in [(1, 5), (2, 0), (3, 1), (4, 5)] {
         let mut draft = Draft::new(max_stage);
         let mut ours = Hpcc::new(config(max_stage)).unwrap();
@@ -242,7 +242,7 @@ fn a_sender_does_what_section_4_2_says() {
 
 /// rtgwg-00 6.3.2, line by line.
 #[test]
-fn a_receiver_does_what_section_6_3_2_says() {
+fn a_receiver_follows_section_6_3_2() {
     let mut draft = Draft::new(5);
     let mut ours = RxHpcc::new(config(5)).unwrap();
     let mut network = Network { seed: 9, links: Default::default(), idle_last: true };

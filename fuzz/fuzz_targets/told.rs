@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 
 #[path = "../../roce/tests/harness/mod.rs"]
 mod harness;
-#[path = "../../roce/tests/told/mod.rs"]
-mod told;
+#[path = "../../roce/tests/congestion_reports/mod.rs"]
+mod congestion_reports;
 
-fuzz_target!(|bytes: &[u8]| told::run(bytes));
+fuzz_target!(|bytes: &[u8]| congestion_reports::run(bytes));

@@ -66,7 +66,7 @@ mod tests {
     /// Every distance, from origins on both sides of each point where a bit or the sign wraps.
     /// IBA 9.7.2: half the circle is ahead, half is behind.
     #[test]
-    fn every_distance_is_what_was_gone() {
+    fn every_distance_equals_the_steps() {
         const HALF: i32 = 1 << 23;
         for origin in [0, 1, (1 << 23) - 1, 1 << 23, Psn::CIRCLE - 1].map(Psn::new) {
             let mut at = origin.plus(1 << 23);

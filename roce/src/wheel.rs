@@ -320,7 +320,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_a_map_of_times_does(
+        fn the_wheel_fires_like_a_map_of_times(
             start in span(), shift in 0u32..12, operations in prop::collection::vec(operation(), 1..200)
         ) {
             let granularity = 1u64 << shift;

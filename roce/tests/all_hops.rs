@@ -67,7 +67,7 @@ fn take_in(script: &mut Script, frame: &[u8]) -> (Header, Vec<u8>) {
 }
 
 #[test]
-fn an_acknowledgement_tells_what_every_switch_stamped() {
+fn an_acknowledgement_reports_the_record_of_every_switch() {
     let mut script = index();
     let bth = Bth { congestion: Bth::TELEMETRY, ..script.bth(PSN) };
     let operation = Operation::WriteOnly(script.reth(0, 5), None);
@@ -218,7 +218,7 @@ fn transfer(options: Options) -> (Kinds, f64, Pair) {
 
 /// With every kind of request and response: all responses but the first, which may precede the setup, report all hops.
 #[test]
-fn whoever_asks_is_told_all_hops_and_paced_by_them() {
+fn a_sender_that_requests_all_hops_is_paced_by_them() {
     let ways: [fn(&mut Congestion); 4] = [
         |congestion| {
             congestion.all_hops = true;
@@ -255,7 +255,7 @@ fn whoever_asks_is_told_all_hops_and_paced_by_them() {
 
 /// The hop with the highest power need not be the busiest, so PowerTCP's sender compares all hops.
 #[test]
-fn powertcp_is_told_all_hops_without_asking_for_them() {
+fn powertcp_receives_all_hops_without_the_setting() {
     let probing = hpcc(|congestion| congestion.probe_interval = Some(BASE_RTT));
     let CongestionAlgorithm::Hpcc(config) = probing.congestion else { panic!("not HPCC++") };
     let options = Options { congestion: CongestionAlgorithm::PowerTcp(config), ..probing };

@@ -52,7 +52,7 @@ fn packets_allocate_nothing() {
 }
 
 #[test]
-fn nor_do_packets_that_are_held_and_sent_again_one_by_one() {
+fn packets_that_are_held_and_retransmitted_singly_allocate_nothing() {
     let hosts = exchange(true);
     assert!(hosts[1].endpoint.counters().held_early > 100);
 }

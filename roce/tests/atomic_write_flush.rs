@@ -51,7 +51,7 @@ fn an_atomic_write_is_done_once_and_answered_each_time() {
 }
 
 #[test]
-fn a_flush_is_answered_behind_what_it_flushes() {
+fn a_flush_is_answered_after_the_writes_before_it() {
     let (mut script, region) = script();
     assert_eq!(script.send(PSN, Operation::WriteOnly(reth(region.rkey, 0, 1), None), &[1]), Ok(()));
     assert_eq!(script.send(PSN + 1, Operation::Flush(VISIBLE, reth(region.rkey, 0, 4096)), &[]), Ok(()));
@@ -134,7 +134,7 @@ fn an_answer_that_brings_bytes_is_a_bad_response() {
 }
 
 #[test]
-fn what_is_no_word_is_not_taken() {
+fn an_atomic_write_of_other_than_8_aligned_bytes_is_refused() {
     let (mut script, _) = script();
     let remote = |address| Remote { address, rkey: Rkey::new(5) };
     let sge = script.host.sge(0, 4);

@@ -163,7 +163,7 @@ fn no_telemetry_drives_a_sender_out_of_bounds() {
 }
 
 #[test]
-fn nor_answers_of_all_hops_or_of_ratios_only() {
+fn reports_of_all_hops_or_of_ratios_drive_no_sender_out_of_bounds() {
     for (_, format) in Format::ALL {
         let plain =
             Congestion { format, in_band: EVERY, ..Congestion::new(CongestionAlgorithm::Hpcc(config())) };
@@ -174,7 +174,7 @@ fn nor_answers_of_all_hops_or_of_ratios_only() {
 }
 
 #[test]
-fn nor_a_sender_by_what_its_receiver_computes() {
+fn windows_of_the_receiver_drive_no_sender_out_of_bounds() {
     for (_, format) in Format::ALL {
         let plain = Congestion { format, ..Congestion::new(CongestionAlgorithm::HpccReceiver(config())) };
         holds(Congestion { in_band: EVERY, ..plain });
@@ -184,7 +184,7 @@ fn nor_a_sender_by_what_its_receiver_computes() {
 
 /// These algorithms use marks; telemetry that arrives too (`paths`, `auto`) does not change that.
 #[test]
-fn nor_those_that_go_by_marks() {
+fn telemetry_drives_no_sender_that_uses_marks_out_of_bounds() {
     let dctcp = CongestionAlgorithm::Dctcp(DctcpConfig { min_rate: LEAST, ..DctcpConfig::new(LINE, RTT) });
     let dcqcn = DcqcnConfig { min_rate: LEAST, ..DcqcnConfig::new(LINE, Some(RTT)) };
     for algorithm in [dctcp, CongestionAlgorithm::Dcqcn(dcqcn)] {

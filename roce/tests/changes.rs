@@ -56,7 +56,7 @@ fn a_peer_loses_its_right_to_write_in_rts() {
 }
 
 #[test]
-fn who_sends_too_early_is_asked_to_wait_as_long_as_was_said_last() {
+fn an_rnr_nak_has_the_timer_that_was_set_last() {
     let mut script = Script::new(Options { rnr_timer: 1, ..Options::default() });
     script.send(PSN, SEND, &[1]).unwrap_err();
     assert_eq!(script.drain(), [(PSN, rnr(1, 0))]);
@@ -93,7 +93,7 @@ fn a_drained_queue_pair_takes_another_path() {
 }
 
 #[test]
-fn patience_is_what_was_said_last() {
+fn a_changed_timeout_and_retry_count_apply_to_the_next_request() {
     let mut script = Script::new(Options { ack_timeout: 5, retry_count: 7, ..Options::default() });
     let timeout = AckTimeout::new(8);
     drain_and(&mut script, Changes { ack_timeout: Some(timeout), retry_count: Some(1), ..NOTHING });

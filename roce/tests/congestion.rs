@@ -260,7 +260,7 @@ fn a_full_link_lowers_the_rate() {
 
 /// rtgwg-00 7.1.
 #[test]
-fn a_telemetry_response_nobody_asked_for_is_refused() {
+fn an_unsolicited_telemetry_response_is_refused() {
     let mut script = Script::new(hpcc());
     let response = |script: &Script, number| Header::TelemetryResponse {
         bth: script.bth(number),

@@ -76,7 +76,7 @@ fn write_with_immediate_takes_a_receive() {
 }
 
 #[test]
-fn atomics_give_what_was_there() {
+fn atomics_return_the_original_value() {
     let mut pair = Pair::connect(Options::default());
     pair.hosts[1].ram.0[64..72].copy_from_slice(&40u64.to_ne_bytes());
     let result = |pair: &Pair, at| pair.hosts[0].sge(at, 8);

@@ -66,7 +66,7 @@ pub fn host(core: u8, congestion: Congestion) -> Host {
 type Wire = Box<dyn FnMut(usize, &mut Vec<u8>, Instant) -> bool>;
 
 /// A sending host and several receiving hosts, over virtual time.
-pub struct World {
+pub struct Network {
     pub hosts: Vec<Host>,
     ways: Vec<AddressId>,
     pub now: Instant,
@@ -86,10 +86,10 @@ fn place(frame: &[u8]) -> usize {
     }
 }
 
-impl World {
+impl Network {
     pub fn new(congestion: Congestion, receivers: u8) -> Self {
         let hosts: Vec<_> = (1..=receivers + 1).map(|core| host(core, congestion)).collect();
-        let mut world = Self {
+        let mut network = Self {
             hosts,
             ways: Vec::new(),
             now: Instant::ZERO,
@@ -100,9 +100,9 @@ impl World {
             probes: Vec::new(),
         };
         for core in 2..=receivers + 1 {
-            world.way(&path(1, core));
+            network.way(&path(1, core));
         }
-        world
+        network
     }
 
     fn way(&mut self, path: &Path) {
@@ -233,100 +233,100 @@ pub fn idle(frame: &mut [u8], now: Instant) {
 #[test]
 fn a_congested_hop_slows_its_own_destination_alone() {
     for congestion in [hpcc(), auto()] {
-        let mut world = World::new(congestion, 2);
+        let mut network = Network::new(congestion, 2);
         let mut links = [1, 10].map(|gbps| Link::new(Rate::from_gbps(gbps)));
         let longest = Rc::clone(&links[0].longest);
-        world.wire = Box::new(move |to, frame, now| {
+        network.wire = Box::new(move |to, frame, now| {
             links[to - 1].carry(frame, now);
             true
         });
-        world.load(&[1], at(4000));
+        network.load(&[1], at(4000));
         longest.set(0);
-        world.load(&[1], at(6000));
-        let slow = world.rate(1, at(4000), at(6000));
+        network.load(&[1], at(6000));
+        let slow = network.rate(1, at(4000), at(6000));
         assert!((0.7e9..1e9).contains(&slow), "held by the hop: {slow}");
         assert!(
             longest.get() <= 4 * 1100,
             "{} bytes wait at the hop of {}",
             longest.get(),
-            world.algorithm()
+            network.algorithm()
         );
         // The send queue is in order: waiting datagrams are sent first.
-        world.run(at(6500));
-        world.now = at(6500);
-        world.load(&[2], at(7000));
-        let fast = world.rate(2, at(6500), at(7000));
+        network.run(at(6500));
+        network.now = at(6500);
+        network.load(&[2], at(7000));
+        let fast = network.rate(2, at(6500), at(7000));
         assert!(fast > 8e9, "the other destination has a rate of its own: {fast}");
-        world.run(at(7200));
-        world.now = at(7200);
-        world.load(&[1], at(7400));
-        let again = world.rate(1, at(7200), at(7400));
+        network.run(at(7200));
+        network.now = at(7200);
+        network.load(&[1], at(7400));
+        let again = network.rate(1, at(7200), at(7400));
         // Not the 10 Gb/s of the line; the hop's flows are not counted, so a pause of the others lets this one grow.
         assert!(again < 1.5e9, "what was learnt of the first is kept: {again}");
-        assert!(world.changes().is_empty());
+        assert!(network.changes().is_empty());
     }
 }
 
 #[test]
 fn auto_takes_over_where_telemetry_answers_and_stays_fixed_elsewhere() {
-    let mut world = World::new(auto(), 2);
-    world.wire = Box::new(|to, frame, now| {
+    let mut network = Network::new(auto(), 2);
+    network.wire = Box::new(|to, frame, now| {
         if to == 1 {
             idle(frame, now);
         }
         true
     });
-    world.load(&[1], at(500));
-    assert_eq!(world.algorithm(), "hpcc-fair");
-    world.load(&[2], at(1500));
-    assert_eq!(world.algorithm(), "fixed");
-    let asked = world.probes.iter().filter(|&&(_, to)| to == 2).count();
+    network.load(&[1], at(500));
+    assert_eq!(network.algorithm(), "hpcc-fair");
+    network.load(&[2], at(1500));
+    assert_eq!(network.algorithm(), "fixed");
+    let asked = network.probes.iter().filter(|&&(_, to)| to == 2).count();
     assert_eq!(asked, 20, "no more where no switch writes");
 }
 
 /// One probe follows the last datagram, and no timer runs.
 #[test]
 fn probes_end_with_the_data() {
-    let mut world = World::new(hpcc(), 1);
-    world.wire = Box::new(|_, frame, now| {
+    let mut network = Network::new(hpcc(), 1);
+    network.wire = Box::new(|_, frame, now| {
         idle(frame, now);
         true
     });
-    world.post(&[1, 1, 1]);
-    world.run(at(1_000_000));
-    assert!((1..=2).contains(&world.probes.len()), "{:?}", world.probes);
-    assert!(world.on_the_way.is_empty());
-    assert_eq!(world.hosts[0].endpoint.poll_timeout(), None);
-    let counters = world.hosts[0].endpoint.counters();
-    assert_eq!(counters.probe_responses, world.probes.len() as u64);
+    network.post(&[1, 1, 1]);
+    network.run(at(1_000_000));
+    assert!((1..=2).contains(&network.probes.len()), "{:?}", network.probes);
+    assert!(network.on_the_way.is_empty());
+    assert_eq!(network.hosts[0].endpoint.poll_timeout(), None);
+    let counters = network.hosts[0].endpoint.counters();
+    assert_eq!(counters.probe_responses, network.probes.len() as u64);
 }
 
 #[test]
 fn a_host_that_never_answers_is_asked_twenty_times_and_held_by_the_line_rate() {
-    let mut world = World::new(hpcc(), 1);
-    world.wire = Box::new(|_, frame, _| {
+    let mut network = Network::new(hpcc(), 1);
+    network.wire = Box::new(|_, frame, _| {
         !matches!(parse(frame).unwrap().header, Header::DatagramTelemetryRequest { .. })
     });
-    world.load(&[1], at(1000));
-    assert_eq!(world.probes.len(), 20);
-    assert_eq!(world.changes(), [CongestionNotice::TelemetryMissing("fixed")], "told once");
-    assert_eq!(world.algorithm(), "fixed");
-    let rate = world.rate(1, at(800), at(1000));
+    network.load(&[1], at(1000));
+    assert_eq!(network.probes.len(), 20);
+    assert_eq!(network.changes(), [CongestionNotice::TelemetryMissing("fixed")], "told once");
+    assert_eq!(network.algorithm(), "fixed");
+    let rate = network.rate(1, at(800), at(1000));
     assert!((8e9..10e9).contains(&rate), "{rate}");
 }
 
 #[test]
 fn telemetry_that_ends_is_missed_and_comes_back() {
-    let mut world = World::new(hpcc(), 1);
-    world.wire = Box::new(|_, frame, now| {
+    let mut network = Network::new(hpcc(), 1);
+    network.wire = Box::new(|_, frame, now| {
         if now < at(300) || now > at(800) {
             idle(frame, now);
         }
         true
     });
-    world.load(&[1], at(1200));
+    network.load(&[1], at(1200));
     assert_eq!(
-        world.changes(),
+        network.changes(),
         [CongestionNotice::TelemetryMissing("fixed"), CongestionNotice::TelemetryRestored("hpcc")]
     );
 }
@@ -337,12 +337,12 @@ fn every_layout_of_records_is_answered() {
     for (format, v6) in
         [(Format::Hpcc, false), (Format::IntMd, false), (Format::Ifa, false), (Format::Ioam, true)]
     {
-        let mut world = World::new(Congestion { format, ..hpcc() }, 1);
+        let mut network = Network::new(Congestion { format, ..hpcc() }, 1);
         if v6 {
-            world.ways.clear();
-            world.way(&path_over(true, 1, 2));
+            network.ways.clear();
+            network.way(&path_over(true, 1, 2));
         }
-        world.wire = Box::new(move |_, frame, now| {
+        network.wire = Box::new(move |_, frame, now| {
             let nanos = now.saturating_since(Instant::ZERO).as_nanos() as u64;
             let load = aecn::Load { inflight: 0, rate: 0, queue: 0, delay: 0, congested: 0 };
             let rate = Rate::from_gbps(1);
@@ -365,14 +365,14 @@ fn every_layout_of_records_is_answered() {
             }
             true
         });
-        world.load(&[1], at(1000));
-        let rate = world.rate(1, at(900), at(1000));
+        network.load(&[1], at(1000));
+        let rate = network.rate(1, at(900), at(1000));
         assert!(rate < 1e9, "{format}: {rate}");
     }
 }
 
 #[test]
-fn what_cannot_control_datagrams_is_refused_by_name() {
+fn algorithms_that_cannot_control_datagrams_are_refused_by_name() {
     use CongestionAlgorithm::{Dcqcn, Dctcp, HpccReceiver, Swift};
     let (rate, rtt) = (Rate::from_gbps(10), T);
     let refused = [
@@ -394,40 +394,40 @@ fn what_cannot_control_datagrams_is_refused_by_name() {
 /// A destination beyond the limit replaces the one with the longest idle time.
 #[test]
 fn destinations_are_limited() {
-    let mut world = World::new(hpcc(), 1);
-    world.wire = Box::new(|_, frame, now| {
+    let mut network = Network::new(hpcc(), 1);
+    network.wire = Box::new(|_, frame, now| {
         idle(frame, now);
         true
     });
-    world.post(&[1]);
-    world.run(at(100));
-    let first = world.hosts[0].endpoint.counters().probe_responses;
+    network.post(&[1]);
+    network.run(at(100));
+    let first = network.hosts[0].endpoint.counters().probe_responses;
     assert!(first > 0);
-    let (qpn, peer) = (world.hosts[0].qpn, world.hosts[1].qpn);
+    let (qpn, peer) = (network.hosts[0].qpn, network.hosts[1].qpn);
     for last in 3..=131 {
-        let pd = world.hosts[0].pd;
-        let address = world.hosts[0].endpoint.create_address(pd, &path(1, last)).unwrap();
-        let host = &mut world.hosts[0];
+        let pd = network.hosts[0].pd;
+        let address = network.hosts[0].endpoint.create_address(pd, &path(1, last)).unwrap();
+        let host = &mut network.hosts[0];
         let to = Datagram { address, qpn: peer, queue_key: KEY };
         host.endpoint
-            .post_send(world.now, qpn, SendRequest::send_to(1, host.sge(0, 1), to).unsignalled())
+            .post_send(network.now, qpn, SendRequest::send_to(1, host.sge(0, 1), to).unsignalled())
             .unwrap();
         let mut frame = vec![0; 1500];
-        while host.endpoint.poll_transmit(world.now, &host.ram, &mut frame).is_some() {}
-        world.now = world.now + Duration::from_micros(200);
-        host.endpoint.on_timeout(world.now);
+        while host.endpoint.poll_transmit(network.now, &host.ram, &mut frame).is_some() {}
+        network.now = network.now + Duration::from_micros(200);
+        host.endpoint.on_timeout(network.now);
     }
     // The first destination starts with new state: its probe numbers start from 0.
     let numbers = Rc::new(core::cell::RefCell::new(Vec::new()));
     let seen = Rc::clone(&numbers);
-    world.wire = Box::new(move |to, frame, _| {
+    network.wire = Box::new(move |to, frame, _| {
         let header = parse(frame).unwrap().header;
         if to == 1 && matches!(header, Header::DatagramTelemetryRequest { .. }) {
             seen.borrow_mut().push(header.bth().psn);
         }
         to == 1
     });
-    world.post(&[1]);
-    world.transmit();
+    network.post(&[1]);
+    network.transmit();
     assert_eq!(*numbers.borrow(), [Psn::new(0)]);
 }

@@ -46,7 +46,7 @@ fn the_first_packet_in_rtr_establishes_the_communication() {
 
 /// IBA 10.3.1.5: SQD completes the requests in progress, and then reports that the queue is drained.
 #[test]
-fn a_queue_is_drained_when_what_had_begun_is_acknowledged() {
+fn a_queue_is_drained_when_the_begun_messages_are_acknowledged() {
     for notify in [true, false] {
         let mut script = Script::new(Options::default());
         let qpn = script.host.qpn;
@@ -110,7 +110,7 @@ fn a_peer_that_dies_leaves_a_line_for_the_log() {
 }
 
 #[test]
-fn a_request_that_is_refused_is_told_of() {
+fn a_refused_request_raises_an_event() {
     let mut script = Script::new(Options::default());
     let reth = roce::wire::Reth { rkey: Rkey::new(1), ..script.reth(0, 10) };
     assert_eq!(script.send(PSN, Operation::WriteOnly(reth, None), &[1; 10]), Err(Discard::RemoteKey));
@@ -121,7 +121,7 @@ fn a_request_that_is_refused_is_told_of() {
 }
 
 #[test]
-fn a_queue_that_overflows_is_told_of_and_so_are_those_it_fails() {
+fn an_overflowed_queue_and_its_failed_queue_pairs_raise_events() {
     let (mut host, now) = (Host::new(1, &Options::default()), Instant::ZERO);
     let small = host.endpoint.create_cq(1).unwrap();
     let init = QpInit { send_cq: small, ..host.init(&Options::default()) };
@@ -151,7 +151,7 @@ fn a_queue_pair_that_fails_takes_no_more_shared_receives() {
 }
 
 #[test]
-fn who_takes_no_events_costs_no_more_than_their_limit() {
+fn events_that_are_not_polled_are_limited() {
     let Script { mut host, now, .. } = Script::new(Options::default());
     let qpn = host.qpn;
     for _ in 0..(1 << 16) + 3 {

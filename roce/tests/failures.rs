@@ -397,7 +397,7 @@ fn icmp_that_explains_nothing() {
 }
 
 #[test]
-fn what_the_program_asked_for_has_no_reason() {
+fn an_error_state_that_the_program_requested_has_no_failure() {
     let mut script = Script::new(few());
     let qpn = script.host.qpn;
     script.host.endpoint.modify_qp(script.now, qpn, Modify::Error).unwrap();

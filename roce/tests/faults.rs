@@ -50,7 +50,7 @@ fn scenario() -> impl Strategy<Value = Scenario> {
 
 /// The requests of one side, and the expected results.
 #[derive(Default)]
-struct Ledger {
+struct RequestLog {
     signalled: Vec<u64>,
     receives: Vec<(u64, u32)>,
     /// (offset here, offset at the peer, length): equal in the end.
@@ -65,7 +65,7 @@ const COUNTER: u64 = 0;
 /// The first parts for what the peer writes here, for what this side sends, and for the data of its READs.
 const AREAS: [u64; 4] = [1, 1 + REQUESTS, 1 + 2 * REQUESTS, 1 + 3 * REQUESTS];
 
-fn request(pair: &mut Pair, host: usize, id: u64, random: &mut Random, ledger: &mut [Ledger; 2]) {
+fn request(pair: &mut Pair, host: usize, id: u64, random: &mut Random, log: &mut [RequestLog; 2]) {
     let peer = 1 - host;
     let [incoming, outgoing, brought, offered] = AREAS.map(|area| (area + id) * PLACE);
     let length = match random.below(4) {
@@ -78,37 +78,37 @@ fn request(pair: &mut Pair, host: usize, id: u64, random: &mut Random, ledger: &
     let from = pair.hosts[host].sge(outgoing, length);
     let request = match random.below(6) {
         0 | 1 => {
-            ledger[host].equal.push((outgoing, incoming, length));
-            ledger[peer].receives.push((id, length));
+            log[host].equal.push((outgoing, incoming, length));
+            log[peer].receives.push((id, length));
             let sge = pair.hosts[peer].sge(incoming, PLACE as u32);
             pair.receive(peer, id, sge);
             SendRequest::send(id, from)
         }
         2 => {
-            ledger[host].equal.push((outgoing, incoming, length));
+            log[host].equal.push((outgoing, incoming, length));
             SendRequest::write(id, from, remote(incoming))
         }
         3 => {
-            ledger[host].equal.push((outgoing, incoming, length));
-            ledger[peer].receives.push((id, length));
+            log[host].equal.push((outgoing, incoming, length));
+            log[peer].receives.push((id, length));
             let sge = pair.hosts[peer].sge(incoming, PLACE as u32);
             pair.receive(peer, id, sge);
             SendRequest::write(id, from, remote(incoming)).with_immediate([7; 4])
         }
         4 => {
-            ledger[host].equal.push((brought, offered, length));
+            log[host].equal.push((brought, offered, length));
             SendRequest::read(id, pair.hosts[host].sge(brought, length), remote(offered))
         }
         _ => {
             let add = random.below(1000);
-            ledger[host].added += add;
+            log[host].added += add;
             SendRequest::fetch_add(id, pair.hosts[host].sge(brought, 8), remote(COUNTER), add)
         }
     };
     let request = if random.chance(200) { request.fenced() } else { request };
     let request = if random.chance(300) && id + 1 < REQUESTS { request.unsignalled() } else { request };
     if request.signalled {
-        ledger[host].signalled.push(id);
+        log[host].signalled.push(id);
     }
     pair.post(host, request);
 }
@@ -133,13 +133,13 @@ fn run(scenario: Scenario) -> Pair {
         }
         host.ram.0[..8].fill(0);
     }
-    let mut ledger = [Ledger::default(), Ledger::default()];
+    let mut log = [RequestLog::default(), RequestLog::default()];
     pair.faults = scenario.faults;
     let mut posted = [0, 0];
     while posted != [REQUESTS, REQUESTS] {
         let host = random.below(2) as usize;
         if posted[host] < REQUESTS {
-            request(&mut pair, host, posted[host], &mut random, &mut ledger);
+            request(&mut pair, host, posted[host], &mut random, &mut log);
             posted[host] += 1;
         }
         for _ in 0..random.below(30) {
@@ -150,25 +150,25 @@ fn run(scenario: Scenario) -> Pair {
     pair.run_until(soon);
     pair.faults = Faults::default();
     pair.run(Duration::from_millis(100));
-    check(&mut pair, &ledger);
+    check(&mut pair, &log);
     pair
 }
 
-fn check(pair: &mut Pair, ledger: &[Ledger; 2]) {
-    for (host, ledger) in ledger.iter().enumerate() {
+fn check(pair: &mut Pair, log: &[RequestLog; 2]) {
+    for (host, log) in log.iter().enumerate() {
         assert_eq!(pair.reports()[host].unwrap().state, State::ReadyToSend);
         let sent = pair.hosts[host].sent();
         assert!(sent.iter().all(|c| c.status == CompletionStatus::Success));
-        assert_eq!(sent.iter().map(|c| c.id).collect::<Vec<_>>(), ledger.signalled);
+        assert_eq!(sent.iter().map(|c| c.id).collect::<Vec<_>>(), log.signalled);
         let received: Vec<_> = pair.hosts[host].received().iter().map(|c| (c.id, c.length)).collect();
-        assert_eq!(received, ledger.receives);
-        for &(here, there, length) in &ledger.equal {
+        assert_eq!(received, log.receives);
+        for &(here, there, length) in &log.equal {
             let length = length as usize;
             let ours = pair.hosts[host].bytes(here as usize, length);
             assert!(ours == pair.hosts[1 - host].bytes(there as usize, length), "{length} bytes at {here}");
         }
         let counter = pair.hosts[1 - host].bytes(COUNTER as usize, 8);
-        assert_eq!(u64::from_ne_bytes(counter.try_into().unwrap()), ledger.added);
+        assert_eq!(u64::from_ne_bytes(counter.try_into().unwrap()), log.added);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Datagram probes from unknown senders, and unsolicited responses: the answers, and the effects.
 
-use crate::datagrams::{KEY, World, at, host, hpcc, idle};
+use crate::datagrams::{KEY, Network, at, host, hpcc, idle};
 use crate::harness::{Host, path};
 use cc::{Instant, Rate};
 use core::time::Duration;
@@ -13,12 +13,12 @@ use roce::wire::{Bth, Feedback, Header, Path, Report, emit, parse, reseal};
 use roce::{Discard, Psn, Qpn};
 
 /// A receiver to which the test delivers packets of its own.
-struct Stranger {
+struct UnknownSender {
     host: Host,
     now: Instant,
 }
 
-impl Stranger {
+impl UnknownSender {
     fn new(congestion: Congestion) -> Self {
         Self { host: host(2, congestion), now: at(1) }
     }
@@ -53,12 +53,12 @@ impl Stranger {
 }
 
 #[test]
-fn an_answer_goes_to_who_asked_and_is_no_longer_than_the_probe() {
+fn an_answer_returns_to_the_prober_and_is_no_longer_than_the_probe() {
     for key in [None, Some(FeedbackKey([7; 16]))] {
-        let mut stranger = Stranger::new(Congestion { feedback_key: key, ..hpcc() });
+        let mut sender = UnknownSender::new(Congestion { feedback_key: key, ..hpcc() });
         let way = Path { udp_source: 0xd123, traffic_class: 0x22, hop_limit: 3, ..path(9, 2) };
-        assert_eq!(stranger.ask(&way, 77, KEY), Ok(()));
-        let sent = stranger.sent();
+        assert_eq!(sender.ask(&way, 77, KEY), Ok(()));
+        let sent = sender.sent();
         let [answer] = &sent[..] else { panic!("{} answers", sent.len()) };
         let frame = parse(answer).unwrap();
         assert_eq!(frame.network.path(), Path { traffic_class: 0x20, hop_limit: 64, ..way.back() });
@@ -77,8 +77,8 @@ fn an_answer_goes_to_who_asked_and_is_no_longer_than_the_probe() {
 
 #[test]
 fn a_probe_with_another_key_or_to_a_group_or_without_room_gets_no_answer() {
-    let mut stranger = Stranger::new(hpcc());
-    assert_eq!(stranger.ask(&path(9, 2), 1, KEY + 1), Err(Discard::QueueKey));
+    let mut sender = UnknownSender::new(hpcc());
+    assert_eq!(sender.ask(&path(9, 2), 1, KEY + 1), Err(Discard::QueueKey));
     let group = core::net::IpAddr::from([224, 0, 0, 9]);
     let nobody = core::net::IpAddr::from([0, 0, 0, 0]);
     for way in [
@@ -87,26 +87,26 @@ fn a_probe_with_another_key_or_to_a_group_or_without_room_gets_no_answer() {
         Path { source: nobody, ..path(9, 2) },
         Path { source: core::net::IpAddr::from([255; 4]), ..path(9, 2) },
     ] {
-        assert_eq!(stranger.ask(&way, 1, KEY), Err(Discard::Address), "{way:?}");
+        assert_eq!(sender.ask(&way, 1, KEY), Err(Discard::Address), "{way:?}");
     }
     // Without the telemetry bit there is no INT header.
-    let bth = Bth { partition_key: 0xffff, ..Bth::new(stranger.host.qpn, Psn::new(1)) };
+    let bth = Bth { partition_key: 0xffff, ..Bth::new(sender.host.qpn, Psn::new(1)) };
     let bare = Header::DatagramTelemetryRequest { bth, queue_key: KEY, source: Qpn::new(0x99) };
-    assert_eq!(stranger.send(&path(9, 2), &bare), Err(Discard::Telemetry));
-    assert!(stranger.sent().is_empty());
-    let mut silent = Stranger::new(Congestion { ratio_only: true, ..hpcc() });
+    assert_eq!(sender.send(&path(9, 2), &bare), Err(Discard::Telemetry));
+    assert!(sender.sent().is_empty());
+    let mut silent = UnknownSender::new(Congestion { ratio_only: true, ..hpcc() });
     assert_eq!(silent.ask(&path(9, 2), 1, KEY), Err(Discard::Telemetry));
     assert!(silent.sent().is_empty());
 }
 
 #[test]
 fn a_full_queue_of_answers_is_counted() {
-    let mut stranger = Stranger::new(hpcc());
-    let taken = (0..20).filter(|&number| stranger.ask(&path(9, 2), number, KEY).is_ok()).count();
+    let mut sender = UnknownSender::new(hpcc());
+    let taken = (0..20).filter(|&number| sender.ask(&path(9, 2), number, KEY).is_ok()).count();
     assert_eq!(taken, 8);
-    assert_eq!(stranger.host.endpoint.counters().discarded(Discard::AnswersFull), 12);
-    assert_eq!(stranger.sent().len(), 8);
-    assert_eq!(stranger.ask(&path(9, 2), 21, KEY), Ok(()), "there is room again");
+    assert_eq!(sender.host.endpoint.counters().discarded(Discard::AnswersFull), 12);
+    assert_eq!(sender.sent().len(), 8);
+    assert_eq!(sender.ask(&path(9, 2), 21, KEY), Ok(()), "there is room again");
 }
 
 /// Responses from another source, with another number, or repeated change only a counter.
@@ -114,46 +114,46 @@ fn a_full_queue_of_answers_is_counted() {
 fn forged_and_stale_answers_change_nothing() {
     let key = Some(FeedbackKey([7; 16]));
     for sealed in [false, true] {
-        let mut world = World::new(Congestion { feedback_key: key.filter(|_| sealed), ..hpcc() }, 1);
-        world.wire = Box::new(|_, frame, now| {
+        let mut network = Network::new(Congestion { feedback_key: key.filter(|_| sealed), ..hpcc() }, 1);
+        network.wire = Box::new(|_, frame, now| {
             idle(frame, now);
             true
         });
-        world.load(&[1], at(300));
-        world.run(at(1000));
-        let answered = world.hosts[0].endpoint.counters().probe_responses;
+        network.load(&[1], at(300));
+        network.run(at(1000));
+        let answered = network.hosts[0].endpoint.counters().probe_responses;
         assert!(answered > 10);
-        let before = world.hosts[0].endpoint.report(world.hosts[0].qpn).unwrap();
+        let before = network.hosts[0].endpoint.report(network.hosts[0].qpn).unwrap();
         let speed = Speed::from_rate(Rate::from_gbps(1)).unwrap();
         let busiest = Some((0, HopRecord::new(speed, 1, 1, 5_000_000)));
         let report = Report::Busiest { path_id: 4, hops: 1, busiest };
         let last = answered as u32 - 1;
         let mut hear = |from: u8, number: u32| {
-            let host = &mut world.hosts[0];
+            let host = &mut network.hosts[0];
             let bth = Bth { partition_key: 0xffff, ..Bth::new(host.qpn, Psn::new(number)) };
             let header = Header::TelemetryResponse { bth, feedback: Feedback { report, seal: None } };
             let mut frame = vec![0; 500];
             let length = emit(&path(from, 1), 0, &header, 0, &mut frame).unwrap().seal();
-            host.endpoint.on_frame(world.now, &mut host.ram, &frame[..length])
+            host.endpoint.on_frame(network.now, &mut host.ram, &frame[..length])
         };
         for (from, number) in [(3, last + 1), (2, last), (2, last - 1), (2, last + 1), (2, 0xff_ffff)] {
             assert_eq!(hear(from, number), Err(Discard::Telemetry), "{from} {number}");
         }
-        let after = world.hosts[0].endpoint.report(world.hosts[0].qpn).unwrap();
+        let after = network.hosts[0].endpoint.report(network.hosts[0].qpn).unwrap();
         assert_eq!((before.rate, before.busiest), (after.rate, after.busiest));
         if sealed {
             // A response that is expected, but without the key.
-            world.wire = Box::new(|_, frame, _| {
+            network.wire = Box::new(|_, frame, _| {
                 !matches!(parse(frame).unwrap().header, Header::DatagramTelemetryRequest { .. })
             });
-            world.post(&[1]);
-            world.run(at(1100));
-            let host = &mut world.hosts[0];
+            network.post(&[1]);
+            network.run(at(1100));
+            let host = &mut network.hosts[0];
             let bth = Bth { partition_key: 0xffff, ..Bth::new(host.qpn, Psn::new(last + 1)) };
             let header = Header::TelemetryResponse { bth, feedback: Feedback { report, seal: None } };
             let mut frame = vec![0; 500];
             let length = emit(&path(2, 1), 0, &header, 0, &mut frame).unwrap().seal();
-            let heard = host.endpoint.on_frame(world.now, &mut host.ram, &frame[..length]);
+            let heard = host.endpoint.on_frame(network.now, &mut host.ram, &frame[..length]);
             assert_eq!(heard, Err(Discard::ForgedFeedback));
         }
     }
@@ -167,8 +167,8 @@ proptest! {
         seals: bool,
     ) {
         let feedback_key = seals.then_some(FeedbackKey([7; 16]));
-        let mut stranger = Stranger::new(Congestion { feedback_key, ..hpcc() });
-        let qpn = stranger.host.qpn;
+        let mut sender = UnknownSender::new(Congestion { feedback_key, ..hpcc() });
+        let qpn = sender.host.qpn;
         let (mut came, mut left) = ((0, 0), (0, 0));
         for (asks, number, from, edits, sends) in packets {
             let bth = Bth { congestion: Bth::TELEMETRY, partition_key: 0xffff, ..Bth::new(qpn, Psn::new(number)) };
@@ -181,20 +181,20 @@ proptest! {
             let mut frame = vec![0; 500];
             let length = emit(&path(3 + from, 2), 0, &header, 0, &mut frame).unwrap().seal();
             frame.truncate(length);
-            idle(&mut frame, stranger.now);
+            idle(&mut frame, sender.now);
             for (place, byte) in edits {
                 let at = 42 + place.index(length - 42);
                 frame[at] = byte;
             }
             let _ = reseal(&mut frame);
             came = (came.0 + 1, came.1 + length);
-            let _ = stranger.host.endpoint.on_frame(stranger.now, &mut stranger.host.ram, &frame);
+            let _ = sender.host.endpoint.on_frame(sender.now, &mut sender.host.ram, &frame);
             if sends {
-                left = stranger.sent().iter().fold(left, |(count, bytes), frame| (count + 1, bytes + frame.len()));
+                left = sender.sent().iter().fold(left, |(count, bytes), frame| (count + 1, bytes + frame.len()));
             }
             prop_assert!(left.0 <= came.0 && left.1 <= came.1, "{left:?} for {came:?}");
-            stranger.now = stranger.now + Duration::from_nanos(100);
+            sender.now = sender.now + Duration::from_nanos(100);
         }
-        prop_assert_eq!(stranger.host.endpoint.poll_timeout(), None);
+        prop_assert_eq!(sender.host.endpoint.poll_timeout(), None);
     }
 }

@@ -1,9 +1,9 @@
 //! Arbitrary bytes as a peer's feedback, telemetry and setup, on queue pairs of every algorithm.
 
+use crate::congestion_reports;
 use crate::harness::Options;
 use crate::harness::raw::Raw;
 use crate::harness::script::{PSN, Script};
-use crate::told;
 use cc::{HpccConfig, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -52,6 +52,6 @@ proptest! {
     /// This test fails without either bound on a peer's values: the unit of a counter and the share of a link.
     #[test]
     fn no_telemetry_stops_a_queue_pair(bytes in proptest::collection::vec(any::<u8>(), 0..6000)) {
-        told::run(&bytes);
+        congestion_reports::run(&bytes);
     }
 }

@@ -111,7 +111,7 @@ const GAP: Syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
 const LESS: [(u32, Said); 1] = [(35, (FIRST + 1, GAP, 1))];
 
 #[test]
-fn what_rxe_answers_we_answer_or_a_rule_says_otherwise() {
+fn replayed_frames_get_the_answers_of_rxe_or_those_of_the_rule() {
     let probes = probes();
     assert_eq!(probes.iter().map(|probe| probe.qpn).collect::<Vec<_>>(), (30..=41).collect::<Vec<_>>());
     for probe in &probes {

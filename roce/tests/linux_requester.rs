@@ -186,7 +186,7 @@ enum Pace {
 
 const PACES: [Pace; 3] = [Pace::Burst, Pace::Each, Pace::Interleaved];
 
-struct World<'a> {
+struct Simulation<'a> {
     kinds: &'a [Kind],
     script: Script,
     linux: LinuxRequester,
@@ -194,7 +194,7 @@ struct World<'a> {
     answers: Wire,
 }
 
-impl<'a> World<'a> {
+impl<'a> Simulation<'a> {
     fn new(kinds: &'a [Kind], requests: Option<(usize, Fault)>, answers: Option<(usize, Fault)>) -> Self {
         let access = Access::ALL | Access::REMOTE_FLUSH;
         let mut script = Script::new(Options { memory: 1 << 16, access, ..Options::default() });
@@ -311,16 +311,16 @@ type Faults = [Option<(usize, Fault)>; 2];
 
 /// Runs `kinds` with the faults. Returns the number of frames in each direction.
 fn run(kinds: &[Kind], faults: Faults, pace: Pace, receives_late: bool) -> [usize; 2] {
-    let mut world = World::new(kinds, faults[0], faults[1]);
-    world.run(pace, receives_late);
-    if let Err(what) = world.verdict()
-        && !(world.answers.delayed_ack && world.linux.interrupted)
+    let mut simulation = Simulation::new(kinds, faults[0], faults[1]);
+    simulation.run(pace, receives_late);
+    if let Err(what) = simulation.verdict()
+        && !(simulation.answers.delayed_ack && simulation.linux.interrupted)
     {
         panic!(
             "{kinds:?}, faults of requests and answers {faults:?}, {pace:?}, receives late {receives_late}: {what}"
         );
     }
-    [world.requests.count, world.answers.count]
+    [simulation.requests.count, simulation.answers.count]
 }
 
 /// Runs `kinds` with each fault of each frame.

@@ -47,7 +47,7 @@ fn acknowledgements(script: &mut Script) -> Vec<(u32, bool)> {
 
 /// Section 3.2: rule 1 (CE set, state false), rule 2 (CE not set, state true), rule 3 (else nothing).
 #[test]
-fn a_change_of_the_mark_acknowledges_what_came_before() {
+fn a_change_of_the_mark_acknowledges_the_packets_before_it() {
     let mut script = Script::new(Options::default());
     receive(&mut script, PSN, PLAIN);
     receive(&mut script, PSN + 1, PLAIN);
@@ -134,7 +134,7 @@ fn responses_carry_the_mark_of_the_packets_that_they_acknowledge() {
 }
 
 #[test]
-fn who_did_not_ask_gets_plain_acknowledgements_and_notifications() {
+fn a_sender_without_exact_echo_gets_plain_acknowledgements_and_cnps() {
     let mut script = Script::new(Options::default());
     let foreign = Mark { exact: false, ..MARKED };
     receive(&mut script, PSN, foreign);

@@ -84,7 +84,7 @@ fn each_attached_queue_pair_takes_a_copy() {
 }
 
 #[test]
-fn what_cannot_be_attached_is_refused_with_its_limit() {
+fn an_invalid_attachment_is_refused_with_its_limit() {
     let (mut host, group) = (host(1), IpAddr::from([239, 1, 2, 3]));
     let connected = host.endpoint.create_qp(NOW, host.init_of(Service::Uc)).unwrap();
     assert_eq!(host.endpoint.attach(connected, group), Err(ControlError::NotDatagrams(connected)));

@@ -22,7 +22,7 @@ fn other() -> Numbers {
 }
 
 #[test]
-fn what_is_chosen_is_sent_and_understood_and_the_other_is_not() {
+fn configured_numbers_are_sent_and_accepted_and_others_are_not() {
     for (numbers, port, option, stranger) in
         [(Numbers::DEFAULT, 1021_u16, 0x3e, other()), (other(), 5000, 0x3f, Numbers::DEFAULT)]
     {

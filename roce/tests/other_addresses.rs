@@ -62,7 +62,7 @@ fn both_sides_go_by_the_regions_own_addresses() {
 }
 
 #[test]
-fn the_owners_address_is_none_of_the_regions() {
+fn the_address_of_the_memory_is_outside_a_region_with_its_own_addresses() {
     let mut pair = Pair::connect(Options::default());
     let [ours, theirs] = regions(&mut pair, [0, 0x1000]);
     let owners = Remote { address: BASE + AT, ..remote(&theirs, 0) };

@@ -206,7 +206,7 @@ fn ways_that_are_as_good_as_each_other_do_not_keep_it_from_moving() {
 
 /// The flow's own tenth of a link counts on the other path.
 #[test]
-fn too_small_a_difference_moves_nobody() {
+fn a_small_difference_of_load_moves_no_flow() {
     for busy in [|_, _| 0.5, |index, _| if index == 0 { 0.7 } else { 0.45 }] as [fn(usize, usize) -> f64; 2] {
         let (pair, seen) = write(paced(2), busy);
         assert_eq!((moves(&pair), seen.requests.len()), (0, 1));
@@ -226,7 +226,7 @@ fn a_path_that_gets_worse_by_the_move_is_not_left_at_once() {
 }
 
 #[test]
-fn one_path_is_none_to_choose_from() {
+fn a_single_path_is_not_probed() {
     let (pair, seen) = write(paced(1), |_, _| 0.95);
     assert_eq!((moves(&pair), seen.probes.len(), seen.requests.len()), (0, 0, 1));
 }

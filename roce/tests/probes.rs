@@ -49,7 +49,7 @@ fn probes_of_one_path_cost_one_path() {
 }
 
 #[test]
-fn what_telemetry_took_is_given_back_when_it_stops() {
+fn memory_for_telemetry_is_freed_when_telemetry_stops() {
     let mut script = Script::new(Options::default());
     message(&mut script, 0, 1);
     let left = held(|| {

@@ -55,7 +55,7 @@ fn an_acknowledgement_covers_all_before_it() {
 
 /// IBA 9.7.2, 9.7.6: a response beyond the last PSN sent is invalid.
 #[test]
-fn acknowledgements_of_what_was_never_sent_change_nothing() {
+fn acknowledgements_of_unsent_packets_change_nothing() {
     let mut script = script();
     write(&mut script, 1, 10);
     write(&mut script, 2, 10);
@@ -111,7 +111,7 @@ fn a_read_goes_on_where_its_answer_broke_off() {
 }
 
 #[test]
-fn a_response_that_is_not_what_was_asked_for_ends_the_queue_pair() {
+fn a_response_that_does_not_match_its_request_fails_the_queue_pair() {
     let only = Operation::ReadResponseOnly(AETH);
     let first = Operation::ReadResponseFirst(AETH);
     let atomic = Operation::AtomicAcknowledge { aeth: AETH, original: 1 };
@@ -204,7 +204,7 @@ fn silence_is_retried_and_then_given_up() {
 
 /// Packets that a slow peer dropped are not retransmitted in one burst: one packet after a timeout, then as many more as are acknowledged.
 #[test]
-fn after_a_timeout_the_window_opens_by_what_is_acknowledged() {
+fn after_a_timeout_the_window_grows_with_acknowledgements() {
     let mut script = Script::new(Options::default());
     write(&mut script, 1, 20_000);
     assert_eq!(script.drain().len(), 20);
@@ -236,7 +236,7 @@ fn progress_gives_all_retries_back() {
 
 /// IBA 10.7, 11.6.2: completions keep the order of requests, also if one fails locally.
 #[test]
-fn a_bad_local_buffer_fails_after_what_came_before() {
+fn a_bad_local_buffer_fails_after_the_requests_before_it() {
     let mut script = script();
     write(&mut script, 1, 10);
     let bad = script.host.sge_with(0, 10, Lkey::new(0xdead));
@@ -350,7 +350,7 @@ fn losses_halve_the_reads_that_are_asked_for_at_a_time() {
 
 /// The same for a completed READ: it was requested twice, and the responses to the second request precede anything new.
 #[test]
-fn a_peer_that_answers_what_is_done_is_waited_for() {
+fn a_peer_that_answers_a_completed_read_postpones_the_timeout() {
     let mut script = Script::new(Options { retry_count: 1, memory: 1 << 16, ..Options::default() });
     read(&mut script, 1, 3000);
     assert_eq!(psns(&mut script), [PSN]);

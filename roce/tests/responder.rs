@@ -41,7 +41,7 @@ fn acknowledgements_are_coalesced() {
 
 /// IBA 9.7.5.2.8: a gap is reported once.
 #[test]
-fn a_gap_gets_one_nak_and_the_packets_behind_it_none() {
+fn a_gap_gets_one_nak() {
     let mut script = script();
     let write = Operation::WriteOnly(script.reth(0, 1), None);
     assert_eq!(script.send(PSN, write, &[1]), Ok(()));
@@ -287,7 +287,7 @@ fn a_region_that_goes_away_ends_the_read_that_uses_it() {
 }
 
 #[test]
-fn what_the_queue_pair_does_not_allow_is_an_invalid_request() {
+fn an_operation_that_the_queue_pair_does_not_allow_is_an_invalid_request() {
     for (access, operation, payload) in [
         (Access::REMOTE_READ, 0, &[1][..]),
         (Access::REMOTE_WRITE, 1, &[]),

@@ -95,7 +95,7 @@ fn without_a_loss_nothing_is_offered() {
 
 /// Selective repeat retransmits the packets that go-back-N has not retransmitted yet, unless the peer reports that it holds them.
 #[test]
-fn what_was_to_be_sent_again_counts_as_lost() {
+fn packets_that_go_back_n_would_retransmit_count_as_lost() {
     let mut script = offered();
     assert_eq!(accept(&mut script, 0), Ok(()));
     assert_eq!(say(&mut script, 0, 0b010), Ok(()));
@@ -105,7 +105,7 @@ fn what_was_to_be_sent_again_counts_as_lost() {
 }
 
 #[test]
-fn a_lost_acceptance_shows_in_what_the_peer_holds() {
+fn a_selective_acknowledgement_replaces_a_lost_acceptance() {
     let mut script = offered();
     assert_eq!(sends(&mut script), [0, 1, 2]);
     assert_eq!(repeats_after_hole(&mut script), [3]);
@@ -201,7 +201,7 @@ fn early(script: &mut Script, ahead: u32) -> Result<(), Discard> {
 }
 
 #[test]
-fn a_responder_holds_what_is_early_once_it_has_accepted() {
+fn a_responder_holds_early_packets_once_it_has_accepted() {
     let mut script = script();
     assert_eq!(early(&mut script, 1), Err(Discard::PsnGap));
     assert_eq!(script.drain(), [(PSN, nak(NakCode::PsnSequenceError, 0))]);
@@ -242,7 +242,7 @@ fn an_offer_of_another_connection_is_dropped() {
 }
 
 #[test]
-fn go_back_n_neither_offers_nor_accepts() {
+fn go_back_n_does_not_offer_or_accept_selective_repeat() {
     let mut script = Script::new(Options { offered: false, ..options() });
     assert_eq!(say_offer(&mut script, false, PSN, [PSN; 2]), Err(Discard::Opcode));
     assert_eq!(script.next_header(), None);
@@ -250,7 +250,7 @@ fn go_back_n_neither_offers_nor_accepts() {
 }
 
 #[test]
-fn a_responder_before_rts_accepts() {
+fn a_responder_in_rtr_accepts_an_offer() {
     let mut script = Script::receiving(options());
     assert_eq!(say_offer(&mut script, false, PSN, [PSN; 2]), Ok(()));
     assert_eq!(offer(&mut script), (true, 0));
@@ -258,7 +258,7 @@ fn a_responder_before_rts_accepts() {
 
 /// A new connection of the same queue pair keeps nothing of the previous agreement.
 #[test]
-fn a_reset_forgets_what_was_agreed() {
+fn a_reset_clears_the_agreement() {
     let mut script = offered();
     assert_eq!(accept(&mut script, 0), Ok(()));
     assert_eq!(say_offer(&mut script, false, PSN, [PSN; 2]), Ok(()));

@@ -65,7 +65,7 @@ pub(crate) fn write(script: &Script, id: u64, length: u32) -> SendRequest {
 }
 
 #[test]
-fn a_receiver_holds_what_comes_early_and_says_so() {
+fn a_receiver_holds_and_reports_early_packets() {
     let mut script = script();
     let write = |offset| Operation::WriteOnly(script.reth(offset, 1), None);
     let [zero, one, two, three] = [0, 1, 2, 3].map(write);
@@ -112,7 +112,7 @@ fn sends_and_atomics_keep_their_order() {
 }
 
 #[test]
-fn what_is_held_may_still_meet_no_receive() {
+fn a_held_send_without_a_receive_gets_an_rnr_nak() {
     let mut script = script();
     receive(&mut script, 0);
     assert_eq!(script.send(PSN + 1, SEND, &[2]), Ok(()));
@@ -129,7 +129,7 @@ fn what_is_held_may_still_meet_no_receive() {
 }
 
 #[test]
-fn what_is_held_is_bounded() {
+fn the_number_of_held_packets_is_limited() {
     let mut script = script();
     let write = Operation::WriteOnly(script.reth(0, 1), None);
     for ahead in 1..4096 {
@@ -153,7 +153,7 @@ fn what_is_held_is_bounded() {
 
 /// Of a READ's PSNs only the first belongs to a request. Held packets with the others are dropped and do not block the responder.
 #[test]
-fn what_lies_in_a_read_is_given_up() {
+fn held_packets_within_the_psns_of_a_read_are_dropped() {
     let mut script = script();
     let write = Operation::WriteOnly(script.reth(0, 1), None);
     assert_eq!(script.send(PSN + 1, write, &[1]), Ok(()));
@@ -182,7 +182,7 @@ fn no_more_bytes_are_held_than_two_mebibytes() {
 }
 
 #[test]
-fn a_sender_sends_only_what_is_missing_and_only_once() {
+fn a_sender_retransmits_only_missing_packets_and_each_once() {
     let mut script = script();
     let request = write(&script, 1, 8 * 1024);
     post(&mut script, request);
@@ -203,7 +203,7 @@ fn a_sender_sends_only_what_is_missing_and_only_once() {
 }
 
 #[test]
-fn what_is_lost_again_is_sent_again() {
+fn a_lost_retransmission_is_retransmitted() {
     let mut script = script();
     let request = write(&script, 1, 4 * 1024);
     post(&mut script, request.clone());
@@ -237,7 +237,7 @@ fn what_is_lost_again_is_sent_again() {
 }
 
 #[test]
-fn a_read_is_asked_again_for_what_is_missing() {
+fn the_missing_part_of_a_read_is_requested_again() {
     let mut script = script();
     let remote = Remote { address: BASE, rkey: script.rkey() };
     let read = SendRequest::read(1, script.host.sge(8192, 6 * 1024), remote);
@@ -305,7 +305,7 @@ fn a_stretch_that_has_not_left_is_not_sent_before_its_turn() {
 }
 
 #[test]
-fn nobody_speaks_of_it_who_did_not_agree() {
+fn a_selective_acknowledgement_without_an_agreement_is_dropped() {
     let mut script = Script::new(Options { selective_repeat: false, ..options() });
     let request = write(&script, 1, 2048);
     post(&mut script, request);
@@ -315,7 +315,7 @@ fn nobody_speaks_of_it_who_did_not_agree() {
 }
 
 #[test]
-fn what_is_said_of_packets_never_sent_is_not_believed() {
+fn a_selective_acknowledgement_of_unsent_packets_is_dropped() {
     let mut script = script();
     let request = write(&script, 1, 3 * 1024);
     post(&mut script, request.clone());
@@ -372,7 +372,7 @@ fn a_packet_that_is_given_up_is_sent_again() {
 
 /// RFC 8985 7, 7.2: the last packet is lost, and no later packet can reveal it.
 #[test]
-fn what_is_lost_at_the_end_is_asked_for_after_two_round_trips() {
+fn a_lost_tail_is_probed_after_two_round_trips() {
     let mut script = script();
     let request = write(&script, 1, 1024);
     post(&mut script, request);
@@ -395,7 +395,7 @@ fn what_is_lost_at_the_end_is_asked_for_after_two_round_trips() {
 
 /// RFC 8985: the reordering window is a round trip. After eight losses in a row without reordering it is a quarter, until a packet is late.
 #[test]
-fn how_late_a_packet_may_be_follows_what_was_seen() {
+fn the_reordering_window_follows_observed_reordering() {
     let mut script = script();
     let mut psn = 0;
     let mut again = |script: &mut Script, late: u64, comes: bool| {

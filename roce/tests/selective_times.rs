@@ -41,7 +41,7 @@ fn a_lost_tail_is_asked_for_however_late_the_answer_before_it_came() {
 
 /// Of 384 packets three are lost, and all acknowledgements but the last, which reports the last 118 packets and the first missing one.
 #[test]
-fn what_no_answer_told_of_is_not_sent_again() {
+fn packets_that_no_acknowledgement_covers_are_not_retransmitted() {
     let mut script = measured(Script::new(Options { congestion: open_window(), ..options() }));
     for id in 1..7 {
         let request = write(&script, id, 64 * 1024);
@@ -67,7 +67,7 @@ fn what_no_answer_told_of_is_not_sent_again() {
 
 /// A packet is sent every 0.8 ms, far less often than the probe timer would fire.
 #[test]
-fn what_the_pacer_holds_back_makes_nothing_else_lost() {
+fn a_retransmission_that_waits_for_the_pacer_marks_no_other_packet_lost() {
     let rate = Rate::from_bps(10_000_000);
     let mut script = measured(Script::new(Options { congestion: paced(1 << 20, rate), ..options() }));
     let request = write(&script, 1, 3 * 1024);
@@ -216,7 +216,7 @@ fn rates_around_two_losses(congestion: CongestionAlgorithm) -> [[u64; 2]; 2] {
 
 /// RFC 5681 4.3: the loss of a retransmission is a separate indication of congestion.
 #[test]
-fn congestion_control_is_told_of_a_repetition_that_is_lost() {
+fn congestion_control_learns_of_a_lost_retransmission() {
     let line_rate = Rate::from_gbps(10);
     let swift = CongestionAlgorithm::Swift(SwiftConfig::new(line_rate, ROUND_TRIP));
     let dctcp = CongestionAlgorithm::Dctcp(DctcpConfig::new(line_rate, ROUND_TRIP));

@@ -68,7 +68,7 @@ fn send(pair: &mut Pair, qpn: Qpn, id: u64, length: u32) {
 
 /// IBA 10.2.9: the queue pairs consume requests in the order of their messages.
 #[test]
-fn whoever_comes_first_takes_the_next_request() {
+fn messages_consume_shared_requests_in_order_of_arrival() {
     let (mut pair, srq, [a, b]) = shared(Options::default());
     (0..4).for_each(|id| post(&mut pair, srq, id));
     pair.hosts[0].ram.0[..3000].fill(7);
@@ -99,7 +99,7 @@ fn a_dry_queue_answers_not_ready_until_somebody_posts() {
 
 /// IBA 10.2.9.1: the event of the limit disarms it.
 #[test]
-fn falling_below_the_limit_is_told_once() {
+fn falling_below_the_limit_raises_one_event() {
     let (mut pair, srq, [a, b]) = shared(Options::default());
     (0..4).for_each(|id| post(&mut pair, srq, id));
     pair.hosts[1].endpoint.arm_srq(srq, 3).unwrap();

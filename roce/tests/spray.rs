@@ -173,7 +173,7 @@ fn answers_leave_a_dark_path_too() {
 }
 
 #[test]
-fn what_cannot_spray_is_refused_by_name() {
+fn settings_that_cannot_spray_are_refused_with_the_reason() {
     let refused_with = |service, options: Options, count, adjust: fn(&mut Congestion)| {
         let mut host = Host::new(1, &options);
         let init = QpInit { service, ..host.init(&options) };

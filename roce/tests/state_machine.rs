@@ -112,7 +112,7 @@ proptest! {
 
     /// A side may fail at any time.
     #[test]
-    fn whoever_dies_leaves_no_request_without_an_end(
+    fn each_request_ends_when_a_side_fails(
         setting in setting(),
         operations in prop::collection::vec(
             prop_oneof![40 => request(), 30 => fault(), 50 => time(), 1 => end()],

@@ -368,7 +368,7 @@ fn feedback_is_about_packets_that_were_sent() {
 
 /// Data with telemetry is placed like any data, and its acknowledgement returns the telemetry.
 #[test]
-fn a_stamped_write_is_placed_and_its_acknowledgement_says_what_was_stamped() {
+fn a_stamped_write_is_placed_and_its_acknowledgement_reports_the_record() {
     let mut script = Script::new(Options::default());
     let bth = Bth { congestion: Bth::TELEMETRY, ..script.bth(PSN) };
     let reth = Reth { length: 5, ..script.reth(0, 0) };

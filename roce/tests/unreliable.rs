@@ -97,7 +97,7 @@ fn fill(host: &mut Host, offset: usize, length: usize) {
 }
 
 #[test]
-fn a_message_of_three_packets_arrives_and_nobody_answers() {
+fn a_message_of_three_packets_arrives_without_an_answer() {
     let [mut a, mut b] = connections();
     fill(&mut a, 0, 3000);
     receive(&mut b, 9, 4096, 4096);
@@ -153,7 +153,7 @@ fn a_missing_packet_takes_its_message_with_it_and_the_receive_request_waits() {
 }
 
 #[test]
-fn what_is_not_allowed_is_dropped_without_a_word() {
+fn a_packet_that_is_not_allowed_is_dropped_without_an_answer() {
     let [mut a, mut b] = connections();
     let wrong = Remote { address: BASE, rkey: Rkey::new(b.region.rkey.get() ^ 1) };
     let outside = Remote { address: BASE + (1 << 20) - 10, rkey: b.region.rkey };
@@ -214,7 +214,7 @@ fn a_send_from_memory_that_is_not_ours_stops_sending_but_not_receiving() {
 
 /// IBA 10.3.1.5: SQD.
 #[test]
-fn a_drained_queue_ends_what_has_begun() {
+fn a_draining_queue_completes_the_begun_message() {
     let [mut a, _] = connections();
     post(&mut a, |a| SendRequest::send(1, a.sge(0, 3000)));
     post(&mut a, |a| SendRequest::send(2, a.sge(0, 10)));

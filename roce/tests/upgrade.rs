@@ -264,7 +264,7 @@ fn telemetry_that_ends_is_missed_and_comes_back() {
 
 /// A base round-trip time that differs from that of the empty path is reported once; the right one is not.
 #[test]
-fn a_wrong_base_rtt_is_told_once() {
+fn a_wrong_base_rtt_is_reported_once() {
     let told = |base_rtt| {
         let congestion = CongestionAlgorithm::Hpcc(HpccConfig::new(line(), base_rtt, NonZeroU32::MIN));
         let options =

@@ -51,7 +51,7 @@ fn after(options: Options, begin: impl FnOnce(&mut Pair), time: Duration) -> Pai
 const SHORT: Duration = Duration::from_micros(400);
 
 #[test]
-fn a_small_window_is_what_it_waits_for() {
+fn a_small_window_is_the_waiting_state() {
     let options = Options { congestion: fixed(WINDOW), ..Options::default() };
     let pair = after(options, |pair| write(pair, 1, 1 << 19), SHORT);
     assert_eq!(most(&pair), Waiting::Window);
@@ -59,13 +59,13 @@ fn a_small_window_is_what_it_waits_for() {
 }
 
 #[test]
-fn a_slow_pace_is_what_it_waits_for() {
+fn a_slow_pace_is_the_waiting_state() {
     let options = Options { congestion: paced(1 << 30, Rate::from_mbps(500)), ..Options::default() };
     assert_eq!(most(&after(options, |pair| write(pair, 1, 1 << 19), SHORT)), Waiting::Pacing);
 }
 
 #[test]
-fn a_receiver_without_a_receive_is_what_it_waits_for() {
+fn a_receiver_without_a_receive_is_the_waiting_state() {
     let options = Options { rnr_timer: 14, ..Options::default() };
     let send = |pair: &mut Pair| {
         let sge = pair.hosts[0].sge(0, 64);
@@ -89,7 +89,7 @@ fn a_peer_that_answers_nothing_is_silent() {
 
 /// A port that is full from the first turn on, like that of a peer that receives nothing.
 #[test]
-fn a_port_without_room_is_what_it_waits_for() {
+fn a_port_without_room_is_the_waiting_state() {
     struct Full(Waiting);
     impl Outbox for Full {
         fn room(&mut self) -> Option<&mut [u8]> {
@@ -133,14 +133,14 @@ fn the_reason_of_a_silence_is_suspected_before_the_queue_pair_fails() {
 }
 
 #[test]
-fn the_limit_of_reads_is_what_it_waits_for() {
+fn the_limit_of_reads_is_the_waiting_state() {
     let begin = |pair: &mut Pair| (0..60).for_each(|id| read(pair, id, 64));
     let options = Options { max_rd_atomic: 1, ..Options::default() };
     assert_eq!(most(&after(options, begin, SHORT)), Waiting::Reads);
 }
 
 #[test]
-fn a_fence_is_what_it_waits_for() {
+fn a_fence_is_the_waiting_state() {
     let begin = |pair: &mut Pair| {
         for id in 0..20 {
             read(pair, id, 64);

@@ -103,7 +103,7 @@ fn the_key_of_before_leads_nowhere() {
 
 /// IBA 10.6.7.2.5 and 9.4.1.1.3: the peer's last message invalidates the window.
 #[test]
-fn send_with_invalidate_takes_the_window_back_and_says_which() {
+fn send_with_invalidate_invalidates_the_window_and_reports_its_key() {
     let (mut script, region) = script();
     let rkey = script.window(Two, &region, 0, 4096, RIGHTS);
     receive(&mut script, 1);
@@ -148,7 +148,7 @@ fn local_invalidate_takes_the_window_back_and_it_may_be_bound_again() {
 
 /// IBA 10.6.7.2.3, 10.6.7.2.5: an invalid bind or invalidation fails the queue pair, and changes nothing.
 #[test]
-fn what_cannot_be_bound_fails_the_queue_pair() {
+fn an_invalid_bind_fails_the_queue_pair() {
     type Change = fn(Binding, &Script, &Region) -> Binding;
     let cases: [(&str, WindowKind, Change); 11] = [
         ("no such window", Two, |b, _, _| Binding { window: Rkey::new(b.window.get() ^ 0x100), ..b }),
@@ -190,7 +190,7 @@ fn a_window_that_a_peer_may_write_needs_a_region_that_its_owner_may_write() {
 }
 
 #[test]
-fn what_cannot_be_invalidated_fails_the_queue_pair() {
+fn an_invalid_invalidation_fails_the_queue_pair() {
     let (mut script, region) = script();
     let one = script.window(One, &region, 0, 8, RIGHTS);
     let unbound = script.host.endpoint.create_window(script.host.pd, Two).unwrap();

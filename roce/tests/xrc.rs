@@ -131,7 +131,7 @@ fn on_the_wire_it_is_xrc() {
 }
 
 #[test]
-fn an_empty_queue_says_come_back_while_the_other_is_full() {
+fn an_empty_queue_gets_an_rnr_nak_while_another_has_requests() {
     let (mut pair, _, [a, b]) = connected(Options { rnr_timer: 14, ..options() });
     pair.hosts[1].post_to(&b, 2, 0, 64);
     let sge = pair.hosts[0].sge(0, 8);
@@ -213,7 +213,7 @@ fn targets_of_a_domain_share_its_queues() {
 }
 
 #[test]
-fn what_is_made_wrongly_is_refused() {
+fn invalid_xrc_objects_are_refused() {
     let (mut pair, domain, [a, _]) = connected(options());
     let (host, now, none) = (&mut pair.hosts[1], pair.now, XrcdId(9));
     let target = host.qpn;

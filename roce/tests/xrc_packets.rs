@@ -43,7 +43,7 @@ fn frames() -> Vec<Vec<u8>> {
 
 /// With FERROCE_WRITE_CAPTURES set, the capture is rewritten first.
 #[test]
-fn the_capture_is_what_is_sent() {
+fn the_capture_has_the_frames_that_are_sent() {
     let frames = frames();
     if std::env::var_os("FERROCE_WRITE_CAPTURES").is_some() {
         std::fs::write(FILE, capture::of(&frames)).unwrap();

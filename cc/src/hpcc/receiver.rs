@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sender_stays_in_its_bounds_whatever_it_is_told() {
+    fn the_sender_clamps_reported_windows_to_its_bounds() {
         let mut sender = HpccReceiver::new(config()).unwrap();
         assert_eq!((sender.window(), sender.pacing_rate()), (52_000, Some(Rate::from_gbps(100))));
         sender.on_window(26_000);

@@ -375,7 +375,7 @@ mod tests {
 
     /// A peer's setup may contain a `T` of 0, and a hop any value.
     #[test]
-    fn what_is_measured_is_a_number_in_its_bounds() {
+    fn measurements_of_any_counters_are_numbers_in_bounds() {
         let forged = |time: u64, sent, queue, bps| Hop {
             bandwidth: Rate::from_bps(bps),
             time: Counter::of::<64, 1>(time),

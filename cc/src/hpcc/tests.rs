@@ -175,7 +175,7 @@ fn another_path_keeps_the_rate_and_forgets_the_records() {
 }
 
 #[test]
-fn readings_that_cannot_be_told_apart_only_replace() {
+fn indistinguishable_readings_only_replace_the_record() {
     let half = 1 << 23;
     let mut hpcc = started();
     let at = 10_000 + half + 1;

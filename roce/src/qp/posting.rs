@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_a_limit_is_refused() {
+    fn requests_beyond_a_limit_are_refused() {
         let too_many = PostError::TooManyBuffers { given: 5, limit: 4 };
         assert_eq!(check(SendRequest::send(0, &[sge(1); 5][..])), Err(too_many));
         let inline = SendRequest::send(0, Data::inline(&[0; 237]));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_the_limits_passes() {
+    fn requests_within_the_limits_pass() {
         let word = [sge(3), sge(0), sge(5)];
         for (request, length) in [
             (SendRequest::send(0, Data::empty()), 0),

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_what_no_other_rule_takes() {
+    fn frames_without_another_rule_match_the_rest() {
         let rules = [(1, rest(FlowFrames::RestOfGroups)), (2, rest(FlowFrames::Rest)), (3, of_type(0x88b6))];
         let all = table(&rules);
         assert_eq!(takers(&all, &GROUP), (vec![1], true));

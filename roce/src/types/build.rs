@@ -180,7 +180,7 @@ mod tests {
     use crate::{Lkey, Rkey};
 
     #[test]
-    fn builders_say_what_they_are_told() {
+    fn builders_set_the_fields_of_their_arguments() {
         let sge = Sge { address: 64, length: 8, lkey: Lkey::new(1) };
         let remote = Remote { address: 128, rkey: Rkey::new(2) };
         let write = SendRequest::write(7, sge, remote).with_immediate([1, 2, 3, 4]).unsignalled().fenced();

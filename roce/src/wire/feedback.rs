@@ -405,7 +405,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_is_written_the_same(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn parsed_feedback_is_written_identically(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             if let Ok(feedback) = Feedback::read(&bytes) {
                 let mut again = [0; MAX_FEEDBACK];
                 let length = feedback.write(&mut again);

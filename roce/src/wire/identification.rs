@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_packet_has_no_identification() {
+    fn a_truncated_packet_has_no_identification() {
         let whole = packet(1, 0);
         for length in 0..whole.len() {
             assert_eq!(solve_identification(&whole[..length]), None);

@@ -155,7 +155,7 @@ mod tests {
 
     /// Changes each header byte in each way that matters, and truncates the frame.
     #[test]
-    fn the_short_way_finds_what_the_long_one_does() {
+    fn the_fast_path_finds_the_same_layers_as_the_complete_search() {
         let mac = Mac([2; 6]);
         let [from, to] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
         let path = Path { udp_source: 0xc123, ..Path::new((mac, from), (mac, to)) };

@@ -196,7 +196,7 @@ mod tests {
 
     /// rtgwg-00 7.2: switches insert their telemetry, the receiver returns it to the sender.
     #[test]
-    fn a_probe_brings_back_what_switches_wrote() {
+    fn a_probe_returns_the_telemetry_of_switches() {
         for tag in [&[][..], &[0x81, 0, 0, 5]] {
             let mut frame = framed(&probe().packet(NUMBERS), tag);
             for switch in [1, 6] {
@@ -235,7 +235,7 @@ mod tests {
 
     /// An ordinary segment is not touched, whatever it carries.
     #[test]
-    fn a_packet_that_differs_from_a_probe_is_none() {
+    fn a_packet_that_differs_from_a_probe_is_not_touched() {
         let good = probe().packet(NUMBERS);
         // Version, DSCP, length, fragment, protocol, TCP's header, checksum, mark, room.
         for at in [0, 1, 2, 3, 6, 7, 9, 32, 33, 36, 37, 40, 43, WORD + 2, WORD + 3] {

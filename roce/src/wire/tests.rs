@@ -191,7 +191,7 @@ proptest! {
     #![proptest_config(ProptestConfig { max_global_rejects: 1 << 24, max_local_rejects: 1 << 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_emitted_parses_to_the_same((path, identification) in path(), (header, payload) in packet()) {
+    fn an_emitted_packet_parses_to_its_fields((path, identification) in path(), (header, payload) in packet()) {
         let frame = emitted(&path, identification, &header, &payload);
         let ip = 14 + if path.vlan.is_some() { 4 } else { 0 };
         let network = &frame[ip..ip + if path.source.is_ipv4() { 20 } else { 40 }];
@@ -388,7 +388,7 @@ fn plain_bth() -> Bth {
 }
 
 #[test]
-fn what_has_no_place_is_not_emitted() {
+fn a_header_that_does_not_fit_the_path_or_service_is_not_emitted() {
     let write =
         Header::Connected { service: Service::Rc, bth: plain_bth(), operation: Operation::WriteMiddle };
     let read = |service| Header::Connected {

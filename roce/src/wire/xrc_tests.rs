@@ -107,7 +107,7 @@ fn requests_have_the_xrceth_before_all_else() {
 }
 
 #[test]
-fn answers_have_none() {
+fn responses_have_no_xrc_header() {
     let aeth = Aeth { syndrome: Syndrome::Nak(NakCode::InvalidRequest), msn: 7 };
     let bare: &[u8] = &[0x61, 0, 0, 7];
     let original = 0x0102_0304_0506_0708;

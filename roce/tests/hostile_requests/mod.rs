@@ -1,8 +1,8 @@
 //! Every malformed request that the specification names, from a peer that is the test: the response, the counter, the effect on both queue
 //! pairs, and that no byte of memory changes.
 
-mod crowd;
 mod datagrams;
+mod many_queue_pairs;
 mod table;
 mod windows;
 mod xrc;
@@ -10,7 +10,7 @@ mod xrc;
 use crate::harness::raw::Raw;
 use crate::harness::script::{PSN, SEND, Script, ack, nak, rnr};
 use crate::harness::{BASE, Options};
-use crowd::Crowd;
+use many_queue_pairs::ManyQueuePairs;
 use roce::qp::{CompletionStatus, RecvRequest, Remote, SendRequest, State};
 use roce::wire::NakCode::{InvalidRequest, PsnSequenceError, RemoteAccessError, RemoteOperationalError};
 use roce::wire::{Header, Operation, Reth, Service};
@@ -147,7 +147,7 @@ fn every_malformed_request_is_answered_by_the_rules_and_touches_nothing() {
 
 /// The raw builder and the codec produce equal bytes, so that a raw row contains only its intended error.
 #[test]
-fn raw_packets_are_what_the_codec_would_make() {
+fn raw_packets_equal_those_of_the_codec() {
     let (mut script, keys) = prepare();
     let one = reth(keys.whole, 0, 1);
     let bytes = Raw { flags: 0x30, ..raw(0x0a, 3, raw_reth(one, &[5, 0, 0, 0])) }.frame(script.host.qpn);
@@ -209,9 +209,9 @@ fn a_receive_buffer_that_went_away_is_an_operational_error() {
 /// However often a hostile frame is repeated, it allocates no more memory than its first few repetitions.
 #[test]
 fn no_hostile_frame_makes_memory_grow() {
-    let mut crowd = Crowd::new(2);
+    let mut many = ManyQueuePairs::new(2);
     let (mut grown, mut count) = (Vec::new(), 0);
-    crowd.each(&mut |name, take| {
+    many.each(&mut |name, take| {
         (0..20).for_each(|_| take());
         let memory = allocation_counter::measure(|| (0..200).for_each(|_| take()));
         if memory.bytes_current > 0 {

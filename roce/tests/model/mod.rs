@@ -4,13 +4,13 @@
 //! The property test and the fuzzer run the same [`Operation`]s. In the first part any fault may happen; then the faults stop and every
 //! request must end.
 
-mod ledger;
 mod network;
-mod world;
+mod request_log;
+mod simulation;
 
 use arbitrary::Arbitrary;
 
-pub use world::run;
+pub use simulation::run;
 
 /// Requests that one side may post in one run; each has its own area of memory.
 pub const REQUESTS: usize = 32;

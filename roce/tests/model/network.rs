@@ -16,7 +16,7 @@ pub const T: Duration = Duration::from_micros(10);
 
 /// The counters of the link's filter.
 #[derive(Clone, Default)]
-pub struct Heard {
+pub struct Observations {
     /// As in [`super::Reached`].
     pub holes: Rc<Cell<u64>>,
     pub answers: Rc<Cell<u64>>,
@@ -55,20 +55,20 @@ impl Setting {
     }
 
     /// Returns a switch that stamps telemetry into passing frames and counts them. It drops none.
-    pub fn network(&self, heard: &Heard) -> Filter {
-        let (heard, load, queue) = (heard.clone(), u32::from(self.load), u32::from(self.queue));
+    pub fn network(&self, observations: &Observations) -> Filter {
+        let (observations, load, queue) = (observations.clone(), u32::from(self.load), u32::from(self.queue));
         let (mut time, mut tx_bytes) = (0_u64, 0_u64);
         let mut first_ports = [None; 2];
         Box::new(move |from, frame| {
             let count = |of: &Cell<u64>| of.set(of.get() + 1);
             if let Ok(frame) = wire::parse(frame) {
                 match frame.header {
-                    Header::SelectiveAcknowledge { held, .. } if held != 0 => count(&heard.holes),
-                    Header::TelemetryResponse { .. } => count(&heard.answers),
+                    Header::SelectiveAcknowledge { held, .. } if held != 0 => count(&observations.holes),
+                    Header::TelemetryResponse { .. } => count(&observations.answers),
                     Header::Connected { .. } => {
                         let port = frame.network.udp_source();
                         if *first_ports[from].get_or_insert(port) != port {
-                            count(&heard.sprayed);
+                            count(&observations.sprayed);
                         }
                     }
                     _ => {}

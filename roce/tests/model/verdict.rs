@@ -2,26 +2,26 @@
 
 use super::*;
 
-impl World {
+impl Simulation {
     /// Checks that the bytes of request `index` of `host` have arrived.
     fn check_arrived(&self, host: usize, index: usize) {
-        let asked = self.ledgers[host].asked[index];
+        let posted = self.logs[host].posted[index];
         let (ours, theirs) = (&self.pair.hosts[host], &self.pair.hosts[1 - host]);
         // Deregistration frees the region's window, and then it cannot be invalidated: that fails the peer alone, after its
         // acknowledgement.
-        if asked.returns.is_some() && self.deregistered[1 - host] {
+        if posted.returns.is_some() && self.deregistered[1 - host] {
             return;
         }
-        let length = asked.length as usize;
+        let length = posted.length as usize;
         let at = |area, index| offset(area, index) as usize;
-        match asked.kind {
+        match posted.kind {
             CompletionOpcode::Read => {
                 let brought = ours.bytes(at(Area::Fetched, index), length);
                 assert!(brought == theirs.bytes(at(Area::Offered, index), length), "READ {index}");
             }
             CompletionOpcode::FetchAdd => {
                 let found = ours.bytes(at(Area::Fetched, index), 8);
-                assert_eq!(u64::from_ne_bytes(found.try_into().unwrap()), asked.finds, "FETCH_ADD {index}");
+                assert_eq!(u64::from_ne_bytes(found.try_into().unwrap()), posted.finds, "FETCH_ADD {index}");
             }
             CompletionOpcode::Flush | CompletionOpcode::Bind | CompletionOpcode::LocalInvalidate => {}
             CompletionOpcode::Write | CompletionOpcode::AtomicWrite => {
@@ -29,7 +29,7 @@ impl World {
                 assert!(sent == theirs.bytes(at(Area::Written, index), length), "WRITE {index}");
             }
             _ => {
-                let receive = asked.receive.expect("a SEND takes a receive");
+                let receive = posted.receive.expect("a SEND takes a receive");
                 let sent = ours.bytes(at(Area::Outgoing, index), length);
                 assert!(sent == theirs.bytes(at(Area::Received, receive), length), "SEND {index}");
             }
@@ -38,12 +38,12 @@ impl World {
 
     /// Checks the bytes of every request that succeeded for the sender or for the receiver.
     pub(super) fn check_memory(&self, host: usize) {
-        for index in 0..self.ledgers[host].done {
+        for index in 0..self.logs[host].done {
             self.check_arrived(host, index);
         }
-        let delivered = self.ledgers[host].delivered;
-        for (index, asked) in self.ledgers[1 - host].asked.iter().enumerate() {
-            if asked.receive.is_some_and(|receive| receive < delivered) {
+        let delivered = self.logs[host].delivered;
+        for (index, posted) in self.logs[1 - host].posted.iter().enumerate() {
+            if posted.receive.is_some_and(|receive| receive < delivered) {
                 self.check_arrived(1 - host, index);
             }
         }
@@ -68,9 +68,9 @@ impl World {
 
     /// Checks that all requests succeeded. A request without a completion is known to have succeeded by the room in the send queue.
     fn check_alive(&self, host: usize) {
-        let (ledger, end) = (&self.ledgers[host], &self.pair.hosts[host].endpoint);
+        let (request_log, end) = (&self.logs[host], &self.pair.hosts[host].endpoint);
         let qpn = self.pair.hosts[host].qpn;
-        assert_eq!(ledger.failed, None, "host {host}");
+        assert_eq!(request_log.failed, None, "host {host}");
         assert_eq!(
             end.send_room(qpn),
             self.sends[host],
@@ -78,26 +78,26 @@ impl World {
             self.pair.reports()
         );
         assert!(
-            ledger.asked[ledger.ended..].iter().all(|asked| !asked.signalled),
+            request_log.posted[request_log.ended..].iter().all(|posted| !posted.signalled),
             "host {host}: no completion"
         );
         assert_eq!(self.pair.reports()[host].unwrap().in_flight, 0);
-        for index in 0..ledger.asked.len() {
+        for index in 0..request_log.posted.len() {
             self.check_arrived(host, index);
         }
         // The peer has the same record of what it received, unless its own queue pair failed.
         let peer = 1 - host;
         if self.state(peer) == Some(State::ReadyToSend) {
-            assert_eq!(self.ledgers[peer].delivered, ledger.consuming, "host {peer}: messages");
+            assert_eq!(self.logs[peer].delivered, request_log.consuming, "host {peer}: messages");
             let sum = self.pair.hosts[peer].bytes(0, 8);
-            assert_eq!(u64::from_ne_bytes(sum.try_into().unwrap()), ledger.added, "host {peer}: sum");
+            assert_eq!(u64::from_ne_bytes(sum.try_into().unwrap()), request_log.added, "host {peer}: sum");
         }
-        assert_eq!(ledger.receive_failed, None, "host {host}");
+        assert_eq!(request_log.receive_failed, None, "host {host}");
     }
 
     /// Checks that the failure had a reason and that everything was flushed.
     fn check_dead(&self, host: usize) {
-        let (ledger, qpn) = (&self.ledgers[host], self.pair.hosts[host].qpn);
+        let (request_log, qpn) = (&self.logs[host], self.pair.hosts[host].qpn);
         let room =
             (self.pair.hosts[host].endpoint.send_room(qpn), self.pair.hosts[host].endpoint.recv_room(qpn));
         let waiting = self.inbox.filter(|_| host == 1).map(|inbox| {
@@ -106,17 +106,21 @@ impl World {
         let depth = if waiting.is_some() { 0 } else { 64 };
         assert_eq!(room, (self.sends[host], depth), "host {host}: not flushed");
         // Requests that remain in a shared receive queue are available to other targets.
-        let ended = ledger.received + waiting.unwrap_or(0);
-        assert_eq!(ended, ledger.receives, "host {host}: receives without completion");
-        if ledger.failed.is_some() {
-            assert_eq!(ledger.ended, ledger.asked.len(), "host {host}: requests without completion");
+        let ended = request_log.received + waiting.unwrap_or(0);
+        assert_eq!(ended, request_log.receives, "host {host}: receives without completion");
+        if request_log.failed.is_some() {
+            assert_eq!(
+                request_log.ended,
+                request_log.posted.len(),
+                "host {host}: requests without completion"
+            );
         }
         let peer = 1 - host;
         let (own, tired) = (self.ended_itself(host), self.may_tire(host));
         let reasons = [host, peer].map(|host| self.ended_itself(host) || self.may_tire(host));
-        assert!(reasons.contains(&true), "host {host} failed without a reason: {:?}", ledger.failed);
+        assert!(reasons.contains(&true), "host {host} failed without a reason: {:?}", request_log.failed);
         let peer_failed = self.state(peer) != Some(State::ReadyToSend);
-        let possible = match ledger.failed {
+        let possible = match request_log.failed {
             None => true,
             // Its own queue pair failed first, or its responder did.
             Some(CompletionStatus::Flushed) => own,
@@ -131,7 +135,7 @@ impl World {
             ) => self.deregistered[host],
             Some(_) => false,
         };
-        assert!(possible, "host {host} ended as {:?} without a reason", ledger.failed);
+        assert!(possible, "host {host} ended as {:?} without a reason", request_log.failed);
     }
 
     /// Returns whether an event on its own side ended the queue pair, or may have.
@@ -142,7 +146,7 @@ impl World {
     /// Returns whether faults may have used up its retries.
     fn may_tire(&self, host: usize) -> bool {
         // While a receiver is not ready, a timeout before each RNR NAK costs a retry.
-        let waited = self.pair.options.ack_timeout == HASTY && self.ledgers[host].consuming > 0;
+        let waited = self.pair.options.ack_timeout == HASTY && self.logs[host].consuming > 0;
         self.excuses >= ROUNDS || waited
     }
 
@@ -156,12 +160,12 @@ impl World {
         };
         same(Area::Outgoing, 0, REQUESTS);
         same(Area::Offered, 0, REQUESTS);
-        same(Area::Received, self.ledgers[host].receives, REQUESTS);
-        for (index, asked) in self.ledgers[peer].asked.iter().enumerate() {
+        same(Area::Received, self.logs[host].receives, REQUESTS);
+        for (index, posted) in self.logs[peer].posted.iter().enumerate() {
             let theirs = &self.pair.hosts[peer].ram.0;
             let brought = |area, place: usize| {
                 let (to, from) = (offset(area, place) as usize, offset(Area::Outgoing, index) as usize);
-                let length = asked.length as usize;
+                let length = posted.length as usize;
                 let bytes = now[to..to + length].iter().zip(&before[to..]).zip(&theirs[from..]);
                 let legal = bytes.into_iter().all(|((now, before), sent)| now == before || now == sent);
                 assert!(legal, "host {host}: message {index} brought other bytes");
@@ -171,7 +175,7 @@ impl World {
                     "host {host}: beyond message {index}"
                 );
             };
-            match (asked.kind, asked.receive) {
+            match (posted.kind, posted.receive) {
                 (CompletionOpcode::Write | CompletionOpcode::AtomicWrite, _) => brought(Area::Written, index),
                 (CompletionOpcode::Send, Some(place)) if place < REQUESTS => brought(Area::Received, place),
                 _ => same(Area::Written, index, index + 1),

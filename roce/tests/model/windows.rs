@@ -31,7 +31,7 @@ impl Window {
     }
 }
 
-impl World {
+impl Simulation {
     /// Registers a region with all rights and creates a window, on each host.
     pub(super) fn prepare_windows(pair: &mut Pair) -> [Rkey; 2] {
         [0, 1].map(|host: usize| {
@@ -58,7 +58,7 @@ impl World {
             access: Access::REMOTE_WRITE,
             zero_based: false,
         };
-        let request = SendRequest::bind(self.ledgers[host].asked.len() as u64, binding);
+        let request = SendRequest::bind(self.logs[host].posted.len() as u64, binding);
         (self.keys[host], self.windows[host]) = (key, Window::Pending { key });
         self.post(host, request, said(with), (CompletionOpcode::Bind, 0, false, 0));
     }
@@ -66,7 +66,7 @@ impl World {
     pub(super) fn invalidate(&mut self, host: usize, with: With) {
         let Window::Bound { key } = self.windows[host] else { return };
         if self.can_post(host) {
-            let request = SendRequest::local_invalidate(self.ledgers[host].asked.len() as u64, key);
+            let request = SendRequest::local_invalidate(self.logs[host].posted.len() as u64, key);
             self.windows[host] = Window::Pending { key };
             self.post(host, request, said(with), (CompletionOpcode::LocalInvalidate, 0, false, 0));
         }
@@ -77,12 +77,12 @@ impl World {
         let peer = 1 - host;
         let Window::Used { key } = self.windows[peer] else { return };
         if self.can_post(host) {
-            let (index, length) = (self.ledgers[host].asked.len(), u32::from(length) % (LONGEST + 1));
+            let (index, length) = (self.logs[host].posted.len(), u32::from(length) % (LONGEST + 1));
             let sge = self.pair.hosts[host].sge(offset(Area::Outgoing, index), length);
             self.windows[peer] = Window::Returning { key };
             let request = SendRequest::send_invalidate(index as u64, sge, key);
             self.post(host, request, with, (CompletionOpcode::Send, length, true, 0));
-            self.ledgers[host].asked[index].returns = Some(key);
+            self.logs[host].posted[index].returns = Some(key);
         }
     }
 
@@ -121,7 +121,7 @@ impl World {
     }
 
     fn can_post(&self, host: usize) -> bool {
-        !self.destroyed[host] && self.ledgers[host].room()
+        !self.destroyed[host] && self.logs[host].room()
     }
 }
 

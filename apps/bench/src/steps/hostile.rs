@@ -1,7 +1,7 @@
 //! The cost of hostile frames, and of valid ones that arrive too often, in endpoints with few and many queue pairs.
 
 use super::{Meter, Step};
-use crate::hostile::crowd::Crowd;
+use crate::hostile::many_queue_pairs::ManyQueuePairs;
 use crate::instructions::Cost;
 
 /// The limit on the average instructions of a frame with its answer. They must not grow with the number of queue pairs: see [`budget`].
@@ -40,7 +40,7 @@ pub fn budget(step: &Step, before: &[Cost]) -> u64 {
 
 /// Sends each frame once, regardless of the number of rounds.
 fn run(meter: &mut Meter, others: u32) {
-    Crowd::new(others).each(&mut |_, take| meter.part(1, take));
+    ManyQueuePairs::new(others).each(&mut |_, take| meter.part(1, take));
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ fn the_keys_of_a_region_are_equal() {
 }
 
 #[test]
-fn each_refusal_says_why() {
+fn each_refused_access_has_its_reason() {
     let mut table = table(4);
     let region = table.register(PD, 0x1000, 64, Access::REMOTE_READ).unwrap();
     let ask =

@@ -198,7 +198,7 @@ mod tests {
 
     /// The worst of three switches stays, with its locator, whichever signal is requested.
     #[test]
-    fn a_switch_replaces_what_is_better() {
+    fn a_switch_replaces_a_better_value() {
         for is_wide in [false, true] {
             for (kind, worst) in [(AVAILABLE, 2), (DELAY, 3)] {
                 let mut data = [0; 6];
@@ -224,7 +224,7 @@ mod tests {
 
     /// A value is read within a step of what was written, and an idle link's value differs from that of no switch.
     #[test]
-    fn what_is_told_is_read_within_a_step() {
+    fn a_stamped_value_is_read_within_a_step() {
         for is_wide in [false, true] {
             let mut before = None;
             for inflight in 0..=u8::MAX {

@@ -169,7 +169,7 @@ fn aecn_stands_as_its_figures_say() {
 }
 
 #[test]
-fn aecn_updates_what_is_asked_for_and_only_bitmaps() {
+fn aecn_updates_requested_values_and_only_in_bitmaps() {
     let own = port(1);
     let mut two = [0, 0x50, 0, 0, 0, 1];
     assert!(aecn::stamp(&mut two, &own), "the rate and the delay");

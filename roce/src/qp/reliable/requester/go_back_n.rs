@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_recovery_window_is_twice_what_comes_between_losses() {
+    fn the_recovery_window_is_twice_the_progress_between_losses() {
         let mut recovery = GoBackN::new();
         assert_eq!(recovery.limit(u64::MAX), u64::MAX);
         recovery.on_progress(100, 1000);

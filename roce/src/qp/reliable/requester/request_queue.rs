@@ -214,7 +214,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_next_request_moves_with_what_is_sent_and_what_is_done() {
+    fn the_next_request_follows_sent_and_completed_requests() {
         let mut queue = queue();
         queue.step();
         queue.step();

@@ -192,7 +192,7 @@ mod tests {
 
     /// RFC 6298 2.2 and 2.3 by hand.
     #[test]
-    fn it_follows_what_is_measured() {
+    fn the_estimate_follows_the_measurements() {
         let micros = Duration::from_micros;
         let first = RttEstimate::measured(None, micros(80));
         assert_eq!((first.smoothed(), first.probe_timeout()), (micros(80), micros(240)));

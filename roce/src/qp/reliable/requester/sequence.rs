@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn going_back_does_not_lower_what_may_be_acknowledged() {
+    fn going_back_does_not_lower_the_highest_acknowledgeable_number() {
         let mut sequence = SendSequence::new(Psn::new(5));
         sequence.send_until(4);
         sequence.rewind();

@@ -52,10 +52,10 @@ pub struct Setting {
 
 /// A report that arrives at the queue pair.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-pub enum Told {
+pub enum Message {
     /// In a separate packet or after an Acknowledge, about a packet or probe near those that were sent.
     Feedback {
-        way: u8,
+        carrier: u8,
         behind: u8,
         report: Report,
     },
@@ -267,15 +267,18 @@ impl World {
         self.send(0xc123, header, payload, Format::Hpcc, &[]);
     }
 
-    fn feedback(&mut self, way: u8, behind: u8, report: &Report) {
+    fn feedback(&mut self, carrier: u8, behind: u8, report: &Report) {
         let bytes = report.bytes();
         // Only valid reports are put into packets. A packet with an invalid one must be refused too, by the same function.
         let Ok(feedback) = Feedback::read(&bytes) else { return };
         // About one of the newest packets in flight, or about a probe.
         let next = self.host.endpoint.report(self.host.qpn).expect("it is there").send_psn.get();
-        let bth =
-            self.bth(if way % 4 == 1 { behind.into() } else { next.wrapping_sub(u32::from(behind % 16)) });
-        let header = match way % 4 {
+        let bth = self.bth(if carrier % 4 == 1 {
+            behind.into()
+        } else {
+            next.wrapping_sub(u32::from(behind % 16))
+        });
+        let header = match carrier % 4 {
             0 => Header::TelemetryNotification { bth, feedback },
             1 => Header::TelemetryResponse { bth, feedback },
             2 => Header::DirectResponse { bth, feedback },
@@ -288,10 +291,10 @@ impl World {
         self.plain(&header, &[]);
     }
 
-    fn take(&mut self, told: &Told) {
-        match *told {
-            Told::Feedback { way, behind, ref report } => self.feedback(way, behind, report),
-            Told::Setup { reverse, reports, base_rtt, rates, eta, max_stage } => {
+    fn take(&mut self, messages: &Message) {
+        match *messages {
+            Message::Feedback { carrier, behind, ref report } => self.feedback(carrier, behind, report),
+            Message::Setup { reverse, reports, base_rtt, rates, eta, max_stage } => {
                 let reverse =
                     [Reverse::Ack, Reverse::Notification, Reverse::Window][usize::from(reverse % 3)];
                 let setup = Setup {
@@ -310,7 +313,7 @@ impl World {
                 };
                 self.plain(&Header::TelemetrySetup { bth: self.bth(0), setup, seal: None }, &[]);
             }
-            Told::Telemetry { is_probe, format, port, hops, ref switch } => {
+            Message::Telemetry { is_probe, format, port, hops, ref switch } => {
                 let format = Format::ALL[usize::from(format) % Format::ALL.len()].1;
                 let switches = [switch[0], switch[1], switch[0], switch[1]];
                 let switches = &switches[..usize::from(hops % 5)];
@@ -341,14 +344,14 @@ impl World {
                 let header = Header::Connected { service: Service::Rc, bth, operation };
                 self.send(port, &header, &[1; 64], format, switches);
             }
-            Told::Ack { ahead } => {
+            Message::Ack { ahead } => {
                 let next = self.host.endpoint.report(self.host.qpn).expect("it is there").send_psn;
                 let sent = next.distance(Psn::new(PSN)).unsigned_abs();
                 self.acknowledged = (self.acknowledged + u32::from(ahead)).min(sent.saturating_sub(1));
                 let bth = self.bth(PSN + self.acknowledged);
                 self.plain(&Header::Connected { service: Service::Rc, bth, operation: ack(0) }, &[]);
             }
-            Told::Wait(time) => self.now = self.now + time.nanos(),
+            Message::Wait(time) => self.now = self.now + time.nanos(),
         }
     }
 }
@@ -359,8 +362,8 @@ pub fn run(bytes: &[u8]) {
     let Ok(setting) = Setting::arbitrary(&mut rest) else { return };
     let mut world = World::new(setting);
     for _ in 0..100 {
-        let Ok(told) = Told::arbitrary(&mut rest) else { break };
-        world.take(&told);
+        let Ok(messages) = Message::arbitrary(&mut rest) else { break };
+        world.take(&messages);
         world.now = world.now + Duration::from_nanos(100);
         world.host.endpoint.on_timeout(world.now);
         world.drain();

@@ -6,7 +6,7 @@ use roce::qp::{Completion, CompletionOpcode, CompletionStatus};
 
 /// A posted send request.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct PostedRequest {
     pub kind: CompletionOpcode,
     pub length: u32,
     pub signalled: bool,
@@ -19,8 +19,8 @@ pub struct Asked {
 }
 
 #[derive(Default)]
-pub struct Ledger {
-    pub asked: Vec<Asked>,
+pub struct RequestLog {
+    pub posted: Vec<PostedRequest>,
     /// The number of requests that are known to have ended, in order.
     pub ended: usize,
     /// The number of requests that succeeded; they precede the first that failed.
@@ -40,26 +40,26 @@ pub struct Ledger {
     pub added: u64,
 }
 
-impl Ledger {
+impl RequestLog {
     pub fn room(&self) -> bool {
-        self.asked.len() < REQUESTS
+        self.posted.len() < REQUESTS
     }
 
     /// Checks a send completion: of the next request, or of a later one if the requests between succeeded and were not signalled.
     pub fn on_sent(&mut self, completion: &Completion) {
         let index = completion.id as usize;
         assert!(index >= self.ended, "request {index} completed again, or out of order");
-        assert!(index < self.asked.len(), "request {index} was never posted");
-        let silent = &self.asked[self.ended..index];
+        assert!(index < self.posted.len(), "request {index} was never posted");
+        let silent = &self.posted[self.ended..index];
         assert!(
-            silent.iter().all(|asked| !asked.signalled),
+            silent.iter().all(|posted| !posted.signalled),
             "a signalled request before {index} said nothing"
         );
         match (completion.status, self.failed) {
             (CompletionStatus::Success, None) => {
-                let asked = self.asked[index];
-                assert!(asked.signalled, "request {index} was not signalled");
-                assert_eq!(completion.opcode, asked.kind, "request {index}");
+                let posted = self.posted[index];
+                assert!(posted.signalled, "request {index} was not signalled");
+                assert_eq!(completion.opcode, posted.kind, "request {index}");
                 self.done = index + 1;
             }
             (CompletionStatus::Success, Some(_)) => panic!("request {index} ended well after an error"),
@@ -75,8 +75,8 @@ impl Ledger {
         self.ended = index + 1;
     }
 
-    /// Checks a receive completion, which must be that of the oldest receive. `asked` has the peer's requests.
-    pub fn on_received(&mut self, completion: &Completion, asked: &[Asked]) {
+    /// Checks a receive completion, which must be that of the oldest receive. `posted` has the peer's requests.
+    pub fn on_received(&mut self, completion: &Completion, posted: &[PostedRequest]) {
         let index = completion.id as usize;
         assert_eq!(index, self.received, "receives end in order");
         assert!(index < self.receives, "receive {index} was never posted");
@@ -86,18 +86,19 @@ impl Ledger {
             return;
         }
         assert_eq!(self.receive_failed, None, "receive {index} ended well after an error");
-        let number = asked.iter().position(|asked| asked.receive == Some(index)).expect("a message for it");
-        let expected = match asked[number].kind {
+        let number =
+            posted.iter().position(|posted| posted.receive == Some(index)).expect("a message for it");
+        let expected = match posted[number].kind {
             CompletionOpcode::Write => CompletionOpcode::RecvWithWrite,
             _ => CompletionOpcode::Recv,
         };
         assert_eq!(
             (completion.opcode, completion.length),
-            (expected, asked[number].length),
+            (expected, posted[number].length),
             "receive {index}"
         );
         // The immediate data is the message's number: it reveals a message that was delivered twice or out of order.
-        let brings = match asked[number].returns {
+        let brings = match posted[number].returns {
             Some(key) => (None, Some(key)),
             None => (Some((number as u32).to_be_bytes()), None),
         };

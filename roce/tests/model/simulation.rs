@@ -1,7 +1,7 @@
 //! Both hosts, the link, and the model's record of them.
 
-use super::ledger::{Asked, Ledger};
-use super::network::{Heard, T};
+use super::network::{Observations, T};
+use super::request_log::{PostedRequest, RequestLog};
 use super::{LONGEST, Operation, REQUESTS, Reached, Setting, With};
 use crate::harness::xrc::Inbox;
 use crate::harness::{self, BASE, Faults, Options, Pair, Random, path_over};
@@ -50,21 +50,21 @@ fn spray(congestion: &mut Congestion) {
 /// Runs `operations` on two queue pairs; panics if the result differs from the model. Returns the counters of both endpoints, and the
 /// counts of rare requests.
 pub fn run(setting: Setting, operations: &[Operation]) -> ([Counters; 2], Reached) {
-    let mut world = World::new(setting);
+    let mut simulation = Simulation::new(setting);
     for operation in operations {
-        world.apply(*operation);
+        simulation.apply(*operation);
     }
-    world.converge();
-    world.check_end();
-    world.reached.holes = world.heard.holes.get();
-    world.reached.answers = world.heard.answers.get();
-    world.reached.sprayed = world.heard.sprayed.get();
-    (world.pair.hosts.map(|host| host.endpoint.counters().clone()), world.reached)
+    simulation.converge();
+    simulation.check_end();
+    simulation.reached.holes = simulation.observations.holes.get();
+    simulation.reached.answers = simulation.observations.answers.get();
+    simulation.reached.sprayed = simulation.observations.sprayed.get();
+    (simulation.pair.hosts.map(|host| host.endpoint.counters().clone()), simulation.reached)
 }
 
-struct World {
+struct Simulation {
     pair: Pair,
-    ledgers: [Ledger; 2],
+    logs: [RequestLog; 2],
     /// The initial bytes of both memories.
     before: [Vec<u8>; 2],
     /// Frames lost or delayed, and injected answers: each may cost a retry.
@@ -82,10 +82,10 @@ struct World {
     sends: [u32; 2],
     reached: Reached,
     v6: bool,
-    heard: Heard,
+    observations: Observations,
 }
 
-impl World {
+impl Simulation {
     fn new(setting: Setting) -> Self {
         let mtu = if setting.small_packets { Mtu::M256 } else { Mtu::M1024 };
         let window = (u64::from(setting.window) * u64::from(mtu.bytes())).max(1);
@@ -133,11 +133,11 @@ impl World {
             host.ram.0[..AREAS as usize].fill(0);
         }
         let before = [0, 1].map(|host: usize| pair.hosts[host].ram.0.clone());
-        let heard = Heard::default();
-        pair.filter = Some(setting.network(&heard));
+        let observations = Observations::default();
+        pair.filter = Some(setting.network(&observations));
         Self {
             pair,
-            ledgers: Default::default(),
+            logs: Default::default(),
             before,
             excuses: 0,
             deregistered: [false; 2],
@@ -148,7 +148,7 @@ impl World {
             inbox,
             sends: [64, if setting.xrc { 0 } else { 64 }],
             reached: Reached::default(),
-            heard,
+            observations,
             v6: setting.v6(),
         }
     }
@@ -217,14 +217,14 @@ impl World {
     }
 
     fn send(&mut self, host: usize, length: u16, with: With) {
-        let (index, length) = (self.ledgers[host].asked.len(), u32::from(length) % (LONGEST + 1));
+        let (index, length) = (self.logs[host].posted.len(), u32::from(length) % (LONGEST + 1));
         let sge = self.pair.hosts[host].sge(offset(Area::Outgoing, index % REQUESTS), length);
         let request = SendRequest::send(index as u64, sge).with_immediate((index as u32).to_be_bytes());
         self.post(host, request, with, (CompletionOpcode::Send, length, true, 0));
     }
 
     fn write(&mut self, host: usize, length: u16, (immediate, by_window): (bool, bool), with: With) {
-        let (index, length) = (self.ledgers[host].asked.len(), u32::from(length) % (LONGEST + 1));
+        let (index, length) = (self.logs[host].posted.len(), u32::from(length) % (LONGEST + 1));
         let sge = self.pair.hosts[host].sge(offset(Area::Outgoing, index % REQUESTS), length);
         let remote = self.remote_by(host, by_window, offset(Area::Written, index % REQUESTS));
         let request = SendRequest::write(index as u64, sge, remote);
@@ -236,7 +236,7 @@ impl World {
     }
 
     fn read(&mut self, host: usize, length: u16, with: With) {
-        let (index, length) = (self.ledgers[host].asked.len(), u32::from(length) % (LONGEST + 1));
+        let (index, length) = (self.logs[host].posted.len(), u32::from(length) % (LONGEST + 1));
         let sge = self.pair.hosts[host].sge(offset(Area::Fetched, index % REQUESTS), length);
         let remote = self.remote(host, offset(Area::Offered, index % REQUESTS));
         let request = SendRequest::read(index as u64, sge, remote);
@@ -244,7 +244,7 @@ impl World {
     }
 
     fn fetch_add(&mut self, host: usize, add: u8, with: With) {
-        let index = self.ledgers[host].asked.len();
+        let index = self.logs[host].posted.len();
         let sge = self.pair.hosts[host].sge(offset(Area::Fetched, index % REQUESTS), 8);
         let remote = self.remote(host, 0);
         let request = SendRequest::fetch_add(index as u64, sge, remote, add.into());
@@ -252,7 +252,7 @@ impl World {
     }
 
     fn atomic_write(&mut self, host: usize, with: With) {
-        let index = self.ledgers[host].asked.len();
+        let index = self.logs[host].posted.len();
         let sge = self.pair.hosts[host].sge(offset(Area::Outgoing, index % REQUESTS), 8);
         let remote = self.remote(host, offset(Area::Written, index % REQUESTS));
         let request = SendRequest::atomic_write(index as u64, sge, remote);
@@ -262,7 +262,7 @@ impl World {
     fn flush(&mut self, host: usize, whole_region: bool, with: With) {
         let remote = self.remote(host, offset(Area::Written, 0));
         let to = Feth::new(true, false, whole_region);
-        let request = SendRequest::flush(self.ledgers[host].asked.len() as u64, remote, 4096, to);
+        let request = SendRequest::flush(self.logs[host].posted.len() as u64, remote, 4096, to);
         self.post(host, request, with, (CompletionOpcode::Flush, 0, false, 0));
     }
 
@@ -273,7 +273,7 @@ impl World {
         with: With,
         (kind, length, consumes, add): (CompletionOpcode, u32, bool, u64),
     ) {
-        if self.destroyed[host] || !self.ledgers[host].room() {
+        if self.destroyed[host] || !self.logs[host].room() {
             return;
         }
         let request = SendRequest {
@@ -283,23 +283,23 @@ impl World {
             srq: self.inbox.map(|inbox| inbox.number),
             ..request
         };
-        let ledger = &mut self.ledgers[host];
-        let receive = consumes.then_some(ledger.consuming);
-        ledger.consuming += usize::from(consumes);
-        let (signalled, finds) = (with.signalled, ledger.added);
-        ledger.asked.push(Asked { kind, length, signalled, receive, finds, returns: None });
-        ledger.added += add;
+        let request_log = &mut self.logs[host];
+        let receive = consumes.then_some(request_log.consuming);
+        request_log.consuming += usize::from(consumes);
+        let (signalled, finds) = (with.signalled, request_log.added);
+        request_log.posted.push(PostedRequest { kind, length, signalled, receive, finds, returns: None });
+        request_log.added += add;
         self.pair.post(host, request);
     }
 
     fn receive(&mut self, host: usize) {
         // An initiator receives no messages.
         let takes = self.inbox.is_none() || host == 1;
-        if !takes || self.destroyed[host] || self.ledgers[host].receives == REQUESTS {
+        if !takes || self.destroyed[host] || self.logs[host].receives == REQUESTS {
             return;
         }
-        let index = self.ledgers[host].receives;
-        self.ledgers[host].receives += 1;
+        let index = self.logs[host].receives;
+        self.logs[host].receives += 1;
         let sge = self.pair.hosts[host].sge(offset(Area::Received, index), LONGEST);
         let qpn = self.pair.hosts[host].qpn;
         let (request, endpoint) = (RecvRequest::new(index as u64, sge), &mut self.pair.hosts[host].endpoint);
@@ -371,14 +371,14 @@ impl World {
     fn poll(&mut self, host: usize) {
         let (sent, received) = (self.pair.hosts[host].sent(), self.pair.hosts[host].received());
         for completion in &sent {
-            self.ledgers[host].on_sent(completion);
+            self.logs[host].on_sent(completion);
             self.follow_window(host, completion);
             self.count(completion);
         }
         for completion in &received {
-            let [one, two] = &mut self.ledgers;
+            let [one, two] = &mut self.logs;
             let (ours, theirs) = if host == 0 { (one, two) } else { (two, one) };
-            ours.on_received(completion, &theirs.asked);
+            ours.on_received(completion, &theirs.posted);
             self.follow_return(host, completion);
         }
         if !sent.is_empty() || !received.is_empty() {
@@ -400,7 +400,7 @@ impl World {
         self.pair.faults = Faults::default();
         let end = self.pair.now + Duration::from_secs(2);
         for host in [0, 1] {
-            while self.ledgers[host].receives < self.ledgers[1 - host].consuming && !self.destroyed[host] {
+            while self.logs[host].receives < self.logs[1 - host].consuming && !self.destroyed[host] {
                 self.receive(host);
             }
         }

@@ -94,7 +94,7 @@ impl Port {
 }
 
 /// A host whose flows all go to another host through a switch's port.
-struct World {
+struct Bottleneck {
     hosts: [Host; 2],
     flows: [Vec<Qpn>; 2],
     address: AddressId,
@@ -106,7 +106,7 @@ struct World {
     on_the_way: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
 }
 
-impl World {
+impl Bottleneck {
     /// Creates a port of `mbps` Mb/s and hosts whose links have `tenths` tenths of its rate.
     fn new(
         service: Service,
@@ -244,9 +244,9 @@ fn joins_and_leaves_settle_within_21_round_trips() {
             (10, CongestionAlgorithm::HpccFair),
             (100, CongestionAlgorithm::HpccFair),
         ] {
-            let mut world = World::new(service, (mbps, 15), algorithm);
+            let mut bottleneck = Bottleneck::new(service, (mbps, 15), algorithm);
             for flows in [1, 2, 8, 2] {
-                let (busy, queue) = world.phase(flows);
+                let (busy, queue) = bottleneck.phase(flows);
                 let case =
                     format!("{service:?}, {mbps} Mb/s, {flows} flows: {busy:.3} busy, {queue:.1} packets");
                 assert!(busy > 0.8 && queue <= 6.0, "{case}");
@@ -260,7 +260,7 @@ fn joins_and_leaves_settle_within_21_round_trips() {
 #[test]
 fn a_reference_moves_by_two_probes_that_left_since_it_moved() {
     for service in [Service::Uc, Service::Ud] {
-        let (busy, queue) = World::new(service, (10, 15), CongestionAlgorithm::PowerTcp).phase(1);
+        let (busy, queue) = Bottleneck::new(service, (10, 15), CongestionAlgorithm::PowerTcp).phase(1);
         assert!(busy > 0.9 && queue <= 4.1, "{service:?}: {busy:.3} busy, {queue:.1} packets");
     }
 }
@@ -268,11 +268,11 @@ fn a_reference_moves_by_two_probes_that_left_since_it_moved() {
 /// Each probe returns after the data that was sent before it. At line rate this would be more for each probe than for the previous one,
 /// without end.
 #[test]
-fn a_host_ten_times_as_fast_as_its_path_slows_down_before_it_is_told() {
+fn a_host_ten_times_as_fast_as_its_path_slows_down_before_the_first_report() {
     for service in [Service::Uc, Service::Ud] {
-        let mut world = World::new(service, (10, 100), CongestionAlgorithm::Hpcc);
-        let first = world.phase(1).1;
-        let (busy, queue) = world.phase(1);
+        let mut bottleneck = Bottleneck::new(service, (10, 100), CongestionAlgorithm::Hpcc);
+        let first = bottleneck.phase(1).1;
+        let (busy, queue) = bottleneck.phase(1);
         let case = format!("{service:?}: {first:.0} packets, then {queue:.1}, {busy:.3} busy");
         assert!(first < 1000.0 && busy > 0.9 && queue <= 4.0, "{case}");
     }

@@ -28,7 +28,7 @@ struct Case {
 }
 
 /// An endpoint with many queue pairs, all connected to one peer, which attacks one of them.
-pub struct Crowd {
+pub struct ManyQueuePairs {
     script: Script,
     options: Options,
     cases: Vec<Case>,
@@ -37,7 +37,7 @@ pub struct Crowd {
 
 const AETH: Aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: 1 };
 
-impl Crowd {
+impl ManyQueuePairs {
     /// Creates `others` more queue pairs; a switch's direct response may match any of them.
     pub fn new(others: u32) -> Self {
         let options = Options { max_qps: 8 + others, ..options() };

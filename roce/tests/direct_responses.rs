@@ -59,7 +59,7 @@ fn the_queue_pair_that_talks_to_the_packets_destination_hears() {
 
 /// Responses that match no queue pair do not delay others, however frequent they are.
 #[test]
-fn responses_to_nobody_cost_the_others_nothing() {
+fn direct_responses_without_a_queue_pair_do_not_delay_others() {
     let mut script = script(|_| {});
     for _ in 0..3 {
         assert_eq!(tell_about(&mut script, 0x55), Err(Discard::UnknownQp));
@@ -71,14 +71,14 @@ fn responses_to_nobody_cost_the_others_nothing() {
 
 /// Only queue pairs whose algorithm uses in-flight shares receive direct responses.
 #[test]
-fn a_fixed_window_hears_no_switch() {
+fn a_fixed_window_ignores_direct_responses() {
     let mut script = Script::new(Options::default());
     assert_eq!(tell_about(&mut script, PEER), Err(Discard::UnknownQp));
 }
 
 /// A response reaches only a queue pair that has this peer now.
 #[test]
-fn who_has_another_peer_or_none_is_not_found() {
+fn a_direct_response_finds_only_the_queue_pair_that_has_the_peer_now() {
     let mut script = script(|_| {});
     let (now, qpn) = (script.now, script.host.qpn);
     let modify = |script: &mut Script, modify| {

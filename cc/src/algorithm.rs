@@ -1,8 +1,8 @@
 //! Every congestion control algorithm behind one type, and the settings that build it.
 
 use crate::{
-    Ack, ConfigError, CongestionController, Dcqcn, DcqcnConfig, Dctcp, DctcpConfig, Fixed, HeardHop, Hpcc,
-    HpccConfig, HpccReceiver, Inflight, Instant, PathRecords, PathTelemetry, PowerTcp, Rate, ReceiverLink,
+    Ack, ConfigError, CongestionController, Dcqcn, DcqcnConfig, Dctcp, DctcpConfig, Fixed, Hpcc, HpccConfig,
+    HpccReceiver, Inflight, Instant, PathRecords, PathTelemetry, PowerTcp, Rate, ReceiverLink, RecordedHop,
     Swift, SwiftConfig,
 };
 
@@ -159,17 +159,17 @@ impl Algorithm {
 
     /// Goes on at `rate`, that of the algorithm used before, within the configured limits. HPCC++ at the sender and DCQCN only; others keep
     /// their start.
-    pub fn go_on_at(&mut self, rate: Rate) {
+    pub fn continue_at(&mut self, rate: Rate) {
         match self {
             Self::Hpcc(hpcc) => *hpcc = hpcc.starting_at(rate),
-            Self::Dcqcn(dcqcn) => dcqcn.go_on_at(rate),
+            Self::Dcqcn(dcqcn) => dcqcn.continue_at(rate),
             Self::Fixed(_) | Self::HpccReceiver(_) | Self::Dctcp(_) | Self::PowerTcp(_) | Self::Swift(_) => {}
         }
     }
 
     /// Returns the last telemetry of each hop of the path, in path order. Empty before the first telemetry, and for algorithms other than
     /// HPCC++ at the sender and PowerTCP.
-    pub fn hops(&self) -> impl Iterator<Item = HeardHop> {
+    pub fn hops(&self) -> impl Iterator<Item = RecordedHop> {
         let records = match self {
             Self::Hpcc(hpcc) => Some(hpcc.records()),
             Self::PowerTcp(power) => Some(power.records()),

@@ -26,7 +26,7 @@ pub use dctcp::{Dctcp, DctcpConfig};
 pub use error::ConfigError;
 pub use fixed::Fixed;
 pub use hpcc::{
-    ActiveFlows, FlowMark, HeardHop, Hpcc, HpccConfig, HpccReceiver, Inflight, PathRecords, ReceiverLink,
+    ActiveFlows, FlowMark, Hpcc, HpccConfig, HpccReceiver, Inflight, PathRecords, ReceiverLink, RecordedHop,
     RxHpcc,
 };
 pub use powertcp::PowerTcp;

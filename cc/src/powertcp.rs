@@ -1,6 +1,6 @@
 //! PowerTCP: a link's arrival rate times its in-flight bytes controls the rate (Addanki et al., NSDI 2022).
 
-use crate::hpcc::{Heard, Signal};
+use crate::hpcc::{PathReading, Signal};
 use crate::{
     Ack, ConfigError, CongestionController, HpccConfig, Inflight, Instant, PathRecords, PathTelemetry, Rate,
     limits,
@@ -79,10 +79,10 @@ impl CongestionController for PowerTcp {
     fn on_send(&mut self, _now: Instant, _pn: u64, _bytes: u32) {}
 
     fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {
-        match self.records.hear_as(Signal::Power, ack.now, path, self.config.base_rtt) {
-            Heard::FirstPath => self.round_ends = ack.next,
-            Heard::NewPath | Heard::Nothing => {}
-            Heard::Measured(_, busiest) => self.react(ack, busiest),
+        match self.records.record_as(Signal::Power, ack.now, path, self.config.base_rtt) {
+            PathReading::FirstPath => self.round_ends = ack.next,
+            PathReading::NewPath | PathReading::Nothing => {}
+            PathReading::Measured(_, busiest) => self.react(ack, busiest),
         }
     }
 
@@ -130,7 +130,7 @@ mod tests {
     const LINE: Rate = Rate::from_gbps(100);
     const T: u64 = 4160;
 
-    fn hear(flow: &mut PowerTcp, nanos: u64, sent: u64, queue: u64) {
+    fn record(flow: &mut PowerTcp, nanos: u64, sent: u64, queue: u64) {
         let mut path = PathTelemetry::new(1);
         let (time, tx_bytes) = (Counter::of::<64, 1>(nanos), Counter::of::<64, 1>(sent));
         path.set(0, Hop { bandwidth: LINE, time, tx_bytes, queue });
@@ -148,8 +148,8 @@ mod tests {
     fn a_queue_that_grows_has_more_power_than_one_that_stands_and_one_that_falls_less() {
         let power = |before: u64, after: u64| {
             let mut flow = flow();
-            hear(&mut flow, 10_000, 0, before);
-            hear(&mut flow, 10_000 + T, 52_000, after);
+            record(&mut flow, 10_000, 0, before);
+            record(&mut flow, 10_000 + T, 52_000, after);
             flow.power()
         };
         assert!((power(0, 0) - 1.0).abs() < 1e-9);
@@ -164,14 +164,14 @@ mod tests {
     #[test]
     fn the_window_follows_the_power_from_that_of_a_round_trip_ago() {
         let mut flow = flow();
-        hear(&mut flow, 10_000, 0, 52_000);
-        hear(&mut flow, 10_000 + T, 52_000, 52_000);
+        record(&mut flow, 10_000, 0, 52_000);
+        record(&mut flow, 10_000 + T, 52_000, 52_000);
         let once = 0.9 * (100e9 / (2.0 / 0.95) + 50e6) + 0.1 * 100e9;
         assert!((flow.pacing_rate().unwrap().as_bps() as f64 - once).abs() < 2.0);
         // Half a round trip later the same reference applies.
-        hear(&mut flow, 10_000 + T + T / 2, 78_000, 52_000);
+        record(&mut flow, 10_000 + T + T / 2, 78_000, 52_000);
         assert!((flow.pacing_rate().unwrap().as_bps() as f64 - once).abs() < 2.0);
-        hear(&mut flow, 10_000 + 2 * T, 104_000, 52_000);
+        record(&mut flow, 10_000 + 2 * T, 104_000, 52_000);
         let next = 0.9 * (once / (2.0 / 0.95) + 50e6) + 0.1 * once;
         assert!((flow.pacing_rate().unwrap().as_bps() as f64 - next).abs() < 2.0);
     }

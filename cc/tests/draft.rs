@@ -174,7 +174,7 @@ impl Network {
 }
 
 /// Returns the telemetry with the counters of the wire: 24 bits of ns, 20 bits of 128 bytes.
-fn told(links: &[Link; LINKS]) -> PathTelemetry {
+fn telemetry_of(links: &[Link; LINKS]) -> PathTelemetry {
     let mut path = PathTelemetry::new(7);
     for (index, link) in (0..).zip(links) {
         path.set(
@@ -214,7 +214,7 @@ fn a_sender_follows_section_4_2() {
             draft.new_ack(seq, next, &links);
             ours.on_telemetry(
                 &Ack { now, seq, next, acked_bytes: 1000, ce_bytes: 0, rtt: None },
-                &told(&links),
+                &telemetry_of(&links),
             );
             multiplied += u32::from(draft.inc_stage < stage);
             added += u32::from(draft.inc_stage > stage);
@@ -252,7 +252,8 @@ fn a_receiver_follows_section_6_3_2() {
         let links = network.next(after, LOADS[(packet / 500) as usize % LOADS.len()]);
         let now = links[0].ts + 900.0;
         let sends = draft.new_int(now, &links);
-        let window = ours.on_telemetry(Instant::from_nanos(now as u64), &told(&links), NonZeroU32::MIN);
+        let window =
+            ours.on_telemetry(Instant::from_nanos(now as u64), &telemetry_of(&links), NonZeroU32::MIN);
         assert_eq!(window.is_some(), sends, "packet {packet}: line 31");
         if let Some(window) = window {
             windows += 1;

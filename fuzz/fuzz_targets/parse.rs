@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     // no IPv6 extension header without telemetry.
     let network = frame.network;
     let has_options = network.ip_header().len() == 40 && network.ip_header()[6] != 17;
-    if frame.in_band.is_some() || network.carried().is_some() || has_options {
+    if frame.in_band.is_some() || network.telemetry().is_some() || has_options {
         return;
     }
     let mut again = vec![0; wire::MAX_OVERHEAD + wire::MAX_PAYLOAD];

@@ -137,8 +137,8 @@ impl Events {
     }
 
     /// Removes the events of a destroyed object.
-    pub(crate) fn forget(&mut self, gone: impl Fn(&Event) -> bool) {
-        self.queue.retain(|event| !gone(event));
+    pub(crate) fn forget(&mut self, is_destroyed: impl Fn(&Event) -> bool) {
+        self.queue.retain(|event| !is_destroyed(event));
     }
 
     /// Removes the changes of a destroyed queue pair, whose number may be reused.

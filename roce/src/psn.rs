@@ -70,10 +70,10 @@ mod tests {
         const HALF: i32 = 1 << 23;
         for origin in [0, 1, (1 << 23) - 1, 1 << 23, Psn::CIRCLE - 1].map(Psn::new) {
             let mut at = origin.plus(1 << 23);
-            for gone in -HALF..HALF {
+            for steps in -HALF..HALF {
                 assert!(
-                    at.distance(origin) == gone && at == origin.plus(gone as u32),
-                    "{gone} from {origin}"
+                    at.distance(origin) == steps && at == origin.plus(steps as u32),
+                    "{steps} from {origin}"
                 );
                 at = at.next();
             }

@@ -160,7 +160,8 @@ fn the_capture_has_the_frames_that_are_sent() {
 fn every_packet_in_it_is_good() {
     let frames = capture::frames(File::new(FILE));
     assert!(frames.iter().all(|frame| parse(frame).is_ok()));
-    let carried: Vec<_> = frames.iter().filter_map(|frame| parse(frame).unwrap().network.carried()).collect();
+    let carried: Vec<_> =
+        frames.iter().filter_map(|frame| parse(frame).unwrap().network.telemetry()).collect();
     assert_eq!(carried.len(), 12);
     assert!(carried.iter().all(|carried| carried.read().is_some()));
 }

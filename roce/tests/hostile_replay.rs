@@ -18,13 +18,13 @@ const FIRST: u32 = 0xff00;
 const BTH: usize = 42;
 
 /// PSN, syndrome, MSN.
-type Said = (u32, Syndrome, u32);
+type Reply = (u32, Syndrome, u32);
 
 /// One connection of the prober: its packets, and the responses of rxe.
 struct Probe {
     qpn: u32,
     sent: Vec<Raw>,
-    answered: Vec<Said>,
+    answered: Vec<Reply>,
 }
 
 /// Returns the connections, which the prober opened one after the other, each to a new queue pair of rxe.
@@ -38,8 +38,8 @@ fn probes() -> Vec<Probe> {
                 probes.push(Probe { qpn, sent: Vec::new(), answered: Vec::new() });
             }
             probes.last_mut().unwrap().sent.push(raw(&bytes));
-        } else if let Some(said) = said(&bytes) {
-            probes.last_mut().unwrap().answered.push(said);
+        } else if let Some(reply) = reply(&bytes) {
+            probes.last_mut().unwrap().answered.push(reply);
         }
     }
     probes
@@ -58,7 +58,7 @@ fn raw(bytes: &[u8]) -> Raw {
 }
 
 /// Returns the contents of an acknowledgement; rxe's own requests are no responses.
-fn said(bytes: &[u8]) -> Option<Said> {
+fn reply(bytes: &[u8]) -> Option<Reply> {
     match wire::parse(bytes).unwrap().header {
         Header::Connected { bth, operation: Operation::Acknowledge(aeth), .. } => {
             Some((bth.psn.get(), aeth.syndrome, aeth.msn))
@@ -84,18 +84,18 @@ fn responder() -> Script {
 }
 
 /// Returns the response to each packet, and the reasons of discarded packets.
-fn replay(probe: &Probe) -> (Vec<Said>, Vec<Option<Discard>>) {
+fn replay(probe: &Probe) -> (Vec<Reply>, Vec<Option<Discard>>) {
     let mut script = responder();
-    let (mut said, mut counted) = (Vec::new(), Vec::new());
+    let (mut reply, mut counted) = (Vec::new(), Vec::new());
     for raw in &probe.sent {
         let frame = raw.frame(script.host.qpn);
         counted.push(script.host.endpoint.on_frame(script.now, &mut script.host.ram, &frame).err());
         for (psn, operation) in script.drain() {
             let Operation::Acknowledge(aeth) = operation else { panic!("{operation:?}") };
-            said.push((psn, aeth.syndrome, aeth.msn));
+            reply.push((psn, aeth.syndrome, aeth.msn));
         }
     }
-    (said, counted)
+    (reply, counted)
 }
 
 const ACK: Syndrome = Syndrome::Ack { credits: 31 };
@@ -108,7 +108,7 @@ const GAP: Syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
 /// rxe answers a message without a receive with an RNR NAK, and the following message with a NAK for the gap. This side does not send the
 /// second: until the refused packet is retransmitted, no other NAK follows it (IBA 9.7.5.2.8). A peer that acted on both would retransmit
 /// at once instead of after the RNR timer.
-const LESS: [(u32, Said); 1] = [(35, (FIRST + 1, GAP, 1))];
+const LESS: [(u32, Reply); 1] = [(35, (FIRST + 1, GAP, 1))];
 
 #[test]
 fn replayed_frames_get_the_answers_of_rxe_or_those_of_the_rule() {
@@ -117,7 +117,7 @@ fn replayed_frames_get_the_answers_of_rxe_or_those_of_the_rule() {
     for probe in &probes {
         let mut expected = probe.answered.clone();
         for (_, extra) in LESS.iter().filter(|(qpn, _)| *qpn == probe.qpn) {
-            let at = expected.iter().position(|said| said == extra).expect("rxe said it");
+            let at = expected.iter().position(|reply| reply == extra).expect("rxe said it");
             expected.remove(at);
         }
         assert_eq!(replay(probe).0, expected, "QP {}", probe.qpn);
@@ -125,7 +125,7 @@ fn replayed_frames_get_the_answers_of_rxe_or_those_of_the_rule() {
 }
 
 /// Queue pair, purpose, this side's responses, and its reasons for each packet.
-type Case = (u32, &'static str, &'static [Said], &'static [Option<Discard>]);
+type Case = (u32, &'static str, &'static [Reply], &'static [Option<Discard>]);
 
 /// Checks the contents of the probes, so that the comparison above cannot pass with empty data.
 #[test]
@@ -151,7 +151,7 @@ fn the_probes_are_these() {
     ];
     let probes = probes();
     assert_eq!(probes.len(), cases.len());
-    for (probe, (qpn, name, said, counted)) in probes.iter().zip(cases) {
-        assert_eq!((probe.qpn, replay(probe)), (qpn, (said.to_vec(), counted.to_vec())), "{name}");
+    for (probe, (qpn, name, reply, counted)) in probes.iter().zip(cases) {
+        assert_eq!((probe.qpn, replay(probe)), (qpn, (reply.to_vec(), counted.to_vec())), "{name}");
     }
 }

@@ -29,7 +29,7 @@ fn configured_numbers_are_sent_and_accepted_and_others_are_not() {
         let [int_md, aecn] = [Format::IntMd, Format::Aecn].map(|format| packet(format, numbers));
         assert_eq!((&int_md[56..58], aecn[56]), (&port.to_be_bytes()[..], option));
         let is_carried = |frame: &[u8], numbers: Numbers| {
-            numbers.parse(frame).map(|frame| frame.network.carried().is_some())
+            numbers.parse(frame).map(|frame| frame.network.telemetry().is_some())
         };
         assert_eq!((is_carried(&int_md, numbers), is_carried(&aecn, numbers)), (Ok(true), Ok(true)));
         assert_eq!(is_carried(&int_md, stranger), Err(Discard::NotRoce), "another port is somebody else's");

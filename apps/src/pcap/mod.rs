@@ -186,11 +186,11 @@ fn carried(reading: &Reading) -> Vec<Value> {
 
 /// Returns the format of the packet's telemetry, if it is not HPCC INT.
 fn format(frame: &Frame<'_>) -> Option<String> {
-    frame.network.carried().map(|carried| carried.format().to_string())
+    frame.network.telemetry().map(|carried| carried.format().to_string())
 }
 
 fn records(frame: &Frame<'_>) -> Vec<Value> {
-    if let Some(telemetry) = &frame.network.carried() {
+    if let Some(telemetry) = &frame.network.telemetry() {
         return telemetry.read().as_ref().map(carried).unwrap_or_default();
     }
     match (frame.header, &frame.in_band) {
@@ -214,7 +214,7 @@ fn json_line(file: &Path, number: u64, packet: &Packet<'_>, verdict: &Verdict<'_
         line.insert("name".into(), json!(describe::name(&frame.header)));
         line.extend(describe::fields(&frame.header).into_iter().map(|(name, value)| (name.into(), value)));
         line.extend(format(frame).map(|format| ("format".into(), json!(format))));
-        let is_carried = frame.in_band.is_some() || frame.network.carried().is_some();
+        let is_carried = frame.in_band.is_some() || frame.network.telemetry().is_some();
         if is_carried || matches!(frame.header, Header::TelemetryRequest { .. }) {
             line.insert("records".into(), Value::Array(records(frame)));
         }

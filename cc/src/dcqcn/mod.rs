@@ -32,7 +32,7 @@ struct Clocks {
     /// Start of alpha's current interval.
     alpha_since: Instant,
     /// Whether a CNP arrived in that interval.
-    alpha_heard: bool,
+    has_alpha_notification: bool,
     /// When to cut the rate for a CNP that no cut has answered yet.
     cut_at: Option<Instant>,
     /// Time of the last cut, at first of the first CNP; cuts are whole decrease intervals after it.
@@ -60,7 +60,7 @@ impl Dcqcn {
     }
 
     /// Sets current and target rate to `rate`, that of the algorithm used before, clamped to the configured limits.
-    pub fn go_on_at(&mut self, rate: Rate) {
+    pub fn continue_at(&mut self, rate: Rate) {
         self.rate = rate.clamp(self.config.min_rate, self.config.line_rate);
         self.target = self.rate;
     }
@@ -114,9 +114,9 @@ impl Dcqcn {
             return;
         }
         let kept = 1.0 - self.config.gain;
-        let heard = if clocks.alpha_heard { self.config.gain } else { 0.0 };
-        self.alpha = (kept * self.alpha + heard) * power(kept, ended - 1);
-        (clocks.alpha_since, clocks.alpha_heard) = (since, false);
+        let received = if clocks.has_alpha_notification { self.config.gain } else { 0.0 };
+        self.alpha = (kept * self.alpha + received) * power(kept, ended - 1);
+        (clocks.alpha_since, clocks.has_alpha_notification) = (since, false);
     }
 
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
@@ -198,14 +198,14 @@ impl CongestionController for Dcqcn {
                 self.clocks = Some(Clocks {
                     alpha_since: now,
                     // Alpha is 1 already.
-                    alpha_heard: false,
+                    has_alpha_notification: false,
                     cut_at: Some(now + every),
                     cut_grid: now,
                     raise_at: None,
                 });
             }
             Some(clocks) => {
-                clocks.alpha_heard = true;
+                clocks.has_alpha_notification = true;
                 if clocks.cut_at.is_none() {
                     clocks.cut_at = Some(grid(clocks.cut_grid, now, every).1 + every);
                 }

@@ -7,11 +7,11 @@ mod records;
 use config::Bounds;
 pub use config::HpccConfig;
 pub use receiver::{ActiveFlows, FlowMark, HpccReceiver, RxHpcc};
-pub use records::{HeardHop, Inflight, PathRecords};
+pub use records::{Inflight, PathRecords, RecordedHop};
 
 use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelemetry, Rate, limits};
 use core::num::NonZeroU32;
-pub(crate) use records::{Heard, Signal};
+pub(crate) use records::{PathReading, Signal};
 
 /// HPCC++ computed at the sender (rtgwg-00 4.2).
 ///
@@ -246,12 +246,12 @@ impl CongestionController for Hpcc {
 
     /// Applies lines 21 to 27, `NewAck`.
     fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {
-        match self.records.hear(ack.now, path, self.config.base_rtt) {
+        match self.records.record(ack.now, path, self.config.base_rtt) {
             // The packets that this telemetry describes were sent before any reference was set, so the whole first window
             // reacts relative to the initial one.
-            Heard::FirstPath => self.last_update_seq = ack.next,
-            Heard::NewPath | Heard::Nothing => {}
-            Heard::Measured(hop, busiest) => {
+            PathReading::FirstPath => self.last_update_seq = ack.next,
+            PathReading::NewPath | PathReading::Nothing => {}
+            PathReading::Measured(hop, busiest) => {
                 let bounds = self.bounds(hop, path);
                 self.react(ack, busiest, bounds);
             }

@@ -1,6 +1,6 @@
 //! HPCC++ computed at the receiver (rtgwg-00 6.3.2, lines 28 to 34).
 
-use super::records::Heard;
+use super::records::PathReading;
 use super::{Bounds, Hpcc, HpccConfig, Inflight};
 use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelemetry, Rate, limits};
 use core::num::NonZeroU32;
@@ -52,19 +52,19 @@ impl RxHpcc {
     /// configured one.
     pub fn on_telemetry(&mut self, now: Instant, path: &PathTelemetry, flows: NonZeroU32) -> Option<u64> {
         let base_rtt = self.hpcc.config.base_rtt;
-        let heard = self.hpcc.records.hear(now, path, base_rtt);
+        let reading = self.hpcc.records.record(now, path, base_rtt);
         let mut queueing = Duration::ZERO;
         for (index, hop) in path.hops() {
             (self.last_hop, self.last_capacity) = (index, hop.bandwidth);
             queueing = queueing.saturating_add(hop.bandwidth.time_for(hop.queue));
         }
-        let (busiest, inflight) = match heard {
-            Heard::Measured(busiest, inflight) => (busiest, inflight),
-            Heard::FirstPath => {
+        let (busiest, inflight) = match reading {
+            PathReading::Measured(busiest, inflight) => (busiest, inflight),
+            PathReading::FirstPath => {
                 self.last_update = Some(now);
                 return None;
             }
-            Heard::NewPath | Heard::Nothing => return None,
+            PathReading::NewPath | PathReading::Nothing => return None,
         };
         self.react(now, (busiest, inflight), queueing, flows)
     }

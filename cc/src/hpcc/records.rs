@@ -10,7 +10,7 @@ use core::time::Duration;
 struct Record {
     time: u64,
     tx_bytes: u64,
-    heard: Instant,
+    recorded_at: Instant,
     /// Bytes, at most 4 GiB.
     queue: u32,
     /// Last measurement, as links are compared by it; NaN before the first.
@@ -18,17 +18,17 @@ struct Record {
 }
 
 impl Record {
-    const NONE: Self = Self { time: 0, tx_bytes: 0, heard: Instant::ZERO, queue: 0, load: f32::NAN };
+    const NONE: Self = Self { time: 0, tx_bytes: 0, recorded_at: Instant::ZERO, queue: 0, load: f32::NAN };
 
-    fn new(hop: &Hop, heard: Instant, load: f32) -> Self {
+    fn new(hop: &Hop, recorded_at: Instant, load: f32) -> Self {
         let queue = u32::try_from(hop.queue).unwrap_or(u32::MAX);
-        Self { time: hop.time.raw(), tx_bytes: hop.tx_bytes.raw(), heard, queue, load }
+        Self { time: hop.time.raw(), tx_bytes: hop.tx_bytes.raw(), recorded_at, queue, load }
     }
 }
 
 /// The last telemetry of a hop, for monitoring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeardHop {
+pub struct RecordedHop {
     /// Index of the hop on the path; 0 is the first switch.
     pub index: HopIndex,
     /// Bytes in its egress queue, at most 4 GiB.
@@ -37,7 +37,7 @@ pub struct HeardHop {
     /// in the same unit. `None` until two readings could be compared.
     pub permille: Option<u32>,
     /// When the telemetry arrived.
-    pub heard: Instant,
+    pub recorded_at: Instant,
 }
 
 /// A measurement of one hop, from two readings.
@@ -83,7 +83,7 @@ impl Signal {
 
 /// The result of a new reading of a path.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Heard {
+pub(crate) enum PathReading {
     /// This is the first telemetry.
     FirstPath,
     /// The path changed; the old records are discarded.
@@ -101,7 +101,7 @@ pub struct PathRecords {
     /// None before the first telemetry.
     path_id: Option<u16>,
     /// Bit by hop index: the hop has a record.
-    heard: u16,
+    recorded: u16,
     records: [Record; MAX_HOPS],
 }
 
@@ -115,7 +115,7 @@ impl PathRecords {
     /// Creates an empty list.
     #[must_use]
     pub const fn new() -> Self {
-        Self { path_id: None, heard: 0, records: [Record::NONE; MAX_HOPS] }
+        Self { path_id: None, recorded: 0, records: [Record::NONE; MAX_HOPS] }
     }
 
     /// Records telemetry and returns its busiest hop, which a responder reports (rtgwg-00 7.1).
@@ -128,7 +128,7 @@ impl PathRecords {
         path: &PathTelemetry,
         base_rtt: Duration,
     ) -> Option<(HopIndex, Hop)> {
-        if let Heard::Measured(index, _) = self.hear_as(Signal::Smoothed, now, path, base_rtt) {
+        if let PathReading::Measured(index, _) = self.record_as(Signal::Smoothed, now, path, base_rtt) {
             return path.hops().find(|(at, _)| *at == index).map(|(at, hop)| (at, *hop));
         }
         let longest = path.hops().reduce(|most, other| {
@@ -141,46 +141,46 @@ impl PathRecords {
     /// Records telemetry and returns the measurement of the busiest hop, all that a response may disclose where the network's figures are
     /// confidential (rtgwg-00 9.1). `None` if no hop could be compared with its record.
     pub fn inflight(&mut self, now: Instant, path: &PathTelemetry, base_rtt: Duration) -> Option<Inflight> {
-        match self.hear(now, path, base_rtt) {
-            Heard::Measured(_, inflight) => Some(inflight),
-            Heard::FirstPath | Heard::NewPath | Heard::Nothing => None,
+        match self.record(now, path, base_rtt) {
+            PathReading::Measured(_, inflight) => Some(inflight),
+            PathReading::FirstPath | PathReading::NewPath | PathReading::Nothing => None,
         }
     }
 
     /// Returns the last telemetry of each hop of the current path, in path order. If the responder reports the busiest hop only, that is
-    /// the hop with the latest `heard`.
-    pub fn hops(&self) -> impl Iterator<Item = HeardHop> {
-        let heard = (0u8..).zip(&self.records).filter(|(index, _)| self.heard & 1 << index != 0);
-        heard.map(|(index, &Record { queue, load, heard, .. })| {
+    /// the hop with the latest `recorded_at`.
+    pub fn hops(&self) -> impl Iterator<Item = RecordedHop> {
+        let recorded = (0u8..).zip(&self.records).filter(|(index, _)| self.recorded & 1 << index != 0);
+        recorded.map(|(index, &Record { queue, load, recorded_at, .. })| {
             let permille = (!load.is_nan()).then_some((load * 1e3) as u32);
-            HeardHop { index, queue, permille, heard }
+            RecordedHop { index, queue, permille, recorded_at }
         })
     }
 
     /// Applies lines 1 to 7, and line 27's `L = ack.L`.
     #[inline]
-    pub(super) fn hear(&mut self, now: Instant, path: &PathTelemetry, base_rtt: Duration) -> Heard {
-        self.hear_as(Signal::Inflight, now, path, base_rtt)
+    pub(super) fn record(&mut self, now: Instant, path: &PathTelemetry, base_rtt: Duration) -> PathReading {
+        self.record_as(Signal::Inflight, now, path, base_rtt)
     }
 
     #[inline]
-    pub(crate) fn hear_as(
+    pub(crate) fn record_as(
         &mut self,
         signal: Signal,
         now: Instant,
         path: &PathTelemetry,
         base_rtt: Duration,
-    ) -> Heard {
+    ) -> PathReading {
         let before = self.path_id.replace(path.path_id());
         if before != Some(path.path_id()) {
-            self.heard = 0;
+            self.recorded = 0;
         }
         let base_rtt = limits::nanos(base_rtt).max(1.0);
         let mut busiest: Option<(HopIndex, Inflight)> = None;
         let mut most = 0.0;
         for (index, hop) in path.hops() {
             let Some(record) = self.records.get_mut(usize::from(index)) else { continue };
-            let last = (self.heard & 1 << index != 0).then_some(*record);
+            let last = (self.recorded & 1 << index != 0).then_some(*record);
             let mut load = last.map_or(f32::NAN, |last| last.load);
             match last.map_or(Comparison::Unknown, |last| compare(signal, &last, hop, now, base_rtt)) {
                 Comparison::Late => continue,
@@ -195,13 +195,13 @@ impl PathRecords {
                 }
             }
             *record = Record::new(hop, now, load);
-            self.heard |= 1 << index;
+            self.recorded |= 1 << index;
         }
         match (before, busiest) {
-            (None, _) => Heard::FirstPath,
-            (Some(id), _) if id != path.path_id() => Heard::NewPath,
-            (_, None) => Heard::Nothing,
-            (_, Some((index, inflight))) => Heard::Measured(index, inflight),
+            (None, _) => PathReading::FirstPath,
+            (Some(id), _) if id != path.path_id() => PathReading::NewPath,
+            (_, None) => PathReading::Nothing,
+            (_, Some((index, inflight))) => PathReading::Measured(index, inflight),
         }
     }
 }
@@ -217,7 +217,7 @@ enum Comparison {
 /// Applies lines 4 and 5 to one hop.
 #[inline]
 fn compare(signal: Signal, last: &Record, hop: &Hop, now: Instant, base_rtt: f64) -> Comparison {
-    let elapsed = now.as_nanos().saturating_sub(last.heard.as_nanos());
+    let elapsed = now.as_nanos().saturating_sub(last.recorded_at.as_nanos());
     // Distances are known modulo the counter's period; the local clock shows whether the byte counter may have wrapped. In floats, because
     // 128-bit arithmetic is slow and the limit, half a period, need not be exact.
     let queue = hop.queue.min(last.queue.into()) as f64;
@@ -334,22 +334,22 @@ mod tests {
     fn records_show_each_hop_as_it_was_last() {
         let mut records = PathRecords::new();
         assert_eq!(records.hops().next(), None);
-        let mut hear = |now, path: PathTelemetry| {
-            records.hear(Instant::from_nanos(now), &path, T);
+        let mut record = |now, path: PathTelemetry| {
+            records.record(Instant::from_nanos(now), &path, T);
             let mut seen = records.hops().map(|hop| (hop.index, hop.queue, hop.permille));
             [seen.next(), seen.next()]
         };
         assert_eq!(
-            hear(0, path(1, &[hop(0, 0, 9), hop(0, 0, 25_000)])),
+            record(0, path(1, &[hop(0, 0, 9), hop(0, 0, 25_000)])),
             [Some((0, 9, None)), Some((1, 25_000, None))]
         );
         // B * T is 50,000 bytes: hop 0 sent half of that; hop 1 sent all, and half of it waits.
         let second = Some((1, 25_000, Some(1498)));
-        let seen = hear(4000, path(1, &[hop(4000, 195, 0), hop(4000, 390, 25_000)]));
+        let seen = record(4000, path(1, &[hop(4000, 195, 0), hop(4000, 390, 25_000)]));
         assert_eq!(seen, [Some((0, 0, Some(499))), second]);
         // A second reading of the same time measures nothing; the last measurement stays.
-        assert_eq!(hear(4100, path(1, &[hop(4000, 195, 7)])), [Some((0, 7, Some(499))), second]);
-        assert_eq!(hear(5000, path(2, &[hop(0, 0, 1)])), [Some((0, 1, None)), None]);
+        assert_eq!(record(4100, path(1, &[hop(4000, 195, 7)])), [Some((0, 7, Some(499))), second]);
+        assert_eq!(record(5000, path(2, &[hop(0, 0, 1)])), [Some((0, 1, None)), None]);
     }
 
     /// Every narrow clock, over several periods, for every difference between the two delays.

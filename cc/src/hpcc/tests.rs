@@ -139,7 +139,7 @@ fn a_response_with_one_hop_is_compared_with_that_hop() {
     let mut hpcc = started();
     let before = state(&hpcc);
     hpcc.on_telemetry(&ack(14_160, 11, 20), &path(7, &[(2, hop(100, 77, 0, 0))]));
-    assert_eq!(state(&hpcc), before, "hop 2 is heard for the first time");
+    assert_eq!(state(&hpcc), before, "the first reading of hop 2");
     hpcc.on_telemetry(&ack(18_320, 12, 21), &path(7, &[(0, hop(100, 8320, 650, 0))]));
     assert!((hpcc.utilisation() - 650.0 * 128.0 / 104_000.0).abs() < 1e-12);
     assert_eq!(hpcc.last_update_seq(), 21);
@@ -216,11 +216,11 @@ fn the_clocks_periods_between_slow_readings_are_counted_by_our_own() {
         (90_000_000, -8_000_000),
     ] {
         let mut hpcc = started();
-        let heard = 10_000 + passed;
+        let arrival = 10_000 + passed;
         let stamp = passed.checked_add_signed(jitter).unwrap();
         // Half of what 100 Mb/s carry: 6.25 bytes per us.
         let slow = Hop { bandwidth: Rate::from_mbps(100), ..hop(1, stamp, stamp * 625 / 100_000 / 128, 0) };
-        hpcc.on_telemetry(&ack(heard, 11, 20), &path(7, &[(0, slow)]));
+        hpcc.on_telemetry(&ack(arrival, 11, 20), &path(7, &[(0, slow)]));
         assert!((hpcc.utilisation() - 0.5).abs() < 0.01, "{passed} ns: {}", hpcc.utilisation());
     }
     // A rate above the link's: the periods were miscounted.

@@ -1,7 +1,7 @@
 //! Follows peers whose Ethernet address changes while queue pairs use them: a standby takes over, a machine migrates, a router is replaced.
 //!
-//! A queue pair that times out reports its peer (`Endpoint::poll_doubted`), long before it fails. The core resolves the address again, and
-//! redirects all queue pairs of that peer if it has changed. Packets that are answered cost nothing more.
+//! A queue pair that times out reports its peer (`Endpoint::poll_suspected`), long before it fails. The core resolves the address again,
+//! and redirects all queue pairs of that peer if it has changed. Packets that are answered cost nothing more.
 
 use super::others::Others;
 use crate::neighbour::{Asked, Neighbours};
@@ -43,7 +43,7 @@ impl Followed {
                 }
             }
         }
-        while let Some(peer) = around.endpoint.poll_doubted() {
+        while let Some(peer) = around.endpoint.poll_suspected() {
             match around.others.filter(|others| !others.is_lead()) {
                 // Only core 0 resolves addresses.
                 Some(others) => others.doubt(peer),

@@ -115,7 +115,7 @@ fn telemetry_tells_the_classs_queue_or_the_time_in_it() {
         script.send(at(0), 0, &asking(DSCP));
         let left = script.leaving(at(100_000), 1);
         let asked = left.iter().find(|frame| frame.len() < 200).unwrap();
-        let Reading::Hops(hops) = parse(asked).unwrap().network.carried().unwrap().read().unwrap() else {
+        let Reading::Hops(hops) = parse(asked).unwrap().network.telemetry().unwrap().read().unwrap() else {
             panic!()
         };
         let told = hops.iter().next().unwrap().queue;

@@ -35,7 +35,7 @@ impl CongestionControl {
         let enables_ect = self.take_over(&settings, sequence);
         // The flow goes on at the rate at which its window was sent: many that begin together would overload their link again.
         if let (Some(rtt), Some(flow)) = (rtt, &mut self.flow) {
-            flow.algorithm_mut().go_on_at(Rate::of(window, rtt));
+            flow.algorithm_mut().continue_at(Rate::of(window, rtt));
             flow.begin_turn();
         }
         enables_ect
@@ -96,7 +96,7 @@ impl CongestionControl {
         let algorithm = CongestionAlgorithm::Dcqcn(**dcqcn).at_line_rate(highest.min(dcqcn.line_rate));
         self.run(&algorithm.at_base_rtt(least));
         if let Some(flow) = &mut self.flow {
-            flow.algorithm_mut().go_on_at(rate);
+            flow.algorithm_mut().continue_at(rate);
         }
     }
 

@@ -76,7 +76,7 @@ impl Destinations {
         let index = self.find(now, path, to)?;
         self.last = Some(index);
         let destination = self.destinations.get_mut(index)?;
-        destination.go(now, to, queue_key);
+        destination.record_datagram(now, to, queue_key);
         destination.control.begin_turn();
         if destination.control.may_send(now) { None } else { destination.control.paced_until() }
     }
@@ -86,7 +86,7 @@ impl Destinations {
         if let Some(index) = self.addresses.iter().position(|address| *address == path.destination) {
             return Some(index);
         }
-        let control = CongestionControl::toward(&self.settings, self.qpn, path)?;
+        let control = CongestionControl::for_destination(&self.settings, self.qpn, path)?;
         let new = Destination { control, to, used: now };
         if self.destinations.len() < MAX_DESTINATIONS {
             self.addresses.push(path.destination);
@@ -170,7 +170,7 @@ impl Destinations {
 
 impl Destination {
     /// Records the next datagram to this destination.
-    fn go(&mut self, now: Instant, to: Datagram, queue_key: u32) {
+    fn record_datagram(&mut self, now: Instant, to: Datagram, queue_key: u32) {
         let is_other = self.to.qpn != to.qpn;
         (self.to, self.used) = (to, now);
         if let Some(telemetry) = &mut self.control.telemetry {
@@ -207,7 +207,7 @@ impl Destination {
 
 impl CongestionControl {
     /// Creates the congestion control of datagrams along `path`; `None` if the settings do not fit it.
-    fn toward(settings: &Congestion, qpn: Qpn, path: &Path) -> Option<Self> {
+    fn for_destination(settings: &Congestion, qpn: Qpn, path: &Path) -> Option<Self> {
         let mut control = Self::new();
         control.start(settings, qpn, Some(path)).ok()?;
         if let Some(telemetry) = &mut control.telemetry {

@@ -92,7 +92,7 @@ pub(super) fn report_on_inactive_path(
     probe: &Frame<'_>,
     ratio_only: bool,
 ) -> Option<Report> {
-    let Some(carried) = probe.network.carried() else {
+    let Some(carried) = probe.network.telemetry() else {
         let mut path = PathTelemetry::new(int.path_id());
         for (index, record) in (0u8..).zip(int.records(probe.payload)) {
             path.set(index, record.into());

@@ -94,7 +94,7 @@ fn is_host(address: IpAddr) -> bool {
 /// Returns what the switches wrote into a probe: all links, or that with the longest queue if they do not fit into one answer. Returns
 /// `None` if a reading is incomplete.
 fn report_of(frame: &Frame<'_>) -> Option<Report> {
-    let (path, hops) = match (frame.network.carried(), &frame.in_band) {
+    let (path, hops) = match (frame.network.telemetry(), &frame.in_band) {
         (Some(carried), _) => match carried.read()? {
             Reading::Hops(hops) => (complete(&hops)?, hops.count()),
             Reading::Inflight(_) | Reading::Signal(_) => return None,

@@ -125,7 +125,7 @@ impl Reporter {
                 let report = report_on_inactive_path(records, (now, base_rtt), int, frame, self.ratio_only);
                 return self.answer(ReportCarrier::Response, psn, report);
             }
-            let report = match frame.network.carried() {
+            let report = match frame.network.telemetry() {
                 Some(carried) => carried.read().and_then(|reading| self.on_reading(now, &reading, flows)),
                 None => self.on_records(now, int, int.records(frame.payload), flows),
             };
@@ -137,7 +137,7 @@ impl Reporter {
             return self.answer(carrier, psn, report);
         }
         self.estimates.on_received(frame.payload.len());
-        let report = match (&frame.in_band, frame.network.carried()) {
+        let report = match (&frame.in_band, frame.network.telemetry()) {
             (_, Some(carried)) => carried.read().and_then(|reading| self.on_reading(now, &reading, flows)),
             (Some(in_band), None) if in_band.int.is_subscription() => return,
             (Some(in_band), None) => self.on_records(now, in_band.int, in_band.records(), flows),

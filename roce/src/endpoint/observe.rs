@@ -5,7 +5,7 @@ use crate::qp::{QpReport, Waiting, WaitingTimes};
 use crate::wire::Service;
 use crate::{CqId, FailureReason, Qpn};
 use alloc::vec::Vec;
-use cc::{HeardHop, Instant};
+use cc::{Instant, RecordedHop};
 use core::net::IpAddr;
 
 /// State of a queue pair at one moment.
@@ -22,7 +22,7 @@ pub struct Observation {
     /// Report on the queue pair.
     pub report: QpReport,
     /// Last telemetry of each hop of its path, in path order.
-    pub hops: Vec<HeardHop>,
+    pub hops: Vec<RecordedHop>,
     /// Likely reason why the peer keeps it waiting; `None` if the peer does not.
     pub suspected: Option<FailureReason>,
     /// State in which it waits now.

@@ -12,7 +12,7 @@ impl Endpoint {
     /// Returns an address to which packets may not arrive: a request was not answered in time, or a peer repeated an answered request. The
     /// caller that resolved its Ethernet address should do so again, and report the result by [`redirect`](Self::redirect). Each address is
     /// returned once, until it is suspected again; at most 64 wait.
-    pub fn poll_doubted(&mut self) -> Option<IpAddr> {
+    pub fn poll_suspected(&mut self) -> Option<IpAddr> {
         self.shared.events.pop_suspected()
     }
 

@@ -5,7 +5,7 @@ use super::{Data, Sge};
 use crate::{Access, AccessError, Memory, PdId, RegionTable, Slice};
 
 /// Returns the parts of `buffers` that hold bytes `offset` to `offset + length` of the message.
-fn stretches(buffers: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = Sge> {
+fn parts(buffers: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = Sge> {
     let mut skip = u64::from(offset);
     let mut left = u64::from(length);
     buffers.iter().filter_map(move |sge| {
@@ -44,7 +44,7 @@ pub(super) fn gather<M: Memory>(
                 return memory.gather(slice, into);
             }
             let mut at = 0;
-            for sge in stretches(buffers, offset, into.len() as u32) {
+            for sge in parts(buffers, offset, into.len() as u32) {
                 let slice = regions.local(sge.lkey, pd, sge.address, sge.length, Access::LOCAL_READ)?;
                 let length = sge.length as usize;
                 memory.gather(slice, &mut into[at..at + length])?;
@@ -69,11 +69,11 @@ pub(super) fn place<M: Memory>(
     let check = |sge: Sge| -> Result<Slice, AccessError> {
         regions.local(sge.lkey, pd, sge.address, sge.length, Access::LOCAL_WRITE)
     };
-    for sge in stretches(buffers, offset, length) {
+    for sge in parts(buffers, offset, length) {
         check(sge)?;
     }
     let mut at = 0;
-    for sge in stretches(buffers, offset, length) {
+    for sge in parts(buffers, offset, length) {
         let end = at + sge.length as usize;
         memory.place(check(sge)?, &bytes[at..end])?;
         at = end;
@@ -97,9 +97,9 @@ mod tests {
     fn a_stretch_crosses_buffers_and_skips_empty_ones() {
         let sge = |address, length| Sge { address, length, lkey: Lkey::new(1) };
         let buffers = [sge(100, 10), sge(200, 0), sge(300, 10), sge(400, 10)];
-        let found: Vec<_> = stretches(&buffers, 8, 14).map(|s| (s.address, s.length)).collect();
+        let found: Vec<_> = parts(&buffers, 8, 14).map(|s| (s.address, s.length)).collect();
         assert_eq!(found, [(108, 2), (300, 10), (400, 2)]);
-        assert_eq!(stretches(&buffers, 30, 0).count(), 0);
+        assert_eq!(parts(&buffers, 30, 0).count(), 0);
     }
 
     #[test]

@@ -207,11 +207,11 @@ impl Common {
     pub(super) fn enter_error(
         &mut self,
         why: Option<(FailureCause, FailureReason)>,
-        ends: Ends,
+        psn_state: PsnState,
         context: &mut Context<'_>,
     ) {
         if self.state != State::Error {
-            let failure = why.map(|why| self.record(why, ends));
+            let failure = why.map(|why| self.record(why, psn_state));
             async_events::on_error(failure, &self.identity, context);
         }
         self.state = State::Error;
@@ -221,17 +221,17 @@ impl Common {
     pub(super) fn enter_send_error(
         &mut self,
         status: CompletionStatus,
-        ends: Ends,
+        psn_state: PsnState,
         context: &mut Context<'_>,
     ) {
         let cause = FailureCause::Request(status);
-        let failure = self.record((cause, cause.reason()), ends);
+        let failure = self.record((cause, cause.reason()), psn_state);
         context.events.push(Event::SendQueueFailed(failure));
         self.state = State::SendQueueError;
     }
 
-    fn record(&mut self, (cause, reason): (FailureCause, FailureReason), ends: Ends) -> QpFailure {
-        let Ends { acknowledged, send, expected, retries } = ends;
+    fn record(&mut self, (cause, reason): (FailureCause, FailureReason), psn_state: PsnState) -> QpFailure {
+        let PsnState { acknowledged, send, expected, retries } = psn_state;
         let peer = self.connection.map(|connection| (connection.path.destination, connection.destination));
         let qpn = self.identity.qpn;
         let busiest = self.congestion.algorithm().and_then(busiest);
@@ -243,7 +243,7 @@ impl Common {
 
 /// PSNs of both directions, for reports and failures.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
+pub(super) struct PsnState {
     /// Last PSN that the peer acknowledged.
     pub(super) acknowledged: Psn,
     /// Next PSN to send.

@@ -44,7 +44,7 @@ impl PostRules {
     /// Creates the rules of a queue pair. `longest` is the longest message in bytes, if the service limits it.
     pub(crate) const fn new(identity: &Identity, service: Service, longest: Option<u32>) -> Self {
         let Identity { qpn, receives, capabilities, .. } = *identity;
-        let elsewhere = match receives {
+        let refusal = match receives {
             Receives::Own => None,
             Receives::Shared(_) | Receives::XrcTarget(_) => Some(PostError::SharedReceives { qpn }),
             Receives::Never => Some(PostError::Service { qpn }),
@@ -65,7 +65,7 @@ impl PostRules {
                     None => MAX_MESSAGE,
                 },
             },
-            recv: RecvRules { max_sge: capabilities.max_recv_sge, elsewhere },
+            recv: RecvRules { max_sge: capabilities.max_recv_sge, refusal },
         }
     }
 }
@@ -213,12 +213,12 @@ impl SendRules {
 pub struct RecvRules {
     max_sge: u32,
     /// Why the queue pair accepts no receive requests.
-    elsewhere: Option<PostError>,
+    refusal: Option<PostError>,
 }
 
 impl RecvRules {
     pub(crate) const fn shared(max_sge: u32) -> Self {
-        Self { max_sge, elsewhere: None }
+        Self { max_sge, refusal: None }
     }
 
     /// Checks a request. Its buffers may be longer than the longest message, as rdma-core allows.
@@ -227,7 +227,7 @@ impl RecvRules {
     /// Returns the [`PostError`] of the first rule that the request breaks.
     #[inline]
     pub fn check(&self, request: RecvRequest) -> Result<CheckedRecv, PostError> {
-        if let Some(error) = self.elsewhere {
+        if let Some(error) = self.refusal {
             return Err(error);
         }
         check_buffers(request.buffers.len(), self.max_sge)?;

@@ -15,7 +15,7 @@ use crate::event::Events;
 use crate::srq::SharedQueues;
 use crate::wire::{FastPathPacket, Frame, Mac, Service};
 use crate::{ControlError, CqId, Discard, FailureCause, FailureReason, Memory, Outbox, Psn};
-use cc::{Algorithm, HeardHop, Instant};
+use cc::{Algorithm, Instant, RecordedHop};
 use core::net::IpAddr;
 
 /// Queue pair of any service. A host has many, most of them idle, so rarely used parts are boxed.
@@ -73,21 +73,21 @@ impl QueuePair {
 
     pub(crate) fn report(&self) -> QpReport {
         let of_algorithm = QpReport::new(self.common.state, self.algorithm());
-        let (in_flight, window, ends) = match &self.transport {
+        let (in_flight, window, psn_state) = match &self.transport {
             Transport::Reliable(reliable) => {
-                (reliable.in_flight(), self.common.congestion.next_window(), reliable.ends())
+                (reliable.in_flight(), self.common.congestion.next_window(), reliable.psn_state())
             }
-            Transport::Unreliable(unreliable) => (0, of_algorithm.window, unreliable.ends()),
+            Transport::Unreliable(unreliable) => (0, of_algorithm.window, unreliable.psn_state()),
         };
         QpReport {
             in_flight,
             window,
-            acknowledged_psn: ends.acknowledged,
+            acknowledged_psn: psn_state.acknowledged,
             outstanding: either!(&self.transport, part => part.sends()) as u32,
             receives: either!(&self.transport, part => part.receives()) as u32,
             round_trip: self.common.congestion.round_trip(),
-            send_psn: ends.send,
-            expected_psn: ends.expected,
+            send_psn: psn_state.send,
+            expected_psn: psn_state.expected,
             failure: self.common.failure.as_deref().copied(),
             ..of_algorithm
         }
@@ -102,7 +102,7 @@ impl QueuePair {
         of_destination.or_else(|| self.common.congestion.algorithm())
     }
 
-    pub(crate) fn hops(&self) -> impl Iterator<Item = HeardHop> {
+    pub(crate) fn hops(&self) -> impl Iterator<Item = RecordedHop> {
         self.algorithm().into_iter().flat_map(Algorithm::hops)
     }
 
@@ -213,7 +213,7 @@ impl QueuePair {
 
     fn silence_and_fail(&mut self, context: &mut Context<'_>) {
         if let Transport::Reliable(reliable) = &mut self.transport {
-            reliable.silence();
+            reliable.drop_responses();
         }
         self.fail(None, CompletionStatus::Flushed, context);
     }

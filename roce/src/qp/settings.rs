@@ -4,7 +4,7 @@ use super::{Capabilities, Changes, State};
 use crate::congestion::Congestion;
 use crate::wire::{Mtu, Path, RnrTimer, Service};
 use crate::{Access, CqId, PdId, Psn, QpFailure, Qpn, SrqId};
-use cc::{Algorithm, CongestionController, HeardHop, Hpcc, Rate};
+use cc::{Algorithm, CongestionController, Hpcc, Rate, RecordedHop};
 use core::time::Duration;
 
 /// Settings that create a queue pair.
@@ -218,7 +218,7 @@ pub struct QpReport {
     /// may be without a queue, and before the first telemetry. `None` with algorithms that compute none.
     pub utilisation: Option<f64>,
     /// Busiest hop in the last telemetry; `None` before the first, and with algorithms that read none.
-    pub busiest: Option<HeardHop>,
+    pub busiest: Option<RecordedHop>,
     /// Last round trip that an acknowledgement measured, and the shortest since RTS; `None` before the first.
     pub round_trip: Option<(Duration, Duration)>,
     /// Send requests that are not done.
@@ -258,6 +258,6 @@ impl QpReport {
 }
 
 /// Returns the hop with the newest telemetry; of several, the busiest. A responder that reports one hop at a time reports the busiest.
-pub(super) fn busiest(algorithm: &Algorithm) -> Option<HeardHop> {
-    algorithm.hops().max_by_key(|hop| (hop.heard, hop.permille))
+pub(super) fn busiest(algorithm: &Algorithm) -> Option<RecordedHop> {
+    algorithm.hops().max_by_key(|hop| (hop.recorded_at, hop.permille))
 }

@@ -4,7 +4,7 @@
 use super::{CompletionStatus, Remote};
 use crate::wire::NakCode;
 use crate::{Discard, Psn, Qpn};
-use cc::HeardHop;
+use cc::RecordedHop;
 use core::fmt;
 use core::net::IpAddr;
 
@@ -28,7 +28,7 @@ pub struct QpFailure {
     /// Retries since the last acknowledgement, after timeouts, NAKs and RNR NAKs.
     pub retries: u8,
     /// Busiest hop in the last telemetry; `None` without telemetry.
-    pub busiest: Option<HeardHop>,
+    pub busiest: Option<RecordedHop>,
 }
 
 /// Writes one line for a log: queue pair, peer, PSNs, cause, likely reason, and remedy.
@@ -40,7 +40,7 @@ impl fmt::Display for QpFailure {
         }
         let Self { acknowledged, send, expected, retries, cause, reason, .. } = self;
         write!(f, ", last ACK {acknowledged}, next PSN {send}, expected PSN {expected}, retries {retries}")?;
-        if let Some(HeardHop { index, queue, .. }) = self.busiest {
+        if let Some(RecordedHop { index, queue, .. }) = self.busiest {
             write!(f, ", busiest hop {index} with {queue} B queued")?;
         }
         f.write_str(": ")?;

@@ -133,7 +133,7 @@ impl<'a> Network<'a> {
 
     /// Returns the telemetry below the BTH.
     #[must_use]
-    pub fn carried(&self) -> Option<Telemetry<'a>> {
+    pub fn telemetry(&self) -> Option<Telemetry<'a>> {
         Telemetry::of(self.bytes, &self.layers)
     }
 }

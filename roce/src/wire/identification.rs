@@ -10,11 +10,11 @@ use super::{icrc, inband, parse};
 /// The CRC's polynomial. The highest bit is the coefficient of x^0.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 /// Offset of the identification in an IPv4 header.
-const PLACE: usize = 4;
+const IDENTIFICATION_OFFSET: usize = 4;
 
 /// Powers of x^-8: with the exponents 1, 2, 4 to 2^15. Multiplied by x^-8, a register goes back to before a byte of zeros.
 #[expect(clippy::indexing_slicing, reason = "an index out of range would not compile")]
-const BACK: [u32; 16] = {
+const POWERS_BACK: [u32; 16] = {
     let mut back = 1 << 31;
     let mut bit = 0;
     while bit < 8 {
@@ -58,7 +58,7 @@ pub fn solve_identification(frame: &[u8]) -> Option<u16> {
     if layers.family == Family::V6 {
         return (wrong == 0).then_some(0);
     }
-    let place = layers.ip.checked_add(PLACE)?;
+    let place = layers.ip.checked_add(IDENTIFICATION_OFFSET)?;
     let own = u16::from_be_bytes(*frame.get(place..)?.first_chunk()?);
     if wrong == 0 {
         return Some(own);
@@ -66,7 +66,7 @@ pub fn solve_identification(frame: &[u8]) -> Option<u16> {
     let behind = layers.end.checked_sub(place)?;
     let absent = excluded.checked_add(layers.before_udp())?.checked_add(layers.after_udp())?;
     let covered = behind.checked_sub(ICRC_LENGTH)?.checked_sub(absent)?;
-    let register = (0..).zip(BACK).filter(|(bit, _)| covered >> bit & 1 == 1);
+    let register = (0..).zip(POWERS_BACK).filter(|(bit, _)| covered >> bit & 1 == 1);
     let register = register.fold(wrong, |register, (_, power)| multiply(register, power));
     // Two bytes into an empty register are its lowest two.
     let difference = u16::try_from(register).ok()?;

@@ -116,8 +116,8 @@ impl Layers {
             }
             layers.carried = Some(InsertedTelemetry::Csig(length as u8));
         }
-        let told = usize::from(u16::from_be_bytes(*chunk(frame, layers.udp + 4)?));
-        if told != end - layers.udp - layers.outside_udp() {
+        let udp_length = usize::from(u16::from_be_bytes(*chunk(frame, layers.udp + 4)?));
+        if udp_length != end - layers.udp - layers.outside_udp() {
             return Err(Discard::UdpHeader);
         }
         Ok(layers)
@@ -177,7 +177,7 @@ mod tests {
                         assert_eq!(found, Ok(plain), "a pass that finds nothing changes nothing");
                     }
                     let [short, long] =
-                        [Layers::locate, Layers::locate_any].map(|way| way(frame, Numbers::DEFAULT));
+                        [Layers::locate, Layers::locate_any].map(|locate| locate(frame, Numbers::DEFAULT));
                     assert_eq!(short, long, "byte {at} by {change:#x}");
                 }
             }

@@ -30,11 +30,11 @@ impl Records {
     /// Converts hops in any format to the resolution of Figure 4; `None` if there is none, there are too many, or a rate has no code.
     #[must_use]
     pub fn of_hops<'a>(hops: impl Iterator<Item = &'a Hop>) -> Option<Self> {
-        let mut told = [None; MAX_HOPS as usize];
+        let mut records_of = [None; MAX_HOPS as usize];
         for (at, hop) in hops.enumerate() {
-            *told.get_mut(at)? = Some(HopRecord::of(hop)?);
+            *records_of.get_mut(at)? = Some(HopRecord::of(hop)?);
         }
-        Self::of(told.into_iter().flatten())
+        Self::of(records_of.into_iter().flatten())
     }
 
     /// Returns the number of records.

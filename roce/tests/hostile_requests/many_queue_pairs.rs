@@ -125,7 +125,7 @@ fn take(script: &mut Script, frame: &[u8], buffer: &mut [u8]) {
 fn finish(script: &mut Script, buffer: &mut [u8]) {
     let Script { host, now, .. } = script;
     while host.endpoint.poll_transmit(*now, &host.ram, buffer).is_some() {}
-    while let Some(peer) = host.endpoint.poll_doubted() {
+    while let Some(peer) = host.endpoint.poll_suspected() {
         host.endpoint.redirect(peer, path(2, 1).destination_mac);
     }
     while host.endpoint.poll_event().is_some() {}

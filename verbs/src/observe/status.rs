@@ -113,12 +113,12 @@ pub struct HopStatus {
 }
 
 impl HopStatus {
-    fn of(hop: &cc::HeardHop, now: cc::Instant) -> Self {
+    fn of(hop: &cc::RecordedHop, now: cc::Instant) -> Self {
         Self {
             index: hop.index,
             queue: hop.queue.into(),
             utilisation: hop.permille.map(|permille| f64::from(permille) / 1e3),
-            age: now.saturating_since(hop.heard).as_nanos() as u64,
+            age: now.saturating_since(hop.recorded_at).as_nanos() as u64,
         }
     }
 }

@@ -172,7 +172,7 @@ fn codec(meter: &mut Meter, format: Format) {
                     .and_then(|request| request.stamp(frame, length, black_box(&port)))
                     .expect("room for a hop");
                 let parsed = wire::parse_unverified(&frame[..length]).expect("a good frame");
-                read += match (parsed.header, parsed.network.carried()) {
+                read += match (parsed.header, parsed.network.telemetry()) {
                     (_, Some(carried)) => usize::from(carried.read().is_some()),
                     (Header::TelemetryRequest { int, .. }, None) => int.records(parsed.payload).count(),
                     _ => 0,

@@ -6,7 +6,7 @@ mod responder;
 mod ring;
 mod transmit;
 
-use super::common::{Common, Connection, Ends};
+use super::common::{Common, Connection, PsnState};
 use super::{
     Changes, CheckedRecv, CheckedSend, CompletionStatus, Context, Identity, LossRecovery, Receives,
     RtrSettings, RtsSettings, State, Waiting,
@@ -53,8 +53,8 @@ impl Reliable {
         self.requester.in_flight()
     }
 
-    pub(super) fn ends(&self) -> Ends {
-        Ends {
+    pub(super) fn psn_state(&self) -> PsnState {
+        PsnState {
             acknowledged: self.requester.acknowledged_psn(),
             send: self.requester.send_psn(),
             expected: self.responder.expected_psn(),
@@ -90,7 +90,7 @@ impl Reliable {
         self.requester.waits_for(common.congestion.window().unwrap_or(0))
     }
 
-    pub(super) fn silence(&mut self) {
+    pub(super) fn drop_responses(&mut self) {
         self.responder.drop_responses();
     }
 
@@ -103,7 +103,7 @@ impl Reliable {
         context: &mut Context<'_>,
     ) {
         let why = cause.map(|cause| (cause, self.reason(cause, common, context)));
-        common.enter_error(why, self.ends(), context);
+        common.enter_error(why, self.psn_state(), context);
         let send = match cause {
             Some(FailureCause::Request(status)) => status,
             _ => CompletionStatus::Flushed,
@@ -153,7 +153,7 @@ impl Reliable {
 
     /// Fails the oldest send request, and the queue pair with it.
     fn fail_request(&mut self, common: &mut Common, status: CompletionStatus, context: &mut Context<'_>) {
-        self.silence();
+        self.drop_responses();
         self.fail(common, Some(FailureCause::Request(status)), CompletionStatus::Flushed, context);
     }
 

@@ -10,7 +10,7 @@ mod receive;
 mod send;
 
 use super::changes::{self, Table};
-use super::common::{Common, Ends};
+use super::common::{Common, PsnState};
 use super::receive_queue::ReceiveQueue;
 use super::send_queue::SendQueue;
 use super::wqe::{self, Wqe};
@@ -154,9 +154,9 @@ impl Unreliable {
     }
 
     /// Returns the PSNs of both directions. The peer acknowledges nothing, so everything sent counts as acknowledged.
-    pub(super) fn ends(&self) -> Ends {
+    pub(super) fn psn_state(&self) -> PsnState {
         let send = self.psn(self.next);
-        Ends { acknowledged: send.plus(Psn::CIRCLE - 1), send, expected: self.expected, retries: 0 }
+        PsnState { acknowledged: send.plus(Psn::CIRCLE - 1), send, expected: self.expected, retries: 0 }
     }
 
     pub(super) fn is_drained(&self) -> bool {
@@ -172,7 +172,7 @@ impl Unreliable {
         context: &mut Context<'_>,
     ) {
         let why = cause.map(|cause| (cause, cause.reason()));
-        common.enter_error(why, self.ends(), context);
+        common.enter_error(why, self.psn_state(), context);
         self.flush_sends(common, CompletionStatus::Flushed, context);
         common.congestion.clear_hold();
         self.probe_responder.clear();
@@ -181,7 +181,7 @@ impl Unreliable {
 
     /// Enters SQE: sends nothing until the program resumes, but still receives packets (IBA 10.3.1.6).
     fn fail_send(&mut self, common: &mut Common, status: CompletionStatus, context: &mut Context<'_>) {
-        common.enter_send_error(status, self.ends(), context);
+        common.enter_send_error(status, self.psn_state(), context);
         self.flush_sends(common, status, context);
     }
 

@@ -204,7 +204,7 @@ mod tests {
                 let mut data = [0; 6];
                 let data = &mut data[..if is_wide { 6 } else { 2 }];
                 Fields { kind, value: unset(kind, is_wide), locator: 0 }.write(data);
-                assert_eq!(read(data), None, "no switch has told");
+                assert_eq!(read(data), None, "no switch has written");
                 for port in [port(1, 64, 0), port(2, 120, 1000), port(3, 100, 50_000)] {
                     assert!(stamp(data, &port));
                 }
@@ -218,7 +218,7 @@ mod tests {
             }
         }
         let mut other = [0x60, 0];
-        assert!(!stamp(&mut other, &port(1, 1, 1)), "a queue's depth is not ours to tell");
+        assert!(!stamp(&mut other, &port(1, 1, 1)), "no value is written for the depth of a queue");
         assert_eq!((other, read(&other)), ([0x60, 0], None));
     }
 
@@ -243,8 +243,8 @@ mod tests {
             let value = delay(nanos, false);
             let mut data = [0; 2];
             Fields { kind: DELAY, value, locator: 1 }.write(&mut data);
-            let Some(Signal::Delay(told)) = read(&data) else { panic!("{nanos}") };
-            assert!(told <= nanos * 3 / 2 && told + 64 >= nanos * 3 / 4, "{nanos}: {told}");
+            let Some(Signal::Delay(delay)) = read(&data) else { panic!("{nanos}") };
+            assert!(delay <= nanos * 3 / 2 && delay + 64 >= nanos * 3 / 4, "{nanos}: {delay}");
         }
         assert_eq!((delay(u64::MAX, false), delay(u64::MAX, true)), (COMPACT_MAX, WIDE_MAX));
     }

@@ -117,14 +117,14 @@ pub(in crate::wire) fn stamp(
     let from = at + METADATA_HEADER_LENGTH;
     grow(frame, length, from, HOP_LENGTH, layers);
     frame[at + 2..at + 4].copy_from_slice(&[hops - 1, words + HOP_WORDS]);
-    let came = port.time.saturating_sub(port.sojourn);
+    let arrived = port.time.saturating_sub(port.sojourn);
     let queue = u16::try_from(port.queue / QUEUE_UNIT).unwrap_or(u16::MAX);
     let metadata = [
         LOCAL_SPACE << 28 | u32::from(port.switch) << 8 | u32::from(ttl),
-        speed << 28 | u32::from(class & 3) << 26 | (came / 1_000_000_000) as u32 & 0xf_ffff,
+        speed << 28 | u32::from(class & 3) << 26 | (arrived / 1_000_000_000) as u32 & 0xf_ffff,
         u32::from(port.port) << 16 | 0xffff,
-        (came % 1_000_000_000) as u32,
-        (port.time - came) as u32,
+        (arrived % 1_000_000_000) as u32,
+        (port.time - arrived) as u32,
         port.tx_bytes as u32,
         u32::from(queue),
         0,
@@ -146,10 +146,10 @@ pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
             return None;
         }
         let second = word(hop, 1)?;
-        let came = u64::from(second & 0xf_ffff) * 1_000_000_000 + u64::from(word(hop, 3)?);
+        let arrived = u64::from(second & 0xf_ffff) * 1_000_000_000 + u64::from(word(hop, 3)?);
         let reading = HopReading {
             bandwidth: SPEEDS.get((second >> 28) as usize).copied(),
-            time: Counter::of::<32, 1>(came + u64::from(word(hop, 4)?)),
+            time: Counter::of::<32, 1>(arrived + u64::from(word(hop, 4)?)),
             tx_bytes: Some(Counter::of::<32, 1>(word(hop, 5)?.into())),
             queue: u64::from(word(hop, 6)? & 0xffff) * QUEUE_UNIT,
         };

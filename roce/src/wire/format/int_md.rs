@@ -33,7 +33,8 @@ const DOMAIN_INSTRUCTIONS: u16 = 1 << 15 | 1 << 14;
 pub const HOP_LENGTH: usize = 24;
 const HOP_WORDS: u32 = HOP_LENGTH as u32 / 4;
 /// Second and third word of the header.
-const ASKED: [u32; 2] = [(INSTRUCTIONS as u32) << 16 | DOMAIN as u32, (DOMAIN_INSTRUCTIONS as u32) << 16];
+const INSTRUCTION_WORDS: [u32; 2] =
+    [(INSTRUCTIONS as u32) << 16 | DOMAIN as u32, (DOMAIN_INSTRUCTIONS as u32) << 16];
 
 /// Returns the length of shim, header and metadata at `at`, bytes; UDP's port has announced them.
 #[expect(
@@ -65,7 +66,10 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Number
     let shim = [SHIM, (HEADER_LENGTH / 4) as u8, port_high, port_low];
     frame[at..at + SHIM_LENGTH].copy_from_slice(&shim);
     let first = VERSION | HOP_WORDS << 8 | u32::from(super::HOPS);
-    write_words(&mut frame[at + SHIM_LENGTH..at + INSERTED], [first, ASKED[0], ASKED[1]]);
+    write_words(
+        &mut frame[at + SHIM_LENGTH..at + INSERTED],
+        [first, INSTRUCTION_WORDS[0], INSTRUCTION_WORDS[1]],
+    );
 }
 
 /// Inserts a switch's metadata. Returns the new length of the packet; `None`, with E or M set, if there is no room.
@@ -113,7 +117,7 @@ fn asked(bytes: &[u8]) -> Option<u32> {
     let first = word(bytes, 1)?;
     let is_ours = first >> 28 == VERSION >> 28
         && first >> 8 & 0x1f == HOP_WORDS
-        && [word(bytes, 2)?, word(bytes, 3)?] == ASKED;
+        && [word(bytes, 2)?, word(bytes, 3)?] == INSTRUCTION_WORDS;
     is_ours.then_some(first)
 }
 

@@ -131,14 +131,14 @@ fn read_node(node: &[u8; NODE_LENGTH]) -> Option<HopReading> {
     let micros = u64::from(word(node, 1)?) * 1_000_000 + u64::from(word(node, 2)?);
     let wide = u64::from(word(node, 5)?) << 32 | u64::from(word(node, 6)?);
     let queue = word(node, 4)?;
-    let is_told = wide != u64::MAX;
+    let is_available = wide != u64::MAX;
     Some(HopReading {
         bandwidth: from_kbps(word(node, 3)?),
-        time: match is_told {
+        time: match is_available {
             true => Counter::of::<32, 1>(micros * 1000 + (wide >> TX_BITS)),
             false => Counter::of::<32, 1000>(micros),
         },
-        tx_bytes: is_told.then(|| Counter::of::<TX_BITS, 1>(wide)),
+        tx_bytes: is_available.then(|| Counter::of::<TX_BITS, 1>(wide)),
         queue: if queue == UNAVAILABLE { 0 } else { queue.into() },
     })
 }

@@ -61,7 +61,7 @@ fn reading(frame: &[u8]) -> Reading {
     parse(frame)
         .expect("telemetry is outside the ICRC")
         .network
-        .carried()
+        .telemetry()
         .expect("it is there")
         .read()
         .expect("it is ours")
@@ -186,7 +186,7 @@ fn aecn_updates_requested_values_and_only_in_bitmaps() {
 }
 
 /// Returns what each format transports of `port`: B, ts and txBytes as counters, and qlen.
-fn told(format: Format, of: &PortState) -> HopReading {
+fn transported(format: Format, of: &PortState) -> HopReading {
     let (time, tx_bytes) = match format {
         Format::IntMd => (Counter::of::<64, 1>(of.time), Counter::of::<32, 1>(of.tx_bytes & 0xffff_ffff)),
         Format::Ioam => (Counter::of::<32, 1>(of.time), Counter::of::<54, 1>(of.tx_bytes)),
@@ -217,7 +217,7 @@ fn switches_beyond_the_room_write_nothing_and_say_so() {
         let Reading::Hops(hops) = reading(&frame[..length]) else { panic!("{format}") };
         assert_eq!((hops.count(), hops.path_id()), (5, (1..=5).fold(0, |path, id| path ^ id)));
         for (hop, number) in hops.iter().zip(1..) {
-            assert!(equal(hop, &told(format, &port(number))), "{format} {number}: {hop:?}");
+            assert!(equal(hop, &transported(format, &port(number))), "{format} {number}: {hop:?}");
         }
         match format {
             Format::IntMd => assert_eq!(region(&frame[..length])[4], 0x24, "E"),
@@ -274,7 +274,7 @@ fn foreign_namespaces_instructions_and_name_spaces_are_left_alone() {
         }
         let start = region(&frame[..length]).as_ptr() as usize - frame.as_ptr() as usize;
         frame[start + at] ^= 0x80;
-        let carried = parse(&frame[..length]).expect("the packet itself is good").network.carried();
+        let carried = parse(&frame[..length]).expect("the packet itself is good").network.telemetry();
         assert_eq!(carried.and_then(|carried| carried.read()), None, "{format}");
         if format != Format::Ifa {
             let before = frame.clone();
@@ -305,8 +305,8 @@ fn csig_stands_between_ethernet_and_ip() {
         // 6.4 µs are 25 times 256 ns, and 64 ns doubled less than 7 times.
         let expected = if is_wide { vec![0x10, 5, 0x20, 0, 0x19, 0] } else { vec![0x43, 0x85] };
         assert_eq!(tag(&frame), expected, "{format}");
-        let told = if is_wide { 6_400 } else { 96 << 6 };
-        assert_eq!(reading(&frame[..length]), Reading::Signal(Signal::Delay(told)));
+        let transported = if is_wide { 6_400 } else { 96 << 6 };
+        assert_eq!(reading(&frame[..length]), Reading::Signal(Signal::Delay(transported)));
         let other = Numbers::DEFAULT.with_csig_tpid(0x88b5).unwrap();
         assert_eq!(other.parse(&frame[..length]), Err(Discard::EtherType), "another network's");
         let class = crate::wire::traffic_class(&frame[..length]);
@@ -335,7 +335,7 @@ fn options_that_must_not_be_skipped_are_not() {
     let (mut frame, length) = inserted(Format::Aecn, true, &[1; 8]);
     frame[54 + 2] = 0x05;
     assert!(
-        parse(&frame[..length]).is_ok_and(|frame| frame.network.carried().is_none()),
+        parse(&frame[..length]).is_ok_and(|frame| frame.network.telemetry().is_none()),
         "router alert may be skipped"
     );
     frame[54 + 2] = 0xc2;
@@ -380,14 +380,14 @@ proptest! {
         prop_assert_eq!((parsed.payload, parsed.network.path()), (&payload[..], path(v6)));
         let is_csig = matches!(format, Format::Csig | Format::CsigWide);
         if is_csig && ports.is_empty() {
-            prop_assert_eq!(parsed.network.carried().and_then(|carried| carried.read()), None);
+            prop_assert_eq!(parsed.network.telemetry().and_then(|carried| carried.read()), None);
             return Ok(());
         }
         match reading(&frame[..length]) {
             Reading::Hops(hops) => {
                 prop_assert_eq!(usize::from(hops.count()), ports.len().min(HOPS.into()));
                 for (hop, port) in hops.iter().zip(&ports) {
-                    let expected = told(format, port);
+                    let expected = transported(format, port);
                     // Seconds have 20 bits in IFA, 32 in IOAM: what is beyond shows in the low bits of ns.
                     let hop = HopReading { time: expected.time, ..*hop };
                     prop_assert!(equal(&hop, &expected), "{:?} {:?}", hop, expected);
@@ -422,7 +422,7 @@ proptest! {
         frame[14 + at % (length - 14)] ^= 1 << bit;
         if let Ok(parsed) = parse(&frame[..length]) {
             prop_assert_eq!(parsed.payload, &[3; 64]);
-            let _ = parsed.network.carried().and_then(|carried| carried.read());
+            let _ = parsed.network.telemetry().and_then(|carried| carried.read());
         }
         let before = verify(&frame[..length]);
         let after = stamped(&mut frame, length, &port(9)).unwrap_or(length);

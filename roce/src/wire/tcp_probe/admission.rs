@@ -15,7 +15,7 @@ const PACKET_HOST: u8 = 0;
 /// Least time between two probes of a flow (`ferroce tcp`), ns.
 const INTERVAL: u64 = 1_000_000;
 /// Probes that may arrive at once: as many as a sender remembers.
-const AT_ONCE: u64 = 16;
+const MAX_BURST: u64 = 16;
 
 /// Probe or answer of a flow `F` of this host. Only [`TcpArrival::admit`] creates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl OwnProbe {
 impl AnswerLimit {
     fn take(&mut self, now: u64) -> Option<()> {
         let from = self.until.max(now);
-        let is_within = from.saturating_sub(now) <= INTERVAL.saturating_mul(AT_ONCE.saturating_sub(1));
+        let is_within = from.saturating_sub(now) <= INTERVAL.saturating_mul(MAX_BURST.saturating_sub(1));
         is_within.then(|| self.until = from.saturating_add(INTERVAL))
     }
 }

@@ -180,7 +180,7 @@ pub struct IntHeader {
 }
 
 /// Bit of the word's room: the packet subscribes to direct responses. The room is then 1, and switches write nothing.
-const SUBSCRIBES: u32 = 0x8000;
+const SUBSCRIPTION_FLAG: u32 = 0x8000;
 
 impl IntHeader {
     /// Header of a packet that subscribes.
@@ -239,7 +239,7 @@ impl IntHeader {
     }
 
     pub(in crate::wire) const fn pack(self) -> [u8; WORD_LENGTH] {
-        let flag = if self.is_subscription { SUBSCRIBES } else { 0 };
+        let flag = if self.is_subscription { SUBSCRIPTION_FLAG } else { 0 };
         let word = (self.hops as u32) << 28 | (self.path_id as u32) << 16 | flag | self.room as u32;
         word.to_be_bytes()
     }
@@ -247,8 +247,8 @@ impl IntHeader {
     pub(in crate::wire) fn unpack(bytes: [u8; WORD_LENGTH]) -> Option<Self> {
         let word = u32::from_be_bytes(bytes);
         let hops = (word >> 28) as u8;
-        let is_subscription = word & SUBSCRIBES != 0;
-        let room = u8::try_from(word & 0xffff & !SUBSCRIBES).ok()?;
+        let is_subscription = word & SUBSCRIPTION_FLAG != 0;
+        let room = u8::try_from(word & 0xffff & !SUBSCRIPTION_FLAG).ok()?;
         let is_legal = !is_subscription || hops == 0 && room == 1;
         (is_legal && hops <= room && room <= MAX_HOPS).then_some(Self {
             is_subscription,

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_asks_after_going_back() {
+    fn going_back_clears_ack_requests() {
         let mut requests = AckRequests::new();
         requests.on_request(9, Instant::from_nanos(7));
         requests.rewind(3);

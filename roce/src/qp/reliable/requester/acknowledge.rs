@@ -90,7 +90,7 @@ impl Requester {
         };
         let mut progress = self.acknowledge(number, context, identity);
         self.peer_answers(number, context.now);
-        let Some(wqe) = self.awaiting(number) else {
+        let Some(wqe) = self.request_awaiting(number) else {
             progress.lost = self.implied_nak(number, context.now)?;
             return Ok(progress);
         };
@@ -124,7 +124,7 @@ impl Requester {
         let number = self.sequence.answered(psn).ok_or(STALE)?;
         let mut progress = self.acknowledge(number, context, identity);
         self.peer_answers(number, context.now);
-        let Some(wqe) = self.awaiting(number) else {
+        let Some(wqe) = self.request_awaiting(number) else {
             progress.lost = self.implied_nak(number, context.now)?;
             return Ok(progress);
         };
@@ -174,7 +174,7 @@ impl Requester {
     }
 
     /// Returns the request that awaits answer `number`; `None` if the answer is too early to be kept, or a duplicate.
-    fn awaiting(&self, number: u64) -> Option<&Wqe> {
+    fn request_awaiting(&self, number: u64) -> Option<&Wqe> {
         if self.sequence.una < number { self.request_with_early_answer(number) } else { self.queue.front() }
     }
 
@@ -231,9 +231,9 @@ impl Requester {
             go_back_n.on_progress(una - before, self.queue.mtu());
         }
         let rtt = self.take_sample(now);
-        let is_asked = self.ack_requests.end() > una;
-        self.timers.retransmission.restart(is_asked, now);
-        self.timers.probe.set(self.probe_due(now).filter(|_| is_asked));
+        let has_ack_request = self.ack_requests.end() > una;
+        self.timers.retransmission.restart(has_ack_request, now);
+        self.timers.probe.set(self.probe_due(now).filter(|_| has_ack_request));
         let lost = self.recovery.is_selective() && self.after_progress(now);
         (rtt, lost)
     }

@@ -133,7 +133,7 @@ impl RetransmissionTimer {
     }
 
     /// Restarts the timer after a stale answer, which shows that the peer is alive, once a quarter of its time has passed. Restarts are
-    /// limited: a peer that answers nothing else is as good as silent, or another host forges its answers.
+    /// limited: a peer that answers nothing else does not respond, or another host forges its answers.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the count is below its limit; the wait is at most hours; adding to an `Instant` saturates"

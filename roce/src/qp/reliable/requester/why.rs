@@ -11,10 +11,10 @@ use cc::Instant;
 const ANY_PATH: u32 = 1024;
 
 /// Requests from which the recent packet sizes are known.
-const LATELY: u32 = 8;
+const RECENT_REQUESTS: u32 = 8;
 
 /// Retries after which the loss of a packet is no accident.
-const OFTEN: u8 = 3;
+const MANY_RETRIES: u8 = 3;
 
 impl Requester {
     /// Records an answer with this PSN that is about no packet in flight. Returns whether it answers a keep-alive: the ACK has the PSN of a
@@ -71,10 +71,11 @@ impl Requester {
         let Evidence { nak, stale, timeout, alive, expected: then, .. } = self.diagnosis.evidence();
         // The last wait is the longest.
         let silence = self.timers.retransmission.wait().unwrap_or_default() * (u32::from(self.retries()) + 1);
-        let is_asked = nak == self.sequence.una
+        let is_reported_missing = nak == self.sequence.una
             || self.recovery.selective().is_some_and(|it| it.scoreboard.highest_sacked() > self.sequence.una);
         // A peer that asks for packets is reachable.
-        let icmp_error = icmp_error.filter(|&(at, _)| !is_asked && now.saturating_since(at) <= silence);
+        let icmp_error =
+            icmp_error.filter(|&(at, _)| !is_reported_missing && now.saturating_since(at) <= silence);
         if let Some((_, what)) = icmp_error {
             return FailureReason::Unreachable(what);
         }
@@ -83,16 +84,16 @@ impl Requester {
             return FailureReason::OtherPsns;
         }
         let sends = timeout == self.sequence.una && expected != then;
-        if alive == self.sequence.una || is_asked && self.ends_short() {
+        if alive == self.sequence.una || is_reported_missing && self.ends_short() {
             return self
                 .large_packets()
                 .unwrap_or(FailureReason::LargePackets { lost: self.oldest_length(), arrived: 0 });
         }
-        let is_alive = !is_new || is_asked || expected != first;
+        let is_alive = !is_new || is_reported_missing || expected != first;
         if let Some(reason) = self.large_packets().filter(|_| is_alive) {
             return reason;
         }
-        match (is_asked, is_new) {
+        match (is_reported_missing, is_new) {
             (true, _) => FailureReason::Loss,
             (false, _) if sends => FailureReason::OneWay,
             (false, true) if expected != first => FailureReason::OneWay,
@@ -105,7 +106,9 @@ impl Requester {
     fn ends_short(&self) -> bool {
         let oldest = self.queue.iter().find(|wqe| wqe.end() > self.sequence.una);
         let last = oldest.and_then(|oldest| oldest.length.checked_rem(self.queue.mtu())).unwrap_or(0);
-        self.retries() >= OFTEN && self.oldest_length() == self.queue.mtu() && (1..=ANY_PATH).contains(&last)
+        self.retries() >= MANY_RETRIES
+            && self.oldest_length() == self.queue.mtu()
+            && (1..=ANY_PATH).contains(&last)
     }
 
     /// Returns that the path loses large packets, if the oldest packet is certainly larger than all that arrived recently.
@@ -122,7 +125,7 @@ impl Requester {
         let (count, largest) =
             before.fold((0, 0), |(count, largest), length| (count + 1, length.max(largest)));
         let arrived = match count {
-            LATELY.. => largest,
+            RECENT_REQUESTS.. => largest,
             // No packet is larger than everything that arrived.
             _ if !oldest.is_answered() => u32::try_from(self.queue.bytes_before(self.sequence.una)).ok()?,
             _ => return None,

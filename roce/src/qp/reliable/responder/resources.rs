@@ -153,8 +153,8 @@ impl Resources {
     }
 
     fn forget_oldest(&mut self) {
-        let gone = self.list.pop_front().map(|resource| resource.first);
-        self.partial_responses.retain(|part| Some(part.first) != gone);
+        let forgotten = self.list.pop_front().map(|resource| resource.first);
+        self.partial_responses.retain(|part| Some(part.first) != forgotten);
         self.due = self.due.saturating_sub(1);
     }
 

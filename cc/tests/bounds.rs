@@ -166,7 +166,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 proptest! {
     #[test]
-    fn rates_and_windows_stay_in_bounds_whatever_comes(
+    fn rates_and_windows_stay_in_bounds_for_any_telemetry(
         (at, config) in any_controller(),
         events in prop::collection::vec((number(), event()), 0..80),
     ) {
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn a_receiver_computes_windows_in_bounds_whatever_comes(
+    fn a_receiver_computes_windows_in_bounds_for_any_telemetry(
         (at, config) in hpcc(),
         events in prop::collection::vec((number(), any_path(), 1u32..), 0..60),
     ) {

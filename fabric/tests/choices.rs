@@ -120,7 +120,7 @@ fn flows_move_to_the_other_spine() {
         [1, 2, 3, 4, 5, 7].map(|seed| longest(&outcome(&Setup { seed, ..setup.clone() }))).to_vec()
     };
     // AECN and CSIG identify no link: if the receiver's link is the busiest, the flow's own rate there counts twice.
-    for (name, format) in Format::ALL.into_iter().filter(|(_, format)| !format.tells_load()) {
+    for (name, format) in Format::ALL.into_iter().filter(|(_, format)| !format.reports_load()) {
         let (one, four) = (times(format, 1), times(format, 4));
         println!("{name}: one path {one:.0?}, four {four:.0?}");
         assert!(one.iter().any(|time| *time > 3000.0), "{name}: none shares a link: {one:?}");

@@ -84,7 +84,7 @@ fn an_acknowledgement_reports_the_record_of_every_switch() {
 }
 
 #[test]
-fn a_response_has_room_for_five_and_else_tells_the_busiest() {
+fn a_response_reports_five_hops_or_else_the_busiest() {
     let mut script = index();
     for switches in 0..=8_u8 {
         let bth = script.bth(switches.into());

@@ -123,7 +123,7 @@ fn a_requester_waits_for_the_answer() {
 }
 
 #[test]
-fn an_answer_that_brings_bytes_is_a_bad_response() {
+fn an_answer_with_a_payload_is_a_bad_response() {
     let (mut script, _) = script();
     let remote = Remote { address: 0x1000, rkey: Rkey::new(5) };
     post(&mut script, SendRequest::atomic_write(1, Data::inline(&[4; 8]), remote));

@@ -99,7 +99,7 @@ fn a_window_is_used_and_taken_back() {
 
 /// IBA 9.3.5.
 #[test]
-fn an_atomic_is_asked_and_answered() {
+fn an_atomic_has_a_request_and_a_response() {
     let frames = connected("rc_fetch_add");
     let (_, Operation::FetchAdd(eth), asked) = frames[0] else { panic!("{:?}", frames[0]) };
     let (_, Operation::AtomicAcknowledge { aeth, .. }, answered) = frames[2] else {

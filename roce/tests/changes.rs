@@ -137,7 +137,7 @@ fn reads_wait_while_max_rd_atomic_is_0() {
 }
 
 #[test]
-fn all_of_it_or_nothing() {
+fn a_change_is_applied_completely_or_not_at_all() {
     let mut script = Script::new(Options::default());
     let qpn = script.host.qpn;
     for (also, why) in [

@@ -59,7 +59,7 @@ fn send_write_and_read_carry_every_length_at_every_mtu() {
 }
 
 #[test]
-fn write_with_immediate_takes_a_receive() {
+fn write_with_immediate_consumes_a_receive() {
     let mut pair = Pair::connect(Options::default());
     fill(&mut pair, 0, 0, 5000);
     let empty = pair.hosts[1].sge(0, 0);
@@ -91,7 +91,7 @@ fn atomics_return_the_original_value() {
 }
 
 #[test]
-fn an_atomic_s_answer_may_come_into_several_buffers() {
+fn the_result_of_an_atomic_may_fill_several_buffers() {
     let mut pair = Pair::connect(Options::default());
     let word = 0x0102_0304_0506_0708_u64.to_ne_bytes();
     pair.hosts[1].ram.0[64..72].copy_from_slice(&word);

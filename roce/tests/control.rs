@@ -165,7 +165,7 @@ fn a_congestion_control_that_can_not_be_is_refused() {
 
 /// Seen in captures of Soft-RoCE.
 #[test]
-fn the_source_port_is_the_one_linux_takes() {
+fn the_source_port_equals_that_of_linux() {
     let source = "10.0.0.1".parse().unwrap();
     let port = udp_source_port(source, Qpn::new(17), Qpn::new(18));
     assert_eq!(port, 0xc000 | (17 * 18));

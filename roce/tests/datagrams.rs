@@ -268,7 +268,7 @@ fn a_congested_hop_slows_its_own_destination_alone() {
 }
 
 #[test]
-fn auto_takes_over_where_telemetry_answers_and_stays_fixed_elsewhere() {
+fn auto_upgrades_destinations_with_telemetry_only() {
     let mut network = Network::new(auto(), 2);
     network.wire = Box::new(|to, frame, now| {
         if to == 1 {
@@ -302,7 +302,7 @@ fn probes_end_with_the_data() {
 }
 
 #[test]
-fn a_host_that_never_answers_is_asked_twenty_times_and_held_by_the_line_rate() {
+fn a_host_that_never_answers_gets_twenty_probes_at_the_line_rate() {
     let mut network = Network::new(hpcc(), 1);
     network.wire = Box::new(|_, frame, _| {
         !matches!(parse(frame).unwrap().header, Header::DatagramTelemetryRequest { .. })
@@ -316,7 +316,7 @@ fn a_host_that_never_answers_is_asked_twenty_times_and_held_by_the_line_rate() {
 }
 
 #[test]
-fn telemetry_that_ends_is_missed_and_comes_back() {
+fn missing_and_restored_telemetry_changes_the_algorithm() {
     let mut network = Network::new(hpcc(), 1);
     network.wire = Box::new(|_, frame, now| {
         if now < at(300) || now > at(800) {

@@ -27,7 +27,7 @@ fn script(adjust: fn(&mut Congestion)) -> Script {
 }
 
 /// Delivers a report of a threefold overload, about the packet `PSN`.
-fn tell(script: &mut Script, seal: Option<u64>) -> Result<(), Discard> {
+fn send_report(script: &mut Script, seal: Option<u64>) -> Result<(), Discard> {
     script.wait(Duration::from_micros(50));
     let bth = Bth { destination: Qpn::new(PEER), ..script.bth(PSN) };
     let report = Report::Ratio { path_id: 0, utilisation: 3 << 20, interval: 10_000 };
@@ -38,7 +38,7 @@ fn tell(script: &mut Script, seal: Option<u64>) -> Result<(), Discard> {
 }
 
 /// Delivers a report about a packet to the peer's queue pair `destination`.
-fn tell_about(script: &mut Script, destination: u32) -> Result<(), Discard> {
+fn send_report_about(script: &mut Script, destination: u32) -> Result<(), Discard> {
     let bth = Bth { destination: Qpn::new(destination), ..script.bth(PSN) };
     let report = Report::Ratio { path_id: 0, utilisation: 1, interval: 1 };
     script.send_header(&Header::DirectResponse { bth, feedback: Feedback { report, seal: None } }, &[])
@@ -49,11 +49,11 @@ fn rate(script: &Script) -> Rate {
 }
 
 #[test]
-fn the_queue_pair_that_talks_to_the_packets_destination_hears() {
+fn a_direct_response_reaches_the_queue_pair_of_the_destination() {
     let mut script = script(|_| {});
     assert_eq!(rate(&script), Rate::from_gbps(10));
     // The first telemetry of a flow is only recorded.
-    assert_eq!([tell(&mut script, None), tell(&mut script, None)], [Ok(()), Ok(())]);
+    assert_eq!([send_report(&mut script, None), send_report(&mut script, None)], [Ok(()), Ok(())]);
     assert!(rate(&script) < Rate::from_gbps(5), "{}", rate(&script));
 }
 
@@ -62,18 +62,18 @@ fn the_queue_pair_that_talks_to_the_packets_destination_hears() {
 fn direct_responses_without_a_queue_pair_do_not_delay_others() {
     let mut script = script(|_| {});
     for _ in 0..3 {
-        assert_eq!(tell_about(&mut script, 0x55), Err(Discard::UnknownQp));
-        assert_eq!(tell_about(&mut script, PEER), Ok(()));
+        assert_eq!(send_report_about(&mut script, 0x55), Err(Discard::UnknownQp));
+        assert_eq!(send_report_about(&mut script, PEER), Ok(()));
     }
     script.path.source = "10.0.0.9".parse().unwrap();
-    assert_eq!(tell_about(&mut script, PEER), Err(Discard::UnknownQp), "from another address");
+    assert_eq!(send_report_about(&mut script, PEER), Err(Discard::UnknownQp), "from another address");
 }
 
 /// Only queue pairs whose algorithm uses in-flight shares receive direct responses.
 #[test]
 fn a_fixed_window_ignores_direct_responses() {
     let mut script = Script::new(Options::default());
-    assert_eq!(tell_about(&mut script, PEER), Err(Discard::UnknownQp));
+    assert_eq!(send_report_about(&mut script, PEER), Err(Discard::UnknownQp));
 }
 
 /// A response reaches only a queue pair that has this peer now.
@@ -85,15 +85,19 @@ fn a_direct_response_finds_only_the_queue_pair_that_has_the_peer_now() {
         script.host.endpoint.modify_qp(now, qpn, modify).unwrap();
     };
     modify(&mut script, Modify::Reset);
-    assert_eq!(tell_about(&mut script, PEER), Err(Discard::UnknownQp));
+    assert_eq!(send_report_about(&mut script, PEER), Err(Discard::UnknownQp));
     let options = options(|_| {});
     script.host.ready_to_receive(path(2, 1), Qpn::new(0x55), PSN, &options);
-    assert_eq!(tell_about(&mut script, 0x55), Err(Discard::UnknownQp), "it sends nothing yet");
+    assert_eq!(send_report_about(&mut script, 0x55), Err(Discard::UnknownQp), "it sends nothing yet");
     script.host.ready_to_send(&options);
-    assert_eq!(tell_about(&mut script, PEER), Err(Discard::UnknownQp), "the peer before");
-    assert_eq!(tell_about(&mut script, 0x55), Err(Discard::Telemetry), "found: it sent no such packet");
+    assert_eq!(send_report_about(&mut script, PEER), Err(Discard::UnknownQp), "the peer before");
+    assert_eq!(
+        send_report_about(&mut script, 0x55),
+        Err(Discard::Telemetry),
+        "found: it sent no such packet"
+    );
     script.host.endpoint.destroy_qp(now, qpn).unwrap();
-    assert_eq!(tell_about(&mut script, 0x55), Err(Discard::UnknownQp));
+    assert_eq!(send_report_about(&mut script, 0x55), Err(Discard::UnknownQp));
 }
 
 /// With a key, a queue pair accepts authenticated responses only, each once.
@@ -101,7 +105,7 @@ fn a_direct_response_finds_only_the_queue_pair_that_has_the_peer_now() {
 fn forged_and_replayed_responses_are_counted_and_ignored() {
     let mut script = script(|congestion| congestion.feedback_key = Some(KEY));
     let before = rate(&script);
-    assert_eq!(tell(&mut script, None), Err(Discard::ForgedFeedback));
+    assert_eq!(send_report(&mut script, None), Err(Discard::ForgedFeedback));
     let bth = Bth { destination: Qpn::new(PEER), ..script.bth(PSN) };
     let report = Report::Ratio { path_id: 0, utilisation: 3 << 20, interval: 10_000 };
     let forged = Feedback { report, seal: Some(Seal { counter: 9, tag: [7; 16] }) };
@@ -109,12 +113,12 @@ fn forged_and_replayed_responses_are_counted_and_ignored() {
     let header = Header::DirectResponse { bth, feedback: forged };
     assert_eq!(script.send_header(&header, &[]), Err(Discard::ForgedFeedback));
     assert_eq!(rate(&script), before);
-    assert_eq!([tell(&mut script, Some(6)), tell(&mut script, Some(7))], [Ok(()), Ok(())]);
+    assert_eq!([send_report(&mut script, Some(6)), send_report(&mut script, Some(7))], [Ok(()), Ok(())]);
     let after = rate(&script);
     assert!(after < before);
-    assert_eq!(tell(&mut script, Some(7)), Err(Discard::StaleFeedback));
+    assert_eq!(send_report(&mut script, Some(7)), Err(Discard::StaleFeedback));
     assert_eq!((rate(&script), script.discarded(Discard::ForgedFeedback)), (after, 2));
-    assert_eq!(tell(&mut script, Some(8)), Ok(()));
+    assert_eq!(send_report(&mut script, Some(8)), Ok(()));
 }
 
 /// A switch reports ratios: a direct response of any other kind is invalid.

@@ -148,7 +148,7 @@ fn a_queue_pair_that_holds_much_is_evicted_for_one_that_holds_little() {
 
 /// Peers of other queue pairs repeatedly use up the budget, while data arrives over a link that loses 5 % of the packets.
 #[test]
-fn packets_that_were_evicted_or_found_no_room_come_again() {
+fn evicted_packets_and_those_without_room_are_retransmitted() {
     for budget in [0, 16 << 10, 64 << 10, 256 << 10] {
         let options = Options {
             memory: 1 << 21,

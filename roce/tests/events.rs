@@ -136,7 +136,7 @@ fn an_overflowed_queue_and_its_failed_queue_pairs_raise_events() {
 }
 
 #[test]
-fn a_queue_pair_that_fails_takes_no_more_shared_receives() {
+fn a_failed_queue_pair_consumes_no_shared_receives() {
     let (mut host, now) = (Host::new(1, &Options::default()), Instant::ZERO);
     let srq = host.endpoint.create_srq(SrqInit { pd: host.pd, depth: 4, max_sge: 1, xrc: None }).unwrap();
     let init = QpInit { srq: Some(srq), ..host.init(&Options::default()) };

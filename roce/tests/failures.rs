@@ -63,7 +63,7 @@ fn a_peer_that_never_answers() {
 }
 
 #[test]
-fn a_peer_that_goes_silent() {
+fn a_peer_that_stops_answering() {
     let mut script = Script::new(few());
     for psn in [PSN, PSN + 1] {
         write(&mut script, 1, 10);
@@ -124,7 +124,7 @@ fn a_path_that_loses_large_packets() {
 
 /// A path that never carried large packets, or carries them no more: the peer answers a probe without payload (IBA 9.7.5.1).
 #[test]
-fn a_question_tells_a_path_that_loses_large_packets_from_a_silent_peer() {
+fn a_keep_alive_distinguishes_a_lossy_path_from_a_silent_peer() {
     for (before, read) in [(0, false), (0, true), (9, false), (9, true)] {
         for selective_repeat in [false, true] {
             let mut pair = Pair::connect(Options { selective_repeat, ..few() });
@@ -151,7 +151,7 @@ fn a_question_tells_a_path_that_loses_large_packets_from_a_silent_peer() {
 }
 
 #[test]
-fn a_question_repeats_the_last_acknowledged_psn_and_asks_about_large_packets_only() {
+fn a_keep_alive_repeats_the_last_acknowledged_psn_for_large_packets_only() {
     for (length, questions) in [(4096, 1), (1024, 0)] {
         let mut script = Script::new(few());
         write(&mut script, 1, 10);

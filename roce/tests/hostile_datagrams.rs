@@ -23,7 +23,7 @@ impl UnknownSender {
         Self { host: host(2, congestion), now: at(1) }
     }
 
-    fn ask(&mut self, path: &Path, number: u32, queue_key: u32) -> Result<(), Discard> {
+    fn probe(&mut self, path: &Path, number: u32, queue_key: u32) -> Result<(), Discard> {
         let bth = Bth {
             congestion: Bth::TELEMETRY,
             partition_key: 0xffff,
@@ -57,7 +57,7 @@ fn an_answer_returns_to_the_prober_and_is_no_longer_than_the_probe() {
     for key in [None, Some(FeedbackKey([7; 16]))] {
         let mut sender = UnknownSender::new(Congestion { feedback_key: key, ..hpcc() });
         let way = Path { udp_source: 0xd123, traffic_class: 0x22, hop_limit: 3, ..path(9, 2) };
-        assert_eq!(sender.ask(&way, 77, KEY), Ok(()));
+        assert_eq!(sender.probe(&way, 77, KEY), Ok(()));
         let sent = sender.sent();
         let [answer] = &sent[..] else { panic!("{} answers", sent.len()) };
         let frame = parse(answer).unwrap();
@@ -78,7 +78,7 @@ fn an_answer_returns_to_the_prober_and_is_no_longer_than_the_probe() {
 #[test]
 fn a_probe_with_another_key_or_to_a_group_or_without_room_gets_no_answer() {
     let mut sender = UnknownSender::new(hpcc());
-    assert_eq!(sender.ask(&path(9, 2), 1, KEY + 1), Err(Discard::QueueKey));
+    assert_eq!(sender.probe(&path(9, 2), 1, KEY + 1), Err(Discard::QueueKey));
     let group = core::net::IpAddr::from([224, 0, 0, 9]);
     let nobody = core::net::IpAddr::from([0, 0, 0, 0]);
     for way in [
@@ -87,7 +87,7 @@ fn a_probe_with_another_key_or_to_a_group_or_without_room_gets_no_answer() {
         Path { source: nobody, ..path(9, 2) },
         Path { source: core::net::IpAddr::from([255; 4]), ..path(9, 2) },
     ] {
-        assert_eq!(sender.ask(&way, 1, KEY), Err(Discard::Address), "{way:?}");
+        assert_eq!(sender.probe(&way, 1, KEY), Err(Discard::Address), "{way:?}");
     }
     // Without the telemetry bit there is no INT header.
     let bth = Bth { partition_key: 0xffff, ..Bth::new(sender.host.qpn, Psn::new(1)) };
@@ -95,18 +95,18 @@ fn a_probe_with_another_key_or_to_a_group_or_without_room_gets_no_answer() {
     assert_eq!(sender.send(&path(9, 2), &bare), Err(Discard::Telemetry));
     assert!(sender.sent().is_empty());
     let mut silent = UnknownSender::new(Congestion { ratio_only: true, ..hpcc() });
-    assert_eq!(silent.ask(&path(9, 2), 1, KEY), Err(Discard::Telemetry));
+    assert_eq!(silent.probe(&path(9, 2), 1, KEY), Err(Discard::Telemetry));
     assert!(silent.sent().is_empty());
 }
 
 #[test]
 fn a_full_queue_of_answers_is_counted() {
     let mut sender = UnknownSender::new(hpcc());
-    let taken = (0..20).filter(|&number| sender.ask(&path(9, 2), number, KEY).is_ok()).count();
+    let taken = (0..20).filter(|&number| sender.probe(&path(9, 2), number, KEY).is_ok()).count();
     assert_eq!(taken, 8);
     assert_eq!(sender.host.endpoint.counters().discarded(Discard::AnswersFull), 12);
     assert_eq!(sender.sent().len(), 8);
-    assert_eq!(sender.ask(&path(9, 2), 21, KEY), Ok(()), "there is room again");
+    assert_eq!(sender.probe(&path(9, 2), 21, KEY), Ok(()), "there is room again");
 }
 
 /// Responses from another source, with another number, or repeated change only a counter.

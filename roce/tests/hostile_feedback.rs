@@ -26,7 +26,7 @@ fn hop(unit: u32) -> Vec<u8> {
 
 /// A unit of 0 gives a counter a period of 0, by which HPCC++ of the sender would divide.
 #[test]
-fn a_counter_that_is_worth_nothing_is_counted_and_refused() {
+fn a_counter_of_unit_zero_is_counted_and_refused() {
     let config = HpccConfig::new(Rate::from_gbps(10), Duration::from_micros(10), NonZeroU32::MIN);
     let mut script =
         Script::new(Options { congestion: CongestionAlgorithm::Hpcc(config), ..Options::default() });

@@ -51,7 +51,7 @@ fn receive(host: &mut Host, qpn: Qpn, id: u64) {
 
 /// IBA 10.5.2: every attached queue pair receives the packet, and no other.
 #[test]
-fn each_attached_queue_pair_takes_a_copy() {
+fn each_attached_queue_pair_receives_a_copy() {
     let v6 = |text: &str| text.parse::<IpAddr>().unwrap();
     for way in [
         Path { destination: v6("239.1.2.3"), ..path(1, 2) },

@@ -120,7 +120,7 @@ fn moves(pair: &Pair) -> u64 {
 }
 
 #[test]
-fn requests_go_over_to_the_less_loaded_path_once_nothing_is_on_its_way() {
+fn requests_move_to_the_less_loaded_path_once_nothing_is_in_flight() {
     let (pair, seen) = write(paced(2), |index, _| if index == 0 { 0.95 } else { 0.1 });
     assert_eq!((moves(&pair), seen.requests.len()), (1, 2), "{:?}", seen.requests);
     assert_ne!(seen.requests[0].0, seen.requests[1].0);
@@ -136,7 +136,7 @@ fn requests_go_over_to_the_less_loaded_path_once_nothing_is_on_its_way() {
 
 /// A peer without telemetry is not affected, and probing it ends.
 #[test]
-fn a_peer_that_never_answers_is_asked_twenty_times() {
+fn a_peer_that_never_answers_gets_twenty_probes() {
     let mut pair = Pair::connect(paced(4));
     pair.filter = Some(Box::new(|_, frame| {
         !matches!(
@@ -156,7 +156,7 @@ fn a_peer_that_never_answers_is_asked_twenty_times() {
 
 /// Probes use any format, and responses may be ratios.
 #[test]
-fn any_format_tells_how_loaded_paths_are() {
+fn every_format_reports_the_load_of_paths() {
     const TWO: Option<PathChoice> = Some(PathChoice { count: 2, interval: EVERY, spray: false });
     let ways: [fn(&mut Congestion); 6] = [
         |congestion| (congestion.paths, congestion.format) = (TWO, Format::Ioam),
@@ -233,7 +233,7 @@ fn a_single_path_is_not_probed() {
 
 /// The path id is the same, but the links differ: both ends forget the counters of the old path.
 #[test]
-fn hpcc_goes_on_with_its_rate() {
+fn hpcc_keeps_its_rate_on_the_new_path() {
     let mut options = paced(2);
     let config = HpccConfig::new(Rate::from_gbps(1), EVERY, NonZeroU32::new(4).unwrap());
     options.congestion = CongestionAlgorithm::Hpcc(config);

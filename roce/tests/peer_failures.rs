@@ -133,7 +133,7 @@ fn dies_after(steps: u32, death: Death, selective_repeat: bool) -> bool {
 }
 
 #[test]
-fn whenever_and_however_a_peer_dies_every_request_ends_in_time() {
+fn every_request_ends_in_time_when_a_peer_fails() {
     for selective_repeat in [false, true] {
         for death in DEATHS {
             let moments = (0..).take_while(|&steps| dies_after(steps, death, selective_repeat)).count();

@@ -74,7 +74,7 @@ impl Many {
 }
 
 #[test]
-fn packets_go_where_the_peer_is_now_and_nowhere_else() {
+fn packets_use_the_new_address_of_the_peer_only() {
     let mut script = Script::new(Options::default());
     assert_eq!(write(&mut script), path(2, 1).destination_mac);
     assert_eq!(script.host.endpoint.redirect(peer(9), ELSEWHERE), 0, "another peer");

@@ -86,7 +86,7 @@ fn a_gap_nak_goes_back_to_the_gap() {
 }
 
 #[test]
-fn a_read_goes_on_where_its_answer_broke_off() {
+fn a_read_continues_at_the_first_missing_response() {
     let mut script = script();
     read(&mut script, 1, 3000);
     write(&mut script, 2, 10);
@@ -222,7 +222,7 @@ fn after_a_timeout_the_window_grows_with_acknowledgements() {
 }
 
 #[test]
-fn progress_gives_all_retries_back() {
+fn progress_restores_all_retries() {
     let mut script = Script::new(Options { retry_count: 1, ..Options::default() });
     write(&mut script, 1, 5000);
     for packet in 0..4 {
@@ -331,7 +331,7 @@ fn a_peer_that_still_streams_old_answers_is_waited_for() {
 
 /// From a peer whose responses are lost, half as much is requested at a time, and one READ more for each that completes.
 #[test]
-fn losses_halve_the_reads_that_are_asked_for_at_a_time() {
+fn losses_halve_the_number_of_outstanding_reads() {
     let mut script = Script::new(Options { memory: 1 << 16, ..Options::default() });
     let only = Operation::ReadResponseOnly(AETH);
     for id in 1..=8 {
@@ -385,7 +385,7 @@ fn a_peer_that_answers_a_completed_read_postpones_the_timeout() {
 
 /// Not without limit: a peer that repeats old responses, or a forger in its name, cannot keep a request from failing.
 #[test]
-fn a_peer_that_answers_nothing_but_the_past_is_given_up() {
+fn a_peer_that_sends_only_stale_answers_exceeds_the_retries() {
     let mut script = Script::new(Options { retry_count: 2, ..Options::default() });
     let only = Operation::ReadResponseOnly(AETH);
     read(&mut script, 1, 10);
@@ -409,7 +409,7 @@ fn a_peer_that_answers_nothing_but_the_past_is_given_up() {
 
 /// The bytes of READ responses count against the window, so that no more is requested from a slow peer than it can send in time.
 #[test]
-fn reads_ask_for_no_more_than_the_window() {
+fn reads_request_no_more_than_the_window() {
     let window = CongestionAlgorithm::Fixed { window: 6 << 10, rate: None };
     let mut script = Script::new(Options { congestion: window, memory: 1 << 16, ..Options::default() });
     for id in 1..=3 {

@@ -81,7 +81,7 @@ fn duplicates_of_send_and_write_are_acknowledged_and_not_executed() {
 
 /// IBA 9.7.5.1.5: a duplicate READ is executed again.
 #[test]
-fn a_duplicate_read_goes_on_where_the_peer_asks() {
+fn a_duplicate_read_is_answered_from_the_requested_packet() {
     let mut script = script();
     script.host.ram.0[..3000].copy_from_slice(&[7; 3000]);
     let read = Operation::ReadRequest(script.reth(0, 3000));
@@ -133,7 +133,7 @@ fn an_acknowledgement_waits_for_the_read_before_it() {
 }
 
 #[test]
-fn no_receive_is_reported_and_the_message_taken_when_it_comes_back() {
+fn a_message_without_a_receive_is_accepted_when_it_is_retransmitted() {
     let mut script = script();
     assert_eq!(script.send(PSN, SEND, &[3]), Err(Discard::ReceiverNotReady));
     // A packet after the refused one is no gap to report.
@@ -275,7 +275,7 @@ fn a_receive_buffer_that_is_not_registered_is_a_remote_operational_error() {
 }
 
 #[test]
-fn a_region_that_goes_away_ends_the_read_that_uses_it() {
+fn a_deregistered_region_fails_the_read_that_uses_it() {
     let mut script = script();
     let read = Operation::ReadRequest(script.reth(0, 3000));
     script.send(PSN, read, &[]).unwrap();
@@ -396,7 +396,7 @@ fn an_ack_never_names_the_psn_of_a_read_or_an_atomic() {
 
 /// An ACK between the responses of a later READ fails the READ at Linux's requester.
 #[test]
-fn a_duplicate_before_a_long_read_is_acknowledged_only_when_it_comes_again() {
+fn the_second_duplicate_before_a_long_read_is_acknowledged() {
     let mut script = script();
     let read = Operation::ReadRequest(script.reth(0, 2500));
     for psn in [PSN, PSN + 1] {

@@ -74,7 +74,7 @@ fn repeats_after_hole(script: &mut Script) -> Vec<u32> {
 }
 
 #[test]
-fn a_loss_brings_about_selective_repeat() {
+fn a_loss_starts_selective_repeat() {
     let mut script = offered();
     assert_eq!(sends(&mut script), [0, 1, 2], "until the peer accepts it is go-back-N");
     assert_eq!(accept(&mut script, 1), Ok(()));
@@ -146,7 +146,7 @@ fn a_peer_that_does_not_know_it_gets_twenty_offers() {
 }
 
 #[test]
-fn a_claim_of_packets_never_sent_accepts_nothing() {
+fn a_selective_acknowledgement_of_unsent_packets_accepts_no_offer() {
     let mut script = offered();
     assert_eq!(sends(&mut script), [0, 1, 2]);
     for held in [0b1000, 1 << 127, 0b0111, 0] {
@@ -159,7 +159,7 @@ fn a_claim_of_packets_never_sent_accepts_nothing() {
 }
 
 #[test]
-fn a_claim_accepts_nothing_that_was_not_offered() {
+fn a_selective_acknowledgement_without_an_offer_accepts_nothing() {
     for options in [options(), Options { offered: false, ..options() }] {
         let mut script = Script::new(options);
         let request = write(&script, 0, 3000);
@@ -279,7 +279,7 @@ fn read(script: &Script, length: u32) -> SendRequest {
 
 /// The peer has accepted, and sends partial responses; its acceptance was lost.
 #[test]
-fn a_read_may_be_answered_in_stretches_before_the_acceptance_comes() {
+fn parts_of_a_read_are_accepted_before_the_acceptance_arrives() {
     let mut script = script();
     let request = read(&script, 4096);
     post(&mut script, request);
@@ -301,7 +301,7 @@ fn a_read_may_be_answered_in_stretches_before_the_acceptance_comes() {
 
 /// A partial READ is answered whether or not this side has accepted selective repeat.
 #[test]
-fn a_stretch_is_answered_before_the_offer_comes() {
+fn part_of_a_read_is_answered_before_the_offer_arrives() {
     let mut script = script();
     let reth = |offset, length| Operation::ReadRequest(script.reth(offset, length));
     let (whole, stretch) = (reth(0, 4096), reth(1024, 1024));

@@ -26,7 +26,7 @@ fn measured(mut script: Script) -> Script {
 
 /// RFC 9002 6.2.1: the timer runs from the last packet sent, not from the last acknowledgement.
 #[test]
-fn a_lost_tail_is_asked_for_however_late_the_answer_before_it_came() {
+fn a_lost_tail_is_probed_independently_of_the_answer_before_it() {
     let mut script = measured(script());
     let request = write(&script, 1, 3 * 1024);
     post(&mut script, request);
@@ -118,7 +118,7 @@ fn a_packet_that_is_lost_again_and_again_is_sent_ever_more_seldom() {
 
 /// Twelve responses are missing. After one request they arrive one per round trip, in order: none of them is requested again.
 #[test]
-fn a_repetition_that_takes_long_is_waited_for_while_it_comes() {
+fn a_slow_repeated_answer_is_not_requested_again_while_it_arrives() {
     let mut script = measured(script());
     let remote = Remote { address: BASE, rkey: script.rkey() };
     let read = SendRequest::read(1, script.host.sge(8192, 14 * 1024), remote);

@@ -85,7 +85,7 @@ fn messages_consume_shared_requests_in_order_of_arrival() {
 }
 
 #[test]
-fn a_dry_queue_answers_not_ready_until_somebody_posts() {
+fn an_empty_shared_queue_gets_rnr_naks_until_a_receive_is_posted() {
     let (mut pair, srq, [a, _]) = shared(Options::default());
     send(&mut pair, a, 1, 10);
     while pair.hosts[1].endpoint.counters().rnr_naks_sent == 0 {
@@ -216,7 +216,7 @@ fn a_message_that_is_given_up_finds_its_place_free() {
 
 /// However a queue pair fails within a message, the request of the message is available to the next queue pair.
 #[test]
-fn a_queue_pair_that_ends_within_a_message_gives_its_request_back() {
+fn a_queue_pair_that_ends_within_a_message_returns_its_request() {
     let (mut host, srq) = unreliable(2);
     (0..2).for_each(|id| post_one(&mut host, srq, id).unwrap());
     for ending in [Some(Modify::Reset), Some(Modify::Error), None] {

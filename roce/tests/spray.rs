@@ -130,7 +130,7 @@ fn paths_of_unequal_delay_cost_no_repetition() {
 
 /// The longest round trip is 20 µs: 5 and 10 µs forward, 5 µs back.
 #[test]
-fn a_path_that_goes_dark_is_left_within_two_round_trips_and_taken_again_later() {
+fn a_failed_path_is_avoided_within_two_round_trips_and_used_again_later() {
     let round = Duration::from_micros(20);
     for dark in 0..4 {
         let (mut pair, network) = connect(options(), &[0, 10, 10, 10]);

@@ -106,7 +106,7 @@ proptest! {
 
     /// Without an operation that ends a queue pair all requests must succeed, unless faults used up all retries.
     #[test]
-    fn faults_cost_time_and_nothing_else((setting, operations) in case()) {
+    fn faults_cost_only_time((setting, operations) in case()) {
         run(setting, &operations);
     }
 

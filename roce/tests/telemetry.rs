@@ -87,7 +87,7 @@ const ACKNOWLEDGE: &[u8] = &[17];
 const NOTIFICATION: &[u8] = &[0xc2];
 
 #[test]
-fn every_data_packet_brings_telemetry_and_acknowledgements_return_it() {
+fn every_data_packet_carries_telemetry_and_acknowledgements_return_it() {
     let (seen, share, pair) = transfer(hpcc(|congestion| congestion.in_band = EVERY));
     assert!(share < 0.25, "{share}");
     // 100,000 B are queued at a link that carries 1,250 B in a base round trip and is always busy: 81,000 thousandths.
@@ -123,7 +123,7 @@ fn data_without_telemetry_subscribes() {
 }
 
 #[test]
-fn a_notification_answers_each_packet_that_brings_telemetry() {
+fn a_notification_answers_each_packet_with_telemetry() {
     let (seen, share, _) = transfer(hpcc(|congestion| {
         congestion.in_band = FOURTH;
         congestion.reverse = Reverse::Notification;
@@ -281,7 +281,7 @@ fn windows_that_lie_stay_in_bounds() {
 /// The window shrinks below the bytes in flight, none of which requested an acknowledgement. The oldest packet is retransmitted with a
 /// request; otherwise both sides would wait forever.
 #[test]
-fn a_window_that_closes_over_packets_that_did_not_ask_is_asked_again() {
+fn a_window_that_closes_without_an_ack_request_forces_one() {
     let mut script = Script::new(Options { mtu: Mtu::M256, ..receiver_based(|_| {}) });
     post_write(&mut script, 100_000);
     let mut index = None;

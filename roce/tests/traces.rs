@@ -24,7 +24,7 @@ impl Outbox for Traces {
 }
 
 #[test]
-fn turns_tell_acknowledgements_rates_and_retransmissions() {
+fn traces_of_turns_have_acknowledgements_rates_and_retransmissions() {
     let mut script = Script::new(Options { retry_count: 7, ..Options::default() });
     let turn = |script: &mut Script| {
         let mut traces = Traces(vec![0; Mtu::M4096.bytes() as usize + MAX_OVERHEAD], Vec::new());

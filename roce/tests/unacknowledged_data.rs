@@ -109,7 +109,7 @@ fn a_full_link_slows_an_unreliable_connection() {
 
 /// Nothing is acknowledged: probes that return without telemetry, and lost probes, show that HPCC++ receives none.
 #[test]
-fn an_unreliable_connection_without_telemetry_goes_by_marks() {
+fn an_unreliable_connection_without_telemetry_uses_marks() {
     for answers in [true, false] {
         let options = hpcc();
         let mut pair = Pair::of([1, 2].map(|core| unreliable(core, &options)), options);

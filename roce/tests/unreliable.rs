@@ -132,7 +132,7 @@ fn a_write_arrives_and_a_reader_is_refused() {
 
 /// IBA 9.8.2.2.3: a message that lacks a packet is dropped completely.
 #[test]
-fn a_missing_packet_takes_its_message_with_it_and_the_receive_request_waits() {
+fn a_missing_packet_drops_its_message_and_keeps_the_receive_request() {
     for missing in 0..3 {
         let [mut a, mut b] = connections();
         fill(&mut a, 0, 3000);
@@ -231,7 +231,7 @@ fn a_draining_queue_completes_the_begun_message() {
 
 /// IBA 9.8.3, 11.4.1.2, A17.4.5.1: 40 bytes precede the payload; an IPv4 header is in the last 20 of them.
 #[test]
-fn a_datagram_comes_with_its_ip_header_and_its_sender() {
+fn a_datagram_has_its_ip_header_and_its_sender() {
     let v6 = |last: u16| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last]);
     let over_v6 = Path { source: v6(1), destination: v6(2), flow_label: 0xabcde, ..path(1, 2) };
     for way in [path(1, 2), over_v6] {

@@ -68,7 +68,7 @@ fn switches_that_answer_bring_hpcc() {
 
 /// The port does not report its rate: the line rate is that of the switch's link.
 #[test]
-fn a_line_rate_that_is_not_known_comes_from_telemetry() {
+fn an_unknown_line_rate_is_learned_from_telemetry() {
     at_the_switchs_rate(|congestion| {
         fast(congestion);
         congestion.unknown.line_rate = true;
@@ -186,7 +186,7 @@ fn marks_bring_dcqcn_in_place_of_a_fixed_window() {
 
 /// draft-bensley-tcpm-dctcp-01, section 4: by the estimated round trip.
 #[test]
-fn a_short_round_trip_brings_dctcp() {
+fn a_short_round_trip_selects_dctcp() {
     let mut near = Pair::connect(below(Duration::from_millis(1)));
     assert_eq!(algorithm_after(&mut near), "dctcp");
     let from = near.hosts[0].sge(0, 100);
@@ -216,7 +216,7 @@ fn write_until(pair: &mut Pair, end: Instant) -> &'static str {
 
 /// A switch restarts without telemetry, and later with it: HPCC++ neither keeps its last rate forever nor remains replaced.
 #[test]
-fn telemetry_that_ends_is_missed_and_comes_back() {
+fn missing_and_restored_telemetry_changes_the_algorithm() {
     type Adjust = fn(&mut Congestion);
     let in_band: Adjust = |congestion| congestion.in_band = NonZeroU32::new(2);
     for (name, probe_interval, adjust) in

@@ -65,7 +65,7 @@ fn read_response(msn: u32) -> Operation {
 }
 
 #[test]
-fn a_window_gives_no_more_than_its_own_rights() {
+fn a_window_grants_only_its_own_rights() {
     let (mut script, region) = script();
     let rkey = script.window(Two, &region, 0, 1 << 16, Access::REMOTE_READ);
     assert_eq!(script.send(PSN, Operation::ReadRequest(reth(rkey, 0, 8)), &[]), Ok(()));
@@ -92,7 +92,7 @@ fn a_zero_based_window_counts_from_its_first_byte() {
 }
 
 #[test]
-fn the_key_of_before_leads_nowhere() {
+fn the_key_before_a_rebind_is_invalid() {
     let (mut script, region) = script();
     let first = script.window(One, &region, 0, 4096, RIGHTS);
     let again = SendRequest::bind(2, bind(first, &region, 0, 8192, RIGHTS));
@@ -136,7 +136,7 @@ fn only_the_last_packet_of_a_send_invalidates() {
 }
 
 #[test]
-fn local_invalidate_takes_the_window_back_and_it_may_be_bound_again() {
+fn an_invalidated_window_may_be_bound_again() {
     let (mut script, region) = script();
     let rkey = script.window(Two, &region, 0, 4096, RIGHTS);
     assert_eq!(script.run_local(SendRequest::local_invalidate(2, rkey)), CompletionStatus::Success);
@@ -235,7 +235,7 @@ fn a_region_with_windows_stays_until_they_are_taken_back() {
 }
 
 #[test]
-fn a_region_that_is_withdrawn_takes_its_windows_with_it() {
+fn a_deregistered_region_invalidates_its_windows() {
     let (mut script, region) = script();
     let rkey = script.window(Two, &region, 0, 4096, RIGHTS);
     script.host.endpoint.deregister_with_windows(region.lkey).unwrap();
@@ -378,7 +378,7 @@ fn a_drained_queue_begins_no_local_request() {
 /// Two hosts with loss: in each round a window is bound, its key sent to the peer, written with, and invalidated by SEND with invalidate.
 /// Go-back-N and selective repeat.
 #[test]
-fn windows_come_and_go_over_a_lossy_link() {
+fn windows_are_bound_and_invalidated_over_a_lossy_link() {
     for selective_repeat in [false, true] {
         let mut pair = Pair::connect(Options { selective_repeat, ..Options::default() });
         pair.faults.loss = 100;

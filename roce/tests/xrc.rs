@@ -28,7 +28,7 @@ fn remote(inbox: &Inbox, offset: u64) -> Remote {
 }
 
 #[test]
-fn a_message_goes_to_the_queue_that_it_names() {
+fn a_message_uses_the_shared_queue_in_its_header() {
     let (mut pair, _, [a, b]) = connected(options());
     let target = pair.hosts[1].qpn;
     let sent = fill(&mut pair, 0, 0, 5000, 7);
@@ -92,7 +92,7 @@ fn every_operation_works_by_the_keys_of_the_queues_domain() {
 }
 
 #[test]
-fn a_key_of_one_queues_domain_opens_nothing_by_the_name_of_another() {
+fn a_key_of_one_protection_domain_is_invalid_for_a_queue_of_another() {
     for (name, status) in [(0, CompletionStatus::Success), (1, CompletionStatus::RemoteAccess)] {
         let (mut pair, _, inboxes) = connected(options());
         let request = SendRequest::write(1, pair.hosts[0].sge(0, 8), remote(&inboxes[0], 64));
@@ -246,7 +246,7 @@ fn invalid_xrc_objects_are_refused() {
 }
 
 #[test]
-fn a_domain_goes_when_all_of_it_is_gone_and_numbers_are_not_given_again() {
+fn an_xrc_domain_is_destroyed_after_its_users_and_numbers_are_not_reused() {
     let (mut pair, domain, inboxes) = connected(options());
     let (host, now) = (&mut pair.hosts[1], pair.now);
     let mut numbers = inboxes.map(|inbox| inbox.number).to_vec();
@@ -273,7 +273,7 @@ fn a_domain_goes_when_all_of_it_is_gone_and_numbers_are_not_given_again() {
 /// The queue is destroyed within a message to it: the rest is refused, and no side gets a completion of its receive, since the id of its
 /// completion queue may have been reused.
 #[test]
-fn a_queue_that_goes_within_a_message_takes_it_along() {
+fn a_shared_queue_destroyed_within_a_message_drops_the_message() {
     let (mut pair, _, [a, b]) = connected(options());
     pair.hosts[1].post_to(&a, 1, 0, 8192);
     let sge = pair.hosts[0].sge(0, 8192);
@@ -338,7 +338,7 @@ fn an_overflow_reaches_the_targets_that_used_the_queue() {
 
 /// A requested ERR flushes the message in progress into its queue's completion queue, and leaves the other requests.
 #[test]
-fn a_target_that_fails_gives_up_its_message_alone() {
+fn a_failed_target_drops_only_its_own_message() {
     let (mut pair, _, [a, _]) = connected(options());
     pair.hosts[1].post_to(&a, 1, 0, 8192);
     pair.hosts[1].post_to(&a, 2, 0, 8192);

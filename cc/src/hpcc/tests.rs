@@ -342,7 +342,7 @@ fn any_hop() -> impl Strategy<Value = Hop> {
 
 proptest! {
     #[test]
-    fn rates_and_windows_stay_in_bounds_whatever_comes(
+    fn rates_and_windows_stay_in_bounds_for_any_telemetry(
         config in any_config(),
         telemetry in prop::collection::vec(
             (number(), number(), number(), 0u16..2, prop::collection::vec((0u8..MAX_HOPS as u8, any_hop()), 0..4)),

@@ -348,7 +348,7 @@ impl Setup {
     }
 
     pub(super) fn asks_for_load(&self) -> bool {
-        let asks = self.congestion.format.tells_load() || self.direct.is_some();
+        let asks = self.congestion.format.reports_load() || self.direct.is_some();
         self.hosts == Hosts::Endpoints && asks
     }
 

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn without_telemetry_the_least_counts_however_long_a_queue_stands() {
+    fn without_telemetry_the_minimum_is_kept_during_a_standing_queue() {
         let mut base = BaseRtt::new(micros(100), false);
         let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
         assert_eq!(base.measure(at(1), micros(50)), Some(micros(50)));

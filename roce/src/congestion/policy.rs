@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_algorithm_that_uses_no_telemetry_never_misses_it() {
+    fn an_algorithm_without_telemetry_never_reports_it_missing() {
         let mut policy = policy(FIXED, None);
         (0..9).for_each(|round| policy.on_telemetry_requested(at(round)));
         assert!(!policy.may_compute() && !policy.is_missing(at(1000)));

@@ -177,7 +177,7 @@ impl Congestion {
             Err(
                 "only fixed, hpcc, hpcc-fair, powertcp and auto can pace datagrams, which have no acknowledgements and no CNPs; choose auto",
             )
-        } else if self.format.tells_load() && self.computes() {
+        } else if self.format.reports_load() && self.computes() {
             Err(
                 "answers about datagrams carry records of links, so only hpcc, int-md, ioam and ifa fit; choose the format hpcc",
             )

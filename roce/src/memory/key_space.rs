@@ -95,7 +95,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn it_gives_the_published_cipher_text() {
+    fn the_cipher_matches_the_published_vector() {
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&[0x00, 0x01, 0x08, 0x09, 0x10, 0x11, 0x18, 0x19]);
         assert_eq!(KeySpace::new(&secret).seal(0x6574_694c), 0xa868_42f2);
@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn opening_undoes_sealing(secret: [u8; 16], number: u32) {
+        fn inversion_undoes_the_permutation(secret: [u8; 16], number: u32) {
             let space = KeySpace::new(&secret);
             for _ in 0..2 {
                 prop_assert_eq!(space.open(space.seal(number)), number);

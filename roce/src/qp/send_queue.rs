@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_queue_whatever_its_circle_is() {
+    fn the_queue_keeps_its_order_at_any_size() {
         let (mut queue, mut model) = (SendQueue::new(), VecDeque::new());
         let mut next = 0;
         // At most 16 requests at a time.

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_one_packet() {
+    fn a_message_without_bytes_is_one_packet() {
         assert_eq!(packets(0, 4096), 1);
         assert_eq!(packets(4096, 4096), 1);
         assert_eq!(packets(4097, 4096), 2);

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_may_end_anywhere_and_say_anything() {
+    fn any_frame_is_parsed_without_a_panic() {
         let whole = [&ethernet(Some([0, 5]), IPV6_TYPE)[..], &ipv6(UDP), &PORTS].concat();
         let specs = [FlowSpec::Udp(PortSpec::default()), FlowSpec::Ipv6(Ipv6Spec::default())];
         for cut in 0..whole.len() {

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_priority_number_takes_the_frame_and_then_the_oldest() {
+    fn the_lowest_priority_number_matches_first_and_then_the_oldest_rule() {
         let (late, any) = (FlowRule { priority: 7, ..of_type(0x88b5) }, FlowRule::new(Vec::new()));
         let all = table(&[(1, late), (2, of_type(0x88b6)), (3, of_type(0x88b5)), (4, any)]);
         assert_eq!(takers(&all, &HOST), (vec![3], true));

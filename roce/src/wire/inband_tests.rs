@@ -95,7 +95,7 @@ fn room_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn feedback_rides_behind_an_acknowledge_and_nothing_else_does() {
+fn feedback_follows_acknowledges_only() {
     let aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: 1 };
     let ack = |congestion| Header::Connected {
         service: Service::Rc,

@@ -139,7 +139,7 @@ fn check_after(script: &mut Script, name: &str, psn: u32, outcome: Outcome) {
 }
 
 #[test]
-fn every_malformed_request_is_answered_by_the_rules_and_touches_nothing() {
+fn every_malformed_request_is_answered_by_the_rules_and_changes_no_memory() {
     let count = table(&prepare().1).len();
     (0..count).for_each(check);
     assert_eq!(count, 159);
@@ -180,7 +180,7 @@ fn requests_of_no_bytes_need_no_key() {
 
 /// IBA 9.7.4.1.4: a region that is deregistered within a WRITE fails the rest of the WRITE.
 #[test]
-fn a_key_that_goes_stale_within_a_message_ends_it() {
+fn a_key_invalidated_within_a_message_fails_the_message() {
     let (mut script, keys) = prepare();
     let long = Operation::WriteFirst(reth(keys.whole, 0, 2000));
     assert_eq!(script.send(PSN, long, FULL), Ok(()));

@@ -160,7 +160,7 @@ fn check(index: usize) {
 }
 
 #[test]
-fn every_request_to_a_wrong_queue_is_answered_by_the_rules_and_touches_nothing() {
+fn every_request_to_a_wrong_queue_is_answered_by_the_rules_and_changes_no_memory() {
     let count = rows(&target()).len();
     (0..count).for_each(check);
     assert_eq!(count, 20);

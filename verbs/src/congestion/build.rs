@@ -138,13 +138,13 @@ impl CongestionChoice {
             let value = setting.and_then(|setting| setting.get(self)).unwrap_or_default();
             Err(ChoiceError::of(key, value, reason))
         };
-        if self.all_hops && self.format.is_some_and(Format::tells_load) {
+        if self.all_hops && self.format.is_some_and(Format::reports_load) {
             return of(
                 "all_hops",
                 "{format=aecn} carries the path's highest share and no hops; leave {all_hops} out",
             );
         }
-        if self.name() == CcName::Auto && self.format.is_some_and(Format::tells_load) {
+        if self.name() == CcName::Auto && self.format.is_some_and(Format::reports_load) {
             return of(
                 "format",
                 "{cc=auto} starts HPCC++ when a probe counts switches, and this format carries none; choose {cc=hpcc}, or leave {format} out",
@@ -460,7 +460,7 @@ mod tests {
     fn auto_refuses_formats_that_count_no_switches() {
         for (name, format) in Format::ALL {
             let built = CongestionChoice { format: Some(format), ..CongestionChoice::default() }.build();
-            assert_eq!(built.is_err(), format.tells_load(), "{name}");
+            assert_eq!(built.is_err(), format.reports_load(), "{name}");
             let named = CongestionChoice { format: Some(format), ..choice(CcName::Hpcc) };
             assert!(named.build().is_ok(), "{name}");
         }

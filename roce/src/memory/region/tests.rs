@@ -14,7 +14,7 @@ fn table(max: u32) -> RegionTable {
 }
 
 #[test]
-fn an_access_inside_the_region_gives_its_slice() {
+fn an_access_inside_the_region_returns_its_slice() {
     let mut table = table(4);
     let region = table.register(PD, 0x1000, 64, Access::ALL).unwrap();
     let slice = table.remote(region.rkey, PD, QPN, 0x1010, 48, Access::REMOTE_WRITE).unwrap();

@@ -508,7 +508,7 @@ impl Reliable {
     }
 
     fn in_flight_state(&self) -> InFlight {
-        match (self.requester.is_answered(), self.requester.all_is_asked_for()) {
+        match (self.requester.is_answered(), self.requester.will_all_be_acknowledged()) {
             (true, _) => InFlight::Acknowledged,
             (false, true) => InFlight::WillBeAcknowledged,
             (false, false) => InFlight::NeedsMorePackets,

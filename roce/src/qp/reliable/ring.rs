@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_is_a_bitmap_that_goes_round() {
+    fn a_ring_is_a_bitmap_that_wraps() {
         let mut ring = Ring::new();
         for number in [SPAN - 70, SPAN - 1, SPAN, SPAN + 1, SPAN + 57] {
             assert!(!ring.has(number) && ring.set(number) && !ring.set(number) && ring.has(number));

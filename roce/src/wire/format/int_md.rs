@@ -86,7 +86,7 @@ pub(in crate::wire) fn stamp(
 ) -> Option<usize> {
     let at = layers.udp + UDP_LENGTH;
     let header = at + SHIM_LENGTH;
-    let first = asked(&frame[at..layers.bth])?;
+    let first = request_word(&frame[at..layers.bth])?;
     // A UDP checksum would have to be updated; RoCEv2 senders write none.
     if frame[layers.udp + 6..at] != [0, 0] {
         return None;
@@ -113,7 +113,7 @@ pub(in crate::wire) fn stamp(
 }
 
 /// Returns the header's first word, if it requests known values.
-fn asked(bytes: &[u8]) -> Option<u32> {
+fn request_word(bytes: &[u8]) -> Option<u32> {
     let first = word(bytes, 1)?;
     let is_ours = first >> 28 == VERSION >> 28
         && first >> 8 & 0x1f == HOP_WORDS
@@ -122,7 +122,7 @@ fn asked(bytes: &[u8]) -> Option<u32> {
 }
 
 pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
-    asked(bytes)?;
+    request_word(bytes)?;
     let (metadata, rest) = bytes.get(INSERTED..)?.as_chunks::<HOP_LENGTH>();
     if !rest.is_empty() {
         return None;

@@ -75,7 +75,7 @@ impl Format {
 
     /// Returns whether switches write their load, by their own measure, instead of counters.
     #[must_use]
-    pub const fn tells_load(self) -> bool {
+    pub const fn reports_load(self) -> bool {
         matches!(self, Self::Aecn | Self::Csig | Self::CsigWide)
     }
 

@@ -206,7 +206,7 @@ fn equal(a: &HopReading, b: &HopReading) -> bool {
 }
 
 #[test]
-fn switches_beyond_the_room_write_nothing_and_say_so() {
+fn switches_beyond_the_room_write_only_the_overflow_flag() {
     for format in [Format::IntMd, Format::Ioam, Format::Ifa] {
         let (mut frame, mut length) = inserted(format, true, &[1; 64]);
         for number in 1..=u16::from(HOPS) {
@@ -241,7 +241,7 @@ fn a_buffer_without_room_keeps_the_packet_whole() {
 }
 
 #[test]
-fn linux_as_an_ioam_node_tells_queue_and_microseconds() {
+fn linux_as_an_ioam_node_writes_queue_and_microseconds() {
     let (mut frame, length) = inserted(Format::Ioam, true, &[1; 8]);
     assert!(
         Request::find(&frame[..length], Numbers::DEFAULT)
@@ -430,7 +430,7 @@ proptest! {
     }
 
     #[test]
-    fn anything_at_all_is_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         for format in OTHERS {
             let _ = Telemetry { format, bytes: &bytes }.read();
         }

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_64th_packet_asks_whatever_the_window() {
+    fn each_64th_packet_requests_an_acknowledgement() {
         let mut requests = AckRequests::new();
         (0..63).for_each(|_| requests.on_packet_without_request(1));
         assert!(requests.is_due(1, u64::MAX));

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_offers_nothing_owes_no_offer() {
+    fn go_back_n_has_no_offer_due_after_a_loss() {
         let mut control = PendingControl::new(LossRecovery::GoBackN);
         control.offer_at_loss();
         assert!(!control.is_due());

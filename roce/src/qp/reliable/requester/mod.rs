@@ -206,7 +206,7 @@ impl Requester {
 
     /// Returns whether everything sent will be acknowledged without another packet, and nothing is retransmitted. New packets can then
     /// wait.
-    pub(super) const fn all_is_asked_for(&self) -> bool {
+    pub(super) const fn will_all_be_acknowledged(&self) -> bool {
         let sent = self.sequence.sent;
         self.sequence.next == sent && self.ack_requests.end() == sent && !self.rtt.is_probing()
     }

@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_answers_that_follow_each_other_are_asked_for_at_once() {
+    fn consecutive_lost_answers_are_requested_together() {
         let (mut rack, mut board) = new();
         [5, 6, 7, 9].into_iter().for_each(|number| rack.mark_lost(answer(number), true, at(0), &mut board));
         assert_eq!((rack.lost_answers_end(5, 20), rack.lost_answers_end(6, 7)), (8, 7));

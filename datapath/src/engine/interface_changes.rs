@@ -66,7 +66,7 @@ impl InterfaceChanges {
         match change {
             _ if self.is_gone => {}
             Change::Added(address) => self.add(address),
-            Change::Removed(address) => self.remove(address.ip),
+            Change::Removed(address) => self.remove(&address),
             Change::Link { is_running, mtu } => {
                 if let Some(mtu) = mtu {
                     self.set_mtu(mtu);
@@ -88,7 +88,9 @@ impl InterfaceChanges {
         self.is_gone = true;
         self.set_running(false);
         let name = self.name.rsplit(':').next().unwrap_or(&self.name);
-        let reason = format!("interface {name} is gone; create it and open the device again");
+        let reason = format!(
+            "interface {name} was deleted or moved to another namespace; restore it, then open the device again"
+        );
         self.tell_lead(Box::new(move |_, _| end_core(reason)));
     }
 
@@ -96,9 +98,11 @@ impl InterfaceChanges {
     fn read(&mut self) -> io::Result<()> {
         if let Some(before) = self.addresses.clone() {
             let present = addresses_of(self.index)?;
-            let is_gone = |old: &&Address| !present.iter().any(|new| new.ip == old.ip);
-            before.iter().filter(is_gone).for_each(|old| self.remove(old.ip));
-            present.into_iter().for_each(|address| self.add(address));
+            present.iter().for_each(|address| self.add(*address));
+            let is_chosen = self.chosen.is_some();
+            let is_there =
+                |old: &Address| present.iter().any(|new| new == old || is_chosen && new.ip == old.ip);
+            before.iter().filter(|old| !is_there(old)).for_each(|old| self.remove(old));
         }
         let present = linux::interface_at(self.index)?;
         self.set_mtu(present.mtu);
@@ -109,26 +113,28 @@ impl InterfaceChanges {
     fn add(&mut self, address: Address) {
         let is_refused = self.chosen.as_ref().is_some_and(|chosen| !chosen.contains(&address.ip));
         let Some(addresses) = self.addresses.as_mut().filter(|_| !is_refused) else { return };
-        // The kernel repeats what it has reported.
-        if addresses.contains(&address) {
+        // The kernel repeats what it has reported. An address that the user chose keeps the user's prefix.
+        let is_chosen = self.chosen.is_some();
+        if addresses.iter().any(|known| *known == address || is_chosen && known.ip == address.ip) {
             return;
         }
-        addresses.retain(|known| known.ip != address.ip);
         addresses.push(address);
         self.use_addresses();
         let added = self.attributes.gids().add(address.ip);
         self.tell_gids(added, || format!("has the address {address}"));
     }
 
-    fn remove(&mut self, ip: IpAddr) {
+    /// Removes one of the prefixes of an address. The address goes with the last of them.
+    fn remove(&mut self, address: &Address) {
         let Some(addresses) = &mut self.addresses else { return };
-        let before = addresses.len();
-        addresses.retain(|known| known.ip != ip);
-        if addresses.len() == before {
-            return;
-        }
+        let is_chosen = self.chosen.is_some();
+        let is_it = |known: &Address| known == address || is_chosen && known.ip == address.ip;
+        let Some(place) = addresses.iter().position(is_it) else { return };
+        addresses.remove(place);
+        let ip = address.ip;
+        let is_left = addresses.iter().any(|known| known.ip == ip);
         self.use_addresses();
-        let removed = self.attributes.gids().remove(ip);
+        let removed = !is_left && self.attributes.gids().remove(ip);
         self.tell_gids(removed, || format!("lost the address {ip}"));
     }
 
@@ -256,6 +262,10 @@ mod tests {
         let mut scene = Scene::new(|_| {});
         assert_eq!(scene.apply(added("10.0.0.1/16")), []);
         assert!(scene.inbox.take().is_some(), "but the core's neighbours change");
+        assert_eq!(scene.apply(removed("10.0.0.1/24")), [], "the address has the other prefix");
+        assert_eq!(scene.gids(), [(1, "10.0.0.1".to_owned())]);
+        assert_eq!(scene.apply(removed("10.0.0.1/16")), [GidChange]);
+        assert_eq!(scene.gids(), []);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! PowerTCP: a link's arrival rate times its in-flight bytes controls the rate (Addanki et al., NSDI 2022).
 
-use crate::hpcc::{PathReading, Signal};
+use crate::hpcc::{LEAST_ARRIVALS, PathReading, Signal};
 use crate::{
     Ack, ConfigError, CongestionController, HpccConfig, Inflight, Instant, PathRecords, PathTelemetry, Rate,
     limits,
@@ -86,13 +86,13 @@ impl CongestionController for PowerTcp {
         }
     }
 
-    /// Uses the in-flight share in place of the power: they are equal while the queue's length does not change.
+    /// Uses the in-flight share, at least half, in place of the power: they are equal while the queue's length does not change.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         if self.round_ends == 0 {
             self.round_ends = ack.next;
             return;
         }
-        self.react(ack, *busiest);
+        self.react(ack, Inflight { utilisation: busiest.utilisation.max(LEAST_ARRIVALS), ..*busiest });
     }
 
     fn on_path_change(&mut self) {
@@ -159,6 +159,23 @@ mod tests {
             "twice the link's rate arrives, and twice what it holds is there"
         );
         assert!((power(52_000, 0) - 0.5).abs() < 1e-9, "at least half of the link's rate counts");
+    }
+
+    #[test]
+    fn a_reported_share_counts_as_half_at_least() {
+        let mut flow = flow();
+        let share = |seq| Ack {
+            now: Instant::from_nanos(seq),
+            seq,
+            next: seq + T,
+            acked_bytes: 1000,
+            ce_bytes: 0,
+            rtt: None,
+        };
+        for seq in [T, 2 * T, 3 * T] {
+            flow.on_inflight(&share(seq), &Inflight { utilisation: 0.0, interval: T });
+        }
+        assert!((flow.power() - 0.5).abs() < 1e-9);
     }
 
     #[test]

@@ -259,9 +259,9 @@ fn joins_and_leaves_settle_within_21_round_trips() {
 /// 12 packets. By itself PowerTCP swings by 4 (UC) and 5 packets (UD).
 #[test]
 fn a_reference_moves_by_two_probes_that_left_since_it_moved() {
-    for service in [Service::Uc, Service::Ud] {
+    for (service, most) in [(Service::Uc, 4.1), (Service::Ud, 5.1)] {
         let (busy, queue) = Bottleneck::new(service, (10, 15), CongestionAlgorithm::PowerTcp).phase(1);
-        assert!(busy > 0.9 && queue <= 5.1, "{service:?}: {busy:.3} busy, {queue:.1} packets");
+        assert!(busy > 0.9 && queue <= most, "{service:?}: {busy:.3} busy, {queue:.1} packets");
     }
 }
 

@@ -109,12 +109,12 @@ fn remedy(error: &ControlError) -> &'static str {
     }
 }
 
-/// Returns the remedy if a limit of the process keeps a port from opening. The messages of the system and DPDK do not mention the limit.
 /// Returns why a port did not open. The error of its name has the name already.
 fn port_failure(port: &str, source: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
     if source.is::<PortSpecError>() { source.to_string() } else { format!("port {port}: {source}") }
 }
 
+/// Returns the remedy if a limit of the process keeps a port from opening. The messages of the system and DPDK do not mention the limit.
 fn port_remedy(reason: &str) -> &'static str {
     const FILES: &str = "; raise the limit of open files, `ulimit -n`";
     const MEMORY: &str = "; free memory, or raise the limits `ulimit -v`, `ulimit -d` and `ulimit -l`";

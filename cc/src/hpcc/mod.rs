@@ -11,7 +11,7 @@ pub use records::{Inflight, PathRecords, RecordedHop};
 
 use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelemetry, Rate, limits};
 use core::num::NonZeroU32;
-pub(crate) use records::{PathReading, Signal};
+pub(crate) use records::{LEAST_ARRIVALS, PathReading, Signal};
 
 /// HPCC++ computed at the sender (rtgwg-00 4.2).
 ///

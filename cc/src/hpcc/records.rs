@@ -249,8 +249,9 @@ fn compare(signal: Signal, last: &Record, hop: &Hop, now: Instant, base_rtt: f64
     Comparison::Measured(Inflight { utilisation: utilisation.min(Inflight::MAX), interval })
 }
 
-/// Least arrival rate that PowerTCP's authors' simulator assumes, as a share of the link's: a queue that empties at once has power.
-const LEAST_ARRIVALS: f64 = 0.5;
+/// Smallest arrival rate in the simulator of PowerTCP's authors, as a share of the link's rate. Without it, a queue that drains at the
+/// link's rate would have a power of 0.
+pub(crate) const LEAST_ARRIVALS: f64 = 0.5;
 
 /// `txRate / B` assumed for a link whose byte counter may have wrapped: between 0 and 1, since the queue shows whether the link is full.
 /// It must be below eta, or a flow whose packets are too far apart to be measured would never grow again.

@@ -324,7 +324,7 @@ impl CongestionControl {
         if let Some(flow) = &mut self.flow {
             // It has no number that an acknowledgement could contain.
             flow.algorithm_mut().on_send(now, 0, payload);
-            flow.on_unacknowledged_wire(now, frame, rounds);
+            flow.on_wire_unacknowledged(now, frame, rounds);
         }
     }
 

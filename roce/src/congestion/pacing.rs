@@ -126,7 +126,7 @@ impl Flow {
     /// base round trip, no more is sent in the former than the algorithm allows in the latter. `rounds` is the least length of the current
     /// round trip, which no answer has measured yet, in base round trips.
     #[inline]
-    pub(super) fn on_unacknowledged_wire(&mut self, now: Instant, bytes: usize, rounds: u64) {
+    pub(super) fn on_wire_unacknowledged(&mut self, now: Instant, bytes: usize, rounds: u64) {
         let pace_factor =
             (rounds * u64::from(PACE_ONE)).clamp(self.pace_factor.into(), MAX_PACE_FACTOR.into());
         self.on_wire(now, bytes * pace_factor as usize / PACE_ONE as usize);

@@ -1,4 +1,4 @@
-//! PeerIndex whose Ethernet address may have changed, and the change.
+//! Peers whose Ethernet address may have changed, and the change.
 
 use super::Endpoint;
 use super::peers::Sender;

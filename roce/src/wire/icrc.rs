@@ -61,11 +61,11 @@ pub(super) fn short(packet: &[u8]) -> Option<u32> {
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "`Layers` lie within the frame, and `hidden` bytes between BTH and ICRC; headers and less than a fold fit ON_STACK"
+    reason = "`Layers` lie within the frame, and `excluded` bytes between BTH and ICRC; headers and less than a fold fit ON_STACK"
 )]
 fn complete(frame: &[u8], layers: &Layers, excluded: usize) -> u32 {
     let plain = layers.carried.is_none() && layers.before_udp() == 0;
-    // The headers on one side of the hidden bytes, the rest on the other.
+    // The headers on one side of the excluded bytes, the rest on the other.
     let transport = layers.bth..layers.bth + if excluded > 0 { BTH_LENGTH } else { BTH_MASKED };
     let rest = &frame[transport.end + excluded..layers.end - ICRC_LENGTH];
     let headers = layers.family.header_length() + UDP_LENGTH + transport.len();

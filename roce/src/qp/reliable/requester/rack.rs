@@ -163,7 +163,7 @@ impl Rack {
     }
 
     /// Adds a missing packet that becomes lost at `due`, unless it is known.
-    #[expect(clippy::arithmetic_side_effects, reason = "`open` is at most the length")]
+    #[expect(clippy::arithmetic_side_effects, reason = "`not_arrived` is at most the length")]
     pub(super) fn mark_missing(&mut self, missing: Missing, is_overtaken: bool, due: Instant) {
         let number = missing.number;
         let at = self.index_of(number);
@@ -402,7 +402,7 @@ impl Rack {
     /// Counts the arrival of a packet, once.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "`open` counts the packets that have not arrived, and `lost` some of them; a round trip is at most 4 s; an `Instant` stops at its end; the count is at most IN_ORDER"
+        reason = "`not_arrived` counts the packets that have not arrived, and `lost` some of them; a round trip is at most 4 s; an `Instant` stops at its end; the count is at most IN_ORDER"
     )]
     fn on_arrival(&mut self, packet: &MissingPacket, now: Instant, shortest: Option<Duration>) {
         if packet.has_arrived {

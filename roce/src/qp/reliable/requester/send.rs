@@ -77,7 +77,7 @@ impl Requester {
         let length = if wqe.is_fetched() { 0 } else { (wqe.length - offset).min(mtu) };
         let position = Position::of((number - wqe.first) as u32, wqe.packets);
         let ends = wqe.is_answered() || matches!(position, Position::Last | Position::Only);
-        // A request requests its whole answer; a lost answer is requested with the lost ones after it.
+        // A READ request covers its whole response; responses that are lost are requested together.
         let (until, answer_end) = match (lost.missing.is_answer, wqe.is_answered()) {
             (true, _) => {
                 let end = selective.rack.lost_answers_end(number, wqe.end());

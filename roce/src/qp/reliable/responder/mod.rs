@@ -144,7 +144,7 @@ impl Responder {
         self.queue.resolved().map(|resolved| resolved.cq)
     }
 
-    /// Completes the receive in progress with `status`, all others as flushed. DueResponse answers are still sent.
+    /// Completes the receive in progress with `status`, all others as flushed. Answers that are due are still sent.
     pub(super) fn flush(&mut self, status: CompletionStatus, context: &mut Context<'_>, identity: &Identity) {
         if let Some(Message::Send { request, .. }) = self.message.take()
             && let Some(cq) = self.queue.completes_to(identity, context.srqs)

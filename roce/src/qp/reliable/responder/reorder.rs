@@ -21,7 +21,7 @@ const UNUSED_AFTER: Duration = Duration::from_millis(10);
 /// The same for memory with packets: the peer has stopped, or will send them again.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 
-/// EarlyPacket packet without its payload.
+/// Early packet without its payload.
 #[derive(Clone, Copy, Debug)]
 struct EarlyPacket {
     bth: Bth,
@@ -58,7 +58,7 @@ impl Payloads {
     }
 }
 
-/// HoldResult packets. The memory grows with them, within the endpoint's budget, and is kept for a while.
+/// Early packets that are held. The memory grows with them, within the endpoint's budget, and is kept for a while.
 #[derive(Debug)]
 pub(super) struct Reorder {
     /// Missing packet, while something is held.
@@ -217,7 +217,7 @@ impl Reorder {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "a payload has a class; `taken` is at most MOST_HELD"
+        reason = "a payload has a class; `allocated` is at most MAX_HELD"
     )]
     fn extend(&mut self, class: usize, size: usize) -> bool {
         if self.allocated + size > MAX_HELD {

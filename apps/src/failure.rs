@@ -88,10 +88,14 @@ pub fn usage(refused: &clap::Error) -> ExitCode {
 
 /// Joins clap's error, its tips and its pointer to `--help` into one line. Omits the usage, and tips to pass a flag as a value.
 fn one_line(text: &str) -> String {
-    let is_said =
-        |line: &&str| !(line.is_empty() || line.starts_with("Usage:") || line.starts_with("tip: to pass "));
+    // The usage ends with an empty line.
+    let mut is_usage = false;
     let mut joined = String::new();
-    for part in text.lines().map(str::trim).filter(is_said) {
+    for part in text.lines().map(str::trim) {
+        is_usage = !part.is_empty() && (is_usage || part.starts_with("Usage:"));
+        if is_usage || part.is_empty() || part.starts_with("tip: to pass ") {
+            continue;
+        }
         let part = part.strip_prefix("error: ").unwrap_or(part);
         // Three dots mark an argument that can be repeated.
         let part = if part.ends_with("...") { part } else { part.strip_suffix('.').unwrap_or(part) };
@@ -132,6 +136,10 @@ mod tests {
             "unexpected argument '--frob' found; tip: did you mean '--from'?; For more information, try '--help'"
         );
         for (clap, ours) in [
+            (
+                "error: unexpected argument '-1' found\n\nUsage: ferroce switch --port <PORT>\n       ferroce switch <COMMAND>\n\nFor more information, try '--help'.\n",
+                "unexpected argument '-1' found; For more information, try '--help'",
+            ),
             (
                 "error: invalid value 'x' for '--n <N>': invalid digit found in string\n",
                 "invalid value 'x' for '--n <N>': not a whole number; write one such as 1",

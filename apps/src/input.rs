@@ -63,7 +63,12 @@ impl Table {
     /// # Errors
     /// As [`open`].
     pub fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { reader: csv::Reader::from_reader(Bounded { input: open(path)?, left: ROW }) })
+        open(path).map(Self::of)
+    }
+
+    /// Reads the table from `input`.
+    pub fn of(input: Box<dyn Read>) -> Self {
+        Self { reader: csv::Reader::from_reader(Bounded { input, left: ROW }) }
     }
 
     /// Returns the names of the columns, which are the first row.

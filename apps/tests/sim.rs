@@ -19,7 +19,7 @@ fn a_run_leaves_tables_and_a_page_that_needs_nothing_else() {
     run.arg("sim").arg(fabric("scenarios/reference/long-short.toml")).arg("--out").arg(out.path());
     let said = run.arg("--compare").arg(fabric("tests/data")).assert().success();
     let said = String::from_utf8(said.get_output().stdout.clone()).unwrap();
-    assert!(said.contains("3 hosts (model), 1 switches, 2 of 2 flows ended, hpcc"), "{said}");
+    assert!(said.contains("3 hosts (model), 1 switch, 2 of 2 flows ended, hpcc"), "{said}");
     assert!(said.contains("11 of 11 in their bands"), "{said}");
     let file = |name: &str| fs::read_to_string(out.path().join(name)).unwrap();
     let fct = file("fct.csv");

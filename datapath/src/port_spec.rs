@@ -145,7 +145,7 @@ pub enum RingEnd {
     B,
 }
 
-/// Why a string is not a port's name: one line, with all forms.
+/// Why a string is not a port's name, and what to write: one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("port `{}`: {why}", given.escape_debug())]
 pub struct PortSpecError {
@@ -220,7 +220,7 @@ fn parse(given: &str) -> Result<PortSpec, String> {
         "packet" => interface_name(rest).map(PortSpec::Packet),
         "udp" => interface_name(rest).map(PortSpec::Udp),
         "xdp" => interface_name(rest).map(PortSpec::Xdp),
-        "tap" => interface_name(rest).map(PortSpec::Tap),
+        "tap" => tap(rest),
         "memif" => memif(rest),
         "virtio" => virtio(rest),
         "ring" => ring(rest),
@@ -247,6 +247,15 @@ fn interface_name(name: &str) -> Result<String, String> {
         Some(c) => Err(format!("an interface's name cannot contain `{c}`; name one that `ip link` shows")),
         None => Ok(name.to_owned()),
     }
+}
+
+/// Parses the name of the interface that a tap port creates.
+fn tap(rest: &str) -> Result<PortSpec, String> {
+    let example = |why: String| match why.split_once("; ") {
+        Some((why, _)) => format!("{why}; write tap:rdma0"),
+        None => why,
+    };
+    interface_name(rest).map(PortSpec::Tap).map_err(example)
 }
 
 /// Returns the port `xdp:eth0` for `net_af_xdp0,iface=eth0`. With further arguments, DPDK handles them.

@@ -22,8 +22,20 @@ pub fn with_remedy(message: &str) -> String {
     if message.starts_with("string values must be quoted") {
         return "a value is missing, or is text without quotes; write it in quotes".into();
     }
+    if let Some((value, rest)) =
+        message.strip_prefix("unknown variant `").and_then(|rest| rest.split_once('`'))
+    {
+        let values: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
+        return format!("no value `{value}`; use one of {}", values.join(", "));
+    }
+    if let Some(key) = message.strip_prefix("missing field ") {
+        return format!("no key {key}; add it");
+    }
     let remedy = match message.rsplit_once(", expected ") {
-        Some((wrong, "a string")) if wrong.starts_with("invalid type") => "; write it in quotes",
+        Some((wrong, "a string")) if wrong.starts_with("invalid type") => {
+            "; write it in quotes, a rate or a time with its unit"
+        }
+        Some((_, "usize" | "u64" | "u32" | "u16" | "u8")) => "; write a whole number",
         Some((wrong, "a sequence")) if wrong.starts_with("invalid type") => "; write a list in brackets",
         _ => "",
     };
@@ -46,20 +58,35 @@ mod tests {
     use serde::Deserialize;
 
     #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    enum Verb {
+        Write,
+        Read,
+    }
+
+    #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     #[expect(dead_code, reason = "the parser only looks for the keys")]
     struct Keys {
+        verb: Option<Verb>,
         congestion: Option<String>,
         hosts: Option<Vec<String>>,
+        count: u32,
     }
 
     #[test]
     fn an_error_of_the_parser_says_what_to_do() {
         for (text, said) in [
             ("conjestion = ''", "no key `conjestion`; write `congestion`"),
-            ("zzz = 1", "no key `zzz`; use one of congestion, hosts"),
-            ("congestion = 1", "invalid type: integer `1`, expected a string; write it in quotes"),
+            ("zzz = 1", "no key `zzz`; use one of verb, congestion, hosts, count"),
+            (
+                "congestion = 1",
+                "invalid type: integer `1`, expected a string; write it in quotes, a rate or a time with its unit",
+            ),
             ("congestion = auto", "a value is missing, or is text without quotes; write it in quotes"),
+            ("", "no key `count`; add it"),
+            ("verb = 'send'", "no value `send`; use one of write, read"),
+            ("count = 'many'", "invalid type: string \"many\", expected u32; write a whole number"),
             ("[hosts]", "invalid type: map, expected a sequence; write a list in brackets"),
         ] {
             let error = toml::from_str::<Keys>(text).unwrap_err();

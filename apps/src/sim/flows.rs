@@ -7,7 +7,7 @@ use cc::Rate;
 use csv::StringRecord;
 use fabric::sim::{Flow, Incast, SizeDistribution, poisson};
 use serde::Deserialize;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 use std::time::Duration;
 
@@ -66,6 +66,11 @@ struct Row {
 
 pub(super) fn zero() -> String {
     "0ns".into()
+}
+
+/// Returns the file that `sizes` of a scenario names.
+pub(super) fn sizes_file(traffic: &Traffic) -> Option<&str> {
+    traffic.sizes.strip_prefix("cdf:")
 }
 
 /// Returns `time`, or an error if it is longer than virtual time allows.
@@ -215,7 +220,7 @@ fn distribution(text: &str) -> Result<SizeDistribution, (usize, String)> {
         let (bytes, share) = point.filter(is_point).ok_or_else(|| {
             (number, format!("'{line}': not a size in bytes (at most 10^15) and a share of flows: 1000 0.5"))
         })?;
-        let bytes = bytes as u64;
+        let bytes = (bytes as u64).max(1);
         if let Some(&before) = points.last().filter(|before| before.0 > bytes || before.1 > share) {
             return Err((
                 number,
@@ -231,9 +236,8 @@ fn distribution(text: &str) -> Result<SizeDistribution, (usize, String)> {
     if (end - 100.0).abs() < 1e-6 {
         points.iter_mut().for_each(|point| point.1 /= 100.0);
     }
-    SizeDistribution::new(&points).ok_or_else(|| {
-        (last.max(1), format!("the last share is {end}; end at 1, or at 100 for percent, above 0 bytes"))
-    })
+    SizeDistribution::new(&points)
+        .ok_or_else(|| (last.max(1), format!("the last share is {end}; end at 1, or at 100 for percent")))
 }
 
 fn check_count(traffic: &Traffic, mean: f64, time: Duration, hosts: u32, line: Rate) -> Result<(), String> {
@@ -249,16 +253,16 @@ fn check_count(traffic: &Traffic, mean: f64, time: Duration, hosts: u32, line: R
 /// Reads the flow list `file`: CSV, or the format of the simulator of HPCC's authors.
 pub(super) fn list(file: &Path, numbering: Numbering) -> Result<Vec<Flow>, Failure> {
     let failed = |why: String| Failure::usage(format!("{}: {why}", file.display()));
-    if file != Path::new("-") {
-        let mut lines = BufReader::new(input::open(file).map_err(|error| failed(error.to_string()))?);
-        let mut first = Vec::new();
-        input::line(&mut lines, &mut first).map_err(|error| failed(error.to_string()))?;
-        if let Some(count) = std::str::from_utf8(&first).ok().and_then(|first| first.trim().parse().ok()) {
-            return authors_list(lines, count, numbering).map_err(failed);
-        }
+    let unreadable = |error: std::io::Error| failed(error.to_string());
+    let mut lines = BufReader::new(input::open(file).map_err(unreadable)?);
+    let mut first = Vec::new();
+    input::line(&mut lines, &mut first).map_err(unreadable)?;
+    if let Some(count) = std::str::from_utf8(&first).ok().and_then(|first| first.trim().parse().ok()) {
+        return authors_list(lines, count, numbering).map_err(failed);
     }
+    first.push(b'\n');
+    let mut table = Table::of(Box::new(Cursor::new(first).chain(lines)));
     let wrong = |error: csv::Error| failed(error.to_string());
-    let mut table = Table::open(file).map_err(|error| failed(error.to_string()))?;
     let header = table.header().map_err(wrong)?.clone();
     let (mut flows, mut record) = (Vec::new(), StringRecord::new());
     while table.read(&mut record).map_err(wrong)? {
@@ -276,28 +280,25 @@ pub(super) fn list(file: &Path, numbering: Numbering) -> Result<Vec<Flow>, Failu
 }
 
 /// Reads the lines of the authors' format after the first, which promises `count` flows: source, destination, priority, port, bytes, start
-/// in seconds.
+/// in seconds. The rest of the file is a comment. Their flows begin after 2 s; here the first begins at once.
 fn authors_list(mut lines: impl BufRead, count: usize, numbering: Numbering) -> Result<Vec<Flow>, String> {
     if count > FLOWS {
-        return Err(format!("line 1: {count} flows: at most {FLOWS}, the limit of a run"));
+        return Err(format!("line 1: {count} flows: more than {FLOWS}, the limit of a run; remove some"));
     }
     let (mut flows, mut number, mut line) = (Vec::new(), 1, Vec::new());
-    while input::line(&mut lines, &mut line).map_err(|error| error.to_string())? {
+    while flows.len() < count && input::line(&mut lines, &mut line).map_err(|error| error.to_string())? {
         number += 1;
         let text = String::from_utf8_lossy(&line);
-        if text.trim().is_empty() {
-            continue;
+        if !text.trim().is_empty() {
+            flows.push(authors_flow(&text, numbering).map_err(|why| format!("line {number}: {why}"))?);
         }
-        let flow = authors_flow(&text, numbering).map_err(|why| format!("line {number}: {why}"))?;
-        if flows.len() == count {
-            return Err(format!("line {number}: more than the {count} flows that the first line promises"));
-        }
-        flows.push(flow);
     }
-    match flows.len() {
-        found if found == count => Ok(flows),
-        found => Err(format!("line 1: {count} flows promised, {found} found; correct the number")),
+    if flows.len() < count {
+        return Err(format!("line 1: {count} flows promised, {} found; correct the number", flows.len()));
     }
+    let first = flows.iter().map(|flow| flow.start).min().unwrap_or_default();
+    flows.iter_mut().for_each(|flow| flow.start -= first);
+    Ok(flows)
 }
 
 fn authors_flow(line: &str, numbering: Numbering) -> Result<Flow, String> {
@@ -331,6 +332,7 @@ mod tests {
         let percent = distribution("# bytes, percent\n0 0\n10000 15\n\n 30000000 100\n").unwrap();
         assert_eq!(distribution("0 0\n1e4 .15\n30000000 1\n"), Ok(percent.clone()));
         assert_eq!(percent.quantile(0.15), 10_000);
+        assert!(distribution("0 0\n0 0.99999999\n1 1\n").unwrap().mean() >= 1.0, "no flow is empty");
         for (text, part) in [
             ("", "1: the last share is 0"),
             ("0 0\n100 0.5\n", "2: the last share is 0.5; end at 1"),
@@ -340,7 +342,6 @@ mod tests {
             ("nan 1\n", "1: 'nan 1'"),
             ("1e300 1\n", "1: '1e300 1'"),
             ("5 101\n", "1: '5 101'"),
-            ("0 1\n", "1: the last share is 1; end at 1, or at 100 for percent, above 0 bytes"),
         ] {
             let (line, why) = distribution(text).unwrap_err();
             assert!(format!("{line}: {why}").starts_with(part), "{text}: {line}: {why}");
@@ -351,17 +352,17 @@ mod tests {
     fn a_flow_list_of_the_authors_is_read() {
         let numbering = Numbering::new(0, 3).unwrap();
         let read = |text: &str, count| authors_list(text.as_bytes(), count, numbering);
-        let flows = read("0 1 3 100 5000 2.000001\n\n2 1 3 200 1 0\n", 2).unwrap();
-        let start = Duration::from_nanos(2_000_001_000);
+        let flows =
+            read("0 1 3 100 5000 2.000001\n\n2 1 3 200 1 2\nFirst line: number of flows\n", 2).unwrap();
+        let start = Duration::from_nanos(1000);
         let flow = Flow { source: 0, destination: 1, bytes: 5000, start, is_incast: false, dscp: 0 };
         assert_eq!((flows[0], flows[1].is_incast), (flow, true));
         for (text, count, part) in [
             ("0 1 3 100 5000 2.0\n", 2, "line 1: 2 flows promised, 1 found"),
-            ("0 1 3 100 5000 2.0\n0 1 3 100 5000 2.0\n", 1, "line 3: more than the 1 flows"),
             ("0 1 3 100 5000\n", 1, "line 2: '0 1 3 100 5000': not source"),
             ("0 1 3 100 5000 -1\n", 1, "line 2: "),
             ("0 3 3 100 5000 2.0\n", 1, "line 2: destination 3: not a host of the topology; use 0 to 2"),
-            ("", 100_000_000, "line 1: 100000000 flows: at most"),
+            ("", 100_000_000, "line 1: 100000000 flows: more than"),
         ] {
             let why = read(text, count).unwrap_err();
             assert!(why.starts_with(part), "{text}: {why}");

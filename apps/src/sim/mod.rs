@@ -53,7 +53,7 @@ pub struct Args {
     /// Scenario file
     #[arg(required_unless_present_any = ["arena", "merge"])]
     scenario: Option<PathBuf>,
-    /// Take the flows from this CSV file instead of the scenario
+    /// Take the flows from this file (CSV, or flow.txt of HPCC's authors) instead of the scenario
     #[arg(long, value_name = "FILE")]
     flows: Option<PathBuf>,
     /// Read the scenario and its files, and print what would run
@@ -94,14 +94,19 @@ impl Args {
         self.scenario.as_deref().ok_or_else(|| Failure::usage("no scenario; name its file, or give --arena"))
     }
 
-    /// Returns a text that identifies the version of the program, the scenario and the flow list.
+    /// Returns a text that identifies the version of the program, the scenario with its files, and the flow list.
     fn fingerprint(&self) -> Result<String, Failure> {
-        let files = [Some(self.file()?), self.flows.as_deref()];
         let read = |file: &Path| {
             let wrong = |error: std::io::Error| Failure::usage(format!("{}: {error}", file.display()));
-            fs::read(file).map(|bytes| format!("{:016x}", parts::digest(&bytes))).map_err(wrong)
+            fs::read(file).map_err(wrong)
         };
-        let digests = files.into_iter().flatten().map(read).collect::<Result<Vec<_>, _>>()?;
+        let name = self.file()?;
+        let scenario = String::from_utf8_lossy(&read(name)?).into_owned();
+        let others = scenario::files(&name.display().to_string(), &scenario);
+        let files =
+            [name].into_iter().chain(self.flows.as_deref()).chain(others.iter().map(PathBuf::as_path));
+        let digest = |file: &Path| Ok(format!("{:016x}", parts::digest(&read(file)?)));
+        let digests = files.map(digest).collect::<Result<Vec<_>, Failure>>()?;
         Ok(format!("{} {}", env!("CARGO_PKG_VERSION"), digests.join(" ")))
     }
 }
@@ -167,6 +172,13 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 fn check(name: &str, scenario: &Scenario) -> Result<(), Failure> {
     let setup = &scenario.setup;
     setup.check().map_err(|error| Failure::usage(format!("{name}: {error}")))?;
+    let late = setup.flows.iter().map(|flow| flow.start).max().filter(|start| *start >= setup.limit);
+    if let Some(start) = late {
+        let (start, limit) = (start.as_secs_f64(), setup.limit.as_secs_f64());
+        note!(
+            "warning: {name}: a flow begins after {start} s, and the run ends after {limit} s; raise limit"
+        );
+    }
     let bytes: u64 = setup.flows.iter().map(|flow| flow.bytes).fold(0, u64::saturating_add);
     outln!(
         "{name}: {} ({}), {}, {} of {bytes} bytes in all, {}",
@@ -198,8 +210,10 @@ fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failur
     let setup = &scenario.setup;
     let (hosts, switches) = (setup.topology.hosts(), setup.topology.switches());
     outln!(
-        "{hosts} hosts ({}), {switches} switches, {} of {} flows ended, {}",
+        "{} ({}), {}, {} of {} flows ended, {}",
+        units::counted(hosts, "host", "hosts"),
         kind(setup.hosts),
+        units::counted(switches, "switch", "switches"),
         outcome.finished.len(),
         setup.flows.len(),
         algorithm_name(&setup.congestion)

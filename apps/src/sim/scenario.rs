@@ -1,6 +1,6 @@
 //! Reads scenarios: a TOML file with its flows, or with a CSV file of flows.
 
-use super::flows::{FlowText, Numbering, Traffic, draw, list, virtual_time, zero};
+use super::flows::{FlowText, Numbering, Traffic, draw, list, sizes_file, virtual_time, zero};
 use super::mistake::Mistake;
 use super::topology::{LinkText, TopologyKind, shape};
 use crate::failure::Failure;
@@ -240,6 +240,14 @@ fn time(key: &'static str, text: &str) -> Result<Duration, Mistake> {
     units::duration(text).and_then(virtual_time).map_err(|why| Mistake::new(key, why))
 }
 
+/// Returns the files that the scenario `name` with this content names.
+pub fn files(name: &str, text: &str) -> Vec<PathBuf> {
+    let Ok(keys) = toml::from_str::<Text>(text) else { return Vec::new() };
+    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+    let sizes = keys.traffic.as_ref().and_then(sizes_file).map(PathBuf::from);
+    keys.links.into_iter().chain(sizes).map(|file| folder.join(file)).collect()
+}
+
 /// Returns the flows that the scenario itself describes.
 fn own_flows(
     keys: &Text,
@@ -256,6 +264,9 @@ fn own_flows(
         };
         return Ok(keys.flow.iter().enumerate().map(of).collect::<Result<Vec<_>, _>>()?.concat());
     };
+    if !keys.flow.is_empty() {
+        return Err(Mistake::new("flow", "the scenario has [traffic], too; use one of them"));
+    }
     let end = time("traffic.time", &traffic.time)?;
     draw(traffic, end, numbering.hosts(), line, seed, folder)
 }

@@ -14,6 +14,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
+use verbs::congestion::CongestionChoice;
 
 type Vary = Vec<(String, String)>;
 
@@ -92,6 +93,11 @@ fn combinations(vary: &[String], seeds: u64) -> Result<Vec<Vary>, Failure> {
             ))
         };
         let (key, values) = text.split_once('=').ok_or_else(wrong)?;
+        let known: Vec<_> = CongestionChoice::SETTINGS.iter().map(|setting| setting.key).collect();
+        if !known.contains(&key.trim()) {
+            let keys = known.join(", ");
+            return Err(Failure::usage(format!("--vary {text}: no such key; use one of {keys}")));
+        }
         runs = runs.saturating_mul(values.split(',').count() as u64);
         if runs > MOST {
             break;

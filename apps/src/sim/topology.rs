@@ -9,8 +9,11 @@ use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;
 
-/// The limit on the hosts and switches of a graph.
+/// The limit on the hosts, and on the switches, of a graph.
 const NODES: usize = 200_000;
+
+/// The limit on hosts times switches: a switch has a route of 8 bytes to each host.
+const ROUTES: usize = 1 << 27;
 
 /// The name of a topology.
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
@@ -44,29 +47,75 @@ pub(super) struct Shape {
 
 /// Returns the topology of a scenario in `folder`.
 pub(super) fn shape(text: &Text, folder: &Path) -> Result<Shape, Mistake> {
-    let first_host = text.first_host.unwrap_or(1);
-    if text.topology != TopologyKind::Graph {
-        if text.links.is_some() || !text.link.is_empty() {
-            return Err(Mistake::new(
-                "topology",
-                "only a graph has links of its own; use topology = \"graph\"",
-            ));
-        }
-        let (line, delay) = (needed_rate(text)?, needed_delay(text)?);
-        let fabric = match &text.fabric_rate {
-            Some(rate) => units::rate(rate).map_err(|error| Mistake::new("fabric_rate", error))?,
-            None => line,
-        };
-        let topology = named(text, line, fabric, delay).map_err(|error| Mistake::new("topology", error))?;
-        return Ok(Shape { topology, line, fabric, first_host });
+    refuse_unused(text)?;
+    let shape = match text.topology {
+        TopologyKind::Graph => graph(text, folder)?,
+        _ => with_name(text)?,
+    };
+    let (hosts, switches) = (shape.topology.hosts(), shape.topology.switches());
+    if hosts.saturating_mul(switches) > ROUTES {
+        return Err(Mistake::new(
+            "topology",
+            format!(
+                "{hosts} hosts and {switches} switches have too many routes; use at most {ROUTES}, hosts times switches"
+            ),
+        ));
     }
-    let Graph { hosts, switches, links, first } = match &text.links {
-        Some(_) if !text.link.is_empty() => {
-            return Err(Mistake::new(
-                "links",
-                "the scenario lists links, too; use one of links and [[link]]",
-            ));
+    Ok(shape)
+}
+
+/// Refuses keys that have no effect.
+fn refuse_unused(text: &Text) -> Result<(), Mistake> {
+    let is_graph = text.topology == TopologyKind::Graph;
+    let is_file = text.links.is_some();
+    for (key, is_unused, why) in [
+        (
+            "spines",
+            text.spines.is_some() && text.topology != TopologyKind::LeafSpine,
+            "only a leaf-spine has spines; remove it",
+        ),
+        (
+            "link",
+            !is_graph && !text.link.is_empty(),
+            "only a graph has links of its own; use topology = \"graph\"",
+        ),
+        ("links", !is_graph && is_file, "only a graph has links of its own; use topology = \"graph\""),
+        (
+            "links",
+            !text.link.is_empty() && is_file,
+            "the scenario lists links, too; use one of links and [[link]]",
+        ),
+        (
+            "fabric_rate",
+            is_graph && text.fabric_rate.is_some(),
+            "each link of a graph may have a rate; remove it",
+        ),
+        ("hosts", is_file && text.hosts.is_some(), "the file of links has the number; remove it"),
+        ("switches", is_file && text.switches.is_some(), "the file of links has the number; remove it"),
+        ("rate", is_file && text.rate.is_some(), "the file of links has the rates; remove it"),
+        ("delay", is_file && text.delay.is_some(), "the file of links has the delays; remove it"),
+    ] {
+        if is_unused {
+            return Err(Mistake::new(key, why));
         }
+    }
+    Ok(())
+}
+
+/// Returns the topology with a name.
+fn with_name(text: &Text) -> Result<Shape, Mistake> {
+    let (line, delay) = (needed_rate(text)?, needed_delay(text)?);
+    let fabric = match &text.fabric_rate {
+        Some(rate) => units::rate(rate).map_err(|error| Mistake::new("fabric_rate", error))?,
+        None => line,
+    };
+    let topology = named(text, line, fabric, delay)?;
+    Ok(Shape { topology, line, fabric, first_host: text.first_host.unwrap_or(1) })
+}
+
+/// Returns the graph of a scenario.
+fn graph(text: &Text, folder: &Path) -> Result<Shape, Mistake> {
+    let Graph { hosts, switches, links, first, numbers } = match &text.links {
         Some(file) => {
             let path = folder.join(file);
             let content = input::text(&path).map_err(|error| format!("{}: {error}", path.display()));
@@ -75,7 +124,7 @@ pub(super) fn shape(text: &Text, folder: &Path) -> Result<Shape, Mistake> {
             });
             graph.map_err(|why| Mistake::new("links", why))?
         }
-        None => listed(text, first_host)?,
+        None => listed(text, text.first_host.unwrap_or(1))?,
     };
     let first_host = text.first_host.unwrap_or(first);
     let line = links.iter().find(|link| link.ends.contains(&0)).map(|link| link.rate);
@@ -84,7 +133,7 @@ pub(super) fn shape(text: &Text, folder: &Path) -> Result<Shape, Mistake> {
     let line = line.unwrap_or_default();
     let fabric = fabric.min().unwrap_or(line);
     let topology = Topology::graph(hosts, switches, links)
-        .map_err(|error| spelled(error, hosts, first_host, text.links.is_some()))?;
+        .map_err(|error| spelled(error, hosts, first_host, numbers.as_deref()))?;
     Ok(Shape { topology, line, fabric, first_host })
 }
 
@@ -102,7 +151,7 @@ fn delay_of(text: &str) -> Result<Duration, String> {
     units::duration(text).and_then(super::flows::virtual_time)
 }
 
-fn named(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<Topology, String> {
+fn named(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<Topology, Mistake> {
     let hosts = || needs("hosts", text.hosts, 4096);
     let switches = || needs("switches", text.switches, 256);
     Ok(match text.topology {
@@ -114,32 +163,32 @@ fn named(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<Topol
             Topology::leaf_spine(leaves, spines, hosts()?, rate, fabric, delay)
         }
         TopologyKind::FatTree => Topology::fat_tree(rate, fabric, delay),
-        TopologyKind::Graph => return Err("a graph needs links".into()),
+        TopologyKind::Graph => return Err(Mistake::new("link", "a graph needs links; add some")),
     })
 }
 
-fn needs(what: &str, value: Option<usize>, limit: usize) -> Result<usize, String> {
+fn needs(key: &'static str, value: Option<usize>, limit: usize) -> Result<usize, Mistake> {
     match value {
         Some(value) if (1..=limit).contains(&value) => Ok(value),
-        Some(value) => Err(format!("{what} = {value}: out of range; use 1 to {limit}")),
-        None => Err(format!("the topology needs {what}; add {what} = 8")),
+        Some(value) => Err(Mistake::new(key, format!("{value}: out of range; use 1 to {limit}"))),
+        None => Err(Mistake::new(key, format!("the topology needs {key}; add {key} = 8"))),
     }
 }
 
-/// The parts of a graph. `first` is the number of its first host.
+/// The parts of a graph. `first` is the number of its first host, and `numbers` has the numbers of nodes in a file.
 #[derive(Debug)]
 struct Graph {
     hosts: usize,
     switches: usize,
     links: Vec<Link>,
     first: u32,
+    numbers: Option<Vec<usize>>,
 }
 
 /// Returns the graph of `[[link]]`.
 fn listed(text: &Text, first: u32) -> Result<Graph, Mistake> {
-    let hosts = needs("hosts", text.hosts, NODES).map_err(|error| Mistake::new("hosts", error))?;
-    let switches =
-        needs("switches", text.switches, NODES).map_err(|error| Mistake::new("switches", error))?;
+    let hosts = needs("hosts", text.hosts, NODES)?;
+    let switches = needs("switches", text.switches, NODES)?;
     let node = |name: &str| {
         let number = |first: usize| name.get(1..)?.parse::<usize>().ok()?.checked_sub(first);
         let node = match name.chars().next() {
@@ -154,21 +203,28 @@ fn listed(text: &Text, first: u32) -> Result<Graph, Mistake> {
         let wrong = |why: String| Mistake::in_entry("link", place, why);
         let rate = match &link.rate {
             Some(rate) => units::rate(rate).map_err(wrong)?,
+            None if text.rate.is_none() => {
+                return Err(wrong("no rate; add rate = \"100G\" to it or to the scenario".into()));
+            }
             None => needed_rate(text)?,
         };
         let delay = match &link.delay {
             Some(delay) => delay_of(delay).map_err(wrong)?,
+            None if text.delay.is_none() => {
+                return Err(wrong("no delay; add delay = \"1us\" to it or to the scenario".into()));
+            }
             None => needed_delay(text)?,
         };
         let ends = [node(&link.ends[0]).map_err(wrong)?, node(&link.ends[1]).map_err(wrong)?];
         Ok(Link { ends, rate, delay })
     };
     let links = text.link.iter().enumerate().map(link).collect::<Result<_, Mistake>>()?;
-    Ok(Graph { hosts, switches, links, first })
+    Ok(Graph { hosts, switches, links, first, numbers: None })
 }
 
 /// Reads a graph in the format of the simulator of HPCC's authors: a line with the numbers of nodes, switches and links, a line with the
-/// switches' numbers, then a line for each link: two nodes, rate, delay, error rate. The other nodes are hosts, with consecutive numbers.
+/// switches' numbers, then a line for each link: two nodes, rate, delay, error rate. The rest of the file is a comment. The other nodes are
+/// hosts, with consecutive numbers.
 /// Returns the number of the line that is wrong, and why.
 fn file_graph(text: &str) -> Result<Graph, (usize, String)> {
     let mut lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
@@ -190,7 +246,9 @@ fn file_graph(text: &str) -> Result<Graph, (usize, String)> {
     let hosts = nodes - switches;
     let mut names = vec![None; nodes];
     for (place, &switch) in listed.iter().enumerate() {
-        names[switch] = Some(hosts + place);
+        if names[switch].replace(hosts + place).is_some() {
+            return Err(wrong(at, format!("switch {switch} is listed twice; list each once")));
+        }
     }
     let first = names.iter().position(Option::is_none).unwrap_or(0);
     for (place, name) in names.iter_mut().skip(first).take(hosts).enumerate() {
@@ -203,15 +261,16 @@ fn file_graph(text: &str) -> Result<Graph, (usize, String)> {
     }
     let mut links = Vec::new();
     for (at, line) in lines {
-        links.push(link(line, &names).map_err(|why| wrong(at, why))?);
-        if links.len() > count {
-            return Err(wrong(at, format!("more than the {count} links that the first line promises")));
+        if links.len() == count {
+            break;
         }
+        links.push(link(line, &names).map_err(|why| wrong(at, why))?);
     }
     if links.len() < count {
         return Err(wrong(1, format!("{count} links promised, {} found; correct the number", links.len())));
     }
-    Ok(Graph { hosts, switches, links, first: first as u32 })
+    let numbers = (first..first + hosts).chain(listed).collect();
+    Ok(Graph { hosts, switches, links, first: first as u32, numbers: Some(numbers) })
 }
 
 fn numbers(line: &str) -> Option<Vec<usize>> {
@@ -235,12 +294,14 @@ fn link(line: &str, names: &[Option<usize>]) -> Result<Link, String> {
     Ok(Link { ends: [node(from)?, node(to)?], rate, delay: delay_of(delay)? })
 }
 
-/// Returns the error with nodes as the scenario names them. `is_file`: the links are those of a file.
-fn spelled(error: GraphError, hosts: usize, first: u32, is_file: bool) -> Mistake {
-    let name = |node: usize| match node.checked_sub(hosts) {
-        Some(switch) => format!("s{}", switch + 1),
-        None => format!("h{}", node + first as usize),
+/// Returns the error with nodes as the scenario, or the file with these `numbers`, names them.
+fn spelled(error: GraphError, hosts: usize, first: u32, numbers: Option<&[usize]>) -> Mistake {
+    let name = |node: usize| match (numbers.and_then(|numbers| numbers.get(node)), node.checked_sub(hosts)) {
+        (Some(number), _) => format!("node {number}"),
+        (None, Some(switch)) => format!("s{}", switch + 1),
+        (None, None) => format!("h{}", node + first as usize),
     };
+    let is_file = numbers.is_some();
     let key = if is_file { "links" } else { "link" };
     match error {
         GraphError::NoSwitch { link } => {
@@ -275,6 +336,8 @@ mod tests {
         let last = Link { ends: [3, 4], rate: Rate::from_gbps(40), delay: Duration::from_micros(5) };
         assert_eq!((graph.links[0].ends, graph.links[3]), ([0, 3], last));
         assert!(graph.links[..3].iter().all(|link| link.delay == Duration::from_micros(1)));
+        assert_eq!(graph.numbers.as_deref(), Some(&[1, 2, 3, 0, 4][..]));
+        assert!(file_graph(&format!("{FILE}First line: numbers of nodes, switches, links\n")).is_ok());
     }
 
     #[test]
@@ -284,9 +347,9 @@ mod tests {
             ("5 2 4", "5 5 4", "1: '5 5 4'"),
             ("5 2 4", "500000 2 4", "at most 200000"),
             ("5 2 4", "5 2 5", "1: 5 links promised, 4 found"),
-            ("5 2 4", "5 2 3", "7: more than the 3 links"),
             ("0 4\n", "0 9\n", "2: not the numbers of 2 switches; use numbers from 0 to 4"),
             ("0 4\n", "0 2\n", "2: hosts need consecutive numbers"),
+            ("0 4\n", "4 4\n", "2: switch 4 is listed twice; list each once"),
             ("1 0 100Gbps 1000ns 0.0", "1 0 100Gbps 1000ns", "3: '1 0 100Gbps 1000ns': not two nodes"),
             ("1 0 100Gbps", "1 7 100Gbps", "3: node 7: use a number from 0 to 4"),
             ("1000ns 0.0", "1000ns 0.1", "3: error rate 0.1: links lose nothing here; use 0"),

@@ -123,7 +123,11 @@ fn links_of_a_graph_come_from_the_scenario_or_a_file() {
         (format!("{graph}{links}{}", link("s1", "s2", "rate = 'fast'")), "x: line 21: link 4: "),
         (format!("{graph}{trunk}{trunk}{}", link("h1", "h2", "")), "link 3: between two hosts"),
         (TEXT.to_owned() + &trunk, "only a graph has links of its own"),
-        (graph.replace("graph'", "graph'\nlinks = 'none.txt'"), "x: line 2: links: none.txt: "),
+        (text.replace("net.txt", "none.txt"), "x: line 2: links: none.txt: "),
+        (
+            graph.replace("graph'", "graph'\nlinks = 'net.txt'"),
+            "x: line 3: hosts: the file of links has the number; remove it",
+        ),
     ] {
         let error = read("x", &text, None, 1, &[]).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");

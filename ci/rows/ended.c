@@ -107,7 +107,7 @@ int main(int count, char **arguments)
 	if (!strcmp(way, "removed")) {
 		ends(id);
 		need(!system(SIGNAL("0")), "the program has a guard");
-		need(!system("ip link del eth0"), "the interface is removed");
+		need(!system("ip link set eth0 down && ip link del eth0"), "the interface is removed");
 		for (int looks = 0; !system(SIGNAL("0")); looks++) need(looks < LONGEST / 100 && !usleep(100000), "the guard ends with the interface");
 		return 0;
 	}

@@ -20,6 +20,8 @@ use std::sync::Once;
 
 /// The variable with the path of `ferroce`, which `ferroce run` sets.
 pub const PROGRAM: &str = "FERROCE_GUARD";
+/// Time between two looks for an interface that was down once, ms.
+const LOOK_FOR_INTERFACE: libc::c_int = 1000;
 /// The command of `ferroce` that is a guard.
 const COMMAND: &std::ffi::CStr = c"guard";
 
@@ -107,15 +109,20 @@ impl Guarded {
 
     /// Waits until the process has ended. Returns false if its interface is gone before, so that it has no peers left.
     pub(crate) fn wait(&self) -> bool {
+        // Until the interface goes down, which precedes its removal. The kernel reports only the first of them to a packet socket.
+        let mut timeout = -1;
         let watch = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
         loop {
             let mut watched = [watch(self.life.as_fd()), watch(self.sender.as_fd())];
             // SAFETY: the array is as long as said, and its descriptors are open.
-            unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, -1) };
+            unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, timeout) };
             if watched[0].revents != 0 {
                 return true;
             }
-            self.sender.clear_error();
+            if watched[1].revents != 0 {
+                self.sender.clear_error();
+                timeout = LOOK_FOR_INTERFACE;
+            }
             if self.sender.interface().is_none() {
                 return false;
             }

@@ -26,7 +26,7 @@ fn wrong_flags_name_the_remedy() {
         ("write-bm", &["write-bm", "write-bw"]),
         ("write-bw -s big --port lo", &["big", "4K"]),
         ("write-bw -m 1500 --port lo", &["1500", "use 256, 512, 1024, 2048 or 4096"]),
-        ("write-bw -n 0 --port lo", &["0", "1.."]),
+        ("write-bw -n 0 --port lo", &["0", "use 1 to"]),
         ("write-bw -n 5 -D 2 --port lo", &["--iters", "--duration"]),
         ("write-bw -D 0 --port lo", &["seconds"]),
         ("write-bw -D 1e19 -f 1e19 --port lo", &["at most 1000000000s"]),

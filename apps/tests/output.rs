@@ -90,7 +90,7 @@ fn what_would_take_more_than_there_is_is_refused_in_a_line() {
         ("sim /dev/zero".into(), "longer than"),
         ("replay /dev/zero".into(), "65536"),
         ("info --config /dev/zero".into(), "longer than"),
-        ("soak --threads 99999".into(), "1..=1024"),
+        ("soak --threads 99999".into(), "use 1 to 1024"),
     ] {
         let output = run(&line, Stdio::piped());
         let error = String::from_utf8(output.stderr).unwrap();

@@ -89,7 +89,7 @@ impl InterfaceChanges {
         self.set_running(false);
         let name = self.name.rsplit(':').next().unwrap_or(&self.name);
         let reason = format!(
-            "interface {name} was deleted or moved to another namespace; restore it, then open the device again"
+            "interface {name} is gone, deleted or moved to another namespace; restore it, then open the device again"
         );
         self.tell_lead(Box::new(move |_, _| end_core(reason)));
     }

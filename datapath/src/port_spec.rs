@@ -220,7 +220,7 @@ fn parse(given: &str) -> Result<PortSpec, String> {
         "packet" => interface_name(rest).map(PortSpec::Packet),
         "udp" => interface_name(rest).map(PortSpec::Udp),
         "xdp" => interface_name(rest).map(PortSpec::Xdp),
-        "tap" => tap(rest),
+        "tap" => checked_name(rest).map(PortSpec::Tap).map_err(|why| format!("{why}; write tap:rdma0")),
         "memif" => memif(rest),
         "virtio" => virtio(rest),
         "ring" => ring(rest),
@@ -234,28 +234,24 @@ fn parse(given: &str) -> Result<PortSpec, String> {
 }
 
 fn interface_name(name: &str) -> Result<String, String> {
+    checked_name(name).map_err(|why| format!("{why}; name one that `ip link` shows"))
+}
+
+/// Returns why it is no name of an interface, without a remedy: a port names an interface that exists, or one that it creates.
+fn checked_name(name: &str) -> Result<String, String> {
     if name.is_empty() || name == "." || name == ".." {
-        return Err("the interface's name is missing; name one that `ip link` shows".into());
+        return Err("the interface's name is missing".into());
     }
     if name.len() > MAX_INTERFACE_NAME {
         let length = name.len();
         return Err(format!(
-            "an interface's name has at most {MAX_INTERFACE_NAME} bytes, this one has {length}; name one that `ip link` shows"
+            "an interface's name has at most {MAX_INTERFACE_NAME} bytes, this one has {length}"
         ));
     }
     match name.chars().find(|c| matches!(c, '/' | ',' | '=' | ':')) {
-        Some(c) => Err(format!("an interface's name cannot contain `{c}`; name one that `ip link` shows")),
+        Some(c) => Err(format!("an interface's name cannot contain `{c}`")),
         None => Ok(name.to_owned()),
     }
-}
-
-/// Parses the name of the interface that a tap port creates.
-fn tap(rest: &str) -> Result<PortSpec, String> {
-    let example = |why: String| match why.split_once("; ") {
-        Some((why, _)) => format!("{why}; write tap:rdma0"),
-        None => why,
-    };
-    interface_name(rest).map(PortSpec::Tap).map_err(example)
 }
 
 /// Returns the port `xdp:eth0` for `net_af_xdp0,iface=eth0`. With further arguments, DPDK handles them.

@@ -10,7 +10,7 @@ pub fn line_of(text: &str, offset: usize) -> usize {
 #[must_use]
 pub fn with_remedy(message: &str) -> String {
     let message = message.replace('\n', "; ");
-    if let Some((key, keys)) = unknown_key(&message) {
+    if let Some((key, keys)) = unknown("field", &message) {
         return match keys.iter().max_by(|a, b| likeness(key, a).total_cmp(&likeness(key, b))) {
             Some(nearest) if likeness(key, nearest) > 0.8 => {
                 format!("no key `{key}`; write `{nearest}`")
@@ -22,10 +22,7 @@ pub fn with_remedy(message: &str) -> String {
     if message.starts_with("string values must be quoted") {
         return "a value is missing, or is text without quotes; write it in quotes".into();
     }
-    if let Some((value, rest)) =
-        message.strip_prefix("unknown variant `").and_then(|rest| rest.split_once('`'))
-    {
-        let values: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
+    if let Some((value, values)) = unknown("variant", &message) {
         return format!("no value `{value}`; use one of {}", values.join(", "));
     }
     if let Some(key) = message.strip_prefix("missing field ") {
@@ -42,10 +39,11 @@ pub fn with_remedy(message: &str) -> String {
     message + remedy
 }
 
-/// Returns the unknown key that the parser names, and the keys that it knows.
-fn unknown_key(message: &str) -> Option<(&str, Vec<&str>)> {
-    let (key, rest) = message.strip_prefix("unknown field `")?.split_once('`')?;
-    Some((key, rest.split('`').skip(1).step_by(2).collect()))
+/// Returns the unknown `what` that the parser names, and those that it knows.
+fn unknown<'a>(what: &str, message: &'a str) -> Option<(&'a str, Vec<&'a str>)> {
+    let named = message.strip_prefix("unknown ")?.strip_prefix(what)?.strip_prefix(" `")?;
+    let (word, rest) = named.split_once('`')?;
+    Some((word, rest.split('`').skip(1).step_by(2).collect()))
 }
 
 fn likeness(a: &str, b: &str) -> f64 {

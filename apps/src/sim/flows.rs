@@ -3,6 +3,7 @@
 use super::mistake::Mistake;
 use crate::failure::Failure;
 use crate::input::{self, Table};
+use crate::units;
 use cc::Rate;
 use csv::StringRecord;
 use fabric::sim::{Flow, Incast, SizeDistribution, poisson};
@@ -73,8 +74,13 @@ pub(super) fn sizes_file(traffic: &Traffic) -> Option<&str> {
     traffic.sizes.strip_prefix("cdf:")
 }
 
+/// Parses a time that is no longer than virtual time allows.
+pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
+    units::duration(text).and_then(virtual_time)
+}
+
 /// Returns `time`, or an error if it is longer than virtual time allows.
-pub(super) fn virtual_time(time: Duration) -> Result<Duration, String> {
+fn virtual_time(time: Duration) -> Result<Duration, String> {
     match time <= LONGEST {
         true => Ok(time),
         false => Err(format!("{} s: at most {} s of virtual time", time.as_secs_f64(), LONGEST.as_secs())),
@@ -152,7 +158,7 @@ pub(super) fn draw(
     seed: u64,
     folder: &Path,
 ) -> Result<Vec<Flow>, Mistake> {
-    let sizes = sizes(&traffic.sizes, folder).map_err(|why| Mistake::new("traffic.sizes", why))?;
+    let sizes = sizes(traffic, folder).map_err(|why| Mistake::new("traffic.sizes", why))?;
     let incast = traffic.incast.as_ref();
     for (key, load) in
         [("traffic.load", Some(traffic.load)), ("traffic.incast", incast.map(|incast| incast.load))]
@@ -181,14 +187,14 @@ pub(super) fn draw(
     Ok(poisson(hosts, line, &sizes, traffic.load, time, incast, seed))
 }
 
-/// Returns the distribution that `name` names.
-fn sizes(name: &str, folder: &Path) -> Result<SizeDistribution, String> {
-    if let Some(file) = name.strip_prefix("cdf:") {
+/// Returns the distribution that `sizes` of a scenario names.
+fn sizes(traffic: &Traffic, folder: &Path) -> Result<SizeDistribution, String> {
+    if let Some(file) = sizes_file(traffic) {
         let path = folder.join(file);
         let text = input::text(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         return distribution(&text).map_err(|(line, why)| format!("{}: line {line}: {why}", path.display()));
     }
-    match name {
+    match traffic.sizes.as_str() {
         "web-search" => Ok(SizeDistribution::web_search()),
         "fb-hadoop" => Ok(SizeDistribution::fb_hadoop()),
         other => match other.strip_prefix("uniform:").and_then(|most| most.parse().ok()) {

@@ -1,6 +1,6 @@
 //! Reads scenarios: a TOML file with its flows, or with a CSV file of flows.
 
-use super::flows::{FlowText, Numbering, Traffic, draw, list, sizes_file, virtual_time, zero};
+use super::flows::{FlowText, Numbering, Traffic, draw, list, parse_time, sizes_file, zero};
 use super::mistake::Mistake;
 use super::topology::{LinkText, TopologyKind, shape};
 use crate::failure::Failure;
@@ -212,7 +212,7 @@ pub fn read(
         let line = line_of(text, error.span().map_or(0, |span| span.start));
         Failure::usage(format!("{name}: line {line}: {}", with_remedy(error.message())))
     })?;
-    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+    let folder = folder_of(name);
     let refuse = |mistake: Mistake| mistake.refuse(name, text);
     let shape = shape(&keys, folder).map_err(refuse)?;
     let numbering = Numbering::new(shape.first_host, shape.topology.hosts() as u32)
@@ -237,13 +237,18 @@ pub fn read(
 }
 
 fn time(key: &'static str, text: &str) -> Result<Duration, Mistake> {
-    units::duration(text).and_then(virtual_time).map_err(|why| Mistake::new(key, why))
+    parse_time(text).map_err(|why| Mistake::new(key, why))
+}
+
+/// Returns the folder to which files in the scenario `name` are relative.
+fn folder_of(name: &str) -> &Path {
+    Path::new(name).parent().unwrap_or(Path::new(""))
 }
 
 /// Returns the files that the scenario `name` with this content names.
 pub fn files(name: &str, text: &str) -> Vec<PathBuf> {
     let Ok(keys) = toml::from_str::<Text>(text) else { return Vec::new() };
-    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+    let folder = folder_of(name);
     let sizes = keys.traffic.as_ref().and_then(sizes_file).map(PathBuf::from);
     keys.links.into_iter().chain(sizes).map(|file| folder.join(file)).collect()
 }
@@ -258,8 +263,7 @@ fn own_flows(
 ) -> Result<Vec<Flow>, Mistake> {
     let Some(traffic) = &keys.traffic else {
         let of = |(place, flow): (usize, &FlowText)| {
-            let start = units::duration(&flow.start).and_then(virtual_time);
-            let flows = start.and_then(|start| numbering.spell(flow, start));
+            let flows = parse_time(&flow.start).and_then(|start| numbering.spell(flow, start));
             flows.map_err(|why| Mistake::in_entry("flow", place, why))
         };
         return Ok(keys.flow.iter().enumerate().map(of).collect::<Result<Vec<_>, _>>()?.concat());

@@ -1,5 +1,6 @@
 //! The topology of a scenario: one with a name, or a graph whose links are listed in the scenario or in a file.
 
+use super::flows::parse_time;
 use super::mistake::Mistake;
 use super::scenario::Text;
 use crate::{input, units};
@@ -144,11 +145,7 @@ fn needed_rate(text: &Text) -> Result<Rate, Mistake> {
 
 fn needed_delay(text: &Text) -> Result<Duration, Mistake> {
     let delay = text.delay.as_deref().ok_or_else(|| Mistake::new("delay", "missing; add delay = \"1us\""))?;
-    delay_of(delay).map_err(|error| Mistake::new("delay", error))
-}
-
-fn delay_of(text: &str) -> Result<Duration, String> {
-    units::duration(text).and_then(super::flows::virtual_time)
+    parse_time(delay).map_err(|error| Mistake::new("delay", error))
 }
 
 fn named(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<Topology, Mistake> {
@@ -199,21 +196,24 @@ fn listed(text: &Text, first: u32) -> Result<Graph, Mistake> {
         let last = u64::from(first) + hosts as u64 - 1;
         node.ok_or_else(|| format!("'{name}': no such node; use h{first} to h{last} and s1 to s{switches}"))
     };
+    // For links without their own. A wrong one is refused if a link needs it.
+    let common_rate = text.rate.as_deref().map(units::rate);
+    let common_delay = text.delay.as_deref().map(parse_time);
     let link = |(place, link): (usize, &LinkText)| {
         let wrong = |why: String| Mistake::in_entry("link", place, why);
-        let rate = match &link.rate {
-            Some(rate) => units::rate(rate).map_err(wrong)?,
-            None if text.rate.is_none() => {
+        let rate = match (&link.rate, &common_rate) {
+            (Some(rate), _) => units::rate(rate).map_err(wrong)?,
+            (None, Some(rate)) => rate.clone().map_err(|why| Mistake::new("rate", why))?,
+            (None, None) => {
                 return Err(wrong("no rate; add rate = \"100G\" to it or to the scenario".into()));
             }
-            None => needed_rate(text)?,
         };
-        let delay = match &link.delay {
-            Some(delay) => delay_of(delay).map_err(wrong)?,
-            None if text.delay.is_none() => {
+        let delay = match (&link.delay, &common_delay) {
+            (Some(delay), _) => parse_time(delay).map_err(wrong)?,
+            (None, Some(delay)) => delay.clone().map_err(|why| Mistake::new("delay", why))?,
+            (None, None) => {
                 return Err(wrong("no delay; add delay = \"1us\" to it or to the scenario".into()));
             }
-            None => needed_delay(text)?,
         };
         let ends = [node(&link.ends[0]).map_err(wrong)?, node(&link.ends[1]).map_err(wrong)?];
         Ok(Link { ends, rate, delay })
@@ -291,7 +291,7 @@ fn link(line: &str, names: &[Option<usize>]) -> Result<Link, String> {
         return Err(format!("error rate {errors}: links lose nothing here; use 0"));
     }
     let rate = units::rate(rate.strip_suffix("bps").unwrap_or(rate))?;
-    Ok(Link { ends: [node(from)?, node(to)?], rate, delay: delay_of(delay)? })
+    Ok(Link { ends: [node(from)?, node(to)?], rate, delay: parse_time(delay)? })
 }
 
 /// Returns the error with nodes as the scenario, or the file with these `numbers`, names them.

@@ -100,9 +100,8 @@ impl InterfaceChanges {
             let present = addresses_of(self.index)?;
             present.iter().for_each(|address| self.add(*address));
             let is_chosen = self.chosen.is_some();
-            let is_there =
-                |old: &Address| present.iter().any(|new| new == old || is_chosen && new.ip == old.ip);
-            before.iter().filter(|old| !is_there(old)).for_each(|old| self.remove(old));
+            let is_gone = |old: &&Address| !present.iter().any(same_as(old, is_chosen));
+            before.iter().filter(is_gone).for_each(|old| self.remove(old));
         }
         let present = linux::interface_at(self.index)?;
         self.set_mtu(present.mtu);
@@ -113,9 +112,8 @@ impl InterfaceChanges {
     fn add(&mut self, address: Address) {
         let is_refused = self.chosen.as_ref().is_some_and(|chosen| !chosen.contains(&address.ip));
         let Some(addresses) = self.addresses.as_mut().filter(|_| !is_refused) else { return };
-        // The kernel repeats what it has reported. An address that the user chose keeps the user's prefix.
-        let is_chosen = self.chosen.is_some();
-        if addresses.iter().any(|known| *known == address || is_chosen && known.ip == address.ip) {
+        // The kernel repeats what it has reported.
+        if addresses.iter().any(same_as(&address, self.chosen.is_some())) {
             return;
         }
         addresses.push(address);
@@ -127,9 +125,7 @@ impl InterfaceChanges {
     /// Removes one of the prefixes of an address. The address goes with the last of them.
     fn remove(&mut self, address: &Address) {
         let Some(addresses) = &mut self.addresses else { return };
-        let is_chosen = self.chosen.is_some();
-        let is_it = |known: &Address| known == address || is_chosen && known.ip == address.ip;
-        let Some(place) = addresses.iter().position(is_it) else { return };
+        let Some(place) = addresses.iter().position(same_as(address, self.chosen.is_some())) else { return };
         addresses.remove(place);
         let ip = address.ip;
         let is_left = addresses.iter().any(|known| known.ip == ip);
@@ -175,6 +171,12 @@ impl InterfaceChanges {
             self.subscribers.tell(&self.name, event);
         }
     }
+}
+
+/// Returns a test for the entry of an address of the interface. An address that the user chose keeps the user's prefix.
+fn same_as(address: &Address, is_chosen: bool) -> impl Fn(&Address) -> bool {
+    let address = *address;
+    move |known| *known == address || is_chosen && known.ip == address.ip
 }
 
 #[cfg(test)]

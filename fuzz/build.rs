@@ -1,4 +1,4 @@
-//! Compiles the C parts of the targets `verbs` and `cm`.
+//! Compiles the C parts of the targets `verbs`, `arguments` and `cm`.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,6 +6,7 @@ use std::process::Command;
 fn main() {
     println!("cargo:rerun-if-changed=../verbs/c/tests/stress.h");
     compile("verbs", "../verbs/c/tests/stress.c");
+    compile("arguments", "../verbs/c/tests/argument_stress.c");
     compile("cm", "../verbs/c/tests/cm_stress.c");
 }
 

@@ -36,7 +36,7 @@ static const struct program {
 		struct slot *slots;
 		unsigned count;
 		int (*destroy)(void *);
-	} kinds[6];
+	} kinds[8];
 	/* Makes what all threads share. */
 	void (*begin)(const char *device);
 	/* A thread's next call. */

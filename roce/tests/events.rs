@@ -125,7 +125,7 @@ fn an_overflowed_queue_and_its_failed_queue_pairs_raise_events() {
     let (mut host, now) = (Host::new(1, &Options::default()), Instant::ZERO);
     let small = host.endpoint.create_cq(1).unwrap();
     let init = QpInit { send_cq: small, ..host.init(&Options::default()) };
-    let qpn = host.endpoint.create_qp(now, init).unwrap();
+    let [qpn, unused] = [0, 1].map(|_| host.endpoint.create_qp(now, init).unwrap());
     host.endpoint.modify_qp(now, qpn, Modify::Error).unwrap();
     let sge = host.sge(0, 10);
     for id in 0..2 {
@@ -133,6 +133,7 @@ fn an_overflowed_queue_and_its_failed_queue_pairs_raise_events() {
     }
     assert_eq!(events(&mut host), [Event::CqOverflowed(small)], "the queue pair had failed before");
     assert_eq!(host.endpoint.report(qpn).unwrap().state, State::Error);
+    assert_eq!(host.endpoint.report(unused).unwrap().state, State::Reset, "it has no requests");
 }
 
 #[test]

@@ -221,6 +221,7 @@ impl QueuePair {
     fn ready_to_receive(&mut self, settings: &RtrSettings) -> Result<(), ControlError> {
         limit("max_dest_rd_atomic", settings.max_dest_rd_atomic, MAX_RD_ATOMIC)?;
         self.common.connection = Some(Connection::new(settings)?);
+        self.common.congestion.authenticate(settings.feedback_key);
         either!(&mut self.transport, part => part.ready_to_receive(settings));
         self.common.state = State::ReadyToReceive;
         Ok(())
@@ -310,13 +311,14 @@ impl QueuePair {
         either!(&mut self.transport, part => part.fail(&mut self.common, cause, receive, context));
     }
 
+    /// Returns whether requests complete in `cq`. In RESET there are none.
     pub(crate) fn completes_to(&self, cq: CqId) -> bool {
         let Identity { send_cq, recv_cq, .. } = *self.identity();
         let lately = match &self.transport {
             Transport::Reliable(reliable) => reliable.lately_completed_to(),
             Transport::Unreliable(_) => None,
         };
-        send_cq == cq || recv_cq == cq || lately == Some(cq)
+        self.common.state != State::Reset && (send_cq == cq || recv_cq == cq || lately == Some(cq))
     }
 
     pub(crate) fn peer(&self) -> Option<Peer> {

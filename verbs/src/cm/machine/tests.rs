@@ -18,6 +18,8 @@ struct Script {
     ended: RefCell<Vec<u32>>,
     reported: RefCell<Vec<Event<()>>>,
     numbers: RefCell<u32>,
+    /// The number of requests that wait for the program, at most; `None` for no limit.
+    backlog: Option<usize>,
 }
 
 impl World for Script {
@@ -51,8 +53,8 @@ impl World for Script {
         None
     }
 
-    fn is_full(&self, _: &VecDeque<u32>) -> bool {
-        false
+    fn is_full(&self, listener: &VecDeque<u32>) -> bool {
+        self.backlog.is_some_and(|most| listener.len() >= most)
     }
 
     fn requested(&self, listener: &mut VecDeque<u32>, local: u32, link: &mut Link<()>) -> Result<(), ()> {
@@ -105,12 +107,15 @@ impl Host {
 
     fn asking_while(patience: Duration, peer: &str, now: Instant) -> (Self, u32) {
         let mut host = Self::new(CLIENT);
+        let local = host.requests(patience, peer, now);
+        (host, local)
+    }
+
+    fn requests(&mut self, patience: Duration, peer: &str, now: Instant) -> u32 {
         let [source, peer] = [CLIENT, peer].map(|at| at.parse().unwrap());
         let ours = Side { qpn: 0x11, initiator_depth: 4, responder_resources: 16, ..Side::default() };
         let link = Link { ours, mtu: 5, qpn: Some(0x11), program: Some(()), ..Link::new(source, peer) };
-        let Host { machine, world, .. } = &mut host;
-        let local = machine.request(link, (SERVICE, b"words"), patience, now, world).unwrap();
-        (host, local)
+        self.machine.request(link, (SERVICE, b"words"), patience, now, &self.world).unwrap()
     }
 
     /// Receives what `from` sent, except the messages that `lost` selects.
@@ -201,6 +206,39 @@ fn a_client_waits_for_a_program_that_accepts_late() {
         client.machine.ready(here, &client.world);
         server.hears(now, &client, |_| false);
         assert_eq!((client.state(here), server.state(there)), ("Established".into(), "Established".into()));
+    }
+}
+
+/// The program takes 5 ms to accept a request, and only one waits at a time: all others are dropped and repeated.
+#[test]
+fn two_hundred_clients_of_a_listener_with_a_backlog_of_one_connect_while_linux_would_wait() {
+    let mut now = Instant::now();
+    let end = now + Duration::from_secs(69);
+    let mut server = Host::listening();
+    server.world.backlog = Some(1);
+    let mut client = Host::new(CLIENT);
+    let connections: Vec<u32> = (0..200).map(|_| client.requests(end - now, SERVER, now)).collect();
+    let mut accepts = now;
+    while now < end {
+        server.hears(now, &client, |_| false);
+        if accepts <= now
+            && let Some(there) = server.take_request()
+        {
+            server.machine.reply(there, b"", TIMEOUT, now, &server.world).unwrap();
+            accepts = now + Duration::from_millis(5);
+        }
+        client.hears(now, &server, |_| false);
+        for &here in &connections {
+            client.machine.ready(here, &client.world);
+        }
+        let timers = client.machine.run_timers(now, &client.world).into_iter();
+        let next = timers.chain(server.machine.run_timers(now, &server.world)).min();
+        let waits = server.machine.listeners[0].program.front().map(|_| accepts);
+        let Some(next) = next.into_iter().chain(waits).filter(|&next| next > now).min() else { break };
+        now = next;
+    }
+    for here in connections {
+        assert_eq!(client.state(here), "Established");
     }
 }
 

@@ -55,15 +55,19 @@ impl Device {
 }
 
 impl ManagementPort {
-    /// Sends a datagram from the address with index `gid` to a peer, without waiting. If the peer sent the last received datagram, the frame
-    /// goes to the Ethernet address from which that came. Any other address is resolved first.
+    /// Sends a datagram from `source` to a peer, without waiting. If the peer sent the last received datagram, the frame goes to the Ethernet
+    /// address from which that came. Any other address is resolved first.
+    ///
+    /// `source` is an address of the device, or was one when its connection began: a peer learns that the connection ends although the
+    /// address was removed. The unspecified address stands for [the device's towards the peer](GidTable::towards).
     ///
     /// # Errors
-    /// Returns an error if the peer cannot be reached, there is no such GID, too many datagrams are queued, or the
-    /// core has stopped.
-    pub fn send(&self, gid: usize, to: IpAddr, mad: Mad) -> Result<Sent, Error> {
+    /// Returns an error if the peer cannot be reached, the addresses are of different families, too many datagrams are queued, or the core
+    /// has stopped.
+    pub fn send(&self, source: IpAddr, to: IpAddr, mad: Mad) -> Result<Sent, Error> {
         let info = &self.device.info;
-        let source = gid_at(&self.gids(), gid)?;
+        let gids = self.gids();
+        let source = if source.is_unspecified() { gid_at(&gids, gids.towards(to))? } else { source };
         if source.is_ipv4() != to.is_ipv4() {
             let family = if to.is_ipv4() { "IPv4" } else { "IPv6" };
             return Err(Error::Family { port: info.port.clone(), family, peer: to });

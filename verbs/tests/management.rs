@@ -26,17 +26,31 @@ fn who_asks_is_answered_without_being_resolved() {
     let [asker, asked] = ADDRESSES.map(|ip| ip.parse::<IpAddr>().unwrap());
     asks.set_neighbour(asked, MACS[1]).unwrap();
     let (there, here) = (asks.open_management().unwrap(), answers.open_management().unwrap());
-    let gid = |device: &Device, to| device.query().unwrap().gid_towards(to);
-    assert_eq!(there.send(gid(&asks, asked), asked, [1; MAD_LENGTH]).unwrap(), Sent::Left);
+    assert_eq!(there.send(asker, asked, [1; MAD_LENGTH]).unwrap(), Sent::Left);
     asks.progress();
     answers.progress();
     assert_eq!(here.receive().unwrap(), Some((asker, [1; MAD_LENGTH])));
     // The sender's core does not run meanwhile, so it would not answer ARP.
-    assert_eq!(here.send(gid(&answers, asker), asker, [2; MAD_LENGTH]).unwrap(), Sent::Left);
+    assert_eq!(here.send(asked, asker, [2; MAD_LENGTH]).unwrap(), Sent::Left);
     answers.progress();
     asks.progress();
     assert_eq!(there.receive().unwrap(), Some((asked, [2; MAD_LENGTH])));
     assert_eq!(there.receive().unwrap(), None);
+}
+
+/// A connection outlives an address that is removed, and its end is reported from that address.
+#[test]
+fn a_message_leaves_from_an_address_that_was_removed() {
+    let (left, right) = pair(64, FRAME);
+    let (sends, receives) = (open(left, 0), open(right, 1));
+    let [_, to] = ADDRESSES.map(|ip| ip.parse::<IpAddr>().unwrap());
+    sends.set_neighbour(to, MACS[1]).unwrap();
+    let (there, here) = (sends.open_management().unwrap(), receives.open_management().unwrap());
+    let removed = "10.0.0.77".parse().unwrap();
+    assert_eq!(there.send(removed, to, [1; MAD_LENGTH]).unwrap(), Sent::Left);
+    sends.progress();
+    receives.progress();
+    assert_eq!(here.receive().unwrap(), Some((removed, [1; MAD_LENGTH])));
 }
 
 /// No call waits for a peer that does not answer: neither resolving nor sending.
@@ -45,20 +59,19 @@ fn a_peer_is_looked_for_without_a_wait() {
     let (left, right) = pair(64, FRAME);
     let (asks, answers) = (open(left, 0), open(right, 1));
     let there = asks.open_management().unwrap();
-    let [_, peer] = ADDRESSES.map(|ip| ip.parse::<IpAddr>().unwrap());
+    let [own, peer] = ADDRESSES.map(|ip| ip.parse::<IpAddr>().unwrap());
     let stranger = "10.0.0.77".parse().unwrap();
-    let gid = asks.query().unwrap().gid_towards(peer);
     // The peer's core does not run meanwhile.
     for _ in 0..100 {
         assert!(!there.finds(peer).unwrap());
         assert!(!there.finds(stranger).unwrap());
-        assert_eq!(there.send(gid, stranger, [3; MAD_LENGTH]).unwrap(), Sent::Asking);
+        assert_eq!(there.send(own, stranger, [3; MAD_LENGTH]).unwrap(), Sent::Asking);
     }
     asks.progress();
     answers.progress();
     asks.progress();
     assert!(there.finds(peer).unwrap());
-    assert_eq!(there.send(gid, peer, [4; MAD_LENGTH]).unwrap(), Sent::Left);
+    assert_eq!(there.send(own, peer, [4; MAD_LENGTH]).unwrap(), Sent::Left);
     assert!(!there.finds(stranger).unwrap());
 }
 

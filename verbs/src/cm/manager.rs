@@ -295,8 +295,7 @@ impl World for ManagementPort {
     const RECEIPT_RESTARTS_TIMEOUT: bool = false;
 
     fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Error> {
-        let gids = self.gids();
-        ManagementPort::send(self, gids.position(from).unwrap_or_else(|| gids.towards(to)), to, *mad)
+        ManagementPort::send(self, from, to, *mad)
     }
 
     fn finds(&self, peer: IpAddr) -> Result<bool, Error> {

@@ -4,7 +4,7 @@
 use crate::abi::*;
 use crate::rdmacm::address;
 use crate::rdmacm::connect::CM_TIMEOUT;
-use crate::rdmacm::device::{Device, device_of};
+use crate::rdmacm::device::Device;
 use crate::rdmacm::errno::{Errno, INVALID};
 use crate::rdmacm::events::{Parameters, Waiting};
 use crate::rdmacm::id::{Connection, Id, State, service};
@@ -37,7 +37,7 @@ pub(crate) fn connect(id: &Id, connection: &mut Connection, data: &[u8]) -> Resu
     }
     let now = Instant::now();
     let mut pending = Pending::new(mad, connection.request_id, now, CM_TIMEOUT);
-    match device_of(source.ip())?.send(source.ip(), destination.ip(), &mad)? {
+    match connection.device()?.send(source.ip(), destination.ip(), &mad)? {
         Sent::Left => pending.sent(now),
         _ => pending.put_off(now),
     }
@@ -63,7 +63,7 @@ pub(crate) fn answer(
     if !message::put_private_data(&mut mad, Kind::ServiceReply, data) {
         return Err(INVALID);
     }
-    let _ = device_of(source)?.send(source, destination, &mad)?;
+    let _ = connection.device()?.send(source, destination, &mad)?;
     connection.answer = Some(Box::new(mad));
     Ok(())
 }

@@ -21,8 +21,8 @@ pub(crate) const MAX_RD_ATOMIC: u8 = 16;
 
 /// A device's queue pair 1. No method blocks.
 pub(crate) trait ManagementQueuePair: Send + Sync {
-    /// Sends a datagram from the GID with index `gid`.
-    fn send(&self, gid: usize, to: IpAddr, mad: &Mad) -> Result<Sent, Errno>;
+    /// Sends a datagram, also from an address that the device no longer has.
+    fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno>;
     /// Returns whether a peer's Ethernet address is known, and starts to resolve it if not. Returns an error if the peer does not answer.
     fn finds(&self, peer: IpAddr) -> Result<bool, Errno>;
     /// Returns the oldest received datagram and its sender.
@@ -44,8 +44,8 @@ pub(crate) trait ManagementQueuePair: Send + Sync {
 }
 
 impl ManagementQueuePair for ManagementPort {
-    fn send(&self, gid: usize, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
-        Ok(ManagementPort::send(self, gid, to, *mad)?)
+    fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
+        Ok(ManagementPort::send(self, from, to, *mad)?)
     }
 
     fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
@@ -235,7 +235,7 @@ impl Device {
     }
 
     pub(crate) fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
-        self.management.send(self.gid_index(from)?.into(), to, mad)
+        self.management.send(from, to, mad)
     }
 
     pub(crate) fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {

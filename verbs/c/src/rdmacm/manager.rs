@@ -5,7 +5,7 @@ mod tests;
 
 use crate::abi::RDMA_CM_EVENT_DEVICE_REMOVAL;
 use crate::rdmacm::datagram;
-use crate::rdmacm::device::{Device, device_of, devices, devices_of};
+use crate::rdmacm::device::{Device, devices, devices_of};
 use crate::rdmacm::errno::{Errno, status};
 use crate::rdmacm::id::{Connection, Handle, Id, State};
 use crate::rdmacm::process::{PerProcess, Process};
@@ -279,7 +279,7 @@ impl Manager {
         let changed = std::mem::take(&mut *self.changed.lock().unwrap_or_else(PoisonError::into_inner));
         let due = self.lock().due(Instant::now(), changed);
         for due in due {
-            let device = device_of(due.source);
+            let device = due.device;
             let Some(mad) = &due.mad else {
                 let found = device.and_then(|device| device.finds(due.destination));
                 self.lock().take_look(&due, found);

@@ -85,16 +85,15 @@ enum Ends {
     Server,
 }
 
-/// The port of a C side, the index of its address, and a table with that address alone.
+/// The port of a C side, and a table with its address alone.
 struct CPort {
     port: ManagementPort,
-    gid: usize,
     gids: GidTable,
 }
 
 impl ManagementQueuePair for CPort {
-    fn send(&self, _: usize, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
-        ManagementQueuePair::send(&self.port, self.gid, to, mad)
+    fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
+        ManagementQueuePair::send(&self.port, from, to, mad)
     }
 
     fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
@@ -120,11 +119,10 @@ impl ManagementQueuePair for CPort {
 
 /// Opens a C side on a device, with a thread that receives messages and runs the timers, like the manager's.
 fn c_side(device: &verbs::Device, at: IpAddr) -> Side {
-    let gid = device.opened().gids.position(at).unwrap();
     let port = device.open_management().unwrap();
     let descriptor = port.as_raw_fd();
     let gids = GidTable::new(Mac::default(), [at]);
-    let management = Box::new(CPort { port, gid, gids });
+    let management = Box::new(CPort { port, gids });
     let device: &Device = add_device(Device { descriptor, management, ..new_device(vec![at], 0) });
     let body = move || {
         let (tables, mut unresolved) = (Mutex::default(), Unresolved::default());

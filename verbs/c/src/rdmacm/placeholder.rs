@@ -50,7 +50,7 @@ struct Placeholder {
 }
 
 impl ManagementQueuePair for Placeholder {
-    fn send(&self, _: usize, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
+    fn send(&self, _: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
         network().sent.push((to, *mad));
         Ok(Sent::Left)
     }

@@ -5,7 +5,7 @@ mod tests;
 
 use crate::abi::*;
 use crate::rdmacm::address;
-use crate::rdmacm::device::{device_of, route};
+use crate::rdmacm::device::route;
 use crate::rdmacm::errno::{Errno, INVALID, status};
 use crate::rdmacm::id::{Connection, Id, State, bind};
 use crate::rdmacm::manager;
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
         let (device, from, to) = match bound.map(|bound| bound.ip()) {
             None => route(destination.ip())?,
             Some(bound) => {
-                let device = device_of(bound)?;
+                let device = connection.device()?;
                 (device, bound, device.destination(destination.ip())?)
             }
         };

@@ -44,6 +44,7 @@ pub(crate) struct Claimed {
 /// An action that is due for an identifier.
 pub(crate) struct Due {
     request_id: u32,
+    pub(crate) device: Result<&'static Device, Errno>,
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
     /// The message to send again. `None` means a check for the destination's Ethernet address.
@@ -153,12 +154,13 @@ impl Tables {
         let id = self.find(request_id)?;
         let mut connection = id.lock();
         let (source, destination) = connection.addresses().ok()?;
+        let device = connection.device();
         if let Some(query) = &connection.query {
             if query.next > now {
                 return Some(query.next);
             }
             // The outcome of the check schedules the next one.
-            due.push(Due { request_id, source, destination, mad: None });
+            due.push(Due { request_id, device, source, destination, mad: None });
             return None;
         }
         let pending = connection.pending.as_mut()?;
@@ -172,7 +174,7 @@ impl Tables {
             return None;
         }
         pending.sent(now);
-        due.push(Due { request_id, source, destination, mad: Some(pending.mad) });
+        due.push(Due { request_id, device, source, destination, mad: Some(pending.mad) });
         Some(pending.next)
     }
 

@@ -28,6 +28,7 @@ fn connected(endpoint: &mut Endpoint, pd: PdId, cq: CqId, mtu: Mtu) -> Qpn {
         max_dest_rd_atomic: 1,
         min_rnr_timer: RnrTimer::new(1),
         loss_recovery: LossRecovery::SelectiveRepeat,
+        feedback_key: None,
     };
     let ready = RtsSettings {
         send_psn: Psn::new(0),

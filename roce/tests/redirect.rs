@@ -67,6 +67,7 @@ impl Many {
             max_dest_rd_atomic: 1,
             min_rnr_timer: RnrTimer::new(1),
             loss_recovery: LossRecovery::GoBackN,
+            feedback_key: None,
         };
         self.endpoint.modify_qp(NOW, qpn, Modify::ReadyToReceive(settings)).unwrap();
         qpn

@@ -1,7 +1,7 @@
 //! In-band telemetry, and the ways to return it (rtgwg-00 6.2).
 
 use crate::harness::script::{PSN, Script, ack};
-use crate::harness::{BASE, Options, Pair};
+use crate::harness::{BASE, Host, Options, Pair};
 use cc::{HpccConfig, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -61,7 +61,13 @@ fn switched(pair: &mut Pair, queue: u64) -> Seen {
 /// Writes `LENGTH` bytes through the busy switch; returns the observed packets, and the final rate as a share of the first.
 fn transfer(options: Options) -> (Seen, f64, Pair) {
     let mut pair = Pair::connect(options);
-    let seen = switched(&mut pair, 100_000);
+    let (seen, share) = transfer_on(&mut pair);
+    (seen, share, pair)
+}
+
+/// As [`transfer`], between connected hosts.
+fn transfer_on(pair: &mut Pair) -> (Seen, f64) {
+    let seen = switched(pair, 100_000);
     let before = pair.reports()[0].unwrap().rate.unwrap();
     let from = pair.hosts[0].sge(0, LENGTH);
     let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
@@ -74,7 +80,7 @@ fn transfer(options: Options) -> (Seen, f64, Pair) {
     let length = LENGTH as usize;
     assert!(pair.hosts[0].bytes(0, length) == pair.hosts[1].bytes(0, length));
     let after = pair.reports()[0].unwrap().rate.unwrap();
-    (seen, after.as_bps() as f64 / before.as_bps() as f64, pair)
+    (seen, after.as_bps() as f64 / before.as_bps() as f64)
 }
 
 fn count(seen: &Seen, host: usize, opcodes: &[u8], is_flagged: bool) -> u32 {
@@ -186,9 +192,11 @@ fn a_peer_that_knows_no_telemetry_gets_plain_packets() {
     assert_eq!(pair.reports()[0].unwrap().algorithm, "dcqcn");
 }
 
+const KEY: FeedbackKey = FeedbackKey([9; 16]);
+
 const KEYED: fn(&mut Congestion) = |congestion| {
     congestion.in_band = EVERY;
-    congestion.feedback_key = Some(FeedbackKey([9; 16]));
+    congestion.feedback_key = Some(KEY);
 };
 
 /// rtgwg-00 9.1.
@@ -202,6 +210,25 @@ fn sealed_feedback_works_like_any() {
         for host in &pair.hosts {
             assert_eq!(host.endpoint.counters().discarded(Discard::ForgedFeedback), 0);
         }
+    }
+}
+
+/// A server that never sends may stay in RTR. The sender verifies its answers all the same, and goes on to when the server enters RTS.
+#[test]
+fn a_receiver_in_rtr_seals_its_answers() {
+    for options in [hpcc(KEYED), receiver_based(KEYED)] {
+        let options = Options { feedback_key: Some(KEY), ..options };
+        let mut pair = Pair::one_way([Host::new(1, &options), Host::new(2, &options)], options);
+        let (_, share) = transfer_on(&mut pair);
+        assert!(share < 0.25, "{share}");
+        let options = &pair.options;
+        pair.hosts[1].ready_to_send(options);
+        let before = pair.hosts[0].endpoint.counters().feedback_received;
+        transfer_on(&mut pair);
+        let counters = pair.hosts[0].endpoint.counters();
+        assert!(counters.feedback_received >= before + 5, "{before}, {}", counters.feedback_received);
+        assert_eq!(counters.discarded(Discard::ForgedFeedback), 0);
+        assert_eq!(counters.discarded(Discard::StaleFeedback), 0);
     }
 }
 

@@ -276,7 +276,7 @@ impl DeviceConfig {
         Ok(())
     }
 
-    /// Reads a TOML file of at most 1 MiB.
+    /// Reads a TOML file of at most 1 MiB. Relative paths in it are relative to its folder.
     ///
     /// # Errors
     /// Returns [`ConfigError`] if the file or a value is invalid; the message names both.
@@ -297,7 +297,7 @@ impl DeviceConfig {
     pub(crate) fn read(file: File, path: &Path) -> Result<Vec<Self>, ConfigError> {
         let text = implicit::text_of(file)
             .map_err(|error| ConfigError::file(path, format!("{error}; name a file of settings")))?;
-        config_file::devices(&text).map_err(|error| match error {
+        config_file::devices(&text, path.parent().unwrap_or(Path::new(""))).map_err(|error| match error {
             ConfigError::File { reason, .. } => ConfigError::file(path, reason),
             other => ConfigError::file(path, other),
         })

@@ -65,7 +65,8 @@ struct DeviceText {
 }
 
 impl DeviceText {
-    fn over(self, mut config: DeviceConfig) -> Result<DeviceConfig, ConfigError> {
+    /// Returns `config` with the settings of this table. Relative paths are below `folder`.
+    fn over(self, mut config: DeviceConfig, folder: &Path) -> Result<DeviceConfig, ConfigError> {
         config.port = self.port.or(config.port);
         config.gateway = self.gateway.or(config.gateway);
         if !self.ip.is_empty() {
@@ -109,17 +110,17 @@ impl DeviceText {
             config.link_rate = Some(rate.map_err(|reason| ConfigError::LinkRate { text, reason })?);
         }
         if let Some(path) = self.feedback_key_file {
-            config = config.feedback_key_file(Path::new(&path))?;
+            config = config.feedback_key_file(&folder.join(path))?;
         }
         Ok(config)
     }
 }
 
-/// Returns the devices of a file: those of its `[[device]]` tables, or one for each entry of `port`. There is at least one.
+/// Returns the devices of a file in `folder`: those of its `[[device]]` tables, or one for each entry of `port`. There is at least one.
 ///
 /// # Errors
 /// Returns [`ConfigError`] if the text is invalid or contradicts itself.
-pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
+pub(crate) fn devices(text: &str, folder: &Path) -> Result<Vec<DeviceConfig>, ConfigError> {
     let file: Text = toml::from_str(text).map_err(|error| wrong(one_line(text, &error)))?;
     // A key in the environment is for the devices for which the file has none.
     let mut all = DeviceConfig { feedback_key: DeviceKey::from_env()?, ..DeviceConfig::default() };
@@ -164,14 +165,16 @@ pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
         link_rate: file.link_rate,
         feedback_key_file: file.feedback_key_file,
     };
-    let all = common.over(all)?;
+    let all = common.over(all, folder)?;
     let tables = file.device.len();
     let configs: Vec<_> = match (file.device.is_empty(), ports.is_empty()) {
         (true, true) => vec![all],
         (true, false) => ports.into_iter().map(|port| all.clone().port_named(port)).collect(),
-        (false, _) => {
-            file.device.into_iter().map(|device| device.over(all.clone())).collect::<Result<_, _>>()?
-        }
+        (false, _) => file
+            .device
+            .into_iter()
+            .map(|device| device.over(all.clone(), folder))
+            .collect::<Result<_, _>>()?,
     };
     let nameless = (1..=tables).zip(&configs).find(|(_, config)| config.port().is_none());
     if let Some((number, _)) = nameless {
@@ -187,12 +190,13 @@ fn wrong(reason: String) -> ConfigError {
 
 /// Reads the `ferroce.toml` format: `port` (one, or a list), `ip` (a list), `gateway`, `vlan`, `progress`, `cores`, `idle`, `mtu`, `buffers`,
 /// `queue_pairs`, `selective_repeat`, `early_memory`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`),
-/// `csig_tpid` (`"0x9900"`), `[[congestion]]` rules, and `[[device]]` tables, which override the keys up to `feedback_key_file` for one device. Returns the first of several devices.
+/// `csig_tpid` (`"0x9900"`), `[[congestion]]` rules, and `[[device]]` tables, which override the keys up to `feedback_key_file` for one device. A relative path is relative to the current folder. Returns the first of
+/// several devices.
 impl FromStr for DeviceConfig {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        devices(text).map(first)
+        devices(text, Path::new("")).map(first)
     }
 }
 
@@ -205,6 +209,10 @@ fn one_line(text: &str, error: &toml::de::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
+        super::devices(text, Path::new(""))
+    }
 
     fn ports(text: &str) -> Vec<Option<String>> {
         devices(text).unwrap().iter().map(|config| config.port().map(str::to_owned)).collect()

@@ -181,6 +181,7 @@ impl ConnectOptions {
                 (true, false) => LossRecovery::Offered,
                 (false, _) => LossRecovery::GoBackN,
             },
+            feedback_key: None,
         };
         let send = RtsSettings {
             send_psn: ours.psn,

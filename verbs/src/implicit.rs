@@ -33,7 +33,7 @@ pub(crate) fn file() -> &'static Path {
 /// # Errors
 /// Returns [`ConfigError`] if the file belongs to the caller or root and is invalid.
 pub(crate) fn read(path: &Path) -> Result<Vec<DeviceConfig>, ConfigError> {
-    let nothing = || config_file::devices("");
+    let nothing = || config_file::devices("", Path::new(""));
     match open(path) {
         Ok(None) => nothing(),
         Ok(Some(file)) => {

@@ -103,9 +103,14 @@ impl<S> QueuePair<S> {
             Modify::ReadyToSendDatagrams { send_psn, congestion } => {
                 Modify::ReadyToSendDatagrams { send_psn, congestion: self.device.in_use(congestion) }
             }
-            Modify::ReadyToReceive(settings) if !self.device.selective_repeat => {
-                Modify::ReadyToReceive(RtrSettings { loss_recovery: LossRecovery::GoBackN, ..settings })
-            }
+            Modify::ReadyToReceive(settings) => Modify::ReadyToReceive(RtrSettings {
+                loss_recovery: match self.device.selective_repeat {
+                    true => settings.loss_recovery,
+                    false => LossRecovery::GoBackN,
+                },
+                feedback_key: settings.feedback_key.or(self.device.feedback_key),
+                ..settings
+            }),
             modify => modify,
         };
         let rules = self.device.engine.call_on(self.core, move |station, now| {

@@ -42,11 +42,13 @@ fn settings(folder: &Path, text: &str, cc: Option<&str>, key: Option<&str>) -> D
 fn keys([a, b]: &[Device; 2], chosen: Congestion) -> Vec<(&'static str, Option<FeedbackKey>)> {
     let make = |device: &Device| side(device, 4096, Capabilities::default(), 16);
     let key = |settings: &QpSettings| settings.congestion().unwrap().feedback_key;
+    let key_before = |settings: &QpSettings| settings.receive.unwrap().feedback_key;
     let mut found = Vec::new();
     for (way, congestion) in [("connect", None), ("connect with a choice", Some(chosen))] {
         let (mut a, mut b) = (make(a), make(b));
         connect(&mut a, &mut b, &ConnectOptions::new().congestion(congestion));
         found.extend([(way, key(a.qp.settings())), (way, key(b.qp.settings()))]);
+        found.push(("in RTR", key_before(a.qp.settings())));
         let (receive, send) = (a.qp.settings().receive.unwrap(), a.qp.settings().send.unwrap());
         let mut stepwise = make(&a.device);
         stepwise.qp.modify(Modify::ReadyToReceive(receive)).unwrap();
@@ -106,6 +108,8 @@ fn a_queue_pair_has_its_devices_key_whatever_chose_its_congestion_control() {
             assert_eq!(devices[0].congestion_in_use(own).feedback_key, Some(IN_PROGRAM));
         }
     }
+    let relative = settings(folder.path(), "feedback_key_file = 'key'", None, None);
+    assert_eq!(relative.key_source(), by_file().as_ref(), "a relative path is relative to the file");
     set("FERROCE_CONFIG", None);
     set("FERROCE_FEEDBACK_KEY", Some(&variable));
     assert_eq!(

@@ -111,6 +111,7 @@ impl Host {
                 max_dest_rd_atomic: 1,
                 min_rnr_timer: RnrTimer::new(1),
                 loss_recovery,
+                feedback_key: None,
             };
             let send = RtsSettings {
                 send_psn: Psn::new(0),

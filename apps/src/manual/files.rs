@@ -67,7 +67,7 @@ const KEYS: [(&str, &str, &str); 17] = [
     (
         "feedback_key_file",
         "FERROCE_FEEDBACK_KEY",
-        "A file of mode 0600 that contains 32 hex digits, the key with which all queue pairs of the device seal their answers to telemetry; they accept no others, so both ends need the same key. The variable contains the key itself, for devices for which the file names none.",
+        "A file of mode 0600 that contains 32 hex digits (a relative path is relative to the folder of ferroce.toml), the key with which all queue pairs of the device seal their answers to telemetry; they accept no others, so both ends need the same key. The variable contains the key itself, for devices for which the file names none.",
     ),
     ("int_port", "FERROCE_INT_PORT", "The UDP port of INT-MD in the whole network."),
     ("aecn_option", "FERROCE_AECN_OPTION", "The type of AECN's IPv6 option in the whole network."),

@@ -204,6 +204,7 @@ mod tests {
             max_dest_rd_atomic: 1,
             min_rnr_timer: RnrTimer::new(1),
             loss_recovery: LossRecovery::GoBackN,
+            feedback_key: None,
         };
         let sending = RtsSettings {
             send_psn: Psn::new(0),

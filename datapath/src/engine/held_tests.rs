@@ -46,6 +46,7 @@ fn connect(station: &mut Station, now: Instant, mac: Mac, destination: Qpn) -> Q
         max_dest_rd_atomic: 1,
         min_rnr_timer: RnrTimer::new(1),
         loss_recovery: LossRecovery::GoBackN,
+        feedback_key: None,
     };
     let send = RtsSettings {
         send_psn: Psn::new(0),

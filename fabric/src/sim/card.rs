@@ -154,6 +154,7 @@ impl Card {
                 true => LossRecovery::SelectiveRepeat,
                 false => LossRecovery::GoBackN,
             },
+            feedback_key: None,
         };
         let send = RtsSettings {
             send_psn: Psn::new(0),

@@ -267,6 +267,7 @@ impl Connection {
                 max_dest_rd_atomic: talk.reads,
                 min_rnr_timer: RnrTimer::new(1),
                 loss_recovery: talk.loss_recovery,
+                feedback_key: None,
             };
             let send = RtsSettings {
                 send_psn: psn,

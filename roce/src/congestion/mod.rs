@@ -43,6 +43,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use notification::Notifier;
 use pacing::Flow;
+use seal::FeedbackAuth;
 use telemetry::Telemetry;
 
 /// State of a connection that congestion control uses while it writes a packet or handles feedback.
@@ -120,6 +121,13 @@ impl CongestionControl {
             telemetry: None,
             by_marks: None,
             paced_until: None,
+        }
+    }
+
+    /// Starts to seal answers with `key`, if there is one, from RTR on.
+    pub(crate) fn authenticate(&mut self, key: Option<FeedbackKey>) {
+        if key.is_some() {
+            self.telemetry.get_or_insert_default().auth = FeedbackAuth::new(key);
         }
     }
 

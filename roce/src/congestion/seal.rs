@@ -87,6 +87,11 @@ impl FeedbackAuth {
         Self { key, sent: 0, received: 0, received_direct: 0 }
     }
 
+    /// Returns the state for `key`. With the key that was used before, its counters go on, so that the peer takes no answer for a replay.
+    pub(super) fn with_key(self, key: Option<FeedbackKey>) -> Self {
+        if self.key == key { self } else { Self::new(key) }
+    }
+
     pub(super) const fn is_used(&self) -> bool {
         self.key.is_some()
     }

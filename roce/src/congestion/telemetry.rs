@@ -105,10 +105,11 @@ impl Default for Telemetry {
 }
 
 impl Telemetry {
-    /// Creates the state that these settings need; `None` if they need none. Reports of the peer before RTS are kept.
+    /// Creates the state that these settings need; `None` if they need none. Reports and seals of the time before RTS go on.
     pub(super) fn start(before: Option<Self>, settings: &Congestion, qpn: Qpn, path: &Path) -> Option<Self> {
         let Congestion { format, ratio_only, .. } = *settings;
-        let mut reporter = before.and_then(|before| before.reporter);
+        let (mut reporter, auth) =
+            before.map_or_else(Default::default, |before| (before.reporter, before.auth));
         if let Some(reporter) = &mut reporter {
             reporter.only_ratios(ratio_only);
         }
@@ -133,7 +134,7 @@ impl Telemetry {
             prober: prober.discovering(is_discovery),
             sampler,
             reporter,
-            auth: FeedbackAuth::new(settings.feedback_key),
+            auth: auth.with_key(settings.feedback_key),
             paths,
             policy: Policy::new(settings),
             base_rtt: base_rtt_of(settings),

@@ -1,7 +1,7 @@
 //! Settings that create a queue pair, settings of each state transition, and the report on a queue pair.
 
 use super::{Capabilities, Changes, State};
-use crate::congestion::Congestion;
+use crate::congestion::{Congestion, FeedbackKey};
 use crate::wire::{Mtu, Path, RnrTimer, Service};
 use crate::{Access, CqId, PdId, Psn, QpFailure, Qpn, SrqId};
 use cc::{Algorithm, CongestionController, Hpcc, Rate, RecordedHop};
@@ -90,6 +90,8 @@ pub struct RtrSettings {
     pub min_rnr_timer: RnrTimer,
     /// Loss recovery in both directions.
     pub loss_recovery: LossRecovery,
+    /// Key that seals answers to the peer's telemetry until RTS. From then on that of [`RtsSettings::congestion`] does.
+    pub feedback_key: Option<FeedbackKey>,
 }
 
 /// Loss recovery of a reliable queue pair.

@@ -13,8 +13,8 @@ use core::net::IpAddr;
 use core::num::NonZeroU32;
 use core::time::Duration;
 use roce::qp::{
-    AckTimeout, Capabilities, Completion, Congestion, CongestionAlgorithm, LossRecovery, Modify, QpInit,
-    RtrSettings, RtsSettings, Sge,
+    AckTimeout, Capabilities, Completion, Congestion, CongestionAlgorithm, FeedbackKey, LossRecovery, Modify,
+    QpInit, RtrSettings, RtsSettings, Sge,
 };
 use roce::wire::{Format, Mac, Mtu, Path, RnrTimer, Service};
 use roce::{
@@ -104,6 +104,8 @@ pub struct Options {
     pub format: Format,
     /// The number of data packets for each that carries telemetry.
     pub in_band: Option<NonZeroU32>,
+    /// The key of RTR, before RTS.
+    pub feedback_key: Option<FeedbackKey>,
     /// Changes other settings of congestion control.
     pub adjust: fn(&mut Congestion),
     pub capabilities: Capabilities,
@@ -136,6 +138,7 @@ impl Default for Options {
             probe_interval: None,
             format: Format::Hpcc,
             in_band: None,
+            feedback_key: None,
             adjust: |_| {},
             capabilities: Capabilities::default(),
             cq_depth: 1024,
@@ -222,6 +225,7 @@ impl Host {
             max_dest_rd_atomic: options.max_dest_rd_atomic,
             min_rnr_timer: RnrTimer::new(options.rnr_timer),
             loss_recovery: options.loss_recovery(),
+            feedback_key: options.feedback_key,
         };
         self.endpoint.modify_qp(now, self.qpn, Modify::ReadyToReceive(settings)).unwrap();
     }
@@ -324,13 +328,19 @@ impl Pair {
     }
 
     /// Connects the hosts' existing queue pairs.
-    pub fn of(mut hosts: [Host; 2], options: Options) -> Self {
+    pub fn of(hosts: [Host; 2], options: Options) -> Self {
+        let mut pair = Self::one_way(hosts, options);
+        pair.hosts[1].ready_to_send(&pair.options);
+        pair
+    }
+
+    /// As [`of`](Self::of), but the second host stays in RTR.
+    pub fn one_way(mut hosts: [Host; 2], options: Options) -> Self {
         let [qpn0, qpn1] = [hosts[0].qpn, hosts[1].qpn];
         let psn = options.send_psn;
         hosts[0].ready_to_receive(path_over(options.v6, 1, 2), qpn1, psn, &options);
         hosts[1].ready_to_receive(path_over(options.v6, 2, 1), qpn0, psn, &options);
         hosts[0].ready_to_send(&options);
-        hosts[1].ready_to_send(&options);
         Self {
             hosts,
             now: Instant::ZERO,

@@ -60,11 +60,11 @@ fn the_readme_lists_every_setting() {
 fn a_port_has_its_own_table_or_what_all_have() {
     let text =
         "mtu = 1024\n[[device]]\nport = 'eth0'\nip = ['10.0.0.1/24']\n[[device]]\nport = 'eth1'\nmtu = 4096";
-    let file = || config_file::devices(text).unwrap();
+    let file = || config_file::devices(text, Path::new("")).unwrap();
     let found = of_ports(file(), &["eth1", "eth9"]).unwrap();
     assert_eq!(found, [DeviceConfig::on("eth1").mtu(Mtu::M4096), DeviceConfig::on("eth9").mtu(Mtu::M1024)]);
     assert_eq!(of_ports(file(), &["eth0"]).unwrap(), [file()[0].clone()]);
-    let one = || config_file::devices("ip = ['10.0.0.1/24']").unwrap();
+    let one = || config_file::devices("ip = ['10.0.0.1/24']", Path::new("")).unwrap();
     let error = of_ports(one(), &["eth0", "eth1"]).unwrap_err();
     assert_eq!(error, ConfigError::AddressesOfSeveral { devices: 2 });
     assert_eq!(of_ports(one(), &["eth0"]).unwrap()[0].addresses.len(), 1);

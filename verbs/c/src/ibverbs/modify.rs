@@ -73,6 +73,7 @@ unsafe fn to_rtr(
         max_dest_rd_atomic: wanted.max_dest_rd_atomic,
         min_rnr_timer: RnrTimer::new(wanted.min_rnr_timer),
         loss_recovery: LossRecovery::Offered,
+        feedback_key: None,
     }))
 }
 

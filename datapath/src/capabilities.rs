@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_none_hands_none_on() {
+    fn a_process_without_capabilities_passes_none_on() {
         assert!(hand_on().is_ok());
     }
 }

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clocks_agree_and_never_go_back() {
+    fn clocks_agree_and_are_monotonic() {
         let (a, b) = (Clock::new(), Clock::new());
         let first = a.now();
         let second = b.now();

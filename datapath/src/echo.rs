@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Number of requests, and the time to wait for an answer to each.
 const TRIES: u16 = 3;
-const PATIENCE: Duration = Duration::from_millis(400);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(400);
 /// Bytes of the ICMP header.
 const HEADER: usize = 8;
 
@@ -109,7 +109,7 @@ fn checksum(packet: &[u8]) -> u16 {
 
 /// Waits for a reply as long as the request. A reply to an earlier request counts too.
 fn is_answered(socket: &UdpSocket, family: &Family, id: u16, length: usize) -> io::Result<bool> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + REPLY_TIMEOUT;
     let mut packet = vec![0; family.skipped + length + 1];
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -136,7 +136,7 @@ mod tests {
 
     /// RFC 792, RFC 4443: a host answers an echo request with an echo reply.
     #[test]
-    fn this_host_echoes_what_its_loopback_carries() {
+    fn this_host_answers_an_echo_request_on_loopback() {
         for ip in ["127.0.0.1", "::1"] {
             let ip: IpAddr = ip.parse().unwrap();
             match echo("lo", ip, 1000) {

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_of_nothing_is_not_waited_for() {
+    fn taking_a_count_of_0_does_not_wait() {
         let descriptor = EventFd::new(libc::EFD_SEMAPHORE).unwrap();
         assert!(!descriptor.take_now());
         descriptor.signal();

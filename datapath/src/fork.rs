@@ -1,6 +1,6 @@
 //! Releases the descriptors of a device in a forked process, which has the parent's memory but neither its threads nor its network.
 //!
-//! The child's copies would keep the interface in use, and hide the parent's end from its peers. So the child closes each [`Own`]
+//! The child's copies would keep the interface in use, and hide the parent's end from its peers. So the child closes each [`CloseOnFork`]
 //! descriptor before `fork` returns there.
 
 use std::mem::ManuallyDrop;
@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Descriptors that a child closes, each plus one; 0 is a free entry. If there are more, the child keeps the rest.
-static OWN: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
+static CLOSED_ON_FORK: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
 
 /// A process; distinguishes it from its forked children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ unsafe extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     // SAFETY: eventfd takes integers.
     let nothing = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-    for place in &OWN {
+    for place in &CLOSED_ON_FORK {
         let fd = place.swap(0, Ordering::Relaxed) - 1;
         if fd >= 0 {
             // Replaces the descriptor rather than closing it: code that closes the number later must not close another file of the child.
@@ -75,36 +75,36 @@ unsafe extern "C" fn in_child() {
     unsafe { libc::close(nothing) };
 }
 
-/// Makes forked children close `fd`, until [`keep`] is called.
-pub fn give_up(fd: RawFd) {
+/// Makes forked children close `fd`, until [`keep_on_fork`] is called.
+pub fn close_on_fork(fd: RawFd) {
     let _ = Process::this();
     let free =
         |place: &&AtomicI32| place.compare_exchange(0, fd + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-    if OWN.iter().find(free).is_none() {
+    if CLOSED_ON_FORK.iter().find(free).is_none() {
         tracing::debug!("descriptor {fd}: forked processes inherit it");
     }
 }
 
-/// Undoes [`give_up`]. Call it before closing `fd`, whose number may be reused for another file.
-pub fn keep(fd: RawFd) {
+/// Undoes [`close_on_fork`]. Call it before closing `fd`, whose number may be reused for another file.
+pub fn keep_on_fork(fd: RawFd) {
     let is_it =
         |place: &&AtomicI32| place.compare_exchange(fd + 1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-    let _ = OWN.iter().find(is_it);
+    let _ = CLOSED_ON_FORK.iter().find(is_it);
 }
 
 /// An owned descriptor that forked children close. If the program closes all descriptors of its process, another file may get the number:
-/// [`Own`] then neither uses nor closes it.
+/// [`CloseOnFork`] then neither uses nor closes it.
 #[derive(Debug)]
-pub struct Own<T: AsRawFd = OwnedFd> {
+pub struct CloseOnFork<T: AsRawFd = OwnedFd> {
     owner: ManuallyDrop<T>,
     /// Device and inode of the file; `None` if the kernel does not report them.
     file: Option<(libc::dev_t, libc::ino_t)>,
 }
 
-impl<T: AsRawFd> Own<T> {
+impl<T: AsRawFd> CloseOnFork<T> {
     /// Returns true if the descriptor still refers to the same file.
     #[must_use]
-    pub fn is_there(&self) -> bool {
+    pub fn is_same_file(&self) -> bool {
         file_of(self.owner.as_raw_fd()) == self.file
     }
 }
@@ -118,24 +118,24 @@ fn file_of(fd: RawFd) -> Option<(libc::dev_t, libc::ino_t)> {
     (filled == 0).then_some((status.st_dev, status.st_ino))
 }
 
-impl<T: AsRawFd> From<T> for Own<T> {
+impl<T: AsRawFd> From<T> for CloseOnFork<T> {
     fn from(owner: T) -> Self {
-        give_up(owner.as_raw_fd());
+        close_on_fork(owner.as_raw_fd());
         Self { file: file_of(owner.as_raw_fd()), owner: ManuallyDrop::new(owner) }
     }
 }
 
-impl<T: AsRawFd> Drop for Own<T> {
+impl<T: AsRawFd> Drop for CloseOnFork<T> {
     fn drop(&mut self) {
-        keep(self.owner.as_raw_fd());
-        if self.is_there() {
+        keep_on_fork(self.owner.as_raw_fd());
+        if self.is_same_file() {
             // SAFETY: the owner is dropped once and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.owner) };
         }
     }
 }
 
-impl<T: AsRawFd> std::ops::Deref for Own<T> {
+impl<T: AsRawFd> std::ops::Deref for CloseOnFork<T> {
     type Target = T;
 
     fn deref(&self) -> &T {

@@ -25,7 +25,7 @@ use std::sync::atomic::{Ordering, fence};
 /// The memory of this process. Every [`Slice`] passed to it must lie in registered memory.
 #[derive(Debug)]
 pub struct HostMemory {
-    is_told: Cell<bool>,
+    is_logged: Cell<bool>,
     _recovery: Recovery,
 }
 
@@ -38,20 +38,20 @@ impl HostMemory {
     /// registered memory is mapped there.
     #[must_use]
     pub unsafe fn new() -> Self {
-        Self { is_told: Cell::new(false), _recovery: Recovery::begin() }
+        Self { is_logged: Cell::new(false), _recovery: Recovery::begin() }
     }
 
     #[inline]
-    fn checked<T>(&self, slice: Slice, outcome: Result<T, routines::Gone>) -> Result<T, AccessError> {
-        outcome.map_err(|routines::Gone| {
-            self.tell(slice);
+    fn checked<T>(&self, slice: Slice, outcome: Result<T, routines::Unmapped>) -> Result<T, AccessError> {
+        outcome.map_err(|routines::Unmapped| {
+            self.log_once(slice);
             AccessError::Vanished
         })
     }
 
     #[cold]
-    fn tell(&self, slice: Slice) {
-        if !self.is_told.replace(true) {
+    fn log_once(&self, slice: Slice) {
+        if !self.is_logged.replace(true) {
             let (address, length) = (slice.address(), slice.len());
             tracing::warn!(
                 "registered memory [{address:#x}, +{length}): no longer mapped, or beyond the end of its file, so the \
@@ -103,7 +103,7 @@ impl Memory for HostMemory {
 /// # Safety
 /// As [`copy_in`].
 #[inline]
-unsafe fn place(to: *mut u8, bytes: &[u8]) -> Result<(), routines::Gone> {
+unsafe fn place(to: *mut u8, bytes: &[u8]) -> Result<(), routines::Unmapped> {
     if cfg!(target_arch = "x86_64") {
         // x86-64 does not reorder stores.
         // SAFETY: the caller vouches for `to`.
@@ -169,7 +169,7 @@ mod tests {
     const STEP: usize = if cfg!(miri) { 19 } else { 1 };
 
     #[test]
-    fn what_is_stored_last_is_one_aligned_word_or_a_byte() {
+    fn the_last_store_is_one_aligned_word_or_a_byte() {
         for (address, length, last) in [
             (0x1000, 4096, 8),
             (0x1000, 8, 8),

@@ -5,7 +5,7 @@ pub mod datagrams;
 pub mod packet;
 pub mod udp;
 
-use crate::fork::Own;
+use crate::fork::CloseOnFork;
 use crate::socket_option;
 use roce::wire::Mac;
 use std::ffi::{CStr, CString};
@@ -280,7 +280,7 @@ impl Control {
 ///
 /// # Errors
 /// Returns the kernel's error: `ENODEV` if there is no such interface, `EINVAL` if the address is not multicast.
-pub fn join_group(index: u32, group: IpAddr) -> io::Result<Own> {
+pub fn join_group(index: u32, group: IpAddr) -> io::Result<CloseOnFork> {
     let family = if group.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // It is not bound to a port, so it receives nothing.
     // SAFETY: socket takes integers.

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_ok_has_a_remedy() {
+    fn a_failed_check_has_a_remedy() {
         let ports = ["no-such-if", "memif:/no/such/x.sock", "ring:x"].map(|port| port.parse().unwrap());
         let checks = checks(&ports);
         for check in &checks {

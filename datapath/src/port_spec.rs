@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_name_says_what_and_how() {
+    fn a_malformed_port_name_is_refused_with_a_remedy() {
         assert!(refusal("").contains("missing"));
         assert!(refusal("a-name-of-16-byte").contains("at most 15"));
         assert!(refusal("foo:bar").contains("no kind `foo:`"));
@@ -440,7 +440,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_reads_prints_to_the_same(text in "(memif:/|virtio:/|ring:|pcap:|pci:|tap:|xdp:|eal:)?[a-z0-9/,.:=-]{0,24}") {
+        fn a_parsed_port_name_prints_to_the_same(text in "(memif:/|virtio:/|ring:|pcap:|pci:|tap:|xdp:|eal:)?[a-z0-9/,.:=-]{0,24}") {
             if let Ok(spec) = text.parse::<PortSpec>() {
                 prop_assert_eq!(spec.to_string().parse::<PortSpec>(), Ok(spec));
             }

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_fires_changes_nothing() {
+    fn an_enabled_probe_changes_no_argument() {
         transmit::fire(1, 2);
         error::fire(5, Text::new(&"a line").address());
         turned(&TurnTrace {

@@ -63,7 +63,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     #[test]
-    fn a_socket_that_drops_all_receives_nothing_for_good() {
+    fn a_socket_that_drops_all_receives_nothing_permanently() {
         let (from, to) = UnixDatagram::pair().unwrap();
         drop_all(&to).unwrap();
         assert!(attach(&to, &mut limit_others(100)).is_err(), "the filter stays");

@@ -22,12 +22,12 @@ pub struct Steering {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
-    Leads,
+pub(crate) enum CoreTarget {
+    Main,
     /// The core behind the link with this index. One byte, because an array of 32 of these accompanies a burst.
-    Of(u8),
+    Worker(u8),
     /// All cores, because its QPN is not one of this process's.
-    Any,
+    All,
 }
 
 /// The key of a Toeplitz hash over addresses and ports. The low four bits of the hash are the bits of the UDP source port that identify a
@@ -46,32 +46,32 @@ const V6_LENGTH: u32 = 14 + 40 + 8 + 12;
 impl Steering {
     /// Returns the core of a frame. Frames that are not packets for this port's address belong to core 0.
     #[inline(always)]
-    pub(crate) fn whose(&self, frame: &[u8]) -> Whose {
+    pub(crate) fn target(&self, frame: &[u8]) -> CoreTarget {
         if !frame.starts_with(&self.mac.0) {
-            return Whose::Leads;
+            return CoreTarget::Main;
         }
         let Some((opcode, qpn)) = wire::opcode_and_destination(frame, self.numbers) else {
-            return Whose::Leads;
+            return CoreTarget::Main;
         };
         // A direct response has the QPN of the packet that the switch answers, which is the peer's.
         if opcode == Opcode::DIRECT_RESPONSE {
-            return Whose::Any;
+            return CoreTarget::All;
         }
         match self.core.place_of(self.process, qpn) {
             core if (1..u32::from(self.cores)).contains(&core) && qpn != GROUP_QPN => {
-                Whose::Of(core as u8 - 1)
+                CoreTarget::Worker(core as u8 - 1)
             }
             // Core 0 counts frames with a QPN of no core.
-            _ => Whose::Leads,
+            _ => CoreTarget::Main,
         }
     }
 
     /// Returns the core that receives a frame if each has a queue. Core 0 receives and copies a frame for all cores.
     #[must_use]
     pub fn core_of(&self, frame: &[u8]) -> u8 {
-        match self.whose(frame) {
-            Whose::Leads | Whose::Any => 0,
-            Whose::Of(link) => link + 1,
+        match self.target(frame) {
+            CoreTarget::Main | CoreTarget::All => 0,
+            CoreTarget::Worker(worker) => worker + 1,
         }
     }
 
@@ -97,32 +97,32 @@ impl Steering {
         let [a, b, c, d, e, f] = self.mac.0;
         let mut filter = Filter::default();
         filter.load_length();
-        filter.lead_unless(libc::BPF_JGE, V4_LENGTH);
+        filter.to_core_0_unless(libc::BPF_JGE, V4_LENGTH);
         filter.load(libc::BPF_W, 0);
-        filter.lead_unless(libc::BPF_JEQ, u32::from_be_bytes([a, b, c, d]));
+        filter.to_core_0_unless(libc::BPF_JEQ, u32::from_be_bytes([a, b, c, d]));
         filter.load(libc::BPF_H, 4);
-        filter.lead_unless(libc::BPF_JEQ, u16::from_be_bytes([e, f]).into());
+        filter.to_core_0_unless(libc::BPF_JEQ, u16::from_be_bytes([e, f]).into());
         filter.load(libc::BPF_H, 12);
         let begin_of_v6 = filter.skip_unless(0x0800);
         filter.load(libc::BPF_B, 14);
-        filter.lead_unless(libc::BPF_JEQ, 0x45);
+        filter.to_core_0_unless(libc::BPF_JEQ, 0x45);
         // Fragment offset and more-fragments flag.
         filter.load(libc::BPF_H, 14 + 6);
-        filter.lead_if(libc::BPF_JSET, 0x3fff);
+        filter.to_core_0_if(libc::BPF_JSET, 0x3fff);
         filter.qpn_behind(14 + 9, 14 + 20);
         let end_of_v4 = filter.skip();
         filter.land(begin_of_v6);
-        filter.lead_unless(libc::BPF_JEQ, 0x86dd);
+        filter.to_core_0_unless(libc::BPF_JEQ, 0x86dd);
         filter.load_length();
-        filter.lead_unless(libc::BPF_JGE, V6_LENGTH);
+        filter.to_core_0_unless(libc::BPF_JGE, V6_LENGTH);
         filter.qpn_behind(14 + 6, 14 + 40);
         filter.land(end_of_v4);
         // Computes the core as `CoreIndex::place_of` does.
         filter.line(libc::BPF_ALU | libc::BPF_AND, 0xff_ffff);
-        filter.lead_if(libc::BPF_JEQ, GROUP_QPN.get());
+        filter.to_core_0_if(libc::BPF_JEQ, GROUP_QPN.get());
         filter.line(libc::BPF_ALU | libc::BPF_RSH, self.core.low_bits());
         filter.line(libc::BPF_ALU | libc::BPF_ADD, self.core.place_of(self.process, Qpn::new(0)));
-        filter.lead_if(libc::BPF_JGE, self.cores.into());
+        filter.to_core_0_if(libc::BPF_JGE, self.cores.into());
         let other = filter.skip_unless(core.into());
         filter.line(libc::BPF_RET, WHOLE);
         filter.land(other);
@@ -137,7 +137,7 @@ impl Steering {
 struct Filter {
     lines: Vec<libc::sock_filter>,
     /// Instructions that jump to the end, and whether they do so if the test is true.
-    leads: Vec<(usize, bool)>,
+    jumps_to_core_0: Vec<(usize, bool)>,
 }
 
 impl Filter {
@@ -153,13 +153,13 @@ impl Filter {
         self.line(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0);
     }
 
-    fn lead_if(&mut self, test: u32, k: u32) {
-        self.leads.push((self.lines.len(), true));
+    fn to_core_0_if(&mut self, test: u32, k: u32) {
+        self.jumps_to_core_0.push((self.lines.len(), true));
         self.line(libc::BPF_JMP | test, k);
     }
 
-    fn lead_unless(&mut self, test: u32, k: u32) {
-        self.leads.push((self.lines.len(), false));
+    fn to_core_0_unless(&mut self, test: u32, k: u32) {
+        self.jumps_to_core_0.push((self.lines.len(), false));
         self.line(libc::BPF_JMP | test, k);
     }
 
@@ -167,11 +167,11 @@ impl Filter {
     /// receives direct responses, which are for all cores.
     fn qpn_behind(&mut self, protocol: u32, udp: u32) {
         self.load(libc::BPF_B, protocol);
-        self.lead_unless(libc::BPF_JEQ, 17);
+        self.to_core_0_unless(libc::BPF_JEQ, 17);
         self.load(libc::BPF_H, udp + 2);
-        self.lead_unless(libc::BPF_JEQ, wire::ROCE_PORT.into());
+        self.to_core_0_unless(libc::BPF_JEQ, wire::ROCE_PORT.into());
         self.load(libc::BPF_B, udp + 8);
-        self.lead_if(libc::BPF_JEQ, Opcode::DIRECT_RESPONSE.0.into());
+        self.to_core_0_if(libc::BPF_JEQ, Opcode::DIRECT_RESPONSE.0.into());
         self.load(libc::BPF_W, udp + 8 + 4);
     }
 
@@ -198,7 +198,7 @@ impl Filter {
     /// Appends the instructions for frames of core 0, and resolves the jumps to them.
     fn end(mut self, answer: &[libc::sock_filter]) -> Vec<libc::sock_filter> {
         let end = self.lines.len();
-        for (at, if_true) in self.leads {
+        for (at, if_true) in self.jumps_to_core_0 {
             let line = &mut self.lines[at];
             *(if if_true { &mut line.jt } else { &mut line.jf }) = (end - at - 1) as u8;
         }
@@ -248,23 +248,23 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_the_cores_that_its_qpn_names() {
+    fn a_frame_belongs_to_the_core_of_its_qpn() {
         for (process, cores, qpn, is) in [
-            (0, 4, 5, Whose::Leads),
-            (0, 4, 1 << 16 | 5, Whose::Of(0)),
-            (0, 4, 3 << 16 | 5, Whose::Of(2)),
-            (0, 3, 3 << 16 | 5, Whose::Leads),
-            (0, 16, 15 << 14 | 5, Whose::Of(14)),
-            (9, 2, 9 << 18 | 1 << 16, Whose::Of(0)),
+            (0, 4, 5, CoreTarget::Main),
+            (0, 4, 1 << 16 | 5, CoreTarget::Worker(0)),
+            (0, 4, 3 << 16 | 5, CoreTarget::Worker(2)),
+            (0, 3, 3 << 16 | 5, CoreTarget::Main),
+            (0, 16, 15 << 14 | 5, CoreTarget::Worker(14)),
+            (9, 2, 9 << 18 | 1 << 16, CoreTarget::Worker(0)),
             // A QPN of another process, queue pair 1, and the multicast QPN.
-            (9, 2, 8 << 18 | 1 << 16, Whose::Leads),
-            (9, 2, 1, Whose::Leads),
-            (63, 16, 0xff_ffff, Whose::Leads),
+            (9, 2, 8 << 18 | 1 << 16, CoreTarget::Main),
+            (9, 2, 1, CoreTarget::Main),
+            (63, 16, 0xff_ffff, CoreTarget::Main),
         ] {
             let steering = steering(process, cores);
             for addresses in [v4(), ["fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()]] {
                 let frame = packet(qpn, MAC, addresses);
-                assert_eq!(steering.whose(&frame), is, "process {process}, {cores} cores, QPN {qpn:#x}");
+                assert_eq!(steering.target(&frame), is, "process {process}, {cores} cores, QPN {qpn:#x}");
                 assert_eq!(
                     passes(&steering, &frame),
                     [steering.core_of(&frame)],
@@ -275,10 +275,10 @@ mod tests {
     }
 
     #[test]
-    fn other_addresses_fragments_and_direct_responses_are_core_0s() {
+    fn other_addresses_fragments_and_direct_responses_belong_to_core_0() {
         let steering = steering(0, 4);
         let group = packet(1 << 16, Mac([1, 0, 0x5e, 0, 0, 1]), v4());
-        assert_eq!(steering.whose(&group), Whose::Leads, "a group's address");
+        assert_eq!(steering.target(&group), CoreTarget::Main, "a group's address");
         assert_eq!(passes(&steering, &group), [0], "a group's address");
         for (at, byte, what) in [
             (3, 9, "another address"),
@@ -298,13 +298,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_packet_is_core_0s() {
+    fn a_malformed_packet_belongs_to_core_0() {
         let steering = steering(0, 4);
         let whole = packet(1 << 16, MAC, v4());
         for length in 0..80 {
             let mut frame = vec![0x45; length];
             frame.iter_mut().zip(MAC.0).for_each(|(byte, mac)| *byte = mac);
-            assert_eq!(steering.whose(&frame), Whose::Leads);
+            assert_eq!(steering.target(&frame), CoreTarget::Main);
         }
         for length in 6..54 {
             assert_eq!(passes(&steering, &whole[..length]), [0], "{length} bytes");
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nics_hash_finds_the_core_that_the_peers_qpn_names() {
+    fn a_nics_hash_selects_the_core_of_the_qpn() {
         for (cores, index) in (1..=16).flat_map(|cores| (0..cores).map(move |index| (cores, index))) {
             let steering = steering(9, cores);
             let low = CoreIndex::new(index, cores).low_bits();
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_of_other_peers_and_none_are_some_cores() {
+    fn any_hash_selects_an_existing_core() {
         for cores in [1, 2, 3, 7, 16] {
             let steering = steering(0, cores);
             assert_eq!(steering.core_of_hash(0), 0);

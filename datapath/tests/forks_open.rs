@@ -25,7 +25,7 @@ fn start() -> Engine {
     // SAFETY: these tests register no memory.
     let engine = unsafe { Engine::start(port, &config).unwrap() };
     let bell = Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap());
-    assert!(engine.call(move |station, _| station.open_management(bell)).unwrap());
+    assert!(engine.call(move |state, _| state.open_management(bell)).unwrap());
     engine
 }
 
@@ -33,14 +33,14 @@ fn send(engine: &Engine, byte: u8) {
     let mac = ferroce_datapath::linux::interface("opens0").unwrap().mac;
     let address = "10.9.0.1".parse().unwrap();
     let path = Path { udp_source: 0xd872, ..Path::new((mac, address), (mac, address)) };
-    assert!(engine.call(move |station, _| station.send_mad(path, [byte; MAD_LENGTH])).unwrap());
+    assert!(engine.call(move |state, _| state.send_mad(path, [byte; MAD_LENGTH])).unwrap());
 }
 
 fn hears(engine: &Engine, byte: u8) -> bool {
     (0..TURNS).any(|_| {
         engine.progress();
         std::thread::yield_now();
-        let came = engine.call(|station, _| station.receive_mad()).unwrap();
+        let came = engine.call(|state, _| state.receive_mad()).unwrap();
         came.is_some_and(|(_, mad)| mad == [byte; MAD_LENGTH])
     })
 }

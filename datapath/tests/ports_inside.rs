@@ -26,7 +26,7 @@ fn the_callers_affinity_stays() {
 }
 
 #[test]
-fn a_ring_gives_back_what_it_takes() {
+fn a_ring_returns_its_frames() {
     let mut port = open("ring:loop");
     assert_eq!((port.info().driver.as_str(), port.info().mtu), ("net_ring", Mtu::M4096));
     port.self_test().unwrap();
@@ -44,7 +44,7 @@ fn a_ring_gives_back_what_it_takes() {
 
 /// With few frames in flight, a port uses few buffers, however many its pool has, so that they stay in the CPU's caches.
 #[test]
-fn what_came_back_last_leaves_first() {
+fn the_buffer_freed_last_is_allocated_first() {
     let mut port = open("ring:last");
     let (mut burst, mut seen) = (Burst::new(), BTreeSet::new());
     for _ in 0..100 {
@@ -85,7 +85,7 @@ fn a_full_ring_leaves_the_rest_in_order() {
 }
 
 #[test]
-fn null_takes_all_and_gives_nothing() {
+fn null_sends_all_and_receives_nothing() {
     let mut port = open("null");
     let mut burst = Burst::new();
     burst.push(frame(&mut port, 60, 0));
@@ -112,7 +112,7 @@ fn lengths_that_no_driver_sends_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_dry_pool_gives_none_and_recovers() {
+fn an_empty_pool_allocates_nothing_and_recovers() {
     let mut port = open_with("ring:dry", &PortConfig { buffers: 64, ..small() });
     let mut held: Vec<_> = std::iter::from_fn(|| port.alloc()).collect();
     assert_eq!(held.len(), 64);
@@ -196,7 +196,7 @@ fn visit(socket: &std::path::Path, bytes: &[u8]) {
 }
 
 #[test]
-fn a_memif_server_outlives_peers_that_leave_and_strangers() {
+fn a_memif_server_outlives_peers_that_disconnect_or_send_garbage() {
     let directory = directory("memif-leave");
     let socket = directory.join("x.sock");
     let spec = format!("memif:{}", socket.display());
@@ -238,7 +238,7 @@ fn a_memif_server_outlives_peers_that_leave_and_strangers() {
 }
 
 #[test]
-fn memif_says_what_is_wrong_with_its_socket() {
+fn an_unusable_memif_socket_is_refused_with_the_reason() {
     let directory = directory("memif-bad");
     let path = |name: &str| directory.join(name).display().to_string();
     assert!(refusal(&format!("memif:{}", path("no/x.sock")), &small()).contains("there is no directory"));
@@ -252,7 +252,7 @@ fn memif_says_what_is_wrong_with_its_socket() {
 
 /// Runs as root, because it changes the owner of a file.
 #[test]
-fn a_port_joins_no_other_user_unless_told_to() {
+fn a_port_connects_to_another_user_only_as_client() {
     let directory = directory("memif-strangers");
     let path = directory.join("x.sock");
     let _stranger = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -271,7 +271,7 @@ fn a_port_joins_no_other_user_unless_told_to() {
 }
 
 #[test]
-fn a_setting_that_does_not_fit_says_which_and_how() {
+fn an_unusable_setting_is_refused_with_a_remedy() {
     let mtu = |mtu| PortConfig { mtu: Some(mtu), ..small() };
     assert!(refusal("ring:m", &mtu(300)).contains("340 to 16000"));
     assert!(refusal("no-such-if", &small()).contains("there are: "));

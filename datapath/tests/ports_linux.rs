@@ -69,7 +69,7 @@ fn a_tap_port_talks_to_its_bridge_with_an_address_of_its_own() {
 }
 
 #[test]
-fn what_cannot_work_says_how_to_mend_it() {
+fn an_unusable_interface_is_refused_with_a_remedy() {
     let _alone = alone();
     ip("link add dpdk0 type veth peer name dpdk1");
     assert!(refusal("dpdk0", &small()).contains("`ip link set dev dpdk0 up`"));
@@ -100,7 +100,7 @@ fn as_in_a_container() {
 }
 
 #[test]
-fn an_interface_takes_no_more_than_a_container_has() {
+fn an_interface_port_fits_the_memory_limit_of_a_container() {
     let _alone = alone();
     ip("link add dpdk0 type veth peer name dpdk1");
     ip("link set dpdk0 up");

@@ -174,7 +174,7 @@ fn a_burst_for_two_cores_arrives_at_their_sockets() {
     for (qpn, port) in [(5, &mut lead), (1 << 16 | 5, member)] {
         let frames = (1..=8).map(|number| packet(&mut sender, &path, number, qpn, 256)).collect();
         expect_carried(&mut sender, port, frames);
-        assert_eq!(port.strays(), qpn != 5, "only core 0 deals out what it receives");
+        assert_eq!(port.misdirects(), qpn != 5, "only core 0 deals out what it receives");
     }
 }
 
@@ -277,11 +277,11 @@ fn a_dry_pool_loses_no_frame_of_a_datagram() {
 fn frames_are_lent_in_order_and_the_rest_of_a_datagram_too() {
     let _alone = pair(1500);
     let (mut one, mut other) = ports();
-    assert!(!other.lends());
+    assert!(!other.has_in_place());
     let expect_lent = |other: &mut Port, sent: &[Vec<u8>]| {
         let mut lent: Vec<Vec<u8>> = Vec::new();
         for _ in 0..TURNS {
-            other.lend(&mut Burst::new(), |frame| {
+            other.receive_in_place(&mut Burst::new(), |frame| {
                 lent.push(frame.to_vec());
                 true
             });
@@ -290,7 +290,7 @@ fn frames_are_lent_in_order_and_the_rest_of_a_datagram_too() {
             }
         }
         assert_eq!(lent, sent);
-        assert!(!other.lends());
+        assert!(!other.has_in_place());
     };
     for addresses in [V4, V6] {
         let path = path(&one, &other, addresses);
@@ -321,7 +321,7 @@ fn frames_are_lent_in_order_and_the_rest_of_a_datagram_too() {
 }
 
 #[test]
-fn a_lent_frame_that_is_refused_comes_in_a_buffer() {
+fn a_refused_frame_is_delivered_in_a_buffer() {
     let _alone = pair(1500);
     let (mut one, mut other) = ports();
     let path = path(&one, &other, V4);
@@ -330,7 +330,7 @@ fn a_lent_frame_that_is_refused_comes_in_a_buffer() {
     one.transmit(&mut frames);
     let (mut lent, mut others) = (Vec::new(), Burst::new());
     for _ in 0..TURNS {
-        other.lend(&mut others, |frame| {
+        other.receive_in_place(&mut others, |frame| {
             // Byte 19 is the low byte of the identification.
             let is_taken = frame[19] % 3 != 0;
             if is_taken {

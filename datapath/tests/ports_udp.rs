@@ -5,7 +5,7 @@ mod common;
 use common::{ip, open, own_network, packet};
 use ferroce_datapath::dpdk::{Mbuf, Port};
 use ferroce_datapath::io::{BURST, Burst, PacketIo, PortCounters};
-use ferroce_datapath::linux::udp::PEERS;
+use ferroce_datapath::linux::udp::PEER_MAC;
 use roce::wire::{self, Mac, Path};
 use std::net::{IpAddr, UdpSocket};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -57,7 +57,7 @@ fn pair(other: &'static str) -> Pair {
 impl Pair {
     fn path(&self, [source, destination]: [&str; 2]) -> Path {
         let [source, destination]: [IpAddr; 2] = [source, destination].map(|ip| ip.parse().unwrap());
-        let path = Path::new((self.one.info().mac, source), (PEERS, destination));
+        let path = Path::new((self.one.info().mac, source), (PEER_MAC, destination));
         Path { traffic_class: 0x6a, hop_limit: 9, ..path }
     }
 
@@ -138,7 +138,7 @@ fn bursts_of_several_flows_leave_from_several_ports_in_order() {
 }
 
 #[test]
-fn what_a_udp_socket_cannot_send_is_counted() {
+fn a_frame_that_a_udp_socket_cannot_send_is_counted() {
     let mut pair = pair("udp:dpdk1");
     let path = pair.path(V4);
     let mut frames = Burst::new();
@@ -176,7 +176,7 @@ fn the_loopback_interface_has_a_stand_in_address() {
     let port = open("lo");
     let info = port.info();
     assert_ne!(info.mac, Mac::default());
-    assert_eq!((info.name.as_str(), info.ip_mtu, info.peers), ("udp:lo", 4500, Some(PEERS)));
+    assert_eq!((info.name.as_str(), info.ip_mtu, info.peer_mac), ("udp:lo", 4500, Some(PEER_MAC)));
 }
 
 #[test]

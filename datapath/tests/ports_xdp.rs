@@ -4,7 +4,7 @@ mod common;
 
 use common::{carry, eal, frame, ip, open, open_with, own_network, small};
 use ferroce_datapath::dpdk::{Port, PortConfig};
-use ferroce_datapath::io::{Bell, Burst, PacketIo};
+use ferroce_datapath::io::{Burst, PacketIo, WakeDescriptor};
 use roce::wire::Mtu;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -59,7 +59,7 @@ fn packets_of_roce_come_and_others_are_the_kernels() {
             (one.info().mtu, one.info().ip_mtu, &one.info().driver[..]),
             (path_mtu, mtu, "net_af_xdp (copy mode)")
         );
-        assert!(matches!(one.descriptor(), Some(Bell::Now(_))));
+        assert!(matches!(one.descriptor(), Some(WakeDescriptor::Reliable(_))));
         let longest = usize::from(mtu) + 14;
         for length in [60, 700, longest] {
             assert!(arrives(&mut other, &mut one, 4791, length), "{length} bytes");
@@ -72,7 +72,7 @@ fn packets_of_roce_come_and_others_are_the_kernels() {
 }
 
 #[test]
-fn a_switchs_port_takes_all() {
+fn a_promiscuous_port_receives_all_frames() {
     let _alone = alone();
     pair(1500);
     let all = PortConfig { promiscuous: true, ..small() };
@@ -84,7 +84,7 @@ fn a_switchs_port_takes_all() {
 }
 
 #[test]
-fn what_cannot_work_says_how_to_mend_it() {
+fn an_unusable_interface_is_refused_with_a_remedy() {
     let _alone = alone();
     pair(4200);
     let said = refusal("xdp:dpdk0", &small());

@@ -77,7 +77,7 @@ fn threads() -> BTreeMap<u32, (String, u64)> {
 }
 
 #[test]
-fn no_thread_of_ours_takes_a_signal_of_the_program() {
+fn our_threads_receive_no_signal_of_the_program() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
     BEFORE.get_or_init(descriptors);
     let before = threads();

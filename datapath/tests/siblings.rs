@@ -254,11 +254,11 @@ fn carry(from: &Engine, to: &Engine, mac: roce::wire::Mac, byte: u8) -> bool {
     let address = "10.9.0.1".parse().unwrap();
     assert_eq!(from.look_up(address).unwrap(), Some(mac));
     let path = Path { udp_source: 0xd872, ..Path::new((mac, address), (mac, address)) };
-    assert!(from.call(move |station, _| station.send_mad(path, [byte; MAD_LENGTH])).unwrap());
+    assert!(from.call(move |state, _| state.send_mad(path, [byte; MAD_LENGTH])).unwrap());
     (0..TURNS).any(|_| {
         from.progress();
         to.progress();
-        let came = to.call(|station, _| station.receive_mad()).unwrap();
+        let came = to.call(|state, _| state.receive_mad()).unwrap();
         thread::yield_now();
         came == Some((address, [byte; MAD_LENGTH]))
     })
@@ -281,7 +281,7 @@ fn frames_pass_between_processes_while_a_third_is_stopped() {
     let engines = [start(Progress::Inline), start(Progress::Inline)];
     for engine in &engines {
         let bell = Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap());
-        assert!(engine.call(move |station, _| station.open_management(bell)).unwrap());
+        assert!(engine.call(move |state, _| state.open_management(bell)).unwrap());
     }
     let [one, other] = &engines;
     third.signal(libc::SIGSTOP);
@@ -300,7 +300,7 @@ fn frames_to_the_host_itself_reach_the_sibling_and_their_numbers_never_meet() {
         let engines = [start(progress), start(progress)];
         for engine in &engines {
             let bell = Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap());
-            assert!(engine.call(move |station, _| station.open_management(bell)).unwrap());
+            assert!(engine.call(move |state, _| state.open_management(bell)).unwrap());
         }
         let [one, other] = &engines;
         assert!(carry(one, other, mac, 1) && carry(other, one, mac, 2), "{progress:?}");

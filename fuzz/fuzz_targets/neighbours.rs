@@ -5,7 +5,7 @@
 use arbitrary::Arbitrary;
 use cc::Instant;
 use core::time::Duration;
-use datapath::neighbour::{Address, Asked, Neighbours, is_resolution};
+use datapath::neighbour::{Address, Resolution, Neighbours, is_resolution};
 use libfuzzer_sys::fuzz_target;
 use roce::wire::Mac;
 use std::net::IpAddr;
@@ -81,7 +81,7 @@ fn hear(neighbours: &mut Neighbours, now: Instant, frame: &[u8]) {
 
 fuzz_target!(|inputs: Vec<Input<'_>>| {
     let addresses = ["10.0.0.1/24", "fd00::1/64"].map(|text| text.parse::<Address>().expect("an address"));
-    let mut neighbours = Neighbours::own(OURS, &addresses, None);
+    let mut neighbours = Neighbours::standalone(OURS, &addresses, None);
     let mut now = Instant::from_nanos(1);
     let mut frame = [0; 256];
     while neighbours.poll_transmit(&mut frame).is_some() {}
@@ -96,7 +96,7 @@ fuzz_target!(|inputs: Vec<Input<'_>>| {
             }
             Input::Resolve { last, v6: six } => {
                 let address = if six { IpAddr::from(v6(last)) } else { IpAddr::from(v4(last)) };
-                if let Ok(Asked::Known(mac)) = neighbours.resolve(now, address) {
+                if let Ok(Resolution::Resolved(mac)) = neighbours.resolve(now, address) {
                     assert_eq!(mac.0[0] & 1, 0, "a group answers for nobody");
                 }
             }

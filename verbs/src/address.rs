@@ -103,7 +103,7 @@ impl ProtectionDomain {
             ..info.path(source, destination, options.traffic_class)
         };
         let pd = self.pd;
-        let id = self.device.engine.call(move |station, _| station.endpoint.create_address(pd, &path))??;
+        let id = self.device.engine.call(move |state, _| state.endpoint.create_address(pd, &path))??;
         Ok(AddressHandle { device: self.device.clone(), pd, id, path })
     }
 }
@@ -133,6 +133,6 @@ impl Drop for AddressHandle {
     fn drop(&mut self) {
         let id = self.id;
         // A stopped core has no handles left.
-        let _ = self.device.engine.call(move |station, _| station.endpoint.destroy_address(id));
+        let _ = self.device.engine.call(move |state, _| state.endpoint.destroy_address(id));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::device::Inner;
 use crate::{CompletionQueue, Device, Error};
-use datapath::engine::{LastEvent, Notifier};
+use datapath::engine::{EndEvent, Notifier};
 use datapath::event_fd::EventFd;
 use std::ffi::c_int;
 use std::io;
@@ -30,7 +30,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {
     pub(crate) descriptor: Arc<EventFd>,
-    last: Arc<LastEvent>,
+    end: Arc<EndEvent>,
 }
 
 /// Creates a kernel counter with flags of eventfd(2).
@@ -52,7 +52,7 @@ impl CompletionChannel {
     /// Creates a channel that becomes readable when the device's core stops. `flags` are those of eventfd(2).
     pub(crate) fn new(device: &Inner, flags: c_int) -> Result<Self, Error> {
         let descriptor = event_fd(flags)?;
-        Ok(Self { last: device.engine.last_event(descriptor.clone()), descriptor })
+        Ok(Self { end: device.engine.end_event(descriptor.clone()), descriptor })
     }
 
     /// Reads one event from the descriptor. Waits for it if the descriptor is blocking, which is the default. Call
@@ -74,7 +74,7 @@ impl CompletionChannel {
     /// descriptor readable for other callers.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.last.taken()
+        self.end.signal_if_ended()
     }
 }
 
@@ -99,7 +99,7 @@ impl CompletionQueue {
     pub fn ring_on(&mut self, channel: &CompletionChannel) -> Result<(), Error> {
         let notifier = Arc::new(Notifier::new(channel.descriptor.clone()));
         let (id, bell) = (self.handle.id, notifier.clone());
-        self.handle.device.on_all(move |station, _| station.watch_cq(id, bell))??;
+        self.handle.device.on_all(move |state, _| state.watch_cq(id, bell))??;
         self.notifier = Some(notifier);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use crate::device::Inner;
 use crate::errors::PollError;
 use crate::{Completion, Error};
-use datapath::engine::{CqRing, Feeders, Notifier, Station, Stopped};
+use datapath::engine::{CoreSet, CoreState, CqRing, Notifier, Stopped};
 use roce::{CqId, Qpn};
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub(crate) struct CqHandle {
     pub(crate) device: Arc<Inner>,
     pub(crate) id: CqId,
     /// The cores with queue pairs that complete to it.
-    pub(crate) feeders: Feeders,
+    pub(crate) producer_cores: CoreSet,
 }
 
 impl CompletionQueue {
@@ -54,13 +54,13 @@ impl CompletionQueue {
         if !(1..=limit).contains(&depth) {
             return Err(Error::value("completion queue depth", depth, format!("1 to {limit}")));
         }
-        let created = device.engine.call_all(move |station, _| station.create_cq(depth))?;
+        let created = device.engine.call_all(move |state, _| state.create_cq(depth))?;
         let created = created.into_iter().collect::<Result<Vec<_>, _>>()?;
         let id = created[0].0;
         debug_assert!(created.iter().all(|(other, _)| *other == id), "cores agree on numbers");
         let mut rings = created.into_iter().map(|(_, ring)| ring);
         let ring = rings.next().expect("core 0 answers");
-        let handle = Arc::new(CqHandle { device, id, feeders: Feeders::default() });
+        let handle = Arc::new(CqHandle { device, id, producer_cores: CoreSet::default() });
         Ok(Self { ring, others: rings.collect(), first: 0, without_turn: 0, notifier: None, handle })
     }
 
@@ -118,7 +118,7 @@ impl CompletionQueue {
             return Ok(found);
         }
         self.without_turn = 0;
-        if self.handle.device.engine.progress_lead() {
+        if self.handle.device.engine.progress_main() {
             found += self.ring.pop_each(most - found, &mut take);
         }
         if found == 0
@@ -139,7 +139,7 @@ impl CompletionQueue {
             return Ok(found);
         }
         self.without_turn = 0;
-        if self.handle.device.engine.progress_of(&self.handle.feeders) {
+        if self.handle.device.engine.progress_of(&self.handle.producer_cores) {
             found += self.pop_in_turn(most - found, take);
         }
         if found > 0 || most == 0 {
@@ -227,7 +227,7 @@ impl CompletionQueue {
 
     fn resize_on(&mut self, core: usize, depth: u32) -> Result<(), Error> {
         let (id, ring) = (self.handle.id, self.ring_of(core).take());
-        let resize = move |station: &mut Station, _| station.resize_cq(id, ring, depth);
+        let resize = move |state: &mut CoreState, _| state.resize_cq(id, ring, depth);
         let (ring, resized) = self.handle.device.engine.call_on(core, resize)?;
         *self.ring_of(core) = ring;
         Ok(resized?)
@@ -240,7 +240,7 @@ impl CompletionQueue {
     pub fn discard(&mut self, qpn: Qpn) -> Result<(), Error> {
         let core = self.handle.device.engine.core_of(qpn);
         let (id, ring) = (self.handle.id, self.ring_of(core).take());
-        let call = move |station: &mut Station, _| station.discard_completions(id, ring, qpn);
+        let call = move |state: &mut CoreState, _| state.discard_completions(id, ring, qpn);
         *self.ring_of(core) = self.handle.device.engine.call_on(core, call)?;
         Ok(())
     }
@@ -273,6 +273,6 @@ impl Drop for CqHandle {
     fn drop(&mut self) {
         let id = self.id;
         // A stopped core has no queues left. No queue pair uses it, because each has a handle.
-        let _ = self.device.engine.call_all(move |station, _| station.destroy_cq(id));
+        let _ = self.device.engine.call_all(move |state, _| state.destroy_cq(id));
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::Error;
 use crate::device::Inner;
-use datapath::engine::{Station, Stopped};
+use datapath::engine::{CoreState, Stopped};
 use roce::ControlError;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -52,7 +52,7 @@ impl Inner {
     /// Runs `control` on all cores, in the same order as other such calls, and returns their common result.
     pub(crate) fn on_all<R: Send + PartialEq + Debug + 'static>(
         &self,
-        control: impl FnOnce(&mut Station, cc::Instant) -> R + Clone + Send + 'static,
+        control: impl FnOnce(&mut CoreState, cc::Instant) -> R + Clone + Send + 'static,
     ) -> Result<R, Stopped> {
         let mut answers = self.engine.call_all(control)?.into_iter();
         // A device has at least one core.

@@ -142,7 +142,7 @@ struct PortFacts {
     numa_node: Option<u8>,
     interface: Option<u32>,
     /// The Ethernet address that stands for every peer, on UDP sockets.
-    peers: Option<Mac>,
+    peer_mac: Option<Mac>,
 }
 
 impl DeviceInfo {
@@ -245,7 +245,7 @@ impl Device {
             mtu: info.mtu,
             longest_frame: (!matches!(spec, PortSpec::Xdp(_) | PortSpec::Udp(_)))
                 .then_some(info.max_frame as u32),
-            peers: info.peers,
+            peer_mac: info.peer_mac,
             numa_node: info.numa_node,
             interface: info.linux_interface.as_ref().map(|interface| interface.index),
         };
@@ -274,7 +274,7 @@ impl Device {
         let longest_frame = Some(max_frame as u32);
         let (name, driver, mac, interface) = (own.name, "in process".into(), own.mac, None);
         let facts =
-            PortFacts { name, driver, mac, mtu, longest_frame, numa_node: None, interface, peers: None };
+            PortFacts { name, driver, mac, mtu, longest_frame, numa_node: None, interface, peer_mac: None };
         Self::start(port, facts, config)
     }
 
@@ -292,7 +292,7 @@ impl Device {
             mac: facts.mac,
             vlan: config.vlan,
             interface: facts.interface,
-            peers: facts.peers,
+            peer_mac: facts.peer_mac,
             addresses,
             addresses_chosen: !config.addresses.is_empty(),
             gateway: config.gateway,
@@ -313,11 +313,11 @@ impl Device {
         let engine = unsafe { Engine::start(port, &core) };
         let engine = engine.map_err(|error| Error::port(&facts.name, error))?;
         let early_memory = usize::try_from(config.early_memory).unwrap_or(usize::MAX);
-        engine.call_all(move |station, _| station.endpoint.set_early_budget(early_memory))?;
+        engine.call_all(move |state, _| state.endpoint.set_early_budget(early_memory))?;
         if let Some(rate) = config.link_rate {
             // Each core sends at its share, so that all together send at the link's rate.
             let share = Rate::from_bps(rate.as_bps() / u64::from(config.cores));
-            engine.call_all(move |station, _| station.endpoint.set_link_rate(Some(share)))?;
+            engine.call_all(move |state, _| state.endpoint.set_link_rate(Some(share)))?;
         }
         let info = DeviceInfo {
             port: facts.name,
@@ -339,7 +339,7 @@ impl Device {
         let loads = Loads::new(config.cores, limits.max_qps);
         let (rules, selective_repeat) = (config.rules.clone(), config.selective_repeat);
         let feedback_key = config.feedback_key.as_ref().map(|key| key.key);
-        let is_udp = facts.peers.is_some();
+        let is_udp = facts.peer_mac.is_some();
         let inner =
             Inner { is_udp, engine, info, loads, rules, selective_repeat, feedback_key, line_rate, manager };
         let inner = Arc::new(inner);
@@ -382,7 +382,7 @@ impl Device {
     /// Returns an error if the core has stopped.
     pub fn counters(&self) -> Result<Counters, Error> {
         let mut sum = Counters::default();
-        let counters = self.inner.engine.call_all(|station, _| station.endpoint.counters().clone())?;
+        let counters = self.inner.engine.call_all(|state, _| state.endpoint.counters().clone())?;
         counters.iter().for_each(|counters| sum.add(counters));
         Ok(sum)
     }
@@ -393,7 +393,7 @@ impl Device {
     /// Returns an error if the core has stopped.
     pub fn core_counters(&self) -> Result<CoreCounters, Error> {
         let mut sum = CoreCounters::default();
-        let counters = self.inner.engine.call_all(|station, _| station.counters)?;
+        let counters = self.inner.engine.call_all(|state, _| state.counters)?;
         counters.iter().for_each(|counters| sum.add(counters));
         Ok(sum)
     }
@@ -409,7 +409,7 @@ impl Device {
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn allocate_pd(&self) -> Result<ProtectionDomain, Error> {
-        let pd = self.inner.on_all(|station, _| station.endpoint.create_pd())?;
+        let pd = self.inner.on_all(|state, _| state.endpoint.create_pd())?;
         Ok(ProtectionDomain { device: self.inner.clone(), pd })
     }
 
@@ -427,7 +427,7 @@ impl Device {
     /// # Errors
     /// Returns an error if there are more than 1024 entries or the core has stopped.
     pub fn set_neighbour(&self, ip: IpAddr, mac: Mac) -> Result<(), Error> {
-        let set = self.inner.engine.call(move |station, _| station.neighbours.set(ip, mac))?;
+        let set = self.inner.engine.call(move |state, _| state.neighbours.set(ip, mac))?;
         set.map_err(|error| Error::port(&self.inner.info.port, error))
     }
 

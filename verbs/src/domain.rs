@@ -3,7 +3,7 @@
 use crate::device::Inner;
 use crate::errors::BoundsError;
 use crate::{Access, CompletionQueue, Error, QueuePairBuilder, RemoteBuffer};
-use datapath::engine::Station;
+use datapath::engine::CoreState;
 use datapath::host_memory::{copy_in, copy_out};
 use roce::qp::Sge;
 use roce::{Lkey, PdId, Region};
@@ -147,7 +147,7 @@ impl MemoryRegion {
         let (domain, length, origin) = (pd.pd, length as u64, origin.unwrap_or(address));
         let region = pd
             .device
-            .on_all(move |station, _| station.endpoint.register_as(domain, address, length, origin, access));
+            .on_all(move |state, _| state.endpoint.register_as(domain, address, length, origin, access));
         Ok(region??)
     }
 
@@ -186,12 +186,12 @@ impl MemoryRegion {
     /// Changes the region on all cores or on none: a core refuses if windows are bound to the region on it.
     fn change_on_all(&self, pd: PdId, wanted: Region) -> Result<Region, Error> {
         let (lkey, engine) = (self.region.lkey, &self.device.engine);
-        let changed = engine.call_all(move |station, _| station.endpoint.change_region(lkey, pd, &wanted))?;
+        let changed = engine.call_all(move |state, _| state.endpoint.change_region(lkey, pd, &wanted))?;
         let refused = changed.iter().find_map(|changed| changed.as_ref().err()).copied();
         let Some(refused) = refused else { return Ok(wanted) };
         let (pd, before) = (self.pd, self.region);
         for (core, _) in changed.iter().enumerate().filter(|(_, changed)| changed.is_ok()) {
-            let back = move |station: &mut Station, _| station.endpoint.change_region(lkey, pd, &before);
+            let back = move |state: &mut CoreState, _| state.endpoint.change_region(lkey, pd, &before);
             engine.call_on(core, back)??;
         }
         Err(refused.into())
@@ -263,7 +263,7 @@ impl MemoryRegion {
     /// Returns an error if the core has stopped.
     pub fn windows(&self) -> Result<u32, Error> {
         let lkey = self.region.lkey;
-        let bound = self.device.engine.call_all(move |station, _| station.endpoint.windows_of(lkey))?;
+        let bound = self.device.engine.call_all(move |state, _| state.endpoint.windows_of(lkey))?;
         Ok(bound.into_iter().sum::<Result<u32, _>>()?)
     }
 
@@ -296,15 +296,12 @@ impl MemoryRegion {
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         let lkey = self.region.lkey;
-        let let_go = match self
-            .device
-            .engine
-            .call_all(move |station, _| station.endpoint.deregister_with_windows(lkey))
-        {
-            Ok(results) => results.iter().all(Result::is_ok),
-            // A core that has stopped has no regions.
-            Err(_) => true,
-        };
+        let let_go =
+            match self.device.engine.call_all(move |state, _| state.endpoint.deregister_with_windows(lkey)) {
+                Ok(results) => results.iter().all(Result::is_ok),
+                // A core that has stopped has no regions.
+                Err(_) => true,
+            };
         if let (true, Some(layout)) = (let_go, self.owned) {
             // SAFETY: allocated with this layout, and every core has deregistered it. If a core had refused, the memory would leak, because
             // the core could still access it.

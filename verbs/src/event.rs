@@ -71,7 +71,7 @@ impl Events {
     /// Takes the oldest event for a caller that has read the descriptor itself.
     #[must_use]
     pub fn told(&self) -> Option<AsyncEvent> {
-        self.queue.told()
+        self.queue.pop_after_read()
     }
 
     /// Returns whether the core has stopped and no event is left. Call it if [`told`](Self::told) returns no event although you have read the
@@ -84,7 +84,7 @@ impl Events {
     /// Discards the queued events that `about` selects, for example those of an object that will be destroyed. The descriptor no longer
     /// counts them.
     pub fn forget(&self, about: impl Fn(&AsyncEvent) -> bool) {
-        self.queue.forget(about);
+        self.queue.discard(about);
     }
 
     /// Returns the oldest event, if there is one. An inline core runs one turn first.

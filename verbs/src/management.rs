@@ -15,7 +15,7 @@
 use crate::channel::event_fd;
 use crate::device::{Inner, gid_at};
 use crate::{Device, Error};
-use datapath::engine::{MAD_UDP_SOURCE, Station};
+use datapath::engine::{CoreState, MAD_UDP_SOURCE};
 use datapath::event_fd::EventFd;
 use datapath::neighbour::GidTable;
 use datapath::siblings::Siblings;
@@ -44,7 +44,7 @@ impl Device {
     pub fn open_management(&self) -> Result<ManagementPort, Error> {
         let bell = event_fd(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE)?;
         let rings = bell.clone();
-        if !self.inner.engine.call(move |station, _| station.open_management(rings))? {
+        if !self.inner.engine.call(move |state, _| state.open_management(rings))? {
             return Err(Error::Management);
         }
         if let Some(siblings) = self.inner.engine.siblings() {
@@ -74,7 +74,7 @@ impl ManagementPort {
         }
         let Some(destination_mac) = self.way_to(to)? else { return Ok(Sent::Asking) };
         let path = Path { destination_mac, udp_source: MAD_UDP_SOURCE, ..info.path(source, to, 0) };
-        let taken = self.device.engine.call(move |station, _| station.send_mad(path, mad))?;
+        let taken = self.device.engine.call(move |state, _| state.send_mad(path, mad))?;
         // The frame leaves at the end of the turn that accepted the datagram. After another turn, the process may exit.
         self.device.engine.call(|_, _| ())?;
         if taken { Ok(Sent::Left) } else { Err(Error::Management) }
@@ -100,12 +100,12 @@ impl ManagementPort {
 
     fn way_to(&self, to: IpAddr) -> Result<Option<Mac>, Error> {
         let engine = &self.device.engine;
-        if let Some(mac) = engine.call(move |station, _| station.way_back(to))? {
+        if let Some(mac) = engine.call(move |state, _| state.sender_mac(to))? {
             return Ok(Some(mac));
         }
         match engine.look_up(to)? {
             Some(mac) => Ok(Some(mac)),
-            None => Ok(engine.call(move |station, _| station.neighbours.last_known(to))?),
+            None => Ok(engine.call(move |state, _| state.neighbours.last_known(to))?),
         }
     }
 
@@ -129,7 +129,7 @@ impl ManagementPort {
     /// # Errors
     /// Returns an error if there is no such queue pair, or the core has stopped.
     pub fn end(&self, qpn: Qpn) -> Result<(), Error> {
-        let end = move |station: &mut Station, now| station.endpoint.modify_qp(now, qpn, Modify::Error);
+        let end = move |state: &mut CoreState, now| state.endpoint.modify_qp(now, qpn, Modify::Error);
         Ok(self.device.engine.call(end)??)
     }
 
@@ -140,7 +140,7 @@ impl ManagementPort {
     pub fn receive(&self) -> Result<Option<(IpAddr, Mad)>, Error> {
         // An empty counter is not an error here.
         let _ = self.bell.take();
-        Ok(self.device.engine.call(|station, _| station.receive_mad())?)
+        Ok(self.device.engine.call(|state, _| state.receive_mad())?)
     }
 }
 
@@ -156,6 +156,6 @@ impl Drop for ManagementPort {
             siblings.manage(false);
         }
         // A stopped core has closed it.
-        let _ = self.device.engine.call(|station, _| station.close_management());
+        let _ = self.device.engine.call(|state, _| state.close_management());
     }
 }

@@ -113,9 +113,9 @@ impl<S> QueuePair<S> {
             }),
             modify => modify,
         };
-        let rules = self.device.engine.call_on(self.core, move |station, now| {
-            station.endpoint.modify_qp(now, qpn, modify)?;
-            Ok::<_, ControlError>(station.endpoint.post_rules(qpn))
+        let rules = self.device.engine.call_on(self.core, move |state, now| {
+            state.endpoint.modify_qp(now, qpn, modify)?;
+            Ok::<_, ControlError>(state.endpoint.post_rules(qpn))
         })??;
         if let Some(rules) = rules {
             self.rings.set_rules(rules);

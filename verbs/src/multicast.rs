@@ -17,11 +17,11 @@ impl<S: Datagrams> QueuePair<S> {
             return Ok(());
         }
         let qpn = self.qpn();
-        self.device.engine.call(move |station, _| station.endpoint.attach(qpn, group))??;
+        self.device.engine.call(move |state, _| state.endpoint.attach(qpn, group))??;
         match self.device.engine.join(group) {
             Ok(membership) => self.groups.push((group, membership)),
             Err(error) => {
-                self.device.engine.call(move |station, _| station.endpoint.detach(qpn, group))??;
+                self.device.engine.call(move |state, _| state.endpoint.detach(qpn, group))??;
                 return Err(Error::Multicast { group, reason: error.to_string() });
             }
         }
@@ -34,7 +34,7 @@ impl<S: Datagrams> QueuePair<S> {
     /// Returns an error if the queue pair is not attached to the group, or the core has stopped.
     pub fn detach(&mut self, group: IpAddr) -> Result<(), Error> {
         let qpn = self.qpn();
-        self.device.engine.call(move |station, _| station.endpoint.detach(qpn, group))??;
+        self.device.engine.call(move |state, _| state.endpoint.detach(qpn, group))??;
         self.groups.retain(|(known, _)| *known != group);
         Ok(())
     }

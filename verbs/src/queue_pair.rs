@@ -196,9 +196,9 @@ impl<S> QueuePairBuilder<S> {
             srq: self.srq.as_ref().map(|srq| srq.id),
         };
         let (device, core) = (&self.device, self.core());
-        let create = || device.engine.call_on(core, move |station, now| station.create_qp(now, init));
+        let create = || device.engine.call_on(core, move |state, now| state.create_qp(now, init));
         let rings = device.create_on(core, create)?;
-        [&self.send_cq, &self.recv_cq].into_iter().for_each(|cq| cq.feeders.add(core));
+        [&self.send_cq, &self.recv_cq].into_iter().for_each(|cq| cq.producer_cores.add(core));
         let owned = Owned::Queues { _send_cq: self.send_cq, _recv_cq: self.recv_cq, _srq: self.srq };
         let mut qp = QueuePair::new(self.device, rings, (gid, psn), &init, owned);
         qp.selective_repeat = self.selective_repeat && qp.device.selective_repeat;
@@ -282,7 +282,7 @@ pub struct QueuePair<S = Rc> {
     pub(crate) device: Arc<Inner>,
     owned: Owned,
     /// The groups that it is attached to, each with the interface's membership.
-    pub(crate) groups: Vec<(IpAddr, Option<datapath::fork::Own>)>,
+    pub(crate) groups: Vec<(IpAddr, Option<datapath::fork::CloseOnFork>)>,
     kind: PhantomData<S>,
 }
 
@@ -420,7 +420,7 @@ impl<S> QueuePair<S> {
     /// Returns an error if the core has stopped.
     pub fn query(&self) -> Result<QpReport, Error> {
         let qpn = self.qpn();
-        let report = self.device.engine.call_on(self.core, move |station, _| station.endpoint.report(qpn))?;
+        let report = self.device.engine.call_on(self.core, move |state, _| state.endpoint.report(qpn))?;
         report.ok_or(Error::Control(roce::ControlError::NoQp(qpn)))
     }
 
@@ -502,7 +502,7 @@ impl<S: Transport> QueuePair<S> {
         };
         // After an error too: a program with a full queue waits for the core to complete requests.
         self.ring_doorbell();
-        self.device.engine.attend(self.core);
+        self.device.engine.progress_after_post(self.core);
         result
     }
 
@@ -530,7 +530,7 @@ impl<S> Drop for QueuePair<S> {
     fn drop(&mut self) {
         let qpn = self.qpn();
         // A stopped core has no queue pairs left.
-        let _ = self.device.engine.call_on(self.core, move |station, now| station.destroy_qp(now, qpn));
+        let _ = self.device.engine.call_on(self.core, move |state, now| state.destroy_qp(now, qpn));
         self.device.loads.release(self.core);
         if !self.device.engine.is_inherited() {
             tracing::info!("{}: QP {qpn} is destroyed", self.device.info.port);

@@ -27,7 +27,7 @@
 use crate::device::Inner;
 use crate::service::{Frames, Raw};
 use crate::{DeviceInfo, Error, QueuePair};
-use datapath::engine::Station;
+use datapath::engine::CoreState;
 use roce::qp::Modify;
 use roce::steering::FlowId;
 pub use roce::steering::{
@@ -49,7 +49,7 @@ impl Drop for Flow {
     fn drop(&mut self) {
         let id = self.id;
         // A stopped core has no rules left.
-        let _ = self.device.engine.call_on(self.core, move |station, _| station.endpoint.remove_flow(id));
+        let _ = self.device.engine.call_on(self.core, move |state, _| state.endpoint.remove_flow(id));
     }
 }
 
@@ -61,7 +61,7 @@ impl<S: Frames> QueuePair<S> {
     /// the core has stopped.
     pub fn steer(&self, rule: FlowRule) -> Result<Flow, Error> {
         let (qpn, core, device) = (self.qpn(), self.core, self.device.clone());
-        let id = device.engine.call_on(core, move |station, _| station.endpoint.add_flow(qpn, rule))??;
+        let id = device.engine.call_on(core, move |state, _| state.endpoint.add_flow(qpn, rule))??;
         Ok(Flow { device, core, id })
     }
 }
@@ -75,7 +75,7 @@ impl<S: Frames> QueuePair<S> {
     /// up to [`MAX_ENTRIES`], or the core has stopped.
     pub fn spread(&self, spread: Rss) -> Result<(), Error> {
         let qpn = self.qpn();
-        let spread = move |station: &mut Station, _| station.endpoint.set_rss(qpn, spread);
+        let spread = move |state: &mut CoreState, _| state.endpoint.set_rss(qpn, spread);
         Ok(self.device.engine.call_on(self.core, spread)??)
     }
 }

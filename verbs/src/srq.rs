@@ -3,7 +3,7 @@
 use crate::device::Inner;
 use crate::xrc::XrcParts;
 use crate::{Error, ProtectionDomain};
-use datapath::engine::{SrqRings, Station, Stopped};
+use datapath::engine::{CoreState, SrqRings, Stopped};
 use roce::qp::{PostError, RecvRequest};
 use roce::{ControlError, SrqId, SrqInit, SrqNumber, SrqReport};
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl SharedReceiveQueue {
     /// Returns an error if the limit exceeds the queue's depth or the core has stopped.
     pub fn arm(&self, limit: u32) -> Result<(), Error> {
         let id = self.handle.id;
-        let arm = move |station: &mut Station, _| station.endpoint.arm_srq(id, limit);
+        let arm = move |state: &mut CoreState, _| state.endpoint.arm_srq(id, limit);
         Ok(self.handle.device.engine.call_on(self.handle.core, arm)??)
     }
 
@@ -112,7 +112,7 @@ impl SharedReceiveQueue {
     /// Returns an error if the core has stopped.
     pub fn query(&self) -> Result<SrqReport, Error> {
         let id = self.handle.id;
-        let report = move |station: &mut Station, _| station.endpoint.srq_report(id);
+        let report = move |state: &mut CoreState, _| state.endpoint.srq_report(id);
         let report = self.handle.device.engine.call_on(self.handle.core, report)?;
         report.ok_or(Error::Control(ControlError::NoSrq(id)))
     }
@@ -124,15 +124,15 @@ fn create(
     core: usize,
     init: SrqInit,
 ) -> Result<Result<(SrqRings, SrqNumber), ControlError>, Stopped> {
-    let made = device.engine.call_all(move |station, _| {
-        let (rings, id) = if station.index() == core {
-            let rings = station.create_srq(init)?;
+    let made = device.engine.call_all(move |state, _| {
+        let (rings, id) = if state.index() == core {
+            let rings = state.create_srq(init)?;
             let id = rings.srq();
             (Some(rings), id)
         } else {
-            (None, station.endpoint.create_srq(init)?)
+            (None, state.endpoint.create_srq(init)?)
         };
-        let number = station.endpoint.srq_number(id).ok_or(ControlError::NoSrq(id))?;
+        let number = state.endpoint.srq_number(id).ok_or(ControlError::NoSrq(id))?;
         Ok((rings, number))
     })?;
     Ok(made.into_iter().collect::<Result<Vec<_>, _>>().map(|made| {
@@ -146,7 +146,7 @@ impl Drop for SrqHandle {
     fn drop(&mut self) {
         let id = self.id;
         // A stopped core has no queues left. No queue pair uses it, because each has a handle.
-        let _ = self.device.engine.call_all(move |station, _| station.destroy_srq(id));
+        let _ = self.device.engine.call_all(move |state, _| state.destroy_srq(id));
         self.device.loads.release(self.core);
     }
 }

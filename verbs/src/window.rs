@@ -42,7 +42,7 @@ impl ProtectionDomain {
         if kind == WindowKind::One && info.cores > 1 {
             return Err(Error::WindowOfCores { port: info.port.clone(), cores: info.cores });
         }
-        let rkey = self.device.on_all(move |station, _| station.endpoint.create_window(pd, kind))??;
+        let rkey = self.device.on_all(move |state, _| state.endpoint.create_window(pd, kind))??;
         Ok(MemoryWindow { device: self.device.clone(), kind, rkey })
     }
 }
@@ -91,6 +91,6 @@ impl Drop for MemoryWindow {
     fn drop(&mut self) {
         let rkey = self.rkey;
         // A stopped core has no windows left.
-        let _ = self.device.engine.call_all(move |station, _| station.endpoint.destroy_window(rkey));
+        let _ = self.device.engine.call_all(move |state, _| state.endpoint.destroy_window(rkey));
     }
 }

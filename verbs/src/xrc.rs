@@ -54,7 +54,7 @@ impl Device {
     /// Returns an error if there are too many or the core has stopped.
     pub fn xrc_domain(&self) -> Result<XrcDomain, Error> {
         let device = self.inner.clone();
-        let id = device.on_all(|station, _| station.endpoint.create_xrcd())??;
+        let id = device.on_all(|state, _| state.endpoint.create_xrcd())??;
         let core = device.loads.least();
         Ok(XrcDomain { handle: Arc::new(XrcdHandle { device, id, core }) })
     }
@@ -103,7 +103,7 @@ impl ProtectionDomain {
         let xrc = XrcReceives { domain: domain.id, cq: cq.id };
         let init = SrqInit { pd: self.pd, depth, max_sge, xrc: Some(xrc) };
         let parts = XrcParts { _domain: domain.clone(), _cq: cq.clone() };
-        cq.feeders.add(domain.core);
+        cq.producer_cores.add(domain.core);
         SharedReceiveQueue::new(&self.device, domain.core, init, Some(parts))
     }
 }
@@ -154,7 +154,7 @@ impl TargetBuilder {
         let (device, id) = (self.domain.device.clone(), self.domain.id);
         let (gid, psn) = (device.gid(self.gid_index)?, random_psn()?);
         let core = self.domain.core;
-        let create = || device.engine.call_on(core, move |station, now| station.create_xrc_target(now, id));
+        let create = || device.engine.call_on(core, move |state, now| state.create_xrc_target(now, id));
         let rings = device.create_on(core, create)?;
         let owned = Owned::Target { _domain: self.domain };
         Ok(QueuePair::new(device, rings, (gid, psn), &QpInit::XRC_TARGET, owned))
@@ -165,6 +165,6 @@ impl Drop for XrcdHandle {
     fn drop(&mut self) {
         let id = self.id;
         // A stopped core has no domains left. Nothing belongs to it, because every such object has a handle.
-        let _ = self.device.engine.call_all(move |station, _| station.endpoint.destroy_xrcd(id));
+        let _ = self.device.engine.call_all(move |state, _| state.endpoint.destroy_xrcd(id));
     }
 }

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_types_are_none() {
+    fn damaged_types_are_refused() {
         let good = example();
         for length in 0..good.len() - 1 {
             // A cut inside the names leaves the types intact: only the missing names are not found.

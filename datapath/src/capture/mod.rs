@@ -16,12 +16,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The first word of the memory: the version of this layout. A reader refuses all others.
 const LAYOUT: u64 = 0x4652_4341_5054_0001;
-/// Offsets of the header's fields. The core writes all but `TAKEN`, which has its own cache line.
+/// Offsets of the header's fields. The core writes all but `READ_POS`, which has its own cache line.
 const EPOCH: usize = 8;
-const SENT: usize = 64;
+const WRITE_POS: usize = 64;
 const DROPPED: usize = 72;
 const CLOSED: usize = 80;
-const TAKEN: usize = 128;
+const READ_POS: usize = 128;
 const RING_AT: usize = 4096;
 /// Bytes of the ring: 6 ms of traffic at 10 Gb/s, longer than an observer with its own CPU sleeps.
 const RING: usize = 8 << 20;
@@ -48,20 +48,20 @@ pub enum Direction {
 #[derive(Debug)]
 pub struct Tap {
     memory: Mapping,
-    snap: usize,
+    snaplen: usize,
     /// Bytes ever written, and bytes ever read as the observer last reported them.
-    sent: u64,
-    taken: u64,
+    write_pos: u64,
+    read_pos: u64,
     dropped: u64,
     gap: u32,
 }
 
 impl Tap {
-    /// Creates a ring for the first `snap` bytes of each frame. Returns the tap and the memory to pass to [`Reader::new`].
+    /// Creates a ring for the first `snaplen` bytes of each frame. Returns the tap and the memory to pass to [`Reader::new`].
     ///
     /// # Errors
     /// Returns the system's error if it cannot provide 8 MiB of shared memory.
-    pub fn new(snap: u32) -> io::Result<(Self, OwnedFd)> {
+    pub fn new(snaplen: u32) -> io::Result<(Self, OwnedFd)> {
         let file = shared_memory::create(c"ferroce-capture", LENGTH)?;
         // A mapping alone allocates no pages: the first write to a page that the system cannot provide would kill the process.
         shared_memory::populate(file.as_fd(), LENGTH)?;
@@ -71,14 +71,21 @@ impl Tap {
         let epoch = unix.saturating_sub(Clock::new().now().as_nanos());
         memory.long(EPOCH).store(epoch, Ordering::Relaxed);
         memory.long(0).store(LAYOUT, Ordering::Release);
-        let tap = Self { memory, snap: snap.min(LONGEST) as usize, sent: 0, taken: 0, dropped: 0, gap: 0 };
+        let tap = Self {
+            memory,
+            snaplen: snaplen.min(LONGEST) as usize,
+            write_pos: 0,
+            read_pos: 0,
+            dropped: 0,
+            gap: 0,
+        };
         Ok((tap, file))
     }
 
     /// Captures a frame, or counts it as dropped if the ring is full.
     #[cold]
     pub(crate) fn record(&mut self, now: Instant, direction: Direction, frame: &[u8]) {
-        let captured = frame.get(..self.snap).unwrap_or(frame);
+        let captured = frame.get(..self.snaplen).unwrap_or(frame);
         let record = (HEADER + captured.len()).next_multiple_of(ALIGN) as u64;
         if !self.has_room(record) {
             self.dropped += 1;
@@ -86,29 +93,29 @@ impl Tap {
             self.memory.long(DROPPED).store(self.dropped, Ordering::Relaxed);
             return;
         }
-        let way = if direction == Direction::Out { OUT } else { 0 };
+        let flag = if direction == Direction::Out { OUT } else { 0 };
         let mut header = [0; HEADER];
         header[..4].copy_from_slice(&(captured.len() as u32).to_le_bytes());
-        header[4..8].copy_from_slice(&(frame.len() as u32 | way).to_le_bytes());
+        header[4..8].copy_from_slice(&(frame.len() as u32 | flag).to_le_bytes());
         header[8..16].copy_from_slice(&now.as_nanos().to_le_bytes());
         header[16..20].copy_from_slice(&self.gap.to_le_bytes());
-        self.put(self.sent, &header);
-        self.put(self.sent + HEADER as u64, captured);
+        self.put(self.write_pos, &header);
+        self.put(self.write_pos + HEADER as u64, captured);
         self.gap = 0;
-        self.sent += record;
-        self.memory.long(SENT).store(self.sent, Ordering::Release);
+        self.write_pos += record;
+        self.memory.long(WRITE_POS).store(self.write_pos, Ordering::Release);
     }
 
     fn has_room(&mut self, record: u64) -> bool {
-        let fits = |taken| self.sent - taken + record <= RING as u64;
-        if fits(self.taken) {
+        let fits = |read_pos| self.write_pos - read_pos + record <= RING as u64;
+        if fits(self.read_pos) {
             return true;
         }
         // The observer may write anything: accept only a count from the last known one up to what was written.
-        let taken = self.memory.long(TAKEN).load(Ordering::Acquire);
-        let is_plausible = (self.taken..=self.sent).contains(&taken);
-        if is_plausible && fits(taken) {
-            self.taken = taken;
+        let read_pos = self.memory.long(READ_POS).load(Ordering::Acquire);
+        let is_plausible = (self.read_pos..=self.write_pos).contains(&read_pos);
+        if is_plausible && fits(read_pos) {
+            self.read_pos = read_pos;
             return true;
         }
         false
@@ -153,8 +160,8 @@ pub struct Record {
 pub struct Reader {
     memory: Mapping,
     epoch: u64,
-    sent: u64,
-    taken: u64,
+    write_pos: u64,
+    read_pos: u64,
     /// The oldest unread record, if it was parsed already.
     next: Option<Record>,
 }
@@ -171,7 +178,7 @@ impl Reader {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its memory has another layout"));
         }
         let epoch = memory.long(EPOCH).load(Ordering::Relaxed);
-        Ok(Self { memory, epoch, sent: 0, taken: 0, next: None })
+        Ok(Self { memory, epoch, write_pos: 0, read_pos: 0, next: None })
     }
 
     /// Returns the oldest unread frame, and leaves it in the ring.
@@ -182,10 +189,10 @@ impl Reader {
         if self.next.is_some() {
             return Ok(self.next);
         }
-        if self.taken == self.sent {
-            self.sent = self.memory.long(SENT).load(Ordering::Acquire);
+        if self.read_pos == self.write_pos {
+            self.write_pos = self.memory.long(WRITE_POS).load(Ordering::Acquire);
         }
-        let waiting = self.sent.wrapping_sub(self.taken);
+        let waiting = self.write_pos.wrapping_sub(self.read_pos);
         if waiting == 0 {
             return Ok(None);
         }
@@ -194,7 +201,7 @@ impl Reader {
             return Err(damaged());
         }
         let mut header = [0; HEADER];
-        self.get(self.taken, &mut header);
+        self.get(self.read_pos, &mut header);
         let word =
             |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let (captured, length) = (word(0), word(4) & !OUT);
@@ -215,10 +222,10 @@ impl Reader {
     pub fn take(&mut self, frame: &mut Vec<u8>) -> io::Result<Option<Record>> {
         let Some(record) = self.peek()? else { return Ok(None) };
         frame.resize(record.captured as usize, 0);
-        self.get(self.taken + HEADER as u64, frame);
+        self.get(self.read_pos + HEADER as u64, frame);
         self.next = None;
-        self.taken += size(record.captured);
-        self.memory.long(TAKEN).store(self.taken, Ordering::Release);
+        self.read_pos += size(record.captured);
+        self.memory.long(READ_POS).store(self.read_pos, Ordering::Release);
         Ok(Some(record))
     }
 

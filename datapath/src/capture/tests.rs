@@ -3,8 +3,8 @@
 use super::*;
 use std::os::fd::AsRawFd;
 
-fn ring(snap: u32) -> (Tap, Reader) {
-    let (tap, file) = Tap::new(snap).unwrap();
+fn ring(snaplen: u32) -> (Tap, Reader) {
+    let (tap, file) = Tap::new(snaplen).unwrap();
     let reader = Reader::new(&file).unwrap();
     (tap, reader)
 }
@@ -14,7 +14,7 @@ fn at(nanos: u64) -> Instant {
 }
 
 #[test]
-fn frames_are_read_as_they_were_written_and_cut_where_asked() {
+fn frames_are_read_unchanged_up_to_the_snapshot_length() {
     let (mut tap, mut reader) = ring(64);
     let mut frame = Vec::new();
     assert_eq!(reader.take(&mut frame).unwrap(), None);
@@ -36,7 +36,7 @@ fn frames_are_read_as_they_were_written_and_cut_where_asked() {
 /// Writes 60,000 frames of random lengths while the reader drains the ring at random times: the captured ones arrive in order, and each gap
 /// is counted at its place.
 #[test]
-fn what_has_no_room_is_counted_and_the_rest_arrives_in_order() {
+fn frames_without_room_are_counted_and_the_others_stay_in_order() {
     let (mut tap, mut reader) = ring(u32::MAX);
     let (mut frame, mut expected, mut random, mut dropped) = (Vec::new(), 0_u32, 9_u64, 0_u64);
     let mut read = |reader: &mut Reader, most: u64| {
@@ -70,15 +70,15 @@ fn what_has_no_room_is_counted_and_the_rest_arrives_in_order() {
 }
 
 #[test]
-fn an_observer_that_writes_nonsense_only_loses_frames() {
+fn an_observer_with_a_wrong_read_position_only_loses_frames() {
     let (mut tap, mut reader) = ring(u32::MAX);
     let frame = vec![1; 4000];
     let fill = |tap: &mut Tap| (0..3000).for_each(|_| tap.record(at(1), Direction::In, &frame));
     fill(&mut tap);
     let dropped = reader.dropped();
     assert!(dropped > 0);
-    for nonsense in [u64::MAX, 1 << 63, tap.sent + 1] {
-        reader.memory.long(TAKEN).store(nonsense, Ordering::Relaxed);
+    for nonsense in [u64::MAX, 1 << 63, tap.write_pos + 1] {
+        reader.memory.long(READ_POS).store(nonsense, Ordering::Relaxed);
         tap.record(at(1), Direction::In, &frame);
     }
     assert_eq!(reader.dropped(), dropped + 3);
@@ -89,22 +89,22 @@ fn an_observer_that_writes_nonsense_only_loses_frames() {
 }
 
 #[test]
-fn a_process_that_writes_nonsense_is_an_error() {
+fn a_damaged_ring_is_an_error() {
     let (mut tap, mut reader) = ring(u32::MAX);
     tap.record(at(1), Direction::In, &[1; 60]);
     for (captured, length) in [(61_u32, 60_u32), (80, 80), (u32::MAX, u32::MAX), (1 << 17, 1 << 17)] {
         tap.memory.copy_in(RING_AT, &[captured.to_le_bytes(), length.to_le_bytes()].concat());
         assert!(reader.peek().is_err(), "{captured} of {length}");
     }
-    for sent in [8, RING as u64 + 8, u64::MAX] {
-        let mut reader = Reader { sent: 0, taken: 0, next: None, ..ring(9).1 };
-        reader.memory.long(SENT).store(sent, Ordering::Relaxed);
-        assert!(reader.peek().is_err(), "{sent}");
+    for write_pos in [8, RING as u64 + 8, u64::MAX] {
+        let mut reader = Reader { write_pos: 0, read_pos: 0, next: None, ..ring(9).1 };
+        reader.memory.long(WRITE_POS).store(write_pos, Ordering::Relaxed);
+        assert!(reader.peek().is_err(), "{write_pos}");
     }
 }
 
 #[test]
-fn only_a_ring_is_taken() {
+fn memory_without_a_ring_is_refused() {
     let other = shared_memory::create(c"x", LENGTH).unwrap();
     assert!(Reader::new(&other).unwrap_err().to_string().contains("sealed"));
     shared_memory::seal(other.as_fd(), 0).unwrap();

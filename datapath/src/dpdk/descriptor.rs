@@ -108,7 +108,7 @@ fn close_on_exec(fd: RawFd) {
 
 /// Closes a packet socket in processes that are forked from this one: an open copy would go on receiving the interface's frames.
 pub(super) fn keep_to_this_process(socket: RawFd) {
-    fork::give_up(socket);
+    fork::close_on_fork(socket);
     // A mapping of its rings would keep it open too.
     for (start, length) in mappings_of(socket) {
         let start = std::ptr::with_exposed_provenance_mut(start);

@@ -30,11 +30,11 @@ pub(super) fn memif_buffer(max_frame: usize) -> usize {
 /// Features that the virtio-user driver requests: packed rings, and one buffer for each frame, which fits the largest.
 const VIRTIO_FEATURES: &str = "packed_vq=1,mrg_rxbuf=0,in_order=1";
 
-/// Returns the driver of `spec` and its arguments. `meeting` is the driver's role and its memif or vhost-user socket. Rings are created by
+/// Returns the driver of `spec` and its arguments. `connection` is the driver's role and its memif or vhost-user socket. Rings are created by
 /// a call, and PCI devices already have a name.
 pub(super) fn devargs(
     spec: &PortSpec,
-    meeting: Option<&(SocketRole, String)>,
+    connection: Option<&(SocketRole, String)>,
     max_frame: usize,
     config: &PortConfig,
 ) -> (String, String) {
@@ -56,7 +56,7 @@ pub(super) fn devargs(
         PortSpec::Xdp(name) => device("net_af_xdp", format!("iface={name},start_queue=0,queue_count=1")),
         PortSpec::Tap(name) => device("net_tap", format!("iface={name}")),
         PortSpec::Memif { id, zero_copy, .. } => {
-            let (role, socket) = match meeting {
+            let (role, socket) = match connection {
                 Some((SocketRole::Client, socket)) => ("client", socket.as_str()),
                 Some((_, socket)) => ("server", socket.as_str()),
                 None => ("server", ""),
@@ -72,7 +72,7 @@ pub(super) fn devargs(
                 ),
             )
         }
-        PortSpec::Virtio { .. } => match meeting {
+        PortSpec::Virtio { .. } => match connection {
             Some((SocketRole::Client, socket)) => {
                 device("net_virtio_user", format!("path={socket},queues=1,{VIRTIO_FEATURES}"))
             }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_device_arguments_go_through() {
+    fn raw_device_arguments_are_passed_unchanged() {
         let split = devargs(&"eal:net_null0,size=64".parse().unwrap(), None, 64, &PortConfig::default());
         assert_eq!(split, ("net_null0".into(), "size=64".into()));
     }

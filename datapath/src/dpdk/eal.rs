@@ -86,12 +86,12 @@ pub enum EalError {
         folder: PathBuf,
     },
     /// `rte_eal_init` failed.
-    #[error("DPDK does not start ({errno}): {said}")]
+    #[error("DPDK does not start ({errno}): {messages}")]
     Refused {
         /// DPDK's error number in words.
         errno: String,
         /// DPDK's error messages.
-        said: String,
+        messages: String,
     },
     /// DPDK already runs with other settings, which it accepts only when it starts.
     #[error(
@@ -304,7 +304,7 @@ fn command_line(config: &EalConfig, huge: bool) -> Result<Vec<CString>, EalError
         .map(|word| {
             CString::new(word).map_err(|_| EalError::Refused {
                 errno: "invalid argument".into(),
-                said: "a PCI address contains a NUL".into(),
+                messages: "a PCI address contains a NUL".into(),
             })
         })
         .collect()
@@ -343,7 +343,7 @@ fn arguments(config: &EalConfig, huge: bool, cores: &[usize], prefix: &str) -> V
 /// Calls `rte_eal_init` on a separate thread, because it changes the affinity of its caller. DPDK's interrupt thread inherits the blocked
 /// signals of that thread.
 fn init(arguments: Vec<CString>) -> Result<(), EalError> {
-    log::take_over();
+    log::redirect();
     environment::hide_from_dpdk();
     let run = move || {
         // DPDK keeps pointers to its arguments. This static keeps them reachable for LeakSanitizer. Nothing reads it, so without the
@@ -359,9 +359,9 @@ fn init(arguments: Vec<CString>) -> Result<(), EalError> {
         };
         let _ = STARTED_IN.set(Process::this());
         let before = descriptor::inheritable();
-        let (result, said) = log::complaints_of(start);
+        let (result, messages) = log::errors_of(start);
         if result < 0 {
-            return Err(EalError::Refused { errno: errno(), said });
+            return Err(EalError::Refused { errno: errno(), messages });
         }
         descriptor::note_timer(&before);
         descriptor::close_new_on_exec(&before);
@@ -431,7 +431,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hugepages_go_in_memory_and_ordinary_pages_never_do() {
+    fn hugepages_are_in_memory_and_ordinary_pages_are_not() {
         let config = EalConfig::default();
         let huge = arguments(&config, true, &[0, 1], "x").join(" ");
         assert!(huge.contains("--in-memory") && !huge.contains("--no-huge"), "{huge}");
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn without_cpus_in_sysfs_dpdk_is_not_started() {
+    fn dpdk_is_not_started_without_cpus_in_sysfs() {
         let folder = tempfile::tempdir().unwrap();
         let error = check_sysfs(&[0, 1], folder.path()).unwrap_err().to_string();
         assert!(error.starts_with(folder.path().to_str().unwrap()), "{error}");
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_dpdk_takes_only_when_it_starts_is_not_silently_ignored() {
+    fn a_setting_that_needs_a_new_start_of_dpdk_is_refused() {
         let first = EalConfig { pci: vec!["0000:01:00.0".into()], ..EalConfig::default() };
         let others = EalConfig::default();
         suits(&first, true, &first).unwrap();
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_is_taken_by_its_address_alone() {
+    fn dpdk_scans_only_the_pci_addresses_given() {
         let config = EalConfig { pci: vec!["0000:01:00.0".into()], ..EalConfig::default() };
         let words = arguments(&config, true, &[MAX_CORES], "x").join(" ");
         assert!(words.contains("-a 0000:01:00.0") && !words.contains("--no-pci"), "{words}");

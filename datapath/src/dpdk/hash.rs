@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_that_cannot_says_why() {
+    fn a_nic_without_the_needed_hash_is_refused_with_the_reason() {
         let no_udp = dpdk::rte_eth_dev_info { flow_type_rss_offloads: 0, ..device(4, 40, 128) };
         for (device, why) in [
             (device(1, 40, 128), "1 queues for 2 cores"),
@@ -109,8 +109,8 @@ mod tests {
             (device(4, 0, 128), "a hash key of 0 bytes"),
             (device(4, 40, 0), "a table of 0 queues"),
         ] {
-            let said = Hash::new(&device, &steering(2)).err().unwrap();
-            assert!(said.contains(why), "{said}");
+            let error = Hash::new(&device, &steering(2)).err().unwrap();
+            assert!(error.contains(why), "{error}");
         }
     }
 }

@@ -4,29 +4,29 @@ use std::ffi::c_char;
 use std::sync::Mutex;
 
 /// Most lines kept for an error message.
-const KEPT: usize = 4;
+const MAX_LINES: usize = 4;
 
-static COMPLAINTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Redirects DPDK's log. Called before the EAL starts, whose first messages would otherwise reach the terminal.
-pub(super) fn take_over() {
-    // SAFETY: `sink` has the type of the callback, lives for the whole process, and may be called from any thread.
-    unsafe { dpdk_sys::ferroce_log_to(Some(sink)) };
+pub(super) fn redirect() {
+    // SAFETY: `on_log` has the type of the callback, lives for the whole process, and may be called from any thread.
+    unsafe { dpdk_sys::ferroce_log_to(Some(on_log)) };
 }
 
 /// Runs `f`. Returns its result and the errors that DPDK logged meanwhile, joined to one line.
-pub(super) fn complaints_of<T>(f: impl FnOnce() -> T) -> (T, String) {
+pub(super) fn errors_of<T>(f: impl FnOnce() -> T) -> (T, String) {
     lock().clear();
     let result = f();
-    let said = std::mem::take(&mut *lock());
-    (result, said.join("; "))
+    let messages = std::mem::take(&mut *lock());
+    (result, messages.join("; "))
 }
 
 fn lock() -> std::sync::MutexGuard<'static, Vec<String>> {
-    COMPLAINTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    ERRORS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-unsafe extern "C" fn sink(level: u32, text: *const c_char, len: usize) {
+unsafe extern "C" fn on_log(level: u32, text: *const c_char, len: usize) {
     // SAFETY: the shim passes `len` readable bytes, which stdio passed to the stream's write function.
     let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
     let text = String::from_utf8_lossy(bytes);
@@ -40,8 +40,8 @@ unsafe extern "C" fn sink(level: u32, text: *const c_char, len: usize) {
         return;
     }
     tracing::debug!(target: "dpdk", "{text}");
-    let mut kept = lock();
-    if kept.len() < KEPT {
-        kept.push(text.to_owned());
+    let mut messages = lock();
+    if messages.len() < MAX_LINES {
+        messages.push(text.to_owned());
     }
 }

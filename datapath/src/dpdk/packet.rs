@@ -8,21 +8,21 @@ use crate::linux::packet::{PacketSocket, SocketConfig};
 use crate::port_spec::PortSpec;
 
 /// Most slots of a receive ring: 16 MiB, as 15 slots of 64 KiB fit a block of 1 MiB.
-const MOST_SLOTS: usize = 240;
+const MAX_SLOTS: usize = 240;
 
 pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, PacketSocket), PortError> {
     let prepared = prepare(spec, config)?;
     let max_frame = max_frame(prepared.mtu);
-    let failed = |errno, said: &str| PortError::Driver {
+    let failed = |errno, messages: &str| PortError::Driver {
         port: spec.to_string(),
         step: "opening its packet socket",
         errno,
-        said: said.into(),
+        messages: messages.into(),
     };
     let interface = prepared.interface.ok_or_else(|| failed(String::new(), "it is on no interface"))?;
     let settings = SocketConfig {
         max_frame,
-        slots: usize::from(config.ring_slots).min(MOST_SLOTS),
+        slots: usize::from(config.ring_slots).min(MAX_SLOTS),
         qdisc_bypass: config.qdisc_bypass,
         promiscuous: config.promiscuous,
     };
@@ -46,6 +46,6 @@ pub(super) fn of_sockets(spec: &PortSpec, interface: &Interface, ip_mtu: u16, dr
         speed_mbps: interface.speed_mbps,
         numa_node: numa_node(spec),
         linux_interface: Some(LinuxInterface { index: interface.index, name: interface.name.clone() }),
-        peers: None,
+        peer_mac: None,
     }
 }

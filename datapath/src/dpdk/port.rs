@@ -5,7 +5,7 @@ use super::device::{self, Device, device_info, link_is_up};
 use super::eal::{self, Eal};
 use super::hash::Hash;
 use super::mbuf::Mbuf;
-use super::memif::{Meeting, Relay};
+use super::memif::{Connection, Relay};
 use super::packet;
 use super::packet_ring::TransmitRing;
 use super::pool::Pool;
@@ -15,7 +15,7 @@ use super::setup::{Setup, room};
 use super::udp;
 use super::vhost;
 use super::xdp::{self, Attachment};
-use crate::io::{BURST, Bell, Burst, Caps, PacketIo, PortCounters, QueueError};
+use crate::io::{BURST, Burst, Caps, PacketIo, PortCounters, QueueError, WakeDescriptor};
 use crate::linux;
 use crate::linux::packet::PacketSocket;
 use crate::linux::udp::UdpSockets;
@@ -43,7 +43,7 @@ pub struct Port {
     link: Link,
     info: PortInfo,
     /// Whether the port receives what it sends.
-    loops: bool,
+    loops_back: bool,
     counters: PortCounters,
     /// The packet socket or AF_XDP socket of the port, and the ring from which an AF_PACKET port sends.
     socket: Option<RawFd>,
@@ -107,13 +107,14 @@ impl Port {
         let relay = relay(spec)?;
         let max_frame = max_frame(prepared.mtu);
         let xdp = Attachment::new(spec, config, prepared.interface.as_ref())?;
-        let held = if xdp.is_some() { xdp::HELD } else { 0 };
-        let pool = Arc::new(Pool::new(eal, config.buffers + held, room(spec, max_frame), xdp.is_some())?);
-        let meeting = match &relay {
+        let driver_buffers = if xdp.is_some() { xdp::DRIVER_BUFFERS } else { 0 };
+        let pool =
+            Arc::new(Pool::new(eal, config.buffers + driver_buffers, room(spec, max_frame), xdp.is_some())?);
+        let connection = match &relay {
             Some(relay) => Some(relay.driver_side()),
             None => vhost::driver_side(spec)?,
         };
-        let setup = Setup { spec, config, prepared: &prepared, meeting, xdp: xdp.as_ref(), max_frame };
+        let setup = Setup { spec, config, prepared: &prepared, connection, xdp: xdp.as_ref(), max_frame };
         let before = setup.sockets();
         let id = setup.probe()?;
         let info = setup.info(id);
@@ -127,7 +128,7 @@ impl Port {
             link: relay.map_or(Link::Device, Link::Memif),
             device: Some(Arc::new(Device::new(id, &info.driver, pool.clone()))),
             info,
-            loops: matches!(spec, PortSpec::Ring { end: None, .. }),
+            loops_back: matches!(spec, PortSpec::Ring { end: None, .. }),
             counters: PortCounters::default(),
             socket,
             ring: socket.and_then(|socket| setup.transmit_ring(socket)),
@@ -165,7 +166,7 @@ impl Port {
             spec: spec.clone(),
             config: config.clone(),
             info,
-            loops: false,
+            loops_back: false,
             counters: PortCounters::default(),
             socket: Some(descriptor),
             link,
@@ -204,7 +205,7 @@ impl Port {
         let mut queue = Self::open(self.eal, &self.spec, &config)?;
         if self.socket.is_some() {
             let socket = queue.socket.ok_or("its packet socket is not found")?;
-            steering.attach(&socket, core, self.most_of_others())?;
+            steering.attach(&socket, core, self.max_bytes_of_others())?;
         }
         // A large datagram arrives at the core of its first frame.
         if let Link::Packet(_) = queue.link {
@@ -220,7 +221,7 @@ impl Port {
     }
 
     /// Returns the most bytes that the packet socket receives of a frame other than UDP.
-    fn most_of_others(&self) -> u32 {
+    fn max_bytes_of_others(&self) -> u32 {
         match self.link {
             // Without a limit, the sockets would receive the kernel's TCP segments of up to 64 KiB.
             Link::Packet(_) => self.info.max_frame as u32,
@@ -249,7 +250,7 @@ impl Port {
                 config: config.clone(),
                 link: Link::Device,
                 info: self.info.clone(),
-                loops: false,
+                loops_back: false,
                 counters: PortCounters::default(),
                 socket: None,
                 ring: None,
@@ -270,7 +271,7 @@ impl Port {
             spec: &self.spec,
             config: &config,
             prepared: &prepared,
-            meeting: None,
+            connection: None,
             xdp: None,
             max_frame: self.info.max_frame,
         };
@@ -279,7 +280,7 @@ impl Port {
     }
 
     #[cold]
-    fn drop_odd_buffers(&mut self, from: &mut Burst<Mbuf>) {
+    fn drop_chained_or_shared(&mut self, from: &mut Burst<Mbuf>) {
         let before = from.len();
         from.retain(|frame| frame.is_plain());
         self.counters.odd_buffer += (before - from.len()) as u64;
@@ -294,11 +295,11 @@ impl Port {
         self.counters.bad_length += (before - from.len()) as u64;
     }
 
-    /// As [`receive_or_lend`](PacketIo::receive_or_lend), of a port with more than a device of DPDK.
+    /// As [`poll_receive`](PacketIo::poll_receive), of a port with more than a device of DPDK.
     #[inline(never)]
-    fn receive_or_lend_otherwise(&mut self, into: &mut Burst<Mbuf>) -> bool {
+    fn poll_receive_other(&mut self, into: &mut Burst<Mbuf>) -> bool {
         match &mut self.link {
-            Link::Packet(socket) if socket.lends() => return true,
+            Link::Packet(socket) if socket.has_in_place() => return true,
             Link::Packet(_) => {}
             Link::Udp(sockets) => return sockets.fill() || !into.is_empty(),
             Link::Device | Link::Memif(_) => self.receive_burst(into),
@@ -317,16 +318,16 @@ impl Port {
             // transparent pointer, and `room` slots are free from `had` on.
             unsafe { dpdk::ferroce_rx_burst(id, queue, free.add(had).cast(), room as u16) }
         };
-        let came = match &mut self.link {
+        let received = match &mut self.link {
             Link::Device => burst(),
-            Link::Memif(relay) => relay.gate().pass(burst),
+            Link::Memif(relay) => relay.gate().run(burst),
             Link::Packet(_) | Link::Udp(_) => return,
         };
-        if came > 0 {
-            // SAFETY: the driver wrote `came` ≤ `room` buffers there and gave them away.
-            unsafe { into.set_len(had + usize::from(came)) };
+        if received > 0 {
+            // SAFETY: the driver wrote `received` ≤ `room` buffers there and gave them away.
+            unsafe { into.set_len(had + usize::from(received)) };
             if into[had..].iter().any(|frame| !frame.is_plain()) {
-                self.drop_odd_buffers(into);
+                self.drop_chained_or_shared(into);
             }
         }
     }
@@ -344,12 +345,12 @@ impl PacketIo for Port {
         let queues: Result<_, _> = (1..steering.cores).map(|core| self.open_queue(steering, core)).collect();
         let queues = queues?;
         if let Some(socket) = &self.socket {
-            steering.attach(socket, 0, self.most_of_others())?;
+            steering.attach(socket, 0, self.max_bytes_of_others())?;
         }
         Ok(queues)
     }
 
-    fn strays(&self) -> bool {
+    fn misdirects(&self) -> bool {
         self.queue > 0
     }
 
@@ -367,28 +368,28 @@ impl PacketIo for Port {
     }
 
     /// Nearly all that an idle turn does, so it makes one comparison for the kind of link that most ports have.
-    fn receive_or_lend(&mut self, into: &mut Burst<Mbuf>) -> bool {
+    fn poll_receive(&mut self, into: &mut Burst<Mbuf>) -> bool {
         if !matches!(self.link, Link::Device) {
-            return self.receive_or_lend_otherwise(into);
+            return self.poll_receive_other(into);
         }
         self.receive_burst(into);
         !into.is_empty()
     }
 
     #[inline]
-    fn lends(&self) -> bool {
+    fn has_in_place(&self) -> bool {
         match &self.link {
-            Link::Packet(socket) => socket.lends(),
-            Link::Udp(sockets) => sockets.lends(),
+            Link::Packet(socket) => socket.has_in_place(),
+            Link::Udp(sockets) => sockets.has_in_place(),
             Link::Device | Link::Memif(_) => false,
         }
     }
 
-    fn lend(&mut self, others: &mut Burst<Mbuf>, take: impl FnMut(&[u8]) -> bool) {
+    fn receive_in_place(&mut self, others: &mut Burst<Mbuf>, take: impl FnMut(&[u8]) -> bool) {
         let (stock, pool) = (&mut self.stock, &self.pool);
         match &mut self.link {
-            Link::Packet(socket) => socket.lend(others, || from_stock(stock, pool), take),
-            Link::Udp(sockets) => sockets.lend(others, || from_stock(stock, pool), take),
+            Link::Packet(socket) => socket.receive_in_place(others, || from_stock(stock, pool), take),
+            Link::Udp(sockets) => sockets.receive_in_place(others, || from_stock(stock, pool), take),
             Link::Device | Link::Memif(_) => {}
         }
     }
@@ -417,7 +418,7 @@ impl PacketIo for Port {
         };
         let sent = usize::from(match &mut self.link {
             Link::Device => burst(),
-            Link::Memif(relay) => relay.gate().pass(burst),
+            Link::Memif(relay) => relay.gate().run(burst),
             Link::Packet(socket) => return socket.transmit(from),
             Link::Udp(sockets) => return sockets.transmit(from),
         });
@@ -447,20 +448,20 @@ impl PacketIo for Port {
         counters
     }
 
-    fn loops(&self) -> bool {
-        self.loops
+    fn loops_back(&self) -> bool {
+        self.loops_back
     }
 
     fn listen(&mut self, on: bool) {
         if let Link::Memif(relay) = &self.link {
-            relay.bell().listen(on);
+            relay.interrupt().listen(on);
         }
     }
 
-    fn descriptor(&self) -> Option<Bell> {
+    fn descriptor(&self) -> Option<WakeDescriptor> {
         match (&self.link, self.socket) {
-            (_, Some(socket)) => Some(Bell::Now(socket)),
-            (Link::Memif(relay), None) => relay.bell().descriptor().map(Bell::Soon),
+            (_, Some(socket)) => Some(WakeDescriptor::Reliable(socket)),
+            (Link::Memif(relay), None) => relay.interrupt().descriptor().map(WakeDescriptor::Racy),
             _ => None,
         }
     }
@@ -468,7 +469,7 @@ impl PacketIo for Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        self.socket.into_iter().for_each(fork::keep);
+        self.socket.into_iter().for_each(fork::keep_on_fork);
         // Stops the relay first, so that the driver does not clean up after its peer while it is closed.
         self.link = Link::Device;
     }
@@ -485,6 +486,6 @@ fn from_stock(stock: &mut Burst<Mbuf>, pool: &Pool) -> Option<Mbuf> {
 
 fn relay(spec: &PortSpec) -> Result<Option<Relay>, PortError> {
     let PortSpec::Memif { socket, role, .. } = spec else { return Ok(None) };
-    let meeting = Meeting::at(socket, *role)?;
-    Relay::new(meeting).map(Some).map_err(|e| relay_failed(spec, &e))
+    let connection = Connection::at(socket, *role)?;
+    Relay::new(connection).map(Some).map_err(|e| relay_failed(spec, &e))
 }

@@ -5,7 +5,7 @@ use roce::CoreIndex;
 use roce::wire::{Mac, Mtu, Numbers};
 
 /// The fewest buffers of another core's queue, in addition to those in its driver's rings.
-const LEAST_BUFFERS: u32 = 1024;
+const MIN_BUFFERS: u32 = 1024;
 
 /// Settings of a port to open.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl PortConfig {
     fn queue_buffers(&self, spec: &PortSpec, cores: u8) -> u32 {
         // A NIC's driver keeps a buffer in each slot of its rings.
         let kept = if matches!(spec, PortSpec::Pci(_)) { 2 * u32::from(self.ring_slots) } else { 0 };
-        (self.buffers / u32::from(cores.max(1))).max(LEAST_BUFFERS + kept)
+        (self.buffers / u32::from(cores.max(1))).max(MIN_BUFFERS + kept)
     }
 }
 
@@ -91,5 +91,5 @@ pub struct PortInfo {
     /// The interface whose addresses and neighbours the port shares. `None` if the port has its own.
     pub linux_interface: Option<LinuxInterface>,
     /// The Ethernet address that stands for every peer, on a port on UDP sockets. `None` on a port that sends to Ethernet addresses.
-    pub peers: Option<Mac>,
+    pub peer_mac: Option<Mac>,
 }

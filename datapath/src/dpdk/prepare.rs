@@ -42,8 +42,8 @@ pub enum PortError {
         "cannot create a pool of {buffers} buffers of {room} bytes: {why}; set fewer buffers, or give DPDK more memory"
     )]
     Pool { buffers: u32, room: usize, why: String },
-    #[error("port `{port}` does not open: {step} fails ({errno}): {said}")]
-    Driver { port: String, step: &'static str, errno: String, said: String },
+    #[error("port `{port}` does not open: {step} fails ({errno}): {messages}")]
+    Driver { port: String, step: &'static str, errno: String, messages: String },
     #[error(
         "cannot open port `{port}` in a process forked from one with a device, because DPDK's threads and locks are lost; start a program"
     )]
@@ -263,6 +263,6 @@ pub(super) fn max_frame(mtu: u16) -> usize {
 }
 
 pub(super) fn relay_failed(spec: &PortSpec, error: &std::io::Error) -> PortError {
-    let (said, errno) = ("check that the temporary directory is writable".into(), error.to_string());
-    PortError::Driver { port: spec.to_string(), step: "passing messages to its driver", errno, said }
+    let (messages, errno) = ("check that the temporary directory is writable".into(), error.to_string());
+    PortError::Driver { port: spec.to_string(), step: "passing messages to its driver", errno, messages }
 }

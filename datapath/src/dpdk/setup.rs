@@ -39,20 +39,20 @@ pub(super) struct Setup<'a> {
     pub(super) spec: &'a PortSpec,
     pub(super) config: &'a PortConfig,
     pub(super) prepared: &'a Prepared,
-    pub(super) meeting: Option<(SocketRole, String)>,
+    pub(super) connection: Option<(SocketRole, String)>,
     pub(super) xdp: Option<&'a Attachment>,
     pub(super) max_frame: usize,
 }
 
 impl Setup<'_> {
-    fn failed(&self, step: &'static str, errno: c_int, said: String) -> PortError {
-        let said = if said.is_empty() { "DPDK says no more".into() } else { said };
-        PortError::Driver { port: self.spec.to_string(), step, errno: eal::words(errno), said }
+    fn failed(&self, step: &'static str, errno: c_int, messages: String) -> PortError {
+        let messages = if messages.is_empty() { "DPDK says no more".into() } else { messages };
+        PortError::Driver { port: self.spec.to_string(), step, errno: eal::words(errno), messages }
     }
 
     fn call(&self, step: &'static str, f: impl FnOnce() -> c_int) -> Result<(), PortError> {
-        let (result, said) = log::complaints_of(f);
-        if result < 0 { Err(self.failed(step, result, said)) } else { Ok(()) }
+        let (result, messages) = log::errors_of(f);
+        if result < 0 { Err(self.failed(step, result, messages)) } else { Ok(()) }
     }
 
     fn text(&self, text: String) -> Result<CString, PortError> {
@@ -94,7 +94,8 @@ impl Setup<'_> {
 
     pub(super) fn probe(&self) -> Result<u16, PortError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (driver, mut arguments) = devargs(self.spec, self.meeting.as_ref(), self.max_frame, self.config);
+        let (driver, mut arguments) =
+            devargs(self.spec, self.connection.as_ref(), self.max_frame, self.config);
         self.xdp.into_iter().for_each(|xdp| arguments += &xdp.arguments());
         let device = match self.spec {
             PortSpec::Ring { name, end } => return self.ring(name, *end),
@@ -249,7 +250,7 @@ impl Setup<'_> {
             speed_mbps: interface.and_then(|interface| interface.speed_mbps).or_else(|| self.speed(id)),
             numa_node: numa_node(self.spec),
             linux_interface: interface.map(|i| LinuxInterface { index: i.index, name: i.name.clone() }),
-            peers: None,
+            peer_mac: None,
         }
     }
 

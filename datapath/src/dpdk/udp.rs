@@ -3,7 +3,7 @@
 use super::packet::of_sockets;
 use super::port_info::{PortConfig, PortInfo};
 use super::prepare::{PortError, max_frame, prepare};
-use crate::linux::udp::{PEERS, UdpSockets, own_address};
+use crate::linux::udp::{PEER_MAC, UdpSockets, own_address};
 use crate::port_spec::PortSpec;
 use std::io;
 
@@ -14,13 +14,13 @@ pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, Ud
         port: spec.to_string(),
         step: "opening its UDP sockets",
         errno: String::new(),
-        said: "it is on no interface".into(),
+        messages: "it is on no interface".into(),
     })?;
     let mac = own_address(&interface);
-    let sockets = UdpSockets::open(&interface, mac, PEERS, max_frame);
+    let sockets = UdpSockets::open(&interface, mac, PEER_MAC, max_frame);
     let sockets = sockets.map_err(|error| failed(spec, &interface.name, &error))?;
     let info = of_sockets(spec, &interface, prepared.mtu, "UDP sockets".into());
-    Ok((PortInfo { mac, peers: Some(PEERS), ..info }, sockets))
+    Ok((PortInfo { mac, peer_mac: Some(PEER_MAC), ..info }, sockets))
 }
 
 fn failed(spec: &PortSpec, interface: &str, error: &io::Error) -> PortError {
@@ -37,7 +37,7 @@ fn failed(spec: &PortSpec, interface: &str, error: &io::Error) -> PortError {
             port: spec.to_string(),
             step: "opening its UDP sockets",
             errno: error.to_string(),
-            said: "Linux says no more".into(),
+            messages: "Linux says no more".into(),
         },
     }
 }

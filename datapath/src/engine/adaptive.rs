@@ -8,7 +8,7 @@ use super::core::Turn;
 use super::on_demand::{OnDemand, Running};
 use super::runner::Status;
 use super::wake::Wake;
-use crate::io::Bell;
+use crate::io::WakeDescriptor;
 use crate::signals;
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -21,29 +21,29 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const WORKING: u32 = 0;
-const STANDING_BACK: u32 = 1;
+const PAUSED: u32 = 1;
 const ASLEEP: u32 = 2;
 
 /// Turns between two checks whether the application polls.
 const BATCH: u32 = 16;
 /// Polls during a batch from which on the application drives the core.
-const DRIVES: u64 = 4;
+const POLLS_TO_PAUSE: u64 = 4;
 /// Duration of standing back, and the polls in that time with which the application continues to drive the core.
-const STAND_BACK: Duration = Duration::from_millis(1);
-const DRIVES_ON: u64 = 50;
+const PAUSE: Duration = Duration::from_millis(1);
+const POLLS_TO_STAY_PAUSED: u64 = 50;
 /// Idle turns during which the thread spins, and further ones during which it yields. Then it sleeps.
 const SPIN_TURNS: u32 = 64;
 const YIELD_TURNS: u32 = 128;
 /// A yield that takes longer means that other threads want this CPU. The thread then sleeps: the kernel wakes a sleeper for a packet sooner
 /// than it returns to a thread that yields.
-const CROWDED: Duration = Duration::from_micros(50);
+const SLOW_YIELD: Duration = Duration::from_micros(50);
 /// The longest sleep on a port with a descriptor, which wakes the thread.
-const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+const MAX_SLEEP: Duration = Duration::from_millis(500);
 /// The shortest and longest sleep on a port without a descriptor, where a received packet waits for the end of the sleep. Each sleep is a
 /// quarter longer than the last: a packet waits for at most a fifth of the time since the last one.
 const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
 /// Timer slack in ns. The kernel's default, 50 µs, is as long as the shortest sleep.
-const LATE_NS: libc::c_ulong = 1000;
+const TIMER_SLACK_NS: libc::c_ulong = 1000;
 
 pub(super) struct Adaptive {
     shared: Arc<Shared>,
@@ -55,7 +55,7 @@ struct Shared {
     /// Turns that the application requested; wraps at 2⁶⁴.
     polls: AtomicU64,
     /// The value of `polls` when the application last called `hand_over`.
-    before: AtomicU64,
+    polls_at_hand_over: AtomicU64,
     mode: AtomicU32,
     wake: Wake,
 }
@@ -65,7 +65,7 @@ impl Adaptive {
         let shared = Arc::new(Shared::new(core, wake));
         let (here, there) = (shared.clone(), status.clone());
         let body = move || {
-            end_sleeps_in_time();
+            set_timer_slack();
             here.run(&there);
         };
         let thread = signals::spawn("ferroce-core", body)?;
@@ -85,7 +85,7 @@ impl Adaptive {
         drop(core);
         if work {
             // The turn may have changed the timer or descriptor for which the thread sleeps.
-            self.shared.rouse(ASLEEP);
+            self.shared.wake_if(ASLEEP);
         }
         work
     }
@@ -102,15 +102,15 @@ impl Adaptive {
         if let Some(mut core) = self.shared.core.try_take() {
             core.turn(status);
         }
-        self.shared.rouse(ASLEEP);
+        self.shared.wake_if(ASLEEP);
     }
 
     /// Returns the core to the thread at once, because the application stops polling.
     pub(super) fn hand_over(&self) {
-        self.shared.before.store(self.shared.polls.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.shared.polls_at_hand_over.store(self.shared.polls.load(Ordering::Relaxed), Ordering::Relaxed);
         // A thread that stands back now sees no current polls, or this sees its mode (see `posted`).
         fence(Ordering::SeqCst);
-        self.shared.rouse(STANDING_BACK);
+        self.shared.wake_if(PAUSED);
     }
 
     pub(super) fn stop(&mut self) {
@@ -123,24 +123,25 @@ impl Adaptive {
     }
 }
 
-fn end_sleeps_in_time() {
+fn set_timer_slack() {
     // SAFETY: takes integers, and affects only this thread. On failure sleeps end a little later.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, LATE_NS) };
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
 }
 
 impl Shared {
     fn new(core: impl Turn + 'static, wake: Wake) -> Self {
-        let (polls, before, mode) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU32::new(WORKING));
-        Self { core: OnDemand::new(core), polls, before, mode, wake }
+        let (polls, polls_at_hand_over, mode) =
+            (AtomicU64::new(0), AtomicU64::new(0), AtomicU32::new(WORKING));
+        Self { core: OnDemand::new(core), polls, polls_at_hand_over, mode, wake }
     }
 
     /// Returns the number of polls since the application last called `hand_over`.
     fn current_polls(&self) -> u64 {
-        self.polls.load(Ordering::Relaxed).wrapping_sub(self.before.load(Ordering::Relaxed))
+        self.polls.load(Ordering::Relaxed).wrapping_sub(self.polls_at_hand_over.load(Ordering::Relaxed))
     }
 
     /// Ends the thread's wait if it waits in `mode`. Of several callers, one does.
-    fn rouse(&self, mode: u32) {
+    fn wake_if(&self, mode: u32) {
         if self.mode.load(Ordering::Relaxed) == mode
             && self.mode.compare_exchange(mode, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
@@ -153,8 +154,8 @@ impl Shared {
         let mut polls = self.polls.load(Ordering::Relaxed);
         while !status.stopping() && !status.stopped() {
             let polled = self.polls.load(Ordering::Relaxed).wrapping_sub(polls);
-            if polled.min(self.current_polls()) >= DRIVES {
-                self.stand_back(status);
+            if polled.min(self.current_polls()) >= POLLS_TO_PAUSE {
+                self.pause(status);
                 idle = 0;
             }
             polls = self.polls.load(Ordering::Relaxed);
@@ -168,11 +169,11 @@ impl Shared {
             } else if idle < SPIN_TURNS + YIELD_TURNS {
                 let before = Instant::now();
                 std::thread::yield_now();
-                if before.elapsed() > CROWDED {
+                if before.elapsed() > SLOW_YIELD {
                     idle = SPIN_TURNS + YIELD_TURNS;
                 }
             } else if self.sleep(status, nap) {
-                nap = (nap + nap / 4).min(LONGEST_SLEEP);
+                nap = (nap + nap / 4).min(MAX_SLEEP);
             } else {
                 (idle, nap) = (0, NAPS[0]);
             }
@@ -195,21 +196,21 @@ impl Shared {
         any
     }
 
-    fn stand_back(&self, status: &Status) {
+    fn pause(&self, status: &Status) {
         self.core.take().listen(false);
         loop {
-            self.mode.store(STANDING_BACK, Ordering::Relaxed);
+            self.mode.store(PAUSED, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            if self.current_polls() < DRIVES {
+            if self.current_polls() < POLLS_TO_PAUSE {
                 // The application called `hand_over` meanwhile.
                 self.mode.store(WORKING, Ordering::Relaxed);
                 return;
             }
             let polls = self.polls.load(Ordering::Relaxed);
-            self.wake.wait(None, STAND_BACK);
-            let roused = self.mode.swap(WORKING, Ordering::Relaxed) == WORKING;
-            let drives_on = self.polls.load(Ordering::Relaxed).wrapping_sub(polls) >= DRIVES_ON;
-            if roused || !drives_on || status.stopping() {
+            self.wake.wait(None, PAUSE);
+            let was_woken = self.mode.swap(WORKING, Ordering::Relaxed) == WORKING;
+            let stays_paused = self.polls.load(Ordering::Relaxed).wrapping_sub(polls) >= POLLS_TO_STAY_PAUSED;
+            if was_woken || !stays_paused || status.stopping() {
                 return;
             }
         }
@@ -224,7 +225,7 @@ impl Shared {
         // The turn handles frames that arrived before `listen`.
         core.listen(true);
         let work = core.turn(status);
-        let (descriptor, longest) = needs(&core, nap);
+        let (descriptor, longest) = wake_conditions(&core, nap);
         if work {
             core.listen(false);
         }
@@ -238,15 +239,15 @@ impl Shared {
     }
 }
 
-fn needs(core: &Running<'_>, nap: Duration) -> (Option<RawFd>, Duration) {
-    let looks = nap.min(NAPS[1]);
-    let Some(core) = core.core() else { return (None, looks) };
+fn wake_conditions(core: &Running<'_>, nap: Duration) -> (Option<RawFd>, Duration) {
+    let poll_interval = nap.min(NAPS[1]);
+    let Some(core) = core.core() else { return (None, poll_interval) };
     let (descriptor, longest) = match core.descriptor() {
-        None => (None, looks),
-        Some(Bell::Now(descriptor)) => (Some(descriptor), LONGEST_SLEEP),
-        Some(Bell::Soon(descriptor)) => (Some(descriptor), nap),
+        None => (None, poll_interval),
+        Some(WakeDescriptor::Reliable(descriptor)) => (Some(descriptor), MAX_SLEEP),
+        Some(WakeDescriptor::Racy(descriptor)) => (Some(descriptor), nap),
     };
-    let longest = if core.waits_for_port() { longest.min(looks) } else { longest };
+    let longest = if core.waits_for_port() { longest.min(poll_interval) } else { longest };
     (descriptor, core.idle_time().map_or(longest, |timer| timer.min(longest)))
 }
 
@@ -261,7 +262,7 @@ mod tests {
             false
         }
 
-        fn give_up(&mut self, _reason: &str) {}
+        fn fail_all(&mut self, _reason: &str) {}
 
         fn idle_time(&self) -> Option<Duration> {
             None
@@ -273,24 +274,24 @@ mod tests {
 
         fn listen(&mut self, _on: bool) {}
 
-        fn descriptor(&self) -> Option<Bell> {
+        fn descriptor(&self) -> Option<WakeDescriptor> {
             None
         }
     }
 
     #[test]
-    fn polls_before_the_application_waits_make_no_thread_stand_back() {
+    fn polls_before_hand_over_do_not_pause_the_thread() {
         let status = Status::default();
         let shared = Arc::new(Shared::new(Idle, Wake::new().unwrap()));
         let adaptive = Adaptive { shared: shared.clone(), thread: None };
-        for _ in 0..DRIVES {
+        for _ in 0..POLLS_TO_PAUSE {
             adaptive.poll(&status);
         }
-        assert_eq!(shared.current_polls(), DRIVES, "it drives the core");
+        assert_eq!(shared.current_polls(), POLLS_TO_PAUSE, "it drives the core");
         adaptive.hand_over();
         adaptive.poll(&status);
         assert_eq!(shared.current_polls(), 1);
-        shared.stand_back(&status);
+        shared.pause(&status);
         assert_eq!(shared.mode.load(Ordering::Relaxed), WORKING);
     }
 }
@@ -316,7 +317,7 @@ mod model {
             rung > 0
         }
 
-        fn give_up(&mut self, _reason: &str) {}
+        fn fail_all(&mut self, _reason: &str) {}
 
         fn idle_time(&self) -> Option<Duration> {
             None
@@ -328,14 +329,14 @@ mod model {
 
         fn listen(&mut self, _on: bool) {}
 
-        fn descriptor(&self) -> Option<Bell> {
+        fn descriptor(&self) -> Option<WakeDescriptor> {
             None
         }
     }
 
     /// The thread sleeps again and again while `posts` threads post one request each. A lost wake-up leaves a request unserved, which the
     /// model reports as an endless execution.
-    fn nobody_sleeps_over(posts: u32) {
+    fn no_post_is_left(posts: u32) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(move || {
@@ -373,11 +374,11 @@ mod model {
 
     #[test]
     fn a_post_wakes_a_thread_that_falls_asleep() {
-        nobody_sleeps_over(1);
+        no_post_is_left(1);
     }
 
     #[test]
     fn two_posters_wake_it() {
-        nobody_sleeps_over(2);
+        no_post_is_left(2);
     }
 }

@@ -1,7 +1,7 @@
 //! The ring of a completion queue, from the core to the application.
 
 use super::notify::Notifier;
-use super::work_queue::{Place, Unpolled};
+use super::work_queue::{QueueIndex, Unpolled};
 use roce::Qpn;
 use roce::qp::{Completion, CompletionStatus};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     completion: Completion,
-    place: Place,
+    queue_index: QueueIndex,
 }
 
 /// The application's end of a completion queue.
@@ -31,15 +31,15 @@ impl CqRing {
     pub fn pop_each(&mut self, most: usize, take: &mut impl FnMut(&Completion)) -> usize {
         let most = most.min(self.ring.slots());
         // Completions of one work queue often follow each other: their count is changed once.
-        let (mut last, mut run) = (Place::NONE, 0);
+        let (mut last, mut run) = (QueueIndex::NONE, 0);
         for _ in 0..most {
-            let Ok(Entry { completion, place }) = self.ring.peek() else { break };
+            let Ok(Entry { completion, queue_index }) = self.ring.peek() else { break };
             take(completion);
-            if *place != last && run > 0 {
+            if *queue_index != last && run > 0 {
                 self.unpolled.remove(last, run);
                 run = 0;
             }
-            last = *place;
+            last = *queue_index;
             run += 1;
             // Cannot fail: `peek` has just returned an entry.
             let _ = self.ring.pop();
@@ -55,7 +55,7 @@ impl CqRing {
         for _ in 0..self.ring.slots() {
             let Ok(entry) = self.ring.pop() else { return };
             if entry.completion.qpn == qpn {
-                self.unpolled.remove(entry.place, 1);
+                self.unpolled.remove(entry.queue_index, 1);
             } else {
                 // Cannot fail: the pop above made room.
                 let _ = producer.ring.push(entry);
@@ -96,38 +96,38 @@ pub(super) struct CqProducer {
     ring: Producer<Entry>,
     overflow: Arc<AtomicBool>,
     /// Wakes the thread or task that waits for a completion. Dropped after the ring.
-    bell: Option<Bell>,
+    notifier: Option<ClosingNotifier>,
 }
 
 /// A notifier that signals once more when the core drops it, because no completion will follow.
 #[derive(Debug)]
-struct Bell(Arc<Notifier>);
+struct ClosingNotifier(Arc<Notifier>);
 
-impl Drop for Bell {
+impl Drop for ClosingNotifier {
     fn drop(&mut self) {
-        self.0.completions_came(true);
+        self.0.on_completions(true);
     }
 }
 
 impl CqProducer {
     pub(super) fn watch(&mut self, notifier: Arc<Notifier>) {
-        self.bell = Some(Bell(notifier));
+        self.notifier = Some(ClosingNotifier(notifier));
     }
 
     #[inline]
     pub(super) fn notify(&self, completions: &[Completion]) {
-        if let Some(Bell(notifier)) = &self.bell {
+        if let Some(ClosingNotifier(notifier)) = &self.notifier {
             let counts = |one: &Completion| one.solicited || one.status != CompletionStatus::Success;
-            notifier.completions_came(completions.iter().any(counts));
+            notifier.on_completions(completions.iter().any(counts));
         }
     }
 
-    /// Pushes completions of the work queue at `place`. If they do not fit, they are lost and the queue overflows.
+    /// Pushes completions of the work queue at `queue_index`. If they do not fit, they are lost and the queue overflows.
     #[inline]
-    pub(super) fn push(&mut self, completions: &[Completion], place: Place) {
+    pub(super) fn push(&mut self, completions: &[Completion], queue_index: QueueIndex) {
         match self.ring.write_chunk_uninit(completions.len()) {
             Ok(chunk) => {
-                chunk.fill_from_iter(completions.iter().map(|&completion| Entry { completion, place }));
+                chunk.fill_from_iter(completions.iter().map(|&completion| Entry { completion, queue_index }));
             }
             Err(_) => _ = self.overflow(),
         }
@@ -157,8 +157,8 @@ impl CqProducer {
     /// Records an overflow and notifies the application a last time. Returns true the first time.
     pub(super) fn overflow(&mut self) -> bool {
         let first = !self.overflow.swap(true, Ordering::Release);
-        if let (true, Some(Bell(notifier))) = (first, &self.bell) {
-            notifier.completions_came(true);
+        if let (true, Some(ClosingNotifier(notifier))) = (first, &self.notifier) {
+            notifier.on_completions(true);
         }
         first
     }
@@ -169,7 +169,7 @@ pub(super) fn completion_queue(depth: u32, unpolled: Arc<Unpolled>) -> (CqRing, 
     let overflow = Arc::new(AtomicBool::new(false));
     (
         CqRing { ring: consumer, unpolled, overflow: overflow.clone(), depth },
-        CqProducer { ring: producer, overflow, bell: None },
+        CqProducer { ring: producer, overflow, notifier: None },
     )
 }
 
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_is_told_that_no_completion_will_come() {
+    fn a_sleeping_thread_is_woken_when_no_completion_can_follow() {
         let (ring, mut producer) = completion_queue(1, Arc::new(Unpolled::new(1)));
         let notifier = Arc::new(Notifier::new(Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap())));
         producer.watch(notifier.clone());
@@ -198,13 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_queue_holds_its_depth_and_says_when_more_came() {
+    fn a_completion_queue_holds_its_depth_and_reports_an_overflow() {
         let (mut ring, mut producer) = completion_queue(2, Arc::new(Unpolled::new(1)));
-        producer.push(&[completion(1)], Place::NONE);
+        producer.push(&[completion(1)], QueueIndex::NONE);
         assert_eq!(producer.room(), 1);
-        producer.push(&[completion(2)], Place::NONE);
+        producer.push(&[completion(2)], QueueIndex::NONE);
         assert!(!ring.overflowed());
-        producer.push(&[completion(3)], Place::NONE);
+        producer.push(&[completion(3)], QueueIndex::NONE);
         assert!(ring.overflowed() && producer.is_lost());
         assert!(!producer.overflow(), "it is said once");
         let mut ids = Vec::new();
@@ -213,22 +213,23 @@ mod tests {
     }
 
     #[test]
-    fn completions_of_several_queues_are_moved_in_order_and_each_gives_room_to_its_own() {
+    fn completions_of_several_queues_stay_in_order_and_free_room_in_their_own_queue() {
         let unpolled = Arc::new(Unpolled::new(1));
         let (mut ring, mut producer) = completion_queue(8, unpolled.clone());
         let [send, recv] = unpolled.begin(0, 1);
         for round in 0..20 {
             let mut ids = Vec::new();
             let mut take = |completion: &Completion| ids.push(completion.id - round);
-            for (id, place) in [send, send, recv, Place::NONE, send, recv].into_iter().enumerate() {
-                unpolled.add(place, 1);
-                producer.push(&[completion(round + id as u64)], place);
+            for (id, queue_index) in [send, send, recv, QueueIndex::NONE, send, recv].into_iter().enumerate()
+            {
+                unpolled.add(queue_index, 1);
+                producer.push(&[completion(round + id as u64)], queue_index);
             }
             assert_eq!(ring.pop_each(4, &mut take), 4);
-            assert_eq!([send, recv].map(|place| unpolled.count(place)), [1, 1], "what is left");
+            assert_eq!([send, recv].map(|queue_index| unpolled.count(queue_index)), [1, 1], "what is left");
             assert_eq!(ring.pop_each(4, &mut take), 2);
             assert_eq!(ids, [0, 1, 2, 3, 4, 5]);
-            assert_eq!([send, recv].map(|place| unpolled.count(place)), [0, 0]);
+            assert_eq!([send, recv].map(|queue_index| unpolled.count(queue_index)), [0, 0]);
         }
         assert_eq!(ring.pop_each(4, &mut |_| panic!("there is none")), 0);
     }

@@ -93,7 +93,7 @@ pub struct CoreConfig {
     pub interface: Option<u32>,
     /// The Ethernet address that stands for every peer, on a port on UDP sockets: the kernel routes its packets, and delivers each received
     /// one to one process of the interface. `None` on a port that sends to Ethernet addresses.
-    pub peers: Option<Mac>,
+    pub peer_mac: Option<Mac>,
     /// Local addresses. The core answers resolution requests for them if the kernel does not.
     pub addresses: Vec<Address>,
     /// Whether the user has chosen `addresses` among those of the interface. Otherwise the port uses all, also those that are added later.

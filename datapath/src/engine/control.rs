@@ -1,12 +1,12 @@
 //! Passes control calls to a core.
 
-use super::station::Station;
+use super::core_state::CoreState;
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A closure that the core runs between two turns.
-pub(super) type Command = Box<dyn FnOnce(&mut Station, cc::Instant) + Send>;
+pub(super) type Command = Box<dyn FnOnce(&mut CoreState, cc::Instant) + Send>;
 
 #[derive(Clone)]
 pub(super) struct Commands {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_command_is_taken_once_and_an_empty_inbox_says_so() {
+    fn each_command_is_taken_once() {
         let (commands, mut inbox) = channel();
         for _ in 0..3 {
             assert!(!inbox.is_filled() && inbox.take().is_none());

@@ -1,13 +1,13 @@
 //! A core: a port, the core's state, and the turns that move packets between them.
 
+use super::burst_builder::BurstBuilder;
 use super::control::Inbox;
-use super::filling::Filling;
-use super::held::Held;
-use super::station::Station;
-use super::team::Way;
+use super::core_group::PortAccess;
+use super::core_state::CoreState;
+use super::pending_frames::PendingFrames;
 use crate::clock::Clock;
 use crate::host_memory::faults;
-use crate::io::{BURST, Bell, Burst, PacketIo};
+use crate::io::{BURST, Burst, PacketIo, WakeDescriptor};
 use crate::prefetch;
 use cc::Instant;
 use roce::wire::Mac;
@@ -16,57 +16,57 @@ use std::time::Duration;
 /// Number of frames from which on a turn sends no more.
 const TRANSMIT_BUDGET: usize = 2 * BURST;
 
-/// Turns without progress of the port after which waiting frames no longer keep the thread awake: the peer may be gone for good.
-const PATIENCE: u32 = 4096;
+/// Turns without progress of the port after which waiting frames no longer keep the thread awake: the peer may be gone permanently.
+const MAX_STALLED_TURNS: u32 = 4096;
 
 /// Longest time for which the port may accept no frame, or have no free buffer. After that, waiting frames are dropped, as on an unplugged
 /// cable, so that retry timers run: these start when a frame is sent. Linux never gives up a frame that a veth dropped because its peer's
 /// MTU decreased, and sends none behind it.
-const LONGEST_HOLD: Duration = Duration::from_millis(500);
+const MAX_STALL: Duration = Duration::from_millis(500);
 
 /// Bytes of the longest frame.
-const SINK: usize = 16 << 10;
+const MAX_FRAME: usize = 16 << 10;
 
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 pub(super) struct Core<P: PacketIo> {
     clock: Clock,
     mac: Mac,
-    station: Station,
+    state: CoreState,
     inbox: Inbox,
     received: Burst<P::Buf>,
-    leaving: Burst<P::Buf>,
+    outgoing: Burst<P::Buf>,
     /// Frames to the port's own address, which the port itself does not loop back.
     hairpin: Burst<P::Buf>,
     /// A frame for another core whose ring is full. Later frames wait behind it.
-    aside: Option<P::Buf>,
+    deferred: Option<P::Buf>,
     /// Frames for other processes on the interface whose rings are full.
-    held: Held<P::Buf>,
+    pending: PendingFrames<P::Buf>,
     /// An allocated buffer that no frame has used yet.
-    spare: Option<P::Buf>,
+    spare_buffer: Option<P::Buf>,
     /// The next timer after the last turn that had work.
     next_timer: Option<Instant>,
     /// Time until which turns are idle unless frames, posts or commands arrive. 0 if the last turn left work.
-    rests_until: Instant,
+    idle_until: Instant,
     /// Consecutive turns in which a frame waited for the port and none was sent.
-    stuck: u32,
+    stalled_turns: u32,
     /// When the port began to accept no frames.
-    held_since: Option<Instant>,
+    stalled_since: Option<Instant>,
     /// When the port's pool ran out of buffers while a frame waited for one.
-    dry_since: Option<Instant>,
+    no_buffer_since: Option<Instant>,
     /// Frames that waited too long for a buffer are written here and dropped.
-    sink: Box<[u8]>,
+    discard_buffer: Box<[u8]>,
     listens: bool,
-    look: Instant,
+    next_fault_check: Instant,
     /// The last field, so that it outlives the buffers above.
-    port: Way<P>,
+    port: PortAccess<P>,
 }
 
 pub(super) trait Turn: Send {
     /// Does the current work in bounded time. Returns true if there was any.
     fn turn(&mut self) -> bool;
     /// Called after a panic with message `reason`: fails all queue pairs and delivers their completions.
-    fn give_up(&mut self, reason: &str);
+    fn fail_all(&mut self, reason: &str);
     /// Returns the time until the next timer.
     fn idle_time(&self) -> Option<Duration>;
     /// Returns true if a frame waits for the port, which neither a descriptor nor a timer reports.
@@ -74,30 +74,30 @@ pub(super) trait Turn: Send {
     /// Sets whether the port's descriptor reports frames.
     fn listen(&mut self, on: bool);
     /// Returns a descriptor that becomes readable when a frame arrives while the port listens, if the port has one.
-    fn descriptor(&self) -> Option<Bell>;
+    fn descriptor(&self) -> Option<WakeDescriptor>;
 }
 
 impl<P: PacketIo> Core<P> {
-    pub(super) fn new(port: Way<P>, clock: Clock, mac: Mac, station: Station, inbox: Inbox) -> Self {
+    pub(super) fn new(port: PortAccess<P>, clock: Clock, mac: Mac, state: CoreState, inbox: Inbox) -> Self {
         Self {
             clock,
             mac,
-            station,
+            state,
             inbox,
             received: Burst::new(),
-            leaving: Burst::new(),
+            outgoing: Burst::new(),
             hairpin: Burst::new(),
-            aside: None,
-            held: Held::new(),
-            spare: None,
+            deferred: None,
+            pending: PendingFrames::new(),
+            spare_buffer: None,
             next_timer: None,
-            rests_until: Instant::ZERO,
-            stuck: 0,
-            held_since: None,
-            dry_since: None,
-            sink: vec![0; SINK].into_boxed_slice(),
+            idle_until: Instant::ZERO,
+            stalled_turns: 0,
+            stalled_since: None,
+            no_buffer_since: None,
+            discard_buffer: vec![0; MAX_FRAME].into_boxed_slice(),
             listens: false,
-            look: Instant::ZERO,
+            next_fault_check: Instant::ZERO,
             port,
         }
     }
@@ -105,150 +105,151 @@ impl<P: PacketIo> Core<P> {
     fn control(&mut self, now: Instant) -> bool {
         let Some(command) = self.inbox.take() else { return false };
         // Only commands read these counters.
-        self.station.counters.port = self.port.counters();
+        self.state.counters.port = self.port.counters();
         // The command must see what its caller posted before.
-        self.station.take_posts(now);
-        command(&mut self.station, now);
+        self.state.take_posts(now);
+        command(&mut self.state, now);
         true
     }
 
     /// Returns true if only frames can have arrived since the last turn. An idle turn then ends after a few loads.
     #[inline]
     fn is_idle(&self) -> bool {
-        !self.station.has_posts() && !self.inbox.is_filled() && self.clock.now() < self.rests_until
+        !self.state.has_posts() && !self.inbox.is_filled() && self.clock.now() < self.idle_until
     }
 
     #[inline(never)]
     fn work(&mut self) -> bool {
-        faults::hear();
+        faults::unblock_signals();
         // Any thread may run this turn. Its cache of the port's pool makes turns twice as fast.
         self.port.attach();
         let now = self.clock.now();
         let mut work = self.inbox.is_filled() && self.control(now);
-        if work || now >= self.look {
-            faults::renew();
-            self.look = now + faults::PERIOD;
+        if work || now >= self.next_fault_check {
+            faults::reinstall();
+            self.next_fault_check = now + faults::PERIOD;
         }
-        work |= self.station.take_posts(now);
-        work |= self.take_in(now);
+        work |= self.state.take_posts(now);
+        work |= self.handle_received(now);
         // A timer that this turn starts is not due yet.
         if self.next_timer.is_some_and(|at| at <= now) {
-            work |= self.station.on_timeout(now);
+            work |= self.state.on_timeout(now);
         }
         work |= self.transmit(now);
-        work |= self.station.deliver(now);
-        self.next_timer = self.station.poll_timeout();
-        let nothing_waits = self.hairpin.is_empty() && self.leaving.is_empty() && !self.waits_for_ring();
-        let rests = nothing_waits && !self.station.has_more();
-        self.rests_until = if rests { self.next_timer.unwrap_or(NEVER) } else { Instant::ZERO };
+        work |= self.state.deliver(now);
+        self.next_timer = self.state.poll_timeout();
+        let nothing_waits = self.hairpin.is_empty() && self.outgoing.is_empty() && !self.waits_for_ring();
+        let is_idle = nothing_waits && !self.state.has_more();
+        self.idle_until = if is_idle { self.next_timer.unwrap_or(NEVER) } else { Instant::ZERO };
         work
     }
 
-    fn take_in(&mut self, now: Instant) -> bool {
+    fn handle_received(&mut self, now: Instant) -> bool {
         let any = !self.received.is_empty() || !self.hairpin.is_empty();
         for frame in &self.hairpin {
-            self.station.on_frame(now, frame);
+            self.state.on_frame(now, frame);
         }
         for (at, frame) in self.received.iter().enumerate() {
             if let Some(next) = self.received.get(at + 1) {
                 prefetch::begin_of(next);
             }
-            self.station.on_frame(now, frame);
+            self.state.on_frame(now, frame);
         }
         self.hairpin.clear();
         if !self.received.is_empty() {
             self.port.recycle(&mut self.received);
         }
-        any | self.take_lent(now)
+        any | self.handle_in_place(now)
     }
 
-    /// Handles the frames that the port lends, which arrived after those in `received`.
+    /// Handles the frames that the port has in place, which arrived after those in `received`.
     #[inline]
-    fn take_lent(&mut self, now: Instant) -> bool {
-        let Self { port, station, received, .. } = self;
-        let lends = port.lends();
-        if lends {
-            port.lend(received, |frame| station.on_lent(now, frame));
+    fn handle_in_place(&mut self, now: Instant) -> bool {
+        let Self { port, state, received, .. } = self;
+        let has_in_place = port.has_in_place();
+        if has_in_place {
+            port.receive_in_place(received, |frame| state.on_frame_in_place(now, frame));
         }
-        lends
+        has_in_place
     }
 
     fn transmit(&mut self, now: Instant) -> bool {
         let mut sent = 0;
         while sent < TRANSMIT_BUDGET {
             let before = sent;
-            if self.port.is_lead() {
+            if self.port.is_main() {
                 sent += self.forward(now);
             }
             sent += self.fill(now);
-            if let Some(lanes) = &mut self.station.lanes {
+            if let Some(lanes) = &mut self.state.lanes {
                 lanes.publish();
             }
-            if !self.leaving.is_empty() {
-                self.hand_over(now);
+            if !self.outgoing.is_empty() {
+                self.transmit_burst(now);
             }
-            if sent == before || !self.leaving.is_empty() {
+            if sent == before || !self.outgoing.is_empty() {
                 break;
             }
         }
         // Nothing reports that the port or its pool has room again, so the core must not sleep.
-        let waits = !self.leaving.is_empty() || self.waits_for_ring() || self.station.endpoint.may_transmit();
-        self.stuck = if sent == 0 && waits { self.stuck.saturating_add(1) } else { 0 };
-        sent > 0 || (waits && self.stuck < PATIENCE)
+        let waits = !self.outgoing.is_empty() || self.waits_for_ring() || self.state.endpoint.may_transmit();
+        self.stalled_turns = if sent == 0 && waits { self.stalled_turns.saturating_add(1) } else { 0 };
+        sent > 0 || (waits && self.stalled_turns < MAX_STALLED_TURNS)
     }
 
     /// Returns true if a frame waits for room in a ring to another core or process.
     const fn waits_for_ring(&self) -> bool {
-        self.aside.is_some() || !self.held.is_empty()
+        self.deferred.is_some() || !self.pending.is_empty()
     }
 
     #[inline]
-    fn hand_over(&mut self, now: Instant) {
-        let waiting = self.leaving.len();
-        self.port.transmit(&mut self.leaving);
-        if self.leaving.len() < waiting {
-            self.held_since = None;
-        } else if now.saturating_since(*self.held_since.get_or_insert(now)) >= LONGEST_HOLD {
-            self.station.counters.port_held += waiting as u64;
-            self.leaving.clear();
+    fn transmit_burst(&mut self, now: Instant) {
+        let waiting = self.outgoing.len();
+        self.port.transmit(&mut self.outgoing);
+        if self.outgoing.len() < waiting {
+            self.stalled_since = None;
+        } else if now.saturating_since(*self.stalled_since.get_or_insert(now)) >= MAX_STALL {
+            self.state.counters.port_held += waiting as u64;
+            self.outgoing.clear();
         }
     }
 
     fn fill(&mut self, now: Instant) -> usize {
-        if !self.waits_for_ring() && !self.station.may_transmit() {
-            self.dry_since = None;
+        if !self.waits_for_ring() && !self.state.may_transmit() {
+            self.no_buffer_since = None;
             return 0;
         }
-        let (filled, is_dry) = self.fill_by(now, |station, filling| station.transmit(now, filling));
-        self.dry_since = is_dry.then(|| self.dry_since.unwrap_or(now));
+        let (filled, no_buffer) = self.fill_by(now, |state, burst| state.transmit(now, burst));
+        self.no_buffer_since = no_buffer.then(|| self.no_buffer_since.unwrap_or(now));
         filled
     }
 
     /// Adds frames of other cores: at most half a burst, so that core 0's own have room.
     #[inline(never)]
     fn forward(&mut self, now: Instant) -> usize {
-        if !self.port.has_leaving() {
+        if !self.port.has_outgoing() {
             return 0;
         }
-        self.port.turn_to_next();
-        self.fill_by(now, |_, filling| filling.forward(BURST / 2)).0
+        self.port.select_next();
+        self.fill_by(now, |_, burst| burst.forward(BURST / 2)).0
     }
 
     /// Receives frames as one of several cores. Returns whether this core has frames, whether frames were passed to other cores, and
     /// whether frames of other cores wait to be sent.
     #[inline(never)]
-    fn receive_in_team(&mut self) -> (bool, bool, bool) {
-        self.held.set_full(self.port.share_full(self.held.full()));
+    fn receive_in_group(&mut self) -> (bool, bool, bool) {
+        self.pending.set_full(self.port.share_full(self.pending.full()));
         let mut any = self.port.receive(&mut self.received);
-        let dealt = self.port.is_lead() && !self.received.is_empty() && self.port.deal(&mut self.received);
-        if dealt || self.port.strays_come() {
-            let (handed, counters) = (self.port.handed(), &mut self.station.counters);
-            (counters.handed_over, counters.hand_over_full) = (handed.over, handed.full);
+        let distributed =
+            self.port.is_main() && !self.received.is_empty() && self.port.distribute(&mut self.received);
+        if distributed || self.port.may_misdirect() {
+            let (forwarded, counters) = (self.port.forwarded(), &mut self.state.counters);
+            (counters.handed_over, counters.hand_over_full) = (forwarded.frames, forwarded.dropped);
         }
-        if dealt {
-            any = !self.received.is_empty() || self.port.lends();
+        if distributed {
+            any = !self.received.is_empty() || self.port.has_in_place();
         }
-        (any, dealt, self.port.has_leaving())
+        (any, distributed, self.port.has_outgoing())
     }
 
     /// Adds the frames that `write` writes. Returns their number, and whether a frame lacked a buffer.
@@ -256,68 +257,68 @@ impl<P: PacketIo> Core<P> {
     fn fill_by(
         &mut self,
         now: Instant,
-        write: impl FnOnce(&mut Station, &mut Filling<'_, P>),
+        write: impl FnOnce(&mut CoreState, &mut BurstBuilder<'_, P>),
     ) -> (usize, bool) {
-        // Taken out of the station, which writes the frames.
-        let (mut lanes, mut tap) = (self.station.lanes.take(), self.station.tap.take());
-        let is_lost = self.dry_since.is_some_and(|since| now.saturating_since(since) >= LONGEST_HOLD);
+        // Moved out of the state, which writes the frames.
+        let (mut lanes, mut tap) = (self.state.lanes.take(), self.state.tap.take());
+        let discards = self.no_buffer_since.is_some_and(|since| now.saturating_since(since) >= MAX_STALL);
         let waits_for_ring = self.waits_for_ring();
-        let Self { port, mac, leaving, hairpin, aside, held, spare, sink, .. } = self;
-        let is_backed_up = !leaving.is_empty();
-        let mut filling = Filling {
+        let Self { port, mac, outgoing, hairpin, deferred, pending, spare_buffer, discard_buffer, .. } = self;
+        let is_backed_up = !outgoing.is_empty();
+        let mut burst = BurstBuilder {
             now,
             port,
             mac,
-            leaving,
+            outgoing,
             hairpin,
-            aside,
-            held,
-            spare,
+            deferred,
+            pending,
+            spare_buffer,
             lanes: &mut lanes,
             tap: &mut tap,
-            sink: is_lost.then_some(&mut **sink),
-            sunk: 0,
+            discard_buffer: discards.then_some(&mut **discard_buffer),
+            discarded: 0,
             filled: 0,
-            is_dry: false,
+            no_buffer: false,
             is_backed_up,
-            is_held: false,
+            is_blocked: false,
         };
         if waits_for_ring {
-            filling.send_waiting();
+            burst.retry_pending();
         }
-        write(&mut self.station, &mut filling);
-        let Filling { filled, sunk, is_dry, .. } = filling;
-        (self.station.lanes, self.station.tap) = (lanes, tap);
-        self.station.counters.pool_dry += u64::from(is_dry);
-        self.station.counters.port_held += sunk as u64;
-        (filled, is_dry)
+        write(&mut self.state, &mut burst);
+        let BurstBuilder { filled, discarded, no_buffer, .. } = burst;
+        (self.state.lanes, self.state.tap) = (lanes, tap);
+        self.state.counters.pool_dry += u64::from(no_buffer);
+        self.state.counters.port_held += discarded as u64;
+        (filled, no_buffer)
     }
 }
 
 impl<P: PacketIo> Turn for Core<P> {
     fn turn(&mut self) -> bool {
-        if let Some(lanes) = &mut self.station.lanes {
+        if let Some(lanes) = &mut self.state.lanes {
             lanes.receive(&mut self.received, || self.port.alloc());
         }
-        let (any, dealt, leaving) = match &mut self.port {
-            Way::Alone(port) => (port.receive_or_lend(&mut self.received), false, false),
-            Way::Lead(_) | Way::Member(_) => self.receive_in_team(),
+        let (any, distributed, outgoing) = match &mut self.port {
+            PortAccess::Single(port) => (port.poll_receive(&mut self.received), false, false),
+            PortAccess::Main(_) | PortAccess::Worker(_) => self.receive_in_group(),
         };
-        let work = if !any && !leaving && self.is_idle() {
-            self.stuck = 0;
-            dealt
+        let work = if !any && !outgoing && self.is_idle() {
+            self.stalled_turns = 0;
+            distributed
         } else {
-            self.work() || dealt
+            self.work() || distributed
         };
-        let counters = &mut self.station.counters;
+        let counters = &mut self.state.counters;
         let turns = if work { &mut counters.busy_turns } else { &mut counters.idle_turns };
         *turns += 1;
         work
     }
 
-    fn give_up(&mut self, reason: &str) {
+    fn fail_all(&mut self, reason: &str) {
         let first = self.port.fail(reason);
-        self.station.give_up(self.clock.now(), reason, first);
+        self.state.fail_all(self.clock.now(), reason, first);
     }
 
     fn idle_time(&self) -> Option<Duration> {
@@ -325,7 +326,7 @@ impl<P: PacketIo> Turn for Core<P> {
     }
 
     fn waits_for_port(&self) -> bool {
-        self.stuck > 0
+        self.stalled_turns > 0
     }
 
     fn listen(&mut self, on: bool) {
@@ -333,13 +334,13 @@ impl<P: PacketIo> Turn for Core<P> {
         if on || self.listens {
             self.port.listen(on);
         }
-        if let Some(lanes) = &self.station.lanes {
+        if let Some(lanes) = &self.state.lanes {
             lanes.listen(on);
         }
         self.listens = on;
     }
 
-    fn descriptor(&self) -> Option<Bell> {
+    fn descriptor(&self) -> Option<WakeDescriptor> {
         self.port.descriptor()
     }
 }

@@ -126,13 +126,13 @@ mod model {
 
     /// Two posters with slots in one word. The core takes once meanwhile and once afterwards, and no post is left.
     #[test]
-    fn nothing_stays_in_a_ring_without_a_bit() {
+    fn a_post_always_has_its_bits() {
         model(2);
     }
 
     /// The same with three levels.
     #[test]
-    fn nor_among_a_hundred_thousand() {
+    fn a_post_among_a_hundred_thousand_slots_always_has_its_bits() {
         model(4097);
     }
 

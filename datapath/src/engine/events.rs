@@ -1,6 +1,6 @@
 //! Asynchronous events and the queues that receive them.
 
-use super::notify::LastEvent;
+use super::notify::EndEvent;
 use crate::event_fd::EventFd;
 use crate::probes;
 use roce::Event;
@@ -32,14 +32,14 @@ type Filter = Box<dyn Fn(&AsyncEvent) -> bool + Send + Sync>;
 /// Its descriptor, an eventfd with semaphore semantics, becomes readable with each event. Use it with `poll` or `epoll`, or call
 /// [`wait`](Self::wait).
 pub struct EventQueue {
-    waiting: Mutex<Waiting>,
+    state: Mutex<State>,
     descriptor: Arc<EventFd>,
-    last: Arc<LastEvent>,
+    end_event: Arc<EndEvent>,
     filter: Filter,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct State {
     events: VecDeque<AsyncEvent>,
     /// Forgotten events whose count a thread has already read from the descriptor. The next threads that look for an event must find none.
     read: usize,
@@ -56,24 +56,24 @@ impl EventQueue {
     /// Returns an error if the process has no descriptor left.
     pub fn new(filter: impl Fn(&AsyncEvent) -> bool + Send + Sync + 'static) -> io::Result<Self> {
         let descriptor = Arc::new(EventFd::new(libc::EFD_SEMAPHORE)?);
-        let last = Arc::new(LastEvent::new(descriptor.clone()));
-        Ok(Self { waiting: Mutex::default(), descriptor, last, filter: Box::new(filter) })
+        let end_event = Arc::new(EndEvent::new(descriptor.clone()));
+        Ok(Self { state: Mutex::default(), descriptor, end_event, filter: Box::new(filter) })
     }
 
-    pub(super) fn last(&self) -> &Arc<LastEvent> {
-        &self.last
+    pub(super) fn end_event(&self) -> &Arc<EndEvent> {
+        &self.end_event
     }
 
     /// Ends the queue: wakes all threads that wait for its descriptor, which stays readable.
     pub fn end(&self) {
-        self.last.announce();
+        self.end_event.announce();
     }
 
     /// Returns true if the core has stopped or the queue has [ended](Self::end), and no event is left. For a caller that has read the
     /// descriptor and found no event: the descriptor stays readable for other callers.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.last.taken() && self.lock().events.is_empty()
+        self.end_event.signal_if_ended() && self.lock().events.is_empty()
     }
 
     /// Removes and returns the oldest event. Waits for one if the descriptor blocks, which is the default.
@@ -84,7 +84,7 @@ impl EventQueue {
     pub fn wait(&self) -> io::Result<AsyncEvent> {
         loop {
             self.descriptor.take()?;
-            if let Some(event) = self.told() {
+            if let Some(event) = self.pop_after_read() {
                 return Ok(event);
             }
             if self.has_ended() {
@@ -96,22 +96,22 @@ impl EventQueue {
 
     /// Removes and returns the oldest event, for a thread that has read the descriptor. Returns `None` if the event was
     /// [forgotten](Self::forget) meanwhile; the thread must then read the descriptor again.
-    pub fn told(&self) -> Option<AsyncEvent> {
-        let mut waiting = self.lock();
-        if waiting.read > 0 {
-            waiting.read -= 1;
+    pub fn pop_after_read(&self) -> Option<AsyncEvent> {
+        let mut state = self.lock();
+        if state.read > 0 {
+            state.read -= 1;
             return None;
         }
-        waiting.events.pop_front()
+        state.events.pop_front()
     }
 
     /// Removes events that wait, and subtracts them from the descriptor. If the filter already refuses them, none follows.
-    pub fn forget(&self, about: impl Fn(&AsyncEvent) -> bool) {
-        let mut waiting = self.lock();
-        let before = waiting.events.len();
-        waiting.events.retain(|event| !about(event));
-        let forgotten = before - waiting.events.len();
-        waiting.read += (0..forgotten).filter(|_| !self.descriptor.take_now()).count();
+    pub fn discard(&self, about: impl Fn(&AsyncEvent) -> bool) {
+        let mut state = self.lock();
+        let before = state.events.len();
+        state.events.retain(|event| !about(event));
+        let discarded = before - state.events.len();
+        state.read += (0..discarded).filter(|_| !self.descriptor.take_now()).count();
     }
 
     /// Removes and returns the oldest event without waiting. Only one thread may take events at a time.
@@ -119,7 +119,7 @@ impl EventQueue {
         // The descriptor may count an event that was forgotten.
         while self.is_readable() {
             self.descriptor.take().ok()?;
-            if let Some(event) = self.told() {
+            if let Some(event) = self.pop_after_read() {
                 return Some(event);
             }
             if self.has_ended() {
@@ -136,18 +136,18 @@ impl EventQueue {
         ready > 0
     }
 
-    fn tell(&self, event: &AsyncEvent) {
-        // Locked before the filter runs, so that no event that it accepted is added after `forget`.
-        let mut waiting = self.lock();
-        if !(self.filter)(event) || waiting.events.len() == Self::LIMIT {
+    fn publish(&self, event: &AsyncEvent) {
+        // Locked before the filter runs, so that no event that it accepted is added after `discard`.
+        let mut state = self.lock();
+        if !(self.filter)(event) || state.events.len() == Self::LIMIT {
             return;
         }
-        waiting.events.push_back(*event);
+        state.events.push_back(*event);
         self.descriptor.signal();
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -183,7 +183,7 @@ impl Subscribers {
     }
 
     /// Adds an event to all queues whose filter accepts it, and logs failures.
-    pub(super) fn tell(&self, port: &str, event: AsyncEvent) {
+    pub(super) fn publish(&self, port: &str, event: AsyncEvent) {
         match event {
             AsyncEvent::Transport(Event::QpFailed(failure) | Event::SendQueueFailed(failure)) => {
                 probes::failed(&failure);
@@ -194,7 +194,7 @@ impl Subscribers {
             }
             AsyncEvent::PortUp => tracing::info!("{port}: link up"),
             AsyncEvent::PortDown => tracing::warn!("{port}: link down"),
-            // `give_up` has logged the cause, and who changed the table has logged the address.
+            // `fail_all` has logged the cause, and who changed the table has logged the address.
             AsyncEvent::CoreFailed | AsyncEvent::GidChange => {}
             AsyncEvent::Transport(
                 Event::CommunicationEstablished(_)
@@ -203,7 +203,7 @@ impl Subscribers {
                 | Event::SharedReceivesLow(_),
             ) => {}
         }
-        self.lock().iter().for_each(|queue| queue.tell(&event));
+        self.lock().iter().for_each(|queue| queue.publish(&event));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<EventQueue>>> {
@@ -219,40 +219,40 @@ mod tests {
     const UP: AsyncEvent = AsyncEvent::PortUp;
 
     #[test]
-    fn each_hears_what_it_asked_for_and_as_often() {
+    fn each_queue_has_the_events_of_its_filter() {
         let subscribers = Subscribers::default();
         let all = Arc::new(EventQueue::new(|_| true).unwrap());
         let ports = Arc::new(EventQueue::new(|event| !matches!(event, AsyncEvent::Transport(_))).unwrap());
         [&all, &ports].into_iter().for_each(|queue| subscribers.add(queue.clone()));
         let drained = AsyncEvent::Transport(Event::SendQueueDrained(Qpn::new(5)));
-        [drained, UP].into_iter().for_each(|event| subscribers.tell("port", event));
+        [drained, UP].into_iter().for_each(|event| subscribers.publish("port", event));
         assert_eq!([all.take(), all.take(), all.take()], [Some(drained), Some(UP), None]);
         subscribers.remove(&all);
-        subscribers.tell("port", UP);
+        subscribers.publish("port", UP);
         assert_eq!(all.take(), None);
         assert_eq!([ports.wait().unwrap(), ports.wait().unwrap()], [UP, UP]);
         assert_eq!(ports.take(), None);
     }
 
     #[test]
-    fn forgotten_events_are_no_longer_counted() {
+    fn discarded_events_are_no_longer_counted() {
         let queue = EventQueue::new(|_| true).unwrap();
         let [gone, there] = [5, 6].map(|qpn| AsyncEvent::Transport(Event::SendQueueDrained(Qpn::new(qpn))));
-        [gone, there, gone].iter().for_each(|event| queue.tell(event));
-        queue.forget(|event| *event == gone);
+        [gone, there, gone].iter().for_each(|event| queue.publish(event));
+        queue.discard(|event| *event == gone);
         assert_eq!([queue.take(), queue.take()], [Some(there), None]);
         // A thread has read the descriptor when the event is forgotten: the next event is announced once.
-        queue.tell(&gone);
+        queue.publish(&gone);
         queue.descriptor.take().unwrap();
-        queue.forget(|event| *event == gone);
-        queue.tell(&there);
-        assert_eq!([queue.told(), queue.take(), queue.take()], [None, Some(there), None]);
+        queue.discard(|event| *event == gone);
+        queue.publish(&there);
+        assert_eq!([queue.pop_after_read(), queue.take(), queue.take()], [None, Some(there), None]);
     }
 
     #[test]
-    fn an_ended_queue_gives_what_is_left_and_then_refuses() {
+    fn an_ended_queue_returns_its_events_and_then_an_error() {
         let queue = EventQueue::new(|_| true).unwrap();
-        queue.tell(&UP);
+        queue.publish(&UP);
         queue.end();
         assert!(!queue.has_ended(), "an event is left");
         assert_eq!(queue.wait().unwrap(), UP);
@@ -264,11 +264,11 @@ mod tests {
     }
 
     #[test]
-    fn who_never_listens_costs_no_more_than_the_limit() {
+    fn a_queue_that_is_never_read_is_bounded() {
         let subscribers = Subscribers::default();
         let queue = Arc::new(EventQueue::new(|_| true).unwrap());
         subscribers.add(queue.clone());
-        (0..EventQueue::LIMIT + 5).for_each(|_| subscribers.tell("port", UP));
+        (0..EventQueue::LIMIT + 5).for_each(|_| subscribers.publish("port", UP));
         assert_eq!(core::iter::from_fn(|| queue.take()).count(), EventQueue::LIMIT);
     }
 }

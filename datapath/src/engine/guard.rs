@@ -92,7 +92,7 @@ mod tests {
             _ => Some(PEER),
         };
         let addresses = ["10.0.0.2/24", "fd00::2/64"].map(|address| address.parse().unwrap());
-        let neighbours = Neighbours::kernels(PEER, &addresses);
+        let neighbours = Neighbours::with_kernel(PEER, &addresses);
         let mut peer = Management::new(Some(Arc::new(EventFd::new(0).unwrap())));
         let mut received = Vec::new();
         for frame in frames(farewells, OWN, look_up) {

@@ -2,8 +2,8 @@
 
 use super::adaptive::Adaptive;
 use super::control::{Command, Commands};
+use super::core_state::CoreState;
 use super::runner::{Runner, Status};
-use super::station::Station;
 use super::{Engine, Stopped};
 use crate::fork::Process;
 use crossbeam::channel::{Receiver, TryRecvError, bounded};
@@ -50,9 +50,9 @@ impl Handle {
 
 /// The cores that put completions into a completion queue, for [`Engine::progress_of`].
 #[derive(Debug, Default)]
-pub struct Feeders(AtomicU32);
+pub struct CoreSet(AtomicU32);
 
-impl Feeders {
+impl CoreSet {
     /// Adds a core, below 32.
     pub fn add(&self, core: usize) {
         self.0.fetch_or(1 << core, Ordering::Relaxed);
@@ -66,7 +66,7 @@ impl Engine {
     /// Returns [`Stopped`] if the core has stopped, or belongs to a process from which this one was forked.
     pub fn call<R: Send + 'static>(
         &self,
-        control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
+        control: impl FnOnce(&mut CoreState, cc::Instant) -> R + Send + 'static,
     ) -> Result<R, Stopped> {
         self.call_on(0, control)
     }
@@ -78,11 +78,11 @@ impl Engine {
     pub fn call_on<R: Send + 'static>(
         &self,
         core: usize,
-        control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
+        control: impl FnOnce(&mut CoreState, cc::Instant) -> R + Send + 'static,
     ) -> Result<R, Stopped> {
         self.check_process()?;
         let core = self.handle(core);
-        let (command, answer) = asked(control);
+        let (command, answer) = with_reply(control);
         if !core.commands.send(command) {
             return Err(self.stopped());
         }
@@ -96,19 +96,19 @@ impl Engine {
     /// As [`call`](Self::call), if any core has stopped.
     pub fn call_all<R: Send + 'static>(
         &self,
-        control: impl FnOnce(&mut Station, cc::Instant) -> R + Clone + Send + 'static,
+        control: impl FnOnce(&mut CoreState, cc::Instant) -> R + Clone + Send + 'static,
     ) -> Result<Vec<R>, Stopped> {
         self.check_process()?;
         let ordered = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked: Vec<_> = (0..self.cores())
+        let sent: Vec<_> = (0..self.cores())
             .map(|core| {
-                let (command, answer) = asked(control.clone());
+                let (command, answer) = with_reply(control.clone());
                 let core = self.handle(core);
                 (core.commands.send(command).then_some(answer), core)
             })
             .collect();
         drop(ordered);
-        let answers: Vec<_> = asked
+        let answers: Vec<_> = sent
             .into_iter()
             .map(|(answer, core)| {
                 answer.map_or_else(|| Err(self.stopped()), |answer| self.wait(core, &answer))
@@ -133,7 +133,7 @@ impl Engine {
     /// Returns the number of cores.
     #[must_use]
     pub fn cores(&self) -> usize {
-        1 + self.members.len()
+        1 + self.workers.len()
     }
 
     /// Returns the number of the port's receive queues: one for each core, or one in total.
@@ -145,11 +145,11 @@ impl Engine {
     /// Returns the core that owns a queue pair number.
     #[must_use]
     pub fn core_of(&self, qpn: Qpn) -> usize {
-        usize::from(self.index.named_by(qpn)).min(self.members.len())
+        usize::from(self.index.named_by(qpn)).min(self.workers.len())
     }
 
     fn handle(&self, core: usize) -> &Handle {
-        core.checked_sub(1).and_then(|member| self.members.get(member)).unwrap_or(&self.lead)
+        core.checked_sub(1).and_then(|worker| self.workers.get(worker)).unwrap_or(&self.main)
     }
 
     /// Runs one turn of each inline or adaptive core for a polling caller. Returns true if there was work. Does nothing for dedicated
@@ -157,30 +157,30 @@ impl Engine {
     #[inline(always)]
     pub fn progress(&self) -> bool {
         !self.process.is_parent() && {
-            let work = !self.members.is_empty() && self.turn_of(u32::MAX);
-            self.lead.poll() || work
+            let work = !self.workers.is_empty() && self.turn_cores(u32::MAX);
+            self.main.poll() || work
         }
     }
 
     /// Runs one turn of core 0, as [`progress`](Self::progress) does.
     #[inline(always)]
-    pub fn progress_lead(&self) -> bool {
-        !self.process.is_parent() && self.lead.poll()
+    pub fn progress_main(&self) -> bool {
+        !self.process.is_parent() && self.main.poll()
     }
 
-    /// Runs turns as [`progress`](Self::progress) does: of core 0, of the cores in `feeders`, and of those whose queues may receive their
+    /// Runs turns as [`progress`](Self::progress) does: of core 0, of the cores in `cores`, and of those whose queues may receive their
     /// frames.
-    pub fn progress_of(&self, feeders: &Feeders) -> bool {
+    pub fn progress_of(&self, cores: &CoreSet) -> bool {
         !self.process.is_parent() && {
-            let work = self.turn_of(feeders.0.load(Ordering::Relaxed) | self.stray_cores);
-            self.lead.poll() || work
+            let work = self.turn_cores(cores.0.load(Ordering::Relaxed) | self.misdirecting_cores);
+            self.main.poll() || work
         }
     }
 
     #[inline(never)]
-    fn turn_of(&self, cores: u32) -> bool {
-        let feeding = (1..).zip(&**self.members).filter(|(core, _)| cores >> core & 1 == 1);
-        feeding.fold(false, |work, (_, member)| member.poll() || work)
+    fn turn_cores(&self, cores: u32) -> bool {
+        let producing = (1..).zip(&**self.workers).filter(|(core, _)| cores >> core & 1 == 1);
+        producing.fold(false, |work, (_, worker)| worker.poll() || work)
     }
 
     /// Called after a doorbell: runs an adaptive core whose thread sleeps. Other cores see the posts in their next turn.
@@ -190,24 +190,24 @@ impl Engine {
             self.handle(core).posted(&self.process);
         }
         // Core 0 sends the frames of other cores.
-        self.lead.posted(&self.process);
+        self.main.posted(&self.process);
     }
 
     /// Called after a single post: runs a turn of an inline core, because the caller may never poll again.
     #[inline]
-    pub fn attend(&self, core: usize) {
+    pub fn progress_after_post(&self, core: usize) {
         if self.is_inline() && !self.process.is_parent() {
             if core > 0 {
                 self.handle(core).poll();
             }
-            self.lead.poll();
+            self.main.poll();
         }
     }
 
     /// Returns true if only callers run the cores: nothing happens while no thread polls.
     #[must_use]
     pub fn is_inline(&self) -> bool {
-        matches!(self.lead.runner, Runner::Inline(_))
+        matches!(self.main.runner, Runner::Inline(_))
     }
 
     /// Makes the threads of adaptive cores take over at once, because the caller is about to wait without polling.
@@ -215,7 +215,7 @@ impl Engine {
         if self.process.is_parent() {
             return;
         }
-        for core in std::iter::once(&*self.lead).chain(&**self.members) {
+        for core in std::iter::once(&*self.main).chain(&**self.workers) {
             if let Some(adaptive) = core.adaptive() {
                 adaptive.hand_over();
             }
@@ -228,7 +228,7 @@ impl Engine {
     /// Returns [`Stopped`] with the reason if core 0 has stopped; all cores end together.
     #[inline]
     pub fn check(&self) -> Result<(), Stopped> {
-        if self.process.is_parent() || self.lead.status.stopped() {
+        if self.process.is_parent() || self.main.status.stopped() {
             self.check_process()?;
             return Err(self.stopped());
         }
@@ -248,7 +248,7 @@ impl Engine {
     /// Waits until all cores have stopped, so that the caller may free registered memory after this error.
     #[cold]
     fn stopped(&self) -> Stopped {
-        for core in std::iter::once(&*self.lead).chain(&**self.members) {
+        for core in std::iter::once(&*self.main).chain(&**self.workers) {
             while !core.status.stopped() {
                 // A core that callers run ends in its next turn.
                 if !core.turn() {
@@ -256,17 +256,17 @@ impl Engine {
                 }
             }
         }
-        Stopped { port: self.name.clone(), reason: self.lead.status.reason() }
+        Stopped { port: self.name.clone(), reason: self.main.status.reason() }
     }
 }
 
-fn asked<R: Send + 'static>(
-    control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
+fn with_reply<R: Send + 'static>(
+    control: impl FnOnce(&mut CoreState, cc::Instant) -> R + Send + 'static,
 ) -> (Command, Receiver<R>) {
     let (reply, answer) = bounded(1);
-    let command: Command = Box::new(move |station, now| {
+    let command: Command = Box::new(move |state, now| {
         // Fails if the caller no longer waits.
-        let _ = reply.send(control(station, now));
+        let _ = reply.send(control(state, now));
     });
     (command, answer)
 }

@@ -27,9 +27,9 @@ pub(super) struct InterfaceChanges {
     subscribers: Arc<Subscribers>,
     kernel: Option<Arc<Kernel>>,
     /// Core 0, whose neighbour table has the addresses.
-    lead: Commands,
+    main: Commands,
     /// Ends a sleep of core 0.
-    bell: EventFd,
+    event_fd: EventFd,
 }
 
 impl InterfaceChanges {
@@ -40,7 +40,7 @@ impl InterfaceChanges {
         attributes: Arc<Attributes>,
         subscribers: Arc<Subscribers>,
         kernel: Option<Arc<Kernel>>,
-        (lead, bell): (Commands, EventFd),
+        (main, event_fd): (Commands, EventFd),
     ) -> Self {
         let chosen = config.addresses_chosen.then(|| config.addresses.iter().map(|it| it.ip).collect());
         Self {
@@ -53,8 +53,8 @@ impl InterfaceChanges {
             attributes,
             subscribers,
             kernel,
-            lead,
-            bell,
+            main,
+            event_fd,
         }
     }
 
@@ -91,7 +91,7 @@ impl InterfaceChanges {
         let reason = format!(
             "interface {name} is gone, deleted or moved to another namespace; restore it, then open the device again"
         );
-        self.tell_lead(Box::new(move |_, _| end_core(reason)));
+        self.send_to_main(Box::new(move |_, _| end_core(reason)));
     }
 
     /// Reads the interface's present state.
@@ -119,7 +119,7 @@ impl InterfaceChanges {
         addresses.push(address);
         self.use_addresses();
         let added = self.attributes.gids().add(address.ip);
-        self.tell_gids(added, || format!("has the address {address}"));
+        self.report_gid_change(added, || format!("has the address {address}"));
     }
 
     /// Removes one of the prefixes of an address. The address goes with the last of them.
@@ -131,28 +131,28 @@ impl InterfaceChanges {
         let is_left = addresses.iter().any(|known| known.ip == ip);
         self.use_addresses();
         let removed = !is_left && self.attributes.gids().remove(ip);
-        self.tell_gids(removed, || format!("lost the address {ip}"));
+        self.report_gid_change(removed, || format!("lost the address {ip}"));
     }
 
     /// Makes core 0 and the kernel's filter use the present addresses.
     fn use_addresses(&self) {
         let addresses = self.addresses.clone().unwrap_or_default();
-        self.tell_lead(Box::new(move |station, _| station.neighbours.set_addresses(addresses)));
+        self.send_to_main(Box::new(move |state, _| state.neighbours.set_addresses(addresses)));
         if let Some(kernel) = &self.kernel {
             kernel.drop_ours();
         }
     }
 
-    fn tell_lead(&self, command: Command) {
+    fn send_to_main(&self, command: Command) {
         // Fails if the core has stopped, which needs no message.
-        self.lead.send(command);
-        self.bell.signal();
+        self.main.send(command);
+        self.event_fd.signal();
     }
 
-    fn tell_gids(&self, has_changed: bool, how: impl FnOnce() -> String) {
+    fn report_gid_change(&self, has_changed: bool, how: impl FnOnce() -> String) {
         if has_changed {
             tracing::info!("{}: {}", self.name, how());
-            self.subscribers.tell(&self.name, AsyncEvent::GidChange);
+            self.subscribers.publish(&self.name, AsyncEvent::GidChange);
         }
     }
 
@@ -168,7 +168,7 @@ impl InterfaceChanges {
         if self.is_running != is_running {
             self.is_running = is_running;
             let event = if is_running { AsyncEvent::PortUp } else { AsyncEvent::PortDown };
-            self.subscribers.tell(&self.name, event);
+            self.subscribers.publish(&self.name, event);
         }
     }
 }
@@ -204,8 +204,8 @@ mod tests {
             let attributes = Arc::new(Attributes::new(gids));
             let (subscribers, events) = (Arc::default(), Arc::new(EventQueue::new(|_| true).unwrap()));
             Subscribers::add(&subscribers, events.clone());
-            let (lead, inbox) = control::channel();
-            let core = (lead, EventFd::new(libc::EFD_NONBLOCK).unwrap());
+            let (main, inbox) = control::channel();
+            let core = (main, EventFd::new(libc::EFD_NONBLOCK).unwrap());
             let interface = 0x7fff_fff0;
             let mut changes =
                 InterfaceChanges::new(interface, &config, attributes.clone(), subscribers, None, core);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gid_table_follows_the_addresses_and_each_change_is_told_once() {
+    fn the_gid_table_follows_the_addresses_and_each_change_is_reported_once() {
         let mut scene = Scene::new(|_| {});
         assert_eq!(scene.apply(added("10.0.0.1/24")), [], "the port has it already");
         assert_eq!(scene.apply(added("fd00::1/64")), [GidChange]);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn core_0_learns_the_addresses_before_the_event_is_told() {
+    fn core_0_has_the_addresses_before_the_event_is_reported() {
         let mut scene = Scene::new(|_| {});
         assert!(!scene.inbox.is_filled());
         scene.apply(added("fd00::1/64"));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_told_of_when_it_changes() {
+    fn a_change_of_the_carrier_is_reported() {
         let mut scene = Scene::new(|_| {});
         let link = |is_running| Change::Link { is_running, mtu: Some(1500) };
         assert_eq!(scene.apply(link(true)), []);

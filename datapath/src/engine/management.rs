@@ -30,83 +30,85 @@ struct Sender {
     mac: Mac,
 }
 
-/// The management queue pair of a port. Without a `bell` it only sends.
+/// The management queue pair of a port. Without a `event_fd` it only sends.
 pub(super) struct Management {
-    inbox: VecDeque<(Sender, Mad)>,
-    outbox: VecDeque<(Path, Mad)>,
-    asker: Option<Sender>,
+    rx_queue: VecDeque<(Sender, Mad)>,
+    tx_queue: VecDeque<(Path, Mad)>,
+    last_sender: Option<Sender>,
     /// Counts received datagrams.
-    bell: Option<Arc<EventFd>>,
+    event_fd: Option<Arc<EventFd>>,
     psn: Psn,
     identification: u16,
 }
 
 impl Management {
-    pub(super) fn new(bell: Option<Arc<EventFd>>) -> Self {
+    pub(super) fn new(event_fd: Option<Arc<EventFd>>) -> Self {
         Self {
-            inbox: VecDeque::with_capacity(DEPTH),
-            outbox: VecDeque::with_capacity(DEPTH),
-            asker: None,
-            bell,
+            rx_queue: VecDeque::with_capacity(DEPTH),
+            tx_queue: VecDeque::with_capacity(DEPTH),
+            last_sender: None,
+            event_fd,
             psn: Psn::new(0),
             identification: 0,
         }
     }
 
     /// Wakes the threads that wait for datagrams, because none will arrive.
-    pub(super) fn ring(&self) {
-        if let Some(bell) = &self.bell {
-            bell.signal();
+    pub(super) fn wake_waiters(&self) {
+        if let Some(event_fd) = &self.event_fd {
+            event_fd.signal();
         }
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.bell.is_some()
+        self.event_fd.is_some()
     }
 
     /// Handles a frame. Returns false if it is not a management datagram, or not accepted here.
     pub(super) fn on_frame(&mut self, frame: &[u8], neighbours: &Neighbours) -> bool {
-        let Some(bell) = self.bell.as_ref().filter(|_| is_for_management(frame)) else { return false };
+        let Some(event_fd) = self.event_fd.as_ref().filter(|_| is_for_management(frame)) else {
+            return false;
+        };
         let Ok(frame) = wire::parse(frame) else { return false };
         let Header::Datagram { bth, queue_key: QUEUE_KEY, source, .. } = frame.header else { return false };
         let Ok(mad) = Mad::try_from(frame.payload) else { return true };
         // Queue pair 0 is for subnet management alone (IBA 13.5.1).
         let is_general = bth.destination == QUEUE_PAIR && source != Qpn::new(0);
         let sender = Sender { ip: frame.network.source(), mac: frame.network.path().source_mac };
-        if is_general && neighbours.is_source(sender.ip, sender.mac) && self.inbox.len() < DEPTH {
-            self.inbox.push_back((sender, mad));
-            bell.signal();
+        if is_general && neighbours.is_source(sender.ip, sender.mac) && self.rx_queue.len() < DEPTH {
+            self.rx_queue.push_back((sender, mad));
+            event_fd.signal();
         }
         true
     }
 
     pub(super) fn receive(&mut self) -> Option<(IpAddr, Mad)> {
-        let (sender, mad) = self.inbox.pop_front()?;
-        self.asker = Some(sender);
+        let (sender, mad) = self.rx_queue.pop_front()?;
+        self.last_sender = Some(sender);
         Some((sender.ip, mad))
     }
 
     /// Returns the Ethernet address of the last datagram's sender, if that is `ip`.
-    pub(super) fn way_back(&self, ip: IpAddr) -> Option<Mac> {
-        self.asker.filter(|asker| asker.ip == ip).map(|asker| asker.mac)
+    pub(super) fn sender_mac(&self, ip: IpAddr) -> Option<Mac> {
+        self.last_sender.filter(|last_sender| last_sender.ip == ip).map(|last_sender| last_sender.mac)
     }
 
     /// Queues a datagram. Returns false if the queue is full.
     pub(super) fn send(&mut self, path: Path, mad: Mad) -> bool {
-        let room = self.outbox.len() < DEPTH;
+        let room = self.tx_queue.len() < DEPTH;
         if room {
-            self.outbox.push_back((path, mad));
+            self.tx_queue.push_back((path, mad));
         }
         room
     }
 
     #[inline]
     pub(super) fn may_transmit(&self) -> bool {
-        !self.outbox.is_empty()
+        !self.tx_queue.is_empty()
     }
 
     pub(super) fn poll_transmit(&mut self, frame: &mut [u8]) -> Option<usize> {
-        let (path, mad) = self.outbox.pop_front()?;
+        let (path, mad) = self.tx_queue.pop_front()?;
         self.psn = self.psn.plus(1);
         self.identification = self.identification.wrapping_add(1);
         let bth = Bth::new(QUEUE_PAIR, self.psn);
@@ -143,7 +145,7 @@ mod tests {
 
     fn neighbours() -> Neighbours {
         let addresses = ["10.0.0.2/24", "fd00::2/64"].map(|address| address.parse().unwrap());
-        Neighbours::kernels(HERE, &addresses)
+        Neighbours::with_kernel(HERE, &addresses)
     }
 
     fn path(source: &str, destination: &str) -> Path {
@@ -166,11 +168,11 @@ mod tests {
             let mut frame = [0; 512];
             let length = here.poll_transmit(&mut frame).unwrap();
             assert!(there.on_frame(&frame[..length], &neighbours()));
-            let asker = source.parse().unwrap();
-            assert_eq!(there.way_back(asker), None, "not before it is received");
-            assert_eq!(there.receive(), Some((asker, mad)));
-            assert_eq!(there.way_back(asker), Some(Mac([2, 0, 0, 0, 0, 1])));
-            assert_eq!(there.way_back(destination.parse().unwrap()), None);
+            let last_sender = source.parse().unwrap();
+            assert_eq!(there.sender_mac(last_sender), None, "not before it is received");
+            assert_eq!(there.receive(), Some((last_sender, mad)));
+            assert_eq!(there.sender_mac(last_sender), Some(Mac([2, 0, 0, 0, 0, 1])));
+            assert_eq!(there.sender_mac(destination.parse().unwrap()), None);
             assert_eq!((there.receive(), here.poll_transmit(&mut frame)), (None, None));
         }
     }

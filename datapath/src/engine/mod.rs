@@ -1,33 +1,39 @@
 //! The poll-mode cores of a port, and the rings between them and applications.
 //!
 //! A core owns its endpoint exclusively, and core 0 also owns the port and its neighbours; for ports with several cores see the module
-//! `team`. Requests reach a core through a single-producer ring for each work queue and a doorbell bit for each queue pair. Completions
+//! `core_group`. Requests reach a core through a single-producer ring for each work queue and a doorbell bit for each queue pair. Completions
 //! reach the application through a ring for each completion queue. Control calls use a channel.
 
 mod adaptive;
 mod attributes;
+mod burst_builder;
 mod completion_ring;
 mod config;
 mod control;
 mod core;
+pub mod core_group;
+#[cfg(all(test, loom))]
+mod core_group_model;
+#[cfg(test)]
+mod core_group_tests;
+mod core_state;
 mod doorbell;
-mod doze;
 mod ending;
 mod events;
-mod filling;
-mod follow;
+mod group_state;
 mod guard;
 mod handle;
-mod held;
-#[cfg(test)]
-mod held_tests;
 mod interface_changes;
 mod interface_watch;
 mod management;
 mod notify;
 mod observe;
 mod on_demand;
-mod others;
+mod other_cores;
+mod peer_moves;
+mod pending_frames;
+#[cfg(test)]
+mod pending_frames_tests;
 mod qpn_hash;
 mod queues;
 #[cfg(test)]
@@ -37,14 +43,8 @@ mod relay_tests;
 mod rings;
 mod runner;
 mod siblings;
+mod sleep_state;
 mod start;
-mod station;
-pub mod team;
-#[cfg(all(test, loom))]
-mod team_model;
-mod team_state;
-#[cfg(test)]
-mod team_tests;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -54,19 +54,19 @@ mod work_queue;
 
 pub use completion_ring::CqRing;
 pub use config::{CoreConfig, Idle, Progress, ProgressError, ResolveError, StartError, Stopped};
+pub use core_state::{CoreCounters, CoreState};
 pub use doorbell::{Doorbells, MAX_SLOTS};
 pub use events::{AsyncEvent, EventQueue};
 pub use guard::guard;
-pub use handle::Feeders;
+pub use handle::CoreSet;
 pub use management::{MAD_LENGTH, MAD_UDP_SOURCE, Mad};
-pub use notify::{LastEvent, Notifier};
+pub use notify::{EndEvent, Notifier};
 pub use observe::Observed;
 pub use rings::{QpRings, SrqRings};
-pub use station::{CoreCounters, Station};
 
 use crate::event_fd::EventFd;
 use crate::fork::Process;
-use crate::neighbour::{Asked, GidTable, Kernel, Unresolved};
+use crate::neighbour::{GidTable, Kernel, Resolution, Unresolved};
 use crate::path_mtu::path_mtu;
 use crate::siblings::Siblings;
 use roce::CoreIndex;
@@ -85,10 +85,10 @@ const RESOLVE_POLL: Duration = Duration::from_micros(200);
 pub struct Engine {
     name: String,
     mac: Mac,
-    lead: ManuallyDrop<handle::Handle>,
-    members: ManuallyDrop<Box<[handle::Handle]>>,
+    main: ManuallyDrop<handle::Handle>,
+    workers: ManuallyDrop<Box<[handle::Handle]>>,
     /// A bit for each core whose queue may receive frames of other cores.
-    stray_cores: u32,
+    misdirecting_cores: u32,
     queues: u8,
     /// Locked while a command is sent to all cores, so that all receive such commands in the same order.
     order: Mutex<()>,
@@ -121,23 +121,23 @@ impl Engine {
     /// Makes the core signal `descriptor`, an eventfd, when it ends for whatever reason. Signals it at once if the core has ended, or runs
     /// in a process from which this one was forked.
     #[must_use]
-    pub fn last_event(&self, descriptor: Arc<EventFd>) -> Arc<LastEvent> {
-        let last = Arc::new(LastEvent::new(descriptor));
-        self.announce_end(&last);
-        last
+    pub fn end_event(&self, descriptor: Arc<EventFd>) -> Arc<EndEvent> {
+        let end = Arc::new(EndEvent::new(descriptor));
+        self.announce_end(&end);
+        end
     }
 
-    fn announce_end(&self, last: &Arc<LastEvent>) {
+    fn announce_end(&self, end: &Arc<EndEvent>) {
         if self.process.is_parent() {
-            last.announce();
+            end.announce();
         } else {
-            self.lead.status.announce(last);
+            self.main.status.announce(end);
         }
     }
 
     /// Adds further events, and the core's end, to `queue`.
     pub fn subscribe(&self, queue: Arc<EventQueue>) {
-        self.announce_end(queue.last());
+        self.announce_end(queue.end_event());
         if !self.process.is_parent() {
             self.subscribers.add(queue);
         }
@@ -155,7 +155,7 @@ impl Engine {
     ///
     /// # Errors
     /// Returns the kernel's error: ENODEV if the interface is gone.
-    pub fn join(&self, group: IpAddr) -> std::io::Result<Option<crate::fork::Own>> {
+    pub fn join(&self, group: IpAddr) -> std::io::Result<Option<crate::fork::CloseOnFork>> {
         self.interface.map(|index| crate::linux::join_group(index, group)).transpose()
     }
 
@@ -208,17 +208,17 @@ impl Engine {
         if let Some(mac) = crate::neighbour::group_mac(address) {
             return Ok(Some(mac));
         }
-        let asked = match &self.kernel {
-            None => self.call(move |station, now| station.neighbours.resolve(now, address))?,
+        let resolution = match &self.kernel {
+            None => self.call(move |core_state, now| core_state.neighbours.resolve(now, address))?,
             Some(kernel) => kernel.resolve(address, self.mac),
         };
-        match asked {
-            Ok(Asked::Known(mac)) => {
+        match resolution {
+            Ok(Resolution::Resolved(mac)) => {
                 tracing::debug!("{address} is at {mac}");
                 self.meet_processes_at(mac);
                 Ok(Some(mac))
             }
-            Ok(Asked::Asking) => Ok(None),
+            Ok(Resolution::Pending) => Ok(None),
             Err(unresolved) => Err(self.unresolved(address, unresolved)),
         }
     }
@@ -234,7 +234,7 @@ impl Engine {
     /// Waits a moment; runs a turn if callers run the cores.
     fn pause(&self) -> Result<(), Stopped> {
         self.check()?;
-        if !self.lead.turn() {
+        if !self.main.turn() {
             std::thread::sleep(RESOLVE_POLL);
         }
         Ok(())
@@ -243,9 +243,9 @@ impl Engine {
     fn unresolved(&self, address: IpAddr, unresolved: Unresolved) -> ResolveError {
         let port = self.name.clone();
         match unresolved {
-            Unresolved::NoAnswer { asked, tries } => {
-                let protocol = if asked.is_ipv4() { "ARP" } else { "neighbour discovery" };
-                ResolveError::NoAnswer { address: asked, protocol, port, tries }
+            Unresolved::NoAnswer { hop, tries } => {
+                let protocol = if hop.is_ipv4() { "ARP" } else { "neighbour discovery" };
+                ResolveError::NoAnswer { address: hop, protocol, port, tries }
             }
             Unresolved::NoRoute(reason) => ResolveError::NoRoute { address, port, reason },
             Unresolved::Exhausted { errno } => ResolveError::Exhausted { address, port, errno },
@@ -261,12 +261,12 @@ impl Drop for Engine {
             return;
         }
         // Members first: their buffers belong to the port, which core 0 owns.
-        self.members.iter_mut().for_each(handle::Handle::stop);
-        self.lead.stop();
+        self.workers.iter_mut().for_each(handle::Handle::stop);
+        self.main.stop();
         // SAFETY: each is dropped only here, and nothing uses it afterwards.
         unsafe {
-            ManuallyDrop::drop(&mut self.members);
-            ManuallyDrop::drop(&mut self.lead);
+            ManuallyDrop::drop(&mut self.workers);
+            ManuallyDrop::drop(&mut self.main);
             ManuallyDrop::drop(&mut self.watch);
             ManuallyDrop::drop(&mut self.siblings);
         }

@@ -13,28 +13,28 @@ const ANY: u8 = 2;
 
 /// Keeps an eventfd readable once its core has ended, because no later event would wake its readers.
 #[derive(Debug)]
-pub struct LastEvent {
-    came: AtomicBool,
+pub struct EndEvent {
+    has_ended: AtomicBool,
     descriptor: Arc<EventFd>,
 }
 
-impl LastEvent {
+impl EndEvent {
     pub(super) fn new(descriptor: Arc<EventFd>) -> Self {
-        Self { came: AtomicBool::new(false), descriptor }
+        Self { has_ended: AtomicBool::new(false), descriptor }
     }
 
     /// Returns true if the core has ended. Signals the descriptor again, so that it stays readable after a reader has read it.
     #[must_use]
-    pub fn taken(&self) -> bool {
-        let came = self.came.load(Ordering::Acquire);
-        if came {
+    pub fn signal_if_ended(&self) -> bool {
+        let has_ended = self.has_ended.load(Ordering::Acquire);
+        if has_ended {
             self.descriptor.signal();
         }
-        came
+        has_ended
     }
 
     pub(super) fn announce(&self) {
-        self.came.store(true, Ordering::Release);
+        self.has_ended.store(true, Ordering::Release);
         self.descriptor.signal();
     }
 }
@@ -48,7 +48,7 @@ impl LastEvent {
 pub struct Notifier {
     armed: AtomicU8,
     /// Signals that were not taken yet.
-    rung: AtomicU32,
+    signals: AtomicU32,
     descriptor: Arc<EventFd>,
 }
 
@@ -56,7 +56,7 @@ impl Notifier {
     /// Creates a notifier that signals by adding 1 to `descriptor`, an eventfd.
     #[must_use]
     pub fn new(descriptor: Arc<EventFd>) -> Self {
-        Self { armed: AtomicU8::new(NOT_ARMED), rung: AtomicU32::new(0), descriptor }
+        Self { armed: AtomicU8::new(NOT_ARMED), signals: AtomicU32::new(0), descriptor }
     }
 
     /// Requests a signal. A request for any completion includes solicited ones.
@@ -67,7 +67,9 @@ impl Notifier {
 
     /// Takes one signal. Returns false if there is none.
     pub fn take(&self) -> bool {
-        self.rung.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |rung| rung.checked_sub(1)).is_ok()
+        self.signals
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |signals| signals.checked_sub(1))
+            .is_ok()
     }
 
     /// Cancels a request. A core that checks it at this moment may still signal once.
@@ -78,19 +80,19 @@ impl Notifier {
 
     /// Takes back all signals, from the descriptor too. Returns how many of them a thread has read from the descriptor but not taken yet.
     pub fn take_back(&self) -> u32 {
-        let rung = self.rung.swap(0, Ordering::AcqRel);
-        (0..rung).filter(|_| !self.descriptor.take_now()).count() as u32
+        let signals = self.signals.swap(0, Ordering::AcqRel);
+        (0..signals).filter(|_| !self.descriptor.take_now()).count() as u32
     }
 
     /// Signals if requested. `solicited` is true if one of the new completions is solicited or an error.
-    pub(super) fn completions_came(&self, solicited: bool) {
+    pub(super) fn on_completions(&self, solicited: bool) {
         fence(Ordering::SeqCst);
         let armed = self.armed.load(Ordering::Relaxed);
         // Only one of several cores signals.
         if (armed == ANY || (armed == SOLICITED && solicited))
             && self.armed.swap(NOT_ARMED, Ordering::Relaxed) != NOT_ARMED
         {
-            self.rung.fetch_add(1, Ordering::Release);
+            self.signals.fetch_add(1, Ordering::Release);
             self.descriptor.signal();
         }
     }
@@ -105,21 +107,21 @@ mod model {
     /// The core puts a completion into the ring while a thread arms the notifier and checks the ring: at least one of them notices the
     /// other.
     #[test]
-    fn a_completion_is_found_or_rings() {
+    fn a_completion_is_found_or_signals() {
         loom::model(|| {
-            let bell = Arc::new(Notifier::new(Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap())));
+            let notifier = Arc::new(Notifier::new(Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap())));
             let ring = Arc::new(AtomicU32::new(0));
             let core = {
-                let (bell, ring) = (bell.clone(), ring.clone());
+                let (notifier, ring) = (notifier.clone(), ring.clone());
                 thread::spawn(move || {
                     ring.store(1, Ordering::Release);
-                    bell.completions_came(false);
+                    notifier.on_completions(false);
                 })
             };
-            bell.arm(false);
+            notifier.arm(false);
             let is_found = ring.load(Ordering::Acquire) == 1;
             core.join().unwrap();
-            assert!(is_found || bell.take());
+            assert!(is_found || notifier.take());
         });
     }
 }
@@ -128,38 +130,38 @@ mod model {
 mod tests {
     use super::*;
 
-    fn bell() -> Notifier {
+    fn notifier() -> Notifier {
         Notifier::new(Arc::new(EventFd::new(0).unwrap()))
     }
 
     #[test]
-    fn a_bell_rings_once_for_what_it_was_armed_for() {
-        let bell = bell();
-        bell.completions_came(true);
-        assert!(!bell.take(), "it was not armed");
-        bell.arm(true);
-        bell.completions_came(false);
-        assert!(!bell.take(), "none was solicited");
-        bell.completions_came(true);
-        bell.completions_came(true);
-        assert_eq!((bell.take(), bell.take()), (true, false));
-        bell.arm(false);
-        bell.arm(true);
-        bell.completions_came(false);
-        assert!(bell.take(), "any was asked for");
+    fn an_armed_notifier_signals_once() {
+        let notifier = notifier();
+        notifier.on_completions(true);
+        assert!(!notifier.take(), "it was not armed");
+        notifier.arm(true);
+        notifier.on_completions(false);
+        assert!(!notifier.take(), "none was solicited");
+        notifier.on_completions(true);
+        notifier.on_completions(true);
+        assert_eq!((notifier.take(), notifier.take()), (true, false));
+        notifier.arm(false);
+        notifier.arm(true);
+        notifier.on_completions(false);
+        assert!(notifier.take(), "any was asked for");
     }
 
     #[test]
-    fn rings_are_taken_back_with_what_the_descriptor_counts() {
+    fn signals_are_taken_back_from_the_descriptor_too() {
         let descriptor = Arc::new(EventFd::new(libc::EFD_SEMAPHORE).unwrap());
         let [one, other] = [0; 2].map(|_| Notifier::new(descriptor.clone()));
-        for bell in [&one, &one, &other] {
-            bell.arm(false);
-            bell.completions_came(false);
+        for notifier in [&one, &one, &other] {
+            notifier.arm(false);
+            notifier.on_completions(false);
         }
         one.arm(false);
         one.disarm();
-        one.completions_came(false);
+        one.on_completions(false);
         assert_eq!((one.take_back(), one.take()), (0, false));
         assert!(descriptor.take_now(), "the other bell's ring is left");
         assert!(!descriptor.take_now());

@@ -1,6 +1,6 @@
 //! An observer's view of a core: its queue pairs, and which of them wait for the program to poll.
 
-use super::station::Station;
+use super::core_state::CoreState;
 use cc::Instant;
 use roce::Observation;
 
@@ -13,7 +13,7 @@ pub struct Observed {
     pub unpolled: u32,
 }
 
-impl Station {
+impl CoreState {
     /// Returns up to `most` queue pairs, starting at `from`, which is 0 at first, and where to continue; `None` at the end.
     ///
     /// Also records for each queue pair with unpolled send completions that it waits for the program to poll.

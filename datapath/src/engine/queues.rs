@@ -5,7 +5,7 @@ use super::doorbell::Doorbells;
 use super::notify::Notifier;
 use super::qpn_hash::ByQpn;
 use super::rings::{self, QpQueues, QpRings, Slot, SrqQueues, SrqRings};
-use super::work_queue::{Place, Unpolled};
+use super::work_queue::{QueueIndex, Unpolled};
 use crate::probes;
 use cc::Instant;
 use roce::qp::{Completion, CompletionOpcode, PostRules, QpInit, RecvRules};
@@ -28,7 +28,7 @@ pub(super) struct Queues {
 
 struct Run {
     slot: Option<usize>,
-    place: Place,
+    queue_index: QueueIndex,
     length: usize,
 }
 
@@ -85,8 +85,8 @@ impl Queues {
     }
 
     pub(super) fn destroy_cq(&mut self, cq: CqId) {
-        if let Some(place) = self.cqs.get_mut(cq.0 as usize) {
-            *place = None;
+        if let Some(slot) = self.cqs.get_mut(cq.0 as usize) {
+            *slot = None;
         }
     }
 
@@ -126,7 +126,7 @@ impl Queues {
     pub(super) fn unpolled_sends(&self, qpn: Qpn) -> u32 {
         let slot = self.slots.of_pairs.get(&qpn.get()).and_then(|&slot| self.slots.all[slot].as_ref());
         match slot {
-            Some(Queue::Pair(queues)) => self.unpolled.count(queues.send.place),
+            Some(Queue::Pair(queues)) => self.unpolled.count(queues.send.queue_index),
             Some(Queue::Shared(_)) | None => 0,
         }
     }
@@ -176,13 +176,13 @@ impl Queues {
         let (mut overflows, mut filled) = (0, endpoint.poll_filled_cq());
         let any = filled.is_some();
         // One move for all queues: the two work queues of a queue pair are published together, and may complete to different queues.
-        let half_way = any.then(|| unpolled.begin_move());
+        let moving = any.then(|| unpolled.begin_move());
         while let Some(cq) = filled {
             let producer = cqs.get_mut(cq.0 as usize).and_then(Option::as_mut);
             overflows += u64::from(deliver_to(now, endpoint, cq, producer, slots, unpolled, runs));
             filled = endpoint.poll_filled_cq();
         }
-        drop(half_way);
+        drop(moving);
         for slot in served.drain(..) {
             slots.publish(slot, endpoint);
         }
@@ -213,17 +213,17 @@ fn deliver_to(
     probes::completed(fit);
     runs.clear();
     for run in fit.chunk_by(are_of_one_queue) {
-        let (slot, place) = slots.place(&run[0]);
-        unpolled.add(place, run.len() as u32);
-        runs.push(Run { slot, place, length: run.len() });
+        let (slot, queue_index) = slots.queue_index(&run[0]);
+        unpolled.add(queue_index, run.len() as u32);
+        runs.push(Run { slot, queue_index, length: run.len() });
     }
     let mut left = fit;
-    for &Run { slot, place, length } in &*runs {
+    for &Run { slot, queue_index, length } in &*runs {
         if let Some(slot) = slot {
             slots.publish(slot, endpoint);
         }
         let (run, behind) = left.split_at(length);
-        producer.push(run, place);
+        producer.push(run, queue_index);
         left = behind;
     }
     producer.notify(fit);
@@ -323,18 +323,18 @@ impl Slots {
         }
     }
 
-    fn place(&self, completion: &Completion) -> (Option<usize>, Place) {
+    fn queue_index(&self, completion: &Completion) -> (Option<usize>, QueueIndex) {
         let slot = match completion.srq {
             Some(srq) => self.of_shared.get(srq.0 as usize).copied().flatten(),
             None => self.of_pairs.get(&completion.qpn.get()).copied(),
         };
-        let place = match slot.and_then(|slot| self.all[slot].as_ref()) {
-            None => Place::NONE,
-            Some(Queue::Shared(queues)) => queues.recv.place,
-            Some(Queue::Pair(queues)) if is_receive(completion) => queues.recv.place,
-            Some(Queue::Pair(queues)) => queues.send.place,
+        let queue_index = match slot.and_then(|slot| self.all[slot].as_ref()) {
+            None => QueueIndex::NONE,
+            Some(Queue::Shared(queues)) => queues.recv.queue_index,
+            Some(Queue::Pair(queues)) if is_receive(completion) => queues.recv.queue_index,
+            Some(Queue::Pair(queues)) => queues.send.queue_index,
         };
-        (slot, place)
+        (slot, queue_index)
     }
 }
 

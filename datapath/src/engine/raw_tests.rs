@@ -36,7 +36,7 @@ impl PacketIo for Loop {
         self.0.caps()
     }
 
-    fn loops(&self) -> bool {
+    fn loops_back(&self) -> bool {
         true
     }
 }
@@ -49,18 +49,18 @@ fn start<P: PacketIo + 'static>(port: P, vlan: Option<Vlan>) -> Engine {
 
 /// Creates a raw packet queue pair that receives frames of `ether_type`. It has no receive requests, so each frame is counted as dropped.
 fn open(engine: &Engine, ether_type: [u8; 2]) -> roce::Qpn {
-    let create = move |station: &mut Station, now| {
-        let pd = station.endpoint.create_pd();
-        let (cq, _) = station.create_cq(4).unwrap();
+    let create = move |state: &mut CoreState, now| {
+        let pd = state.endpoint.create_pd();
+        let (cq, _) = state.create_cq(4).unwrap();
         let (capabilities, signal_all, srq) = (Capabilities::default(), false, None);
         let init =
             QpInit { service: Service::Raw, pd, send_cq: cq, recv_cq: cq, capabilities, signal_all, srq };
-        let qpn = station.create_qp(now, init).unwrap().qpn();
+        let qpn = state.create_qp(now, init).unwrap().qpn();
         for modify in [Modify::InitRaw, Modify::ReadyToReceiveRaw { longest: 1518 }, Modify::ReadyToSendRaw] {
-            station.endpoint.modify_qp(now, qpn, modify).unwrap();
+            state.endpoint.modify_qp(now, qpn, modify).unwrap();
         }
         let spec = EthernetSpec { ether_type: Masked::exactly(ether_type), ..EthernetSpec::default() };
-        station.endpoint.add_flow(qpn, FlowRule::new(vec![FlowSpec::Ethernet(spec)])).unwrap();
+        state.endpoint.add_flow(qpn, FlowRule::new(vec![FlowSpec::Ethernet(spec)])).unwrap();
         qpn
     };
     engine.call(create).unwrap()
@@ -82,7 +82,7 @@ fn put(port: &mut Loopback, frame: &[u8]) {
 /// Returns the number of frames that a rule steered to the queue pair without receive requests.
 fn steered(engine: &Engine) -> u64 {
     while engine.progress() {}
-    engine.call(|station, _| station.endpoint.counters().discarded(Discard::ReceiverNotReady)).unwrap()
+    engine.call(|state, _| state.endpoint.counters().discarded(Discard::ReceiverNotReady)).unwrap()
 }
 
 #[test]
@@ -105,23 +105,23 @@ fn rules_see_frames_of_any_address_and_tag_and_leave_resolution_its_own() {
     open(&engine, ARP);
     put(&mut other, &frame([0xff; 6], &[0x81, 0, 0, 5], ARP));
     assert_eq!(steered(&engine), 10);
-    let resolved = engine.call(|station, _| station.counters.neighbour_packets).unwrap();
+    let resolved = engine.call(|state, _| state.counters.neighbour_packets).unwrap();
     assert_eq!(resolved, 1, "both take it");
 }
 
 /// The same for a port that loops back no frames and one that loops back all.
 #[test]
-fn each_frame_to_a_group_comes_back_once_and_none_to_a_stranger() {
+fn a_frame_to_a_group_is_looped_back_once_and_a_unicast_frame_is_not() {
     let (port, mut other) = io::pair(64, 2048);
     let (near, far) = io::pair(64, 2048);
     let engines = [start(port, None), start(Loop(near, far), None)];
-    for (engine, loops) in engines.iter().zip([false, true]) {
+    for (engine, loops_back) in engines.iter().zip([false, true]) {
         let qpn = open(engine, LOCAL);
         let stranger = [2, 0, 0, 0, 0, 7];
-        for (to, times) in [(GROUP, 1), (MAC.0, 2), (stranger, 2 + u64::from(loops))] {
+        for (to, times) in [(GROUP, 1), (MAC.0, 2), (stranger, 2 + u64::from(loops_back))] {
             let request = SendRequest::send(1, Data::inline(&frame(to, &[], LOCAL))).unsignalled();
-            engine.call(move |station, now| station.endpoint.post_send(now, qpn, request)).unwrap().unwrap();
-            assert_eq!(steered(engine), times, "{to:?}, loops: {loops}");
+            engine.call(move |state, now| state.endpoint.post_send(now, qpn, request)).unwrap().unwrap();
+            assert_eq!(steered(engine), times, "{to:?}, loops back: {loops_back}");
         }
     }
     let mut left = Burst::new();

@@ -1,6 +1,6 @@
 //! Frames that the kernel delivered to one process of an interface, and that are for another.
 
-use super::held_tests::Joined;
+use super::pending_frames_tests::Joined;
 use super::*;
 use crate::io::{self, Burst, PacketIo};
 use crate::siblings::{Delivery, Member};
@@ -36,23 +36,23 @@ fn frame(to: Mac, qpn: Qpn) -> Vec<u8> {
 
 /// Returns the frames that another process receives, of those that the kernel delivered to this one, and how many this one counts as the
 /// other's.
-fn relayed(test: u32, peers: Option<Mac>, frames: impl Fn(u8, u8) -> Vec<Vec<u8>>) -> (Vec<Vec<u8>>, u64) {
+fn relayed(test: u32, peer_mac: Option<Mac>, frames: impl Fn(u8, u8) -> Vec<Vec<u8>>) -> (Vec<Vec<u8>>, u64) {
     let interface = 0x2000_0000 | test << 24 | std::process::id();
     let (own, joined) = join(interface);
     let (other, joined_before) = join(interface);
     let ((slot, member), (own_slot, own_member)) = (joined.recv().unwrap(), joined_before.recv().unwrap());
     let (port, mut network) = io::pair(256, 2048);
-    let config = CoreConfig { peers, ..super::tests::config(Progress::Inline) };
+    let config = CoreConfig { peer_mac, ..super::tests::config(Progress::Inline) };
     // SAFETY: these tests register no memory.
     let engine = unsafe { Engine::start(port, &config).unwrap() };
     let mut lanes = Box::new(own.lanes());
     lanes.add(slot, member);
     let frames = frames(own_slot, slot);
-    let counted = engine.call(move |station, now| {
-        station.lanes = Some(lanes);
-        frames.iter().for_each(|frame| station.on_lent(now, frame));
-        station.lanes.iter_mut().for_each(|lanes| lanes.publish());
-        station.counters.siblings
+    let counted = engine.call(move |state, now| {
+        state.lanes = Some(lanes);
+        frames.iter().for_each(|frame| state.on_frame_in_place(now, frame));
+        state.lanes.iter_mut().for_each(|lanes| lanes.publish());
+        state.counters.siblings
     });
     let mut theirs = other.lanes();
     theirs.add(own_slot, own_member);
@@ -83,7 +83,7 @@ fn datagrams_of_queue_pair_1_and_direct_responses_reach_all_processes() {
 }
 
 #[test]
-fn what_the_kernel_delivers_to_all_processes_is_not_passed_on() {
+fn a_frame_to_all_processes_is_not_passed_on() {
     let (sent, _) = relayed(2, Some(PEERS), |_, _| vec![frame(GROUP, roce::GROUP_QPN)]);
     assert_eq!(sent.len(), 0, "a datagram to a group");
     let (sent, counted) = relayed(3, None, |_, other| vec![frame(OWN, qpn(other)), frame(OWN, Qpn::new(1))]);

@@ -129,9 +129,9 @@ pub(super) struct SrqQueues {
 
 pub(super) fn queue_pair(qpn: Qpn, init: &QpInit, rules: PostRules, slot: &Slot<'_>) -> (QpRings, QpQueues) {
     let Slot { index, generation, doorbells, unpolled } = *slot;
-    let [send_place, recv_place] = unpolled.begin(index, generation);
-    let (send, send_queue) = work_queue(init.capabilities.max_send, unpolled.clone(), send_place);
-    let (recv, recv_queue) = work_queue(init.capabilities.max_recv, unpolled.clone(), recv_place);
+    let [send_index, recv_index] = unpolled.begin(index, generation);
+    let (send, send_queue) = work_queue(init.capabilities.max_send, unpolled.clone(), send_index);
+    let (recv, recv_queue) = work_queue(init.capabilities.max_recv, unpolled.clone(), recv_index);
     (
         QpRings { send, recv, rules, doorbells: doorbells.clone(), slot: index, qpn },
         QpQueues { qpn, send_cq: init.send_cq, send: send_queue, recv: recv_queue },
@@ -145,7 +145,7 @@ pub(super) fn shared_receive_queue(
     slot: &Slot<'_>,
 ) -> (SrqRings, SrqQueues) {
     let Slot { index, generation, doorbells, unpolled } = *slot;
-    let [_, place] = unpolled.begin(index, generation);
-    let (recv, queue) = work_queue(depth, unpolled.clone(), place);
+    let [_, queue_index] = unpolled.begin(index, generation);
+    let (recv, queue) = work_queue(depth, unpolled.clone(), queue_index);
     (SrqRings { recv, rules, doorbells: doorbells.clone(), slot: index, srq }, SrqQueues { srq, recv: queue })
 }

@@ -4,7 +4,7 @@ use super::adaptive::Adaptive;
 use super::config::{CoreConfig, Idle, Progress, StartError};
 use super::core::Turn;
 use super::ending::End;
-use super::notify::LastEvent;
+use super::notify::EndEvent;
 use super::on_demand::OnDemand;
 use super::wake::Wake;
 use crate::event_fd::EventFd;
@@ -25,7 +25,7 @@ pub(super) struct Status {
     stop: AtomicBool,
     stopped: AtomicBool,
     reason: OnceLock<String>,
-    sleepers: Mutex<Vec<Weak<LastEvent>>>,
+    sleepers: Mutex<Vec<Weak<EndEvent>>>,
 }
 
 impl Status {
@@ -50,16 +50,16 @@ impl Status {
             .for_each(|sleeper| sleeper.announce());
     }
 
-    pub(super) fn announce(&self, last: &Arc<LastEvent>) {
+    pub(super) fn announce(&self, end: &Arc<EndEvent>) {
         let mut sleepers = self.sleepers();
         if self.stopped() {
-            return last.announce();
+            return end.announce();
         }
         sleepers.retain(|sleeper| sleeper.strong_count() > 0);
-        sleepers.push(Arc::downgrade(last));
+        sleepers.push(Arc::downgrade(end));
     }
 
-    fn sleepers(&self) -> MutexGuard<'_, Vec<Weak<LastEvent>>> {
+    fn sleepers(&self) -> MutexGuard<'_, Vec<Weak<EndEvent>>> {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -68,13 +68,14 @@ impl Status {
         let reason = match panic.downcast_ref::<End>() {
             Some(End(reason)) => reason.clone(),
             None => {
-                let said = panic.downcast_ref::<String>().map(String::as_str);
-                let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-                format!("a defect of ferroce: its core panicked: {said}")
+                let message = panic.downcast_ref::<String>().map(String::as_str);
+                let message =
+                    message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+                format!("a defect of ferroce: its core panicked: {message}")
             }
         };
         // The broken core may panic again during the clean-up, which must not reach the caller.
-        let _ = catch_unwind(AssertUnwindSafe(|| core.give_up(&reason)));
+        let _ = catch_unwind(AssertUnwindSafe(|| core.fail_all(&reason)));
         let _ = catch_unwind(AssertUnwindSafe(|| drop(core)));
         // Keeps the first reason.
         let _ = self.reason.set(reason);
@@ -90,22 +91,22 @@ pub(super) enum Runner {
 }
 
 impl Runner {
-    /// Starts the core with index `place` among those of the port. `bell` ends its sleep.
+    /// Starts the core with index `index` among those of the port. `event_fd` ends its sleep.
     pub(super) fn start(
         core: impl Turn + 'static,
         config: &CoreConfig,
-        place: usize,
+        index: usize,
         status: &Arc<Status>,
-        bell: Option<EventFd>,
+        event_fd: Option<EventFd>,
     ) -> Result<Self, StartError> {
         let pin = match config.progress {
             Progress::Inline => return Ok(Self::Inline(OnDemand::new(core))),
             Progress::Adaptive => {
-                let wake = bell.map_or_else(Wake::new, |bell| Ok(bell.into()));
+                let wake = event_fd.map_or_else(Wake::new, |event_fd| Ok(event_fd.into()));
                 let started = wake.and_then(|wake| Adaptive::start(core, status, wake));
                 return started.map(Self::Adaptive).map_err(StartError::Thread);
             }
-            Progress::Dedicated { core } => core.map(|core| find_cpu(core, place)).transpose()?,
+            Progress::Dedicated { core } => core.map(|core| find_cpu(core, index)).transpose()?,
         };
         let (status, idle) = (status.clone(), config.idle);
         let body = move || {
@@ -160,10 +161,10 @@ impl Runner {
     }
 }
 
-/// Returns the CPU of the core with index `place`; core 0 of the port has CPU `core`.
-fn find_cpu(core: usize, place: usize) -> Result<core_affinity::CoreId, StartError> {
+/// Returns the CPU of the core with index `index`; core 0 of the port has CPU `core`.
+fn find_cpu(core: usize, index: usize) -> Result<core_affinity::CoreId, StartError> {
     let cpus = core_affinity::get_core_ids().unwrap_or_default();
-    let found = cpus.iter().skip_while(|cpu| cpu.id != core).nth(place).copied();
+    let found = cpus.iter().skip_while(|cpu| cpu.id != core).nth(index).copied();
     found.ok_or_else(|| StartError::Cpu { core, allowed: cpus.iter().map(|cpu| cpu.id).collect() })
 }
 

@@ -4,14 +4,14 @@ use super::attributes::Attributes;
 use super::config::{CoreConfig, Progress, StartError};
 use super::control::Commands;
 use super::core::Core;
+use super::core_group::{CoreGroup, PortAccess};
+use super::core_state::CoreState;
 use super::events::Subscribers;
 use super::handle::Handle;
 use super::interface_changes::InterfaceChanges;
 use super::interface_watch::InterfaceWatch;
-use super::others::Others;
+use super::other_cores::OtherCores;
 use super::runner::{Runner, Status};
-use super::station::Station;
-use super::team::{Team, Way};
 use super::{Engine, control, doorbell, siblings};
 use crate::clock::Clock;
 use crate::event_fd::EventFd;
@@ -25,12 +25,12 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 
-struct Begin {
-    station: Station,
+struct CoreInit {
+    state: CoreState,
     inbox: control::Inbox,
     commands: Commands,
     /// The eventfd that ends a sleep of the core.
-    bell: Option<EventFd>,
+    event_fd: Option<EventFd>,
 }
 
 impl Engine {
@@ -47,8 +47,8 @@ impl Engine {
         check(config)?;
         let interface = config.interface.filter(|_| config.vlan.is_none());
         let numbers = config.endpoint.numbers;
-        let kernel = interface.map(|index| match config.peers {
-            Some(peers) => Kernel::of_sockets(index, numbers, peers),
+        let kernel = interface.map(|index| match config.peer_mac {
+            Some(peer_mac) => Kernel::of_sockets(index, numbers, peer_mac),
             None => Kernel::open(index, numbers),
         });
         let kernel = kernel.transpose();
@@ -58,49 +58,49 @@ impl Engine {
         let mut siblings = siblings::join(config)?;
         let mut endpoint = config.endpoint;
         endpoint.process = siblings.as_ref().map_or(endpoint.process, Siblings::slot);
-        let bell = siblings.as_ref().map(Siblings::bell).transpose();
-        let bell = bell.map_err(JoinError::from)?;
+        let event_fd = siblings.as_ref().map(Siblings::bell).transpose();
+        let event_fd = event_fd.map_err(JoinError::from)?;
         let subscribers = Arc::new(Subscribers::default());
         let lanes = siblings.as_ref().map(|siblings| Box::new(siblings.lanes()));
-        let mut begins: Vec<_> = (0..config.cores)
+        let mut inits: Vec<_> = (0..config.cores)
             .map(|core| {
                 let neighbours = neighbours(core, kernel.is_some(), config);
                 let endpoint = Endpoint::of_core(endpoint, CoreIndex::new(core, config.cores));
                 // SAFETY: the caller of this function keeps registered memory valid.
-                let station = unsafe { Station::new(endpoint, neighbours, config, subscribers.clone()) };
+                let state = unsafe { CoreState::new(endpoint, neighbours, config, subscribers.clone()) };
                 let (commands, inbox) = control::channel();
-                Begin { station, inbox, commands, bell: None }
+                CoreInit { state, inbox, commands, event_fd: None }
             })
             .collect();
-        if let Some(lead) = begins.first_mut() {
-            (lead.station.lanes, lead.bell) = (lanes, bell);
+        if let Some(main) = inits.first_mut() {
+            (main.state.lanes, main.event_fd) = (lanes, event_fd);
         }
-        let ways = match config.cores {
-            1 => vec![Way::Alone(port)],
-            _ => ways(port, config, &endpoint, &mut begins)?,
+        let accesses = match config.cores {
+            1 => vec![PortAccess::Single(port)],
+            _ => port_accesses(port, config, &endpoint, &mut inits)?,
         };
-        let stray_cores = (0..)
-            .zip(&ways)
-            .filter(|(_, way)| way.strays_come())
+        let misdirecting_cores = (0..)
+            .zip(&accesses)
+            .filter(|(_, access)| access.may_misdirect())
             .fold(0, |cores, (core, _)| cores | 1 << core);
-        let queues = 1 + ways.iter().filter(|way| way.has_own_queue()).count() as u8;
-        let (lead, members) = start_all(ways, begins, config)?;
+        let queues = 1 + accesses.iter().filter(|access| access.has_own_queue()).count() as u8;
+        let (main, workers) = start_all(accesses, inits, config)?;
         if let Some(siblings) = &mut siblings {
-            let watched = siblings::watch(siblings, config, &lead.commands, kernel.clone());
+            let watched = siblings::watch(siblings, config, &main.commands, kernel.clone());
             watched.map_err(JoinError::from)?;
         }
         let gids = GidTable::new(config.mac, config.addresses.iter().map(|address| address.ip));
         let attributes = Arc::new(Attributes::new(gids));
         let states = (attributes.clone(), subscribers.clone());
         let watch = siblings.as_ref().and_then(|siblings| {
-            watch_interface(config, siblings, lead.commands.clone(), kernel.clone(), states)
+            watch_interface(config, siblings, main.commands.clone(), kernel.clone(), states)
         });
         Ok(Self {
             name: config.name.clone(),
             mac: config.mac,
-            lead: ManuallyDrop::new(lead),
-            members: ManuallyDrop::new(members),
-            stray_cores,
+            main: ManuallyDrop::new(main),
+            workers: ManuallyDrop::new(workers),
+            misdirecting_cores,
             queues,
             order: Mutex::new(()),
             index: CoreIndex::new(0, config.cores),
@@ -119,12 +119,13 @@ impl Engine {
 fn watch_interface(
     config: &CoreConfig,
     siblings: &Siblings,
-    lead: Commands,
+    main: Commands,
     kernel: Option<Arc<Kernel>>,
     (attributes, subscribers): (Arc<Attributes>, Arc<Subscribers>),
 ) -> Option<InterfaceWatch> {
     let index = config.interface?;
-    let changes = |bell| InterfaceChanges::new(index, config, attributes, subscribers, kernel, (lead, bell));
+    let changes =
+        |event_fd| InterfaceChanges::new(index, config, attributes, subscribers, kernel, (main, event_fd));
     let watch = siblings.bell().map(changes).and_then(InterfaceWatch::start);
     watch.inspect_err(|error| tracing::warn!("{}: cannot watch its interface: {error}", config.name)).ok()
 }
@@ -132,9 +133,9 @@ fn watch_interface(
 /// Creates the neighbour table of a core. Only core 0's resolves and answers for addresses.
 fn neighbours(core: u8, has_kernel: bool, config: &CoreConfig) -> Neighbours {
     match (core, has_kernel) {
-        (0, false) => Neighbours::own(config.mac, &config.addresses, config.gateway),
-        (0, true) => Neighbours::kernels(config.mac, &config.addresses).standing_in(config.peers),
-        _ => Neighbours::kernels(config.mac, &[]),
+        (0, false) => Neighbours::standalone(config.mac, &config.addresses, config.gateway),
+        (0, true) => Neighbours::with_kernel(config.mac, &config.addresses).with_peer_mac(config.peer_mac),
+        _ => Neighbours::with_kernel(config.mac, &[]),
     }
 }
 
@@ -176,17 +177,18 @@ fn check(config: &CoreConfig) -> Result<(), StartError> {
 }
 
 /// Creates the rings between the cores, and the eventfd of each core.
-fn ways<P: PacketIo>(
+fn port_accesses<P: PacketIo>(
     port: P,
     config: &CoreConfig,
     endpoint: &EndpointConfig,
-    begins: &mut [Begin],
-) -> Result<Vec<Way<P>>, StartError> {
-    let bells = begins.iter_mut().map(bell).collect::<io::Result<Vec<_>>>().map_err(StartError::Thread)?;
-    let team = Arc::new(Team::new(bells));
-    let commands: Vec<_> = begins.iter().map(|begin| begin.commands.clone()).collect();
-    for (own, begin) in begins.iter_mut().enumerate() {
-        begin.station.others = Some(Box::new(Others::new(own, commands.clone(), team.clone())));
+    inits: &mut [CoreInit],
+) -> Result<Vec<PortAccess<P>>, StartError> {
+    let event_fds =
+        inits.iter_mut().map(event_fd).collect::<io::Result<Vec<_>>>().map_err(StartError::Thread)?;
+    let group = Arc::new(CoreGroup::new(event_fds));
+    let commands: Vec<_> = inits.iter().map(|init| init.commands.clone()).collect();
+    for (own, init) in inits.iter_mut().enumerate() {
+        init.state.other_cores = Some(Box::new(OtherCores::new(own, commands.clone(), group.clone())));
     }
     let steering = Steering {
         mac: config.mac,
@@ -195,26 +197,26 @@ fn ways<P: PacketIo>(
         cores: config.cores,
         numbers: endpoint.numbers,
     };
-    Way::of_all(port, &team, steering).map_err(StartError::Queues)
+    PortAccess::of_all(port, &group, steering).map_err(StartError::Queues)
 }
 
 /// Returns a clone of the eventfd that ends a sleep of the core; creates it if there is none.
-fn bell(begin: &mut Begin) -> io::Result<EventFd> {
-    let bell = begin.bell.take().map_or_else(|| EventFd::new(libc::EFD_NONBLOCK), Ok)?;
-    begin.bell.insert(bell).try_clone()
+fn event_fd(init: &mut CoreInit) -> io::Result<EventFd> {
+    let event_fd = init.event_fd.take().map_or_else(|| EventFd::new(libc::EFD_NONBLOCK), Ok)?;
+    init.event_fd.insert(event_fd).try_clone()
 }
 
 fn start_all<P: PacketIo + 'static>(
-    ways: Vec<Way<P>>,
-    begins: Vec<Begin>,
+    accesses: Vec<PortAccess<P>>,
+    inits: Vec<CoreInit>,
     config: &CoreConfig,
 ) -> Result<(Handle, Box<[Handle]>), StartError> {
     let mut started: Vec<Handle> = Vec::new();
-    for (place, (way, begin)) in ways.into_iter().zip(begins).enumerate() {
-        let Begin { station, inbox, commands, bell } = begin;
-        let core = Core::new(way, Clock::new(), config.mac, station, inbox);
+    for (index, (access, init)) in accesses.into_iter().zip(inits).enumerate() {
+        let CoreInit { state, inbox, commands, event_fd } = init;
+        let core = Core::new(access, Clock::new(), config.mac, state, inbox);
         let status = Arc::new(Status::default());
-        match Runner::start(core, config, place, &status, bell) {
+        match Runner::start(core, config, index, &status, event_fd) {
             Ok(runner) => started.push(Handle { commands, runner, status }),
             Err(error) => {
                 started.iter_mut().rev().for_each(Handle::stop);
@@ -222,6 +224,6 @@ fn start_all<P: PacketIo + 'static>(
             }
         }
     }
-    let members = started.split_off(1).into_boxed_slice();
-    Ok((started.remove(0), members))
+    let workers = started.split_off(1).into_boxed_slice();
+    Ok((started.remove(0), workers))
 }

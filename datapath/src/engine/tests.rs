@@ -30,7 +30,7 @@ pub(super) fn config(progress: Progress) -> CoreConfig {
         mac: MAC,
         vlan: None,
         interface: None,
-        peers: None,
+        peer_mac: None,
         addresses: vec!["10.0.0.1/24".parse::<Address>().unwrap()],
         addresses_chosen: false,
         gateway: None,
@@ -54,7 +54,7 @@ fn start<P: PacketIo + 'static>(port: P, progress: Progress) -> Engine {
 }
 
 #[test]
-fn who_runs_a_core_is_told_in_words() {
+fn progress_parses_and_prints() {
     for (text, progress) in ["inline", "dedicated", "dedicated:3", "adaptive"].into_iter().zip([
         Progress::Inline,
         Progress::Dedicated { core: None },
@@ -69,60 +69,60 @@ fn who_runs_a_core_is_told_in_words() {
 }
 
 /// A port that panics on request and counts how often it is dropped. It may have a second queue, which may receive frames of all cores, and
-/// may lend its frames.
-pub(super) struct OddPort {
+/// may deliver frames in place.
+pub(super) struct TestPort {
     port: Loopback,
     pub(super) second: Option<Loopback>,
-    strays: bool,
-    pub(super) lends: bool,
+    misdirects: bool,
+    pub(super) has_in_place: bool,
     broken: Arc<AtomicUsize>,
     closed: Arc<AtomicUsize>,
 }
 
-impl OddPort {
+impl TestPort {
     pub(super) fn new(port: Loopback) -> Self {
         Self {
             port,
             second: None,
-            strays: false,
-            lends: false,
+            misdirects: false,
+            has_in_place: false,
             broken: Arc::default(),
             closed: Arc::default(),
         }
     }
 }
 
-impl Drop for OddPort {
+impl Drop for TestPort {
     fn drop(&mut self) {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl PacketIo for OddPort {
+impl PacketIo for TestPort {
     type Buf = LoopbackBuf;
 
     fn open_queues(&mut self, _: &Steering) -> Result<Vec<Self>, QueueError> {
         let Some(port) = self.second.take() else { return Ok(Vec::new()) };
         let mut queue = Self::new(port);
-        (queue.strays, queue.lends) = (true, self.lends);
+        (queue.misdirects, queue.has_in_place) = (true, self.has_in_place);
         Ok(vec![queue])
     }
 
-    fn strays(&self) -> bool {
-        self.strays
+    fn misdirects(&self) -> bool {
+        self.misdirects
     }
 
     fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
-        assert!(!self.lends, "a port that lends frames is not asked for buffers");
+        assert!(!self.has_in_place, "a port that lends frames is not asked for buffers");
         assert_eq!(self.broken.load(Ordering::Relaxed), 0, "the port broke");
         self.port.receive(into);
     }
 
-    fn lends(&self) -> bool {
-        self.lends
+    fn has_in_place(&self) -> bool {
+        self.has_in_place
     }
 
-    fn lend(&mut self, others: &mut Burst<LoopbackBuf>, mut take: impl FnMut(&[u8]) -> bool) {
+    fn receive_in_place(&mut self, others: &mut Burst<LoopbackBuf>, mut take: impl FnMut(&[u8]) -> bool) {
         let mut received = Burst::new();
         self.port.receive(&mut received);
         others.extend(received.into_iter().filter(|frame| !take(frame)));
@@ -142,7 +142,7 @@ impl PacketIo for OddPort {
 }
 
 #[test]
-fn a_call_runs_on_the_core_and_gives_its_answer() {
+fn a_call_runs_on_the_core_and_returns_its_result() {
     for mode in MODES {
         let (port, _other) = io::pair(64, 2048);
         let engine = start(port, mode);
@@ -174,10 +174,10 @@ fn calls_from_many_threads_are_all_answered() {
 }
 
 #[test]
-fn a_panic_of_the_core_is_an_error_to_all_who_use_it() {
+fn a_panic_of_the_core_is_an_error_of_each_later_call() {
     for mode in MODES {
         let (port, other) = io::pair(64, 2048);
-        let port = OddPort::new(port);
+        let port = TestPort::new(port);
         let broken = port.broken.clone();
         let engine = start(port, mode);
         assert_eq!(engine.check(), Ok(()));
@@ -210,7 +210,7 @@ fn a_panic_in_a_call_is_an_error_to_its_caller() {
 fn a_port_is_free_once_its_engine_is_dropped() {
     for mode in MODES {
         let (port, _other) = io::pair(64, 2048);
-        let port = OddPort::new(port);
+        let port = TestPort::new(port);
         let closed = port.closed.clone();
         let engine = start(port, mode);
         assert_eq!(closed.load(Ordering::Relaxed), 0);
@@ -220,7 +220,7 @@ fn a_port_is_free_once_its_engine_is_dropped() {
 }
 
 #[test]
-fn frames_to_others_are_counted_and_not_taken() {
+fn frames_to_other_addresses_are_counted_and_dropped() {
     let (port, mut other) = io::pair(64, 2048);
     let engine = start(port, Progress::Inline);
     let mut burst = Burst::new();
@@ -233,14 +233,13 @@ fn frames_to_others_are_counted_and_not_taken() {
     }
     other.transmit(&mut burst);
     engine.progress();
-    let (ours, theirs) = engine
-        .call(|station, _| (station.endpoint.counters().rx_frames, station.counters.not_for_us))
-        .unwrap();
+    let (ours, theirs) =
+        engine.call(|state, _| (state.endpoint.counters().rx_frames, state.counters.not_for_us)).unwrap();
     assert_eq!((ours, theirs), (1, 1));
 }
 
 #[test]
-fn a_vlan_s_core_speaks_and_hears_its_vlan_alone() {
+fn a_core_of_a_vlan_sends_and_receives_its_vlan_alone() {
     let (port, other) = io::pair(64, 2048);
     let config = |address: &str, mac| CoreConfig {
         vlan: Some(Vlan(5)),
@@ -256,15 +255,15 @@ fn a_vlan_s_core_speaks_and_hears_its_vlan_alone() {
     // SAFETY: no memory is registered.
     let two = unsafe { Engine::start(tap, &config("10.0.0.2/24", Mac([2, 0, 0, 0, 0, 2]))).unwrap() };
     let mut cable = Cable { ends: [other, wire], frames: Vec::new() };
-    let asked = one.call(|station, now| station.neighbours.resolve(now, "10.0.0.2".parse().unwrap()));
-    assert_eq!(asked, Ok(Ok(Asked::Asking)));
+    let asked = one.call(|state, now| state.neighbours.resolve(now, "10.0.0.2".parse().unwrap()));
+    assert_eq!(asked, Ok(Ok(Resolution::Pending)));
     for _ in 0..4 {
         one.progress();
         two.progress();
         cable.carry(|frame| assert_eq!(frame[12..18], [0x81, 0, 0, 5, 0x08, 0x06], "tagged ARP"));
     }
-    let asked = one.call(|station, now| station.neighbours.resolve(now, "10.0.0.2".parse().unwrap()));
-    assert_eq!(asked, Ok(Ok(Asked::Known(Mac([2, 0, 0, 0, 0, 2])))));
+    let asked = one.call(|state, now| state.neighbours.resolve(now, "10.0.0.2".parse().unwrap()));
+    assert_eq!(asked, Ok(Ok(Resolution::Resolved(Mac([2, 0, 0, 0, 0, 2])))));
 
     let arp = cable.frames[0].clone();
     let untagged = [&arp[..12], &arp[16..]].concat();
@@ -272,7 +271,7 @@ fn a_vlan_s_core_speaks_and_hears_its_vlan_alone() {
     let urgent = [&arp[..14], &[0xe0], &arp[15..]].concat();
     let count = |engine: &Engine| {
         engine.progress();
-        engine.call(|station, _| (station.counters.other_vlan, station.counters.neighbour_packets)).unwrap()
+        engine.call(|state, _| (state.counters.other_vlan, state.counters.neighbour_packets)).unwrap()
     };
     let before = count(&two);
     for frame in [untagged, elsewhere, urgent] {
@@ -321,13 +320,13 @@ fn more_queue_pairs_than_doorbells_are_refused() {
 }
 
 /// A port that sends nothing for a while.
-struct Stuck {
+struct StalledPort {
     port: Loopback,
     /// Calls of `transmit` that send nothing.
     turns: u32,
 }
 
-impl PacketIo for Stuck {
+impl PacketIo for StalledPort {
     type Buf = LoopbackBuf;
 
     fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
@@ -353,7 +352,7 @@ impl PacketIo for Stuck {
 #[test]
 fn a_core_with_frames_that_the_port_does_not_take_is_not_idle() {
     let (port, mut other) = io::pair(64, 2048);
-    let engine = start(Stuck { port, turns: 5 }, Progress::Inline);
+    let engine = start(StalledPort { port, turns: 5 }, Progress::Inline);
     // The first frame announces the core's own address.
     let busy = (0..5).filter(|_| engine.progress()).count();
     assert_eq!(busy, 5, "it waits for the port, awake");

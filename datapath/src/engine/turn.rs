@@ -1,13 +1,13 @@
 //! The steps of a turn: frames in and out, timers, completions.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
+use super::core_state::CoreState;
 use super::events::AsyncEvent;
-use super::follow::Around;
 use super::management::Management;
-use super::station::Station;
+use super::peer_moves::Context;
 use super::vlan;
 use crate::capture::Direction;
-use crate::siblings::{Pushed, Way as LaneWay};
+use crate::siblings::{ProcessTarget, Pushed};
 use crate::{neighbour, probes};
 use cc::Instant;
 use roce::Outbox;
@@ -15,7 +15,7 @@ use roce::qp::Modify;
 use roce::wire::{self, Mac, Numbers, Opcode, Vlan};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-impl Station {
+impl CoreState {
     #[inline]
     pub(super) fn has_posts(&self) -> bool {
         self.queues.are_rung()
@@ -25,9 +25,9 @@ impl Station {
         self.queues.take_posts(now, &mut self.endpoint)
     }
 
-    /// Handles a frame that the port lends: not one of another process.
+    /// Handles a frame that the port delivers in place: not one of another process.
     #[inline]
-    pub(super) fn on_lent(&mut self, now: Instant, frame: &[u8]) {
+    pub(super) fn on_frame_in_place(&mut self, now: Instant, frame: &[u8]) {
         if self.relays && self.relay(now, frame) {
             return;
         }
@@ -45,11 +45,11 @@ impl Station {
         else {
             return false;
         };
-        match lanes.way(frame) {
+        match lanes.target(frame) {
             _ if opcode == Opcode::DIRECT_RESPONSE => lanes.push_to_all(frame),
-            LaneWay::All => lanes.push_to_all(frame),
-            LaneWay::Own => {}
-            LaneWay::Sibling(slot) => {
+            ProcessTarget::All => lanes.push_to_all(frame),
+            ProcessTarget::Own => {}
+            ProcessTarget::Sibling(slot) => {
                 match lanes.push(slot, frame, now) {
                     Pushed::Done => self.counters.siblings += 1,
                     Pushed::Full => self.counters.siblings_full += 1,
@@ -79,7 +79,7 @@ impl Station {
             self.counters.other_vlan += 1;
             return;
         }
-        self.show(now, frame);
+        self.trace_received(now, frame);
         let mut room;
         let untagged = match tag {
             None => frame,
@@ -88,7 +88,7 @@ impl Station {
                 vlan::without(frame, &mut room)
             }
         };
-        if !self.take_control(now, untagged) {
+        if !self.handle_control(now, untagged) {
             // The endpoint counts what it drops.
             let _ = self.endpoint.on_frame(now, &mut self.memory, frame);
         }
@@ -98,16 +98,16 @@ impl Station {
     /// else needs it: address resolution also handles its packets.
     #[cold]
     fn steer(&mut self, now: Instant, frame: &[u8]) -> bool {
-        let taken = self.endpoint.steer(now, &mut self.memory, frame) && !vlan::is_resolution(frame);
-        if taken {
-            self.show(now, frame);
+        let delivered = self.endpoint.steer(now, &mut self.memory, frame) && !vlan::is_resolution(frame);
+        if delivered {
+            self.trace_received(now, frame);
         }
-        taken
+        delivered
     }
 
     /// Reports a received frame to tracers, and to the observer that captures.
     #[inline(always)]
-    fn show(&mut self, now: Instant, frame: &[u8]) {
+    fn trace_received(&mut self, now: Instant, frame: &[u8]) {
         probes::received(frame);
         if let Some(tap) = &mut self.tap {
             tap.record(now, Direction::In, frame);
@@ -116,9 +116,9 @@ impl Station {
 
     /// Handles an untagged frame that belongs to no queue pair of the endpoint. Returns false for other frames.
     #[inline]
-    fn take_control(&mut self, now: Instant, frame: &[u8]) -> bool {
+    fn handle_control(&mut self, now: Instant, frame: &[u8]) -> bool {
         if neighbour::is_resolution(frame) {
-            self.take_resolution(now, frame);
+            self.handle_resolution(now, frame);
             return true;
         }
         let Self { management, neighbours, .. } = self;
@@ -127,7 +127,7 @@ impl Station {
 
     #[cold]
     #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
-    fn take_resolution(&mut self, now: Instant, frame: &[u8]) {
+    fn handle_resolution(&mut self, now: Instant, frame: &[u8]) {
         self.counters.neighbour_packets += 1;
         if self.neighbours.on_frame(now, frame).is_err() {
             self.counters.neighbour_malformed += 1;
@@ -162,7 +162,7 @@ impl Station {
     /// Returns true if the next turn has work even if nothing arrives.
     #[inline]
     pub(super) fn has_more(&self) -> bool {
-        self.follows || self.may_transmit()
+        self.redirects || self.may_transmit()
     }
 
     /// Returns false only if [`Self::transmit`] has no frame.
@@ -191,21 +191,22 @@ impl Station {
     /// Delivers the results of the turn: events, completions and room. Returns true if there were any.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
-        let mut told = self.tell_events();
-        let Self { endpoint, neighbours, others, followed, .. } = self;
-        self.follows = followed.turn(now, Around { endpoint, neighbours, others: others.as_deref() });
+        let mut reported = self.report_events();
+        let Self { endpoint, neighbours, other_cores, peer_moves, .. } = self;
+        self.redirects =
+            peer_moves.turn(now, Context { endpoint, neighbours, other_cores: other_cores.as_deref() });
         let (overflows, moved) = self.queues.deliver(now, &mut self.endpoint);
         if overflows > 0 {
             self.counters.cq_overflows += overflows;
-            told |= self.tell_events();
+            reported |= self.report_events();
         }
-        told || self.follows || moved
+        reported || self.redirects || moved
     }
 
     /// Fails all queue pairs when the core ends, and delivers their completions. Continues with the next step if one panics.
     ///
     /// `first` is false if another core of the port failed before and has reported it.
-    pub(super) fn give_up(&mut self, now: Instant, reason: &str, first: bool) {
+    pub(super) fn fail_all(&mut self, now: Instant, reason: &str, first: bool) {
         tracing::error!("{}: {reason}; its queue pairs fail, other devices are not affected", self.name);
         let attempt = |step: &mut dyn FnMut()| _ = catch_unwind(AssertUnwindSafe(step));
         for qpn in self.queues.queue_pairs() {
@@ -214,15 +215,15 @@ impl Station {
         attempt(&mut || _ = self.take_posts(now));
         attempt(&mut || _ = self.deliver(now));
         if first {
-            attempt(&mut || self.subscribers.tell(&self.name, AsyncEvent::CoreFailed));
+            attempt(&mut || self.subscribers.publish(&self.name, AsyncEvent::CoreFailed));
         }
-        attempt(&mut || _ = self.management.as_ref().map(Management::ring));
+        attempt(&mut || _ = self.management.as_ref().map(Management::wake_waiters));
     }
 
-    fn tell_events(&mut self) -> bool {
+    fn report_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.endpoint.poll_event() {
-            self.subscribers.tell(&self.name, AsyncEvent::Transport(event));
+            self.subscribers.publish(&self.name, AsyncEvent::Transport(event));
             any = true;
         }
         any

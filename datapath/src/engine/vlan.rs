@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_in_is_found_and_taken_out() {
+    fn an_inserted_tag_is_found_and_removed() {
         let plain: Vec<u8> = (0..60).collect();
         let mut frame = [plain.clone(), vec![0; 4]].concat();
         assert_eq!(tag(&plain), None);

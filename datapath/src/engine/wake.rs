@@ -15,8 +15,8 @@ mod real {
     pub struct Wake(EventFd);
 
     impl From<EventFd> for Wake {
-        fn from(bell: EventFd) -> Self {
-            Self(bell)
+        fn from(event_fd: EventFd) -> Self {
+            Self(event_fd)
         }
     }
 
@@ -87,7 +87,7 @@ mod real {
         }
 
         #[test]
-        fn a_descriptor_that_stays_broken_says_so_each_time() {
+        fn a_descriptor_that_stays_broken_is_reported_each_time() {
             let wake = Wake::new().unwrap();
             let (end, other) = std::io::pipe().unwrap();
             assert!(wake.wait(Some(end.as_raw_fd()), Duration::ZERO));

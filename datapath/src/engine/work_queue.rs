@@ -21,7 +21,7 @@ use std::{
 ///
 /// The poster counts the requests that it posted. The difference is the number of outstanding requests.
 #[derive(Debug, Default)]
-struct Done(AtomicU32);
+struct Finished(AtomicU32);
 
 /// For each work queue, the number of its completions that are in a completion queue and not yet polled.
 ///
@@ -54,12 +54,12 @@ impl Drop for Move<'_> {
 
 /// The index of a work queue in [`Unpolled`], and its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct QueueIndex {
     index: u32,
     generation: u32,
 }
 
-impl Place {
+impl QueueIndex {
     /// The place of a queue that was destroyed.
     pub(super) const NONE: Self = Self { index: u32::MAX, generation: 0 };
 }
@@ -77,30 +77,30 @@ impl Unpolled {
     }
 
     /// Returns the places of a new queue pair's send and receive queues.
-    pub(super) fn begin(&self, slot: usize, generation: u32) -> [Place; 2] {
+    pub(super) fn begin(&self, slot: usize, generation: u32) -> [QueueIndex; 2] {
         [2 * slot, 2 * slot + 1].map(|index| {
             // A swap rather than a store, so that it is ordered after what a late poller removes.
             self.counts[index].swap(u64::from(generation) << 32, Ordering::Relaxed);
-            Place { index: index as u32, generation }
+            QueueIndex { index: index as u32, generation }
         })
     }
 
-    pub(super) fn count(&self, place: Place) -> u32 {
-        self.counts[place.index as usize].load(Ordering::Acquire) as u32
+    pub(super) fn count(&self, queue_index: QueueIndex) -> u32 {
+        self.counts[queue_index.index as usize].load(Ordering::Acquire) as u32
     }
 
     /// Adds completions. Only the core calls this, and only for the present user of the slot.
-    pub(super) fn add(&self, place: Place, completions: u32) {
-        if let Some(word) = self.counts.get(place.index as usize) {
+    pub(super) fn add(&self, queue_index: QueueIndex, completions: u32) {
+        if let Some(word) = self.counts.get(queue_index.index as usize) {
             word.fetch_add(completions.into(), Ordering::Release);
         }
     }
 
     #[inline]
-    pub(super) fn remove(&self, place: Place, completions: u32) {
-        let Some(word) = self.counts.get(place.index as usize) else { return };
+    pub(super) fn remove(&self, queue_index: QueueIndex, completions: u32) {
+        let Some(word) = self.counts.get(queue_index.index as usize) else { return };
         let mut seen = word.load(Ordering::Relaxed);
-        while (seen >> 32) as u32 == place.generation && seen as u32 >= completions {
+        while (seen >> 32) as u32 == queue_index.generation && seen as u32 >= completions {
             let left = seen - u64::from(completions);
             match word.compare_exchange_weak(seen, left, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
@@ -113,9 +113,9 @@ impl Unpolled {
 #[derive(Debug)]
 pub(super) struct Poster<T> {
     ring: Producer<T>,
-    done: Arc<Done>,
+    finished: Arc<Finished>,
     unpolled: Arc<Unpolled>,
-    place: Place,
+    queue_index: QueueIndex,
     posted: u32,
     /// Lower bound of the room in the queue. Only posting decreases the room, so the core's count is read only when this is 0.
     room: u32,
@@ -144,8 +144,8 @@ impl<T> Poster<T> {
         loop {
             let moves = self.unpolled.moves.load(Ordering::Acquire);
             // In this order, because the core counts a completion as unpolled before it counts the request as finished.
-            let open = self.posted.wrapping_sub(self.done.0.load(Ordering::Acquire));
-            let taken = open.saturating_add(self.unpolled.count(self.place));
+            let open = self.posted.wrapping_sub(self.finished.0.load(Ordering::Acquire));
+            let taken = open.saturating_add(self.unpolled.count(self.queue_index));
             fence(Ordering::Acquire);
             let is_still = moves.is_multiple_of(2) && self.unpolled.moves.load(Ordering::Relaxed) == moves;
             match self.depth.saturating_sub(taken) {
@@ -161,9 +161,9 @@ impl<T> Poster<T> {
 }
 
 /// Requests that the core takes. Dropping it removes them from the ring, also when the core panics, so that none is taken twice.
-struct Taken<'a, T>(Option<ReadChunk<'a, T>>);
+struct TakenRequests<'a, T>(Option<ReadChunk<'a, T>>);
 
-impl<T> Drop for Taken<'_, T> {
+impl<T> Drop for TakenRequests<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.0.take().into_iter().for_each(ReadChunk::commit_all);
@@ -173,10 +173,10 @@ impl<T> Drop for Taken<'_, T> {
 #[derive(Debug)]
 pub(super) struct WorkQueue<T> {
     ring: Consumer<T>,
-    done: Arc<Done>,
+    finished: Arc<Finished>,
     handled: u32,
     depth: u32,
-    pub(super) place: Place,
+    pub(super) queue_index: QueueIndex,
 }
 
 impl<T> WorkQueue<T> {
@@ -190,7 +190,7 @@ impl<T> WorkQueue<T> {
             && let Ok(chunk) = ring.read_chunk(waiting)
         {
             *handled = handled.wrapping_add(waiting as u32);
-            let mut taken = Taken(Some(chunk));
+            let mut taken = TakenRequests(Some(chunk));
             if let Some(chunk) = &mut taken.0 {
                 take(chunk.as_mut_slices().into());
             }
@@ -205,16 +205,28 @@ impl<T> WorkQueue<T> {
     /// Publishes the number of finished requests to the poster. The endpoint has room for `room` more.
     pub(super) fn publish(&self, room: u32) {
         let outstanding = self.depth.saturating_sub(room);
-        self.done.0.store(self.handled.wrapping_sub(outstanding), Ordering::Release);
+        self.finished.0.store(self.handled.wrapping_sub(outstanding), Ordering::Release);
     }
 }
 
-pub(super) fn work_queue<T>(depth: u32, unpolled: Arc<Unpolled>, place: Place) -> (Poster<T>, WorkQueue<T>) {
+pub(super) fn work_queue<T>(
+    depth: u32,
+    unpolled: Arc<Unpolled>,
+    queue_index: QueueIndex,
+) -> (Poster<T>, WorkQueue<T>) {
     let (producer, consumer) = RingBuffer::new(depth as usize);
-    let done = Arc::new(Done::default());
+    let finished = Arc::new(Finished::default());
     (
-        Poster { ring: producer, done: done.clone(), unpolled, place, posted: 0, room: 0, depth },
-        WorkQueue { ring: consumer, done, handled: 0, depth, place },
+        Poster {
+            ring: producer,
+            finished: finished.clone(),
+            unpolled,
+            queue_index,
+            posted: 0,
+            room: 0,
+            depth,
+        },
+        WorkQueue { ring: consumer, finished, handled: 0, depth, queue_index },
     )
 }
 
@@ -227,17 +239,17 @@ mod tests {
         queue.ring.pop().ok()
     }
 
-    fn fresh() -> (Arc<Unpolled>, Place) {
+    fn fresh() -> (Arc<Unpolled>, QueueIndex) {
         let unpolled = Arc::new(Unpolled::new(1));
-        let [place, _] = unpolled.begin(0, 1);
-        (unpolled, place)
+        let [queue_index, _] = unpolled.begin(0, 1);
+        (unpolled, queue_index)
     }
 
     /// IBA 10.8: a request is outstanding until its completion is polled.
     #[test]
-    fn a_queue_is_full_until_requests_are_done_not_until_they_are_taken() {
-        let (unpolled, place) = fresh();
-        let (mut poster, mut queue) = work_queue::<u64>(2, unpolled.clone(), place);
+    fn a_queue_is_full_until_completions_are_polled() {
+        let (unpolled, queue_index) = fresh();
+        let (mut poster, mut queue) = work_queue::<u64>(2, unpolled.clone(), queue_index);
         let full = Err(PostError::QueueFull { limit: 2 });
         assert_eq!((poster.push(1), poster.push(2), poster.push(3)), (Ok(()), Ok(()), full));
         assert_eq!((pop(&mut queue), pop(&mut queue), pop(&mut queue)), (Some(1), Some(2), None));
@@ -245,54 +257,54 @@ mod tests {
         assert_eq!(poster.push(3), full);
         queue.publish(1);
         assert_eq!((poster.push(3), poster.push(4)), (Ok(()), full));
-        unpolled.add(place, 1);
+        unpolled.add(queue_index, 1);
         pop(&mut queue);
         queue.publish(1);
         assert_eq!(poster.push(4), full, "done, and not polled");
-        unpolled.remove(place, 1);
+        unpolled.remove(queue_index, 1);
         assert_eq!(poster.push(4), Ok(()));
     }
 
     #[test]
-    fn a_request_that_is_becoming_done_is_not_counted_twice() {
-        let (unpolled, place) = fresh();
-        let (mut poster, mut queue) = work_queue::<u64>(2, unpolled.clone(), place);
+    fn a_request_that_finishes_while_another_is_posted_is_counted_once() {
+        let (unpolled, queue_index) = fresh();
+        let (mut poster, mut queue) = work_queue::<u64>(2, unpolled.clone(), queue_index);
         assert_eq!((poster.push(1), poster.push(2)), (Ok(()), Ok(())));
         // The first is polled. While the second becomes finished, a third is posted.
         assert_eq!((pop(&mut queue), pop(&mut queue)), (Some(1), Some(2)));
         queue.publish(1);
-        let half_way = unpolled.begin_move();
-        unpolled.add(place, 1);
+        let moving = unpolled.begin_move();
+        unpolled.add(queue_index, 1);
         let third = std::thread::spawn(move || poster.push(3));
         std::thread::yield_now();
         queue.publish(2);
-        drop(half_way);
+        drop(moving);
         assert_eq!(third.join().unwrap(), Ok(()));
     }
 
     #[test]
-    fn a_core_that_dies_while_it_moves_requests_keeps_no_poster_waiting() {
-        let (unpolled, place) = fresh();
-        let (mut poster, mut queue) = work_queue::<u64>(1, unpolled.clone(), place);
+    fn a_poster_goes_on_after_the_core_panics_while_it_moves_requests() {
+        let (unpolled, queue_index) = fresh();
+        let (mut poster, mut queue) = work_queue::<u64>(1, unpolled.clone(), queue_index);
         assert_eq!((poster.push(1), pop(&mut queue)), (Ok(()), Some(1)));
-        let dies = std::panic::AssertUnwindSafe(|| {
+        let panics = std::panic::AssertUnwindSafe(|| {
             let _half_way = unpolled.begin_move();
-            unpolled.add(place, 1);
+            unpolled.add(queue_index, 1);
             std::panic::resume_unwind(Box::new("a defect"));
         });
-        assert!(std::panic::catch_unwind(dies).is_err());
+        assert!(std::panic::catch_unwind(panics).is_err());
         assert_eq!(poster.push(2), Err(PostError::QueueFull { limit: 1 }));
     }
 
     #[test]
-    fn a_core_that_dies_while_it_takes_requests_takes_none_twice() {
-        let (unpolled, place) = fresh();
-        let (mut poster, mut queue) = work_queue::<u64>(4, unpolled, place);
+    fn requests_are_taken_once_if_the_core_panics_while_it_takes_them() {
+        let (unpolled, queue_index) = fresh();
+        let (mut poster, mut queue) = work_queue::<u64>(4, unpolled, queue_index);
         assert_eq!((poster.push(1), poster.push(2)), (Ok(()), Ok(())));
-        let dies = std::panic::AssertUnwindSafe(|| {
+        let panics = std::panic::AssertUnwindSafe(|| {
             queue.take(|_| std::panic::resume_unwind(Box::new("a defect")));
         });
-        assert!(std::panic::catch_unwind(dies).is_err());
+        assert!(std::panic::catch_unwind(panics).is_err());
         assert_eq!(poster.push(3), Ok(()));
         let mut taken = Vec::new();
         queue.take(|parts| taken.extend(parts.into_iter().flatten().map(|request| *request)));
@@ -300,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_queue_pair_left_behind_counts_for_nobody() {
+    fn completions_left_by_an_earlier_queue_pair_are_not_counted() {
         let (unpolled, old) = fresh();
         unpolled.add(old, 1);
         let [new, _] = unpolled.begin(0, 2);
@@ -312,9 +324,9 @@ mod tests {
     }
 
     #[test]
-    fn counts_go_round() {
-        let (unpolled, place) = fresh();
-        let (mut poster, mut queue) = work_queue::<u64>(1, unpolled, place);
+    fn counts_wrap() {
+        let (unpolled, queue_index) = fresh();
+        let (mut poster, mut queue) = work_queue::<u64>(1, unpolled, queue_index);
         poster.posted = u32::MAX;
         queue.handled = u32::MAX;
         queue.publish(1);
@@ -336,35 +348,40 @@ mod model {
     const FULL: Result<(), PostError> = Err(PostError::QueueFull { limit: 2 });
 
     /// Returns a queue of two whose first request was polled, and whose second one the core has taken.
-    fn half_done() -> (Arc<Unpolled>, Place, Poster<u64>, WorkQueue<u64>) {
+    fn half_done() -> (Arc<Unpolled>, QueueIndex, Poster<u64>, WorkQueue<u64>) {
         let unpolled = Arc::new(Unpolled::new(1));
-        let [place, _] = unpolled.begin(0, 1);
-        let (mut poster, mut queue) = work_queue(2, unpolled.clone(), place);
+        let [queue_index, _] = unpolled.begin(0, 1);
+        let (mut poster, mut queue) = work_queue(2, unpolled.clone(), queue_index);
         assert_eq!((poster.push(1), poster.push(2), poster.push(3)), (Ok(()), Ok(()), FULL));
         queue.take(|parts| assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), 2));
-        let half_way = unpolled.begin_move();
-        unpolled.add(place, 1);
+        let moving = unpolled.begin_move();
+        unpolled.add(queue_index, 1);
         queue.publish(1);
-        drop(half_way);
-        unpolled.remove(place, 1);
-        (unpolled, place, poster, queue)
+        drop(moving);
+        unpolled.remove(queue_index, 1);
+        (unpolled, queue_index, poster, queue)
     }
 
-    /// Finishes the second request as the core does. `tell` stands for pushing its completion.
-    fn completes(unpolled: &Unpolled, place: Place, queue: &WorkQueue<u64>, tell: impl FnOnce()) {
-        let half_way = unpolled.begin_move();
-        unpolled.add(place, 1);
+    /// Finishes the second request as the core does. `push_completion` stands for pushing its completion.
+    fn complete(
+        unpolled: &Unpolled,
+        queue_index: QueueIndex,
+        queue: &WorkQueue<u64>,
+        push_completion: impl FnOnce(),
+    ) {
+        let moving = unpolled.begin_move();
+        unpolled.add(queue_index, 1);
         queue.publish(2);
-        drop(half_way);
-        tell();
+        drop(moving);
+        push_completion();
     }
 
     /// While the second request becomes finished there is room for one more, never for two.
     #[test]
-    fn a_request_that_becomes_done_counts_once() {
+    fn a_request_that_finishes_is_counted_once() {
         loom::model(|| {
-            let (unpolled, place, mut poster, queue) = half_done();
-            let core = thread::spawn(move || completes(&unpolled, place, &queue, || {}));
+            let (unpolled, queue_index, mut poster, queue) = half_done();
+            let core = thread::spawn(move || complete(&unpolled, queue_index, &queue, || {}));
             assert_eq!((poster.push(3), poster.push(4)), (Ok(()), FULL));
             core.join().unwrap();
         });
@@ -372,20 +389,20 @@ mod model {
 
     /// A thread that has polled a completion finds room for its request at any time.
     #[test]
-    fn what_was_polled_is_free() {
+    fn a_polled_request_frees_its_slot() {
         loom::model(|| {
-            let (unpolled, place, mut poster, queue) = half_done();
-            let told = Arc::new(AtomicU32::new(0));
+            let (unpolled, queue_index, mut poster, queue) = half_done();
+            let pushed = Arc::new(AtomicU32::new(0));
             let core = {
-                let (unpolled, told) = (unpolled.clone(), told.clone());
+                let (unpolled, pushed) = (unpolled.clone(), pushed.clone());
                 thread::spawn(move || {
-                    completes(&unpolled, place, &queue, || told.store(1, Ordering::Release));
+                    complete(&unpolled, queue_index, &queue, || pushed.store(1, Ordering::Release));
                 })
             };
-            while told.load(Ordering::Acquire) == 0 {
+            while pushed.load(Ordering::Acquire) == 0 {
                 yield_now();
             }
-            unpolled.remove(place, 1);
+            unpolled.remove(queue_index, 1);
             assert_eq!((poster.push(3), poster.push(4), poster.push(5)), (Ok(()), Ok(()), FULL));
             core.join().unwrap();
         });
@@ -393,7 +410,7 @@ mod model {
 
     /// Completions of an earlier queue pair are polled while the slot has a new one.
     #[test]
-    fn an_earlier_queue_pair_counts_for_nobody() {
+    fn completions_polled_late_of_an_earlier_queue_pair_are_not_counted() {
         loom::model(|| {
             let unpolled = Arc::new(Unpolled::new(1));
             let [old, _] = unpolled.begin(0, 1);

@@ -1,7 +1,7 @@
 //! Recovers from faults on registered memory that the application unmapped, or whose file it truncated.
 //!
 //! While a core exists, this module handles SIGSEGV and SIGBUS. A fault in [`super::routines`] makes that routine return an error. All
-//! other signals are passed to the program's own handler, as the kernel would call it. If the program installs a handler later, [`renew`]
+//! other signals are passed to the program's own handler, as the kernel would call it. If the program installs a handler later, [`reinstall`]
 //! finds it and calls it from here. Until then, at most [`PERIOD`], the program's handler receives all faults.
 
 use super::routines;
@@ -32,8 +32,8 @@ static KNOWN: Mutex<Vec<&'static sigaction>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// The context with which this thread last called the program's handler, and the stack depth of that call.
-    static PASSED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-    static HEARS: Cell<bool> = const { Cell::new(false) };
+    static LAST_PASSED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    static UNBLOCKED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Enables the recovery of faults while any value of this type lives.
@@ -43,7 +43,7 @@ pub(crate) struct Recovery(());
 impl Recovery {
     pub(crate) fn begin() -> Self {
         CORES.fetch_add(1, Ordering::AcqRel);
-        renew();
+        reinstall();
         Self(())
     }
 }
@@ -64,7 +64,7 @@ impl Drop for Recovery {
 }
 
 /// Installs our handler if the program has installed its own, which ours calls from then on. Costs two system calls.
-pub(crate) fn renew() {
+pub(crate) fn reinstall() {
     // If the lock is held, another thread is doing this. If it was held during the fork that created this process, it stays so, and the
     // handlers stay as they were inherited.
     let mut known = match KNOWN.try_lock() {
@@ -101,9 +101,9 @@ pub(crate) fn renew() {
 
 /// Unblocks the signals on the calling thread, which runs a core. With a blocked signal, a fault would kill the process.
 #[inline]
-pub(crate) fn hear() {
-    if !HEARS.get() {
-        HEARS.set(true);
+pub(crate) fn unblock_signals() {
+    if !UNBLOCKED.get() {
+        UNBLOCKED.set(true);
         // SAFETY: the set is initialised before its use, and only this thread's mask changes.
         unsafe {
             let mut faults = zeroed();
@@ -133,13 +133,13 @@ fn is_ours(action: &sigaction) -> bool {
 /// The caller must be the kernel, or a handler that passes on what the kernel passed to it.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     /// `BUS_MCEERR_AO` (sigaction(2)): reports a memory error that this instruction did not cause.
-    const ELSEWHERE: c_int = 5;
+    const BUS_MCEERR_AO: c_int = 5;
     // SAFETY: the caller vouches for the pointers.
     let (code, next) = unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
         ((*info).si_code, next_of(context))
     };
-    let is_fault = code > 0 && !(signal == SIGBUS && code == ELSEWHERE);
+    let is_fault = code > 0 && !(signal == SIGBUS && code == BUS_MCEERR_AO);
     match routines::after(*next as usize).filter(|_| is_fault) {
         Some(after) => *next = after as _,
         // SAFETY: as above.
@@ -167,17 +167,17 @@ fn next_of(context: &mut libc::ucontext_t) -> &mut libc::c_ulonglong {
 unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let index = usize::from(signal == SIGBUS);
     let here = (context as usize, std::ptr::from_ref(&index) as usize);
-    let before = PASSED.get();
+    let before = LAST_PASSED.get();
     let again = before.0 == here.0 && here.1 < before.1;
     if again {
         // SAFETY: the caller vouches for the pointers.
         unsafe { call(&FIRST[index], signal, info, context) };
         return;
     }
-    PASSED.set(here);
+    LAST_PASSED.set(here);
     // SAFETY: as above.
     unsafe { call(&PROGRAMS[index], signal, info, context) };
-    PASSED.set((0, 0));
+    LAST_PASSED.set((0, 0));
 }
 
 /// Does what the kernel would do for `action`.

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Missing memory, which nothing here detects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gone;
+pub(super) struct Unmapped;
 
 /// # Safety
 /// The caller must pass a `from` that is valid for reads and a `to` that is valid for writes of `length` bytes, with exposed provenance or
 /// that of their allocations. They must not overlap.
-pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> Result<(), Gone> {
+pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> Result<(), Unmapped> {
     // Not atomic, because the source may be read-only memory.
     // SAFETY: `at` is below `length` in the calls below, and a byte is always aligned.
     let load = |at| unsafe { from.add(at).read_volatile() };
@@ -29,7 +29,7 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> Result
 
 /// # Safety
 /// The caller must pass an address that is valid for reads and writes of 8 bytes and aligned to 8.
-pub(super) unsafe fn store(at: *mut u64, value: u64) -> Result<(), Gone> {
+pub(super) unsafe fn store(at: *mut u64, value: u64) -> Result<(), Unmapped> {
     // SAFETY: the caller vouches for `at`.
     unsafe { AtomicU64::from_ptr(at) }.store(value, Ordering::Release);
     Ok(())
@@ -37,14 +37,14 @@ pub(super) unsafe fn store(at: *mut u64, value: u64) -> Result<(), Gone> {
 
 /// # Safety
 /// As for [`store`].
-pub(super) unsafe fn fetch_add(at: *mut u64, add: u64) -> Result<u64, Gone> {
+pub(super) unsafe fn fetch_add(at: *mut u64, add: u64) -> Result<u64, Unmapped> {
     // SAFETY: the caller vouches for `at`.
     Ok(unsafe { AtomicU64::from_ptr(at) }.fetch_add(add, Ordering::SeqCst))
 }
 
 /// # Safety
 /// As for [`store`].
-pub(super) unsafe fn compare_swap(at: *mut u64, compare: u64, swap: u64) -> Result<u64, Gone> {
+pub(super) unsafe fn compare_swap(at: *mut u64, compare: u64, swap: u64) -> Result<u64, Unmapped> {
     // SAFETY: the caller vouches for `at`.
     let word = unsafe { AtomicU64::from_ptr(at) };
     Ok(word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|found| found))
@@ -63,9 +63,9 @@ pub(crate) mod faults {
         }
     }
 
-    pub(crate) const fn renew() {}
+    pub(crate) const fn reinstall() {}
 
-    pub(crate) const fn hear() {}
+    pub(crate) const fn unblock_signals() {}
 }
 
 /// Returns the bytes before the first aligned word, those in whole aligned words, and the rest.

@@ -24,10 +24,10 @@ unsafe extern "C" {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gone;
+pub(super) struct Unmapped;
 
-const fn checked(outcome: u32) -> Result<(), Gone> {
-    if outcome == 0 { Ok(()) } else { Err(Gone) }
+const fn checked(outcome: u32) -> Result<(), Unmapped> {
+    if outcome == 0 { Ok(()) } else { Err(Unmapped) }
 }
 
 /// Copies bytes from or to registered memory.
@@ -36,21 +36,21 @@ const fn checked(outcome: u32) -> Result<(), Gone> {
 /// The caller must pass a `from` that is registered for reads and a `to` that is registered for writes of `length` bytes, or memory of its
 /// own. They must not overlap.
 #[inline]
-pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> Result<(), Gone> {
+pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> Result<(), Unmapped> {
     // SAFETY: the caller vouches for both addresses.
     checked(unsafe { instructions::copy(to, from, length) })
 }
 
 /// # Safety
 /// The caller must pass 8 registered bytes, aligned to 8.
-pub(super) unsafe fn store(at: *mut u64, value: u64) -> Result<(), Gone> {
+pub(super) unsafe fn store(at: *mut u64, value: u64) -> Result<(), Unmapped> {
     // SAFETY: the caller vouches for `at`, and `value` is a local variable.
     checked(unsafe { ferroce_memory_store(at, &value) })
 }
 
 /// # Safety
 /// As for [`store`].
-pub(super) unsafe fn fetch_add(at: *mut u64, add: u64) -> Result<u64, Gone> {
+pub(super) unsafe fn fetch_add(at: *mut u64, add: u64) -> Result<u64, Unmapped> {
     let mut word = add;
     // SAFETY: the caller vouches for `at`, and `word` is a local variable.
     checked(unsafe { ferroce_memory_fetch_add(at, &mut word) })?;
@@ -59,7 +59,7 @@ pub(super) unsafe fn fetch_add(at: *mut u64, add: u64) -> Result<u64, Gone> {
 
 /// # Safety
 /// As for [`store`].
-pub(super) unsafe fn compare_swap(at: *mut u64, compare: u64, swap: u64) -> Result<u64, Gone> {
+pub(super) unsafe fn compare_swap(at: *mut u64, compare: u64, swap: u64) -> Result<u64, Unmapped> {
     let mut word = compare;
     // SAFETY: the caller vouches for `at`, and `word` is a local variable.
     checked(unsafe { ferroce_memory_compare_swap(at, &mut word, swap) })?;

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_arrive_in_order_and_buffers_go_home() {
+    fn frames_arrive_in_order_and_buffers_return_to_their_pool() {
         let (mut a, mut b) = pair(4, 64);
         let mut out = Burst::new();
         out.push(frame(&mut a, b"one"));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_pool_gives_nothing() {
+    fn an_empty_pool_allocates_nothing() {
         let (mut a, _b) = pair(1, 64);
         let held = a.alloc();
         assert!(held.is_some() && a.alloc().is_none());

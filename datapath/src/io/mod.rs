@@ -43,11 +43,11 @@ pub struct Caps {
 
 /// A descriptor that becomes readable when frames arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bell {
+pub enum WakeDescriptor {
     /// Reports every frame.
-    Now(RawFd),
+    Reliable(RawFd),
     /// May miss frames that arrive while the port begins to listen, so the first sleep must be short.
-    Soon(RawFd),
+    Racy(RawFd),
 }
 
 /// Why a port could not open a queue for each core.
@@ -71,7 +71,7 @@ pub trait PacketIo: Send {
     }
 
     /// Returns true if this queue may receive frames of other cores.
-    fn strays(&self) -> bool {
+    fn misdirects(&self) -> bool {
         false
     }
 
@@ -79,25 +79,25 @@ pub trait PacketIo: Send {
     fn attach(&mut self) {}
     /// Appends the received frames that fit to `into`. Does not wait.
     fn receive(&mut self, into: &mut Burst<Self::Buf>);
-    /// Returns true if frames wait that [`lend`](Self::lend) delivers in place. Other frames are delivered in buffers by
+    /// Returns true if frames wait that [`receive_in_place`](Self::receive_in_place) delivers. Other frames are delivered in buffers by
     /// [`receive`](Self::receive).
-    fn lends(&self) -> bool {
+    fn has_in_place(&self) -> bool {
         false
     }
-    /// Appends received frames to `into`, as [`receive`](Self::receive) does, unless the port lends them. Returns true if there are frames: in
-    /// `into`, or to be [lent](Self::lend).
+    /// Appends received frames to `into`, as [`receive`](Self::receive) does, unless they are in place. Returns true if there are frames: in
+    /// `into`, or for [`receive_in_place`](Self::receive_in_place).
     #[inline]
-    fn receive_or_lend(&mut self, into: &mut Burst<Self::Buf>) -> bool {
-        let lends = self.lends();
-        if !lends {
+    fn poll_receive(&mut self, into: &mut Burst<Self::Buf>) -> bool {
+        let has_in_place = self.has_in_place();
+        if !has_in_place {
             self.receive(into);
         }
-        lends || !into.is_empty()
+        has_in_place || !into.is_empty()
     }
     /// Passes received frames to `take` in order, up to about a burst, each in the place where the port received it and only during the
     /// call. Appends those for which `take` returns false to `others`, as [`receive`](Self::receive) would. Call it only if
-    /// [`lends`](Self::lends) returns true.
-    fn lend(&mut self, _others: &mut Burst<Self::Buf>, _take: impl FnMut(&[u8]) -> bool)
+    /// [`has_in_place`](Self::has_in_place) returns true.
+    fn receive_in_place(&mut self, _others: &mut Burst<Self::Buf>, _take: impl FnMut(&[u8]) -> bool)
     where
         Self: Sized,
     {
@@ -117,13 +117,13 @@ pub trait PacketIo: Send {
         PortCounters::default()
     }
     /// Returns true if the port receives everything that it sends.
-    fn loops(&self) -> bool {
+    fn loops_back(&self) -> bool {
         false
     }
     /// Sets whether the descriptor reports frames, for a thread that is about to sleep. Costs a system call per burst while set.
     fn listen(&mut self, _on: bool) {}
     /// Returns a descriptor that is readable while a received frame waits, provided that the port listens; `None` if the port has none.
-    fn descriptor(&self) -> Option<Bell> {
+    fn descriptor(&self) -> Option<WakeDescriptor> {
         None
     }
 }

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_say_who_is_a_neighbour() {
+    fn the_prefix_selects_neighbours() {
         let reaches =
             |ours: &str, theirs: &str| ours.parse::<Address>().unwrap().reaches(theirs.parse().unwrap());
         assert!(reaches("10.0.0.1/24", "10.0.0.255") && !reaches("10.0.0.1/24", "10.0.1.2"));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn a_malformed_address_is_refused() {
         for text in ["", "10.0.0.1/33", "fd00::/129", "10.0.0.1/x", "0.0.0.0", "ff02::1", "host"] {
             assert_eq!(text.parse::<Address>(), Err(AddressError(text.into())));
         }

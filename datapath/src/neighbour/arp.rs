@@ -70,7 +70,7 @@ mod tests {
     proptest! {
         /// RFC 826: the packet format.
         #[test]
-        fn what_is_emitted_parses_to_the_same(reply: bool, mut mac: [u8; 6], to: [u8; 6], ips: [[u8; 4]; 2]) {
+        fn an_emitted_packet_parses_to_the_same(reply: bool, mut mac: [u8; 6], to: [u8; 6], ips: [[u8; 4]; 2]) {
             mac[0] &= !1;
             let arp = Arp {
                 operation: if reply { Operation::Reply } else { Operation::Request },
@@ -85,7 +85,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken_or_refused(frame in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn any_bytes_are_parsed_or_refused(frame in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Ok(arp) = Arp::parse(&frame) {
                 let mut again = [0; FRAME];
                 arp.emit(Mac(std::array::from_fn(|i| frame[i])), &mut again);

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_no_address_until_one_is_removed() {
+    fn a_full_table_refuses_addresses_until_one_is_removed() {
         let many = (0..300_u32).map(|n| IpAddr::from(n.to_be_bytes()));
         let mut table = GidTable::new(MAC, many);
         assert_eq!(table.addresses().count(), GidTable::LIMIT);

@@ -15,7 +15,7 @@ pub use gid_table::GidTable;
 pub(crate) use kernel::xdp;
 pub(crate) use kernel::{Change, Notifications};
 pub use kernel::{Kernel, addresses_of};
-pub use table::{Asked, Neighbours, Unresolved};
+pub use table::{Neighbours, Resolution, Unresolved};
 
 use roce::wire::Mac;
 use std::net::IpAddr;

@@ -202,7 +202,7 @@ mod tests {
     proptest! {
         /// RFC 4861 4.3, 4.4: the message formats.
         #[test]
-        fn what_is_emitted_parses_to_the_same(
+        fn an_emitted_packet_parses_to_the_same(
             source in unicast(), destination in unicast(), target in unicast(), message in message(), mac in mac(),
         ) {
             let ndp = Ndp { source, destination, target, message };
@@ -217,7 +217,7 @@ mod tests {
 
         /// RFC 4443 2.3, RFC 4861 7.1.1, 7.1.2: a packet with a wrong checksum is discarded.
         #[test]
-        fn a_flipped_bit_is_seen(message in message(), mac in mac(), bit in 0..8_usize, at in 22..78_usize) {
+        fn a_flipped_bit_is_detected(message in message(), mac in mac(), bit in 0..8_usize, at in 22..78_usize) {
             let ndp = Ndp { source: Ipv6Addr::LOCALHOST, destination: Ipv6Addr::LOCALHOST, target: Ipv6Addr::LOCALHOST, message };
             let mut frame = [0; FRAME];
             let length = ndp.emit(mac, mac, &mut frame);
@@ -226,14 +226,14 @@ mod tests {
         }
 
         #[test]
-        fn any_options_are_taken_or_refused(options in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn any_options_are_parsed_or_refused(options in proptest::collection::vec(any::<u8>(), 0..64)) {
             if let Ok(Some(mac)) = option(&options, TARGET_OPTION) {
                 prop_assert!(options.windows(6).any(|window| window == mac.0));
             }
         }
 
         #[test]
-        fn any_bytes_are_taken_or_refused(frame in proptest::collection::vec(any::<u8>(), 0..120)) {
+        fn any_bytes_are_parsed_or_refused(frame in proptest::collection::vec(any::<u8>(), 0..120)) {
             // The checksum of random bytes is almost never right: this tests that `parse` returns.
             prop_assert!(Ndp::parse(&frame).is_ok() || Ndp::parse(&frame) == Err(Malformed));
         }
@@ -241,7 +241,7 @@ mod tests {
 
     /// RFC 4861 7.1.1, 7.1.2: a packet with a hop limit other than 255 is discarded.
     #[test]
-    fn what_a_router_passed_on_is_refused() {
+    fn a_routed_packet_is_refused() {
         let ndp = Ndp {
             source: Ipv6Addr::LOCALHOST,
             destination: Ipv6Addr::LOCALHOST,

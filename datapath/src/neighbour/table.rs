@@ -18,34 +18,34 @@ use thiserror::Error;
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 /// RFC 4861 10: REACHABLE_TIME. A connection resolves an older entry again.
-const FRESH: Duration = Duration::from_secs(30);
+const REACHABLE_TIME: Duration = Duration::from_secs(30);
 /// The age below which an entry is not resolved again after a timeout, which bounds the requests that packet loss causes.
-const DOUBT: Duration = Duration::from_millis(100);
+const MIN_AGE: Duration = Duration::from_millis(100);
 /// The shortest time between two unsolicited changes of a neighbour's Ethernet address.
-const CHANGE: Duration = Duration::from_secs(1);
-const ENTRIES: usize = 1024;
+const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_ENTRIES: usize = 1024;
 /// Most packets that wait to be sent. Further requests are not answered; their senders repeat them.
-const OUTBOX: usize = 64;
+const MAX_QUEUED: usize = 64;
 
 const BROADCAST: Mac = Mac([0xff; 6]);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 /// What the table knows of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Resolution {
     /// Packets for it are sent to this address.
-    Known(Mac),
+    Resolved(Mac),
     /// A request was sent: call again.
-    Asking,
+    Pending,
 }
 
 /// Why an address does not resolve.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum Unresolved {
-    /// `asked` is the peer, or the router to it.
-    #[error("no answer from {asked} after {tries} tries")]
-    NoAnswer { asked: IpAddr, tries: u32 },
+    /// `hop` is the peer, or the router to it.
+    #[error("no answer from {hop} after {tries} tries")]
+    NoAnswer { hop: IpAddr, tries: u32 },
     #[error("no route: {0}")]
     NoRoute(String),
     /// The process or the system has no descriptor or no memory left for a request to the kernel.
@@ -57,17 +57,17 @@ pub enum Unresolved {
 
 #[derive(Clone, Copy, Debug)]
 enum Entry {
-    /// `was` is the previous address.
-    Asking {
+    /// `previous` is the previous address.
+    Incomplete {
         tries: u32,
-        again: Instant,
-        was: Option<Mac>,
+        retry_at: Instant,
+        previous: Option<Mac>,
     },
-    Known {
+    Reachable {
         mac: Mac,
-        since: Instant,
+        updated_at: Instant,
     },
-    Silent,
+    Failed,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,14 +84,14 @@ enum Packet {
 pub struct Neighbours {
     mac: Mac,
     /// Whether the kernel answers for these addresses and resolves the peers of connections.
-    quiet: bool,
+    passive: bool,
     addresses: Vec<Address>,
     gateway: Option<IpAddr>,
-    fixed: HashMap<IpAddr, Mac>,
+    permanent: HashMap<IpAddr, Mac>,
     /// The Ethernet address that stands for every peer.
-    peers: Option<Mac>,
+    peer_mac: Option<Mac>,
     entries: HashMap<IpAddr, Entry>,
-    outbox: VecDeque<Packet>,
+    tx_queue: VecDeque<Packet>,
     /// Local addresses that another host uses, with its Ethernet address. The first `reported` were reported.
     conflicts: Vec<(IpAddr, Mac)>,
     reported: usize,
@@ -106,9 +106,9 @@ impl Neighbours {
     ///
     /// The port works without waiting for the result: see [`poll_conflict`](Self::poll_conflict).
     #[must_use]
-    pub fn own(mac: Mac, addresses: &[Address], gateway: Option<IpAddr>) -> Self {
-        let mut neighbours = Self { gateway, quiet: false, ..Self::kernels(mac, addresses) };
-        for address in addresses.iter().take(OUTBOX / 2) {
+    pub fn standalone(mac: Mac, addresses: &[Address], gateway: Option<IpAddr>) -> Self {
+        let mut neighbours = Self { gateway, passive: false, ..Self::with_kernel(mac, addresses) };
+        for address in addresses.iter().take(MAX_QUEUED / 2) {
             neighbours.probe(address.ip);
             neighbours.announce(address.ip);
         }
@@ -118,16 +118,16 @@ impl Neighbours {
     /// Creates the table of a port on a Linux interface: the kernel answers for `addresses`, and the table learns only hosts that it asks
     /// for.
     #[must_use]
-    pub fn kernels(mac: Mac, addresses: &[Address]) -> Self {
+    pub fn with_kernel(mac: Mac, addresses: &[Address]) -> Self {
         Self {
             mac,
-            quiet: true,
+            passive: true,
             addresses: addresses.to_vec(),
             gateway: None,
-            fixed: HashMap::new(),
-            peers: None,
+            permanent: HashMap::new(),
+            peer_mac: None,
             entries: HashMap::new(),
-            outbox: VecDeque::with_capacity(OUTBOX),
+            tx_queue: VecDeque::with_capacity(MAX_QUEUED),
             conflicts: Vec::new(),
             reported: 0,
             next: None,
@@ -137,8 +137,8 @@ impl Neighbours {
 
     /// Sets the Ethernet address that stands for every peer, if there is one. No request is then sent.
     #[must_use]
-    pub fn standing_in(self, peers: Option<Mac>) -> Self {
-        Self { peers, ..self }
+    pub fn with_peer_mac(self, peer_mac: Option<Mac>) -> Self {
+        Self { peer_mac, ..self }
     }
 
     /// Replaces the local addresses. For a table of [`kernels`](Self::kernels), because the kernel announces and defends them.
@@ -151,53 +151,55 @@ impl Neighbours {
     /// # Errors
     /// Returns [`Unresolved::TableFull`] if there are too many.
     pub fn set(&mut self, address: IpAddr, mac: Mac) -> Result<(), Unresolved> {
-        if self.fixed.len() >= ENTRIES {
-            return Err(Unresolved::TableFull { limit: ENTRIES });
+        if self.permanent.len() >= MAX_ENTRIES {
+            return Err(Unresolved::TableFull { limit: MAX_ENTRIES });
         }
-        self.fixed.insert(address, mac);
+        self.permanent.insert(address, mac);
         Ok(())
     }
 
     /// Returns the address of a permanent entry.
     #[must_use]
-    pub fn fixed(&self, address: IpAddr) -> Option<Mac> {
-        self.fixed.get(&address).copied()
+    pub fn permanent(&self, address: IpAddr) -> Option<Mac> {
+        self.permanent.get(&address).copied()
     }
 
     /// Returns the Ethernet address to which packets for `address` are sent. Sends a request if it is unknown; the caller repeats the call
-    /// while it returns [`Asked::Asking`].
+    /// while it returns [`Resolution::Pending`].
     ///
     /// # Errors
     /// Returns an error if the neighbour did not answer, or there is no route.
-    pub fn resolve(&mut self, now: Instant, address: IpAddr) -> Result<Asked, Unresolved> {
+    pub fn resolve(&mut self, now: Instant, address: IpAddr) -> Result<Resolution, Unresolved> {
         if self.addresses.iter().any(|ours| ours.ip == address) {
-            return Ok(Asked::Known(self.mac));
+            return Ok(Resolution::Resolved(self.mac));
         }
-        if let Some(peers) = self.peers {
-            return Ok(Asked::Known(peers));
+        if let Some(peer_mac) = self.peer_mac {
+            return Ok(Resolution::Resolved(peer_mac));
         }
         let hop = self.next_hop(address)?;
-        if let Some(mac) = self.fixed(address).or_else(|| self.fixed(hop)) {
-            return Ok(Asked::Known(mac));
+        if let Some(mac) = self.permanent(address).or_else(|| self.permanent(hop)) {
+            return Ok(Resolution::Resolved(mac));
         }
         match self.entries.get(&hop) {
-            Some(Entry::Known { mac, since }) if now.saturating_since(*since) < FRESH => {
-                Ok(Asked::Known(*mac))
+            Some(Entry::Reachable { mac, updated_at })
+                if now.saturating_since(*updated_at) < REACHABLE_TIME =>
+            {
+                Ok(Resolution::Resolved(*mac))
             }
-            Some(Entry::Asking { .. }) => Ok(Asked::Asking),
-            Some(Entry::Silent) => {
+            Some(Entry::Incomplete { .. }) => Ok(Resolution::Pending),
+            Some(Entry::Failed) => {
                 self.entries.remove(&hop);
-                Err(Unresolved::NoAnswer { asked: hop, tries: TRIES })
+                Err(Unresolved::NoAnswer { hop, tries: TRIES })
             }
-            Some(Entry::Known { .. }) | None => self.start(now, hop),
+            Some(Entry::Reachable { .. }) | None => self.start(now, hop),
         }
     }
 
     /// Resolves `address` again because its packets may not arrive, unless its entry is younger than 100 ms.
-    pub fn doubt(&mut self, now: Instant, address: IpAddr) {
+    pub fn resolve_again(&mut self, now: Instant, address: IpAddr) {
         let Ok(hop) = self.next_hop(address) else { return };
-        if let Some(Entry::Known { since, .. }) = self.entries.get(&hop)
-            && now.saturating_since(*since) >= DOUBT
+        if let Some(Entry::Reachable { updated_at, .. }) = self.entries.get(&hop)
+            && now.saturating_since(*updated_at) >= MIN_AGE
         {
             // Cannot fail: it replaces its own entry.
             let _ = self.start(now, hop);
@@ -213,18 +215,18 @@ impl Neighbours {
     /// Returns the known Ethernet address for `address`, also while a request for it is unanswered.
     #[must_use]
     pub fn last_known(&self, address: IpAddr) -> Option<Mac> {
-        if self.peers.is_some() {
-            return self.peers;
+        if self.peer_mac.is_some() {
+            return self.peer_mac;
         }
         match self.entries.get(&self.next_hop(address).ok()?)? {
-            Entry::Asking { was, .. } => *was,
-            Entry::Known { mac, .. } => Some(*mac),
-            Entry::Silent => None,
+            Entry::Incomplete { previous, .. } => *previous,
+            Entry::Reachable { mac, .. } => Some(*mac),
+            Entry::Failed => None,
         }
     }
 
     fn next_hop(&self, address: IpAddr) -> Result<IpAddr, Unresolved> {
-        if self.addresses.iter().any(|ours| ours.reaches(address)) || self.fixed.contains_key(&address) {
+        if self.addresses.iter().any(|ours| ours.reaches(address)) || self.permanent.contains_key(&address) {
             return Ok(address);
         }
         match self.gateway {
@@ -235,36 +237,36 @@ impl Neighbours {
         }
     }
 
-    fn start(&mut self, now: Instant, hop: IpAddr) -> Result<Asked, Unresolved> {
-        if self.entries.len() >= ENTRIES {
+    fn start(&mut self, now: Instant, hop: IpAddr) -> Result<Resolution, Unresolved> {
+        if self.entries.len() >= MAX_ENTRIES {
             self.entries.retain(|_, entry| match entry {
-                Entry::Asking { .. } => true,
-                Entry::Known { since, .. } => now.saturating_since(*since) < FRESH,
-                Entry::Silent => false,
+                Entry::Incomplete { .. } => true,
+                Entry::Reachable { updated_at, .. } => now.saturating_since(*updated_at) < REACHABLE_TIME,
+                Entry::Failed => false,
             });
         }
-        if self.entries.len() >= ENTRIES && !self.forget_longest_asked() {
-            return Err(Unresolved::TableFull { limit: ENTRIES });
+        if self.entries.len() >= MAX_ENTRIES && !self.evict_oldest() {
+            return Err(Unresolved::TableFull { limit: MAX_ENTRIES });
         }
-        let again = now + RETRY;
-        let was = match self.entries.get(&hop) {
-            Some(Entry::Known { mac, .. }) => Some(*mac),
+        let retry_at = now + RETRY;
+        let previous = match self.entries.get(&hop) {
+            Some(Entry::Reachable { mac, .. }) => Some(*mac),
             _ => None,
         };
-        self.entries.insert(hop, Entry::Asking { tries: 1, again, was });
-        self.next = Some(self.next.map_or(again, |next| next.min(again)));
-        self.ask(hop);
-        Ok(Asked::Asking)
+        self.entries.insert(hop, Entry::Incomplete { tries: 1, retry_at, previous });
+        self.next = Some(self.next.map_or(retry_at, |next| next.min(retry_at)));
+        self.solicit(hop);
+        Ok(Resolution::Pending)
     }
 
     /// Removes the address that has been asked for longest. A host that exists answers quickly, so addresses that a peer invents do not
     /// keep others from being resolved. Returns false if no request is outstanding.
-    fn forget_longest_asked(&mut self) -> bool {
-        let asking = self.entries.iter().filter_map(|(hop, entry)| match entry {
-            Entry::Asking { tries, again, .. } => Some((Reverse(*tries), *again, *hop)),
-            Entry::Known { .. } | Entry::Silent => None,
+    fn evict_oldest(&mut self) -> bool {
+        let incomplete = self.entries.iter().filter_map(|(hop, entry)| match entry {
+            Entry::Incomplete { tries, retry_at, .. } => Some((Reverse(*tries), *retry_at, *hop)),
+            Entry::Reachable { .. } | Entry::Failed => None,
         });
-        let oldest = asking.min().map(|(_, _, hop)| hop);
+        let oldest = incomplete.min().map(|(_, _, hop)| hop);
         oldest.is_some_and(|hop| self.entries.remove(&hop).is_some())
     }
 
@@ -284,13 +286,13 @@ impl Neighbours {
 
     fn on_arp(&mut self, now: Instant, arp: Arp) {
         // RFC 5227 2.4: ongoing address conflict detection.
-        self.hear_owner(arp.sender.into(), arp.sender_mac);
+        self.detect_conflict(arp.sender.into(), arp.sender_mac);
         let to_us = self.owns(arp.target.into());
         // RFC 826: a host that asks or answers this one reveals its address. An announcement does too (RFC 5227 3).
         if to_us || arp.sender == arp.target {
             self.learn(now, arp.sender.into(), arp.sender_mac);
         }
-        if to_us && !self.quiet && arp.operation == arp::Operation::Request && arp.sender_mac != self.mac {
+        if to_us && !self.passive && arp.operation == arp::Operation::Request && arp.sender_mac != self.mac {
             let reply = Arp {
                 operation: arp::Operation::Reply,
                 sender_mac: self.mac,
@@ -305,19 +307,19 @@ impl Neighbours {
     fn on_ndp(&mut self, now: Instant, ndp: Ndp, from: Mac) {
         // RFC 4862 5.4.4: an advertisement for an own address means that it is a duplicate.
         if let Message::Advertisement { target_mac, .. } = ndp.message {
-            self.hear_owner(ndp.target.into(), target_mac.unwrap_or(from));
+            self.detect_conflict(ndp.target.into(), target_mac.unwrap_or(from));
         }
         match ndp.message {
             Message::Solicitation { source_mac } if self.owns(ndp.target.into()) && from != self.mac => {
                 if let Some(mac) = source_mac {
                     self.learn(now, ndp.source.into(), mac);
                 }
-                if self.quiet {
+                if self.passive {
                     return;
                 }
-                let asker =
+                let solicitor =
                     (!ndp.source.is_unspecified()).then_some((ndp.source, source_mac.unwrap_or(from)));
-                self.advertise(ndp.target, asker);
+                self.advertise(ndp.target, solicitor);
             }
             Message::Advertisement { target_mac: Some(mac), solicited, override_ }
                 if solicited || override_ =>
@@ -330,24 +332,24 @@ impl Neighbours {
 
     fn learn(&mut self, now: Instant, address: IpAddr, mac: Mac) {
         match self.entries.get_mut(&address) {
-            Some(entry @ (Entry::Asking { .. } | Entry::Silent)) => {
-                *entry = Entry::Known { mac, since: now };
+            Some(entry @ (Entry::Incomplete { .. } | Entry::Failed)) => {
+                *entry = Entry::Reachable { mac, updated_at: now };
                 self.answers += 1;
             }
-            Some(Entry::Known { mac: known, since })
-                if now.saturating_since(*since) >= CHANGE && !self.quiet =>
+            Some(Entry::Reachable { mac: known, updated_at })
+                if now.saturating_since(*updated_at) >= MIN_CHANGE_INTERVAL && !self.passive =>
             {
-                (*known, *since) = (mac, now);
+                (*known, *updated_at) = (mac, now);
             }
-            Some(Entry::Known { .. }) | None => {}
+            Some(Entry::Reachable { .. }) | None => {}
         }
     }
 
     /// Records that a host claims `address`, which is a conflict if the address is ours.
-    fn hear_owner(&mut self, address: IpAddr, mac: Mac) {
+    fn detect_conflict(&mut self, address: IpAddr, mac: Mac) {
         let is_known = |conflicts: &[(IpAddr, Mac)]| conflicts.iter().any(|&(known, _)| known == address);
         // On a Linux interface, conflicts are the kernel's concern.
-        if !self.quiet && mac != self.mac && self.owns(address) && !is_known(&self.conflicts) {
+        if !self.passive && mac != self.mac && self.owns(address) && !is_known(&self.conflicts) {
             self.conflicts.push((address, mac));
         }
     }
@@ -372,7 +374,7 @@ impl Neighbours {
         self.addresses.iter().any(|ours| ours.ip == address)
     }
 
-    fn ask(&mut self, hop: IpAddr) {
+    fn solicit(&mut self, hop: IpAddr) {
         // Prefers a local address on the neighbour's own network.
         let reaching = self.addresses.iter().find(|ours| ours.reaches(hop));
         let source = reaching.or_else(|| self.addresses.iter().find(|a| a.ip.is_ipv4() == hop.is_ipv4()));
@@ -437,19 +439,19 @@ impl Neighbours {
         }
     }
 
-    fn advertise(&mut self, target: Ipv6Addr, asker: Option<(Ipv6Addr, Mac)>) {
-        let (destination, to) = asker.unwrap_or((ALL_NODES, ndp::multicast(ALL_NODES)));
+    fn advertise(&mut self, target: Ipv6Addr, solicitor: Option<(Ipv6Addr, Mac)>) {
+        let (destination, to) = solicitor.unwrap_or((ALL_NODES, ndp::multicast(ALL_NODES)));
         let message = Message::Advertisement {
             target_mac: Some(self.mac),
-            solicited: asker.is_some(),
+            solicited: solicitor.is_some(),
             override_: true,
         };
         self.send(Packet::Ndp(Ndp { source: target, destination, target, message }, to));
     }
 
     fn send(&mut self, packet: Packet) {
-        if self.outbox.len() < OUTBOX {
-            self.outbox.push_back(packet);
+        if self.tx_queue.len() < MAX_QUEUED {
+            self.tx_queue.push_back(packet);
         }
     }
 
@@ -457,12 +459,12 @@ impl Neighbours {
     #[inline]
     #[must_use]
     pub fn may_transmit(&self) -> bool {
-        !self.outbox.is_empty()
+        !self.tx_queue.is_empty()
     }
 
     /// Writes the next packet to send, and returns its length in bytes.
     pub fn poll_transmit(&mut self, frame: &mut [u8]) -> Option<usize> {
-        let packet = self.outbox.pop_front()?;
+        let packet = self.tx_queue.pop_front()?;
         match packet {
             Packet::Arp(arp, to) => {
                 arp.emit(to, frame.first_chunk_mut()?);
@@ -480,26 +482,26 @@ impl Neighbours {
 
     /// Repeats the requests that are due at `now`, and gives up those that were repeated often enough.
     pub fn on_timeout(&mut self, now: Instant) {
-        let mut ask = Vec::new();
+        let mut solicit = Vec::new();
         let mut next: Option<Instant> = None;
         for (hop, entry) in &mut self.entries {
-            if let Entry::Asking { tries, again, .. } = entry {
-                if *again <= now {
+            if let Entry::Incomplete { tries, retry_at, .. } = entry {
+                if *retry_at <= now {
                     if *tries >= TRIES {
-                        *entry = Entry::Silent;
+                        *entry = Entry::Failed;
                         self.answers += 1;
                         continue;
                     }
                     *tries += 1;
-                    *again = now + RETRY;
-                    ask.push(*hop);
+                    *retry_at = now + RETRY;
+                    solicit.push(*hop);
                 }
-                next = Some(next.map_or(*again, |next| next.min(*again)));
+                next = Some(next.map_or(*retry_at, |next| next.min(*retry_at)));
             }
         }
         self.next = next;
-        for hop in ask {
-            self.ask(hop);
+        for hop in solicit {
+            self.solicit(hop);
         }
     }
 }

@@ -179,7 +179,7 @@ impl Scene<'_> {
         self.lanes.receive(&mut burst, || port.alloc());
         assert!(burst.len() <= BURST / 2);
         for frame in burst.drain(..) {
-            let _ = (self.lanes.way(&frame), self.lanes.is_siblings(&frame));
+            let _ = (self.lanes.target(&frame), self.lanes.is_siblings(&frame));
         }
     }
 

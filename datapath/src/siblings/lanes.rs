@@ -34,7 +34,7 @@ pub(crate) enum Pushed {
 
 /// The destination of a frame to the interface's own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ProcessTarget {
     /// To this process.
     Own,
     /// To the process in this slot.
@@ -116,18 +116,18 @@ impl Lanes {
     }
 
     /// Whose a frame to the interface's own address is, by its queue pair's number.
-    pub(crate) fn way(&self, frame: &[u8]) -> Way {
+    pub(crate) fn target(&self, frame: &[u8]) -> ProcessTarget {
         if self.lanes.is_empty() {
-            return Way::Own;
+            return ProcessTarget::Own;
         }
         match wire::destination(frame) {
-            None | Some(QUEUE_PAIR_1) => Way::All,
+            None | Some(QUEUE_PAIR_1) => ProcessTarget::All,
             // The number of every group, in the last slot's range.
-            Some(roce::GROUP_QPN) => Way::All,
+            Some(roce::GROUP_QPN) => ProcessTarget::All,
             Some(qpn) => {
                 let slot = roce::process_of(qpn);
                 // A process that has gone needs no answer: this one's endpoint counts the frame.
-                if self.is_sibling(slot) { Way::Sibling(slot) } else { Way::Own }
+                if self.is_sibling(slot) { ProcessTarget::Sibling(slot) } else { ProcessTarget::Own }
             }
         }
     }
@@ -145,7 +145,7 @@ impl Lanes {
             _ => return false,
         };
         let has_own_opcode = frame.get(bth).is_none_or(|opcode| *opcode >= FIRST_OWN_OPCODE);
-        !has_own_opcode && matches!(self.way(frame), Way::Sibling(_))
+        !has_own_opcode && matches!(self.target(frame), ProcessTarget::Sibling(_))
     }
 
     /// Returns true if a slot is a sibling's.

@@ -27,7 +27,7 @@ pub use claims::{Claim, ClaimError};
 pub use farewells::Farewell;
 pub(crate) use guard::Guarded;
 pub use join::{Delivery, JoinError};
-pub(crate) use lanes::{Lanes, Pushed, Way};
+pub(crate) use lanes::{Lanes, ProcessTarget, Pushed};
 pub use memory::MEMBERS;
 pub use socket::Stranger;
 
@@ -125,7 +125,7 @@ struct Shared {
     changed: EventFd,
     state: Mutex<State>,
     /// Both ends of what hangs up with this process. Last: its name is free then, so that another process can keep it from new ones.
-    life: (OwnedFd, fork::Own),
+    life: (OwnedFd, fork::CloseOnFork),
 }
 
 /// The part that changes.

@@ -4,8 +4,8 @@
 //! in both directions, and only a [`Socket`] carries messages and descriptors.
 
 use crate::errno::check;
-use crate::fork::Own;
-use crate::passing;
+use crate::fork::CloseOnFork;
+use crate::scm_rights;
 use crate::unix_address;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -56,20 +56,20 @@ impl std::fmt::Display for Stranger {
 
 /// A name that this process has and does nothing with: no other process has it meanwhile.
 #[derive(Debug)]
-pub(super) struct Name(Own);
+pub(super) struct Name(CloseOnFork);
 
 /// A name at which this process accepts connections.
 #[derive(Debug)]
-pub(super) struct Listener(Own);
+pub(super) struct Listener(CloseOnFork);
 
 /// A connection to a process of any user: nothing can be sent to it or received from it before [`authenticate`](Self::authenticate).
 #[derive(Debug)]
-pub(super) struct Unknown(Own);
+pub(super) struct Unknown(CloseOnFork);
 
 /// A connection to a process of the same user. Only [`Unknown::authenticate`] creates one.
 #[derive(Debug)]
 pub(super) struct Socket {
-    socket: Own,
+    socket: CloseOnFork,
     /// 0 for a process of another PID namespace.
     process: i32,
 }
@@ -164,13 +164,13 @@ impl Socket {
 
     /// Sends a message with descriptors, without a wait.
     pub(super) fn send(&self, message: &[u8; MESSAGE], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        passing::send(self.socket.as_fd(), message, descriptors, libc::MSG_DONTWAIT).map(|_| ())
+        scm_rights::send(self.socket.as_fd(), message, descriptors, libc::MSG_DONTWAIT).map(|_| ())
     }
 
     /// The next message with its descriptors, without a wait; `UnexpectedEof` if the other end has closed.
     pub(super) fn receive(&self) -> io::Result<([u8; MESSAGE], Vec<OwnedFd>)> {
         let mut message = [0; MESSAGE];
-        let mut receive = || passing::receive(self.socket.as_fd(), &mut message, libc::MSG_DONTWAIT);
+        let mut receive = || scm_rights::receive(self.socket.as_fd(), &mut message, libc::MSG_DONTWAIT);
         let (came, descriptors) = match receive() {
             // It closed without reading all: the kernel reports that once, and then returns what it had sent.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive()?,
@@ -203,13 +203,13 @@ fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     unix_address(format!("\0{name}").as_bytes())
 }
 
-fn new() -> io::Result<Own> {
+fn new() -> io::Result<CloseOnFork> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: plain numbers.
     owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
 }
 
-fn owned(fd: RawFd) -> io::Result<Own> {
+fn owned(fd: RawFd) -> io::Result<CloseOnFork> {
     check(fd)?;
     // SAFETY: a fresh descriptor with no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())

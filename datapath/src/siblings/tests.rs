@@ -545,8 +545,8 @@ fn frames_of_siblings_are_told_from_our_own_before_they_are_checked() {
         [ours, theirs, nobodys].map(|slot| one.lanes.is_siblings(&frame(slot, write))),
         [false, true, false]
     );
-    assert_eq!(one.lanes.way(&frame(theirs, write)), Way::Sibling(theirs));
-    assert_eq!(one.lanes.way(&frame(ours, write)), Way::Own);
+    assert_eq!(one.lanes.target(&frame(theirs, write)), ProcessTarget::Sibling(theirs));
+    assert_eq!(one.lanes.target(&frame(ours, write)), ProcessTarget::Own);
     // A direct response's number is a peer's.
     let mut direct = frame(theirs, write);
     direct[42] = 0xc4;

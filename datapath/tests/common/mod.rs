@@ -38,7 +38,7 @@ pub fn core_config(port: &Port, address: &str, progress: Progress) -> CoreConfig
         mac: info.mac,
         vlan: None,
         interface: info.linux_interface.map(|interface| interface.index),
-        peers: info.peers,
+        peer_mac: info.peer_mac,
         addresses: vec![address.parse().unwrap()],
         addresses_chosen: false,
         gateway: None,

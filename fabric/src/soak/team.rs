@@ -1,6 +1,6 @@
 //! The cores of a host and its NIC.
 //!
-//! As in `datapath`, core 0 owns the NIC or each core has a queue of it, frames pass between cores through the rings of `Team`, all cores
+//! As in `datapath`, core 0 owns the NIC or each core has a queue of it, frames pass between cores through the rings of `CoreGroup`, all cores
 //! create the same shared objects, and a queue pair lives on one core. All cores run in one thread, in an order drawn from the seed.
 
 use super::ledger::rule;
@@ -8,7 +8,7 @@ use super::memory::{Buffer, Ram};
 use super::network::mac;
 use super::plan::Talk;
 use cc::Instant;
-use datapath::engine::team::{Handed, Team, Way};
+use datapath::engine::core_group::{CoreGroup, Forwarded, PortAccess};
 use datapath::event_fd::EventFd;
 use datapath::io::{Burst, Caps, PacketIo, QueueError};
 use datapath::steering::Steering;
@@ -53,7 +53,7 @@ impl PacketIo for Card {
         Ok((1..self.received.len()).map(|queue| Self { queue, ..self.clone() }).collect())
     }
 
-    fn strays(&self) -> bool {
+    fn misdirects(&self) -> bool {
         self.hashes
     }
 
@@ -81,7 +81,7 @@ impl PacketIo for Card {
 
 pub(super) struct Core {
     pub(super) endpoint: Endpoint,
-    pub(super) way: Way<Card>,
+    pub(super) way: PortAccess<Card>,
     /// Frames that did not fit the ring to core 0.
     waiting: Burst<Buffer>,
     pub(super) wake: Option<u64>,
@@ -97,7 +97,7 @@ impl Core {
 
     /// Returns whether the core has more to do once others have done their part.
     pub(super) fn waits(&self) -> bool {
-        !self.waiting.is_empty() || self.endpoint.may_transmit() || self.way.has_leaving()
+        !self.waiting.is_empty() || self.endpoint.may_transmit() || self.way.has_outgoing()
     }
 
     pub(super) fn transmit(&mut self, frame: Buffer) {
@@ -107,7 +107,7 @@ impl Core {
 
     /// Sends the next frame of another core to the NIC. Returns whether there was one.
     pub(super) fn forward(&mut self) -> bool {
-        let frame = self.way.next_leaving();
+        let frame = self.way.next_outgoing();
         let any = frame.is_some();
         frame.into_iter().for_each(|frame| self.transmit(frame));
         any
@@ -135,10 +135,10 @@ impl Cores {
             numbers: Numbers::DEFAULT,
         };
         let ways = match count {
-            1 => vec![Way::Alone(card.clone())],
+            1 => vec![PortAccess::Single(card.clone())],
             _ => {
                 let bell = |_| EventFd::new(0).expect("a descriptor for each core");
-                Way::of_all(card.clone(), &Arc::new(Team::new((0..count).map(bell))), steering)
+                PortAccess::of_all(card.clone(), &Arc::new(CoreGroup::new((0..count).map(bell))), steering)
                     .expect("a card's queues open")
             }
         };
@@ -197,11 +197,11 @@ impl Cores {
     /// Handles the received frames of `core` and runs its timers. Returns whether there were frames, and whether some were handed over.
     pub(super) fn take_in(&mut self, core: usize, ram: &mut Ram, now: Instant) -> (bool, bool) {
         let Core { way, endpoint, .. } = &mut self.all[core];
-        let (mut frames, before) = (Burst::new(), way.handed().over);
+        let (mut frames, before) = (Burst::new(), way.forwarded().frames);
         way.receive(&mut frames);
         let any = !frames.is_empty();
-        way.deal(&mut frames);
-        let dealt = way.handed().over > before;
+        way.distribute(&mut frames);
+        let dealt = way.forwarded().frames > before;
         for frame in &frames {
             // The endpoint counts dropped frames by reason.
             let _ = endpoint.on_frame(now, ram, frame);
@@ -212,16 +212,16 @@ impl Cores {
     }
 
     /// Frees the rings between the cores with all buffers. Fails if frames are left on a live host. Returns the counts of handed-over frames.
-    pub(super) fn close(&mut self, is_dead: bool) -> Result<Handed, String> {
+    pub(super) fn close(&mut self, is_dead: bool) -> Result<Forwarded, String> {
         self.clear();
-        let handed = self.all[0].way.handed();
+        let handed = self.all[0].way.forwarded();
         for core in &mut self.all {
             let mut frames = Burst::new();
             core.way.receive(&mut frames);
-            let left = frames.len() + core.waiting.len() + usize::from(core.way.has_leaving());
+            let left = frames.len() + core.waiting.len() + usize::from(core.way.has_outgoing());
             rule(is_dead || left == 0, || format!("{left} frames were left between cores"))?;
             core.waiting.clear();
-            core.way = Way::Alone(self.card.clone());
+            core.way = PortAccess::Single(self.card.clone());
         }
         Ok(handed)
     }

@@ -250,7 +250,7 @@ impl<'p, 'c> World<'p, 'c> {
                 self.wake_others(index, core);
             }
         }
-        self.hosts[index].cores.all[core].way.turn_to_next();
+        self.hosts[index].cores.all[core].way.select_next();
         Ok(())
     }
 
@@ -480,8 +480,8 @@ impl<'p, 'c> World<'p, 'c> {
                 self.reached.counters(core.endpoint.counters());
             }
             let handed = host.cores.close(host.is_dead)?;
-            self.reached.count("host: handed over", handed.over);
-            self.overrun += handed.full;
+            self.reached.count("host: handed over", handed.frames);
+            self.overrun += handed.dropped;
         }
         let (dropped, marked) = self.network.dropped_and_marked(self.now);
         self.reached.count("switch: dropped", dropped);

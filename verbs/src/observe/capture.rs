@@ -3,7 +3,7 @@
 use super::client::{self, AttachError};
 use super::tapping::{self, Offer};
 use datapath::capture::{Reader, Record};
-use datapath::passing;
+use datapath::scm_rights;
 use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -124,7 +124,7 @@ impl Capture {
 fn receive(pid: u32, connection: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>), AttachError> {
     let (mut line, mut files, mut part) = (Vec::new(), Vec::new(), vec![0; PART]);
     client::patiently(pid, connection, || {
-        let (length, more) = match passing::receive(connection.as_fd(), &mut part, 0) {
+        let (length, more) = match scm_rights::receive(connection.as_fd(), &mut part, 0) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !line.is_empty() => {
                 return Ok(true);
             }

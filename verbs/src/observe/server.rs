@@ -3,7 +3,7 @@
 use super::tapping::{self, Tapping};
 use super::{client, folder, status::ProcessStatus};
 use crate::device::Inner;
-use datapath::fork::{self, Own, Process};
+use datapath::fork::{self, CloseOnFork, Process};
 use datapath::signals;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -33,7 +33,7 @@ static SERVER: Mutex<Option<Server>> = Mutex::new(None);
 struct Server {
     process: Process,
     devices: Devices,
-    listener: Arc<Own<UnixListener>>,
+    listener: Arc<CloseOnFork<UnixListener>>,
     path: PathBuf,
     is_closed: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -97,7 +97,7 @@ impl Server {
         let listener = UnixListener::bind(&path).map_err(failed)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
         let (listener, devices, is_closed) =
-            (Arc::new(Own::from(listener)), Devices::default(), Arc::default());
+            (Arc::new(CloseOnFork::from(listener)), Devices::default(), Arc::default());
         let (alive, ends) = channel();
         let body = {
             let (listener, devices, is_closed) = (listener.clone(), devices.clone(), Arc::clone(&is_closed));
@@ -116,7 +116,7 @@ impl Server {
     /// Closes and removes the socket, which ends the thread.
     fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
-        if self.listener.is_there() {
+        if self.listener.is_same_file() {
             // SAFETY: the listener owns this open descriptor. The shutdown makes the thread's accept return.
             unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
         } else {
@@ -139,13 +139,13 @@ impl Server {
     }
 }
 
-fn serve(listener: &Own<UnixListener>, devices: &Devices, is_closed: &AtomicBool) {
+fn serve(listener: &CloseOnFork<UnixListener>, devices: &Devices, is_closed: &AtomicBool) {
     let captured = Tapping::default();
-    while listener.is_there() && !is_closed.load(Ordering::Relaxed) {
+    while listener.is_same_file() && !is_closed.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok(_) if is_closed.load(Ordering::Relaxed) => return,
             // Forked children close their copy, so that the observer notices the end of this process.
-            Ok((stream, _)) => answer(Own::from(stream), devices, &captured),
+            Ok((stream, _)) => answer(CloseOnFork::from(stream), devices, &captured),
             // The listener was shut down.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return,
             Err(_) => std::thread::sleep(PAUSE),
@@ -153,7 +153,7 @@ fn serve(listener: &Own<UnixListener>, devices: &Devices, is_closed: &AtomicBool
     }
 }
 
-fn answer(stream: Own<UnixStream>, devices: &Devices, captured: &Tapping) {
+fn answer(stream: CloseOnFork<UnixStream>, devices: &Devices, captured: &Tapping) {
     let allowed = client::credentials(&stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == folder::user());
     let timeouts = stream.set_write_timeout(Some(PATIENCE)).and(stream.set_read_timeout(Some(REQUEST)));
     if !allowed || timeouts.is_err() {

@@ -3,7 +3,7 @@
 use super::names::{CORE_FRAMES, named_core_counters, named_counters};
 use super::plain::plain;
 use crate::device::Inner;
-use datapath::engine::{CoreCounters, Observed, Station, Stopped};
+use datapath::engine::{CoreCounters, CoreState, Observed, Stopped};
 use roce::qp::{Waiting, WaitingTimes};
 use roce::{Counters, Discard, FailureReason, Observation};
 use serde::{Deserialize, Serialize};
@@ -261,7 +261,7 @@ impl DeviceStatus {
         for core in 0..device.engine.cores() {
             let mut from = Some(0);
             while let Some(place) = from {
-                let observe = move |station: &mut Station, now| station.observe(now, place, AT_ONCE);
+                let observe = move |state: &mut CoreState, now| state.observe(now, place, AT_ONCE);
                 let (seen, more) = device.engine.call_on(core, observe)?;
                 observed.extend(seen.into_iter().map(|seen| (core, seen)));
                 from = more;
@@ -269,9 +269,9 @@ impl DeviceStatus {
         }
         let (mut now, mut counters) = (cc::Instant::ZERO, Counters::default());
         let (mut core, mut waited) = (CoreCounters::default(), WaitingTimes::default());
-        for (at, of_endpoint, of_core, waits) in device.engine.call_all(|station, now| {
-            let endpoint = &station.endpoint;
-            (now, endpoint.counters().clone(), station.counters, endpoint.waited(now))
+        for (at, of_endpoint, of_core, waits) in device.engine.call_all(|state, now| {
+            let endpoint = &state.endpoint;
+            (now, endpoint.counters().clone(), state.counters, endpoint.waited(now))
         })? {
             self.cores.push(CoreStatus::of(&of_endpoint, &of_core, &waits));
             now = now.max(at);

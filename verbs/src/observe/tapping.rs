@@ -4,8 +4,8 @@ use super::plain::plain;
 use super::status::FORMAT;
 use crate::device::Inner;
 use datapath::capture::Tap;
-use datapath::fork::Own;
-use datapath::{passing, signals};
+use datapath::fork::CloseOnFork;
+use datapath::{scm_rights, signals};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -71,7 +71,7 @@ impl Tapping {
     }
 
     /// Starts a capture of `devices` for the observer at the other end of `stream`.
-    pub(super) fn begin(&self, stream: Own<UnixStream>, devices: Vec<Weak<Inner>>, snap: u32) {
+    pub(super) fn begin(&self, stream: CloseOnFork<UnixStream>, devices: Vec<Weak<Inner>>, snap: u32) {
         // The timeout applied to the request only.
         let _ = stream.set_read_timeout(None);
         if !self.take_over() {
@@ -103,7 +103,7 @@ fn offer(
     let mut line = serde_json::to_vec(&offer)?;
     line.push(b'\n');
     let rings: Vec<_> = rings.iter().map(AsFd::as_fd).collect();
-    let sent = passing::send(stream.as_fd(), &line, &rings, 0)?;
+    let sent = scm_rights::send(stream.as_fd(), &line, &rings, 0)?;
     if sent == line.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
@@ -120,7 +120,7 @@ fn capture(stream: &UnixStream, devices: &[Weak<Inner>], snap: u32) -> io::Resul
     }
     for device in devices.iter().filter_map(Weak::upgrade) {
         // The taps are dropped in this thread, not in the cores.
-        let _ = device.engine.call_all(|station, _| station.capture(None));
+        let _ = device.engine.call_all(|state, _| state.capture(None));
     }
     Ok(())
 }
@@ -130,20 +130,20 @@ fn capture(stream: &UnixStream, devices: &[Weak<Inner>], snap: u32) -> io::Resul
 fn install(devices: &[Weak<Inner>], snap: u32) -> io::Result<(Vec<String>, Vec<OwnedFd>)> {
     let devices: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
     let cores = devices.iter().flat_map(|device| (0..device.engine.cores()).map(move |core| (device, core)));
-    let cores: Vec<_> = cores.take(passing::DESCRIPTORS).collect();
+    let cores: Vec<_> = cores.take(scm_rights::DESCRIPTORS).collect();
     let made: Vec<_> = cores.iter().map(|_| Tap::new(snap)).collect::<io::Result<_>>()?;
     let (taps, rings): (Vec<_>, Vec<_>) = made.into_iter().unzip();
     for ((device, core), tap) in cores.iter().zip(taps) {
         let tap = Box::new(tap);
         // A stopped core drops its tap, and the observer sees the end of that ring.
-        let _ = device.engine.call_on(*core, move |station, _| station.capture(Some(tap)));
+        let _ = device.engine.call_on(*core, move |state, _| state.capture(Some(tap)));
     }
     Ok((cores.iter().map(|(device, _)| device.info.port.clone()).collect(), rings))
 }
 
 fn wait(stream: &UnixStream) {
     // Observers send nothing more, so this returns when the connection ends. Signals are blocked in this thread.
-    let _ = passing::receive(stream.as_fd(), &mut [0], 0);
+    let _ = scm_rights::receive(stream.as_fd(), &mut [0], 0);
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ impl Gate {
     ///
     /// Both threads store before they load, in one total order: either `shut` sees this thread inside and waits, or this thread sees the
     /// gate shut.
-    pub(in crate::dpdk) fn pass(&self, burst: impl FnOnce() -> u16) -> u16 {
+    pub(in crate::dpdk) fn run(&self, burst: impl FnOnce() -> u16) -> u16 {
         self.inside.store(true, SeqCst);
         let moved = if self.shut.load(SeqCst) { 0 } else { burst() };
         self.inside.store(false, SeqCst);
@@ -39,22 +39,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shut_gate_lets_nobody_in() {
+    fn a_shut_gate_runs_no_burst() {
         let gate = Gate::default();
-        assert_eq!(gate.pass(|| 7), 7);
+        assert_eq!(gate.run(|| 7), 7);
         gate.shut();
-        assert_eq!(gate.pass(|| panic!("inside")), 0);
+        assert_eq!(gate.run(|| panic!("inside")), 0);
         gate.open();
-        assert_eq!(gate.pass(|| 7), 7);
+        assert_eq!(gate.run(|| 7), 7);
     }
 
     #[test]
-    fn who_is_inside_is_waited_for() {
+    fn shutting_waits_for_the_burst_inside() {
         let (gate, work) = (Gate::default(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..10_000 {
-                    gate.pass(|| {
+                    gate.run(|| {
                         work.store(true, SeqCst);
                         work.store(false, SeqCst);
                         0

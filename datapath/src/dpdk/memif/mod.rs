@@ -5,9 +5,9 @@
 //! talks to the peer directly: a [`Relay`] forwards their messages and is the first to see a peer disconnect. Then its [`Gate`](gate::Gate)
 //! keeps the polling thread out while the driver cleans up.
 
-mod bell;
 mod gate;
+mod interrupt;
 mod relay;
 mod socket;
 
-pub(super) use relay::{Meeting, Relay};
+pub(super) use relay::{Connection, Relay};

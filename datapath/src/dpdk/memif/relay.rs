@@ -1,12 +1,12 @@
 //! Forwards the messages between DPDK's memif driver and its peer.
 
-use super::bell::{Bell, Heard};
 use super::gate::Gate;
+use super::interrupt::{LinkSetup, RingInterrupt};
 use super::socket::{self, Message};
 use crate::dpdk::device;
 use crate::dpdk::prepare::PortError;
 use crate::dpdk::{descriptor, eal};
-use crate::fork::Own;
+use crate::fork::CloseOnFork;
 use crate::port_spec::SocketRole;
 use crate::signals;
 use std::ffi::CString;
@@ -22,17 +22,17 @@ use std::thread::JoinHandle;
 const CONNECTED: u16 = 7;
 /// The longest time in ms to wait for the driver's first message, and the most rounds through its interrupt thread to wait for its
 /// clean-up.
-const PATIENCE_MS: i32 = 1000;
+const DRIVER_TIMEOUT_MS: i32 = 1000;
 /// The fewest rounds through the interrupt thread after a connection ends: one for each message that the driver has not read, and one for
 /// the end.
-const LAST_MESSAGES: u32 = 3;
+const MIN_ROUNDS: u32 = 3;
 
-pub(in crate::dpdk) enum Meeting {
-    Server { listener: Own, path: PathBuf },
-    Client { peer: Own },
+pub(in crate::dpdk) enum Connection {
+    Server { listener: CloseOnFork, path: PathBuf },
+    Client { peer: CloseOnFork },
 }
 
-impl Meeting {
+impl Connection {
     /// Connects to or listens on the socket at `name`. Removes a socket that a dead process left.
     pub(in crate::dpdk) fn at(name: &str, wanted: SocketRole) -> Result<Self, PortError> {
         let path = Path::new(name);
@@ -75,9 +75,9 @@ fn remove_dead(path: &Path) -> io::Result<()> {
 }
 
 /// A directory that only this user can enter. Dropping it removes it and its files.
-struct Private(PathBuf);
+struct PrivateDirectory(PathBuf);
 
-impl Private {
+impl PrivateDirectory {
     fn new() -> io::Result<Self> {
         let template =
             crate::environment::temporary_folder().join("ferroce-XXXXXX").into_os_string().into_vec();
@@ -94,7 +94,7 @@ impl Private {
     }
 }
 
-impl Drop for Private {
+impl Drop for PrivateDirectory {
     fn drop(&mut self) {
         if let Err(e) = std::fs::remove_dir_all(&self.0) {
             tracing::debug!("{} stays: {e}", self.0.display());
@@ -104,10 +104,10 @@ impl Drop for Private {
 
 pub(in crate::dpdk) struct Relay {
     gate: Arc<Gate>,
-    bell: Arc<Bell>,
+    interrupt: Arc<RingInterrupt>,
     role: SocketRole,
     /// The directory of the driver's socket until the driver has connected or listens.
-    private: Option<Private>,
+    private: Option<PrivateDirectory>,
     /// The thread's state until the thread starts.
     work: Option<Work>,
     /// Closing it stops the thread.
@@ -117,36 +117,52 @@ pub(in crate::dpdk) struct Relay {
 }
 
 struct Work {
-    meeting: Meeting,
+    connection: Connection,
     /// The socket to which the driver connects if it is the client; a handle of the socket on which it listens if it is the server.
     driver: Option<OwnedFd>,
     path: PathBuf,
     stopped: OwnedFd,
     gate: Arc<Gate>,
-    bell: Arc<Bell>,
+    interrupt: Arc<RingInterrupt>,
 }
 
 impl Relay {
-    pub(in crate::dpdk) fn new(meeting: Meeting) -> io::Result<Self> {
-        let private = Private::new()?;
+    pub(in crate::dpdk) fn new(connection: Connection) -> io::Result<Self> {
+        let private = PrivateDirectory::new()?;
         let path = private.0.join("s");
         let (stopped, stop) = socket::wake()?;
-        let (gate, bell) = (Arc::new(Gate::default()), Arc::new(Bell::new()?));
-        let (driver, public) = match &meeting {
-            Meeting::Server { path, .. } => (None, Some(path.clone())),
-            Meeting::Client { .. } => (Some(socket::listen(&path)?), None),
+        let (gate, interrupt) = (Arc::new(Gate::default()), Arc::new(RingInterrupt::new()?));
+        let (driver, public) = match &connection {
+            Connection::Server { path, .. } => (None, Some(path.clone())),
+            Connection::Client { .. } => (Some(socket::listen(&path)?), None),
         };
-        let role = meeting.role();
-        let work = Some(Work { meeting, driver, path, stopped, gate: gate.clone(), bell: bell.clone() });
-        Ok(Self { gate, bell, role, private: Some(private), work, stop: Some(stop), thread: None, public })
+        let role = connection.role();
+        let work = Some(Work {
+            connection,
+            driver,
+            path,
+            stopped,
+            gate: gate.clone(),
+            interrupt: interrupt.clone(),
+        });
+        Ok(Self {
+            gate,
+            interrupt,
+            role,
+            private: Some(private),
+            work,
+            stop: Some(stop),
+            thread: None,
+            public,
+        })
     }
 
     pub(in crate::dpdk) fn gate(&self) -> &Gate {
         &self.gate
     }
 
-    pub(in crate::dpdk) fn bell(&self) -> &Bell {
-        &self.bell
+    pub(in crate::dpdk) fn interrupt(&self) -> &RingInterrupt {
+        &self.interrupt
     }
 
     /// Returns the driver's role, which is the port's, and the path of the socket on which it listens or to which it connects.
@@ -184,9 +200,9 @@ impl Drop for Relay {
 
 impl Work {
     fn run(self, port: u16) {
-        let ended = match &self.meeting {
-            Meeting::Server { listener, .. } => self.serve(listener, port),
-            Meeting::Client { peer } => self.join(peer, port),
+        let ended = match &self.connection {
+            Connection::Server { listener, .. } => self.serve(listener, port),
+            Connection::Client { peer } => self.join(peer, port),
         };
         if let Err(e) = ended {
             tracing::warn!("memif: the link ends: {e}");
@@ -199,63 +215,63 @@ impl Work {
                 return Ok(());
             }
             // Ignores a peer that disconnected before it was accepted.
-            let Ok(peer) = socket::accept(listener).map(Own::from) else { continue };
+            let Ok(peer) = socket::accept(listener).map(CloseOnFork::from) else { continue };
             let driver = socket::connect(&self.path)?;
-            let greeted = self.pass(&peer, &driver);
+            let driver_sent = self.forward(&peer, &driver);
             drop(peer);
-            self.part(driver, greeted, port);
+            self.disconnect_driver(driver, driver_sent, port);
         }
     }
 
     fn join(&self, peer: &OwnedFd, port: u16) -> io::Result<()> {
         let Some(listener) = &self.driver else { return Ok(()) };
         let driver = socket::accept(listener)?;
-        let greeted = self.pass(peer, &driver);
-        self.part(driver, greeted, port);
+        let driver_sent = self.forward(peer, &driver);
+        self.disconnect_driver(driver, driver_sent, port);
         Ok(())
     }
 
     /// Forwards messages until one side disconnects. Returns whether the driver sent any. Once the link is connected, the only message that
     /// a peer sends is its last.
-    fn pass(&self, peer: &OwnedFd, driver: &OwnedFd) -> bool {
-        let (mut connected, mut driver_spoke) = (false, false);
-        let mut heard = Heard::default();
+    fn forward(&self, peer: &OwnedFd, driver: &OwnedFd) -> bool {
+        let (mut connected, mut driver_sent) = (false, false);
+        let mut setup = LinkSetup::default();
         // The drivers open the link's memory and eventfds during the set-up.
         let before = descriptor::inheritable();
-        let server = matches!(self.meeting, Meeting::Server { .. });
+        let server = matches!(self.connection, Connection::Server { .. });
         while let Ok([stopped, from_peer, from_driver]) = socket::wait([&self.stopped, peer, driver], -1) {
             if stopped || (from_peer && connected) {
                 break;
             }
             let (from, to) = if from_driver { (driver, peer) } else { (peer, driver) };
-            driver_spoke |= from_driver;
+            driver_sent |= from_driver;
             let Ok(Some(message)) = Message::receive(from) else { break };
             connected |= message.kind() == CONNECTED;
-            heard.note(&message, server);
+            setup.record(&message, server);
             if message.send(to).is_err() {
                 break;
             }
             if connected {
                 descriptor::close_new_on_exec(&before);
-                std::mem::take(&mut heard).hang(&self.bell);
+                std::mem::take(&mut setup).attach(&self.interrupt);
             }
         }
-        driver_spoke
+        driver_sent
     }
 
     /// Makes the driver clean up while no thread polls.
-    fn part(&self, driver: OwnedFd, greeted: bool, port: u16) {
-        self.bell.take_down();
+    fn disconnect_driver(&self, driver: OwnedFd, driver_sent: bool, port: u16) {
+        self.interrupt.detach();
         self.gate.shut();
         // The server's driver must be able to send its first message before the connection is closed.
-        if !greeted && matches!(self.meeting, Meeting::Server { .. }) {
-            let _ = socket::wait([&driver], PATIENCE_MS);
+        if !driver_sent && matches!(self.connection, Connection::Server { .. }) {
+            let _ = socket::wait([&driver], DRIVER_TIMEOUT_MS);
         }
         drop(driver);
         // The driver's handler runs on the interrupt thread between two rounds.
-        for turn in 0..PATIENCE_MS as u32 {
+        for turn in 0..DRIVER_TIMEOUT_MS as u32 {
             eal::on_interrupt_thread(|| {});
-            if turn >= LAST_MESSAGES && !device::link_is_up(port) {
+            if turn >= MIN_ROUNDS && !device::link_is_up(port) {
                 break;
             }
         }

@@ -9,13 +9,13 @@ mod program;
 use super::port_info::PortConfig;
 use super::prepare::PortError;
 use crate::capabilities;
-use crate::fork::Own;
+use crate::fork::CloseOnFork;
 use crate::linux::{self, Interface};
 use crate::neighbour::xdp;
 use crate::port_spec::PortSpec;
 use crate::shared_memory;
 use crate::socket_option;
-use program::Takes;
+use program::Selection;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -23,11 +23,11 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 /// The largest IP packet in bytes. A buffer is a page of 4096 bytes, of which DPDK needs 320, the kernel 256, and the Ethernet header with
 /// a VLAN tag 18.
-pub(super) const MOST_MTU: u16 = 3502;
+pub(super) const MAX_MTU: u16 = 3502;
 /// Bytes that the kernel reserves before a frame (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM: usize = 256;
 /// Buffers that the driver keeps: those in the fill ring, and those that were sent and not yet returned.
-pub(super) const HELD: u32 = 2 * 2048;
+pub(super) const DRIVER_BUFFERS: u32 = 2 * 2048;
 /// The capabilities that opening such a port needs: for a raw socket, a program, and locked memory.
 const NEEDS: &str = "CAP_NET_ADMIN,CAP_NET_RAW,CAP_IPC_LOCK,CAP_BPF";
 const NEEDED: u64 = capabilities::NET_ADMIN | capabilities::NET_RAW | capabilities::BPF;
@@ -37,8 +37,8 @@ const COPYING: [&str; 2] = ["veth", "tun"];
 /// Resources of an open AF_XDP port other than DPDK's device.
 pub(super) struct Attachment {
     /// A listener with the interface's index in its name. Other processes connect to it only to check whether it exists.
-    _claim: Own,
-    object: Own,
+    _claim: CloseOnFork,
+    object: CloseOnFork,
     copies: bool,
 }
 
@@ -52,11 +52,11 @@ impl Attachment {
         let (PortSpec::Xdp(_), Some(interface)) = (spec, interface) else { return Ok(None) };
         let claim = claim(interface)?;
         remove_leftover(interface)?;
-        let takes = match config.promiscuous {
-            true => Takes::All,
-            false => Takes::Roce { mac: interface.mac, numbers: config.numbers, vlan: config.vlan },
+        let selection = match config.promiscuous {
+            true => Selection::All,
+            false => Selection::Roce { mac: interface.mac, numbers: config.numbers, vlan: config.vlan },
         };
-        let (program, map) = program::program(takes);
+        let (program, map) = program::program(selection);
         let object = in_memory(&object::object(&program, map, 1));
         let object =
             object.map_err(|e| refused(interface, format!("its program: {e}"), "free some memory"))?;
@@ -98,13 +98,13 @@ pub(super) fn check(spec: &PortSpec, interface: &Interface) -> Result<(), PortEr
     if fd < 0 || !capable {
         return Err(PortError::Permission { what: format!("port `{spec}`"), needs: NEEDS });
     }
-    if interface.mtu > MOST_MTU.into() {
+    if interface.mtu > MAX_MTU.into() {
         return Err(PortError::Mtu {
             port: spec.to_string(),
             given: interface.mtu,
-            limit: format!("AF_XDP keeps a frame in one page, so at most {MOST_MTU} bytes"),
+            limit: format!("AF_XDP keeps a frame in one page, so at most {MAX_MTU} bytes"),
             remedy: format!(
-                "`ip link set dev {name} mtu {MOST_MTU}` at both ends of the link, or use port `{name}`",
+                "`ip link set dev {name} mtu {MAX_MTU}` at both ends of the link, or use port `{name}`",
                 name = interface.name
             ),
         });
@@ -140,7 +140,7 @@ fn name(interface: &Interface) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("ferroce/xdp/{}", interface.index))
 }
 
-fn claim(interface: &Interface) -> Result<Own, PortError> {
+fn claim(interface: &Interface) -> Result<CloseOnFork, PortError> {
     let listener = name(interface).and_then(|name| UnixListener::bind_addr(&name));
     let listener = listener.map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => taken(interface),

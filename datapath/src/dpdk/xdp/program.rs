@@ -23,7 +23,7 @@ const IFA: u32 = 253;
 const TAGS: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Takes {
+pub(super) enum Selection {
     /// Every frame, as a switch receives them.
     All,
     /// RoCEv2 packets to this address or to a multicast group, with any telemetry format, and all frames of this VLAN.
@@ -31,11 +31,11 @@ pub(super) enum Takes {
 }
 
 /// Returns the program, and the index of the instruction that loads the map of sockets, which libbpf relocates.
-pub(super) fn program(takes: Takes) -> (Vec<Instruction>, usize) {
+pub(super) fn program(selection: Selection) -> (Vec<Instruction>, usize) {
     let mut asm = Assembler::default();
     let [redirect, pass] = std::array::from_fn(|_| asm.label());
     asm.copy(R6, R1);
-    if let Takes::Roce { mac, numbers, vlan } = takes {
+    if let Selection::Roce { mac, numbers, vlan } = selection {
         asm.load_word(R2, R6, DATA);
         asm.load_word(R3, R6, DATA_END);
         needs(&mut asm, 14 + 20 + 8, pass);
@@ -179,13 +179,13 @@ mod tests {
         [&frame[..12], &tag, &frame[12..]].concat()
     }
 
-    fn takes(vlan: Option<u16>) -> Vec<Instruction> {
-        program(Takes::Roce { mac: MAC, numbers: Numbers::DEFAULT, vlan }).0
+    fn selection(vlan: Option<u16>) -> Vec<Instruction> {
+        program(Selection::Roce { mac: MAC, numbers: Numbers::DEFAULT, vlan }).0
     }
 
     #[test]
     fn packets_of_roce_are_the_ports_and_others_the_kernels() {
-        let program = takes(None);
+        let program = selection(None);
         let int = Numbers::DEFAULT.int_port();
         for (port, verdict) in [(ROCE_PORT, SOCKET), (int, SOCKET), (53, PASS), (4790, PASS)] {
             assert_eq!(run(&program, &v4(port)), verdict, "IPv4, {port}");
@@ -218,17 +218,17 @@ mod tests {
     fn a_vlan_of_the_ports_own_is_the_ports_alone() {
         let arp = [&MAC.0[..], &[0; 6], &[0x08, 0x06], &[0; 40]].concat();
         let frame = tagged(&arp, [0x81, 0, 0xe0, 5]);
-        assert_eq!(run(&takes(Some(5)), &frame), SOCKET);
-        assert_eq!(run(&takes(Some(6)), &frame), PASS);
-        assert_eq!(run(&takes(None), &frame), PASS);
-        assert_eq!(run(&takes(Some(5)), &arp), PASS);
-        assert_eq!(run(&program(Takes::All).0, &arp), SOCKET);
+        assert_eq!(run(&selection(Some(5)), &frame), SOCKET);
+        assert_eq!(run(&selection(Some(6)), &frame), PASS);
+        assert_eq!(run(&selection(None), &frame), PASS);
+        assert_eq!(run(&selection(Some(5)), &arp), PASS);
+        assert_eq!(run(&program(Selection::All).0, &arp), SOCKET);
     }
 
     #[test]
     fn short_frames_are_the_kernels_and_never_read_beyond_their_end() {
         let options = [&[17, 1], &[0; 14][..]].concat();
-        let program = takes(Some(5));
+        let program = selection(Some(5));
         for whole in [v4(ROCE_PORT), v6(&[], 17, ROCE_PORT), v6(&options, 0, ROCE_PORT)] {
             for frame in [tagged(&whole, [0x81, 0, 0, 6]), whole] {
                 (0..frame.len()).for_each(|length| _ = run(&program, &frame[..length]));

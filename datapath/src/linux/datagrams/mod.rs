@@ -6,7 +6,7 @@
 mod front;
 mod group;
 mod headers;
-mod lending;
+mod in_place;
 mod slot;
 mod split;
 #[cfg(test)]
@@ -17,7 +17,7 @@ pub(super) use front::Front;
 pub use group::{Group, MAX_BYTES, MAX_SEGMENTS, Start};
 pub use headers::NoUdp;
 pub(super) use headers::{Headers, Outer, checksum, renumber};
-pub(super) use lending::{Lending, free};
+pub(super) use in_place::{InPlaceFrames, free};
 pub(super) use slot::DatagramSlot;
 pub use split::{BadDatagram, HEADROOM, Received, Tag};
 pub(super) use vnet_header::LENGTH as VNET_LENGTH;

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_parses_to_what_was_written() {
+    fn a_written_header_parses_to_the_same() {
         let datagram = VnetHeader::of_datagram(34, 1040);
         assert!(datagram.lacks_udp_checksum_at(34) && !datagram.lacks_udp_checksum_at(38));
         for header in [VnetHeader::FRAME, datagram] {

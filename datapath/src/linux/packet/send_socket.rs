@@ -1,6 +1,6 @@
 //! A packet socket that sends frames from an interface and receives none. A process can pass it on to another that lacks CAP_NET_RAW.
 
-use crate::fork::Own;
+use crate::fork::CloseOnFork;
 use crate::linux::packet::support::{address, bind_to, take_error};
 use crate::socket_filter;
 use roce::wire::Mac;
@@ -13,7 +13,7 @@ const PROTOCOL: libc::c_int = 0x88b5;
 
 /// A socket of one interface.
 #[derive(Debug)]
-pub(crate) struct SendSocket(Own);
+pub(crate) struct SendSocket(CloseOnFork);
 
 impl SendSocket {
     /// Opens a socket on the interface with this index.

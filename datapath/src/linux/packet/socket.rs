@@ -3,10 +3,10 @@
 use super::ring::ReceiveRing;
 use super::sending::Sending;
 use super::support;
-use crate::fork::Own;
+use crate::fork::CloseOnFork;
 use crate::io::{Burst, PacketBuf, PortCounters};
 use crate::linux::Interface;
-use crate::linux::datagrams::{Front, Lending, free};
+use crate::linux::datagrams::{Front, InPlaceFrames, free};
 use crate::{socket_filter, socket_option};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -28,7 +28,7 @@ pub struct SocketConfig {
 #[derive(Debug)]
 pub struct PacketSocket {
     ring: ReceiveRing,
-    socket: Own,
+    socket: CloseOnFork,
     interface: String,
     front: Front,
     sends_large: bool,
@@ -86,13 +86,13 @@ impl PacketSocket {
     /// Appends the received frames that fit to `into`. `alloc` returns buffers of at least [`max_frame`](SocketConfig::max_frame) bytes.
     #[inline]
     pub fn receive<B: PacketBuf>(&mut self, into: &mut Burst<B>, alloc: impl FnMut() -> Option<B>) {
-        self.lend(into, alloc, |_| false);
+        self.receive_in_place(into, alloc, |_| false);
     }
 
     /// Returns true if a datagram waits in the ring.
     #[inline]
     #[must_use]
-    pub fn lends(&self) -> bool {
+    pub fn has_in_place(&self) -> bool {
         self.ring.is_filled()
     }
 
@@ -100,19 +100,19 @@ impl PacketSocket {
     /// whole. Copies those that `take` refuses to `others`, as [`receive`](Self::receive) does, while it has room and `alloc` returns
     /// buffers.
     #[inline]
-    pub fn lend<B: PacketBuf>(
+    pub fn receive_in_place<B: PacketBuf>(
         &mut self,
         others: &mut Burst<B>,
         alloc: impl FnMut() -> Option<B>,
         take: impl FnMut(&[u8]) -> bool,
     ) {
-        let mut lending = Lending::new(others, alloc, take);
-        while lending.wants_more() && self.pass_front(&mut |frame| lending.offer(frame)) {}
+        let mut in_place = InPlaceFrames::new(others, alloc, take);
+        while in_place.wants_more() && self.deliver_front(&mut |frame| in_place.offer(frame)) {}
     }
 
     /// Passes the frames of the front slot to `take` until it refuses one. Returns true if there may be more frames.
     #[inline]
-    fn pass_front(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
+    fn deliver_front(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
         let Some(slot) = self.ring.front() else { return false };
         let all = self.front.pass(slot, |_, _| {}, take);
         if all {
@@ -129,14 +129,14 @@ impl PacketSocket {
             match sending.send(self.descriptor(), from) {
                 Ok(sent) => free(from, sent),
                 Err(error) => match self.refused(&error, sending.first()) {
-                    Disposition::Again => {}
-                    Disposition::Later => return,
-                    Disposition::Uncut => {
-                        if !self.sends_first_alone(from) {
+                    Disposition::Retry => {}
+                    Disposition::Wait => return,
+                    Disposition::SendSingly => {
+                        if !self.send_first_singly(from) {
                             return;
                         }
                     }
-                    Disposition::Lost => {
+                    Disposition::Drop => {
                         self.front.counters.refused += sending.first() as u64;
                         free(from, sending.first());
                     }
@@ -149,16 +149,16 @@ impl PacketSocket {
     #[cold]
     fn refused(&mut self, error: &io::Error, frames: usize) -> Disposition {
         match error.raw_os_error() {
-            Some(libc::ENOBUFS) if frames > 1 && self.bypasses => Disposition::Uncut,
+            Some(libc::ENOBUFS) if frames > 1 && self.bypasses => Disposition::SendSingly,
             Some(libc::EINVAL | libc::EOPNOTSUPP) if frames > 1 => {
                 self.sends_large = false;
                 tracing::warn!("{}: {}", self.interface, support::NO_LARGE);
-                Disposition::Again
+                Disposition::Retry
             }
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Disposition::Later,
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Disposition::Wait,
             // An interface that went down leaves its error to the next call, which may be after it came up again.
-            Some(libc::ENETDOWN) if support::take_error(&self.socket) => Disposition::Again,
-            _ => Disposition::Lost,
+            Some(libc::ENETDOWN) if support::take_error(&self.socket) => Disposition::Retry,
+            _ => Disposition::Drop,
         }
     }
 
@@ -166,7 +166,7 @@ impl PacketSocket {
     /// segments only datagrams that do not bypass the queueing discipline. If the frame is sent, there is room, so the bypass is switched
     /// off. Returns false if the frame stays.
     #[cold]
-    fn sends_first_alone<B: PacketBuf>(&mut self, from: &mut Burst<B>) -> bool {
+    fn send_first_singly<B: PacketBuf>(&mut self, from: &mut Burst<B>) -> bool {
         let first = &from[..1];
         if Sending::new(first, false).send(self.descriptor(), first).is_err() {
             return false;
@@ -191,10 +191,10 @@ impl AsRawFd for PacketSocket {
 /// What happens to a datagram that the kernel refused.
 enum Disposition {
     /// It is sent again at once, after a setting or state changed.
-    Again,
+    Retry,
     /// It stays until there is room.
-    Later,
+    Wait,
     /// The kernel has no room, or the device cannot segment it.
-    Uncut,
-    Lost,
+    SendSingly,
+    Drop,
 }

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_lies_about_its_length_ends_the_messages() {
+    fn a_truncated_message_or_a_wrong_length_ends_the_messages() {
         let mut control = ControlMessages::new();
         control.push(1, 2, &[3; 12]);
         let end = control.length();

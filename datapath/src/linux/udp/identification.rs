@@ -17,10 +17,10 @@ use std::net::SocketAddr;
 const PEERS: usize = 256;
 /// Packets in a row with a small identification that a peer on a UDP socket is known by. A queue pair on another port has
 /// [`MAX_SEGMENTS`] of them at its start.
-const KNOWN: u16 = 1024;
+const PACKETS_TO_KNOW: u16 = 1024;
 /// Packets in a row that are refused of a known peer before it is unknown again: it may be another program now.
 /// Fewer than the tries of a queue pair.
-const DOUBTED: u16 = 4;
+const REFUSALS_TO_FORGET: u16 = 4;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Peer {
@@ -59,7 +59,7 @@ impl Identifications {
     /// Gives packet `number` of the datagram the identification with which its ICRC is right. Leaves another one to a damaged packet.
     pub(super) fn complete(&mut self, number: usize, frame: &mut [u8]) {
         let peer = &mut self.peers[self.peer];
-        let is_known = peer.small >= KNOWN;
+        let is_known = peer.small >= PACKETS_TO_KNOW;
         let expected = match self.right {
             Some((before, identification)) => identification.wrapping_add((number - before) as u16),
             None if is_known => 0,
@@ -82,7 +82,7 @@ impl Identifications {
 
     fn refuse(peer: &mut Peer) {
         peer.refused += 1;
-        if peer.refused >= DOUBTED {
+        if peer.refused >= REFUSALS_TO_FORGET {
             (peer.refused, peer.small) = (0, 0);
         }
     }

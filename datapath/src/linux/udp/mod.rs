@@ -7,7 +7,7 @@ mod address;
 mod control;
 mod identification;
 mod rebuild;
-mod receiving;
+mod receive_socket;
 mod sending;
 mod socket;
 mod support;
@@ -20,12 +20,12 @@ use super::Interface;
 use super::datagrams::Front;
 use control::ControlMessages;
 use identification::Identifications;
-use rebuild::Stations;
-use receiving::ReceivedDatagram;
+use rebuild::EthernetAddresses;
+use receive_socket::ReceivedDatagram;
 use roce::wire::Mac;
 
 /// The Ethernet address that stands for every peer. It is locally administered and no interface's.
-pub const PEERS: Mac = Mac([0x06, b'R', b'o', b'C', b'E', 0]);
+pub const PEER_MAC: Mac = Mac([0x06, b'R', b'o', b'C', b'E', 0]);
 
 /// Returns the Ethernet address of a port on an interface: the interface's own, or a stand-in that is the same for all processes.
 #[must_use]
@@ -46,12 +46,12 @@ fn frames_of(
 ) {
     let mut place = ReceivedDatagram::new();
     place.put(name, control, payload);
-    let stations = Stations { own: Mac([2, 0, 0, 0, 0, 2]), peers: PEERS };
+    let ethernet = EthernetAddresses { own: Mac([2, 0, 0, 0, 0, 2]), peer: PEER_MAC };
     let mut pass = |frame: &[u8]| {
         take(frame);
         true
     };
-    place.pass((stations, &[]), (identifications, false), &mut Front::new(16 << 10), &mut pass);
+    place.pass((ethernet, &[]), (identifications, false), &mut Front::new(16 << 10), &mut pass);
 }
 
 /// Passes the frames of a datagram of any bytes to `take`: for fuzzing. `name` is the sender's address, and `control` what the kernel says.

@@ -12,15 +12,15 @@ pub(super) const LONGEST: usize = 14 + 40 + 8;
 
 /// The Ethernet addresses of rebuilt frames.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stations {
+pub(super) struct EthernetAddresses {
     pub(super) own: Mac,
     /// The address that stands for all peers.
-    pub(super) peers: Mac,
+    pub(super) peer: Mac,
 }
 
 /// What the kernel says of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Envelope {
+pub(super) struct DatagramInfo {
     pub(super) source: SocketAddr,
     pub(super) destination: IpAddr,
     pub(super) traffic_class: u8,
@@ -29,7 +29,7 @@ pub(super) struct Envelope {
     pub(super) segment: Option<u16>,
 }
 
-impl Envelope {
+impl DatagramInfo {
     /// Reads the address and the control messages of a datagram. Returns `None` if something is missing.
     pub(super) fn read(name: &[u8; address::ROOM], control: &ControlMessages) -> Option<Self> {
         let source = address::read(name)?;
@@ -78,10 +78,16 @@ impl Envelope {
     ///
     /// # Panics
     /// Panics if `into` has another length.
-    pub(super) fn write(&self, stations: Stations, is_own: bool, payload: usize, into: &mut [u8]) -> bool {
+    pub(super) fn write(
+        &self,
+        ethernet: EthernetAddresses,
+        is_own: bool,
+        payload: usize,
+        into: &mut [u8],
+    ) -> bool {
         let Ok(udp_length) = u16::try_from(payload + 8) else { return false };
-        let to = group_mac(self.destination).unwrap_or(stations.own);
-        let from = if is_own { stations.own } else { stations.peers };
+        let to = group_mac(self.destination).unwrap_or(ethernet.own);
+        let from = if is_own { ethernet.own } else { ethernet.peer };
         into[..6].copy_from_slice(&to.0);
         into[6..12].copy_from_slice(&from.0);
         let (ip, udp) = into[12..].split_at_mut(self.headers() - 12 - 8);

@@ -1,14 +1,14 @@
 //! The UDP sockets of a port.
 
 use super::identification::Identifications;
-use super::rebuild::Stations;
-use super::receiving::Receiving;
+use super::rebuild::EthernetAddresses;
+use super::receive_socket::ReceiveSocket;
 use super::sending::{Outgoing, sendable};
 use super::support::{self, AddressFamily};
-use crate::fork::Own;
+use crate::fork::CloseOnFork;
 use crate::io::{Burst, PacketBuf, PortCounters};
 use crate::linux::Interface;
-use crate::linux::datagrams::{Front, Lending, free};
+use crate::linux::datagrams::{Front, InPlaceFrames, free};
 use crate::neighbour::{Address, addresses_of};
 use roce::wire::{Mac, ROCE_PORT};
 use std::io;
@@ -18,17 +18,17 @@ use std::os::fd::{AsRawFd, RawFd};
 const SENDERS: usize = 4;
 
 /// A socket to send from, and its port.
-type BoundSocket = (Own, u16);
+type BoundSocket = (CloseOnFork, u16);
 
 /// UDP sockets of an interface that send and receive RoCEv2 packets as frames.
 ///
 /// The kernel chooses routes and neighbours. So frames have stand-in Ethernet addresses: the interface's own, and one for all peers.
 #[derive(Debug)]
 pub struct UdpSockets {
-    stations: Stations,
+    ethernet: EthernetAddresses,
     interface: Interface,
     addresses: Vec<Address>,
-    receiving: Vec<Receiving>,
+    receivers: Vec<ReceiveSocket>,
     /// The socket whose datagrams are delivered now, or were last.
     at: usize,
     /// Whether some frames of the first datagram were delivered, and one is left.
@@ -38,7 +38,7 @@ pub struct UdpSockets {
     v4: Vec<BoundSocket>,
     v6: Vec<BoundSocket>,
     sends_large: bool,
-    any: Own,
+    any: CloseOnFork,
 }
 
 impl UdpSockets {
@@ -46,12 +46,12 @@ impl UdpSockets {
     ///
     /// # Errors
     /// Returns the kernel's error: `EADDRINUSE` if another program or user has UDP port 4791.
-    pub fn open(interface: &Interface, own: Mac, peers: Mac, max_frame: usize) -> io::Result<Self> {
-        let mut receiving = Vec::new();
+    pub fn open(interface: &Interface, own: Mac, peer: Mac, max_frame: usize) -> io::Result<Self> {
+        let mut receivers = Vec::new();
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for (family, senders) in [(AddressFamily::V4, &mut v4), (AddressFamily::V6, &mut v6)] {
             match support::receiver(family, interface.index, ROCE_PORT) {
-                Ok(socket) => receiving.push(Receiving::new(socket)),
+                Ok(socket) => receivers.push(ReceiveSocket::new(socket)),
                 // A kernel without IPv6.
                 Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => continue,
                 Err(error) => return Err(error),
@@ -61,13 +61,13 @@ impl UdpSockets {
                 senders.push((socket.into(), port));
             }
         }
-        let descriptors: Vec<_> = receiving.iter().map(Receiving::descriptor).collect();
+        let descriptors: Vec<_> = receivers.iter().map(ReceiveSocket::descriptor).collect();
         Ok(Self {
-            stations: Stations { own, peers },
+            ethernet: EthernetAddresses { own, peer },
             interface: interface.clone(),
             addresses: addresses_of(interface.index)?,
             any: support::any_of(&descriptors)?.into(),
-            receiving,
+            receivers,
             at: 0,
             is_resumed: false,
             identifications: Identifications::new(),
@@ -87,21 +87,21 @@ impl UdpSockets {
     /// Returns the counts of dropped frames.
     pub fn counters(&mut self) -> PortCounters {
         let mut counters = self.front.counters;
-        counters.ring_full = self.receiving.iter().map(|receiving| u64::from(receiving.dropped())).sum();
+        counters.ring_full = self.receivers.iter().map(|receiver| u64::from(receiver.dropped())).sum();
         counters
     }
 
-    /// Receives the datagrams that wait, unless earlier ones are left. Returns true if there are datagrams to
-    /// [lend](Self::lend).
+    /// Receives the datagrams that wait, unless earlier ones are left. Returns true if there are datagrams for
+    /// [`receive_in_place`](Self::receive_in_place).
     #[inline]
     pub fn fill(&mut self) -> bool {
-        if self.lends() {
+        if self.has_in_place() {
             return true;
         }
         // Each family in turn.
-        for _ in 0..self.receiving.len() {
-            self.at = if self.at + 1 >= self.receiving.len() { 0 } else { self.at + 1 };
-            if self.receiving.get_mut(self.at).is_some_and(Receiving::fill) {
+        for _ in 0..self.receivers.len() {
+            self.at = if self.at + 1 >= self.receivers.len() { 0 } else { self.at + 1 };
+            if self.receivers.get_mut(self.at).is_some_and(ReceiveSocket::fill) {
                 return true;
             }
         }
@@ -111,37 +111,40 @@ impl UdpSockets {
     /// Returns true if a received datagram is left.
     #[inline]
     #[must_use]
-    pub fn lends(&self) -> bool {
-        self.receiving.get(self.at).is_some_and(Receiving::is_filled)
+    pub fn has_in_place(&self) -> bool {
+        self.receivers.get(self.at).is_some_and(ReceiveSocket::is_filled)
     }
 
     /// Appends the received frames that fit to `into`. `alloc` returns buffers of at least `max_frame` bytes.
     pub fn receive<B: PacketBuf>(&mut self, into: &mut Burst<B>, alloc: impl FnMut() -> Option<B>) {
         self.fill();
-        self.lend(into, alloc, |_| false);
+        self.receive_in_place(into, alloc, |_| false);
     }
 
-    /// Passes the frames of received datagrams to `take`, as [`PacketIo::lend`](crate::io::PacketIo::lend) does.
+    /// Passes the frames of received datagrams to `take`, as [`PacketIo::receive_in_place`](crate::io::PacketIo::receive_in_place) does.
     #[inline]
-    pub fn lend<B: PacketBuf>(
+    pub fn receive_in_place<B: PacketBuf>(
         &mut self,
         others: &mut Burst<B>,
         alloc: impl FnMut() -> Option<B>,
         take: impl FnMut(&[u8]) -> bool,
     ) {
-        let mut lending = Lending::new(others, alloc, take);
-        while lending.wants_more() && self.lends() && self.pass_front(&mut |frame| lending.offer(frame)) {}
+        let mut in_place = InPlaceFrames::new(others, alloc, take);
+        while in_place.wants_more()
+            && self.has_in_place()
+            && self.deliver_front(&mut |frame| in_place.offer(frame))
+        {}
     }
 
     /// Passes the frames of the first datagram to `take` until it refuses one. Returns true if all were passed.
-    fn pass_front(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
-        let Self { receiving, at, stations, addresses, identifications, front, is_resumed, .. } = self;
-        let Some(receiving) = receiving.get_mut(*at) else { return false };
-        let Some(place) = receiving.front() else { return false };
-        let all = place.pass((*stations, addresses), (identifications, *is_resumed), front, take);
+    fn deliver_front(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
+        let Self { receivers, at, ethernet, addresses, identifications, front, is_resumed, .. } = self;
+        let Some(receivers) = receivers.get_mut(*at) else { return false };
+        let Some(place) = receivers.front() else { return false };
+        let all = place.pass((*ethernet, addresses), (identifications, *is_resumed), front, take);
         *is_resumed = !all;
         if all {
-            receiving.release();
+            receivers.release();
         }
         all
     }

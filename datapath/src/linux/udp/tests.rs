@@ -2,8 +2,8 @@
 
 use super::control::ControlMessages;
 use super::identification::Identifications;
-use super::rebuild::{Envelope, Stations};
-use super::{PEERS, address, frames_of};
+use super::rebuild::{DatagramInfo, EthernetAddresses};
+use super::{PEER_MAC, address, frames_of};
 use crate::linux::datagrams::tests::{burst, path};
 use proptest::prelude::*;
 use roce::wire::{self, Mac, Path};
@@ -15,7 +15,7 @@ const V6: [&str; 2] = ["fd00::1", "fd00::2"];
 
 /// Returns the path of frames as this port sees them.
 fn seen(addresses: [&str; 2]) -> Path {
-    Path { source_mac: PEERS, destination_mac: OWN, traffic_class: 0x6a, hop_limit: 9, ..path(addresses) }
+    Path { source_mac: PEER_MAC, destination_mac: OWN, traffic_class: 0x6a, hop_limit: 9, ..path(addresses) }
 }
 
 /// Returns the control messages that the kernel writes for a datagram along `path`.
@@ -73,11 +73,11 @@ fn a_datagram_gets_the_headers_of_its_packets() {
 
 #[test]
 fn packets_from_the_ports_own_address_have_its_ethernet_address() {
-    let envelope = Envelope::read(&name(&seen(V4)), &control(&seen(V4), None)).unwrap();
-    let stations = Stations { own: OWN, peers: PEERS };
-    for (is_own, mac) in [(true, OWN), (false, PEERS)] {
+    let info = DatagramInfo::read(&name(&seen(V4)), &control(&seen(V4), None)).unwrap();
+    let ethernet = EthernetAddresses { own: OWN, peer: PEER_MAC };
+    for (is_own, mac) in [(true, OWN), (false, PEER_MAC)] {
         let mut headers = [0; 42];
-        assert!(envelope.write(stations, is_own, 100, &mut headers));
+        assert!(info.write(ethernet, is_own, 100, &mut headers));
         assert_eq!(headers[6..12], mac.0);
     }
 }
@@ -122,7 +122,7 @@ fn one_corrupt_packet_of_a_datagram_is_the_only_one_lost() {
 
 /// The statement of `docs/reference/wire.md`: a packet of a peer on UDP sockets has an identification below 64.
 #[test]
-fn each_covered_bit_of_a_packet_is_checked_whatever_the_peer() {
+fn each_covered_bit_of_a_packet_is_checked_for_known_and_unknown_peers() {
     let path = seen(V4);
     for is_known in [false, true] {
         let mut identifications = Identifications::new();
@@ -146,7 +146,7 @@ fn each_covered_bit_of_a_packet_is_checked_whatever_the_peer() {
 }
 
 #[test]
-fn a_known_peers_identification_is_small_until_it_is_doubted() {
+fn a_known_peers_identification_is_small_until_packets_are_refused() {
     let path = seen(V4);
     let mut identifications = Identifications::new();
     let (small, large) = (burst(&path, 0, &[64]), burst(&path, 0x1234, &[64]));
@@ -194,16 +194,16 @@ fn hostile_datagrams_are_refused_or_split_within_their_bytes() {
 }
 
 #[test]
-fn a_datagram_of_which_the_kernel_says_too_little_is_dropped() {
+fn a_datagram_without_all_control_messages_is_dropped() {
     let (v4, v6) = (seen(V4), seen(V6));
     let whole = control(&v4, None);
     for length in 0..whole.length() - 8 {
         let mut less = control(&v4, None);
         less.set_length(length);
-        assert_eq!(Envelope::read(&name(&v4), &less), None, "{length} bytes");
+        assert_eq!(DatagramInfo::read(&name(&v4), &less), None, "{length} bytes");
     }
-    assert_eq!(Envelope::read(&name(&v6), &whole), None, "addresses of two families");
-    assert_eq!(Envelope::read(&[0; address::ROOM], &whole), None, "no address");
+    assert_eq!(DatagramInfo::read(&name(&v6), &whole), None, "addresses of two families");
+    assert_eq!(DatagramInfo::read(&[0; address::ROOM], &whole), None, "no address");
 }
 
 proptest! {

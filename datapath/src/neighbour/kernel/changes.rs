@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_interface_come_and_go() {
+    fn added_and_removed_addresses_are_reported() {
         let v4 = || "10.0.0.1/24".parse().unwrap();
         let v6 = || "fd00::1/64".parse().unwrap();
         assert_eq!(changes(&address(NEW_ADDRESS, 7, "10.0.0.1/24"), 7), [Change::Added(v4())]);

@@ -4,7 +4,7 @@ use crate::bpf::{Assembler, Instruction, Label, R0, R1, R6, R7};
 use std::net::IpAddr;
 
 /// Most addresses in the program. The kernel processes packets to others, which only takes longer.
-const MOST_ADDRESSES: usize = 32;
+const MAX_ADDRESSES: usize = 32;
 
 /// Verdicts: run the next program (`TCX_NEXT`), or drop the packet (`TCX_DROP`).
 const NEXT: i32 = -1;
@@ -19,7 +19,7 @@ const UDP: u32 = 17;
 /// Returns a program that drops unfragmented UDP datagrams to one of `ports` at one of `addresses`, if they are for this host and have no
 /// VLAN tag. The kernel refuses a program with unreachable code, so it has no code for a family without addresses.
 pub(super) fn program(addresses: &[IpAddr], ports: &[u16]) -> Vec<Instruction> {
-    let addresses = &addresses[..addresses.len().min(MOST_ADDRESSES)];
+    let addresses = &addresses[..addresses.len().min(MAX_ADDRESSES)];
     let mut asm = Assembler::default();
     let [v4, v6, next, drop, port] = std::array::from_fn(|_| asm.label());
     asm.emit(0xbf, R6, R1, 0, 0);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_are_dropped_and_others_go_on() {
+    fn packets_to_the_addresses_are_dropped_and_others_pass() {
         let program = program(&addresses(), &[4791, 5000]);
         for address in addresses() {
             for (port, verdict) in [(4791, DROP), (5000, DROP), (4790, NEXT), (53, NEXT)] {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn other_hosts_tags_fragments_and_protocols_go_on() {
+    fn other_hosts_tags_fragments_and_protocols_pass() {
         let program = program(&addresses(), &[4791]);
         let ours = frame("10.0.0.1".parse().unwrap(), 4791);
         assert_eq!(run(&program, &ours, 3, 0), NEXT, "to another host");

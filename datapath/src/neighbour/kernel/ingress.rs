@@ -3,17 +3,17 @@
 
 use super::filter;
 use crate::bpf::call::attach_at_ingress;
-use crate::fork::Own;
+use crate::fork::CloseOnFork;
 use std::net::IpAddr;
 
 /// Drops UDP datagrams to these `ports` and `addresses` at the interface with this index, after its packet sockets, until the returned
 /// value is dropped or the process ends. Returns `None` before Linux 6.6, or without `CAP_BPF` and `CAP_NET_ADMIN`: the kernel's IP layer
 /// then drops the datagrams.
-pub(super) fn drop_at(index: u32, addresses: &[IpAddr], ports: &[u16]) -> Option<Own> {
+pub(super) fn drop_at(index: u32, addresses: &[IpAddr], ports: &[u16]) -> Option<CloseOnFork> {
     attach_at_ingress(&filter::program(addresses, ports), index)
         .inspect_err(|error| {
             tracing::debug!("interface {index}: the kernel handles our packets too: {error}")
         })
         .ok()
-        .map(Own::from)
+        .map(CloseOnFork::from)
 }

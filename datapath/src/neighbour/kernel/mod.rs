@@ -2,14 +2,14 @@
 
 mod changes;
 mod filter;
-mod hold;
 mod ingress;
 mod netlink;
+mod port_reservation;
 #[cfg(feature = "dpdk")]
 pub(crate) mod xdp;
 
-use super::{Address, Asked, Unresolved};
-use crate::fork::Own;
+use super::{Address, Resolution, Unresolved};
+use crate::fork::CloseOnFork;
 pub(crate) use changes::{Change, Notifications};
 use netlink::Netlink;
 use roce::wire::{Mac, Numbers, ROCE_PORT};
@@ -23,22 +23,22 @@ use std::time::{Duration, Instant};
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 /// Most addresses being resolved. A further one replaces the oldest.
-const ASKED: usize = 1024;
+const MAX_ATTEMPTS: usize = 1024;
 /// The discard port. A datagram to it makes the kernel resolve the receiver.
-const DISCARD: u16 = 9;
+const DISCARD_PORT: u16 = 9;
 
 /// An interface's addresses, routes and neighbours, read through rtnetlink on the control path.
 #[derive(Debug)]
 pub struct Kernel {
     index: u32,
     numbers: Numbers,
-    asking: Mutex<HashMap<IpAddr, Attempt>>,
+    pending: Mutex<HashMap<IpAddr, Attempt>>,
     /// Sockets that are never read. While they are open, the kernel sends no port-unreachable for RoCEv2 packets.
-    _roce_port: Vec<Own>,
+    _roce_port: Vec<CloseOnFork>,
     /// The Ethernet address that stands for every peer, if the kernel addresses the port's packets.
-    peers: Option<Mac>,
+    peer_mac: Option<Mac>,
     /// Attachment of the program that drops RoCEv2 packets before the kernel's IP layer.
-    ingress: Mutex<Option<Own>>,
+    ingress: Mutex<Option<CloseOnFork>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,28 +65,28 @@ impl Kernel {
         Ok(Self {
             index,
             numbers,
-            asking: Mutex::default(),
-            _roce_port: hold::roce_port(index, numbers),
-            peers: None,
+            pending: Mutex::default(),
+            _roce_port: port_reservation::roce_port(index, numbers),
+            peer_mac: None,
             ingress: Mutex::default(),
         })
     }
 
-    /// Opens the interface with this index for a port on UDP sockets: the kernel finds neighbours by itself, and `peers` stands for all.
+    /// Opens the interface with this index for a port on UDP sockets: the kernel finds neighbours by itself, and `peer_mac` stands for all.
     ///
     /// # Errors
     /// Returns an error if netlink fails.
-    pub fn of_sockets(index: u32, numbers: Numbers, peers: Mac) -> io::Result<Self> {
+    pub fn of_sockets(index: u32, numbers: Numbers, peer_mac: Mac) -> io::Result<Self> {
         Netlink::open()?;
-        let (asking, _roce_port) = (Mutex::default(), Vec::new());
-        Ok(Self { index, numbers, asking, _roce_port, peers: Some(peers), ingress: Mutex::default() })
+        let (pending, _roce_port) = (Mutex::default(), Vec::new());
+        Ok(Self { index, numbers, pending, _roce_port, peer_mac: Some(peer_mac), ingress: Mutex::default() })
     }
 
     /// Makes the kernel drop RoCEv2 packets to the interface's present addresses early, if it supports that. Otherwise, its IP layer
     /// processes each packet before it drops it. Call it again when the addresses have changed. Does nothing for a port on UDP sockets, which
     /// receives from that layer.
     pub fn drop_ours(&self) {
-        if self.peers.is_some() {
+        if self.peer_mac.is_some() {
             return;
         }
         let addresses: Vec<_> = self.addresses().unwrap_or_default().iter().map(|it| it.ip).collect();
@@ -109,33 +109,33 @@ impl Kernel {
     }
 
     /// Returns the Ethernet address to which packets for `address` are sent; `mac` is the interface's own. Does not wait: the caller
-    /// repeats the call while it returns [`Asked::Asking`].
+    /// repeats the call while it returns [`Resolution::Pending`].
     ///
     /// # Errors
     /// Returns an error if the neighbour did not answer, or there is no route.
-    pub fn resolve(&self, address: IpAddr, mac: Mac) -> Result<Asked, Unresolved> {
-        self.look(address, mac).unwrap_or_else(|error| Err(unresolved(&error)))
+    pub fn resolve(&self, address: IpAddr, mac: Mac) -> Result<Resolution, Unresolved> {
+        self.try_resolve(address, mac).unwrap_or_else(|error| Err(unresolved(&error)))
     }
 
-    fn look(&self, address: IpAddr, mac: Mac) -> io::Result<Result<Asked, Unresolved>> {
+    fn try_resolve(&self, address: IpAddr, mac: Mac) -> io::Result<Result<Resolution, Unresolved>> {
         let mut netlink = Netlink::open()?;
         let addresses = netlink.addresses(self.index)?;
         if addresses.iter().any(|ours| ours.ip == address) {
-            return Ok(Ok(Asked::Known(mac)));
+            return Ok(Ok(Resolution::Resolved(mac)));
         }
         let is_neighbour = addresses.iter().any(|ours| ours.reaches(address));
         let hop = match self.next_hop(&mut netlink, address, is_neighbour) {
             Ok(hop) => hop,
             Err(error) => return Ok(Err(unresolved(&error))),
         };
-        if let Some(peers) = self.peers {
-            return Ok(Ok(Asked::Known(peers)));
+        if let Some(peer_mac) = self.peer_mac {
+            return Ok(Ok(Resolution::Resolved(peer_mac)));
         }
         if let Some(mac) = netlink.neighbour(hop, self.index)? {
             self.attempts().remove(&hop);
-            return Ok(Ok(Asked::Known(mac)));
+            return Ok(Ok(Resolution::Resolved(mac)));
         }
-        Ok(self.ask(hop))
+        Ok(self.solicit(hop))
     }
 
     fn next_hop(&self, netlink: &mut Netlink, address: IpAddr, is_neighbour: bool) -> io::Result<IpAddr> {
@@ -152,35 +152,35 @@ impl Kernel {
     }
 
     fn attempts(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Attempt>> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, hop: IpAddr) -> Result<Asked, Unresolved> {
+    fn solicit(&self, hop: IpAddr) -> Result<Resolution, Unresolved> {
         let mut attempts = self.attempts();
         make_room(&mut attempts, hop);
         let attempt = attempts.entry(hop).or_insert(Attempt { tries: 0, last: Instant::now() });
         if attempt.tries > 0 && attempt.last.elapsed() < RETRY {
-            return Ok(Asked::Asking);
+            return Ok(Resolution::Pending);
         }
         if attempt.tries >= TRIES {
             attempts.remove(&hop);
-            return Err(Unresolved::NoAnswer { asked: hop, tries: TRIES });
+            return Err(Unresolved::NoAnswer { hop, tries: TRIES });
         }
         *attempt = Attempt { tries: attempt.tries + 1, last: Instant::now() };
         self.trigger(hop).map_err(|error| unresolved(&error))?;
-        Ok(Asked::Asking)
+        Ok(Resolution::Pending)
     }
 
     fn trigger(&self, hop: IpAddr) -> io::Result<()> {
         let (any, to) = match hop {
-            IpAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), SocketAddr::new(hop, DISCARD)),
+            IpAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), SocketAddr::new(hop, DISCARD_PORT)),
             IpAddr::V6(ip) => {
                 let scope = if ip.is_unicast_link_local() { self.index } else { 0 };
-                (IpAddr::V6(Ipv6Addr::UNSPECIFIED), SocketAddrV6::new(ip, DISCARD, 0, scope).into())
+                (IpAddr::V6(Ipv6Addr::UNSPECIFIED), SocketAddrV6::new(ip, DISCARD_PORT, 0, scope).into())
             }
         };
         let socket = UdpSocket::bind((any, 0))?;
-        hold::bind_to_interface(&socket, self.index);
+        port_reservation::bind_to_interface(&socket, self.index);
         socket.send_to(&[0], to)?;
         Ok(())
     }
@@ -198,7 +198,7 @@ fn unresolved(error: &io::Error) -> Unresolved {
 
 /// Removes the oldest attempt if there are too many. Attempts do not end by themselves when their callers give up.
 fn make_room(attempts: &mut HashMap<IpAddr, Attempt>, hop: IpAddr) {
-    if attempts.len() < ASKED || attempts.contains_key(&hop) {
+    if attempts.len() < MAX_ATTEMPTS || attempts.contains_key(&hop) {
         return;
     }
     let oldest = attempts.iter().min_by_key(|(_, attempt)| attempt.last).map(|(hop, _)| *hop);
@@ -210,16 +210,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_that_nobody_asks_for_again_are_forgotten() {
+    fn the_oldest_attempt_is_removed_if_there_are_too_many() {
         let mut attempts = HashMap::new();
         let start = Instant::now();
-        for n in 0..3 * ASKED as u32 {
+        for n in 0..3 * MAX_ATTEMPTS as u32 {
             let hop = Ipv4Addr::from(n).into();
             make_room(&mut attempts, hop);
             attempts.insert(hop, Attempt { tries: 1, last: start + Duration::from_nanos(n.into()) });
         }
-        assert_eq!(attempts.len(), ASKED);
-        assert!(attempts.contains_key(&Ipv4Addr::from(3 * ASKED as u32 - 1).into()), "the newest stays");
+        assert_eq!(attempts.len(), MAX_ATTEMPTS);
+        assert!(
+            attempts.contains_key(&Ipv4Addr::from(3 * MAX_ATTEMPTS as u32 - 1).into()),
+            "the newest stays"
+        );
     }
 
     /// Interface 1 is the loopback interface in every namespace.
@@ -234,7 +237,7 @@ mod tests {
             return;
         }
         assert!(addresses.contains(&Address { ip: localhost, prefix: 8 }), "{addresses:?}");
-        assert_eq!(kernel.resolve(localhost, Mac([2; 6])), Ok(Asked::Known(Mac([2; 6]))));
+        assert_eq!(kernel.resolve(localhost, Mac([2; 6])), Ok(Resolution::Resolved(Mac([2; 6]))));
     }
 
     const CHILD: &str = "FERROCE_WITHOUT_DESCRIPTORS";
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_is_none_has_no_addresses_and_no_routes() {
+    fn a_missing_interface_has_no_addresses_and_no_routes() {
         let kernel = Kernel::open(0x7fff_fff0, Numbers::DEFAULT).unwrap();
         assert_eq!(kernel.addresses().unwrap(), []);
         let error = kernel.resolve("192.0.2.1".parse().unwrap(), Mac::default()).unwrap_err();

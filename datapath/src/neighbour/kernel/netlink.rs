@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 /// Most messages read of one answer, more than any table on a host has.
-const LONGEST_DUMP: usize = 1 << 20;
+const MAX_DUMP: usize = 1 << 20;
 
 pub(super) struct Netlink {
     socket: Socket,
@@ -31,7 +31,7 @@ impl Netlink {
 
     pub(super) fn addresses(&mut self, index: u32) -> io::Result<Vec<Address>> {
         let mut found = Vec::new();
-        self.ask(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP, |answer| {
+        self.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP, |answer| {
             if let RouteNetlinkMessage::NewAddress(message) = answer
                 && message.header.index == index
             {
@@ -55,7 +55,7 @@ impl Netlink {
         request.attributes = vec![RouteAttribute::Destination(destination)];
         request.attributes.extend(only.map(RouteAttribute::Oif));
         let mut hop = None;
-        self.ask(RouteNetlinkMessage::GetRoute(request), 0, |answer| {
+        self.request(RouteNetlinkMessage::GetRoute(request), 0, |answer| {
             if let RouteNetlinkMessage::NewRoute(route) = answer {
                 hop = Some(gateway(&route, address, index));
             }
@@ -68,7 +68,7 @@ impl Netlink {
         let mut request = NeighbourMessage::default();
         request.header.family = family(address);
         let mut found = None;
-        self.ask(RouteNetlinkMessage::GetNeighbour(request), NLM_F_DUMP, |answer| {
+        self.request(RouteNetlinkMessage::GetNeighbour(request), NLM_F_DUMP, |answer| {
             if let RouteNetlinkMessage::NewNeighbour(entry) = answer
                 && entry.header.ifindex == index
                 && is_usable(entry.header.state)
@@ -82,20 +82,20 @@ impl Netlink {
     }
 
     /// Sends a request, and passes each message of the answer to `take` until that breaks or the answer ends.
-    pub(super) fn ask(
+    pub(super) fn request(
         &mut self,
-        question: RouteNetlinkMessage,
+        message: RouteNetlinkMessage,
         flags: u16,
         mut take: impl FnMut(RouteNetlinkMessage) -> ControlFlow<()>,
     ) -> io::Result<()> {
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
-        let mut request = NetlinkMessage::new(header, NetlinkPayload::from(question));
+        let mut request = NetlinkMessage::new(header, NetlinkPayload::from(message));
         request.finalize();
         let mut bytes = vec![0; request.buffer_len()];
         request.serialize(&mut bytes);
         self.socket.send(&bytes, 0)?;
-        let mut left = LONGEST_DUMP;
+        let mut left = MAX_DUMP;
         loop {
             let (datagram, _) = self.socket.recv_from_full()?;
             let mut rest = &datagram[..];

@@ -20,7 +20,7 @@ impl Netlink {
         let mut request = LinkMessage::default();
         request.header.index = index;
         let mut found = None;
-        self.ask(RouteNetlinkMessage::GetLink(request), 0, |answer| {
+        self.request(RouteNetlinkMessage::GetLink(request), 0, |answer| {
             if let RouteNetlinkMessage::NewLink(link) = answer {
                 found = link.attributes.iter().find_map(program);
             }
@@ -33,7 +33,7 @@ impl Netlink {
         let mut request = LinkMessage::default();
         request.header.index = index;
         request.attributes = vec![LinkAttribute::Xdp(vec![LinkXdp::Fd(-1)])];
-        self.ask(RouteNetlinkMessage::SetLink(request), NLM_F_ACK, |_| ControlFlow::Continue(()))
+        self.request(RouteNetlinkMessage::SetLink(request), NLM_F_ACK, |_| ControlFlow::Continue(()))
     }
 }
 

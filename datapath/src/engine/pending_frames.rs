@@ -1,20 +1,20 @@
-//! Frames to other processes of the interface that wait for room, so that one which takes nothing holds up no other.
+//! Frames to other processes of the interface that wait for room, so that a stopped process delays no other.
 
 use crate::io::BURST;
 use crate::siblings::Pushed;
 
-/// The most frames that wait for one process: those that other cores had handed to core 0 before they learned that it is full. More are lost,
+/// The most frames that wait for one process: those that other cores had passed to core 0 before they learned that it is full. More are lost,
 /// as in a switch.
-const LIMIT: usize = 2 * BURST;
+const MAX_PER_PROCESS: usize = 2 * BURST;
 
-/// Frames in the order in which they came, each with the slot of its process.
-pub(super) struct Held<B> {
+/// Frames in order, each with the slot of its process.
+pub(super) struct PendingFrames<B> {
     frames: Vec<(u8, B)>,
     /// A bit for each slot whose process has no room. On core 0 those of the frames above; another core has them from core 0.
     full: u64,
 }
 
-impl<B> Held<B> {
+impl<B> PendingFrames<B> {
     pub(super) const fn new() -> Self {
         Self { frames: Vec::new(), full: 0 }
     }
@@ -36,13 +36,13 @@ impl<B> Held<B> {
     }
 
     /// Returns whether the process in `slot` has no room.
-    pub(super) const fn has(&self, slot: u8) -> bool {
+    pub(super) const fn is_full(&self, slot: u8) -> bool {
         self.full & bit(slot) != 0
     }
 
     /// Keeps a frame for the process in `slot`. Returns it if too many wait already.
-    pub(super) fn keep(&mut self, slot: u8, frame: B) -> Option<B> {
-        if self.frames.iter().filter(|(held, _)| *held == slot).count() >= LIMIT {
+    pub(super) fn push(&mut self, slot: u8, frame: B) -> Option<B> {
+        if self.frames.iter().filter(|(waiting, _)| *waiting == slot).count() >= MAX_PER_PROCESS {
             return Some(frame);
         }
         self.full |= bit(slot);
@@ -51,7 +51,7 @@ impl<B> Held<B> {
     }
 
     /// Offers the frames to their processes by `push`, in order, and drops those that they take.
-    pub(super) fn send(&mut self, mut push: impl FnMut(u8, &B) -> Pushed) {
+    pub(super) fn retry(&mut self, mut push: impl FnMut(u8, &B) -> Pushed) {
         self.full = 0;
         let full = &mut self.full;
         self.frames.retain(|(slot, frame)| {
@@ -73,30 +73,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_of_a_process_stay_in_order_and_wait_for_no_other() {
-        let mut held = Held::new();
+    fn frames_of_a_process_stay_in_order_while_others_are_delivered() {
+        let mut pending = PendingFrames::new();
         for (slot, frame) in [(1, 10), (2, 20), (1, 11), (2, 21)] {
-            assert_eq!(held.keep(slot, frame), None);
+            assert_eq!(pending.push(slot, frame), None);
         }
         let mut taken = Vec::new();
-        held.send(|slot, frame| {
+        pending.retry(|slot, frame| {
             taken.push(*frame);
             if slot == 1 || *frame == 21 { Pushed::Full } else { Pushed::Done }
         });
-        assert_eq!((taken, held.full()), (vec![10, 20, 21], 0b110), "11 does not pass 10");
+        assert_eq!((taken, pending.full()), (vec![10, 20, 21], 0b110), "11 does not pass 10");
         let mut rest = Vec::new();
-        held.send(|_, frame| {
+        pending.retry(|_, frame| {
             rest.push(*frame);
             Pushed::Done
         });
-        assert_eq!((rest, held.full(), held.is_empty()), (vec![10, 11, 21], 0, true));
+        assert_eq!((rest, pending.full(), pending.is_empty()), (vec![10, 11, 21], 0, true));
     }
 
     #[test]
     fn frames_beyond_the_limit_are_returned() {
-        let mut held = Held::new();
-        assert!((0..LIMIT).all(|frame| held.keep(3, frame).is_none()));
-        assert_eq!(held.keep(3, 99), Some(99));
-        assert_eq!(held.keep(4, 99), None);
+        let mut pending = PendingFrames::new();
+        assert!((0..MAX_PER_PROCESS).all(|frame| pending.push(3, frame).is_none()));
+        assert_eq!(pending.push(3, 99), Some(99));
+        assert_eq!(pending.push(4, 99), None);
     }
 }

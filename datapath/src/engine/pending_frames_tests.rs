@@ -1,4 +1,4 @@
-//! A process of the interface that takes no frames, as one that is stopped, and the frames to others meanwhile.
+//! A process of the interface that receives no frames, as one that is stopped, and the frames to others meanwhile.
 
 use super::config::CoreConfig;
 use super::*;
@@ -30,13 +30,13 @@ impl Events for Joined {
 }
 
 /// Creates a connection to a queue pair behind an Ethernet address.
-fn connect(station: &mut Station, now: Instant, mac: Mac, destination: Qpn) -> Qpn {
-    let pd = station.endpoint.create_pd();
-    let (cq, _) = station.create_cq(64).unwrap();
+fn connect(state: &mut CoreState, now: Instant, mac: Mac, destination: Qpn) -> Qpn {
+    let pd = state.endpoint.create_pd();
+    let (cq, _) = state.create_cq(64).unwrap();
     let capabilities = Capabilities { max_send: 32, ..Capabilities::default() };
     let (service, signal_all, srq) = (Service::Rc, false, None);
     let init = QpInit { service, pd, send_cq: cq, recv_cq: cq, capabilities, signal_all, srq };
-    let qpn = station.create_qp(now, init).unwrap().qpn();
+    let qpn = state.create_qp(now, init).unwrap().qpn();
     let [ours, theirs] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
     let receive = RtrSettings {
         path: Path::new((OWN, ours), (mac, theirs)),
@@ -61,12 +61,12 @@ fn connect(station: &mut Station, now: Instant, mac: Mac, destination: Qpn) -> Q
         Modify::ReadyToReceive(receive),
         Modify::ReadyToSend(send),
     ] {
-        station.endpoint.modify_qp(now, qpn, modify).unwrap();
+        state.endpoint.modify_qp(now, qpn, modify).unwrap();
     }
     qpn
 }
 
-/// A process that takes no frames, and a device beside it.
+/// A process that receives no frames, and a device beside it.
 struct Scene {
     engine: Engine,
     network: io::Loopback,
@@ -92,10 +92,10 @@ impl Scene {
         let mut lanes = Box::new(own.lanes());
         lanes.add(slot, member);
         engine
-            .call(move |station, now| {
+            .call(move |state, now| {
                 // The ring is full.
                 while lanes.push(slot, &[0; 1024], now) == Pushed::Done {}
-                station.lanes = Some(lanes);
+                state.lanes = Some(lanes);
             })
             .unwrap();
         Self { engine, network, slot, _siblings: [own, stopped] }
@@ -104,12 +104,12 @@ impl Scene {
     /// Posts 16 messages to the process and then 16 to the network, on a core.
     fn send(&self, core: usize) {
         let theirs = Qpn::new(u32::from(self.slot) << 18 | 7);
-        let post = move |station: &mut Station, now| {
+        let post = move |state: &mut CoreState, now| {
             for (mac, qpn) in [(OWN, theirs), (PEER, Qpn::new(9))] {
-                let qpn = connect(station, now, mac, qpn);
+                let qpn = connect(state, now, mac, qpn);
                 for id in 0..16 {
                     let request = SendRequest::send(id, Data::inline(&[1; 64])).unsignalled();
-                    station.endpoint.post_send(now, qpn, request).unwrap();
+                    state.endpoint.post_send(now, qpn, request).unwrap();
                 }
             }
         };

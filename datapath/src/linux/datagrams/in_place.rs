@@ -2,15 +2,15 @@
 
 use crate::io::{BURST, Burst, PacketBuf};
 
-/// One call that [lends](crate::io::PacketIo::lend) frames.
-pub(in crate::linux) struct Lending<'a, B: PacketBuf, A, T> {
+/// One call of [`receive_in_place`](crate::io::PacketIo::receive_in_place).
+pub(in crate::linux) struct InPlaceFrames<'a, B: PacketBuf, A, T> {
     others: &'a mut Burst<B>,
     alloc: A,
     take: T,
     taken: usize,
 }
 
-impl<'a, B: PacketBuf, A: FnMut() -> Option<B>, T: FnMut(&[u8]) -> bool> Lending<'a, B, A, T> {
+impl<'a, B: PacketBuf, A: FnMut() -> Option<B>, T: FnMut(&[u8]) -> bool> InPlaceFrames<'a, B, A, T> {
     pub(in crate::linux) fn new(others: &'a mut Burst<B>, alloc: A, take: T) -> Self {
         Self { others, alloc, take, taken: 0 }
     }

@@ -9,11 +9,11 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 /// Slots of a ring. The second frame reuses the slot of the first.
-const PLACES: usize = 1;
+const SLOTS: usize = 1;
 const FRAMES: usize = 2;
 
 struct Ring {
-    places: [UnsafeCell<usize>; PLACES],
+    slots: [UnsafeCell<usize>; SLOTS],
     head: AtomicUsize,
     tail: AtomicUsize,
     /// Memory orderings of the stores to head and tail.
@@ -22,18 +22,18 @@ struct Ring {
 
 impl Ring {
     fn new(stores: [Ordering; 2]) -> Self {
-        let places = std::array::from_fn(|_| UnsafeCell::new(usize::MAX));
-        Self { places, head: AtomicUsize::new(0), tail: AtomicUsize::new(0), stores }
+        let slots = std::array::from_fn(|_| UnsafeCell::new(usize::MAX));
+        Self { slots, head: AtomicUsize::new(0), tail: AtomicUsize::new(0), stores }
     }
 
     /// Waits for room and adds a buffer.
     fn push(&self, buffer: usize) {
         let tail = self.tail.load(Ordering::Relaxed);
-        while tail - self.head.load(Ordering::Acquire) == PLACES {
+        while tail - self.head.load(Ordering::Acquire) == SLOTS {
             thread::yield_now();
         }
         // SAFETY: the consumer has released this slot, and does not read it before it sees the new tail. loom checks this.
-        self.places[tail % PLACES].with_mut(|place| unsafe { *place = buffer });
+        self.slots[tail % SLOTS].with_mut(|place| unsafe { *place = buffer });
         self.tail.store(tail + 1, self.stores[1]);
     }
 
@@ -44,20 +44,20 @@ impl Ring {
             thread::yield_now();
         }
         // SAFETY: the producer has released this slot, and does not write to it before it sees the new head. loom checks this.
-        let buffer = self.places[head % PLACES].with(|place| unsafe { *place });
+        let buffer = self.slots[head % SLOTS].with(|place| unsafe { *place });
         self.head.store(head + 1, self.stores[0]);
         buffer
     }
 }
 
 /// The rings in both directions between core 0 and another core, and the contents of the buffers.
-struct Link {
+struct WorkerRings {
     received: Ring,
-    leaving: Ring,
+    outgoing: Ring,
     buffers: [UnsafeCell<u32>; FRAMES],
 }
 
-impl Link {
+impl WorkerRings {
     fn write(&self, buffer: usize, bytes: u32) {
         // SAFETY: only one core has the buffer at a time. loom checks this.
         self.buffers[buffer].with_mut(|place| unsafe { *place = bytes });
@@ -70,26 +70,27 @@ impl Link {
 }
 
 /// Core 0 passes frames to the other core, which answers each in the same buffer.
-fn hand_over(stores: [Ordering; 2]) {
+fn forward(stores: [Ordering; 2]) {
     loom::model(move || {
         let buffers = std::array::from_fn(|_| UnsafeCell::new(0));
-        let link = Arc::new(Link { received: Ring::new(stores), leaving: Ring::new(stores), buffers });
+        let rings =
+            Arc::new(WorkerRings { received: Ring::new(stores), outgoing: Ring::new(stores), buffers });
         let member = {
-            let link = link.clone();
+            let rings = rings.clone();
             thread::spawn(move || {
                 for _ in 0..FRAMES {
-                    let buffer = link.received.pop();
-                    link.write(buffer, link.read(buffer) + 10);
-                    link.leaving.push(buffer);
+                    let buffer = rings.received.pop();
+                    rings.write(buffer, rings.read(buffer) + 10);
+                    rings.outgoing.push(buffer);
                 }
             })
         };
         for frame in 0..FRAMES {
-            link.write(frame, frame as u32);
-            link.received.push(frame);
+            rings.write(frame, frame as u32);
+            rings.received.push(frame);
         }
         for frame in 0..FRAMES as u32 {
-            assert_eq!(link.read(link.leaving.pop()), frame + 10);
+            assert_eq!(rings.read(rings.outgoing.pop()), frame + 10);
         }
         member.join().unwrap();
     });
@@ -98,17 +99,17 @@ fn hand_over(stores: [Ordering; 2]) {
 /// No core accesses a buffer that the other has, and frames stay in order.
 #[test]
 fn buffers_belong_to_one_core_at_a_time() {
-    hand_over([Ordering::Release; 2]);
+    forward([Ordering::Release; 2]);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn a_relaxed_head_is_noticed() {
-    hand_over([Ordering::Relaxed, Ordering::Release]);
+    forward([Ordering::Relaxed, Ordering::Release]);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn a_relaxed_tail_is_noticed() {
-    hand_over([Ordering::Release, Ordering::Relaxed]);
+    forward([Ordering::Release, Ordering::Relaxed]);
 }

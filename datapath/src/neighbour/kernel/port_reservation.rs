@@ -1,7 +1,7 @@
 //! Sockets that are open only for their effect on the kernel.
 
 use crate::errno::check;
-use crate::fork::Own;
+use crate::fork::CloseOnFork;
 use crate::{socket_filter, socket_option};
 use roce::wire::{Numbers, ROCE_PORT};
 use std::io;
@@ -11,12 +11,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// sockets would answer with port-unreachable. A filter drops the packets before they are queued.
 ///
 /// Skips a port that another program has open there, and a disabled family: there is nothing to prevent.
-pub(super) fn roce_port(interface: u32, numbers: Numbers) -> Vec<Own> {
+pub(super) fn roce_port(interface: u32, numbers: Numbers) -> Vec<CloseOnFork> {
     let families = [libc::AF_INET, libc::AF_INET6].into_iter();
     families
         .flat_map(|family| [(family, ROCE_PORT), (family, numbers.int_port())])
-        .filter_map(|(family, port)| match hold(interface, family, port) {
-            Ok(socket) => Some(Own::from(socket)),
+        .filter_map(|(family, port)| match reserve(interface, family, port) {
+            Ok(socket) => Some(CloseOnFork::from(socket)),
             Err(error) => {
                 tracing::debug!("UDP {port} of family {family} is not held open: {error}");
                 None
@@ -25,7 +25,7 @@ pub(super) fn roce_port(interface: u32, numbers: Numbers) -> Vec<Own> {
         .collect()
 }
 
-fn hold(interface: u32, family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
+fn reserve(interface: u32, family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
     // SAFETY: socket takes integers.
     let fd = check(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
     // SAFETY: the descriptor is new and has no other owner.

@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 /// The sender puts a frame into the ring, then checks whether the core sleeps. The core marks itself asleep, then checks the ring. So one
 /// of them notices the frame.
 #[derive(Debug)]
-pub(super) struct Doze {
+pub(super) struct SleepState {
     asleep: AtomicBool,
-    bell: EventFd,
+    event_fd: EventFd,
 }
 
-impl Doze {
-    pub(super) fn new(bell: EventFd) -> Self {
-        Self { asleep: AtomicBool::new(false), bell }
+impl SleepState {
+    pub(super) fn new(event_fd: EventFd) -> Self {
+        Self { asleep: AtomicBool::new(false), event_fd }
     }
 
     /// Sets whether the core sleeps. After setting it, the core must check its rings once more.
@@ -32,12 +32,12 @@ impl Doze {
     pub(super) fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
-            self.bell.signal();
+            self.event_fd.signal();
         }
     }
 
     pub(super) fn descriptor(&self) -> RawFd {
-        self.bell.as_raw_fd()
+        self.event_fd.as_raw_fd()
     }
 }
 
@@ -51,24 +51,24 @@ mod model {
 
     /// Two senders each put a frame into the ring while its owner falls asleep: it finds both frames, or is woken.
     #[test]
-    fn a_frame_is_found_or_rings() {
+    fn a_core_finds_a_frame_or_is_woken() {
         loom::model(|| {
-            let bell = EventFd::new(libc::EFD_NONBLOCK).unwrap();
-            let doze = Arc::new(Doze::new(bell.try_clone().unwrap()));
+            let event_fd = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+            let sleep_state = Arc::new(SleepState::new(event_fd.try_clone().unwrap()));
             let ring = Arc::new(AtomicU32::new(0));
             let senders: Vec<_> = (0..2)
                 .map(|_| {
-                    let (doze, ring) = (doze.clone(), ring.clone());
+                    let (sleep_state, ring) = (sleep_state.clone(), ring.clone());
                     thread::spawn(move || {
                         ring.fetch_add(1, Ordering::Release);
-                        doze.wake();
+                        sleep_state.wake();
                     })
                 })
                 .collect();
-            doze.listen(true);
+            sleep_state.listen(true);
             let found = ring.load(Ordering::Acquire);
             senders.into_iter().for_each(|sender| sender.join().unwrap());
-            assert!(found == 2 || bell.take_now());
+            assert!(found == 2 || event_fd.take_now());
         });
     }
 }
@@ -78,15 +78,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_sleeper_is_woken_and_once() {
-        let bell = EventFd::new(libc::EFD_NONBLOCK).unwrap();
-        let doze = Doze::new(bell.try_clone().unwrap());
-        doze.wake();
-        assert!(bell.take().is_err(), "it is awake");
-        doze.listen(true);
-        doze.wake();
-        doze.wake();
-        assert!(bell.take().is_ok());
-        assert!(bell.take().is_err());
+    fn a_sleeping_core_is_woken_once() {
+        let event_fd = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+        let sleep_state = SleepState::new(event_fd.try_clone().unwrap());
+        sleep_state.wake();
+        assert!(event_fd.take().is_err(), "it is awake");
+        sleep_state.listen(true);
+        sleep_state.wake();
+        sleep_state.wake();
+        assert!(event_fd.take().is_ok());
+        assert!(event_fd.take().is_err());
     }
 }

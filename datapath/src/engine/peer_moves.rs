@@ -3,8 +3,8 @@
 //! A queue pair that times out reports its peer (`Endpoint::poll_suspected`), long before it fails. The core resolves the address again,
 //! and redirects all queue pairs of that peer if it has changed. Packets that are answered cost nothing more.
 
-use super::others::Others;
-use crate::neighbour::{Asked, Neighbours};
+use super::other_cores::OtherCores;
+use crate::neighbour::{Neighbours, Resolution};
 use cc::Instant;
 use roce::{CongestionNotice, Endpoint};
 use std::collections::VecDeque;
@@ -12,29 +12,29 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 /// Most peers being resolved at a time. Others are reported again at their next timeout.
-const LIMIT: usize = 64;
+const MAX_PEERS: usize = 64;
 /// Time after a resolution for which the peer is not resolved again, because with packet loss every retransmission reports it.
-const REST: Duration = Duration::from_millis(100);
+const RESOLVE_INTERVAL: Duration = Duration::from_millis(100);
 
-pub(super) struct Around<'a> {
+pub(super) struct Context<'a> {
     pub(super) endpoint: &'a mut Endpoint,
     pub(super) neighbours: &'a mut Neighbours,
-    pub(super) others: Option<&'a Others>,
+    pub(super) other_cores: Option<&'a OtherCores>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Followed {
-    waiting: Vec<IpAddr>,
-    /// Number of neighbour answers at the last look.
-    seen: u64,
-    /// Peers resolved recently, and when each may be resolved again: oldest first, at most [`LIMIT`].
-    rested: VecDeque<(IpAddr, Instant)>,
+pub(super) struct PeerMoves {
+    resolving: Vec<IpAddr>,
+    /// Number of neighbour answers at the last check.
+    answers_seen: u64,
+    /// Peers resolved recently, and when each may be resolved again: oldest first, at most [`MAX_PEERS`].
+    recently_resolved: VecDeque<(IpAddr, Instant)>,
 }
 
-impl Followed {
+impl PeerMoves {
     /// Resolves the reported peers again; called once a turn. Returns true if the next turn must continue.
     #[inline]
-    pub(super) fn turn(&mut self, now: Instant, around: Around<'_>) -> bool {
+    pub(super) fn turn(&mut self, now: Instant, around: Context<'_>) -> bool {
         while let Some(change) = around.endpoint.poll_congestion_change() {
             match change.notice {
                 CongestionNotice::WrongBaseRtt { .. } => tracing::warn!("{change}"),
@@ -44,42 +44,48 @@ impl Followed {
             }
         }
         while let Some(peer) = around.endpoint.poll_suspected() {
-            match around.others.filter(|others| !others.is_lead()) {
+            match around.other_cores.filter(|other_cores| !other_cores.is_main()) {
                 // Only core 0 resolves addresses.
-                Some(others) => others.doubt(peer),
-                None => self.doubt(now, peer, around.neighbours),
+                Some(other_cores) => other_cores.report_suspected(peer),
+                None => self.suspect(now, peer, around.neighbours),
             }
         }
-        !self.waiting.is_empty() && self.seen != around.neighbours.answers() && self.look(now, around)
+        !self.resolving.is_empty()
+            && self.answers_seen != around.neighbours.answers()
+            && self.redirect_resolved(now, around)
     }
 
     #[cold]
-    pub(super) fn doubt(&mut self, now: Instant, peer: IpAddr, neighbours: &mut Neighbours) {
-        while self.rested.front().is_some_and(|&(_, until)| until <= now) {
-            self.rested.pop_front();
+    pub(super) fn suspect(&mut self, now: Instant, peer: IpAddr, neighbours: &mut Neighbours) {
+        while self.recently_resolved.front().is_some_and(|&(_, until)| until <= now) {
+            self.recently_resolved.pop_front();
         }
-        if self.waiting.len() < LIMIT
-            && !self.waiting.contains(&peer)
-            && !self.rested.iter().any(|&(rested, _)| rested == peer)
+        if self.resolving.len() < MAX_PEERS
+            && !self.resolving.contains(&peer)
+            && !self.recently_resolved.iter().any(|&(resolved, _)| resolved == peer)
         {
-            neighbours.doubt(now, peer);
-            self.waiting.push(peer);
+            neighbours.resolve_again(now, peer);
+            self.resolving.push(peer);
             // An entry that is known already is used at once.
-            self.seen = neighbours.answers().wrapping_sub(1);
+            self.answers_seen = neighbours.answers().wrapping_sub(1);
         }
     }
 
     #[cold]
-    fn look(&mut self, now: Instant, Around { endpoint, neighbours, others }: Around<'_>) -> bool {
-        self.seen = neighbours.answers();
-        let (mut is_more, rested) = (false, &mut self.rested);
-        self.waiting.retain(|&peer| {
+    fn redirect_resolved(
+        &mut self,
+        now: Instant,
+        Context { endpoint, neighbours, other_cores }: Context<'_>,
+    ) -> bool {
+        self.answers_seen = neighbours.answers();
+        let (mut is_more, recently_resolved) = (false, &mut self.recently_resolved);
+        self.resolving.retain(|&peer| {
             match neighbours.resolve(now, peer) {
-                Ok(Asked::Asking) => return true,
-                Ok(Asked::Known(mac)) => {
+                Ok(Resolution::Pending) => return true,
+                Ok(Resolution::Resolved(mac)) => {
                     let changed = endpoint.redirect(peer, mac);
-                    if let Some(others) = others {
-                        others.redirect(peer, mac);
+                    if let Some(other_cores) = other_cores {
+                        other_cores.redirect(peer, mac);
                     }
                     if changed > 0 {
                         tracing::info!("{peer} has moved to {mac}");
@@ -92,14 +98,14 @@ impl Followed {
                 // No answer. The next timeout tries again, until the queue pair fails.
                 Err(_) => {}
             }
-            if rested.len() == LIMIT {
-                rested.pop_front();
+            if recently_resolved.len() == MAX_PEERS {
+                recently_resolved.pop_front();
             }
-            rested.push_back((peer, now + REST));
+            recently_resolved.push_back((peer, now + RESOLVE_INTERVAL));
             false
         });
         if is_more {
-            self.seen = self.seen.wrapping_sub(1);
+            self.answers_seen = self.answers_seen.wrapping_sub(1);
         }
         is_more
     }
@@ -127,7 +133,7 @@ mod tests {
     struct Scene {
         endpoint: Endpoint,
         neighbours: Neighbours,
-        followed: Followed,
+        peer_moves: PeerMoves,
         peer: IpAddr,
         qpns: Vec<Qpn>,
     }
@@ -156,8 +162,8 @@ mod tests {
             let path = Path::new((OURS, [10, 0, 0, 1].into()), (MACS[0], peer));
             let qpns = (0..count).map(|_| connect(&mut endpoint, init, path)).collect();
             let addresses = ["10.0.0.1/24".parse::<Address>().unwrap()];
-            let neighbours = Neighbours::own(OURS, &addresses, None);
-            Self { endpoint, neighbours, followed: Followed::default(), peer, qpns }
+            let neighbours = Neighbours::standalone(OURS, &addresses, None);
+            Self { endpoint, neighbours, peer_moves: PeerMoves::default(), peer, qpns }
         }
 
         fn move_to(&mut self, mac: Mac) {
@@ -165,7 +171,7 @@ mod tests {
         }
 
         /// Runs timers at `now`: a request of the first queue pair was not answered.
-        fn doubt(&mut self, now: Instant) {
+        fn suspect(&mut self, now: Instant) {
             self.endpoint.on_timeout(now);
             self.transmit(now);
         }
@@ -184,12 +190,12 @@ mod tests {
         }
 
         fn turn(&mut self, now: Instant) -> bool {
-            let Self { endpoint, neighbours, followed, .. } = self;
-            followed.turn(now, Around { endpoint, neighbours, others: None })
+            let Self { endpoint, neighbours, peer_moves, .. } = self;
+            peer_moves.turn(now, Context { endpoint, neighbours, other_cores: None })
         }
 
         /// Redirects the queue pairs that send to another address than `mac`, and returns their number.
-        fn astray(&mut self, mac: Mac) -> usize {
+        fn redirected(&mut self, mac: Mac) -> usize {
             self.endpoint.redirect(self.peer, mac)
         }
     }
@@ -225,49 +231,52 @@ mod tests {
         qpn
     }
 
-    /// Retransmissions report their peer all the time: it is resolved once in [`REST`].
+    /// Retransmissions report their peer all the time: it is resolved once in [`RESOLVE_INTERVAL`].
     #[test]
-    fn a_peer_that_was_looked_at_rests() {
+    fn a_peer_is_resolved_once_per_interval() {
         let mut scene = Scene::new(1);
         scene.move_to(MACS[1]);
         scene.post();
-        scene.doubt(at(10));
+        scene.suspect(at(10));
         assert!(!scene.turn(at(10)));
-        assert_eq!(scene.astray(MACS[1]), 0, "it was followed");
+        assert_eq!(scene.redirected(MACS[1]), 0, "it was redirected");
         scene.move_to(MACS[2]);
         for millis in [20, 30, 109] {
-            scene.doubt(at(millis));
+            scene.suspect(at(millis));
             assert!(!scene.turn(at(millis)));
-            assert_eq!(scene.followed.waiting.len(), 0);
-            assert_eq!(scene.astray(MACS[1]), 0, "it rests at {millis} ms");
+            assert_eq!(scene.peer_moves.resolving.len(), 0);
+            assert_eq!(scene.redirected(MACS[1]), 0, "it is not resolved again at {millis} ms");
         }
-        scene.doubt(at(120));
+        scene.suspect(at(120));
         scene.turn(at(120));
-        assert_eq!(scene.astray(MACS[2]), 0, "it was followed again");
+        assert_eq!(scene.redirected(MACS[2]), 0, "it was redirected again");
     }
 
     /// A turn redirects a bounded number of queue pairs.
     #[test]
-    fn a_peer_with_many_queue_pairs_is_followed_over_several_turns() {
+    fn a_peer_with_many_queue_pairs_is_redirected_over_several_turns() {
         let mut scene = Scene::new(Endpoint::REDIRECTS as u32 + 10);
         scene.move_to(MACS[1]);
         scene.post();
-        scene.doubt(at(10));
+        scene.suspect(at(10));
         assert!(scene.turn(at(10)), "there is more to do");
         assert!(!scene.turn(at(10)));
-        assert_eq!(scene.astray(MACS[1]), 0);
+        assert_eq!(scene.redirected(MACS[1]), 0);
     }
 
     /// The lists of peers being resolved and peers resolved recently are bounded.
     #[test]
-    fn memory_of_peers_has_a_limit() {
+    fn the_lists_of_peers_are_bounded() {
         let mut scene = Scene::new(1);
         for n in 0..200 {
             let peer = IpAddr::from([10, 0, 0, n]);
             scene.neighbours.set(peer, MACS[0]).unwrap();
-            scene.followed.doubt(at(1), peer, &mut scene.neighbours);
+            scene.peer_moves.suspect(at(1), peer, &mut scene.neighbours);
             scene.turn(at(1));
         }
-        assert_eq!((scene.followed.rested.len(), scene.followed.waiting.len()), (LIMIT, 0));
+        assert_eq!(
+            (scene.peer_moves.recently_resolved.len(), scene.peer_moves.resolving.len()),
+            (MAX_PEERS, 0)
+        );
     }
 }

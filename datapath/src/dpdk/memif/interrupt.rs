@@ -22,7 +22,7 @@ const POLLED: u16 = 1;
 
 /// A descriptor that becomes readable when a frame arrives. It stays the same when the peer changes.
 #[derive(Debug)]
-pub(in crate::dpdk) struct Bell {
+pub(in crate::dpdk) struct RingInterrupt {
     /// An epoll set that contains the eventfd of the current peer's ring.
     set: OwnedFd,
     ring: Mutex<Option<Ring>>,
@@ -32,10 +32,10 @@ pub(in crate::dpdk) struct Bell {
 struct Ring {
     memory: File,
     flags_at: u64,
-    bell: OwnedFd,
+    interrupt: OwnedFd,
 }
 
-impl Bell {
+impl RingInterrupt {
     pub(super) fn new() -> io::Result<Self> {
         // SAFETY: epoll_create1 takes an integer.
         let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -65,20 +65,25 @@ impl Bell {
     }
 
     /// Registers the ring of a new peer. Signals once, so that a thread that sleeps without a peer chooses its descriptor again.
-    fn hang(&self, ring: Ring) {
+    fn attach(&self, ring: Ring) {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
         let one = 1_u64.to_ne_bytes();
         // SAFETY: both descriptors are open, the event lives through the call, and the write reads the eight bytes of `one`.
         unsafe {
-            libc::epoll_ctl(self.set.as_raw_fd(), libc::EPOLL_CTL_ADD, ring.bell.as_raw_fd(), &mut event);
-            libc::write(ring.bell.as_raw_fd(), one.as_ptr().cast(), one.len());
+            libc::epoll_ctl(
+                self.set.as_raw_fd(),
+                libc::EPOLL_CTL_ADD,
+                ring.interrupt.as_raw_fd(),
+                &mut event,
+            );
+            libc::write(ring.interrupt.as_raw_fd(), one.as_ptr().cast(), one.len());
         }
         *self.ring() = Some(ring);
     }
 
-    pub(super) fn take_down(&self) {
+    pub(super) fn detach(&self) {
         if let Some(ring) = self.ring().take() {
-            let gone = ring.bell.as_raw_fd();
+            let gone = ring.interrupt.as_raw_fd();
             // SAFETY: both descriptors are open. Closing `gone` would not remove it from the set, because the driver has a duplicate.
             unsafe { libc::epoll_ctl(self.set.as_raw_fd(), libc::EPOLL_CTL_DEL, gone, std::ptr::null_mut()) };
         }
@@ -87,14 +92,14 @@ impl Bell {
 
 /// Regions and ring of a link, collected from its messages until the link is set up.
 #[derive(Default)]
-pub(super) struct Heard {
+pub(super) struct LinkSetup {
     regions: Vec<(u16, OwnedFd)>,
     ring: Option<(u16, u32, OwnedFd)>,
 }
 
-impl Heard {
+impl LinkSetup {
     /// Records a message of a link. `server` is true if this port is the link's server.
-    pub(super) fn note(&mut self, message: &Message, server: bool) {
+    pub(super) fn record(&mut self, message: &Message, server: bool) {
         match message.kind() {
             // There is one message for each region; the limit bounds a peer that sends more.
             ADD_REGION if self.regions.len() < 8 => {
@@ -102,19 +107,19 @@ impl Heard {
             }
             ADD_RING if (message.word(2) & TO_SERVER != 0) == server && message.word(4) == 0 => {
                 let offset = u32::from(message.word(8)) | u32::from(message.word(10)) << 16;
-                self.ring = message.descriptor().map(|bell| (message.word(6), offset, bell));
+                self.ring = message.descriptor().map(|interrupt| (message.word(6), offset, interrupt));
             }
             _ => {}
         }
     }
 
-    pub(super) fn hang(self, bell: &Bell) {
+    pub(super) fn attach(self, interrupt: &RingInterrupt) {
         let Some((region, offset, descriptor)) = self.ring else { return };
         let Some((_, memory)) = self.regions.into_iter().find(|(index, _)| *index == region) else { return };
         let (memory, flags_at) = (File::from(memory), u64::from(offset) + FLAGS);
         // A write beyond the end would extend the file.
         if memory.metadata().is_ok_and(|memory| flags_at + 2 <= memory.len()) {
-            bell.hang(Ring { memory, flags_at, bell: descriptor });
+            interrupt.attach(Ring { memory, flags_at, interrupt: descriptor });
         }
     }
 }

@@ -1,15 +1,15 @@
 //! State that the cores of a port share: which of them sleep, which other processes have no room, and whether one has failed.
 
-use super::doze::Doze;
 use super::ending::end_core;
+use super::sleep_state::SleepState;
 use crate::event_fd::EventFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// State shared by all cores of a port.
 #[derive(Debug)]
-pub struct Team {
-    dozes: Box<[Doze]>,
+pub struct CoreGroup {
+    sleep_states: Box<[SleepState]>,
     /// A bit for each process of the interface that has no room for frames, as core 0 knows.
     full: AtomicU64,
     failed: AtomicBool,
@@ -17,21 +17,26 @@ pub struct Team {
     reason: OnceLock<String>,
 }
 
-impl Team {
-    /// Creates the state of as many cores as there are `bells`, each of which ends the sleep of its core.
+impl CoreGroup {
+    /// Creates the state of as many cores as there are `event_fds`, each of which ends the sleep of its core.
     #[must_use]
-    pub fn new(bells: impl IntoIterator<Item = EventFd>) -> Self {
-        let dozes = bells.into_iter().map(Doze::new).collect();
-        Self { dozes, full: AtomicU64::new(0), failed: AtomicBool::new(false), reason: OnceLock::new() }
+    pub fn new(event_fds: impl IntoIterator<Item = EventFd>) -> Self {
+        let sleep_states = event_fds.into_iter().map(SleepState::new).collect();
+        Self {
+            sleep_states,
+            full: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            reason: OnceLock::new(),
+        }
     }
 
-    pub(super) fn doze(&self, core: usize) -> &Doze {
-        &self.dozes[core]
+    pub(super) fn sleep_state(&self, core: usize) -> &SleepState {
+        &self.sleep_states[core]
     }
 
     /// Wakes a core. Called after putting something into its ring or inbox.
     pub(super) fn wake(&self, core: usize) {
-        self.doze(core).wake();
+        self.sleep_state(core).wake();
     }
 
     /// Returns a bit for each process of the interface that has no room for frames.
@@ -45,7 +50,7 @@ impl Team {
         if before != full {
             self.full.store(full, Ordering::Relaxed);
             if before & !full != 0 {
-                (1..self.dozes.len()).for_each(|core| self.wake(core));
+                (1..self.sleep_states.len()).for_each(|core| self.wake(core));
             }
         }
     }
@@ -54,7 +59,7 @@ impl Team {
     pub(super) fn fail(&self, reason: &str) -> bool {
         let first = self.reason.set(reason.to_owned()).is_ok();
         self.failed.store(true, Ordering::Release);
-        (0..self.dozes.len()).for_each(|core| self.wake(core));
+        (0..self.sleep_states.len()).for_each(|core| self.wake(core));
         first
     }
 
@@ -62,12 +67,12 @@ impl Team {
     #[inline]
     pub(super) fn check(&self) {
         if self.failed.load(Ordering::Acquire) {
-            self.follow();
+            self.unwind();
         }
     }
 
     #[cold]
-    fn follow(&self) -> ! {
+    fn unwind(&self) -> ! {
         end_core(self.reason.get().cloned().unwrap_or_default())
     }
 }

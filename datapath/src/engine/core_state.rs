@@ -3,10 +3,10 @@
 use super::CoreConfig;
 use super::completion_ring::CqRing;
 use super::events::Subscribers;
-use super::follow::Followed;
 use super::management::{Mad, Management};
 use super::notify::Notifier;
-use super::others::Others;
+use super::other_cores::OtherCores;
+use super::peer_moves::PeerMoves;
 use super::queues::Queues;
 use super::rings::{QpRings, SrqRings};
 use crate::capture::Tap;
@@ -96,7 +96,7 @@ impl CoreCounters {
 }
 
 /// The state of a core except its port.
-pub struct Station {
+pub struct CoreState {
     /// Queue pairs, completion queues and memory regions.
     pub endpoint: Endpoint,
     /// The Ethernet addresses of IP addresses.
@@ -105,10 +105,10 @@ pub struct Station {
     pub counters: CoreCounters,
     pub(super) queues: Queues,
     pub(super) memory: HostMemory,
-    pub(super) followed: Followed,
-    pub(super) others: Option<Box<Others>>,
+    pub(super) peer_moves: PeerMoves,
+    pub(super) other_cores: Option<Box<OtherCores>>,
     /// Whether a peer that has moved has more queue pairs than one turn redirects, so that the next turn must continue.
-    pub(super) follows: bool,
+    pub(super) redirects: bool,
     pub(super) management: Option<Management>,
     pub(super) lanes: Option<Box<Lanes>>,
     /// Receives a copy of each frame while an observer captures.
@@ -121,7 +121,7 @@ pub struct Station {
     pub(super) name: String,
 }
 
-impl Station {
+impl CoreState {
     /// # Safety
     /// The caller must keep the memory of each registered region valid for reads and writes until it is deregistered.
     pub(super) unsafe fn new(
@@ -137,13 +137,13 @@ impl Station {
             queues: Queues::new(config.endpoint.max_qps as usize),
             // SAFETY: the slices come from `endpoint`, whose regions the caller keeps valid.
             memory: unsafe { HostMemory::new() },
-            followed: Followed::default(),
-            others: None,
-            follows: false,
+            peer_moves: PeerMoves::default(),
+            other_cores: None,
+            redirects: false,
             management: None,
             lanes: None,
             tap: None,
-            relays: config.peers.is_some(),
+            relays: config.peer_mac.is_some(),
             mac: config.mac,
             vlan: config.vlan,
             subscribers,
@@ -154,7 +154,7 @@ impl Station {
     /// Returns the core's index among those of the port.
     #[must_use]
     pub fn index(&self) -> usize {
-        self.others.as_ref().map_or(0, |others| others.own())
+        self.other_cores.as_ref().map_or(0, |other_cores| other_cores.own())
     }
 
     /// Creates a completion queue of exactly `depth` completions.
@@ -268,11 +268,11 @@ impl Station {
         std::mem::replace(&mut self.tap, tap)
     }
 
-    /// Opens queue pair 1. Each received management datagram adds 1 to `bell`, an eventfd. Returns false if it is open already.
-    pub fn open_management(&mut self, bell: Arc<EventFd>) -> bool {
+    /// Opens queue pair 1. Each received management datagram adds 1 to `event_fd`, an eventfd. Returns false if it is open already.
+    pub fn open_management(&mut self, event_fd: Arc<EventFd>) -> bool {
         let free = self.management.as_ref().is_none_or(|management| !management.is_open());
         if free {
-            self.management = Some(Management::new(Some(bell)));
+            self.management = Some(Management::new(Some(event_fd)));
         }
         free
     }
@@ -288,7 +288,7 @@ impl Station {
     }
 
     /// Sends a management datagram on behalf of a process that died, whether queue pair 1 is open or not.
-    pub(super) fn part(&mut self, path: Path, mad: Mad) {
+    pub(super) fn send_disconnect(&mut self, path: Path, mad: Mad) {
         // A peer that does not receive it detects the end by itself.
         self.management.get_or_insert_with(|| Management::new(None)).send(path, mad);
     }
@@ -301,7 +301,7 @@ impl Station {
     /// Returns the Ethernet address from which the last received management datagram was sent, if `ip` sent it. An answer to that address
     /// needs no address resolution, for which a stranger could make this side wait.
     #[must_use]
-    pub fn way_back(&self, ip: IpAddr) -> Option<Mac> {
-        self.management.as_ref()?.way_back(ip)
+    pub fn sender_mac(&self, ip: IpAddr) -> Option<Mac> {
+        self.management.as_ref()?.sender_mac(ip)
     }
 }

@@ -1,8 +1,8 @@
 //! Tests of several cores behind one port: commands to all, which core receives a frame, and how all end together.
 
 use super::config::{CoreConfig, Progress, StartError};
-use super::tests::OddPort;
-use super::{Engine, Feeders, Idle};
+use super::tests::TestPort;
+use super::{CoreSet, Engine, Idle};
 use crate::io::{self, Burst, Loopback, PacketBuf, PacketIo};
 use roce::EndpointConfig;
 use roce::wire::Mac;
@@ -18,7 +18,7 @@ fn config(progress: Progress, cores: u8) -> CoreConfig {
         mac: Mac([2, 0, 0, 0, 0, 1]),
         vlan: None,
         interface: None,
-        peers: None,
+        peer_mac: None,
         addresses: vec!["10.0.0.1/24".parse().unwrap()],
         addresses_chosen: false,
         gateway: None,
@@ -47,9 +47,9 @@ fn commands_reach_all_cores_and_one_core() {
         let (port, other) = io::pair(1024, 2048);
         let engine = start(port, &config(mode, 3)).unwrap();
         assert_eq!(engine.cores(), 3);
-        assert_eq!(engine.call_all(|station, _| station.index()), Ok(vec![0, 1, 2]));
+        assert_eq!(engine.call_all(|state, _| state.index()), Ok(vec![0, 1, 2]));
         for core in 0..3 {
-            assert_eq!(engine.call_on(core, |station, _| station.index()), Ok(core));
+            assert_eq!(engine.call_on(core, |state, _| state.index()), Ok(core));
         }
         drop(engine);
         assert_eq!(other.free_buffers(), 1024);
@@ -69,9 +69,9 @@ fn all_cores_run_commands_in_one_order() {
                 scope.spawn(|| {
                     for _ in 0..50 {
                         let (number, seen) = (next.fetch_add(1, Ordering::Relaxed), seen.clone());
-                        let pds = engine.call_all(move |station, _| {
-                            seen[station.index()].lock().unwrap().push(number);
-                            station.endpoint.create_pd()
+                        let pds = engine.call_all(move |state, _| {
+                            seen[state.index()].lock().unwrap().push(number);
+                            state.endpoint.create_pd()
                         });
                         let pds = pds.unwrap();
                         assert!(pds.iter().all(|pd| *pd == pds[0]), "{pds:?}");
@@ -113,11 +113,11 @@ fn wrong_numbers_of_cores_are_refused() {
 
 /// Only core 0 is polled, as no queue pair belongs to core 1. Core 1's queue is still emptied.
 #[test]
-fn a_poller_of_core_0_takes_what_came_to_another_cores_queue() {
-    for lends in [false, true] {
+fn polling_core_0_handles_its_frames_in_other_cores_queues() {
+    for has_in_place in [false, true] {
         let ((port, mut wire), (second, mut second_wire)) = (io::pair(1024, 2048), io::pair(1024, 2048));
-        let mut port = OddPort::new(port);
-        (port.second, port.lends) = (Some(second), lends);
+        let mut port = TestPort::new(port);
+        (port.second, port.has_in_place) = (Some(second), has_in_place);
         // SAFETY: the test registers no memory.
         let engine = unsafe { Engine::start(port, &config(Progress::Inline, 2)) }.unwrap();
         let peer = [2, 0, 0, 0, 0, 2];
@@ -132,10 +132,14 @@ fn a_poller_of_core_0_takes_what_came_to_another_cores_queue() {
             wire.transmit(&mut [frame].into_iter().collect());
         }
         for _ in 0..8 {
-            engine.progress_of(&Feeders::default());
+            engine.progress_of(&CoreSet::default());
         }
-        let counters = engine.call_all(|station, _| station.counters).unwrap();
-        assert_eq!((counters[0].neighbour_packets, counters[1].handed_over), (2, 1), "lends: {lends}");
+        let counters = engine.call_all(|state, _| state.counters).unwrap();
+        assert_eq!(
+            (counters[0].neighbour_packets, counters[1].handed_over),
+            (2, 1),
+            "in place: {has_in_place}"
+        );
         let mut answers = Burst::new();
         wire.receive(&mut answers);
         // An ARP reply to that peer.

@@ -3,14 +3,14 @@
 use super::address;
 use super::control::{ControlMessages, number};
 use super::identification::Identifications;
-use super::rebuild::{Envelope, LONGEST, Stations};
-use crate::fork::Own;
+use super::rebuild::{DatagramInfo, EthernetAddresses, LONGEST};
+use crate::fork::CloseOnFork;
 use crate::linux::datagrams::{DatagramSlot, Front, HEADROOM, Segmentation, VnetHeader};
 use crate::neighbour::Address;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// Most datagrams that one system call receives.
-const PLACES: usize = 16;
+const MAX_DATAGRAMS: usize = 16;
 /// Bytes of the longest datagram.
 const LENGTH: usize = 64 << 10;
 /// Offset of the payload in a place: room for the headers that are written before it.
@@ -52,18 +52,18 @@ impl ReceivedDatagram {
     /// the port's addresses. Returns true if none is left.
     pub(super) fn pass(
         &mut self,
-        (stations, own): (Stations, &[Address]),
+        (ethernet, own): (EthernetAddresses, &[Address]),
         (identifications, is_resumed): (&mut Identifications, bool),
         front: &mut Front,
         take: &mut impl FnMut(&[u8]) -> bool,
     ) -> bool {
-        let Some((envelope, slot)) = self.slot(stations, own) else {
+        let Some((info, slot)) = self.slot(ethernet, own) else {
             front.counters.malformed += 1;
             return true;
         };
-        let is_v4 = envelope.source.is_ipv4();
+        let is_v4 = info.source.is_ipv4();
         if is_v4 && !is_resumed {
-            identifications.begin(envelope.source);
+            identifications.begin(info.source);
         }
         let complete = |number, frame: &mut [u8]| {
             if is_v4 {
@@ -74,28 +74,32 @@ impl ReceivedDatagram {
     }
 
     /// Returns what the kernel says of the datagram, and the datagram behind the headers that this writes; `None` if something is missing.
-    fn slot(&mut self, stations: Stations, own: &[Address]) -> Option<(Envelope, DatagramSlot<'_>)> {
+    fn slot(
+        &mut self,
+        ethernet: EthernetAddresses,
+        own: &[Address],
+    ) -> Option<(DatagramInfo, DatagramSlot<'_>)> {
         let Self { room, length, name, control, is_whole } = self;
-        let envelope = Envelope::read(name, control).filter(|_| *is_whole)?;
-        let is_own = own.iter().any(|own| own.ip == envelope.source.ip());
-        let begin = PAYLOAD - envelope.headers();
-        if !envelope.write(stations, is_own, *length, &mut room[begin..PAYLOAD]) {
+        let info = DatagramInfo::read(name, control).filter(|_| *is_whole)?;
+        let is_own = own.iter().any(|own| own.ip == info.source.ip());
+        let begin = PAYLOAD - info.headers();
+        if !info.write(ethernet, is_own, *length, &mut room[begin..PAYLOAD]) {
             return None;
         }
-        let vnet = envelope.segment.map_or(VnetHeader::FRAME, |size| VnetHeader {
+        let vnet = info.segment.map_or(VnetHeader::FRAME, |size| VnetHeader {
             segmentation: Segmentation::Udp(size),
             checksum: None,
         });
         let length = PAYLOAD - begin + *length;
         let room = &mut room[begin - HEADROOM..begin + length];
-        Some((envelope, DatagramSlot { vnet, room, length, tag: None }))
+        Some((info, DatagramSlot { vnet, room, length, tag: None }))
     }
 }
 
 /// A socket with the datagrams that were received from it.
 #[derive(Debug)]
-pub(super) struct Receiving {
-    socket: Own,
+pub(super) struct ReceiveSocket {
+    socket: CloseOnFork,
     places: Box<[ReceivedDatagram]>,
     first: usize,
     filled: usize,
@@ -103,9 +107,9 @@ pub(super) struct Receiving {
     dropped: u32,
 }
 
-impl Receiving {
+impl ReceiveSocket {
     pub(super) fn new(socket: OwnedFd) -> Self {
-        let places = std::iter::repeat_with(ReceivedDatagram::new).take(PLACES).collect();
+        let places = std::iter::repeat_with(ReceivedDatagram::new).take(MAX_DATAGRAMS).collect();
         Self { socket: socket.into(), places, first: 0, filled: 0, dropped: 0 }
     }
 
@@ -132,11 +136,11 @@ impl Receiving {
     }
 
     fn receive(&mut self) -> usize {
-        let mut pieces: [libc::iovec; PLACES] = std::array::from_fn(|at| {
+        let mut pieces: [libc::iovec; MAX_DATAGRAMS] = std::array::from_fn(|at| {
             let payload = &mut self.places[at].room[PAYLOAD..];
             libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() }
         });
-        let mut messages: [libc::mmsghdr; PLACES] = std::array::from_fn(|at| {
+        let mut messages: [libc::mmsghdr; MAX_DATAGRAMS] = std::array::from_fn(|at| {
             // SAFETY: all-zero bytes are a message without buffers.
             let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
             let place = &mut self.places[at];
@@ -153,7 +157,7 @@ impl Receiving {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
                 messages.as_mut_ptr(),
-                PLACES as libc::c_uint,
+                MAX_DATAGRAMS as libc::c_uint,
                 libc::MSG_DONTWAIT as _,
                 std::ptr::null_mut(),
             )

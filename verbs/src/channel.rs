@@ -16,10 +16,10 @@ use std::sync::Arc;
 /// # use ferroce_verbs::Device;
 /// # fn sleep(device: &Device) -> Result<(), Box<dyn std::error::Error>> {
 /// let (channel, mut completions) = (device.create_channel()?, device.create_cq(128)?);
-/// completions.ring_on(&channel)?;
+/// completions.bind_channel(&channel)?;
 /// loop {
 ///     completions.arm(false);
-///     // What completed before arm() rings no bell.
+///     // A completion before arm() causes no event.
 ///     while let Some(completion) = completions.poll_one()? {
 ///         println!("request {} has ended", completion.ok()?.id);
 ///     }
@@ -91,15 +91,15 @@ impl AsRawFd for CompletionChannel {
 }
 
 impl CompletionQueue {
-    /// Binds the queue to `channel`, which reports the events that [`arm`](Self::arm) requests. [`leave_channel`](Self::leave_channel)
+    /// Binds the queue to `channel`, which reports the events that [`arm`](Self::arm) requests. [`unbind_channel`](Self::unbind_channel)
     /// unbinds it.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
-    pub fn ring_on(&mut self, channel: &CompletionChannel) -> Result<(), Error> {
+    pub fn bind_channel(&mut self, channel: &CompletionChannel) -> Result<(), Error> {
         let notifier = Arc::new(Notifier::new(channel.descriptor.clone()));
-        let (id, bell) = (self.handle.id, notifier.clone());
-        self.handle.device.on_all(move |state, _| state.watch_cq(id, bell))??;
+        let (id, of_core) = (self.handle.id, notifier.clone());
+        self.handle.device.on_all(move |state, _| state.watch_cq(id, of_core))??;
         self.notifier = Some(notifier);
         Ok(())
     }
@@ -117,7 +117,7 @@ impl CompletionQueue {
 
     /// Unbinds the queue and withdraws its events that no thread has read. Returns the number of events that a thread has read from the
     /// channel's descriptor but not yet [taken](Self::take_event): that thread will find none. Dropping the queue does the same.
-    pub fn leave_channel(&mut self) -> u32 {
+    pub fn unbind_channel(&mut self) -> u32 {
         let Some(notifier) = self.notifier.take() else { return 0 };
         notifier.disarm();
         // After this call each core has finished the turn in which it may have found the notifier armed. A stopped core signals nothing.

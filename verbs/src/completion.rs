@@ -265,7 +265,7 @@ fn core_stopped(stopped: Stopped) -> PollError {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        self.leave_channel();
+        self.unbind_channel();
     }
 }
 

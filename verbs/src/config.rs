@@ -1,7 +1,7 @@
 //! Settings of a device: built in code, read from the environment, or from `ferroce.toml`.
 
 use crate::congestion::{CongestionRule, DeviceKey, FeedbackKey, KeySource};
-use crate::{config_file, implicit, log};
+use crate::{config_file, default_file, log};
 use cc::Rate;
 use datapath::engine::{Idle, MAX_SLOTS, Progress, ProgressError};
 use datapath::{environment, neighbour};
@@ -207,7 +207,7 @@ impl DeviceConfig {
         log::start_if_asked_for();
         match environment::variable("FERROCE_CONFIG") {
             Some(file) => Self::all_from_file(Path::new(&file)),
-            None => implicit::read(implicit::file()),
+            None => default_file::read(default_file::file()),
         }
     }
 
@@ -216,7 +216,7 @@ impl DeviceConfig {
     #[must_use]
     pub fn file() -> Option<PathBuf> {
         let named = environment::variable("FERROCE_CONFIG").map(PathBuf::from);
-        named.or_else(|| implicit::is_read(implicit::file()).then(|| implicit::file().to_owned()))
+        named.or_else(|| default_file::is_read(default_file::file()).then(|| default_file::file().to_owned()))
     }
 
     /// Applies the variables that concern every device.
@@ -295,7 +295,7 @@ impl DeviceConfig {
     }
 
     pub(crate) fn read(file: File, path: &Path) -> Result<Vec<Self>, ConfigError> {
-        let text = implicit::text_of(file)
+        let text = default_file::text_of(file)
             .map_err(|error| ConfigError::file(path, format!("{error}; name a file of settings")))?;
         config_file::devices(&text, path.parent().unwrap_or(Path::new(""))).map_err(|error| match error {
             ConfigError::File { reason, .. } => ConfigError::file(path, reason),

@@ -318,7 +318,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_taken_or_refused(text: String) {
+        fn any_text_is_parsed_or_refused(text: String) {
             if let Ok(endpoint) = text.parse::<QpEndpoint>() {
                 prop_assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
             }
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused() {
+    fn an_option_out_of_range_is_refused() {
         for text in [
             "",
             "ip=10.0.0.1,qpn=0x1000000,psn=5,mtu=1024,rd_atomic=16",

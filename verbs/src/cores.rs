@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_go_to_the_least_loaded_core_up_to_the_devices_limit() {
+    fn queues_are_created_on_the_least_loaded_core_up_to_the_limit() {
         let loads = Loads::new(3, 5);
         let cores: Vec<_> = (0..4)
             .map(|_| {

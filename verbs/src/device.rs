@@ -61,7 +61,7 @@ pub(crate) struct Inner {
     pub(crate) feedback_key: Option<FeedbackKey>,
     /// The rate of its link, as configured or as the port reports it.
     pub(crate) line_rate: Option<Rate>,
-    pub(crate) manager: cm::Place,
+    pub(crate) manager: cm::ManagerSlot,
 }
 
 /// Properties of a device.
@@ -335,7 +335,7 @@ impl Device {
             limits,
         };
         let line_rate = config.link_rate.or(speed_mbps.map(|mbps| Rate::from_mbps(mbps.into())));
-        let manager = cm::Place::default();
+        let manager = cm::ManagerSlot::default();
         let loads = Loads::new(config.cores, limits.max_qps);
         let (rules, selective_repeat) = (config.rules.clone(), config.selective_repeat);
         let feedback_key = config.feedback_key.as_ref().map(|key| key.key);

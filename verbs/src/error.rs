@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_main_that_returns_an_error_prints_what_a_person_can_read() {
+    fn the_debug_format_of_an_error_is_its_message() {
         let error = Error::from(crate::errors::ConfigError::NoPort);
         assert_eq!(format!("{error:?}"), error.to_string());
         assert!(error.remedy().unwrap().starts_with("set FERROCE_PORT"), "{error}");
@@ -231,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn the_remedy_is_what_the_message_ends_with() {
+    fn a_message_ends_with_the_remedy() {
         let error = Error::GidIndex { index: 3, present: vec![0, 2] };
         assert_eq!(error.remedy().unwrap(), "choose one of 0, 2");
         assert_eq!(Error::Random("none left".into()).remedy(), None);
     }
 
     #[test]
-    fn the_remedy_of_a_limit_fits_what_it_limits() {
+    fn a_limit_has_the_remedy_of_its_object() {
         let limit = |what| Error::from(ControlError::Limit { what, limit: 64 }).remedy().unwrap();
         assert!(limit("queue pairs").contains("FERROCE_QUEUE_PAIRS"));
         assert_eq!(limit("queue pairs in a multicast group"), "detach one first");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_said_is_the_source() {
+    fn the_systems_error_is_the_source() {
         let error = Error::Descriptor(std::io::Error::from_raw_os_error(libc::EMFILE));
         let source =
             std::error::Error::source(&error).and_then(|source| source.downcast_ref::<std::io::Error>());

@@ -70,11 +70,11 @@ impl Events {
 
     /// Takes the oldest event for a caller that has read the descriptor itself.
     #[must_use]
-    pub fn told(&self) -> Option<AsyncEvent> {
+    pub fn pop_after_read(&self) -> Option<AsyncEvent> {
         self.queue.pop_after_read()
     }
 
-    /// Returns whether the core has stopped and no event is left. Call it if [`told`](Self::told) returns no event although you have read the
+    /// Returns whether the core has stopped and no event is left. Call it if [`pop_after_read`](Self::pop_after_read) returns no event although you have read the
     /// descriptor: it keeps the descriptor readable for other callers.
     #[must_use]
     pub fn has_ended(&self) -> bool {
@@ -83,7 +83,7 @@ impl Events {
 
     /// Discards the queued events that `about` selects, for example those of an object that will be destroyed. The descriptor no longer
     /// counts them.
-    pub fn forget(&self, about: impl Fn(&AsyncEvent) -> bool) {
+    pub fn discard(&self, about: impl Fn(&AsyncEvent) -> bool) {
         self.queue.discard(about);
     }
 

@@ -58,7 +58,7 @@
 
 mod address;
 #[cfg(feature = "tokio")]
-mod awaited;
+mod asynchronous;
 mod channel;
 pub mod cm;
 mod completion;
@@ -67,13 +67,12 @@ mod config_file;
 pub mod congestion;
 mod connect;
 mod cores;
+mod default_file;
 mod device;
 mod domain;
-mod effective;
 mod error;
 pub mod event;
 pub mod from_c;
-mod implicit;
 mod log;
 pub mod management;
 mod modify;
@@ -84,6 +83,7 @@ pub mod raw;
 mod remote_buffer;
 pub mod service;
 mod settings;
+mod shown_settings;
 mod srq;
 pub mod sysfs;
 mod toml_error;
@@ -92,7 +92,7 @@ pub mod xrc;
 
 pub use address::{AddressHandle, AddressOptions};
 #[cfg(feature = "tokio")]
-pub use awaited::Completions;
+pub use asynchronous::Completions;
 pub use channel::CompletionChannel;
 pub use completion::CompletionQueue;
 pub use config::DeviceConfig;

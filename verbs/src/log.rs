@@ -78,7 +78,7 @@ mod tests {
             "ferroce_datapath",
             "ferroce_datapath=debug",
             "dpdk=trace,info",
-            "error,ferroce_verbs::implicit=warn",
+            "error,ferroce_verbs::default_file=warn",
             "my_program=debug",
             "ferroce_roce[qp{qpn=0x12}]=debug",
         ] {

@@ -33,7 +33,7 @@ pub use datapath::engine::{MAD_LENGTH, Mad};
 #[derive(Debug)]
 pub struct ManagementPort {
     device: Arc<Inner>,
-    bell: Arc<EventFd>,
+    event_fd: Arc<EventFd>,
 }
 
 impl Device {
@@ -42,15 +42,15 @@ impl Device {
     /// # Errors
     /// Returns an error if it is already open, the process has no file descriptor left, or the core has stopped.
     pub fn open_management(&self) -> Result<ManagementPort, Error> {
-        let bell = event_fd(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE)?;
-        let rings = bell.clone();
-        if !self.inner.engine.call(move |state, _| state.open_management(rings))? {
+        let event_fd = event_fd(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE)?;
+        let of_core = event_fd.clone();
+        if !self.inner.engine.call(move |state, _| state.open_management(of_core))? {
             return Err(Error::Management);
         }
         if let Some(siblings) = self.inner.engine.siblings() {
             siblings.manage(true);
         }
-        Ok(ManagementPort { device: self.inner.clone(), bell })
+        Ok(ManagementPort { device: self.inner.clone(), event_fd })
     }
 }
 
@@ -72,12 +72,12 @@ impl ManagementPort {
             let family = if to.is_ipv4() { "IPv4" } else { "IPv6" };
             return Err(Error::Family { port: info.port.clone(), family, peer: to });
         }
-        let Some(destination_mac) = self.way_to(to)? else { return Ok(Sent::Asking) };
+        let Some(destination_mac) = self.resolve_mac(to)? else { return Ok(Sent::Resolving) };
         let path = Path { destination_mac, udp_source: MAD_UDP_SOURCE, ..info.path(source, to, 0) };
         let taken = self.device.engine.call(move |state, _| state.send_mad(path, mad))?;
         // The frame leaves at the end of the turn that accepted the datagram. After another turn, the process may exit.
         self.device.engine.call(|_, _| ())?;
-        if taken { Ok(Sent::Left) } else { Err(Error::Management) }
+        if taken { Ok(Sent::Done) } else { Err(Error::Management) }
     }
 
     /// Returns the device's addresses at the moment.
@@ -98,7 +98,7 @@ impl ManagementPort {
         self.device.engine.check().is_err()
     }
 
-    fn way_to(&self, to: IpAddr) -> Result<Option<Mac>, Error> {
+    fn resolve_mac(&self, to: IpAddr) -> Result<Option<Mac>, Error> {
         let engine = &self.device.engine;
         if let Some(mac) = engine.call(move |state, _| state.sender_mac(to))? {
             return Ok(Some(mac));
@@ -114,7 +114,7 @@ impl ManagementPort {
     ///
     /// # Errors
     /// Returns an error if the peer does not answer, there is no route, or the core has stopped.
-    pub fn finds(&self, peer: IpAddr) -> Result<bool, Error> {
+    pub fn poll_resolution(&self, peer: IpAddr) -> Result<bool, Error> {
         Ok(self.device.engine.look_up(peer)?.is_some())
     }
 
@@ -139,14 +139,14 @@ impl ManagementPort {
     /// Returns an error if the core has stopped.
     pub fn receive(&self) -> Result<Option<(IpAddr, Mad)>, Error> {
         // An empty counter is not an error here.
-        let _ = self.bell.take();
+        let _ = self.event_fd.take();
         Ok(self.device.engine.call(|state, _| state.receive_mad())?)
     }
 }
 
 impl AsRawFd for ManagementPort {
     fn as_raw_fd(&self) -> RawFd {
-        self.bell.as_raw_fd()
+        self.event_fd.as_raw_fd()
     }
 }
 

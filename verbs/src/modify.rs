@@ -27,7 +27,7 @@ impl Device {
 
     /// Returns whether the device has a [feedback key](crate::DeviceConfig::feedback_key).
     #[must_use]
-    pub fn seals_answers(&self) -> bool {
+    pub fn authenticates_feedback(&self) -> bool {
         self.inner.feedback_key.is_some()
     }
 
@@ -120,7 +120,7 @@ impl<S> QueuePair<S> {
         if let Some(rules) = rules {
             self.rings.set_rules(rules);
         }
-        self.settings.take(&modify);
+        self.settings.record(&modify);
         self.state = match modify {
             Modify::Reset => State::Reset,
             Modify::Init { .. } | Modify::InitDatagram { .. } | Modify::InitRaw => State::Init,

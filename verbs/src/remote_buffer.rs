@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_buffer_is_refused() {
+    fn a_malformed_buffer_is_refused() {
         for text in [
             "",
             "address=1,length=1,rkey=0x1",

@@ -40,7 +40,7 @@ impl QpSettings {
     }
 
     /// Records a `modify` that the core accepted.
-    pub(crate) fn take(&mut self, modify: &Modify) {
+    pub(crate) fn record(&mut self, modify: &Modify) {
         match *modify {
             Modify::Reset => *self = Self::new(),
             Modify::Init { access, partition_key } => {

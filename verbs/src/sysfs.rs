@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_folder_of_ferroce_run_nothing_is_written() {
+    fn nothing_is_written_without_the_folder_of_ferroce_run() {
         assert!(Folder::create(Path::new("/sys/class/net"), "ferroce0").is_none());
         assert!(Folder::create(Path::new("/nowhere/infiniband"), "ferroce0").is_none());
     }

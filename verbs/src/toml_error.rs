@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_parser_says_what_to_do() {
+    fn a_parser_error_has_a_remedy() {
         for (text, said) in [
             ("conjestion = ''", "no key `conjestion`; write `congestion`"),
             ("zzz = 1", "no key `zzz`; use one of verb, congestion, hosts, count"),

@@ -66,7 +66,7 @@ fn next_of(cq: &mut CompletionQueue) -> Result<Completion, PollError> {
 }
 
 #[test]
-fn a_core_that_panics_completes_its_queue_pairs_in_error_and_says_why() {
+fn a_core_that_panics_completes_its_queue_pairs_in_error_with_the_reason() {
     let log = Log::start(tracing::Level::INFO);
     for (progress, name) in [
         (Progress::Inline, "inline0"),
@@ -99,7 +99,7 @@ fn a_core_that_panics_completes_its_queue_pairs_in_error_and_says_why() {
         assert!(error.contains("the port broke"), "{error}");
         let error = waits.join().unwrap();
         assert!(error.contains("the port broke"), "who waits for a connection: {error}");
-        let told: Vec<_> = std::iter::from_fn(|| events.told()).collect();
+        let told: Vec<_> = std::iter::from_fn(|| events.pop_after_read()).collect();
         assert_eq!(told.last(), Some(&AsyncEvent::CoreFailed), "{progress:?}: {told:?}");
         assert_eq!(
             events.wait().unwrap_err().kind(),

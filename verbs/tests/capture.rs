@@ -39,7 +39,7 @@ fn begin(snap: u32) -> Capture {
 
 /// One test, because the directory of sockets belongs to the process.
 #[test]
-fn a_capture_has_every_frame_and_holds_nothing_up() {
+fn a_capture_has_every_frame_and_delays_no_transfer() {
     let runtime = tempfile::tempdir().unwrap();
     // SAFETY: no other thread reads the environment yet.
     unsafe { std::env::set_var("XDG_RUNTIME_DIR", runtime.path()) };

@@ -20,11 +20,11 @@ fn send(a: &mut Side, b: &mut Side, solicited: bool) {
 }
 
 #[test]
-fn an_armed_queue_wakes_who_sleeps() {
+fn an_armed_queue_wakes_a_sleeping_thread() {
     for mode in MODES {
         let (mut a, mut b) = connected(mode, 4096);
         let channel = b.device.create_channel().unwrap();
-        b.recv_cq.ring_on(&channel).unwrap();
+        b.recv_cq.bind_channel(&channel).unwrap();
         for _ in 0..20 {
             b.recv_cq.arm(false);
             assert_eq!(b.recv_cq.poll_one().unwrap(), None);
@@ -38,10 +38,10 @@ fn an_armed_queue_wakes_who_sleeps() {
 }
 
 #[test]
-fn who_asks_for_solicited_messages_sleeps_through_others() {
+fn a_queue_armed_for_solicited_messages_does_not_wake_for_others() {
     let (mut a, mut b) = connected(Progress::Dedicated { core: None }, 4096);
     let channel = b.device.create_channel().unwrap();
-    b.recv_cq.ring_on(&channel).unwrap();
+    b.recv_cq.bind_channel(&channel).unwrap();
     b.recv_cq.arm(true);
     send(&mut a, &mut b, false);
     success(&mut b.recv_cq, &a.device);
@@ -61,7 +61,7 @@ fn a_dropped_queues_event_leaves_the_channel() {
     let (mut a, b) = connected(Progress::Dedicated { core: None }, 4096);
     let Side { qp, mut recv_cq, region, device, .. } = b;
     let channel = device.create_channel().unwrap();
-    recv_cq.ring_on(&channel).unwrap();
+    recv_cq.bind_channel(&channel).unwrap();
     recv_cq.arm(false);
     let mut qp = qp;
     qp.post_recv(RecvRequest::new(1, region.sge(0, 64).unwrap())).unwrap();

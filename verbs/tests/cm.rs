@@ -49,7 +49,7 @@ fn connected(progress: Progress) -> (EndOf, EndOf, Vec<Device>) {
 }
 
 #[test]
-fn what_is_posted_to_a_connection_arrives_in_every_mode() {
+fn a_post_to_a_connection_arrives_in_every_progress_mode() {
     for progress in [Progress::Adaptive, Progress::Dedicated { core: None }, Progress::Inline] {
         let ((_server, mut received, memory), (mut client, mut sent, buffer), devices) = connected(progress);
         buffer.write(0, &pattern(3000, 7)).unwrap();
@@ -61,7 +61,7 @@ fn what_is_posted_to_a_connection_arrives_in_every_mode() {
 }
 
 #[test]
-fn who_disconnects_ends_the_peers_queue_pair_too() {
+fn disconnecting_ends_the_peers_queue_pair_too() {
     let ((mut server, mut received, memory), (mut client, ..), devices) = connected(Progress::Adaptive);
     server.post_recv(RecvRequest::new(3, memory.sge(0, 64).unwrap())).unwrap();
     assert!(!server.has_ended().unwrap() && !client.has_ended().unwrap());
@@ -134,7 +134,7 @@ fn a_port_has_one_listener() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_the_peer_is_asked() {
+fn an_invalid_setting_is_refused_before_a_request_is_sent() {
     let [server, client] = devices(Progress::Adaptive);
     let to = "10.0.0.1:7471".parse().unwrap();
     let error = cm::connect(new(&client).qp, to, &says(&[1; 57])).unwrap_err();
@@ -152,7 +152,7 @@ fn what_does_not_fit_is_refused_before_the_peer_is_asked() {
 }
 
 #[test]
-fn a_peer_that_says_nothing_is_given_up() {
+fn a_silent_peer_times_out() {
     let [server, client] = devices(Progress::Adaptive);
     // Queue pair 1 receives the request, and no manager answers it.
     let silent = server.open_management().unwrap();
@@ -164,7 +164,7 @@ fn a_peer_that_says_nothing_is_given_up() {
 
 /// The peer sends a request and gives up before it is accepted.
 #[test]
-fn accepting_a_request_whose_peer_is_gone_is_an_error() {
+fn accepting_a_request_of_a_peer_that_has_ended_is_an_error() {
     let brief = Options::new().timeout(Duration::from_millis(20));
     let [server, client] = devices(Progress::Adaptive);
     let listener = Listener::bind(&server, "10.0.0.1:7471".parse().unwrap()).unwrap();
@@ -177,7 +177,7 @@ fn accepting_a_request_whose_peer_is_gone_is_an_error() {
 }
 
 #[test]
-fn who_waits_with_a_timeout_goes_on_after_it() {
+fn a_wait_with_a_timeout_returns_after_it() {
     let [server, _client] = devices(Progress::Adaptive);
     let listener = Listener::bind(&server, "10.0.0.1:7471".parse().unwrap()).unwrap();
     assert!(listener.accept_timeout(Duration::from_millis(1)).unwrap().is_none());
@@ -232,7 +232,7 @@ fn a_peer_without_an_ack_timeout_leaves_this_sides_own() {
 /// A child has neither the parent's threads nor its connections. Its calls fail at once, and dropping its copies does not affect the
 /// parent.
 #[test]
-fn a_forked_process_takes_no_part() {
+fn a_forked_process_cannot_use_connections() {
     let ((mut server, mut received, _memory), (client, _sent, buffer), devices) =
         connected(Progress::Adaptive);
     let listener = Listener::bind(&devices[0], "10.0.0.1:7472".parse().unwrap()).unwrap();

@@ -196,7 +196,7 @@ fn come_and_go(a: &ProtectionDomain, b: &ProtectionDomain, [to_a, to_b]: &[Devic
 
 /// Peers write through a thousand queue pairs on four cores while other regions and queue pairs are created and destroyed.
 #[test]
-fn regions_come_and_go_under_the_traffic_of_a_thousand_queue_pairs() {
+fn regions_are_registered_and_deregistered_under_the_traffic_of_a_thousand_queue_pairs() {
     const PAIRS: usize = 1000;
     let [mut a, mut b] = hosts([4, 4], Progress::Adaptive, PAIRS, 8 * PAIRS);
     let (stop, source) = (AtomicBool::new(false), a.region.sge(0, 8).unwrap());
@@ -248,10 +248,10 @@ fn a_key_that_is_gone_is_refused_by_every_core() {
 
 /// A completion of any core wakes a sleeping thread, and frames of other cores wake a sleeping core.
 #[test]
-fn sleepers_are_woken_whatever_core_completes() {
+fn a_sleeping_thread_is_woken_by_a_completion_of_any_core() {
     let [mut a, mut b] = hosts([3, 4], Progress::Adaptive, 8, 4096);
     let channel = b.device.create_channel().unwrap();
-    b.cq.ring_on(&channel).unwrap();
+    b.cq.bind_channel(&channel).unwrap();
     for round in 0..20 {
         // All cores fall asleep meanwhile.
         std::thread::sleep(std::time::Duration::from_millis(if round % 5 == 0 { 30 } else { 1 }));
@@ -275,7 +275,7 @@ fn sleepers_are_woken_whatever_core_completes() {
 }
 
 #[test]
-fn what_several_cores_cannot_do_is_refused_by_name() {
+fn an_operation_unsupported_with_several_cores_is_refused_by_name() {
     for wrong in [0, 17] {
         assert!(DeviceConfig::new().cores(wrong).unwrap_err().to_string().contains("write 1 to 16"));
     }

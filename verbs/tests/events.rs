@@ -21,7 +21,7 @@ fn transport(event: AsyncEvent) -> Event {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_told_of_with_how_far_it_came() {
+fn a_failure_event_has_the_last_acknowledged_psn() {
     let [a, b] = devices(Progress::Inline);
     let (mut a, mut b) =
         (side(&a, 4096, Capabilities::default(), 16), side(&b, 4096, Capabilities::default(), 16));
@@ -75,7 +75,7 @@ fn requests_posted_before_a_limit_is_armed_count_for_it() {
 }
 
 #[test]
-fn a_queue_that_overflows_is_told_of_before_the_queue_pairs_it_fails() {
+fn an_overflow_event_precedes_the_failures_of_its_queue_pairs() {
     let [a, b] = devices(Progress::Inline);
     let (mut a, mut b) =
         (side(&a, 4096, Capabilities::default(), 4), side(&b, 4096, Capabilities::default(), 64));

@@ -62,7 +62,7 @@ fn a_device_without_addresses_has_one_made_from_its_mac() {
 }
 
 #[test]
-fn a_peer_elsewhere_needs_a_gateway() {
+fn a_peer_on_another_network_needs_a_gateway() {
     let (device, _other) = lonely(at("10.0.0.1/24", Progress::Inline));
     let mut a = side(&device, 64, Capabilities::default(), 16);
     let mut peer = a.qp.endpoint();
@@ -118,7 +118,7 @@ impl PacketIo for Refusing {
 
 /// The retry timer starts when a frame is sent, and selective repeat keeps all missing packets waiting for the port.
 #[test]
-fn a_port_that_takes_no_frame_ends_a_request_as_a_silent_peer_does() {
+fn a_port_that_sends_nothing_fails_a_request_as_a_silent_peer_does() {
     refused_for_ever(false);
 }
 
@@ -240,7 +240,7 @@ fn a_foreign_key_range_or_right_is_refused_by_the_responder() {
 }
 
 #[test]
-fn a_region_that_is_gone_is_reached_by_nobody() {
+fn a_deregistered_region_is_inaccessible() {
     let (mut a, b) = connected(Progress::Inline, 4096);
     let gone = MemoryRegion::alloc(&b.pd, 64, Access::ALL).unwrap();
     let remote = gone.remote();
@@ -250,7 +250,7 @@ fn a_region_that_is_gone_is_reached_by_nobody() {
 }
 
 #[test]
-fn an_overflow_is_told_once_what_came_before_is_polled() {
+fn an_overflow_is_reported_after_earlier_completions() {
     for progress in [Progress::Inline, DEDICATED] {
         let [a, b] = devices(progress);
         let (mut a, mut b) =
@@ -372,7 +372,7 @@ fn objects_are_dropped_in_any_order() {
 }
 
 #[test]
-fn a_core_can_be_pinned_and_a_cpu_that_is_none_is_refused() {
+fn a_core_can_be_pinned_and_a_missing_cpu_is_refused() {
     let config = DeviceConfig::new().progress(Progress::Dedicated { core: Some(100_000) });
     let (port, _other) = pair(64, FRAME);
     let own = OwnPort { name: "pair".into(), mac: MACS[0] };
@@ -397,7 +397,7 @@ fn a_port_that_carries_no_packet_is_refused() {
 }
 
 #[test]
-fn a_device_holds_as_many_queue_pairs_as_it_was_told() {
+fn a_device_has_as_many_queue_pairs_as_configured() {
     for most in [3, 1500] {
         let (device, _other) = lonely(at("10.0.0.1/24", Progress::Inline).queue_pairs(most).unwrap());
         assert_eq!(device.query().unwrap().limits.max_qps, most);
@@ -417,7 +417,7 @@ fn a_device_holds_as_many_queue_pairs_as_it_was_told() {
 }
 
 #[test]
-fn what_is_connected_is_not_connected_again() {
+fn a_connected_queue_pair_is_not_connected_again() {
     let (mut a, b) = connected(Progress::Inline, 64);
     let error = a.qp.connect(&b.qp.endpoint(), &ConnectOptions::default()).unwrap_err().to_string();
     assert!(error.contains("is in ReadyToSend, not in Init; connect one as build() returns it"), "{error}");
@@ -450,7 +450,7 @@ fn a_datagram_longer_than_the_path_mtu_is_refused_when_it_is_posted() {
 
 /// Requests that the library and the core must judge by the same rules.
 #[test]
-fn what_is_posted_is_done() {
+fn lists_of_buffers_may_have_odd_lengths_and_empty_entries() {
     let (mut a, mut b) = connected(Progress::Inline, 4096);
     let word = 0x1122_3344_5566_7788_u64.to_ne_bytes();
     b.region.write(64, &word).unwrap();

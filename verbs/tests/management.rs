@@ -20,18 +20,18 @@ fn open(port: Loopback, side: usize) -> Device {
 
 /// A request is answered even if its sender answers no ARP: a peer cannot make this side wait for its Ethernet address.
 #[test]
-fn who_asks_is_answered_without_being_resolved() {
+fn a_sender_is_answered_without_resolution() {
     let (left, right) = pair(64, FRAME);
     let (asks, answers) = (open(left, 0), open(right, 1));
     let [asker, asked] = ADDRESSES.map(|ip| ip.parse::<IpAddr>().unwrap());
     asks.set_neighbour(asked, MACS[1]).unwrap();
     let (there, here) = (asks.open_management().unwrap(), answers.open_management().unwrap());
-    assert_eq!(there.send(asker, asked, [1; MAD_LENGTH]).unwrap(), Sent::Left);
+    assert_eq!(there.send(asker, asked, [1; MAD_LENGTH]).unwrap(), Sent::Done);
     asks.progress();
     answers.progress();
     assert_eq!(here.receive().unwrap(), Some((asker, [1; MAD_LENGTH])));
     // The sender's core does not run meanwhile, so it would not answer ARP.
-    assert_eq!(here.send(asked, asker, [2; MAD_LENGTH]).unwrap(), Sent::Left);
+    assert_eq!(here.send(asked, asker, [2; MAD_LENGTH]).unwrap(), Sent::Done);
     answers.progress();
     asks.progress();
     assert_eq!(there.receive().unwrap(), Some((asked, [2; MAD_LENGTH])));
@@ -47,7 +47,7 @@ fn a_message_leaves_from_an_address_that_was_removed() {
     sends.set_neighbour(to, MACS[1]).unwrap();
     let (there, here) = (sends.open_management().unwrap(), receives.open_management().unwrap());
     let removed = "10.0.0.77".parse().unwrap();
-    assert_eq!(there.send(removed, to, [1; MAD_LENGTH]).unwrap(), Sent::Left);
+    assert_eq!(there.send(removed, to, [1; MAD_LENGTH]).unwrap(), Sent::Done);
     sends.progress();
     receives.progress();
     assert_eq!(here.receive().unwrap(), Some((removed, [1; MAD_LENGTH])));
@@ -63,16 +63,16 @@ fn a_peer_is_looked_for_without_a_wait() {
     let stranger = "10.0.0.77".parse().unwrap();
     // The peer's core does not run meanwhile.
     for _ in 0..100 {
-        assert!(!there.finds(peer).unwrap());
-        assert!(!there.finds(stranger).unwrap());
-        assert_eq!(there.send(own, stranger, [3; MAD_LENGTH]).unwrap(), Sent::Asking);
+        assert!(!there.poll_resolution(peer).unwrap());
+        assert!(!there.poll_resolution(stranger).unwrap());
+        assert_eq!(there.send(own, stranger, [3; MAD_LENGTH]).unwrap(), Sent::Resolving);
     }
     asks.progress();
     answers.progress();
     asks.progress();
-    assert!(there.finds(peer).unwrap());
-    assert_eq!(there.send(own, peer, [4; MAD_LENGTH]).unwrap(), Sent::Left);
-    assert!(!there.finds(stranger).unwrap());
+    assert!(there.poll_resolution(peer).unwrap());
+    assert_eq!(there.send(own, peer, [4; MAD_LENGTH]).unwrap(), Sent::Done);
+    assert!(!there.poll_resolution(stranger).unwrap());
 }
 
 /// Ending a connection's queue pair flushes its requests.

@@ -78,7 +78,7 @@ fn meet(network: &mut Network, devices: &[Device; 2]) {
     let ports = [0, 1].map(|side| devices[side].open_management().unwrap());
     for side in [0, 1] {
         let peer = format!("10.0.0.{}", 2 - side).parse().unwrap();
-        while !ports[side].finds(peer).unwrap() {
+        while !ports[side].poll_resolution(peer).unwrap() {
             devices.iter().for_each(|device| _ = device.progress());
             network.carry();
         }

@@ -29,7 +29,7 @@ fn member(device: &Device) -> Member {
 }
 
 #[test]
-fn each_member_of_a_group_takes_a_copy_and_the_senders_own_too() {
+fn each_member_of_a_group_receives_a_copy_and_so_does_the_sender() {
     let [here, there] = devices(Progress::Inline);
     let group: IpAddr = "239.1.2.3".parse().unwrap();
     let (mut a, mut b) = (member(&here), member(&there));

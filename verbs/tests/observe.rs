@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 /// One test, because the directory of sockets belongs to the process.
 #[test]
-fn open_devices_report_and_closed_ones_leave_nothing() {
+fn open_devices_are_reported_and_closed_ones_leave_no_socket() {
     let runtime = tempfile::tempdir().unwrap();
     // SAFETY: no other thread reads the environment yet.
     unsafe { std::env::set_var("XDG_RUNTIME_DIR", runtime.path()) };

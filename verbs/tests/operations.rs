@@ -38,7 +38,7 @@ fn send_fills_the_next_receive() {
 }
 
 #[test]
-fn write_lands_where_it_is_told() {
+fn a_write_changes_its_destination_alone() {
     for mode in MODES {
         let (mut a, mut b) = connected(mode, 2 * HALF);
         let remote = b.region.remote();
@@ -55,7 +55,7 @@ fn write_lands_where_it_is_told() {
 }
 
 #[test]
-fn write_with_immediate_tells_the_responder() {
+fn a_write_with_immediate_completes_a_receive() {
     for mode in MODES {
         let (mut a, mut b) = connected(mode, HALF);
         b.qp.post_recv(RecvRequest { id: 9, buffers: Default::default() }).unwrap();
@@ -73,7 +73,7 @@ fn write_with_immediate_tells_the_responder() {
 }
 
 #[test]
-fn read_brings_what_stands_there() {
+fn a_read_returns_the_remote_bytes() {
     for mode in MODES {
         let (mut a, b) = connected(mode, 2 * HALF);
         for (id, length) in (0..).zip(LENGTHS) {
@@ -89,7 +89,7 @@ fn read_brings_what_stands_there() {
 }
 
 #[test]
-fn atomics_give_what_was_there() {
+fn atomics_return_the_previous_value() {
     for mode in MODES {
         let (mut a, b) = connected(mode, 4096);
         b.region.write(64, &7_u64.to_ne_bytes()).unwrap();
@@ -153,7 +153,7 @@ fn a_device_reaches_itself() {
 
 /// Posts until the queue is full, polls, and posts again: every request completes once and in order.
 #[test]
-fn a_queue_takes_as_many_as_it_is_deep() {
+fn a_queue_accepts_as_many_requests_as_its_depth() {
     for mode in MODES {
         let [a, b] = devices(mode);
         let capabilities = Capabilities { max_send: 8, ..Capabilities::default() };
@@ -266,7 +266,7 @@ fn a_request_is_sent_without_a_poll() {
 }
 
 #[test]
-fn who_waits_without_polling_is_served_by_default() {
+fn a_wait_without_polling_makes_progress_by_default() {
     assert_eq!(DeviceConfig::new().who_runs(), Progress::Adaptive);
     assert_eq!(DeviceConfig::new().progress(Progress::Inline).who_runs(), Progress::Inline);
 }

@@ -44,7 +44,7 @@ fn local() -> FlowRule {
 /// A frame to the other device arrives there only, one to a group on both devices, and one to the sender's own address on the sender's
 /// device only.
 #[test]
-fn a_frame_goes_to_its_address_and_to_the_group() {
+fn a_raw_frame_reaches_its_address_and_the_group() {
     let [here, there] = devices(Progress::Inline);
     let (mut a, mut b) = (side(&here), side(&there));
     let rules = [a.qp.steer(local()).unwrap(), b.qp.steer(local()).unwrap()];
@@ -94,7 +94,7 @@ fn connections_do_not_notice_rules() {
 }
 
 #[test]
-fn what_raw_packets_have_not_is_refused() {
+fn an_operation_unsupported_by_raw_packets_is_refused() {
     let [device, _other] = devices(Progress::Inline);
     let mut side = side(&device);
     let longest = device.query().unwrap().longest_frame.unwrap();

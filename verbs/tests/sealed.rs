@@ -67,7 +67,7 @@ fn keys([a, b]: &[Device; 2], chosen: Congestion) -> Vec<(&'static str, Option<F
 }
 
 #[test]
-fn a_queue_pair_has_its_devices_key_whatever_chose_its_congestion_control() {
+fn a_queue_pair_has_its_devices_key_with_any_congestion_control() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key");
     fs::write(&file, "11".repeat(16)).unwrap();
@@ -99,7 +99,7 @@ fn a_queue_pair_has_its_devices_key_whatever_chose_its_congestion_control() {
             }
             assert_eq!(config.key_source(), source.as_ref(), "{rule}: {text:?}, {in_variable:?}");
             let devices = devices_with(config);
-            assert_eq!(devices[0].seals_answers(), key.is_some());
+            assert_eq!(devices[0].authenticates_feedback(), key.is_some());
             for (way, found) in keys(&devices, chosen) {
                 assert_eq!(found, key, "{way}, {rule}: {text:?}, {in_variable:?}");
             }

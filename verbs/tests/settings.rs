@@ -9,7 +9,7 @@ use ferroce_verbs::wire::DEFAULT_QUEUE_KEY;
 use ferroce_verbs::{Access, Capabilities, ConnectOptions, Device, Progress, QpEndpoint, Service};
 
 #[test]
-fn a_connection_tells_what_it_was_told() {
+fn the_settings_of_a_connection_are_those_given() {
     let (mut a, b) = connected(Progress::Inline, 4096);
     let settings = *a.qp.settings();
     let (receive, send) = (settings.receive.unwrap(), settings.send.unwrap());
@@ -32,7 +32,7 @@ fn a_connection_tells_what_it_was_told() {
 
 /// If the device's settings disable selective repeat, a program that offers it, as every program of libibverbs does, uses go-back-N.
 #[test]
-fn a_device_without_selective_repeat_offers_none() {
+fn a_device_without_selective_repeat_does_not_offer_it() {
     let text = "progress = 'inline'\nselective_repeat = false";
     let [a, b] = devices_with(text.parse().unwrap());
     let make = |device: &Device| side(device, 4096, Capabilities::default(), 16);

@@ -124,7 +124,7 @@ fn ends(progress: Progress, way: Way, verb: Verb, loser: usize) -> [Option<Compl
 
 /// The side whose memory vanished reports a protection error, and the peer a remote error.
 #[test]
-fn a_request_whose_memory_vanished_fails_and_all_else_goes_on() {
+fn a_request_with_unmapped_memory_fails_and_others_continue() {
     use CompletionStatus::{Flushed, LocalProtection, RemoteAccess, RemoteOperation};
     for way in [Way::Unmap, Way::Protect, Way::Shorten] {
         for verb in VERBS {

@@ -90,7 +90,7 @@ fn unreliable_connections_serve_windows_too() {
 }
 
 #[test]
-fn a_word_is_written_at_once_and_what_was_written_is_flushed() {
+fn a_word_is_written_atomically_and_writes_are_flushed() {
     for mode in [Progress::Inline, Progress::Dedicated { core: None }, Progress::Adaptive] {
         let (mut a, b) = connected(mode, 4096);
         let memory = MemoryRegion::alloc(&b.pd, 4096, Access::ALL | Access::REMOTE_FLUSH).unwrap();

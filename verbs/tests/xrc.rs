@@ -104,7 +104,7 @@ fn a_queue_is_filled_again_as_its_messages_are_polled() {
 }
 
 #[test]
-fn what_has_no_place_is_refused() {
+fn a_request_that_xrc_does_not_support_is_refused() {
     let [here, there] = devices(Progress::Inline);
     let domain = there.xrc_domain().unwrap();
     let mut inbox = inbox(&there, &domain);

@@ -86,7 +86,7 @@ impl<'a> Session<'a> {
         let theirs = peer.qps.iter().map(|qp| qp.mtu).min().unwrap_or(self.info.mtu);
         let asked = self.plan.mtu.and_then(|bytes| Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == bytes));
         let mtu = asked.unwrap_or(self.info.mtu.min(theirs));
-        let sealed = if self.link.device.seals_answers() { ", answers sealed" } else { "" };
+        let sealed = if self.link.device.authenticates_feedback() { ", answers sealed" } else { "" };
         let described = congestion::describe(self.congestion.as_ref()) + sealed;
         let progress = self.args.port.who_runs()?;
         self.link.connect(&peer, Some(mtu), self.congestion, &self.args.queue)?;

@@ -163,7 +163,7 @@ fn peer(name: &str, difference: &Difference<'_>) -> Words {
         pair.acknowledged_psn, pair.send_psn
     );
     let suspected = pair.suspected.as_ref().filter(|_| matches!(name, "silence" | "path-mtu"));
-    let likely = suspected.map(|suspicion| format!("likely reason: {}", suspicion.reason));
+    let likely = suspected.map(|diagnosis| format!("likely reason: {}", diagnosis.reason));
     match name {
         "receiver-not-ready" => (
             format!("{peer} had no receive request posted and asked it to wait."),
@@ -193,7 +193,7 @@ fn peer(name: &str, difference: &Difference<'_>) -> Words {
             ],
             suspected.map_or_else(
                 || format!("check that the process at {peer} runs, and the path: ping -M do -s MTU {peer}"),
-                |suspicion| suspicion.remedy.clone(),
+                |diagnosis| diagnosis.remedy.clone(),
             ),
         ),
         _ => (
@@ -252,7 +252,7 @@ fn host(name: &str, difference: &Difference<'_>) -> Words {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use verbs::observe::{DeviceStatus, HopStatus, QueuePairStatus, Suspicion};
+    use verbs::observe::{DeviceStatus, Diagnosis, HopStatus, QueuePairStatus};
 
     /// Returns a device whose only queue pair has waited the given times, ms, in each state.
     fn device(waited: &[(&str, u64)]) -> DeviceStatus {
@@ -344,8 +344,8 @@ mod tests {
     #[test]
     fn the_likely_reason_of_a_silence_has_its_own_remedy() {
         let mut after = device(&[("silence", 500)]);
-        let suspicion = Suspicion { reason: "no route".into(), remedy: "add one".into(), is_path_mtu: false };
-        after.queue_pairs[0].suspected = Some(suspicion);
+        let diagnosis = Diagnosis { reason: "no route".into(), remedy: "add one".into(), is_path_mtu: false };
+        after.queue_pairs[0].suspected = Some(diagnosis);
         let difference = Difference::new(None, &after, &after.queue_pairs[0], Duration::ZERO);
         let cause = ranked(&difference).swap_remove(0);
         assert_eq!(
@@ -357,9 +357,9 @@ mod tests {
     #[test]
     fn a_path_mtu_is_the_cause_of_recovery_and_silence_alike() {
         let mut after = device(&[("loss-recovery", 400), ("silence", 500), ("answer", 100)]);
-        let suspicion =
-            Suspicion { reason: "too small".into(), remedy: "raise it".into(), is_path_mtu: true };
-        after.queue_pairs[0].suspected = Some(suspicion);
+        let diagnosis =
+            Diagnosis { reason: "too small".into(), remedy: "raise it".into(), is_path_mtu: true };
+        after.queue_pairs[0].suspected = Some(diagnosis);
         let difference = Difference::new(None, &after, &after.queue_pairs[0], Duration::ZERO);
         let cause = ranked(&difference).swap_remove(0);
         assert_eq!((cause.name.as_str(), cause.nanos), ("path-mtu", 900_000_000));

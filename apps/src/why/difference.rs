@@ -89,7 +89,7 @@ impl<'a> Difference<'a> {
 
     /// Returns true if the path probably loses packets because of their length.
     pub fn is_path_mtu(&self) -> bool {
-        self.pair.suspected.as_ref().is_some_and(|suspicion| suspicion.is_path_mtu)
+        self.pair.suspected.as_ref().is_some_and(|diagnosis| diagnosis.is_path_mtu)
     }
 
     /// Returns the last and the shortest round trip as text.

@@ -14,7 +14,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use verbs::Qpn;
-use verbs::observe::{self, AttachError, HopStatus, ProcessStatus, Suspicion};
+use verbs::observe::{self, AttachError, Diagnosis, HopStatus, ProcessStatus};
 
 /// The interval between checks for a signal.
 const LOOK: Duration = Duration::from_millis(50);
@@ -48,7 +48,7 @@ pub struct Answer {
     peer: String,
     state: String,
     failure: Option<String>,
-    suspected: Option<Suspicion>,
+    suspected: Option<Diagnosis>,
     hops: Vec<HopStatus>,
     busiest: Option<usize>,
     causes: Vec<Cause>,

@@ -1,9 +1,9 @@
 //! A connected queue pair, from the first message to the last.
 
 use super::listener::free_port;
-use super::machine::message::{SMALLEST_MTU, Side};
-use super::machine::{End, Link, State};
-use super::manager::{Connections, User, Watcher};
+use super::machine::message::{QpParameters, SMALLEST_MTU};
+use super::machine::{CmConnection, End, State};
+use super::manager::{ConnectionNotifier, Connections, ManagerRef};
 use super::{Options, TCP_SERVICES};
 use crate::channel::event_fd;
 use crate::errors::{PostError, PostListError};
@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 /// A reference to a connection of the state machine. Dropping it gives the connection up.
 #[derive(Debug)]
 pub(super) struct Handle {
-    pub(super) user: User,
+    pub(super) manager: ManagerRef,
     pub(super) local: u32,
     pub(super) peer: SocketAddr,
-    pub(super) bell: Arc<EventFd>,
+    pub(super) event_fd: Arc<EventFd>,
 }
 
 /// A connection and its queue pair. Requests are posted to it as to a [`QueuePair`]. When either side ends the connection, the queue pair
@@ -40,27 +40,32 @@ pub struct Connection {
     private_data: Vec<u8>,
 }
 
-pub(super) struct Agreed {
+pub(super) struct Negotiated {
     source: SocketAddr,
     peer: SocketAddr,
-    ours: Side,
-    theirs: Side,
+    ours: QpParameters,
+    theirs: QpParameters,
     mtu: u8,
     ack_timeout: u8,
     retry_count: u8,
     traffic_class: u8,
 }
 
-impl Agreed {
-    pub(super) fn of(link: &Link<Watcher>) -> Self {
-        let Link { source, peer, ours, theirs, mtu, ack_timeout, retry_count, traffic_class, .. } = *link;
+impl Negotiated {
+    pub(super) fn of(connection: &CmConnection<ConnectionNotifier>) -> Self {
+        let CmConnection { source, peer, ours, theirs, mtu, ack_timeout, retry_count, traffic_class, .. } =
+            *connection;
         Self { source, peer, ours, theirs, mtu, ack_timeout, retry_count, traffic_class }
     }
 }
 
 /// Connects a queue pair to its peer. Each side begins with the PSN that the other side chose (IBA 12.7.31).
-pub(super) fn establish(qp: &mut QueuePair, agreed: &Agreed, options: &ConnectOptions) -> Result<(), Error> {
-    let Agreed { source, peer, ours, theirs, .. } = agreed;
+pub(super) fn establish(
+    qp: &mut QueuePair,
+    negotiated: &Negotiated,
+    options: &ConnectOptions,
+) -> Result<(), Error> {
+    let Negotiated { source, peer, ours, theirs, .. } = negotiated;
     let (ip, psn, max_rd_atomic) = (source.ip(), Psn::new(theirs.psn), ours.responder_resources);
     let here = QpEndpoint { ip, psn, max_rd_atomic, ..qp.endpoint() };
     let there = QpEndpoint {
@@ -72,15 +77,15 @@ pub(super) fn establish(qp: &mut QueuePair, agreed: &Agreed, options: &ConnectOp
         selective_repeat: theirs.selective_repeat,
     };
     // Code 0 disables the timeout: a lost packet would never be sent again.
-    let named = (agreed.ack_timeout != 0).then(|| AckTimeout::new(agreed.ack_timeout));
+    let named = (negotiated.ack_timeout != 0).then(|| AckTimeout::new(negotiated.ack_timeout));
     let options = ConnectOptions {
         ack_timeout: named.unwrap_or(options.ack_timeout),
-        retry_count: agreed.retry_count,
+        retry_count: negotiated.retry_count,
         rnr_retry: theirs.rnr_retry,
-        mtu: Mtu::from_code(agreed.mtu),
+        mtu: Mtu::from_code(negotiated.mtu),
         max_rd_atomic: ours.initiator_depth,
         traffic_class: match options.traffic_class {
-            0 => agreed.traffic_class,
+            0 => negotiated.traffic_class,
             own => own,
         },
         ..*options
@@ -97,8 +102,9 @@ pub(super) fn establish(qp: &mut QueuePair, agreed: &Agreed, options: &ConnectOp
 pub fn connect(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Connection, Error> {
     let connecting = begin(qp, to, options)?;
     let Connection { handle, .. } = &connecting;
-    let agreed = handle.user.wait(&handle.bell, |machine| handle.answer(machine, options.timeout))?;
-    connecting.finish(agreed?, options)
+    let negotiated =
+        handle.manager.wait(&handle.event_fd, |machine| handle.answer(machine, options.timeout))?;
+    connecting.finish(negotiated?, options)
 }
 
 /// Sends the request. The connection is usable only after [`Connection::finish`].
@@ -106,34 +112,34 @@ pub(super) fn begin(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<
     let (wanted, info) = (&options.connection, qp.device.current());
     check(&qp, wanted)?;
     let mtu = wanted.path_mtu(info.mtu)?;
-    let user = User::new(&qp.device)?;
+    let manager = ManagerRef::new(&qp.device)?;
     let source = info.gids.get(info.gid_towards(to.ip()));
     let source = source.ok_or_else(|| Error::NoAddress { port: info.port.clone() })?;
-    let bell = event_fd(libc::EFD_NONBLOCK)?;
-    let link = Link {
-        ours: Side {
+    let event_fd = event_fd(libc::EFD_NONBLOCK)?;
+    let connection = CmConnection {
+        ours: QpParameters {
             qpn: qp.qpn().get(),
             psn: random_psn()?.get(),
             responder_resources: info.limits.max_rd_atomic,
             initiator_depth: wanted.max_rd_atomic,
             rnr_retry: wanted.rnr_retry,
             selective_repeat: qp.endpoint().selective_repeat,
-            ..Side::default()
+            ..QpParameters::default()
         },
         mtu: mtu.code(),
         // A path MTU that the program chose is not lowered.
-        least_mtu: wanted.mtu.map_or(SMALLEST_MTU, Mtu::code),
+        min_mtu: wanted.mtu.map_or(SMALLEST_MTU, Mtu::code),
         ack_timeout: wanted.ack_timeout.code(),
         retry_count: wanted.retry_count,
         traffic_class: wanted.traffic_class,
         qpn: Some(qp.qpn().get()),
-        program: Some(Watcher { bell: Some(bell.clone()), error: None }),
-        ..Link::new(SocketAddr::new(source, free_port()?), to)
+        program: Some(ConnectionNotifier { event_fd: Some(event_fd.clone()), error: None }),
+        ..CmConnection::new(SocketAddr::new(source, free_port()?), to)
     };
     let request = (TCP_SERVICES | u64::from(to.port()), &options.private_data[..]);
-    let local =
-        user.act(|machine, now, port| machine.request(link, request, options.timeout, now, port))??;
-    Ok(Connection::new(Handle { user, local, peer: to, bell }, qp, Vec::new()))
+    let local = manager
+        .act(|machine, now, port| machine.request(connection, request, options.timeout, now, port))??;
+    Ok(Connection::new(Handle { manager, local, peer: to, event_fd }, qp, Vec::new()))
 }
 
 fn check(qp: &QueuePair, wanted: &ConnectOptions) -> Result<(), Error> {
@@ -144,7 +150,7 @@ fn check(qp: &QueuePair, wanted: &ConnectOptions) -> Result<(), Error> {
 impl Handle {
     /// Checks that `qp` belongs to this device and can be connected.
     pub(super) fn check(&self, qp: &QueuePair, wanted: &ConnectOptions) -> Result<(), Error> {
-        if !Arc::ptr_eq(&qp.device, self.user.device()) {
+        if !Arc::ptr_eq(&qp.device, self.manager.device()) {
             return Err(Error::OtherDevice { what: "the queue pair" });
         }
         check(qp, wanted)
@@ -153,10 +159,10 @@ impl Handle {
     /// Returns the error of a connection that has ended, or `None` if it has not.
     fn error(&self, machine: &mut Connections, timeout: Duration) -> Option<Error> {
         let peer = self.peer;
-        let Some(link) = machine.link(self.local) else { return Some(Error::Ended { peer }) };
-        let State::Ended(end) = link.state else { return None };
-        let private_data = std::mem::take(&mut link.private);
-        let error = link.program.as_mut().and_then(|watcher| watcher.error.take());
+        let Some(connection) = machine.connection(self.local) else { return Some(Error::Ended { peer }) };
+        let State::Ended(end) = connection.state else { return None };
+        let private_data = std::mem::take(&mut connection.private);
+        let error = connection.program.as_mut().and_then(|notifier| notifier.error.take());
         Some(match end {
             End::Disconnected => Error::Ended { peer },
             End::Rejected(reason) => Error::Rejected { peer, reason, private_data },
@@ -170,15 +176,15 @@ impl Handle {
         &self,
         machine: &mut Connections,
         timeout: Duration,
-    ) -> Option<Result<(Agreed, Vec<u8>), Error>> {
+    ) -> Option<Result<(Negotiated, Vec<u8>), Error>> {
         // Clears the event of the change that this call examines.
-        let _ = self.bell.take();
+        let _ = self.event_fd.take();
         if let Some(error) = self.error(machine, timeout) {
             return Some(Err(error));
         }
-        let link = machine.link(self.local)?;
-        let State::ReplyReceived = link.state else { return None };
-        Some(Ok((Agreed::of(link), link.private.clone())))
+        let connection = machine.connection(self.local)?;
+        let State::ReplyReceived = connection.state else { return None };
+        Some(Ok((Negotiated::of(connection), connection.private.clone())))
     }
 
     /// Returns the outcome of a reply, or `None` while it is pending. A connection that was established and has ended since counts as
@@ -189,7 +195,7 @@ impl Handle {
         timeout: Duration,
     ) -> Option<Result<(), Error>> {
         let ended = self.has_ended(machine);
-        match machine.link(self.local).map(|link| &link.state) {
+        match machine.connection(self.local).map(|connection| &connection.state) {
             Some(State::Established | State::Ended(End::Disconnected)) => Some(Ok(())),
             // The peer has withdrawn its request.
             Some(State::Ended(End::Rejected(_))) => Some(Err(Error::Ended { peer: self.peer })),
@@ -200,9 +206,11 @@ impl Handle {
 
     /// Returns whether the connection has ended. If so, its descriptor stays readable.
     pub(super) fn has_ended(&self, machine: &mut Connections) -> bool {
-        let ended = machine.link(self.local).is_none_or(|link| matches!(link.state, State::Ended(_)));
+        let ended = machine
+            .connection(self.local)
+            .is_none_or(|connection| matches!(connection.state, State::Ended(_)));
         if !ended {
-            let _ = self.bell.take();
+            let _ = self.event_fd.take();
         }
         ended
     }
@@ -211,7 +219,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         // `act` fails in a forked process, which must not end its parent's connection.
-        let _ = self.user.act(|machine, now, port| machine.give_up(self.local, now, port));
+        let _ = self.manager.act(|machine, now, port| machine.abandon(self.local, now, port));
     }
 }
 
@@ -228,19 +236,19 @@ impl Connection {
     /// Moves the queue pair to RTS after the peer's reply, and sends RTU.
     pub(super) fn finish(
         mut self,
-        (agreed, private_data): (Agreed, Vec<u8>),
+        (negotiated, private_data): (Negotiated, Vec<u8>),
         options: &Options,
     ) -> Result<Self, Error> {
-        establish(&mut self.qp, &agreed, &options.connection)?;
+        establish(&mut self.qp, &negotiated, &options.connection)?;
         self.private_data = private_data;
-        let Handle { user, local, .. } = &self.handle;
-        user.act(|machine, _, port| machine.ready(*local, port))?;
+        let Handle { manager, local, .. } = &self.handle;
+        manager.act(|machine, _, port| machine.ready(*local, port))?;
         Ok(self)
     }
 
     pub(super) fn wait_established(&mut self, timeout: Duration) -> Result<(), Error> {
-        let Handle { user, bell, .. } = &self.handle;
-        user.wait(bell, |machine| self.handle.established(machine, timeout))?
+        let Handle { manager, event_fd, .. } = &self.handle;
+        manager.wait(event_fd, |machine| self.handle.established(machine, timeout))?
     }
 
     /// Returns the peer's address.
@@ -260,7 +268,7 @@ impl Connection {
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn has_ended(&self) -> Result<bool, Error> {
-        let ended = self.handle.user.look(|machine| self.handle.has_ended(machine).then_some(()))?;
+        let ended = self.handle.manager.poll_ready(|machine| self.handle.has_ended(machine).then_some(()))?;
         Ok(ended.is_some())
     }
 
@@ -269,8 +277,8 @@ impl Connection {
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn wait_end(&mut self) -> Result<(), Error> {
-        let Handle { user, bell, .. } = &self.handle;
-        user.wait(bell, |machine| self.handle.has_ended(machine).then_some(()))
+        let Handle { manager, event_fd, .. } = &self.handle;
+        manager.wait(event_fd, |machine| self.handle.has_ended(machine).then_some(()))
     }
 
     /// Waits up to `timeout` until either side has ended the connection. Returns whether it has ended.
@@ -278,9 +286,9 @@ impl Connection {
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn wait_end_for(&mut self, timeout: Duration) -> Result<bool, Error> {
-        let Handle { user, bell, .. } = &self.handle;
+        let Handle { manager, event_fd, .. } = &self.handle;
         let ended = |machine: &mut Connections| self.handle.has_ended(machine).then_some(());
-        Ok(user.wait_until(bell, Instant::now().checked_add(timeout), ended)?.is_some())
+        Ok(manager.wait_until(event_fd, Instant::now().checked_add(timeout), ended)?.is_some())
     }
 
     /// Posts a send request, as [`QueuePair::post_send`].
@@ -333,8 +341,8 @@ impl Connection {
 
     pub(super) fn begin_disconnect(&mut self) -> Result<(), Error> {
         self.qp.fail()?;
-        let Handle { user, local, .. } = &self.handle;
-        user.act(|machine, now, port| machine.disconnect(*local, now, port))
+        let Handle { manager, local, .. } = &self.handle;
+        manager.act(|machine, now, port| machine.disconnect(*local, now, port))
     }
 }
 
@@ -348,12 +356,12 @@ impl Deref for Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.handle.bell.as_fd()
+        self.handle.event_fd.as_fd()
     }
 }
 
 impl AsRawFd for Connection {
     fn as_raw_fd(&self) -> RawFd {
-        self.handle.bell.as_raw_fd()
+        self.handle.event_fd.as_raw_fd()
     }
 }

@@ -1,9 +1,9 @@
 //! Listeners, and the connection requests in their backlogs.
 
-use super::connection::{Agreed, Handle, establish};
+use super::connection::{Handle, Negotiated, establish};
 use super::machine::State;
-use super::machine::message::Side;
-use super::manager::{Backlog, Connections, User};
+use super::machine::message::QpParameters;
+use super::manager::{Backlog, Connections, ManagerRef};
 use super::{Connection, Options, TCP_SERVICES};
 use crate::channel::event_fd;
 use crate::device::random;
@@ -22,10 +22,10 @@ const PORTS: u32 = 64;
 /// A listener for connection requests to one port. Its descriptor is readable while requests are queued. Dropping it rejects them.
 #[derive(Debug)]
 pub struct Listener {
-    pub(super) user: User,
+    pub(super) manager: ManagerRef,
     claim: Claim,
     address: SocketAddr,
-    pub(super) bell: Arc<EventFd>,
+    pub(super) event_fd: Arc<EventFd>,
 }
 
 /// A peer's connection request. Dropping it rejects the request.
@@ -50,15 +50,15 @@ impl Listener {
                 "an address of the device, or 0.0.0.0 or ::".into(),
             ));
         }
-        let user = User::new(&device.inner)?;
-        let bell = event_fd(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE)?;
+        let manager = ManagerRef::new(&device.inner)?;
+        let event_fd = event_fd(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE)?;
         let tries = if at.port() == 0 { PORTS } else { 1 };
         for _ in 0..tries {
             let port = if at.port() == 0 { free_port()? } else { at.port() };
             let service = TCP_SERVICES | u64::from(port);
             let claim = Claim { service, at: ip, family_only: ip.is_ipv4(), shared: false, listens: true };
-            if take(&user, &claim, &bell)? {
-                return Ok(Self { user, claim, address: SocketAddr::new(ip, port), bell });
+            if take(&manager, &claim, &event_fd)? {
+                return Ok(Self { manager, claim, address: SocketAddr::new(ip, port), event_fd });
             }
         }
         Err(Error::PortTaken { at })
@@ -75,7 +75,9 @@ impl Listener {
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn accept(&self) -> Result<Request, Error> {
-        self.user.wait(&self.bell, |machine| self.take(machine))?.and_then(|taken| self.request(taken))
+        self.manager
+            .wait(&self.event_fd, |machine| self.take(machine))?
+            .and_then(|incoming| self.request(incoming))
     }
 
     /// Waits up to `timeout` for a request. Returns `None` if none arrived.
@@ -84,8 +86,8 @@ impl Listener {
     /// As [`accept`](Self::accept).
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<Request>, Error> {
         let until = Instant::now().checked_add(timeout);
-        let taken = self.user.wait_until(&self.bell, until, |machine| self.take(machine))?;
-        taken.transpose()?.map(|taken| self.request(taken)).transpose()
+        let incoming = self.manager.wait_until(&self.event_fd, until, |machine| self.take(machine))?;
+        incoming.transpose()?.map(|incoming| self.request(incoming)).transpose()
     }
 
     /// Returns a queued request, if there is one. Never waits.
@@ -93,45 +95,50 @@ impl Listener {
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn try_accept(&self) -> Result<Option<Request>, Error> {
-        let taken = self.user.look(|machine| self.take(machine))?;
-        taken.transpose()?.map(|taken| self.request(taken)).transpose()
+        let incoming = self.manager.poll_ready(|machine| self.take(machine))?;
+        incoming.transpose()?.map(|incoming| self.request(incoming)).transpose()
     }
 
-    pub(super) fn take(&self, machine: &mut Connections) -> Option<Result<Taken, Error>> {
+    pub(super) fn take(&self, machine: &mut Connections) -> Option<Result<IncomingRequest, Error>> {
         let listening = machine.listeners.iter_mut().find(|other| other.claim == self.claim)?;
-        let (local, bell) = match listening.program.take(|| event_fd(libc::EFD_NONBLOCK))? {
-            Ok(taken) => taken,
+        let (local, event_fd) = match listening.program.take(|| event_fd(libc::EFD_NONBLOCK))? {
+            Ok(incoming) => incoming,
             Err(error) => return Some(Err(error)),
         };
-        let link = machine.link(local)?;
-        link.program.as_mut()?.bell = Some(bell.clone());
-        Some(Ok(Taken { local, peer: link.peer, private: link.private.clone(), bell }))
+        let connection = machine.connection(local)?;
+        connection.program.as_mut()?.event_fd = Some(event_fd.clone());
+        Some(Ok(IncomingRequest {
+            local,
+            peer: connection.peer,
+            private: connection.private.clone(),
+            event_fd,
+        }))
     }
 
-    pub(super) fn request(&self, taken: Taken) -> Result<Request, Error> {
-        let Taken { local, peer, private, bell } = taken;
-        let user = User::new(self.user.device())?;
-        Ok(Request { handle: Handle { user, local, peer, bell }, private_data: private })
+    pub(super) fn request(&self, incoming: IncomingRequest) -> Result<Request, Error> {
+        let IncomingRequest { local, peer, private, event_fd } = incoming;
+        let manager = ManagerRef::new(self.manager.device())?;
+        Ok(Request { handle: Handle { manager, local, peer, event_fd }, private_data: private })
     }
 }
 
-pub(super) struct Taken {
+pub(super) struct IncomingRequest {
     local: u32,
     peer: SocketAddr,
     private: Vec<u8>,
-    bell: Arc<EventFd>,
+    event_fd: Arc<EventFd>,
 }
 
 /// Claims a service, first among the processes of the interface, then in this one. Returns `false` if another listener has it.
-fn take(user: &User, claim: &Claim, bell: &Arc<EventFd>) -> Result<bool, Error> {
-    let siblings = user.device().engine.siblings();
+fn take(manager: &ManagerRef, claim: &Claim, event_fd: &Arc<EventFd>) -> Result<bool, Error> {
+    let siblings = manager.device().engine.siblings();
     if let Some(Err(error)) = siblings.map(|siblings| siblings.claim(claim)) {
         return match error {
             ClaimError::Taken { .. } => Ok(false),
             error => Err(Error::Claim { port: claim.service as u16, source: error }),
         };
     }
-    let free = user.act(|machine, _, _| machine.listen(*claim, false, Backlog::new(bell.clone())));
+    let free = manager.act(|machine, _, _| machine.listen(*claim, false, Backlog::new(event_fd.clone())));
     if let (Ok(false) | Err(_), Some(siblings)) = (&free, siblings) {
         siblings.release(claim);
     }
@@ -146,12 +153,12 @@ pub(super) fn free_port() -> Result<u16, Error> {
 impl Drop for Listener {
     fn drop(&mut self) {
         // `act` fails in a forked process, which must not end its parent's listener.
-        let _ = self.user.act(|machine, now, port| {
+        let _ = self.manager.act(|machine, now, port| {
             let backlog = machine.unlisten(&self.claim);
             let requests = backlog.into_iter().flat_map(|backlog| backlog.requests);
-            requests.for_each(|local| machine.give_up(local, now, port));
+            requests.for_each(|local| machine.abandon(local, now, port));
         });
-        if let Some(siblings) = self.user.device().engine.siblings() {
+        if let Some(siblings) = self.manager.device().engine.siblings() {
             siblings.release(&self.claim);
         }
     }
@@ -159,13 +166,13 @@ impl Drop for Listener {
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.event_fd.as_fd()
     }
 }
 
 impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> RawFd {
-        self.bell.as_raw_fd()
+        self.event_fd.as_raw_fd()
     }
 }
 
@@ -202,27 +209,28 @@ impl Request {
         handle.check(&qp, wanted)?;
         let (qpn, peer) = (qp.qpn().get(), handle.peer);
         let offers = qp.endpoint().selective_repeat;
-        let agreed = handle.user.act(|machine, _, _| {
-            let link = machine.link(handle.local)?;
-            let State::RequestReceived = link.state else { return None };
-            let depth = wanted.max_rd_atomic.min(link.ours.initiator_depth);
-            let selective_repeat = offers && link.theirs.selective_repeat;
+        let negotiated = handle.manager.act(|machine, _, _| {
+            let connection = machine.connection(handle.local)?;
+            let State::RequestReceived = connection.state else { return None };
+            let depth = wanted.max_rd_atomic.min(connection.ours.initiator_depth);
+            let selective_repeat = offers && connection.theirs.selective_repeat;
             let rnr_retry = wanted.rnr_retry;
-            link.ours = Side { qpn, rnr_retry, initiator_depth: depth, selective_repeat, ..link.ours };
-            link.qpn = Some(qpn);
-            Some(Agreed::of(link))
+            connection.ours =
+                QpParameters { qpn, rnr_retry, initiator_depth: depth, selective_repeat, ..connection.ours };
+            connection.qpn = Some(qpn);
+            Some(Negotiated::of(connection))
         })?;
-        if let Err(error) = establish(&mut qp, &agreed.ok_or(Error::Ended { peer })?, wanted) {
+        if let Err(error) = establish(&mut qp, &negotiated.ok_or(Error::Ended { peer })?, wanted) {
             // A REJ that arrives in the meantime moves the queue pair to ERR.
             let state = |machine: &mut Connections| {
-                Some(matches!(machine.link(handle.local)?.state, State::RequestReceived))
+                Some(matches!(machine.connection(handle.local)?.state, State::RequestReceived))
             };
-            let is_waiting = handle.user.act(|machine, _, _| state(machine))?.unwrap_or(false);
+            let is_waiting = handle.manager.act(|machine, _, _| state(machine))?.unwrap_or(false);
             return Err(if is_waiting { error } else { Error::Ended { peer } });
         }
         let private = &options.private_data;
         handle
-            .user
+            .manager
             .act(|machine, now, port| machine.reply(handle.local, private, options.timeout, now, port))??;
         Ok(Connection::new(handle, qp, self.private_data))
     }
@@ -232,6 +240,6 @@ impl Request {
     /// # Errors
     /// Returns an error if the private data is too long, or the core has stopped.
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
-        self.handle.user.act(|machine, _, port| machine.reject(self.handle.local, private_data, port))?
+        self.handle.manager.act(|machine, _, port| machine.reject(self.handle.local, private_data, port))?
     }
 }

@@ -3,7 +3,7 @@
 //! It exists while the device has a listener or a connection of this module.
 
 use super::machine::message::{Mad, Sent};
-use super::machine::{Event, Link, Machine, State, World};
+use super::machine::{CmConnection, Environment, Event, Machine, State};
 use crate::channel::event_fd;
 use crate::device::{Inner, random};
 use crate::management::ManagementPort;
@@ -29,9 +29,9 @@ const BATCH: usize = 64;
 
 /// The slot for a device's manager.
 #[derive(Default)]
-pub(crate) struct Place(Mutex<Option<Running>>);
+pub(crate) struct ManagerSlot(Mutex<Option<Running>>);
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for ManagerSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Place")
     }
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Place {
 struct Running {
     manager: Arc<Manager>,
     thread: JoinHandle<()>,
-    users: usize,
+    references: usize,
 }
 
 pub(crate) struct Manager {
@@ -52,19 +52,19 @@ pub(crate) struct Manager {
 }
 
 /// A reference to a device's manager. Dropping the last one stops the manager.
-pub(crate) struct User {
+pub(crate) struct ManagerRef {
     // Dropped before `_last`, so that the manager is gone when its slot is free.
     manager: Arc<Manager>,
-    _last: Last,
+    _stop: StopWithLast,
 }
 
-impl std::fmt::Debug for User {
+impl std::fmt::Debug for ManagerRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("User").field(&self.manager.device.info.port).finish()
     }
 }
 
-struct Last(Arc<Inner>);
+struct StopWithLast(Arc<Inner>);
 
 /// Returns an error in a forked child: it has neither the manager's thread nor its queue pairs, and another thread of the parent may have
 /// held a lock.
@@ -76,16 +76,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Last {
+impl Drop for StopWithLast {
     fn drop(&mut self) {
         if check_process(&self.0).is_err() {
             return;
         }
         let mut place = lock(&self.0.manager.0);
         if let Some(running) = place.as_mut() {
-            running.users -= 1;
+            running.references -= 1;
         }
-        if let Some(running) = place.take_if(|running| running.users == 0) {
+        if let Some(running) = place.take_if(|running| running.references == 0) {
             running.manager.stop.store(true, Ordering::Release);
             running.manager.wake.signal();
             // The thread may have panicked.
@@ -94,7 +94,7 @@ impl Drop for Last {
     }
 }
 
-impl User {
+impl ManagerRef {
     /// Returns a reference to the device's manager. Starts the manager if there is none.
     pub(crate) fn new(device: &Arc<Inner>) -> Result<Self, Error> {
         check_process(device)?;
@@ -104,8 +104,8 @@ impl User {
             None => Running::start(device)?,
         };
         let running = place.insert(running);
-        running.users += 1;
-        Ok(Self { manager: running.manager.clone(), _last: Last(device.clone()) })
+        running.references += 1;
+        Ok(Self { manager: running.manager.clone(), _stop: StopWithLast(device.clone()) })
     }
 
     pub(crate) fn device(&self) -> &Arc<Inner> {
@@ -134,7 +134,7 @@ impl User {
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
-    pub(crate) fn look<R>(
+    pub(crate) fn poll_ready<R>(
         &self,
         mut ready: impl FnMut(&mut Connections) -> Option<R>,
     ) -> Result<Option<R>, Error> {
@@ -147,17 +147,17 @@ impl User {
         Ok(if engine.progress() { ready(&mut *self.machine()?) } else { None })
     }
 
-    /// Waits until `ready` returns a value. `bell` is signalled after each change of the connection or listener.
+    /// Waits until `ready` returns a value. `event_fd` is signalled after each change of the connection or listener.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
     pub(crate) fn wait<R>(
         &self,
-        bell: &EventFd,
+        event_fd: &EventFd,
         mut ready: impl FnMut(&mut Connections) -> Option<R>,
     ) -> Result<R, Error> {
         loop {
-            if let Some(result) = self.wait_until(bell, None, &mut ready)? {
+            if let Some(result) = self.wait_until(event_fd, None, &mut ready)? {
                 return Ok(result);
             }
         }
@@ -169,19 +169,19 @@ impl User {
     /// As [`wait`](Self::wait).
     pub(crate) fn wait_until<R>(
         &self,
-        bell: &EventFd,
+        event_fd: &EventFd,
         until: Option<Instant>,
         mut ready: impl FnMut(&mut Connections) -> Option<R>,
     ) -> Result<Option<R>, Error> {
         loop {
-            if let Some(result) = self.look(&mut ready)? {
+            if let Some(result) = self.poll_ready(&mut ready)? {
                 return Ok(Some(result));
             }
             if until.is_some_and(|until| until <= Instant::now()) {
                 return Ok(None);
             }
             if self.sleeps() {
-                sleep([bell.as_raw_fd()], until);
+                sleep([event_fd.as_raw_fd()], until);
             } else {
                 std::thread::yield_now();
             }
@@ -211,7 +211,7 @@ impl Running {
         let body = manager.clone();
         let thread = signals::spawn("ferroce-cm", move || body.run());
         let thread = thread.map_err(|error| Error::port(&info.port, error))?;
-        Ok(Self { manager, thread, users: 0 })
+        Ok(Self { manager, thread, references: 0 })
     }
 }
 
@@ -220,7 +220,7 @@ impl Manager {
         while !self.stop.load(Ordering::Acquire) {
             let Ok(next) = self.turn() else {
                 // The core has stopped, which every waiting call finds out.
-                return ring_all(&lock(&self.machine));
+                return signal_all(&lock(&self.machine));
             };
             sleep([self.port.as_raw_fd(), self.wake.as_raw_fd()], next);
             // An empty counter is not an error here.
@@ -245,12 +245,12 @@ impl Manager {
 pub struct Backlog {
     pub(super) requests: VecDeque<u32>,
     /// A semaphore that counts them.
-    bell: Arc<EventFd>,
+    event_fd: Arc<EventFd>,
 }
 
 impl Backlog {
-    pub(super) fn new(bell: Arc<EventFd>) -> Self {
-        Self { requests: VecDeque::new(), bell }
+    pub(super) fn new(event_fd: Arc<EventFd>) -> Self {
+        Self { requests: VecDeque::new(), event_fd }
     }
 
     fn is_full(&self) -> bool {
@@ -259,47 +259,47 @@ impl Backlog {
 
     fn push(&mut self, local: u32) {
         self.requests.push_back(local);
-        self.bell.signal();
+        self.event_fd.signal();
     }
 
-    /// Takes the oldest request, with the descriptor that `bell` creates. If `bell` fails, the request stays.
+    /// Takes the oldest request, with the descriptor that `event_fd` creates. If `event_fd` fails, the request stays.
     pub(super) fn take(
         &mut self,
-        bell: impl FnOnce() -> Result<Arc<EventFd>, Error>,
+        event_fd: impl FnOnce() -> Result<Arc<EventFd>, Error>,
     ) -> Option<Result<(u32, Arc<EventFd>), Error>> {
         let local = *self.requests.front()?;
-        Some(bell().map(|bell| {
+        Some(event_fd().map(|event_fd| {
             // An empty counter is not an error here.
-            let _ = self.bell.take();
+            let _ = self.event_fd.take();
             self.requests.pop_front();
-            (local, bell)
+            (local, event_fd)
         }))
     }
 }
 
 /// The program's data of a connection.
 #[derive(Debug, Default)]
-pub struct Watcher {
+pub struct ConnectionNotifier {
     /// Becomes readable with each change of the state. `None` until the program takes the peer's request, because queued requests must not
     /// use up the process's descriptors.
-    pub(super) bell: Option<Arc<EventFd>>,
+    pub(super) event_fd: Option<Arc<EventFd>>,
     /// Why the peer was not found.
     pub(super) error: Option<Error>,
 }
 
-impl World for ManagementPort {
+impl Environment for ManagementPort {
     type Error = Error;
-    type Connection = Watcher;
+    type Connection = ConnectionNotifier;
     type Listener = Backlog;
 
-    const RECEIPT_RESTARTS_TIMEOUT: bool = false;
+    const MRA_RESTARTS_TIMEOUT: bool = false;
 
     fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Error> {
         ManagementPort::send(self, from, to, *mad)
     }
 
-    fn finds(&self, peer: IpAddr) -> Result<bool, Error> {
-        ManagementPort::finds(self, peer)
+    fn poll_resolution(&self, peer: IpAddr) -> Result<bool, Error> {
+        ManagementPort::poll_resolution(self, peer)
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
@@ -323,32 +323,38 @@ impl World for ManagementPort {
         listener.is_full()
     }
 
-    fn requested(&self, listener: &mut Backlog, local: u32, link: &mut Link<Watcher>) -> Result<(), Error> {
-        link.program = Some(Watcher::default());
+    fn on_request(
+        &self,
+        listener: &mut Backlog,
+        local: u32,
+        connection: &mut CmConnection<ConnectionNotifier>,
+    ) -> Result<(), Error> {
+        connection.program = Some(ConnectionNotifier::default());
         listener.push(local);
         Ok(())
     }
 
-    fn report(&self, link: &mut Link<Watcher>, event: Event<Error>) {
-        if let State::Ended(_) = link.state
-            && let Some(qpn) = link.qpn.take()
+    fn report(&self, connection: &mut CmConnection<ConnectionNotifier>, event: Event<Error>) {
+        if let State::Ended(_) = connection.state
+            && let Some(qpn) = connection.qpn.take()
         {
             // The program may have destroyed the queue pair.
             let _ = self.end(Qpn::new(qpn));
         }
-        let Some(watcher) = &mut link.program else { return };
+        let Some(notifier) = &mut connection.program else { return };
         if let Event::NotFound(error) = event {
-            watcher.error = Some(error);
+            notifier.error = Some(error);
         }
-        watcher.bell.iter().for_each(|bell| bell.signal());
+        notifier.event_fd.iter().for_each(|event_fd| event_fd.signal());
     }
 }
 
 /// Wakes all waiting calls, since the core has stopped.
-fn ring_all(machine: &Connections) {
-    let watchers = machine.links().filter_map(|(_, link)| link.program.as_ref()?.bell.as_ref());
-    watchers.for_each(|bell| bell.signal());
-    machine.listeners.iter().for_each(|listening| listening.program.bell.signal());
+fn signal_all(machine: &Connections) {
+    let notifiers =
+        machine.connections().filter_map(|(_, connection)| connection.program.as_ref()?.event_fd.as_ref());
+    notifiers.for_each(|event_fd| event_fd.signal());
+    machine.listeners.iter().for_each(|listening| listening.program.event_fd.signal());
 }
 
 /// Sleeps until a descriptor is readable or `until` has passed, at most 60 s.
@@ -367,8 +373,7 @@ mod tests {
 
     #[test]
     fn a_request_stays_until_there_is_a_descriptor_for_it() {
-        let bell = event_fd(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE).unwrap();
-        let mut backlog = Backlog::new(bell);
+        let mut backlog = Backlog::new(event_fd(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE).unwrap());
         backlog.push(7);
         let none = || Err(Error::Descriptor(std::io::Error::other("none left")));
         assert!(backlog.take(none).unwrap().is_err());

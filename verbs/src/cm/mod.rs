@@ -43,7 +43,7 @@
 //! ```
 
 #[cfg(feature = "tokio")]
-mod awaited;
+mod asynchronous;
 mod connection;
 mod listener;
 #[doc(hidden)]
@@ -51,10 +51,10 @@ pub mod machine;
 mod manager;
 
 #[cfg(feature = "tokio")]
-pub use awaited::connect_async;
+pub use asynchronous::connect_async;
 pub use connection::{Connection, connect};
 pub use listener::{Listener, Request};
-pub(crate) use manager::Place;
+pub(crate) use manager::ManagerSlot;
 
 use crate::ConnectOptions;
 use datapath::siblings::Claim;

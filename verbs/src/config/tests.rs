@@ -21,7 +21,7 @@ fn the_networks_numbers_are_checked() {
 }
 
 #[test]
-fn a_file_says_all_that_the_builder_says() {
+fn a_file_has_every_setting_of_the_builder() {
     let text = "port = 'veth0'\nip = ['10.0.0.1/24', 'fd00::1']\nprogress = 'dedicated:1'\nvlan = 7\nmtu = 2048\nidle = 'busy'\nlink_rate = '10G'";
     let built = DeviceConfig::on("veth0")
         .address("10.0.0.1/24".parse().unwrap())
@@ -57,7 +57,7 @@ fn the_readme_lists_every_setting() {
 }
 
 #[test]
-fn a_port_has_its_own_table_or_what_all_have() {
+fn a_port_has_its_own_table_or_the_common_settings() {
     let text =
         "mtu = 1024\n[[device]]\nport = 'eth0'\nip = ['10.0.0.1/24']\n[[device]]\nport = 'eth1'\nmtu = 4096";
     let file = || config_file::devices(text, Path::new("")).unwrap();
@@ -84,7 +84,7 @@ fn ports_are_listed_in_one_text() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn an_invalid_setting_is_named() {
     for (text, part) in [
         ("port = 1", "line 1"),
         ("colour = 'red'", "colour"),

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ports_rate_counts_if_none_is_configured() {
+    fn the_ports_rate_is_used_if_none_is_configured() {
         for cc in [CcName::Hpcc, CcName::PowerTcp, CcName::Swift, CcName::Dctcp, CcName::Dcqcn, CcName::Auto]
         {
             let configured = choice(cc).build().unwrap();
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn all_hops_are_told_where_there_are_any() {
+    fn all_hops_are_reported_only_with_hop_telemetry() {
         let all = |cc, format| CongestionChoice { all_hops: true, format, ..choice(cc) }.build();
         assert!(all(CcName::Hpcc, Some(Format::Ioam)).unwrap().all_hops);
         assert!(all(CcName::Auto, None).unwrap().all_hops);

@@ -1,6 +1,6 @@
 //! The key that authenticates a device's telemetry responses, from a file, the environment or the program.
 
-use crate::implicit::text_of;
+use crate::default_file::text_of;
 use datapath::environment;
 use roce::qp::FeedbackKey;
 use std::fmt;

@@ -47,7 +47,7 @@ fn page() -> String {
 }
 
 #[test]
-fn the_reference_is_what_the_settings_are() {
+fn the_reference_lists_the_settings() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/congestion.md");
     if datapath::environment::variable("FERROCE_WRITE_REFERENCE").is_some() {
         std::fs::write(file, page()).unwrap();

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_remedy() {
+    fn an_invalid_rule_is_named_with_a_remedy() {
         for (text, parts) in [
             ("cc = 'hpc'", ["cc", "hpcc-rx"]),
             ("cc = 'fixed'\npaths = 2", ["paths", "probe_interval"]),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_takes_its_own_family() {
+    fn a_prefix_matches_its_own_family() {
         let prefix: Prefix = "fd00::/16".parse().unwrap();
         assert!(prefix.contains("fd00:1::1".parse().unwrap()));
         assert!(!prefix.contains("fe80::1".parse().unwrap()));

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_a_rule_of_the_file_says() {
+    fn a_line_equals_a_rule_of_the_file() {
         let line = rule("hpcc, line-rate=1G, base_rtt=2ms, max_stage=0, peer=10.0.0.0/8").unwrap();
         let file = "cc = 'hpcc'\nline_rate = '1G'\nbase_rtt = '2ms'\nmax_stage = 0\npeer = '10.0.0.0/8'";
         let table: super::super::RuleText = toml::from_str(file).unwrap();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_can_be_said_in_a_line() {
+    fn a_line_can_contain_every_key() {
         for line in [
             "hpcc,peer=10.0.0.1,qp=RC,service_level=3,line_rate=1G,base_rtt=2ms,min_rate=2M,eta=0.9,max_stage=0,flows=4,\
              telemetry=inband:2,format=int-md,feedback=notification,subscribe=true,paths=4,spray=true,ratio_only=true,all_hops=true",
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_invalid_key_is_named() {
         for (text, part) in [
             ("", "not one of fixed"),
             ("reno", "reno: not one of fixed"),

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_formatted_value_parses_to_the_same() {
         for bits in [1, 999, 1000, 1500, 999_999, 1_000_001, 2_500_000_000, 10_000_000_000_000] {
             let rate = Rate::from_bps(bits);
             assert_eq!(parse_rate(&rate_text(rate)), Ok(rate));

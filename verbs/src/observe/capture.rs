@@ -1,7 +1,7 @@
 //! The observer's side of a capture, which reads the frames of a process from shared memory.
 
+use super::capture_server::{self, CaptureReply};
 use super::client::{self, AttachError};
-use super::tapping::{self, Offer};
 use datapath::capture::{Reader, Record};
 use datapath::scm_rights;
 use std::io::{self, Write};
@@ -45,13 +45,13 @@ impl Capture {
     pub fn begin(pid: u32, snap: u32) -> Result<Self, AttachError> {
         let system = |error| AttachError::System { pid, error };
         let (mut connection, _) = client::attach(pid, &client::socket(pid)?)?;
-        match connection.write_all(tapping::request(snap).as_bytes()) {
+        match connection.write_all(capture_server::request(snap).as_bytes()) {
             // A process older than format 2 has answered and closed the connection already.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             written => written.map_err(system)?,
         }
         let (answer, files) = receive(pid, &connection)?;
-        let offer: Offer = client::checked(pid, &answer)?;
+        let offer: CaptureReply = client::checked(pid, &answer)?;
         if let Some(reason) = offer.refused {
             return Err(AttachError::Refused { pid, reason });
         }
@@ -123,7 +123,7 @@ impl Capture {
 /// sends a report instead, and resets the connection.
 fn receive(pid: u32, connection: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>), AttachError> {
     let (mut line, mut files, mut part) = (Vec::new(), Vec::new(), vec![0; PART]);
-    client::patiently(pid, connection, || {
+    client::read_within_timeout(pid, connection, || {
         let (length, more) = match scm_rights::receive(connection.as_fd(), &mut part, 0) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !line.is_empty() => {
                 return Ok(true);
@@ -132,7 +132,7 @@ fn receive(pid: u32, connection: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>),
         };
         line.extend_from_slice(&part[..length]);
         files.extend(more);
-        Ok(length == 0 || line.ends_with(b"\n") || line.len() > client::OTHERS)
+        Ok(length == 0 || line.ends_with(b"\n") || line.len() > client::MAX_OTHERS)
     })?;
     Ok((line, files))
 }

@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// The time within which a process must answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The limit on the reports of this user's processes together, bytes: 262,144 queue pairs of 1 KiB each.
-const OURS: usize = 256 << 20;
+const MAX_OWN: usize = 256 << 20;
 
 /// The limit for each other user, bytes. Their processes can send anything to an observer that runs as root.
-pub(super) const OTHERS: usize = 16 << 20;
+pub(super) const MAX_OTHERS: usize = 16 << 20;
 
 /// The maximum number of a user's processes that are read at once, each by a thread.
 const PROCESSES: usize = 512;
@@ -36,7 +36,7 @@ struct Budgets(Mutex<BTreeMap<u32, usize>>);
 impl Budgets {
     /// Deducts `bytes` from the budget of user `owner`. Returns `false`, and deducts nothing, if less is left.
     fn spend(&self, owner: u32, bytes: usize) -> bool {
-        let all = if owner == folder::user() { OURS } else { OTHERS };
+        let all = if owner == folder::user() { MAX_OWN } else { MAX_OTHERS };
         let mut budgets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let left = budgets.entry(owner).or_insert(all);
         let rest = left.checked_sub(bytes);
@@ -165,7 +165,7 @@ pub fn read(pid: u32) -> Result<ProcessStatus, AttachError> {
 pub(super) fn socket(pid: u32) -> Result<PathBuf, AttachError> {
     let name = format!("{pid}.sock");
     let path = folder::readable().into_iter().map(|folder| folder.join(&name)).find(|path| path.exists());
-    path.ok_or_else(|| why_not(pid))
+    path.ok_or_else(|| not_found(pid))
 }
 
 /// Asks the process `pid` for its report over the socket `path`.
@@ -196,18 +196,18 @@ pub(super) fn attach(pid: u32, path: &Path) -> Result<(UnixStream, u32), AttachE
             if error.kind() == ErrorKind::ConnectionRefused {
                 let _ = fs::remove_file(path);
             }
-            return Err(why_not(pid));
+            return Err(not_found(pid));
         }
     };
     let peer = credentials(&stream).map_err(|error| AttachError::System { pid, error })?;
     // Any process can listen at this path: the kernel knows which one does.
     if peer.pid != pid as i32 {
-        return Err(why_not(pid));
+        return Err(not_found(pid));
     }
     Ok((stream, peer.uid))
 }
 
-/// Connects within [`PATIENCE`]: a stopped process may have a full backlog, for which [`UnixStream::connect`] would wait without limit.
+/// Connects within [`ANSWER_TIMEOUT`]: a stopped process may have a full backlog, for which [`UnixStream::connect`] would wait without limit.
 ///
 /// # Errors
 /// Returns [`ErrorKind::WouldBlock`] after the timeout, or the system's error.
@@ -220,7 +220,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     }
     // SAFETY: the descriptor was opened above, and nothing else owns it.
     let stream = unsafe { UnixStream::from_raw_fd(socket) };
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     // SAFETY: `address` is initialized, and `length` is its length.
     match unsafe { libc::connect(socket, (&raw const address).cast(), length) } {
         0 => Ok(stream),
@@ -236,22 +236,26 @@ fn receive(
 ) -> Result<Vec<u8>, AttachError> {
     let (mut report, mut part) = (Vec::new(), vec![0; 1 << 16]);
     let mut is_spent = false;
-    patiently(pid, &stream.try_clone().map_err(|error| AttachError::System { pid, error })?, || {
-        let read = stream.read(&mut part)?;
-        report.extend_from_slice(&part[..read]);
-        is_spent = !spend(read);
-        Ok(read == 0 || is_spent)
-    })?;
+    read_within_timeout(
+        pid,
+        &stream.try_clone().map_err(|error| AttachError::System { pid, error })?,
+        || {
+            let read = stream.read(&mut part)?;
+            report.extend_from_slice(&part[..read]);
+            is_spent = !spend(read);
+            Ok(read == 0 || is_spent)
+        },
+    )?;
     if is_spent { Err(AttachError::TooLong(pid)) } else { Ok(report) }
 }
 
-/// Calls `read` until it returns `true`, for at most [`PATIENCE`].
-pub(super) fn patiently(
+/// Calls `read` until it returns `true`, for at most [`ANSWER_TIMEOUT`].
+pub(super) fn read_within_timeout(
     pid: u32,
     stream: &UnixStream,
     mut read: impl FnMut() -> io::Result<bool>,
 ) -> Result<(), AttachError> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + ANSWER_TIMEOUT;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() || stream.set_read_timeout(Some(left)).is_err() {
@@ -271,7 +275,7 @@ pub(super) fn patiently(
 }
 
 /// Returns the error for a path on which no process listens.
-fn why_not(pid: u32) -> AttachError {
+fn not_found(pid: u32) -> AttachError {
     use std::os::unix::fs::MetadataExt;
     match fs::metadata(format!("/proc/{pid}")) {
         Err(_) => AttachError::NoProcess(pid),
@@ -315,8 +319,8 @@ mod tests {
     fn the_processes_of_a_user_share_a_budget() {
         let budgets = Budgets::default();
         let [ours, other, another] = [0, 1, 2].map(|uid| folder::user() + uid);
-        assert!(budgets.spend(ours, OURS) && !budgets.spend(ours, 1));
-        assert_eq!(report_of(OTHERS - 1, &budgets, other).unwrap().len(), OTHERS - 1);
+        assert!(budgets.spend(ours, MAX_OWN) && !budgets.spend(ours, 1));
+        assert_eq!(report_of(MAX_OTHERS - 1, &budgets, other).unwrap().len(), MAX_OTHERS - 1);
         assert!(matches!(report_of(2, &budgets, other), Err(AttachError::TooLong(7))));
         assert!(matches!(report_of(2, &budgets, other), Err(AttachError::TooLong(7))));
         assert_eq!(report_of(2, &budgets, another).unwrap().len(), 2);

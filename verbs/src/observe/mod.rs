@@ -18,13 +18,13 @@
 //! ```
 
 mod capture;
+mod capture_server;
 mod client;
 mod folder;
 mod names;
-mod plain;
+mod sanitize;
 mod server;
 mod status;
-mod tapping;
 
 pub use capture::{Capture, Waited};
 pub use client::{AttachError, read, read_all};
@@ -35,7 +35,7 @@ pub use names::{named_core_counters, named_counters};
 pub use roce::qp::{QpReport, Waiting, WaitingTimes};
 pub use roce::{Counters, Discard, SrqReport};
 pub use status::{
-    CoreStatus, DeviceStatus, FORMAT, HopStatus, PeerStatus, ProcessStatus, QueuePairStatus, Suspicion,
+    CoreStatus, DeviceStatus, Diagnosis, FORMAT, HopStatus, PeerStatus, ProcessStatus, QueuePairStatus,
 };
 
 pub(crate) use server::{publish, withdraw};

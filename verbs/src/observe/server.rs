@@ -1,6 +1,6 @@
 //! The process's end of the socket, and the thread that serves observers while a device is open.
 
-use super::tapping::{self, Tapping};
+use super::capture_server::{self, CaptureServer};
 use super::{client, folder, status::ProcessStatus};
 use crate::device::Inner;
 use datapath::fork::{self, CloseOnFork, Process};
@@ -18,12 +18,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The time after which an observer that does not read is disconnected.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The time within which an observer must send its request. It does so as it connects.
-const REQUEST: Duration = Duration::from_millis(200);
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
 /// The longest time for which a closing program waits for the thread while it serves an observer.
-const LONGEST: Duration = Duration::from_secs(3);
+const MAX_CLOSE_TIME: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) type Devices = Arc<Mutex<Vec<Weak<Inner>>>>;
@@ -126,13 +126,13 @@ impl Server {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// Waits for the thread to end, for at most [`LONGEST`].
+    /// Waits for the thread to end, for at most [`MAX_CLOSE_TIME`].
     fn join(self) {
         // This thread may be the one that closes the last device.
         if self.thread.thread().id() == std::thread::current().id() {
             return;
         }
-        match self.ends.recv_timeout(LONGEST) {
+        match self.ends.recv_timeout(MAX_CLOSE_TIME) {
             Err(RecvTimeoutError::Timeout) => tracing::debug!("the observers' thread has not ended"),
             Ok(()) | Err(RecvTimeoutError::Disconnected) => _ = self.thread.join(),
         }
@@ -140,7 +140,7 @@ impl Server {
 }
 
 fn serve(listener: &CloseOnFork<UnixListener>, devices: &Devices, is_closed: &AtomicBool) {
-    let captured = Tapping::default();
+    let captured = CaptureServer::default();
     while listener.is_same_file() && !is_closed.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok(_) if is_closed.load(Ordering::Relaxed) => return,
@@ -153,9 +153,10 @@ fn serve(listener: &CloseOnFork<UnixListener>, devices: &Devices, is_closed: &At
     }
 }
 
-fn answer(stream: CloseOnFork<UnixStream>, devices: &Devices, captured: &Tapping) {
+fn answer(stream: CloseOnFork<UnixStream>, devices: &Devices, captured: &CaptureServer) {
     let allowed = client::credentials(&stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == folder::user());
-    let timeouts = stream.set_write_timeout(Some(PATIENCE)).and(stream.set_read_timeout(Some(REQUEST)));
+    let timeouts =
+        stream.set_write_timeout(Some(WRITE_TIMEOUT)).and(stream.set_read_timeout(Some(REQUEST_TIMEOUT)));
     if !allowed || timeouts.is_err() {
         return;
     }
@@ -163,7 +164,7 @@ fn answer(stream: CloseOnFork<UnixStream>, devices: &Devices, captured: &Tapping
     // Observers older than format 2 send no request.
     let mut request = [0; 64];
     let length = (&*stream).read(&mut request).unwrap_or(0);
-    if let Some(snap) = tapping::requested(&request[..length]) {
+    if let Some(snap) = capture_server::requested(&request[..length]) {
         captured.begin(stream, devices, snap);
         return;
     }
@@ -183,7 +184,7 @@ mod tests {
 
     /// A program that becomes a daemon closes all descriptors with close_range(2). The socket's number may then belong to a file of its own.
     #[test]
-    fn a_server_whose_descriptor_the_program_has_replaced_ends_and_leaves_the_programs_file_alone() {
+    fn a_server_ends_without_touching_a_file_that_replaced_its_socket() {
         let folder = tempfile::tempdir().unwrap();
         let server = Server::start(folder.path().join("socket")).unwrap();
         let (theirs, mut peer) = UnixStream::pair().unwrap();

@@ -1,7 +1,7 @@
 //! The report of a process, as sent through its socket.
 
 use super::names::{CORE_FRAMES, named_core_counters, named_counters};
-use super::plain::plain;
+use super::sanitize::sanitized;
 use crate::device::Inner;
 use datapath::engine::{CoreCounters, CoreState, Observed, Stopped};
 use roce::qp::{Waiting, WaitingTimes};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub const FORMAT: u32 = 4;
 
 /// The number of queue pairs that a core reports between two turns.
-const AT_ONCE: usize = 64;
+const QPS_PER_TURN: usize = 64;
 
 /// A process with open devices.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,12 +21,12 @@ pub struct ProcessStatus {
     /// [`FORMAT`] of the process.
     pub format: u32,
     /// Its version of Ferroce.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub version: String,
     /// Its identifier.
     pub pid: u32,
     /// Its command line.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub command: String,
     /// Its open devices.
     pub devices: Vec<DeviceStatus>,
@@ -36,32 +36,32 @@ pub struct ProcessStatus {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceStatus {
     /// The port's name.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub port: String,
     /// Its driver.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub driver: String,
     /// Its addresses.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub addresses: Vec<String>,
     /// Its speed in Mb/s, if the port knows it.
     pub speed_mbps: Option<u32>,
     /// Why its core stopped. All fields below are then empty.
-    #[serde(default, deserialize_with = "plain")]
+    #[serde(default, deserialize_with = "sanitized")]
     pub stopped: Option<String>,
     /// The moment, in ns since the core's clock began.
     pub now: u64,
     /// The endpoint's counters, by the names of [`named_counters`].
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub counters: BTreeMap<String, u64>,
     /// Dropped packets by reason, without zeros.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub discards: BTreeMap<String, u64>,
     /// Counters of the cores, summed, for everything but packets of queue pairs.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub core: BTreeMap<String, u64>,
     /// ns in each state ([`Waiting::name`]), summed over all queue pairs of the device, including destroyed ones.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub waited: BTreeMap<String, u64>,
     /// Its cores.
     pub cores: Vec<CoreStatus>,
@@ -73,10 +73,10 @@ pub struct DeviceStatus {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CoreStatus {
     /// Its counters: those of [`DeviceStatus::core`], and frames sent and received by its queue pairs.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub counters: BTreeMap<String, u64>,
     /// ns in each state, summed over its queue pairs, including destroyed ones.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub waited: BTreeMap<String, u64>,
 }
 
@@ -93,7 +93,7 @@ impl CoreStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerStatus {
     /// Its address.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub address: String,
     /// Its queue pair's number.
     pub qpn: u32,
@@ -125,18 +125,18 @@ impl HopStatus {
 
 /// The likely reason why a peer keeps a queue pair waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Suspicion {
+pub struct Diagnosis {
     /// The reason, as [`FailureReason`](crate::event::FailureReason) displays it.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub reason: String,
     /// The remedy for the user.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub remedy: String,
     /// True if packets are longer than a link of the path carries.
     pub is_path_mtu: bool,
 }
 
-impl Suspicion {
+impl Diagnosis {
     fn of(reason: &FailureReason) -> Self {
         let (remedy, is_path_mtu) = (reason.remedy().into(), reason.is_path_mtu());
         Self { reason: reason.to_string(), remedy, is_path_mtu }
@@ -151,18 +151,18 @@ pub struct QueuePairStatus {
     /// The index of its core in [`DeviceStatus::cores`].
     pub core: usize,
     /// Its service: RC, UC, UD, XRC.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub service: String,
     /// Its state.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub state: String,
     /// The failure in one line with the remedy; `None` if it has not failed, or if the program caused it on request.
-    #[serde(default, deserialize_with = "plain")]
+    #[serde(default, deserialize_with = "sanitized")]
     pub failure: Option<String>,
     /// Its peer; `None` without a connection.
     pub peer: Option<PeerStatus>,
     /// The congestion control algorithm; empty before RTS.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub algorithm: String,
     /// Its window, bytes.
     pub window: u64,
@@ -175,7 +175,7 @@ pub struct QueuePairStatus {
     /// The index in `hops` of the busiest one.
     pub busiest: Option<usize>,
     /// Why its peer keeps it waiting; `None` if the peer does not.
-    pub suspected: Option<Suspicion>,
+    pub suspected: Option<Diagnosis>,
     /// The utilisation of the path's busiest link; 1 is full without a queue.
     pub utilisation: Option<f64>,
     /// The last measured round trip, ns.
@@ -193,10 +193,10 @@ pub struct QueuePairStatus {
     /// Completions of send requests that the program has not polled.
     pub unpolled: u32,
     /// The state in which it waits now ([`Waiting::name`]).
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub waiting: String,
     /// ns in each state since it was created.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub waited: BTreeMap<String, u64>,
 }
 
@@ -250,18 +250,18 @@ impl DeviceStatus {
             cores: Vec::new(),
             queue_pairs: Vec::new(),
         };
-        if let Err(stopped) = status.ask(device) {
+        if let Err(stopped) = status.read_cores(device) {
             status.stopped = Some(stopped.to_string());
         }
         status
     }
 
-    fn ask(&mut self, device: &Inner) -> Result<(), Stopped> {
+    fn read_cores(&mut self, device: &Inner) -> Result<(), Stopped> {
         let mut observed = Vec::new();
         for core in 0..device.engine.cores() {
             let mut from = Some(0);
             while let Some(place) = from {
-                let observe = move |state: &mut CoreState, now| state.observe(now, place, AT_ONCE);
+                let observe = move |state: &mut CoreState, now| state.observe(now, place, QPS_PER_TURN);
                 let (seen, more) = device.engine.call_on(core, observe)?;
                 observed.extend(seen.into_iter().map(|seen| (core, seen)));
                 from = more;
@@ -315,7 +315,7 @@ impl QueuePairStatus {
             rate_bps: report.rate.map(cc::Rate::as_bps),
             hops: hops.iter().map(|hop| HopStatus::of(hop, now)).collect(),
             busiest: hops.iter().position(|hop| Some(*hop) == report.busiest),
-            suspected: suspected.as_ref().map(Suspicion::of),
+            suspected: suspected.as_ref().map(Diagnosis::of),
             utilisation: report.utilisation.filter(|utilisation| utilisation.is_finite()),
             round_trip: report.round_trip.map(|(last, _)| nanos(last)),
             shortest_round_trip: report.round_trip.map(|(_, shortest)| nanos(shortest)),

@@ -72,7 +72,7 @@ impl Channel {
         let mut queues = self.queues.lock();
         queues.ring.retain(|&other| other != cq);
         // SAFETY: guaranteed by the caller.
-        queues.read += unsafe { &*cq }.queue.lock().leave_channel();
+        queues.read += unsafe { &*cq }.queue.lock().unbind_channel();
     }
 
     /// Takes an event from one of the queues. Returns that queue.

@@ -89,7 +89,7 @@ unsafe fn create(
     // SAFETY: guaranteed by the caller.
     let channel_of = unsafe { live::find_any(channel.cast::<Channel>()) }?;
     if let Some(channel) = channel_of {
-        queue.ring_on(channel.channel())?;
+        queue.bind_channel(channel.channel())?;
     }
     let abi = ibv_cq_ex { context, channel, cq_context: user, cqe: depth as c_int, ..completion_ex::table() };
     let id = queue.id();

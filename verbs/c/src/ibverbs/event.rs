@@ -71,7 +71,7 @@ impl AsyncEvents {
         let objects = self.owners.acknowledged.wait_while(objects, waits);
         objects.unwrap_or_else(PoisonError::into_inner).remove(&object);
         // From here on the filter rejects the object's events.
-        self.events.forget(|event| self::object(event) == Some(object));
+        self.events.discard(|event| self::object(event) == Some(object));
     }
 
     /// Unregisters an object if `program` is its registered pointer: a target that was opened again keeps its first one.
@@ -83,8 +83,8 @@ impl AsyncEvents {
     }
 
     /// Returns the event that the descriptor announced, unless its object no longer exists.
-    fn told(&self) -> Option<ibv_async_event> {
-        let event = self.events.told()?;
+    fn pop_after_read(&self) -> Option<ibv_async_event> {
+        let event = self.events.pop_after_read()?;
         let event_type = kind(&event)?;
         let Some(object) = object(&event) else {
             return Some(ibv_async_event {
@@ -163,7 +163,7 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
         let found = count(|| {
             // SAFETY: the contract of the manual page.
             let (context, into) = unsafe { (Context::from(context)?, out(into)?) };
-            let Some(event) = context.events.told() else {
+            let Some(event) = context.events.pop_after_read() else {
                 return if context.events.events.has_ended() { Err(ENDED) } else { Ok(0) };
             };
             *into = event;

@@ -14,7 +14,7 @@ use tracing_subscriber::{fmt, registry};
 pub(crate) fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
-        let (filter, wrong) = verbs::log_filter("error,ferroce_verbs::implicit=warn");
+        let (filter, wrong) = verbs::log_filter("error,ferroce_verbs::default_file=warn");
         let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
         // Fails if the program has a log already, which is then used.
         let log = registry().with(lines).with(filter).with(Limit::default()).with(WhileItCan);

@@ -14,9 +14,9 @@ use crate::rdmacm::manager;
 use crate::rdmacm::placeholder::ibv_modify_qp;
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
-use verbs::cm::machine::message::Side;
+use verbs::cm::machine::message::QpParameters;
 use verbs::cm::machine::message::service::ServiceStatus;
-use verbs::cm::machine::{Link, State as Phase};
+use verbs::cm::machine::{CmConnection, State as Phase};
 
 /// The code that Linux requests since 6.3: 0.54 s. With 7 retries, and a timeout that grows to four times as much, a peer that is gone is
 /// reported after 15 s.
@@ -72,27 +72,28 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno>
         }
         IBV_QPS_RTR => {
             let device = device?;
-            id.with_link(|link| {
+            id.with_cm_connection(|cm_connection| {
                 attributes.ah_attr.is_global = 1;
                 attributes.ah_attr.port_num = 1;
-                attributes.ah_attr.grh.dgid = ibv_gid { raw: address::gid(link.peer.ip()) };
-                attributes.ah_attr.grh.sgid_index = device.gid_index(link.source.ip())?;
+                attributes.ah_attr.grh.dgid = ibv_gid { raw: address::gid(cm_connection.peer.ip()) };
+                attributes.ah_attr.grh.sgid_index = device.gid_index(cm_connection.source.ip())?;
                 attributes.ah_attr.grh.hop_limit = 64;
                 attributes.ah_attr.grh.traffic_class = traffic_class;
-                attributes.path_mtu = link.mtu.into();
-                attributes.dest_qp_num = link.theirs.qpn;
-                attributes.rq_psn = link.ours.psn;
-                attributes.max_dest_rd_atomic = link.ours.responder_resources;
+                attributes.path_mtu = cm_connection.mtu.into();
+                attributes.dest_qp_num = cm_connection.theirs.qpn;
+                attributes.rq_psn = cm_connection.ours.psn;
+                attributes.max_dest_rd_atomic = cm_connection.ours.responder_resources;
                 attributes.min_rnr_timer = MIN_RNR_TIMER;
                 Ok(RTR_MASK)
             })?
         }
-        IBV_QPS_RTS => id.with_link(|link| {
+        IBV_QPS_RTS => id.with_cm_connection(|cm_connection| {
             attributes.timeout = ack_timeout;
-            attributes.retry_cnt = link.retry_count;
-            attributes.rnr_retry = link.theirs.rnr_retry;
-            attributes.sq_psn = link.theirs.psn;
-            attributes.max_rd_atomic = link.ours.initiator_depth.min(link.theirs.responder_resources);
+            attributes.retry_cnt = cm_connection.retry_count;
+            attributes.rnr_retry = cm_connection.theirs.rnr_retry;
+            attributes.sq_psn = cm_connection.theirs.psn;
+            attributes.max_rd_atomic =
+                cm_connection.ours.initiator_depth.min(cm_connection.theirs.responder_resources);
             Ok(RTS_MASK)
         })?,
         IBV_QPS_ERR => IBV_QP_STATE,
@@ -125,7 +126,7 @@ unsafe fn private<'a>(parameters: &rdma_conn_param) -> &'a [u8] {
 }
 
 /// Returns our parameters as the program wants them, or the largest possible without `wanted`. The peer begins with `psn`.
-fn our_side(id: &Id, wanted: Option<&rdma_conn_param>, psn: u32) -> Side {
+fn our_side(id: &Id, wanted: Option<&rdma_conn_param>, psn: u32) -> QpParameters {
     let (responder, initiator, rnr_retry) = wanted
         .map_or((u8::MAX, u8::MAX, 7), |w| (w.responder_resources, w.initiator_depth, w.rnr_retry_count));
     let qp = id.qp();
@@ -135,7 +136,7 @@ fn our_side(id: &Id, wanted: Option<&rdma_conn_param>, psn: u32) -> Side {
         // SAFETY: the queue pair is alive.
         unsafe { ((*qp).qp_num, !(*qp).srq.is_null() || id.is_target()) }
     };
-    Side {
+    QpParameters {
         qpn: qpn & 0xff_ffff,
         psn,
         responder_resources: responder.min(MAX_RD_ATOMIC),
@@ -173,7 +174,7 @@ fn request(
     connection.ack_timeout = finite(connection.ack_timeout);
     let mtu = device.mtu();
     check_mtu(device, mtu)?;
-    let link = Link {
+    let cm_connection = CmConnection {
         ours: our_side(id, wanted, manager::random()? & 0xff_ffff),
         qpn: own_queue_pair(id),
         retry_count: wanted.map_or(7, |wanted| wanted.retry_count.min(7)),
@@ -181,11 +182,12 @@ fn request(
         ack_timeout: connection.ack_timeout,
         traffic_class: connection.traffic_class,
         program: Some(Handle(id.abi().cast())),
-        ..Link::new(source, destination)
+        ..CmConnection::new(source, destination)
     };
     let request = (service(id.port_space(), destination.port()), data);
-    connection.local = device.machine().request(link, request, CM_TIMEOUT, Instant::now(), device)?;
-    connection.state = State::Linked;
+    connection.local =
+        device.machine().request(cm_connection, request, CM_TIMEOUT, Instant::now(), device)?;
+    connection.state = State::HasConnection;
     manager::wake();
     Ok(())
 }
@@ -225,11 +227,14 @@ pub(crate) fn finish(id: &Id, event: &mut Waiting) {
 }
 
 fn establish(id: &Id) -> Result<(), Errno> {
-    id.with_link_in(Phase::ReplyReceived, |_| ())?;
+    id.with_cm_connection_in(Phase::ReplyReceived, |_| ())?;
     modify(id, IBV_QPS_RTR)?;
     modify(id, IBV_QPS_RTS)?;
     id.act(|machine, local, device| {
-        machine.link(local).filter(|link| link.state == Phase::ReplyReceived).ok_or(INVALID)?;
+        machine
+            .connection(local)
+            .filter(|cm_connection| cm_connection.state == Phase::ReplyReceived)
+            .ok_or(INVALID)?;
         machine.ready(local, device);
         Ok(())
     })
@@ -248,18 +253,21 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 
 /// Moves the queue pair to RTS, and sends the reply.
 fn reply(id: &Id, wanted: Option<&rdma_conn_param>, data: &[u8]) -> Result<(), Errno> {
-    id.with_link_in(Phase::RequestReceived, |link| {
-        let mut ours = our_side(id, wanted, link.ours.psn);
+    id.with_cm_connection_in(Phase::RequestReceived, |cm_connection| {
+        let mut ours = our_side(id, wanted, cm_connection.ours.psn);
         // Not more than the peer requests, or executes.
-        ours.responder_resources = ours.responder_resources.min(link.theirs.initiator_depth);
-        ours.initiator_depth = ours.initiator_depth.min(link.theirs.responder_resources);
-        link.ours = ours;
-        link.qpn = own_queue_pair(id);
+        ours.responder_resources = ours.responder_resources.min(cm_connection.theirs.initiator_depth);
+        ours.initiator_depth = ours.initiator_depth.min(cm_connection.theirs.responder_resources);
+        cm_connection.ours = ours;
+        cm_connection.qpn = own_queue_pair(id);
     })?;
     modify(id, IBV_QPS_RTR)?;
     modify(id, IBV_QPS_RTS)?;
     id.act(|machine, local, device| {
-        machine.link(local).filter(|link| link.state == Phase::RequestReceived).ok_or(INVALID)?;
+        machine
+            .connection(local)
+            .filter(|cm_connection| cm_connection.state == Phase::RequestReceived)
+            .ok_or(INVALID)?;
         machine.reply(local, data, CM_TIMEOUT, Instant::now(), device)
     })
 }
@@ -303,7 +311,10 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
             return Ok(());
         }
         id.act(|machine, local, device| {
-            machine.link(local).filter(|link| link.state == Phase::RequestReceived).ok_or(INVALID)?;
+            machine
+                .connection(local)
+                .filter(|cm_connection| cm_connection.state == Phase::RequestReceived)
+                .ok_or(INVALID)?;
             machine.reject(local, data, device)
         })
     })
@@ -320,15 +331,16 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         if id.is_datagram() {
             return Ok(());
         }
-        let begins = id.act(|machine, local, device| match machine.link(local).ok_or(INVALID)?.state {
-            Phase::Established | Phase::ReplySent | Phase::ReplyReceived => {
-                machine.disconnect(local, Instant::now(), device);
-                Ok(true)
-            }
-            // Disconnected already, by either side.
-            Phase::Ended(_) | Phase::DisconnectSent => Ok(false),
-            Phase::RequestSent | Phase::RequestReceived => Err(INVALID),
-        })?;
+        let begins =
+            id.act(|machine, local, device| match machine.connection(local).ok_or(INVALID)?.state {
+                Phase::Established | Phase::ReplySent | Phase::ReplyReceived => {
+                    machine.disconnect(local, Instant::now(), device);
+                    Ok(true)
+                }
+                // Disconnected already, by either side.
+                Phase::Ended(_) | Phase::DisconnectSent => Ok(false),
+                Phase::RequestSent | Phase::RequestReceived => Err(INVALID),
+            })?;
         // SAFETY: the identifier is alive.
         if begins { unsafe { id.complete() } } else { Ok(()) }
     })

@@ -13,7 +13,7 @@ use crate::rdmacm::manager;
 use crate::rdmacm::tables::Tables;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
-use verbs::cm::machine::World;
+use verbs::cm::machine::Environment;
 use verbs::cm::machine::message::service::{ServiceReply, ServiceRequest, ServiceStatus};
 use verbs::cm::machine::message::{self, Kind, Mad, Pending, Sent};
 use verbs::cm::machine::unresolved::Unresolved;
@@ -38,8 +38,8 @@ pub(crate) fn connect(id: &Id, connection: &mut Connection, data: &[u8]) -> Resu
     let now = Instant::now();
     let mut pending = Pending::new(mad, connection.request_id, now, CM_TIMEOUT);
     match connection.device()?.send(source.ip(), destination.ip(), &mad)? {
-        Sent::Left => pending.sent(now),
-        _ => pending.put_off(now),
+        Sent::Done => pending.sent(now),
+        _ => pending.postpone(now),
     }
     connection.pending = Some(pending);
     connection.state = State::ServiceRequested;
@@ -133,8 +133,8 @@ pub(crate) fn on_request(
         return Ok(());
     };
     device.gid_index(request.destination.ip())?;
-    let finds = |peer| device.finds(peer);
-    if listener.backlog.is_full() || !unresolved.is_resolved(finds, Instant::now(), from, mad) {
+    let poll_resolution = |peer| device.poll_resolution(peer);
+    if listener.backlog.is_full() || !unresolved.is_resolved(poll_resolution, Instant::now(), from, mad) {
         return Ok(());
     }
     let connection = Connection {

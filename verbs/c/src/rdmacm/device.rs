@@ -24,7 +24,7 @@ pub(crate) trait ManagementQueuePair: Send + Sync {
     /// Sends a datagram, also from an address that the device no longer has.
     fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno>;
     /// Returns whether a peer's Ethernet address is known, and starts to resolve it if not. Returns an error if the peer does not answer.
-    fn finds(&self, peer: IpAddr) -> Result<bool, Errno>;
+    fn poll_resolution(&self, peer: IpAddr) -> Result<bool, Errno>;
     /// Returns the oldest received datagram and its sender.
     fn receive(&self) -> Option<(IpAddr, Mad)>;
     /// Moves a queue pair whose connection has ended to the error state. Does nothing if the queue pair is gone.
@@ -48,9 +48,9 @@ impl ManagementQueuePair for ManagementPort {
         Ok(ManagementPort::send(self, from, to, *mad)?)
     }
 
-    fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
+    fn poll_resolution(&self, peer: IpAddr) -> Result<bool, Errno> {
         // A host that forges source addresses must not fill the log.
-        ManagementPort::finds(self, peer).map_err(Errno::quietly)
+        ManagementPort::poll_resolution(self, peer).map_err(Errno::quietly)
     }
 
     fn receive(&self) -> Option<(IpAddr, Mad)> {
@@ -238,8 +238,8 @@ impl Device {
         self.management.send(from, to, mad)
     }
 
-    pub(crate) fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
-        self.management.finds(peer)
+    pub(crate) fn poll_resolution(&self, peer: IpAddr) -> Result<bool, Errno> {
+        self.management.poll_resolution(peer)
     }
 
     pub(crate) fn receive(&self) -> Option<(IpAddr, Mad)> {

@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use verbs::cm::machine::message::{Mad, Pending};
-use verbs::cm::machine::{self, Link, Machine};
+use verbs::cm::machine::{self, CmConnection, Machine};
 
 #[repr(C)]
 pub(crate) struct Id {
@@ -63,7 +63,7 @@ pub(crate) enum State {
     RouteResolved,
     Listening,
     /// It has a connection, whose state is that of its link in the device's machine.
-    Linked,
+    HasConnection,
     /// Datagrams, as the following states: the service's queue pair has been requested.
     ServiceRequested,
     /// A peer has requested the queue pair.
@@ -167,23 +167,25 @@ impl Id {
     }
 
     /// Calls `act` with its connection. `EINVAL` if it has none.
-    pub(crate) fn with_link<T>(
+    pub(crate) fn with_cm_connection<T>(
         &self,
-        act: impl FnOnce(&mut Link<Handle>) -> Result<T, Errno>,
+        act: impl FnOnce(&mut CmConnection<Handle>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let connection = self.lock();
         let (local, device) = (connection.local, connection.device()?);
         drop(connection);
-        act(device.machine().link(local).ok_or(INVALID)?)
+        act(device.machine().connection(local).ok_or(INVALID)?)
     }
 
     /// Calls `act` with its connection if that is in `state`. `EINVAL` otherwise.
-    pub(crate) fn with_link_in<T>(
+    pub(crate) fn with_cm_connection_in<T>(
         &self,
         state: machine::State,
-        act: impl FnOnce(&mut Link<Handle>) -> T,
+        act: impl FnOnce(&mut CmConnection<Handle>) -> T,
     ) -> Result<T, Errno> {
-        self.with_link(|link| if link.state == state { Ok(act(link)) } else { Err(INVALID) })
+        self.with_cm_connection(|cm_connection| {
+            if cm_connection.state == state { Ok(act(cm_connection)) } else { Err(INVALID) }
+        })
     }
 
     #[cfg(test)]

@@ -154,7 +154,7 @@ pub(crate) fn wake() {
 /// used it: the connection is its parent's.
 pub(crate) fn leave(id: &Id) {
     let is_used_here = || match MANAGER.cell().get() {
-        Some(Ok(manager)) => manager.lock().has(id) || is_linked(id),
+        Some(Ok(manager)) => manager.lock().has(id) || has_connection(id),
         Some(Err(_)) | None => false,
     };
     if id.process != Process::this() && !is_used_here() {
@@ -180,14 +180,15 @@ pub(crate) fn leave(id: &Id) {
     }
     // Without a connection there is no peer.
     let _ = id.act(|machine, local, device| {
-        machine.give_up(local, Instant::now(), device);
+        machine.abandon(local, Instant::now(), device);
         Ok(())
     });
 }
 
 /// Returns whether a connection of this process is the identifier's.
-fn is_linked(id: &Id) -> bool {
-    let program = id.with_link(|link| Ok(link.program.as_ref().map(|handle| handle.0)));
+fn has_connection(id: &Id) -> bool {
+    let program =
+        id.with_cm_connection(|cm_connection| Ok(cm_connection.program.as_ref().map(|handle| handle.0)));
     program.is_ok_and(|program| program.is_some_and(|program| std::ptr::eq(program, id)))
 }
 
@@ -240,7 +241,7 @@ impl Manager {
                 for (from, mad) in std::iter::from_fn(|| device.receive()).take(BATCH) {
                     receive(device, &self.tables, unresolved, from, &mad);
                 }
-                for (from, mad) in unresolved.resolved(|peer| device.finds(peer), Instant::now()) {
+                for (from, mad) in unresolved.resolved(|peer| device.poll_resolution(peer), Instant::now()) {
                     receive(device, &self.tables, unresolved, from, &mad);
                 }
             }
@@ -264,8 +265,8 @@ impl Manager {
     /// Reports the end of a device to all its identifiers, as Linux does (`cma_process_remove`).
     fn remove(&self, device: &Device) {
         let told = self.lock().remove_device(device);
-        for (_, link) in device.machine().links() {
-            if let Some(Handle(id)) = link.program
+        for (_, cm_connection) in device.machine().connections() {
+            if let Some(Handle(id)) = cm_connection.program
                 && !told.contains(&id)
             {
                 // SAFETY: an identifier with a connection is alive while the machine is locked.
@@ -281,13 +282,13 @@ impl Manager {
         for due in due {
             let device = due.device;
             let Some(mad) = &due.mad else {
-                let found = device.and_then(|device| device.finds(due.destination));
+                let found = device.and_then(|device| device.poll_resolution(due.destination));
                 self.lock().take_look(&due, found);
                 continue;
             };
             match device.and_then(|device| device.send(due.source, due.destination, mad)) {
-                Ok(Sent::Left) => {}
-                Ok(_) => self.lock().put_off(&due),
+                Ok(Sent::Done) => {}
+                Ok(_) => self.lock().postpone(&due),
                 Err(errno) => self.lock().not_found(&due, errno),
             }
         }
@@ -298,9 +299,9 @@ impl Manager {
 /// Ends all connections of a device that programs have.
 fn give_up_all(device: &Device) {
     let mut machine = device.machine();
-    let programs = machine.links().filter(|(_, link)| link.program.is_some());
+    let programs = machine.connections().filter(|(_, cm_connection)| cm_connection.program.is_some());
     let locals: Vec<_> = programs.map(|(local, _)| local).collect();
-    locals.into_iter().for_each(|local| machine.give_up(local, Instant::now(), device));
+    locals.into_iter().for_each(|local| machine.abandon(local, Instant::now(), device));
 }
 
 pub(crate) fn receive(

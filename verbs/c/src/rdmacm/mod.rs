@@ -9,6 +9,7 @@ mod connect;
 mod datagram;
 mod device;
 mod endpoint;
+mod environment;
 mod errno;
 mod events;
 #[cfg(any(test, fuzzing))]
@@ -30,7 +31,6 @@ mod shared;
 mod socket;
 mod tables;
 mod unsupported;
-mod world;
 mod xrc;
 
 pub use connect::*;

@@ -96,8 +96,8 @@ impl ManagementQueuePair for CPort {
         ManagementQueuePair::send(&self.port, from, to, mad)
     }
 
-    fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
-        ManagementQueuePair::finds(&self.port, peer)
+    fn poll_resolution(&self, peer: IpAddr) -> Result<bool, Errno> {
+        ManagementQueuePair::poll_resolution(&self.port, peer)
     }
 
     fn receive(&self) -> Option<(IpAddr, Mad)> {

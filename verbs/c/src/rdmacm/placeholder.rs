@@ -15,9 +15,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
-use verbs::cm::machine::message::{self, Kind, Mad, Pending, Request, Sent, Side};
+use verbs::cm::machine::message::{self, Kind, Mad, Pending, QpParameters, Request, Sent};
 use verbs::cm::machine::unresolved::Unresolved;
-use verbs::cm::machine::{Link, Machine, State as Phase};
+use verbs::cm::machine::{CmConnection, Machine, State as Phase};
 use verbs::port::{GidTable, Mac};
 
 pub(crate) const PORT: u16 = 7471;
@@ -52,10 +52,10 @@ struct Placeholder {
 impl ManagementQueuePair for Placeholder {
     fn send(&self, _: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
         network().sent.push((to, *mad));
-        Ok(Sent::Left)
+        Ok(Sent::Done)
     }
 
-    fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
+    fn poll_resolution(&self, peer: IpAddr) -> Result<bool, Errno> {
         let mut network = network();
         if network.there.contains(&peer) {
             return Ok(true);
@@ -167,11 +167,11 @@ pub(crate) fn event(channel: *mut rdma_event_channel) -> Option<(rdma_cm_event_t
 fn request(to: SocketAddr, from: IpAddr, id: u32) -> Mad {
     let mut mad = message::message(Kind::Request, u64::from(id), id, 0);
     let source = SocketAddr::new(from, 40_000);
-    let side = Side { qpn: 0x11, ..Side::default() };
+    let qp = QpParameters { qpn: 0x11, ..QpParameters::default() };
     Request {
         service: service(RDMA_PS_TCP, to.port()),
         guid: [2; 8],
-        side,
+        qp,
         retry_count: 7,
         mtu: 3,
         ack_timeout: 14,
@@ -236,7 +236,7 @@ impl Server {
     }
 
     pub(crate) fn run_timers(&mut self, now: Instant) -> Option<Instant> {
-        for (from, mad) in self.unresolved.resolved(|peer| self.device.finds(peer), now) {
+        for (from, mad) in self.unresolved.resolved(|peer| self.device.poll_resolution(peer), now) {
             self.receive(from, &mad);
         }
         self.device.machine().run_timers(now, self.device)
@@ -249,7 +249,7 @@ impl Server {
         let (local, peer) = (NEXT.fetch_add(1, Ordering::Relaxed), SocketAddr::new(peer, PORT));
         // SAFETY: it was created right here.
         *unsafe { &*id }.lock() = Connection {
-            state: State::Linked,
+            state: State::HasConnection,
             source: Some(self.at()),
             destination: Some(peer),
             local,
@@ -258,16 +258,16 @@ impl Server {
         let now = Instant::now();
         let mut pending = Pending::new([0; 256], 1, now, CM_TIMEOUT);
         pending.sent(now);
-        let link = Link {
+        let cm_connection = CmConnection {
             state,
-            theirs: Side { qpn: 0x99, ..Side::default() },
+            theirs: QpParameters { qpn: 0x99, ..QpParameters::default() },
             qpn: Some(qpn),
             program: Some(Handle(id)),
             remote: REMOTE,
             pending: Some(pending),
-            ..Link::new(self.at(), peer)
+            ..CmConnection::new(self.at(), peer)
         };
-        self.device.machine().insert(local, link);
+        self.device.machine().insert(local, cm_connection);
         id
     }
 

@@ -1,7 +1,7 @@
 //! The resolution of a destination's Ethernet address, and when to check for the answer.
 
 use std::time::{Duration, Instant};
-use verbs::cm::machine::message::FIRST_LOOK;
+use verbs::cm::machine::message::FIRST_CHECK;
 
 /// The longest pause between two checks for an answer.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(100);
@@ -16,11 +16,11 @@ pub(crate) struct Query {
 
 impl Query {
     pub(crate) fn new(now: Instant, timeout: Duration) -> Self {
-        Self { next: now + FIRST_LOOK.min(timeout), pause: FIRST_LOOK, deadline: now + timeout }
+        Self { next: now + FIRST_CHECK.min(timeout), pause: FIRST_CHECK, deadline: now + timeout }
     }
 
     /// Schedules the next check, after twice the pause. Returns `false` after the deadline.
-    pub(crate) fn put_off(&mut self, now: Instant) -> bool {
+    pub(crate) fn postpone(&mut self, now: Instant) -> bool {
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         self.next = (now + self.pause).min(self.deadline);
         now < self.deadline

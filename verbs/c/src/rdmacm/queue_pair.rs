@@ -144,8 +144,8 @@ pub(crate) unsafe fn destroy(id: &Id) {
         let qp = put(id, std::ptr::null_mut());
         if !qp.is_null() {
             // Another queue pair may soon have its number.
-            let _ = id.with_link(|link| {
-                link.qpn = None;
+            let _ = id.with_cm_connection(|cm_connection| {
+                cm_connection.qpn = None;
                 Ok(())
             });
             ibv_destroy_qp(qp);

@@ -22,7 +22,7 @@ impl Id {
         let query = connection.query.as_mut()?;
         let outcome = match found {
             Ok(true) => Ok(()),
-            Ok(false) if query.put_off(now) => return Some(query.next),
+            Ok(false) if query.postpone(now) => return Some(query.next),
             Ok(false) => Err(Errno(libc::ETIMEDOUT)),
             Err(errno) => Err(errno),
         };
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
                 (device, bound, device.destination(destination.ip())?)
             }
         };
-        let found = if device.gids().contains(to) { Ok(true) } else { device.finds(to) };
+        let found = if device.gids().contains(to) { Ok(true) } else { device.poll_resolution(to) };
         if let Err(unreachable @ Errno(libc::ENETUNREACH)) = found {
             return Err(unreachable);
         }

@@ -13,7 +13,7 @@ use datapath::siblings::Claim;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Instant;
-use verbs::cm::machine::World;
+use verbs::cm::machine::Environment;
 use verbs::cm::machine::message::Mad;
 
 /// A peer's request for a service of datagrams: its address and its request id.
@@ -201,13 +201,13 @@ impl Tables {
     }
 
     /// Schedules a message again soon, because its receiver's address is still being resolved.
-    pub(crate) fn put_off(&mut self, due: &Due) {
+    pub(crate) fn postpone(&mut self, due: &Due) {
         let Some(id) = self.find(due.request_id) else { return };
         let mut connection = id.lock();
         let Some(pending) = connection.pending.as_mut().filter(|pending| due.mad == Some(pending.mad)) else {
             return;
         };
-        pending.put_off(Instant::now());
+        pending.postpone(Instant::now());
         let next = pending.next;
         drop(connection);
         self.timers.insert((next, due.request_id));

@@ -4,7 +4,7 @@
 //! to it, has answered ARP or neighbour discovery. No thread waits for the answer. The number of queued requests is limited, and the oldest
 //! is dropped first: a real peer answers soon, and repeats a request that was dropped.
 
-use super::message::{self, FIRST_LOOK, Mad};
+use super::message::{self, FIRST_CHECK, Mad};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The maximum number of queued requests.
 pub const LIMIT: usize = 256;
 
-struct Kept {
+struct QueuedRequest {
     from: IpAddr,
     mad: Mad,
     /// When to check for the source's Ethernet address again.
@@ -23,42 +23,48 @@ struct Kept {
 /// The queued requests, oldest first.
 #[derive(Default)]
 pub struct Unresolved {
-    requests: VecDeque<Kept>,
+    requests: VecDeque<QueuedRequest>,
 }
 
 impl Unresolved {
     /// Returns whether the source of a request is resolved. Queues the request while the source is being resolved.
     pub fn is_resolved<E>(
         &mut self,
-        finds: impl Fn(IpAddr) -> Result<bool, E>,
+        poll_resolution: impl Fn(IpAddr) -> Result<bool, E>,
         now: Instant,
         from: IpAddr,
         mad: &Mad,
     ) -> bool {
-        let same = |kept: &Kept| kept.from == from && message::ids(&kept.mad).0 == message::ids(mad).0;
+        let same =
+            |kept: &QueuedRequest| kept.from == from && message::ids(&kept.mad).0 == message::ids(mad).0;
         if self.requests.iter().any(same) {
             return false;
         }
-        match finds(from) {
+        match poll_resolution(from) {
             Ok(true) => return true,
-            Ok(false) => self.keep(now, from, mad),
+            Ok(false) => self.queue(now, from, mad),
             // The source does not answer.
             Err(_) => {}
         }
         false
     }
 
-    fn keep(&mut self, now: Instant, from: IpAddr, mad: &Mad) {
+    fn queue(&mut self, now: Instant, from: IpAddr, mad: &Mad) {
         if self.requests.len() >= LIMIT {
             self.requests.pop_front();
         }
-        self.requests.push_back(Kept { from, mad: *mad, next: now + FIRST_LOOK, pause: FIRST_LOOK });
+        self.requests.push_back(QueuedRequest {
+            from,
+            mad: *mad,
+            next: now + FIRST_CHECK,
+            pause: FIRST_CHECK,
+        });
     }
 
     /// Removes and returns the requests whose sources are resolved by now. Drops those whose sources do not answer.
     pub fn resolved<E>(
         &mut self,
-        finds: impl Fn(IpAddr) -> Result<bool, E>,
+        poll_resolution: impl Fn(IpAddr) -> Result<bool, E>,
         now: Instant,
     ) -> Vec<(IpAddr, Mad)> {
         let mut found = Vec::new();
@@ -66,7 +72,7 @@ impl Unresolved {
             if request.next > now {
                 return true;
             }
-            match finds(request.from) {
+            match poll_resolution(request.from) {
                 Ok(true) => found.push((request.from, request.mad)),
                 Ok(false) => {
                     request.pause *= 2;

@@ -7,7 +7,7 @@ use crate::rdmacm::placeholder::{LOOKS, Server, WHILE_MODIFIED, network};
 use std::net::IpAddr;
 use std::time::Instant;
 use verbs::cm::machine::State;
-use verbs::cm::machine::message::{self, FIRST_LOOK, Kind};
+use verbs::cm::machine::message::{self, FIRST_CHECK, Kind};
 use verbs::cm::machine::unresolved::LIMIT;
 
 fn peer(id: *mut Id) -> IpAddr {
@@ -30,7 +30,7 @@ fn requests_in_the_names_of_peers_that_are_not_there_hold_nobody_up() {
         assert!(server.device.machine().unresolved.count() <= LIMIT);
     }
     assert!(server.requests().is_empty());
-    server.run_timers(Instant::now() + FIRST_LOOK);
+    server.run_timers(Instant::now() + FIRST_CHECK);
     let requests = server.requests();
     assert_eq!(requests.iter().copied().map(peer).collect::<Vec<_>>(), [honest]);
     server.receive_request(honest, 1);
@@ -38,7 +38,7 @@ fn requests_in_the_names_of_peers_that_are_not_there_hold_nobody_up() {
     let answers: Vec<_> =
         network().sent.iter().filter(|(to, _)| *to == honest).map(|(_, mad)| *mad).collect();
     assert_eq!(answers.len(), 1);
-    assert_eq!(message::kind(&answers[0]), Some(Kind::Receipt), "the program has not answered it yet");
+    assert_eq!(message::kind(&answers[0]), Some(Kind::MessageReceipt), "the program has not answered it yet");
     // A host that does not answer is looked up more and more rarely, and then dropped.
     let mut rounds = 0;
     loop {
@@ -60,7 +60,7 @@ fn a_request_that_comes_again_is_kept_once() {
     server.receive_request(late, 2);
     assert_eq!(server.device.machine().unresolved.count(), 2, "two connections");
     network().there.insert(late);
-    server.run_timers(Instant::now() + FIRST_LOOK);
+    server.run_timers(Instant::now() + FIRST_CHECK);
     assert_eq!(server.requests().len(), 2);
     // Now it is resolved, and its request is reported at once.
     server.receive_request(late, 3);
@@ -82,7 +82,7 @@ fn nobody_waits_for_who_accepts() {
     unsafe {
         (*(*id).abi()).qp = &raw mut qp;
         assert_eq!(rdma_accept(id.cast(), std::ptr::null_mut()), 0);
-        assert_eq!((*id).with_link(|link| Ok(link.state)), Ok(State::ReplySent));
+        assert_eq!((*id).with_cm_connection(|cm_connection| Ok(cm_connection.state)), Ok(State::ReplySent));
         assert_eq!(rdma_accept(id.cast(), std::ptr::null_mut()), -1, "once");
     }
     assert!(network().sent.iter().any(|(to, mad)| *to == honest && message::kind(mad) == Some(Kind::Reply)));

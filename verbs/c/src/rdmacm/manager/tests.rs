@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::rdmacm::placeholder::{PORT, REMOTE, Server, device, network, ours};
 use std::net::SocketAddr;
 use verbs::cm::machine::message::Reason;
-use verbs::cm::machine::{End, Link, State as Phase};
+use verbs::cm::machine::{CmConnection, End, State as Phase};
 
 fn connection(server: &Server, peer: IpAddr, state: Phase, qpn: u32) -> &'static Id {
     // SAFETY: no test destroys the identifiers of its connections.
@@ -13,7 +13,7 @@ fn connection(server: &Server, peer: IpAddr, state: Phase, qpn: u32) -> &'static
 }
 
 fn state(id: &Id) -> Phase {
-    id.with_link(|link| Ok(link.state)).unwrap()
+    id.with_cm_connection(|cm_connection| Ok(cm_connection.state)).unwrap()
 }
 
 fn event(server: &Server) -> Option<rdma_cm_event_type> {
@@ -121,8 +121,8 @@ fn a_forked_process_ends_no_connection_of_its_parent() {
         if process == Process::other() {
             // SAFETY: as above.
             unsafe { &*id }
-                .with_link(|link| {
-                    link.program = None;
+                .with_cm_connection(|cm_connection| {
+                    cm_connection.program = None;
                     Ok(())
                 })
                 .unwrap();
@@ -138,8 +138,12 @@ fn the_end_of_the_process_reaches_the_manager_s_thread() {
     let peer = SocketAddr::new([10, 3, 0, 6].into(), PORT);
     let device = device();
     let program = Server::new().connection(peer.ip(), Phase::Established, 0x331);
-    let link = Link { state: Phase::Established, program: Some(Handle(program)), ..Link::new(ours(), peer) };
-    device.machine().insert(0x331, link);
+    let cm_connection = CmConnection {
+        state: Phase::Established,
+        program: Some(Handle(program)),
+        ..CmConnection::new(ours(), peer)
+    };
+    device.machine().insert(0x331, cm_connection);
     wake();
     at_exit();
     assert_eq!(sent(peer.ip()), [(Kind::DisconnectRequest, 0x331)]);

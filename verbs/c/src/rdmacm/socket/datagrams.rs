@@ -72,8 +72,8 @@ impl Peer {
     fn find(&mut self, device: &Device) -> Option<(*mut ibv_ah, u32)> {
         let qpn = self.qpn?;
         if self.handle.is_none() {
-            let known =
-                device.gids().contains(self.destination) || device.finds(self.destination) == Ok(true);
+            let known = device.gids().contains(self.destination)
+                || device.poll_resolution(self.destination) == Ok(true);
             self.handle = known.then(|| self.handle(device)).and_then(Result::ok);
         }
         self.handle.as_ref().map(|handle| (handle.0, qpn))

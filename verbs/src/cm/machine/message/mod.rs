@@ -5,7 +5,7 @@ mod pending;
 pub mod service;
 
 pub use key::{Key, PeerMessage};
-pub use pending::{FIRST_LOOK, Pending};
+pub use pending::{FIRST_CHECK, Pending};
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -19,9 +19,9 @@ pub type Mad = [u8; 256];
 #[non_exhaustive]
 pub enum Sent {
     /// The datagram was sent. It may be lost, so the sender must retry.
-    Left,
+    Done,
     /// The datagram was dropped, because the receiver's Ethernet address is being resolved. Send it again soon.
-    Asking,
+    Resolving,
 }
 
 /// The offset of a message's body, after the datagram's header (IBA 13.4.3).
@@ -58,7 +58,7 @@ const XRC: u8 = 1;
 pub enum Kind {
     Request = 0x10,
     /// Message receipt acknowledgement (MRA): the answer takes time.
-    Receipt = 0x11,
+    MessageReceipt = 0x11,
     Reject = 0x12,
     Reply = 0x13,
     ReadyToUse = 0x14,
@@ -87,7 +87,7 @@ pub enum Reason {
 
 /// The parameters of one side's queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Side {
+pub struct QpParameters {
     pub qpn: u32,
     /// The PSN that the other side must begin with (IBA 12.7.31).
     pub psn: u32,
@@ -106,7 +106,7 @@ pub struct Side {
 pub struct Request {
     pub service: u64,
     pub guid: [u8; 8],
-    pub side: Side,
+    pub qp: QpParameters,
     pub retry_count: u8,
     /// Path MTU code, 1 to 5.
     pub mtu: u8,
@@ -159,7 +159,7 @@ pub fn message(kind: Kind, transaction: u64, local: u32, remote: u32) -> Mad {
 pub fn kind(mad: &Mad) -> Option<Kind> {
     let kinds = [
         Kind::Request,
-        Kind::Receipt,
+        Kind::MessageReceipt,
         Kind::Reject,
         Kind::Reply,
         Kind::ReadyToUse,
@@ -185,7 +185,7 @@ fn private_range(kind: Kind) -> std::ops::Range<usize> {
     let (start, length) = match kind {
         Kind::Request => (140 + ADDRESS_HEADER, 92 - ADDRESS_HEADER),
         Kind::Reply => (36, 196),
-        Kind::Receipt => (10, 222),
+        Kind::MessageReceipt => (10, 222),
         Kind::Reject => (84, 148),
         Kind::ReadyToUse => (8, 224),
         Kind::DisconnectRequest => (12, 220),
@@ -243,13 +243,14 @@ pub fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAddr, Sock
 
 impl Request {
     pub fn write(&self, mad: &mut Mad) {
-        let Side { qpn, psn, responder_resources, initiator_depth, rnr_retry, srq, xrc, .. } = self.side;
+        let QpParameters { qpn, psn, responder_resources, initiator_depth, rnr_retry, srq, xrc, .. } =
+            self.qp;
         /// As Linux sends it: 4.096 µs × 2^20, 4.3 s.
         const RESPONSE_TIMEOUT: u8 = 20;
         const MAX_RETRIES: u8 = 15;
         put(mad, 8, self.service.to_be_bytes());
         put(mad, 16, self.guid);
-        put_offer(mad, REQUEST_OFFER, &self.side);
+        put_offer(mad, REQUEST_OFFER, &self.qp);
         put_split(mad, 32, qpn, responder_resources);
         put_split(mad, 36, 0, initiator_depth);
         // Reliable connection, or the extended type; no end-to-end flow control.
@@ -282,7 +283,7 @@ impl Request {
         Some(Self {
             service,
             guid: get(mad, 16),
-            side: Side {
+            qp: QpParameters {
                 qpn: word(mad, 32) >> 8,
                 psn: word(mad, 44) >> 8,
                 responder_resources: mad[BODY + 35],
@@ -308,29 +309,29 @@ pub fn put_mtu(mad: &mut Mad, mtu: u8) {
     put(mad, 50, [mtu << 4 | rnr_retry]);
 }
 
-fn put_offer(mad: &mut Mad, at: usize, side: &Side) {
-    if side.selective_repeat {
+fn put_offer(mad: &mut Mad, at: usize, qp: &QpParameters) {
+    if qp.selective_repeat {
         put(mad, at, SELECTIVE_REPEAT.to_be_bytes());
     }
 }
 
 /// Writes the fields of a reply (IBA 12.6.8).
-pub fn write_reply(mad: &mut Mad, side: &Side, guid: [u8; 8]) {
+pub fn write_reply(mad: &mut Mad, qp: &QpParameters, guid: [u8; 8]) {
     /// The target ACK delay, as Linux sends it for a software device.
     const ACK_DELAY: u8 = 15;
-    put_offer(mad, REPLY_OFFER, side);
+    put_offer(mad, REPLY_OFFER, qp);
     // An XRC target's number is in the field of the end-to-end context.
-    put_split(mad, if side.xrc { 16 } else { 12 }, side.qpn, 0);
-    put_split(mad, 20, side.psn, 0);
-    put(mad, 24, [side.responder_resources, side.initiator_depth, ACK_DELAY << 3]);
-    put(mad, 27, [side.rnr_retry << 5 | u8::from(side.srq) << 4]);
+    put_split(mad, if qp.xrc { 16 } else { 12 }, qp.qpn, 0);
+    put_split(mad, 20, qp.psn, 0);
+    put(mad, 24, [qp.responder_resources, qp.initiator_depth, ACK_DELAY << 3]);
+    put(mad, 27, [qp.rnr_retry << 5 | u8::from(qp.srq) << 4]);
     put(mad, 28, guid);
 }
 
 /// Reads a reply. `xrc` says whether the request was an XRC initiator's.
-pub fn read_reply(mad: &Mad, xrc: bool) -> Side {
+pub fn read_reply(mad: &Mad, xrc: bool) -> QpParameters {
     let last = mad[BODY + 27];
-    Side {
+    QpParameters {
         qpn: word(mad, if xrc { 16 } else { 12 }) >> 8,
         psn: word(mad, 20) >> 8,
         responder_resources: mad[BODY + 24],
@@ -360,15 +361,15 @@ pub fn read_reject(mad: &Mad) -> u16 {
     u16::from_be_bytes(get(mad, 10))
 }
 
-/// Returns a receipt for a repeated request that the program has not answered yet (IBA 12.6.6, "Message MRAed" 0).
-pub fn receipt(transaction: u64, local: u32, remote: u32) -> Mad {
-    let mut mad = message(Kind::Receipt, transaction, local, remote);
+/// Returns an MRA for a repeated request that the program has not answered yet (IBA 12.6.6, "Message MRAed" 0).
+pub fn mra(transaction: u64, local: u32, remote: u32) -> Mad {
+    let mut mad = message(Kind::MessageReceipt, transaction, local, remote);
     put(&mut mad, 9, [SERVICE_TIMEOUT << 3]);
     mad
 }
 
-/// Returns how long the sender of a receipt may take to answer a message of `kind`. `None` if the receipt is for another message.
-pub fn read_receipt(mad: &Mad, kind: Kind) -> Option<Duration> {
+/// Returns how long the sender of an MRA may take to answer a message of `kind`. `None` if the MRA is for another message.
+pub fn read_mra(mad: &Mad, kind: Kind) -> Option<Duration> {
     let [message, timeout] = get(mad, 8);
     let received = match message >> 6 {
         0 => Kind::Request,

@@ -4,15 +4,15 @@ use super::Mad;
 use std::time::{Duration, Instant};
 
 /// The delay before the first check whether a peer's Ethernet address is resolved.
-pub const FIRST_LOOK: Duration = Duration::from_millis(1);
+pub const FIRST_CHECK: Duration = Duration::from_millis(1);
 
-/// The delay after the first copy. It doubles with each copy, up to [`LONGEST`].
+/// The delay after the first copy. It doubles with each copy, up to [`MAX_DELAY`].
 const FIRST: Duration = Duration::from_millis(500);
-const LONGEST: Duration = Duration::from_millis(4295);
+const MAX_DELAY: Duration = Duration::from_millis(4295);
 
 /// The delay after the first rejection because no program listens, and the number of such rejections after which the request is repeated.
 const FIRST_REFUSAL: Duration = Duration::from_millis(10);
-const MOST_REFUSALS: u32 = 7;
+const MAX_REFUSALS: u32 = 7;
 
 /// A message and its schedule of repetitions.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Pending {
     copies: u32,
     refusals: u32,
     /// The delay before the next check for the receiver's Ethernet address.
-    look: Duration,
+    check_delay: Duration,
     /// The sender's communication id, which is random, so that the clients of a busy server do not repeat in step.
     seed: u32,
 }
@@ -41,14 +41,14 @@ impl Pending {
             timeout,
             copies: 0,
             refusals: 0,
-            look: FIRST_LOOK,
+            check_delay: FIRST_CHECK,
             seed: local,
         }
     }
 
     /// Schedules the next copy after one was sent. Up to a quarter of the delay is random.
     pub fn sent(&mut self, now: Instant) {
-        let pause = (FIRST * 2_u32.pow(self.copies.min(8))).min(LONGEST);
+        let pause = (FIRST * 2_u32.pow(self.copies.min(8))).min(MAX_DELAY);
         self.copies = self.copies.saturating_add(1);
         // An odd multiplier spreads ids that differ by little.
         let random = self.seed.wrapping_add(self.copies).wrapping_mul(0x9e37_79b1) >> 16;
@@ -56,9 +56,9 @@ impl Pending {
     }
 
     /// Schedules another attempt at a copy that was not sent, because the receiver's Ethernet address is being resolved.
-    pub fn put_off(&mut self, now: Instant) {
-        self.schedule(now + self.look);
-        self.look = (2 * self.look).min(FIRST);
+    pub fn postpone(&mut self, now: Instant) {
+        self.schedule(now + self.check_delay);
+        self.check_delay = (2 * self.check_delay).min(FIRST);
     }
 
     /// Postpones the next copy by `time`, the time that the receiver's answer may take (IBA 12.6.6). If `restarts`, the sender's timeout
@@ -76,7 +76,7 @@ impl Pending {
     /// Programs agree over a socket to connect now, and the server listens only after that (`perftest -R`). A client of Linux starts slowly
     /// enough for that; this one does not.
     pub fn refused(&mut self, now: Instant) -> Option<Instant> {
-        if self.refusals >= MOST_REFUSALS {
+        if self.refusals >= MAX_REFUSALS {
             return None;
         }
         self.next = now + FIRST_REFUSAL * 2_u32.pow(self.refusals);
@@ -94,19 +94,19 @@ mod tests {
     use super::*;
 
     /// The time that Linux waits.
-    const PATIENCE: Duration = Duration::from_secs(69);
+    const TIMEOUT: Duration = Duration::from_secs(69);
 
     #[test]
     fn the_pauses_double_up_to_a_limit_and_differ_by_communication_id() {
         let now = Instant::now();
         let times = |local: u32| {
-            let mut pending = Pending::new([0; 256], local, now, PATIENCE);
+            let mut pending = Pending::new([0; 256], local, now, TIMEOUT);
             let mut times = Vec::new();
             while pending.next < pending.until {
                 times.push(pending.next - now);
                 let next = pending.next;
                 pending.sent(next);
-                assert!(pending.next - next >= FIRST * 3 / 4 && pending.next - next <= LONGEST);
+                assert!(pending.next - next >= FIRST * 3 / 4 && pending.next - next <= MAX_DELAY);
             }
             times
         };
@@ -120,7 +120,7 @@ mod tests {
 
     /// IBA 12.6.6.
     #[test]
-    fn a_receipt_delays_the_next_copy_and_restarts_the_timeout_only_if_asked_to() {
+    fn an_mra_delays_the_next_copy_and_restarts_the_timeout_only_with_restarts() {
         let (now, chosen, time) = (Instant::now(), Duration::from_secs(8), Duration::from_secs(5));
         for (restarts, until) in [(false, now + chosen), (true, now + time + chosen)] {
             let mut pending = Pending::new([0; 256], 1, now, chosen);

@@ -27,12 +27,9 @@ fn a_request_of_linux_is_read_and_written_again() {
     assert_eq!(kind(&theirs), Some(Kind::Request));
     let request = Request::read(&theirs).unwrap();
     assert_eq!(request.service, 0x0106_1c06);
-    assert_eq!((request.side.qpn, request.side.psn), (0x40, 0x2c_5655));
-    assert_eq!((request.side.responder_resources, request.side.initiator_depth), (1, 1));
-    assert_eq!(
-        (request.mtu, request.retry_count, request.side.rnr_retry, request.ack_timeout),
-        (3, 7, 7, 19)
-    );
+    assert_eq!((request.qp.qpn, request.qp.psn), (0x40, 0x2c_5655));
+    assert_eq!((request.qp.responder_resources, request.qp.initiator_depth), (1, 1));
+    assert_eq!((request.mtu, request.retry_count, request.qp.rnr_retry, request.ack_timeout), (3, 7, 7, 19));
     assert_eq!(request.traffic_class, 0);
     assert_eq!(request.source, "10.77.0.2:60408".parse().unwrap());
     assert_eq!(request.destination, "10.77.0.1:7174".parse().unwrap());
@@ -62,20 +59,20 @@ fn a_request_names_traffic_class_and_path_mtu() {
 fn a_reply_of_linux_is_read_and_written_again() {
     let theirs = captured()[1];
     assert_eq!(kind(&theirs), Some(Kind::Reply));
-    let side = read_reply(&theirs, false);
-    assert_eq!((side.qpn, side.psn, side.responder_resources, side.rnr_retry), (0x4c, 0xa9_19ee, 1, 7));
+    let qp = read_reply(&theirs, false);
+    assert_eq!((qp.qpn, qp.psn, qp.responder_resources, qp.rnr_retry), (0x4c, 0xa9_19ee, 1, 7));
     let (local, remote) = ids(&theirs);
     let mut ours = message(Kind::Reply, transaction(&theirs), local, remote);
-    write_reply(&mut ours, &side, get(&theirs, 28));
+    write_reply(&mut ours, &qp, get(&theirs, 28));
     assert_eq!(ours, theirs);
 }
 
 /// IBA A14.6: the request contains the extended transport type; the reply has the target's number in the field of the end-to-end context.
 #[test]
 fn xrc_is_another_service() {
-    let side = Side { qpn: 0x12_3456, psn: 5, xrc: true, srq: true, ..Default::default() };
+    let qp = QpParameters { qpn: 0x12_3456, psn: 5, xrc: true, srq: true, ..Default::default() };
     let mut request = Request::read(&captured()[0]).unwrap();
-    request.side = side;
+    request.qp = qp;
     let mut mad = message(Kind::Request, 1, 2, 0);
     request.write(&mut mad);
     assert_eq!((mad[BODY + 43] >> 1 & 3, mad[BODY + 51] & 7), (3, 1));
@@ -83,9 +80,9 @@ fn xrc_is_another_service() {
     mad[BODY + 51] ^= 3;
     assert_eq!(Request::read(&mad), None, "a service that nobody knows");
     let mut reply = message(Kind::Reply, 1, 2, 3);
-    write_reply(&mut reply, &side, [0; 8]);
+    write_reply(&mut reply, &qp, [0; 8]);
     assert_eq!(reply[BODY + 12..BODY + 20], [0, 0, 0, 0, 0x12, 0x34, 0x56, 0]);
-    assert_eq!(read_reply(&reply, true), side);
+    assert_eq!(read_reply(&reply, true), qp);
 }
 
 /// The messages of Linux contain no offer, and one with the offer differs only in the Q_Key.
@@ -93,16 +90,16 @@ fn xrc_is_another_service() {
 fn selective_repeat_is_offered_where_other_peers_do_not_look() {
     let linux = captured();
     let mut request = Request::read(&linux[0]).unwrap();
-    assert!(!request.side.selective_repeat && !read_reply(&linux[1], false).selective_repeat);
-    request.side.selective_repeat = true;
+    assert!(!request.qp.selective_repeat && !read_reply(&linux[1], false).selective_repeat);
+    request.qp.selective_repeat = true;
     let mut mad = linux[0];
     request.write(&mut mad);
     assert_eq!(Request::read(&mad), Some(request));
     put(&mut mad, REQUEST_OFFER, [0; 4]);
-    assert_eq!(Request::read(&mad).map(|read| read.side.selective_repeat), Some(false));
+    assert_eq!(Request::read(&mad).map(|read| read.qp.selective_repeat), Some(false));
     let mut reply = linux[1];
-    write_reply(&mut reply, &request.side, [0; 8]);
-    assert_eq!(read_reply(&reply, false), request.side);
+    write_reply(&mut reply, &request.qp, [0; 8]);
+    assert_eq!(read_reply(&reply, false), request.qp);
 }
 
 /// IBA 12.6, 12.6.10.
@@ -134,7 +131,7 @@ fn any_bytes_are_read_or_refused() {
 
 /// IBA 12.6.7, 12.6.7.2: the rejected message, the reason, and with a timeout the sender's GUID.
 #[test]
-fn a_rejection_says_why() {
+fn a_rejection_contains_its_reason() {
     let guid = [1, 2, 3, 4, 5, 6, 7, 8];
     for (reason, code, words) in [
         (Reason::Timeout, 4, [0x80, 0x10]),
@@ -149,9 +146,9 @@ fn a_rejection_says_why() {
     }
 }
 
-/// Linux accepts no other version of the address header (`CMA_VERSION`), and RoCE has one partition (IBA 10.9.2), of which this side is a full member.
+/// Linux accepts no other version of the address header (`CMA_VERSION`), and RoCE has one partition (IBA 10.9.2), of which this qp is a full member.
 #[test]
-fn a_request_of_another_version_or_partition_is_none() {
+fn a_request_of_another_version_or_partition_is_ignored() {
     let theirs = captured()[0];
     let with = |at: usize, bytes: [u8; 2]| {
         let mut mad = theirs;

@@ -1,6 +1,6 @@
 //! The process's side of a capture: a thread that installs a tap in each core, and sleeps until the observer is gone.
 
-use super::plain::plain;
+use super::sanitize::sanitized;
 use super::status::FORMAT;
 use crate::device::Inner;
 use datapath::capture::Tap;
@@ -18,19 +18,19 @@ use std::time::Duration;
 const REQUEST: &str = "capture ";
 
 /// The number of checks whether the previous capture has ended, and the pause after each.
-const LOOKS: u32 = 20;
+const CHECKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The answer to a request: a line of JSON, with the memory of a ring per core.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Offer {
+pub(super) struct CaptureReply {
     format: u32,
     version: String,
     /// The port of each core, in the order of their rings.
-    #[serde(deserialize_with = "plain")]
+    #[serde(deserialize_with = "sanitized")]
     pub(super) ports: Vec<String>,
     /// Why there is no capture.
-    #[serde(default, deserialize_with = "plain")]
+    #[serde(default, deserialize_with = "sanitized")]
     pub(super) refused: Option<String>,
 }
 
@@ -45,25 +45,25 @@ pub(super) fn requested(request: &[u8]) -> Option<u32> {
 
 /// Whether the process is captured. It has one capture at a time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tapping(Arc<AtomicBool>);
+pub(super) struct CaptureServer(Arc<AtomicBool>);
 
 /// Marks a capture as running until it is dropped.
-struct Underway(Tapping);
+struct RunningCapture(CaptureServer);
 
-impl Drop for Underway {
+impl Drop for RunningCapture {
     fn drop(&mut self) {
         self.0.0.store(false, Ordering::Release);
     }
 }
 
-impl Tapping {
+impl CaptureServer {
     /// Marks a capture as running. Returns `false` if another one is running and does not end within 190 ms.
-    fn take_over(&self) -> bool {
-        for look in 0..LOOKS {
+    fn try_begin(&self) -> bool {
+        for look in 0..CHECKS {
             if !self.0.swap(true, Ordering::Acquire) {
                 return true;
             }
-            if look + 1 < LOOKS {
+            if look + 1 < CHECKS {
                 std::thread::sleep(PAUSE);
             }
         }
@@ -74,11 +74,11 @@ impl Tapping {
     pub(super) fn begin(&self, stream: CloseOnFork<UnixStream>, devices: Vec<Weak<Inner>>, snap: u32) {
         // The timeout applied to the request only.
         let _ = stream.set_read_timeout(None);
-        if !self.take_over() {
+        if !self.try_begin() {
             refuse(&stream, "another capture of it is running; end that one first".into());
             return;
         }
-        let underway = Underway(self.clone());
+        let underway = RunningCapture(self.clone());
         let stream = Arc::new(stream);
         let observer = stream.clone();
         let started = signals::spawn("ferroce-capture", move || {
@@ -93,13 +93,13 @@ impl Tapping {
     }
 }
 
-fn offer(
+fn reply(
     stream: &UnixStream,
     ports: Vec<String>,
     refused: Option<String>,
     rings: &[OwnedFd],
 ) -> io::Result<()> {
-    let offer = Offer { format: FORMAT, version: env!("CARGO_PKG_VERSION").into(), ports, refused };
+    let offer = CaptureReply { format: FORMAT, version: env!("CARGO_PKG_VERSION").into(), ports, refused };
     let mut line = serde_json::to_vec(&offer)?;
     line.push(b'\n');
     let rings: Vec<_> = rings.iter().map(AsFd::as_fd).collect();
@@ -109,12 +109,12 @@ fn offer(
 
 fn refuse(stream: &UnixStream, reason: String) {
     // Fails only if the observer is gone.
-    let _ = offer(stream, Vec::new(), Some(reason), &[]);
+    let _ = reply(stream, Vec::new(), Some(reason), &[]);
 }
 
 fn capture(stream: &UnixStream, devices: &[Weak<Inner>], snap: u32) -> io::Result<()> {
     let (ports, rings) = install(devices, snap)?;
-    if offer(stream, ports, None, &rings).is_ok() {
+    if reply(stream, ports, None, &rings).is_ok() {
         drop(rings);
         wait(stream);
     }

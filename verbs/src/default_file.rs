@@ -17,7 +17,7 @@ const FILE: &str = "ferroce.toml";
 /// The file of privileged programs, whose callers choose the current folder.
 const OF_PRIVILEGED: &str = "/etc/ferroce.toml";
 /// The longest configuration file, bytes.
-const LONGEST: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 /// The remedy for a program that needs the ignored file.
 const NAME_IT: &str = "name it by FERROCE_CONFIG or --config to use it anyway";
 
@@ -39,7 +39,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<DeviceConfig>, ConfigError> {
         Ok(Some(file)) => {
             let configs = DeviceConfig::read(file, path)?.into_iter();
             let (configs, ignored): (_, Vec<_>) =
-                configs.map(|config| without_files_of_its_choice(config, path)).unzip();
+                configs.map(|config| without_file_ports(config, path)).unzip();
             ignored.iter().flatten().for_each(|line| report(line));
             Ok(configs)
         }
@@ -103,7 +103,7 @@ fn check_owner(owner: u32, caller: u32) -> Result<(), String> {
 }
 
 /// Removes a port that opens files or arbitrary DPDK devices, and returns the warning.
-fn without_files_of_its_choice(config: DeviceConfig, path: &Path) -> (DeviceConfig, Option<String>) {
+fn without_file_ports(config: DeviceConfig, path: &Path) -> (DeviceConfig, Option<String>) {
     let kind = match config.port().map(str::parse) {
         Some(Ok(PortSpec::Pcap { .. } | PortSpec::PcapInterface(_))) => "pcap:",
         Some(Ok(PortSpec::Eal(_))) => "eal:",
@@ -123,15 +123,15 @@ fn report(line: &str) {
     ONCE.call_once(|| tracing::warn!("{line}"));
 }
 
-/// Reads a configuration file of at most [`LONGEST`] bytes.
+/// Reads a configuration file of at most [`MAX_BYTES`] bytes.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, or is longer than the limit.
 pub(crate) fn text_of(file: File) -> io::Result<String> {
     let mut text = String::new();
-    file.take(LONGEST + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LONGEST {
-        return Err(io::Error::other(format!("longer than {LONGEST} bytes: not a configuration file")));
+    file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(io::Error::other(format!("longer than {MAX_BYTES} bytes: not a configuration file")));
     }
     Ok(text)
 }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strangers_file_or_link_is_ignored() {
+    fn a_file_or_link_of_another_user_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = file(folder.path(), "port = 'veth0'", 0o644);
         if chown(&path, Some(65534), None).is_err() {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_or_has_no_end_is_refused_at_once() {
+    fn a_file_that_is_not_regular_is_refused_at_once() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(read(&folder.path().join("nothing")).unwrap(), [DeviceConfig::default()]);
         assert_eq!(read(folder.path()).unwrap(), [DeviceConfig::default()]);

@@ -1,29 +1,29 @@
 //! The asynchronous forms of the blocking calls of this module, for tokio. Feature `tokio`.
 
 use super::connection::begin;
-use super::manager::{Connections, User};
+use super::manager::{Connections, ManagerRef};
 use super::{Connection, Listener, Options, Request};
-use crate::awaited::{Watched, let_others_run};
+use crate::asynchronous::{WatchedFd, yield_now};
 use crate::{Error, QueuePair};
 use datapath::event_fd::EventFd;
 use std::net::SocketAddr;
 
-impl User {
-    /// Waits as [`User::wait`] does. Cancel safe, because the future returns a result of `ready` without another await.
+impl ManagerRef {
+    /// Waits as [`ManagerRef::wait`] does. Cancel safe, because the future returns a result of `ready` without another await.
     async fn wait_async<R>(
         &self,
-        bell: &EventFd,
+        event_fd: &EventFd,
         mut ready: impl FnMut(&mut Connections) -> Option<R>,
     ) -> Result<R, Error> {
-        let watched = Watched::new(bell)?;
+        let watched = WatchedFd::new(event_fd)?;
         loop {
-            if let Some(result) = self.look(&mut ready)? {
+            if let Some(result) = self.poll_ready(&mut ready)? {
                 return Ok(result);
             }
             if self.sleeps() {
-                watched.rung().await;
+                watched.signalled().await;
             } else {
-                let_others_run().await;
+                yield_now().await;
             }
         }
     }
@@ -44,8 +44,8 @@ pub async fn connect_async(qp: QueuePair, to: SocketAddr, options: &Options) -> 
     let connecting = begin(qp, to, options)?;
     let handle = connecting.handle();
     let answer = |machine: &mut Connections| handle.answer(machine, options.timeout);
-    let agreed = handle.user.wait_async(&handle.bell, answer).await?;
-    connecting.finish(agreed?, options)
+    let negotiated = handle.manager.wait_async(&handle.event_fd, answer).await?;
+    connecting.finish(negotiated?, options)
 }
 
 impl Listener {
@@ -59,7 +59,7 @@ impl Listener {
     /// # Panics
     /// Panics if the caller is not in a tokio runtime with I/O enabled.
     pub async fn accept_async(&self) -> Result<Request, Error> {
-        let taken = self.user.wait_async(&self.bell, |machine| self.take(machine)).await?;
+        let taken = self.manager.wait_async(&self.event_fd, |machine| self.take(machine)).await?;
         self.request(taken?)
     }
 }
@@ -78,7 +78,7 @@ impl Request {
         let connection = self.begin(qp, options)?;
         let handle = connection.handle();
         let established = |machine: &mut Connections| handle.established(machine, options.timeout);
-        handle.user.wait_async(&handle.bell, established).await??;
+        handle.manager.wait_async(&handle.event_fd, established).await??;
         Ok(connection)
     }
 }
@@ -96,7 +96,7 @@ impl Connection {
     pub async fn wait_end_async(&mut self) -> Result<(), Error> {
         let handle = self.handle();
         let ended = |machine: &mut Connections| handle.has_ended(machine).then_some(());
-        handle.user.wait_async(&handle.bell, ended).await
+        handle.manager.wait_async(&handle.event_fd, ended).await
     }
 
     /// Ends the connection, and waits for the peer's answer. The asynchronous form of [`disconnect`](Self::disconnect).

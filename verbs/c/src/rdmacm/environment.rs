@@ -11,22 +11,22 @@ use crate::rdmacm::manager;
 use datapath::siblings::Siblings;
 use std::net::IpAddr;
 use verbs::cm::machine::message::{Mad, Sent};
-use verbs::cm::machine::{Event, Link, World};
+use verbs::cm::machine::{CmConnection, Environment, Event};
 
-impl World for Device {
+impl Environment for Device {
     type Error = Errno;
     type Connection = Handle;
     type Listener = Handle;
 
-    const RECEIPT_RESTARTS_TIMEOUT: bool = true;
+    const MRA_RESTARTS_TIMEOUT: bool = true;
 
     fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
         let from = if from.is_unspecified() { self.address_towards(to)? } else { from };
         self.send(from, to, mad)
     }
 
-    fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
-        self.finds(peer)
+    fn poll_resolution(&self, peer: IpAddr) -> Result<bool, Errno> {
+        self.poll_resolution(peer)
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
@@ -50,22 +50,27 @@ impl World for Device {
         unsafe { &*listener.0 }.backlog.is_full()
     }
 
-    fn requested(&self, listener: &mut Handle, local: u32, link: &mut Link<Handle>) -> Result<(), Errno> {
+    fn on_request(
+        &self,
+        listener: &mut Handle,
+        local: u32,
+        cm_connection: &mut CmConnection<Handle>,
+    ) -> Result<(), Errno> {
         let connection = Connection {
-            state: State::Linked,
-            source: Some(link.source),
-            destination: Some(link.peer),
+            state: State::HasConnection,
+            source: Some(cm_connection.source),
+            destination: Some(cm_connection.peer),
             context: self.context.addr(),
             local,
-            ack_timeout: finite(link.ack_timeout),
-            traffic_class: link.traffic_class,
+            ack_timeout: finite(cm_connection.ack_timeout),
+            traffic_class: cm_connection.traffic_class,
             ..Default::default()
         };
-        let parameters = Parameters::Connection(parameters(link));
-        let private = std::mem::take(&mut link.private);
+        let parameters = Parameters::Connection(parameters(cm_connection));
+        let private = std::mem::take(&mut cm_connection.private);
         // SAFETY: the caller has locked the machine.
         let child = unsafe { incoming::create(self, &*listener.0, connection, |_| Ok(())) }?;
-        link.program = Some(Handle(child));
+        cm_connection.program = Some(Handle(child));
         // SAFETY: as above, and nothing has seen the identifier.
         unsafe { incoming::report(&*listener.0, child, parameters, private) };
         Ok(())
@@ -73,12 +78,12 @@ impl World for Device {
 
     /// Its queue pair goes on until the program ends it, as on Linux: a Linux peer may send its DREQ before its last ACK. As rdma-core does,
     /// a rejection alone ends it.
-    fn report(&self, link: &mut Link<Handle>, event: Event<Errno>) {
+    fn report(&self, cm_connection: &mut CmConnection<Handle>, event: Event<Errno>) {
         let (kind, status) = match event {
             Event::ReplyReceived => (RDMA_CM_EVENT_CONNECT_RESPONSE, 0),
             Event::Established => (RDMA_CM_EVENT_ESTABLISHED, 0),
             Event::Rejected(reason) => {
-                link.qpn.take().into_iter().for_each(|qpn| self.management.end(qpn));
+                cm_connection.qpn.take().into_iter().for_each(|qpn| self.management.end(qpn));
                 (RDMA_CM_EVENT_REJECTED, reason.into())
             }
             Event::Disconnected => (RDMA_CM_EVENT_DISCONNECTED, 0),
@@ -86,11 +91,11 @@ impl World for Device {
             Event::Unreachable => (RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
             Event::TimeWaitExit => (RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
         };
-        let Some(Handle(id)) = link.program else { return };
+        let Some(Handle(id)) = cm_connection.program else { return };
         let is_message = matches!(kind, RDMA_CM_EVENT_CONNECT_RESPONSE | RDMA_CM_EVENT_REJECTED)
             || kind == RDMA_CM_EVENT_ESTABLISHED;
-        let parameters = if is_message { parameters(link) } else { rdma_conn_param::default() };
-        let private = if is_message { std::mem::take(&mut link.private) } else { Vec::new() };
+        let parameters = if is_message { parameters(cm_connection) } else { rdma_conn_param::default() };
+        let private = if is_message { std::mem::take(&mut cm_connection.private) } else { Vec::new() };
         // SAFETY: the caller has locked the machine.
         unsafe { &*id }.tell_more(Waiting {
             id,
@@ -105,14 +110,14 @@ impl World for Device {
 
 /// Returns the parameters of the peer, as the program reads them: the requests that the peer begins are those that this side answers, and
 /// the other way round.
-fn parameters(link: &Link<Handle>) -> rdma_conn_param {
+fn parameters(cm_connection: &CmConnection<Handle>) -> rdma_conn_param {
     rdma_conn_param {
-        responder_resources: link.theirs.initiator_depth,
-        initiator_depth: link.theirs.responder_resources,
-        retry_count: link.retry_count,
-        rnr_retry_count: link.theirs.rnr_retry,
-        srq: link.theirs.srq.into(),
-        qp_num: link.theirs.qpn,
+        responder_resources: cm_connection.theirs.initiator_depth,
+        initiator_depth: cm_connection.theirs.responder_resources,
+        retry_count: cm_connection.retry_count,
+        rnr_retry_count: cm_connection.theirs.rnr_retry,
+        srq: cm_connection.theirs.srq.into(),
+        qp_num: cm_connection.theirs.qpn,
         ..Default::default()
     }
 }

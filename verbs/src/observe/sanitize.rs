@@ -20,43 +20,43 @@ static NAMES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
 });
 
 /// A part of a report that contains text.
-pub(super) trait Untrusted {
+pub(super) trait Sanitize {
     /// Removes control characters and unknown names.
-    fn make_plain(&mut self);
+    fn sanitize(&mut self);
 }
 
-impl Untrusted for String {
-    fn make_plain(&mut self) {
+impl Sanitize for String {
+    fn sanitize(&mut self) {
         if self.contains(char::is_control) {
             *self = self.replace(char::is_control, " ");
         }
     }
 }
 
-impl<T: Untrusted> Untrusted for Option<T> {
-    fn make_plain(&mut self) {
-        self.iter_mut().for_each(T::make_plain);
+impl<T: Sanitize> Sanitize for Option<T> {
+    fn sanitize(&mut self) {
+        self.iter_mut().for_each(T::sanitize);
     }
 }
 
-impl<T: Untrusted> Untrusted for Vec<T> {
-    fn make_plain(&mut self) {
-        self.iter_mut().for_each(T::make_plain);
+impl<T: Sanitize> Sanitize for Vec<T> {
+    fn sanitize(&mut self) {
+        self.iter_mut().for_each(T::sanitize);
     }
 }
 
-impl Untrusted for BTreeMap<String, u64> {
-    fn make_plain(&mut self) {
+impl Sanitize for BTreeMap<String, u64> {
+    fn sanitize(&mut self) {
         self.retain(|name, _| NAMES.contains(name));
     }
 }
 
 /// Deserializes and sanitizes a field that contains text, for serde's `deserialize_with`.
-pub(super) fn plain<'de, D: Deserializer<'de>, T: Untrusted + Deserialize<'de>>(
+pub(super) fn sanitized<'de, D: Deserializer<'de>, T: Sanitize + Deserialize<'de>>(
     from: D,
 ) -> Result<T, D::Error> {
     let mut value = T::deserialize(from)?;
-    value.make_plain();
+    value.sanitize();
     Ok(value)
 }
 
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_control_characters_nor_names_of_its_own_get_out_of_a_report() {
+    fn a_report_is_rid_of_control_characters_and_unknown_names() {
         let honest: ProcessStatus = serde_json::from_value(report()).unwrap();
         let mut hostile = report();
         make_hostile(&mut hostile);

@@ -12,29 +12,29 @@ use tokio::io::unix::AsyncFd;
 
 /// A descriptor that the current runtime watches.
 #[derive(Debug)]
-pub(crate) struct Watched(AsyncFd<EventFd>);
+pub(crate) struct WatchedFd(AsyncFd<EventFd>);
 
-impl Watched {
-    /// Watches a duplicate of `bell`: an epoll instance accepts each descriptor once, and several tasks may wait for the same one.
-    pub(crate) fn new(bell: &EventFd) -> Result<Self, Error> {
-        let own = bell.try_clone().map_err(Error::Descriptor)?;
+impl WatchedFd {
+    /// Watches a duplicate of `event_fd`: an epoll instance accepts each descriptor once, and several tasks may wait for the same one.
+    pub(crate) fn new(event_fd: &EventFd) -> Result<Self, Error> {
+        let own = event_fd.try_clone().map_err(Error::Descriptor)?;
         // SAFETY: `own` returns the same open descriptor for its whole life, and the `AsyncFd` owns `own` until it is dropped.
         let watched = unsafe { AsyncFd::register_with_interest(own, Interest::READABLE) };
         watched.map(Self).map_err(|error| Error::Descriptor(error.into()))
     }
 
     /// Waits until the descriptor is signalled after the last call returned. Does not read its counter.
-    pub(crate) async fn rung(&self) {
+    pub(crate) async fn signalled(&self) {
         match self.0.readable().await {
             Ok(mut ready) => ready.clear_ready(),
             // The runtime that watched the descriptor has shut down, so this task polls.
-            Err(_) => let_others_run().await,
+            Err(_) => yield_now().await,
         }
     }
 }
 
 /// Yields to the runtime's other tasks. An inline core has no thread, so a task that waits must keep polling.
-pub(crate) async fn let_others_run() {
+pub(crate) async fn yield_now() {
     let mut first = true;
     poll_fn(|context| {
         if !std::mem::replace(&mut first, false) {
@@ -78,13 +78,13 @@ pub(crate) async fn let_others_run() {
 pub struct Completions {
     queue: CompletionQueue,
     channel: CompletionChannel,
-    watched: Watched,
+    watched: WatchedFd,
     /// Calls of [`next`](Self::next) since the task last yielded.
     calls: u8,
 }
 
 /// Calls of [`Completions::next`] after which the task yields although completions may be ready.
-const IN_A_ROW: u8 = 64;
+const MAX_CONSECUTIVE: u8 = 64;
 
 impl Completions {
     /// Awaits the completions of `queue`. A channel that the queue was bound to no longer reports them.
@@ -96,9 +96,9 @@ impl Completions {
     /// Panics if the caller is not in a tokio runtime with I/O enabled.
     pub fn new(mut queue: CompletionQueue) -> Result<Self, Error> {
         let channel = CompletionChannel::new(&queue.handle.device, libc::EFD_NONBLOCK)?;
-        let watched = Watched::new(&channel.descriptor)?;
-        queue.leave_channel();
-        queue.ring_on(&channel)?;
+        let watched = WatchedFd::new(&channel.descriptor)?;
+        queue.unbind_channel();
+        queue.bind_channel(&channel)?;
         Ok(Self { queue, channel, watched, calls: 0 })
     }
 
@@ -110,16 +110,16 @@ impl Completions {
     /// # Errors
     /// As [`CompletionQueue::poll`].
     pub async fn next(&mut self) -> Result<Completion, PollError> {
-        self.calls = (self.calls + 1) % IN_A_ROW;
+        self.calls = (self.calls + 1) % MAX_CONSECUTIVE;
         if self.calls == 0 {
-            let_others_run().await;
+            yield_now().await;
         }
         loop {
             if let Some(completion) = self.queue.poll_one()? {
                 return Ok(completion);
             }
             if self.queue.handle.device.engine.is_inline() {
-                let_others_run().await;
+                yield_now().await;
                 continue;
             }
             self.queue.arm(false);
@@ -127,7 +127,7 @@ impl Completions {
             if let Some(completion) = self.queue.poll_one()? {
                 return Ok(completion);
             }
-            self.watched.rung().await;
+            self.watched.signalled().await;
             // Empties both counters, which would otherwise grow. The next poll reports a stopped core.
             let _ = self.channel.wait();
             while self.queue.take_event() {}

@@ -1,8 +1,8 @@
 //! One connection: its state, the message that it repeats, and its reaction to the peer's messages.
 
-use super::message::{self, Key, Kind, Mad, PeerMessage, Pending, Reason, SMALLEST_MTU, Side};
+use super::environment::{Environment, Event};
+use super::message::{self, Key, Kind, Mad, PeerMessage, Pending, QpParameters, Reason, SMALLEST_MTU};
 use super::state::{End, State};
-use super::world::{Event, World};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ pub(super) const TIME_WAIT: Duration = Duration::from_millis(1074);
 
 /// One connection. `C` is the program's data.
 #[derive(Debug)]
-pub struct Link<C> {
+pub struct CmConnection<C> {
     pub state: State,
     pub source: SocketAddr,
     pub peer: SocketAddr,
-    pub ours: Side,
-    pub theirs: Side,
+    pub ours: QpParameters,
+    pub theirs: QpParameters,
     pub mtu: u8,
     /// The smallest path MTU code that this side agrees to.
-    pub least_mtu: u8,
+    pub min_mtu: u8,
     pub ack_timeout: u8,
     pub retry_count: u8,
     pub traffic_class: u8,
@@ -36,17 +36,17 @@ pub struct Link<C> {
     pub time_wait: Option<Instant>,
 }
 
-impl<C> Link<C> {
+impl<C> CmConnection<C> {
     /// Returns a connection that this side requests. The caller sets the remaining fields.
     pub fn new(source: SocketAddr, peer: SocketAddr) -> Self {
         Self {
             state: State::RequestSent,
             source,
             peer,
-            ours: Side::default(),
-            theirs: Side::default(),
+            ours: QpParameters::default(),
+            theirs: QpParameters::default(),
             mtu: 0,
-            least_mtu: SMALLEST_MTU,
+            min_mtu: SMALLEST_MTU,
             ack_timeout: 0,
             retry_count: 0,
             traffic_class: 0,
@@ -61,10 +61,15 @@ impl<C> Link<C> {
     }
 
     /// Enters `state`, and stops repeating messages.
-    fn enter<W: World<Connection = C>>(&mut self, state: State, event: Event<W::Error>, world: &W) {
+    fn enter<W: Environment<Connection = C>>(
+        &mut self,
+        state: State,
+        event: Event<W::Error>,
+        environment: &W,
+    ) {
         self.pending = None;
         self.state = state;
-        world.report(self, event);
+        environment.report(self, event);
     }
 
     pub(super) fn write(&self, kind: Kind, local: u32) -> Mad {
@@ -77,43 +82,48 @@ impl<C> Link<C> {
     }
 
     /// Rejects the connection. The rejection is not repeated: if it is lost, the peer times out.
-    pub(super) fn reject<W: World>(&self, local: u32, reason: Reason, guid: [u8; 8], world: &W) {
+    pub(super) fn reject<W: Environment>(&self, local: u32, reason: Reason, guid: [u8; 8], environment: &W) {
         let mad = message::reject(self.transaction, local, self.remote, reason, guid);
-        let _ = world.send(self.source.ip(), self.peer.ip(), &mad);
+        let _ = environment.send(self.source.ip(), self.peer.ip(), &mad);
     }
 
     /// Registers the DREQ that another process sends if this process dies.
-    pub(super) fn remember<W: World>(&self, local: u32, world: &W) {
-        world.remember(local, self.source.ip(), self.peer.ip(), &self.disconnect_request(local));
+    pub(super) fn register_disconnect<W: Environment>(&self, local: u32, environment: &W) {
+        environment.register_disconnect(
+            local,
+            self.source.ip(),
+            self.peer.ip(),
+            &self.disconnect_request(local),
+        );
     }
 
-    pub(super) fn end<W: World<Connection = C>>(
+    pub(super) fn end<W: Environment<Connection = C>>(
         &mut self,
         local: u32,
         end: End,
         event: Event<W::Error>,
-        world: &W,
+        environment: &W,
     ) {
-        world.forget(local);
-        self.enter(State::Ended(end), event, world);
+        environment.unregister_disconnect(local);
+        self.enter(State::Ended(end), event, environment);
     }
 
     /// Ends the connection, and starts TIME_WAIT. Returns when TIME_WAIT ends.
-    pub(super) fn disconnected<W: World<Connection = C>>(
+    pub(super) fn disconnected<W: Environment<Connection = C>>(
         &mut self,
         now: Instant,
         local: u32,
-        world: &W,
+        environment: &W,
     ) -> Option<Instant> {
         self.time_wait = Some(now + TIME_WAIT);
-        self.end(local, End::Disconnected, Event::Disconnected, world);
+        self.end(local, End::Disconnected, Event::Disconnected, environment);
         self.time_wait
     }
 
     /// Postpones the repetition of `kind`, because the peer has acknowledged its receipt (MRA) and its program needs time.
-    fn wait(&mut self, now: Instant, receipt: &PeerMessage<'_>, kind: Kind, restarts_timeout: bool) {
+    fn wait(&mut self, now: Instant, mra: &PeerMessage<'_>, kind: Kind, restarts_timeout: bool) {
         if let Some(pending) = &mut self.pending
-            && let Some(time) = message::read_receipt(receipt.mad(), kind)
+            && let Some(time) = message::read_mra(mra.mad(), kind)
         {
             pending.wait(now, time, restarts_timeout);
         }
@@ -121,7 +131,7 @@ impl<C> Link<C> {
 
     /// Repeats the request with the next smaller path MTU. Returns when, or `None` if this side accepts no smaller one.
     fn lower_mtu(&mut self, now: Instant) -> Option<Instant> {
-        let pending = self.pending.as_mut().filter(|_| self.mtu > self.least_mtu)?;
+        let pending = self.pending.as_mut().filter(|_| self.mtu > self.min_mtu)?;
         self.mtu -= 1;
         message::put_mtu(&mut pending.mad, self.mtu);
         pending.next = now;
@@ -135,47 +145,47 @@ impl<C> Link<C> {
     }
 
     /// Handles a message of the peer. Returns when the connection's timer is due, if that changed.
-    pub(super) fn handle<W: World<Connection = C>>(
+    pub(super) fn handle<W: Environment<Connection = C>>(
         &mut self,
         now: Instant,
         local: u32,
         message: &PeerMessage<'_>,
-        world: &W,
+        environment: &W,
     ) -> Option<Instant> {
         // If the answer is lost, the peer repeats its message.
-        let answer = |link: &Self, mad: &Mad| {
-            let _ = world.send(link.source.ip(), link.peer.ip(), mad);
+        let answer = |connection: &Self, mad: &Mad| {
+            let _ = environment.send(connection.source.ip(), connection.peer.ip(), mad);
         };
         match (message.kind(), self.state) {
             (Kind::Reply, State::RequestSent) => {
                 self.remote = message.sender();
                 self.theirs = message::read_reply(message.mad(), self.ours.xrc);
                 self.private = message.private_data().to_vec();
-                self.remember(local, world);
-                self.enter(State::ReplyReceived, Event::ReplyReceived, world);
+                self.register_disconnect(local, environment);
+                self.enter(State::ReplyReceived, Event::ReplyReceived, environment);
             }
-            (Kind::Receipt, State::RequestSent) => {
-                self.wait(now, message, Kind::Request, W::RECEIPT_RESTARTS_TIMEOUT);
+            (Kind::MessageReceipt, State::RequestSent) => {
+                self.wait(now, message, Kind::Request, W::MRA_RESTARTS_TIMEOUT);
             }
-            (Kind::Receipt, State::ReplySent) => {
-                self.wait(now, message, Kind::Reply, W::RECEIPT_RESTARTS_TIMEOUT);
+            (Kind::MessageReceipt, State::ReplySent) => {
+                self.wait(now, message, Kind::Reply, W::MRA_RESTARTS_TIMEOUT);
             }
             (Kind::Reply, State::Established) => answer(self, &self.write(Kind::ReadyToUse, local)),
             (Kind::ReadyToUse, State::ReplySent) => {
                 self.private = message.private_data().to_vec();
-                self.enter(State::Established, Event::Established, world);
+                self.enter(State::Established, Event::Established, environment);
             }
             (Kind::Reject | Kind::DisconnectReply, State::DisconnectSent) => {
-                return self.disconnected(now, local, world);
+                return self.disconnected(now, local, environment);
             }
             (Kind::Reject, state) if !matches!(state, State::Ended(_)) => {
-                return self.rejected(now, local, message, world);
+                return self.rejected(now, local, message, environment);
             }
             (Kind::DisconnectRequest, state) => {
                 let (transaction, sender) = (message.transaction(), message.sender());
                 answer(self, &message::message(Kind::DisconnectReply, transaction, local, sender));
                 if state.is_connected() || state == State::DisconnectSent {
-                    return self.disconnected(now, local, world);
+                    return self.disconnected(now, local, environment);
                 }
             }
             // A duplicate, or a message that has no meaning in this state.
@@ -186,12 +196,12 @@ impl<C> Link<C> {
 
     /// Handles a rejection. Linux also rejects after its program has accepted: a peer that has waited in vain for this side's RTU rejects its
     /// own reply, and this side may have posted requests by then.
-    fn rejected<W: World<Connection = C>>(
+    fn rejected<W: Environment<Connection = C>>(
         &mut self,
         now: Instant,
         local: u32,
         message: &PeerMessage<'_>,
-        world: &W,
+        environment: &W,
     ) -> Option<Instant> {
         let reason = message::read_reject(message.mad());
         let repeated = match self.state {
@@ -205,7 +215,7 @@ impl<C> Link<C> {
             self.private = message.private_data().to_vec();
             let established = self.state == State::Established;
             let end = if established { End::Disconnected } else { End::Rejected(reason) };
-            self.end(local, end, Event::Rejected(reason), world);
+            self.end(local, end, Event::Rejected(reason), environment);
         }
         repeated
     }

@@ -1,11 +1,11 @@
 //! What the state machine needs of its device and of the program.
 
-use super::link::Link;
+use super::connection::CmConnection;
 use super::message::{Mad, Sent};
 use datapath::siblings::{Farewell, Siblings};
 use std::net::IpAddr;
 
-/// What happens to a connection. The private data of the peer's message is [`Link::private`].
+/// What happens to a connection. The private data of the peer's message is [`CmConnection::private`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<E> {
     /// The peer accepts (REP).
@@ -28,7 +28,7 @@ pub enum Event<E> {
 const ID_BITS: u32 = 26;
 
 /// The effects that the machine has outside itself.
-pub trait World {
+pub trait Environment {
     /// A failure outside the machine.
     type Error;
     /// The program's part of a connection.
@@ -37,12 +37,12 @@ pub trait World {
     type Listener;
 
     /// With an MRA the time to wait for an answer begins again, as on Linux. Otherwise what the program chose is the limit.
-    const RECEIPT_RESTARTS_TIMEOUT: bool;
+    const MRA_RESTARTS_TIMEOUT: bool;
 
     /// Sends a message, without a wait.
     fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Self::Error>;
     /// Returns whether a peer's Ethernet address is known; asks for it if not.
-    fn finds(&self, peer: IpAddr) -> Result<bool, Self::Error>;
+    fn poll_resolution(&self, peer: IpAddr) -> Result<bool, Self::Error>;
     /// Returns whether an address is the device's.
     fn is_own(&self, address: IpAddr) -> bool;
     /// An unpredictable number.
@@ -72,14 +72,14 @@ pub trait World {
     }
 
     /// Has another process send this DREQ if this process dies.
-    fn remember(&self, id: u32, source: IpAddr, destination: IpAddr, disconnect_request: &Mad) {
+    fn register_disconnect(&self, id: u32, source: IpAddr, destination: IpAddr, disconnect_request: &Mad) {
         if let Some(siblings) = self.siblings() {
             siblings.remember(&Farewell { id, source, destination, mad: *disconnect_request });
         }
     }
 
     /// The connection has ended: its peer knows, or has been informed.
-    fn forget(&self, id: u32) {
+    fn unregister_disconnect(&self, id: u32) {
         if let Some(siblings) = self.siblings() {
             siblings.forget(id);
         }
@@ -88,12 +88,12 @@ pub trait World {
     /// Returns whether a listener has no room for another request.
     fn is_full(&self, listener: &Self::Listener) -> bool;
     /// Reports a request to its listener. If this fails, the request is dropped, and the peer repeats it.
-    fn requested(
+    fn on_request(
         &self,
         listener: &mut Self::Listener,
         local: u32,
-        link: &mut Link<Self::Connection>,
+        connection: &mut CmConnection<Self::Connection>,
     ) -> Result<(), Self::Error>;
     /// Reports an event to the program of the connection.
-    fn report(&self, link: &mut Link<Self::Connection>, event: Event<Self::Error>);
+    fn report(&self, connection: &mut CmConnection<Self::Connection>, event: Event<Self::Error>);
 }

@@ -1,7 +1,7 @@
 //! Converts errors to rdma-core's `errno` values, and panics to errors, so that nothing unwinds into the program.
 
 use crate::cancel::Deferred;
-use crate::reserve;
+use crate::memory_reserve;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use verbs::Error;
@@ -18,7 +18,7 @@ pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
 pub(crate) const ENDED: Errno = Errno(libc::EIO);
 
 /// Runs the body of a verb. A panic is a bug in this library: it becomes `EIO`, and its message is on standard error.
-pub(crate) fn guarded<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+pub(crate) fn catch_panic<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     let _whole = Deferred::new();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)))
 }
@@ -30,7 +30,7 @@ pub(crate) fn set(errno: Errno) {
 
 /// Runs the body of a verb that returns 0 or an error number.
 pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
-    match guarded(body) {
+    match catch_panic(body) {
         Ok(()) => 0,
         Err(errno) => {
             set(errno);
@@ -41,7 +41,7 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
 
 /// Runs the body of a verb that returns a count or 0, or -1 with `errno` set.
 pub(crate) fn count(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
-    guarded(body).unwrap_or_else(|errno| {
+    catch_panic(body).unwrap_or_else(|errno| {
         set(errno);
         -1
     })
@@ -50,14 +50,14 @@ pub(crate) fn count(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
 /// Runs the body of a verb that returns a new object, or null with `errno` set. Without memory, returns null with `ENOMEM` first.
 pub(crate) fn created<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     object(|| {
-        reserve::complete()?;
+        memory_reserve::complete()?;
         body()
     })
 }
 
 /// Runs the body of a verb that returns an existing object, or null with `errno` set.
 pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
-    guarded(body).unwrap_or_else(|errno| {
+    catch_panic(body).unwrap_or_else(|errno| {
         set(errno);
         std::ptr::null_mut()
     })
@@ -70,13 +70,13 @@ impl From<Error> for Errno {
             Error::Control(ControlError::Limit { .. }) => tracing::error!("{error}"),
             _ => tracing::warn!("{error}"),
         }
-        Self::quietly(error)
+        Self::without_log(error)
     }
 }
 
 impl Errno {
     /// Converts an error that is not the program's fault, without a line in the log.
-    pub(crate) fn quietly(error: Error) -> Self {
+    pub(crate) fn without_log(error: Error) -> Self {
         Self(match error {
             Error::Port { .. } | Error::NoAddress { .. } => libc::ENODEV,
             Error::Control(error) => return error.into(),
@@ -150,7 +150,7 @@ mod tests {
         let (address, port, errno) = ([10, 0, 0, 2].into(), "eth0".to_owned(), libc::EMFILE);
         let resolve = Error::Resolve(ResolveError::Exhausted { address, port, errno });
         for error in [descriptor, resolve] {
-            assert_eq!(Errno::quietly(error), Errno(libc::EMFILE));
+            assert_eq!(Errno::without_log(error), Errno(libc::EMFILE));
         }
     }
 }

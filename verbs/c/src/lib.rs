@@ -15,8 +15,8 @@ pub mod abi;
 mod cancel;
 mod errno;
 mod ibverbs;
+mod memory_reserve;
 mod rdmacm;
-mod reserve;
 
 pub use ibverbs::*;
 pub use rdmacm::*;

@@ -37,9 +37,9 @@ impl Drop for Limited {
 }
 
 /// All memory that `malloc` can still allocate, as a list of blocks.
-struct Hoard(*mut *mut c_void);
+struct AllocatedMemory(*mut *mut c_void);
 
-impl Hoard {
+impl AllocatedMemory {
     fn of_all() -> Self {
         let mut last = null_mut();
         for size in [1 << 20, 1 << 16, 1 << 12, 256, 64, 16] {
@@ -59,7 +59,7 @@ impl Hoard {
     }
 }
 
-impl Drop for Hoard {
+impl Drop for AllocatedMemory {
     fn drop(&mut self) {
         while !self.0.is_null() {
             // SAFETY: each block begins with the pointer to the one before.
@@ -141,24 +141,24 @@ fn write(objects: &Objects) {
 }
 
 #[test]
-fn without_memory_nothing_is_created_and_transfers_go_on() {
+fn creation_fails_without_memory_and_transfers_continue() {
     let objects = Objects::new();
     objects.connect();
     write(&objects);
     assert_eq!(create_all(&objects).iter().next(), None);
     let mut refusals = 0;
     for spare in (0..=24 << 20).step_by(1 << 18) {
-        for hungry in [false, true] {
+        for is_short in [false, true] {
             let limited = Limited::to(spare);
-            let hoard = hungry.then(Hoard::of_all);
+            let allocated = is_short.then(AllocatedMemory::of_all);
             let refused = create_all(&objects);
             write(&objects);
-            drop((hoard, limited));
+            drop((allocated, limited));
             for (name, errno) in refused.iter() {
                 assert_eq!(*errno, libc::ENOMEM, "{name}, {spare} B to spare");
             }
             refusals += refused.iter().count();
-            assert!(!hungry || refused.iter().count() > 0, "{spare} B to spare");
+            assert!(!is_short || refused.iter().count() > 0, "{spare} B to spare");
         }
     }
     assert!(refusals > 100, "{refusals}");

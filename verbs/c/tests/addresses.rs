@@ -35,7 +35,7 @@ unsafe fn write(objects: &Objects, from: (u64, u32), to: (u64, u32)) -> ibv_wc_s
 }
 
 #[test]
-fn both_ends_go_by_the_addresses_that_were_asked_for() {
+fn both_ends_use_the_requested_addresses() {
     let mut objects = Objects::new();
     objects.connect();
     objects.memory[..64].fill(0x5a);

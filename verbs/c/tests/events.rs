@@ -39,7 +39,7 @@ fn sqd(objects: &Objects) {
 }
 
 #[test]
-fn a_drained_queue_is_told_of_by_its_queue_pair() {
+fn a_drained_queue_is_reported() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
     let objects = Objects::new();
     objects.connect();
@@ -55,7 +55,7 @@ fn a_drained_queue_is_told_of_by_its_queue_pair() {
 }
 
 #[test]
-fn a_queue_pair_that_fails_is_told_of() {
+fn a_failed_queue_pair_is_reported() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
     let objects = Objects::new();
     objects.connect();
@@ -99,7 +99,7 @@ fn a_queue_pair_that_fails_is_told_of() {
 }
 
 #[test]
-fn a_shared_queue_that_runs_low_is_told_of() {
+fn a_shared_receive_queue_below_its_limit_is_reported() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
     let objects = Objects::new();
     let attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
@@ -146,7 +146,7 @@ fn a_failure_that_a_completion_reports_is_no_event() {
 }
 
 #[test]
-fn who_destroys_waits_until_events_are_acknowledged() {
+fn destroying_waits_until_events_are_acknowledged() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut objects = Objects::new();
     objects.connect();
@@ -169,7 +169,7 @@ fn who_destroys_waits_until_events_are_acknowledged() {
 }
 
 #[test]
-fn events_of_what_is_gone_are_forgotten() {
+fn events_of_destroyed_objects_are_discarded() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
     let gone = Objects::new();
     gone.connect();
@@ -232,7 +232,7 @@ fn a_destroyed_queues_event_leaves_the_channel() {
 }
 
 #[test]
-fn a_queue_gets_another_depth_with_what_it_holds() {
+fn a_completion_queue_is_resized_with_its_completions() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
     let objects = Objects::new();
     objects.connect();

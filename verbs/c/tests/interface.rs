@@ -61,7 +61,7 @@ fn queue_pairs_are_checked_when_they_are_made() {
 }
 
 #[test]
-fn what_is_in_use_is_not_destroyed() {
+fn an_object_in_use_is_not_destroyed() {
     let objects = Objects::new();
     // SAFETY: both are alive.
     unsafe {
@@ -105,7 +105,7 @@ fn posts_are_refused_by_state_and_limit_and_name_the_bad_one() {
 }
 
 #[test]
-fn a_message_goes_to_itself_and_the_states_are_told() {
+fn a_queue_pair_connected_to_itself_transfers_and_its_states_are_queried() {
     let mut objects = Objects::new();
     objects.connect();
     objects.memory[..5].copy_from_slice(b"hello");
@@ -171,7 +171,7 @@ fn two_threads_create_queue_pairs_whose_queues_are_swapped() {
 }
 
 #[test]
-fn completions_of_sends_and_receives_go_to_the_queues_that_were_named() {
+fn completions_of_sends_and_receives_arrive_in_their_queues() {
     let mut objects = Objects::new();
     // SAFETY: as a program calls it; each object is destroyed after those that use it.
     unsafe {

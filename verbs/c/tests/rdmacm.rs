@@ -78,7 +78,7 @@ fn structures_lie_as_the_headers_have_them() {
 }
 
 #[test]
-fn what_is_no_socket_is_refused() {
+fn a_number_without_a_socket_is_refused() {
     use ferroce_c::*;
     use std::ptr::null_mut;
     let errno = || std::io::Error::last_os_error().raw_os_error().unwrap();
@@ -125,7 +125,7 @@ fn plain_descriptors_are_polled_beside_sockets() {
 
 /// `rping`'s thread returns to its channel just after the program has destroyed it.
 #[test]
-fn who_comes_late_to_a_channel_waits_as_one_who_waited_before() {
+fn a_late_reader_of_a_destroyed_channel_waits_as_an_earlier_one() {
     use ferroce_c::*;
     let late = |channel: usize| {
         let mut event = std::ptr::null_mut();

@@ -59,7 +59,7 @@ fn rights_given_on_the_way_to_rtr_and_rts_count() {
 
 /// IBA 11.2.5.2.
 #[test]
-fn a_drained_queue_pair_takes_what_a_running_one_does_not() {
+fn a_drained_queue_pair_accepts_attributes_that_a_running_one_refuses() {
     let objects = Objects::new();
     objects.connect();
     let patient = ibv_qp_attr { timeout: 20, retry_cnt: 3, rnr_retry: 2, ..Default::default() };

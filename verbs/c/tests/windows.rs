@@ -183,7 +183,7 @@ fn extended_queue_pairs_bind_flush_and_invalidate() {
 }
 
 #[test]
-fn the_device_says_what_it_has() {
+fn the_device_reports_its_window_capabilities() {
     let mut attributes = ibv_device_attr::default();
     // SAFETY: the context is open, and there is room for the attributes.
     assert_eq!(unsafe { ibv_query_device(context(), &mut attributes) }, 0);

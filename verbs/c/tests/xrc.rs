@@ -94,7 +94,7 @@ unsafe fn next(cq: *mut ibv_cq) -> ibv_wc {
 }
 
 #[test]
-fn a_file_names_a_domain_for_all_who_open_it() {
+fn a_file_identifies_a_domain_for_every_opener() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let fd = file.as_raw_fd();
     // SAFETY: the objects are alive until they are destroyed here.
@@ -132,7 +132,7 @@ fn a_file_names_a_domain_for_all_who_open_it() {
 }
 
 #[test]
-fn a_message_by_each_way_of_posting_goes_to_the_queue_that_it_names() {
+fn each_posting_call_reaches_the_queue_of_its_number() {
     let objects = Objects::new();
     // SAFETY: the objects are alive until they are destroyed here; the memory is registered for writing.
     unsafe {
@@ -208,7 +208,7 @@ fn a_message_by_each_way_of_posting_goes_to_the_queue_that_it_names() {
 }
 
 #[test]
-fn what_is_asked_for_wrongly_is_refused_as_the_kernel_does_it() {
+fn invalid_attributes_are_refused_as_by_the_kernel() {
     let objects = Objects::new();
     // SAFETY: the objects are alive until they are destroyed here.
     unsafe {

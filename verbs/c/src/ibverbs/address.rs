@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::errno::{Errno, INVALID, at, count, created, out, status};
 use crate::ibverbs::context::Context;
 use crate::ibverbs::domain::Pd;
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::query::{gid_of, ip_of};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ pub(crate) struct Ah {
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, wanted: *mut ibv_ah_attr) -> *mut ibv_ah {
     created(|| {
         // SAFETY: the contract of the manual page.
-        let (domain, wanted) = unsafe { (live::find(pd.cast::<Pd>())?, at(wanted)?) };
+        let (domain, wanted) = unsafe { (live_objects::find(pd.cast::<Pd>())?, at(wanted)?) };
         if wanted.is_global == 0 || wanted.port_num > 1 {
             tracing::warn!("ibv_create_ah: RoCE needs a GID, on port 1");
             return Err(INVALID);
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, wanted: *mut ibv_ah_attr
         domain.users.fetch_add(1, Ordering::AcqRel);
         // SAFETY: the domain is alive.
         let abi = ibv_ah { context: unsafe { (*pd).context }, pd, handle: 0 };
-        Ok(live::give(Ah { abi, handle }).cast())
+        Ok(live_objects::publish(Ah { abi, handle }).cast())
     })
 }
 
@@ -46,16 +46,16 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     status(|| {
         // SAFETY: the program gives it up; the domain lives as long as its handles.
         unsafe {
-            let pd = live::find_last(ah.cast::<Ah>())?.abi.pd;
-            drop(live::take(ah.cast::<Ah>())?);
-            live::find(pd.cast::<Pd>())?.users.fetch_sub(1, Ordering::AcqRel);
+            let pd = live_objects::find_last(ah.cast::<Ah>())?.abi.pd;
+            drop(live_objects::reclaim(ah.cast::<Ah>())?);
+            live_objects::find(pd.cast::<Pd>())?.users.fetch_sub(1, Ordering::AcqRel);
         }
         Ok(())
     })
 }
 
 /// Returns the sender and the receiver of a datagram, from the 40 bytes before it: an IPv6 header, or an IPv4 header in the last 20.
-fn parties(grh: &[u8; 40]) -> Result<[[u8; 16]; 2], Errno> {
+fn endpoints(grh: &[u8; 40]) -> Result<[[u8; 16]; 2], Errno> {
     let v4 = |at: usize| gid_of([grh[at], grh[at + 1], grh[at + 2], grh[at + 3]].into());
     let v6 = |at: usize| std::array::from_fn(|n| grh[at + n]);
     match (grh[0] >> 4, grh[20] >> 4) {
@@ -67,7 +67,7 @@ fn parties(grh: &[u8; 40]) -> Result<[[u8; 16]; 2], Errno> {
 
 /// # Safety
 /// The caller must pass null or an open context. The other pointers must be null or valid as ibv_init_ah_from_wc(3) requires.
-unsafe fn back(
+unsafe fn reply_path(
     context: *mut ibv_context,
     port: u8,
     wc: *const ibv_wc,
@@ -78,7 +78,7 @@ unsafe fn back(
     if port != 1 || wc.wc_flags & IBV_WC_GRH == 0 {
         return Err(INVALID);
     }
-    let [sender, receiver] = parties(grh)?;
+    let [sender, receiver] = endpoints(grh)?;
     let ours = ip_of(receiver);
     let info = context.device.query()?;
     let index = match ours.is_multicast() {
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
 ) -> c_int {
     count(|| {
         // SAFETY: the contract of the manual page.
-        unsafe { *out(into)? = back(context, port, wc, grh)? };
+        unsafe { *out(into)? = reply_path(context, port, wc, grh)? };
         Ok(0)
     })
 }
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     created(|| {
         // SAFETY: the contract of the manual page.
         unsafe {
-            let mut attributes = back(live::find(pd.cast::<Pd>())?.context(), port, wc, grh)?;
+            let mut attributes = reply_path(live_objects::find(pd.cast::<Pd>())?.context(), port, wc, grh)?;
             Ok(ibv_create_ah(pd, &mut attributes))
         }
     })
@@ -130,14 +130,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parties_of_a_datagram_are_read_from_either_header() {
+    fn the_endpoints_of_a_datagram_are_read_from_either_header() {
         let mut v4 = [0; 40];
         v4[20] = 0x45;
         v4[32..].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-        assert_eq!(parties(&v4).unwrap().map(ip_of).map(|ip| ip.to_string()), ["10.0.0.1", "10.0.0.2"]);
+        assert_eq!(endpoints(&v4).unwrap().map(ip_of).map(|ip| ip.to_string()), ["10.0.0.1", "10.0.0.2"]);
         let mut v6 = [0; 40];
         (v6[0], v6[8], v6[23], v6[24], v6[39]) = (0x60, 0xfd, 1, 0xfd, 2);
-        assert_eq!(parties(&v6).unwrap().map(ip_of).map(|ip| ip.to_string()), ["fd00::1", "fd00::2"]);
-        assert_eq!(parties(&[0; 40]), Err(INVALID));
+        assert_eq!(endpoints(&v6).unwrap().map(ip_of).map(|ip| ip.to_string()), ["fd00::1", "fd00::2"]);
+        assert_eq!(endpoints(&[0; 40]), Err(INVALID));
     }
 }

@@ -5,7 +5,7 @@ use crate::cancel;
 use crate::errno::{BUSY, ENDED, count, created, out, status};
 use crate::ibverbs::completion::Cq;
 use crate::ibverbs::context::Context;
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::lock::{Lock, Rank};
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::AsRawFd;
@@ -33,25 +33,25 @@ unsafe impl Send for Queues {}
 /// Events of a queue that the program took and has not acknowledged. The queue is not destroyed before that.
 #[derive(Default)]
 pub(crate) struct Events {
-    open: Mutex<u64>,
+    unacknowledged: Mutex<u64>,
     acknowledged: Condvar,
 }
 
 impl Events {
-    fn took(&self) {
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    fn on_delivered(&self) {
+        *self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
     fn acknowledge(&self, count: u64) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        *open = open.saturating_sub(count);
+        let mut unacknowledged = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
+        *unacknowledged = unacknowledged.saturating_sub(count);
         self.acknowledged.notify_all();
     }
 
     /// Waits until the program has acknowledged all events, as rdma-core does before it destroys a queue.
     pub(crate) fn wait_until_acknowledged(&self) {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.acknowledged.wait_while(open, |open| *open > 0));
+        let unacknowledged = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.acknowledged.wait_while(unacknowledged, |unacknowledged| *unacknowledged > 0));
     }
 }
 
@@ -91,7 +91,7 @@ impl Channel {
         let cq = queues.ring.remove(index);
         queues.ring.push(cq);
         // SAFETY: a queue in the list is alive.
-        unsafe { &*cq }.events.took();
+        unsafe { &*cq }.events.on_delivered();
         Some(cq)
     }
 }
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
         let channel = device.create_channel()?;
         let abi = ibv_comp_channel { context, fd: channel.as_raw_fd(), refcnt: 0 };
         let queues = Lock::new(Rank::Channel, Queues { ring: Vec::new(), read: 0 });
-        Ok(live::give(Channel { abi, channel, device, queues }).cast())
+        Ok(live_objects::publish(Channel { abi, channel, device, queues }).cast())
     })
 }
 
@@ -115,11 +115,11 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
     status(|| {
         let channel = channel.cast::<Channel>();
         // SAFETY: the contract of the manual page.
-        if !unsafe { live::find_last(channel) }?.queues.lock().ring.is_empty() {
+        if !unsafe { live_objects::find_last(channel) }?.queues.lock().ring.is_empty() {
             return Err(BUSY);
         }
         // SAFETY: no queue is bound to it, and the program gives it up.
-        drop(unsafe { live::take(channel) }?);
+        drop(unsafe { live_objects::reclaim(channel) }?);
         Ok(())
     })
 }
@@ -134,7 +134,8 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     loop {
         let descriptor = count(|| {
             // SAFETY: the contract of the manual page.
-            let (channel, _, _) = unsafe { (live::find(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
+            let (channel, _, _) =
+                unsafe { (live_objects::find(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
             channel.device.hand_over();
             Ok(channel.channel.as_raw_fd())
         });
@@ -144,7 +145,7 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
         let found = count(|| {
             // SAFETY: the contract of the manual page.
             let (channel, cq, user) =
-                unsafe { (live::find(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
+                unsafe { (live_objects::find(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
             let Some(rang) = channel.take_event() else {
                 // The event belonged to a queue that has been destroyed, or announces that the core has stopped.
                 return if channel.channel.has_ended() { Err(ENDED) } else { Ok(0) };
@@ -165,7 +166,7 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
     status(|| {
         // SAFETY: the contract of the manual page.
-        unsafe { live::find(cq.cast::<Cq>()) }?.events.acknowledge(count.into());
+        unsafe { live_objects::find(cq.cast::<Cq>()) }?.events.acknowledge(count.into());
         Ok(())
     });
 }

@@ -7,16 +7,16 @@ use crate::ibverbs::completion_ex;
 use crate::ibverbs::context::Context;
 use crate::ibverbs::domain::Pd;
 use crate::ibverbs::event::Object;
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::lock::{Lock, Rank};
-use crate::reserve;
+use crate::memory_reserve;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use verbs::{Completion, CompletionOpcode, CompletionQueue, CompletionStatus};
 
 /// Successive empty polls after which each further one yields the CPU.
-const PATIENCE: u32 = 64;
+const IDLE_POLLS: u32 = 64;
 
 /// A completion queue. `ibv_cq_ex` begins with the fields of `ibv_cq`.
 #[repr(C)]
@@ -41,7 +41,7 @@ impl Cq {
             tracing::error!("{error}");
             Errno(libc::EIO)
         })?;
-        self.give_way(found);
+        self.yield_when_idle(found);
         Ok(())
     }
 
@@ -65,10 +65,10 @@ impl Cq {
 impl Cq {
     /// Yields the CPU after many empty polls: if there are more pollers than CPUs, the peer whose answer the program awaits may need it.
     /// Costs nothing if no other thread is ready to run.
-    fn give_way(&self, found: usize) {
+    fn yield_when_idle(&self, found: usize) {
         if found > 0 {
             self.idle_polls.store(0, Ordering::Relaxed);
-        } else if self.idle_polls.fetch_add(1, Ordering::Relaxed) >= PATIENCE {
+        } else if self.idle_polls.fetch_add(1, Ordering::Relaxed) >= IDLE_POLLS {
             std::thread::yield_now();
         }
     }
@@ -84,10 +84,10 @@ unsafe fn create(
 ) -> Result<*mut Cq, Errno> {
     // SAFETY: guaranteed by the caller.
     let whole = unsafe { Context::from(context) }?;
-    reserve::check_completions(depth)?;
+    memory_reserve::check_completions(depth)?;
     let mut queue = whole.device.create_cq(depth)?;
     // SAFETY: guaranteed by the caller.
-    let channel_of = unsafe { live::find_any(channel.cast::<Channel>()) }?;
+    let channel_of = unsafe { live_objects::find_any(channel.cast::<Channel>()) }?;
     if let Some(channel) = channel_of {
         queue.bind_channel(channel.channel())?;
     }
@@ -98,11 +98,11 @@ unsafe fn create(
     let events = Events::default();
     let current = UnsafeCell::new(ibv_wc::default());
     let abi = UnsafeCell::new(abi);
-    let cq = live::give(Cq { abi, queue, idle_polls, users, events, current });
+    let cq = live_objects::publish(Cq { abi, queue, idle_polls, users, events, current });
     if let Some(channel) = channel_of {
         channel.join(cq);
     }
-    whole.events.join(Object::Cq(id), cq);
+    whole.events.register(Object::Cq(id), cq);
     Ok(cq)
 }
 
@@ -142,7 +142,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         }
         if wanted.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
             // SAFETY: the contract of the manual page.
-            unsafe { live::find(wanted.parent_domain.cast::<Pd>()) }?.check_parent()?;
+            unsafe { live_objects::find(wanted.parent_domain.cast::<Pd>()) }?.check_parent()?;
         }
         first_vector(wanted.comp_vector)?;
         // SAFETY: the contract of the manual page.
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     status(|| {
         let cq = cq.cast::<Cq>();
         // SAFETY: the contract of the manual page.
-        if unsafe { live::find_last(cq) }?.users.load(Ordering::Acquire) > 0 {
+        if unsafe { live_objects::find_last(cq) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
         // SAFETY: the queue is alive, and its channel lives as long as its queues.
@@ -166,10 +166,10 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             }
             (*cq).events.wait_until_acknowledged();
             let id = (*cq).queue.lock().id();
-            Context::from((*cq).context())?.events.leave(Object::Cq(id));
+            Context::from((*cq).context())?.events.unregister(Object::Cq(id));
         }
         // SAFETY: no queue pair uses it, and the program gives it up.
-        drop(unsafe { live::take(cq) }?);
+        drop(unsafe { live_objects::reclaim(cq) }?);
         Ok(())
     })
 }
@@ -179,10 +179,10 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let cq = unsafe { live::find(cq.cast::<Cq>()) }?;
+        let cq = unsafe { live_objects::find(cq.cast::<Cq>()) }?;
         let wanted = u32::try_from(depth).map_err(|_| INVALID)?;
-        reserve::complete()?;
-        reserve::check_completions(wanted)?;
+        memory_reserve::complete()?;
+        memory_reserve::check_completions(wanted)?;
         let mut queue = cq.queue.lock();
         queue.resize(wanted)?;
         // SAFETY: written with the lock held. A program that reads the field in the meantime reads one word.

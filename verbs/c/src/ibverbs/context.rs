@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::errno::{Errno, INVALID};
 use crate::ibverbs::device::Configured;
 use crate::ibverbs::event::AsyncEvents;
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::{
     completion, device_memory, flow, on_demand, parent, post, query, queue_pair, srq, unsupported, window,
     work_queue, xrc,
@@ -37,7 +37,7 @@ impl Context {
         let events = AsyncEvents::new(&opened).inspect_err(|_| configured.close(&opened))?;
         let abi = verbs_context { context: table(device, events.descriptor()), ..extended() };
         let device_memory = AtomicUsize::new(0);
-        let context = live::give(Self { abi, device: opened, configured, events, device_memory });
+        let context = live_objects::publish(Self { abi, device: opened, configured, events, device_memory });
         // SAFETY: the context was created above.
         Ok(unsafe { &raw mut (*context).abi.context })
     }
@@ -47,7 +47,7 @@ impl Context {
     pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
         let whole = Self::around(context)?;
         // SAFETY: the program gives it up.
-        let context = unsafe { live::take(whole) }?;
+        let context = unsafe { live_objects::reclaim(whole) }?;
         let (configured, device) = (context.configured, context.device.clone());
         drop(context);
         configured.close(&device);
@@ -66,7 +66,7 @@ impl Context {
     /// The caller must pass null or an open context.
     pub(crate) unsafe fn from<'a>(context: *mut ibv_context) -> Result<&'a Self, Errno> {
         // SAFETY: guaranteed by the caller.
-        unsafe { live::find(Self::around(context)?) }
+        unsafe { live_objects::find(Self::around(context)?) }
     }
 }
 

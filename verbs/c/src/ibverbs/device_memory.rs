@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::errno::{BUSY, Errno, INVALID, at, created, status};
 use crate::ibverbs::context::Context;
 use crate::ibverbs::domain::Pd;
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::region::{self, Placed, Wanted};
 use datapath::host_memory::{copy_in, copy_out};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
         };
         let (memcpy_to_dm, memcpy_from_dm) = (Some(copy_to as _), Some(copy_from as _));
         let abi = ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask: 0, handle: 0 };
-        Ok(live::give(Dm { abi, start, length, layout, users: AtomicUsize::new(0) }).cast())
+        Ok(live_objects::publish(Dm { abi, start, length, layout, users: AtomicUsize::new(0) }).cast())
     })
 }
 
@@ -75,11 +75,11 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     status(|| {
         let dm = dm.cast::<Dm>();
         // SAFETY: the contract of the manual page.
-        if unsafe { live::find_last(dm) }?.users.load(Ordering::Acquire) > 0 {
+        if unsafe { live_objects::find_last(dm) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
         // SAFETY: no region of it is left, and the program gives it up.
-        let dm = unsafe { live::take(dm) }?;
+        let dm = unsafe { live_objects::reclaim(dm) }?;
         // SAFETY: allocated with this layout, and no region accesses it any more.
         unsafe { dealloc(dm.start.as_ptr(), dm.layout) };
         // SAFETY: the context outlives its memory.
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 unsafe extern "C" fn copy_to(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let to = unsafe { live::find(dm.cast::<Dm>()) }?.part(offset, length)?;
+        let to = unsafe { live_objects::find(dm.cast::<Dm>()) }?.part(offset, length)?;
         if from.is_null() || length == 0 {
             return if length == 0 { Ok(()) } else { Err(INVALID) };
         }
@@ -106,7 +106,7 @@ unsafe extern "C" fn copy_to(dm: *mut ibv_dm, offset: u64, from: *const c_void, 
 unsafe extern "C" fn copy_from(into: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let from = unsafe { live::find(dm.cast::<Dm>()) }?.part(offset, length)?;
+        let from = unsafe { live_objects::find(dm.cast::<Dm>()) }?.part(offset, length)?;
         if into.is_null() || length == 0 {
             return if length == 0 { Ok(()) } else { Err(INVALID) };
         }
@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     created(|| {
         let dm = dm.cast::<Dm>();
         // SAFETY: the contract of the manual page.
-        let (_, whole) = unsafe { (live::find(pd.cast::<Pd>())?, live::find(dm)?) };
+        let (_, whole) = unsafe { (live_objects::find(pd.cast::<Pd>())?, live_objects::find(dm)?) };
         let wanted = Wanted { pd, address: null_mut(), length, iova: 0, flags };
         let access = wanted.access()?;
         let end = offset.checked_add(length as u64).ok_or(INVALID)?;
@@ -144,7 +144,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
             _ => Placed { start, length, iova: 0, access },
         };
         // SAFETY: the domain is alive, and the memory is not freed while it has regions.
-        let mr = unsafe { region::give(wanted, &placed, dm) }?;
+        let mr = unsafe { region::publish(wanted, &placed, dm) }?;
         whole.users.fetch_add(1, Ordering::AcqRel);
         Ok(mr)
     })

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::errno::{BUSY, Errno, INVALID, created, status};
 use crate::ibverbs::context::Context;
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::lock::{Lock, Rank};
 use crate::ibverbs::parent::Parts;
 use std::collections::HashMap;
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     created(|| {
         // SAFETY: the contract of the manual page.
         let domain = unsafe { Context::from(context) }?.device.allocate_pd()?;
-        Ok(live::give(Pd::new(context, domain, None)).cast())
+        Ok(live_objects::publish(Pd::new(context, domain, None)).cast())
     })
 }
 
@@ -90,11 +90,11 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     status(|| {
         let pd = pd.cast::<Pd>();
         // SAFETY: the contract of the manual page.
-        if unsafe { live::find_last(pd) }?.users.load(Ordering::Acquire) > 0 {
+        if unsafe { live_objects::find_last(pd) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
         // SAFETY: nothing created in it is left, and the program gives it up.
-        let parts = unsafe { live::take(pd) }?.parts;
+        let parts = unsafe { live_objects::reclaim(pd) }?.parts;
         // SAFETY: a parent domain's parts live as long as it does.
         parts.map_or(Ok(()), |parts| unsafe { parts.release() })
     })

@@ -22,7 +22,7 @@ struct Owned {
     /// The program's pointer to it, as a number that is returned to the program and never dereferenced here.
     address: usize,
     /// Events that the program took and has not acknowledged.
-    open: u32,
+    unacknowledged: u32,
 }
 
 #[derive(Default)]
@@ -58,16 +58,18 @@ impl AsyncEvents {
     }
 
     /// Registers an object, whose events the context receives from now on. An object that is registered already keeps its first pointer.
-    pub(crate) fn join<T>(&self, object: Object, program: *mut T) {
-        let owned = Owned { address: program.expose_provenance(), open: 0 };
+    pub(crate) fn register<T>(&self, object: Object, program: *mut T) {
+        let owned = Owned { address: program.expose_provenance(), unacknowledged: 0 };
         self.owners.lock().entry(object).or_insert(owned);
     }
 
     /// Unregisters an object that will be destroyed. As in rdma-core, this waits until the program has acknowledged the events that it took.
     /// The others are discarded, and the descriptor no longer counts them.
-    pub(crate) fn leave(&self, object: Object) {
+    pub(crate) fn unregister(&self, object: Object) {
         let objects = self.owners.lock();
-        let waits = |objects: &mut HashMap<Object, Owned>| objects.get(&object).is_some_and(|it| it.open > 0);
+        let waits = |objects: &mut HashMap<Object, Owned>| {
+            objects.get(&object).is_some_and(|it| it.unacknowledged > 0)
+        };
         let objects = self.owners.acknowledged.wait_while(objects, waits);
         objects.unwrap_or_else(PoisonError::into_inner).remove(&object);
         // From here on the filter rejects the object's events.
@@ -75,10 +77,10 @@ impl AsyncEvents {
     }
 
     /// Unregisters an object if `program` is its registered pointer: a target that was opened again keeps its first one.
-    pub(crate) fn leave_as<T>(&self, object: Object, program: *mut T) {
-        let told = self.owners.lock().get(&object).map(|owned| owned.address);
-        if told == Some(program.addr()) {
-            self.leave(object);
+    pub(crate) fn unregister_as<T>(&self, object: Object, program: *mut T) {
+        let registered = self.owners.lock().get(&object).map(|owned| owned.address);
+        if registered == Some(program.addr()) {
+            self.unregister(object);
         }
     }
 
@@ -94,14 +96,14 @@ impl AsyncEvents {
         };
         let mut objects = self.owners.lock();
         let owned = objects.get_mut(&object)?;
-        owned.open += 1;
+        owned.unacknowledged += 1;
         let qp = std::ptr::with_exposed_provenance_mut(owned.address);
         Some(ibv_async_event { element: ibv_async_event__bindgen_ty_1 { qp }, event_type })
     }
 
     fn acknowledge(&self, address: usize) {
         if let Some(owned) = self.owners.lock().values_mut().find(|owned| owned.address == address) {
-            owned.open = owned.open.saturating_sub(1);
+            owned.unacknowledged = owned.unacknowledged.saturating_sub(1);
         }
         self.owners.acknowledged.notify_all();
     }

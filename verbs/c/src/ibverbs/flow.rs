@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, created, status};
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::queue_pair::Qp;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use verbs::raw::{
 };
 
 /// The maximum number of headers in a rule, as in the kernel.
-const MOST_SPECS: usize = 10;
+const MAX_SPECS: usize = 10;
 /// The first reserved flag (`IB_FLOW_ATTR_FLAGS_RESERVED`).
 const RESERVED_FLAGS: c_uint = 1 << 3;
 
@@ -175,7 +175,7 @@ fn check(wanted: &ibv_flow_attr) -> Result<(), Errno> {
     let copies = wanted.flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0;
     if wanted.flags >= RESERVED_FLAGS
         || (copies && is_default)
-        || usize::from(wanted.num_of_specs) > MOST_SPECS
+        || usize::from(wanted.num_of_specs) > MAX_SPECS
         || wanted.port != 1
         || wanted.type_ > IBV_FLOW_ATTR_SNIFFER
         || (is_default && wanted.num_of_specs > 0)
@@ -236,7 +236,7 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, wanted: *mut ibv_fl
         let _rule = inner.qp.steer(rule?)?;
         whole.flows.fetch_add(1, Ordering::AcqRel);
         let abi = ibv_flow { context: whole.base().context, ..Default::default() };
-        Ok(live::give(Flow { abi, qp, _rule }).cast())
+        Ok(live_objects::publish(Flow { abi, qp, _rule }).cast())
     })
 }
 
@@ -245,9 +245,9 @@ pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     status(|| {
         let flow = flow.cast::<Flow>();
         // SAFETY: the contract of the manual page.
-        unsafe { live::find_last(flow) }?;
+        unsafe { live_objects::find_last(flow) }?;
         // SAFETY: the program gives it up.
-        let flow = unsafe { live::take(flow) }?;
+        let flow = unsafe { live_objects::reclaim(flow) }?;
         // SAFETY: a queue pair lives as long as its rules.
         unsafe { Qp::find(flow.qp) }?.flows.fetch_sub(1, Ordering::AcqRel);
         Ok(())

@@ -4,7 +4,7 @@ use crate::errno::{Errno, INVALID};
 use std::ffi::c_uint;
 
 /// The longest accepted structure, bytes. A program that has not set the size field may have any number in it.
-const LONGEST: usize = 4096;
+const MAX_SIZE: usize = 4096;
 
 const fn number(text: &str) -> c_uint {
     let (digits, mut number, mut at) = (text.as_bytes(), 0, 0);
@@ -27,19 +27,19 @@ pub extern "C" fn ferroce_version() -> c_uint {
 }
 
 /// Writes `value` into a structure of the program, which may be of an earlier or a later version. Its first field, its size, stays. Fields
-/// that this version does not know become 0. A size below `least`, that of the first version, or above [`LONGEST`] is `EINVAL`.
+/// that this version does not know become 0. A size below `min_size`, that of the first version, or above [`MAX_SIZE`] is `EINVAL`.
 ///
 /// # Safety
 /// The caller must pass null or a structure as long as its first field says. `T` must begin with that field, have no padding, and be valid
 /// with any bytes.
-pub(crate) unsafe fn write<T: Copy>(value: &T, least: usize, into: *mut T) -> Result<(), Errno> {
+pub(crate) unsafe fn write<T: Copy>(value: &T, min_size: usize, into: *mut T) -> Result<(), Errno> {
     const SIZE: usize = size_of::<u32>();
     if into.is_null() {
         return Err(INVALID);
     }
     // SAFETY: guaranteed by the caller.
     let size = unsafe { into.cast::<u32>().read() } as usize;
-    if !(least..=LONGEST).contains(&size) {
+    if !(min_size..=MAX_SIZE).contains(&size) {
         return Err(INVALID);
     }
     let known = size.min(size_of::<T>());
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_size_that_the_program_has_not_set_is_refused() {
-        for size in [0, 4, 7, LONGEST as u32 + 1, u32::MAX] {
+        for size in [0, 4, 7, MAX_SIZE as u32 + 1, u32::MAX] {
             assert_eq!(written(size), Err(INVALID), "{size}");
         }
         // SAFETY: null is refused.

@@ -3,7 +3,7 @@
 //! A thread that holds a lock takes only locks of a later [`Rank`]. A debug build checks this at every call, so any test that takes
 //! locks in another order fails, whether or not its threads meet.
 //!
-//! Three more locks are innermost, and no code takes another lock while it holds one of them: the table of live objects (`live.rs`),
+//! Three more locks are innermost, and no code takes another lock while it holds one of them: the table of live objects (`live_objects.rs`),
 //! the owners of asynchronous events (`event.rs`; the core takes it from its event filter), and the count of unacknowledged events
 //! (`channel.rs`). The core's own locks come between these and the ranks below: a verb may call the core with its locks held, and
 //! the core calls back only the event filter.

@@ -14,7 +14,7 @@ mod event;
 mod failure;
 mod flow;
 mod header;
-mod live;
+mod live_objects;
 mod lock;
 mod log;
 mod modify;

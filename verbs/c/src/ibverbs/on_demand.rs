@@ -6,7 +6,7 @@
 use crate::abi::*;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, status};
 use crate::ibverbs::domain::Pd;
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::post::buffers;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
 ) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
+        let domain = unsafe { live_objects::find(pd.cast::<Pd>()) }?;
         if flags & !FLUSH != 0 {
             return Err(INVALID);
         }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn registration_takes_all_pages_and_on_demand_takes_none() {
+    fn registration_allocates_all_pages_and_on_demand_none() {
         const COUNT: usize = 64;
         let (flags, access) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
         // SAFETY: a new, separate mapping.

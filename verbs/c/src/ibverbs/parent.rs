@@ -8,7 +8,7 @@ use crate::abi::*;
 use crate::errno::{BUSY, Errno, INVALID, at, created, status};
 use crate::ibverbs::context::Context;
 use crate::ibverbs::domain::Pd;
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -38,7 +38,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
         if wanted.comp_mask != 0 {
             return Err(INVALID);
         }
-        Ok(live::give(Td { abi: ibv_td { context }, users: AtomicUsize::new(0) }).cast())
+        Ok(live_objects::publish(Td { abi: ibv_td { context }, users: AtomicUsize::new(0) }).cast())
     })
 }
 
@@ -47,11 +47,11 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     status(|| {
         let td = td.cast::<Td>();
         // SAFETY: the contract of the manual page.
-        if unsafe { live::find_last(td) }?.users.load(Ordering::Acquire) > 0 {
+        if unsafe { live_objects::find_last(td) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
         // SAFETY: no parent domain has it, and the program gives it up.
-        drop(unsafe { live::take(td) }?);
+        drop(unsafe { live_objects::reclaim(td) }?);
         Ok(())
     })
 }
@@ -67,7 +67,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         let (_, wanted) = unsafe { (Context::from(context)?, at(wanted)?) };
         let (pd, td) = (wanted.pd.cast::<Pd>(), wanted.td.cast::<Td>());
         // SAFETY: the contract of the manual page.
-        let (domain, thread) = unsafe { (live::find(pd)?, live::find_any(td)?) };
+        let (domain, thread) = unsafe { (live_objects::find(pd)?, live_objects::find_any(td)?) };
         if wanted.comp_mask & !KNOWN != 0 || domain.context() != context {
             return Err(INVALID);
         }
@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         if let Some(thread) = thread {
             thread.users.fetch_add(1, Ordering::AcqRel);
         }
-        Ok(live::give(Pd::new(context, domain.domain.clone(), Some(Parts { pd, td }))).cast())
+        Ok(live_objects::publish(Pd::new(context, domain.domain.clone(), Some(Parts { pd, td }))).cast())
     })
 }
 
@@ -87,8 +87,8 @@ impl Parts {
     pub(crate) unsafe fn release(self) -> Result<(), Errno> {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            live::find(self.pd)?.users.fetch_sub(1, Ordering::AcqRel);
-            if let Some(thread) = live::find_any(self.td)? {
+            live_objects::find(self.pd)?.users.fetch_sub(1, Ordering::AcqRel);
+            if let Some(thread) = live_objects::find_any(self.td)? {
                 thread.users.fetch_sub(1, Ordering::AcqRel);
             }
         }

@@ -13,7 +13,7 @@ use verbs::{Capabilities, Data, Qpn, Remote, Rkey, SendOperation, SendRequest, S
 
 /// The requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Default)]
-pub(crate) struct Draft {
+pub(crate) struct WorkRequestBatch {
     requests: Vec<SendRequest>,
     /// The first error; `ibv_wr_complete` returns it.
     error: Option<Errno>,
@@ -80,7 +80,7 @@ unsafe fn edit(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Inner) -> Result<(),
     let Ok(whole) = (unsafe { Qp::from(qp.cast()) }) else { return };
     let mut inner = whole.lock();
     if let Err(errno) = change(&mut inner) {
-        inner.draft.error.get_or_insert(errno);
+        inner.batch.error.get_or_insert(errno);
     }
 }
 
@@ -95,7 +95,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
         let fence = flag(IBV_SEND_FENCE);
         edit(qp, |inner| {
             let data = Data::empty();
-            inner.draft.requests.push(SendRequest {
+            inner.batch.requests.push(SendRequest {
                 id,
                 operation,
                 data,
@@ -116,7 +116,7 @@ unsafe fn set_data(qp: *mut ibv_qp_ex, data: impl FnOnce(Capabilities) -> Result
     unsafe {
         edit(qp, |inner| {
             let data = data(inner.qp.capabilities())?;
-            inner.draft.requests.last_mut().ok_or(INVALID)?.data = data;
+            inner.batch.requests.last_mut().ok_or(INVALID)?.data = data;
             Ok(())
         });
     }
@@ -187,7 +187,7 @@ unsafe extern "C" fn set_address(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
     unsafe {
         edit(qp, |inner| {
             let to = at(ah.cast::<Ah>())?.handle.to(Qpn::new(qpn & 0xff_ffff), queue_key);
-            let request = inner.draft.requests.last_mut().ok_or(INVALID)?;
+            let request = inner.batch.requests.last_mut().ok_or(INVALID)?;
             let SendOperation::Send { immediate } = request.operation else { return Err(INVALID) };
             request.operation = SendOperation::SendTo { to, immediate };
             Ok(())
@@ -241,8 +241,8 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     // SAFETY: the contract of the manual page.
     unsafe {
         edit(qp, |inner| {
-            inner.draft.requests.clear();
-            inner.draft.error = None;
+            inner.batch.requests.clear();
+            inner.batch.error = None;
             Ok(())
         });
     }
@@ -253,13 +253,13 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
         let mut inner = unsafe { Qp::from(qp.cast()) }?.lock();
-        let Inner { qp, draft, .. } = &mut *inner;
-        let error = draft.error.take();
+        let Inner { qp, batch, .. } = &mut *inner;
+        let error = batch.error.take();
         if let Some(error) = error {
-            draft.requests.clear();
+            batch.requests.clear();
             return Err(error);
         }
-        qp.post_send_list(draft.requests.drain(..)).map_err(|list| Errno::from(list.error))?;
+        qp.post_send_list(batch.requests.drain(..)).map_err(|list| Errno::from(list.error))?;
         Ok(())
     })
 }
@@ -301,7 +301,7 @@ unsafe extern "C" fn set_shared_receives(qp: *mut ibv_qp_ex, number: u32) {
     // SAFETY: the contract of the manual page.
     unsafe {
         edit(qp, |inner| {
-            inner.draft.requests.last_mut().ok_or(INVALID)?.srq = Some(SrqNumber::new(number));
+            inner.batch.requests.last_mut().ok_or(INVALID)?.srq = Some(SrqNumber::new(number));
             Ok(())
         });
     }

@@ -7,13 +7,13 @@ use crate::ibverbs::context::Context;
 use crate::ibverbs::domain::Pd;
 use crate::ibverbs::event::Object;
 use crate::ibverbs::flow;
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::lock::{Guard, Lock, Rank};
-use crate::ibverbs::post_ex::{self, Draft};
+use crate::ibverbs::post_ex::{self, WorkRequestBatch};
 use crate::ibverbs::srq::Srq;
 use crate::ibverbs::work_queue::{self, Table};
 use crate::ibverbs::xrc::{self, Xrcd};
-use crate::reserve;
+use crate::memory_reserve;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -50,7 +50,7 @@ pub(crate) struct Inner {
     /// The program's choice by `ferroce_set_congestion`.
     pub(crate) congestion: Option<Congestion>,
     /// Requests of an extended queue pair that are not posted yet.
-    pub(crate) draft: Draft,
+    pub(crate) batch: WorkRequestBatch,
 }
 
 // SAFETY: the pointers inside are only compared and returned to the program.
@@ -67,10 +67,10 @@ impl Qp {
     /// Looks up a queue pair for a verb that changes it: one that was destroyed is refused.
     ///
     /// # Safety
-    /// As [`live::find`].
+    /// As [`live_objects::find`].
     pub(crate) unsafe fn find<'a>(qp: *mut ibv_qp) -> Result<&'a Self, Errno> {
         // SAFETY: guaranteed by the caller.
-        unsafe { live::find(qp.cast::<Self>()) }
+        unsafe { live_objects::find(qp.cast::<Self>()) }
     }
 
     pub(crate) fn base(&self) -> ibv_qp {
@@ -112,7 +112,7 @@ pub(crate) unsafe fn create(
         flow::check_permission()?;
     }
     // SAFETY: guaranteed by the caller.
-    let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
+    let domain = unsafe { live_objects::find(pd.cast::<Pd>()) }?;
     let service = match init.qp_type {
         IBV_QPT_RC => Service::Rc,
         IBV_QPT_UC => Service::Uc,
@@ -125,18 +125,18 @@ pub(crate) unsafe fn create(
         _ => return Err(INVALID),
     };
     // SAFETY: guaranteed by the caller.
-    let [send, recv] = [init.send_cq, init.recv_cq].map(|cq| unsafe { live::find(cq.cast::<Cq>()) });
+    let [send, recv] = [init.send_cq, init.recv_cq].map(|cq| unsafe { live_objects::find(cq.cast::<Cq>()) });
     let (send, recv) = (send?, recv?);
     // A queue has room for at least one request. Where a list of buffers fits, as much inline data does: programs rely on that with NICs.
     init.cap.max_send_wr = init.cap.max_send_wr.max(1);
     let list = init.cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
     init.cap.max_inline_data = init.cap.max_inline_data.max(list.min(LIST_INLINE));
     // SAFETY: guaranteed by the caller.
-    let srq = unsafe { live::find_any(init.srq.cast::<Srq>()) }?;
+    let srq = unsafe { live_objects::find_any(init.srq.cast::<Srq>()) }?;
     for (depth, buffers) in
         [(init.cap.max_send_wr, init.cap.max_send_sge), (init.cap.max_recv_wr, init.cap.max_recv_sge)]
     {
-        reserve::check_requests(depth, buffers)?;
+        memory_reserve::check_requests(depth, buffers)?;
     }
     let builder = {
         let queue = send.queue.lock();
@@ -169,13 +169,14 @@ pub(crate) unsafe fn create(
         users.fetch_add(1, Ordering::AcqRel);
     }
     // SAFETY: the context is that of the domain, which is alive.
-    Ok(unsafe { give(base, Inner::new(qp, init), extended, null_mut()) })
+    Ok(unsafe { publish(base, Inner::new(qp, init), extended, null_mut()) })
 }
 
 impl Inner {
     pub(crate) fn new(qp: QueuePair<Any>, init: &ibv_qp_init_attr) -> Arc<Lock<Self>> {
         let attributes = ibv_qp_attr { cap: init.cap, ..Default::default() };
-        let inner = Self { qp, attributes, init: *init, congestion: None, draft: Draft::default() };
+        let inner =
+            Self { qp, attributes, init: *init, congestion: None, batch: WorkRequestBatch::default() };
         Arc::new(Lock::new(Rank::QueuePair, inner))
     }
 }
@@ -184,7 +185,7 @@ impl Inner {
 ///
 /// # Safety
 /// The caller must pass a `base` whose context is null or open.
-pub(crate) unsafe fn give(
+pub(crate) unsafe fn publish(
     base: ibv_qp,
     inner: Arc<Lock<Inner>>,
     extended: bool,
@@ -192,12 +193,13 @@ pub(crate) unsafe fn give(
 ) -> *mut ibv_qp {
     let abi = UnsafeCell::new(post_ex::table(base));
     let (flows, table) = (AtomicUsize::new(0), AtomicPtr::default());
-    let qp = live::give(Qp { abi, _later: UnsafeCell::new(None), extended, inner, xrcd, flows, table });
+    let qp =
+        live_objects::publish(Qp { abi, _later: UnsafeCell::new(None), extended, inner, xrcd, flows, table });
     // SAFETY: the slot is in `abi`, or is `_later`, which follows it directly; nothing else has the queue pair yet.
     unsafe { qp.byte_add(post_ex::FLUSH_SLOT).cast::<Option<post_ex::Flush>>().write(Some(post_ex::flush)) };
     // SAFETY: the caller vouches for the context.
     if let Ok(context) = unsafe { Context::from(base.context) } {
-        context.events.join(Object::Qp(Qpn::new(base.qp_num)), qp);
+        context.events.register(Object::Qp(Qpn::new(base.qp_num)), qp);
     }
     qp.cast()
 }
@@ -251,17 +253,17 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let whole = unsafe { live::find_last(qp.cast::<Qp>()) }?;
+        let whole = unsafe { live_objects::find_last(qp.cast::<Qp>()) }?;
         if whole.flows.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
         let (base, xrcd) = (whole.base(), whole.xrcd);
         let (pd, srq, cqs) = (base.pd, base.srq, [base.send_cq, base.recv_cq]);
         // SAFETY: the queue pair's context is open.
-        unsafe { Context::from(base.context) }?.events.leave_as(Object::Qp(Qpn::new(base.qp_num)), qp);
+        unsafe { Context::from(base.context) }?.events.unregister_as(Object::Qp(Qpn::new(base.qp_num)), qp);
         let qpn = whole.lock().qp.qpn();
         // SAFETY: the program gives it up.
-        let table = unsafe { live::take(qp.cast::<Qp>()) }?.table.into_inner();
+        let table = unsafe { live_objects::reclaim(qp.cast::<Qp>()) }?.table.into_inner();
         // SAFETY: completion queues live as long as their queue pairs.
         unsafe { discard_completions(cqs, qpn) }?;
         // SAFETY: null, or alive as long as the queue pairs that spread over it.
@@ -270,11 +272,11 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         }
         if !xrcd.is_null() {
             // SAFETY: an XRC domain lives as long as its targets.
-            unsafe { live::find(xrcd) }?.users.fetch_sub(1, Ordering::AcqRel);
+            unsafe { live_objects::find(xrcd) }?.users.fetch_sub(1, Ordering::AcqRel);
             return Ok(());
         }
         // SAFETY: the domain and the completion queues live as long as their queue pairs.
-        let users = unsafe { [&live::find(pd.cast::<Pd>())?.users, users(cqs[0])?, users(cqs[1])?] };
+        let users = unsafe { [&live_objects::find(pd.cast::<Pd>())?.users, users(cqs[0])?, users(cqs[1])?] };
         // SAFETY: null, or alive as long as its queue pairs.
         if let Some(srq) = unsafe { srq.cast::<Srq>().as_ref() } {
             srq.users.fetch_sub(1, Ordering::AcqRel);
@@ -295,7 +297,7 @@ pub(crate) unsafe fn discard_completions([send, recv]: [*mut ibv_cq; 2], qpn: Qp
     // Most queue pairs use one completion queue for both.
     for cq in [Some(send), Some(recv).filter(|&recv| recv != send)].into_iter().flatten() {
         // SAFETY: guaranteed by the caller.
-        if let Some(cq) = unsafe { live::find_any(cq.cast::<Cq>()) }? {
+        if let Some(cq) = unsafe { live_objects::find_any(cq.cast::<Cq>()) }? {
             // Fails only if the core has stopped. The program may then poll the earlier completions.
             let _ = cq.queue.lock().discard(qpn);
         }
@@ -307,7 +309,7 @@ pub(crate) unsafe fn discard_completions([send, recv]: [*mut ibv_cq; 2], qpn: Qp
 /// The caller must pass a live queue.
 pub(crate) unsafe fn users<'a>(cq: *mut ibv_cq) -> Result<&'a AtomicUsize, Errno> {
     // SAFETY: guaranteed by the caller.
-    Ok(&unsafe { live::find(cq.cast::<Cq>()) }?.users)
+    Ok(&unsafe { live_objects::find(cq.cast::<Cq>()) }?.users)
 }
 
 pub(crate) fn state_code(state: State) -> ibv_qp_state {

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, created, set, status};
 use crate::ibverbs::device_memory::Dm;
 use crate::ibverbs::domain::{Pd, rights};
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::lock::{Lock, Rank};
 use crate::ibverbs::on_demand::{WHOLE_LENGTH, WHOLE_START, mapped, populate};
 use std::cell::UnsafeCell;
@@ -94,7 +94,7 @@ impl Wanted {
     /// The caller must ensure that the domain is alive.
     unsafe fn domain<'a>(&self) -> Result<&'a Pd, Errno> {
         // SAFETY: guaranteed by the caller.
-        unsafe { live::find(self.pd.cast::<Pd>()) }
+        unsafe { live_objects::find(self.pd.cast::<Pd>()) }
     }
 
     /// Counts a region with this key in its domain.
@@ -115,7 +115,7 @@ impl Wanted {
 ///
 /// # Safety
 /// The caller must ensure that the domain is alive, and keep the memory until the region is deregistered.
-pub(crate) unsafe fn give(wanted: Wanted, placed: &Placed, dm: *mut Dm) -> Result<*mut ibv_mr, Errno> {
+pub(crate) unsafe fn publish(wanted: Wanted, placed: &Placed, dm: *mut Dm) -> Result<*mut ibv_mr, Errno> {
     let &Placed { start, length, iova, access } = placed;
     // SAFETY: guaranteed by the caller.
     let domain = unsafe { wanted.domain() }?;
@@ -132,16 +132,16 @@ pub(crate) unsafe fn give(wanted: Wanted, placed: &Placed, dm: *mut Dm) -> Resul
     };
     wanted.join(domain, abi.lkey);
     let inner = Lock::new(Rank::Region, Inner { region, wanted });
-    Ok(live::give(Mr { abi: UnsafeCell::new(abi), inner, dm }).cast())
+    Ok(live_objects::publish(Mr { abi: UnsafeCell::new(abi), inner, dm }).cast())
 }
 
 /// # Safety
-/// The caller must fulfil the conditions of [`give`].
+/// The caller must fulfil the conditions of [`publish`].
 unsafe fn register(wanted: Wanted) -> Result<*mut ibv_mr, Errno> {
     // SAFETY: guaranteed by the caller.
     unsafe {
         wanted.domain()?;
-        give(wanted, &wanted.place()?, null_mut())
+        publish(wanted, &wanted.place()?, null_mut())
     }
 }
 
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     }
     let failed = status(|| {
         // SAFETY: the contract of the manual page.
-        let whole = unsafe { live::find(mr.cast::<Mr>()) }?;
+        let whole = unsafe { live_objects::find(mr.cast::<Mr>()) }?;
         if flags == 0 {
             return Err(INVALID);
         }
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status(|| {
         let mr = mr.cast::<Mr>();
         // SAFETY: the contract of the manual page.
-        let whole = unsafe { live::find_last(mr) }?;
+        let whole = unsafe { live_objects::find_last(mr) }?;
         let (wanted, lkey, windows) = {
             let inner = whole.inner.lock();
             // A core that has ended has none.
@@ -275,10 +275,10 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         }
         // SAFETY: the program gives it up; the domain and the device memory live as long as their regions.
         unsafe {
-            let dm = live::take(mr)?.dm;
+            let dm = live_objects::reclaim(mr)?.dm;
             wanted.leave(wanted.domain()?, lkey);
             if !dm.is_null() {
-                live::find(dm)?.users.fetch_sub(1, Ordering::AcqRel);
+                live_objects::find(dm)?.users.fetch_sub(1, Ordering::AcqRel);
             }
         }
         Ok(())

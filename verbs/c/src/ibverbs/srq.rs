@@ -6,11 +6,11 @@ use crate::ibverbs::completion::Cq;
 use crate::ibverbs::context::Context;
 use crate::ibverbs::domain::Pd;
 use crate::ibverbs::event::Object;
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::lock::{Lock, Rank};
 use crate::ibverbs::post::recv_request;
 use crate::ibverbs::xrc::{self, Xrcd};
-use crate::reserve;
+use crate::memory_reserve;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbs::SharedReceiveQueue;
@@ -28,7 +28,7 @@ pub(crate) struct Srq {
 
 /// # Safety
 /// The caller must pass a live domain.
-pub(crate) unsafe fn give(
+pub(crate) unsafe fn publish(
     pd: *mut ibv_pd,
     srq_context: *mut c_void,
     attributes: ibv_srq_attr,
@@ -36,14 +36,14 @@ pub(crate) unsafe fn give(
     xrc: Option<(*mut Xrcd, *mut Cq)>,
 ) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: guaranteed by the caller.
-    let (domain, context) = unsafe { (live::find(pd.cast::<Pd>())?, (*pd).context) };
+    let (domain, context) = unsafe { (live_objects::find(pd.cast::<Pd>())?, (*pd).context) };
     domain.users.fetch_add(1, Ordering::AcqRel);
     let abi = ibv_srq { context, srq_context, pd, ..Default::default() };
     let id = queue.id();
     let (queue, users) = (Lock::new(Rank::SharedReceives, queue), AtomicUsize::new(0));
-    let srq = live::give(Srq { abi, queue, attributes, users, xrc });
+    let srq = live_objects::publish(Srq { abi, queue, attributes, users, xrc });
     // SAFETY: the domain's context is open.
-    unsafe { Context::from(context) }?.events.join(Object::Srq(id), srq);
+    unsafe { Context::from(context) }?.events.register(Object::Srq(id), srq);
     Ok(srq.cast())
 }
 
@@ -52,12 +52,12 @@ pub(crate) unsafe fn give(
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, wanted: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     created(|| {
         // SAFETY: the contract of the manual page.
-        let (domain, wanted) = unsafe { (live::find(pd.cast::<Pd>())?, out(wanted)?) };
+        let (domain, wanted) = unsafe { (live_objects::find(pd.cast::<Pd>())?, out(wanted)?) };
         let attributes = wanted.attr;
-        reserve::check_requests(attributes.max_wr, attributes.max_sge)?;
+        memory_reserve::check_requests(attributes.max_wr, attributes.max_sge)?;
         let queue = domain.domain.shared_receive_queue(attributes.max_wr, attributes.max_sge)?;
         // SAFETY: the domain is alive.
-        unsafe { give(pd, wanted.srq_context, attributes, queue, None) }
+        unsafe { publish(pd, wanted.srq_context, attributes, queue, None) }
     })
 }
 
@@ -67,18 +67,18 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     status(|| {
         let srq = srq.cast::<Srq>();
         // SAFETY: the contract of the manual page.
-        let whole = unsafe { live::find_last(srq) }?;
+        let whole = unsafe { live_objects::find_last(srq) }?;
         if whole.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
         let (pd, xrc) = (whole.abi.pd, whole.xrc);
         let id = whole.queue.lock().id();
         // SAFETY: the queue's context is open.
-        unsafe { Context::from(whole.abi.context) }?.events.leave(Object::Srq(id));
+        unsafe { Context::from(whole.abi.context) }?.events.unregister(Object::Srq(id));
         // SAFETY: no queue pair uses it, and the program gives it up; the domain lives as long as its queues.
         unsafe {
-            drop(live::take(srq)?);
-            live::find(pd.cast::<Pd>())?.users.fetch_sub(1, Ordering::AcqRel);
+            drop(live_objects::reclaim(srq)?);
+            live_objects::find(pd.cast::<Pd>())?.users.fetch_sub(1, Ordering::AcqRel);
             xrc.map_or(Ok(()), |parts| xrc::release(parts))?;
         }
         Ok(())
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, wanted: *mut ibv_srq_attr, mask: c_int) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let (srq, wanted) = unsafe { (live::find(srq.cast::<Srq>())?, at(wanted)?) };
+        let (srq, wanted) = unsafe { (live_objects::find(srq.cast::<Srq>())?, at(wanted)?) };
         if mask as u32 != IBV_SRQ_LIMIT {
             return Err(INVALID);
         }
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, wanted: *mut ibv_srq_
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, into: *mut ibv_srq_attr) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let (srq, into) = unsafe { (live::find(srq.cast::<Srq>())?, out(into)?) };
+        let (srq, into) = unsafe { (live_objects::find(srq.cast::<Srq>())?, out(into)?) };
         let report = srq.queue.lock().query()?;
         *into = ibv_srq_attr { srq_limit: report.limit, ..srq.attributes };
         Ok(())

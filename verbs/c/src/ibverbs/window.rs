@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::errno::{Errno, INVALID, at, created, out, status};
 use crate::ibverbs::domain::Pd;
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::queue_pair::Qp;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ struct Mw {
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     created(|| {
         // SAFETY: the contract of the manual page.
-        let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
+        let domain = unsafe { live_objects::find(pd.cast::<Pd>()) }?;
         let window = domain.domain.memory_window(match kind {
             IBV_MW_TYPE_1 => WindowKind::One,
             IBV_MW_TYPE_2 => WindowKind::Two,
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
         // SAFETY: the domain is alive.
         let context = unsafe { (*pd).context };
         let abi = ibv_mw { context, pd, rkey: window.rkey().get(), handle: 0, type_: kind };
-        Ok(live::give(Mw { abi, _window: window }).cast())
+        Ok(live_objects::publish(Mw { abi, _window: window }).cast())
     })
 }
 
@@ -48,11 +48,11 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let pd = unsafe { live::find_last(mw.cast::<Mw>()) }?.abi.pd;
+        let pd = unsafe { live_objects::find_last(mw.cast::<Mw>()) }?.abi.pd;
         // SAFETY: the program gives it up.
-        drop(unsafe { live::take(mw.cast::<Mw>()) }?);
+        drop(unsafe { live_objects::reclaim(mw.cast::<Mw>()) }?);
         // SAFETY: the domain lives as long as its windows.
-        unsafe { live::find(pd.cast::<Pd>()) }?.users.fetch_sub(1, Ordering::AcqRel);
+        unsafe { live_objects::find(pd.cast::<Pd>()) }?.users.fetch_sub(1, Ordering::AcqRel);
         Ok(())
     })
 }

@@ -7,11 +7,11 @@ use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, created, out, status};
 use crate::ibverbs::completion::Cq;
 use crate::ibverbs::context::Context;
 use crate::ibverbs::domain::Pd;
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::lock::{Lock, Rank};
 use crate::ibverbs::post::post_recvs;
 use crate::ibverbs::queue_pair::{self, Qp, discard_completions, ibv_destroy_qp, users};
-use crate::reserve;
+use crate::memory_reserve;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::ptr::null_mut;
@@ -81,9 +81,10 @@ pub(crate) unsafe extern "C" fn create_wq(
         }
         let longest = opened.device.opened().longest_frame.ok_or(UNSUPPORTED)?;
         // SAFETY: the contract of the manual page.
-        let (domain, cq) = unsafe { (live::find(init.pd.cast::<Pd>())?, live::find(init.cq.cast::<Cq>())?) };
+        let (domain, cq) =
+            unsafe { (live_objects::find(init.pd.cast::<Pd>())?, live_objects::find(init.cq.cast::<Cq>())?) };
         let (max_recv, max_recv_sge) = (init.max_wr, init.max_sge);
-        reserve::check_requests(max_recv, max_recv_sge)?;
+        memory_reserve::check_requests(max_recv, max_recv_sge)?;
         let limits = Capabilities { max_send: 1, max_recv, max_recv_sge, ..Default::default() };
         let builder = {
             let queue = cq.queue.lock();
@@ -105,7 +106,7 @@ pub(crate) unsafe extern "C" fn create_wq(
             users.fetch_add(1, Ordering::AcqRel);
         }
         let (abi, qp) = (UnsafeCell::new(abi), Lock::new(Rank::QueuePair, qp));
-        Ok(live::give(Wq { abi, qp, longest, users: AtomicUsize::new(0) }).cast())
+        Ok(live_objects::publish(Wq { abi, qp, longest, users: AtomicUsize::new(0) }).cast())
     })
 }
 
@@ -123,7 +124,7 @@ unsafe extern "C" fn post_recv(
 pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, wanted: *mut ibv_wq_attr) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let (wq, wanted) = unsafe { (live::find(wq.cast::<Wq>())?, &*out(wanted)?) };
+        let (wq, wanted) = unsafe { (live_objects::find(wq.cast::<Wq>())?, &*out(wanted)?) };
         let mask = wanted.attr_mask;
         if mask == 0 || mask >= IBV_WQ_ATTR_RESERVED {
             return Err(INVALID);
@@ -163,18 +164,18 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, wanted: *mut ibv_wq_a
 pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let whole = unsafe { live::find_last(wq.cast::<Wq>()) }?;
+        let whole = unsafe { live_objects::find_last(wq.cast::<Wq>()) }?;
         if whole.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
         let base = whole.base();
         let qpn = whole.qp.lock().qpn();
         // SAFETY: the program gives it up.
-        drop(unsafe { live::take(wq.cast::<Wq>()) }?);
+        drop(unsafe { live_objects::reclaim(wq.cast::<Wq>()) }?);
         // SAFETY: the completion queue lives as long as its work queues.
         unsafe { discard_completions([base.cq, null_mut()], qpn) }?;
         // SAFETY: both live as long as their work queues.
-        for users in unsafe { [&live::find(base.pd.cast::<Pd>())?.users, users(base.cq)?] } {
+        for users in unsafe { [&live_objects::find(base.pd.cast::<Pd>())?.users, users(base.cq)?] } {
             users.fetch_sub(1, Ordering::AcqRel);
         }
         Ok(())
@@ -198,14 +199,14 @@ pub(crate) unsafe extern "C" fn create_table(
         let queues: Vec<_> = (0..entries).map(|at| unsafe { *init.ind_tbl.add(at) }.cast::<Wq>()).collect();
         for &queue in &queues {
             // SAFETY: the contract of the manual page.
-            unsafe { live::find(queue) }?;
+            unsafe { live_objects::find(queue) }?;
         }
         for &queue in &queues {
             // SAFETY: as above.
-            unsafe { live::find(queue) }?.users.fetch_add(1, Ordering::AcqRel);
+            unsafe { live_objects::find(queue) }?.users.fetch_add(1, Ordering::AcqRel);
         }
         let abi = ibv_rwq_ind_table { context, ..Default::default() };
-        Ok(live::give(Table { abi, queues, users: AtomicUsize::new(0) }).cast())
+        Ok(live_objects::publish(Table { abi, queues, users: AtomicUsize::new(0) }).cast())
     })
 }
 
@@ -213,14 +214,14 @@ pub(crate) unsafe extern "C" fn create_table(
 pub(crate) unsafe extern "C" fn destroy_table(table: *mut ibv_rwq_ind_table) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        if unsafe { live::find_last(table.cast::<Table>()) }?.users.load(Ordering::Acquire) > 0 {
+        if unsafe { live_objects::find_last(table.cast::<Table>()) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
         // SAFETY: the program gives it up.
-        let table = unsafe { live::take(table.cast::<Table>()) }?;
+        let table = unsafe { live_objects::reclaim(table.cast::<Table>()) }?;
         for &queue in &table.queues {
             // SAFETY: work queues live as long as the tables that they are in.
-            unsafe { live::find(queue) }?.users.fetch_sub(1, Ordering::AcqRel);
+            unsafe { live_objects::find(queue) }?.users.fetch_sub(1, Ordering::AcqRel);
         }
         Ok(())
     })
@@ -272,10 +273,13 @@ pub(crate) unsafe fn create_spread(wanted: &ibv_qp_init_attr_ex) -> Result<*mut 
     }
     let pointer = wanted.rwq_ind_tbl.cast::<Table>();
     // SAFETY: guaranteed by the caller.
-    let table = unsafe { live::find(pointer) }?;
+    let table = unsafe { live_objects::find(pointer) }?;
     // SAFETY: work queues live as long as the tables that they are in.
-    let queues =
-        table.queues.iter().map(|&queue| unsafe { live::find(queue) }).collect::<Result<Vec<_>, _>>()?;
+    let queues = table
+        .queues
+        .iter()
+        .map(|&queue| unsafe { live_objects::find(queue) })
+        .collect::<Result<Vec<_>, _>>()?;
     let numbers = queues.iter().map(|queue| Qpn::new(queue.base().wq_num)).collect();
     // SAFETY: guaranteed by the caller.
     let spread = unsafe { spread(&wanted.rx_hash_conf, numbers) }?;

@@ -6,11 +6,11 @@ use crate::ibverbs::completion::Cq;
 use crate::ibverbs::context::Context;
 use crate::ibverbs::device::Configured;
 use crate::ibverbs::domain::Pd;
-use crate::ibverbs::live;
+use crate::ibverbs::live_objects;
 use crate::ibverbs::lock::{Guard, Lock, Rank};
 use crate::ibverbs::queue_pair::{self, Inner};
 use crate::ibverbs::srq::{self, Srq};
-use crate::reserve;
+use crate::memory_reserve;
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr::null_mut;
@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             (None, None) => owner.device.xrc_domain()?,
         };
         let abi = ibv_xrcd { context };
-        Ok(live::give(Xrcd { abi, domain, file, users: AtomicUsize::new(0) }).cast())
+        Ok(live_objects::publish(Xrcd { abi, domain, file, users: AtomicUsize::new(0) }).cast())
     })
 }
 
@@ -104,11 +104,11 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     status(|| {
         let xrcd = xrcd.cast::<Xrcd>();
         // SAFETY: the contract of the manual page.
-        if unsafe { live::find_last(xrcd) }?.users.load(Ordering::Acquire) > 0 {
+        if unsafe { live_objects::find_last(xrcd) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
         // SAFETY: nothing created in it is left, and the program gives it up.
-        let file = unsafe { live::take(xrcd) }?.file;
+        let file = unsafe { live_objects::reclaim(xrcd) }?.file;
         let mut shared = shared();
         shared.domains.retain_mut(|(by, _, opened)| {
             *opened -= usize::from(Some(*by) == file);
@@ -133,7 +133,7 @@ pub(crate) unsafe fn create_target(
     init: &mut ibv_qp_init_attr,
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: guaranteed by the caller.
-    let whole = unsafe { live::find(xrcd.cast::<Xrcd>()) }?;
+    let whole = unsafe { live_objects::find(xrcd.cast::<Xrcd>()) }?;
     let qp = whole.domain.target().build_reset()?;
     (init.cap, init.send_cq, init.recv_cq, init.srq) = Default::default();
     let qpn = qp.qpn().get();
@@ -142,10 +142,10 @@ pub(crate) unsafe fn create_target(
     shared.targets.retain(|(_, _, inner)| inner.strong_count() > 0);
     shared.targets.push((whole.domain.clone(), qpn, Arc::downgrade(&inner)));
     drop(shared);
-    Ok(give(whole, xrcd.cast(), (qpn, init.qp_context), inner))
+    Ok(publish(whole, xrcd.cast(), (qpn, init.qp_context), inner))
 }
 
-fn give(
+fn publish(
     whole: &Xrcd,
     xrcd: *mut Xrcd,
     (qp_num, qp_context): (u32, *mut std::ffi::c_void),
@@ -165,7 +165,7 @@ fn give(
         ..Default::default()
     };
     // SAFETY: the context is that of the XRC domain, which is open.
-    unsafe { queue_pair::give(base, inner, false, xrcd) }
+    unsafe { queue_pair::publish(base, inner, false, xrcd) }
 }
 
 /// `ibv_open_qp(3)`: opens a target that this process created in the domain. It is destroyed with the last queue pair that refers to it.
@@ -182,13 +182,13 @@ pub(crate) unsafe extern "C" fn open_qp(
         }
         let xrcd = wanted.xrcd.cast::<Xrcd>();
         // SAFETY: the contract of the manual page.
-        let whole = unsafe { live::find(xrcd) }?;
+        let whole = unsafe { live_objects::find(xrcd) }?;
         let inner = shared().targets.iter().find_map(|(domain, qpn, inner)| {
             (domain.is_same(&whole.domain) && *qpn == wanted.qp_num).then(|| inner.upgrade())?
         });
         let context =
             if wanted.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 { wanted.qp_context } else { null_mut() };
-        Ok(give(whole, xrcd, (wanted.qp_num, context), inner.ok_or(INVALID)?))
+        Ok(publish(whole, xrcd, (wanted.qp_num, context), inner.ok_or(INVALID)?))
     })
 }
 
@@ -211,16 +211,16 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             return Err(INVALID);
         }
         // SAFETY: the contract of the manual page.
-        let domain = unsafe { live::find(wanted.pd.cast::<Pd>()) }?;
+        let domain = unsafe { live_objects::find(wanted.pd.cast::<Pd>()) }?;
         let attributes = wanted.attr;
-        reserve::check_requests(attributes.max_wr, attributes.max_sge)?;
+        memory_reserve::check_requests(attributes.max_wr, attributes.max_sge)?;
         let (queue, xrc) = if kind == IBV_SRQT_XRC {
             if !has(IBV_SRQ_INIT_ATTR_XRCD) || !has(IBV_SRQ_INIT_ATTR_CQ) {
                 return Err(INVALID);
             }
             let (xrcd, cq) = (wanted.xrcd.cast::<Xrcd>(), wanted.cq.cast::<Cq>());
             // SAFETY: the contract of the manual page.
-            let (whole, completions) = unsafe { (live::find(xrcd)?, live::find(cq)?) };
+            let (whole, completions) = unsafe { (live_objects::find(xrcd)?, live_objects::find(cq)?) };
             let (depth, max_sge) = (attributes.max_wr, attributes.max_sge);
             let queue = {
                 let completions = completions.queue.lock();
@@ -233,7 +233,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             (domain.domain.shared_receive_queue(attributes.max_wr, attributes.max_sge)?, None)
         };
         // SAFETY: the domain is alive.
-        unsafe { srq::give(wanted.pd, wanted.srq_context, attributes, queue, xrc) }
+        unsafe { srq::publish(wanted.pd, wanted.srq_context, attributes, queue, xrc) }
     })
 }
 
@@ -241,7 +241,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, into: *mut u32) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let (srq, into) = unsafe { (live::find(srq.cast::<Srq>())?, out(into)?) };
+        let (srq, into) = unsafe { (live_objects::find(srq.cast::<Srq>())?, out(into)?) };
         if srq.xrc.is_none() {
             return Err(INVALID);
         }
@@ -257,8 +257,8 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, into: *mut u32) -
 pub(crate) unsafe fn release((xrcd, cq): (*mut Xrcd, *mut Cq)) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        live::find(xrcd)?.users.fetch_sub(1, Ordering::AcqRel);
-        live::find(cq)?.users.fetch_sub(1, Ordering::AcqRel);
+        live_objects::find(xrcd)?.users.fetch_sub(1, Ordering::AcqRel);
+        live_objects::find(cq)?.users.fetch_sub(1, Ordering::AcqRel);
     }
     Ok(())
 }

@@ -7,11 +7,11 @@ use crate::rdmacm::address;
 use crate::rdmacm::datagram::{self, QKEY};
 use crate::rdmacm::device::{MAX_RD_ATOMIC, check_mtu};
 use crate::rdmacm::errno::{Errno, INVALID, status, verb};
-use crate::rdmacm::events::Waiting;
+use crate::rdmacm::events::QueuedEvent;
 use crate::rdmacm::id::{Connection, Handle, Id, State, service};
 use crate::rdmacm::manager;
 #[cfg(test)]
-use crate::rdmacm::placeholder::ibv_modify_qp;
+use crate::rdmacm::test_environment::ibv_modify_qp;
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 use verbs::cm::machine::message::QpParameters;
@@ -105,7 +105,7 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno>
 /// Moves the identifier's queue pair, if it has one, to `state`. The identifier must not be locked: resolving a peer that is gone takes
 /// seconds, and other requests must not wait for that.
 pub(crate) fn modify(id: &Id, state: ibv_qp_state) -> Result<(), Errno> {
-    let _stays = id.keep_queue_pair();
+    let _guard = id.lock_queue_pair();
     if id.qp().is_null() {
         return Ok(());
     }
@@ -126,7 +126,7 @@ unsafe fn private<'a>(parameters: &rdma_conn_param) -> &'a [u8] {
 }
 
 /// Returns our parameters as the program wants them, or the largest possible without `wanted`. The peer begins with `psn`.
-fn our_side(id: &Id, wanted: Option<&rdma_conn_param>, psn: u32) -> QpParameters {
+fn our_parameters(id: &Id, wanted: Option<&rdma_conn_param>, psn: u32) -> QpParameters {
     let (responder, initiator, rnr_retry) = wanted
         .map_or((u8::MAX, u8::MAX, 7), |w| (w.responder_resources, w.initiator_depth, w.rnr_retry_count));
     let qp = id.qp();
@@ -175,7 +175,7 @@ fn request(
     let mtu = device.mtu();
     check_mtu(device, mtu)?;
     let cm_connection = CmConnection {
-        ours: our_side(id, wanted, manager::random()? & 0xff_ffff),
+        ours: our_parameters(id, wanted, manager::random()? & 0xff_ffff),
         qpn: own_queue_pair(id),
         retry_count: wanted.map_or(7, |wanted| wanted.retry_count.min(7)),
         mtu,
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, wanted: *mut rdma_con
 }
 
 /// Handles the peer's reply: moves the queue pair to RTS, and sends RTU. Runs in the program's own thread, because it may wait.
-pub(crate) fn finish(id: &Id, event: &mut Waiting) {
+pub(crate) fn finish(id: &Id, event: &mut QueuedEvent) {
     if !id.has_queue_pair() {
         return;
     }
@@ -254,7 +254,7 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 /// Moves the queue pair to RTS, and sends the reply.
 fn reply(id: &Id, wanted: Option<&rdma_conn_param>, data: &[u8]) -> Result<(), Errno> {
     id.with_cm_connection_in(Phase::RequestReceived, |cm_connection| {
-        let mut ours = our_side(id, wanted, cm_connection.ours.psn);
+        let mut ours = our_parameters(id, wanted, cm_connection.ours.psn);
         // Not more than the peer requests, or executes.
         ours.responder_resources = ours.responder_resources.min(cm_connection.theirs.initiator_depth);
         ours.initiator_depth = ours.initiator_depth.min(cm_connection.theirs.responder_resources);
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, wanted: *mut rdma_conn
         let data = wanted.map_or(&[][..], |wanted| unsafe { private(wanted) });
         if id.is_datagram() {
             let mut connection = id.lock_in(State::ServiceRequestReceived)?;
-            let qpn = our_side(id, wanted, 0).qpn;
+            let qpn = our_parameters(id, wanted, 0).qpn;
             datagram::answer(id, &mut connection, ServiceStatus::Valid, qpn, data)?;
             // The peer has its answer and sends nothing more.
             connection.state = State::ServiceResolved;

@@ -6,7 +6,7 @@ use crate::rdmacm::address;
 use crate::rdmacm::connect::CM_TIMEOUT;
 use crate::rdmacm::device::Device;
 use crate::rdmacm::errno::{Errno, INVALID};
-use crate::rdmacm::events::{Parameters, Waiting};
+use crate::rdmacm::events::{Parameters, QueuedEvent};
 use crate::rdmacm::id::{Connection, Id, State, service};
 use crate::rdmacm::incoming;
 use crate::rdmacm::manager;
@@ -43,7 +43,7 @@ pub(crate) fn connect(id: &Id, connection: &mut Connection, data: &[u8]) -> Resu
     }
     connection.pending = Some(pending);
     connection.state = State::ServiceRequested;
-    manager::look(connection.request_id);
+    manager::schedule(connection.request_id);
     Ok(())
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn on_reply(device: &Device, tables: &Tables, from: IpAddr, mad: &Mad
     if reply.status == ServiceStatus::NotSupported as u8
         && connection.pending.as_mut().and_then(|pending| pending.refused(Instant::now())).is_some()
     {
-        return manager::look(connection.request_id);
+        return manager::schedule(connection.request_id);
     }
     connection.pending = None;
     let valid = reply.status == ServiceStatus::Valid as u8;
@@ -91,7 +91,7 @@ pub(crate) fn on_reply(device: &Device, tables: &Tables, from: IpAddr, mad: &Mad
     ah_attr.grh.traffic_class = connection.traffic_class;
     ah_attr.grh.sgid_index = device.gid_index(source).unwrap_or(0);
     let parameters = rdma_ud_param { ah_attr, qp_num: reply.qpn, qkey: reply.qkey, ..Default::default() };
-    id.tell_more(Waiting {
+    id.report_event(QueuedEvent {
         id: id.abi().cast(),
         listener: std::ptr::null_mut(),
         kind: if valid { RDMA_CM_EVENT_ESTABLISHED } else { RDMA_CM_EVENT_UNREACHABLE },

@@ -50,7 +50,7 @@ impl ManagementQueuePair for ManagementPort {
 
     fn poll_resolution(&self, peer: IpAddr) -> Result<bool, Errno> {
         // A host that forges source addresses must not fill the log.
-        ManagementPort::poll_resolution(self, peer).map_err(Errno::quietly)
+        ManagementPort::poll_resolution(self, peer).map_err(Errno::without_log)
     }
 
     fn receive(&self) -> Option<(IpAddr, Mad)> {
@@ -80,14 +80,14 @@ impl ManagementQueuePair for ManagementPort {
 }
 
 /// An object of libibverbs for programs that pass none. It is kept for the life of the process, as the device is.
-pub(crate) struct Kept<T>(OnceLock<Result<*mut T, Errno>>);
+pub(crate) struct ProcessObject<T>(OnceLock<Result<*mut T, Errno>>);
 
 // SAFETY: libibverbs' objects may be used from any thread.
-unsafe impl<T> Send for Kept<T> {}
+unsafe impl<T> Send for ProcessObject<T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Kept<T> {}
+unsafe impl<T> Sync for ProcessObject<T> {}
 
-impl<T> Kept<T> {
+impl<T> ProcessObject<T> {
     pub(crate) const fn new() -> Self {
         Self(OnceLock::new())
     }
@@ -99,7 +99,10 @@ impl<T> Kept<T> {
     }
 
     /// Returns the object, which `make` creates for the first caller.
-    pub(crate) fn get_or_make(&self, make: impl FnOnce() -> Result<*mut T, Errno>) -> Result<*mut T, Errno> {
+    pub(crate) fn get_or_create(
+        &self,
+        make: impl FnOnce() -> Result<*mut T, Errno>,
+    ) -> Result<*mut T, Errno> {
         *self.0.get_or_init(make)
     }
 }
@@ -109,8 +112,8 @@ pub(crate) struct Device {
     /// Readable while datagrams are queued.
     pub(crate) descriptor: RawFd,
     pub(crate) management: Box<dyn ManagementQueuePair>,
-    pub(crate) domain: Kept<ibv_pd>,
-    pub(crate) xrc_domain: Kept<ibv_xrcd>,
+    pub(crate) domain: ProcessObject<ibv_pd>,
+    pub(crate) xrc_domain: ProcessObject<ibv_xrcd>,
     pub(crate) machine: Mutex<Machine<Self>>,
 }
 
@@ -133,7 +136,7 @@ pub(crate) fn devices() -> Result<&'static [Device], Errno> {
 
 pub(crate) fn device_of(ours: IpAddr) -> Result<&'static Device, Errno> {
     #[cfg(any(test, fuzzing))]
-    if let Some(device) = crate::rdmacm::placeholder::server_of(ours) {
+    if let Some(device) = crate::rdmacm::test_environment::server_of(ours) {
         return Ok(device);
     }
     let has = |device: &&Device| device.gids().contains(ours);
@@ -144,7 +147,7 @@ pub(crate) fn device_of(ours: IpAddr) -> Result<&'static Device, Errno> {
 pub(crate) fn device_with(context: usize) -> Option<&'static Device> {
     let is_it = |device: &&Device| context != 0 && device.context.addr() == context;
     #[cfg(any(test, fuzzing))]
-    if let Some(device) = crate::rdmacm::placeholder::server_where(is_it) {
+    if let Some(device) = crate::rdmacm::test_environment::server_where(is_it) {
         return Some(device);
     }
     devices().ok()?.iter().find(is_it)
@@ -214,7 +217,7 @@ impl Device {
         // SAFETY: the context was opened above.
         let management = unsafe { Context::from(context) }?.device.open_management()?;
         let (descriptor, management) = (management.as_raw_fd(), Box::new(management));
-        let (domain, xrc_domain) = (Kept::new(), Kept::new());
+        let (domain, xrc_domain) = (ProcessObject::new(), ProcessObject::new());
         let machine = Mutex::new(Machine::new(guid, management.mtu(), MAX_RD_ATOMIC));
         Ok(Self { context, descriptor, management, domain, xrc_domain, machine })
     }

@@ -14,7 +14,7 @@ use crate::rdmacm::shared;
 use std::ffi::{c_char, c_int};
 
 /// The time limit for resolving an address or a route, ms.
-const PATIENCE_MS: c_int = 2000;
+const RESOLVE_TIMEOUT_MS: c_int = 2000;
 
 /// `rdma_getaddrinfo(3)`: 0, a code of `getaddrinfo(3)`, or -1 with `errno` set. Without names the result has the hints' addresses.
 #[unsafe(no_mangle)]
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         let hints = hints.as_ref().copied().unwrap_or_default();
         let info = libc::calloc(1, size_of::<rdma_addrinfo>()).cast::<rdma_addrinfo>();
         let Some(place) = info.as_mut() else { return libc::EAI_MEMORY };
-        let failed = if named { find(node, service, &hints, place) } else { take_over(&hints, place) };
+        let failed = if named { find(node, service, &hints, place) } else { copy_hints(&hints, place) };
         let failed = if failed == 0 && place.ai_src_len == 0 {
             copy(hints.ai_src_addr, hints.ai_src_len, &mut place.ai_src_addr, &mut place.ai_src_len)
         } else {
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
 ///
 /// # Safety
 /// The caller must pass hints whose destination is as long as they say.
-unsafe fn take_over(hints: &rdma_addrinfo, info: &mut rdma_addrinfo) -> c_int {
+unsafe fn copy_hints(hints: &rdma_addrinfo, info: &mut rdma_addrinfo) -> c_int {
     (info.ai_flags, info.ai_family) = (hints.ai_flags, hints.ai_family);
     (info.ai_qp_type, info.ai_port_space) = (hints.ai_qp_type, hints.ai_port_space);
     // SAFETY: guaranteed by the caller.
@@ -190,8 +190,8 @@ unsafe fn prepare(
             id.lock().template = wanted.as_ref().map(|wanted| (pd as usize, *wanted));
             return Ok(());
         }
-        called(rdma_resolve_addr(id.abi(), info.ai_src_addr, info.ai_dst_addr, PATIENCE_MS))?;
-        called(rdma_resolve_route(id.abi(), PATIENCE_MS))?;
+        called(rdma_resolve_addr(id.abi(), info.ai_src_addr, info.ai_dst_addr, RESOLVE_TIMEOUT_MS))?;
+        called(rdma_resolve_route(id.abi(), RESOLVE_TIMEOUT_MS))?;
         let Some(wanted) = wanted.as_mut() else { return Ok(()) };
         wanted.qp_type = info.ai_qp_type as u32;
         queue_pair::create(id, pd, wanted)

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::rdmacm::connect::finite;
 use crate::rdmacm::device::Device;
 use crate::rdmacm::errno::{Errno, INVALID};
-use crate::rdmacm::events::{Parameters, Waiting};
+use crate::rdmacm::events::{Parameters, QueuedEvent};
 use crate::rdmacm::id::{Connection, Handle, State};
 use crate::rdmacm::incoming;
 use crate::rdmacm::manager;
@@ -97,7 +97,7 @@ impl Environment for Device {
         let parameters = if is_message { parameters(cm_connection) } else { rdma_conn_param::default() };
         let private = if is_message { std::mem::take(&mut cm_connection.private) } else { Vec::new() };
         // SAFETY: the caller has locked the machine.
-        unsafe { &*id }.tell_more(Waiting {
+        unsafe { &*id }.report_event(QueuedEvent {
             id,
             listener: std::ptr::null_mut(),
             kind,

@@ -1,6 +1,6 @@
 //! Errors as librdmacm reports them: -1 and `errno`.
 
-use crate::errno::guarded;
+use crate::errno::catch_panic;
 use std::ffi::c_int;
 use std::io;
 
@@ -18,7 +18,7 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
 
 /// Runs the body of a function that returns a length, or -1 with `errno` set.
 pub(crate) fn size(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
-    guarded(body).map_or_else(
+    catch_panic(body).map_or_else(
         |errno| {
             set(errno);
             -1

@@ -19,7 +19,7 @@ pub(crate) struct EventChannel {
 }
 
 struct State {
-    waiting: VecDeque<Waiting>,
+    queued: VecDeque<QueuedEvent>,
     /// Signals of removed events that threads have already read, or that could not be withdrawn.
     read: usize,
     end: End,
@@ -29,7 +29,7 @@ struct State {
 enum End {
     Open(EventFd),
     /// The thread that destroyed it, and whether its descriptor blocked.
-    Gone {
+    Destroyed {
         by: libc::pthread_t,
         blocked: bool,
     },
@@ -44,12 +44,12 @@ fn this_thread() -> libc::pthread_t {
 /// Channels that programs destroyed lately. On Linux a thread that waits on a channel keeps waiting when another one destroys it, and
 /// programs (`rping`) have a thread that does nothing else until the process ends. Here such a thread may arrive a moment later: it finds
 /// that the channel is destroyed, and waits too.
-static GONE: Mutex<VecDeque<Box<EventChannel>>> = Mutex::new(VecDeque::new());
+static DESTROYED: Mutex<VecDeque<Box<EventChannel>>> = Mutex::new(VecDeque::new());
 /// The number of destroyed channels that are kept, of 150 bytes each.
-const MAX_GONE: usize = 64;
+const MAX_DESTROYED: usize = 64;
 
 /// An event that the program has not taken yet.
-pub(crate) struct Waiting {
+pub(crate) struct QueuedEvent {
     pub(crate) id: *mut Id,
     pub(crate) listener: *mut Id,
     pub(crate) kind: rdma_cm_event_type,
@@ -86,31 +86,31 @@ impl Parameters {
     }
 }
 
-impl Waiting {
-    /// Returns the identifier that counts the event as held. A request belongs to its listener until the program knows the new identifier.
+impl QueuedEvent {
+    /// Returns the identifier that counts the event as unacknowledged. A request belongs to its listener until the program knows the new identifier.
     fn holder(&self) -> *mut Id {
         if self.listener.is_null() { self.id } else { self.listener }
     }
 }
 
 // SAFETY: the pointers are identifiers, which are not destroyed before no event refers to them.
-unsafe impl Send for Waiting {}
+unsafe impl Send for QueuedEvent {}
 
 /// An event that the program has not acknowledged.
 #[repr(C)]
-struct Taken {
+struct DeliveredEvent {
     abi: rdma_cm_event,
     private: Vec<u8>,
 }
 
 /// The number of an identifier's events that the program has taken and not acknowledged. The identifier is not destroyed before.
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct UnacknowledgedEvents {
     count: Mutex<usize>,
     acknowledged: Condvar,
 }
 
-impl Held {
+impl UnacknowledgedEvents {
     fn add(&self) {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
@@ -137,7 +137,7 @@ impl EventChannel {
     pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
         let descriptor = EventFd::new(libc::EFD_SEMAPHORE)?;
         let abi = rdma_event_channel { fd: descriptor.as_raw_fd() };
-        let state = State { waiting: VecDeque::new(), read: 0, end: End::Open(descriptor) };
+        let state = State { queued: VecDeque::new(), read: 0, end: End::Open(descriptor) };
         Ok(Box::into_raw(Box::new(Self { abi, state: Mutex::new(state) })).cast())
     }
 
@@ -145,50 +145,51 @@ impl EventChannel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn push(&self, event: Waiting) {
+    pub(crate) fn push(&self, event: QueuedEvent) {
         #[cfg(test)]
-        crate::rdmacm::placeholder::WHILE_TOLD.with_borrow(|look| look.iter().for_each(|look| look()));
+        crate::rdmacm::test_environment::WHILE_REPORTED
+            .with_borrow(|hook| hook.iter().for_each(|hook| hook()));
         let mut state = self.lock();
-        state.waiting.push_back(event);
+        state.queued.push_back(event);
         if let End::Open(descriptor) = &state.end {
             descriptor.signal();
         }
     }
 
     /// Takes the next event, and waits for it if the descriptor blocks.
-    fn take(&self) -> Result<Waiting, Errno> {
+    fn take(&self) -> Result<QueuedEvent, Errno> {
         loop {
             if !cancel::take_event(self.abi.fd) {
                 return Err(last());
             }
-            if let Some(event) = self.told() {
+            if let Some(event) = self.pop_announced() {
                 return Ok(event);
             }
         }
     }
 
-    /// Removes the event that the descriptor announced, unless its identifier has been destroyed. The event counts as held
+    /// Removes the event that the descriptor announced, unless its identifier has been destroyed. The event counts as unacknowledged
     /// before the lock is released: `rdma_destroy_id` either removes the event itself or waits until the program acknowledges it.
-    fn told(&self) -> Option<Waiting> {
+    fn pop_announced(&self) -> Option<QueuedEvent> {
         let mut state = self.lock();
         if state.read > 0 {
             state.read -= 1;
             return None;
         }
-        let event = state.waiting.pop_front()?;
+        let event = state.queued.pop_front()?;
         // SAFETY: an identifier is alive while one of its events is queued, and they stay queued until this lock is released.
         let holder = unsafe { &*event.holder() };
-        holder.held.add();
+        holder.unacknowledged.add();
         if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST {
-            holder.backlog.leave();
+            holder.backlog.decrement();
         }
         Some(event)
     }
 
     /// Returns whether the channel is destroyed and the caller must keep waiting: all threads but the one that destroyed it wait until the
     /// process ends, as they would if they had arrived a moment earlier.
-    fn keeps(&self) -> Result<bool, Errno> {
-        let End::Gone { by, blocked } = self.lock().end else { return Ok(false) };
+    fn must_keep_waiting(&self) -> Result<bool, Errno> {
+        let End::Destroyed { by, blocked } = self.lock().end else { return Ok(false) };
         if blocked && by != this_thread() { Ok(true) } else { Err(Errno(libc::EBADF)) }
     }
 
@@ -196,24 +197,24 @@ impl EventChannel {
     fn end(self: Box<Self>) {
         // SAFETY: the descriptor is open, or the kernel refuses.
         let flags = unsafe { libc::fcntl(self.abi.fd, libc::F_GETFL) };
-        let gone = End::Gone { by: this_thread(), blocked: flags & libc::O_NONBLOCK == 0 };
+        let gone = End::Destroyed { by: this_thread(), blocked: flags & libc::O_NONBLOCK == 0 };
         let mut state = self.lock();
-        state.waiting = VecDeque::new();
+        state.queued = VecDeque::new();
         drop(std::mem::replace(&mut state.end, gone));
         drop(state);
-        let mut kept = GONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = DESTROYED.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push_back(self);
-        if kept.len() > MAX_GONE {
+        if kept.len() > MAX_DESTROYED {
             kept.pop_front();
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().waiting.is_empty()
+        self.lock().queued.is_empty()
     }
 
     /// Removes the events of an identifier. Returns the identifiers that only those events refer to, which the program never saw.
-    pub(crate) fn forget(&self, id: *mut Id) -> Vec<*mut Id> {
+    pub(crate) fn discard_events(&self, id: *mut Id) -> Vec<*mut Id> {
         let removed = self.lock().remove(|event| event.id == id || event.listener == id);
         removed.into_iter().filter(|event| event.listener == id).map(|event| event.id).collect()
     }
@@ -222,7 +223,7 @@ impl EventChannel {
     /// the events of these.
     ///
     /// # Safety
-    /// The caller must pass a live channel, and keep the identifier in its channel by [`Id::stay`].
+    /// The caller must pass a live channel, and keep the identifier in its channel by [`Id::lock_channel`].
     pub(crate) unsafe fn move_events(&self, id: *mut Id, to: *mut rdma_event_channel) {
         let mut moved = self.lock().remove(|event| event.id == id || event.listener == id);
         let children: Vec<_> =
@@ -230,7 +231,7 @@ impl EventChannel {
         for child in children {
             // SAFETY: only its request refers to it, which the program can no longer take, so nothing destroys it.
             let child_id = unsafe { &*child };
-            let _stays = child_id.stay();
+            let _guard = child_id.lock_channel();
             // SAFETY: an identifier's structure is written under its lock.
             unsafe { (*child_id.abi()).channel = to };
             moved.extend(self.lock().remove(|event| event.id == child));
@@ -244,10 +245,10 @@ impl EventChannel {
 impl State {
     /// Removes the events that `chosen` selects, and withdraws their signals from the descriptor: a program that polls would
     /// otherwise wait for an event that is gone.
-    fn remove(&mut self, chosen: impl Fn(&Waiting) -> bool) -> VecDeque<Waiting> {
+    fn remove(&mut self, chosen: impl Fn(&QueuedEvent) -> bool) -> VecDeque<QueuedEvent> {
         let (removed, kept): (VecDeque<_>, _) =
-            std::mem::take(&mut self.waiting).into_iter().partition(chosen);
-        self.waiting = kept;
+            std::mem::take(&mut self.queued).into_iter().partition(chosen);
+        self.queued = kept;
         if let End::Open(descriptor) = &self.end {
             let taken_back = removed.iter().take_while(|_| descriptor.take_now()).count();
             self.read += removed.len() - taken_back;
@@ -266,10 +267,10 @@ pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_
     Ok(show(channel.take()?))
 }
 
-/// Converts an event that [`EventChannel::told`] returned to the program's structure.
-fn show(mut event: Waiting) -> *mut rdma_cm_event {
+/// Converts an event that [`EventChannel::pop_announced`] returned to the program's structure.
+fn show(mut event: QueuedEvent) -> *mut rdma_cm_event {
     if event.kind == RDMA_CM_EVENT_CONNECT_RESPONSE {
-        // SAFETY: the event counts as held, which keeps its identifier alive.
+        // SAFETY: the event counts as unacknowledged, which keeps its identifier alive.
         connect::finish(unsafe { &*event.id }, &mut event);
     }
     let listen_id = event.listener.cast();
@@ -280,7 +281,7 @@ fn show(mut event: Waiting) -> *mut rdma_cm_event {
         status: event.status,
         param: event.parameters.show(&event.private),
     };
-    Box::into_raw(Box::new(Taken { abi, private: event.private })).cast()
+    Box::into_raw(Box::new(DeliveredEvent { abi, private: event.private })).cast()
 }
 
 /// Takes the next event of a channel, if there is one.
@@ -299,8 +300,8 @@ pub(crate) unsafe fn next_now(channel: *mut rdma_event_channel) -> Option<*mut r
 /// # Safety
 /// The caller must pass an event that `next` returned and that has not been acknowledged.
 pub(crate) unsafe fn private_data<'a>(event: *mut rdma_cm_event) -> &'a [u8] {
-    // SAFETY: guaranteed by the caller: such an event is the first field of a `Taken`.
-    unsafe { &(*event.cast::<Taken>()).private }
+    // SAFETY: guaranteed by the caller: such an event is the first field of a `DeliveredEvent`.
+    unsafe { &(*event.cast::<DeliveredEvent>()).private }
 }
 
 /// `rdma_create_event_channel(3)`
@@ -332,7 +333,7 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
         let descriptor = count(|| {
             // SAFETY: the contract of the manual page.
             let (channel, _) = unsafe { (at(channel.cast::<EventChannel>())?, out(event)?) };
-            kept = channel.keeps()?;
+            kept = channel.must_keep_waiting()?;
             Ok(channel.abi.fd)
         });
         if descriptor < 0 {
@@ -341,15 +342,15 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
         if kept {
             cancel::stay();
         }
-        let told = cancel::take_event(descriptor);
+        let announced = cancel::take_event(descriptor);
         let found = count(|| {
             let why = last();
             // SAFETY: the contract of the manual page.
             let (channel, event) = unsafe { (at(channel.cast::<EventChannel>())?, out(event)?) };
-            if !told {
-                return if channel.keeps()? { Ok(0) } else { Err(why) };
+            if !announced {
+                return if channel.must_keep_waiting()? { Ok(0) } else { Err(why) };
             }
-            let Some(next) = channel.told() else { return Ok(0) };
+            let Some(next) = channel.pop_announced() else { return Ok(0) };
             *event = show(next);
             Ok(1)
         });
@@ -367,9 +368,9 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
         let abi = unsafe { *out(event)? };
         let holder = if abi.listen_id.is_null() { abi.id } else { abi.listen_id };
         // SAFETY: `next` created the box, and the program gives it up.
-        drop(unsafe { Box::from_raw(event.cast::<Taken>()) });
+        drop(unsafe { Box::from_raw(event.cast::<DeliveredEvent>()) });
         // SAFETY: an identifier is not destroyed before its events are acknowledged.
-        unsafe { &*holder.cast::<Id>() }.held.remove();
+        unsafe { &*holder.cast::<Id>() }.unacknowledged.remove();
         Ok(())
     })
 }

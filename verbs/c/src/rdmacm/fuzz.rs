@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::rdmacm::events::{next_now, rdma_ack_cm_event, rdma_destroy_event_channel};
 use crate::rdmacm::id::Id;
-use crate::rdmacm::placeholder::{Server, network};
+use crate::rdmacm::test_environment::{Server, network};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use verbs::cm::machine::message::{self, Kind, Mad};
@@ -138,7 +138,7 @@ fn end(server: Server, mut ids: Vec<*mut Id>, mut known: Vec<u32>) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn whatever_peers_say_in_any_order_all_can_be_destroyed() {
+    fn all_identifiers_can_be_destroyed_after_any_messages() {
         let mut seed = 1_u64;
         for _ in 0..500 {
             let bytes: Vec<u8> = (0..300)

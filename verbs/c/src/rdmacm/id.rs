@@ -7,7 +7,7 @@ use crate::abi::*;
 use crate::rdmacm::address;
 use crate::rdmacm::device::{Device, device_of, device_with, devices};
 use crate::rdmacm::errno::{Errno, INVALID, out, status};
-use crate::rdmacm::events::{self, EventChannel, Held, Parameters, Waiting};
+use crate::rdmacm::events::{self, EventChannel, Parameters, QueuedEvent, UnacknowledgedEvents};
 use crate::rdmacm::incoming::Backlog;
 use crate::rdmacm::manager;
 use crate::rdmacm::process::Process;
@@ -26,13 +26,13 @@ use verbs::cm::machine::{self, CmConnection, Machine};
 pub(crate) struct Id {
     abi: UnsafeCell<rdma_cm_id>,
     connection: Mutex<Connection>,
-    pub(crate) held: Held,
+    pub(crate) unacknowledged: UnacknowledgedEvents,
     pub(crate) backlog: Backlog,
     /// Locked while the queue pair is created, modified or destroyed: `rdma_get_cm_event` may modify it while another thread of the program
     /// destroys it.
     modifying: Mutex<()>,
     /// Locked while an event is sent to the channel, and while the identifier moves to another channel.
-    telling: Mutex<()>,
+    reporting: Mutex<()>,
     /// Whether it has a channel of its own. Calls then wait for their events.
     synchronous: AtomicBool,
     /// The process that created it; a forked process inherits only the memory.
@@ -198,17 +198,17 @@ impl Id {
     }
 
     /// Keeps any other thread from creating, modifying or destroying the queue pair.
-    pub(crate) fn keep_queue_pair(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn lock_queue_pair(&self) -> MutexGuard<'_, ()> {
         self.modifying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn has_queue_pair(&self) -> bool {
-        let _stays = self.keep_queue_pair();
+        let _guard = self.lock_queue_pair();
         !self.qp().is_null()
     }
 
     #[cfg(test)]
-    pub(crate) fn keeps_queue_pair(&self) -> bool {
+    pub(crate) fn is_queue_pair_locked(&self) -> bool {
         self.modifying.try_lock().is_err()
     }
 
@@ -244,8 +244,8 @@ impl Id {
     }
 
     /// Reports an event to the program.
-    pub(crate) fn tell(&self, kind: rdma_cm_event_type, status: c_int) {
-        self.tell_more(Waiting {
+    pub(crate) fn report(&self, kind: rdma_cm_event_type, status: c_int) {
+        self.report_event(QueuedEvent {
             id: self.abi().cast(),
             listener: std::ptr::null_mut(),
             kind,
@@ -256,21 +256,21 @@ impl Id {
     }
 
     /// Keeps the identifier in its channel while the guard exists.
-    pub(crate) fn stay(&self) -> MutexGuard<'_, ()> {
-        self.telling.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock_channel(&self) -> MutexGuard<'_, ()> {
+        self.reporting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(test)]
-    pub(crate) fn stays(&self) -> bool {
-        self.telling.try_lock().is_err()
+    pub(crate) fn is_channel_locked(&self) -> bool {
+        self.reporting.try_lock().is_err()
     }
 
-    pub(crate) fn tell_more(&self, event: Waiting) {
-        self.tell_here(&self.stay(), event);
+    pub(crate) fn report_event(&self, event: QueuedEvent) {
+        self.report_in_channel(&self.lock_channel(), event);
     }
 
     /// Reports an event to the program, in the channel in which the guard keeps the identifier.
-    pub(crate) fn tell_here(&self, _stays: &MutexGuard<'_, ()>, event: Waiting) {
+    pub(crate) fn report_in_channel(&self, _guard: &MutexGuard<'_, ()>, event: QueuedEvent) {
         // SAFETY: an identifier's channel outlives it, or is destroyed after the identifier has left it.
         if let Some(channel) = unsafe { self.channel().cast::<EventChannel>().as_ref() } {
             channel.push(event);
@@ -288,16 +288,16 @@ impl Id {
         let qp_type = if ps == RDMA_PS_UDP { IBV_QPT_UD } else { IBV_QPT_RC };
         let abi = rdma_cm_id { channel, context: user, ps, qp_type, ..Default::default() };
         let connection = Mutex::new(Connection::default());
-        let (held, backlog) = (Held::default(), Backlog::default());
-        let (modifying, telling) = (Mutex::default(), Mutex::default());
+        let (unacknowledged, backlog) = (UnacknowledgedEvents::default(), Backlog::default());
+        let (modifying, reporting) = (Mutex::default(), Mutex::default());
         let process = Process::this();
         let id = Self {
             abi: UnsafeCell::new(abi),
             connection,
-            held,
+            unacknowledged,
             backlog,
             modifying,
-            telling,
+            reporting,
             synchronous,
             process,
         };
@@ -378,7 +378,7 @@ impl Id {
     pub(crate) unsafe fn migrate(&self, to: *mut rdma_event_channel) -> Result<(), Errno> {
         let own = to.is_null();
         let to = if own { EventChannel::create()? } else { to };
-        let _telling = self.stay();
+        let _guard = self.lock_channel();
         let from = self.channel();
         let was_own = self.synchronous.swap(own, Ordering::Relaxed);
         // SAFETY: both channels are alive; one of its own that it leaves has no other owner.
@@ -395,16 +395,16 @@ impl Id {
     /// # Safety
     /// The caller must not use the identifier any more.
     pub(crate) unsafe fn destroy(id: *mut Self) {
-        // SAFETY: guaranteed by the caller; `held.wait` returns when no event refers to the identifier.
+        // SAFETY: guaranteed by the caller; `unacknowledged.wait` returns when no event refers to the identifier.
         unsafe {
             manager::leave(&*id);
             if let Some(channel) = (*id).channel().cast::<EventChannel>().as_ref() {
-                for orphan in channel.forget(id) {
+                for orphan in channel.discard_events(id) {
                     Self::destroy(orphan);
                 }
             }
             (*id).drop_event();
-            (*id).held.wait();
+            (*id).unacknowledged.wait();
             if (*id).synchronous.load(Ordering::Relaxed) {
                 events::rdma_destroy_event_channel((*id).channel());
             }

@@ -6,7 +6,7 @@ mod tests;
 use crate::abi::*;
 use crate::rdmacm::device::Device;
 use crate::rdmacm::errno::Errno;
-use crate::rdmacm::events::{Parameters, Waiting};
+use crate::rdmacm::events::{Parameters, QueuedEvent};
 use crate::rdmacm::id::{Connection, Id};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,12 +39,12 @@ impl Backlog {
         self.waiting.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn enter(&self) {
+    pub(crate) fn increment(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a request that the program has taken.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn decrement(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -81,11 +81,14 @@ pub(crate) fn create(
 /// # Safety
 /// The caller must pass a live listener, and an identifier that [`create`] returned and that nothing else has seen.
 pub(crate) unsafe fn report(listener: &Id, id: *mut Id, parameters: Parameters, private: Vec<u8>) {
-    let stays = listener.stay();
+    let guard = listener.lock_channel();
     // SAFETY: guaranteed by the caller.
     unsafe { (*(*id).abi()).channel = listener.channel() };
     let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
     let listener_id = listener.abi().cast();
-    listener.backlog.enter();
-    listener.tell_here(&stays, Waiting { id, listener: listener_id, kind, status: 0, parameters, private });
+    listener.backlog.increment();
+    listener.report_in_channel(
+        &guard,
+        QueuedEvent { id, listener: listener_id, kind, status: 0, parameters, private },
+    );
 }

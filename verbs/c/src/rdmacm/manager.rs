@@ -47,7 +47,7 @@ struct Manager {
 enum Exit {
     #[default]
     No,
-    Asked,
+    Requested,
     Done,
 }
 
@@ -78,7 +78,7 @@ extern "C" fn at_exit() {
     status(|| {
         let Some(Ok(manager)) = MANAGER.cell().get() else { return Ok(()) };
         if manager.process == std::process::id() {
-            manager.give_up_all();
+            manager.abandon_all();
         }
         Ok(())
     });
@@ -95,7 +95,7 @@ pub(crate) fn free_port() -> Result<u16, Errno> {
 }
 
 pub(crate) fn bind(id: &Id, claim: &Claim) -> Result<(), Errno> {
-    hold(claim, |tables, device| tables.claim(id, claim, device))
+    claim_everywhere(claim, |tables, device| tables.claim(id, claim, device))
 }
 
 /// Directs requests for a service to `id`.
@@ -110,7 +110,7 @@ pub(crate) fn listen(id: &Id, claim: &Claim) -> Result<(), Errno> {
 }
 
 /// Claims a service among all processes, and then among the identifiers of this one.
-fn hold(
+fn claim_everywhere(
     claim: &Claim,
     take: impl FnOnce(&mut Tables, Option<&'static Device>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
@@ -136,7 +136,7 @@ pub(crate) fn join(id: &Id, connection: &mut Connection) -> Result<(), Errno> {
 }
 
 /// Wakes the thread for an identifier whose request or query has changed.
-pub(crate) fn look(request_id: u32) {
+pub(crate) fn schedule(request_id: u32) {
     if let Ok(manager) = manager() {
         manager.changed.lock().unwrap_or_else(PoisonError::into_inner).push(request_id);
         manager.wake();
@@ -209,17 +209,17 @@ impl Manager {
     }
 
     /// Asks the thread to inform all peers, and waits for it, for at most [`EXIT_TIMEOUT`].
-    fn give_up_all(&self) {
+    fn abandon_all(&self) {
         let mut exit = self.exit.lock().unwrap_or_else(PoisonError::into_inner);
-        *exit = Exit::Asked;
+        *exit = Exit::Requested;
         self.wake();
         drop(self.exited.wait_timeout_while(exit, EXIT_TIMEOUT, |exit| *exit != Exit::Done));
     }
 
     /// Informs all peers if the process is ending.
-    fn give_up_if_asked(&self, devices: &[Device]) {
-        if *self.exit.lock().unwrap_or_else(PoisonError::into_inner) == Exit::Asked {
-            devices.iter().for_each(give_up_all);
+    fn abandon_all_if_requested(&self, devices: &[Device]) {
+        if *self.exit.lock().unwrap_or_else(PoisonError::into_inner) == Exit::Requested {
+            devices.iter().for_each(abandon_all);
             *self.exit.lock().unwrap_or_else(PoisonError::into_inner) = Exit::Done;
             self.exited.notify_all();
         }
@@ -236,7 +236,7 @@ impl Manager {
         let descriptors = devices.iter().map(|device| device.descriptor);
         let mut watched: Vec<_> = descriptors.chain([self.wake.as_raw_fd()]).map(watch).collect();
         loop {
-            self.give_up_if_asked(devices);
+            self.abandon_all_if_requested(devices);
             for (device, unresolved) in devices.iter().zip(&mut unresolved) {
                 for (from, mad) in std::iter::from_fn(|| device.receive()).take(BATCH) {
                     receive(device, &self.tables, unresolved, from, &mad);
@@ -264,13 +264,13 @@ impl Manager {
 
     /// Reports the end of a device to all its identifiers, as Linux does (`cma_process_remove`).
     fn remove(&self, device: &Device) {
-        let told = self.lock().remove_device(device);
+        let reported = self.lock().remove_device(device);
         for (_, cm_connection) in device.machine().connections() {
             if let Some(Handle(id)) = cm_connection.program
-                && !told.contains(&id)
+                && !reported.contains(&id)
             {
                 // SAFETY: an identifier with a connection is alive while the machine is locked.
-                unsafe { &*id }.tell(RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
+                unsafe { &*id }.report(RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
             }
         }
     }
@@ -283,7 +283,7 @@ impl Manager {
             let device = due.device;
             let Some(mad) = &due.mad else {
                 let found = device.and_then(|device| device.poll_resolution(due.destination));
-                self.lock().take_look(&due, found);
+                self.lock().on_check(&due, found);
                 continue;
             };
             match device.and_then(|device| device.send(due.source, due.destination, mad)) {
@@ -297,7 +297,7 @@ impl Manager {
 }
 
 /// Ends all connections of a device that programs have.
-fn give_up_all(device: &Device) {
+fn abandon_all(device: &Device) {
     let mut machine = device.machine();
     let programs = machine.connections().filter(|(_, cm_connection)| cm_connection.program.is_some());
     let locals: Vec<_> = programs.map(|(local, _)| local).collect();

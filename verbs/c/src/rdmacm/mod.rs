@@ -1,7 +1,7 @@
 //! `librdmacm.so.1`: connection management with the messages of the IB CM over queue pair 1, as Linux and NICs use them.
 //!
 //! Queue pairs are created and modified by the calls of libibverbs that a program would use. The state machine is that of the Rust API
-//! ([`verbs::cm`]). `world` reports its events to programs, `manager` is the thread that receives messages and runs the timers, `id` has
+//! ([`verbs::cm`]). `environment` reports its events to programs, `manager` is the thread that receives messages and runs the timers, `id` has
 //! the program's handles, and `socket` has streams and datagrams with the calls of sockets. Calls on an identifier without a channel wait.
 
 mod address;
@@ -16,13 +16,11 @@ mod events;
 pub mod fuzz;
 mod id;
 mod incoming;
+#[cfg(test)]
+mod interop_tests;
 mod manager;
 mod multicast;
 mod options;
-#[cfg(test)]
-mod pairs;
-#[cfg(any(test, fuzzing))]
-mod placeholder;
 mod process;
 mod query;
 mod queue_pair;
@@ -30,6 +28,8 @@ mod resolve;
 mod shared;
 mod socket;
 mod tables;
+#[cfg(any(test, fuzzing))]
+mod test_environment;
 mod unsupported;
 mod xrc;
 

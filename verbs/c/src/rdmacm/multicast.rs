@@ -8,7 +8,7 @@ use crate::ibverbs::{ibv_attach_mcast, ibv_detach_mcast};
 use crate::rdmacm::address;
 use crate::rdmacm::datagram::QKEY;
 use crate::rdmacm::errno::{Errno, INVALID, UNSUPPORTED, out, status, verb};
-use crate::rdmacm::events::{Parameters, Waiting};
+use crate::rdmacm::events::{Parameters, QueuedEvent};
 use crate::rdmacm::id::Id;
 use libc::sockaddr;
 use std::ffi::{c_int, c_void};
@@ -64,7 +64,7 @@ fn join(id: &Id, group: IpAddr, receives: bool, context: *mut c_void) -> Result<
         Ok(()) => (RDMA_CM_EVENT_MULTICAST_JOIN, 0),
         Err(Errno(errno)) => (RDMA_CM_EVENT_MULTICAST_ERROR, -errno),
     };
-    id.tell_more(Waiting {
+    id.report_event(QueuedEvent {
         id: id.abi().cast(),
         listener: std::ptr::null_mut(),
         kind,

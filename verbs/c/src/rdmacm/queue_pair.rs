@@ -14,7 +14,7 @@ use std::ffi::c_int;
 
 pub(crate) fn default_domain(device: &Device) -> Result<*mut ibv_pd, Errno> {
     // SAFETY: the context is open.
-    device.domain.get_or_make(|| made(unsafe { ibv_alloc_pd(device.context) }))
+    device.domain.get_or_create(|| made(unsafe { ibv_alloc_pd(device.context) }))
 }
 
 /// Creates a completion queue with a channel of its own.
@@ -102,7 +102,7 @@ unsafe fn complete(id: &Id, attributes: &mut ibv_qp_init_attr) -> Result<(), Err
 /// # Safety
 /// The caller must pass null or a live queue pair, and no other thread may create or destroy the identifier's.
 unsafe fn put(id: &Id, qp: *mut ibv_qp) -> *mut ibv_qp {
-    let _stays = id.keep_queue_pair();
+    let _guard = id.lock_queue_pair();
     // SAFETY: the identifier is alive.
     unsafe { (&raw mut (*id.abi()).qp).replace(qp) }
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 impl Id {
     /// Handles the outcome of a check for the destination: its Ethernet address is known (`true`), not known yet, or an error ends the query.
     /// Returns when to check next.
-    pub(crate) fn take_look(&self, found: Result<bool, Errno>, now: Instant) -> Option<Instant> {
+    pub(crate) fn on_check(&self, found: Result<bool, Errno>, now: Instant) -> Option<Instant> {
         let mut connection = self.lock_in(State::AddressQuery).ok()?;
         let query = connection.query.as_mut()?;
         let outcome = match found {
@@ -38,7 +38,7 @@ impl Id {
             Err(errno) => (State::Bound, RDMA_CM_EVENT_ADDR_ERROR, -errno.0),
         };
         connection.state = state;
-        self.tell(event, status);
+        self.report(event, status);
     }
 }
 
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
             let timeout = Duration::from_millis(timeout_ms.max(0) as u64);
             connection.query = Some(Query::new(Instant::now(), timeout));
             connection.state = State::AddressQuery;
-            manager::look(connection.request_id);
+            manager::schedule(connection.request_id);
         } else {
             id.resolved(&mut connection, found.map(drop));
         }
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int
             (*id.abi()).route.num_paths = 1;
         }
         drop(connection);
-        id.tell(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+        id.report(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
         // SAFETY: the identifier is alive.
         unsafe { id.complete() }
     })

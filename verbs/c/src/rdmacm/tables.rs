@@ -42,7 +42,7 @@ pub(crate) struct Claimed {
 }
 
 /// An action that is due for an identifier.
-pub(crate) struct Due {
+pub(crate) struct DueAction {
     request_id: u32,
     pub(crate) device: Result<&'static Device, Errno>,
     pub(crate) source: IpAddr,
@@ -136,13 +136,13 @@ impl Tables {
     }
 
     /// Returns the actions that are due now. `changed` are identifiers whose timers have changed.
-    pub(crate) fn due(&mut self, now: Instant, changed: Vec<u32>) -> Vec<Due> {
+    pub(crate) fn due(&mut self, now: Instant, changed: Vec<u32>) -> Vec<DueAction> {
         let (mut look, mut due) = (changed, Vec::new());
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
             look.extend(self.timers.pop_first().map(|(_, request_id)| request_id));
         }
         for request_id in look {
-            if let Some(next) = self.look(request_id, now, &mut due) {
+            if let Some(next) = self.find_due(request_id, now, &mut due) {
                 self.timers.insert((next, request_id));
             }
         }
@@ -150,7 +150,7 @@ impl Tables {
     }
 
     /// Adds the action that is due for one identifier. Returns when the next one is.
-    fn look(&self, request_id: u32, now: Instant, due: &mut Vec<Due>) -> Option<Instant> {
+    fn find_due(&self, request_id: u32, now: Instant, due: &mut Vec<DueAction>) -> Option<Instant> {
         let id = self.find(request_id)?;
         let mut connection = id.lock();
         let (source, destination) = connection.addresses().ok()?;
@@ -160,7 +160,7 @@ impl Tables {
                 return Some(query.next);
             }
             // The outcome of the check schedules the next one.
-            due.push(Due { request_id, device, source, destination, mad: None });
+            due.push(DueAction { request_id, device, source, destination, mad: None });
             return None;
         }
         let pending = connection.pending.as_mut()?;
@@ -170,11 +170,11 @@ impl Tables {
         if pending.until <= now {
             connection.pending = None;
             connection.state = State::Closed;
-            id.tell(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT);
+            id.report(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT);
             return None;
         }
         pending.sent(now);
-        due.push(Due { request_id, device, source, destination, mad: Some(pending.mad) });
+        due.push(DueAction { request_id, device, source, destination, mad: Some(pending.mad) });
         Some(pending.next)
     }
 
@@ -190,7 +190,7 @@ impl Tables {
         let bound: HashSet<_> = claims.map(|claimed| claimed.id).chain(with_keys).collect();
         for id in &bound {
             // SAFETY: as above.
-            unsafe { &**id }.tell(RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
+            unsafe { &**id }.report(RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
         }
         bound
     }
@@ -201,7 +201,7 @@ impl Tables {
     }
 
     /// Schedules a message again soon, because its receiver's address is still being resolved.
-    pub(crate) fn postpone(&mut self, due: &Due) {
+    pub(crate) fn postpone(&mut self, due: &DueAction) {
         let Some(id) = self.find(due.request_id) else { return };
         let mut connection = id.lock();
         let Some(pending) = connection.pending.as_mut().filter(|pending| due.mad == Some(pending.mad)) else {
@@ -214,19 +214,19 @@ impl Tables {
     }
 
     /// Handles the outcome of a check for a destination.
-    pub(crate) fn take_look(&mut self, due: &Due, found: Result<bool, Errno>) {
-        let next = self.find(due.request_id).and_then(|id| id.take_look(found, Instant::now()));
+    pub(crate) fn on_check(&mut self, due: &DueAction, found: Result<bool, Errno>) {
+        let next = self.find(due.request_id).and_then(|id| id.on_check(found, Instant::now()));
         self.timers.extend(next.map(|next| (next, due.request_id)));
     }
 
     /// Ends a request, because no host answers at its destination.
-    pub(crate) fn not_found(&self, due: &Due, errno: Errno) {
+    pub(crate) fn not_found(&self, due: &DueAction, errno: Errno) {
         let Some(id) = self.find(due.request_id) else { return };
         let Ok(mut connection) = id.lock_in(State::ServiceRequested) else { return };
         if connection.pending.as_ref().is_some_and(|pending| due.mad == Some(pending.mad)) {
             connection.pending = None;
             connection.state = State::Closed;
-            id.tell(RDMA_CM_EVENT_UNREACHABLE, -errno.0);
+            id.report(RDMA_CM_EVENT_UNREACHABLE, -errno.0);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::rdmacm::queue_pair;
 use std::ptr::null_mut;
 
 fn default_domain(device: &Device) -> Result<*mut ibv_xrcd, Errno> {
-    device.xrc_domain.get_or_make(|| {
+    device.xrc_domain.get_or_create(|| {
         let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
         let mut wanted = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
         // SAFETY: the context is open.

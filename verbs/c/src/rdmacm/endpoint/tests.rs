@@ -58,7 +58,7 @@ fn a_program_may_bring_its_addresses_in_the_hints() {
 }
 
 #[test]
-fn nothing_at_all_is_refused() {
+fn a_call_without_node_service_and_hints_is_refused() {
     let mut info = null_mut();
     let null = std::ptr::null();
     // SAFETY: null is refused, and the place is alive.

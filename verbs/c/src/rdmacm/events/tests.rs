@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::abi::{RDMA_PS_TCP, ibv_qp, rdma_event_channel};
-use crate::rdmacm::placeholder::{Server, WHILE_MODIFIED, WHILE_TOLD};
+use crate::rdmacm::test_environment::{Server, WHILE_MODIFIED, WHILE_REPORTED};
 use std::cell::Cell;
 use std::ptr::null_mut;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ fn is_readable(channel: *mut rdma_event_channel) -> bool {
 
 fn tell(id: *mut Id) {
     // SAFETY: no test destroys its identifiers.
-    unsafe { &*id }.tell(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+    unsafe { &*id }.report(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
 }
 
 fn taken(channel: *mut rdma_event_channel) -> Vec<*mut Id> {
@@ -53,11 +53,11 @@ fn a_channel_without_events_is_not_readable() {
     tell(leaves);
     tell(leaves);
     assert!(is_readable(channel));
-    assert!(events(channel).forget(leaves).is_empty());
+    assert!(events(channel).discard_events(leaves).is_empty());
     assert!(!is_readable(channel), "rdma_get_cm_event would wait");
     tell(leaves);
     tell(stays);
-    events(channel).forget(leaves);
+    events(channel).discard_events(leaves);
     assert!(is_readable(channel));
     assert_eq!(taken(channel), [stays]);
     assert!(!is_readable(channel));
@@ -69,15 +69,15 @@ fn requests_leave_with_their_listener() {
     let (listener, child) = (id(channel), id(channel));
     let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
     let parameters = Parameters::Connection(rdma_conn_param::default());
-    let request = Waiting { id: child, listener, kind, status: 0, parameters, private: Vec::new() };
+    let request = QueuedEvent { id: child, listener, kind, status: 0, parameters, private: Vec::new() };
     // SAFETY: alive, as all in these tests.
-    unsafe { &*listener }.tell_more(request);
-    assert_eq!(events(channel).forget(listener), [child]);
+    unsafe { &*listener }.report_event(request);
+    assert_eq!(events(channel).discard_events(listener), [child]);
     assert!(!is_readable(channel));
 }
 
 #[test]
-fn events_that_move_are_announced_where_they_are() {
+fn moved_events_are_announced_on_their_channel() {
     let (from, to) = (channel(), channel());
     let (moves, stays) = (id(from), id(from));
     for id in [stays, moves, stays] {
@@ -95,11 +95,11 @@ fn requests_move_with_their_listener() {
     let (listener, child, stays) = (id(from), id(from), id(from));
     let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
     let parameters = Parameters::Connection(rdma_conn_param::default());
-    let request = Waiting { id: child, listener, kind, status: 0, parameters, private: Vec::new() };
+    let request = QueuedEvent { id: child, listener, kind, status: 0, parameters, private: Vec::new() };
     // SAFETY: alive, as all in these tests; the listener counts the request that `taken` takes.
     unsafe {
-        (*listener).backlog.enter();
-        (*listener).tell_more(request);
+        (*listener).backlog.increment();
+        (*listener).report_event(request);
     }
     tell(child);
     tell(stays);
@@ -113,14 +113,14 @@ fn requests_move_with_their_listener() {
 
 /// A thread has read the descriptor when the event is removed: the signal of the next event must not outlive that event.
 #[test]
-fn an_announcement_that_was_read_for_a_forgotten_event_counts_once() {
+fn a_signal_that_was_read_for_a_discarded_event_counts_once() {
     let channel = channel();
     let (gone, next) = (id(channel), id(channel));
     tell(gone);
     assert!(cancel::take_event(events(channel).abi.fd), "the event is announced");
-    events(channel).forget(gone);
+    events(channel).discard_events(gone);
     tell(next);
-    assert!(events(channel).told().is_none(), "the thread that read it waits again");
+    assert!(events(channel).pop_announced().is_none(), "the thread that read it waits again");
     assert_eq!(taken(channel), [next]);
     assert!(!is_readable(channel));
 }
@@ -134,36 +134,36 @@ fn a_connection_that_is_being_established_keeps_identifier_and_queue_pair() {
     // SAFETY: created right here, and not destroyed.
     unsafe {
         (*(*id).abi()).qp = &raw mut qp;
-        (*id).tell(RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
-        let looked = Rc::new(Cell::new(0));
-        let looks = looked.clone();
-        let held = move || {
-            looks.set(looks.get() + 1);
-            assert!((*id).held.any(), "rdma_destroy_id would free the identifier now");
-            assert!((*id).keeps_queue_pair(), "rdma_destroy_qp would free the queue pair now");
+        (*id).report(RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
+        let calls = Rc::new(Cell::new(0));
+        let counter = calls.clone();
+        let check = move || {
+            counter.set(counter.get() + 1);
+            assert!((*id).unacknowledged.any(), "rdma_destroy_id would free the identifier now");
+            assert!((*id).is_queue_pair_locked(), "rdma_destroy_qp would free the queue pair now");
         };
-        WHILE_MODIFIED.set(Some(Box::new(held)));
+        WHILE_MODIFIED.set(Some(Box::new(check)));
         let event = next_now(channel).unwrap();
-        assert_eq!(((*event).event, looked.get()), (RDMA_CM_EVENT_ESTABLISHED, 2));
-        assert!((*id).held.any());
+        assert_eq!(((*event).event, calls.get()), (RDMA_CM_EVENT_ESTABLISHED, 2));
+        assert!((*id).unacknowledged.any());
         rdma_ack_cm_event(event);
-        assert!(!(*id).held.any());
+        assert!(!(*id).unacknowledged.any());
     }
 }
 
 #[test]
 fn an_event_is_where_its_identifier_is() {
     let (one, other) = (channel(), channel());
-    let told = id(one);
+    let reported = id(one);
     // SAFETY: no test destroys its identifiers.
-    let id: &Id = unsafe { &*told };
+    let id: &Id = unsafe { &*reported };
     let rounds = 20_000;
     let mut came = 0;
     std::thread::scope(|scope| {
-        let tells = scope.spawn(|| (0..rounds).for_each(|_| id.tell(RDMA_CM_EVENT_ADDR_RESOLVED, 0)));
+        let reports = scope.spawn(|| (0..rounds).for_each(|_| id.report(RDMA_CM_EVENT_ADDR_RESOLVED, 0)));
         let (mut from, mut to) = (one, other);
         while came < rounds {
-            let ends = tells.is_finished();
+            let ends = reports.is_finished();
             // SAFETY: both channels are alive.
             unsafe { id.migrate(to) }.unwrap();
             assert!(events(from).is_empty(), "an event is in the channel that the identifier left");
@@ -175,18 +175,18 @@ fn an_event_is_where_its_identifier_is() {
 }
 
 #[test]
-fn an_identifier_stays_in_its_channel_while_an_event_goes_there() {
-    let told = id(channel());
+fn an_identifier_stays_in_its_channel_while_an_event_is_sent_there() {
+    let reported = id(channel());
     // SAFETY: no test destroys its identifiers.
-    let id: &Id = unsafe { &*told };
-    let asked = Rc::new(Cell::new(0));
-    let asks = asked.clone();
-    let stays = move || {
-        asks.set(asks.get() + 1);
-        assert!(id.stays(), "rdma_migrate_id would leave the event in the old channel");
+    let id: &Id = unsafe { &*reported };
+    let calls = Rc::new(Cell::new(0));
+    let counter = calls.clone();
+    let check = move || {
+        counter.set(counter.get() + 1);
+        assert!(id.is_channel_locked(), "rdma_migrate_id would leave the event in the old channel");
     };
-    WHILE_TOLD.set(Some(Box::new(stays)));
-    tell(told);
-    assert!(!id.stays());
-    assert_eq!(asked.get(), 1);
+    WHILE_REPORTED.set(Some(Box::new(check)));
+    tell(reported);
+    assert!(!id.is_channel_locked());
+    assert_eq!(calls.get(), 1);
 }

@@ -4,8 +4,8 @@ use super::*;
 use crate::rdmacm::device::devices_of;
 use crate::rdmacm::events::{next_now, rdma_ack_cm_event, rdma_create_event_channel};
 use crate::rdmacm::options::rdma_set_option;
-use crate::rdmacm::placeholder::{device, network, ours};
 use crate::rdmacm::resolve::{rdma_resolve_addr, rdma_resolve_route};
+use crate::rdmacm::test_environment::{device, network, ours};
 use std::ptr::null_mut;
 
 fn id() -> *mut rdma_cm_id {
@@ -62,7 +62,7 @@ const TAKEN: Result<(), Errno> = Err(Errno(libc::EADDRINUSE));
 const UNAVAILABLE: Result<(), Errno> = Err(Errno(libc::EADDRNOTAVAIL));
 
 #[test]
-fn a_loopback_address_stands_for_all_as_on_linux() {
+fn a_loopback_address_means_all_local_addresses_as_on_linux() {
     for loopback in ["127.0.0.1:7001", "127.0.0.2:7002", "[::1]:7003"] {
         let id = id();
         bind(id, loopback).unwrap();
@@ -77,7 +77,7 @@ fn a_loopback_address_stands_for_all_as_on_linux() {
 }
 
 #[test]
-fn who_leads_to_a_loopback_address_leads_to_this_device() {
+fn a_connection_to_a_loopback_address_is_to_this_device() {
     for (to, found) in [("127.0.0.1:7011", ours().ip()), ("[::1]:7011", "fd00::1".parse().unwrap())] {
         let id = id();
         // SAFETY: the identifier is alive, and the channel its own.
@@ -86,7 +86,7 @@ fn who_leads_to_a_loopback_address_leads_to_this_device() {
             let event = next_now((*id).channel).unwrap();
             assert_eq!((*event).event, RDMA_CM_EVENT_ADDR_RESOLVED);
             rdma_ack_cm_event(event);
-            assert!(!(*id).verbs.is_null() || crate::rdmacm::placeholder::device().context.is_null());
+            assert!(!(*id).verbs.is_null() || crate::rdmacm::test_environment::device().context.is_null());
         }
         assert_eq!(addresses(id), (found, found));
     }
@@ -113,7 +113,7 @@ fn listeners_of_both_families_share_a_port() {
 }
 
 #[test]
-fn a_place_that_is_taken_is_refused_as_linux_refuses_it() {
+fn a_used_address_is_refused_as_on_linux() {
     let first = id();
     bind(first, "10.0.0.1:7031").unwrap();
     listen(first).unwrap();
@@ -152,7 +152,7 @@ fn an_identifier_is_on_the_device_of_its_address() {
         bound.into_iter().for_each(|bound| bind(id, bound).unwrap());
         // SAFETY: the identifier is alive.
         at(to, |to| unsafe { rdma_resolve_addr(id, null_mut(), to, 100) }).unwrap();
-        let device = &crate::rdmacm::placeholder::devices()[device];
+        let device = &crate::rdmacm::test_environment::devices()[device];
         // SAFETY: the identifier is alive.
         assert_eq!(unsafe { (*id).verbs }, device.context, "{bound:?} to {to}");
         assert!(device.gids().contains(addresses(id).0), "{bound:?} to {to}");
@@ -163,7 +163,7 @@ fn an_identifier_is_on_the_device_of_its_address() {
 /// A listener at every address receives from each device, and has its port on each.
 #[test]
 fn a_service_at_every_address_is_held_on_every_device() {
-    let devices = crate::rdmacm::placeholder::devices();
+    let devices = crate::rdmacm::test_environment::devices();
     let claim = |at: &str| Claim {
         service: 1,
         at: at.parse().unwrap(),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::abi::*;
 use crate::rdmacm::connect::{rdma_accept, rdma_init_qp_attr};
-use crate::rdmacm::placeholder::{LOOKS, Server, WHILE_MODIFIED, network};
+use crate::rdmacm::test_environment::{CHECKS, Server, WHILE_MODIFIED, network};
 use std::net::IpAddr;
 use std::time::Instant;
 use verbs::cm::machine::State;
@@ -16,7 +16,7 @@ fn peer(id: *mut Id) -> IpAddr {
 }
 
 #[test]
-fn requests_in_the_names_of_peers_that_are_not_there_hold_nobody_up() {
+fn requests_with_spoofed_sources_delay_no_other_request() {
     let mut server = Server::new();
     let honest: IpAddr = [10, 5, 0, 2].into();
     let spoofed = |n: u32| IpAddr::from((0x0a01_0000 + n).to_be_bytes());
@@ -47,11 +47,11 @@ fn requests_in_the_names_of_peers_that_are_not_there_hold_nobody_up() {
         rounds += 1;
     }
     assert!(server.requests().is_empty());
-    assert!(rounds < 100 * LOOKS, "{rounds} times looked at {LIMIT} sources");
+    assert!(rounds < 100 * CHECKS, "{rounds} rounds of checks of {LIMIT} sources");
 }
 
 #[test]
-fn a_request_that_comes_again_is_kept_once() {
+fn a_repeated_request_is_reported_once() {
     let mut server = Server::new();
     let late: IpAddr = [10, 0, 0, 3].into();
     for _ in 0..3 {
@@ -68,7 +68,7 @@ fn a_request_that_comes_again_is_kept_once() {
 }
 
 #[test]
-fn nobody_waits_for_who_accepts() {
+fn accepting_does_not_delay_other_requests() {
     let mut server = Server::new();
     let honest: IpAddr = [10, 0, 0, 4].into();
     network().there.insert(honest);

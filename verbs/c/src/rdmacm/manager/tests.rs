@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::abi::*;
-use crate::rdmacm::placeholder::{PORT, REMOTE, Server, device, network, ours};
+use crate::rdmacm::test_environment::{PORT, REMOTE, Server, device, network, ours};
 use std::net::SocketAddr;
 use verbs::cm::machine::message::Reason;
 use verbs::cm::machine::{CmConnection, End, State as Phase};
@@ -17,7 +17,7 @@ fn state(id: &Id) -> Phase {
 }
 
 fn event(server: &Server) -> Option<rdma_cm_event_type> {
-    crate::rdmacm::placeholder::event(server.channel).map(|(kind, _)| kind)
+    crate::rdmacm::test_environment::event(server.channel).map(|(kind, _)| kind)
 }
 
 /// Returns the messages that a peer was sent: each one's kind, with its sender's communication id.
@@ -150,9 +150,9 @@ fn the_end_of_the_process_reaches_the_manager_s_thread() {
 }
 
 /// A random number generator with a fixed seed.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % limit
@@ -189,7 +189,7 @@ impl Dice {
 
 /// IBA 12.9.7: any message in any state.
 #[test]
-fn whatever_peers_send_each_message_has_one_answer_at_most_and_events_are_bounded() {
+fn any_message_has_at_most_one_answer_and_events_are_bounded() {
     let mut server = Server::new();
     let peers: [IpAddr; 2] = [[10, 3, 1, 1].into(), [10, 3, 1, 2].into()];
     network().there.extend(peers);
@@ -207,10 +207,10 @@ fn whatever_peers_send_each_message_has_one_answer_at_most_and_events_are_bounde
             known.push(connection(&server, peer, state, 0x341).lock().local);
         }
     }
-    let mut dice = Dice(7);
+    let mut rng = Rng(7);
     let rounds = 50_000;
     for _ in 0..rounds {
-        let (from, mad) = (dice.one_of(&peers), dice.message(&server, &known));
+        let (from, mad) = (rng.one_of(&peers), rng.message(&server, &known));
         server.receive(from, &mad);
     }
     let answers: usize = peers.iter().map(|peer| sent(*peer).len()).sum();
@@ -221,7 +221,7 @@ fn whatever_peers_send_each_message_has_one_answer_at_most_and_events_are_bounde
 }
 
 #[test]
-fn a_connection_learns_once_that_its_device_has_ended() {
+fn the_end_of_a_device_is_reported_once_to_its_connections() {
     let server = Server::new();
     let peer: IpAddr = [10, 3, 0, 9].into();
     let accepted = connection(&server, peer, Phase::Established, 0x391);

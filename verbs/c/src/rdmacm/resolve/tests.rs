@@ -3,15 +3,15 @@
 use super::*;
 use crate::rdmacm::events::rdma_create_event_channel;
 use crate::rdmacm::id::rdma_create_id;
-use crate::rdmacm::placeholder::{PORT, event, network, ours};
 use crate::rdmacm::query::LONGEST_PAUSE;
+use crate::rdmacm::test_environment::{PORT, event, network, ours};
 use std::net::IpAddr;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns an identifier that has been resolving a destination since `now`, and its channel.
-fn asking(now: Instant) -> (&'static Id, *mut rdma_event_channel) {
-    crate::rdmacm::placeholder::device();
+fn resolving(now: Instant) -> (&'static Id, *mut rdma_event_channel) {
+    crate::rdmacm::test_environment::device();
     let channel = rdma_create_event_channel();
     let id = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
     // SAFETY: the identifier was created above, and no test destroys its identifiers.
@@ -29,25 +29,25 @@ fn asking(now: Instant) -> (&'static Id, *mut rdma_event_channel) {
 #[test]
 fn a_destination_that_answers_late_is_resolved_then() {
     let mut now = Instant::now();
-    let (id, channel) = asking(now);
+    let (id, channel) = resolving(now);
     for _ in 0..10 {
-        let next = id.take_look(Ok(false), now).unwrap();
+        let next = id.on_check(Ok(false), now).unwrap();
         assert!(next > now && next <= now + LONGEST_PAUSE);
         now = next;
     }
     assert_eq!(event(channel), None);
-    assert_eq!(id.take_look(Ok(true), now), None);
+    assert_eq!(id.on_check(Ok(true), now), None);
     assert_eq!(event(channel), Some((RDMA_CM_EVENT_ADDR_RESOLVED, 0)));
     assert!(id.lock_in(State::AddressResolved).is_ok());
-    assert_eq!(id.take_look(Ok(true), now), None);
+    assert_eq!(id.on_check(Ok(true), now), None);
     assert_eq!(event(channel), None);
 }
 
 #[test]
 fn a_destination_that_does_not_answer_in_time_is_an_address_error() {
     let now = Instant::now();
-    let (id, channel) = asking(now);
-    assert_eq!(id.take_look(Ok(false), now + TIMEOUT), None);
+    let (id, channel) = resolving(now);
+    assert_eq!(id.on_check(Ok(false), now + TIMEOUT), None);
     assert_eq!(event(channel), Some((RDMA_CM_EVENT_ADDR_ERROR, -libc::ETIMEDOUT)));
     assert!(id.lock_in(State::Bound).is_ok(), "the program may ask again");
 }
@@ -55,15 +55,15 @@ fn a_destination_that_does_not_answer_in_time_is_an_address_error() {
 #[test]
 fn an_error_of_the_search_is_the_status_of_the_event() {
     let now = Instant::now();
-    let (id, channel) = asking(now);
-    assert_eq!(id.take_look(Err(Errno(libc::EHOSTUNREACH)), now), None);
+    let (id, channel) = resolving(now);
+    assert_eq!(id.on_check(Err(Errno(libc::EHOSTUNREACH)), now), None);
     assert_eq!(event(channel), Some((RDMA_CM_EVENT_ADDR_ERROR, -libc::EHOSTUNREACH)));
 }
 
 /// The manager's thread checks until the simulated network reports that the host does not answer.
 #[test]
-fn a_program_that_waits_learns_that_nobody_is_there() {
-    crate::rdmacm::placeholder::device();
+fn a_waiting_program_gets_an_error_if_no_host_answers() {
+    crate::rdmacm::test_environment::device();
     let resolve = |peer: IpAddr| {
         let mut id = std::ptr::null_mut();
         // SAFETY: all-zero bytes are an address, with room for either family; the identifier is alive.

@@ -2,7 +2,7 @@
 
 use super::datagrams::Datagrams;
 use super::options::Options;
-use super::stream::{Link, Stream};
+use super::stream::{Stream, StreamState};
 use super::wire::{Greeting, Message};
 use super::{Phase, SOCKETS, Socket, socket};
 use crate::abi::*;
@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::PoisonError;
 
 /// The time limit for resolving an address or a route, ms.
-const PATIENCE: c_int = 2000;
+const RESOLVE_TIMEOUT_MS: c_int = 2000;
 
 /// Converts the result of a function of this library, 0 or -1, into a `Result`.
 fn called(result: c_int) -> Result<(), Errno> {
@@ -100,7 +100,7 @@ pub extern "C" fn rlisten(number: c_int, backlog: c_int) -> c_int {
 fn next_peer(listener: &Socket) -> Result<(*mut Id, Option<Greeting>), Errno> {
     let channel = listener.id().channel();
     loop {
-        let patient = {
+        let is_blocking = {
             let inner = listener.lock();
             let Phase::Listening = inner.phase else { return Err(INVALID) };
             // With the lock held, so that each of several threads takes another one.
@@ -119,7 +119,7 @@ fn next_peer(listener: &Socket) -> Result<(*mut Id, Option<Greeting>), Errno> {
             }
             !inner.options.nonblocking()
         };
-        if !patient {
+        if !is_blocking {
             return Err(Errno(libc::EAGAIN));
         }
         let mut watched = libc::pollfd { fd: listener.number(), events: libc::POLLIN, revents: 0 };
@@ -134,7 +134,7 @@ fn next_peer(listener: &Socket) -> Result<(*mut Id, Option<Greeting>), Errno> {
 ///
 /// # Safety
 /// The caller must be the only owner of the identifier.
-unsafe fn admit(id: *mut Id, peer: &Greeting, options: &Options) -> Result<c_int, Errno> {
+unsafe fn accept_peer(id: *mut Id, peer: &Greeting, options: &Options) -> Result<c_int, Errno> {
     let channel = EventChannel::create()?;
     // SAFETY: guaranteed by the caller; the channel becomes the identifier's own.
     unsafe {
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn raccept(
                     Id::destroy(id);
                     continue;
                 };
-                let number = admit(id, &greeting, &options)?;
+                let number = accept_peer(id, &greeting, &options)?;
                 if !peer.is_null() {
                     show(socket(number)?.id().lock().destination, peer, length)?;
                 }
@@ -196,26 +196,26 @@ pub unsafe extern "C" fn rconnect(number: c_int, to: *const sockaddr, _length: l
             // calls do not wait.
             Phase::Idle => unsafe {
                 let id = socket.id().abi();
-                called(rdma_resolve_addr(id, std::ptr::null_mut(), to.cast_mut(), PATIENCE))?;
-                called(rdma_resolve_route(id, PATIENCE))?;
+                called(rdma_resolve_addr(id, std::ptr::null_mut(), to.cast_mut(), RESOLVE_TIMEOUT_MS))?;
+                called(rdma_resolve_route(id, RESOLVE_TIMEOUT_MS))?;
                 let stream = Stream::connect(socket.id, &inner.options.sizes())?;
                 inner.phase = Phase::Stream(Box::new(stream));
             },
             Phase::Stream(_) => {}
             Phase::Listening | Phase::Failed | Phase::Datagrams(_) => return Err(INVALID),
         }
-        let patient = !inner.options.nonblocking();
+        let is_blocking = !inner.options.nonblocking();
         drop(inner);
-        let connected = socket.wait(patient, |stream: &mut Stream| match stream.link {
-            Link::Connecting => None,
-            Link::Failed(errno) => Some(Err(errno)),
-            Link::Accepting | Link::Up | Link::Down => Some(Ok(())),
+        let connected = socket.wait(is_blocking, |stream: &mut Stream| match stream.state {
+            StreamState::Connecting => None,
+            StreamState::Failed(errno) => Some(Err(errno)),
+            StreamState::Accepting | StreamState::Up | StreamState::Down => Some(Ok(())),
         });
         match connected {
             Err(Errno(libc::EAGAIN)) => Err(Errno(libc::EINPROGRESS)),
             Err(errno) => Err(errno),
             Ok(result) => {
-                socket.lock().link();
+                socket.lock().stream_state();
                 result
             }
         }
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn rconnect(number: c_int, to: *const sockaddr, _length: l
 
 /// Ends one direction or both, and waits until everything sent has arrived.
 fn shut_down(socket: &Socket, how: c_int) -> Result<(), Errno> {
-    let up = |stream: &Stream| matches!(stream.link, Link::Up | Link::Accepting);
+    let up = |stream: &Stream| matches!(stream.state, StreamState::Up | StreamState::Accepting);
     socket.wait(true, |stream: &mut Stream| (!up(stream) || stream.sender.may_control()).then_some(()))?;
     let mut inner = socket.lock();
     let stream = inner.stream()?;
@@ -244,14 +244,14 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<(), Errno> {
         _ => return Err(INVALID),
     };
     if let (true, Some(message)) = (up(stream), message) {
-        stream.say(message);
+        stream.send_control(message);
     }
     drop(inner);
     socket.wait(true, |stream: &mut Stream| (!up(stream) || stream.sender.all_arrived()).then_some(()))?;
     if message == Some(Message::Disconnect)
         && let Ok(stream) = socket.lock().stream()
     {
-        stream.link = Link::Down;
+        stream.state = StreamState::Down;
     }
     Ok(())
 }
@@ -261,10 +261,10 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<(), Errno> {
 pub extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
     status(|| {
         let socket = socket(number)?;
-        let link = socket.lock().link();
-        match link {
-            Some(Link::Up | Link::Accepting | Link::Down) => shut_down(&socket, how),
-            Some(Link::Connecting | Link::Failed(_)) | None => Err(Errno(libc::ENOTCONN)),
+        let state = socket.lock().stream_state();
+        match state {
+            Some(StreamState::Up | StreamState::Accepting | StreamState::Down) => shut_down(&socket, how),
+            Some(StreamState::Connecting | StreamState::Failed(_)) | None => Err(Errno(libc::ENOTCONN)),
         }
     })
 }
@@ -274,8 +274,8 @@ pub extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
 pub extern "C" fn rclose(number: c_int) -> c_int {
     status(|| {
         let socket = socket(number)?;
-        let link = socket.lock().link();
-        if matches!(link, Some(Link::Up | Link::Accepting)) {
+        let state = socket.lock().stream_state();
+        if matches!(state, Some(StreamState::Up | StreamState::Accepting)) {
             // The socket closes even if the peer is gone.
             let _ = shut_down(&socket, libc::SHUT_RDWR);
         } else if socket.lock().datagrams().is_some() {

@@ -4,9 +4,9 @@
 
 use super::introduction::{Introduction, Source};
 use super::kernel::Kernel;
-use super::port::{Came, LONGEST, Port};
+use super::port::{LONGEST, Port, ReceivedDatagram};
 use super::queue::Queue;
-use super::{Inner, Waits};
+use super::{Inner, Pollable};
 use crate::abi::*;
 use crate::ibverbs::{ibv_create_ah, ibv_destroy_ah};
 use crate::rdmacm::address;
@@ -21,7 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 /// The maximum number of known peers. A new one replaces another, which introduces itself again later.
 const MAX_PEERS: usize = 1024;
 /// The maximum number of datagrams from the kernel that are queued for the program. The kernel queues further ones, and drops the excess.
-const MAX_HEARD: usize = 64;
+const MAX_KERNEL_DATAGRAMS: usize = 64;
 
 pub(super) struct Datagrams {
     pub(super) kernel: Kernel,
@@ -31,15 +31,15 @@ pub(super) struct Datagrams {
     peers: BTreeMap<SocketAddr, Peer>,
     /// The default destination.
     connected: Option<SocketAddr>,
-    waiting: VecDeque<Waiting>,
+    queued: VecDeque<QueuedDatagram>,
 }
 
 /// A datagram that the program has not read.
-enum Waiting {
+enum QueuedDatagram {
     /// In the memory of the port with this index.
-    There(usize, Came),
+    InPort(usize, ReceivedDatagram),
     /// From the kernel.
-    Heard(SocketAddr, Vec<u8>),
+    FromKernel(SocketAddr, Vec<u8>),
 }
 
 struct Peer {
@@ -99,18 +99,18 @@ impl Datagrams {
             ports: Vec::new(),
             peers: BTreeMap::new(),
             connected: None,
-            waiting: VecDeque::new(),
+            queued: VecDeque::new(),
         })
     }
 
     /// Returns whether no queue pair exists yet, so that the number of places may change.
-    pub(super) fn is_fresh(&self) -> bool {
+    pub(super) fn has_no_port(&self) -> bool {
         self.ports.is_empty()
     }
 
     pub(super) fn connect(&mut self, to: SocketAddr) -> Result<(), Errno> {
         self.kernel.connect(to)?;
-        self.meet(to)?;
+        self.find_device(to)?;
         self.connected = Some(to);
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Datagrams {
     }
 
     /// Finds the device for a peer, unless the peer is known.
-    fn meet(&mut self, to: SocketAddr) -> Result<(), Errno> {
+    fn find_device(&mut self, to: SocketAddr) -> Result<(), Errno> {
         if self.peers.contains_key(&to) {
             return Ok(());
         }
@@ -164,13 +164,13 @@ impl Datagrams {
     }
 
     /// Handles the messages of peers that the kernel has received.
-    fn hear(&mut self) {
+    fn receive_from_kernel(&mut self) {
         let mut message = [0; Introduction::MAX + LONGEST];
-        for _ in self.waiting.len()..MAX_HEARD {
+        for _ in self.queued.len()..MAX_KERNEL_DATAGRAMS {
             let Some((length, from)) = self.kernel.receive(&mut message) else { return };
             let message = &message[..length];
             let Some((introduction, header)) = Introduction::read(message, from.ip()) else { continue };
-            if self.meet(from).is_err() {
+            if self.find_device(from).is_err() {
                 continue;
             }
             if let Some(peer) = self.peers.get_mut(&from) {
@@ -179,7 +179,7 @@ impl Datagrams {
             if introduction.has_data {
                 // If it is lost, the peer introduces itself again.
                 let _ = self.introduce(from, None);
-                self.waiting.push_back(Waiting::Heard(from, message[header..].to_vec()));
+                self.queued.push_back(QueuedDatagram::FromKernel(from, message[header..].to_vec()));
             }
         }
     }
@@ -191,9 +191,9 @@ impl Datagrams {
     }
 
     fn send_to(&mut self, to: SocketAddr, data: &[u8]) -> Result<Option<usize>, Errno> {
-        self.meet(to)?;
+        self.find_device(to)?;
         if self.peers.get(&to).is_some_and(|peer| peer.qpn.is_none()) {
-            self.hear();
+            self.receive_from_kernel();
         }
         let peer = self.peers.get_mut(&to).ok_or(Errno(libc::ENOTCONN))?;
         let (header, length) = Source(peer.source).write();
@@ -214,20 +214,20 @@ impl Datagrams {
 
     /// Copies the oldest datagram, as far as it fits. Returns the number of bytes and the sender, or `None` if there is none.
     pub(super) fn receive(&mut self, into: &mut [u8], peek: bool) -> Option<(usize, SocketAddr)> {
-        let result = match self.waiting.front()? {
-            Waiting::Heard(from, data) => {
+        let result = match self.queued.front()? {
+            QueuedDatagram::FromKernel(from, data) => {
                 let length = data.len().min(into.len());
                 into[..length].copy_from_slice(&data[..length]);
                 (length, *from)
             }
-            Waiting::There(port, came) => {
+            QueuedDatagram::InPort(port, received) => {
                 let port = &self.ports[*port];
-                let (source, header) = port.source(*came)?;
-                (port.read(*came, header, into), source.0)
+                let (source, header) = port.source(*received)?;
+                (port.read(*received, header, into), source.0)
             }
         };
-        if !peek && let Some(Waiting::There(port, came)) = self.waiting.pop_front() {
-            self.ports[port].give_back(came);
+        if !peek && let Some(QueuedDatagram::InPort(port, received)) = self.queued.pop_front() {
+            self.ports[port].repost(received);
         }
         Some(result)
     }
@@ -240,22 +240,22 @@ impl Datagrams {
     /// Returns the events of `poll` that are ready.
     pub(super) fn ready(&mut self) -> c_short {
         self.process();
-        let input = if self.waiting.is_empty() { 0 } else { POLLIN };
+        let input = if self.queued.is_empty() { 0 } else { POLLIN };
         if self.ports.iter().all(Port::has_room) { input | POLLOUT } else { input }
     }
 }
 
-impl Waits for Datagrams {
+impl Pollable for Datagrams {
     fn of(inner: &mut Inner) -> Result<&mut Self, Errno> {
         inner.datagrams().ok_or(Errno(libc::ENOTCONN))
     }
 
     fn process(&mut self) {
         for (index, port) in self.ports.iter_mut().enumerate() {
-            port.poll(|came| self.waiting.push_back(Waiting::There(index, came)));
+            port.poll(|received| self.queued.push_back(QueuedDatagram::InPort(index, received)));
         }
-        if self.waiting.is_empty() {
-            self.hear();
+        if self.queued.is_empty() {
+            self.receive_from_kernel();
         }
     }
 

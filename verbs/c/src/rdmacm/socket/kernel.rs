@@ -94,7 +94,7 @@ impl Kernel {
         // SAFETY: all-zero bytes are an address; `into` and the address have the room that is passed.
         unsafe {
             let (mut whole, mut length): (sockaddr_storage, _) = (std::mem::zeroed(), LONGEST);
-            let came = libc::syscall(
+            let received = libc::syscall(
                 libc::SYS_recvfrom,
                 self.descriptor(),
                 into.as_mut_ptr(),
@@ -103,7 +103,7 @@ impl Kernel {
                 &raw mut whole,
                 &raw mut length,
             );
-            Some((checked(came).ok()?, address::read((&raw const whole).cast()).ok()?))
+            Some((checked(received).ok()?, address::read((&raw const whole).cast()).ok()?))
         }
     }
 

@@ -2,8 +2,8 @@
 
 use super::memory::Registered;
 use super::sender::Write;
-use super::stream::{Link, Stream};
-use super::transfer::{patient, readable};
+use super::stream::{Stream, StreamState};
+use super::transfer::{is_blocking, readable};
 use super::wire::{Greeting, Mapping, Message, Target};
 use super::{Socket, socket};
 use crate::abi::*;
@@ -42,7 +42,7 @@ pub(super) struct Mappings {
 
 impl Mappings {
     /// Records the peer's table, which follows its list.
-    pub(super) fn greeted(&mut self, peer: &Greeting) {
+    pub(super) fn on_greeting(&mut self, peer: &Greeting) {
         let list = u64::from(peer.list.length) * Target::SIZE as u64;
         let address = peer.list.address.wrapping_add(list);
         self.table = Target { address, length: peer.mappings.into(), ..peer.list };
@@ -103,12 +103,12 @@ impl Mappings {
 
 /// Returns whether a stream can be used, or `None` while it is being connected.
 fn ready(stream: &Stream) -> Option<Result<(), Errno>> {
-    match stream.link {
-        Link::Connecting | Link::Accepting => None,
-        Link::Failed(errno) => Some(Err(errno)),
-        Link::Down => Some(Err(Errno(libc::ECONNRESET))),
-        Link::Up if !stream.writable => Some(Err(Errno(libc::EPIPE))),
-        Link::Up => Some(Ok(())),
+    match stream.state {
+        StreamState::Connecting | StreamState::Accepting => None,
+        StreamState::Failed(errno) => Some(Err(errno)),
+        StreamState::Down => Some(Err(Errno(libc::ECONNRESET))),
+        StreamState::Up if !stream.writable => Some(Err(Errno(libc::EPIPE))),
+        StreamState::Up => Some(Ok(())),
     }
 }
 
@@ -132,13 +132,13 @@ pub unsafe extern "C" fn riomap(
             // No peer may write it.
             return socket.lock().stream().map(|_| 0);
         }
-        let told = socket.wait(true, |stream: &mut Stream| match ready(stream)? {
+        let announced = socket.wait(true, |stream: &mut Stream| match ready(stream)? {
             // SAFETY: the contract of the manual page.
             Ok(()) if stream.sender.may_announce() => Some(unsafe { stream.map(start, length, at as u64) }),
             Ok(()) => None,
             Err(errno) => Some(Err(errno)),
         });
-        told?.map(|()| 0)
+        announced?.map(|()| 0)
     });
     if mapped == 0 { at } else { -1 }
 }
@@ -151,11 +151,11 @@ pub extern "C" fn riounmap(number: c_int, start: *mut c_void, length: size_t) ->
 
 /// Writes all data, or as much as is possible without waiting.
 fn write(socket: &Socket, data: &[u8], offset: u64, flags: c_int) -> Result<usize, Errno> {
-    let patient = patient(socket, flags);
+    let is_blocking = is_blocking(socket, flags);
     let mut done = 0;
     while done < data.len() {
         let at = offset.checked_add(done as u64).ok_or(INVALID)?;
-        let wrote = socket.wait(patient, |stream: &mut Stream| match ready(stream)? {
+        let wrote = socket.wait(is_blocking, |stream: &mut Stream| match ready(stream)? {
             Ok(()) if stream.sender.has_space() => Some(stream.write(&data[done..], at)),
             Ok(()) => None,
             Err(errno) => Some(Err(errno)),

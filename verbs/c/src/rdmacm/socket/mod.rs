@@ -39,10 +39,10 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use stream::{Link, Stream};
+use stream::{Stream, StreamState};
 
 /// The time for which a call polls before it sleeps.
-const LOOK: Duration = Duration::from_micros(100);
+const SPIN_TIME: Duration = Duration::from_micros(100);
 
 pub(crate) struct Socket {
     id: *mut Id,
@@ -75,7 +75,7 @@ enum Phase {
 }
 
 /// Something that a thread may wait for.
-trait Waits: Sized {
+trait Pollable: Sized {
     /// Returns the socket's object, or an error if the socket is in another phase.
     fn of(inner: &mut Inner) -> Result<&mut Self, Errno>;
     /// Handles the events and completions that have arrived.
@@ -134,27 +134,31 @@ impl Socket {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `ask` until it returns an answer. Returns `EAGAIN` without one if the program does not want to wait.
-    fn wait<W: Waits, T>(&self, patient: bool, mut ask: impl FnMut(&mut W) -> Option<T>) -> Result<T, Errno> {
-        let until = Instant::now() + LOOK;
+    /// Calls `check` until it returns an answer. Returns `EAGAIN` without one if the program does not want to wait.
+    fn wait<W: Pollable, T>(
+        &self,
+        is_blocking: bool,
+        mut check: impl FnMut(&mut W) -> Option<T>,
+    ) -> Result<T, Errno> {
+        let until = Instant::now() + SPIN_TIME;
         let mut watched = Vec::new();
         loop {
             let mut inner = self.lock();
-            let waits = W::of(&mut inner)?;
-            waits.process();
-            if let Some(answer) = ask(waits) {
+            let pollable = W::of(&mut inner)?;
+            pollable.process();
+            if let Some(answer) = check(pollable) {
                 return Ok(answer);
             }
-            if !patient {
+            if !is_blocking {
                 return Err(Errno(libc::EAGAIN));
             }
             if Instant::now() < until {
                 continue;
             }
             watched.clear();
-            waits.watch(&mut watched);
-            waits.process();
-            if let Some(answer) = ask(waits) {
+            pollable.watch(&mut watched);
+            pollable.process();
+            if let Some(answer) = check(pollable) {
                 return Ok(answer);
             }
             inner.watchers += 1;
@@ -189,23 +193,23 @@ impl Inner {
         self.watchers -= 1;
         if self.watchers == 0 {
             match &mut self.phase {
-                Phase::Stream(stream) => stream.queues().for_each(Queue::silence),
-                Phase::Datagrams(datagrams) => datagrams.queues().for_each(Queue::silence),
+                Phase::Stream(stream) => stream.queues().for_each(Queue::disarm),
+                Phase::Datagrams(datagrams) => datagrams.queues().for_each(Queue::disarm),
                 Phase::Idle | Phase::Listening | Phase::Failed => {}
             }
         }
     }
 
     /// Returns the state of the connection. Stores a failure for `SO_ERROR`.
-    fn link(&mut self) -> Option<Link> {
+    fn stream_state(&mut self) -> Option<StreamState> {
         let Phase::Stream(stream) = &mut self.phase else { return None };
         stream.process();
-        let link = stream.link;
-        if let Link::Failed(errno) = link {
+        let state = stream.state;
+        if let StreamState::Failed(errno) = state {
             self.error = errno.0;
             self.phase = Phase::Failed;
         }
-        Some(link)
+        Some(state)
     }
 }
 

@@ -163,7 +163,7 @@ pub unsafe extern "C" fn rsetsockopt(
         let mut inner = socket.lock();
         let idle = match &inner.phase {
             Phase::Idle | Phase::Listening => true,
-            Phase::Datagrams(datagrams) => datagrams.is_fresh(),
+            Phase::Datagrams(datagrams) => datagrams.has_no_port(),
             Phase::Stream(_) | Phase::Failed => false,
         };
         inner.options.set((level, option), value, idle)?;
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn rgetsockopt(
         let mut inner = socket.lock();
         let value = match (level, option) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => {
-                inner.link();
+                inner.stream_state();
                 std::mem::take(&mut inner.error).to_ne_bytes().to_vec()
             }
             (libc::SOL_SOCKET, libc::SO_TYPE) => {
@@ -243,8 +243,8 @@ pub extern "C" fn rfcntl(socket_number: c_int, command: c_int, argument: c_long)
 mod tests {
     use super::*;
     use crate::rdmacm::address;
-    use crate::rdmacm::placeholder::device;
     use crate::rdmacm::socket::{rbind, rlisten, rsocket};
+    use crate::rdmacm::test_environment::device;
 
     fn listens(at: &str, option: Option<(c_int, c_int)>) -> bool {
         let at: std::net::SocketAddr = at.parse().unwrap();

@@ -1,7 +1,7 @@
 //! Waiting for several sockets, and for plain descriptors as well.
 
-use super::stream::Link;
-use super::{Inner, LOOK, Phase, Socket, Waits, find, readable};
+use super::stream::StreamState;
+use super::{Inner, Phase, Pollable, SPIN_TIME, Socket, find, readable};
 use crate::rdmacm::errno::{self, Errno, INVALID, last};
 use crate::rdmacm::events::EventChannel;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, fd_set, nfds_t, pollfd, timeval};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 impl Socket {
     fn ready(&self, wanted: c_short) -> c_short {
         let mut inner = self.lock();
-        let found = match inner.link() {
-            Some(link) => inner.stream_ready(link),
+        let found = match inner.stream_state() {
+            Some(state) => inner.stream_ready(state),
             None => match &mut inner.phase {
                 Phase::Datagrams(datagrams) => datagrams.ready(),
                 // SAFETY: the channel is alive as long as the identifier.
@@ -42,25 +42,25 @@ impl Socket {
 }
 
 impl Inner {
-    fn stream_ready(&mut self, link: Link) -> c_short {
+    fn stream_ready(&mut self, state: StreamState) -> c_short {
         let Ok(stream) = self.stream() else { return POLLOUT | POLLERR | POLLHUP };
         let data = stream.receiver.has_data();
         let input = if data || !stream.readable { POLLIN } else { 0 };
-        match link {
-            Link::Connecting => 0,
-            Link::Accepting => input,
-            Link::Up if stream.sender.has_room() || !stream.writable => input | POLLOUT,
-            Link::Up => input,
+        match state {
+            StreamState::Connecting => 0,
+            StreamState::Accepting => input,
+            StreamState::Up if stream.sender.has_room() || !stream.writable => input | POLLOUT,
+            StreamState::Up => input,
             // The program reads the remaining data before it sees the end.
-            Link::Down if data => POLLIN,
-            Link::Down => POLLIN | POLLOUT | POLLHUP,
-            Link::Failed(_) => POLLOUT | POLLERR | POLLHUP,
+            StreamState::Down if data => POLLIN,
+            StreamState::Down => POLLIN | POLLOUT | POLLHUP,
+            StreamState::Failed(_) => POLLOUT | POLLERR | POLLHUP,
         }
     }
 }
 
 /// Checks all entries without waiting. Returns the number of those with events.
-fn ask(watched: &mut [pollfd], sockets: &[Option<Arc<Socket>>]) -> Result<c_int, Errno> {
+fn check(watched: &mut [pollfd], sockets: &[Option<Arc<Socket>>]) -> Result<c_int, Errno> {
     let mut plain: Vec<pollfd> = watched.to_vec();
     for ((entry, plain), socket) in watched.iter_mut().zip(&mut plain).zip(sockets) {
         if let Some(socket) = socket {
@@ -85,21 +85,21 @@ fn sleep(
     sockets: &[Option<Arc<Socket>>],
     until: Option<Instant>,
 ) -> Result<c_int, Errno> {
-    let mut bells = Vec::new();
+    let mut descriptors = Vec::new();
     for (entry, socket) in watched.iter().zip(sockets) {
         match socket {
-            Some(socket) => socket.watch(&mut bells),
-            None => bells.push(*entry),
+            Some(socket) => socket.watch(&mut descriptors),
+            None => descriptors.push(*entry),
         }
     }
     // Data that arrived before the queues were armed causes no event.
-    let mut found = ask(watched, sockets);
+    let mut found = check(watched, sockets);
     if found == Ok(0) {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let left =
             left.map_or(-1, |left| c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX));
-        // SAFETY: the array has `bells.len()` elements; `sockets` keeps the descriptors open.
-        if unsafe { libc::poll(bells.as_mut_ptr(), bells.len() as nfds_t, left) } < 0 {
+        // SAFETY: the array has `descriptors.len()` elements; `sockets` keeps the descriptors open.
+        if unsafe { libc::poll(descriptors.as_mut_ptr(), descriptors.len() as nfds_t, left) } < 0 {
             found = Err(last());
         }
     }
@@ -112,12 +112,12 @@ fn poll(watched: &mut [pollfd], timeout: Option<Duration>) -> Result<c_int, Errn
     let start = Instant::now();
     let until = timeout.and_then(|timeout| start.checked_add(timeout));
     loop {
-        let found = ask(watched, &sockets)?;
+        let found = check(watched, &sockets)?;
         let now = Instant::now();
         if found > 0 || until.is_some_and(|until| until <= now) {
             return Ok(found);
         }
-        if now > start + LOOK {
+        if now > start + SPIN_TIME {
             let found = sleep(watched, &sockets, until)?;
             if found > 0 {
                 return Ok(found);

@@ -22,7 +22,7 @@ const RECEIVED: u64 = 1 << 63;
 
 /// A received datagram in the memory of a port.
 #[derive(Clone, Copy)]
-pub(super) struct Came {
+pub(super) struct ReceivedDatagram {
     place: u32,
     /// The length including the header, bytes.
     length: u32,
@@ -100,8 +100,8 @@ impl Port {
         self.free.len() == self.depth
     }
 
-    /// Handles completions. Passes received datagrams to `came`.
-    pub(super) fn poll(&mut self, mut came: impl FnMut(Came)) {
+    /// Handles completions. Passes received datagrams to `received`.
+    pub(super) fn poll(&mut self, mut received: impl FnMut(ReceivedDatagram)) {
         let mut batch = [ibv_wc::default(); BATCH];
         loop {
             let found = self.queue.poll(&mut batch);
@@ -113,31 +113,31 @@ impl Port {
                 if wc.wr_id & RECEIVED == 0 {
                     self.free.push(place);
                 } else if wc.status == IBV_WC_SUCCESS && wc.byte_len as usize >= GRH {
-                    let whole = Came { place, length: wc.byte_len - GRH as u32 };
-                    if self.source(whole).is_some() { came(whole) } else { self.give_back(whole) }
+                    let whole = ReceivedDatagram { place, length: wc.byte_len - GRH as u32 };
+                    if self.source(whole).is_some() { received(whole) } else { self.repost(whole) }
                 }
             }
         }
     }
 
     /// Reads the header of a received datagram. Returns its sender, and the length of the header.
-    pub(super) fn source(&self, came: Came) -> Option<(Source, usize)> {
+    pub(super) fn source(&self, received: ReceivedDatagram) -> Option<(Source, usize)> {
         let mut header = [0; Source::MAX];
-        let header = &mut header[..Source::MAX.min(came.length as usize)];
-        self.receives.read(came.place as usize * STRIDE + GRH, header);
+        let header = &mut header[..Source::MAX.min(received.length as usize)];
+        self.receives.read(received.place as usize * STRIDE + GRH, header);
         Source::read(header)
     }
 
     /// Copies a datagram's data, as far as they fit. Returns the number of bytes.
-    pub(super) fn read(&self, came: Came, header: usize, into: &mut [u8]) -> usize {
-        let length = (came.length as usize - header).min(into.len());
-        self.receives.read(came.place as usize * STRIDE + GRH + header, &mut into[..length]);
+    pub(super) fn read(&self, received: ReceivedDatagram, header: usize, into: &mut [u8]) -> usize {
+        let length = (received.length as usize - header).min(into.len());
+        self.receives.read(received.place as usize * STRIDE + GRH + header, &mut into[..length]);
         length
     }
 
     /// Posts the place of a datagram for another one. Fails only if the queue pair has failed, and then no other arrives.
-    pub(super) fn give_back(&self, came: Came) {
-        let _ = self.post_receive(came.place);
+    pub(super) fn repost(&self, received: ReceivedDatagram) {
+        let _ = self.post_receive(received.place);
     }
 
     fn post_receive(&self, place: u32) -> Result<(), Errno> {

@@ -85,7 +85,7 @@ impl Queue {
     }
 
     /// Takes the event of an armed queue, if there is one, after the last thread has stopped waiting.
-    pub(super) fn silence(&mut self) {
+    pub(super) fn disarm(&mut self) {
         if !self.armed {
             return;
         }

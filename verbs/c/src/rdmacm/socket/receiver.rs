@@ -17,7 +17,7 @@ pub(super) struct Receiver {
     free_at: usize,
     /// The number of messages read, and the number at which the peer is informed. Both wrap.
     taken: u16,
-    tell_at: u16,
+    credit_at: u16,
     /// The maximum number of unread messages.
     window: u16,
     peer: Greeting,
@@ -50,7 +50,7 @@ impl Receiver {
             returned: half,
             free_at: half,
             taken: 0,
-            tell_at: window / 2,
+            credit_at: window / 2,
             window,
             peer,
             entry: 1,
@@ -65,7 +65,7 @@ impl Receiver {
         Greeting { big_endian: cfg!(target_endian = "big"), credits: self.window, mappings, list, buffer }
     }
 
-    pub(super) fn greeted(&mut self, peer: &Greeting) {
+    pub(super) fn on_greeting(&mut self, peer: &Greeting) {
         self.peer = *peer;
         self.entry = 1 % peer.list.length;
     }
@@ -121,12 +121,12 @@ impl Receiver {
     pub(super) fn credit(&mut self) -> Option<Write> {
         let half = self.buffer.len() / 2;
         let room = self.returned >= half;
-        let due = self.taken.wrapping_sub(self.tell_at) as i16 >= 0;
+        let due = self.taken.wrapping_sub(self.credit_at) as i16 >= 0;
         if !room && !due {
             return None;
         }
         let limit = self.taken.wrapping_add(self.window);
-        self.tell_at = self.taken.wrapping_add(self.window / 2);
+        self.credit_at = self.taken.wrapping_add(self.window / 2);
         let mut write = self.empty(Message::Credit(limit));
         if room {
             let address = self.buffer.address() + self.free_at as u64;

@@ -74,13 +74,13 @@ impl Sender {
     }
 
     /// Records the greeting, which contains the first target in place of the first entry.
-    pub(super) fn greeted(&mut self, peer: &Greeting) {
+    pub(super) fn on_greeting(&mut self, peer: &Greeting) {
         self.target = peer.buffer;
         self.allowed = peer.credits;
     }
 
     /// Records that the peer allows messages until `limit`, and whether it wrote a target.
-    pub(super) fn credited(&mut self, limit: u16, target: bool) {
+    pub(super) fn on_credit(&mut self, limit: u16, target: bool) {
         self.allowed = limit;
         // A peer that writes more targets than it may overwrites its earlier ones.
         self.fresh = (self.fresh + u32::from(target)).min(LIST as u32);

@@ -6,7 +6,7 @@ use super::queue::{BATCH, Queue, attributes};
 use super::receiver::{ENTRIES, Receiver};
 use super::sender::{CONTROLS, LIST, Sender, Write};
 use super::wire::{Greeting, Mapping, Message, Target};
-use super::{Inner, Waits};
+use super::{Inner, Pollable};
 use crate::abi::*;
 use crate::rdmacm::connect::{rdma_accept, rdma_connect};
 use crate::rdmacm::errno::{Errno, INVALID, last};
@@ -28,7 +28,7 @@ pub(super) struct Sizes {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Link {
+pub(super) enum StreamState {
     /// The request has been sent.
     Connecting,
     /// The reply has been sent, and the peer has not confirmed yet.
@@ -43,7 +43,7 @@ pub(super) enum Link {
 pub(super) struct Stream {
     id: *mut Id,
     queue: Queue,
-    pub(super) link: Link,
+    pub(super) state: StreamState,
     /// Whether neither the program nor the peer has shut down this direction.
     pub(super) readable: bool,
     pub(super) writable: bool,
@@ -66,7 +66,7 @@ impl Stream {
     ///
     /// # Safety
     /// The caller must pass a live identifier with a channel of its own, which is the stream's from now on.
-    unsafe fn new(id: *mut Id, sizes: &Sizes, link: Link) -> Result<Self, Errno> {
+    unsafe fn new(id: *mut Id, sizes: &Sizes, state: StreamState) -> Result<Self, Errno> {
         // SAFETY: guaranteed by the caller.
         let device = unsafe { (*id).device() }?;
         let receives = u32::from(sizes.receive_queue) + CONTROLS;
@@ -77,7 +77,7 @@ impl Stream {
             let made = Self::with_queue(id, sizes, (sends, receives), queue.cq());
             let (sender, receiver) = made.inspect_err(|_| queue_pair::destroy(&*id))?;
             let (readable, writable) = (true, true);
-            Ok(Self { id, queue, link, readable, writable, sender, receiver, mappings: Mappings::default() })
+            Ok(Self { id, queue, state, readable, writable, sender, receiver, mappings: Mappings::default() })
         }
     }
 
@@ -115,7 +115,7 @@ impl Stream {
     pub(super) unsafe fn connect(id: *mut Id, sizes: &Sizes) -> Result<Self, Errno> {
         // SAFETY: guaranteed by the caller; because the identifier has a channel, the call does not wait.
         unsafe {
-            let stream = Self::new(id, sizes, Link::Connecting)?;
+            let stream = Self::new(id, sizes, StreamState::Connecting)?;
             let greeting = stream.receiver.greeting(stream.sender.list(), sizes.mappings).write();
             if rdma_connect((*id).abi(), &mut parameters(&greeting)) == 0 { Ok(stream) } else { Err(last()) }
         }
@@ -128,10 +128,10 @@ impl Stream {
     pub(super) unsafe fn accept(id: *mut Id, sizes: &Sizes, peer: &Greeting) -> Result<Self, Errno> {
         // SAFETY: as in `connect`.
         unsafe {
-            let mut stream = Self::new(id, sizes, Link::Accepting)?;
-            stream.sender.greeted(peer);
-            stream.receiver.greeted(peer);
-            stream.mappings.greeted(peer);
+            let mut stream = Self::new(id, sizes, StreamState::Accepting)?;
+            stream.sender.on_greeting(peer);
+            stream.receiver.on_greeting(peer);
+            stream.mappings.on_greeting(peer);
             let greeting = stream.receiver.greeting(stream.sender.list(), sizes.mappings).write();
             if rdma_accept((*id).abi(), &mut parameters(&greeting)) == 0 { Ok(stream) } else { Err(last()) }
         }
@@ -143,36 +143,38 @@ impl Stream {
     }
 
     fn on_event(&mut self, kind: rdma_cm_event_type, status: c_int, greeting: Option<Greeting>) {
-        self.link = match (kind, self.link) {
-            (RDMA_CM_EVENT_ESTABLISHED, Link::Connecting) => match greeting {
+        self.state = match (kind, self.state) {
+            (RDMA_CM_EVENT_ESTABLISHED, StreamState::Connecting) => match greeting {
                 Some(peer) => {
-                    self.sender.greeted(&peer);
-                    self.receiver.greeted(&peer);
-                    self.mappings.greeted(&peer);
-                    Link::Up
+                    self.sender.on_greeting(&peer);
+                    self.receiver.on_greeting(&peer);
+                    self.mappings.on_greeting(&peer);
+                    StreamState::Up
                 }
-                None => Link::Failed(Errno(libc::ECONNREFUSED)),
+                None => StreamState::Failed(Errno(libc::ECONNREFUSED)),
             },
-            (RDMA_CM_EVENT_ESTABLISHED, Link::Accepting) => Link::Up,
-            (RDMA_CM_EVENT_REJECTED, Link::Connecting) => Link::Failed(Errno(libc::ECONNREFUSED)),
-            (RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR, Link::Connecting) => {
-                Link::Failed(if status < 0 { Errno(-status) } else { Errno(libc::ETIMEDOUT) })
+            (RDMA_CM_EVENT_ESTABLISHED, StreamState::Accepting) => StreamState::Up,
+            (RDMA_CM_EVENT_REJECTED, StreamState::Connecting) => {
+                StreamState::Failed(Errno(libc::ECONNREFUSED))
+            }
+            (RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR, StreamState::Connecting) => {
+                StreamState::Failed(if status < 0 { Errno(-status) } else { Errno(libc::ETIMEDOUT) })
             }
             (
                 RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_CONNECT_ERROR,
-                Link::Accepting | Link::Up,
+                StreamState::Accepting | StreamState::Up,
             ) => {
                 // Data that arrived before can still be read.
                 self.poll();
-                Link::Down
+                StreamState::Down
             }
-            (_, link) => link,
+            (_, state) => state,
         };
     }
 
     /// Announces free room to the peer, if that is due.
     fn credit(&mut self) {
-        while self.link == Link::Up && self.readable && self.sender.may_control() {
+        while self.state == StreamState::Up && self.readable && self.sender.may_control() {
             let Some(write) = self.receiver.credit() else { return };
             self.control(&write);
         }
@@ -182,7 +184,7 @@ impl Stream {
         // SAFETY: the identifier's queue pair is alive; what is sent is in the stream's memory.
         let sent = self.sender.control(write, &mut |write| unsafe { post(&*self.id, write) });
         if sent.is_err() {
-            self.link = Link::Down;
+            self.state = StreamState::Down;
         }
     }
 
@@ -201,7 +203,7 @@ impl Stream {
 
     fn on_completion(&mut self, wc: &ibv_wc) {
         if wc.status != IBV_WC_SUCCESS {
-            self.link = Link::Down;
+            self.state = StreamState::Down;
         } else if wc.wr_id & RECEIVED == 0 {
             self.sender.completed(Message::decode(wc.wr_id as u32));
         } else {
@@ -210,27 +212,27 @@ impl Stream {
             self.on_message(Message::decode(word), wc.byte_len);
             // SAFETY: the identifier's queue pair is alive.
             if unsafe { post_receive(&*self.id) }.is_err() {
-                self.link = Link::Down;
+                self.state = StreamState::Down;
             }
         }
     }
 
     fn on_message(&mut self, message: Option<Message>, written: u32) {
-        if self.link == Link::Accepting {
+        if self.state == StreamState::Accepting {
             // The peer's confirmation was lost, or is late.
-            self.link = Link::Up;
+            self.state = StreamState::Up;
         }
         match message {
             Some(Message::Data(length)) => {
                 if length != written || self.receiver.arrived(length).is_err() {
-                    self.link = Link::Down;
+                    self.state = StreamState::Down;
                 }
             }
-            Some(Message::Credit(limit)) => self.sender.credited(limit, written as usize == Target::SIZE),
+            Some(Message::Credit(limit)) => self.sender.on_credit(limit, written as usize == Target::SIZE),
             Some(Message::Shutdown) if self.writable => self.readable = false,
-            Some(Message::Disconnect | Message::Shutdown) => self.link = Link::Down,
+            Some(Message::Disconnect | Message::Shutdown) => self.state = StreamState::Down,
             // It counts against the peer's credits, as data does.
-            Some(Message::Mapped(_)) if self.receiver.arrived(0).is_err() => self.link = Link::Down,
+            Some(Message::Mapped(_)) if self.receiver.arrived(0).is_err() => self.state = StreamState::Down,
             Some(Message::Mapped(_) | Message::KeepAlive) | None => {}
         }
     }
@@ -240,14 +242,14 @@ impl Stream {
         // SAFETY: as in `control`.
         self.sender
             .send(data, &mut |write| unsafe { post(&*self.id, write) })
-            .inspect_err(|_| self.link = Link::Down)
+            .inspect_err(|_| self.state = StreamState::Down)
     }
 
     /// Sends as many bytes as there is room for to memory that the peer mapped. Returns their number.
     pub(super) fn write(&mut self, data: &[u8], offset: u64) -> Result<usize, Errno> {
         // SAFETY: as in `control`.
         let wrote = self.sender.write(data, offset, &mut |write| unsafe { post(&*self.id, write) });
-        wrote.inspect_err(|_| self.link = Link::Down)?.ok_or(INVALID)
+        wrote.inspect_err(|_| self.state = StreamState::Down)?.ok_or(INVALID)
     }
 
     /// Lets the peer write memory of the program, and announces it.
@@ -259,18 +261,18 @@ impl Stream {
         // SAFETY: guaranteed by the caller; the domain is kept for the process's life.
         let write = unsafe { self.mappings.add(pd, start, length, offset) }?;
         // SAFETY: as in `control`.
-        let told = self.sender.announce(&write, &mut |write| unsafe { post(&*self.id, write) });
-        told.inspect_err(|_| self.link = Link::Down)
+        let announced = self.sender.announce(&write, &mut |write| unsafe { post(&*self.id, write) });
+        announced.inspect_err(|_| self.state = StreamState::Down)
     }
 
     /// Sends a message without data, by which this side ends one direction or both.
-    pub(super) fn say(&mut self, message: Message) {
+    pub(super) fn send_control(&mut self, message: Message) {
         let write = self.receiver.empty(message);
         self.control(&write);
     }
 }
 
-impl Waits for Stream {
+impl Pollable for Stream {
     fn of(inner: &mut Inner) -> Result<&mut Self, Errno> {
         inner.stream()
     }
@@ -285,7 +287,7 @@ impl Waits for Stream {
                 events::rdma_ack_cm_event(event);
             }
         }
-        if matches!(self.link, Link::Accepting | Link::Up) {
+        if matches!(self.state, StreamState::Accepting | StreamState::Up) {
             self.credit();
             self.poll();
             self.credit();

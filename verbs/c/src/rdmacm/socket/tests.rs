@@ -22,8 +22,8 @@ impl Pair {
         let mut sender = Sender::new(memory(send_buffer), memory(LIST * Target::SIZE), window.into());
         let mut receiver = Receiver::new(memory(receive_buffer), memory(ENTRIES * Target::SIZE), window);
         let list = sender.list();
-        sender.greeted(&receiver.greeting(list, 0));
-        receiver.greeted(&receiver.greeting(list, 0));
+        sender.on_greeting(&receiver.greeting(list, 0));
+        receiver.on_greeting(&receiver.greeting(list, 0));
         Self { sender, receiver, forth: VecDeque::new(), back: VecDeque::new(), controls: 0 }
     }
 
@@ -58,7 +58,7 @@ impl Pair {
         let Some(write) = self.back.pop_front() else { return false };
         place(&write);
         let Message::Credit(limit) = write.message else { panic!("{write:?}") };
-        self.sender.credited(limit, write.length > 0);
+        self.sender.on_credit(limit, write.length > 0);
         self.controls -= 1;
         true
     }
@@ -75,9 +75,9 @@ fn place(write: &Write) {
 }
 
 /// A random number generator with a fixed seed.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % limit
@@ -85,28 +85,28 @@ impl Dice {
 }
 
 #[test]
-fn what_is_sent_is_received_in_order_whatever_comes_when() {
+fn bytes_are_received_in_order_with_any_schedule() {
     for seed in 0..40 {
-        let mut dice = Dice(seed);
-        let (send_buffer, half) = (1 + dice.below(5000), 1 + dice.below(3000));
-        let mut pair = Pair::new(send_buffer, 2 * half, 16 + dice.below(64) as u16);
+        let mut rng = Rng(seed);
+        let (send_buffer, half) = (1 + rng.below(5000), 1 + rng.below(3000));
+        let mut pair = Pair::new(send_buffer, 2 * half, 16 + rng.below(64) as u16);
         let data: Vec<u8> = (0..100_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let (mut sent, mut received) = (0, Vec::new());
         let mut turns = 0;
         while received.len() < data.len() {
             turns += 1;
             assert!(turns < 10_000_000, "seed {seed}: stuck at {sent}, {}", received.len());
-            match dice.below(5) {
-                0 => sent += pair.send(&data[sent..data.len().min(sent + dice.below(4000))]),
+            match rng.below(5) {
+                0 => sent += pair.send(&data[sent..data.len().min(sent + rng.below(4000))]),
                 1 => drop(pair.forward()),
                 2 => pair.credit(),
                 3 => drop(pair.backward()),
                 _ => {
-                    let mut room = vec![0; dice.below(4000)];
+                    let mut room = vec![0; rng.below(4000)];
                     let peeked = pair.receiver.peek(&mut room.clone());
-                    let came = pair.receiver.receive(&mut room);
-                    assert_eq!(came, peeked);
-                    received.extend_from_slice(&room[..came]);
+                    let read = pair.receiver.receive(&mut room);
+                    assert_eq!(read, peeked);
+                    received.extend_from_slice(&room[..read]);
                 }
             }
         }
@@ -117,7 +117,7 @@ fn what_is_sent_is_received_in_order_whatever_comes_when() {
 }
 
 #[test]
-fn a_peer_that_sends_more_than_it_may_is_found_out() {
+fn a_peer_that_exceeds_its_credits_is_detected() {
     let mut pair = Pair::new(4096, 4096, 16);
     for _ in 0..16 {
         assert_eq!(pair.receiver.arrived(1), Ok(()));
@@ -157,7 +157,7 @@ fn bytes_are_written_where_the_peer_mapped_memory() {
     let mut pair = Pair::new(64, 128, 8);
     let mut sender = Sender::new(memory(64), memory(LIST * Target::SIZE + 2 * Mapping::SIZE), 8);
     let list = sender.list();
-    sender.greeted(&pair.receiver.greeting(list, 0));
+    sender.on_greeting(&pair.receiver.greeting(list, 0));
     let mut writes = VecDeque::new();
     let mut write = |sender: &mut Sender, data: &[u8], offset| {
         sender.write(data, offset, &mut |write| {
@@ -171,9 +171,9 @@ fn bytes_are_written_where_the_peer_mapped_memory() {
     let target = Target { address: mapped.address(), key: 0, length: 100 };
     let mut entry = memory(Mapping::SIZE);
     entry.write(0, &Mapping { offset: 1000, memory: target }.to_entry(cfg!(target_endian = "big")));
-    let told = pair.receiver.empty(Message::Mapped(1));
+    let announced = pair.receiver.empty(Message::Mapped(1));
     let to = list.address + (LIST * Target::SIZE + Mapping::SIZE) as u64;
-    place(&Write { from: entry.address(), length: Mapping::SIZE as u32, to, ..told });
+    place(&Write { from: entry.address(), length: Mapping::SIZE as u32, to, ..announced });
     assert_eq!(pair.receiver.arrived(0), Ok(()));
     let data: Vec<u8> = (1..=100).collect();
     assert_eq!(write(&mut sender, &data[..40], 1000), Ok(Some(40)));
@@ -195,7 +195,7 @@ fn bytes_are_written_where_the_peer_mapped_memory() {
     };
     assert_eq!(write(&mut sender, &[9; 60], 1064), Ok(Some(36)));
     assert_eq!(write(&mut sender, &[9; 1], 1100), Ok(None));
-    let mut came = [0; 100];
-    mapped.read(0, &mut came);
-    assert_eq!((&came[..64], &came[64..]), (&data[..64], &[9; 36][..]));
+    let mut received = [0; 100];
+    mapped.read(0, &mut received);
+    assert_eq!((&received[..64], &received[64..]), (&data[..64], &[9; 36][..]));
 }

@@ -3,8 +3,8 @@
 use super::calls::show;
 use super::datagrams::Datagrams;
 use super::port::LONGEST;
-use super::stream::{Link, Stream};
-use super::{Socket, Waits, socket};
+use super::stream::{Stream, StreamState};
+use super::{Pollable, Socket, socket};
 use crate::rdmacm::address;
 use crate::rdmacm::errno::{Errno, INVALID, UNSUPPORTED, out, size};
 use libc::{iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-pub(super) fn patient(socket: &Socket, flags: c_int) -> bool {
+pub(super) fn is_blocking(socket: &Socket, flags: c_int) -> bool {
     flags & libc::MSG_DONTWAIT == 0 && !socket.lock().options.nonblocking()
 }
 
@@ -21,16 +21,16 @@ fn send(socket: &Socket, data: &[u8], flags: c_int) -> Result<usize, Errno> {
     if socket.id().is_datagram() {
         return send_datagram(socket, None, data, flags);
     }
-    let patient = patient(socket, flags);
+    let is_blocking = is_blocking(socket, flags);
     let mut done = 0;
     while done < data.len() {
-        let sent = socket.wait(patient, |stream: &mut Stream| match stream.link {
-            Link::Connecting | Link::Accepting => None,
-            Link::Failed(errno) => Some(Err(errno)),
-            Link::Down => Some(Err(Errno(libc::ECONNRESET))),
-            Link::Up if !stream.writable => Some(Err(Errno(libc::EPIPE))),
-            Link::Up if stream.sender.has_room() => Some(stream.send(&data[done..])),
-            Link::Up => None,
+        let sent = socket.wait(is_blocking, |stream: &mut Stream| match stream.state {
+            StreamState::Connecting | StreamState::Accepting => None,
+            StreamState::Failed(errno) => Some(Err(errno)),
+            StreamState::Down => Some(Err(Errno(libc::ECONNRESET))),
+            StreamState::Up if !stream.writable => Some(Err(Errno(libc::EPIPE))),
+            StreamState::Up if stream.sender.has_room() => Some(stream.send(&data[done..])),
+            StreamState::Up => None,
         });
         match sent.and_then(|sent| sent) {
             Ok(sent) => done += sent,
@@ -43,13 +43,13 @@ fn send(socket: &Socket, data: &[u8], flags: c_int) -> Result<usize, Errno> {
 }
 
 fn send_datagram(socket: &Socket, to: Option<SocketAddr>, data: &[u8], flags: c_int) -> Result<usize, Errno> {
-    socket.wait(patient(socket, flags), |datagrams: &mut Datagrams| datagrams.send(to, data))?
+    socket.wait(is_blocking(socket, flags), |datagrams: &mut Datagrams| datagrams.send(to, data))?
 }
 
 /// Receives a datagram, and drops what does not fit. Returns its length and its sender.
 fn receive_datagram(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<(usize, SocketAddr), Errno> {
     let peek = flags & libc::MSG_PEEK != 0;
-    socket.wait(patient(socket, flags), |datagrams: &mut Datagrams| datagrams.receive(into, peek))
+    socket.wait(is_blocking(socket, flags), |datagrams: &mut Datagrams| datagrams.receive(into, peek))
 }
 
 /// Receives the available bytes, or with `MSG_WAITALL` as many as fit. Returns 0 at the end of the stream. Receives one datagram.
@@ -57,12 +57,12 @@ fn receive(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<usize, Errn
     if socket.id().is_datagram() {
         return receive_datagram(socket, into, flags).map(|(length, _)| length);
     }
-    let patient = patient(socket, flags);
+    let is_blocking = is_blocking(socket, flags);
     let (peek, all) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_WAITALL != 0);
     let mut done = 0;
     while done < into.len() {
         let rest = &mut into[done..];
-        let came = socket.wait(patient, |stream: &mut Stream| {
+        let received = socket.wait(is_blocking, |stream: &mut Stream| {
             if stream.receiver.has_data() {
                 return Some(Ok(if peek {
                     stream.receiver.peek(rest)
@@ -70,15 +70,17 @@ fn receive(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<usize, Errn
                     stream.receiver.receive(rest)
                 }));
             }
-            match stream.link {
-                Link::Failed(errno) => Some(Err(errno)),
-                Link::Down => Some(Ok(0)),
-                Link::Connecting | Link::Accepting | Link::Up => (!stream.readable).then_some(Ok(0)),
+            match stream.state {
+                StreamState::Failed(errno) => Some(Err(errno)),
+                StreamState::Down => Some(Ok(0)),
+                StreamState::Connecting | StreamState::Accepting | StreamState::Up => {
+                    (!stream.readable).then_some(Ok(0))
+                }
             }
         });
-        match came.and_then(|came| came) {
+        match received.and_then(|received| received) {
             Ok(0) => break,
-            Ok(came) => done += came,
+            Ok(received) => done += received,
             Err(_) if done > 0 => break,
             Err(errno) => return Err(errno),
         }
@@ -172,15 +174,15 @@ pub unsafe extern "C" fn rrecvfrom(
     // SAFETY: the contract of the manual page.
     size(|| unsafe {
         let (socket, into) = (socket(number)?, writable(into, length)?);
-        let (came, peer) = if socket.id().is_datagram() {
-            receive_datagram(&socket, into, flags).map(|(came, sender)| (came, Some(sender)))?
+        let (received, peer) = if socket.id().is_datagram() {
+            receive_datagram(&socket, into, flags).map(|(received, sender)| (received, Some(sender)))?
         } else {
             (receive(&socket, into, flags)?, socket.id().lock().destination)
         };
-        if !from.is_null() && (came > 0 || socket.id().is_datagram()) {
+        if !from.is_null() && (received > 0 || socket.id().is_datagram()) {
             show(peer, from.cast(), from_length)?;
         }
-        Ok(came)
+        Ok(received)
     })
 }
 
@@ -271,8 +273,8 @@ unsafe fn receive_pieces(
     flags: c_int,
 ) -> Result<(usize, SocketAddr), Errno> {
     let mut whole = [0; LONGEST];
-    let (came, from) = receive_datagram(&*socket(number)?, &mut whole, flags)?;
-    let mut rest = &whole[..came];
+    let (received, from) = receive_datagram(&*socket(number)?, &mut whole, flags)?;
+    let mut rest = &whole[..received];
     // SAFETY: guaranteed by the caller.
     for piece in unsafe { pieces(list, count) }? {
         let (first, second) = rest.split_at(rest.len().min(piece.iov_len));
@@ -280,7 +282,7 @@ unsafe fn receive_pieces(
         unsafe { writable(piece.iov_base, piece.iov_len) }?[..first.len()].copy_from_slice(first);
         rest = second;
     }
-    Ok((came - rest.len(), from))
+    Ok((received - rest.len(), from))
 }
 
 /// # Safety
@@ -308,12 +310,12 @@ unsafe fn receive_list(
 ) -> Result<usize, Errno> {
     if socket(number)?.id().is_datagram() {
         // SAFETY: guaranteed by the caller.
-        return unsafe { receive_pieces(number, list, count, flags) }.map(|(came, _)| came);
+        return unsafe { receive_pieces(number, list, count, flags) }.map(|(received, _)| received);
     }
     let one = |socket: &Arc<Socket>, piece: iovec, first: bool| {
         // Once something has been received, only what is already available is added.
-        let waits = flags & libc::MSG_WAITALL != 0;
-        let flags = if first || waits { flags } else { flags | libc::MSG_DONTWAIT };
+        let pollable = flags & libc::MSG_WAITALL != 0;
+        let flags = if first || pollable { flags } else { flags | libc::MSG_DONTWAIT };
         // SAFETY: guaranteed by the caller.
         receive(socket, unsafe { writable(piece.iov_base, piece.iov_len) }?, flags)
     };
@@ -370,11 +372,11 @@ pub unsafe extern "C" fn rrecvmsg(number: c_int, message: *mut msghdr, flags: c_
             if !socket(number)?.id().is_datagram() {
                 return receive_list(number, list, count, flags);
             }
-            let (came, from) = receive_pieces(number, list, count, flags)?;
+            let (received, from) = receive_pieces(number, list, count, flags)?;
             if !message.msg_name.is_null() {
                 show(Some(from), message.msg_name.cast(), &mut message.msg_namelen)?;
             }
-            Ok(came)
+            Ok(received)
         }
     })
 }

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_greeting_is_refused() {
+    fn a_malformed_greeting_is_refused() {
         let some = Target { address: 1, key: 2, length: 2 };
         let good = Greeting { big_endian: false, credits: 1, mappings: 0, list: some, buffer: some };
         assert_eq!(Greeting::read(&good.write()[..39]), None);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_is_written_as_far_as_it_goes() {
+    fn a_write_ends_at_the_end_of_its_mapping() {
         let memory = Target { address: 0x1000, key: 7, length: 100 };
         let mapping = Mapping { offset: 500, memory };
         assert_eq!(mapping.at(500), Some(memory));

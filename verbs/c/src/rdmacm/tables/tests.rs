@@ -1,7 +1,7 @@
 //! The limits of requests, and the end of a device.
 
 use super::*;
-use crate::rdmacm::placeholder::{Server, device, event, network};
+use crate::rdmacm::test_environment::{Server, device, event, network};
 use verbs::cm::machine::State;
 
 #[test]

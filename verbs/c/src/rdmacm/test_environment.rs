@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::rdmacm::connect::CM_TIMEOUT;
-use crate::rdmacm::device::{Device, Kept, MAX_RD_ATOMIC, ManagementQueuePair, replace};
+use crate::rdmacm::device::{Device, MAX_RD_ATOMIC, ManagementQueuePair, ProcessObject, replace};
 use crate::rdmacm::errno::Errno;
 use crate::rdmacm::events::rdma_create_event_channel;
 use crate::rdmacm::id::{Connection, Handle, Id, State, service};
@@ -22,12 +22,12 @@ use verbs::port::{GidTable, Mac};
 
 pub(crate) const PORT: u16 = 7471;
 /// The number of checks after which the resolution of a peer fails.
-pub(crate) const LOOKS: u32 = 12;
+pub(crate) const CHECKS: u32 = 12;
 
 /// The network: the hosts that answer, and the number of checks for each of the others.
 pub(crate) struct Network {
     pub(crate) there: BTreeSet<IpAddr>,
-    looks: BTreeMap<IpAddr, u32>,
+    checks: BTreeMap<IpAddr, u32>,
     pub(crate) sent: Vec<(IpAddr, Mad)>,
     /// Queue pairs that were moved to the error state.
     pub(crate) ended: Vec<u32>,
@@ -35,7 +35,7 @@ pub(crate) struct Network {
 
 static NETWORK: Mutex<Network> = Mutex::new(Network {
     there: BTreeSet::new(),
-    looks: BTreeMap::new(),
+    checks: BTreeMap::new(),
     sent: Vec::new(),
     ended: Vec::new(),
 });
@@ -45,11 +45,11 @@ pub(crate) fn network() -> MutexGuard<'static, Network> {
 }
 
 /// Queue pair 1 on the simulated network.
-struct Placeholder {
+struct TestQueuePair {
     gids: GidTable,
 }
 
-impl ManagementQueuePair for Placeholder {
+impl ManagementQueuePair for TestQueuePair {
     fn send(&self, _: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
         network().sent.push((to, *mad));
         Ok(Sent::Done)
@@ -60,9 +60,9 @@ impl ManagementQueuePair for Placeholder {
         if network.there.contains(&peer) {
             return Ok(true);
         }
-        let looks = network.looks.entry(peer).or_default();
-        *looks += 1;
-        if *looks < LOOKS { Ok(false) } else { Err(Errno(libc::ETIMEDOUT)) }
+        let checks = network.checks.entry(peer).or_default();
+        *checks += 1;
+        if *checks < CHECKS { Ok(false) } else { Err(Errno(libc::ETIMEDOUT)) }
     }
 
     fn receive(&self) -> Option<(IpAddr, Mad)> {
@@ -101,9 +101,9 @@ pub(crate) fn new_device(gids: Vec<IpAddr>, number: usize) -> Device {
         // Only compared.
         context: std::ptr::without_provenance_mut(number),
         descriptor: -1,
-        management: Box::new(Placeholder { gids: GidTable::new(Mac::default(), gids) }),
-        domain: Kept::missing(),
-        xrc_domain: Kept::missing(),
+        management: Box::new(TestQueuePair { gids: GidTable::new(Mac::default(), gids) }),
+        domain: ProcessObject::missing(),
+        xrc_domain: ProcessObject::missing(),
         machine: Mutex::new(new_machine()),
     }
 }
@@ -294,12 +294,12 @@ thread_local! {
     /// A hook of this thread's test that runs while a queue pair is modified.
     pub(crate) static WHILE_MODIFIED: std::cell::RefCell<Option<Box<dyn Fn()>>> = const { std::cell::RefCell::new(None) };
     /// A hook of this thread's test that runs while an event is sent to a channel.
-    pub(crate) static WHILE_TOLD: std::cell::RefCell<Option<Box<dyn Fn()>>> = const { std::cell::RefCell::new(None) };
+    pub(crate) static WHILE_REPORTED: std::cell::RefCell<Option<Box<dyn Fn()>>> = const { std::cell::RefCell::new(None) };
 }
 
 /// Replaces libibverbs' function in tests. That one would resolve the peer, for 3 s if it is gone.
 #[cfg(test)]
 pub(crate) unsafe fn ibv_modify_qp(_: *mut ibv_qp, _: *mut ibv_qp_attr, _: c_int) -> c_int {
-    WHILE_MODIFIED.with_borrow(|look| look.iter().for_each(|look| look()));
+    WHILE_MODIFIED.with_borrow(|hook| hook.iter().for_each(|hook| hook()));
     0
 }

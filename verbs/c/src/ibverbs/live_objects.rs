@@ -13,14 +13,14 @@ type Objects = HashMap<usize, TypeId>;
 static OBJECTS: LazyLock<RwLock<Objects>> = LazyLock::new(RwLock::default);
 
 /// The kernel's errno for an unknown handle.
-const GONE: Errno = Errno(libc::ENOENT);
+const NOT_LIVE: Errno = Errno(libc::ENOENT);
 
 fn objects() -> RwLockReadGuard<'static, Objects> {
     OBJECTS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Passes a new object to the program.
-pub(crate) fn give<T: 'static>(object: T) -> *mut T {
+pub(crate) fn publish<T: 'static>(object: T) -> *mut T {
     let pointer = Box::into_raw(Box::new(object));
     OBJECTS.write().unwrap_or_else(PoisonError::into_inner).insert(pointer.addr(), TypeId::of::<T>());
     pointer
@@ -34,7 +34,7 @@ pub(crate) unsafe fn find<'a, T: 'static>(pointer: *const T) -> Result<&'a T, Er
     if objects().get(&pointer.addr()) != Some(&TypeId::of::<T>()) {
         return Err(INVALID);
     }
-    // SAFETY: `give` created the object here, and `take` did not take it yet.
+    // SAFETY: `publish` created the object here, and `reclaim` has not freed it yet.
     Ok(unsafe { &*pointer })
 }
 
@@ -53,20 +53,20 @@ pub(crate) unsafe fn find_any<'a, T: 'static>(pointer: *const T) -> Result<Optio
 /// As [`find`].
 pub(crate) unsafe fn find_last<'a, T: 'static>(pointer: *const T) -> Result<&'a T, Errno> {
     // SAFETY: guaranteed by the caller.
-    unsafe { find(pointer) }.map_err(|_| if pointer.is_null() { INVALID } else { GONE })
+    unsafe { find(pointer) }.map_err(|_| if pointer.is_null() { INVALID } else { NOT_LIVE })
 }
 
 /// Takes an object back from the program. Returns `ENOENT` if the object is not live.
 ///
 /// # Safety
 /// The caller must ensure that no other thread uses the object any more.
-pub(crate) unsafe fn take<T: 'static>(pointer: *mut T) -> Result<Box<T>, Errno> {
+pub(crate) unsafe fn reclaim<T: 'static>(pointer: *mut T) -> Result<Box<T>, Errno> {
     let mut objects = OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
     if objects.get(&pointer.addr()) != Some(&TypeId::of::<T>()) {
-        return Err(GONE);
+        return Err(NOT_LIVE);
     }
     objects.remove(&pointer.addr());
-    // SAFETY: `give` created the box, and nothing else takes it.
+    // SAFETY: `publish` created the box, and nothing else reclaims it.
     Ok(unsafe { Box::from_raw(pointer) })
 }
 
@@ -75,15 +75,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_found_while_it_lives_and_as_what_it_is() {
-        let object = give(7_u64);
+    fn an_object_is_found_while_it_lives_and_by_its_type() {
+        let object = publish(7_u64);
         // SAFETY: only this thread has it.
         unsafe {
             assert_eq!(find(object), Ok(&7));
             assert_eq!(find(object.cast::<[u8; 8]>()), Err(INVALID));
-            assert_eq!(take(object.cast::<[u8; 8]>()), Err(GONE));
-            assert_eq!(take(object).map(|object| *object), Ok(7));
-            assert_eq!((take(object), find(object), find_last(object)), (Err(GONE), Err(INVALID), Err(GONE)));
+            assert_eq!(reclaim(object.cast::<[u8; 8]>()), Err(NOT_LIVE));
+            assert_eq!(reclaim(object).map(|object| *object), Ok(7));
+            assert_eq!(
+                (reclaim(object), find(object), find_last(object)),
+                (Err(NOT_LIVE), Err(INVALID), Err(NOT_LIVE))
+            );
             assert_eq!(find_last(std::ptr::null::<u64>()), Err(INVALID));
         }
     }

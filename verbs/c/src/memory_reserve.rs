@@ -64,7 +64,7 @@ fn unmap(memory: *mut c_void, bytes: usize) {
 
 /// Returns a piece to the system. Returns `false` if none is left.
 #[cold]
-fn give_back() -> bool {
+fn release_piece() -> bool {
     let taken =
         PIECES.iter().map(|piece| piece.swap(null_mut(), Ordering::AcqRel)).find(|taken| !taken.is_null());
     if let Some(piece) = taken {
@@ -76,7 +76,7 @@ fn give_back() -> bool {
 fn with_reserve(mut allocate: impl FnMut() -> *mut u8) -> *mut u8 {
     loop {
         let memory = allocate();
-        if !memory.is_null() || !give_back() {
+        if !memory.is_null() || !release_piece() {
             return memory;
         }
     }

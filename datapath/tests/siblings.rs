@@ -177,7 +177,7 @@ fn processes_of_an_ordinary_user_that_start_at_once_all_join() {
 }
 
 #[test]
-fn another_user_is_refused_in_one_line_that_says_who_and_what_to_do() {
+fn another_user_is_refused_in_one_line_with_the_user_and_a_remedy() {
     own_network();
     let first = join(7);
     let refused = thread::spawn(|| {
@@ -198,7 +198,7 @@ fn another_user_is_refused_in_one_line_that_says_who_and_what_to_do() {
     first.claim(&claim(1)).unwrap();
 }
 
-/// Does nothing unless [`a_small_file_size_limit_is_named_and_kills_nobody`] started it.
+/// Does nothing unless [`a_small_file_size_limit_is_named_and_ends_no_process`] started it.
 #[test]
 fn limited_child() {
     if std::env::var_os(CHILD).is_some() {
@@ -208,7 +208,7 @@ fn limited_child() {
 
 /// Linux kills a process with SIGXFSZ if it extends a file beyond RLIMIT_FSIZE, even one in memory.
 #[test]
-fn a_small_file_size_limit_is_named_and_kills_nobody() {
+fn a_small_file_size_limit_is_named_and_ends_no_process() {
     own_network();
     for blocks in ["0", "8"] {
         let limited = Command::new("sh")

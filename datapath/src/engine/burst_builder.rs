@@ -6,7 +6,7 @@ use super::vlan;
 use crate::capture::{Direction, Tap};
 use crate::io::{BURST, Burst, PacketBuf, PacketIo};
 use crate::probes;
-use crate::siblings::{Lanes, ProcessTarget, Pushed};
+use crate::siblings::{MemberRings, ProcessTarget, Pushed};
 use cc::Instant;
 use roce::qp::Waiting;
 use roce::wire::Mac;
@@ -25,7 +25,7 @@ pub(super) struct BurstBuilder<'a, P: PacketIo> {
     pub(super) pending: &'a mut PendingFrames<P::Buf>,
     pub(super) spare_buffer: &'a mut Option<P::Buf>,
     /// The other processes of the interface, if there may be any.
-    pub(super) lanes: &'a mut Option<Box<Lanes>>,
+    pub(super) member_rings: &'a mut Option<Box<MemberRings>>,
     pub(super) tap: &'a mut Option<Box<Tap>>,
     /// Frames are written here once the pool has been empty for too long; nothing reads them.
     pub(super) discard_buffer: Option<&'a mut [u8]>,
@@ -133,10 +133,11 @@ impl<P: PacketIo> BurstBuilder<'_, P> {
     /// Delivers a frame to our own address: to this process, to another one of the interface, or to all.
     #[inline(never)]
     fn deliver_locally(&mut self, frame: P::Buf) {
-        let target = self.lanes.as_mut().map(|lanes| (lanes.target(&frame), lanes));
+        let target =
+            self.member_rings.as_mut().map(|member_rings| (member_rings.target(&frame), member_rings));
         match target {
-            Some((ProcessTarget::Sibling(slot), lanes)) => {
-                if !self.pending.is_full(slot) && lanes.push(slot, &frame, self.now) == Pushed::Done {
+            Some((ProcessTarget::Sibling(slot), member_rings)) => {
+                if !self.pending.is_full(slot) && member_rings.push(slot, &frame, self.now) == Pushed::Done {
                     *self.spare_buffer = Some(frame);
                 } else {
                     // A datagram queue pair has many peers, and may continue with others.
@@ -144,8 +145,8 @@ impl<P: PacketIo> BurstBuilder<'_, P> {
                     self.is_blocked = true;
                 }
             }
-            Some((ProcessTarget::All, lanes)) => {
-                lanes.push_to_all(&frame);
+            Some((ProcessTarget::All, member_rings)) => {
+                member_rings.push_to_all(&frame);
                 self.route(frame);
             }
             Some((ProcessTarget::Own, _)) | None => self.route(frame),
@@ -174,8 +175,8 @@ impl<P: PacketIo> BurstBuilder<'_, P> {
         if self.port.loops_back() || !is_wanted {
             return;
         }
-        if let Some(lanes) = self.lanes {
-            lanes.push_to_all(frame);
+        if let Some(member_rings) = self.member_rings {
+            member_rings.push_to_all(frame);
         }
         if let Some(mut copy) = self.port.alloc() {
             copy.set_len(frame.len());
@@ -191,8 +192,8 @@ impl<P: PacketIo> BurstBuilder<'_, P> {
             self.route(frame);
         }
         let now = self.now;
-        if let Some(lanes) = self.lanes {
-            self.pending.retry(|slot, frame| lanes.push(slot, frame, now));
+        if let Some(member_rings) = self.member_rings {
+            self.pending.retry(|slot, frame| member_rings.push(slot, frame, now));
         }
     }
 }

@@ -181,8 +181,8 @@ impl<P: PacketIo> Core<P> {
                 sent += self.forward(now);
             }
             sent += self.fill(now);
-            if let Some(lanes) = &mut self.state.lanes {
-                lanes.publish();
+            if let Some(member_rings) = &mut self.state.member_rings {
+                member_rings.publish();
             }
             if !self.outgoing.is_empty() {
                 self.transmit_burst(now);
@@ -260,7 +260,7 @@ impl<P: PacketIo> Core<P> {
         write: impl FnOnce(&mut CoreState, &mut BurstBuilder<'_, P>),
     ) -> (usize, bool) {
         // Moved out of the state, which writes the frames.
-        let (mut lanes, mut tap) = (self.state.lanes.take(), self.state.tap.take());
+        let (mut member_rings, mut tap) = (self.state.member_rings.take(), self.state.tap.take());
         let discards = self.no_buffer_since.is_some_and(|since| now.saturating_since(since) >= MAX_STALL);
         let waits_for_ring = self.waits_for_ring();
         let Self { port, mac, outgoing, hairpin, deferred, pending, spare_buffer, discard_buffer, .. } = self;
@@ -274,7 +274,7 @@ impl<P: PacketIo> Core<P> {
             deferred,
             pending,
             spare_buffer,
-            lanes: &mut lanes,
+            member_rings: &mut member_rings,
             tap: &mut tap,
             discard_buffer: discards.then_some(&mut **discard_buffer),
             discarded: 0,
@@ -288,7 +288,7 @@ impl<P: PacketIo> Core<P> {
         }
         write(&mut self.state, &mut burst);
         let BurstBuilder { filled, discarded, no_buffer, .. } = burst;
-        (self.state.lanes, self.state.tap) = (lanes, tap);
+        (self.state.member_rings, self.state.tap) = (member_rings, tap);
         self.state.counters.pool_dry += u64::from(no_buffer);
         self.state.counters.port_held += discarded as u64;
         (filled, no_buffer)
@@ -297,8 +297,8 @@ impl<P: PacketIo> Core<P> {
 
 impl<P: PacketIo> Turn for Core<P> {
     fn turn(&mut self) -> bool {
-        if let Some(lanes) = &mut self.state.lanes {
-            lanes.receive(&mut self.received, || self.port.alloc());
+        if let Some(member_rings) = &mut self.state.member_rings {
+            member_rings.receive(&mut self.received, || self.port.alloc());
         }
         let (any, distributed, outgoing) = match &mut self.port {
             PortAccess::Single(port) => (port.poll_receive(&mut self.received), false, false),
@@ -334,8 +334,8 @@ impl<P: PacketIo> Turn for Core<P> {
         if on || self.listens {
             self.port.listen(on);
         }
-        if let Some(lanes) = &self.state.lanes {
-            lanes.listen(on);
+        if let Some(member_rings) = &self.state.member_rings {
+            member_rings.listen(on);
         }
         self.listens = on;
     }

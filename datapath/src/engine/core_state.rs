@@ -14,7 +14,7 @@ use crate::event_fd::EventFd;
 use crate::host_memory::HostMemory;
 use crate::io::PortCounters;
 use crate::neighbour::Neighbours;
-use crate::siblings::Lanes;
+use crate::siblings::MemberRings;
 use cc::Instant;
 use roce::qp::QpInit;
 use roce::wire::{Mac, Path, Vlan};
@@ -110,7 +110,7 @@ pub struct CoreState {
     /// Whether a peer that has moved has more queue pairs than one turn redirects, so that the next turn must continue.
     pub(super) redirects: bool,
     pub(super) management: Option<Management>,
-    pub(super) lanes: Option<Box<Lanes>>,
+    pub(super) member_rings: Option<Box<MemberRings>>,
     /// Receives a copy of each frame while an observer captures.
     pub(super) tap: Option<Box<Tap>>,
     /// Whether this process passes on the packets of others that the port receives.
@@ -141,7 +141,7 @@ impl CoreState {
             other_cores: None,
             redirects: false,
             management: None,
-            lanes: None,
+            member_rings: None,
             tap: None,
             relays: config.peer_mac.is_some(),
             mac: config.mac,

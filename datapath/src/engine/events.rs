@@ -95,7 +95,7 @@ impl EventQueue {
     }
 
     /// Removes and returns the oldest event, for a thread that has read the descriptor. Returns `None` if the event was
-    /// [forgotten](Self::forget) meanwhile; the thread must then read the descriptor again.
+    /// [discarded](Self::discard) meanwhile; the thread must then read the descriptor again.
     pub fn pop_after_read(&self) -> Option<AsyncEvent> {
         let mut state = self.lock();
         if state.read > 0 {

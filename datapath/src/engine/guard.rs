@@ -3,7 +3,7 @@
 use super::management::{MAD_UDP_SOURCE, Management};
 use super::siblings::find;
 use crate::neighbour::Kernel;
-use crate::siblings::{Farewell, Guarded};
+use crate::siblings::{DisconnectNotice, Guarded};
 use roce::wire::{Mac, Numbers, Path};
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 /// Bytes of a buffer for any management datagram with its headers.
 const FRAME: usize = 512;
 
-/// Waits for the end of the process that started this one as its guard, and sends its farewells. Returns at once then, or when the interface
+/// Waits for the end of the process that started this one as its guard, and sends its disconnect notices. Returns at once then, or when the interface
 /// is gone.
 ///
 /// # Errors
@@ -25,29 +25,29 @@ pub fn guard() -> io::Result<()> {
     if !guarded.wait() {
         return Ok(());
     }
-    let farewells = guarded.farewells();
-    let Some((interface, mac)) = guarded.sender().interface().filter(|_| !farewells.is_empty()) else {
+    let notices = guarded.notices();
+    let Some((interface, mac)) = guarded.sender().interface().filter(|_| !notices.is_empty()) else {
         return Ok(());
     };
     let kernel = Kernel::open(interface, Numbers::default())?;
     let look_up = |peer| find(&kernel, peer, mac);
     let mut result = Ok(());
-    // What one peer is not told, the next may be.
-    for frame in frames(farewells, mac, look_up) {
+    // A frame that cannot be sent does not keep the others from being sent.
+    for frame in frames(notices, mac, look_up) {
         result = guarded.sender().send(&frame).and(result);
     }
     result
 }
 
-/// Returns the frames of the farewells to peers whose Ethernet address `look_up` finds, and which are not on this host: siblings inform those.
+/// Returns the frames of the disconnect notices to peers whose Ethernet address `look_up` finds, and which are not on this host: siblings inform those.
 fn frames(
-    farewells: Vec<Farewell>,
+    notices: Vec<DisconnectNotice>,
     mac: Mac,
     look_up: impl Fn(IpAddr) -> Option<Mac>,
 ) -> impl Iterator<Item = Vec<u8>> {
     let mut known = HashMap::new();
     let mut management = Management::new(None);
-    farewells.into_iter().filter_map(move |Farewell { source, destination, mad, .. }| {
+    notices.into_iter().filter_map(move |DisconnectNotice { source, destination, mad, .. }| {
         let to = (*known.entry(destination).or_insert_with(|| look_up(destination)))?;
         if to == mac {
             return None;
@@ -72,19 +72,19 @@ mod tests {
     const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-    fn farewell(id: u8, source: &str, destination: &str) -> Farewell {
+    fn notice(id: u8, source: &str, destination: &str) -> DisconnectNotice {
         let [source, destination] = [source, destination].map(|ip| ip.parse().unwrap());
-        Farewell { id: id.into(), source, destination, mad: [id; MAD_LENGTH] }
+        DisconnectNotice { id: id.into(), source, destination, mad: [id; MAD_LENGTH] }
     }
 
     #[test]
-    fn each_peer_on_another_host_whose_address_is_known_gets_its_farewells() {
-        let farewells = vec![
-            farewell(1, "10.0.0.1", "10.0.0.2"),
-            farewell(2, "10.0.0.1", "10.0.0.1"),
-            farewell(3, "10.0.0.1", "10.0.0.3"),
-            farewell(4, "fd00::1", "fd00::2"),
-            farewell(5, "10.0.0.1", "10.0.0.2"),
+    fn each_reachable_peer_on_another_host_is_sent_its_disconnect_notices() {
+        let notices = vec![
+            notice(1, "10.0.0.1", "10.0.0.2"),
+            notice(2, "10.0.0.1", "10.0.0.1"),
+            notice(3, "10.0.0.1", "10.0.0.3"),
+            notice(4, "fd00::1", "fd00::2"),
+            notice(5, "10.0.0.1", "10.0.0.2"),
         ];
         let look_up = |peer: IpAddr| match peer.to_string().as_str() {
             "10.0.0.1" => Some(OWN),
@@ -95,7 +95,7 @@ mod tests {
         let neighbours = Neighbours::with_kernel(PEER, &addresses);
         let mut peer = Management::new(Some(Arc::new(EventFd::new(0).unwrap())));
         let mut received = Vec::new();
-        for frame in frames(farewells, OWN, look_up) {
+        for frame in frames(notices, OWN, look_up) {
             assert_eq!(frame[..12], [PEER.0, OWN.0].concat());
             assert!(peer.on_frame(&frame, &neighbours), "{frame:?}");
             let (source, mad) = peer.receive().unwrap();

@@ -3,7 +3,7 @@
 use super::config::CoreConfig;
 use super::*;
 use crate::io::{self, Burst, LoopbackBuf, PacketIo};
-use crate::siblings::{Delivery, Events, Farewell, Member, Pushed};
+use crate::siblings::{Delivery, DisconnectNotice, Events, Member, Pushed};
 use cc::Instant;
 use roce::qp::{
     AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Data, LossRecovery, Modify, QpInit,
@@ -26,7 +26,7 @@ impl Events for Joined {
 
     fn left(&self, _: u8) {}
 
-    fn died(&self, _: Farewell) {}
+    fn died(&self, _: DisconnectNotice) {}
 }
 
 /// Creates a connection to a queue pair behind an Ethernet address.
@@ -89,13 +89,13 @@ impl Scene {
         let config = CoreConfig { cores, ..super::tests::config(Progress::Inline) };
         // SAFETY: these tests register no memory.
         let engine = unsafe { Engine::start(port, &config).unwrap() };
-        let mut lanes = Box::new(own.lanes());
-        lanes.add(slot, member);
+        let mut member_rings = Box::new(own.member_rings());
+        member_rings.add(slot, member);
         engine
             .call(move |state, now| {
                 // The ring is full.
-                while lanes.push(slot, &[0; 1024], now) == Pushed::Done {}
-                state.lanes = Some(lanes);
+                while member_rings.push(slot, &[0; 1024], now) == Pushed::Done {}
+                state.member_rings = Some(member_rings);
             })
             .unwrap();
         Self { engine, network, slot, _siblings: [own, stopped] }

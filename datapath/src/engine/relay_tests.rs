@@ -45,16 +45,16 @@ fn relayed(test: u32, peer_mac: Option<Mac>, frames: impl Fn(u8, u8) -> Vec<Vec<
     let config = CoreConfig { peer_mac, ..super::tests::config(Progress::Inline) };
     // SAFETY: these tests register no memory.
     let engine = unsafe { Engine::start(port, &config).unwrap() };
-    let mut lanes = Box::new(own.lanes());
-    lanes.add(slot, member);
+    let mut member_rings = Box::new(own.member_rings());
+    member_rings.add(slot, member);
     let frames = frames(own_slot, slot);
     let counted = engine.call(move |state, now| {
-        state.lanes = Some(lanes);
+        state.member_rings = Some(member_rings);
         frames.iter().for_each(|frame| state.on_frame_in_place(now, frame));
-        state.lanes.iter_mut().for_each(|lanes| lanes.publish());
+        state.member_rings.iter_mut().for_each(|member_rings| member_rings.publish());
         state.counters.siblings
     });
-    let mut theirs = other.lanes();
+    let mut theirs = other.member_rings();
     theirs.add(own_slot, own_member);
     let mut burst = Burst::new();
     theirs.receive(&mut burst, || network.alloc());

@@ -6,7 +6,7 @@ use super::core_state::CoreState;
 use super::management::MAD_UDP_SOURCE;
 use crate::event_fd::EventFd;
 use crate::neighbour::{Kernel, Resolution};
-use crate::siblings::{Delivery, Events, Farewell, Member, Siblings};
+use crate::siblings::{Delivery, DisconnectNotice, Events, Member, Siblings};
 use roce::wire::{Mac, Path, Vlan};
 use std::io;
 use std::net::IpAddr;
@@ -35,7 +35,7 @@ pub(super) fn watch(
     commands: &Commands,
     kernel: Option<Arc<Kernel>>,
 ) -> io::Result<()> {
-    let event_fd = siblings.bell()?;
+    let event_fd = siblings.event_fd()?;
     let commands = commands.clone();
     siblings.watch(Box::new(CoreNotifier { commands, event_fd, kernel, mac: config.mac, vlan: config.vlan }))
 }
@@ -72,25 +72,25 @@ pub(super) fn find(kernel: &Kernel, peer: IpAddr, own: Mac) -> Option<Mac> {
 impl Events for CoreNotifier {
     fn joined(&self, slot: u8, member: Arc<Member>) {
         self.send(move |state| {
-            if let Some(lanes) = &mut state.lanes {
-                lanes.add(slot, member);
+            if let Some(member_rings) = &mut state.member_rings {
+                member_rings.add(slot, member);
             }
         });
     }
 
     fn left(&self, slot: u8) {
         self.send(move |state| {
-            if let Some(lanes) = &mut state.lanes {
-                lanes.remove(slot);
+            if let Some(member_rings) = &mut state.member_rings {
+                member_rings.remove(slot);
             }
         });
     }
 
-    fn died(&self, farewell: Farewell) {
-        let found = self.kernel.as_ref().and_then(|kernel| find(kernel, farewell.destination, self.mac));
+    fn died(&self, notice: DisconnectNotice) {
+        let found = self.kernel.as_ref().and_then(|kernel| find(kernel, notice.destination, self.mac));
         let (vlan, mac) = (self.vlan, self.mac);
         self.send(move |state| {
-            let Farewell { source, destination, mad, .. } = farewell;
+            let DisconnectNotice { source, destination, mad, .. } = notice;
             let Some(to) = found.or_else(|| state.neighbours.last_known(destination)) else { return };
             let path = Path::new((mac, source), (to, destination));
             state.send_disconnect(Path { vlan, udp_source: MAD_UDP_SOURCE, ..path }, mad);

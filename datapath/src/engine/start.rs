@@ -58,10 +58,10 @@ impl Engine {
         let mut siblings = siblings::join(config)?;
         let mut endpoint = config.endpoint;
         endpoint.process = siblings.as_ref().map_or(endpoint.process, Siblings::slot);
-        let event_fd = siblings.as_ref().map(Siblings::bell).transpose();
+        let event_fd = siblings.as_ref().map(Siblings::event_fd).transpose();
         let event_fd = event_fd.map_err(JoinError::from)?;
         let subscribers = Arc::new(Subscribers::default());
-        let lanes = siblings.as_ref().map(|siblings| Box::new(siblings.lanes()));
+        let member_rings = siblings.as_ref().map(|siblings| Box::new(siblings.member_rings()));
         let mut inits: Vec<_> = (0..config.cores)
             .map(|core| {
                 let neighbours = neighbours(core, kernel.is_some(), config);
@@ -73,7 +73,7 @@ impl Engine {
             })
             .collect();
         if let Some(main) = inits.first_mut() {
-            (main.state.lanes, main.event_fd) = (lanes, event_fd);
+            (main.state.member_rings, main.event_fd) = (member_rings, event_fd);
         }
         let accesses = match config.cores {
             1 => vec![PortAccess::Single(port)],
@@ -126,7 +126,7 @@ fn watch_interface(
     let index = config.interface?;
     let changes =
         |event_fd| InterfaceChanges::new(index, config, attributes, subscribers, kernel, (main, event_fd));
-    let watch = siblings.bell().map(changes).and_then(InterfaceWatch::start);
+    let watch = siblings.event_fd().map(changes).and_then(InterfaceWatch::start);
     watch.inspect_err(|error| tracing::warn!("{}: cannot watch its interface: {error}", config.name)).ok()
 }
 

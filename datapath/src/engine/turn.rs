@@ -38,19 +38,19 @@ impl CoreState {
     /// group reached all; one to queue pair 1 and a direct response, whose QPN is the peer's, are for any.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
     fn relay(&mut self, now: Instant, frame: &[u8]) -> bool {
-        let Some(lanes) = &mut self.lanes else { return false };
+        let Some(member_rings) = &mut self.member_rings else { return false };
         let is_to_group = frame.first().is_none_or(|first| first & 1 == 1);
         let Some((opcode, _)) =
             wire::opcode_and_destination(frame, Numbers::DEFAULT).filter(|_| !is_to_group)
         else {
             return false;
         };
-        match lanes.target(frame) {
-            _ if opcode == Opcode::DIRECT_RESPONSE => lanes.push_to_all(frame),
-            ProcessTarget::All => lanes.push_to_all(frame),
+        match member_rings.target(frame) {
+            _ if opcode == Opcode::DIRECT_RESPONSE => member_rings.push_to_all(frame),
+            ProcessTarget::All => member_rings.push_to_all(frame),
             ProcessTarget::Own => {}
             ProcessTarget::Sibling(slot) => {
-                match lanes.push(slot, frame, now) {
+                match member_rings.push(slot, frame, now) {
                     Pushed::Done => self.counters.siblings += 1,
                     Pushed::Full => self.counters.siblings_full += 1,
                 }
@@ -69,7 +69,7 @@ impl CoreState {
             self.counters.not_for_us += 1;
             return;
         }
-        if self.lanes.as_ref().is_some_and(|lanes| lanes.is_siblings(frame)) {
+        if self.member_rings.as_ref().is_some_and(|member_rings| member_rings.is_siblings(frame)) {
             self.counters.siblings += 1;
             return;
         }

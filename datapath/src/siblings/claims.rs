@@ -1,6 +1,6 @@
 //! Which process has which service of the interface's connection managers: one each, as on a NIC whose ports all processes share.
 
-use super::memory::{CLAIM, CLAIMS, Head, Own};
+use super::memory::{CLAIM, CLAIMS, Head, OwnMemory};
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{Ordering, fence};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 /// States of an entry, in its lowest bits; above them is the claim's number.
 const FREE: u64 = 0;
-const ASKED: u64 = 1;
-const HELD: u64 = 2;
+const REQUESTED: u64 = 1;
+const GRANTED: u64 = 2;
 /// Its process asks again once another's claim is decided.
 const WITHDRAWN: u64 = 3;
 const STATE: u64 = 3;
@@ -108,7 +108,7 @@ impl Claim {
 
     /// Returns whether requests for a service at an address are for this claim's program.
     #[must_use]
-    pub fn hears(&self, service: u64, at: IpAddr) -> bool {
+    pub fn matches(&self, service: u64, at: IpAddr) -> bool {
         let all = self.at.is_unspecified() && (self.at.is_ipv4() == at.is_ipv4() || !self.family_only);
         self.listens && self.service == service && (all || self.at.to_canonical() == at.to_canonical())
     }
@@ -140,8 +140,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn is_held(&self) -> bool {
-        self.state & STATE == HELD
+    fn is_granted(&self) -> bool {
+        self.state & STATE == GRANTED
     }
 }
 
@@ -151,13 +151,13 @@ fn entries(head: &Head) -> impl Iterator<Item = Entry> + '_ {
     (0..used).filter_map(move |at| {
         let (state, bytes) = read(|order| head.claim_state(at).load(order), || head.claim(at))?;
         let claim = Claim::from_bytes(bytes.first_chunk()?);
-        matches!(state & STATE, ASKED | HELD).then_some(Entry { at, state, claim })
+        matches!(state & STATE, REQUESTED | GRANTED).then_some(Entry { at, state, claim })
     })
 }
 
 /// Returns true if a process listens to a service at an address.
-pub(super) fn hears(head: &Head, service: u64, at: IpAddr) -> bool {
-    entries(head).any(|entry| entry.is_held() && entry.claim.hears(service, at))
+pub(super) fn matches(head: &Head, service: u64, at: IpAddr) -> bool {
+    entries(head).any(|entry| entry.is_granted() && entry.claim.matches(service, at))
 }
 
 /// What a process reads about its claim, in the memory of all others.
@@ -198,7 +198,7 @@ pub(super) fn decide<'a>(slot: u8, claim: &Claim, members: impl Iterator<Item = 
     for (theirs, head) in members.filter(|(theirs, _)| *theirs != slot) {
         for entry in entries(head) {
             let Some(errno) = claim.conflict(&entry.claim) else { continue };
-            if entry.is_held() {
+            if entry.is_granted() {
                 return Decision::Taken(errno);
             }
             if rival.is_none_or(|rival| theirs < rival.slot) {
@@ -211,13 +211,13 @@ pub(super) fn decide<'a>(slot: u8, claim: &Claim, members: impl Iterator<Item = 
 
 /// A process's own claims: which entries it uses.
 #[derive(Debug, Default)]
-pub(super) struct Claimed {
+pub(super) struct OwnClaims {
     next: u64,
 }
 
-impl Claimed {
+impl OwnClaims {
     /// Asks for a claim; returns its place, or nothing if the table is full.
-    pub(super) fn ask(&mut self, own: &Own, claim: &Claim) -> Option<usize> {
+    pub(super) fn ask(&mut self, own: &OwnMemory, claim: &Claim) -> Option<usize> {
         let head = own.head();
         let free = |at: &usize| head.claim_state(*at).load(Ordering::Relaxed) & STATE == FREE;
         let at = (0..CLAIMS).find(free)?;
@@ -227,19 +227,23 @@ impl Claimed {
         let used = head.claims_used().load(Ordering::Relaxed).max(at as u32 + 1);
         head.claims_used().store(used, Ordering::Release);
         let state = head.claim_state(at);
-        write(|next, order| state.store(next, order), || own.write_claim(at, &bytes), self.next << 2 | ASKED);
+        write(
+            |next, order| state.store(next, order),
+            || own.write_claim(at, &bytes),
+            self.next << 2 | REQUESTED,
+        );
         // Of two processes that ask and then read, one reads the other's claim.
         fence(Ordering::SeqCst);
         Some(at)
     }
 
     /// Withdraws one such claim.
-    pub(super) fn release(&self, own: &Own, claim: &Claim) {
+    pub(super) fn release(&self, own: &OwnMemory, claim: &Claim) {
         let head = own.head();
         let used = head.claims_used().load(Ordering::Relaxed) as usize;
         let is_it = |at: &usize| {
             let state = head.claim_state(*at).load(Ordering::Relaxed);
-            state & STATE == HELD && head.claim(*at)[..24] == claim.to_bytes()
+            state & STATE == GRANTED && head.claim(*at)[..24] == claim.to_bytes()
         };
         if let Some(at) = (0..used).find(is_it) {
             let state = head.claim_state(at);
@@ -249,23 +253,23 @@ impl Claimed {
 }
 
 /// Asks again for a claim that was withdrawn.
-pub(super) fn ask_again(own: &Own, at: usize) {
-    set(own, at, ASKED);
+pub(super) fn request_again(own: &OwnMemory, at: usize) {
+    set(own, at, REQUESTED);
     fence(Ordering::SeqCst);
 }
 
 /// Lets a process with a lower slot decide first.
-pub(super) fn withdraw(own: &Own, at: usize) {
+pub(super) fn withdraw(own: &OwnMemory, at: usize) {
     set(own, at, WITHDRAWN);
 }
 
 /// The claim is decided.
-pub(super) fn decided(own: &Own, at: usize, granted: bool) {
-    set(own, at, if granted { HELD } else { FREE });
+pub(super) fn decided(own: &OwnMemory, at: usize, granted: bool) {
+    set(own, at, if granted { GRANTED } else { FREE });
 }
 
 /// Changes the state of an entry, and wakes the processes that wait for that.
-fn set(own: &Own, at: usize, state: u64) {
+fn set(own: &OwnMemory, at: usize, state: u64) {
     let entry = own.head().claim_state(at);
     entry.store(entry.load(Ordering::Relaxed) & !STATE | state, Ordering::Release);
     own.head().wake_for_claim(at);
@@ -284,13 +288,13 @@ mod model {
     #[test]
     fn an_entry_that_is_used_again_is_read_whole_or_not_at_all() {
         loom::model(|| {
-            let entry = Arc::new((AtomicU64::new(1 << 2 | HELD), [AtomicU64::new(1), AtomicU64::new(1)]));
+            let entry = Arc::new((AtomicU64::new(1 << 2 | GRANTED), [AtomicU64::new(1), AtomicU64::new(1)]));
             let theirs = entry.clone();
             let process = thread::spawn(move || {
                 let (state, bytes) = &*theirs;
                 state.store(1 << 2 | FREE, Ordering::Release);
                 let put = || bytes.iter().for_each(|byte| byte.store(2, Ordering::Relaxed));
-                write(|next, order| state.store(next, order), put, 2 << 2 | ASKED);
+                write(|next, order| state.store(next, order), put, 2 << 2 | REQUESTED);
             });
             let (state, bytes) = &*entry;
             let copy = || [0, 1].map(|at: usize| bytes[at].load(Ordering::Relaxed));
@@ -335,16 +339,16 @@ mod tests {
             assert_eq!(one.conflict(&other), errno, "{one:?} {other:?}");
             assert_eq!(other.conflict(&one), errno, "{other:?} {one:?}");
         }
-        assert!(listens(claim("::")).hears(0x0106_1d2f, "10.0.0.9".parse().unwrap()));
-        assert!(!listens(only(claim("::"))).hears(0x0106_1d2f, "10.0.0.9".parse().unwrap()));
-        assert!(!claim("10.0.0.9").hears(0x0106_1d2f, "10.0.0.9".parse().unwrap()), "bound is not heard");
+        assert!(listens(claim("::")).matches(0x0106_1d2f, "10.0.0.9".parse().unwrap()));
+        assert!(!listens(only(claim("::"))).matches(0x0106_1d2f, "10.0.0.9".parse().unwrap()));
+        assert!(!claim("10.0.0.9").matches(0x0106_1d2f, "10.0.0.9".parse().unwrap()), "bound is not heard");
     }
 
     #[test]
     fn of_two_that_ask_at_once_the_one_with_the_lower_slot_gets_it() {
-        let members = [1, 2].map(|identity| Own::new(identity).unwrap());
+        let members = [1, 2].map(|identity| OwnMemory::new(identity).unwrap());
         let heads = || members.iter().enumerate().map(|(slot, own)| (slot as u8, own.head()));
-        let mut own = [Claimed::default(), Claimed::default()];
+        let mut own = [OwnClaims::default(), OwnClaims::default()];
         let wanted = claim("10.0.0.1");
         let at = [0, 1].map(|n| own[n].ask(&members[n], &wanted).unwrap());
         let rival = |slot| match decide(slot, &wanted, heads()) {
@@ -355,7 +359,7 @@ mod tests {
         withdraw(&members[1], at[1]);
         assert_eq!(decide(0, &wanted, heads()), Decision::Free);
         decided(&members[0], at[0], true);
-        ask_again(&members[1], at[1]);
+        request_again(&members[1], at[1]);
         assert_eq!(decide(1, &wanted, heads()), Decision::Taken(libc::EADDRINUSE));
         decided(&members[1], at[1], false);
         own[0].release(&members[0], &wanted);
@@ -367,10 +371,10 @@ mod tests {
     /// Processes that claim the same in a loop: one at a time has it, and each gets it.
     #[test]
     fn processes_that_race_for_a_service_have_it_one_after_the_other() {
-        let members = [1, 2, 3].map(|identity| Own::new(identity).unwrap());
+        let members = [1, 2, 3].map(|identity| OwnMemory::new(identity).unwrap());
         let holders = std::sync::atomic::AtomicU32::new(0);
         let race = |slot: u8| {
-            let (own, mut claimed) = (&members[usize::from(slot)], Claimed::default());
+            let (own, mut claimed) = (&members[usize::from(slot)], OwnClaims::default());
             let wanted = claim("10.0.0.1");
             for _ in 0..2000 {
                 let at = claimed.ask(own, &wanted).unwrap();
@@ -384,7 +388,7 @@ mod tests {
                                 withdraw(own, at);
                             }
                             rival.wait(members[usize::from(rival.slot)].head(), Duration::from_secs(60));
-                            ask_again(own, at);
+                            request_again(own, at);
                         }
                     }
                 };

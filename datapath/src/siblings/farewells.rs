@@ -1,6 +1,6 @@
 //! Messages to a process's peers in case it dies: a datagram for each of its connections, ready to be sent by another process.
 
-use super::memory::{FAREWELL, FAREWELLS, Head, Own};
+use super::memory::{Head, NOTICE, NOTICES, OwnMemory};
 use crate::engine::{MAD_LENGTH, Mad};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 /// A datagram that ends a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Farewell {
+pub struct DisconnectNotice {
     /// The connection's communication id.
     pub id: u32,
     /// The address of ours that it is sent from.
@@ -19,9 +19,9 @@ pub struct Farewell {
     pub mad: Mad,
 }
 
-impl Farewell {
-    fn to_bytes(&self) -> [u8; FAREWELL - 8] {
-        let mut bytes = [0; FAREWELL - 8];
+impl DisconnectNotice {
+    fn to_bytes(&self) -> [u8; NOTICE - 8] {
+        let mut bytes = [0; NOTICE - 8];
         let octets = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
@@ -33,7 +33,7 @@ impl Farewell {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8; FAREWELL - 8]) -> Option<Self> {
+    fn from_bytes(bytes: &[u8; NOTICE - 8]) -> Option<Self> {
         let ip = |at: usize| {
             let octets: [u8; 16] = *bytes.get(at..)?.first_chunk()?;
             Some(IpAddr::V6(Ipv6Addr::from(octets)).to_canonical())
@@ -48,38 +48,38 @@ impl Farewell {
 }
 
 /// All that a process has, whether it is alive or not.
-pub(super) fn of(head: &Head) -> Vec<Farewell> {
-    let used = (head.farewells_used().load(Ordering::Acquire) as usize).min(FAREWELLS);
-    let there = |at: &usize| head.farewell_state(*at).load(Ordering::Acquire) != 0;
-    (0..used).filter(there).filter_map(|at| Farewell::from_bytes(&head.farewell(at))).collect()
+pub(super) fn of(head: &Head) -> Vec<DisconnectNotice> {
+    let used = (head.notices_used().load(Ordering::Acquire) as usize).min(NOTICES);
+    let there = |at: &usize| head.notice_state(*at).load(Ordering::Acquire) != 0;
+    (0..used).filter(there).filter_map(|at| DisconnectNotice::from_bytes(&head.notice(at))).collect()
 }
 
-/// Which entries this process uses. Connections beyond the table's end have no farewell: their peers find out by themselves.
+/// Which entries this process uses. Connections beyond the table's end have no notice: their peers find out by themselves.
 #[derive(Debug, Default)]
-pub(super) struct Farewells {
+pub(super) struct DisconnectNotices {
     places: HashMap<u32, usize>,
     free: Vec<usize>,
 }
 
-impl Farewells {
-    pub(super) fn remember(&mut self, own: &Own, farewell: &Farewell) {
+impl DisconnectNotices {
+    pub(super) fn register_disconnect(&mut self, own: &OwnMemory, notice: &DisconnectNotice) {
         let head = own.head();
-        let used = head.farewells_used().load(Ordering::Relaxed) as usize;
-        let known = self.places.get(&farewell.id).copied();
-        let Some(at) = known.or_else(|| self.free.pop()).or((used < FAREWELLS).then_some(used)) else {
+        let used = head.notices_used().load(Ordering::Relaxed) as usize;
+        let known = self.places.get(&notice.id).copied();
+        let Some(at) = known.or_else(|| self.free.pop()).or((used < NOTICES).then_some(used)) else {
             return;
         };
-        head.farewell_state(at).store(0, Ordering::Release);
+        head.notice_state(at).store(0, Ordering::Release);
         std::sync::atomic::fence(Ordering::SeqCst);
-        own.write_farewell(at, &farewell.to_bytes());
-        head.farewell_state(at).store(1, Ordering::Release);
-        head.farewells_used().store(used.max(at + 1) as u32, Ordering::Release);
-        self.places.insert(farewell.id, at);
+        own.write_notice(at, &notice.to_bytes());
+        head.notice_state(at).store(1, Ordering::Release);
+        head.notices_used().store(used.max(at + 1) as u32, Ordering::Release);
+        self.places.insert(notice.id, at);
     }
 
-    pub(super) fn forget(&mut self, own: &Own, id: u32) {
+    pub(super) fn unregister_disconnect(&mut self, own: &OwnMemory, id: u32) {
         if let Some(at) = self.places.remove(&id) {
-            own.head().farewell_state(at).store(0, Ordering::Release);
+            own.head().notice_state(at).store(0, Ordering::Release);
             self.free.push(at);
         }
     }

@@ -1,7 +1,7 @@
 //! A hostile sibling: what a fuzzer, or a test by seed, has it send and write into the memory that it shares.
 
 use super::claims::Claim;
-use super::memory::{CLAIMS, FAREWELLS, Own, RING};
+use super::memory::{CLAIMS, NOTICES, OwnMemory, RING};
 use super::message::Message;
 use super::socket::{Listener, MESSAGE, Socket, Unknown, User};
 use super::*;
@@ -20,11 +20,11 @@ impl News {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((slot, member));
     }
 
-    fn tell(&self, lanes: &mut Lanes) {
+    fn tell(&self, member_rings: &mut MemberRings) {
         for (slot, member) in self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             match member {
-                Some(member) => lanes.add(slot, member),
-                None => lanes.remove(slot),
+                Some(member) => member_rings.add(slot, member),
+                None => member_rings.remove(slot),
             }
         }
     }
@@ -39,7 +39,7 @@ impl Events for News {
         self.push(slot, None);
     }
 
-    fn died(&self, _farewell: Farewell) {}
+    fn died(&self, _farewell: DisconnectNotice) {}
 }
 
 /// A process of the same user: the others get no further than a connection.
@@ -49,8 +49,8 @@ fn connect(name: &str) -> Option<Socket> {
 
 /// A process that does with its memory and its socket what it likes.
 struct Hostile {
-    own: Own,
-    bell: EventFd,
+    own: OwnMemory,
+    event_fd: EventFd,
     life: (OwnedFd, Option<OwnedFd>),
     socket: Option<Socket>,
 }
@@ -59,8 +59,8 @@ impl Hostile {
     fn new(name: &str, identity: u64) -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
         Ok(Self {
-            own: Own::new(identity)?,
-            bell: EventFd::new(libc::EFD_NONBLOCK)?,
+            own: OwnMemory::new(identity)?,
+            event_fd: EventFd::new(libc::EFD_NONBLOCK)?,
             life: (reader.into(), Some(writer.into())),
             socket: connect(name),
         })
@@ -68,13 +68,13 @@ impl Hostile {
 
     /// Descriptors as they must be, or otherwise.
     fn send(&self, message: &[u8; MESSAGE], kind: u8) {
-        let (memory, bell, life) = (self.own.file(), self.bell.as_fd(), self.life.0.as_fd());
+        let (memory, event_fd, life) = (self.own.file(), self.event_fd.as_fd(), self.life.0.as_fd());
         let descriptors: &[_] = match kind % 8 {
             0 => &[],
-            1 => &[bell, memory, life],
-            2 => &[memory, bell],
+            1 => &[event_fd, memory, life],
+            2 => &[memory, event_fd],
             3 => &[memory; 9],
-            _ => &[memory, bell, life],
+            _ => &[memory, event_fd, life],
         };
         // The other end may have closed, or take no more.
         let _ = self.socket.as_ref().map(|socket| socket.send(message, descriptors));
@@ -85,7 +85,7 @@ impl Hostile {
 struct Scene<'a> {
     bytes: &'a [u8],
     honest: Siblings,
-    lanes: Lanes,
+    member_rings: MemberRings,
     news: News,
     hostile: Hostile,
     made: u64,
@@ -144,9 +144,9 @@ impl Scene<'_> {
             1 => head.taken(slot).store(number, Ordering::Release),
             2 => head.meant_for(slot).store(number, Ordering::Release),
             3 => head.claims_used().store(number as u32, Ordering::Release),
-            4 => head.farewells_used().store((number % 64) as u32, Ordering::Release),
+            4 => head.notices_used().store((number % 64) as u32, Ordering::Release),
             5 => head.claim_state(at % CLAIMS).store(number, Ordering::Release),
-            6 => head.farewell_state(at % FAREWELLS % 64).store(number, Ordering::Release),
+            6 => head.notice_state(at % NOTICES % 64).store(number, Ordering::Release),
             7 => head.sleeping().store(number as u32, Ordering::Release),
             8 => {
                 let claim: [u8; 24] = self.content();
@@ -176,19 +176,19 @@ impl Scene<'_> {
     fn receive(&mut self) {
         let mut burst: Burst<LoopbackBuf> = Burst::new();
         let (mut port, _far) = pair(64, 9000);
-        self.lanes.receive(&mut burst, || port.alloc());
+        self.member_rings.receive(&mut burst, || port.alloc());
         assert!(burst.len() <= BURST / 2);
         for frame in burst.drain(..) {
-            let _ = (self.lanes.target(&frame), self.lanes.is_siblings(&frame));
+            let _ = (self.member_rings.target(&frame), self.member_rings.is_siblings(&frame));
         }
     }
 
     fn push(&mut self) {
         let (slot, length, now) = (self.slot(), u16::from_le_bytes(self.content()), self.number() >> 1);
         let frame = vec![7; usize::from(length)];
-        let _ = self.lanes.push(slot, &frame, cc::Instant::from_nanos(now));
-        self.lanes.push_to_all(&frame);
-        self.lanes.publish();
+        let _ = self.member_rings.push(slot, &frame, cc::Instant::from_nanos(now));
+        self.member_rings.push_to_all(&frame);
+        self.member_rings.publish();
     }
 
     fn ask(&mut self) {
@@ -242,10 +242,10 @@ pub fn run(bytes: &[u8]) -> Result<(), JoinError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("ferroce/fuzz/{}/{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let honest = Siblings::join_at(name)?;
-    let (lanes, news) = (honest.lanes(), News::default());
+    let (member_rings, news) = (honest.member_rings(), News::default());
     honest.shared.lock().events = Some(Box::new(news.clone()));
     let hostile = Hostile::new(&own_name(&honest), 1)?;
-    let mut scene = Scene { bytes, honest, lanes, news, hostile, made: 1 };
+    let mut scene = Scene { bytes, honest, member_rings, news, hostile, made: 1 };
     while !scene.bytes.is_empty() {
         match scene.byte() % 12 {
             0..3 => scene.message(),
@@ -258,9 +258,9 @@ pub fn run(bytes: &[u8]) -> Result<(), JoinError> {
             _ => scene.ask_hostile()?,
         }
         drop(scene.honest.shared.catch_up());
-        scene.news.tell(&mut scene.lanes);
+        scene.news.tell(&mut scene.member_rings);
         let own = scene.honest.slot();
-        assert!(!scene.lanes.is_sibling(own), "slot {own} is its own");
+        assert!(!scene.member_rings.is_sibling(own), "slot {own} is its own");
     }
     Ok(())
 }
@@ -268,7 +268,7 @@ pub fn run(bytes: &[u8]) -> Result<(), JoinError> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn whatever_a_sibling_sends_and_writes_the_process_goes_on() {
+    fn a_process_survives_all_messages_and_writes_of_a_sibling() {
         let mut seed = 1_u64;
         for _ in 0..200 {
             let bytes: Vec<u8> = (0..400)

@@ -1,4 +1,4 @@
-//! The guard of a process: another process, which sends its farewells when it is no more, however it ended. So the peers also learn of the end
+//! The guard of a process: another process, which sends its disconnect notices when it is no more, however it ended. So the peers also learn of the end
 //! of a host's only process.
 //!
 //! Siblings see the end too, and inform the peers on this host, which a guard cannot reach. A peer elsewhere may hear of the end twice, which
@@ -7,8 +7,8 @@
 //! A process under `ferroce run` starts its guard with its first connection. The guard gets the process's memory and life line, as a sibling
 //! does, and a socket that sends. It has neither slot nor core, and nothing depends on it.
 
-use super::farewells::{self, Farewell};
-use super::memory::{self, Theirs};
+use super::farewells::{self, DisconnectNotice};
+use super::memory::{self, PeerMemory};
 use crate::detached;
 use crate::environment;
 use crate::linux::packet::SendSocket;
@@ -21,7 +21,7 @@ use std::sync::Once;
 /// The variable with the path of `ferroce`, which `ferroce run` sets.
 pub const PROGRAM: &str = "FERROCE_GUARD";
 /// Time between two looks for an interface that was down once, ms.
-const LOOK_FOR_INTERFACE: libc::c_int = 1000;
+const INTERFACE_POLL_MS: libc::c_int = 1000;
 /// The command of `ferroce` that is a guard.
 const COMMAND: &std::ffi::CStr = c"guard";
 
@@ -78,7 +78,7 @@ fn adopts_orphans() -> bool {
 /// The process that this one guards.
 #[derive(Debug)]
 pub(crate) struct Guarded {
-    memory: Theirs,
+    memory: PeerMemory,
     life: OwnedFd,
     sender: SendSocket,
 }
@@ -104,7 +104,7 @@ impl Guarded {
     fn new(memory: OwnedFd, life: OwnedFd, sender: OwnedFd) -> io::Result<Self> {
         memory::check_life(&life)?;
         // A guard has no slot, and reads no frames.
-        Ok(Self { memory: Theirs::new(memory, 0)?, life, sender: sender.into() })
+        Ok(Self { memory: PeerMemory::new(memory, 0)?, life, sender: sender.into() })
     }
 
     /// Waits until the process has ended. Returns false if its interface is gone before, so that it has no peers left.
@@ -121,7 +121,7 @@ impl Guarded {
             }
             if watched[1].revents != 0 {
                 self.sender.clear_error();
-                timeout = LOOK_FOR_INTERFACE;
+                timeout = INTERFACE_POLL_MS;
             }
             if self.sender.interface().is_none() {
                 return false;
@@ -134,8 +134,8 @@ impl Guarded {
         &self.sender
     }
 
-    /// The process's farewells.
-    pub(crate) fn farewells(&self) -> Vec<Farewell> {
+    /// The process's disconnect notices.
+    pub(crate) fn notices(&self) -> Vec<DisconnectNotice> {
         farewells::of(self.memory.head())
     }
 }

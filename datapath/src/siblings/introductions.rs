@@ -5,7 +5,7 @@
 //! goes on: the hello waits at its name.
 
 use super::message::Message;
-use super::socket::{Listener, MESSAGE, QUEUE, Socket, Stranger, Unknown};
+use super::socket::{ForeignProcess, Listener, MESSAGE, QUEUE, Socket, Unknown};
 use super::{MEMBERS, Member, PAUSE, Shared, State, slot_name};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -58,7 +58,7 @@ pub(super) enum Called {
     /// The process has no room for a connection at this time.
     NoRoom,
     /// The process belongs to another user.
-    Stranger(Stranger),
+    ForeignProcess(ForeignProcess),
 }
 
 impl Introductions {
@@ -117,7 +117,7 @@ impl Shared {
                 state.introductions.calls.push(Call { slot, socket, is_greeted: false });
                 Called::Done
             }
-            Err(stranger) => Called::Stranger(stranger),
+            Err(stranger) => Called::ForeignProcess(stranger),
         })
     }
 
@@ -256,7 +256,7 @@ impl Shared {
         match &state.members[usize::from(slot)] {
             Some(known) if known.identity == member.identity => return Met::Known,
             Some(known) if known.is_alive() => return Met::Occupied(member),
-            Some(_) => self.bury(state, slot),
+            Some(_) => self.on_death(state, slot),
             None => {}
         }
         state.add(slot, member);

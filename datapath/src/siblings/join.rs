@@ -1,11 +1,11 @@
 //! Joins a process to the others of its interface.
 
-use super::claims::Claimed;
-use super::farewells::Farewells;
+use super::claims::OwnClaims;
+use super::farewells::DisconnectNotices;
 use super::introductions::{Called, Introductions};
-use super::memory::Own;
+use super::memory::OwnMemory;
 use super::repeats::Repeats;
-use super::socket::{Listener, Stranger, Unknown, User};
+use super::socket::{ForeignProcess, Listener, Unknown, User};
 use super::watch::waits;
 use super::{MEMBERS, Shared, Siblings, State, slot_name};
 use crate::event_fd::EventFd;
@@ -16,15 +16,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The time that a process looks for a free slot, and then waits for introductions: longer than slots rest.
-const PATIENCE: Duration = Duration::from_secs(6);
-const LOOK: Duration = Duration::from_millis(1);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(6);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Why a process cannot share an interface.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum JoinError {
     #[error("{0}")]
-    User(Stranger),
+    User(ForeignProcess),
     #[error(
         "{MEMBERS} processes use the interface or have used it in the last 4 s, which is the limit; end one of those that `ss -xap | grep {name}` shows"
     )]
@@ -143,7 +143,7 @@ fn take_slot(name: &str, until: Instant) -> Result<(u8, Listener), JoinError> {
         if is_last {
             return Err(JoinError::Full { name: name.into() });
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -170,31 +170,31 @@ impl Siblings {
     }
 
     pub(super) fn join_at(name: String) -> Result<Self, JoinError> {
-        Self::join_within(name, PATIENCE)
+        Self::join_within(name, JOIN_TIMEOUT)
     }
 
     pub(super) fn join_within(name: String, patience: Duration) -> Result<Self, JoinError> {
         let (user, until) = (User::this(), Instant::now() + patience);
         check_user(&name, user)?;
         let identity = random() | 1;
-        let own = Arc::new(Own::new(identity)?);
+        let own = Arc::new(OwnMemory::new(identity)?);
         let (reader, writer) = io::pipe()?;
-        let (bell, stop) = (EventFd::new(libc::EFD_NONBLOCK)?, EventFd::new(0)?);
+        let (event_fd, stop) = (EventFd::new(libc::EFD_NONBLOCK)?, EventFd::new(0)?);
         let changed = EventFd::new(libc::EFD_NONBLOCK)?;
         let (slot, listener) = take_slot(&name, until)?;
         let state = State {
             members: std::array::from_fn(|_| None),
-            resting: Vec::new(),
+            quarantined: Vec::new(),
             introductions: Introductions::new(listener),
-            claimed: Claimed::default(),
-            farewells: Farewells::default(),
+            claimed: OwnClaims::default(),
+            notices: DisconnectNotices::default(),
             repeats: Repeats::default(),
             events: None,
             stale: false,
         };
         let life = (reader.into(), OwnedFd::from(writer).into());
         let state = Mutex::new(state);
-        let shared = Shared { name, slot, user, own, identity, bell, life, stop, changed, state };
+        let shared = Shared { name, slot, user, own, identity, event_fd, life, stop, changed, state };
         shared.settle_in(until)?;
         Ok(Self { shared: Arc::new(shared), thread: None, guard: None })
     }
@@ -212,7 +212,7 @@ impl Shared {
                 match self.call(&mut state, slot)? {
                     Called::Done | Called::Nobody => {}
                     Called::NoRoom => state.introductions.uncalled.push(slot),
-                    Called::Stranger(found) => stranger = Some(found),
+                    Called::ForeignProcess(found) => stranger = Some(found),
                 }
             }
             self.greet(&mut state)?;
@@ -223,7 +223,9 @@ impl Shared {
             match self.lacks(&state) {
                 None => break,
                 Some(why) if is_last => return Err(why),
-                Some(_) => _ = waits(&state.descriptors().collect::<Vec<_>>(), LOOK.as_millis() as i32),
+                Some(_) => {
+                    _ = waits(&state.descriptors().collect::<Vec<_>>(), POLL_INTERVAL.as_millis() as i32)
+                }
             }
         }
         let introductions = &mut state.introductions;

@@ -3,7 +3,7 @@
 //! The sender counts the bytes that it put in, and the receiver, in its own memory, those that it took out. Either may die between any two
 //! instructions: the other sees counters that no longer change.
 
-use super::memory::{Own, RING, Theirs};
+use super::memory::{OwnMemory, PeerMemory, RING};
 use super::{MEMBERS, Member};
 use crate::io::{BURST, Burst, PacketBuf};
 use cc::Instant;
@@ -18,10 +18,10 @@ const FIRST_OWN_OPCODE: u8 = 0xc0;
 /// The length of a frame's header: the frame's length, rounded up to this with the rest of the header.
 const HEADER: usize = 8;
 /// A length that marks the ring's wrap to its start.
-const SKIP: u32 = u32::MAX;
+const WRAP: u32 = u32::MAX;
 /// The time that a sender waits for a receiver that accepts nothing. Then its frames are dropped, as a switch drops them, until the
 /// receiver goes on.
-const PATIENCE: Duration = Duration::from_millis(20);
+const STALL_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(crate) enum ProcessTarget {
 }
 
 /// The rings between this process and one sibling.
-struct Lane {
+struct MemberRing {
     slot: u8,
     member: Arc<Member>,
     /// Bytes that were put in, as far as siblings know, and in all.
@@ -57,27 +57,27 @@ struct Lane {
     /// The sibling has its counters ready for this process.
     ready: bool,
     /// Since when a frame waits for room.
-    waits: Option<Instant>,
+    waiting_since: Option<Instant>,
     /// The receiver takes nothing: frames are dropped until it does.
     stalled: bool,
 }
 
 /// All rings of a process, as its core has them.
-pub(crate) struct Lanes {
-    own: Arc<Own>,
+pub(crate) struct MemberRings {
+    own: Arc<OwnMemory>,
     slot: u8,
-    lanes: Vec<Lane>,
-    /// The index in `lanes` of each slot's lane.
+    rings: Vec<MemberRing>,
+    /// The index in `rings` of each slot's ring.
     places: [u8; MEMBERS],
-    /// Which lane is read first: each in turn.
+    /// Which ring is read first: each in turn.
     first: usize,
 }
 
 const NOWHERE: u8 = u8::MAX;
 
-impl Lanes {
-    pub(super) fn new(own: Arc<Own>, slot: u8) -> Self {
-        Self { own, slot, lanes: Vec::with_capacity(MEMBERS), places: [NOWHERE; MEMBERS], first: 0 }
+impl MemberRings {
+    pub(super) fn new(own: Arc<OwnMemory>, slot: u8) -> Self {
+        Self { own, slot, rings: Vec::with_capacity(MEMBERS), places: [NOWHERE; MEMBERS], first: 0 }
     }
 
     /// A sibling is there.
@@ -87,37 +87,47 @@ impl Lanes {
         head.sent(slot).store(0, Ordering::Relaxed);
         head.taken(slot).store(0, Ordering::Relaxed);
         head.meant_for(slot).store(member.identity, Ordering::Release);
-        self.places[usize::from(slot)] = self.lanes.len() as u8;
+        self.places[usize::from(slot)] = self.rings.len() as u8;
         let (published, sent, left, taken) = (0, 0, 0, 0);
-        let (ready, waits, stalled) = (false, None, false);
-        self.lanes.push(Lane { slot, member, published, sent, left, taken, ready, waits, stalled });
+        let (ready, waiting_since, stalled) = (false, None, false);
+        self.rings.push(MemberRing {
+            slot,
+            member,
+            published,
+            sent,
+            left,
+            taken,
+            ready,
+            waiting_since,
+            stalled,
+        });
     }
 
     /// A sibling has gone.
     pub(crate) fn remove(&mut self, slot: u8) {
-        self.lanes.retain(|lane| lane.slot != slot);
+        self.rings.retain(|ring| ring.slot != slot);
         self.places = [NOWHERE; MEMBERS];
-        for (at, lane) in self.lanes.iter().enumerate() {
-            self.places[usize::from(lane.slot)] = at as u8;
+        for (at, ring) in self.rings.iter().enumerate() {
+            self.places[usize::from(ring.slot)] = at as u8;
         }
     }
 
-    /// The core sleeps from now on, or no longer: siblings ring its bell meanwhile. The caller looks once more before it sleeps.
+    /// The core sleeps from now on, or no longer: siblings signal its eventfd meanwhile. The caller checks once more before it sleeps.
     pub(crate) fn listen(&self, on: bool) {
         self.own.head().sleeping().store(on.into(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Returns true if a sibling has sent something, or waits for a lane.
+    /// Returns true if a sibling has sent something, or waits for a ring.
     #[inline]
     #[cfg(test)]
-    pub(crate) fn has_news(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.waiting(self.slot) > 0)
+    pub(crate) fn has_received(&self) -> bool {
+        self.rings.iter().any(|ring| ring.waiting(self.slot) > 0)
     }
 
     /// Whose a frame to the interface's own address is, by its queue pair's number.
     pub(crate) fn target(&self, frame: &[u8]) -> ProcessTarget {
-        if self.lanes.is_empty() {
+        if self.rings.is_empty() {
             return ProcessTarget::Own;
         }
         match wire::destination(frame) {
@@ -136,7 +146,7 @@ impl Lanes {
     /// queue pair of the peer's, which proves nothing.
     #[inline]
     pub(crate) fn is_siblings(&self, frame: &[u8]) -> bool {
-        if self.lanes.is_empty() {
+        if self.rings.is_empty() {
             return false;
         }
         let bth = match (frame.get(12..14), frame.get(14)) {
@@ -156,20 +166,20 @@ impl Lanes {
 
     /// Puts a frame into the ring to a sibling. Siblings see it after [`publish`](Self::publish).
     pub(crate) fn push(&mut self, slot: u8, frame: &[u8], now: Instant) -> Pushed {
-        let Some(lane) = self.lanes.get_mut(usize::from(self.places[usize::from(slot) % MEMBERS])) else {
+        let Some(ring) = self.rings.get_mut(usize::from(self.places[usize::from(slot) % MEMBERS])) else {
             return Pushed::Done;
         };
-        if lane.put(&self.own, self.slot, frame) {
-            (lane.waits, lane.stalled) = (None, false);
+        if ring.put(&self.own, self.slot, frame) {
+            (ring.waiting_since, ring.stalled) = (None, false);
             return Pushed::Done;
         }
-        if lane.stalled {
+        if ring.stalled {
             return Pushed::Done;
         }
-        let since = *lane.waits.get_or_insert(now);
-        lane.stalled = now.saturating_since(since) > PATIENCE;
-        if lane.stalled {
-            lane.waits = None;
+        let since = *ring.waiting_since.get_or_insert(now);
+        ring.stalled = now.saturating_since(since) > STALL_TIMEOUT;
+        if ring.stalled {
+            ring.waiting_since = None;
             return Pushed::Done;
         }
         Pushed::Full
@@ -177,17 +187,17 @@ impl Lanes {
 
     /// Puts a frame into the rings to all siblings that have room.
     pub(crate) fn push_to_all(&mut self, frame: &[u8]) {
-        for lane in &mut self.lanes {
-            lane.put(&self.own, self.slot, frame);
+        for ring in &mut self.rings {
+            ring.put(&self.own, self.slot, frame);
         }
     }
 
     /// Shows siblings what was put in, and wakes those that sleep.
     pub(crate) fn publish(&mut self) {
-        for lane in self.lanes.iter_mut().filter(|lane| lane.sent != lane.published) {
-            lane.published = lane.sent;
-            self.own.head().sent(lane.slot).store(lane.sent, Ordering::Release);
-            lane.wake();
+        for ring in self.rings.iter_mut().filter(|ring| ring.sent != ring.published) {
+            ring.published = ring.sent;
+            self.own.head().sent(ring.slot).store(ring.sent, Ordering::Release);
+            ring.wake();
         }
     }
 
@@ -197,17 +207,17 @@ impl Lanes {
         into: &mut Burst<B>,
         mut alloc: impl FnMut() -> Option<B>,
     ) {
-        let count = self.lanes.len();
+        let count = self.rings.len();
         for at in 0..count {
-            let Some(lane) = self.lanes.get_mut((self.first + at) % count) else { return };
-            let before = lane.taken;
-            let waited = lane.waiting(self.slot);
-            lane.take(self.slot, into, &mut alloc);
-            if lane.taken != before {
-                self.own.head().taken(lane.slot).store(lane.taken, Ordering::Release);
+            let Some(ring) = self.rings.get_mut((self.first + at) % count) else { return };
+            let before = ring.taken;
+            let waited = ring.waiting(self.slot);
+            ring.take(self.slot, into, &mut alloc);
+            if ring.taken != before {
+                self.own.head().taken(ring.slot).store(ring.taken, Ordering::Release);
                 // Its sender may wait for room.
                 if waited > RING as u64 / 2 {
-                    lane.wake();
+                    ring.wake();
                 }
             }
         }
@@ -215,7 +225,7 @@ impl Lanes {
     }
 }
 
-impl Lane {
+impl MemberRing {
     /// Bytes that wait in the sibling's ring.
     #[inline]
     fn waiting(&self, own: u8) -> u64 {
@@ -231,13 +241,13 @@ impl Lane {
         // The counter first, then the flag; a core that falls asleep goes the other way round.
         fence(Ordering::SeqCst);
         if self.member.memory.head().sleeping().load(Ordering::Relaxed) != 0 {
-            self.member.bell.signal();
+            self.member.event_fd.signal();
         }
     }
 
     /// Adds a frame, if there is room. The ring also holds frames for a sibling that is not ready yet: it learns of this process a moment
     /// later.
-    fn put(&mut self, own: &Own, from: u8, frame: &[u8]) -> bool {
+    fn put(&mut self, own: &OwnMemory, from: u8, frame: &[u8]) -> bool {
         let place = (self.sent % RING as u64) as usize;
         let record = (HEADER + frame.len()).next_multiple_of(HEADER);
         let skipped = if record > RING - place { RING - place } else { 0 };
@@ -256,7 +266,7 @@ impl Lane {
             }
         }
         let place = if skipped > 0 {
-            own.write_ring(self.slot, place, &SKIP.to_le_bytes());
+            own.write_ring(self.slot, place, &WRAP.to_le_bytes());
             0
         } else {
             place
@@ -282,13 +292,13 @@ impl Lane {
         if !self.is_ready(own) {
             return;
         }
-        let theirs: &Theirs = &self.member.memory;
+        let theirs: &PeerMemory = &self.member.memory;
         // Whatever the memory contains: records begin at whole headers, no more than a ring waits, and counts may wrap.
         let sent = theirs.head().sent(own).load(Ordering::Acquire) & !(HEADER as u64 - 1);
         // The rest of the burst is the port's.
         while self.taken != sent && into.len() < BURST / 2 {
-            let waits = sent.wrapping_sub(self.taken);
-            if waits > RING as u64 {
+            let available = sent.wrapping_sub(self.taken);
+            if available > RING as u64 {
                 self.taken = sent;
                 return;
             }
@@ -296,12 +306,12 @@ impl Lane {
             let mut length = [0; 4];
             theirs.read_ring(place, &mut length);
             let length = u32::from_le_bytes(length);
-            if length == SKIP && (RING - place) as u64 <= waits {
+            if length == WRAP && (RING - place) as u64 <= available {
                 self.taken = self.taken.wrapping_add((RING - place) as u64);
                 continue;
             }
             let record = (HEADER + length as usize).next_multiple_of(HEADER);
-            if record as u64 > waits || record > RING - place {
+            if record as u64 > available || record > RING - place {
                 // No sender of this project writes such a ring. Its frames are lost; it may go on.
                 self.taken = sent;
                 return;

@@ -16,21 +16,21 @@ pub const MEMBERS: usize = 64;
 const LAYOUT: u64 = 0x4652_5349_424c_0002;
 const PAGE: usize = 4096;
 
-/// Bytes of a lane's counters: two cache lines, as CPUs fetch pairs.
-const LANE: usize = 128;
+/// Bytes of the counters of a pair of rings: two cache lines, as CPUs fetch pairs.
+const COUNTERS: usize = 128;
 /// Bytes of an entry of the table of claims, and the number of entries.
 pub(super) const CLAIM: usize = 64;
 pub(super) const CLAIMS: usize = 4096;
-/// Bytes of an entry of the table of farewells, and the number of entries.
-pub(super) const FAREWELL: usize = 320;
-pub(super) const FAREWELLS: usize = 16_384;
+/// Bytes of an entry of the table of disconnect notices, and the number of entries.
+pub(super) const NOTICE: usize = 320;
+pub(super) const NOTICES: usize = 16_384;
 /// Bytes of the ring to one sibling: enough for a sibling that the scheduler keeps waiting, and small enough for a cache.
 pub(super) const RING: usize = 512 << 10;
 
-const LANES_AT: usize = PAGE;
-const CLAIMS_AT: usize = LANES_AT + MEMBERS * LANE;
-const FAREWELLS_AT: usize = CLAIMS_AT + CLAIMS * CLAIM;
-const RINGS_AT: usize = (FAREWELLS_AT + FAREWELLS * FAREWELL).next_multiple_of(PAGE);
+const COUNTERS_AT: usize = PAGE;
+const CLAIMS_AT: usize = COUNTERS_AT + MEMBERS * COUNTERS;
+const NOTICES_AT: usize = CLAIMS_AT + CLAIMS * CLAIM;
+const RINGS_AT: usize = (NOTICES_AT + NOTICES * NOTICE).next_multiple_of(PAGE);
 const LENGTH: usize = RINGS_AT + MEMBERS * RING;
 
 /// The part of a process's memory that both sides read.
@@ -53,28 +53,28 @@ impl Head {
         self.0.word(256)
     }
 
-    /// Entries of the tables of claims and of farewells that were ever used: the others need no look.
+    /// Entries of the tables of claims and of disconnect notices that were ever used: the others are not read.
     pub(super) fn claims_used(&self) -> &AtomicU32 {
         self.0.word(260)
     }
 
-    pub(super) fn farewells_used(&self) -> &AtomicU32 {
+    pub(super) fn notices_used(&self) -> &AtomicU32 {
         self.0.word(264)
     }
 
-    /// Which process the counters of the lane to and from `slot` are meant for.
+    /// Which process the counters of the rings to and from `slot` are meant for.
     pub(super) fn meant_for(&self, slot: u8) -> &AtomicU64 {
-        self.0.long(lane(slot))
+        self.0.long(counters_at(slot))
     }
 
     /// Bytes that were ever put into the ring to `slot`.
     pub(super) fn sent(&self, slot: u8) -> &AtomicU64 {
-        self.0.long(lane(slot) + 8)
+        self.0.long(counters_at(slot) + 8)
     }
 
     /// Bytes that were ever taken out of the ring from `slot`, which is that process's.
     pub(super) fn taken(&self, slot: u8) -> &AtomicU64 {
-        self.0.long(lane(slot) + 64)
+        self.0.long(counters_at(slot) + 64)
     }
 
     /// The state of a claim's entry, and its number, which differs with each claim.
@@ -103,30 +103,30 @@ impl Head {
         bytes
     }
 
-    /// The state of a farewell's entry: not 0 if there is one.
-    pub(super) fn farewell_state(&self, at: usize) -> &AtomicU64 {
-        self.0.long(FAREWELLS_AT + at.min(FAREWELLS - 1) * FAREWELL)
+    /// The state of a disconnect notice's entry: not 0 if there is one.
+    pub(super) fn notice_state(&self, at: usize) -> &AtomicU64 {
+        self.0.long(NOTICES_AT + at.min(NOTICES - 1) * NOTICE)
     }
 
-    pub(super) fn farewell(&self, at: usize) -> [u8; FAREWELL - 8] {
-        let mut bytes = [0; FAREWELL - 8];
-        self.0.copy_out(FAREWELLS_AT + at.min(FAREWELLS - 1) * FAREWELL + 8, &mut bytes);
+    pub(super) fn notice(&self, at: usize) -> [u8; NOTICE - 8] {
+        let mut bytes = [0; NOTICE - 8];
+        self.0.copy_out(NOTICES_AT + at.min(NOTICES - 1) * NOTICE + 8, &mut bytes);
         bytes
     }
 }
 
-fn lane(slot: u8) -> usize {
-    LANES_AT + usize::from(slot) % MEMBERS * LANE
+fn counters_at(slot: u8) -> usize {
+    COUNTERS_AT + usize::from(slot) % MEMBERS * COUNTERS
 }
 
 /// This process's own memory.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct OwnMemory {
     head: Head,
     file: OwnedFd,
 }
 
-impl Own {
+impl OwnMemory {
     pub(super) fn new(identity: u64) -> io::Result<Self> {
         let file = shared_memory::create(c"ferroce-siblings", LENGTH)?;
         let mapping = Mapping::new(file.as_fd(), Access::Write, 0, LENGTH)?;
@@ -155,8 +155,8 @@ impl Own {
         self.write(CLAIMS_AT + at.min(CLAIMS - 1) * CLAIM + 8, bytes);
     }
 
-    pub(super) fn write_farewell(&self, at: usize, bytes: &[u8; FAREWELL - 8]) {
-        self.write(FAREWELLS_AT + at.min(FAREWELLS - 1) * FAREWELL + 8, bytes);
+    pub(super) fn write_notice(&self, at: usize, bytes: &[u8; NOTICE - 8]) {
+        self.write(NOTICES_AT + at.min(NOTICES - 1) * NOTICE + 8, bytes);
     }
 
     fn write(&self, offset: usize, bytes: &[u8]) {
@@ -168,14 +168,14 @@ impl Own {
 
 /// A sibling's memory, for reading.
 #[derive(Debug)]
-pub(super) struct Theirs {
+pub(super) struct PeerMemory {
     head: Head,
     /// Its ring to this process.
     ring: Mapping,
     file: OwnedFd,
 }
 
-impl Theirs {
+impl PeerMemory {
     /// Maps a sibling's memory, with its ring to `slot`.
     ///
     /// # Errors
@@ -209,8 +209,8 @@ impl Theirs {
 ///
 /// # Errors
 /// Returns an error if it is of another kind.
-pub(super) fn check_bell(bell: &OwnedFd) -> io::Result<()> {
-    if flags(bell)? & libc::O_NONBLOCK == 0 {
+pub(super) fn check_event_fd(event_fd: &OwnedFd) -> io::Result<()> {
+    if flags(event_fd)? & libc::O_NONBLOCK == 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "its bell blocks who rings it"));
     }
     Ok(())
@@ -249,10 +249,10 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn a_sibling_reads_what_was_written_and_cannot_write() {
-        let own = Own::new(7).unwrap();
+    fn a_sibling_can_read_the_memory_and_not_write_it() {
+        let own = OwnMemory::new(7).unwrap();
         let file = own.file().try_clone_to_owned().unwrap();
-        let theirs = Theirs::new(file, 3).unwrap();
+        let theirs = PeerMemory::new(file, 3).unwrap();
         own.write_ring(3, RING - 4, &[1, 2, 3, 4]);
         own.head().sent(3).store(9, Ordering::Release);
         let mut read = [0; 4];
@@ -271,9 +271,9 @@ mod tests {
         let file = unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         // SAFETY: a fresh descriptor with no other owner.
         let file = unsafe { OwnedFd::from_raw_fd(file) };
-        assert!(Theirs::new(file.try_clone().unwrap(), 0).unwrap_err().to_string().contains("sealed"));
+        assert!(PeerMemory::new(file.try_clone().unwrap(), 0).unwrap_err().to_string().contains("sealed"));
         // SAFETY: plain numbers for a descriptor of ours.
         unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
-        assert!(Theirs::new(file, 0).unwrap_err().to_string().contains("length"));
+        assert!(PeerMemory::new(file, 0).unwrap_err().to_string().contains("length"));
     }
 }

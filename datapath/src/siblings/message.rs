@@ -8,9 +8,9 @@ const VERSION: u32 = 0x4652_5303;
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// From a new process, which has this slot. Memory, bell and life line go with it.
+    /// From a new process, which has this slot. Its memory, eventfd and life line accompany it.
     Hello { slot: u8 },
-    /// In an answer: a process takes part. Its memory, bell and life line go with it.
+    /// In an answer: a process takes part. Its memory, eventfd and life line accompany it.
     Joined { slot: u8 },
     /// The end of an answer. A process that is not settled has come itself a moment ago, and may not know all others.
     Welcome { is_settled: bool },

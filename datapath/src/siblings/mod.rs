@@ -24,20 +24,20 @@ mod tests;
 mod watch;
 
 pub use claims::{Claim, ClaimError};
-pub use farewells::Farewell;
+pub use farewells::DisconnectNotice;
 pub(crate) use guard::Guarded;
 pub use join::{Delivery, JoinError};
-pub(crate) use lanes::{Lanes, ProcessTarget, Pushed};
+pub(crate) use lanes::{MemberRings, ProcessTarget, Pushed};
 pub use memory::MEMBERS;
-pub use socket::Stranger;
+pub use socket::ForeignProcess;
 
 use crate::event_fd::EventFd;
 use crate::{fork, signals};
-use claims::{Claimed, Decision};
-use farewells::Farewells;
+use claims::{Decision, OwnClaims};
+use farewells::DisconnectNotices;
 use guard::Guard;
 use introductions::Introductions;
-use memory::{Own, Theirs};
+use memory::{OwnMemory, PeerMemory};
 use repeats::Repeats;
 use socket::User;
 use std::io;
@@ -46,7 +46,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use watch::Rest;
+use watch::Quarantine;
 
 /// The time that a claim waits for other processes that claim the same.
 const DECISION: Duration = Duration::from_millis(500);
@@ -59,9 +59,9 @@ const ID_BITS: u32 = 26;
 /// Another process of the interface, as this one sees it.
 #[derive(Debug)]
 pub(crate) struct Member {
-    memory: Theirs,
+    memory: PeerMemory,
     /// Ends a sleep of its core.
-    bell: EventFd,
+    event_fd: EventFd,
     /// Hangs up when the process is no more.
     life: OwnedFd,
     /// The number that distinguishes it from processes that had its slot before, and the number for this process.
@@ -73,16 +73,16 @@ impl Member {
     fn new(descriptors: Vec<OwnedFd>, own_slot: u8, known_as: u64) -> io::Result<Self> {
         let descriptors: [OwnedFd; 3] =
             descriptors.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-        let [memory, bell, life] = descriptors;
-        memory::check_bell(&bell)?;
+        let [memory, event_fd, life] = descriptors;
+        memory::check_event_fd(&event_fd)?;
         memory::check_life(&life)?;
-        let memory = Theirs::new(memory, own_slot)?;
+        let memory = PeerMemory::new(memory, own_slot)?;
         let identity = memory.head().identity().load(std::sync::atomic::Ordering::Relaxed);
-        Ok(Self { memory, bell: bell.into(), life, identity, known_as })
+        Ok(Self { memory, event_fd: event_fd.into(), life, identity, known_as })
     }
 
     fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
-        [self.memory.file(), self.bell.as_fd(), self.life.as_fd()]
+        [self.memory.file(), self.event_fd.as_fd(), self.life.as_fd()]
     }
 
     fn is_alive(&self) -> bool {
@@ -99,7 +99,7 @@ pub(crate) trait Events: Send {
     /// A sibling has gone.
     fn left(&self, slot: u8);
     /// A process has died, and this process informs its peers.
-    fn died(&self, farewell: Farewell);
+    fn died(&self, notice: DisconnectNotice);
 }
 
 /// A process's part in its interface. Dropped, the process takes no part any more: to its siblings it has died.
@@ -115,10 +115,10 @@ struct Shared {
     slot: u8,
     /// The user to whom the interface belongs. This process may act for another one by now.
     user: User,
-    own: Arc<Own>,
+    own: Arc<OwnMemory>,
     identity: u64,
     /// Ends a sleep of this process's core.
-    bell: EventFd,
+    event_fd: EventFd,
     /// Ends a wait of the thread for good.
     stop: EventFd,
     /// Ends a wait of the thread for descriptors that another thread has replaced or added to.
@@ -131,10 +131,10 @@ struct Shared {
 /// The part that changes.
 struct State {
     members: [Option<Arc<Member>>; MEMBERS],
-    resting: Vec<Rest>,
+    quarantined: Vec<Quarantine>,
     introductions: Introductions,
-    claimed: Claimed,
-    farewells: Farewells,
+    claimed: OwnClaims,
+    notices: DisconnectNotices,
     repeats: Repeats,
     events: Option<Box<dyn Events>>,
     /// The thread must look at the descriptors again before it waits for them.
@@ -154,16 +154,16 @@ impl Siblings {
     }
 
     /// The core's end.
-    pub(crate) fn lanes(&self) -> Lanes {
-        Lanes::new(self.shared.own.clone(), self.shared.slot)
+    pub(crate) fn member_rings(&self) -> MemberRings {
+        MemberRings::new(self.shared.own.clone(), self.shared.slot)
     }
 
     /// Returns a descriptor that ends a sleep of the process's core: siblings signal it when they have sent something.
     ///
     /// # Errors
     /// Returns an error if the process has no descriptor left.
-    pub(crate) fn bell(&self) -> io::Result<EventFd> {
-        self.shared.bell.try_clone()
+    pub(crate) fn event_fd(&self) -> io::Result<EventFd> {
+        self.shared.event_fd.try_clone()
     }
 
     /// Watches the siblings from now on. `events` learns of those that are there, too.
@@ -185,7 +185,7 @@ impl Siblings {
         drop(self.shared.catch_up());
     }
 
-    /// Gives this process a guard on the interface with this index, from its first farewell on, if it was started by `ferroce run`.
+    /// Gives this process a guard on the interface with this index, from its first disconnect notice on, if it was started by `ferroce run`.
     pub(crate) fn prepare_guard(&mut self, interface: u32) {
         self.guard = Guard::new(interface);
     }
@@ -227,7 +227,7 @@ impl Siblings {
     #[must_use]
     pub fn answers_for(&self, peer: IpAddr, id: u32, service: u64, at: IpAddr) -> bool {
         let mut state = self.shared.catch_up();
-        let elsewhere = |head| claims::hears(head, service, at);
+        let elsewhere = |head| claims::matches(head, service, at);
         !state.present().any(|(_, member)| elsewhere(member.memory.head()))
             && self.shared.has_turn(&mut state, peer, id)
     }
@@ -243,16 +243,16 @@ impl Siblings {
     }
 
     /// Has a peer informed of the end of a connection, by its communication id, if this process dies.
-    pub fn remember(&self, farewell: &Farewell) {
-        self.shared.lock().farewells.remember(&self.shared.own, farewell);
+    pub fn register_disconnect(&self, notice: &DisconnectNotice) {
+        self.shared.lock().notices.register_disconnect(&self.shared.own, notice);
         if let Some(guard) = &self.guard {
             guard.start(self.shared.own.file(), self.shared.life.0.as_fd());
         }
     }
 
-    /// Ends what [`remember`](Self::remember) began.
-    pub fn forget(&self, id: u32) {
-        self.shared.lock().farewells.forget(&self.shared.own, id);
+    /// Ends what [`register_disconnect`](Self::register_disconnect) began.
+    pub fn unregister_disconnect(&self, id: u32) {
+        self.shared.lock().notices.unregister_disconnect(&self.shared.own, id);
     }
 }
 
@@ -272,7 +272,7 @@ impl Shared {
     }
 
     fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
-        [self.own.file(), self.bell.as_fd(), self.life.0.as_fd()]
+        [self.own.file(), self.event_fd.as_fd(), self.life.0.as_fd()]
     }
 
     /// The state, with all that siblings have said so far.
@@ -312,7 +312,7 @@ impl Shared {
             if let Some((_, member)) = members.iter().find(|(slot, _)| *slot == rival.slot) {
                 rival.wait(member.memory.head(), left);
             }
-            claims::ask_again(&self.own, at);
+            claims::request_again(&self.own, at);
         }
     }
 

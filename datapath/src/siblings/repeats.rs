@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 /// The limit on the messages that are remembered, of which the oldest is forgotten first.
-const LIMIT: usize = 256;
+const MAX_MESSAGES: usize = 256;
 
 /// A peer's message: its address and a communication id in the message, its own or the one that it names.
 type Key = (IpAddr, u32);
@@ -25,7 +25,7 @@ impl Repeats {
             *times += 1;
             return *times - 1;
         }
-        if self.0.len() >= LIMIT {
+        if self.0.len() >= MAX_MESSAGES {
             self.0.pop_front();
         }
         self.0.push_back((key, 1));
@@ -43,10 +43,10 @@ mod tests {
         let mut repeats = Repeats::default();
         assert_eq!([1, 1, 2, 1].map(|id| repeats.count(peer(1), id)), [0, 1, 0, 2]);
         assert_eq!(repeats.count(peer(2), 1), 0);
-        for n in 3..3 + LIMIT as u32 {
+        for n in 3..3 + MAX_MESSAGES as u32 {
             assert_eq!(repeats.count(peer(n), 1), 0);
         }
         assert_eq!(repeats.count(peer(1), 1), 0);
-        assert_eq!(repeats.0.len(), LIMIT);
+        assert_eq!(repeats.0.len(), MAX_MESSAGES);
     }
 }

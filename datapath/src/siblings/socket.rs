@@ -30,7 +30,7 @@ impl User {
 
 /// A process of another user at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stranger {
+pub struct ForeignProcess {
     /// The user to whom the process belongs.
     pub theirs: u32,
     /// The user to whom the calling process belongs.
@@ -39,7 +39,7 @@ pub struct Stranger {
     pub process: i32,
 }
 
-impl std::fmt::Display for Stranger {
+impl std::fmt::Display for ForeignProcess {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { theirs, ours, process } = self;
         write!(f, "user {theirs} uses the interface ")?;
@@ -76,7 +76,7 @@ pub(super) struct Socket {
 
 impl Name {
     /// Takes a name; `AddrInUse` if another process has it.
-    pub(super) fn hold(name: &str) -> io::Result<Self> {
+    pub(super) fn reserve(name: &str) -> io::Result<Self> {
         let socket = new()?;
         let (address, length) = address(name)?;
         // SAFETY: the address is as long as said.
@@ -88,7 +88,7 @@ impl Name {
 impl Listener {
     /// Takes a name and listens; `AddrInUse` if another process has it.
     pub(super) fn new(name: &str) -> io::Result<Self> {
-        let Name(socket) = Name::hold(name)?;
+        let Name(socket) = Name::reserve(name)?;
         // SAFETY: plain numbers.
         check(unsafe { libc::listen(socket.as_raw_fd(), QUEUE) })?;
         Ok(Self(socket))
@@ -130,7 +130,7 @@ impl Unknown {
     /// - A process that connects acts at that time as the user who is seen, even if it is setuid: it then runs for that user.
     ///
     /// A process without credentials belongs to no user.
-    pub(super) fn authenticate(self, user: User) -> Result<Socket, Stranger> {
+    pub(super) fn authenticate(self, user: User) -> Result<Socket, ForeignProcess> {
         let Self(socket) = self;
         let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -143,7 +143,7 @@ impl Unknown {
         if found.is_ok() && peer.uid == user.0 && !is_ambiguous(user) {
             return Ok(Socket { socket, process });
         }
-        Err(Stranger { theirs: peer.uid, ours: user.0, process })
+        Err(ForeignProcess { theirs: peer.uid, ours: user.0, process })
     }
 }
 

@@ -21,7 +21,7 @@ const ID: u32 = 77;
 enum Told {
     Joined(u8, Arc<Member>),
     Left(u8),
-    Died(Box<Farewell>),
+    Died(Box<DisconnectNotice>),
 }
 
 struct Tells(Sender<Told>);
@@ -35,15 +35,15 @@ impl Events for Tells {
         let _ = self.0.send(Told::Left(slot));
     }
 
-    fn died(&self, farewell: Farewell) {
-        let _ = self.0.send(Told::Died(Box::new(farewell)));
+    fn died(&self, notice: DisconnectNotice) {
+        let _ = self.0.send(Told::Died(Box::new(notice)));
     }
 }
 
 struct Process {
     siblings: Siblings,
     told: Receiver<Told>,
-    lanes: Lanes,
+    member_rings: MemberRings,
 }
 
 impl Process {
@@ -51,15 +51,15 @@ impl Process {
         let mut siblings = Siblings::join_at(name.into()).unwrap();
         let (tells, told) = channel();
         siblings.watch(Box::new(Tells(tells))).unwrap();
-        let lanes = siblings.lanes();
-        Self { siblings, told, lanes }
+        let member_rings = siblings.member_rings();
+        Self { siblings, told, member_rings }
     }
 
     /// Hears of `count` siblings that come.
     fn meets(&mut self, count: usize) {
         for _ in 0..count {
             match self.told.recv_timeout(LONG).unwrap() {
-                Told::Joined(slot, member) => self.lanes.add(slot, member),
+                Told::Joined(slot, member) => self.member_rings.add(slot, member),
                 other => panic!("{other:?}"),
             }
         }
@@ -70,7 +70,7 @@ impl Process {
             Told::Left(slot) => assert_eq!(slot, gone),
             other => panic!("{other:?}"),
         }
-        self.lanes.remove(gone);
+        self.member_rings.remove(gone);
     }
 }
 
@@ -97,9 +97,9 @@ fn errno(result: Result<(), ClaimError>) -> i32 {
     result.map_or_else(|error| error.errno(), |()| 0)
 }
 
-fn farewell(slot: u8) -> Farewell {
+fn notice(slot: u8) -> DisconnectNotice {
     let [source, destination] = ["10.0.0.1", "fd00::2"].map(|ip| ip.parse().unwrap());
-    Farewell { id: u32::from(slot) << ID_BITS | 5, source, destination, mad: [slot; 256] }
+    DisconnectNotice { id: u32::from(slot) << ID_BITS | 5, source, destination, mad: [slot; 256] }
 }
 
 #[test]
@@ -112,7 +112,9 @@ fn each_process_has_a_slot_of_its_own_and_knows_all_others() {
     assert_eq!(slots.len(), 5, "{slots:?}");
     for process in &all {
         assert!(
-            slots.iter().all(|&slot| { process.lanes.is_sibling(slot) == (slot != process.siblings.slot()) })
+            slots
+                .iter()
+                .all(|&slot| { process.member_rings.is_sibling(slot) == (slot != process.siblings.slot()) })
         );
     }
 }
@@ -145,10 +147,10 @@ fn a_service_is_one_process_s_and_who_does_not_listen_leaves_requests_to_who_doe
     assert_eq!(errno(one.claim(&claim(7472))), 0);
     // Messages to a process's own identifiers are its own; a dead one's are answered by one.
     assert!(
-        !one.answers_to(PEER, farewell(other.slot()).id) && other.answers_to(PEER, farewell(other.slot()).id)
+        !one.answers_to(PEER, notice(other.slot()).id) && other.answers_to(PEER, notice(other.slot()).id)
     );
     let nobodys = (0..64).find(|slot| ![one.slot(), other.slot()].contains(slot)).unwrap();
-    assert!(one.answers_to(PEER, farewell(nobodys).id) != other.answers_to(PEER, farewell(nobodys).id));
+    assert!(one.answers_to(PEER, notice(nobodys).id) != other.answers_to(PEER, notice(nobodys).id));
 }
 
 #[test]
@@ -177,9 +179,9 @@ fn when_a_process_dies_one_other_informs_its_peers_and_what_it_had_is_free() {
     let gone = first.siblings.slot();
     assert_eq!(errno(second.siblings.claim(&claim(1))), 0);
     assert_eq!(errno(first.siblings.claim(&claim(2))), 0);
-    first.siblings.remember(&farewell(gone));
-    first.siblings.remember(&Farewell { id: 9, ..farewell(gone) });
-    first.siblings.forget(9);
+    first.siblings.register_disconnect(&notice(gone));
+    first.siblings.register_disconnect(&DisconnectNotice { id: 9, ..notice(gone) });
+    first.siblings.unregister_disconnect(9);
     drop(first);
     second.hears_end_of(gone);
     third.hears_end_of(gone);
@@ -196,7 +198,7 @@ fn when_a_process_dies_one_other_informs_its_peers_and_what_it_had_is_free() {
         };
         process.told.try_iter().filter_map(died).collect::<Vec<_>>()
     });
-    assert_eq!(told.concat(), [farewell(gone)]);
+    assert_eq!(told.concat(), [notice(gone)]);
     let slots = [&second, &third].map(|process| process.siblings.slot());
     assert!(!slots.contains(&fourth.siblings.slot()) && fourth.siblings.slot() != gone);
     assert_eq!(errno(third.siblings.claim(&claim(1))), libc::EADDRINUSE, "the second has it still");
@@ -272,15 +274,15 @@ fn a_process_in_the_slot_of_one_that_is_ending_waits_for_its_end() {
     let mut there = Process::new(&name);
     let slot = (there.siblings.slot() + 1) % MEMBERS as u8;
     let (reader, writer) = io::pipe().unwrap();
-    let (own, bell) = (Own::new(1).unwrap(), EventFd::new(libc::EFD_NONBLOCK).unwrap());
+    let (own, event_fd) = (OwnMemory::new(1).unwrap(), EventFd::new(libc::EFD_NONBLOCK).unwrap());
     let ending = Unknown::connect(&slot_name(&name, there.siblings.slot())).unwrap();
     let ending = ending.authenticate(User::this()).unwrap();
     let hello = Message::Hello { slot }.to_bytes();
-    ending.send(&hello, &[own.file(), bell.as_fd(), reader.as_fd()]).unwrap();
+    ending.send(&hello, &[own.file(), event_fd.as_fd(), reader.as_fd()]).unwrap();
     there.meets(1);
     // No other slot is free.
     let held: Vec<_> = (0..MEMBERS as u8).filter(|it| *it != slot).collect();
-    let held: Vec<_> = held.iter().filter_map(|slot| Name::hold(&slot_name(&name, *slot)).ok()).collect();
+    let held: Vec<_> = held.iter().filter_map(|slot| Name::reserve(&slot_name(&name, *slot)).ok()).collect();
     let newcomer = std::thread::spawn(move || Siblings::join_at(name).map(|it| (it.slot(), it)));
     while there.siblings.shared.lock().introductions.waiting().all(|waiting| waiting != slot) {
         assert!(!newcomer.is_finished(), "{:?}", newcomer.join());
@@ -299,12 +301,12 @@ fn a_process_whose_introductions_end_early_is_asked_again() {
     let name = name();
     let [answering, _stopped] = [5, 6].map(|slot| Listener::new(&slot_name(&name, slot)).unwrap());
     let (reader, _writer) = io::pipe().unwrap();
-    let bell = EventFd::new(libc::EFD_NONBLOCK).unwrap();
-    let (own, others) = (Own::new(1).unwrap(), Own::new(2).unwrap());
+    let event_fd = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+    let (own, others) = (OwnMemory::new(1).unwrap(), OwnMemory::new(2).unwrap());
     let newcomer =
         std::thread::spawn(move || Siblings::join_at(name).map(|it| it.shared.lock().present().count()));
-    let joined = |slot: u8, own: &Own, socket: &Socket| {
-        let descriptors = [own.file(), bell.as_fd(), reader.as_fd()];
+    let joined = |slot: u8, own: &OwnMemory, socket: &Socket| {
+        let descriptors = [own.file(), event_fd.as_fd(), reader.as_fd()];
         socket.send(&Message::Joined { slot }.to_bytes(), &descriptors).unwrap();
     };
     let mut hellos = 0;
@@ -342,7 +344,7 @@ fn a_stopped_process_holds_up_no_claim_and_keeps_its_own() {
     assert_eq!(errno(other.claim(&claim(1))), libc::EADDRINUSE);
     assert_eq!(errno(other.claim(&claim(2))), 0);
     other.release(&claim(2));
-    other.remember(&farewell(other.slot()));
+    other.register_disconnect(&notice(other.slot()));
     assert!(!other.answers_for(PEER, ID, claim(1).service, claim(1).at), "the request waits for its process");
     assert_eq!(errno(stopped.claim(&claim(2))), 0, "and the stopped one goes on");
 }
@@ -359,7 +361,7 @@ fn a_message_that_belongs_to_none_is_answered_by_one_process_more_at_each_repeti
     for answering in 1..=3 {
         let [requests, others] = [
             all.iter().map(|it| it.answers_for(PEER, ID, service, at)).collect::<Vec<_>>(),
-            all.iter().map(|it| it.answers_to(PEER, farewell(nobodys).id)).collect::<Vec<_>>(),
+            all.iter().map(|it| it.answers_to(PEER, notice(nobodys).id)).collect::<Vec<_>>(),
         ];
         let expected: Vec<_> = (0..3).map(|process| process < answering).collect();
         assert_eq!((&requests, &others), (&expected, &expected), "time {answering}");
@@ -381,23 +383,23 @@ fn a_process_that_is_stopped_while_it_claims_has_the_service_and_holds_up_no_oth
 
 #[test]
 fn a_member_with_a_descriptor_of_another_kind_is_refused() {
-    let own = Own::new(1).unwrap();
+    let own = OwnMemory::new(1).unwrap();
     let (reader, writer) = io::pipe().unwrap();
     let (reader, writer) = (OwnedFd::from(reader), OwnedFd::from(writer));
-    let bell = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+    let event_fd = EventFd::new(libc::EFD_NONBLOCK).unwrap();
     let blocks = EventFd::new(0).unwrap();
     let member = |descriptors: &[BorrowedFd<'_>]| {
         Member::new(descriptors.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect(), 0, 1)
     };
     let (memory, reader, writer) = (own.file(), reader.as_fd(), writer.as_fd());
-    member(&[memory, bell.as_fd(), reader]).unwrap();
+    member(&[memory, event_fd.as_fd(), reader]).unwrap();
     for wrong in [
-        &[memory, bell.as_fd()][..],
-        &[bell.as_fd(), memory, reader],
+        &[memory, event_fd.as_fd()][..],
+        &[event_fd.as_fd(), memory, reader],
         &[memory, blocks.as_fd(), reader],
-        &[memory, bell.as_fd(), bell.as_fd()],
-        &[memory, bell.as_fd(), writer],
-        &[memory, bell.as_fd(), reader, reader],
+        &[memory, event_fd.as_fd(), event_fd.as_fd()],
+        &[memory, event_fd.as_fd(), writer],
+        &[memory, event_fd.as_fd(), reader, reader],
     ] {
         assert_eq!(member(wrong).unwrap_err().kind(), io::ErrorKind::InvalidData, "{wrong:?}");
     }
@@ -410,7 +412,7 @@ fn a_slot_rests_when_its_process_has_gone() {
     let gone = other.siblings.slot();
     drop(other);
     one.hears_end_of(gone);
-    let taken = Name::hold(&slot_name(&name, gone)).unwrap_err();
+    let taken = Name::reserve(&slot_name(&name, gone)).unwrap_err();
     assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
 }
 
@@ -419,7 +421,8 @@ fn a_new_process_has_a_slot_that_no_other_has() {
     let name = name();
     let one = Process::new(&name);
     let last_two = MEMBERS as u8 - 2;
-    let _held: Vec<_> = (0..last_two).filter_map(|slot| Name::hold(&slot_name(&name, slot)).ok()).collect();
+    let _held: Vec<_> =
+        (0..last_two).filter_map(|slot| Name::reserve(&slot_name(&name, slot)).ok()).collect();
     let next = Process::new(&name);
     assert!(next.siblings.slot() >= last_two);
     assert_ne!(next.siblings.slot(), one.siblings.slot());
@@ -437,20 +440,23 @@ fn frames_reach_a_sibling_whole_and_in_order() {
     let (mut sent, mut came) = (0, 0);
     let mut burst: Burst<LoopbackBuf> = Burst::new();
     while came < 3000 {
-        while sent < 3000 && one.lanes.push(to, &frame(sent), now) == Pushed::Done {
+        while sent < 3000 && one.member_rings.push(to, &frame(sent), now) == Pushed::Done {
             sent += 1;
         }
-        assert!(!other.lanes.has_news() || came > 0 || sent == 0, "nothing is seen before it is published");
-        one.lanes.publish();
-        assert!(other.lanes.has_news());
-        other.lanes.receive(&mut burst, || port.alloc());
+        assert!(
+            !other.member_rings.has_received() || came > 0 || sent == 0,
+            "nothing is seen before it is published"
+        );
+        one.member_rings.publish();
+        assert!(other.member_rings.has_received());
+        other.member_rings.receive(&mut burst, || port.alloc());
         assert!(!burst.is_empty());
         for buffer in burst.drain(..) {
             assert!(buffer[..] == frame(came)[..], "frame {came}");
             came += 1;
         }
     }
-    assert!(!other.lanes.has_news());
+    assert!(!other.member_rings.has_received());
 }
 
 /// A process that joins knows the others before their cores know it. A connection request that was dropped then would take seconds.
@@ -461,13 +467,13 @@ fn frames_wait_for_a_sibling_that_has_not_met_their_sender() {
     let mut newcomer = Process::new(&name);
     newcomer.meets(1);
     let to = first.siblings.slot();
-    newcomer.lanes.push_to_all(&[1; 100]);
-    assert_eq!(newcomer.lanes.push(to, &[2; 100], cc::Instant::ZERO), Pushed::Done);
-    newcomer.lanes.publish();
+    newcomer.member_rings.push_to_all(&[1; 100]);
+    assert_eq!(newcomer.member_rings.push(to, &[2; 100], cc::Instant::ZERO), Pushed::Done);
+    newcomer.member_rings.publish();
     first.meets(1);
     let (mut port, _far) = pair(64, 9000);
     let mut burst: Burst<LoopbackBuf> = Burst::new();
-    first.lanes.receive(&mut burst, || port.alloc());
+    first.member_rings.receive(&mut burst, || port.alloc());
     assert_eq!(burst.drain(..).map(|buffer| buffer[0]).collect::<Vec<_>>(), [1, 2]);
 }
 
@@ -478,11 +484,15 @@ fn a_sibling_that_takes_nothing_is_waited_for_and_then_passed_over() {
     let to = other.siblings.slot();
     let at = |ms| cc::Instant::ZERO + Duration::from_millis(ms);
     let frame = [7; 4096];
-    while one.lanes.push(to, &frame, at(0)) == Pushed::Done {}
-    assert_eq!(one.lanes.push(to, &frame, at(20)), Pushed::Full);
-    assert_eq!(one.lanes.push(to, &frame, at(21)), Pushed::Done, "dropped");
-    assert_eq!(one.lanes.push(to, &frame, at(22)), Pushed::Done, "and the next at once");
-    assert_eq!(one.lanes.push(other.siblings.slot() ^ 1, &frame, at(22)), Pushed::Done, "nobody is there");
+    while one.member_rings.push(to, &frame, at(0)) == Pushed::Done {}
+    assert_eq!(one.member_rings.push(to, &frame, at(20)), Pushed::Full);
+    assert_eq!(one.member_rings.push(to, &frame, at(21)), Pushed::Done, "dropped");
+    assert_eq!(one.member_rings.push(to, &frame, at(22)), Pushed::Done, "and the next at once");
+    assert_eq!(
+        one.member_rings.push(other.siblings.slot() ^ 1, &frame, at(22)),
+        Pushed::Done,
+        "nobody is there"
+    );
 }
 
 /// A sibling may write any count, also one near the end of 64 bits: the next frames are taken across it.
@@ -494,7 +504,7 @@ fn a_count_that_passes_its_end_stops_nothing() {
     let mut burst: Burst<LoopbackBuf> = Burst::new();
     for (count, frames) in [(u64::MAX - 7, 0), (8, 2)] {
         sent.store(count, Ordering::Release);
-        other.lanes.receive(&mut burst, || port.alloc());
+        other.member_rings.receive(&mut burst, || port.alloc());
         assert_eq!(burst.len(), frames, "up to {count:#x}: empty frames of 8 bytes");
     }
 }
@@ -504,9 +514,9 @@ fn a_process_in_the_slot_of_another_gets_nothing_that_was_meant_for_it() {
     let name = name();
     let [mut one, mut other] = processes(&name);
     let to = other.siblings.slot();
-    assert_eq!(one.lanes.push(to, &[1; 100], cc::Instant::ZERO), Pushed::Done);
-    one.lanes.publish();
-    assert!(other.lanes.has_news());
+    assert_eq!(one.member_rings.push(to, &[1; 100], cc::Instant::ZERO), Pushed::Done);
+    one.member_rings.publish();
+    assert!(other.member_rings.has_received());
     // The same slot, later, is another process's.
     let identity = other.siblings.shared.own.head().identity();
     identity.store(identity.load(Ordering::Relaxed) ^ 2, Ordering::Relaxed);
@@ -517,9 +527,11 @@ fn a_process_in_the_slot_of_another_gets_nothing_that_was_meant_for_it() {
         one.siblings.slot(),
         one.siblings.shared.identity,
     );
-    one.lanes.add(to, Arc::new(again.unwrap()));
-    other.lanes.add(one.siblings.slot(), other.siblings.shared.lock().present().next().unwrap().1.clone());
-    assert!(!other.lanes.has_news(), "what was sent was for the first");
+    one.member_rings.add(to, Arc::new(again.unwrap()));
+    other
+        .member_rings
+        .add(one.siblings.slot(), other.siblings.shared.lock().present().next().unwrap().1.clone());
+    assert!(!other.member_rings.has_received(), "what was sent was for the first");
 }
 
 #[test]
@@ -542,18 +554,18 @@ fn frames_of_siblings_are_told_from_our_own_before_they_are_checked() {
     let (ours, theirs) = (one.siblings.slot(), other.siblings.slot());
     let nobodys = (0..64).find(|slot| ![ours, theirs].contains(slot)).unwrap();
     assert_eq!(
-        [ours, theirs, nobodys].map(|slot| one.lanes.is_siblings(&frame(slot, write))),
+        [ours, theirs, nobodys].map(|slot| one.member_rings.is_siblings(&frame(slot, write))),
         [false, true, false]
     );
-    assert_eq!(one.lanes.target(&frame(theirs, write)), ProcessTarget::Sibling(theirs));
-    assert_eq!(one.lanes.target(&frame(ours, write)), ProcessTarget::Own);
+    assert_eq!(one.member_rings.target(&frame(theirs, write)), ProcessTarget::Sibling(theirs));
+    assert_eq!(one.member_rings.target(&frame(ours, write)), ProcessTarget::Own);
     // A direct response's number is a peer's.
     let mut direct = frame(theirs, write);
     direct[42] = 0xc4;
-    assert!(!one.lanes.is_siblings(&direct));
+    assert!(!one.member_rings.is_siblings(&direct));
     let whole = frame(theirs, write);
     for cut in 0..whole.len() {
-        assert!(!one.lanes.is_siblings(&whole[..cut]), "{cut} bytes of {}", whole.len());
+        assert!(!one.member_rings.is_siblings(&whole[..cut]), "{cut} bytes of {}", whole.len());
     }
 }
 
@@ -561,14 +573,14 @@ fn frames_of_siblings_are_told_from_our_own_before_they_are_checked() {
 fn a_sleeping_core_is_woken_by_what_comes_and_by_room() {
     let [mut one, other] = processes(&name());
     let to = other.siblings.slot();
-    let bell = other.siblings.bell().unwrap();
-    one.lanes.push(to, &[1; 100], cc::Instant::ZERO);
-    one.lanes.publish();
-    assert!(bell.take().is_err(), "it is awake");
-    other.lanes.listen(true);
-    one.lanes.push(to, &[1; 100], cc::Instant::ZERO);
-    one.lanes.publish();
-    bell.take().expect("it sleeps");
-    one.lanes.publish();
-    assert!(bell.take().is_err(), "there is no more news");
+    let event_fd = other.siblings.event_fd().unwrap();
+    one.member_rings.push(to, &[1; 100], cc::Instant::ZERO);
+    one.member_rings.publish();
+    assert!(event_fd.take().is_err(), "it is awake");
+    other.member_rings.listen(true);
+    one.member_rings.push(to, &[1; 100], cc::Instant::ZERO);
+    one.member_rings.publish();
+    event_fd.take().expect("it sleeps");
+    one.member_rings.publish();
+    assert!(event_fd.take().is_err(), "there is no more news");
 }

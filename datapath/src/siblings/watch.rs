@@ -8,8 +8,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The names that keep the slot of a dead process from new ones for a while, and its peers from a second farewell.
-pub(super) struct Rest {
+/// The names that keep the slot of a dead process from new ones for a while, and its peers from a second disconnect notice.
+pub(super) struct Quarantine {
     until: Instant,
     _names: [Option<Name>; 2],
 }
@@ -26,7 +26,7 @@ pub(super) fn run(shared: &Shared) {
         descriptors.clear();
         descriptors.extend([shared.stop.as_raw_fd(), shared.changed.as_raw_fd()]);
         descriptors.extend(state.descriptors());
-        let first = state.resting.iter().map(|rest| rest.until).min();
+        let first = state.quarantined.iter().map(|rest| rest.until).min();
         drop(state);
         let left = first.map(|until| until.saturating_duration_since(Instant::now()).as_millis() as i32 + 1);
         if waits(&descriptors, left.unwrap_or(-1)) {
@@ -51,33 +51,35 @@ impl Shared {
         // The dead first: their slots may be those of new ones.
         for slot in state.dead() {
             tracing::debug!("{}: the process in slot {slot} has ended", self.name);
-            self.bury(state, slot);
+            self.on_death(state, slot);
         }
         self.receive_guests(state);
         self.receive_answers(state);
         let now = Instant::now();
-        state.resting.retain(|rest| rest.until > now);
+        state.quarantined.retain(|rest| rest.until > now);
     }
 
     /// A process has died. Of all that see it, the first informs its peers: no other has the name that is made of its identity, which no
     /// process of another user knows.
-    pub(super) fn bury(&self, state: &mut State, slot: u8) {
+    pub(super) fn on_death(&self, state: &mut State, slot: u8) {
         let Some(member) = state.members[usize::from(slot)].take() else { return };
-        let rests = Name::hold(&slot_name(&self.name, slot)).ok();
+        let rests = Name::reserve(&slot_name(&self.name, slot)).ok();
         let mut is_first = false;
         let mut informs = None;
         // A process without a core sends nothing.
         if state.events.is_some() {
-            let informed = Name::hold(&format!("{}/{:016x}", self.name, member.identity));
+            let informed = Name::reserve(&format!("{}/{:016x}", self.name, member.identity));
             is_first = !matches!(&informed, Err(error) if error.kind() == ErrorKind::AddrInUse);
             informs = informed.ok();
         }
-        state.resting.push(Rest { until: Instant::now() + QPN_QUARANTINE, _names: [rests, informs] });
+        state
+            .quarantined
+            .push(Quarantine { until: Instant::now() + QPN_QUARANTINE, _names: [rests, informs] });
         state.stale = true;
         let Some(events) = &state.events else { return };
         events.left(slot);
         if is_first {
-            farewells::of(member.memory.head()).into_iter().for_each(|farewell| events.died(farewell));
+            farewells::of(member.memory.head()).into_iter().for_each(|notice| events.died(notice));
         }
     }
 }

@@ -67,12 +67,13 @@ impl Squatter {
 fn hello_of_other_user(name: &str, slot: u8) -> Vec<(Option<Message>, usize)> {
     let name = name.to_owned();
     let hello = move || {
-        let own = Own::new(1).unwrap();
-        let bell = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+        let own = OwnMemory::new(1).unwrap();
+        let event_fd = EventFd::new(libc::EFD_NONBLOCK).unwrap();
         let (reader, _writer) = io::pipe().unwrap();
         let socket = Unknown::connect(&name).unwrap().authenticate(ROOT).unwrap();
         // It may be closed by now.
-        let _ = socket.send(&Message::Hello { slot }.to_bytes(), &[own.file(), bell.as_fd(), reader.as_fd()]);
+        let _ =
+            socket.send(&Message::Hello { slot }.to_bytes(), &[own.file(), event_fd.as_fd(), reader.as_fd()]);
         let mut received = Vec::new();
         loop {
             assert!(socket.wait(LONG.as_millis() as i32));
@@ -139,7 +140,7 @@ fn names_that_a_silent_process_of_another_user_has_hold_up_nobody_who_is_introdu
         // SAFETY: plain numbers for an open socket.
         assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
         let queued: Vec<_> = (0..).map_while(|_| Unknown::connect(&full).ok()).collect();
-        (Name::hold(&held).unwrap(), listener, queued)
+        (Name::reserve(&held).unwrap(), listener, queued)
     };
     let taken = as_other_user(take).join().unwrap();
     newcomer(&name, 1);
@@ -191,7 +192,7 @@ fn a_process_without_a_free_slot_says_how_to_find_who_has_them() {
     let (ours, prefix) = (first.siblings.slot(), name.clone());
     let hold = move || {
         let others = (0..MEMBERS as u8).filter(|slot| *slot != ours);
-        others.map(|slot| Name::hold(&slot_name(&prefix, slot)).unwrap()).collect::<Vec<_>>()
+        others.map(|slot| Name::reserve(&slot_name(&prefix, slot)).unwrap()).collect::<Vec<_>>()
     };
     let held = as_other_user(hold).join().unwrap();
     let why = Siblings::join_within(name.clone(), Duration::ZERO).unwrap_err().to_string();

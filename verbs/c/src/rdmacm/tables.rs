@@ -129,7 +129,7 @@ impl Tables {
 
     /// Returns the listener for a service of datagrams at one of our addresses.
     pub(crate) fn datagram_listener(&self, service: u64, at: IpAddr) -> Option<&Id> {
-        let listens = |claimed: &&Claimed| claimed.claim.hears(service, at);
+        let listens = |claimed: &&Claimed| claimed.claim.matches(service, at);
         let listener = self.claims.get(&service)?.iter().find(listens)?.id;
         // SAFETY: a listener in the tables is alive while they are locked.
         Some(unsafe { &*listener }).filter(|listener| listener.is_datagram())

@@ -2,7 +2,7 @@
 
 use super::connection::CmConnection;
 use super::message::{Mad, Sent};
-use datapath::siblings::{Farewell, Siblings};
+use datapath::siblings::{DisconnectNotice, Siblings};
 use std::net::IpAddr;
 
 /// What happens to a connection. The private data of the peer's message is [`CmConnection::private`].
@@ -74,14 +74,19 @@ pub trait Environment {
     /// Has another process send this DREQ if this process dies.
     fn register_disconnect(&self, id: u32, source: IpAddr, destination: IpAddr, disconnect_request: &Mad) {
         if let Some(siblings) = self.siblings() {
-            siblings.remember(&Farewell { id, source, destination, mad: *disconnect_request });
+            siblings.register_disconnect(&DisconnectNotice {
+                id,
+                source,
+                destination,
+                mad: *disconnect_request,
+            });
         }
     }
 
     /// The connection has ended: its peer knows, or has been informed.
     fn unregister_disconnect(&self, id: u32) {
         if let Some(siblings) = self.siblings() {
-            siblings.forget(id);
+            siblings.unregister_disconnect(id);
         }
     }
 

@@ -335,7 +335,7 @@ impl<W: Environment> Machine<W> {
         let guid = self.guid;
         let reject =
             |reason| answer(from, &message::reject(transaction, 0, remote, reason, guid), environment);
-        let listener = self.listeners.iter_mut().find(|other| other.claim.hears(service, at));
+        let listener = self.listeners.iter_mut().find(|other| other.claim.matches(service, at));
         let Some(listener) = listener.filter(|listener| listener.xrc == request.qp.xrc) else {
             if environment.answers_for(from, remote, service, at) {
                 reject(Reason::InvalidService);
@@ -354,7 +354,7 @@ impl<W: Environment> Machine<W> {
         (connection.remote, connection.transaction) = (remote, transaction);
         connection.private = message::private_data(mad, Kind::Request).to_vec();
         let local = self.new_id(environment).ok()?;
-        let listener = self.listeners.iter_mut().find(|other| other.claim.hears(service, at))?;
+        let listener = self.listeners.iter_mut().find(|other| other.claim.matches(service, at))?;
         environment.on_request(&mut listener.program, local, &mut connection).ok()?;
         self.connections.insert(local, connection);
         self.requests.insert((from, remote), local);

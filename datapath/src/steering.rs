@@ -97,32 +97,32 @@ impl Steering {
         let [a, b, c, d, e, f] = self.mac.0;
         let mut filter = Filter::default();
         filter.load_length();
-        filter.to_core_0_unless(libc::BPF_JGE, V4_LENGTH);
+        filter.jump_to_core_0_unless(libc::BPF_JGE, V4_LENGTH);
         filter.load(libc::BPF_W, 0);
-        filter.to_core_0_unless(libc::BPF_JEQ, u32::from_be_bytes([a, b, c, d]));
+        filter.jump_to_core_0_unless(libc::BPF_JEQ, u32::from_be_bytes([a, b, c, d]));
         filter.load(libc::BPF_H, 4);
-        filter.to_core_0_unless(libc::BPF_JEQ, u16::from_be_bytes([e, f]).into());
+        filter.jump_to_core_0_unless(libc::BPF_JEQ, u16::from_be_bytes([e, f]).into());
         filter.load(libc::BPF_H, 12);
         let begin_of_v6 = filter.skip_unless(0x0800);
         filter.load(libc::BPF_B, 14);
-        filter.to_core_0_unless(libc::BPF_JEQ, 0x45);
+        filter.jump_to_core_0_unless(libc::BPF_JEQ, 0x45);
         // Fragment offset and more-fragments flag.
         filter.load(libc::BPF_H, 14 + 6);
-        filter.to_core_0_if(libc::BPF_JSET, 0x3fff);
+        filter.jump_to_core_0_if(libc::BPF_JSET, 0x3fff);
         filter.qpn_behind(14 + 9, 14 + 20);
         let end_of_v4 = filter.skip();
         filter.land(begin_of_v6);
-        filter.to_core_0_unless(libc::BPF_JEQ, 0x86dd);
+        filter.jump_to_core_0_unless(libc::BPF_JEQ, 0x86dd);
         filter.load_length();
-        filter.to_core_0_unless(libc::BPF_JGE, V6_LENGTH);
+        filter.jump_to_core_0_unless(libc::BPF_JGE, V6_LENGTH);
         filter.qpn_behind(14 + 6, 14 + 40);
         filter.land(end_of_v4);
         // Computes the core as `CoreIndex::place_of` does.
         filter.line(libc::BPF_ALU | libc::BPF_AND, 0xff_ffff);
-        filter.to_core_0_if(libc::BPF_JEQ, GROUP_QPN.get());
+        filter.jump_to_core_0_if(libc::BPF_JEQ, GROUP_QPN.get());
         filter.line(libc::BPF_ALU | libc::BPF_RSH, self.core.low_bits());
         filter.line(libc::BPF_ALU | libc::BPF_ADD, self.core.place_of(self.process, Qpn::new(0)));
-        filter.to_core_0_if(libc::BPF_JGE, self.cores.into());
+        filter.jump_to_core_0_if(libc::BPF_JGE, self.cores.into());
         let other = filter.skip_unless(core.into());
         filter.line(libc::BPF_RET, WHOLE);
         filter.land(other);
@@ -153,12 +153,12 @@ impl Filter {
         self.line(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0);
     }
 
-    fn to_core_0_if(&mut self, test: u32, k: u32) {
+    fn jump_to_core_0_if(&mut self, test: u32, k: u32) {
         self.jumps_to_core_0.push((self.lines.len(), true));
         self.line(libc::BPF_JMP | test, k);
     }
 
-    fn to_core_0_unless(&mut self, test: u32, k: u32) {
+    fn jump_to_core_0_unless(&mut self, test: u32, k: u32) {
         self.jumps_to_core_0.push((self.lines.len(), false));
         self.line(libc::BPF_JMP | test, k);
     }
@@ -167,11 +167,11 @@ impl Filter {
     /// receives direct responses, which are for all cores.
     fn qpn_behind(&mut self, protocol: u32, udp: u32) {
         self.load(libc::BPF_B, protocol);
-        self.to_core_0_unless(libc::BPF_JEQ, 17);
+        self.jump_to_core_0_unless(libc::BPF_JEQ, 17);
         self.load(libc::BPF_H, udp + 2);
-        self.to_core_0_unless(libc::BPF_JEQ, wire::ROCE_PORT.into());
+        self.jump_to_core_0_unless(libc::BPF_JEQ, wire::ROCE_PORT.into());
         self.load(libc::BPF_B, udp + 8);
-        self.to_core_0_if(libc::BPF_JEQ, Opcode::DIRECT_RESPONSE.0.into());
+        self.jump_to_core_0_if(libc::BPF_JEQ, Opcode::DIRECT_RESPONSE.0.into());
         self.load(libc::BPF_W, udp + 8 + 4);
     }
 

@@ -141,7 +141,7 @@ impl Neighbours {
         Self { peer_mac, ..self }
     }
 
-    /// Replaces the local addresses. For a table of [`kernels`](Self::kernels), because the kernel announces and defends them.
+    /// Replaces the local addresses. For a table of [`with_kernel`](Self::with_kernel), because the kernel announces and defends them.
     pub fn set_addresses(&mut self, addresses: Vec<Address>) {
         self.addresses = addresses;
     }

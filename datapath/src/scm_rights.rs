@@ -61,9 +61,9 @@ pub fn receive(
     (header.msg_iov, header.msg_iovlen) = (&raw mut bytes, 1);
     (header.msg_control, header.msg_controllen) = ((&raw mut room).cast(), size_of::<Ancillary>());
     // SAFETY: the header points to writable memory that outlives the call.
-    let came = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, flags | libc::MSG_CMSG_CLOEXEC) };
-    let came = usize::try_from(came).map_err(|_| io::Error::last_os_error())?;
-    Ok((came, descriptors(&header)))
+    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, flags | libc::MSG_CMSG_CLOEXEC) };
+    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    Ok((length, descriptors(&header)))
 }
 
 /// Takes ownership of the descriptors received with a message.

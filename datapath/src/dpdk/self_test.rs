@@ -15,12 +15,12 @@ impl Port {
         let mut out = Burst::new();
         out.push(frame);
         self.transmit(&mut out);
-        let mut came = Burst::new();
+        let mut received = Burst::new();
         for _ in 0..100_000 {
             self.transmit(&mut out);
-            peer.receive(&mut came);
-            if !came.is_empty() {
-                return self.check_test_frame(&came);
+            peer.receive(&mut received);
+            if !received.is_empty() {
+                return self.check_test_frame(&received);
             }
             std::hint::spin_loop();
         }
@@ -54,12 +54,12 @@ impl Port {
         Ok(frame)
     }
 
-    fn check_test_frame(&self, came: &Burst<Mbuf>) -> Result<(), PortError> {
+    fn check_test_frame(&self, received: &Burst<Mbuf>) -> Result<(), PortError> {
         let whole = |frame: &Mbuf| {
             frame.len() == self.info().max_frame
                 && frame.iter().enumerate().skip(14).all(|(at, b)| *b == at as u8)
         };
-        if came.iter().any(whole) { Ok(()) } else { Err(self.test_failed("it doesn't come back whole")) }
+        if received.iter().any(whole) { Ok(()) } else { Err(self.test_failed("it doesn't come back whole")) }
     }
 
     fn test_failed(&self, why: &str) -> PortError {

@@ -47,11 +47,11 @@ mod real {
                 // Another reader may have emptied the counter.
                 let _ = self.0.take();
             }
-            let told = if ready > 0 { watched[1].revents } else { 0 };
-            if told & !libc::POLLIN != 0 {
+            let revents = if ready > 0 { watched[1].revents } else { 0 };
+            if revents & !libc::POLLIN != 0 {
                 take_error(watched[1].fd);
             }
-            is_signalled || told == 0 || told & libc::POLLIN != 0
+            is_signalled || revents == 0 || revents & libc::POLLIN != 0
         }
     }
 

@@ -195,12 +195,12 @@ impl Shared {
     /// Introduces this process and all others to the one in `slot`. If that fails, it has ended, or this user has too many descriptors under
     /// way: the connection ends, and the process calls again if it is there.
     fn introduce(&self, state: &State, guest: &Socket, slot: u8) {
-        let tell = |slot: u8, descriptors: [BorrowedFd<'_>; 3]| {
+        let send_member = |slot: u8, descriptors: [BorrowedFd<'_>; 3]| {
             guest.send(&Message::Joined { slot }.to_bytes(), &descriptors)
         };
-        let mut introduced = tell(self.slot, self.descriptors());
+        let mut introduced = send_member(self.slot, self.descriptors());
         for (there, member) in state.present().filter(|(there, member)| *there != slot && member.is_alive()) {
-            introduced = introduced.and_then(|()| tell(there, member.descriptors()));
+            introduced = introduced.and_then(|()| send_member(there, member.descriptors()));
         }
         let welcome = Message::Welcome { is_settled: state.introductions.is_settled };
         if let Err(error) = introduced.and_then(|()| guest.send(&welcome.to_bytes(), &[])) {

@@ -173,8 +173,8 @@ impl Siblings {
         Self::join_within(name, JOIN_TIMEOUT)
     }
 
-    pub(super) fn join_within(name: String, patience: Duration) -> Result<Self, JoinError> {
-        let (user, until) = (User::this(), Instant::now() + patience);
+    pub(super) fn join_within(name: String, timeout: Duration) -> Result<Self, JoinError> {
+        let (user, until) = (User::this(), Instant::now() + timeout);
         check_user(&name, user)?;
         let identity = random() | 1;
         let own = Arc::new(OwnMemory::new(identity)?);

@@ -171,12 +171,12 @@ impl Socket {
     pub(super) fn receive(&self) -> io::Result<([u8; MESSAGE], Vec<OwnedFd>)> {
         let mut message = [0; MESSAGE];
         let mut receive = || scm_rights::receive(self.socket.as_fd(), &mut message, libc::MSG_DONTWAIT);
-        let (came, descriptors) = match receive() {
+        let (length, descriptors) = match receive() {
             // It closed without reading all: the kernel reports that once, and then returns what it had sent.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive()?,
             received => received?,
         };
-        match came {
+        match length {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             MESSAGE => Ok((message, descriptors)),
             _ => Err(io::ErrorKind::InvalidData.into()),

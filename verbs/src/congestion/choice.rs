@@ -237,7 +237,7 @@ fn interval(text: &str) -> Option<Duration> {
 }
 
 fn reverse(text: &str) -> Option<Reverse> {
-    REVERSE.iter().find(|(name, _)| *name == text).map(|(_, way)| *way)
+    REVERSE.iter().find(|(name, _)| *name == text).map(|(_, reverse)| *reverse)
 }
 
 #[cfg(test)]

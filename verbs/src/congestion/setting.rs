@@ -83,7 +83,10 @@ impl Word for Duration {
 
 impl Word for Reverse {
     fn word(&self) -> String {
-        REVERSE.iter().find(|(_, way)| way == self).map_or_else(String::new, |(name, _)| (*name).to_owned())
+        REVERSE
+            .iter()
+            .find(|(_, reverse)| reverse == self)
+            .map_or_else(String::new, |(name, _)| (*name).to_owned())
     }
 }
 

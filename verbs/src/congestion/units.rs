@@ -8,7 +8,7 @@ const RATES: [(&str, u64); 4] =
 
 /// The lowest rate that a number without a unit may express, bit/s. A smaller number is likely to be in Gb/s or, like a link's speed in
 /// sysfs, in Mb/s.
-const LEAST_WITHOUT_UNIT: f64 = 1e6;
+const MIN_WITHOUT_UNIT: f64 = 1e6;
 
 /// Parses bits per second: `200M`, `1G`, `2.5G`; the suffixes are powers of 1000. A number without one is at least 1000000.
 ///
@@ -24,7 +24,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
     if !(1.0..=1e15).contains(&bits) {
         return Err(wrong());
     }
-    if found.is_none() && bits < LEAST_WITHOUT_UNIT {
+    if found.is_none() && bits < MIN_WITHOUT_UNIT {
         let likely = if bits < 1000.0 { "G" } else { "M" };
         return Err(format!(
             "`{text}`: a rate without a unit is in bit/s, and this is too slow; write \"{text}{likely}\""
@@ -40,7 +40,7 @@ pub fn rate_text(rate: Rate) -> String {
     let unit = RATES.iter().find(|(_, factor)| bits > 0 && bits.is_multiple_of(*factor));
     match unit {
         Some((suffix, factor)) => format!("{}{suffix}", bits / factor),
-        None if (bits as f64) < LEAST_WITHOUT_UNIT => format!("{}K", bits as f64 / 1e3),
+        None if (bits as f64) < MIN_WITHOUT_UNIT => format!("{}K", bits as f64 / 1e3),
         None => bits.to_string(),
     }
 }

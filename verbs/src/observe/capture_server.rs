@@ -59,11 +59,11 @@ impl Drop for RunningCapture {
 impl CaptureServer {
     /// Marks a capture as running. Returns `false` if another one is running and does not end within 190 ms.
     fn try_begin(&self) -> bool {
-        for look in 0..CHECKS {
+        for check in 0..CHECKS {
             if !self.0.swap(true, Ordering::Acquire) {
                 return true;
             }
-            if look + 1 < CHECKS {
+            if check + 1 < CHECKS {
                 std::thread::sleep(PAUSE);
             }
         }

@@ -57,7 +57,7 @@ fn frames_of(
 /// Passes the frames of a datagram of any bytes to `take`: for fuzzing. `name` is the sender's address, and `control` what the kernel says.
 #[doc(hidden)]
 pub fn receive_any(name: [u8; 28], control: &[u8], payload: &[u8], take: impl FnMut(&[u8])) {
-    let mut told = ControlMessages::new();
-    told.fill(control);
-    frames_of(&mut Identifications::new(), &name, &told, payload, take);
+    let mut messages = ControlMessages::new();
+    messages.fill(control);
+    frames_of(&mut Identifications::new(), &name, &messages, payload, take);
 }

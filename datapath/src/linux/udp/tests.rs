@@ -216,9 +216,9 @@ proptest! {
         lies.fill(&control);
         let (mut identifications, path) = (Identifications::new(), seen(if is_v4 { V4 } else { V6 }));
         frames_of(&mut identifications, &name, &lies, &payload, |_| {});
-        let told = self::control(&path, segment.map(i32::from));
+        let messages = self::control(&path, segment.map(i32::from));
         let mut sum = 0;
-        frames_of(&mut identifications, &self::name(&path), &told, &payload, |frame| {
+        frames_of(&mut identifications, &self::name(&path), &messages, &payload, |frame| {
             sum += frame.len() - if is_v4 { 42 } else { 62 };
         });
         prop_assert!(sum <= payload.len());

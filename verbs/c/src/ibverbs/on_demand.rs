@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 const PAGE: usize = 4096;
 /// The limit on parts of one `ibv_advise_mr`: the kernel counts the bytes of an array in 16 bits (`struct ib_uverbs_attr`, `len`).
-const MOST_PARTS: u32 = u16::MAX as u32 / size_of::<ibv_sge>() as u32;
+const MAX_PARTS: u32 = u16::MAX as u32 / size_of::<ibv_sge>() as u32;
 /// `IBV_ADVISE_MR_FLAG_FLUSH`
 const FLUSH: c_uint = 1;
 
@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
             return Err(INVALID);
         }
         // SAFETY: the contract of the manual page.
-        for part in unsafe { buffers(list, count, MOST_PARTS) }? {
+        for part in unsafe { buffers(list, count, MAX_PARTS) }? {
             domain.check_on_demand(part.lkey, write == Some(true))?;
             let memory = std::ptr::with_exposed_provenance_mut(part.addr as usize);
             let done = write.map_or(Ok(()), |write| populate(memory, part.length as usize, write));

@@ -34,7 +34,7 @@ const CONNECTED: c_uint = OPENED | IBV_QP_ACCESS_FLAGS;
 const DATAGRAM: c_uint = OPENED | IBV_QP_QKEY;
 const PEER: c_uint = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 const READS_HERE: c_uint = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-const PATIENCE: c_uint = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
+const TIMEOUT_AND_RETRIES: c_uint = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
 const ASKING: c_uint = IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 /// Accepted, as by Linux's Soft-RoCE, and ignored: the queue pair never changes to an alternate path.
 const ALTERNATE: c_uint = IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE;
@@ -66,7 +66,7 @@ const TABLE: &[Row] = &[
     Row {
         from: State::ReadyToReceive,
         to: IBV_QPS_RTS,
-        rc: rule(PATIENCE | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC, RUNNING_RC),
+        rc: rule(TIMEOUT_AND_RETRIES | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC, RUNNING_RC),
         uc: rule(IBV_QP_SQ_PSN, RUNNING_UC),
         ud: rule(IBV_QP_SQ_PSN, IBV_QP_QKEY),
     },
@@ -87,7 +87,10 @@ const TABLE: &[Row] = &[
     Row {
         from: State::SendQueueDrained,
         to: IBV_QPS_SQD,
-        rc: rule(0, CONNECTED | IBV_QP_AV | READS_HERE | PATIENCE | IBV_QP_MAX_QP_RD_ATOMIC | ALTERNATE),
+        rc: rule(
+            0,
+            CONNECTED | IBV_QP_AV | READS_HERE | TIMEOUT_AND_RETRIES | IBV_QP_MAX_QP_RD_ATOMIC | ALTERNATE,
+        ),
         uc: rule(0, IBV_QP_AV | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | ALTERNATE),
         ud: rule(0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
     },

@@ -164,9 +164,9 @@ pub(crate) fn route(peer: IpAddr) -> Result<(&'static Device, IpAddr, IpAddr), E
     if let [only] = devices {
         return leads(only);
     }
-    let mut ways = devices.iter().filter_map(|device| leads(device).ok());
+    let mut routes = devices.iter().filter_map(|device| leads(device).ok());
     if address::is_any(peer) {
-        return ways.next().ok_or(Errno(libc::ENODEV));
+        return routes.next().ok_or(Errno(libc::ENODEV));
     }
     if let Ok(device) = device_of(peer) {
         return leads(device);
@@ -177,7 +177,7 @@ pub(crate) fn route(peer: IpAddr) -> Result<(&'static Device, IpAddr, IpAddr), E
         return Ok((device, from, peer));
     }
     // Among equals, the first.
-    let nearest = ways.rev().max_by_key(|(_, from, to)| address::common_bits(*from, *to));
+    let nearest = routes.rev().max_by_key(|(_, from, to)| address::common_bits(*from, *to));
     nearest.ok_or(Errno(libc::ENETUNREACH))
 }
 

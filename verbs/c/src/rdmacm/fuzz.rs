@@ -7,7 +7,7 @@ use crate::rdmacm::test_environment::{Server, network};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use verbs::cm::machine::message::{self, Kind, Mad};
-use verbs::cm::machine::unresolved::LIMIT as MOST_UNRESOLVED;
+use verbs::cm::machine::unresolved::LIMIT as MAX_UNRESOLVED;
 use verbs::cm::machine::{End, State};
 
 const KINDS: [Kind; 8] = [
@@ -70,7 +70,7 @@ pub fn run(bytes: &[u8]) {
             1 => {
                 now += Duration::from_millis(u64::from(byte()) * 16);
                 server.run_timers(now);
-                known.len() + MOST_UNRESOLVED
+                known.len() + MAX_UNRESOLVED
             }
             2 => {
                 take_events(&server, &mut ids, &mut known);

@@ -127,10 +127,11 @@ pub(crate) unsafe fn destroy_queues(id: &Id) {
             (&raw mut (*abi).send_cq, &raw mut (*abi).send_cq_channel),
             (&raw mut (*abi).recv_cq, &raw mut (*abi).recv_cq_channel),
         ] {
-            let (queue, bell) = (cq.replace(std::ptr::null_mut()), channel.replace(std::ptr::null_mut()));
-            if !bell.is_null() {
+            let (queue, comp_channel) =
+                (cq.replace(std::ptr::null_mut()), channel.replace(std::ptr::null_mut()));
+            if !comp_channel.is_null() {
                 ibv_destroy_cq(queue);
-                ibv_destroy_comp_channel(bell);
+                ibv_destroy_comp_channel(comp_channel);
             }
         }
     }

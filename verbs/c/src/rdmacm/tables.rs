@@ -137,11 +137,11 @@ impl Tables {
 
     /// Returns the actions that are due now. `changed` are identifiers whose timers have changed.
     pub(crate) fn due(&mut self, now: Instant, changed: Vec<u32>) -> Vec<DueAction> {
-        let (mut look, mut due) = (changed, Vec::new());
+        let (mut candidates, mut due) = (changed, Vec::new());
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
-            look.extend(self.timers.pop_first().map(|(_, request_id)| request_id));
+            candidates.extend(self.timers.pop_first().map(|(_, request_id)| request_id));
         }
-        for request_id in look {
+        for request_id in candidates {
             if let Some(next) = self.find_due(request_id, now, &mut due) {
                 self.timers.insert((next, request_id));
             }

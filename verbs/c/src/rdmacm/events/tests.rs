@@ -28,7 +28,7 @@ fn is_readable(channel: *mut rdma_event_channel) -> bool {
     unsafe { libc::poll(&mut watched, 1, 0) == 1 }
 }
 
-fn tell(id: *mut Id) {
+fn report(id: *mut Id) {
     // SAFETY: no test destroys its identifiers.
     unsafe { &*id }.report(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
 }
@@ -50,13 +50,13 @@ fn taken(channel: *mut rdma_event_channel) -> Vec<*mut Id> {
 fn a_channel_without_events_is_not_readable() {
     let channel = channel();
     let (leaves, stays) = (id(channel), id(channel));
-    tell(leaves);
-    tell(leaves);
+    report(leaves);
+    report(leaves);
     assert!(is_readable(channel));
     assert!(events(channel).discard_events(leaves).is_empty());
     assert!(!is_readable(channel), "rdma_get_cm_event would wait");
-    tell(leaves);
-    tell(stays);
+    report(leaves);
+    report(stays);
     events(channel).discard_events(leaves);
     assert!(is_readable(channel));
     assert_eq!(taken(channel), [stays]);
@@ -81,7 +81,7 @@ fn moved_events_are_announced_on_their_channel() {
     let (from, to) = (channel(), channel());
     let (moves, stays) = (id(from), id(from));
     for id in [stays, moves, stays] {
-        tell(id);
+        report(id);
     }
     // SAFETY: both channels are alive.
     unsafe { (*moves).migrate(to) }.unwrap();
@@ -101,8 +101,8 @@ fn requests_move_with_their_listener() {
         (*listener).backlog.increment();
         (*listener).report_event(request);
     }
-    tell(child);
-    tell(stays);
+    report(child);
+    report(stays);
     // SAFETY: both channels are alive.
     unsafe { (*listener).migrate(to) }.unwrap();
     assert_eq!((taken(from), taken(to)), (vec![stays], vec![child, child]));
@@ -116,10 +116,10 @@ fn requests_move_with_their_listener() {
 fn a_signal_that_was_read_for_a_discarded_event_counts_once() {
     let channel = channel();
     let (gone, next) = (id(channel), id(channel));
-    tell(gone);
+    report(gone);
     assert!(cancel::take_event(events(channel).abi.fd), "the event is announced");
     events(channel).discard_events(gone);
-    tell(next);
+    report(next);
     assert!(events(channel).pop_announced().is_none(), "the thread that read it waits again");
     assert_eq!(taken(channel), [next]);
     assert!(!is_readable(channel));
@@ -186,7 +186,7 @@ fn an_identifier_stays_in_its_channel_while_an_event_is_sent_there() {
         assert!(id.is_channel_locked(), "rdma_migrate_id would leave the event in the old channel");
     };
     WHILE_REPORTED.set(Some(Box::new(check)));
-    tell(reported);
+    report(reported);
     assert!(!id.is_channel_locked());
     assert_eq!(calls.get(), 1);
 }

@@ -66,9 +66,9 @@ fn the_end_of_a_device_is_reported_to_each_identifier_that_is_bound_to_it() {
     resolved.lock().context = server.device.context.addr();
     tables.insert(server.device, resolved).unwrap();
     let connection = bound.lock();
-    let told = tables.remove_device(server.device);
+    let reported = tables.remove_device(server.device);
     drop(connection);
-    assert_eq!(told, [bound, resolved].map(|id| id.abi().cast()).into());
+    assert_eq!(reported, [bound, resolved].map(|id| id.abi().cast()).into());
     let events: Vec<_> = std::iter::from_fn(|| event(server.channel)).collect();
     assert_eq!(events, [(RDMA_CM_EVENT_DEVICE_REMOVAL, 0); 2]);
 }

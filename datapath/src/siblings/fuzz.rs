@@ -39,7 +39,7 @@ impl Events for News {
         self.push(slot, None);
     }
 
-    fn died(&self, _farewell: DisconnectNotice) {}
+    fn died(&self, _notice: DisconnectNotice) {}
 }
 
 /// A process of the same user: the others get no further than a connection.

@@ -7,7 +7,7 @@
 //! A process under `ferroce run` starts its guard with its first connection. The guard gets the process's memory and life line, as a sibling
 //! does, and a socket that sends. It has neither slot nor core, and nothing depends on it.
 
-use super::farewells::{self, DisconnectNotice};
+use super::disconnect_notices::{self, DisconnectNotice};
 use super::memory::{self, PeerMemory};
 use crate::detached;
 use crate::environment;
@@ -136,6 +136,6 @@ impl Guarded {
 
     /// The process's disconnect notices.
     pub(crate) fn notices(&self) -> Vec<DisconnectNotice> {
-        farewells::of(self.memory.head())
+        disconnect_notices::of(self.memory.head())
     }
 }

@@ -1,7 +1,7 @@
 //! Joins a process to the others of its interface.
 
 use super::claims::OwnClaims;
-use super::farewells::DisconnectNotices;
+use super::disconnect_notices::DisconnectNotices;
 use super::introductions::{Called, Introductions};
 use super::memory::OwnMemory;
 use super::repeats::Repeats;

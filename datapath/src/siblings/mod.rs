@@ -8,7 +8,7 @@
 //! One thread of each process watches the others, and does nothing while none comes, goes or asks.
 
 mod claims;
-mod farewells;
+mod disconnect_notices;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod guard;
@@ -24,7 +24,7 @@ mod tests;
 mod watch;
 
 pub use claims::{Claim, ClaimError};
-pub use farewells::DisconnectNotice;
+pub use disconnect_notices::DisconnectNotice;
 pub(crate) use guard::Guarded;
 pub use join::{Delivery, JoinError};
 pub(crate) use lanes::{MemberRings, ProcessTarget, Pushed};
@@ -34,7 +34,7 @@ pub use socket::ForeignProcess;
 use crate::event_fd::EventFd;
 use crate::{fork, signals};
 use claims::{Decision, OwnClaims};
-use farewells::DisconnectNotices;
+use disconnect_notices::DisconnectNotices;
 use guard::Guard;
 use introductions::Introductions;
 use memory::{OwnMemory, PeerMemory};

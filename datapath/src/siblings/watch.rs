@@ -1,7 +1,7 @@
 //! The thread that watches the siblings, and what it does when they come and go.
 
 use super::socket::Name;
-use super::{Member, Shared, State, farewells, slot_name};
+use super::{Member, Shared, State, disconnect_notices, slot_name};
 use roce::QPN_QUARANTINE;
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, RawFd};
@@ -79,7 +79,7 @@ impl Shared {
         let Some(events) = &state.events else { return };
         events.left(slot);
         if is_first {
-            farewells::of(member.memory.head()).into_iter().for_each(|notice| events.died(notice));
+            disconnect_notices::of(member.memory.head()).into_iter().for_each(|notice| events.died(notice));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A tool ends with one line if its output cannot be written, and silently if its reader has exited.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -113,4 +114,16 @@ fn a_file_that_takes_no_results_is_named_before_the_run() {
         assert_eq!(output.status.code(), Some(1), "{line}: {error}");
         assert!(error.contains("/proc/nowhere") && output.stdout.is_empty(), "{line}: {error}");
     }
+}
+
+#[test]
+fn a_signal_is_the_regular_end_of_a_server_of_metrics() {
+    let mut server =
+        ferroce("metrics --listen 127.0.0.1:0").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(server.stderr.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.starts_with("serving http://127.0.0.1:"), "{first}");
+    let kill = Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    assert_eq!(server.wait().unwrap().code(), Some(0));
 }

@@ -143,6 +143,20 @@ impl Algorithm {
         }
     }
 
+    /// Returns the rate of the sender's link, as [`AlgorithmConfig::line_rate`]; for a fixed window its pacing rate, if it has one.
+    #[must_use]
+    pub fn line_rate(&self) -> Option<Rate> {
+        match self {
+            Self::Fixed(fixed) => fixed.pacing_rate(),
+            Self::Hpcc(hpcc) => Some(hpcc.config().line_rate),
+            Self::HpccReceiver(hpcc) => Some(hpcc.config().line_rate),
+            Self::Dctcp(dctcp) => Some(dctcp.config().line_rate),
+            Self::Dcqcn(dcqcn) => Some(dcqcn.config().line_rate),
+            Self::PowerTcp(power) => Some(power.config().line_rate),
+            Self::Swift(swift) => Some(swift.config().line_rate),
+        }
+    }
+
     /// Returns the state of HPCC++ at the sender, if that is the algorithm.
     #[must_use]
     pub const fn as_hpcc(&self) -> Option<&Hpcc> {
@@ -247,5 +261,34 @@ impl CongestionController for Algorithm {
     #[inline]
     fn pacing_rate(&self) -> Option<Rate> {
         delegate!(self, controller => controller.pacing_rate())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ConfigError;
+    use core::num::NonZeroU32;
+    use core::time::Duration;
+
+    #[test]
+    fn a_controller_keeps_the_line_rate_and_the_name_of_its_configuration() -> Result<(), ConfigError> {
+        let (line, rtt) = (Rate::from_gbps(10), Duration::from_micros(20));
+        let hpcc = HpccConfig::new(line, rtt, NonZeroU32::MIN);
+        for config in [
+            AlgorithmConfig::Hpcc(hpcc),
+            AlgorithmConfig::HpccFair(hpcc),
+            AlgorithmConfig::HpccReceiver(hpcc),
+            AlgorithmConfig::PowerTcp(hpcc),
+            AlgorithmConfig::Swift(SwiftConfig::new(line, rtt)),
+            AlgorithmConfig::Dctcp(DctcpConfig::new(line, rtt)),
+            AlgorithmConfig::Dcqcn(DcqcnConfig::new(line, Some(rtt))),
+        ] {
+            let algorithm = config.build()?;
+            assert_eq!((algorithm.line_rate(), algorithm.name()), (Some(line), config.name()));
+        }
+        let paced = Algorithm::Fixed(Fixed::new(4096, Some(line))?);
+        assert_eq!(paced.line_rate(), Some(line));
+        Ok(())
     }
 }

@@ -32,7 +32,8 @@ fn acknowledgements_are_requested_sixteen_times_a_window_and_when_it_is_full() {
     assert_eq!(asks(&mut script), expected);
     assert_eq!(script.send(PSN + 1, ack(0), &[]), Ok(()));
     assert_eq!(asks(&mut script), [(PSN + 34, false), (PSN + 35, true)]);
-    assert_eq!(script.host.endpoint.report(script.host.qpn).unwrap().in_flight, 34 * 1024);
+    let report = script.host.endpoint.report(script.host.qpn).unwrap();
+    assert_eq!((report.in_flight, report.acknowledged_bytes, report.mtu), (34 * 1024, 2 * 1024, 1024));
 }
 
 #[test]

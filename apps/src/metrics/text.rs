@@ -10,29 +10,37 @@ use verbs::observe::{
 /// Counters under node_exporter's names: `node_infiniband_` NAME, help text, and the Ferroce counter. The byte counters contain payload
 /// only, because headers are not counted.
 const INFINIBAND: [(&str, &str, &str); 11] = [
-    ("port_data_received_bytes", "Payload bytes received", "rx_payload_bytes"),
-    ("port_data_transmitted_bytes", "Payload bytes sent", "tx_payload_bytes"),
-    ("port_packets_received", "Frames received", "rx_frames"),
-    ("port_packets_transmitted", "Frames sent", "tx_frames"),
-    ("out_of_sequence", "NAKs for a sequence gap sent", "naks_sent"),
-    ("packet_seq_err", "NAKs for a sequence gap received", "naks_received"),
-    ("local_ack_timeout_err", "Acknowledgement timeouts", "timeouts"),
-    ("rnr_nak_retry_err", "RNR NAKs received", "rnr_naks_received"),
-    ("np_cnp_sent", "Congestion notification packets sent", "cnps_sent"),
-    ("rp_cnp_handled", "Congestion notification packets received", "cnps_received"),
-    ("np_ecn_marked_roce_packets", "Packets that came with the mark CE", "rx_marked"),
+    ("port_data_received_bytes", "Counts payload bytes received", "rx_payload_bytes"),
+    ("port_data_transmitted_bytes", "Counts payload bytes sent", "tx_payload_bytes"),
+    ("port_packets_received", "Counts frames received", "rx_frames"),
+    ("port_packets_transmitted", "Counts frames sent", "tx_frames"),
+    ("out_of_sequence", "Counts NAKs sent for a sequence gap", "naks_sent"),
+    ("packet_seq_err", "Counts NAKs received for a sequence gap", "naks_received"),
+    ("local_ack_timeout_err", "Counts acknowledgement timeouts", "timeouts"),
+    ("rnr_nak_retry_err", "Counts RNR NAKs received", "rnr_naks_received"),
+    ("np_cnp_sent", "Counts congestion notification packets sent", "cnps_sent"),
+    ("rp_cnp_handled", "Counts congestion notification packets received", "cnps_received"),
+    ("np_ecn_marked_roce_packets", "Counts packets received with the mark CE", "rx_marked"),
 ];
 
 type Gauge = (&'static str, &'static str, fn(&QueuePairStatus) -> Option<f64>);
 
 /// The gauges of a queue pair's congestion control: `ferroce_queue_pair_` NAME, help text and value.
 const GAUGES: [Gauge; 6] = [
-    ("window_bytes", "Bytes that may be in flight", |pair| Some(pair.window as f64)),
-    ("in_flight_bytes", "Payload bytes sent and not acknowledged", |pair| Some(pair.in_flight as f64)),
-    ("pacing_rate_bits_per_second", "Pacing rate", |pair| pair.rate_bps.map(|bps| bps as f64)),
-    ("round_trip_seconds", "Last measured round trip", |pair| pair.round_trip.map(seconds)),
-    ("path_utilisation_ratio", "How full the path's busiest link is", |pair| pair.utilisation),
-    ("unpolled_completions", "Completions of sends that were not polled", |pair| Some(pair.unpolled.into())),
+    ("window_bytes", "Congestion control allows this many bytes in flight", |pair| Some(pair.window as f64)),
+    ("in_flight_bytes", "This many payload bytes were sent and are not acknowledged", |pair| {
+        Some(pair.in_flight as f64)
+    }),
+    ("pacing_rate_bits_per_second", "Congestion control paces the queue pair at this rate", |pair| {
+        pair.rate_bps.map(|bps| bps as f64)
+    }),
+    ("round_trip_seconds", "The last measured round trip took this long", |pair| {
+        pair.round_trip.map(seconds)
+    }),
+    ("path_utilisation_ratio", "The path's busiest link is full to this part", |pair| pair.utilisation),
+    ("unpolled_completions", "This many completions of sends were not polled", |pair| {
+        Some(pair.unpolled.into())
+    }),
 ];
 
 fn seconds(nanos: u64) -> f64 {
@@ -56,7 +64,7 @@ pub fn exposition(processes: &[ProcessStatus]) -> String {
     let endpoint = named_counters(&Counters::default()).into_iter();
     for (name, help, _) in endpoint.chain(named_core_counters(&CoreCounters::default())) {
         let values = devices.iter().map(|(labels, device)| (labels.clone(), count(device, name)));
-        family(&mut text, &format!("ferroce_{name}"), help, "counter", values);
+        family(&mut text, &format!("ferroce_{name}"), &format!("Counts {help}"), "counter", values);
     }
     let dropped = devices.iter().flat_map(|(labels, device)| {
         device
@@ -64,7 +72,7 @@ pub fn exposition(processes: &[ProcessStatus]) -> String {
             .iter()
             .map(move |(why, count)| (format!("{labels},reason=\"{}\"", escape(why)), *count as f64))
     });
-    family(&mut text, "ferroce_dropped", "Packets dropped, by reason", "counter", dropped);
+    family(&mut text, "ferroce_dropped", "Counts packets dropped, by reason", "counter", dropped);
     let waited = devices.iter().flat_map(|(labels, device)| {
         device
             .waited
@@ -74,7 +82,7 @@ pub fn exposition(processes: &[ProcessStatus]) -> String {
     family(
         &mut text,
         "ferroce_waited_seconds",
-        "Time of queue pairs in each waiting state",
+        "Counts the time that queue pairs spent in each waiting state",
         "counter",
         waited,
     );
@@ -109,10 +117,13 @@ fn cores(text: &mut String, devices: &[(String, &DeviceStatus)]) {
                 .map(move |(place, core)| (format!("{labels},core=\"{place}\""), core))
         })
         .collect();
-    for name in cores.first().into_iter().flat_map(|(_, core)| core.counters.keys()) {
-        let value = |core: &CoreStatus| core.counters.get(name).copied().unwrap_or(0) as f64;
-        let values = cores.iter().map(|(labels, core)| (labels.clone(), value(core)));
-        let help = format!("Of each core: {}", name.replace('_', " "));
+    // A core's own counters, and the frames of its queue pairs.
+    let endpoint = named_counters(&Counters::default()).into_iter();
+    for (name, help, _) in endpoint.chain(named_core_counters(&CoreCounters::default())) {
+        let values = cores
+            .iter()
+            .filter_map(|(labels, core)| Some((labels.clone(), core.counters.get(name).copied()? as f64)));
+        let help = format!("Counts {help}, by core");
         family(text, &format!("ferroce_core_{name}"), &help, "counter", values);
     }
     let waited = cores.iter().flat_map(|(labels, core)| {
@@ -120,7 +131,7 @@ fn cores(text: &mut String, devices: &[(String, &DeviceStatus)]) {
             .iter()
             .map(move |(state, nanos)| (format!("{labels},state=\"{}\"", escape(state)), seconds(*nanos)))
     });
-    let help = "Time of each core's queue pairs in each waiting state";
+    let help = "Counts the time that each core's queue pairs spent in each waiting state";
     family(text, "ferroce_core_waited_seconds", help, "counter", waited);
 }
 
@@ -196,6 +207,22 @@ mod tests {
         }
         assert!(!text.contains("pacing_rate"), "a family without values is left out");
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn every_help_text_is_a_sentence() {
+        let text = exposition(&[process()]);
+        let helps: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
+        assert!(helps.len() > 40, "{text}");
+        for line in helps {
+            let (_, help) = line.split_once(' ').unwrap();
+            let verbs = ["Counts ", "Congestion control ", "This many ", "The last ", "The path's "];
+            assert!(verbs.iter().any(|verb| help.starts_with(verb)) && help.ends_with('.'), "{line}");
+        }
+        assert!(
+            text.contains("# HELP ferroce_core_busy_turns Counts turns that found work, by core.\n"),
+            "{text}"
+        );
     }
 
     #[test]

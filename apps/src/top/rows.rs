@@ -21,7 +21,9 @@ pub enum Column {
     Port,
     QueuePair,
     Peer,
+    Algorithm,
     Waiting,
+    Rate,
     Packets,
     Window,
     InFlight,
@@ -29,12 +31,14 @@ pub enum Column {
 }
 
 impl Column {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Pid,
         Self::Port,
         Self::QueuePair,
         Self::Peer,
+        Self::Algorithm,
         Self::Waiting,
+        Self::Rate,
         Self::Packets,
         Self::Window,
         Self::InFlight,
@@ -48,10 +52,12 @@ impl Column {
             Self::Port => "PORT",
             Self::QueuePair => "QP",
             Self::Peer => "PEER",
+            Self::Algorithm => "CC",
             Self::Waiting => "WAITS FOR",
-            Self::Packets => "PKT/S",
-            Self::Window => "WINDOW",
-            Self::InFlight => "IN FLIGHT",
+            Self::Rate => "Mb/s",
+            Self::Packets => "PKT/s",
+            Self::Window => "WINDOW pkt",
+            Self::InFlight => "FLIGHT pkt",
             Self::RoundTrip => "RTT us",
         }
     }
@@ -77,12 +83,16 @@ pub struct Row {
     port: String,
     qpn: u32,
     peer: String,
+    algorithm: String,
     waiting: String,
     /// The part of `waiting` in the time since the last update, %.
     share: u64,
+    /// Payload that the peer acknowledged since the last update, bit/s; `None` for READs and datagrams, which nobody acknowledges so.
+    rate: Option<f64>,
     packets: u64,
-    window: u64,
-    in_flight: u64,
+    /// The window and the bytes in flight, in packets of the path MTU; 0 without a connection.
+    window: f64,
+    in_flight: f64,
     round_trip: u64,
     /// Queue and utilisation of each hop of the path; marks the busiest hop.
     path: String,
@@ -96,12 +106,19 @@ impl Row {
             Column::Port => self.port.clone(),
             Column::QueuePair => Qpn::new(self.qpn).to_string(),
             Column::Peer => self.peer.clone(),
+            Column::Algorithm => self.algorithm.clone(),
             Column::Waiting => format!("{} {} %", self.waiting, self.share),
+            Column::Rate => self.rate.map_or("-".into(), |bps| format!("{:.1}", bps / 1e6)),
             Column::Packets => self.packets.to_string(),
-            Column::Window => self.window.to_string(),
-            Column::InFlight => self.in_flight.to_string(),
+            Column::Window => packets(self.window),
+            Column::InFlight => packets(self.in_flight),
             Column::RoundTrip => format!("{:.1}", self.round_trip as f64 / 1e3),
         }
+    }
+
+    /// Returns the name of the state that most of the time since the last update was spent in.
+    pub fn waiting(&self) -> &str {
+        &self.waiting
     }
 
     /// Returns the queue and the utilisation of each hop of the path as text.
@@ -115,10 +132,12 @@ impl Row {
             Column::Port => self.port.cmp(&other.port),
             Column::QueuePair => self.qpn.cmp(&other.qpn),
             Column::Peer => self.peer.cmp(&other.peer),
+            Column::Algorithm => self.algorithm.cmp(&other.algorithm),
             Column::Waiting => (&self.waiting, self.share).cmp(&(&other.waiting, other.share)),
+            Column::Rate => self.rate.unwrap_or(0.0).total_cmp(&other.rate.unwrap_or(0.0)),
             Column::Packets => self.packets.cmp(&other.packets),
-            Column::Window => self.window.cmp(&other.window),
-            Column::InFlight => self.in_flight.cmp(&other.in_flight),
+            Column::Window => self.window.total_cmp(&other.window),
+            Column::InFlight => self.in_flight.total_cmp(&other.in_flight),
             Column::RoundTrip => self.round_trip.cmp(&other.round_trip),
         }
     }
@@ -249,20 +268,30 @@ fn row(pid: u32, port: &str, before: Option<&QueuePairStatus>, pair: &QueuePairS
     let waited = pair.waited.iter().map(|(state, time)| (state, time.saturating_sub(since(state))));
     let total: u64 = waited.clone().map(|(_, time)| time).sum();
     let (waiting, longest) = waited.max_by_key(|(_, time)| *time).unwrap_or((&pair.waiting, 0));
+    let acknowledged = |pair: &QueuePairStatus| pair.acknowledged_bytes;
+    let bytes = acknowledged(pair).saturating_sub(before.map_or(acknowledged(pair), acknowledged));
+    let in_packets = |bytes: u64| if pair.mtu == 0 { 0.0 } else { bytes as f64 / f64::from(pair.mtu) };
     let psns = before.map_or(0, |before| pair.send_psn.wrapping_sub(before.send_psn) % CIRCLE);
     Row {
         pid,
         port: port.into(),
         qpn: pair.qpn,
         peer: pair.peer.as_ref().map_or("-".into(), |peer| peer.address.clone()),
+        algorithm: pair.algorithm.clone(),
         waiting: waiting.clone(),
         share: longest * 100 / total.max(1),
+        rate: (bytes > 0 || psns == 0).then(|| bytes as f64 * 8e9 / nanos as f64),
         packets: (f64::from(psns) * 1e9 / nanos as f64) as u64,
-        window: pair.window,
-        in_flight: pair.in_flight,
+        window: in_packets(pair.window),
+        in_flight: in_packets(pair.in_flight),
         round_trip: pair.round_trip.unwrap_or(0),
         path: path(pair),
     }
+}
+
+/// Formats a number of packets: with a decimal below 10.
+fn packets(number: f64) -> String {
+    if number < 10.0 { format!("{number:.1}") } else { format!("{number:.0}") }
 }
 
 fn path(pair: &QueuePairStatus) -> String {
@@ -287,7 +316,7 @@ mod tests {
         let pair = |qpn: u32, psn: u32| {
             json!({
                 "qpn": qpn, "core": 0, "service": "RC", "state": "ReadyToSend", "peer": null, "algorithm": "fixed", "window": 4096,
-                "in_flight": 0, "rate_bps": null, "utilisation": null, "round_trip": 2000, "shortest_round_trip": 1000,
+                "in_flight": 1536, "rate_bps": null, "mtu": 1024, "acknowledged_bytes": u64::from(psn) * 1250, "utilisation": null, "round_trip": 2000, "shortest_round_trip": 1000,
                 "send_psn": psn, "acknowledged_psn": 0, "outstanding": 0, "receives": 0, "unpolled": 0,
                 "waiting": "idle", "waited": {"window": window, "idle": now - window},
                 "hops": [], "busiest": null, "suspected": null,
@@ -326,6 +355,20 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_is_what_the_peer_acknowledged() {
+        let mut rows = Rows::new(None);
+        let rates = |rows: &Rows| rows.all.iter().map(|row| row.cell(Column::Rate)).collect::<Vec<_>>();
+        rows.take(&[process(1_000_000_000, 0, 0)]);
+        rows.take(&[process(2_000_000_000, 2000, 0)]);
+        // 2000 packets of 1250 B in a second.
+        assert_eq!(rates(&rows), ["20.0", "0.0"]);
+        let mut read = process(3_000_000_000, 3000, 0);
+        read.devices[0].queue_pairs[1].acknowledged_bytes = 2_500_000;
+        rows.take(&[read]);
+        assert_eq!(rates(&rows), ["-", "0.0"], "packets without acknowledged payload are READs");
+    }
+
+    #[test]
     fn rows_tell_what_changed_and_are_sorted() {
         let mut rows = Rows::new(None);
         rows.take(&[process(1_000_000_000, CIRCLE - 10, 0)]);
@@ -333,6 +376,9 @@ mod tests {
         let cells =
             |row: &Row| [Column::QueuePair, Column::Packets, Column::Waiting].map(|column| row.cell(column));
         assert_eq!(cells(&rows.all[0]), ["0x000006", "100", "window 75 %"]);
+        let cells =
+            |row: &Row| [Column::Algorithm, Column::Window, Column::InFlight].map(|column| row.cell(column));
+        assert_eq!(cells(&rows.all[0]), ["fixed", "4.0", "1.5"], "packets of the path MTU, 1024 B");
         assert_eq!(rows.rates, [0, 8_000_000]);
         rows.invert();
         assert_eq!(rows.all[0].cell(Column::QueuePair), "0x000005");

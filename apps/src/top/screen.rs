@@ -4,11 +4,23 @@ use super::{Column, Rows};
 use crate::units::counted;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
-use ratatui::style::{Style, Stylize};
+use ratatui::style::{Color, Style, Stylize};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 
 /// The height up to which a terminal shows no cores, lines.
 const LOW: u16 = 8;
+
+/// Returns the colour of a waiting state: red if the path or the peer fails, yellow if this host is the limit, cyan if the queue pair may
+/// not send more, green if its requests are on their way, grey without any.
+fn colour(state: &str) -> Color {
+    match state {
+        "loss-recovery" | "silence" | "receiver-not-ready" => Color::Red,
+        "turn" | "port-full" | "pool-dry" | "completions-unpolled" => Color::Yellow,
+        "pacing" | "window" | "read-limit" | "fence" => Color::Cyan,
+        "answer" => Color::Green,
+        _ => Color::DarkGray,
+    }
+}
 
 /// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, rows: &Rows) {
@@ -36,13 +48,46 @@ pub fn draw(frame: &mut Frame<'_>, rows: &Rows) {
             cell.style(Style::new().bold())
         }
     });
-    let widths = [8, 12, 8, 16, 28, 10, 10, 10, 10].map(Constraint::Max);
+    let widths = [8, 12, 8, 16, 9, 26, 9, 9, 10, 10, 9].map(Constraint::Max);
     let lines = rows.all.iter().skip(rows.first).enumerate().map(|(place, row)| {
-        let line = Row::new(Column::ALL.map(|column| row.cell(column)));
+        let line = Row::new(Column::ALL.map(|column| {
+            let cell = Cell::from(row.cell(column));
+            if column == Column::Waiting { cell.fg(colour(row.waiting())) } else { cell }
+        }));
         if place == 0 { line.underlined() } else { line }
     });
     frame.render_widget(Table::new(lines, widths).header(Row::new(heading)), middle);
     let selected = rows.all.get(rows.first).map_or("", |row| row.path());
     frame.render_widget(Paragraph::new(selected), path);
     frame.render_widget(Paragraph::new("q quit   < > sort by   I invert   up down select").dim(), below);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use verbs::observe::Waiting;
+
+    #[test]
+    fn every_waiting_state_has_a_colour_and_only_idle_is_grey() {
+        for state in Waiting::ALL {
+            let is_grey = colour(state.name()) == Color::DarkGray;
+            assert_eq!(is_grey, *state == Waiting::Idle, "{}", state.name());
+        }
+    }
+
+    #[test]
+    fn the_waiting_state_is_coloured_and_the_columns_have_units() {
+        let mut rows = Rows::new(None);
+        rows.all.push(super::super::rows::Row::default());
+        let mut terminal = Terminal::new(TestBackend::new(140, 12)).unwrap();
+        terminal.draw(|frame| draw(frame, &rows)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let text: String = buffer.content.iter().map(|cell| cell.symbol()).collect();
+        for heading in ["CC ", "Mb/s", "WINDOW pkt"] {
+            assert!(text.contains(heading), "{text}");
+        }
+        assert!(buffer.content.iter().any(|cell| cell.symbol() == "%" && cell.fg == Color::DarkGray));
+    }
 }

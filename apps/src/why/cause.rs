@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 /// The least part of the time without a CPU that makes `cpu-starved` a cause.
 const STARVED: f64 = 0.4;
+const STARVATION: &str = "cpu-starved";
 
 pub struct Cause {
     /// A name of [`Waiting::name`](verbs::observe::Waiting::name), `congested-path`, `path-mtu` or `cpu-starved`.
@@ -20,11 +21,23 @@ pub struct Cause {
     pub remedy: String,
 }
 
+/// The causes of a queue pair, the longest first.
+pub struct Causes {
+    pub all: Vec<Cause>,
+    /// The part of the time watched in states that `all` leaves out because each took less than 1 %: 0 to 1.
+    pub rest: f64,
+}
+
 impl Cause {
+    /// Returns true if the time is also part of the other causes'.
+    pub fn overlaps(&self) -> bool {
+        self.name == STARVATION
+    }
+
     /// Returns the cause as JSON.
     pub fn json(&self) -> Value {
         json!({
-            "cause": self.name, "nanoseconds": self.nanos, "share": self.share, "says": self.says,
+            "cause": self.name, "nanoseconds": self.nanos, "share": self.share, "overlaps": self.overlaps(), "says": self.says,
             "evidence": self.evidence, "remedy": self.remedy,
         })
     }
@@ -40,8 +53,9 @@ fn named<'a>(state: &'a str, difference: &Difference<'_>) -> &'a str {
     }
 }
 
-/// Returns the causes, the longest first. Omits those below 1 %, except if all are.
-pub fn ranked(difference: &Difference<'_>) -> Vec<Cause> {
+/// Returns the causes, the longest first. Omits those below 1 %, except if all are. The shares add up to 1 with the rest, but for
+/// starvation, which overlaps the others.
+pub fn ranked(difference: &Difference<'_>) -> Causes {
     let mut times = BTreeMap::new();
     for (state, nanos) in difference.waited.iter().filter(|(_, nanos)| **nanos > 0) {
         *times.entry(named(state, difference)).or_insert(0) += nanos;
@@ -50,11 +64,11 @@ pub fn ranked(difference: &Difference<'_>) -> Vec<Cause> {
         times.into_iter().map(|(name, nanos)| cause(name, nanos, difference)).collect();
     causes.sort_by_key(|cause| std::cmp::Reverse(cause.nanos));
     let worth: usize = causes.iter().filter(|cause| cause.share >= 0.01).count();
-    causes.truncate(worth.max(1));
+    let rest = causes.split_off(worth.max(1).min(causes.len())).iter().map(|cause| cause.share).sum();
     let starved = difference.starved as f64 / difference.elapsed as f64;
     let first = causes.first().map_or("idle", |cause| cause.name.as_str());
     if starved >= STARVED && (first != "idle" || causes.len() > 1) {
-        let starved = cause("cpu-starved", difference.starved.min(difference.elapsed), difference);
+        let starved = cause(STARVATION, difference.starved.min(difference.elapsed), difference);
         // A core without a CPU is late with acknowledgements and turns, a program without one with its posts. The other causes do not
         // depend on the CPU, so they precede starvation if they lasted longer.
         let is_longer = |other: &Cause| other.nanos > starved.nanos;
@@ -64,7 +78,7 @@ pub fn ranked(difference: &Difference<'_>) -> Vec<Cause> {
         };
         causes.insert(place, starved);
     }
-    causes
+    Causes { all: causes, rest }
 }
 
 fn cause(name: &str, nanos: u64, difference: &Difference<'_>) -> Cause {
@@ -97,49 +111,20 @@ fn counted(difference: &Difference<'_>, name: &str, words: &str) -> Option<Strin
 
 fn allowed(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
-    let (algorithm, window) = (&pair.algorithm, pair.window);
     match name {
-        "congested-path" => {
-            // The window alone may limit the queue pair while the pacing rate is still the line rate.
-            let windowed = pair.round_trip.map(|trip| window as f64 * 8e9 / trip.max(1) as f64);
-            let paced = pair.rate_bps.map(|bps| bps as f64);
-            let pace = [windowed, paced].into_iter().flatten().reduce(f64::min).map_or("less".into(), rate);
-            (
-                format!("A link of the path was busy, and {algorithm} slowed down to {pace}."),
-                vec![difference.busiest_hop(), Some(format!("window {window} B")), difference.round_trips()],
-                "find out which other hosts send through that switch port; send less over it, or use a faster link"
-                    .into(),
-            )
-        }
-        "pacing" => {
-            let pace = pair.rate_bps.map_or("its rate".into(), |bps| rate(bps as f64));
-            let full =
-                pair.utilisation.map(|part| format!("the path's busiest link is {:.0} % full", part * 100.0));
-            (
-                format!("It was paced by {algorithm} at {pace}."),
-                vec![
-                    full,
-                    difference.busiest_hop(),
-                    counted(difference, "cnps_received", "CNPs"),
-                    counted(difference, "rx_marked", "CE marks"),
-                ],
-                "if links are full, send less over them; if not, raise the rate of --cc".into(),
-            )
-        }
-        "window" => {
-            let bound = pair.round_trip.map(|trip| {
-                format!(
-                    "{window} B each {} are {}",
-                    time(trip),
-                    rate(window as f64 * 8e9 / trip.max(1) as f64)
-                )
-            });
-            (
-                format!("It waited for room in the window of {algorithm}: {window} B may be in flight."),
-                vec![Some(format!("{} B are in flight", pair.in_flight)), bound, difference.busiest_hop()],
-                "raise the window to link rate x round trip: --cc fixed,window=BYTES".into(),
-            )
-        }
+        "congested-path" => (
+            format!("A link of the path was busy: {} sent {}.", pair.algorithm, difference.sent()),
+            vec![
+                difference.busiest_hop(),
+                Some(format!("window {} B", pair.window)),
+                pair.rate_bps.map(|bps| format!("pacing rate {}", rate(bps as f64))),
+                difference.round_trips(),
+            ],
+            "find out which other hosts send through that switch port; send less over it, or use a faster link"
+                .into(),
+        ),
+        "pacing" => pacing(difference),
+        "window" => window(difference),
         "read-limit" => (
             "It had as many READs and atomics outstanding as the peer allows.".into(),
             vec![Some(format!("{} requests are posted", pair.outstanding)), difference.round_trips()],
@@ -152,6 +137,58 @@ fn allowed(name: &str, difference: &Difference<'_>) -> Words {
             "fence only requests that use the result of a READ".into(),
         ),
     }
+}
+
+fn pacing(difference: &Difference<'_>) -> Words {
+    let pair = difference.pair;
+    let algorithm = &pair.algorithm;
+    let full = pair.utilisation.map(|part| format!("the path's busiest link is {:.0} % full", part * 100.0));
+    let evidence = vec![
+        full,
+        difference.busiest_hop(),
+        counted(difference, "cnps_received", "CNPs"),
+        counted(difference, "rx_marked", "CE marks"),
+    ];
+    let pace = pair.rate_bps.map_or("its rate".into(), |bps| rate(bps as f64));
+    if pair.rate_bps.is_some() && pair.rate_bps >= pair.line_rate_bps {
+        return (
+            format!("It sent at the line rate of {algorithm}, {pace}."),
+            evidence,
+            "the line rate is the limit; if the link is faster, add line_rate=RATE to --cc".into(),
+        );
+    }
+    let remedy = match algorithm.as_str() {
+        "dctcp" | "dcqcn" => {
+            "find the switch port that marks packets, and what else it sends; send less over it"
+        }
+        "swift" => "find the queue that lengthens the round trip, and what else fills it; send less over it",
+        _ => {
+            "find out which other hosts send over the path's busiest link; send less over it, or use a faster one"
+        }
+    };
+    (
+        format!("It was paced by {algorithm} at {pace}: it sent {}.", difference.sent()),
+        evidence,
+        remedy.into(),
+    )
+}
+
+/// Describes the wait for the window. A window that the algorithm computes is at most line rate x base RTT.
+fn window(difference: &Difference<'_>) -> Words {
+    let pair = difference.pair;
+    let (algorithm, window) = (&pair.algorithm, pair.window);
+    let bound = pair.round_trip.zip(difference.window_rate());
+    let bound = bound.map(|(trip, bound)| format!("{window} B each {} are {}", time(trip), rate(bound)));
+    let remedy = match algorithm.as_str() {
+        "fixed" => "raise the window to link rate x round trip: --cc fixed,window=BYTES".into(),
+        _ => "if no link of the path is full, add its rate and its idle round trip to --cc: line_rate=RATE,base_rtt=TIME"
+            .into(),
+    };
+    (
+        format!("It waited for room in the window of {algorithm}: {window} B may be in flight."),
+        vec![Some(format!("{} B are in flight", pair.in_flight)), bound, difference.busiest_hop()],
+        remedy,
+    )
 }
 
 /// Describes waits for the peer and the path. The remedy of a suspected reason replaces the general one.
@@ -218,9 +255,9 @@ fn host(name: &str, difference: &Difference<'_>) -> Words {
             vec![Some(format!("{} completions of sends are not polled", pair.unpolled))],
             "poll the completion queue more often, or in a thread of its own".into(),
         ),
-        "cpu-starved" => (
+        STARVATION => (
             format!("A thread of the process was ready and had no CPU for {}.", time(difference.starved)),
-            vec![Some("schedstat in /proc/PID/task".into())],
+            vec![Some("schedstat in /proc/PID/task; this time is part of the other causes' time".into())],
             "give the core a CPU of its own: progress = \"dedicated:CPU\", taskset for the others".into(),
         ),
         "turn" => (
@@ -275,7 +312,7 @@ mod tests {
         let (before, after) = (device(before), device(after));
         let pair: &QueuePairStatus = &after.queue_pairs[0];
         let difference = Difference::new(Some(&before), &after, pair, starved);
-        ranked(&difference).into_iter().map(|cause| cause.name).collect()
+        ranked(&difference).all.into_iter().map(|cause| cause.name).collect()
     }
 
     #[test]
@@ -306,25 +343,24 @@ mod tests {
         let mut after = device(&[("pacing", 300), ("window", 300), ("answer", 400)]);
         after.queue_pairs[0].hops = vec![hop(0, 0, 0.2, 5_000), hop(1, 90_000, 1.7, 4_000)];
         let ranked_by = |after: &DeviceStatus| {
-            ranked(&Difference::new(None, after, &after.queue_pairs[0], Duration::ZERO)).swap_remove(0)
+            ranked(&Difference::new(None, after, &after.queue_pairs[0], Duration::ZERO)).all.swap_remove(0)
         };
         after.queue_pairs[0].busiest = Some(0);
         assert_eq!(ranked_by(&after).name, "answer");
         after.queue_pairs[0].busiest = Some(1);
         // 4096 bytes per ms are 32.8 Mb/s at any higher pacing rate.
-        (after.queue_pairs[0].rate_bps, after.queue_pairs[0].round_trip) =
-            (Some(200_000_000), Some(1_000_000));
-        assert!(
-            ranked_by(&after).says.contains("fixed slowed down to 32.8 Mb/s"),
-            "{}",
-            ranked_by(&after).says
-        );
+        let pair = &mut after.queue_pairs[0];
+        (pair.rate_bps, pair.line_rate_bps, pair.round_trip) =
+            (Some(200_000_000), Some(200_000_000), Some(1_000_000));
+        let says = ranked_by(&after).says;
+        assert_eq!(says, "A link of the path was busy: fixed sent 32.8 of 200.0 Mb/s.");
         after.queue_pairs[0].rate_bps = Some(20_000_000);
-        assert!(
-            ranked_by(&after).says.contains("fixed slowed down to 20.0 Mb/s"),
-            "{}",
-            ranked_by(&after).says
-        );
+        let says = ranked_by(&after).says;
+        assert_eq!(says, "A link of the path was busy: fixed sent 20.0 of 200.0 Mb/s.");
+        // What the peer acknowledged in the second watched is measured, and comes before what is allowed.
+        after.queue_pairs[0].acknowledged_bytes = 3_500_000;
+        let says = ranked_by(&after).says;
+        assert_eq!(says, "A link of the path was busy: fixed sent 28.0 of 200.0 Mb/s.");
         let first = ranked_by(&after);
         assert_eq!((first.name.as_str(), first.nanos), ("congested-path", 600_000_000));
         assert_eq!(first.evidence[0], "hop 1 of the path: 90000 B queued, its link 170 % full, 4.0 us ago");
@@ -336,9 +372,48 @@ mod tests {
         before.queue_pairs[0].busiest = Some(1);
         after.queue_pairs[0].hops[1] = hop(1, 0, 0.4, 4_000);
         let difference = Difference::new(Some(&before), &after, &after.queue_pairs[0], Duration::ZERO);
-        let first = ranked(&difference).swap_remove(0);
+        let first = ranked(&difference).all.swap_remove(0);
         assert_eq!(first.name, "congested-path");
         assert_eq!(first.evidence[0], "hop 1 of the path: 70000 B queued, its link 90 % full, 1.00 s ago");
+    }
+
+    #[test]
+    fn a_queue_pair_at_its_line_rate_is_not_slowed_down() {
+        let mut after = device(&[("pacing", 1000)]);
+        let pair = &mut after.queue_pairs[0];
+        (pair.algorithm, pair.line_rate_bps, pair.rate_bps) =
+            ("hpcc".into(), Some(200_000_000), Some(200_000_000));
+        let first = |after: &DeviceStatus| {
+            ranked(&Difference::new(None, after, &after.queue_pairs[0], Duration::ZERO)).all.swap_remove(0)
+        };
+        assert_eq!(first(&after).says, "It sent at the line rate of hpcc, 200.0 Mb/s.");
+        after.queue_pairs[0].rate_bps = Some(50_000_000);
+        after.queue_pairs[0].acknowledged_bytes = 5_000_000;
+        let cause = first(&after);
+        assert_eq!(cause.says, "It was paced by hpcc at 50.0 Mb/s: it sent 40.0 of 200.0 Mb/s.");
+    }
+
+    #[test]
+    fn no_remedy_leaves_the_algorithm() {
+        let mut after = device(&[("pacing", 500), ("window", 500)]);
+        for algorithm in ["hpcc", "hpcc-fair", "hpcc-rx", "powertcp", "dctcp", "dcqcn", "swift"] {
+            after.queue_pairs[0].algorithm = algorithm.into();
+            for cause in ranked(&Difference::new(None, &after, &after.queue_pairs[0], Duration::ZERO)).all {
+                assert!(!cause.remedy.contains("fixed"), "{algorithm}, {}: {}", cause.name, cause.remedy);
+            }
+        }
+    }
+
+    #[test]
+    fn shares_and_the_rest_add_up_and_starvation_overlaps() {
+        let after = device(&[("answer", 880), ("turn", 100), ("idle", 9), ("fence", 8), ("window", 3)]);
+        let starved = Duration::from_millis(500);
+        let causes = ranked(&Difference::new(None, &after, &after.queue_pairs[0], starved));
+        let (over, own): (Vec<_>, Vec<_>) = causes.all.iter().partition(|cause| cause.overlaps());
+        assert_eq!(over.iter().map(|cause| cause.name.as_str()).collect::<Vec<_>>(), ["cpu-starved"]);
+        assert!(over[0].evidence[0].contains("part of the other causes' time"), "{:?}", over[0].evidence);
+        assert!((own.iter().map(|cause| cause.share).sum::<f64>() + causes.rest - 1.0).abs() < 1e-9);
+        assert!((causes.rest - 0.02).abs() < 1e-9, "{}", causes.rest);
     }
 
     #[test]
@@ -347,7 +422,7 @@ mod tests {
         let diagnosis = Diagnosis { reason: "no route".into(), remedy: "add one".into(), is_path_mtu: false };
         after.queue_pairs[0].suspected = Some(diagnosis);
         let difference = Difference::new(None, &after, &after.queue_pairs[0], Duration::ZERO);
-        let cause = ranked(&difference).swap_remove(0);
+        let cause = ranked(&difference).all.swap_remove(0);
         assert_eq!(
             (cause.evidence[0].as_str(), cause.remedy.as_str()),
             ("likely reason: no route", "add one")
@@ -361,7 +436,7 @@ mod tests {
             Diagnosis { reason: "too small".into(), remedy: "raise it".into(), is_path_mtu: true };
         after.queue_pairs[0].suspected = Some(diagnosis);
         let difference = Difference::new(None, &after, &after.queue_pairs[0], Duration::ZERO);
-        let cause = ranked(&difference).swap_remove(0);
+        let cause = ranked(&difference).all.swap_remove(0);
         assert_eq!((cause.name.as_str(), cause.nanos), ("path-mtu", 900_000_000));
         assert_eq!(
             (cause.evidence[0].as_str(), cause.remedy.as_str()),

@@ -73,6 +73,30 @@ impl<'a> Difference<'a> {
         }
     }
 
+    /// Returns the payload that the peer acknowledged, bit/s; `None` if it acknowledged none, as with READs and datagrams.
+    fn goodput(&self) -> Option<f64> {
+        let before = self.earlier.map_or(0, |earlier| earlier.acknowledged_bytes);
+        let bytes = self.pair.acknowledged_bytes.saturating_sub(before);
+        (bytes > 0).then(|| bytes as f64 * 8e9 / self.elapsed as f64)
+    }
+
+    /// Returns the rate that the window allows, bit/s; `None` without a measured round trip.
+    pub fn window_rate(&self) -> Option<f64> {
+        self.pair.round_trip.map(|trip| self.pair.window as f64 * 8e9 / trip.max(1) as f64)
+    }
+
+    /// Returns the rate at which the queue pair sent as text: the acknowledged payload if there is any, or else what window and pacing allow.
+    pub fn sent(&self) -> String {
+        let paced = self.pair.rate_bps.map(|bps| bps as f64);
+        let allowed = || [self.window_rate(), paced].into_iter().flatten().reduce(f64::min);
+        match (self.goodput().or_else(allowed), self.pair.line_rate_bps) {
+            (Some(sent), Some(line)) => rate_of(sent, line as f64),
+            (Some(sent), None) => rate(sent),
+            (None, Some(line)) => format!("less than {}", rate(line as f64)),
+            (None, None) => "less than it could".into(),
+        }
+    }
+
     /// Returns the telemetry of the path's busiest hop as text.
     pub fn busiest_hop(&self) -> Option<String> {
         let (hop, age) = self.reading()?;
@@ -116,9 +140,21 @@ pub fn time(nanos: u64) -> String {
 
 /// Formats a rate in bit/s with a suitable unit.
 pub fn rate(bps: f64) -> String {
+    let (unit, name, decimals) = unit(bps);
+    format!("{:.decimals$} {name}", bps / unit)
+}
+
+/// Formats a part of a rate and the rate, both in bit/s, in the unit of the rate.
+fn rate_of(part: f64, whole: f64) -> String {
+    let (unit, name, decimals) = unit(whole);
+    format!("{:.decimals$} of {:.decimals$} {name}", part / unit, whole / unit)
+}
+
+/// Returns the unit for a rate in bit/s: its size in bit/s, its name, and the decimals to show.
+fn unit(bps: f64) -> (f64, &'static str, usize) {
     match bps {
-        ..1e6 => format!("{:.1} kb/s", bps / 1e3),
-        ..1e9 => format!("{:.1} Mb/s", bps / 1e6),
-        _ => format!("{:.2} Gb/s", bps / 1e9),
+        ..1e6 => (1e3, "kb/s", 1),
+        ..1e9 => (1e6, "Mb/s", 1),
+        _ => (1e9, "Gb/s", 2),
     }
 }

@@ -6,7 +6,7 @@ mod starvation;
 
 use crate::failure::Failure;
 use crate::{signals, units};
-use cause::Cause;
+use cause::{Cause, Causes};
 use difference::Difference;
 use serde_json::{Value, json};
 use starvation::Starvation;
@@ -51,7 +51,7 @@ pub struct Answer {
     suspected: Option<Diagnosis>,
     hops: Vec<HopStatus>,
     busiest: Option<usize>,
-    causes: Vec<Cause>,
+    causes: Causes,
 }
 
 /// Watches the processes and prints what their queue pairs waited for.
@@ -133,7 +133,7 @@ impl Answer {
     }
 
     fn idle_nanos(&self) -> u64 {
-        self.causes.iter().find(|cause| cause.name == "idle").map_or(0, |cause| cause.nanos)
+        self.causes.all.iter().find(|cause| cause.name == "idle").map_or(0, |cause| cause.nanos)
     }
 }
 
@@ -169,11 +169,12 @@ fn as_json(answers: &[Answer], time: Duration) -> Value {
     let queue_pairs: Vec<Value> = answers
         .iter()
         .map(|answer| {
-            let causes: Vec<Value> = answer.causes.iter().map(Cause::json).collect();
+            let causes: Vec<Value> = answer.causes.all.iter().map(Cause::json).collect();
             json!({
                 "process": answer.process, "command": answer.command, "port": answer.port, "qpn": answer.qpn.get(),
                 "peer": answer.peer, "state": answer.state, "failure": answer.failure,
                 "suspected": answer.suspected, "hops": answer.hops, "busiest": answer.busiest, "causes": causes,
+                "rest": answer.causes.rest,
             })
         })
         .collect();
@@ -188,11 +189,8 @@ fn as_text(answers: &[Answer], processes: usize, time: Duration) -> String {
         let _ = writeln!(text, "process {process} ({command}), port {port}, QP {qpn}, peer {peer}, {state}");
         failure.iter().for_each(|failure| _ = writeln!(text, "  {failure}"));
         // A failed queue pair does not wait any more.
-        let most = if failure.is_some() { 0 } else { CAUSES };
-        for (rank, cause) in causes.iter().take(most).enumerate() {
-            let _ = writeln!(text, "  {}. {:>3.0} %  {}", rank + 1, cause.share * 100.0, cause.says);
-            cause.evidence.iter().for_each(|evidence| _ = writeln!(text, "            seen: {evidence}"));
-            let _ = writeln!(text, "            do:   {}", cause.remedy);
+        if failure.is_none() {
+            text += &ranking(causes);
         }
         text.push('\n');
     }
@@ -208,6 +206,35 @@ fn as_text(answers: &[Answer], processes: usize, time: Duration) -> String {
         );
     }
     let _ = writeln!(text, "watched for {seconds:.1} s");
+    text
+}
+
+/// Returns the first causes, and the share of all others, as lines. The percentages of the causes that do not overlap, and of the others,
+/// add up to 100.
+fn ranking(causes: &Causes) -> String {
+    let mut text = String::new();
+    let (mut sum, mut percents) = (0.0, 0);
+    for (rank, cause) in causes.all.iter().take(CAUSES).enumerate() {
+        let mut percent = (cause.share * 100.0).round() as u32;
+        if !cause.overlaps() {
+            // Rounds the sum, so that the rounded numbers add up to it.
+            sum += cause.share;
+            percent = (sum * 100.0).round() as u32 - percents;
+            percents += percent;
+        }
+        let _ = writeln!(text, "  {}. {percent:>3} %  {}", rank + 1, cause.says);
+        cause.evidence.iter().for_each(|evidence| _ = writeln!(text, "            seen: {evidence}"));
+        let _ = writeln!(text, "            do:   {}", cause.remedy);
+    }
+    let others = causes.all.iter().skip(CAUSES).map(|cause| cause.name.as_str()).collect::<Vec<_>>();
+    match (100_u32.saturating_sub(percents), others.as_slice()) {
+        (0, _) => {}
+        (_, []) if causes.all.is_empty() => {}
+        (percent, []) => _ = writeln!(text, "     {percent:>3} %  in states of less than 1 % each"),
+        (percent, others) => {
+            _ = writeln!(text, "     {percent:>3} %  in other states: {}", others.join(", "))
+        }
+    }
     text
 }
 
@@ -228,11 +255,40 @@ mod tests {
             suspected: None,
             hops: Vec::new(),
             busiest: None,
-            causes: Vec::new(),
+            causes: Causes { all: Vec::new(), rest: 0.0 },
         };
         let answers = [answer];
         let text = as_text(&answers, 1, Duration::from_secs(1));
         assert!(text.contains("port veth0, QP 0x000012, peer none"), "{text}");
         assert_eq!(as_json(&answers, Duration::from_secs(1))["queue_pairs"][0]["qpn"], 18);
+    }
+
+    #[test]
+    fn percentages_add_up_to_100() {
+        let cause = |name: &str, share| Cause {
+            name: name.into(),
+            nanos: 1,
+            share,
+            says: "x".into(),
+            evidence: Vec::new(),
+            remedy: "y".into(),
+        };
+        let percentages = |all: Vec<Cause>, rest| -> Vec<String> {
+            let text = ranking(&Causes { all, rest });
+            text.lines().filter(|line| line.contains(" %  ")).map(|line| line.trim().to_owned()).collect()
+        };
+        let all = vec![cause("answer", 0.494), cause("turn", 0.494)];
+        assert_eq!(
+            percentages(all, 0.012),
+            ["1.  49 %  x", "2.  50 %  x", "1 %  in states of less than 1 % each"]
+        );
+        let all = vec![
+            cause("cpu-starved", 0.9),
+            cause("answer", 0.334),
+            cause("turn", 0.333),
+            cause("idle", 0.333),
+        ];
+        let lines = ["1.  90 %  x", "2.  33 %  x", "3.  34 %  x", "33 %  in other states: idle"];
+        assert_eq!(percentages(all, 0.0), lines);
     }
 }

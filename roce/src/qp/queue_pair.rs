@@ -73,15 +73,20 @@ impl QueuePair {
 
     pub(crate) fn report(&self) -> QpReport {
         let of_algorithm = QpReport::new(self.common.state, self.algorithm());
-        let (in_flight, window, psn_state) = match &self.transport {
-            Transport::Reliable(reliable) => {
-                (reliable.in_flight(), self.common.congestion.next_window(), reliable.psn_state())
-            }
-            Transport::Unreliable(unreliable) => (0, of_algorithm.window, unreliable.psn_state()),
+        let (in_flight, acknowledged_bytes, window, psn_state) = match &self.transport {
+            Transport::Reliable(reliable) => (
+                reliable.in_flight(),
+                reliable.acknowledged_bytes(),
+                self.common.congestion.next_window(),
+                reliable.psn_state(),
+            ),
+            Transport::Unreliable(unreliable) => (0, 0, of_algorithm.window, unreliable.psn_state()),
         };
         QpReport {
             in_flight,
             window,
+            mtu: self.common.mtu(),
+            acknowledged_bytes,
             acknowledged_psn: psn_state.acknowledged,
             outstanding: either!(&self.transport, part => part.sends()) as u32,
             receives: either!(&self.transport, part => part.receives()) as u32,

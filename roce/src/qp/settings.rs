@@ -216,6 +216,12 @@ pub struct QpReport {
     pub window: u64,
     /// Pacing rate of the congestion controller.
     pub rate: Option<Rate>,
+    /// Rate of the sender's link, which the pacing rate does not exceed; with a fixed window the rate set for it.
+    pub line_rate: Option<Rate>,
+    /// Path MTU, bytes; 0 without a connection.
+    pub mtu: u32,
+    /// Payload bytes of SENDs and WRITEs that the peer acknowledged since the connection started; 0 on UC and UD.
+    pub acknowledged_bytes: u64,
     /// Smoothed utilisation `U` of the busiest link of the path, which HPCC++ computes from telemetry. It is 1 if the link is as full as it
     /// may be without a queue, and before the first telemetry. `None` with algorithms that compute none.
     pub utilisation: Option<f64>,
@@ -246,6 +252,9 @@ impl QpReport {
             in_flight: 0,
             window: algorithm.map_or(0, CongestionController::window),
             rate: algorithm.and_then(CongestionController::pacing_rate),
+            line_rate: algorithm.and_then(Algorithm::line_rate),
+            mtu: 0,
+            acknowledged_bytes: 0,
             utilisation: algorithm.and_then(Algorithm::as_hpcc).map(Hpcc::utilisation),
             busiest: algorithm.and_then(busiest),
             round_trip: None,

@@ -170,6 +170,15 @@ pub struct QueuePairStatus {
     pub in_flight: u64,
     /// Its pacing rate, bit/s.
     pub rate_bps: Option<u64>,
+    /// The rate of its link in the settings of its algorithm, bit/s.
+    #[serde(default)]
+    pub line_rate_bps: Option<u64>,
+    /// Its path MTU, bytes; 0 without a connection.
+    #[serde(default)]
+    pub mtu: u32,
+    /// Payload bytes of SENDs and WRITEs that the peer acknowledged since the connection started; 0 on UC and UD.
+    #[serde(default)]
+    pub acknowledged_bytes: u64,
     /// Its path: every hop of which telemetry has arrived, in path order.
     pub hops: Vec<HopStatus>,
     /// The index in `hops` of the busiest one.
@@ -313,6 +322,9 @@ impl QueuePairStatus {
             window: report.window,
             in_flight: report.in_flight,
             rate_bps: report.rate.map(cc::Rate::as_bps),
+            line_rate_bps: report.line_rate.map(cc::Rate::as_bps),
+            mtu: report.mtu,
+            acknowledged_bytes: report.acknowledged_bytes,
             hops: hops.iter().map(|hop| HopStatus::of(hop, now)).collect(),
             busiest: hops.iter().position(|hop| Some(*hop) == report.busiest),
             suspected: suspected.as_ref().map(Diagnosis::of),

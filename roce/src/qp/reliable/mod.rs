@@ -53,6 +53,10 @@ impl Reliable {
         self.requester.in_flight()
     }
 
+    pub(super) fn acknowledged_bytes(&self) -> u64 {
+        self.requester.acknowledged_bytes()
+    }
+
     pub(super) fn psn_state(&self) -> PsnState {
         PsnState {
             acknowledged: self.requester.acknowledged_psn(),

@@ -182,6 +182,12 @@ impl Requester {
         self.in_flight_of(self.queue.bytes_before_next(self.sequence.next))
     }
 
+    /// Returns the payload bytes that the peer acknowledged since the start of the connection.
+    #[inline]
+    pub(super) fn acknowledged_bytes(&self) -> u64 {
+        self.queue.bytes_before(self.sequence.una)
+    }
+
     /// Returns the bytes in flight if `sent` payload bytes were sent since the start of the connection.
     #[inline]
     #[expect(
@@ -189,7 +195,7 @@ impl Requester {
         reason = "`una` is not beyond the packets that were sent, and `min` keeps the difference from going below 0"
     )]
     fn in_flight_of(&self, sent: u64) -> u64 {
-        let sent = sent - self.queue.bytes_before(self.sequence.una);
+        let sent = sent - self.acknowledged_bytes();
         self.recovery
             .selective()
             .map_or(sent, |selective| sent - selective.scoreboard.bytes_not_in_flight().min(sent))

@@ -32,7 +32,7 @@ fn wrong_flags_name_the_remedy() {
         ("write-bw -D 1e19 -f 1e19 --port lo", &["at most 1000000000s"]),
         ("write-bw --active 1x1e19s,1x1e19s --port lo localhost", &["1x2s"]),
         ("write-bw -c UD --port lo", &["UD only SEND", "RC"]),
-        ("write-bw -R --port lo", &["-R", "not supported yet"]),
+        ("write-bw -z --port lo", &["-z", "over TCP", "ferroce run -- ib_write_bw"]),
         ("write-bw --ip 10.0.0.300 --port lo", &["10.0.0.300", "10.0.0.1/24"]),
         ("write-bw --progress magic --port lo", &["inline", "dedicated"]),
         (

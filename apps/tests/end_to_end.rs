@@ -21,10 +21,12 @@ fn free_tcp_port() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
 }
 
-fn serve(folder: &Path, tcp_port: &str, tool: &str) -> Server {
+/// Starts a server. `line` is its tool, and flags.
+fn serve(folder: &Path, tcp_port: &str, line: &str) -> Server {
     let socket = folder.join("x.sock");
     let child = std::process::Command::new(assert_cmd::cargo::cargo_bin("ferroce"))
-        .args([tool, "-p", tcp_port, "--ip", "10.7.0.1/24", "--port"])
+        .args(line.split_whitespace())
+        .args(["-p", tcp_port, "--ip", "10.7.0.1/24,fd00:7::1/64", "--port"])
         .arg(format!("memif:{},server", socket.display()))
         .stdout(Stdio::null())
         .current_dir(folder)
@@ -44,12 +46,26 @@ fn discards_nothing(json: &serde_json::Value) -> bool {
 
 /// Runs `tool` with the client's `flags`. Returns the client's output and its JSON.
 fn run(tool: &str, flags: &str) -> (String, Value) {
+    run_with("", tool, flags)
+}
+
+/// Runs `tool` as [`run`], with flags of the server.
+fn run_with(of_server: &str, tool: &str, flags: &str) -> (String, Value) {
     let folder = tempfile::tempdir().unwrap();
     let tcp_port = free_tcp_port();
-    let _server = serve(folder.path(), &tcp_port, tool);
+    let _server = serve(folder.path(), &tcp_port, &format!("{tool} {of_server}"));
     let output = Command::cargo_bin("ferroce")
         .unwrap()
-        .args([tool, "-p", &tcp_port, "--ip", "10.7.0.2/24", "--out_json_file", "out.json", "--port"])
+        .args([
+            tool,
+            "-p",
+            &tcp_port,
+            "--ip",
+            "10.7.0.2/24,fd00:7::2/64",
+            "--out_json_file",
+            "out.json",
+            "--port",
+        ])
         .arg(format!("memif:{},client", folder.path().join("x.sock").display()))
         .args(flags.split_whitespace())
         .arg("127.0.0.1")
@@ -83,6 +99,123 @@ fn both_directions_at_once() {
         assert!(text.contains("Bidirectional"), "{tool}: {text}");
         assert!(text.contains("verified: 9000 bytes"), "{tool}: {text}");
     }
+}
+
+#[test]
+fn a_reversed_test_sends_from_the_server_to_the_client() {
+    for tool in ["write-bw", "send-bw", "read-bw"] {
+        let (text, json) = run(tool, "--reversed -s 9000 -n 500 -q 2 --verify");
+        assert!(text.contains("verified: 9000 bytes on each of 2 QPs"), "{tool}: {text}");
+        assert_eq!(json["results"]["n_iterations"], 1000, "{tool}: {json}");
+        let counters = &json["ferroce"]["counters"];
+        let [sent, received] =
+            ["tx_payload_bytes", "rx_payload_bytes"].map(|name| counters[name].as_u64().unwrap());
+        assert!((received > sent) == (tool != "read-bw"), "{tool}: {json}");
+    }
+    let (text, _) = run("atomic-bw", "--reversed -n 200 --verify");
+    assert!(text.contains("verified: 200 atomics"), "{text}");
+}
+
+#[test]
+fn queue_pairs_are_connected_by_rdma_cm_if_asked() {
+    for tool in ["write-bw", "send-bw", "read-bw"] {
+        let (text, json) = run(tool, "-R -b -s 9000 -n 300 -q 3 --verify");
+        assert!(text.contains("rdma_cm QPs     : ON"), "{tool}: {text}");
+        assert!(text.contains("verified: 9000 bytes on each of 3 QPs"), "{tool}: {text}");
+        assert_eq!(json["test_info"]["rdma_cm_QPs"], "ON", "{tool}: {json}");
+    }
+    run_with("-R --use-srq --wait_destroy 10ms", "send-lat", "-R -n 100");
+}
+
+#[test]
+fn both_directions_are_reported_one_by_one_if_asked() {
+    let (text, _) = run("write-bw", "-b -s 4096 -n 500 --report-both");
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with(" 4096 ")).collect();
+    assert_eq!(rows.len(), 3, "{text}");
+    let average = |row: &str| row.split_whitespace().nth(3).unwrap().parse::<f64>().unwrap();
+    assert!((average(rows[0]) - average(rows[1]) - average(rows[2])).abs() < 0.02, "{text}");
+}
+
+#[test]
+fn queue_pairs_share_a_receive_queue() {
+    let (text, _) = run_with("--use-srq -r 64", "send-bw", "-s 9000 -n 500 -q 3");
+    assert!(text.contains("Using SRQ      : OFF"), "each side has its own: {text}");
+    let (text, json) = run("send-bw", "--reversed --use-srq -r 64 -s 9000 -n 500 -q 3");
+    assert!(text.contains("Using SRQ      : ON"), "{text}");
+    assert_eq!(json["test_info"]["Using_SRQ"], "ON");
+    assert_eq!(json["results"]["n_iterations"], 1500, "{json}");
+    run("send-bw", "--reversed --use-srq --verify -s 9000 -n 500");
+    run_with("--use-srq", "send-lat", "--use-srq -n 100");
+    run_with("--use-srq", "send-lat", "--use-srq -n 100 -c UD");
+}
+
+#[test]
+fn a_rate_limit_is_not_exceeded() {
+    let (_, json) = run("write-bw", "-s 4096 -n 200 -q 2 -l 4 -t 16 --rate_limit 40 --rate_units M");
+    // Of 400 messages of 4 KiB, four go at once.
+    let average = json["results"]["BW_average"].as_f64().unwrap();
+    assert!(average > 0.0 && average < 40.0 * 400.0 / 396.0 + 0.1, "{json}");
+}
+
+#[test]
+fn latencies_are_printed_one_by_one_if_asked() {
+    let (text, _) = run("send-lat", "-n 50 -H");
+    let samples = |text: &str| -> Vec<f64> {
+        let lines = text.lines().filter_map(|line| line.split_once(", "));
+        lines.filter_map(|(number, latency)| number.parse::<u32>().ok().and(latency.parse().ok())).collect()
+    };
+    assert!(samples(&text).len() == 50 && samples(&text).is_sorted(), "{text}");
+    let (text, _) = run("read-lat", "-n 20 -U --latency_gap 100");
+    assert_eq!(samples(&text).len(), 20, "{text}");
+}
+
+#[test]
+fn the_use_of_the_cpus_is_a_column() {
+    let (text, json) = run("write-bw", "-D 400ms --cpu_util --wait_destroy 10ms");
+    assert!(text.contains("MsgRate[Mpps]    CPU_Util[%]"), "{text}");
+    let used = json["results"]["CPU_util"].as_f64().unwrap();
+    assert!((0.0..=100.0).contains(&used), "{json}");
+}
+
+#[test]
+fn both_sides_use_ipv6_if_asked() {
+    let (text, json) = run_with("--ipv6", "write-bw", "--ipv6 -L 9 -T 8 -n 100 -s 4096");
+    assert!(text.contains(" GID: 253:00:00:07:"), "{text}");
+    assert!(json["test_info"]["GID_index"].as_u64().unwrap() > 0, "{json}");
+}
+
+#[test]
+fn an_endless_run_prints_rows_until_a_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let tcp_port = free_tcp_port();
+    let _server = serve(folder.path(), &tcp_port, "write-bw");
+    let mut client = std::process::Command::new(assert_cmd::cargo::cargo_bin("ferroce"))
+        .args([
+            "write-bw",
+            "-p",
+            &tcp_port,
+            "--ip",
+            "10.7.0.2/24",
+            "-s",
+            "4096",
+            "--run_infinitely",
+            "-D",
+            "50ms",
+        ])
+        .arg("--port")
+        .arg(format!("memif:{},client", folder.path().join("x.sock").display()))
+        .arg("127.0.0.1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufReader::new(client.stdout.take().unwrap()).lines();
+    let rows: Vec<String> =
+        lines.map(Result::unwrap).filter(|line| line.starts_with(" 4096 ")).take(3).collect();
+    assert!(rows.iter().all(|row| row.split_whitespace().nth(1).unwrap() != "0"), "{rows:?}");
+    let pid = client.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert_eq!(client.wait().unwrap().code(), Some(130));
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The flags of the perftest-style tools. Their letters and meanings are perftest's.
 
-use super::accepted::AcceptedArgs;
 use super::congestion::CongestionArgs;
+use super::perftest_flags::PerftestFlags;
 use super::phases::Phases;
+use super::rate_limit::RateArgs;
 use crate::port::{self, PortArgs};
 use crate::units;
 use clap::ValueEnum;
@@ -40,12 +41,16 @@ pub struct PerfArgs {
     pub queue: QueueArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
+    pub rate: RateArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
     pub congestion: CongestionArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: OutputArgs,
     #[command(flatten)]
-    accepted: AcceptedArgs,
+    #[allow(missing_docs)]
+    pub perftest: PerftestFlags,
 }
 
 impl PerfArgs {
@@ -131,6 +136,13 @@ pub struct LoadArgs {
     /// Both sides send
     #[arg(short, long)]
     pub bidirectional: bool,
+    /// The server sends, and the client receives
+    #[arg(long, conflicts_with = "bidirectional")]
+    pub reversed: bool,
+    /// Run until a signal arrives, and print a row every -D seconds [default: 5]
+    #[arg(long = "run_infinitely", conflicts_with_all = ["iters", "active", "margin", "all", "verify", "json", "json_file",
+          "limit_bw", "limit_message_rate", "cpu_util", "report_both"])]
+    pub run_infinitely: bool,
     /// Atomic operation
     #[arg(short = 'A', long = "atomic_type", value_name = "TYPE")]
     pub atomic_type: Option<AtomicType>,
@@ -138,14 +150,14 @@ pub struct LoadArgs {
     #[arg(short, long, value_name = "BYTES", value_parser = port::mtu)]
     pub mtu: Option<Mtu>,
     /// Send a pattern and compare its checksums at both ends
-    #[arg(long)]
+    #[arg(long, alias = "data_validation")]
     pub verify: bool,
+    /// Connect the queue pairs by rdma_cm, at the port of -p; RC only
+    #[arg(short = 'R', long = "rdma_cm", conflicts_with_all = ["gid_index", "ipv6", "clients"])]
+    pub rdma_cm: bool,
     /// Connection type: RC; UC for WRITE and SEND; UD for SEND of up to the path MTU [default: RC]
     #[arg(short, long, value_name = "TYPE", value_parser = connection)]
     pub connection: Option<Connection>,
-    /// Connect by rdma_cm; not supported yet
-    #[arg(short = 'R', long = "rdma_cm", hide = true)]
-    pub rdma_cm: bool,
 }
 
 /// Which atomic operation.
@@ -188,9 +200,15 @@ pub struct QueueArgs {
     /// Service level 0 to 7: DSCP class selector CS0 to CS7
     #[arg(short = 'S', long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=7))]
     pub sl: Option<u8>,
+    /// Use an IPv6 GID: the first global one, else the first link-local one
+    #[arg(long, conflicts_with = "gid_index")]
+    pub ipv6: bool,
     /// Complete IPv4 TOS or IPv6 traffic class byte (DSCP << 2 | ECN)
-    #[arg(long, value_name = "BYTE", conflicts_with = "sl")]
+    #[arg(short = 'T', long, visible_alias = "tos", value_name = "BYTE", conflicts_with = "sl")]
     pub tclass: Option<u8>,
+    /// IPv4 TTL or IPv6 hop limit
+    #[arg(short = 'L', long = "hop_limit", value_name = "LIMIT", default_value_t = 64, value_parser = clap::value_parser!(u8).range(1..))]
+    pub hop_limit: u8,
     /// Acknowledgement timeout: 4 us * 2^CODE
     #[arg(short = 'u', long, value_name = "CODE", default_value_t = 14, value_parser = clap::value_parser!(u8).range(0..=31))]
     pub qp_timeout: u8,
@@ -200,6 +218,15 @@ pub struct QueueArgs {
     /// Sleep for 1 ms when there is nothing to do instead of polling; for --progress dedicated
     #[arg(short, long)]
     pub events: bool,
+    /// SEND: all queue pairs receive from one shared receive queue of -r requests
+    #[arg(long = "use-srq")]
+    pub shared_receives: bool,
+    /// Latency: wait this long after each exchange
+    #[arg(long = "latency_gap", value_name = "MICROSECONDS", default_value_t = 0)]
+    pub latency_gap: u32,
+    /// Wait this long before the queue pairs are destroyed
+    #[arg(long = "wait_destroy", value_name = "SECONDS", value_parser = units::seconds)]
+    pub wait_destroy: Option<Duration>,
     /// After a loss, resend everything from the lost packet on, as IBA specifies, and neither offer nor accept selective repeat
     #[arg(long)]
     pub go_back_n: bool,
@@ -235,11 +262,23 @@ pub struct OutputArgs {
     #[arg(short = 'N', long = "noPeak")]
     pub no_peak: bool,
     /// Fail if the average bandwidth is below this, in MB/s, or with --report_gbits in Gb/s
-    #[arg(short = 'w', long, value_name = "RATE", value_parser = limit)]
+    #[arg(short = 'w', long = "limit_bw", alias = "limit-bw", value_name = "RATE", value_parser = limit)]
     pub limit_bw: Option<f64>,
     /// Fail if fewer than this many million messages per second were sent
     #[arg(short = 'y', long = "limit_msgrate", value_name = "RATE", value_parser = limit)]
     pub limit_message_rate: Option<f64>,
+    /// After each row, print a row of each direction
+    #[arg(long = "report-both", requires = "bidirectional")]
+    pub report_both: bool,
+    /// Print the use of the machine's CPUs in each run, %
+    #[arg(long = "cpu_util", requires = "duration")]
+    pub cpu_util: bool,
+    /// Latency: print each result, sorted
+    #[arg(short = 'H', long = "report-histogram", alias = "report-histogrm", conflicts_with = "duration")]
+    pub histogram: bool,
+    /// Latency: print each result in the order of the exchanges
+    #[arg(short = 'U', long = "report-unsorted", conflicts_with = "duration")]
+    pub unsorted: bool,
     /// Print one figure of each run and nothing else: MB/s or Gb/s, million messages per second, or the average latency in us
     #[arg(long = "output", value_name = "FIGURE")]
     pub only: Option<Figure>,
@@ -256,6 +295,11 @@ pub enum Figure {
 }
 
 impl OutputArgs {
+    /// Returns whether each latency is printed.
+    pub const fn prints_samples(&self) -> bool {
+        self.histogram || self.unsorted
+    }
+
     /// Returns whether a run that is too slow fails.
     pub const fn limits_bandwidth(&self) -> bool {
         self.limit_bw.is_some() || self.limit_message_rate.is_some()

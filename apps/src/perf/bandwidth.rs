@@ -4,6 +4,7 @@ use super::handshake::Pause;
 use super::link::{BATCH, Link, blank, ended};
 use super::phases::Phases;
 use super::plan::Amount;
+use super::rate_limit::RateLimit;
 use super::series::Series;
 use super::stats::{Bandwidth, Stamps};
 use crate::failure::Failure;
@@ -26,6 +27,8 @@ pub struct Run {
     pub cq_mod: u32,
     /// True to measure the peak bandwidth.
     pub peak: bool,
+    /// The limit on the rate of all queue pairs.
+    pub limit: Option<RateLimit>,
     /// The number of sending queue pairs over time; `None` for all of them.
     pub phases: Option<Phases>,
     /// The series of the congestion control's state, if requested.
@@ -57,8 +60,12 @@ struct Window {
     last: u64,
 }
 
+/// A function that prints the row of an interval of an endless run.
+pub type ShowInterval<'a> = dyn FnMut(&Bandwidth) -> Result<(), Failure> + 'a;
+
 struct Driver<'a> {
     link: &'a mut Link,
+    show: &'a mut ShowInterval<'a>,
     run: Run,
     templates: Vec<SendRequest>,
     flows: Vec<Flow>,
@@ -67,11 +74,11 @@ struct Driver<'a> {
     origin: Instant,
 }
 
-/// Sends as `run` specifies and waits for the last completion.
+/// Sends as `run` specifies and waits for the last completion. Calls `show` after each interval of an endless run.
 ///
 /// # Errors
 /// Returns a failure if a request is refused or fails.
-pub fn send(link: &mut Link, run: Run) -> Result<Bandwidth, Failure> {
+pub fn send<'a>(link: &'a mut Link, run: Run, show: &'a mut ShowInterval<'a>) -> Result<Bandwidth, Failure> {
     let templates =
         (0..link.qps.len()).map(|qp| link.request(qp, run.size)).collect::<Result<Vec<_>, _>>()?;
     let flows = vec![Flow::default(); link.qps.len()];
@@ -81,7 +88,8 @@ pub fn send(link: &mut Link, run: Run) -> Result<Bandwidth, Failure> {
         }
         _ => Stamps::default(),
     };
-    Driver { link, run, templates, flows, stamps, window: Window::default(), origin: Instant::now() }.drive()
+    let (window, origin) = (Window::default(), Instant::now());
+    Driver { link, show, run, templates, flows, stamps, window, origin }.drive()
 }
 
 impl Driver<'_> {
@@ -90,7 +98,7 @@ impl Driver<'_> {
         loop {
             let now = self.now();
             let over = match self.run.amount {
-                Amount::Messages(_) => false,
+                Amount::Messages(_) | Amount::Endless { .. } => false,
                 Amount::Time { whole, .. } => now >= nanos(whole),
             };
             let sending = match &self.run.phases {
@@ -101,6 +109,7 @@ impl Driver<'_> {
                 self.fill(qp, over || qp >= sending, now)?;
             }
             self.note(sending)?;
+            self.show_interval(now)?;
             let completed = self.poll()?;
             let received = self.link.receive()?;
             if self.flows.iter().all(|flow| flow.drained() && (over || self.left(flow.posted) == 0)) {
@@ -128,8 +137,29 @@ impl Driver<'_> {
     fn left(&self, posted: u64) -> u64 {
         match self.run.amount {
             Amount::Messages(each) => each - posted,
-            Amount::Time { .. } => u64::MAX,
+            Amount::Time { .. } | Amount::Endless { .. } => u64::MAX,
         }
+    }
+
+    /// Prints and begins an interval of an endless run when one has passed.
+    fn show_interval(&mut self, now: u64) -> Result<(), Failure> {
+        match self.run.amount {
+            Amount::Endless { every } if now - self.window.first >= nanos(every) => {
+                self.window.last = now;
+                let row = self.result();
+                (self.show)(&row)?;
+                self.window = Window { messages: 0, first: now, last: now };
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns how many messages the rate limit allows now.
+    fn allowed(&self, now: u64) -> u64 {
+        let Some(limit) = self.run.limit else { return u64::MAX };
+        let posted = self.flows.iter().map(|flow| flow.posted).sum();
+        limit.allowed(now).saturating_sub(posted)
     }
 
     /// Posts as many requests as fit. After the end of the time, posts one more if the last requests would have no completion.
@@ -141,7 +171,7 @@ impl Driver<'_> {
                 false => self.left(flow.posted).min(u64::from(self.run.post_list)),
                 true => u64::from(flow.posted != flow.signalled),
             };
-            if wanted == 0 || room < wanted {
+            if wanted == 0 || room < wanted || (!over && self.allowed(now) < wanted) {
                 return Ok(());
             }
             let posted = self.post(qp, wanted, over)?;
@@ -185,7 +215,7 @@ impl Driver<'_> {
     }
 
     fn poll(&mut self) -> Result<usize, Failure> {
-        let mut batch = [blank(&self.link.qps[0]); BATCH];
+        let mut batch = [blank(self.link.qps[0].qpn()); BATCH];
         let count = self.link.send_cq.poll(&mut batch).map_err(|error| Failure::run(error.to_string()))?;
         if count == 0 {
             return Ok(0);
@@ -206,7 +236,7 @@ impl Driver<'_> {
 
     fn count(&mut self, messages: u64, now: u64) {
         match self.run.amount {
-            Amount::Messages(_) => {
+            Amount::Messages(_) | Amount::Endless { .. } => {
                 self.window.messages += messages;
                 self.window.last = now;
             }

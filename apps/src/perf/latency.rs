@@ -32,12 +32,31 @@ pub fn prepare(link: &Link, verb: Verb, size: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Client: sends messages, and times each exchange.
+/// How a latency is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchange {
+    pub verb: Verb,
+    /// Message size, bytes.
+    pub size: u64,
+    /// The end of the run.
+    pub amount: Amount,
+    /// The time to wait after each exchange.
+    pub gap: Duration,
+}
+
+impl Exchange {
+    /// Returns where the latencies are recorded: a sample is the time of an exchange, which is two latencies of SENDs and WRITEs.
+    pub fn latencies(&self) -> Latencies {
+        Latencies::new(if matches!(self.verb, Verb::Write | Verb::Send) { 2 } else { 1 })
+    }
+}
+
+/// Client: sends messages, and records the time of each exchange in `latencies`.
 ///
 /// # Errors
 /// Returns a failure if a request is refused or fails.
-pub fn measure(link: &mut Link, verb: Verb, size: u64, amount: Amount) -> Result<Latency, Failure> {
-    let mut latencies = Latencies::new(if matches!(verb, Verb::Write | Verb::Send) { 2 } else { 1 });
+pub fn measure(link: &mut Link, exchange: Exchange, latencies: &mut Latencies) -> Result<Latency, Failure> {
+    let Exchange { verb, size, amount, gap } = exchange;
     let mut player = Player::new(link, verb, size)?;
     let origin = Instant::now();
     let (mut before, mut counted_from) = (0, 0);
@@ -52,7 +71,7 @@ pub fn measure(link: &mut Link, verb: Verb, size: u64, amount: Amount) -> Result
         before = now;
         match amount {
             Amount::Messages(all) if latencies.len() >= all => break,
-            Amount::Messages(_) => {}
+            Amount::Messages(_) | Amount::Endless { .. } => {}
             Amount::Time { whole, margin } => {
                 if now < nanos(margin) {
                     latencies.clear();
@@ -61,6 +80,10 @@ pub fn measure(link: &mut Link, verb: Verb, size: u64, amount: Amount) -> Result
                     break;
                 }
             }
+        }
+        if !gap.is_zero() {
+            player.wait(gap)?;
+            before = nanos(origin.elapsed());
         }
     }
     Ok(latencies.figures(size, before - counted_from))
@@ -93,21 +116,20 @@ pub fn answer(
     }
 }
 
-/// Server of a client that does not report its results: answers the number of messages in `amount`, and times them.
+/// Server of a client that does not report its results: answers the number of messages in `exchange`, and records the times in `latencies`.
 ///
 /// # Errors
-/// Returns a failure if a request is refused or fails, or `amount` is a time.
+/// Returns a failure if a request is refused or fails, or the amount is a time.
 pub fn answer_counted(
     link: &mut Link,
     handshake: &mut dyn Handshake,
-    verb: Verb,
-    size: u64,
-    amount: Amount,
+    exchange: Exchange,
+    latencies: &mut Latencies,
 ) -> Result<Latency, Failure> {
+    let Exchange { verb, size, amount, .. } = exchange;
     let Amount::Messages(count) = amount else {
         return Err(Failure::usage("the server of a stock latency test needs -n; give the client's -n"));
     };
-    let mut latencies = Latencies::new(2);
     let mut player = Player::new(link, verb, size)?;
     player.wait_for(handshake)?;
     let origin = Instant::now();
@@ -185,6 +207,16 @@ impl<'a> Player<'a> {
         self.seen += u64::from(there);
         self.pause.after(worked || there)?;
         Ok(there)
+    }
+
+    /// Polls for `gap`. The peer sends nothing until this side does.
+    fn wait(&mut self, gap: Duration) -> Result<(), Failure> {
+        let since = Instant::now();
+        while since.elapsed() < gap {
+            let worked = self.link.idle()?;
+            self.pause.after(worked)?;
+        }
+        Ok(())
     }
 
     fn wait_completion(&mut self) -> Result<(), Failure> {

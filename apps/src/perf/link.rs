@@ -1,19 +1,23 @@
 //! One side of a test: its device, queue pairs and memory.
 
-use super::args::{AtomicType, Connection, QueueArgs};
+use super::args::{AtomicType, Connection, PerfArgs, QueueArgs};
 use super::handshake::{Pause, Side};
+use super::linked::{self, LinkedQp};
 use super::plan::{Kind, Plan, Verb};
 use super::stats::Bandwidth;
 use crate::failure::Failure;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
+use verbs::cm::{Listener, Options};
 use verbs::congestion::Congestion;
-use verbs::service::Any;
+use verbs::port::GidTable;
 use verbs::state::AckTimeout;
 use verbs::wire::DEFAULT_QUEUE_KEY;
 use verbs::{
     Access, AddressHandle, AddressOptions, Capabilities, Completion, CompletionOpcode, CompletionQueue,
-    CompletionStatus, ConnectOptions, Data, Datagram, Device, MemoryRegion, Mtu, ProtectionDomain, QueuePair,
-    RecvRequest, RemoteBuffer, SendRequest,
+    CompletionStatus, ConnectOptions, Data, Datagram, Device, DeviceInfo, MemoryRegion, Mtu,
+    ProtectionDomain, QpEndpoint, Qpn, QueuePairBuilder, RecvRequest, RemoteBuffer, SendRequest,
+    SharedReceiveQueue,
 };
 
 /// The size of the GRH in front of a datagram in its receive buffer (IBA 11.4.1.2).
@@ -25,9 +29,14 @@ pub const BATCH: usize = 32;
 #[derive(Debug)]
 pub struct Link {
     /// The first field, because queue pairs must be destroyed before what they use.
-    pub qps: Vec<QueuePair<Any>>,
+    pub qps: Vec<LinkedQp>,
+    /// The listener of a server whose queue pairs the connection manager connects.
+    listener: Option<Listener>,
+    tcp_port: u16,
     pub send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
+    /// The receive requests of all queue pairs, if they share them.
+    shared: Option<SharedReceiveQueue>,
     pub memory: MemoryRegion,
     pub device: Device,
     remote: RemoteBuffer,
@@ -43,6 +52,7 @@ pub struct Link {
     arrivals: Option<Arrivals>,
     rx_depth: u32,
     inline_size: u32,
+    gid_index: Option<usize>,
     /// Datagrams: the destination of each queue pair's messages.
     datagrams: Vec<Datagram>,
     addresses: Vec<AddressHandle>,
@@ -52,6 +62,8 @@ pub struct Link {
     verb: Verb,
     atomic: AtomicType,
     is_client: bool,
+    /// True if this side sends.
+    pub sends: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,11 +84,19 @@ pub struct Queues {
     pub post_list: u32,
     /// The size up to which messages are sent inline, bytes.
     pub inline_size: u32,
+    /// The port of the server, of the control connection and of the connection manager.
+    pub tcp_port: u16,
+    /// The index of the GID in the flags, or of the first IPv6 one with `--ipv6`; `None` for the default.
+    pub gid_index: Option<usize>,
 }
 
 impl Queues {
-    /// Returns the sizes in the flags, or the defaults for `plan`.
-    pub fn new(plan: &Plan, args: &QueueArgs) -> Self {
+    /// Returns the sizes in the flags, or the defaults for `plan`, on the port of `info`.
+    ///
+    /// # Errors
+    /// Returns a failure if the port has no IPv6 address for `--ipv6`.
+    pub fn new(plan: &Plan, perf: &PerfArgs, info: &DeviceInfo) -> Result<Self, Failure> {
+        let args = &perf.queue;
         let inline = match (plan.tool.verb, plan.tool.kind) {
             (Verb::Read | Verb::Atomic, _) => 0,
             (_, Kind::Bandwidth) => args.inline_size.unwrap_or(0),
@@ -84,7 +104,15 @@ impl Queues {
         };
         let tx_depth = args.tx_depth.unwrap_or(128);
         let post_list = args.post_list.min(tx_depth);
-        Self { tx_depth, rx_depth: args.rx_depth, post_list, inline_size: inline }
+        let gid_index = if args.ipv6 { Some(ipv6_gid(info)?) } else { args.gid_index };
+        Ok(Self {
+            tx_depth,
+            rx_depth: args.rx_depth,
+            post_list,
+            inline_size: inline,
+            tcp_port: perf.tcp_port,
+            gid_index,
+        })
     }
 
     /// Returns the number of requests per completion. The default is perftest's: 100, and 1 above 8 KiB.
@@ -94,7 +122,22 @@ impl Queues {
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> Failure {
+/// Returns the index of the first global IPv6 address of the port, or else of the first link-local one.
+fn ipv6_gid(info: &DeviceInfo) -> Result<usize, Failure> {
+    let ipv6 = |index: usize| match info.gids.get(index) {
+        Some(IpAddr::V6(address)) => Some((address.is_unicast_link_local(), index)),
+        Some(IpAddr::V4(_)) | None => None,
+    };
+    let best = (0..GidTable::LIMIT).filter_map(ipv6).min();
+    best.map(|(_, index)| index).ok_or_else(|| {
+        Failure::run(format!(
+            "--ipv6: port {} has no IPv6 address; give one, such as --ip fd00::1/64",
+            info.port
+        ))
+    })
+}
+
+pub fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::run(error.to_string())
 }
 
@@ -110,7 +153,8 @@ impl Link {
         args: &QueueArgs,
         is_client: bool,
     ) -> Result<Self, Failure> {
-        let receives = plan.tool.verb == Verb::Send && (!is_client || plan.both_ways());
+        let sends = plan.sends(is_client);
+        let receives = plan.tool.verb == Verb::Send && (!sends || plan.both_ways());
         let limits = device.query().map_err(failed)?.limits;
         let depth = |each: u32| each.saturating_mul(plan.qps).saturating_add(1).min(limits.max_cq_depth);
         let pd = device.allocate_pd().map_err(failed)?;
@@ -120,33 +164,37 @@ impl Link {
             .memory()
             .ok_or_else(|| Failure::usage("the buffers are too large for this machine; lower -q or -s"))?;
         let memory = MemoryRegion::alloc(&pd, bytes, Access::ALL).map_err(failed)?;
+        let shares = receives && args.shared_receives;
+        let shared =
+            shares.then(|| pd.shared_receive_queue(queues.rx_depth, 2).map_err(failed)).transpose()?;
         let capabilities = Capabilities {
             max_send: queues.tx_depth,
-            max_recv: if receives { queues.rx_depth } else { 1 },
+            max_recv: if receives && !shares { queues.rx_depth } else { 1 },
             max_inline: queues.inline_size,
             ..Capabilities::default()
         };
         let qps = (0..plan.qps)
             .map(|_| {
                 let builder = pd.queue_pair(&send_cq, &recv_cq).capabilities(capabilities);
-                let builder = builder.selective_repeat(!args.go_back_n).service(plan.connection.service());
-                match args.gid_index {
-                    Some(index) => builder.gid_index(index),
-                    None => builder,
-                }
-                .build()
-                .map_err(failed)
+                let builder = builder.selective_repeat(!args.go_back_n);
+                let builder = shared.iter().fold(builder, QueuePairBuilder::receive_from);
+                LinkedQp::build(queues.gid_index.into_iter().fold(builder, QueuePairBuilder::gid_index), plan)
             })
             .collect::<Result<Vec<_>, _>>()?;
         let headers = (plan.connection == Connection::Ud)
             .then(|| MemoryRegion::alloc(&pd, GRH_BYTES as usize, Access::LOCAL_WRITE).map_err(failed))
             .transpose()?;
+        let waits = plan.rdma_cm && !is_client;
+        let listener = waits.then(|| linked::listen(&device, &qps[0], queues.tcp_port)).transpose()?;
         let half = if plan.both_ways() { bytes / 2 } else { 0 };
         let slot = if plan.both_ways() { bytes / 2 } else { bytes } / qps.len();
         Ok(Self {
             qps,
+            listener,
+            tcp_port: queues.tcp_port,
             send_cq,
             recv_cq,
+            shared,
             memory,
             device,
             remote: RemoteBuffer { address: 0, length: 0, rkey: 0 },
@@ -164,12 +212,14 @@ impl Link {
             verb: plan.tool.verb,
             atomic: plan.atomic,
             is_client,
+            sends,
+            gid_index: queues.gid_index,
         })
     }
 
     /// Returns the addresses that the other side needs.
     pub fn side(&self) -> Side {
-        Side { qps: self.qps.iter().map(QueuePair::endpoint).collect(), buffer: self.memory.remote() }
+        Side { qps: self.qps.iter().map(LinkedQp::endpoint).collect(), buffer: self.memory.remote() }
     }
 
     /// Connects every queue pair and posts the receives.
@@ -195,26 +245,42 @@ impl Link {
             .mtu(mtu)
             .max_rd_atomic(args.outs)
             .congestion(congestion)
-            .traffic_class(args.traffic_class());
-        for (qp, endpoint) in self.qps.iter_mut().zip(&peer.qps) {
-            if self.headers.is_none() {
-                qp.connect(endpoint, &options).map_err(failed)?;
-                continue;
-            }
-            qp.open(options.congestion).map_err(failed)?;
-            let way = AddressOptions::new().gid_index(args.gid_index).traffic_class(args.traffic_class());
-            let address = self.pd.address(endpoint.ip, &way).map_err(failed)?;
-            self.datagrams.push(address.to(endpoint.qpn, DEFAULT_QUEUE_KEY));
-            self.addresses.push(address);
+            .traffic_class(args.traffic_class())
+            .hop_limit(args.hop_limit);
+        for (qp, endpoint) in std::mem::take(&mut self.qps).into_iter().zip(&peer.qps) {
+            let connected = self.connect_one(qp, endpoint, &options, args)?;
+            self.qps.push(connected);
         }
         if self.receives {
-            for qp in 0..self.qps.len() {
-                for _ in 0..self.rx_depth {
-                    self.post_receive(qp)?;
-                }
+            let queues = if self.shared.is_some() { 1 } else { self.qps.len() };
+            for receive in 0..queues * self.rx_depth as usize {
+                self.post_receive(receive % self.qps.len())?;
             }
         }
         Ok(())
+    }
+
+    fn connect_one(
+        &mut self,
+        qp: LinkedQp,
+        endpoint: &QpEndpoint,
+        options: &ConnectOptions,
+        args: &QueueArgs,
+    ) -> Result<LinkedQp, Failure> {
+        let LinkedQp::Direct(mut qp) = qp else {
+            let to = SocketAddr::new(endpoint.ip, self.tcp_port);
+            return qp.managed(self.listener.as_ref(), to, &Options::new().connection(*options));
+        };
+        if self.headers.is_none() {
+            qp.connect(endpoint, options).map_err(failed)?;
+            return Ok(LinkedQp::Direct(qp));
+        }
+        qp.open(options.congestion).map_err(failed)?;
+        let way = AddressOptions::new().gid_index(self.gid_index).traffic_class(args.traffic_class());
+        let address = self.pd.address(endpoint.ip, &way.hop_limit(args.hop_limit)).map_err(failed)?;
+        self.datagrams.push(address.to(endpoint.qpn, DEFAULT_QUEUE_KEY));
+        self.addresses.push(address);
+        Ok(LinkedQp::Direct(qp))
     }
 
     /// Returns the offset from which queue pair `qp` sends, or which the peer READs.
@@ -267,6 +333,7 @@ impl Link {
         Ok(Data::inline(&bytes))
     }
 
+    /// Posts a receive into the buffer of queue pair `qp`, to its own queue or the shared one.
     fn post_receive(&mut self, qp: usize) -> Result<(), Failure> {
         let length = u32::try_from(self.slot).unwrap_or(u32::MAX).min(1 << 31);
         let buffer = self.memory.sge(self.inbound(qp), length).map_err(failed)?;
@@ -276,7 +343,11 @@ impl Link {
             }
             None => RecvRequest::new(qp as u64, buffer),
         };
-        self.qps[qp].post_recv(request).map_err(failed)
+        match &mut self.shared {
+            Some(queue) => queue.post_recv(request),
+            None => self.qps[qp].post_recv(request),
+        }
+        .map_err(failed)
     }
 
     /// Polls the SENDs that have arrived and posts as many receives. Returns their number.
@@ -287,9 +358,13 @@ impl Link {
         if !self.receives {
             return Ok(0);
         }
-        let mut batch = [blank(&self.qps[0]); BATCH];
+        let mut batch = [blank(self.qps[0].qpn()); BATCH];
         let count = self.recv_cq.poll(&mut batch).map_err(failed)?;
         for completion in &batch[..count] {
+            if completion.status == CompletionStatus::Flushed && self.qps[0].is_managed() {
+                // The peer has ended the test and disconnected.
+                continue;
+            }
             ended(completion)?;
             self.post_receive(completion.id as usize)?;
         }
@@ -334,8 +409,8 @@ impl Link {
 }
 
 /// Returns a completion for a poll to overwrite.
-pub fn blank(qp: &QueuePair<Any>) -> Completion {
-    Completion::new(0, CompletionStatus::Success, CompletionOpcode::Send, qp.qpn())
+pub fn blank(qpn: Qpn) -> Completion {
+    Completion::new(0, CompletionStatus::Success, CompletionOpcode::Send, qpn)
 }
 
 /// Checks the status of a completion.
@@ -381,7 +456,7 @@ impl Link {
     /// # Errors
     /// Returns a failure if a request failed.
     pub fn drain(&mut self) -> Result<usize, Failure> {
-        let mut batch = [blank(&self.qps[0]); BATCH];
+        let mut batch = [blank(self.qps[0].qpn()); BATCH];
         let count = self.send_cq.poll(&mut batch).map_err(failed)?;
         batch[..count].iter().try_for_each(ended)?;
         Ok(count)

@@ -1,17 +1,20 @@
 //! The measuring tools in the style of perftest: a server, which has no address argument, and a client.
 
-mod accepted;
 mod args;
 mod bandwidth;
 mod congestion;
+mod cpu;
 mod handshake;
 mod latency;
 mod link;
+mod linked;
 mod meet;
 mod memory;
 mod pattern;
+mod perftest_flags;
 mod phases;
 mod plan;
+mod rate_limit;
 mod record;
 mod report;
 mod series;
@@ -41,6 +44,9 @@ use verbs::{Device, DeviceConfig};
 /// Returns a failure if the flags are wrong, or the test cannot be completed.
 pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
     let args = &args.with_perftests_port();
+    if let Some(without_effect) = args.perftest.check(tool)? {
+        note!("{without_effect}");
+    }
     args.congestion.congestion(args.load.connection.unwrap_or_default())?;
     args.congestion.with_key(DeviceConfig::new())?;
     // A file that cannot be written is reported before the test.

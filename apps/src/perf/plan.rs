@@ -36,6 +36,13 @@ pub struct Tool {
     pub kind: Kind,
 }
 
+impl Tool {
+    /// Returns the name of perftest's program for the same test: `ib_write_bw`.
+    pub fn in_perftest(self) -> String {
+        format!("ib_{self}").replace('-', "_")
+    }
+}
+
 impl fmt::Display for Tool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.verb, self.kind) {
@@ -64,6 +71,11 @@ pub enum Amount {
         /// The time at either end that does not count.
         margin: Duration,
     },
+    /// Never. A row is printed after each interval.
+    Endless {
+        /// The interval.
+        every: Duration,
+    },
 }
 
 /// The settings on which both sides must agree.
@@ -78,11 +90,17 @@ pub struct Plan {
     pub qps: u32,
     /// True if both sides send.
     pub bidirectional: bool,
+    /// True if the server sends instead of the client.
+    #[serde(default)]
+    pub reversed: bool,
     /// The atomic operation.
     pub atomic: AtomicType,
     /// The transport service.
     #[serde(default)]
     pub connection: Connection,
+    /// True to connect the queue pairs by the connection manager.
+    #[serde(default)]
+    pub rdma_cm: bool,
     /// The path MTU in bytes, if a flag gives one.
     pub mtu: Option<u32>,
     /// True to send a pattern and compare checksums.
@@ -91,6 +109,8 @@ pub struct Plan {
     pub seed: u64,
 }
 
+/// The default interval between two rows of an endless run.
+const INTERVAL: Duration = Duration::from_secs(5);
 /// The longest message, bytes (IBA 9.4: 2^31 bytes).
 const LONGEST: u64 = 1 << 31;
 
@@ -114,18 +134,31 @@ impl Plan {
             amount: amount(tool, args)?,
             qps: load.active.as_ref().map(Phases::most).or(load.qps).unwrap_or(1),
             bidirectional: load.bidirectional,
+            reversed: load.reversed,
             atomic: load.atomic_type.unwrap_or_default(),
             connection: load.connection.unwrap_or_default(),
+            rdma_cm: load.rdma_cm,
             mtu: load.mtu.map(verbs::Mtu::bytes),
             verify: load.verify,
             seed: 0x5eed_f00d,
         };
+        plan.check_shared_receives(args)?;
         match plan.memory() {
             Some(_) => Ok(plan),
             None => Err(Failure::usage(
                 "the queue pairs' buffers exceed this machine's address space; lower -q or -s",
             )),
         }
+    }
+
+    /// Checks that this side can verify what it receives: from a shared queue, a message takes the buffer of any queue pair.
+    fn check_shared_receives(&self, args: &PerfArgs) -> Result<(), Failure> {
+        if args.queue.shared_receives && self.verify && self.qps > 1 {
+            return Err(Failure::usage(
+                "--use-srq receives into the buffer of any queue pair, and --verify expects each one's own; leave one of them out, or give -q 1",
+            ));
+        }
+        Ok(())
     }
 
     /// Returns the largest message size, bytes.
@@ -136,6 +169,11 @@ impl Plan {
     /// Returns true if each side needs one buffer to send from and another one to receive into.
     pub fn both_ways(&self) -> bool {
         self.bidirectional || self.tool.kind == Kind::Latency
+    }
+
+    /// Returns true if the client, or else the server, sends.
+    pub fn sends(&self, is_client: bool) -> bool {
+        self.both_ways() || is_client != self.reversed
     }
 
     /// Returns the size of one side's memory region, bytes; `None` if it exceeds the address space. A queue pair has at least 4 KiB,
@@ -157,9 +195,11 @@ impl Plan {
             && self.memory().is_some()
             && self.mtu.is_none_or(mtu_exists)
             && serves(self.connection, self.tool.verb)
+            && (!self.rdma_cm || self.connection == Connection::Rc)
             && match self.amount {
                 Amount::Messages(count) => count > 0,
                 Amount::Time { whole, margin } => leaves_time(whole, margin),
+                Amount::Endless { every } => !every.is_zero(),
             };
         if !sane {
             return Err(Failure::run(
@@ -182,6 +222,7 @@ impl Plan {
         }
         self.check()?;
         memory::check(self, memory::limit(args))?;
+        self.check_shared_receives(args)?;
         let own = Self::new(tool, args)?;
         let load = &args.load;
         let differences = [
@@ -190,8 +231,11 @@ impl Plan {
             (load.duration.is_some() && own.amount != self.amount, "-D"),
             (load.qps.is_some() && own.qps != self.qps, "-q"),
             (load.bidirectional && !self.bidirectional, "-b"),
+            (load.reversed && !self.reversed, "--reversed"),
+            (load.run_infinitely && own.amount != self.amount, "--run_infinitely"),
             (load.atomic_type.is_some() && own.atomic != self.atomic, "-A"),
             (load.connection.is_some() && own.connection != self.connection, "-c"),
+            (load.rdma_cm && !self.rdma_cm, "-R"),
             (load.mtu.is_some() && own.mtu != self.mtu, "-m"),
             (load.verify && !self.verify, "--verify"),
         ];
@@ -205,33 +249,89 @@ impl Plan {
 }
 
 fn refuse_what_is_not_supported(tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
-    let load = &args.load;
-    let refusal = if load.rdma_cm {
-        "-R (connect by rdma_cm) is not supported yet; leave it out"
-    } else if load.bidirectional && tool.kind == Kind::Latency {
-        "-b measures bandwidth; leave it out for latency"
-    } else if (load.active.is_some() || args.output.series.is_some()) && tool.kind == Kind::Latency {
-        "--active and --series work only with the bandwidth tools; leave them out"
-    } else if tool.kind == Kind::Latency && args.output.limits_bandwidth() {
-        "-w and -y are limits of bandwidth tools; leave them out for latency"
-    } else if args.output.only.is_some_and(|only| (only == Figure::Latency) != (tool.kind == Kind::Latency)) {
-        "--output latency is for the latency tools, bandwidth and message_rate for the others; give one that fits"
-    } else if load.qps.is_some_and(|qps| qps > 1) && tool.kind == Kind::Latency {
-        "latency is measured on one queue pair; leave -q out"
-    } else if load.atomic_type.is_some() && tool.verb != Verb::Atomic {
-        "-A is for atomic-bw and atomic-lat; leave it out"
-    } else if !serves(load.connection.unwrap_or_default(), tool.verb) {
-        "UC supports only WRITE and SEND, and UD only SEND; leave -c out for RC"
-    } else if load.verify && tool.kind == Kind::Latency {
-        "--verify works only with the bandwidth tools; leave it out"
-    } else if load.verify && tool.verb == Verb::Atomic && load.duration.is_some() {
-        "--verify counts atomics: give -n in place of -D"
-    } else if load.all && tool.verb == Verb::Atomic {
-        "an atomic is always 8 bytes; leave -a out"
-    } else {
-        return Ok(());
+    let by_kind = match tool.kind {
+        Kind::Bandwidth => unfit_for_bandwidth(args),
+        Kind::Latency => unfit_for_latency(args),
     };
-    Err(Failure::usage(refusal))
+    match by_kind.or_else(|| unfit_for_verb(tool.verb, args)) {
+        None => Ok(()),
+        Some(refusal) => Err(Failure::usage(refusal)),
+    }
+}
+
+/// Returns the first of the texts whose condition is true.
+fn first(refusals: &[(bool, &'static str)]) -> Option<&'static str> {
+    refusals.iter().find(|(is_refused, _)| *is_refused).map(|(_, text)| *text)
+}
+
+fn unfit_for_bandwidth(args: &PerfArgs) -> Option<&'static str> {
+    first(&[
+        (
+            args.output.only == Some(Figure::Latency),
+            "--output latency is for the latency tools, bandwidth and message_rate for the others; give one that fits",
+        ),
+        (args.output.prints_samples(), "-H and -U print latencies; leave them out, or run a latency tool"),
+        (
+            args.queue.latency_gap > 0,
+            "--latency_gap is for the latency tools; --rate_limit slows a bandwidth tool down",
+        ),
+    ])
+}
+
+fn unfit_for_latency(args: &PerfArgs) -> Option<&'static str> {
+    const MOST_SAMPLES: u64 = 10_000_000;
+    let load = &args.load;
+    first(&[
+        (load.bidirectional, "-b measures bandwidth; leave it out for latency"),
+        (
+            load.reversed || load.run_infinitely,
+            "--reversed and --run_infinitely work only with the bandwidth tools; leave them out",
+        ),
+        (args.rate.rate_limit.is_some(), "--rate_limit is for the bandwidth tools; use --latency_gap"),
+        (
+            load.active.is_some() || args.output.series.is_some(),
+            "--active and --series work only with the bandwidth tools; leave them out",
+        ),
+        (
+            args.output.limits_bandwidth(),
+            "-w and -y are limits of bandwidth tools; leave them out for latency",
+        ),
+        (
+            args.output.only.is_some_and(|only| only != Figure::Latency),
+            "--output latency is for the latency tools, bandwidth and message_rate for the others; give one that fits",
+        ),
+        (load.qps.is_some_and(|qps| qps > 1), "latency is measured on one queue pair; leave -q out"),
+        (load.verify, "--verify works only with the bandwidth tools; leave it out"),
+        (
+            args.output.prints_samples() && load.iters.is_some_and(|iters| iters > MOST_SAMPLES),
+            "-H and -U print a line for each exchange; give a -n of at most 10000000",
+        ),
+    ])
+}
+
+fn unfit_for_verb(verb: Verb, args: &PerfArgs) -> Option<&'static str> {
+    let load = &args.load;
+    let is_atomic = verb == Verb::Atomic;
+    first(&[
+        (load.atomic_type.is_some() && !is_atomic, "-A is for atomic-bw and atomic-lat; leave it out"),
+        (
+            !serves(load.connection.unwrap_or_default(), verb),
+            "UC supports only WRITE and SEND, and UD only SEND; leave -c out for RC",
+        ),
+        (
+            load.rdma_cm && load.connection.is_some_and(|connection| connection != Connection::Rc),
+            "-R connects RC; leave -R or -c out",
+        ),
+        (
+            args.queue.shared_receives && verb != Verb::Send,
+            "--use-srq: only SEND uses receive requests; run send-bw or send-lat",
+        ),
+        (
+            load.verify && is_atomic && load.duration.is_some(),
+            "--verify counts atomics: give -n in place of -D",
+        ),
+        (load.all && is_atomic, "an atomic is always 8 bytes; leave -a out"),
+    ])
 }
 
 /// Returns true if the service has the operation (IBA table 35).
@@ -271,6 +371,9 @@ fn leaves_time(whole: Duration, margin: Duration) -> bool {
 }
 
 fn amount(tool: Tool, args: &PerfArgs) -> Result<Amount, Failure> {
+    if args.load.run_infinitely {
+        return Ok(Amount::Endless { every: args.load.duration.unwrap_or(INTERVAL) });
+    }
     let phases = args.load.active.as_ref().map(Phases::whole);
     let Some(whole) = args.load.duration.or(phases) else {
         let default = if tool == (Tool { verb: Verb::Write, kind: Kind::Bandwidth }) { 5000 } else { 1000 };
@@ -326,10 +429,27 @@ mod tests {
             let args = args(line).with_perftests_port();
             (args.tcp_port, args.port.port)
         };
+        assert_eq!(
+            Plan::new(WRITE_BW, &args("--run_infinitely -D 3")).unwrap().amount,
+            Amount::Endless { every: Duration::from_secs(3) }
+        );
+        let classes = ["-T 8", "--tos 8", "--tclass 8"].map(|line| args(line).queue.traffic_class());
+        assert_eq!(classes, [8, 8, 8]);
         assert_eq!(ports("--port 18516"), (18516, None));
         assert_eq!(ports("--port veth0"), (18515, Some("veth0".into())));
         assert_eq!(ports("-d veth0 -p 18516"), (18516, Some("veth0".into())));
-        for wrong in ["-i 2", "--force-link=IB", "--pkey_index=1", "-w nan", "-y -1"] {
+        for wrong in [
+            "-w nan",
+            "-y -1",
+            "--rate_limit 0",
+            "--burst_size 5",
+            "--report-both",
+            "--cpu_util",
+            "-H -D 5",
+            "--reversed -b",
+            "--run_infinitely -n 5",
+            "-L 0",
+        ] {
             assert!(Line::try_parse_from(format!("tool {wrong}").split_whitespace()).is_err(), "{wrong}");
         }
     }
@@ -349,7 +469,6 @@ mod tests {
     #[test]
     fn what_does_not_fit_the_tool_is_refused() {
         for (tool, line, part) in [
-            (WRITE_BW, "-R", "not supported yet"),
             (WRITE_BW, "-A CMP_AND_SWAP", "-A is for"),
             (WRITE_BW, "-c UD", "UD only SEND"),
             (ATOMIC_BW, "-c UC", "UC supports only WRITE and SEND"),
@@ -360,6 +479,15 @@ mod tests {
             (WRITE_BW, "--output latency", "give one that fits"),
             (WRITE_LAT, "-q 2", "one queue pair"),
             (WRITE_LAT, "-s 0", "at least 1"),
+            (Tool { verb: Verb::Send, kind: Kind::Latency }, "-R -c UD", "-R connects RC"),
+            (WRITE_LAT, "--reversed", "bandwidth tools"),
+            (WRITE_LAT, "--run_infinitely", "bandwidth tools"),
+            (WRITE_LAT, "--rate_limit 1", "use --latency_gap"),
+            (WRITE_LAT, "-H -n 10000001", "at most 10000000"),
+            (WRITE_BW, "-U", "run a latency tool"),
+            (WRITE_BW, "--latency_gap 5", "--rate_limit"),
+            (WRITE_BW, "--use-srq", "send-bw or send-lat"),
+            (Tool { verb: Verb::Send, kind: Kind::Bandwidth }, "--use-srq --verify -q 2", "-q 1"),
             (WRITE_LAT, "host --active 2x1s", "bandwidth tools"),
             (ATOMIC_BW, "-s 16", "always 8 bytes"),
             (ATOMIC_BW, "-a", "always 8 bytes"),
@@ -374,12 +502,22 @@ mod tests {
         let plan = Plan::new(WRITE_BW, &args("-s 4K -n 10 -q 2 --verify")).unwrap();
         plan.accept(WRITE_BW, &args("")).unwrap();
         plan.accept(WRITE_BW, &args("-s 4096 -q 2")).unwrap();
-        for (line, part) in
-            [("-s 8K", "-s"), ("-n 11", "-n"), ("-D 1", "-D"), ("-q 1", "-q"), ("-b", "-b"), ("-c UC", "-c")]
-        {
+        for (line, part) in [
+            ("-s 8K", "-s"),
+            ("--reversed", "--reversed"),
+            ("-n 11", "-n"),
+            ("-D 1", "-D"),
+            ("-q 1", "-q"),
+            ("-b", "-b"),
+            ("-c UC", "-c"),
+        ] {
             let wrong = plan.accept(WRITE_BW, &args(line)).unwrap_err().to_string();
             assert!(wrong.contains(&format!("different {part}")), "{line}: {wrong}");
         }
+        let send_bw = Tool { verb: Verb::Send, ..WRITE_BW };
+        let verified = Plan::new(send_bw, &args("-q 2 --verify")).unwrap();
+        let wrong = verified.accept(send_bw, &args("--use-srq")).unwrap_err().to_string();
+        assert!(wrong.contains("--use-srq"), "{wrong}");
         let wrong = plan.accept(WRITE_LAT, &args("")).unwrap_err().to_string();
         assert!(wrong.contains("write-bw") && wrong.contains("write-lat"), "{wrong}");
     }

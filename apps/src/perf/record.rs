@@ -63,7 +63,7 @@ fn test_info(head: &Head) -> Value {
         "Number_of_qps": plan.qps,
         "Transport_type": "IB",
         "Connection_type": plan.connection.name(),
-        "Using_SRQ": "OFF",
+        "Using_SRQ": report::on_or_off(head.shares_receives),
         "TX_depth": head.tx_depth,
         "Post_List": head.post_list,
         "RX_depth": head.rx_depth,
@@ -72,7 +72,7 @@ fn test_info(head: &Head) -> Value {
         "Link_type": "Ethernet",
         "GID_index": head.gid_index,
         limit: value,
-        "rdma_cm_QPs": "OFF",
+        "rdma_cm_QPs": report::on_or_off(plan.rdma_cm),
         "Data_ex_method": "Ethernet",
     })
 }
@@ -86,6 +86,8 @@ pub struct Record<'a> {
     pub gbits: bool,
     pub rows: &'a [Row],
     pub counters: &'a Counters,
+    /// The use of the CPUs in the last run, %, if it is reported.
+    pub cpu: Option<f64>,
     /// Queue pair 0 at the end of the last run.
     pub qp: Option<QpReport>,
 }
@@ -94,9 +96,13 @@ impl Record<'_> {
     /// Returns the report. `results` is the row of the last size, as in perftest; `all_results` has the rows of all sizes.
     pub fn json(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().map(|each| row(each, self.gbits)).collect();
+        let mut last = rows.last().cloned().unwrap_or_default();
+        if let Some(percent) = self.cpu {
+            last["CPU_util"] = rounded(percent, 2).into();
+        }
         json!({
             "test_info": test_info(&self.head),
-            "results": rows.last(),
+            "results": last,
             "all_results": rows,
             "ferroce": {
                 "version": env!("CARGO_PKG_VERSION"),
@@ -132,6 +138,8 @@ mod tests {
             amount: Amount::Messages(10),
             qps: 1,
             bidirectional: false,
+            reversed: false,
+            rdma_cm: false,
             atomic: AtomicType::FetchAndAdd,
             connection: Connection::Rc,
             mtu: None,
@@ -150,13 +158,24 @@ mod tests {
             outs: 16,
             mtu: 1024,
             gid_index: 0,
+            shares_receives: false,
             congestion: "fixed",
             progress: "inline",
         };
         let rows = [2, 4].map(|size| Row::Bandwidth(Bandwidth::over(size, 10, 1000)));
         let counters = Counters::default();
-        let json =
-            Record { head, role: "client", gbits: true, rows: &rows, counters: &counters, qp: None }.json();
+        let record = Record {
+            head,
+            role: "client",
+            gbits: true,
+            rows: &rows,
+            counters: &counters,
+            cpu: Some(12.345),
+            qp: None,
+        };
+        let json = record.json();
+        assert_eq!(json["results"]["CPU_util"], 12.35);
+        assert_eq!(json["test_info"]["Using_SRQ"], "OFF");
         assert_eq!(json["test_info"]["test"], "RDMA_Write_BW_Test");
         assert_eq!(json["test_info"]["Mtu"], 1024);
         assert_eq!(json["results"]["MsgSize"], 4);

@@ -1,17 +1,18 @@
 //! One test, from the exchange of addresses to the report.
 
-use super::args::{Connection, PerfArgs};
+use super::args::{Connection, OutputArgs, PerfArgs};
 use super::bandwidth::{self, Run};
 use super::congestion;
+use super::cpu::CpuTime;
 use super::handshake::{Handshake, Outcome, Pause};
-use super::latency;
+use super::latency::{self, Exchange};
 use super::link::{Link, Queues};
 use super::pattern;
 use super::plan::{Kind, Plan, Verb};
 use super::record::{Record, Row};
 use super::report::{self, Head, LINE};
 use super::series::Series;
-use super::stats::Bandwidth;
+use super::stats::{Bandwidth, Latencies};
 use super::verify;
 use crate::counters::Shown;
 use crate::failure::Failure;
@@ -34,6 +35,10 @@ pub struct Session<'a> {
     link: Link,
     sends: bool,
     json: Option<OutFile>,
+    /// The use of the CPUs in the last run, %, if it is reported.
+    cpu: Option<f64>,
+    /// The bandwidth of this side's messages and of the peer's in the last run, if both sent.
+    directions: Option<(Bandwidth, Bandwidth)>,
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {
@@ -48,8 +53,8 @@ impl<'a> Session<'a> {
     pub fn new(device: Device, args: &'a PerfArgs, plan: Plan) -> Result<Self, Failure> {
         let json = args.output.json_path().as_deref().map(OutFile::open).transpose()?;
         let is_client = args.host.is_some();
-        let queues = Queues::new(&plan, &args.queue);
         let info = device.query().map_err(failed)?;
+        let queues = Queues::new(&plan, args, &info)?;
         if let Some(mtu) = plan.mtu.filter(|&mtu| mtu > info.mtu.bytes()) {
             return Err(Failure::run(format!(
                 "MTU {mtu} does not fit port {}, which carries {}; give a smaller -m, or raise the interface's MTU",
@@ -59,9 +64,10 @@ impl<'a> Session<'a> {
         }
         let congestion =
             args.congestion.congestion(plan.connection)?.map(|asked| device.congestion_in_use(asked));
-        let sends = is_client || plan.both_ways();
+        let sends = plan.sends(is_client);
         let link = Link::new(device, &plan, queues, &args.queue, is_client)?;
-        Ok(Self { args, plan, queues, info, congestion, link, sends, json })
+        let (cpu, directions) = (None, None);
+        Ok(Self { args, plan, queues, info, congestion, link, sends, json, cpu, directions })
     }
 
     /// Connects, measures every size and prints the report.
@@ -96,15 +102,17 @@ impl<'a> Session<'a> {
         let (tool, outs) = (self.plan.tool, self.args.queue.outs);
         self.print(&report::addresses("local", tool, outs, &own.qps, &own.buffer))?;
         self.print(&report::addresses("remote", tool, outs, &peer.qps, &peer.buffer))?;
-        self.print(&format!("{LINE}\n{}", report::columns(&self.plan, self.args.output.gbits)))?;
+        self.print(LINE)?;
+        self.print(&self.columns())?;
 
         let mut rows = Vec::new();
         let mut slow = None;
         for (step, size) in self.plan.sizes.clone().into_iter().enumerate() {
             let sent = if self.plan.verify { self.fill(size)? } else { None };
-            match self.measure(handshake, step as u32, size)? {
+            match self.measure(handshake, step as u32, size, mtu.bytes())? {
                 Some(row) => {
                     outln!("{}", self.show(&row))?;
+                    self.show_directions()?;
                     slow = slow.or_else(|| report::too_slow(&row, &self.args.output));
                     rows.push(row);
                 }
@@ -118,7 +126,47 @@ impl<'a> Session<'a> {
         handshake.finish(&mut || self.link.idle())?;
         let qp = self.link.qps[0].query().ok();
         self.report(&rows, mtu.bytes(), &described, &progress, qp)?;
+        self.wait_before_destroying()?;
         Ok(slow)
+    }
+
+    fn columns(&self) -> String {
+        let OutputArgs { gbits, cpu_util, .. } = self.args.output;
+        report::columns(&self.plan, gbits).to_owned() + report::cpu_column(cpu_util)
+    }
+
+    fn show_directions(&self) -> Result<(), Failure> {
+        let asked = self.directions.filter(|_| self.args.output.report_both);
+        asked.map_or(Ok(()), |(own, peer)| {
+            self.print(&report::directions(&own, &peer, self.args.output.gbits))
+        })
+    }
+
+    /// Prints each latency, if the flags ask for that, and the headings again.
+    fn show_samples(&self, latencies: &Latencies) -> Result<(), Failure> {
+        let OutputArgs { unsorted, histogram, .. } = self.args.output;
+        if !self.args.output.prints_samples() {
+            return Ok(());
+        }
+        let mut samples = latencies.samples();
+        if unsorted {
+            self.print(&report::samples(&samples))?;
+        }
+        if histogram {
+            samples.sort_by(f64::total_cmp);
+            self.print(&report::samples(&samples))?;
+        }
+        self.print(LINE)?;
+        self.print(&self.columns())
+    }
+
+    fn wait_before_destroying(&mut self) -> Result<(), Failure> {
+        let Some(time) = self.args.queue.wait_destroy else { return Ok(()) };
+        let (since, mut pause) = (Instant::now(), Pause::default());
+        while since.elapsed() < time {
+            pause.after(self.link.device.progress())?;
+        }
+        Ok(())
     }
 
     /// Prints a part of the report, unless only one figure is wanted.
@@ -139,7 +187,8 @@ impl<'a> Session<'a> {
         let Some(file) = self.json.take() else { return Ok(()) };
         let head = self.head(mtu, congestion, progress);
         let role = if self.link.is_client() { "client" } else { "server" };
-        let record = Record { head, role, gbits: self.args.output.gbits, rows, counters: &counters, qp };
+        let (gbits, cpu) = (self.args.output.gbits, self.cpu);
+        let record = Record { head, role, gbits, rows, counters: &counters, cpu, qp };
         file.write(&format!("{:#}\n", record.json()))
     }
 
@@ -156,7 +205,8 @@ impl<'a> Session<'a> {
             inline_size: self.queues.inline_size,
             outs: queue.outs,
             mtu,
-            gid_index: queue.gid_index.unwrap_or_else(|| self.info.preferred_gid()),
+            gid_index: self.queues.gid_index.unwrap_or_else(|| self.info.preferred_gid()),
+            shares_receives: queue.shared_receives,
             congestion,
             progress,
         }
@@ -166,10 +216,11 @@ impl<'a> Session<'a> {
         if let Some(only) = self.args.output.only {
             return report::figure(row, only, self.args.output.gbits);
         }
-        match row {
+        let row = match row {
             Row::Bandwidth(run) => report::bandwidth_row(run, self.args.output.gbits),
             Row::Latency(run) => report::latency_row(run, self.plan.amount),
-        }
+        };
+        report::with_cpu(&row, self.cpu)
     }
 
     /// Runs one size on both sides. The server's row has what the client measured, or the sum of both directions. `None` if a stock peer
@@ -179,18 +230,27 @@ impl<'a> Session<'a> {
         handshake: &mut dyn Handshake,
         step: u32,
         size: u64,
+        mtu: u32,
     ) -> Result<Option<Row>, Failure> {
         if self.plan.tool.kind == Kind::Latency {
             latency::prepare(&self.link, self.plan.tool.verb, size)?;
         }
         handshake.barrier(step, &mut || self.link.idle())?;
-        match self.plan.tool.kind {
-            Kind::Bandwidth => self.bandwidth(handshake, size).map(|run| Some(Row::Bandwidth(run))),
+        let before = if self.args.output.cpu_util { CpuTime::now() } else { None };
+        let row = match self.plan.tool.kind {
+            Kind::Bandwidth => self.bandwidth(handshake, size, mtu).map(|run| Some(Row::Bandwidth(run))),
             Kind::Latency => self.latency(handshake, size),
-        }
+        }?;
+        self.cpu = before.zip(CpuTime::now()).map(|(before, after)| before.used_until(after));
+        Ok(row)
     }
 
-    fn bandwidth(&mut self, handshake: &mut dyn Handshake, size: u64) -> Result<Bandwidth, Failure> {
+    fn bandwidth(
+        &mut self,
+        handshake: &mut dyn Handshake,
+        size: u64,
+        mtu: u32,
+    ) -> Result<Bandwidth, Failure> {
         let own = match self.sends {
             false => None,
             true => {
@@ -201,14 +261,21 @@ impl<'a> Session<'a> {
                     post_list: self.queues.post_list,
                     cq_mod: self.queues.cq_mod(size, &self.args.queue),
                     peak: !self.args.output.no_peak,
+                    limit: self.args.rate.limit(size, mtu, self.queues.post_list),
                     phases: self.args.load.active.clone(),
                     series: self.args.output.series.as_deref().map(Series::create).transpose()?,
                 };
-                Some(bandwidth::send(&mut self.link, run)?)
+                let OutputArgs { gbits, only, .. } = self.args.output;
+                let mut show = |run: &Bandwidth| match only {
+                    Some(only) => outln!("{}", report::figure(&Row::Bandwidth(*run), only, gbits)),
+                    None => outln!("{}", report::bandwidth_row(run, gbits)),
+                };
+                Some(bandwidth::send(&mut self.link, run, &mut show)?)
             }
         };
         handshake.send_outcome(&Outcome { bandwidth: own, ..Outcome::default() })?;
         let peer = handshake.wait_outcome(&mut || self.link.idle())?.bandwidth;
+        self.directions = own.zip(peer);
         match (own, peer) {
             (Some(own), Some(peer)) => Ok(own.plus(peer)),
             (Some(one), None) | (None, Some(one)) => Ok(one),
@@ -219,19 +286,26 @@ impl<'a> Session<'a> {
 
     fn latency(&mut self, handshake: &mut dyn Handshake, size: u64) -> Result<Option<Row>, Failure> {
         let verb = self.plan.tool.verb;
+        let gap = Duration::from_micros(self.args.queue.latency_gap.into());
+        let exchange = Exchange { verb, size, amount: self.plan.amount, gap };
+        let mut latencies = exchange.latencies();
+        if self.args.output.prints_samples() {
+            latencies = latencies.keeping_samples();
+        }
         let echoes = matches!(verb, Verb::Write | Verb::Send);
         // With stock peers, the server begins a ping-pong of WRITEs.
         let begins = self.link.is_client() != (verb == Verb::Write && !handshake.tells());
         let outcome = match (begins, echoes) {
             (true, _) => {
-                let latency = latency::measure(&mut self.link, verb, size, self.plan.amount)?;
+                let latency = latency::measure(&mut self.link, exchange, &mut latencies)?;
+                self.show_samples(&latencies)?;
                 handshake.send_outcome(&Outcome { latency: Some(latency), ..Outcome::default() })?;
                 handshake.wait_outcome(&mut || self.link.idle())?;
                 return Ok(Some(Row::Latency(latency)));
             }
             (false, true) if !handshake.tells() => {
-                let latency =
-                    latency::answer_counted(&mut self.link, handshake, verb, size, self.plan.amount)?;
+                let latency = latency::answer_counted(&mut self.link, handshake, exchange, &mut latencies)?;
+                self.show_samples(&latencies)?;
                 handshake.wait_outcome(&mut || self.link.idle())?;
                 return Ok(Some(Row::Latency(latency)));
             }
@@ -248,7 +322,7 @@ impl<'a> Session<'a> {
 
     /// Returns true if data leaves the outbound buffers of this side: it sends, or the peer READs.
     fn is_source(&self) -> bool {
-        self.plan.bidirectional || (self.plan.tool.verb == Verb::Read) != self.link.is_client()
+        self.plan.bidirectional || (self.plan.tool.verb == Verb::Read) != self.link.sends
     }
 
     fn is_sink(&self) -> bool {

@@ -113,6 +113,8 @@ pub struct Latencies {
     histogram: Histogram<u64>,
     /// The number of latencies in a sample, times 1000 for µs.
     divisor: f64,
+    /// Every sample in its order, ns, if they are kept.
+    samples: Option<Vec<u64>>,
 }
 
 impl Latencies {
@@ -124,17 +126,32 @@ impl Latencies {
         Self {
             histogram: histogram.expect("bounds are constant and legal"),
             divisor: f64::from(ways) * 1000.0,
+            samples: None,
         }
+    }
+
+    /// Keeps every sample.
+    pub fn keeping_samples(self) -> Self {
+        Self { samples: Some(Vec::new()), ..self }
+    }
+
+    /// Returns the latencies in the order in which they were recorded, µs; none unless they are kept.
+    pub fn samples(&self) -> Vec<f64> {
+        self.samples.iter().flatten().map(|&nanos| nanos as f64 / self.divisor).collect()
     }
 
     /// Records an exchange of `nanos` ns. More than 60 s count as 60 s.
     pub fn record(&mut self, nanos: u64) {
         self.histogram.saturating_record(nanos.clamp(1, Self::LONGEST_NS));
+        if let Some(samples) = &mut self.samples {
+            samples.push(nanos);
+        }
     }
 
     /// Discards the recorded samples.
     pub fn clear(&mut self) {
         self.histogram.reset();
+        self.samples.iter_mut().for_each(Vec::clear);
     }
 
     /// Returns the number of recorded samples.
@@ -210,6 +227,16 @@ mod tests {
         assert!((figures.p99 - 990.0).abs() < 1.0, "{figures:?}");
         assert!((figures.max - 1000.0).abs() < 1.0, "{figures:?}");
         assert!((figures.average - 500.5).abs() < 1.0, "{figures:?}");
+    }
+
+    #[test]
+    fn samples_are_kept_in_their_order_if_asked() {
+        let mut latencies = Latencies::new(2).keeping_samples();
+        [6000, 2000, 4000].into_iter().for_each(|nanos| latencies.record(nanos));
+        assert_eq!(latencies.samples(), [3.0, 1.0, 2.0]);
+        let mut without = Latencies::new(2);
+        without.record(6000);
+        assert!(without.samples().is_empty());
     }
 
     #[test]

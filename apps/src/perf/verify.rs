@@ -15,10 +15,10 @@ pub fn atomics(link: &Link, plan: &Plan) -> Result<(), Failure> {
         return Err(Failure::usage("--verify counts atomics: give -n in place of -D"));
     };
     for qp in 0..link.qps.len() {
-        if plan.bidirectional || !link.is_client() {
+        if plan.bidirectional || !link.sends {
             check(link, link.inbound(qp), after(plan.atomic, count), qp)?;
         }
-        if plan.bidirectional || link.is_client() {
+        if plan.bidirectional || link.sends {
             check(link, link.outbound(qp), after(plan.atomic, count - 1), qp)?;
         }
     }

@@ -51,7 +51,8 @@ impl Pingpong {
     /// Returns a failure if the plan is not a ping-pong of SENDs of one size and number.
     pub fn new(control: Control, plan: Plan, is_client: bool) -> Result<Self, Failure> {
         let is_pingpong = plan.tool.verb == Verb::Send && plan.tool.kind == Kind::Latency;
-        if !is_pingpong || plan.sizes.len() > 1 || !matches!(plan.amount, Amount::Messages(_)) {
+        if !is_pingpong || plan.rdma_cm || plan.sizes.len() > 1 || !matches!(plan.amount, Amount::Messages(_))
+        {
             return Err(Failure::usage(
                 "--handshake pingpong works with send-lat, one -s and an -n; give both sides the same values",
             ));
@@ -155,6 +156,8 @@ mod tests {
             amount: Amount::Messages(10),
             qps: 1,
             bidirectional: false,
+            reversed: false,
+            rdma_cm: false,
             atomic: Default::default(),
             connection: Default::default(),
             mtu: None,

@@ -29,6 +29,8 @@ fn plan() -> Plan {
         amount: Amount::Time { whole: Duration::from_secs(2), margin: Duration::from_millis(500) },
         qps: 2,
         bidirectional: true,
+        reversed: false,
+        rdma_cm: false,
         atomic: AtomicType::CmpAndSwap,
         connection: Connection::Rc,
         mtu: Some(1024),

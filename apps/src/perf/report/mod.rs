@@ -32,6 +32,7 @@ pub struct Head<'a> {
     pub outs: u8,
     pub mtu: u32,
     pub gid_index: usize,
+    pub shares_receives: bool,
     pub congestion: &'a str,
     pub progress: &'a str,
 }
@@ -44,6 +45,11 @@ fn operation(plan: &Plan) -> String {
         (Verb::Atomic, AtomicType::FetchAndAdd) => "Atomic FETCH_AND_ADD".into(),
         (Verb::Atomic, AtomicType::CmpAndSwap) => "Atomic CMP_AND_SWAP".into(),
     }
+}
+
+/// Returns a switch in perftest's words.
+pub const fn on_or_off(is_on: bool) -> &'static str {
+    if is_on { "ON" } else { "OFF" }
 }
 
 /// Returns the title of the test: `RDMA_Write Bidirectional BW Test`.
@@ -64,7 +70,11 @@ pub fn head(head: &Head) -> String {
         format!("                    {}", title(plan, head.post_list)),
         format!(" Dual-port       : OFF\t\tDevice         : {}", head.device),
         format!(" Number of qps   : {}\t\tTransport type : IB", plan.qps),
-        format!(" Connection type : {}\t\tUsing SRQ      : OFF", plan.connection.name()),
+        format!(
+            " Connection type : {}\t\tUsing SRQ      : {}",
+            plan.connection.name(),
+            on_or_off(head.shares_receives)
+        ),
     ];
     if head.sends {
         rows.push(format!(" TX depth        : {}", head.tx_depth));
@@ -85,7 +95,7 @@ pub fn head(head: &Head) -> String {
         Verb::Write | Verb::Send => format!(" Max inline data : {}[B]", head.inline_size),
         Verb::Read | Verb::Atomic => format!(" Outstand reads  : {}", head.outs),
     });
-    rows.push(" rdma_cm QPs     : OFF".to_owned());
+    rows.push(format!(" rdma_cm QPs     : {}", on_or_off(plan.rdma_cm)));
     rows.push(" Data ex. method : Ethernet".to_owned());
     rows.push(format!(" Congestion      : {}", head.congestion));
     rows.push(format!(" Progress        : {}", head.progress));
@@ -128,7 +138,7 @@ pub fn columns(plan: &Plan, gbits: bool) -> &'static str {
         (Kind::Bandwidth, _) => {
             " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]"
         }
-        (Kind::Latency, Amount::Messages(_)) => {
+        (Kind::Latency, Amount::Messages(_) | Amount::Endless { .. }) => {
             " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   \
              99% percentile[usec]   99.9% percentile[usec] "
         }
@@ -157,7 +167,7 @@ pub fn bandwidth_row(run: &Bandwidth, gbits: bool) -> String {
 pub fn latency_row(run: &Latency, amount: Amount) -> String {
     let Latency { size, exchanges, min, max, average, deviation, p50, p90, p99, p999, p9999, rate } = *run;
     let row = match amount {
-        Amount::Messages(_) => format!(
+        Amount::Messages(_) | Amount::Endless { .. } => format!(
             " {size:<7} {exchanges}          {min:<7.2}        {max:<7.2}      {p50:<7.2}  \t       {average:<7.2}     \
              \t{deviation:<7.2}\t\t{p99:<7.2} \t\t{p999:<7.2}"
         ),
@@ -169,6 +179,35 @@ pub fn latency_row(run: &Latency, amount: Amount) -> String {
         "{row}\n percentiles[usec]: 50% {p50:.2}  90% {p90:.2}  99% {p99:.2}  99.9% {p999:.2}  99.99% {p9999:.2}  \
          max {max:.2}"
     )
+}
+
+/// Appends the use of the CPUs, %, to the first line of a row: perftest's `--cpu_util`.
+pub fn with_cpu(row: &str, percent: Option<f64>) -> String {
+    let Some(percent) = percent else { return row.to_owned() };
+    match row.split_once('\n') {
+        None => format!("{row}\t    {percent:<3.2}"),
+        Some((first, rest)) => format!("{first}\t    {percent:<3.2}\n{rest}"),
+    }
+}
+
+/// Returns the heading of the column of [`with_cpu`], if there is one.
+pub const fn cpu_column(is_shown: bool) -> &'static str {
+    if is_shown { "    CPU_Util[%]" } else { "" }
+}
+
+/// Returns the rows of both directions below their names: perftest's `--report-both`.
+pub fn directions(own: &Bandwidth, peer: &Bandwidth, gbits: bool) -> String {
+    let [own, peer] = [own, peer].map(|run| bandwidth_row(run, gbits));
+    format!(" Local results:\n{own}\n Remote results:\n{peer}")
+}
+
+/// Returns a line for each latency, µs, with its number: perftest's `-H` and `-U`.
+pub fn samples(latencies: &[f64]) -> String {
+    let mut text = "#, usec".to_owned();
+    for (place, latency) in latencies.iter().enumerate() {
+        let _ = write!(text, "\n{}, {latency}", place + 1);
+    }
+    text
 }
 
 /// Returns one figure of a row: perftest's `--output`.

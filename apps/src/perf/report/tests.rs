@@ -10,6 +10,8 @@ fn plan(verb: Verb, kind: Kind) -> Plan {
         amount: Amount::Messages(5000),
         qps: 2,
         bidirectional: false,
+        reversed: false,
+        rdma_cm: false,
         atomic: AtomicType::FetchAndAdd,
         connection: crate::perf::args::Connection::Rc,
         mtu: None,
@@ -31,6 +33,7 @@ fn head_of(plan: &Plan) -> Head<'_> {
         outs: 16,
         mtu: 4096,
         gid_index: 0,
+        shares_receives: false,
         congestion: "fixed window 524288 B",
         progress: "inline",
     }
@@ -150,4 +153,24 @@ fn a_latency_row_and_its_percentiles() {
     );
     let timed = latency_row(&run, Amount::Time { whole: Default::default(), margin: Default::default() });
     assert!(timed.starts_with(" 2             1000            2.25           222222.00\n"), "{timed}");
+}
+
+#[test]
+fn the_use_of_cpus_is_a_column_of_the_first_line() {
+    assert_eq!(with_cpu("row\nrest", Some(12.5)), "row\t    12.50\nrest");
+    assert_eq!(with_cpu("row", Some(7.0)), "row\t    7.00");
+    assert_eq!(with_cpu("row\nrest", None), "row\nrest");
+}
+
+#[test]
+fn each_sample_has_its_number() {
+    assert_eq!(samples(&[1.5, 0.25]), "#, usec\n1, 1.5\n2, 0.25");
+}
+
+#[test]
+fn each_direction_has_a_row() {
+    let run = Bandwidth::over(65536, 5000, 1_000_000_000);
+    let text = directions(&run, &run.plus(run), false);
+    let averages: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().nth(3)).collect();
+    assert_eq!(averages, ["312.50", "625.00"], "{text}");
 }

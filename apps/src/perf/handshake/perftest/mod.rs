@@ -113,10 +113,14 @@ impl Perftest {
     /// # Errors
     /// Returns a failure if stock perftest cannot run the plan.
     pub fn new(control: Control, plan: Plan, is_client: bool) -> Result<Self, Failure> {
-        let refusal = if plan.sizes.len() > 1 {
+        let refusal = if plan.rdma_cm {
+            "-R is not supported with stock perftest, which then uses no TCP; leave it out, or run perftest on both sides: ferroce run"
+        } else if plan.reversed {
+            "--reversed is not supported with stock perftest; leave it out, and exchange client and server"
+        } else if plan.sizes.len() > 1 {
             "-a is not supported with stock perftest; give one -s on both sides"
         } else if !matches!(plan.amount, Amount::Messages(_)) {
-            "-D is not supported with stock perftest; give the same -n on both sides"
+            "-D and --run_infinitely are not supported with stock perftest; give the same -n on both sides"
         } else {
             return Ok(Self {
                 control,

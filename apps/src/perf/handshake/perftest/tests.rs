@@ -13,6 +13,8 @@ fn plan(verb: Verb, kind: Kind) -> Plan {
         amount: Amount::Messages(100),
         qps: 2,
         bidirectional: false,
+        reversed: false,
+        rdma_cm: false,
         atomic: AtomicType::FetchAndAdd,
         connection: Connection::Rc,
         mtu: Some(4096),

@@ -93,6 +93,18 @@ impl<E> Events<E> {
         self.due.pop().map(|entry| (entry.at, entry.event))
     }
 
+    /// Removes the events for which `keeps` does not hold. Looks at all events.
+    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&E) -> bool) {
+        self.due.retain(|entry| keeps(&entry.event));
+        for (place, stretch) in self.ring.iter_mut().enumerate() {
+            stretch.retain(|entry| keeps(&entry.event));
+            if stretch.is_empty() {
+                self.occupied[place / WORD as usize] &= !(1 << (place % WORD as usize));
+            }
+        }
+        self.later.retain(|Reverse(entry)| keeps(&entry.event));
+    }
+
     fn advance(&mut self) -> Option<()> {
         let later = self.later.peek().map(|Reverse(entry)| entry.at >> SHIFT);
         let next = self.next_in_ring().into_iter().chain(later).min()?;
@@ -144,6 +156,10 @@ mod tests {
             let at = now + random.below(span);
             events.push(at, number);
             heap.push(Reverse((at, number)));
+            if number % 5000 == 4999 {
+                events.retain(|event| event % 7 != 0);
+                heap.retain(|Reverse((_, event))| event % 7 != 0);
+            }
             if number % 3 != 0 {
                 let expected = heap.pop().map(|Reverse(next)| next);
                 assert_eq!(events.pop(), expected);

@@ -33,6 +33,11 @@ pub(crate) struct LoadMeter {
     discounted_at: Instant,
 }
 
+/// Returns the default threshold.
+fn eighth(rate: Rate, period: Duration) -> u64 {
+    rate.bytes_in(period) / 8
+}
+
 impl LoadMeter {
     /// Creates a meter. The default threshold is an eighth of the link's capacity in the period.
     pub(crate) fn new(rate: Rate, period: Duration, queue_limit: u64, threshold: Option<u64>) -> Self {
@@ -41,13 +46,19 @@ impl LoadMeter {
             period,
             bytes_per_nano: rate.as_bps() as f64 / 8e9,
             queue_limit: queue_limit.max(1),
-            threshold: threshold.unwrap_or_else(|| rate.bytes_in(period) / 8),
+            threshold: threshold.unwrap_or_else(|| eighth(rate, period)),
             parts: [(Instant::ZERO, 0); RATE_PARTS],
             queues: [0; 2],
             busy: 0.0,
             discounted: 0.0,
             discounted_at: Instant::ZERO,
         }
+    }
+
+    /// Gives the link another rate. What was measured at the old one stays until its parts have passed.
+    pub(crate) fn change_rate(&mut self, rate: Rate, threshold: Option<u64>) {
+        self.bytes_per_nano = rate.as_bps() as f64 / 8e9;
+        self.threshold = threshold.unwrap_or_else(|| eighth(rate, self.period));
     }
 
     pub(crate) fn on_departure(&mut self, at: &Snapshot, bytes: u64) -> Load {

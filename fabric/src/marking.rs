@@ -27,6 +27,10 @@ impl Marker {
         Self { red: red.or(threshold.map(all_above)), random: Random::new(seed) }
     }
 
+    pub(crate) const fn change(&mut self, red: Option<Red>) {
+        self.red = red;
+    }
+
     pub(crate) fn marks(&mut self, waiting: u64) -> bool {
         let Some(Red { from, to, most }) = self.red else { return false };
         if waiting <= from {

@@ -35,19 +35,28 @@ const fn index(class: ClassId) -> usize {
     }
 }
 
+/// Returns the guaranteed bit/s of both classes.
+fn guarantees(rate: Rate, second: SecondClass) -> [u64; 2] {
+    let weights = second.weights.map(|weight| u64::from(weight.get()));
+    weights.map(|weight| rate.as_bps() / (weights[0] + weights[1]) * weight)
+}
+
 impl Shares {
     pub(crate) fn new(rate: Rate, second: SecondClass) -> Self {
-        let weights = second.weights.map(|weight| u64::from(weight.get()));
-        let guarantee = |weight| rate.as_bps() / (weights[0] + weights[1]) * weight;
         Self {
             rate,
-            guarantees: weights.map(guarantee),
+            guarantees: guarantees(rate, second),
             window: rate.time_for(WINDOW),
             since: Instant::ZERO,
             sent: [0; 2],
             used: [[0; 2]; 2],
             scaled: [0; 2],
         }
+    }
+
+    /// Gives the link another rate.
+    pub(crate) fn change_rate(&mut self, rate: Rate, second: SecondClass) {
+        (self.rate, self.guarantees, self.window) = (rate, guarantees(rate, second), rate.time_for(WINDOW));
     }
 
     /// Returns the rate at which the class can send, in bit/s; above 0.

@@ -32,6 +32,17 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
         key("rate", "the scenario's", "rate of each direction"),
         key("delay", "the scenario's", "propagation delay"),
     ]),
+    ("Changes", "@", &[
+        key("change", "", "a list of tables: links that change their rate, fail or return during the run"),
+    ]),
+    ("`[[change]]`: a change of links", "[[change]]\n@", &[
+        key("time", "", "virtual time of the change"),
+        key("link", "", "the two nodes that the link connects, in either order: `[\"s1\", \"s2\"]`. If several links connect them, all change"),
+        key("node", "", "instead of `link`: all links of this node, `\"h1\"` or `\"s1\"`, change. The switches of a `leaf-spine` are its leaves, then its spines; those of the `fat-tree` are top of rack, aggregation, core"),
+        key("rate", "", "the new rate of each direction, whole Gb/s from 1 to 1000. A packet that is being sent keeps the old one"),
+        key("down", "false", "`true`: the link fails. Packets on it are lost, switches drop those that wait for it, and flows take the other shortest paths at once. Without a path, switches drop the packets. An endpoint whose retries run out ends the run with an error"),
+        key("up", "false", "`true`: the link returns, and with it the paths over it"),
+    ]),
     ("Hosts and packets", "@", &[
         key("congestion", "", "congestion control of the flows, as in `ferroce.toml`: `\"hpcc,line_rate=100G,base_rtt=4160ns\"`"),
         key("rival", "", "a table with another congestion control for some flows"),

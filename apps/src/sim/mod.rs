@@ -2,6 +2,7 @@
 
 mod arena;
 mod arena_page;
+mod changes;
 mod compare;
 mod figures;
 mod flows;
@@ -232,8 +233,9 @@ fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failur
         )?;
     }
     outln!(
-        "  dropped {}   retransmitted {}   marked {}   direct responses {}   pauses {} ({:.1} µs)",
+        "  dropped {}   lost {}   retransmitted {}   marked {}   direct responses {}   pauses {} ({:.1} µs)",
         outcome.dropped,
+        outcome.lost,
         outcome.retransmitted,
         outcome.marked,
         outcome.told,

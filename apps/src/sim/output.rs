@@ -135,6 +135,7 @@ pub fn summary(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow], cost: C
         "steady": steady,
         "queue_max_bytes": outcome.queue_max,
         "dropped": outcome.dropped,
+        "lost": outcome.lost,
         "marked": outcome.marked,
         "direct_responses": outcome.told,
         "pauses": outcome.pauses,

@@ -111,8 +111,8 @@ fn overview(scenario: &Scenario, outcome: &Outcome) -> String {
         ("Longest queue of a switch port", format!("{:.1} kB", outcome.queue_max as f64 / 1e3)),
         ("Queue of all switch ports, p50 / p95 / p99", format!("{p50} / {p95} / {p99} kB")),
         (
-            "Packets dropped, sent again, marked",
-            format!("{}, {}, {}", outcome.dropped, outcome.retransmitted, outcome.marked),
+            "Packets dropped, lost on links, sent again, marked",
+            format!("{}, {}, {}, {}", outcome.dropped, outcome.lost, outcome.retransmitted, outcome.marked),
         ),
         ("Packets sent by hosts, events", format!("{}, {}", outcome.packets, outcome.events)),
         (

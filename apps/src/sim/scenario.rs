@@ -1,12 +1,13 @@
 //! Reads scenarios: a TOML file with its flows, or with a CSV file of flows.
 
+use super::changes::{ChangeText, changes};
 use super::flows::{FlowText, Numbering, Traffic, draw, list, parse_time, sizes_file, zero};
 use super::mistake::Mistake;
-use super::topology::{LinkText, TopologyKind, shape};
+use super::topology::{LinkText, NodeNames, TopologyKind, shape};
 use crate::failure::Failure;
 use crate::units;
 use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
-use fabric::sim::{Conventions, Flow, Hosts, Pfc, Requests, Sampling, Setup, Verb};
+use fabric::sim::{Change, Conventions, Flow, Hosts, Pfc, Requests, Sampling, Setup, Verb};
 use fabric::{Direct, Probability, Red, SecondClass};
 use roce::qp::Congestion;
 use roce::wire::Format;
@@ -68,6 +69,8 @@ pub(super) struct Text {
     traffic: Option<Traffic>,
     #[serde(default)]
     flow: Vec<FlowText>,
+    #[serde(default)]
+    change: Vec<ChangeText>,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
@@ -225,10 +228,14 @@ pub fn read(
         .map_err(|why| refuse(Mistake::new("congestion", why)))?
         .on_link(shape.line);
     let ecn = keys.ecn.or_else(|| authors_marks(keys.compat, &congestion.algorithm));
-    let rates = [shape.line, shape.fabric];
     let first_host = shape.first_host;
+    let (hosts, switches) = (shape.topology.hosts(), shape.topology.switches());
+    let names = NodeNames { first: first_host, hosts, switches };
+    let changes = changes(&keys.change, &shape.topology, names).map_err(refuse)?;
+    let rates: Vec<Rate> =
+        [shape.line, shape.fabric].into_iter().chain(changes.iter().filter_map(Change::rate)).collect();
     let rival = rival(&keys, shape.line).map_err(refuse)?;
-    let setup = Setup { seed, rival, ..Setup::new(shape.topology, flows, congestion) };
+    let setup = Setup { seed, rival, changes, ..Setup::new(shape.topology, flows, congestion) };
     let setup = settings(&keys, ecn, setup).map_err(refuse)?;
     let is_real = setup.hosts == Hosts::Endpoints;
     let warnings = warnings(name, &setup.congestion, ecn.is_some(), is_real.then_some(rates));
@@ -334,7 +341,7 @@ pub fn algorithm_name(congestion: &Congestion) -> &'static str {
 }
 
 /// Returns the likely mistakes of a scenario whose links have these rates, if its packets are real.
-fn warnings(name: &str, congestion: &Congestion, is_marked: bool, rates: Option<[Rate; 2]>) -> Vec<String> {
+fn warnings(name: &str, congestion: &Congestion, is_marked: bool, rates: Option<Vec<Rate>>) -> Vec<String> {
     let unmarked = (!is_marked && congestion.algorithm.wants_ecn()).then(|| unmarked(name, congestion));
     let rates = rates.filter(|_| has_speed_codes(congestion)).map(units::without_code).unwrap_or_default();
     unmarked.into_iter().chain(rates.into_iter().map(|rate| untold(name, rate))).collect()

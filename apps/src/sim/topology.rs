@@ -38,6 +38,34 @@ pub(super) struct LinkText {
     delay: Option<String>,
 }
 
+/// The names of nodes in a scenario: `h` and the number of a host, from `first` on, or `s` and the number of a switch, from 1 on.
+#[derive(Clone, Copy)]
+pub(super) struct NodeNames {
+    pub(super) first: u32,
+    pub(super) hosts: usize,
+    pub(super) switches: usize,
+}
+
+impl NodeNames {
+    /// Returns the node with this name, or why there is none.
+    pub(super) fn node(self, name: &str) -> Result<usize, String> {
+        let Self { first, hosts, switches } = self;
+        let number = |first: usize| name.get(1..)?.parse::<usize>().ok()?.checked_sub(first);
+        let node = match name.chars().next() {
+            Some('h') => number(first as usize).filter(|host| *host < hosts),
+            Some('s') => number(1).filter(|switch| *switch < switches).map(|switch| hosts + switch),
+            _ => None,
+        };
+        let last = u64::from(first) + hosts as u64 - 1;
+        node.ok_or_else(|| format!("'{name}': no such node; use h{first} to h{last} and s1 to s{switches}"))
+    }
+
+    /// Returns the nodes with these names.
+    pub(super) fn pair(self, names: &[String; 2]) -> Result<[usize; 2], String> {
+        Ok([self.node(&names[0])?, self.node(&names[1])?])
+    }
+}
+
 /// A topology, the rates of hosts' links and of links between switches, and the number of the first host.
 pub(super) struct Shape {
     pub(super) topology: Topology,
@@ -186,16 +214,7 @@ struct Graph {
 fn listed(text: &Text, first: u32) -> Result<Graph, Mistake> {
     let hosts = needs("hosts", text.hosts, NODES)?;
     let switches = needs("switches", text.switches, NODES)?;
-    let node = |name: &str| {
-        let number = |first: usize| name.get(1..)?.parse::<usize>().ok()?.checked_sub(first);
-        let node = match name.chars().next() {
-            Some('h') => number(first as usize).filter(|host| *host < hosts),
-            Some('s') => number(1).filter(|switch| *switch < switches).map(|switch| hosts + switch),
-            _ => None,
-        };
-        let last = u64::from(first) + hosts as u64 - 1;
-        node.ok_or_else(|| format!("'{name}': no such node; use h{first} to h{last} and s1 to s{switches}"))
-    };
+    let names = NodeNames { first, hosts, switches };
     // For links without their own. A wrong one is refused if a link needs it.
     let common_rate = text.rate.as_deref().map(units::rate);
     let common_delay = text.delay.as_deref().map(parse_time);
@@ -215,7 +234,7 @@ fn listed(text: &Text, first: u32) -> Result<Graph, Mistake> {
                 return Err(wrong("no delay; add delay = \"1us\" to it or to the scenario".into()));
             }
         };
-        let ends = [node(&link.ends[0]).map_err(wrong)?, node(&link.ends[1]).map_err(wrong)?];
+        let ends = names.pair(&link.ends).map_err(wrong)?;
         Ok(Link { ends, rate, delay })
     };
     let links = text.link.iter().enumerate().map(link).collect::<Result<_, Mistake>>()?;

@@ -89,7 +89,7 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         while let Some(ended) = self.cards[host as usize].ended() {
             self.ended(network, &ended);
         }
-        if network.ports[host as usize].is_paused {
+        if network.ports[host as usize].is_stopped() {
             return self.sleep(network, host);
         }
         if !network.is_free(host) {

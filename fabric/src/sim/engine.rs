@@ -62,7 +62,13 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
         let limit = picos(self.network.setup.limit);
         let flows = self.network.setup.flows.len();
         while self.network.finished.len() < flows {
-            let Some((at, event)) = self.network.events.pop() else { return Err(self.silence()) };
+            let Some((at, event)) = self.network.events.pop() else {
+                // A host behind a failed link has nothing to do.
+                if self.network.ports.iter().any(|port| port.is_down) {
+                    break;
+                }
+                return Err(self.silence());
+            };
             if at > limit {
                 self.network.now = limit;
                 break;
@@ -138,6 +144,11 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
             Event::Timer(flow) => hosts.timer(network, flow),
             Event::Expire(flow) => hosts.expire(network, flow),
             Event::Sample => self.sample(),
+            Event::Change(change) => {
+                for port in network.change(change) {
+                    self.serve(port);
+                }
+            }
         }
     }
 

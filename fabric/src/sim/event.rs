@@ -16,6 +16,8 @@ pub(super) enum Event {
     Expire(u32),
     /// A row of the series is due.
     Sample,
+    /// Links change: an index in the setup's list.
+    Change(u32),
 }
 
 /// An event in 64 bits: 4 bits of kind, numbers of 28 and 32 bits.
@@ -32,6 +34,7 @@ impl Packed {
             Event::Timer(flow) => (4, flow, 0),
             Event::Expire(flow) => (5, flow, 0),
             Event::Sample => (6, 0, 0),
+            Event::Change(change) => (7, change, 0),
         };
         Self((kind as u64) << 60 | (a as u64) << 32 | b as u64)
     }
@@ -45,7 +48,8 @@ impl Packed {
             3 => Event::Pause { port: a, on: b != 0 },
             4 => Event::Timer(a),
             5 => Event::Expire(a),
-            _ => Event::Sample,
+            6 => Event::Sample,
+            _ => Event::Change(a),
         }
     }
 }
@@ -65,6 +69,7 @@ mod tests {
             Event::Timer(2),
             Event::Expire(3),
             Event::Sample,
+            Event::Change(5),
         ] {
             assert_eq!(Packed::new(event).unpack(), event);
         }

@@ -7,6 +7,7 @@
 //! outcomes, trace included, in every build.
 
 mod card;
+mod change;
 mod endpoints;
 mod engine;
 mod event;
@@ -25,6 +26,7 @@ mod steady;
 mod topology;
 mod traffic;
 
+pub use change::{Change, LinkChange};
 pub use measure::{Row, Series};
 pub use outcome::{Finished, Outcome};
 pub use setup::{Conventions, Flow, Hosts, Pfc, Requests, Sampling, Setup, SetupError, Verb};

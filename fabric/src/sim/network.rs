@@ -1,10 +1,11 @@
 //! Links and switches, and the counts of a run.
 
+use super::change::LinkChange;
 use super::event::{Event, Packed};
 use super::measure::Queues;
 use super::outcome::Finished;
 use super::parcel::{Parcel, Parcels};
-use super::port::{Port, Routes, Waiting, mix, ports};
+use super::port::{NO_PATH, Port, Routes, Waiting, ends, mix, ports};
 use super::setup::{Setup, SetupError};
 use super::shared_buffer::{SharedBuffer, Taken};
 use crate::Probability;
@@ -56,6 +57,8 @@ pub(super) struct Network<'a, P> {
     /// By flow: its start with jitter, and the hash of its five-tuple.
     pub(super) starts: Vec<u64>,
     hashes: Vec<u64>,
+    /// By flow: base RTT (ps) and slowest link of its path before the first change. Empty if nothing changes.
+    paths: Vec<(u64, Rate)>,
     pub(super) queues: Queues,
     pub(super) finished: Vec<Finished>,
     /// Times from post to completion of a request.
@@ -67,6 +70,8 @@ pub(super) struct Network<'a, P> {
     last_start: u64,
     /// Whether switches write telemetry into packets.
     stamps: bool,
+    /// Largest additional delay of a path, ps.
+    spread: u64,
     /// For loss, detours and forged reports.
     dice: Random,
 }
@@ -74,7 +79,8 @@ pub(super) struct Network<'a, P> {
 impl<'a, P: Parcel> Network<'a, P> {
     pub(super) fn new(setup: &'a Setup, stamps: bool) -> Result<Self, SetupError> {
         let ports = ports(setup);
-        let routes = Routes::new(&setup.topology, &ports)?;
+        let routes = Routes::new(&setup.topology, &ports);
+        routes.check()?;
         let host = ports.first().map_or(Rate::default(), |port| port.rate);
         let mut first_ports = vec![u32::MAX; setup.topology.switches()];
         let mut headrooms = vec![Vec::new(); setup.topology.switches()];
@@ -105,7 +111,10 @@ impl<'a, P: Parcel> Network<'a, P> {
         if setup.sampling.is_some() {
             events.push(0, Packed::new(Event::Sample));
         }
-        Ok(Self {
+        for (number, change) in setup.changes.iter().enumerate() {
+            events.push(picos(change.at), Packed::new(Event::Change(number as u32)));
+        }
+        let mut network = Self {
             setup,
             now: 0,
             events,
@@ -116,6 +125,7 @@ impl<'a, P: Parcel> Network<'a, P> {
             buffers: headrooms.into_iter().map(buffer).collect(),
             starts,
             hashes,
+            paths: Vec::new(),
             queues: Queues::default(),
             finished: Vec::new(),
             latencies: Vec::new(),
@@ -124,8 +134,13 @@ impl<'a, P: Parcel> Network<'a, P> {
             trace: 0xcbf2_9ce4_8422_2325,
             last_start: last_start.unwrap_or(u64::MAX),
             stamps,
+            spread: picos(setup.spread),
             dice: Random::new(!setup.seed),
-        })
+        };
+        if !setup.changes.is_empty() {
+            network.paths = (0..setup.flows.len() as u32).map(|flow| network.path(flow)).collect();
+        }
+        Ok(network)
     }
 
     /// Adds the final queue lengths until the end of the run.
@@ -159,7 +174,7 @@ impl<'a, P: Parcel> Network<'a, P> {
     /// Returns whether a port may send now. If its link is busy, schedules a look when it is free.
     pub(super) fn is_free(&mut self, port: u32) -> bool {
         let place = &self.ports[port as usize];
-        if place.is_paused {
+        if place.is_stopped() {
             return false;
         }
         let free_at = place.free_at;
@@ -178,6 +193,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         place.free_at = self.now + place.serialisation(size, whole);
         place.tx_bytes += u64::from(size);
         let (free_at, delay, peer) = (place.free_at, place.delay, place.peer);
+        let mut at = free_at + delay;
         if place.switch.is_none() {
             self.counts.packets += 1;
             if self.setup.loss.happens(&mut self.dice) {
@@ -185,16 +201,16 @@ impl<'a, P: Parcel> Network<'a, P> {
                 self.parcels.give_back(packet);
                 return free_at;
             }
+            at += self.detour();
         }
-        let detour = if self.ports[port as usize].switch.is_none() { self.detour() } else { 0 };
-        self.push(free_at + delay + detour, Event::Arrive { port: peer, packet });
+        self.push(at, Event::Arrive { port: peer, packet });
         free_at
     }
 
     /// Returns the additional delay of the next frame's path, in ps.
     fn detour(&mut self) -> u64 {
         const PATHS: u64 = 4;
-        match picos(self.setup.spread) {
+        match self.spread {
             0 => 0,
             spread => self.dice.below(PATHS) * spread / (PATHS - 1),
         }
@@ -209,11 +225,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         let Some((class, Queued { buf: Waiting { packet, size }, ready })) = place.queue.take(instant) else {
             return;
         };
-        let bytes = place.bytes - u64::from(size);
-        self.queue_is(port, bytes);
-        let ingress = self.parcels.ingress(packet);
-        let inside = (ingress - self.first_ports[switch as usize]) as usize;
-        let goes_on = self.buffers[switch as usize].give_back(inside, u64::from(size));
+        let resumes = self.leaves(switch, port, packet, size);
         if self.parcels.get(packet).is_looked_at() {
             self.mark_and_stamp(switch, port, packet, class, instant.saturating_since(ready));
         }
@@ -221,7 +233,7 @@ impl<'a, P: Parcel> Network<'a, P> {
             shares.left(instant, class, self.parcels.get(packet).size().into());
         }
         let free_at = self.transmit(port, packet);
-        if goes_on {
+        if let Some(ingress) = resumes {
             self.tell_pause(ingress, false);
         }
         if self.ports[port as usize].queue.frames() > 0 {
@@ -311,21 +323,17 @@ impl<'a, P: Parcel> Network<'a, P> {
         let parcel = self.parcels.get(packet);
         let size = parcel.size();
         let (host, hash) = parcel.way(self.setup, &self.hashes);
-        let (class, bereaved) = (parcel.class(self.setup), parcel.bereaved());
+        let class = parcel.class(self.setup);
         let port = self.routes.port(switch, host, hash);
+        if port == NO_PATH {
+            return self.drop_packet(packet);
+        }
         let inside = (ingress - self.first_ports[switch as usize]) as usize;
         if let Some(answer) = self.tell(port, packet, class) {
             self.forward(switch, ingress, answer);
         }
         match self.buffers[switch as usize].take(inside, u64::from(size)) {
-            Taken::No => {
-                self.counts.dropped += 1;
-                if let Some(flow) = bereaved {
-                    self.push(self.now + EXPIRE, Event::Expire(flow));
-                }
-                self.parcels.give_back(packet);
-                return;
-            }
+            Taken::No => return self.drop_packet(packet),
             Taken::Pause => self.tell_pause(ingress, true),
             Taken::Yes => {}
         }
@@ -339,6 +347,82 @@ impl<'a, P: Parcel> Network<'a, P> {
         let waiting = Queued { buf: Waiting { packet, size }, ready };
         self.ports[port as usize].queue.push(class, waiting);
         self.serve(switch, port);
+    }
+
+    #[cold]
+    fn drop_packet(&mut self, packet: u32) {
+        self.counts.dropped += 1;
+        self.lose(packet);
+    }
+
+    /// Frees a packet that does not arrive.
+    fn lose(&mut self, packet: u32) {
+        if let Some(flow) = self.parcels.get(packet).bereaved() {
+            self.push(self.now + EXPIRE, Event::Expire(flow));
+        }
+        self.parcels.give_back(packet);
+    }
+
+    /// Makes a change of the setup; returns the ports that it concerns.
+    pub(super) fn change(&mut self, number: u32) -> Vec<u32> {
+        let change = &self.setup.changes[number as usize];
+        let ports = ends(&self.ports, &change.links);
+        if let LinkChange::Rate(rate) = change.what {
+            ports.iter().for_each(|&port| self.ports[port as usize].change_rate(rate, self.setup));
+            return ports;
+        }
+        let is_down = change.what == LinkChange::Down;
+        ports.iter().for_each(|&port| self.ports[port as usize].is_down = is_down);
+        if is_down {
+            self.fail(&ports);
+        }
+        self.routes = Routes::new(&self.setup.topology, &self.ports);
+        ports
+    }
+
+    /// Loses what is on the links of these ports, and drops what waits for them.
+    fn fail(&mut self, ports: &[u32]) {
+        let mut on_links = Vec::new();
+        self.events.retain(|event| match event.unpack() {
+            Event::Arrive { port, packet } if ports.contains(&port) => {
+                on_links.push(packet);
+                false
+            }
+            Event::Pause { port, .. } => !ports.contains(&port),
+            _ => true,
+        });
+        self.counts.lost += on_links.len() as u64;
+        on_links.into_iter().for_each(|packet| self.lose(packet));
+        for &port in ports {
+            self.pause(port, false);
+            if let Some(switch) = self.ports[port as usize].switch {
+                let inside = port - self.first_ports[switch as usize];
+                self.buffers[switch as usize].resume(inside as usize);
+                self.flush(switch, port);
+            }
+        }
+    }
+
+    /// Drops the packets that wait at a switch's port.
+    fn flush(&mut self, switch: u32, port: u32) {
+        let instant = self.instant();
+        while let Some((_, Queued { buf: Waiting { packet, size }, .. })) =
+            self.ports[port as usize].queue.take(instant)
+        {
+            if let Some(ingress) = self.leaves(switch, port, packet, size) {
+                self.tell_pause(ingress, false);
+            }
+            self.drop_packet(packet);
+        }
+    }
+
+    /// Frees the buffer of a packet that leaves a switch's queue. Returns the port that it came by, if its sender may resume.
+    fn leaves(&mut self, switch: u32, port: u32, packet: u32, size: u32) -> Option<u32> {
+        let bytes = self.ports[port as usize].bytes - u64::from(size);
+        self.queue_is(port, bytes);
+        let ingress = self.parcels.ingress(packet);
+        let inside = (ingress - self.first_ports[switch as usize]) as usize;
+        self.buffers[switch as usize].give_back(inside, u64::from(size)).then_some(ingress)
     }
 
     fn tell(&mut self, port: u32, packet: u32, class: ClassId) -> Option<u32> {
@@ -379,7 +463,8 @@ impl<'a, P: Parcel> Network<'a, P> {
     pub(super) fn finish(&mut self, flow: u32) {
         let start = self.starts[flow as usize];
         let nanos = |picos: u64| Duration::from_nanos(picos / 1000);
-        let (base_rtt, slowest) = self.path(flow);
+        let path = self.paths.get(flow as usize).copied();
+        let (base_rtt, slowest) = path.unwrap_or_else(|| self.path(flow));
         let spec = &self.setup.flows[flow as usize];
         self.finished.push(Finished {
             flow: flow as usize,

@@ -10,7 +10,7 @@ use crate::marking::Marker;
 use crate::shares::Shares;
 use cc::Rate;
 use roce::wire::Numbers;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
@@ -26,6 +26,8 @@ impl Length for Waiting {
 
 /// The egress of a host or of a switch.
 pub(super) struct Port {
+    /// Index of the link.
+    link: usize,
     /// Port at the other end of the link.
     pub(super) peer: u32,
     /// Number of the switch, from 0; none for a host.
@@ -50,6 +52,8 @@ pub(super) struct Port {
     pub(super) bytes: u64,
     pub(super) tx_bytes: u64,
     pub(super) is_paused: bool,
+    /// Whether the link has failed.
+    pub(super) is_down: bool,
     pub(super) paused_since: u64,
     /// Time at which `bytes` changed last.
     pub(super) changed: u64,
@@ -60,12 +64,12 @@ const HUNDRED: u128 = 100_000_000_000;
 
 impl Port {
     fn new(switch: Option<u32>, rate: Rate, delay: std::time::Duration, setup: &Setup, id: usize) -> Self {
-        let scaled = |bytes: u64| (u128::from(bytes) * u128::from(rate.as_bps()) / HUNDRED) as u64;
-        let red = setup.red.map(|red| Red { from: scaled(red.from), to: scaled(red.to), ..red });
-        let load = setup.asks_for_load().then(|| {
-            LoadMeter::new(rate, setup.base_rtt(), setup.buffer, setup.red.map(|red| scaled(red.from)))
-        });
+        let red = red_at(rate, setup);
+        let load = setup
+            .asks_for_load()
+            .then(|| LoadMeter::new(rate, setup.base_rtt(), setup.buffer, red.map(|red| red.from)));
         Self {
+            link: 0,
             peer: 0,
             switch,
             place: 0,
@@ -73,7 +77,7 @@ impl Port {
             marker: Marker::new(red, None, setup.seed ^ (id as u64).wrapping_mul(0xd6e8_feb8_6659_fd93)),
             load,
             told: setup.direct.map(|direct| Told::new(direct, Numbers::DEFAULT)),
-            picos_per_byte: 8e12 / rate.as_bps() as f64,
+            picos_per_byte: picos_per_byte(rate),
             delay: u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX / 4000) * 1000,
             free_at: 0,
             look_at: None,
@@ -82,8 +86,27 @@ impl Port {
             bytes: 0,
             tx_bytes: 0,
             is_paused: false,
+            is_down: false,
             paused_since: 0,
             changed: 0,
+        }
+    }
+
+    /// Returns whether the port may not send, whether or not its link is busy.
+    pub(super) const fn is_stopped(&self) -> bool {
+        self.is_paused | self.is_down
+    }
+
+    /// Gives the link another rate, from the next packet on.
+    pub(super) fn change_rate(&mut self, rate: Rate, setup: &Setup) {
+        let red = red_at(rate, setup);
+        (self.rate, self.picos_per_byte) = (rate, picos_per_byte(rate));
+        self.marker.change(red);
+        if let Some(load) = &mut self.load {
+            load.change_rate(rate, red.map(|red| red.from));
+        }
+        if let Some((shares, second)) = self.shares.as_mut().zip(setup.second_class) {
+            shares.change_rate(rate, second);
         }
     }
 
@@ -91,6 +114,22 @@ impl Port {
     pub(super) fn serialisation(&self, bytes: u32, whole_nanos: bool) -> u64 {
         cut((f64::from(bytes) * self.picos_per_byte) as u64, whole_nanos)
     }
+}
+
+fn picos_per_byte(rate: Rate) -> f64 {
+    8e12 / rate.as_bps() as f64
+}
+
+/// Returns RED's limits for a link of `rate`.
+fn red_at(rate: Rate, setup: &Setup) -> Option<Red> {
+    let scaled = |bytes: u64| (u128::from(bytes) * u128::from(rate.as_bps()) / HUNDRED) as u64;
+    setup.red.map(|red| Red { from: scaled(red.from), to: scaled(red.to), ..red })
+}
+
+/// Returns the ports at both ends of these links.
+pub(super) fn ends(ports: &[Port], links: &[usize]) -> Vec<u32> {
+    let is_end = |port: &(usize, &Port)| links.contains(&port.1.link);
+    ports.iter().enumerate().filter(is_end).map(|(id, _)| id as u32).collect()
 }
 
 /// Rounds down to whole ns if the conventions require it.
@@ -116,22 +155,29 @@ pub(super) fn ports(setup: &Setup) -> Vec<Port> {
         // The ports of a node are adjacent.
         port.place = (id - ends.partition_point(|end| end.0 < node)) as u16;
         let other = if link.ends[0] == node { link.ends[1] } else { link.ends[0] };
-        port.peer = places[&(other, index)];
+        (port.link, port.peer) = (index, places[&(other, index)]);
         port
     };
     ends.iter().enumerate().map(port).collect()
 }
 
+/// Stands for a port where no path leads to the host.
+pub(super) const NO_PATH: u32 = u32::MAX;
+
 /// The ports of each switch on shortest paths to each host.
 pub(super) struct Routes {
     hosts: usize,
-    /// By switch and host: first index in `ports`, and number of ports.
+    /// By switch and host: first index in `ports`, and number of ports. Index 0 if there is no path.
     places: Vec<(u32, u32)>,
+    /// Begins with [`NO_PATH`].
     ports: Vec<u32>,
 }
 
 impl Routes {
-    pub(super) fn new(topology: &Topology, ports: &[Port]) -> Result<Self, SetupError> {
+    /// Finds the paths over the links that have not failed.
+    pub(super) fn new(topology: &Topology, ports: &[Port]) -> Self {
+        let down: HashSet<usize> = ports.iter().filter(|port| port.is_down).map(|port| port.link).collect();
+        let topology = topology.without(|link| down.contains(&link));
         let (hosts, switches) = (topology.hosts(), topology.switches());
         let node = |port: &Port, id: usize| port.switch.map_or(id, |switch| hosts + switch as usize);
         let nodes: Vec<usize> = ports.iter().enumerate().map(|(id, port)| node(port, id)).collect();
@@ -141,24 +187,33 @@ impl Routes {
                 by_switch[switch as usize].push(id as u32);
             }
         }
-        let mut routes = Self { hosts, places: vec![(0, 0); hosts * switches], ports: Vec::new() };
+        let mut routes = Self { hosts, places: vec![(0, 0); hosts * switches], ports: vec![NO_PATH] };
         for host in 0..hosts {
             let distances = topology.distances(host);
             for (switch, of) in by_switch.iter().enumerate() {
-                let here = distances[hosts + switch].ok_or(SetupError::Unreachable { switch, host })?;
+                let Some(here) = distances[hosts + switch] else { continue };
                 let begin = routes.ports.len() as u32;
                 let nearer = |port: &&u32| {
-                    let next = nodes[ports[**port as usize].peer as usize];
-                    distances[next].is_some_and(|there| there < here)
+                    let Port { peer, is_down, .. } = ports[**port as usize];
+                    !is_down && distances[nodes[peer as usize]].is_some_and(|there| there < here)
                 };
                 routes.ports.extend(of.iter().filter(nearer));
                 routes.places[switch * hosts + host] = (begin, routes.ports.len() as u32 - begin);
             }
         }
-        Ok(routes)
+        routes
     }
 
-    /// Returns the port towards `host`. Among equal paths the flow's hash decides, mixed with the switch.
+    /// # Errors
+    /// Returns [`SetupError::Unreachable`] if a switch has no path to a host.
+    pub(super) fn check(&self) -> Result<(), SetupError> {
+        let lacks = self.places.iter().position(|place| place.0 == 0);
+        let unreachable =
+            |place: usize| SetupError::Unreachable { switch: place / self.hosts, host: place % self.hosts };
+        lacks.map_or(Ok(()), |place| Err(unreachable(place)))
+    }
+
+    /// Returns the port towards `host`, or [`NO_PATH`]. Among equal paths the flow's hash decides, mixed with the switch.
     #[inline]
     pub(super) fn port(&self, switch: u32, host: u32, hash: u64) -> u32 {
         let (begin, count) = self.places[switch as usize * self.hosts + host as usize];

@@ -1,6 +1,6 @@
 //! The setup of a simulation: topology, hosts, flows and switches.
 
-use super::Topology;
+use super::{Change, Topology};
 use crate::{Direct, Probability, Red, SecondClass};
 use cc::{AlgorithmConfig, Rate};
 use roce::qp::Congestion;
@@ -162,6 +162,8 @@ pub struct Setup {
     pub pfc: Option<Pfc>,
     /// Flows.
     pub flows: Vec<Flow>,
+    /// Changes of links during the run.
+    pub changes: Vec<Change>,
     /// Largest random delay of each start.
     pub jitter: Duration,
     /// Seed of all random numbers.
@@ -190,6 +192,8 @@ pub enum SetupError {
     Dscp { flow: usize, dscp: u8 },
     #[error("link of {bps} bit/s: telemetry cannot express it; use whole Gb/s from 1 to 1000")]
     Rate { bps: u64 },
+    #[error("change {change} is of link {link}: no such link; use 0 to {last}")]
+    Change { change: usize, link: usize, last: usize },
     #[error("no path leads from switch {switch} to host {host}; connect them")]
     Unreachable { switch: usize, host: usize },
     #[error("congestion control: {0}")]
@@ -248,6 +252,7 @@ impl Setup {
             buffer: 32 << 20,
             pfc: Some(Pfc::DEFAULT),
             flows,
+            changes: Vec::new(),
             jitter: Duration::ZERO,
             seed: 1,
             limit: Duration::from_secs(1),
@@ -264,7 +269,13 @@ impl Setup {
             return Err(SetupError::NoFlow);
         }
         self.flows.iter().enumerate().try_for_each(|(number, flow)| self.check_flow(number, flow))?;
-        for rate in self.topology.rates() {
+        let last = self.topology.links().len().saturating_sub(1);
+        for (change, Change { links, .. }) in self.changes.iter().enumerate() {
+            if let Some(&link) = links.iter().find(|link| **link > last) {
+                return Err(SetupError::Change { change, link, last });
+            }
+        }
+        for rate in self.topology.rates().chain(self.changes.iter().filter_map(Change::rate)) {
             let bps = rate.as_bps();
             if bps % 1_000_000_000 != 0 || !(1..=1000).contains(&(bps / 1_000_000_000)) {
                 return Err(SetupError::Rate { bps });

@@ -77,6 +77,11 @@ impl SharedBuffer {
         Taken::Yes
     }
 
+    /// Forgets that the sender at `port` was paused, because its link failed.
+    pub(super) fn resume(&mut self, port: usize) {
+        self.ports[port].is_pausing = false;
+    }
+
     /// Frees the bytes of a packet that arrived by `port`; returns whether its sender may resume.
     pub(super) fn give_back(&mut self, port: usize, size: u64) -> bool {
         self.used -= size;

@@ -166,12 +166,22 @@ impl Topology {
         self.switches
     }
 
-    pub(super) const fn nodes(&self) -> usize {
+    /// Returns the number of nodes.
+    #[must_use]
+    pub const fn nodes(&self) -> usize {
         self.hosts + self.switches
     }
 
-    pub(super) fn links(&self) -> &[Link] {
+    /// Returns the links.
+    #[must_use]
+    pub fn links(&self) -> &[Link] {
         &self.links
+    }
+
+    /// Returns the topology without the links for which `is_down` holds, given their indices.
+    pub(super) fn without(&self, is_down: impl Fn(usize) -> bool) -> Self {
+        let links = self.links.iter().enumerate().filter(|(index, _)| !is_down(*index));
+        Self { links: links.map(|(_, link)| *link).collect(), ..*self }
     }
 
     pub(super) fn rates(&self) -> impl Iterator<Item = Rate> {

@@ -32,6 +32,12 @@ impl Probability {
         Self((u128::from(self.0) * u128::from(part) / u128::from(whole)) as u64)
     }
 
+    /// Returns the probability that at least one of two independent events happens.
+    pub(crate) const fn or(self, other: Self) -> Self {
+        let both = self.0 as u128 * other.0 as u128 / Self::ONE as u128;
+        Self((self.0 as u128 + other.0 as u128 - both) as u64)
+    }
+
     pub(crate) fn happens(self, random: &mut Random) -> bool {
         // Draws nothing for an impossible event: a fault that is off leaves the draws of the others alone.
         self.0 != 0 && random.next() >> 1 < self.0

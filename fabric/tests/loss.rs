@@ -3,7 +3,7 @@
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::Probability;
 use ferroce_fabric::sim::{
-    Conventions, Flow, Outcome, Requests, Sampling, Setup, Topology, Verb, run, window,
+    Conventions, Flow, Link, Outcome, Requests, Sampling, Setup, Topology, Verb, run, window,
 };
 use roce::qp::Congestion;
 use std::num::NonZeroU32;
@@ -60,6 +60,24 @@ fn go_back_n_keeps_four_tenths() {
         let share = outcome(&setup).time.as_secs_f64() / lossy(&setup, 0.01, 1).time.as_secs_f64();
         assert!(share > 0.4, "{verb:?}: {share}");
     }
+}
+
+/// Host 0 sends to host 2, whose link loses 1 % in both directions. Host 1 has nothing to do.
+#[test]
+fn a_link_loses_its_share_of_the_packets_that_it_carries() {
+    let with = |lossy: usize, loss: f64| {
+        let loss = |host| if host == lossy { Probability::new(loss).unwrap() } else { Probability::NEVER };
+        let links = (0..3).map(|host| Link { loss: loss(host), ..Link::new([host, 3], LINE, HOP) }).collect();
+        let topology = Topology::graph(3, 1, links).unwrap();
+        outcome(&Setup { topology, ..setup(vec![flow(0, 4 * BYTES)], fixed(), Verb::Write, true) })
+    };
+    let (whole, lost) = (with(2, 0.0), with(2, 0.01));
+    let carried = lost.packets as f64;
+    println!("{} of {carried} lost, {} sent again", lost.lost, lost.retransmitted);
+    assert!((0.007..0.013).contains(&(lost.lost as f64 / carried)), "{} of {carried}", lost.lost);
+    assert!(lost.retransmitted > 50 && lost.time > whole.time, "{}", lost.retransmitted);
+    let other = with(1, 0.01);
+    assert_eq!((other.trace, other.lost), (whole.trace, 0), "a link without packets loses none");
 }
 
 /// Four paths; the longest delay exceeds the shortest by up to a round trip.

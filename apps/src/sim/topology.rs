@@ -5,6 +5,7 @@ use super::mistake::Mistake;
 use super::scenario::Text;
 use crate::{input, units};
 use cc::Rate;
+use fabric::Probability;
 use fabric::sim::{GraphError, Link, Topology};
 use serde::Deserialize;
 use std::path::Path;
@@ -36,6 +37,8 @@ pub(super) struct LinkText {
     ends: [String; 2],
     rate: Option<String>,
     delay: Option<String>,
+    #[serde(default)]
+    loss: f64,
 }
 
 /// The names of nodes in a scenario: `h` and the number of a host, from `first` on, or `s` and the number of a switch, from 1 on.
@@ -235,7 +238,9 @@ fn listed(text: &Text, first: u32) -> Result<Graph, Mistake> {
             }
         };
         let ends = names.pair(&link.ends).map_err(wrong)?;
-        Ok(Link { ends, rate, delay })
+        let loss = Probability::new(link.loss);
+        let loss = loss.ok_or_else(|| wrong(format!("loss {}: out of range; use 0 to 1", link.loss)))?;
+        Ok(Link { loss, ..Link::new(ends, rate, delay) })
     };
     let links = text.link.iter().enumerate().map(link).collect::<Result<_, Mistake>>()?;
     Ok(Graph { hosts, switches, links, first, numbers: None })
@@ -306,11 +311,10 @@ fn link(line: &str, names: &[Option<usize>]) -> Result<Link, String> {
         let name = word.parse().ok().and_then(|number: usize| names.get(number).copied().flatten());
         name.ok_or_else(|| format!("node {word}: use a number from 0 to {}", names.len() - 1))
     };
-    if errors.parse() != Ok(0.0) {
-        return Err(format!("error rate {errors}: links lose nothing here; use 0"));
-    }
+    let loss = errors.parse().ok().and_then(Probability::new);
+    let loss = loss.ok_or_else(|| format!("error rate {errors}: not a share of packets; use 0 to 1"))?;
     let rate = units::rate(rate.strip_suffix("bps").unwrap_or(rate))?;
-    Ok(Link { ends: [node(from)?, node(to)?], rate, delay: parse_time(delay)? })
+    Ok(Link { loss, ..Link::new([node(from)?, node(to)?], rate, parse_time(delay)?) })
 }
 
 /// Returns the error with nodes as the scenario, or the file with these `numbers`, names them.
@@ -352,8 +356,10 @@ mod tests {
     fn a_file_of_the_authors_is_a_graph() {
         let graph = file_graph(FILE).unwrap();
         assert_eq!((graph.hosts, graph.switches, graph.first, graph.links.len()), (3, 2, 1, 4));
-        let last = Link { ends: [3, 4], rate: Rate::from_gbps(40), delay: Duration::from_micros(5) };
+        let last = Link::new([3, 4], Rate::from_gbps(40), Duration::from_micros(5));
         assert_eq!((graph.links[0].ends, graph.links[3]), ([0, 3], last));
+        let lossy = file_graph(&FILE.replacen("1000ns 0.0", "1000ns 0.1", 1)).unwrap();
+        assert_eq!(Some(lossy.links[0].loss), Probability::new(0.1));
         assert!(graph.links[..3].iter().all(|link| link.delay == Duration::from_micros(1)));
         assert_eq!(graph.numbers.as_deref(), Some(&[1, 2, 3, 0, 4][..]));
         assert!(file_graph(&format!("{FILE}First line: numbers of nodes, switches, links\n")).is_ok());
@@ -371,7 +377,7 @@ mod tests {
             ("0 4\n", "4 4\n", "2: switch 4 is listed twice; list each once"),
             ("1 0 100Gbps 1000ns 0.0", "1 0 100Gbps 1000ns", "3: '1 0 100Gbps 1000ns': not two nodes"),
             ("1 0 100Gbps", "1 7 100Gbps", "3: node 7: use a number from 0 to 4"),
-            ("1000ns 0.0", "1000ns 0.1", "3: error rate 0.1: links lose nothing here; use 0"),
+            ("1000ns 0.0", "1000ns 1.1", "3: error rate 1.1: not a share of packets; use 0 to 1"),
             ("100Gbps", "fast", "3: "),
             ("1000ns", "soon", "3: "),
         ] {

@@ -193,14 +193,15 @@ impl<'a, P: Parcel> Network<'a, P> {
         place.free_at = self.now + place.serialisation(size, whole);
         place.tx_bytes += u64::from(size);
         let (free_at, delay, peer) = (place.free_at, place.delay, place.peer);
+        let (is_host, loss) = (place.switch.is_none(), place.loss);
+        self.counts.packets += u64::from(is_host);
+        if loss.happens(&mut self.dice) {
+            self.counts.lost += 1;
+            self.parcels.give_back(packet);
+            return free_at;
+        }
         let mut at = free_at + delay;
-        if place.switch.is_none() {
-            self.counts.packets += 1;
-            if self.setup.loss.happens(&mut self.dice) {
-                self.counts.lost += 1;
-                self.parcels.give_back(packet);
-                return free_at;
-            }
+        if is_host {
             at += self.detour();
         }
         self.push(at, Event::Arrive { port: peer, packet });

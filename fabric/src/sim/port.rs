@@ -2,12 +2,12 @@
 
 use super::setup::{Setup, SetupError};
 use super::topology::Topology;
-use crate::Red;
 use crate::classes::{Length, Queues};
 use crate::direct::Told;
 use crate::load::LoadMeter;
 use crate::marking::Marker;
 use crate::shares::Shares;
+use crate::{Probability, Red};
 use cc::Rate;
 use roce::wire::Numbers;
 use std::collections::{HashMap, HashSet};
@@ -38,6 +38,8 @@ pub(super) struct Port {
     picos_per_byte: f64,
     /// ps.
     pub(super) delay: u64,
+    /// Probability that the link loses a packet.
+    pub(super) loss: Probability,
     pub(super) free_at: u64,
     /// Time of the next scheduled look.
     pub(super) look_at: Option<u64>,
@@ -79,6 +81,7 @@ impl Port {
             told: setup.direct.map(|direct| Told::new(direct, Numbers::DEFAULT)),
             picos_per_byte: picos_per_byte(rate),
             delay: u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX / 4000) * 1000,
+            loss: Probability::NEVER,
             free_at: 0,
             look_at: None,
             queue: Queues::new(0, setup.second_class),
@@ -156,6 +159,7 @@ pub(super) fn ports(setup: &Setup) -> Vec<Port> {
         port.place = (id - ends.partition_point(|end| end.0 < node)) as u16;
         let other = if link.ends[0] == node { link.ends[1] } else { link.ends[0] };
         (port.link, port.peer) = (index, places[&(other, index)]);
+        port.loss = if switch.is_none() { setup.loss.or(link.loss) } else { link.loss };
         port
     };
     ends.iter().enumerate().map(port).collect()

@@ -148,7 +148,7 @@ pub struct Setup {
     pub linux_ioam: bool,
     /// Requests of all flows. Endpoints only.
     pub requests: Requests,
-    /// Probability that a frame is lost on the link from its host. Endpoints only.
+    /// Probability that a frame is lost on the link from its host, in addition to the loss of that link. Endpoints only.
     pub loss: Probability,
     /// Each frame takes one of four paths at random: the longest has this additional delay, the others parts of it. Endpoints only.
     pub spread: Duration,
@@ -306,7 +306,7 @@ impl Setup {
             }
             Hosts::Model if self.rival.is_some() => Err(SetupError::Model { what: "second algorithm" }),
             Hosts::Model if self.direct.is_some() => Err(SetupError::Model { what: "direct responses" }),
-            Hosts::Model if self.loss != Probability::NEVER || self.spread > Duration::ZERO => {
+            Hosts::Model if self.loses() || self.spread > Duration::ZERO => {
                 Err(SetupError::Model { what: "loss or spread" })
             }
             Hosts::Model if self.deaf || self.lie != Probability::NEVER => {
@@ -317,6 +317,11 @@ impl Setup {
             }
             Hosts::Model => Ok(()),
         }
+    }
+
+    fn loses(&self) -> bool {
+        self.loss != Probability::NEVER
+            || self.topology.links().iter().any(|link| link.loss != Probability::NEVER)
     }
 
     fn check_flow(&self, number: usize, flow: &Flow) -> Result<(), SetupError> {

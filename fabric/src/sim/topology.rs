@@ -1,5 +1,6 @@
 //! Hosts, switches and links of a simulation.
 
+use crate::Probability;
 use cc::Rate;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,6 +15,16 @@ pub struct Link {
     pub rate: Rate,
     /// Propagation delay.
     pub delay: Duration,
+    /// Probability that a packet is lost on the link, in either direction. Endpoints only.
+    pub loss: Probability,
+}
+
+impl Link {
+    /// Creates a link that loses nothing.
+    #[must_use]
+    pub const fn new(ends: [usize; 2], rate: Rate, delay: Duration) -> Self {
+        Self { ends, rate, delay, loss: Probability::NEVER }
+    }
 }
 
 /// The reason why links are no topology.
@@ -44,7 +55,7 @@ impl Topology {
     /// Creates `hosts` hosts around one switch.
     #[must_use]
     pub fn star(hosts: usize, rate: Rate, delay: Duration) -> Self {
-        let links = (0..hosts).map(|host| Link { ends: [host, hosts], rate, delay }).collect();
+        let links = (0..hosts).map(|host| Link::new([host, hosts], rate, delay)).collect();
         Self { hosts, switches: 1, links }
     }
 
@@ -53,9 +64,8 @@ impl Topology {
     pub fn dumbbell(left: usize, right: usize, rate: Rate, trunk: Rate, delay: Duration) -> Self {
         let hosts = left + right;
         let home = |host| hosts + usize::from(host >= left);
-        let mut links: Vec<_> =
-            (0..hosts).map(|host| Link { ends: [host, home(host)], rate, delay }).collect();
-        links.push(Link { ends: [hosts, hosts + 1], rate: trunk, delay });
+        let mut links: Vec<_> = (0..hosts).map(|host| Link::new([host, home(host)], rate, delay)).collect();
+        links.push(Link::new([hosts, hosts + 1], trunk, delay));
         Self { hosts, switches: 2, links }
     }
 
@@ -64,8 +74,8 @@ impl Topology {
     pub fn parking_lot(switches: usize, each: usize, rate: Rate, delay: Duration) -> Self {
         let hosts = switches * each;
         let mut links: Vec<_> =
-            (0..hosts).map(|host| Link { ends: [host, hosts + host / each.max(1)], rate, delay }).collect();
-        links.extend((1..switches).map(|at| Link { ends: [hosts + at - 1, hosts + at], rate, delay }));
+            (0..hosts).map(|host| Link::new([host, hosts + host / each.max(1)], rate, delay)).collect();
+        links.extend((1..switches).map(|at| Link::new([hosts + at - 1, hosts + at], rate, delay)));
         Self { hosts, switches, links }
     }
 
@@ -81,9 +91,9 @@ impl Topology {
     ) -> Self {
         let hosts = leaves * each;
         let mut links: Vec<_> =
-            (0..hosts).map(|host| Link { ends: [host, hosts + host / each.max(1)], rate, delay }).collect();
+            (0..hosts).map(|host| Link::new([host, hosts + host / each.max(1)], rate, delay)).collect();
         for leaf in 0..leaves {
-            let link = |spine| Link { ends: [hosts + leaf, hosts + leaves + spine], rate: uplink, delay };
+            let link = |spine| Link::new([hosts + leaf, hosts + leaves + spine], uplink, delay);
             links.extend((0..spines).map(link));
         }
         Self { hosts, switches: leaves + spines, links }
@@ -93,10 +103,10 @@ impl Topology {
     /// delay.
     #[must_use]
     pub fn unequal_paths(rate: Rate, fabric: Rate, delay: Duration, detours: &[Duration]) -> Self {
-        let mut links: Vec<_> = (0..2).map(|host| Link { ends: [host, 2 + host], rate, delay }).collect();
+        let mut links: Vec<_> = (0..2).map(|host| Link::new([host, 2 + host], rate, delay)).collect();
         for (path, detour) in detours.iter().enumerate() {
-            links.push(Link { ends: [2, 4 + path], rate: fabric, delay: delay + *detour });
-            links.push(Link { ends: [4 + path, 3], rate: fabric, delay });
+            links.push(Link::new([2, 4 + path], fabric, delay + *detour));
+            links.push(Link::new([4 + path, 3], fabric, delay));
         }
         Self { hosts: 2, switches: 2 + detours.len(), links }
     }
@@ -111,13 +121,13 @@ impl Topology {
         let hosts = PODS * WIDTH * EACH;
         let (tor, aggregation, core) = (hosts, hosts + PODS * WIDTH, hosts + 2 * PODS * WIDTH);
         let mut links: Vec<_> =
-            (0..hosts).map(|host| Link { ends: [host, tor + host / EACH], rate, delay }).collect();
+            (0..hosts).map(|host| Link::new([host, tor + host / EACH], rate, delay)).collect();
         for pod in 0..PODS {
             for a in 0..WIDTH {
                 for b in 0..WIDTH {
                     let (up, top) = (aggregation + pod * WIDTH + a, core + a * WIDTH + b);
-                    links.push(Link { ends: [tor + pod * WIDTH + b, up], rate: fabric, delay });
-                    links.push(Link { ends: [up, top], rate: fabric, delay });
+                    links.push(Link::new([tor + pod * WIDTH + b, up], fabric, delay));
+                    links.push(Link::new([up, top], fabric, delay));
                 }
             }
         }
@@ -239,7 +249,7 @@ mod tests {
     #[test]
     fn a_graph_has_a_path_between_all_its_nodes() {
         let graph = |hosts, switches, links: &[[usize; 2]]| {
-            let link = |&ends| Link { ends, rate: RATE, delay: DELAY };
+            let link = |&ends| Link::new(ends, RATE, DELAY);
             Topology::graph(hosts, switches, links.iter().map(link).collect())
         };
         // Two links between the switches 2 and 3.

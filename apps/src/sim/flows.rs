@@ -109,15 +109,17 @@ impl Numbering {
         self.hosts
     }
 
+    /// Returns the host with this number, or what is wrong with the number. `what` is its key.
+    pub(super) fn host(self, what: &str, number: u32) -> Result<u32, String> {
+        let Self { first, hosts } = self;
+        let host = number.checked_sub(first).filter(|host| *host < hosts);
+        let last = first + hosts - 1;
+        host.ok_or_else(|| format!("{what} {number}: not a host of the topology; use {first} to {last}"))
+    }
+
     /// Returns the flow between two hosts of the file, or what is wrong with it.
     fn flow(self, source: u32, destination: u32, bytes: u64, start: Duration) -> Result<Flow, String> {
-        let [from, to] = [("source", source), ("destination", destination)].map(|(what, number)| {
-            let host = number.checked_sub(self.first).filter(|host| *host < self.hosts);
-            let Self { first, hosts } = self;
-            let last = first + hosts - 1;
-            host.ok_or_else(|| format!("{what} {number}: not a host of the topology; use {first} to {last}"))
-        });
-        let (source, destination) = (from?, to?);
+        let (source, destination) = (self.host("source", source)?, self.host("destination", destination)?);
         if source == destination {
             return Err(format!("source {0}, destination {0}: the same host; use two", source + self.first));
         }

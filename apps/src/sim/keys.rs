@@ -51,6 +51,7 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
         key("compat", "`\"ferroce\"`", "`hpcc-ns3`: packet sizes, times and acknowledgements of the simulator of HPCC's authors"),
         key("mtu", "1024; 1000 with `hpcc-ns3`", "payload of a full packet, bytes: of endpoints 256, 512, 1024, 2048 or 4096, of the model 64 to 9000"),
         key("requests", "", "a table: how endpoints split a flow into requests"),
+        key("application", "", "a list of tables: applications that are slower than the network"),
         key("loss", "0", "probability that a frame is lost on the link from its host, 0 to 1, in addition to the `loss` of that link. Endpoints only"),
         key("lie", "0", "probability that a host falsifies a report on a path, 0 to 1. Endpoints only"),
         key("deaf", "false", "hosts ignore packets that only Ferroce understands, such as probes. Endpoints only"),
@@ -64,6 +65,10 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
         key("bytes", "2^30", "bytes of a request, 1 to 2^30"),
         key("depth", "64", "requests outstanding at once, 1 to 4096"),
         key("selective_repeat", "false", "both ends use selective repeat instead of go-back-N"),
+    ]),
+    ("`[[application]]`: a slow application", "[[application]]\n@", &[
+        key("host", "", "the number of its host"),
+        key("rate", "", "rate at which it consumes the messages that the host receives: `\"10G\"`. It posts another receive when it has consumed a message; senders without a receive are asked to wait (RNR NAK). Needs `verb = \"send\"`; endpoints only"),
     ]),
     ("Switches", "@", &[
         key("buffer", "33554432", "buffer of a switch, bytes, shared by its ports"),

@@ -7,7 +7,7 @@ use super::topology::{LinkText, NodeNames, TopologyKind, shape};
 use crate::failure::Failure;
 use crate::units;
 use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
-use fabric::sim::{Change, Conventions, Flow, Hosts, Pfc, Requests, Sampling, Setup, Verb};
+use fabric::sim::{Application, Change, Conventions, Flow, Hosts, Pfc, Requests, Sampling, Setup, Verb};
 use fabric::{Direct, Probability, Red, SecondClass};
 use roce::qp::Congestion;
 use roce::wire::Format;
@@ -71,6 +71,8 @@ pub(super) struct Text {
     flow: Vec<FlowText>,
     #[serde(default)]
     change: Vec<ChangeText>,
+    #[serde(default)]
+    application: Vec<ApplicationText>,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
@@ -158,6 +160,14 @@ impl RequestsText {
     }
 }
 
+/// An entry of `[[application]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ApplicationText {
+    host: u32,
+    rate: String,
+}
+
 /// The congestion control of the flows of a DSCP, instead of `congestion`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -235,7 +245,8 @@ pub fn read(
     let rates: Vec<Rate> =
         [shape.line, shape.fabric].into_iter().chain(changes.iter().filter_map(Change::rate)).collect();
     let rival = rival(&keys, shape.line).map_err(refuse)?;
-    let setup = Setup { seed, rival, changes, ..Setup::new(shape.topology, flows, congestion) };
+    let applications = applications(&keys, numbering).map_err(refuse)?;
+    let setup = Setup { seed, rival, changes, applications, ..Setup::new(shape.topology, flows, congestion) };
     let setup = settings(&keys, ecn, setup).map_err(refuse)?;
     let is_real = setup.hosts == Hosts::Endpoints;
     let warnings = warnings(name, &setup.congestion, ecn.is_some(), is_real.then_some(rates));
@@ -291,6 +302,21 @@ fn rival(keys: &Text, line: Rate) -> Result<Option<(u8, Congestion)>, Mistake> {
     let congestion = congestion(&rival.congestion, &[], keys.compat)
         .map_err(|why| Mistake::new("rival.congestion", why))?;
     Ok(Some((rival.dscp, congestion.on_link(line))))
+}
+
+/// Returns the slow applications.
+fn applications(keys: &Text, numbering: Numbering) -> Result<Vec<Application>, Mistake> {
+    let application = |(place, text): (usize, &ApplicationText)| {
+        let (host, rate) = (numbering.host("host", text.host), units::rate(&text.rate));
+        let parts = host.and_then(|host| Ok(Application { host, rate: rate? }));
+        parts.map_err(|why| Mistake::in_entry("application", place, why))
+    };
+    let is_send = keys.requests.as_ref().is_some_and(|requests| matches!(requests.verb, VerbText::Send));
+    if !keys.application.is_empty() && !is_send {
+        let why = "an application sees only what is sent; add the line requests = { verb = \"send\" }";
+        return Err(Mistake::new("application", why));
+    }
+    keys.application.iter().enumerate().map(application).collect()
 }
 
 /// Returns `setup` with the scenario's settings of packets, hosts, switches and the run.

@@ -54,7 +54,8 @@ pub(super) struct Link {
 pub(super) struct Ended {
     pub(super) flow: u32,
     pub(super) status: CompletionStatus,
-    pub(super) is_receive: bool,
+    /// Bytes of a received message; none for a request.
+    pub(super) received: Option<u32>,
 }
 
 /// Limit on outstanding READs of a queue pair, as the tools use it.
@@ -202,8 +203,8 @@ impl Card {
     pub(super) fn ended(&mut self) -> Option<Ended> {
         let mut ended = None;
         self.endpoint.poll_cq(self.cq, &mut |completion| {
-            let is_receive = completion.opcode == CompletionOpcode::Recv;
-            ended = Some(Ended { flow: completion.id as u32, status: completion.status, is_receive });
+            let received = (completion.opcode == CompletionOpcode::Recv).then_some(completion.length);
+            ended = Some(Ended { flow: completion.id as u32, status: completion.status, received });
             false
         });
         ended

@@ -2,14 +2,15 @@
 
 use super::card::{Card, Ended, Link};
 use super::engine::{Hosts, Progress};
+use super::event::Event;
 use super::frame::Frame;
 use super::network::Network as AnyNetwork;
-use super::setup::{Requests, Setup, SetupError, Verb};
-use cc::Instant;
+use super::setup::{Application, Requests, Setup, SetupError, Verb};
+use cc::{Instant, Rate};
 use roce::qp::CompletionStatus;
 use roce::wire::{MAX_IN_BAND, MAX_OVERHEAD, Mtu};
 use roce::{ControlError, Discard, Endpoint, Psn, Qpn};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::time::Duration;
 
@@ -30,10 +31,18 @@ enum Flow {
     Ended,
 }
 
+/// A slow application.
+struct Consumer {
+    rate: Rate,
+    /// Time at which it has consumed all that it has received, ps.
+    busy_until: u64,
+}
+
 pub(super) struct Endpoints<'a> {
     setup: &'a Setup,
     mtu: Mtu,
     cards: Vec<Card>,
+    applications: HashMap<u32, Consumer>,
     flows: Vec<Flow>,
     room: usize,
 }
@@ -57,12 +66,16 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
             Card::new(number as u32, flows, setup.requests.depth, setup.seed)
                 .map_err(|error| SetupError::Failed { flow: 0, why: error.to_string() })
         };
+        let consumer = |application: &Application| {
+            (application.host, Consumer { rate: application.rate, busy_until: 0 })
+        };
         let rival = setup.rival.map_or(0, |(_, congestion)| congestion.format.longest());
         let telemetry = MAX_IN_BAND.max(setup.congestion.format.longest()).max(rival);
         Ok(Self {
             setup,
             mtu,
             cards: ends.iter().enumerate().map(card).collect::<Result<_, _>>()?,
+            applications: setup.applications.iter().map(consumer).collect(),
             flows: setup.flows.iter().map(|_| Flow::Waits).collect(),
             room: mtu.bytes() as usize + MAX_OVERHEAD + telemetry,
         })
@@ -119,8 +132,12 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         self.serve(network, host);
     }
 
-    /// Endpoints have timers of their own and detect losses themselves.
-    fn timer(&mut self, _: &mut Network<'a>, _: u32) {}
+    /// The application of the flow's receiver has consumed a message.
+    fn timer(&mut self, network: &mut Network<'a>, flow: u32) {
+        self.post_receive(network, flow);
+    }
+
+    /// Endpoints detect losses themselves.
     fn expire(&mut self, _: &mut Network<'a>, _: u32) {}
 
     fn progress(&self, flow: u32) -> Progress {
@@ -213,11 +230,9 @@ impl<'a> Endpoints<'a> {
             network.failed = Some((flow, ended.status.to_string()));
             return;
         }
-        let (now, spec) = (network.instant(), &self.setup.flows[flow as usize]);
-        if ended.is_receive {
-            let posted = self.cards[spec.destination as usize].receive(running.destination, flow);
-            network.failed = posted.err().map(|why| (flow, why));
-            return;
+        let now = network.instant();
+        if let Some(bytes) = ended.received {
+            return self.consume(network, flow, bytes);
         }
         let since = running.posted.pop_front().unwrap_or(network.now);
         network.latencies.push(Duration::from_nanos(network.now.saturating_sub(since) / 1000));
@@ -229,6 +244,26 @@ impl<'a> Endpoints<'a> {
         {
             network.failed = self.post(&mut running, now, flow).err().map(|why| (flow, why));
             self.flows[flow as usize] = Flow::Runs(running);
+        }
+    }
+
+    /// Posts another receive when the application has consumed this message.
+    fn consume(&mut self, network: &mut Network<'a>, flow: u32, bytes: u32) {
+        let host = self.setup.flows[flow as usize].destination;
+        let Some(consumer) = self.applications.get_mut(&host) else {
+            return self.post_receive(network, flow);
+        };
+        let needed = (f64::from(bytes) * 8e12 / consumer.rate.as_bps() as f64) as u64;
+        consumer.busy_until = consumer.busy_until.max(network.now).saturating_add(needed);
+        network.push(consumer.busy_until, Event::Timer(flow));
+    }
+
+    fn post_receive(&mut self, network: &mut Network<'a>, flow: u32) {
+        let Flow::Runs(running) = &self.flows[flow as usize] else { return };
+        let host = self.setup.flows[flow as usize].destination;
+        let posted = self.cards[host as usize].receive(running.destination, flow);
+        if let Err(why) = posted {
+            network.failed = Some((flow, why));
         }
     }
 

@@ -10,7 +10,7 @@ pub(super) enum Event {
     Look { port: u32 },
     /// A PFC pause (or its end) reaches a port.
     Pause { port: u32, on: bool },
-    /// A flow's algorithm has a timeout.
+    /// A flow's algorithm has a timeout, or its receiver's application has consumed a message.
     Timer(u32),
     /// A packet of this flow was dropped some time ago.
     Expire(u32),

@@ -29,7 +29,7 @@ mod traffic;
 pub use change::{Change, LinkChange};
 pub use measure::{Row, Series};
 pub use outcome::{Finished, Outcome};
-pub use setup::{Conventions, Flow, Hosts, Pfc, Requests, Sampling, Setup, SetupError, Verb};
+pub use setup::{Application, Conventions, Flow, Hosts, Pfc, Requests, Sampling, Setup, SetupError, Verb};
 pub use steady::{Steady, window};
 pub use topology::{GraphError, Link, Topology};
 pub use traffic::{Incast, SizeDistribution, poisson};

@@ -49,6 +49,16 @@ pub struct Requests {
     pub selective_repeat: bool,
 }
 
+/// A slow application: it needs time for each message that it receives, and only then posts another receive. A sender that finds none is
+/// asked to wait (RNR NAK).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Application {
+    /// Its host.
+    pub host: u32,
+    /// Rate at which it consumes the payload of all its messages together; above 0.
+    pub rate: Rate,
+}
+
 /// The kind of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hosts {
@@ -148,6 +158,8 @@ pub struct Setup {
     pub linux_ioam: bool,
     /// Requests of all flows. Endpoints only.
     pub requests: Requests,
+    /// Slow applications; those of the other hosts need no time. Only for SENDs between endpoints.
+    pub applications: Vec<Application>,
     /// Probability that a frame is lost on the link from its host, in addition to the loss of that link. Endpoints only.
     pub loss: Probability,
     /// Each frame takes one of four paths at random: the longest has this additional delay, the others parts of it. Endpoints only.
@@ -210,6 +222,10 @@ pub enum SetupError {
         "requests of {bytes} bytes, {depth} at once: out of range; use 1 to 2^30 bytes and 1 to 4096 requests"
     )]
     Requests { bytes: u32, depth: u32 },
+    #[error("application {application} is on host {host}: not a host of the topology; use 0 to {last}")]
+    Application { application: usize, host: u32, last: u32 },
+    #[error("an application does not see the data of {verb:?}; use SEND")]
+    Unseen { verb: Verb },
     #[error("Linux writes telemetry only as IOAM; choose format=ioam")]
     LinuxIoam,
     #[error("flow {flow} is stuck: no event is left ({state})")]
@@ -245,6 +261,7 @@ impl Setup {
             direct: None,
             linux_ioam: false,
             requests: Requests::WRITES,
+            applications: Vec::new(),
             loss: Probability::NEVER,
             spread: Duration::ZERO,
             lie: Probability::NEVER,
@@ -291,6 +308,7 @@ impl Setup {
         if bytes == 0 || u64::from(bytes) > LONGEST || !(1..=4096).contains(&depth) {
             return Err(SetupError::Requests { bytes, depth });
         }
+        self.check_applications()?;
         let algorithms = [Some(self.congestion), self.rival.map(|(_, congestion)| congestion)];
         for congestion in algorithms.into_iter().flatten() {
             let fits = congestion.algorithm.build().map(drop);
@@ -305,6 +323,9 @@ impl Setup {
                 Err(SetupError::Model { what: "HPCC++ at the receiver (hpcc-rx)" })
             }
             Hosts::Model if self.rival.is_some() => Err(SetupError::Model { what: "second algorithm" }),
+            Hosts::Model if !self.applications.is_empty() => {
+                Err(SetupError::Model { what: "slow applications" })
+            }
             Hosts::Model if self.direct.is_some() => Err(SetupError::Model { what: "direct responses" }),
             Hosts::Model if self.loses() || self.spread > Duration::ZERO => {
                 Err(SetupError::Model { what: "loss or spread" })
@@ -316,6 +337,22 @@ impl Setup {
                 Err(SetupError::Model { what: "telemetry in other formats" })
             }
             Hosts::Model => Ok(()),
+        }
+    }
+
+    fn check_applications(&self) -> Result<(), SetupError> {
+        let last = (self.topology.hosts() as u32).saturating_sub(1);
+        for (application, &Application { host, rate }) in self.applications.iter().enumerate() {
+            if host > last {
+                return Err(SetupError::Application { application, host, last });
+            }
+            if rate == Rate::default() {
+                return Err(SetupError::Rate { bps: 0 });
+            }
+        }
+        match (self.applications.is_empty(), self.requests.verb) {
+            (true, _) | (false, Verb::Send) => Ok(()),
+            (false, verb) => Err(SetupError::Unseen { verb }),
         }
     }
 

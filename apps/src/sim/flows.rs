@@ -1,12 +1,13 @@
 //! The flows of a scenario: listed in it or in a CSV file, or drawn from a distribution of sizes.
 
 use super::mistake::Mistake;
+use super::topology::{NodeNames, Shape};
 use crate::failure::Failure;
 use crate::input::{self, Table};
 use crate::units;
 use cc::Rate;
 use csv::StringRecord;
-use fabric::sim::{Flow, Incast, SizeDistribution, poisson};
+use fabric::sim::{Arrivals, Flow, Incast, Link, SizeDistribution, random_flows};
 use serde::Deserialize;
 use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::Path;
@@ -18,6 +19,9 @@ const INCAST_PORT: u32 = 200;
 /// The limit on times in a scenario: virtual time counts ps in 64 bits.
 const LONGEST: Duration = Duration::from_secs(100_000);
 
+/// The limit on the flows of a burst.
+const LARGEST_BURST: u32 = 100_000;
+
 /// The limit on the flows of a run.
 const FLOWS: usize = 10_000_000;
 
@@ -27,6 +31,11 @@ const FLOWS: usize = 10_000_000;
 pub(super) struct Traffic {
     sizes: String,
     load: f64,
+    /// The link that `load` is a share of, from the first node to the second, instead of each host's.
+    load_link: Option<[String; 2]>,
+    /// Flows that a host begins at once.
+    #[serde(default = "one")]
+    burst: u32,
     pub(super) time: String,
     incast: Option<IncastText>,
 }
@@ -63,6 +72,10 @@ struct Row {
     dst: u32,
     bytes: u64,
     start_ns: u64,
+}
+
+const fn one() -> u32 {
+    1
 }
 
 pub(super) fn zero() -> String {
@@ -102,11 +115,6 @@ impl Numbering {
             return Err(format!("{first}: {hosts} hosts from there on have no numbers; use at most {most}"));
         }
         Ok(Self { first, hosts })
-    }
-
-    /// Returns the number of hosts.
-    pub(super) fn hosts(self) -> u32 {
-        self.hosts
     }
 
     /// Returns the host with this number, or what is wrong with the number. `what` is its key.
@@ -151,15 +159,15 @@ impl Numbering {
     }
 }
 
-/// Draws the flows of `hosts` hosts that start before `time`. Files of sizes are relative to `folder`.
+/// Draws the flows that start before `time`. Files of sizes are relative to `folder`.
 pub(super) fn draw(
     traffic: &Traffic,
     time: Duration,
-    hosts: u32,
-    line: Rate,
+    shape: &Shape,
     seed: u64,
     folder: &Path,
 ) -> Result<Vec<Flow>, Mistake> {
+    let (hosts, line) = (shape.topology.hosts() as u32, shape.line);
     let sizes = sizes(traffic, folder).map_err(|why| Mistake::new("traffic.sizes", why))?;
     let incast = traffic.incast.as_ref();
     for (key, load) in
@@ -183,10 +191,46 @@ pub(super) fn draw(
             ),
         ));
     }
-    check_count(traffic, sizes.mean(), time, hosts, line).map_err(|why| Mistake::new("traffic", why))?;
+    if !(1..=LARGEST_BURST).contains(&traffic.burst) {
+        let why = format!("{}: out of range; use 1 to {LARGEST_BURST}", traffic.burst);
+        return Err(Mistake::new("traffic.burst", why));
+    }
+    let load = host_load(traffic, shape).map_err(|why| Mistake::new("traffic.load_link", why))?;
+    check_count(traffic, load, sizes.mean(), time, hosts, line)
+        .map_err(|why| Mistake::new("traffic", why))?;
     let incast =
         incast.map(|incast| Incast { senders: incast.senders, bytes: incast.bytes, load: incast.load });
-    Ok(poisson(hosts, line, &sizes, traffic.load, time, incast, seed))
+    let arrivals = Arrivals { load, burst: traffic.burst, time, incast };
+    Ok(random_flows(hosts, line, &sizes, &arrivals, seed))
+}
+
+/// Returns the load of each host's link.
+fn host_load(traffic: &Traffic, shape: &Shape) -> Result<f64, String> {
+    let Some(ends) = &traffic.load_link else { return Ok(traffic.load) };
+    let Shape { topology, line, first_host, .. } = shape;
+    let [a, b] = NodeNames::of(topology, *first_host).pair(ends)?;
+    let is_link = |link: &&Link| link.ends == [a, b] || link.ends == [b, a];
+    // Flows divide equally among several links between the same nodes.
+    let links: Vec<Rate> = topology.links().iter().filter(is_link).map(|link| link.rate).collect();
+    let rate = links.iter().map(|rate| rate.as_bps()).sum::<u64>() as f64;
+    let [from, to] = ends;
+    if links.is_empty() {
+        return Err(format!("{from} to {to}: no such link; use two nodes that a link connects"));
+    }
+    let flows = topology.share_of_flows([a, b]);
+    if flows == 0.0 {
+        return Err(format!("{from} to {to}: no shortest path leads over it; use a link that flows pass"));
+    }
+    let of_all_hosts = line.as_bps() as f64 * topology.hosts() as f64;
+    // The load of this link if each host's is 1.
+    let most = flows * of_all_hosts / rate;
+    match traffic.load <= most {
+        true => Ok(traffic.load / most),
+        false => Err(format!(
+            "load {}: the hosts load {from} to {to} to {most:.3} at most; use a lower load",
+            traffic.load
+        )),
+    }
 }
 
 /// Returns the distribution that `sizes` of a scenario names.
@@ -248,10 +292,17 @@ fn distribution(text: &str) -> Result<SizeDistribution, (usize, String)> {
         .ok_or_else(|| (last.max(1), format!("the last share is {end}; end at 1, or at 100 for percent")))
 }
 
-fn check_count(traffic: &Traffic, mean: f64, time: Duration, hosts: u32, line: Rate) -> Result<(), String> {
+fn check_count(
+    traffic: &Traffic,
+    load: f64,
+    mean: f64,
+    time: Duration,
+    hosts: u32,
+    line: Rate,
+) -> Result<(), String> {
     let bytes = line.as_bps() as f64 / 8.0 * time.as_secs_f64() * f64::from(hosts);
     let incast = traffic.incast.as_ref().map_or(0.0, |incast| incast.load * bytes / incast.bytes as f64);
-    let count = traffic.load * bytes / mean.max(1.0) + incast;
+    let count = load * bytes / mean.max(1.0) + incast;
     if count > FLOWS as f64 {
         return Err(format!("{count:.0} flows: at most {FLOWS}; choose a shorter time or a lower load"));
     }

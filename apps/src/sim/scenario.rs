@@ -3,7 +3,7 @@
 use super::changes::{ChangeText, changes};
 use super::flows::{FlowText, Numbering, Traffic, draw, list, parse_time, sizes_file, zero};
 use super::mistake::Mistake;
-use super::topology::{LinkText, NodeNames, TopologyKind, shape};
+use super::topology::{LinkText, NodeNames, Shape, TopologyKind, shape};
 use crate::failure::Failure;
 use crate::units;
 use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
@@ -232,15 +232,14 @@ pub fn read(
         .map_err(|why| refuse(Mistake::new("first_host", why)))?;
     let flows = match flows {
         Some(file) => list(file, numbering)?,
-        None => own_flows(&keys, numbering, shape.line, seed, folder).map_err(refuse)?,
+        None => own_flows(&keys, numbering, &shape, seed, folder).map_err(refuse)?,
     };
     let congestion = congestion(&keys.congestion, vary, keys.compat)
         .map_err(|why| refuse(Mistake::new("congestion", why)))?
         .on_link(shape.line);
     let ecn = keys.ecn.or_else(|| authors_marks(keys.compat, &congestion.algorithm));
     let first_host = shape.first_host;
-    let (hosts, switches) = (shape.topology.hosts(), shape.topology.switches());
-    let names = NodeNames { first: first_host, hosts, switches };
+    let names = NodeNames::of(&shape.topology, first_host);
     let changes = changes(&keys.change, &shape.topology, names).map_err(refuse)?;
     let rates: Vec<Rate> =
         [shape.line, shape.fabric].into_iter().chain(changes.iter().filter_map(Change::rate)).collect();
@@ -275,7 +274,7 @@ pub fn files(name: &str, text: &str) -> Vec<PathBuf> {
 fn own_flows(
     keys: &Text,
     numbering: Numbering,
-    line: Rate,
+    shape: &Shape,
     seed: u64,
     folder: &Path,
 ) -> Result<Vec<Flow>, Mistake> {
@@ -290,7 +289,7 @@ fn own_flows(
         return Err(Mistake::new("flow", "the scenario has [traffic], too; use one of them"));
     }
     let end = time("traffic.time", &traffic.time)?;
-    draw(traffic, end, numbering.hosts(), line, seed, folder)
+    draw(traffic, end, shape, seed, folder)
 }
 
 /// Returns the congestion control of the flows of a DSCP, if the scenario has any.

@@ -44,12 +44,16 @@ pub(super) struct LinkText {
 /// The names of nodes in a scenario: `h` and the number of a host, from `first` on, or `s` and the number of a switch, from 1 on.
 #[derive(Clone, Copy)]
 pub(super) struct NodeNames {
-    pub(super) first: u32,
-    pub(super) hosts: usize,
-    pub(super) switches: usize,
+    first: u32,
+    hosts: usize,
+    switches: usize,
 }
 
 impl NodeNames {
+    pub(super) const fn of(topology: &Topology, first: u32) -> Self {
+        Self { first, hosts: topology.hosts(), switches: topology.switches() }
+    }
+
     /// Returns the node with this name, or why there is none.
     pub(super) fn node(self, name: &str) -> Result<usize, String> {
         let Self { first, hosts, switches } = self;

@@ -32,7 +32,7 @@ pub use outcome::{Finished, Outcome};
 pub use setup::{Application, Conventions, Flow, Hosts, Pfc, Requests, Sampling, Setup, SetupError, Verb};
 pub use steady::{Steady, window};
 pub use topology::{GraphError, Link, Topology};
-pub use traffic::{Incast, SizeDistribution, poisson};
+pub use traffic::{Arrivals, Incast, SizeDistribution, poisson, random_flows};
 
 /// The scenarios in which `ferroce sim --arena` compares algorithms: names, and contents of the files in `scenarios/`.
 pub const ARENA: [(&str, &str); 8] = [

@@ -198,6 +198,32 @@ impl Topology {
         self.links.iter().map(|link| link.rate)
     }
 
+    /// Returns the share of flows between random hosts that pass a link from the first to the second of two nodes, if switches divide them
+    /// equally among the shortest paths. 0 if there is no such link.
+    #[must_use]
+    pub fn share_of_flows(&self, [from, to]: [usize; 2]) -> f64 {
+        let neighbours = self.neighbours();
+        let mut sum = 0.0;
+        for destination in 0..self.hosts {
+            let distances = self.distances(destination);
+            let far = |node: usize| distances[node].unwrap_or(0);
+            let mut nodes: Vec<usize> = (0..self.nodes()).filter(|&node| far(node) > 0).collect();
+            nodes.sort_by_key(|&node| std::cmp::Reverse(far(node)));
+            // Flows of one from each host.
+            let mut flows: Vec<f64> =
+                (0..self.nodes()).map(|node| f64::from(u8::from(node < self.hosts))).collect();
+            for node in nodes {
+                let nearer = || neighbours[node].iter().filter(|(next, _)| far(*next) + 1 == far(node));
+                let part = flows[node] / nearer().count() as f64;
+                for &(next, _) in nearer() {
+                    flows[next] += part;
+                    sum += if (node, next) == (from, to) { part } else { 0.0 };
+                }
+            }
+        }
+        sum / (self.hosts * self.hosts.saturating_sub(1).max(1)) as f64
+    }
+
     fn neighbours(&self) -> Vec<Vec<(usize, usize)>> {
         let mut neighbours = vec![Vec::new(); self.nodes()];
         for (index, link) in self.links.iter().enumerate() {
@@ -267,6 +293,21 @@ mod tests {
             assert_eq!(graph(2, 2, links), Err(error), "{links:?}");
         }
         assert_eq!(graph(0, 1, &[]), Err(GraphError::NoHost));
+    }
+
+    #[test]
+    fn random_flows_divide_among_the_shortest_paths() {
+        let near =
+            |share: f64, expected: f64| assert!((share - expected).abs() < 1e-9, "{share}, not {expected}");
+        // Each host sends a quarter of all flows. Of those to the other leaf, two thirds, half pass each spine.
+        let leaves = Topology::leaf_spine(2, 2, 2, RATE, RATE, DELAY);
+        near(leaves.share_of_flows([0, 4]), 0.25);
+        near(leaves.share_of_flows([4, 0]), 0.25);
+        near(leaves.share_of_flows([4, 6]), 0.5 * 2.0 / 3.0 / 2.0);
+        near(leaves.share_of_flows([6, 5]), 0.5 * 2.0 / 3.0 / 2.0);
+        near(leaves.share_of_flows([6, 7]), 0.0);
+        // Of four hosts in a line, the link in the middle is passed by those of the left half to the right half.
+        near(Topology::parking_lot(4, 1, RATE, DELAY).share_of_flows([5, 6]), 4.0 / 12.0);
     }
 
     #[test]

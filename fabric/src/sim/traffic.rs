@@ -1,4 +1,4 @@
-//! Random flows: Poisson arrivals with sizes from a distribution, and incasts on top.
+//! Random flows: Poisson or bursty arrivals with sizes from a distribution, and incasts on top.
 
 use super::setup::Flow;
 use crate::random::Random;
@@ -103,6 +103,19 @@ pub struct Incast {
     pub load: f64,
 }
 
+/// When random flows begin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Arrivals {
+    /// Mean share of every host's link that the flows use.
+    pub load: f64,
+    /// Number of flows that a host begins at once, at least 1. Such bursts are a Poisson process; of 1, the flows are.
+    pub burst: u32,
+    /// Flows begin within this time.
+    pub time: Duration,
+    /// Incasts in addition.
+    pub incast: Option<Incast>,
+}
+
 fn share(random: &mut Random) -> f64 {
     ((random.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
@@ -124,18 +137,32 @@ pub fn poisson(
     incast: Option<Incast>,
     seed: u64,
 ) -> Vec<Flow> {
+    random_flows(hosts, rate, sizes, &Arrivals { load, burst: 1, time, incast }, seed)
+}
+
+/// Returns flows between `hosts` hosts with links of `rate`.
+#[must_use]
+pub fn random_flows(
+    hosts: u32,
+    rate: Rate,
+    sizes: &SizeDistribution,
+    &Arrivals { load, burst, time, incast }: &Arrivals,
+    seed: u64,
+) -> Vec<Flow> {
     let mut random = Random::new(seed);
     let end = time.as_nanos() as f64;
     let bytes_per_nano = rate.as_bps() as f64 / 8e9;
     let mut flows = Vec::new();
-    let mean = sizes.mean() / (bytes_per_nano * load * f64::from(hosts));
+    let mean = f64::from(burst) * sizes.mean() / (bytes_per_nano * load * f64::from(hosts));
     let mut at = gap(&mut random, mean);
     while at < end && load > 0.0 {
         let source = random.below(u64::from(hosts)) as u32;
-        let destination = (source + 1 + random.below(u64::from(hosts) - 1) as u32) % hosts;
-        let bytes = sizes.quantile(share(&mut random));
-        let start = Duration::from_nanos(at as u64);
-        flows.push(Flow { source, destination, bytes, start, is_incast: false, dscp: 0 });
+        for _ in 0..burst {
+            let destination = (source + 1 + random.below(u64::from(hosts) - 1) as u32) % hosts;
+            let bytes = sizes.quantile(share(&mut random));
+            let start = Duration::from_nanos(at as u64);
+            flows.push(Flow { source, destination, bytes, start, is_incast: false, dscp: 0 });
+        }
         at += gap(&mut random, mean);
     }
     if let Some(Incast { senders, bytes, load }) = incast {
@@ -180,5 +207,19 @@ mod tests {
         assert!((0.42..0.58).contains(&(bytes(false) as f64 / whole)), "{}", bytes(false) as f64 / whole);
         assert!((0.01..0.03).contains(&(bytes(true) as f64 / whole)));
         assert!(flows.iter().all(|flow| flow.source != flow.destination));
+    }
+
+    #[test]
+    fn bursts_have_the_same_load_and_begin_at_once() {
+        let sizes = SizeDistribution::uniform(20_000);
+        let arrivals = Arrivals { load: 0.5, burst: 8, time: Duration::from_millis(10), incast: None };
+        let flows = random_flows(16, Rate::from_gbps(100), &sizes, &arrivals, 3);
+        let whole = 16.0 * 12.5e9 * arrivals.time.as_secs_f64();
+        let load = flows.iter().map(|flow| flow.bytes).sum::<u64>() as f64 / whole;
+        assert!((0.45..0.55).contains(&load), "{load}");
+        for burst in flows.chunks(8) {
+            let first = (burst[0].source, burst[0].start);
+            assert!(burst.iter().all(|flow| (flow.source, flow.start) == first), "{burst:?}");
+        }
     }
 }

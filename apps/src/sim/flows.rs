@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(100_000);
 const LARGEST_BURST: u32 = 100_000;
 
 /// The limit on the flows of a run.
-const FLOWS: usize = 10_000_000;
+pub(super) const FLOWS: usize = 10_000_000;
 
 /// Random traffic: a distribution of sizes, the load of each host's link (0 to 1), and an incast in addition.
 #[derive(Deserialize)]
@@ -61,6 +61,8 @@ pub(super) struct FlowText {
     pub(super) start: String,
     #[serde(default)]
     dscp: u8,
+    /// The entry, from 1, whose flows end before.
+    pub(super) after: Option<usize>,
 }
 
 /// A row of a flow list in the format of the reference: size in bytes and start in ns. The port marks flows of an incast.

@@ -95,6 +95,7 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
     ("Flows", "@", &[
         key("flow", "", "a list of tables, each one flow or one flow from each of several hosts"),
         key("traffic", "", "a table: random flows instead of `flow`"),
+        key("collective", "", "a list of tables: operations of several hosts, in addition to `flow` or `traffic`"),
         key("jitter", "`\"0ns\"`", "largest random delay of each start"),
     ]),
     ("`[[flow]]`: a flow", "[[flow]]\n@", &[
@@ -102,8 +103,15 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
         key("senders", "", "instead of `source`: one flow from each of the first `senders` hosts"),
         key("destination", "", "the host that receives"),
         key("bytes", "", "payload of the flow, at least 1"),
-        key("start", "`\"0ns\"`", "when it begins"),
+        key("start", "`\"0ns\"`", "when it begins; with `after`, how long after that"),
+        key("after", "", "the number of an entry of `[[flow]]`, from 1: the flow begins when all of its flows have ended"),
         key("dscp", "0", "DSCP of its packets, 0 to 63"),
+    ]),
+    ("`[[collective]]`: an operation of several hosts", "[[collective]]\n@", &[
+        key("kind", "", "`ring`: an all-reduce on a ring, in which each host sends a part of its data to the next in each of 2 (`hosts` - 1) steps, when it has received that of the step before. `all-to-all`: each host sends to each other, one after the other, first to the next"),
+        key("hosts", "all", "the first so many hosts, at least 2"),
+        key("bytes", "", "bytes of a host; in an `all-to-all`, for each other host"),
+        key("start", "`\"0ns\"`", "when it begins"),
     ]),
     ("`[traffic]`: random flows", "[traffic]\n@", &[
         key("sizes", "", "`web-search`, `fb-hadoop`, `uniform:BYTES` (1 to BYTES), or `cdf:FILE`: lines of bytes and share of flows of at most that size, in percent or from 0 to 1"),

@@ -3,6 +3,7 @@
 mod arena;
 mod arena_page;
 mod changes;
+mod collectives;
 mod compare;
 mod figures;
 mod flows;

@@ -1,13 +1,14 @@
 //! Reads scenarios: a TOML file with its flows, or with a CSV file of flows.
 
 use super::changes::{ChangeText, changes};
+use super::collectives::{CollectiveText, FlowPlan};
 use super::flows::{FlowText, Numbering, Traffic, draw, list, parse_time, sizes_file, zero};
 use super::mistake::Mistake;
 use super::topology::{LinkText, NodeNames, Shape, TopologyKind, shape};
 use crate::failure::Failure;
 use crate::units;
 use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
-use fabric::sim::{Application, Change, Conventions, Flow, Hosts, Pfc, Requests, Sampling, Setup, Verb};
+use fabric::sim::{Application, Change, Conventions, Hosts, Pfc, Requests, Sampling, Setup, Verb};
 use fabric::{Direct, Probability, Red, SecondClass};
 use roce::qp::Congestion;
 use roce::wire::Format;
@@ -73,6 +74,8 @@ pub(super) struct Text {
     change: Vec<ChangeText>,
     #[serde(default)]
     application: Vec<ApplicationText>,
+    #[serde(default)]
+    collective: Vec<CollectiveText>,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
@@ -231,7 +234,7 @@ pub fn read(
     let numbering = Numbering::new(shape.first_host, shape.topology.hosts() as u32)
         .map_err(|why| refuse(Mistake::new("first_host", why)))?;
     let flows = match flows {
-        Some(file) => list(file, numbering)?,
+        Some(file) => FlowPlan { flows: list(file, numbering)?, ..FlowPlan::default() },
         None => own_flows(&keys, numbering, &shape, seed, folder).map_err(refuse)?,
     };
     let congestion = congestion(&keys.congestion, vary, keys.compat)
@@ -245,7 +248,15 @@ pub fn read(
         [shape.line, shape.fabric].into_iter().chain(changes.iter().filter_map(Change::rate)).collect();
     let rival = rival(&keys, shape.line).map_err(refuse)?;
     let applications = applications(&keys, numbering).map_err(refuse)?;
-    let setup = Setup { seed, rival, changes, applications, ..Setup::new(shape.topology, flows, congestion) };
+    let FlowPlan { flows, dependencies } = flows;
+    let setup = Setup {
+        seed,
+        rival,
+        changes,
+        applications,
+        dependencies,
+        ..Setup::new(shape.topology, flows, congestion)
+    };
     let setup = settings(&keys, ecn, setup).map_err(refuse)?;
     let is_real = setup.hosts == Hosts::Endpoints;
     let warnings = warnings(name, &setup.congestion, ecn.is_some(), is_real.then_some(rates));
@@ -277,19 +288,18 @@ fn own_flows(
     shape: &Shape,
     seed: u64,
     folder: &Path,
-) -> Result<Vec<Flow>, Mistake> {
-    let Some(traffic) = &keys.traffic else {
-        let of = |(place, flow): (usize, &FlowText)| {
-            let flows = parse_time(&flow.start).and_then(|start| numbering.spell(flow, start));
-            flows.map_err(|why| Mistake::in_entry("flow", place, why))
-        };
-        return Ok(keys.flow.iter().enumerate().map(of).collect::<Result<Vec<_>, _>>()?.concat());
-    };
-    if !keys.flow.is_empty() {
-        return Err(Mistake::new("flow", "the scenario has [traffic], too; use one of them"));
+) -> Result<FlowPlan, Mistake> {
+    let mut flows = FlowPlan::default();
+    if let Some(traffic) = &keys.traffic {
+        if !keys.flow.is_empty() {
+            return Err(Mistake::new("flow", "the scenario has [traffic], too; use one of them"));
+        }
+        let end = time("traffic.time", &traffic.time)?;
+        flows.flows = draw(traffic, end, shape, seed, folder)?;
     }
-    let end = time("traffic.time", &traffic.time)?;
-    draw(traffic, end, shape, seed, folder)
+    flows.list(&keys.flow, numbering)?;
+    flows.collectives(&keys.collective, shape.topology.hosts() as u32)?;
+    Ok(flows)
 }
 
 /// Returns the congestion control of the flows of a DSCP, if the scenario has any.

@@ -8,6 +8,7 @@
 
 mod card;
 mod change;
+mod collective;
 mod endpoints;
 mod engine;
 mod event;
@@ -27,9 +28,12 @@ mod topology;
 mod traffic;
 
 pub use change::{Change, LinkChange};
+pub use collective::Collective;
 pub use measure::{Row, Series};
 pub use outcome::{Finished, Outcome};
-pub use setup::{Application, Conventions, Flow, Hosts, Pfc, Requests, Sampling, Setup, SetupError, Verb};
+pub use setup::{
+    Application, Conventions, Dependency, Flow, Hosts, Pfc, Requests, Sampling, Setup, SetupError, Verb,
+};
 pub use steady::{Steady, window};
 pub use topology::{GraphError, Link, Topology};
 pub use traffic::{Arrivals, Incast, SizeDistribution, poisson, random_flows};

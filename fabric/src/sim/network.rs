@@ -6,7 +6,7 @@ use super::measure::Queues;
 use super::outcome::Finished;
 use super::parcel::{Parcel, Parcels};
 use super::port::{NO_PATH, Port, Routes, Waiting, ends, mix, ports};
-use super::setup::{Setup, SetupError};
+use super::setup::{Dependency, Setup, SetupError};
 use super::shared_buffer::{SharedBuffer, Taken};
 use crate::Probability;
 use crate::classes::{ClassId, Queued};
@@ -16,6 +16,7 @@ use crate::random::Random;
 use cc::{Instant, Rate};
 use roce::wire::format::PortState;
 use roce::wire::format::aecn::Load;
+use std::mem;
 use std::time::Duration;
 
 /// Time after a drop at which its flow may go back (ps): 500 µs.
@@ -26,6 +27,37 @@ const PAUSE_BYTES: u32 = 64;
 
 pub(super) fn picos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4000).saturating_mul(1000)
+}
+
+/// Returns the first port and the buffer of each switch.
+fn buffers(setup: &Setup, ports: &[Port]) -> (Vec<u32>, Vec<SharedBuffer>) {
+    let host = ports.first().map_or(Rate::default(), |port| port.rate);
+    let mut first_ports = vec![u32::MAX; setup.topology.switches()];
+    let mut headrooms = vec![Vec::new(); setup.topology.switches()];
+    for (id, port) in ports.iter().enumerate() {
+        let Some(switch) = port.switch else { continue };
+        let first = &mut first_ports[switch as usize];
+        *first = (*first).min(id as u32);
+        let round = 2.0 * port.delay as f64 * port.rate.as_bps() as f64 / 8e12;
+        let rounds = setup.pfc.map_or(0.0, |pfc| pfc.headroom);
+        let share = setup.pfc.map_or(1.0, |pfc| pfc.share_of(port.rate, host));
+        headrooms[switch as usize].push(((round * rounds) as u64, share));
+    }
+    let buffer = |rooms: Vec<(u64, f64)>| SharedBuffer::new(setup.buffer, setup.pfc, rooms.into_iter());
+    (first_ports, headrooms.into_iter().map(buffer).collect())
+}
+
+/// Returns by flow the number of flows that must end before it, and the flows that wait for it; nothing if no flow waits.
+fn dependencies(setup: &Setup) -> (Vec<u32>, Vec<Vec<u32>>) {
+    if setup.dependencies.is_empty() {
+        return (Vec::new(), Vec::new());
+    }
+    let (mut waits, mut followers) = (vec![0; setup.flows.len()], vec![Vec::new(); setup.flows.len()]);
+    for &Dependency { flow, after } in &setup.dependencies {
+        waits[flow as usize] += 1;
+        followers[after as usize].push(flow);
+    }
+    (waits, followers)
 }
 
 #[derive(Default)]
@@ -57,6 +89,9 @@ pub(super) struct Network<'a, P> {
     /// By flow: its start with jitter, and the hash of its five-tuple.
     pub(super) starts: Vec<u64>,
     hashes: Vec<u64>,
+    /// By flow: number of flows that must end before it, and the flows that wait for it. Empty if no flow waits.
+    waits: Vec<u32>,
+    followers: Vec<Vec<u32>>,
     /// By flow: base RTT (ps) and slowest link of its path before the first change. Empty if nothing changes.
     paths: Vec<(u64, Rate)>,
     pub(super) queues: Queues,
@@ -81,19 +116,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         let ports = ports(setup);
         let routes = Routes::new(&setup.topology, &ports);
         routes.check()?;
-        let host = ports.first().map_or(Rate::default(), |port| port.rate);
-        let mut first_ports = vec![u32::MAX; setup.topology.switches()];
-        let mut headrooms = vec![Vec::new(); setup.topology.switches()];
-        for (id, port) in ports.iter().enumerate() {
-            let Some(switch) = port.switch else { continue };
-            let first = &mut first_ports[switch as usize];
-            *first = (*first).min(id as u32);
-            let round = 2.0 * port.delay as f64 * port.rate.as_bps() as f64 / 8e12;
-            let rounds = setup.pfc.map_or(0.0, |pfc| pfc.headroom);
-            let share = setup.pfc.map_or(1.0, |pfc| pfc.share_of(port.rate, host));
-            headrooms[switch as usize].push(((round * rounds) as u64, share));
-        }
-        let buffer = |rooms: Vec<(u64, f64)>| SharedBuffer::new(setup.buffer, setup.pfc, rooms.into_iter());
+        let (first_ports, buffers) = buffers(setup, &ports);
         let mut random = Random::new(setup.seed);
         let jitter = picos(setup.jitter) / 1000 + 1;
         let begun = setup.flows.iter().map(|flow| {
@@ -103,10 +126,13 @@ impl<'a, P: Parcel> Network<'a, P> {
             (start, hash)
         });
         let (starts, hashes): (Vec<u64>, Vec<u64>) = begun.unzip();
-        let last_start = starts.iter().copied().max().filter(|&start| start >= AT_ONCE);
+        let (waits, followers) = dependencies(setup);
+        let last_start = starts.iter().copied().max().filter(|&start| start >= AT_ONCE && waits.is_empty());
         let mut events = Events::default();
         for (flow, &start) in starts.iter().enumerate() {
-            events.push(start, Packed::new(Event::Start(flow as u32)));
+            if waits.get(flow).is_none_or(|waits| *waits == 0) {
+                events.push(start, Packed::new(Event::Start(flow as u32)));
+            }
         }
         if setup.sampling.is_some() {
             events.push(0, Packed::new(Event::Sample));
@@ -122,9 +148,11 @@ impl<'a, P: Parcel> Network<'a, P> {
             ports,
             first_ports,
             routes,
-            buffers: headrooms.into_iter().map(buffer).collect(),
+            buffers,
             starts,
             hashes,
+            waits,
+            followers,
             paths: Vec::new(),
             queues: Queues::default(),
             finished: Vec::new(),
@@ -473,6 +501,14 @@ impl<'a, P: Parcel> Network<'a, P> {
             time: nanos(self.now - start),
             alone: nanos(self.setup.alone(spec, base_rtt, slowest)),
         });
+        for follower in self.followers.get_mut(flow as usize).map(mem::take).unwrap_or_default() {
+            let follows = follower as usize;
+            self.waits[follows] -= 1;
+            if self.waits[follows] == 0 {
+                self.starts[follows] += self.now;
+                self.push(self.starts[follows], Event::Start(follower));
+            }
+        }
     }
 
     /// Returns the base RTT in ps of a flow's path as the authors count it (twice each link's delay, one full payload per link), and the

@@ -25,6 +25,16 @@ pub struct Flow {
     pub dscp: u8,
 }
 
+/// A flow that begins after another has ended. One with several dependencies begins after the last of these; its `start` is the time from
+/// then on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dependency {
+    /// Index of the flow.
+    pub flow: u32,
+    /// Index of the flow that must have ended: its last acknowledgement has arrived.
+    pub after: u32,
+}
+
 /// The operation of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -174,6 +184,8 @@ pub struct Setup {
     pub pfc: Option<Pfc>,
     /// Flows.
     pub flows: Vec<Flow>,
+    /// Flows that wait for others.
+    pub dependencies: Vec<Dependency>,
     /// Changes of links during the run.
     pub changes: Vec<Change>,
     /// Largest random delay of each start.
@@ -202,6 +214,10 @@ pub enum SetupError {
     Long { flow: usize, bytes: u64 },
     #[error("flow {flow} has DSCP {dscp}: out of range; use 0 to 63")]
     Dscp { flow: usize, dscp: u8 },
+    #[error("flow {flow} begins after flow {after}: use two flows from 0 to {last}")]
+    Dependency { flow: u32, after: u32, last: u32 },
+    #[error("flow {flow} begins after flows that begin after it; remove one of the dependencies")]
+    Circle { flow: usize },
     #[error("link of {bps} bit/s: telemetry cannot express it; use whole Gb/s from 1 to 1000")]
     Rate { bps: u64 },
     #[error("change {change} is of link {link}: no such link; use 0 to {last}")]
@@ -269,6 +285,7 @@ impl Setup {
             buffer: 32 << 20,
             pfc: Some(Pfc::DEFAULT),
             flows,
+            dependencies: Vec::new(),
             changes: Vec::new(),
             jitter: Duration::ZERO,
             seed: 1,
@@ -286,6 +303,7 @@ impl Setup {
             return Err(SetupError::NoFlow);
         }
         self.flows.iter().enumerate().try_for_each(|(number, flow)| self.check_flow(number, flow))?;
+        self.check_dependencies()?;
         let last = self.topology.links().len().saturating_sub(1);
         for (change, Change { links, .. }) in self.changes.iter().enumerate() {
             if let Some(&link) = links.iter().find(|link| **link > last) {
@@ -338,6 +356,30 @@ impl Setup {
             }
             Hosts::Model => Ok(()),
         }
+    }
+
+    /// Checks that each flow begins at some time.
+    fn check_dependencies(&self) -> Result<(), SetupError> {
+        let last = self.flows.len() as u32 - 1;
+        let mut waits = vec![0_u32; self.flows.len()];
+        let mut followers = vec![Vec::new(); if self.dependencies.is_empty() { 0 } else { self.flows.len() }];
+        for &Dependency { flow, after } in &self.dependencies {
+            if flow == after || flow.max(after) > last {
+                return Err(SetupError::Dependency { flow, after, last });
+            }
+            waits[flow as usize] += 1;
+            followers[after as usize].push(flow as usize);
+        }
+        let mut ended: Vec<usize> = (0..followers.len()).filter(|&flow| waits[flow] == 0).collect();
+        while let Some(flow) = ended.pop() {
+            for &follower in &followers[flow] {
+                waits[follower] -= 1;
+                if waits[follower] == 0 {
+                    ended.push(follower);
+                }
+            }
+        }
+        waits.iter().position(|&waits| waits > 0).map_or(Ok(()), |flow| Err(SetupError::Circle { flow }))
     }
 
     fn check_applications(&self) -> Result<(), SetupError> {

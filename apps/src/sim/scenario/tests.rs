@@ -1,6 +1,7 @@
 //! Tests of reading scenarios.
 
 use super::*;
+use fabric::sim::LinkChange;
 
 const TEXT: &str = "topology = 'star'\nhosts = 3\nrate = '100G'\ndelay = '1us'\ncompat = 'hpcc-ns3'\n\
     congestion = 'hpcc,line_rate=100G,base_rtt=4160ns,flows=100'\n\
@@ -151,6 +152,45 @@ fn requests_loss_and_a_second_algorithm_are_set() {
         let error = read("x", &text.replacen(from, to, 1), None, 1, &[]).map(|_| ()).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
     }
+}
+
+#[test]
+fn links_change_and_flows_wait_as_the_scenario_says() {
+    let change = |more: &str| format!("[[change]]\ntime = '1ms'\n{more}\n");
+    let changes = change("link = ['s1', 'h2']\nrate = '40G'") + &change("node = 's1'\ndown = true");
+    let after = "[[flow]]\nsenders = 2\ndestination = 3\nbytes = 1\nafter = 1\n";
+    let collective = "[[collective]]\nkind = 'ring'\nhosts = 2\nbytes = 10\nstart = '5us'\n";
+    let setup = read("x", &format!("{TEXT}{after}{changes}{collective}"), None, 1, &[]).unwrap().setup;
+    let at = Duration::from_millis(1);
+    let rate = LinkChange::Rate(Rate::from_gbps(40));
+    let expected = [
+        Change { at, links: vec![1], what: rate },
+        Change { at, links: vec![0, 1, 2], what: LinkChange::Down },
+    ];
+    assert_eq!(setup.changes, expected);
+    let waits: Vec<_> = setup.dependencies.iter().map(|pair| (pair.flow, pair.after)).collect();
+    assert_eq!(waits, [(1, 0), (2, 0), (5, 4), (6, 3)]);
+    assert_eq!((setup.flows.len(), setup.flows[3].start), (7, Duration::from_micros(5)));
+    assert!(setup.check().is_ok());
+}
+
+#[test]
+fn the_load_of_a_link_is_that_of_its_flows() {
+    let flows = TEXT.find("[[flow]]").unwrap();
+    let text = TEXT[..flows].replace("'star'", "'dumbbell'");
+    let traffic = "[traffic]\nsizes = 'uniform:10000'\nload = 0.5\ntime = '10ms'\n";
+    let bytes = |more: &str| {
+        let setup = read("x", &format!("{text}{traffic}{more}"), None, 1, &[]).unwrap().setup;
+        let left = |host: u32| host < 3;
+        let crossing = setup.flows.iter().filter(|flow| left(flow.source) && !left(flow.destination));
+        crossing.map(|flow| flow.bytes).sum::<u64>() as f64
+    };
+    // In 10 ms the link carries 125 MB. Three hosts send three fifths of their flows over it.
+    let near =
+        |bytes: f64, share: f64| assert!((bytes / 125e6 / share - 1.0).abs() < 0.05, "{bytes} for {share}");
+    near(bytes(""), 0.5 * 3.0 * 0.6);
+    near(bytes("load_link = ['s1', 's2']\n"), 0.5);
+    near(bytes("load_link = ['s1', 's2']\nburst = 10\n"), 0.5);
 }
 
 #[test]

@@ -72,6 +72,63 @@ fn files_of_other_simulators_are_run_and_checked() {
     );
 }
 
+/// Returns the summary of a scenario of the library.
+fn summary(scenario: &str) -> serde_json::Value {
+    let done = ferroce().arg("sim").arg(fabric("scenarios").join(scenario)).arg("--json").assert().success();
+    serde_json::from_slice(&done.get_output().stdout).unwrap()
+}
+
+#[test]
+fn scenarios_with_failing_lossy_and_slow_parts_end_and_count_what_happened() {
+    let number = |summary: &serde_json::Value, key: &str| {
+        summary[key].as_f64().unwrap_or_else(|| panic!("{key}: {summary}"))
+    };
+    // Both flows hash to the spine whose link fails, and to the other while it is away. Their payload gets 0.95 * 1024 / 1126 of the link:
+    // 10.8 MB in each of the first two ms, half as much in each of the next two, and the other 47.6 MB in 4.41 ms: 8.41 ms in all.
+    let fails = summary("link-fails.toml");
+    assert!(
+        number(&fails, "lost") > 0.0 && number(&fails, "retransmitted") >= number(&fails, "lost"),
+        "{fails}"
+    );
+    assert!((8410.0..8550.0).contains(&number(&fails, "virtual_us")), "{fails}");
+    // 9766 packets, and their acknowledgements.
+    let lossy = summary("lossy-link.toml");
+    assert!((80.0..180.0).contains(&number(&lossy, "lost")), "{lossy}");
+    assert!(number(&lossy, "retransmitted") >= 60.0, "{lossy}");
+    // 10 MB at 20 Gb/s, without the last sixteen messages.
+    let slow = summary("slow-application.toml");
+    assert!((3580.0..4000.0).contains(&number(&slow, "virtual_us")), "{slow}");
+    // 14 steps of 1 MB, each at least 90 µs.
+    let ring = summary("ring.toml");
+    assert_eq!((number(&ring, "flows"), number(&ring, "dropped")), (112.0, 0.0));
+    assert!((14.0 * 90.0..14.0 * 110.0).contains(&number(&ring, "virtual_us")), "{ring}");
+    let all = summary("all-to-all.toml");
+    assert_eq!(number(&all, "flows"), 7.0 * 8.0 + 8.0);
+    // Half of the flows stay in their rack; the others load the link of 200 Gb/s in both directions.
+    let bursts = summary("bursts.toml");
+    assert_eq!(number(&bursts, "flows") % 16.0, 0.0, "{bursts}");
+    for each in [fails, lossy, slow, ring, all, bursts] {
+        assert_eq!(each["finished"], each["flows"], "{each}");
+    }
+}
+
+#[test]
+fn the_series_has_columns_for_each_sampled_port() {
+    let out = tempfile::tempdir().unwrap();
+    let scenario = fabric("scenarios/sampled-ports.toml");
+    ferroce().arg("sim").arg(scenario).arg("--out").arg(out.path()).assert().success();
+    let series = fs::read_to_string(out.path().join("series.csv")).unwrap();
+    let (header, rows) = series.split_once('\n').unwrap();
+    assert!(header.ends_with(",q_bytes_s1_s2,tx_bytes_s1_s2,q_bytes_s3_h3,tx_bytes_s3_h3"), "{header}");
+    let last: Vec<f64> =
+        rows.lines().last().unwrap().split(',').map(|value| value.parse().unwrap()).collect();
+    let (between, first, behind) = (last[2], last[last.len() - 3], last[last.len() - 1]);
+    // Both flows pass the second link and the last, one of them the first.
+    assert!((between / behind - 1.0).abs() < 0.01 && (between / first - 2.0).abs() < 0.05, "{last:?}");
+    let page = fs::read_to_string(out.path().join("report.html")).unwrap();
+    assert!(page.contains("Queues of the sampled ports") && page.contains("s3 to h3"));
+}
+
 /// `ci/sim` checks the same traces in the release build.
 #[test]
 fn traces_are_what_they_were() {

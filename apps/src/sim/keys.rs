@@ -127,7 +127,8 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
         key("load", "", "mean share of each host's link that incasts use, 0 to 1"),
     ]),
     ("The run", "@", &[
-        key("sample", "", "interval of the rows of `series.csv`, of the link to the first flow's destination; without it there is no series"),
+        key("sample", "", "interval of the rows of `series.csv`; without it there is no series"),
+        key("sample_ports", "that to the first flow's destination", "the ports of the series, each by its node and the node at the other end of its link: `[[\"s1\", \"s2\"], [\"s2\", \"h3\"]]`, at most 64. The first is the bottleneck of the figures; the others have columns of their own"),
         key("limit", "`\"1s\"`", "virtual time at which the run ends at the latest"),
         key("reference", "", "a table: the name of this run in the folder of `--compare`"),
     ]),

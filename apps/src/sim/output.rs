@@ -5,7 +5,7 @@ use super::figures::{SizeRow, steady};
 use super::scenario::{Scenario, algorithm_name};
 use crate::failure::Failure;
 use crate::output::{OutFile, unwritten};
-use fabric::sim::{Outcome, Steady};
+use fabric::sim::{Outcome, PortRow, Steady};
 use serde_json::json;
 use std::fmt::Write;
 use std::fs;
@@ -100,11 +100,17 @@ fn series(scenario: &Scenario, outcome: &Outcome) -> String {
         let name = if again == 0 { format!("src{source}") } else { format!("src{source}_{}", again + 1) };
         let _ = write!(text, ",rate_mbps_{name},acked_bytes_{name}");
     }
+    for port in scenario.ports.iter().skip(1) {
+        let _ = write!(text, ",q_bytes_{port},tx_bytes_{port}");
+    }
     text.push('\n');
     for row in &outcome.series {
         let _ = write!(text, "{:.3},{},{}", row.time as f64 / 1e3, row.queue, row.tx_bytes);
         for (rate, acked) in row.rates.iter().zip(&row.acked) {
             let _ = write!(text, ",{:.1},{acked}", *rate as f64 / 1e6);
+        }
+        for PortRow { queue, tx_bytes } in &row.others {
+            let _ = write!(text, ",{queue},{tx_bytes}");
         }
         text.push('\n');
     }

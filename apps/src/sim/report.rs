@@ -5,7 +5,7 @@ use super::figures::SizeRow;
 use super::plot::{Axes, Line, legend, lines, size};
 use super::scenario::{Scenario, algorithm_name};
 use crate::failure::Failure;
-use fabric::sim::{Hosts, Outcome, Row};
+use fabric::sim::{Hosts, Outcome, PortRow, Row};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -187,19 +187,33 @@ fn plots(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> Result<Str
 }
 
 fn series(scenario: &Scenario, outcome: &Outcome) -> Result<String, Failure> {
-    let Some(sampling) = scenario.setup.sampling else { return Ok(String::new()) };
+    if scenario.ports.is_empty() {
+        return Ok(String::new());
+    }
     let first = scenario.first_host;
     let micros = |time: u64| time as f64 / 1e3;
     let rows = &outcome.series;
-    let queue = Line {
-        name: "queue".into(),
-        points: rows.iter().map(|row| (micros(row.time), row.queue as f64 / 1e3)).collect(),
+    // The first port's figures are the row's own.
+    let at = |row: &Row, port: usize| match port.checked_sub(1) {
+        Some(other) => row.others[other],
+        None => PortRow { queue: row.queue, tx_bytes: row.tx_bytes },
     };
-    let carried = |pair: &[Row]| {
-        let gbps = (pair[STEP].tx_bytes - pair[0].tx_bytes) as f64 * 8.0;
-        (micros(pair[STEP].time), gbps / (pair[STEP].time - pair[0].time).max(1) as f64)
+    let name = |port: usize| scenario.ports[port].replace('_', " to ");
+    let ports = 0..scenario.ports.len();
+    let queue = |port: usize| {
+        let points = rows.iter().map(|row| (micros(row.time), at(row, port).queue as f64 / 1e3));
+        Line { name: name(port), points: points.collect() }
     };
-    let link = Line { name: "link".into(), points: rows.windows(STEP + 1).map(carried).collect() };
+    let queues: Vec<_> = ports.clone().map(queue).collect();
+    let link = |port: usize| {
+        let carried = |pair: &[Row]| {
+            let (first, last) = (&pair[0], &pair[STEP]);
+            let gbps = (at(last, port).tx_bytes - at(first, port).tx_bytes) as f64 * 8.0;
+            (micros(last.time), gbps / (last.time - first.time).max(1) as f64)
+        };
+        Line { name: name(port), points: rows.windows(STEP + 1).map(carried).collect() }
+    };
+    let links: Vec<_> = ports.map(link).collect();
     let count = rows.first().map_or(0, |row| row.rates.len());
     let rate = |flow: usize| {
         let spec = scenario.setup.flows[flow];
@@ -208,19 +222,23 @@ fn series(scenario: &Scenario, outcome: &Outcome) -> Result<String, Failure> {
         Line { name, points: points.collect() }
     };
     let rates: Vec<_> = (0..count).map(rate).collect();
-    let host = sampling.host + first;
+    let port = scenario.ports[0].rsplit('_').next().unwrap_or_default();
+    let (queues_of, carried_by) = match scenario.ports.len() {
+        1 => (format!("Queue towards {port}"), format!("What the link to {port} carried")),
+        _ => ("Queues of the sampled ports".into(), "What the sampled ports carried".into()),
+    };
     let pictures = [
         section(
-            &format!("Queue towards host {host}"),
+            &queues_of,
             "What waited at that port. Short is good: the queue delays every flow that passes.",
             &axes("time, µs", "kB"),
-            &[queue],
+            &queues,
         )?,
         section(
-            &format!("What the link to host {host} carried"),
+            &carried_by,
             "On the wire, over ten samples each. A dip is unused bandwidth.",
             &axes("time, µs", "Gb/s"),
-            &[link],
+            &links,
         )?,
         section(
             "Pacing rate of each flow",

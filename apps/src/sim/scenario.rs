@@ -8,7 +8,7 @@ use super::topology::{LinkText, NodeNames, Shape, TopologyKind, shape};
 use crate::failure::Failure;
 use crate::units;
 use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
-use fabric::sim::{Application, Change, Conventions, Hosts, Pfc, Requests, Sampling, Setup, Verb};
+use fabric::sim::{Application, Change, Conventions, Hosts, Pfc, Requests, Sampling, Setup, Topology, Verb};
 use fabric::{Direct, Probability, Red, SecondClass};
 use roce::qp::Congestion;
 use roce::wire::Format;
@@ -57,6 +57,9 @@ pub(super) struct Text {
     #[serde(default)]
     deaf: bool,
     sample: Option<String>,
+    /// The ports of the series: two nodes each.
+    #[serde(default)]
+    sample_ports: Vec<[String; 2]>,
     #[serde(default = "zero")]
     jitter: String,
     #[serde(default = "limit")]
@@ -209,6 +212,8 @@ pub struct Scenario {
     pub setup: Setup,
     pub reference: Option<Reference>,
     pub first_host: u32,
+    /// Names of the ports of the series: `s1_h3`; of the one to the first flow's destination, `host 3`.
+    pub ports: Vec<String>,
     /// Probable mistakes in the scenario, each with its remedy.
     pub warnings: Vec<String>,
 }
@@ -248,6 +253,7 @@ pub fn read(
         [shape.line, shape.fabric].into_iter().chain(changes.iter().filter_map(Change::rate)).collect();
     let rival = rival(&keys, shape.line).map_err(refuse)?;
     let applications = applications(&keys, numbering).map_err(refuse)?;
+    let sampled = sampled(&keys, &shape.topology, names).map_err(refuse)?;
     let FlowPlan { flows, dependencies } = flows;
     let setup = Setup {
         seed,
@@ -255,13 +261,20 @@ pub fn read(
         changes,
         applications,
         dependencies,
+        sampled,
         ..Setup::new(shape.topology, flows, congestion)
     };
     let setup = settings(&keys, ecn, setup).map_err(refuse)?;
     let is_real = setup.hosts == Hosts::Endpoints;
     let warnings = warnings(name, &setup.congestion, ecn.is_some(), is_real.then_some(rates));
     let reference = keys.reference.map(|reference| varied(reference, vary));
-    Ok(Scenario { setup, reference, first_host, warnings })
+    let ports = match setup.sampling {
+        Some(sampling) if keys.sample_ports.is_empty() => {
+            vec![format!("host {}", sampling.host + first_host)]
+        }
+        _ => keys.sample_ports.iter().map(|[from, to]| format!("{from}_{to}")).collect(),
+    };
+    Ok(Scenario { setup, reference, first_host, ports, warnings })
 }
 
 fn time(key: &'static str, text: &str) -> Result<Duration, Mistake> {
@@ -326,6 +339,29 @@ fn applications(keys: &Text, numbering: Numbering) -> Result<Vec<Application>, M
         return Err(Mistake::new("application", why));
     }
     keys.application.iter().enumerate().map(application).collect()
+}
+
+/// The limit on the ports of the series.
+const PORTS: usize = 64;
+
+/// Returns the ports of the series.
+fn sampled(keys: &Text, topology: &Topology, names: NodeNames) -> Result<Vec<[usize; 2]>, Mistake> {
+    let wrong = |why: String| Mistake::new("sample_ports", why);
+    let count = keys.sample_ports.len();
+    if count > PORTS {
+        return Err(wrong(format!("{count} ports: at most {PORTS}; remove some")));
+    }
+    if count > 0 && keys.sample.is_none() {
+        return Err(wrong("there is no series; add the line sample = \"10us\"".into()));
+    }
+    let port = |ends: &[String; 2]| {
+        let [from, to] = names.pair(ends).map_err(wrong)?;
+        let [a, b] = ends;
+        let link = topology.link_between(from, to);
+        link.ok_or_else(|| wrong(format!("{a} to {b}: no such link; use two nodes that a link connects")))?;
+        Ok([from, to])
+    };
+    keys.sample_ports.iter().map(port).collect()
 }
 
 /// Returns `setup` with the scenario's settings of packets, hosts, switches and the run.

@@ -1,7 +1,7 @@
 //! The event loop.
 
 use super::event::Event;
-use super::measure::{Row, Series};
+use super::measure::{PortRow, Row, Series};
 use super::network::{Network, picos};
 use super::outcome::Outcome;
 use super::parcel::Parcel;
@@ -162,13 +162,17 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
     fn sample(&mut self) {
         let network = &mut self.network;
         let Some(sampling) = network.setup.sampling else { return };
-        let port = &network.ports[network.ports[sampling.host as usize].peer as usize];
+        let ports = network.sampled.iter().map(|&port| &network.ports[port as usize]);
+        let mut ports = ports.map(|port| PortRow { queue: port.bytes, tx_bytes: port.tx_bytes });
+        let Some(PortRow { queue, tx_bytes }) = ports.next() else { return };
+        let others = ports.collect();
         let flows = 0..sampling.flows.min(network.setup.flows.len()) as u32;
         let progress: Vec<Progress> = flows.map(|flow| self.hosts.progress(flow)).collect();
         self.series.push(Row {
             time: network.now / 1000,
-            queue: port.bytes,
-            tx_bytes: port.tx_bytes,
+            queue,
+            tx_bytes,
+            others,
             rates: progress.iter().map(|flow| flow.rate).collect(),
             acked: progress.iter().map(|flow| flow.acked).collect(),
         });

@@ -1,21 +1,32 @@
 //! Time series, and the distribution of queue lengths.
 
-/// A row of a link's time series.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// Virtual time, ns.
-    pub time: u64,
+/// A port's part of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRow {
     /// Waiting bytes.
     pub queue: u64,
     /// Bytes sent since the start.
     pub tx_bytes: u64,
+}
+
+/// A row of the time series.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Virtual time, ns.
+    pub time: u64,
+    /// Waiting bytes of the first sampled port.
+    pub queue: u64,
+    /// Bytes that this port has sent since the start.
+    pub tx_bytes: u64,
+    /// The other sampled ports.
+    pub others: Vec<PortRow>,
     /// Pacing rate by flow, bit/s; 0 before its start and after its end.
     pub rates: Vec<u64>,
     /// Acknowledged bytes by flow.
     pub acked: Vec<u64>,
 }
 
-/// The time series of a link.
+/// A time series.
 pub type Series = Vec<Row>;
 
 /// Bytes per bin.

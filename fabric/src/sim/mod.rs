@@ -29,7 +29,7 @@ mod traffic;
 
 pub use change::{Change, LinkChange};
 pub use collective::Collective;
-pub use measure::{Row, Series};
+pub use measure::{PortRow, Row, Series};
 pub use outcome::{Finished, Outcome};
 pub use setup::{
     Application, Conventions, Dependency, Flow, Hosts, Pfc, Requests, Sampling, Setup, SetupError, Verb,

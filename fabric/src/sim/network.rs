@@ -5,7 +5,7 @@ use super::event::{Event, Packed};
 use super::measure::Queues;
 use super::outcome::Finished;
 use super::parcel::{Parcel, Parcels};
-use super::port::{NO_PATH, Port, Routes, Waiting, ends, mix, ports};
+use super::port::{NO_PATH, Port, Routes, Waiting, ends, mix, ports, sampled};
 use super::setup::{Dependency, Setup, SetupError};
 use super::shared_buffer::{SharedBuffer, Taken};
 use crate::Probability;
@@ -89,6 +89,8 @@ pub(super) struct Network<'a, P> {
     /// By flow: its start with jitter, and the hash of its five-tuple.
     pub(super) starts: Vec<u64>,
     hashes: Vec<u64>,
+    /// The ports of the time series.
+    pub(super) sampled: Vec<u32>,
     /// By flow: number of flows that must end before it, and the flows that wait for it. Empty if no flow waits.
     waits: Vec<u32>,
     followers: Vec<Vec<u32>>,
@@ -142,6 +144,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
         let mut network = Self {
             setup,
+            sampled: sampled(setup, &ports),
             now: 0,
             events,
             parcels: Parcels::default(),

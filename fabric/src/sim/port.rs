@@ -135,6 +135,21 @@ pub(super) fn ends(ports: &[Port], links: &[usize]) -> Vec<u32> {
     ports.iter().enumerate().filter(is_end).map(|(id, _)| id as u32).collect()
 }
 
+/// Returns the ports of a setup's time series.
+pub(super) fn sampled(setup: &Setup, ports: &[Port]) -> Vec<u32> {
+    let Some(sampling) = setup.sampling else { return Vec::new() };
+    if setup.sampled.is_empty() {
+        return vec![ports[sampling.host as usize].peer];
+    }
+    let topology = &setup.topology;
+    let port = |&[from, to]: &[usize; 2]| {
+        let link = topology.link_between(from, to)?;
+        // The port is the first of the two ends if its node has the lower number.
+        ends(ports, &[link]).get(usize::from(from > to)).copied()
+    };
+    setup.sampled.iter().filter_map(port).collect()
+}
+
 /// Rounds down to whole ns if the conventions require it.
 pub(super) const fn cut(picos: u64, whole_nanos: bool) -> u64 {
     if whole_nanos { picos / 1000 * 1000 } else { picos }

@@ -132,12 +132,12 @@ impl Default for Pfc {
     }
 }
 
-/// The time series of a link.
+/// The time series of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
     /// Interval of rows.
     pub every: Duration,
-    /// The link towards this host.
+    /// The port whose link leads to this host, if the setup names no other ports.
     pub host: u32,
     /// Number of flows that get columns, from the first on.
     pub flows: usize,
@@ -194,8 +194,11 @@ pub struct Setup {
     pub seed: u64,
     /// Virtual time at which the run ends at the latest.
     pub limit: Duration,
-    /// Time series of one link, if any.
+    /// Time series, if any.
     pub sampling: Option<Sampling>,
+    /// Ports of the time series, each by its node and the node at the other end of its link. Of several links between two nodes it is the
+    /// first.
+    pub sampled: Vec<[usize; 2]>,
 }
 
 /// The reason why a setup cannot run, or why a run failed.
@@ -220,6 +223,10 @@ pub enum SetupError {
     Circle { flow: usize },
     #[error("link of {bps} bit/s: telemetry cannot express it; use whole Gb/s from 1 to 1000")]
     Rate { bps: u64 },
+    #[error(
+        "sampled port {port} is of node {from} towards node {to}: no link connects them; use the ends of a link"
+    )]
+    Sampled { port: usize, from: usize, to: usize },
     #[error("change {change} is of link {link}: no such link; use 0 to {last}")]
     Change { change: usize, link: usize, last: usize },
     #[error("no path leads from switch {switch} to host {host}; connect them")]
@@ -291,6 +298,7 @@ impl Setup {
             seed: 1,
             limit: Duration::from_secs(1),
             sampling: None,
+            sampled: Vec::new(),
         }
     }
 
@@ -303,6 +311,11 @@ impl Setup {
             return Err(SetupError::NoFlow);
         }
         self.flows.iter().enumerate().try_for_each(|(number, flow)| self.check_flow(number, flow))?;
+        for (port, &[from, to]) in self.sampled.iter().enumerate() {
+            if self.topology.link_between(from, to).is_none() {
+                return Err(SetupError::Sampled { port, from, to });
+            }
+        }
         self.check_dependencies()?;
         let last = self.topology.links().len().saturating_sub(1);
         for (change, Change { links, .. }) in self.changes.iter().enumerate() {

@@ -188,6 +188,12 @@ impl Topology {
         &self.links
     }
 
+    /// Returns the index of the first link that connects these nodes, if there is one.
+    #[must_use]
+    pub fn link_between(&self, a: usize, b: usize) -> Option<usize> {
+        self.links.iter().position(|link| link.ends == [a, b] || link.ends == [b, a])
+    }
+
     /// Returns the topology without the links for which `is_down` holds, given their indices.
     pub(super) fn without(&self, is_down: impl Fn(usize) -> bool) -> Self {
         let links = self.links.iter().enumerate().filter(|(index, _)| !is_down(*index));

@@ -2,7 +2,7 @@
 
 use super::flows::parse_time;
 use super::mistake::Mistake;
-use super::topology::NodeNames;
+use super::shape::NodeNames;
 use crate::units;
 use fabric::sim::{Change, LinkChange, Topology};
 use serde::Deserialize;

@@ -1,7 +1,7 @@
 //! The flows of a scenario: listed in it or in a CSV file, or drawn from a distribution of sizes.
 
 use super::mistake::Mistake;
-use super::topology::{NodeNames, Shape};
+use super::shape::Shape;
 use crate::failure::Failure;
 use crate::input::{self, Table};
 use crate::units;
@@ -209,8 +209,8 @@ pub(super) fn draw(
 /// Returns the load of each host's link.
 fn host_load(traffic: &Traffic, shape: &Shape) -> Result<f64, String> {
     let Some(ends) = &traffic.load_link else { return Ok(traffic.load) };
-    let Shape { topology, line, first_host, .. } = shape;
-    let [a, b] = NodeNames::of(topology, *first_host).pair(ends)?;
+    let Shape { topology, line, .. } = shape;
+    let [a, b] = shape.names().pair(ends)?;
     let is_link = |link: &&Link| link.ends == [a, b] || link.ends == [b, a];
     // Flows divide equally among several links between the same nodes.
     let links: Vec<Rate> = topology.links().iter().filter(is_link).map(|link| link.rate).collect();

@@ -14,6 +14,7 @@ mod parts;
 mod plot;
 mod report;
 mod scenario;
+mod shape;
 mod sweep;
 mod topology;
 

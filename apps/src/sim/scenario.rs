@@ -4,7 +4,8 @@ use super::changes::{ChangeText, changes};
 use super::collectives::{CollectiveText, FlowPlan};
 use super::flows::{FlowText, Numbering, Traffic, draw, list, parse_time, sizes_file, zero};
 use super::mistake::Mistake;
-use super::topology::{LinkText, NodeNames, Shape, TopologyKind, shape};
+use super::shape::{NodeNames, Shape};
+use super::topology::{LinkText, TopologyKind, shape};
 use crate::failure::Failure;
 use crate::units;
 use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
@@ -247,7 +248,7 @@ pub fn read(
         .on_link(shape.line);
     let ecn = keys.ecn.or_else(|| authors_marks(keys.compat, &congestion.algorithm));
     let first_host = shape.first_host;
-    let names = NodeNames::of(&shape.topology, first_host);
+    let names = shape.names();
     let changes = changes(&keys.change, &shape.topology, names).map_err(refuse)?;
     let rates: Vec<Rate> =
         [shape.line, shape.fabric].into_iter().chain(changes.iter().filter_map(Change::rate)).collect();

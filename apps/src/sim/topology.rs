@@ -3,6 +3,7 @@
 use super::flows::parse_time;
 use super::mistake::Mistake;
 use super::scenario::Text;
+use super::shape::{NodeNames, Shape};
 use crate::{input, units};
 use cc::Rate;
 use fabric::Probability;
@@ -39,46 +40,6 @@ pub(super) struct LinkText {
     delay: Option<String>,
     #[serde(default)]
     loss: f64,
-}
-
-/// The names of nodes in a scenario: `h` and the number of a host, from `first` on, or `s` and the number of a switch, from 1 on.
-#[derive(Clone, Copy)]
-pub(super) struct NodeNames {
-    first: u32,
-    hosts: usize,
-    switches: usize,
-}
-
-impl NodeNames {
-    pub(super) const fn of(topology: &Topology, first: u32) -> Self {
-        Self { first, hosts: topology.hosts(), switches: topology.switches() }
-    }
-
-    /// Returns the node with this name, or why there is none.
-    pub(super) fn node(self, name: &str) -> Result<usize, String> {
-        let Self { first, hosts, switches } = self;
-        let number = |first: usize| name.get(1..)?.parse::<usize>().ok()?.checked_sub(first);
-        let node = match name.chars().next() {
-            Some('h') => number(first as usize).filter(|host| *host < hosts),
-            Some('s') => number(1).filter(|switch| *switch < switches).map(|switch| hosts + switch),
-            _ => None,
-        };
-        let last = u64::from(first) + hosts as u64 - 1;
-        node.ok_or_else(|| format!("'{name}': no such node; use h{first} to h{last} and s1 to s{switches}"))
-    }
-
-    /// Returns the nodes with these names.
-    pub(super) fn pair(self, names: &[String; 2]) -> Result<[usize; 2], String> {
-        Ok([self.node(&names[0])?, self.node(&names[1])?])
-    }
-}
-
-/// A topology, the rates of hosts' links and of links between switches, and the number of the first host.
-pub(super) struct Shape {
-    pub(super) topology: Topology,
-    pub(super) line: Rate,
-    pub(super) fabric: Rate,
-    pub(super) first_host: u32,
 }
 
 /// Returns the topology of a scenario in `folder`.
@@ -221,7 +182,7 @@ struct Graph {
 fn listed(text: &Text, first: u32) -> Result<Graph, Mistake> {
     let hosts = needs("hosts", text.hosts, NODES)?;
     let switches = needs("switches", text.switches, NODES)?;
-    let names = NodeNames { first, hosts, switches };
+    let names = NodeNames::new(first, hosts, switches);
     // For links without their own. A wrong one is refused if a link needs it.
     let common_rate = text.rate.as_deref().map(units::rate);
     let common_delay = text.delay.as_deref().map(parse_time);

@@ -1,0 +1,51 @@
+//! The topology of a scenario, and the names of its nodes.
+
+use cc::Rate;
+use fabric::sim::Topology;
+
+/// The names of nodes in a scenario: `h` and the number of a host, from `first` on, or `s` and the number of a switch, from 1 on.
+#[derive(Clone, Copy)]
+pub(super) struct NodeNames {
+    first: u32,
+    hosts: usize,
+    switches: usize,
+}
+
+impl NodeNames {
+    pub(super) const fn new(first: u32, hosts: usize, switches: usize) -> Self {
+        Self { first, hosts, switches }
+    }
+
+    /// Returns the node with this name, or why there is none.
+    pub(super) fn node(self, name: &str) -> Result<usize, String> {
+        let Self { first, hosts, switches } = self;
+        let number = |first: usize| name.get(1..)?.parse::<usize>().ok()?.checked_sub(first);
+        let node = match name.chars().next() {
+            Some('h') => number(first as usize).filter(|host| *host < hosts),
+            Some('s') => number(1).filter(|switch| *switch < switches).map(|switch| hosts + switch),
+            _ => None,
+        };
+        let last = u64::from(first) + hosts as u64 - 1;
+        node.ok_or_else(|| format!("'{name}': no such node; use h{first} to h{last} and s1 to s{switches}"))
+    }
+
+    /// Returns the nodes with these names.
+    pub(super) fn pair(self, names: &[String; 2]) -> Result<[usize; 2], String> {
+        Ok([self.node(&names[0])?, self.node(&names[1])?])
+    }
+}
+
+/// A topology, the rates of hosts' links and of links between switches, and the number of the first host.
+pub(super) struct Shape {
+    pub(super) topology: Topology,
+    pub(super) line: Rate,
+    pub(super) fabric: Rate,
+    pub(super) first_host: u32,
+}
+
+impl Shape {
+    /// Returns the names of its nodes.
+    pub(super) const fn names(&self) -> NodeNames {
+        NodeNames::new(self.first_host, self.topology.hosts(), self.topology.switches())
+    }
+}

@@ -223,6 +223,7 @@ impl<'a> Endpoints<'a> {
         Ok(())
     }
 
+    #[cold]
     fn ended(&mut self, network: &mut Network<'a>, ended: &Ended) {
         let flow = ended.flow;
         let Flow::Runs(running) = &mut self.flows[flow as usize] else { return };

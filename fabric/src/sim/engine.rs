@@ -144,11 +144,14 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
             Event::Timer(flow) => hosts.timer(network, flow),
             Event::Expire(flow) => hosts.expire(network, flow),
             Event::Sample => self.sample(),
-            Event::Change(change) => {
-                for port in network.change(change) {
-                    self.serve(port);
-                }
-            }
+            Event::Change(change) => self.change(change),
+        }
+    }
+
+    #[cold]
+    fn change(&mut self, change: u32) {
+        for port in self.network.change(change) {
+            self.serve(port);
         }
     }
 

@@ -248,6 +248,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
     }
 
+    #[inline]
     pub(super) fn serve(&mut self, switch: u32, port: u32) {
         if !self.is_free(port) {
             return;
@@ -257,7 +258,8 @@ impl<'a, P: Parcel> Network<'a, P> {
         let Some((class, Queued { buf: Waiting { packet, size }, ready })) = place.queue.take(instant) else {
             return;
         };
-        let resumes = self.leaves(switch, port, packet, size);
+        let ingress = self.parcels.ingress(packet);
+        let resumes = self.leaves(switch, port, ingress, size);
         if self.parcels.get(packet).is_looked_at() {
             self.mark_and_stamp(switch, port, packet, class, instant.saturating_since(ready));
         }
@@ -265,7 +267,7 @@ impl<'a, P: Parcel> Network<'a, P> {
             shares.left(instant, class, self.parcels.get(packet).size().into());
         }
         let free_at = self.transmit(port, packet);
-        if let Some(ingress) = resumes {
+        if resumes {
             self.tell_pause(ingress, false);
         }
         if self.ports[port as usize].queue.frames() > 0 {
@@ -396,6 +398,7 @@ impl<'a, P: Parcel> Network<'a, P> {
     }
 
     /// Makes a change of the setup; returns the ports that it concerns.
+    #[cold]
     pub(super) fn change(&mut self, number: u32) -> Vec<u32> {
         let change = &self.setup.changes[number as usize];
         let ports = ends(&self.ports, &change.links);
@@ -436,25 +439,27 @@ impl<'a, P: Parcel> Network<'a, P> {
     }
 
     /// Drops the packets that wait at a switch's port.
+    #[cold]
     fn flush(&mut self, switch: u32, port: u32) {
         let instant = self.instant();
         while let Some((_, Queued { buf: Waiting { packet, size }, .. })) =
             self.ports[port as usize].queue.take(instant)
         {
-            if let Some(ingress) = self.leaves(switch, port, packet, size) {
+            let ingress = self.parcels.ingress(packet);
+            if self.leaves(switch, port, ingress, size) {
                 self.tell_pause(ingress, false);
             }
             self.drop_packet(packet);
         }
     }
 
-    /// Frees the buffer of a packet that leaves a switch's queue. Returns the port that it came by, if its sender may resume.
-    fn leaves(&mut self, switch: u32, port: u32, packet: u32, size: u32) -> Option<u32> {
+    /// Frees the buffer of a packet that came by `ingress` and leaves a switch's queue. Returns whether its sender may resume.
+    #[inline(always)]
+    fn leaves(&mut self, switch: u32, port: u32, ingress: u32, size: u32) -> bool {
         let bytes = self.ports[port as usize].bytes - u64::from(size);
         self.queue_is(port, bytes);
-        let ingress = self.parcels.ingress(packet);
         let inside = (ingress - self.first_ports[switch as usize]) as usize;
-        self.buffers[switch as usize].give_back(inside, u64::from(size)).then_some(ingress)
+        self.buffers[switch as usize].give_back(inside, u64::from(size))
     }
 
     fn tell(&mut self, port: u32, packet: u32, class: ClassId) -> Option<u32> {

@@ -82,8 +82,8 @@ fn notes(roff: &mut Roff, text: &str) {
 
 /// `docs/reference/commands.md`.
 pub fn reference(command: &Command) -> Vec<u8> {
-    let mut page = "# Commands\n\nThis page is written by `FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce --test manual`. Each \
-                    command also has a man page, such as\n`man ferroce-write-bw`.\n"
+    let mut page = "# Commands\n\n<!-- FERROCE_WRITE_REFERENCE=1 cargo test --workspace --test manual writes this page. -->\n\nEach \
+                    command also has a man page, such as `man ferroce-write-bw`.\n"
         .to_owned();
     let mut built = command.clone().disable_help_subcommand(true).term_width(110);
     built.build();

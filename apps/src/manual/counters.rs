@@ -5,7 +5,9 @@ use verbs::observe::{Counters, Discard, Waiting, named_core_counters, named_coun
 const HEAD: &str = "\
 # Counters
 
-This page is written by `FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce --test manual`. The tools print the counters that are not 0 when
+<!-- FERROCE_WRITE_REFERENCE=1 cargo test --workspace --test manual writes this page. -->
+
+The tools print the counters that are not 0 when
 they end, `ferroce info` those of an idle port, `ferroce why --json` and `ferroce metrics` those of running processes. The name of a
 counter is its key in JSON, and the metric is `ferroce_NAME_total`. [Observing](../observing.md) explains the metrics.
 ";

@@ -145,8 +145,8 @@ fn keys() -> impl Iterator<Item = (&'static str, String)> {
 
 /// `docs/reference/ferroce-toml.md`.
 pub fn reference() -> Vec<u8> {
-    let mut page = "# ferroce.toml\n\nThis page is written by `FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce --test manual`; \
-                    `man ferroce.toml` says the same.\n\n"
+    let mut page = "# ferroce.toml\n\n<!-- FERROCE_WRITE_REFERENCE=1 cargo test --workspace --test manual writes this page. -->\n\n\
+                    `man ferroce.toml` has the same text.\n\n"
         .to_owned();
     page += ABOUT;
     page += "\n\n```toml\n";

@@ -5,7 +5,9 @@ use crate::sim::{ScenarioKey, TABLES};
 const HEAD: &str = "\
 # Scenarios
 
-This page is written by `FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce --test manual`. A scenario is a TOML file
+<!-- FERROCE_WRITE_REFERENCE=1 cargo test --workspace --test manual writes this page. -->
+
+A scenario is a TOML file
 that describes hosts, links and flows for `ferroce sim`. Its [settings of congestion control](congestion.md) are those of `ferroce.toml`.
 `ferroce sim --check FILE` reads a scenario and prints what would run. Times and rates have a unit: `20us`, `1.5ms`, `100G`.
 

@@ -10,7 +10,7 @@ Each setting is a key of a `[[congestion]]` table in `ferroce.toml`, a word of `
 (`hpcc,line_rate=25G,base_rtt=20us`), a flag of the measuring tools, and a field of `CongestionChoice` in Rust.
 `cc/README.md` in the repository describes the algorithms.
 
-This page is written by `FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce-verbs reference`.
+<!-- FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce-verbs reference writes this page. -->
 
 A rate is in bit/s with K, M, G or T for powers of 1000; without one, the number is at least 1000000. A time has a unit: ns, us, ms or s. Bytes may have K, M or G for
 powers of 1024.

@@ -231,11 +231,8 @@ impl<'a, P: Parcel> Network<'a, P> {
             self.parcels.give_back(packet);
             return free_at;
         }
-        let mut at = free_at + delay;
-        if is_host {
-            at += self.detour();
-        }
-        self.push(at, Event::Arrive { port: peer, packet });
+        let detour = if is_host { self.detour() } else { 0 };
+        self.push(free_at + delay + detour, Event::Arrive { port: peer, packet });
         free_at
     }
 

@@ -423,3 +423,20 @@ fn a_send_queue_that_failed() {
     host.endpoint.modify_qp(now, host.qpn, Modify::Resume).unwrap();
     assert_eq!(host.endpoint.report(host.qpn).unwrap().failure, None);
 }
+
+/// Requests that end because the peer is gone were sent, and are not counted as delivered.
+#[test]
+fn flushed_requests_are_not_acknowledged() {
+    let mut pair = Pair::connect(Options { retry_count: 1, ..Options::default() });
+    let from = pair.hosts[0].sge(0, 4096);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::write(0, from, remote));
+    pair.run(LIMIT);
+    pair.filter = Some(Box::new(|_, _| false));
+    for id in 1..4 {
+        pair.post(0, SendRequest::write(id, from, remote));
+    }
+    pair.run(LIMIT);
+    let report = pair.reports()[0].unwrap();
+    assert_eq!((report.state, report.acknowledged_bytes), (State::Error, 4096));
+}

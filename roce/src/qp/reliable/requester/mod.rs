@@ -137,6 +137,7 @@ impl Requester {
 
     /// Completes the oldest request with `status`, all others as flushed.
     pub(super) fn flush(&mut self, status: CompletionStatus, context: &mut Context<'_>, identity: &Identity) {
+        let acknowledged = self.acknowledged_bytes();
         let mut status = status;
         while let Some(wqe) = self.queue.pop() {
             let failed = Completion { status, length: 0, ..success(wqe, identity) };
@@ -144,6 +145,7 @@ impl Requester {
             status = CompletionStatus::Flushed;
         }
         self.queue.rewind();
+        self.queue.discard_unacknowledged(acknowledged);
         self.sequence.abandon(self.queue.end());
         self.reads.rewind();
         self.timers.stop();

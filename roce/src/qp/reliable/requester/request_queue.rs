@@ -118,6 +118,11 @@ impl RequestQueue {
         self.next = 0;
     }
 
+    /// Counts no more than the acknowledged payload bytes, after all requests were flushed.
+    pub(super) const fn discard_unacknowledged(&mut self, acknowledged: u64) {
+        self.bytes = acknowledged;
+    }
+
     /// Makes the request after all packets before `sent` the next one.
     pub(super) fn skip_sent(&mut self, sent: u64) {
         self.next = self.requests.partition_point(|wqe| wqe.end() <= sent && !wqe.is_pending()) as u32;

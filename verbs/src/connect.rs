@@ -181,7 +181,7 @@ impl ConnectOptions {
                 (true, false) => LossRecovery::Offered,
                 (false, _) => LossRecovery::GoBackN,
             },
-            feedback_key: None,
+            feedback_key: self.congestion.and_then(|congestion| congestion.feedback_key),
         };
         let send = RtsSettings {
             send_psn: ours.psn,

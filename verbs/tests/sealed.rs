@@ -106,6 +106,10 @@ fn a_queue_pair_has_its_devices_key_with_any_congestion_control() {
             // A key that the program chose for one queue pair is kept.
             let own = Congestion { feedback_key: Some(IN_PROGRAM), ..chosen };
             assert_eq!(devices[0].congestion_in_use(own).feedback_key, Some(IN_PROGRAM));
+            let [mut a, mut b] =
+                [0, 1].map(|place: usize| side(&devices[place], 4096, Capabilities::default(), 16));
+            connect(&mut a, &mut b, &ConnectOptions::new().congestion(Some(own)));
+            assert_eq!(a.qp.settings().receive.unwrap().feedback_key, Some(IN_PROGRAM), "in RTR");
         }
     }
     let relative = settings(folder.path(), "feedback_key_file = 'key'", None, None);

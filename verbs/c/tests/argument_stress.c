@@ -267,7 +267,7 @@ static void change_mr(struct choices *choices, struct ibv_mr *mr)
 		return;
 	}
 	int result = ibv_rereg_mr(mr, bits(choices) & ~IBV_REREG_MR_CHANGE_PD, NULL, memory, below(choices, 2) ? SIZE : far(choices), bits(choices));
-	need(result >= -6 && result <= 0, "ibv_rereg_mr");
+	need(result >= IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW && result <= 0, "ibv_rereg_mr");
 	calls++;
 }
 
@@ -366,8 +366,9 @@ static void begin(const char *name)
 	ibv_free_device_list(list);
 	need(!!context, "ibv_open_device");
 	need(!fcntl(context->async_fd, F_SETFL, O_NONBLOCK) && !pthread_key_create(&page_key, unmap), "fcntl");
-	memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	need(memory != MAP_FAILED, "mmap");
+	/* What lies behind is not to be registered, and written by a request. */
+	memory = mmap(NULL, SIZE + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	need(memory != MAP_FAILED && !mprotect(memory + SIZE, PAGE, PROT_NONE), "mmap");
 }
 
 /* A WRITE between two places of a new queue pair's memory succeeds: whatever was refused has spoilt nothing. */

@@ -212,6 +212,7 @@ fn an_endless_run_prints_rows_until_a_signal() {
     let lines = std::io::BufReader::new(client.stdout.take().unwrap()).lines();
     let rows: Vec<String> =
         lines.map(Result::unwrap).filter(|line| line.starts_with(" 4096 ")).take(3).collect();
+    assert_eq!(rows.len(), 3);
     assert!(rows.iter().all(|row| row.split_whitespace().nth(1).unwrap() != "0"), "{rows:?}");
     let pid = client.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());

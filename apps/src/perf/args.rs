@@ -137,7 +137,7 @@ pub struct LoadArgs {
     #[arg(short, long)]
     pub bidirectional: bool,
     /// The server sends, and the client receives
-    #[arg(long, conflicts_with = "bidirectional")]
+    #[arg(long, conflicts_with_all = ["bidirectional", "active", "series", "rate_limit"])]
     pub reversed: bool,
     /// Run until a signal arrives, and print a row every -D seconds [default: 5]
     #[arg(long = "run_infinitely", conflicts_with_all = ["iters", "active", "margin", "all", "verify", "json", "json_file",

@@ -94,7 +94,7 @@ pub fn send<'a>(link: &'a mut Link, run: Run, show: &'a mut ShowInterval<'a>) ->
 
 impl Driver<'_> {
     fn drive(mut self) -> Result<Bandwidth, Failure> {
-        let mut pause = Pause::default();
+        let (mut pause, mut first) = (Pause::default(), 0);
         loop {
             let now = self.now();
             let over = match self.run.amount {
@@ -105,9 +105,12 @@ impl Driver<'_> {
                 Some(phases) => phases.sending(Duration::from_nanos(now)) as usize,
                 None => self.flows.len(),
             };
-            for qp in 0..self.flows.len() {
+            // Under a rate limit, what is allowed goes to one queue pair after the other.
+            for turn in 0..self.flows.len() {
+                let qp = (first + turn) % self.flows.len();
                 self.fill(qp, over || qp >= sending, now)?;
             }
+            first += usize::from(self.run.limit.is_some());
             self.note(sending)?;
             self.show_interval(now)?;
             let completed = self.poll()?;
@@ -156,10 +159,9 @@ impl Driver<'_> {
     }
 
     /// Returns how many messages the rate limit allows now.
-    fn allowed(&self, now: u64) -> u64 {
-        let Some(limit) = self.run.limit else { return u64::MAX };
-        let posted = self.flows.iter().map(|flow| flow.posted).sum();
-        limit.allowed(now).saturating_sub(posted)
+    fn allowed(&mut self, now: u64) -> u64 {
+        let Some(limit) = &mut self.run.limit else { return u64::MAX };
+        limit.allowed(now, self.flows.iter().map(|flow| flow.posted).sum())
     }
 
     /// Posts as many requests as fit. After the end of the time, posts one more if the last requests would have no completion.
@@ -178,7 +180,7 @@ impl Driver<'_> {
             for _ in 0..posted {
                 self.stamps.post(now);
             }
-            if posted < wanted {
+            if posted < wanted || self.run.limit.is_some() {
                 return Ok(());
             }
         }

@@ -13,7 +13,7 @@ use verbs::service::Any;
 use verbs::{Device, QpEndpoint, QueuePair, QueuePairBuilder, RecvRequest, SendRequest};
 
 /// The time limit for the connection of one queue pair.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A queue pair by the way in which it is connected.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl LinkedQp {
         let connection = match listener {
             None => cm::connect(qp, to, options).map_err(failed)?,
             Some(listener) => {
-                let request = listener.accept_timeout(PATIENCE).map_err(failed)?;
+                let request = listener.accept_timeout(CONNECT_TIMEOUT).map_err(failed)?;
                 let request = request.ok_or_else(|| {
                     Failure::run("the client did not connect by rdma_cm within 60 s; check its output")
                 })?;

@@ -223,6 +223,9 @@ impl Plan {
         self.check()?;
         memory::check(self, memory::limit(args))?;
         self.check_shared_receives(args)?;
+        if self.rdma_cm && args.clients > 1 {
+            return Err(Failure::run("-R connects one client; leave out -R, or --clients on the server"));
+        }
         let own = Self::new(tool, args)?;
         let load = &args.load;
         let differences = [

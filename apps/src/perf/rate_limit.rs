@@ -12,7 +12,7 @@ pub struct RateArgs {
     /// Unit of --rate_limit: g (Gb/s), M (2^20 bytes per second) or p (packets of the path MTU per second)
     #[arg(long = "rate_units", value_name = "UNIT", default_value = "g", requires = "rate_limit")]
     rate_units: RateUnit,
-    /// Messages that --rate_limit lets through at once [default: those of -l]
+    /// Messages that --rate_limit lets through at once, besides what a delay of up to 1 ms held back [default: those of -l]
     #[arg(long = "burst_size", value_name = "COUNT", requires = "rate_limit",
           value_parser = clap::value_parser!(u32).range(1..=16384))]
     burst_size: Option<u32>,
@@ -47,7 +47,7 @@ impl RateArgs {
             RateUnit::Packets => rate / packets,
         };
         let burst = self.burst_size.unwrap_or(0).max(post_list);
-        Some(RateLimit { messages_per_second, burst: burst.into() })
+        Some(RateLimit { messages_per_second, burst: burst.into(), lapsed: 0 })
     }
 }
 
@@ -56,12 +56,22 @@ impl RateArgs {
 pub struct RateLimit {
     messages_per_second: f64,
     burst: u64,
+    /// Messages that the rate allowed and that were not posted in time.
+    lapsed: u64,
 }
 
 impl RateLimit {
-    /// Returns how many messages may be posted in the first `nanos` ns of a run.
-    pub fn allowed(self, nanos: u64) -> u64 {
-        self.burst + (self.messages_per_second * nanos as f64 / 1e9) as u64
+    /// Time whose messages are made up for after a delay, s.
+    const CATCH_UP: f64 = 1e-3;
+
+    /// Returns how many messages may be posted `nanos` ns after the start of a run, in which `posted` were.
+    pub fn allowed(&mut self, nanos: u64, posted: u64) -> u64 {
+        let earned = (self.messages_per_second * nanos as f64 / 1e9) as u64;
+        let used = posted.saturating_add(self.lapsed);
+        let available = earned.saturating_add(self.burst).saturating_sub(used);
+        let most = self.burst.saturating_add((self.messages_per_second * Self::CATCH_UP) as u64);
+        self.lapsed = self.lapsed.saturating_add(available.saturating_sub(most));
+        available.min(most)
     }
 }
 
@@ -76,9 +86,19 @@ mod tests {
 
     #[test]
     fn a_rate_in_each_unit_is_one_of_messages() {
-        assert_eq!(limit(0.032768, RateUnit::Gigabits).allowed(1_000_000_000), 2 + 1000);
-        assert_eq!(limit(4.0, RateUnit::Mebibytes).allowed(500_000_000), 2 + 512);
-        assert_eq!(limit(4000.0, RateUnit::Packets).allowed(1_000_000_000), 2 + 1000);
+        assert_eq!(limit(0.032768, RateUnit::Gigabits).allowed(1_000_000_000, 1000), 2);
+        assert_eq!(limit(4.0, RateUnit::Mebibytes).allowed(500_000_000, 511), 3);
+        assert_eq!(limit(4000.0, RateUnit::Packets).allowed(1_000_000_000, 999), 3);
+        assert_eq!(limit(1e300, RateUnit::Gigabits).allowed(u64::MAX, 0), u64::MAX);
         assert_eq!(RateArgs::default().limit(1, 1024, 1), None);
+    }
+
+    /// 4,000 messages a second: 4 in a millisecond.
+    #[test]
+    fn a_delay_is_made_up_for_in_part() {
+        let mut limit = limit(16_000.0, RateUnit::Packets);
+        assert_eq!(limit.allowed(1_000_000_000, 0), 2 + 4, "and not 4,002");
+        assert_eq!(limit.allowed(1_000_000_000, 6), 0);
+        assert_eq!(limit.allowed(1_001_000_000, 6), 4);
     }
 }

@@ -107,7 +107,7 @@ pub struct Latency {
     pub rate: f64,
 }
 
-/// A histogram of latencies from 1 ns to 60 s with three significant digits. Recording does not allocate.
+/// A histogram of latencies from 1 ns to 60 s with three significant digits. Recording allocates only if samples are kept, and then seldom.
 #[derive(Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,
@@ -132,7 +132,7 @@ impl Latencies {
 
     /// Keeps every sample.
     pub fn keeping_samples(self) -> Self {
-        Self { samples: Some(Vec::new()), ..self }
+        Self { samples: Some(Vec::with_capacity(1 << 20)), ..self }
     }
 
     /// Returns the latencies in the order in which they were recorded, µs; none unless they are kept.

@@ -339,6 +339,14 @@ fn applications(keys: &Text, numbering: Numbering) -> Result<Vec<Application>, M
         let why = "an application sees only what is sent; add the line requests = { verb = \"send\" }";
         return Err(Mistake::new("application", why));
     }
+    let twice = |(place, text): (usize, &ApplicationText)| {
+        let before = keys.application[..place].iter().any(|other| other.host == text.host);
+        before.then(|| format!("host = {}: it has an application already; remove one of the two", text.host))
+    };
+    if let Some((place, why)) = (0..).zip(&keys.application).find_map(|entry| Some((entry.0, twice(entry)?)))
+    {
+        return Err(Mistake::in_entry("application", place, why));
+    }
     keys.application.iter().enumerate().map(application).collect()
 }
 

@@ -114,7 +114,7 @@ impl Perftest {
     /// Returns a failure if stock perftest cannot run the plan.
     pub fn new(control: Control, plan: Plan, is_client: bool) -> Result<Self, Failure> {
         let refusal = if plan.rdma_cm {
-            "-R is not supported with stock perftest, which then uses no TCP; leave it out, or run perftest on both sides: ferroce run"
+            "-R is not supported with stock perftest, which then uses no TCP; leave it out, or run perftest on both sides: ferroce run -- ib_write_bw -R"
         } else if plan.reversed {
             "--reversed is not supported with stock perftest; leave it out, and exchange client and server"
         } else if plan.sizes.len() > 1 {

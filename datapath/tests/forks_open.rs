@@ -24,8 +24,8 @@ fn start() -> Engine {
     let config = core_config(&port, "10.9.0.1/24", Progress::Adaptive);
     // SAFETY: these tests register no memory.
     let engine = unsafe { Engine::start(port, &config).unwrap() };
-    let bell = Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap());
-    assert!(engine.call(move |state, _| state.open_management(bell)).unwrap());
+    let event_fd = Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap());
+    assert!(engine.call(move |state, _| state.open_management(event_fd)).unwrap());
     engine
 }
 

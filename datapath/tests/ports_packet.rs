@@ -160,21 +160,21 @@ fn a_device_that_cannot_cut_datagrams_leaves_it_to_the_kernel() {
 fn a_burst_for_two_cores_arrives_at_their_sockets() {
     let _alone = pair(1500);
     let config = PortConfig { buffers: 2048, ..small() };
-    let (mut sender, mut lead) = (open("packet:dpdk0"), open_with("packet:dpdk1", &config));
+    let (mut sender, mut main) = (open("packet:dpdk0"), open_with("packet:dpdk1", &config));
     let steering = Steering {
-        mac: lead.info().mac,
+        mac: main.info().mac,
         process: 0,
         core: CoreIndex::new(0, 2),
         cores: 2,
         numbers: Numbers::DEFAULT,
     };
-    let mut queues = lead.open_queues(&steering).unwrap();
-    let [member] = &mut queues[..] else { panic!("{} queues", queues.len()) };
-    let path = path(&sender, &lead, V4);
-    for (qpn, port) in [(5, &mut lead), (1 << 16 | 5, member)] {
+    let mut queues = main.open_queues(&steering).unwrap();
+    let [worker] = &mut queues[..] else { panic!("{} queues", queues.len()) };
+    let path = path(&sender, &main, V4);
+    for (qpn, port) in [(5, &mut main), (1 << 16 | 5, worker)] {
         let frames = (1..=8).map(|number| packet(&mut sender, &path, number, qpn, 256)).collect();
         expect_carried(&mut sender, port, frames);
-        assert_eq!(port.misdirects(), qpn != 5, "only core 0 deals out what it receives");
+        assert_eq!(port.misdirects(), qpn != 5, "only core 0 distributes what it receives");
     }
 }
 
@@ -274,22 +274,22 @@ fn a_dry_pool_loses_no_frame_of_a_datagram() {
 }
 
 #[test]
-fn frames_are_lent_in_order_and_the_rest_of_a_datagram_too() {
+fn frames_are_received_in_place_in_order_and_the_rest_of_a_datagram_too() {
     let _alone = pair(1500);
     let (mut one, mut other) = ports();
     assert!(!other.has_in_place());
-    let expect_lent = |other: &mut Port, sent: &[Vec<u8>]| {
-        let mut lent: Vec<Vec<u8>> = Vec::new();
+    let expect_in_place = |other: &mut Port, sent: &[Vec<u8>]| {
+        let mut in_place: Vec<Vec<u8>> = Vec::new();
         for _ in 0..TURNS {
             other.receive_in_place(&mut Burst::new(), |frame| {
-                lent.push(frame.to_vec());
+                in_place.push(frame.to_vec());
                 true
             });
-            if lent.len() >= sent.len() {
+            if in_place.len() >= sent.len() {
                 break;
             }
         }
-        assert_eq!(lent, sent);
+        assert_eq!(in_place, sent);
         assert!(!other.has_in_place());
     };
     for addresses in [V4, V6] {
@@ -299,7 +299,7 @@ fn frames_are_lent_in_order_and_the_rest_of_a_datagram_too() {
                 let mut frames = burst(&mut one, &path, payloads);
                 let sent: Vec<_> = frames.iter().map(|frame| frame.to_vec()).collect();
                 one.transmit(&mut frames);
-                expect_lent(&mut other, &sent);
+                expect_in_place(&mut other, &sent);
             }
         }
     }
@@ -317,7 +317,7 @@ fn frames_are_lent_in_order_and_the_rest_of_a_datagram_too() {
         }
     }
     assert_eq!(first.len(), 5, "as many as there are buffers");
-    expect_lent(&mut other, &sent[5..]);
+    expect_in_place(&mut other, &sent[5..]);
 }
 
 #[test]
@@ -328,22 +328,22 @@ fn a_refused_frame_is_delivered_in_a_buffer() {
     let mut frames = burst(&mut one, &path, &[256; 10]);
     let sent: Vec<_> = frames.iter().map(|frame| frame.to_vec()).collect();
     one.transmit(&mut frames);
-    let (mut lent, mut others) = (Vec::new(), Burst::new());
+    let (mut in_place, mut others) = (Vec::new(), Burst::new());
     for _ in 0..TURNS {
         other.receive_in_place(&mut others, |frame| {
             // Byte 19 is the low byte of the identification.
             let is_taken = frame[19] % 3 != 0;
             if is_taken {
-                lent.push(frame.to_vec());
+                in_place.push(frame.to_vec());
             }
             is_taken
         });
-        if lent.len() + others.len() >= sent.len() {
+        if in_place.len() + others.len() >= sent.len() {
             break;
         }
     }
     let (refused, taken): (Vec<_>, Vec<_>) = sent.into_iter().partition(|frame| frame[19] % 3 == 0);
-    assert_eq!(lent, taken);
+    assert_eq!(in_place, taken);
     assert_eq!(others.iter().map(|frame| frame.to_vec()).collect::<Vec<_>>(), refused);
 }
 

@@ -280,8 +280,8 @@ fn frames_pass_between_processes_while_a_third_is_stopped() {
     let third = Process::start(index, 1);
     let engines = [start(Progress::Inline), start(Progress::Inline)];
     for engine in &engines {
-        let bell = Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap());
-        assert!(engine.call(move |state, _| state.open_management(bell)).unwrap());
+        let event_fd = Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap());
+        assert!(engine.call(move |state, _| state.open_management(event_fd)).unwrap());
     }
     let [one, other] = &engines;
     third.signal(libc::SIGSTOP);
@@ -299,8 +299,8 @@ fn frames_to_the_host_itself_reach_the_sibling_and_their_numbers_never_meet() {
     for progress in [Progress::Inline, Progress::Adaptive, Progress::Dedicated { core: None }] {
         let engines = [start(progress), start(progress)];
         for engine in &engines {
-            let bell = Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap());
-            assert!(engine.call(move |state, _| state.open_management(bell)).unwrap());
+            let event_fd = Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap());
+            assert!(engine.call(move |state, _| state.open_management(event_fd)).unwrap());
         }
         let [one, other] = &engines;
         assert!(carry(one, other, mac, 1) && carry(other, one, mac, 2), "{progress:?}");

@@ -19,7 +19,7 @@ enum CollectiveKind {
 #[serde(deny_unknown_fields)]
 pub(super) struct CollectiveText {
     kind: CollectiveKind,
-    /// The first so many hosts; all by default.
+    /// Number of hosts, counted from the first; all by default.
     hosts: Option<u32>,
     bytes: u64,
     #[serde(default = "zero")]
@@ -50,7 +50,7 @@ impl FlowPlan {
             let of = of.ok_or_else(|| {
                 let entries = ranges.len();
                 wrong(format!(
-                    "after = {after}: not another entry; use the number of another of the {entries}, from 1"
+                    "after = {after}: not another entry; use the number of another of the {entries}, from 1, or leave after out"
                 ))
             })?;
             let count = self.dependencies.len() + ranges[place].len() * of.len();

@@ -68,7 +68,7 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
     ]),
     ("`[[application]]`: a slow application", "[[application]]\n@", &[
         key("host", "", "the number of its host"),
-        key("rate", "", "rate at which it consumes the messages that the host receives: `\"10G\"`. It posts another receive when it has consumed a message; senders without a receive are asked to wait (RNR NAK). Needs `verb = \"send\"`; endpoints only"),
+        key("rate", "", "rate at which it consumes the messages that the host receives: `\"10G\"`. It posts another receive when it has consumed a message; while none is posted, the host asks senders to wait (RNR NAK). Needs `verb = \"send\"`; endpoints only"),
     ]),
     ("Switches", "@", &[
         key("buffer", "33554432", "buffer of a switch, bytes, shared by its ports"),
@@ -109,7 +109,7 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
     ]),
     ("`[[collective]]`: an operation of several hosts", "[[collective]]\n@", &[
         key("kind", "", "`ring`: an all-reduce on a ring, in which each host sends a part of its data to the next in each of 2 (`hosts` - 1) steps, when it has received that of the step before. `all-to-all`: each host sends to each other, one after the other, first to the next"),
-        key("hosts", "all", "the first so many hosts, at least 2"),
+        key("hosts", "all", "number of hosts, counted from the first; at least 2"),
         key("bytes", "", "bytes of a host; in an `all-to-all`, for each other host"),
         key("start", "`\"0ns\"`", "when it begins"),
     ]),

@@ -87,7 +87,7 @@ pub struct Row {
     waiting: String,
     /// The part of `waiting` in the time since the last update, %.
     share: u64,
-    /// Payload that the peer acknowledged since the last update, bit/s; `None` for READs and datagrams, which nobody acknowledges so.
+    /// Payload that the peer acknowledged since the last update, bit/s; `None` for READs and datagrams, which no acknowledgement counts.
     rate: Option<f64>,
     packets: u64,
     /// The window and the bytes in flight, in packets of the path MTU; 0 without a connection.

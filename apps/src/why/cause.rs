@@ -113,7 +113,7 @@ fn allowed(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
     match name {
         "congested-path" => (
-            format!("A link of the path was busy: {} sent {}.", pair.algorithm, difference.sent()),
+            format!("A link of the path was busy: with {}, it sent {}.", pair.algorithm, difference.sent()),
             vec![
                 difference.busiest_hop(),
                 Some(format!("window {} B", pair.window)),
@@ -150,7 +150,7 @@ fn pacing(difference: &Difference<'_>) -> Words {
         counted(difference, "rx_marked", "CE marks"),
     ];
     let pace = pair.rate_bps.map_or("its rate".into(), |bps| rate(bps as f64));
-    if pair.rate_bps.is_some() && pair.rate_bps >= pair.line_rate_bps {
+    if pair.rate_bps.zip(pair.line_rate_bps).is_some_and(|(rate, line_rate)| rate >= line_rate) {
         return (
             format!("It sent at the line rate of {algorithm}, {pace}."),
             evidence,
@@ -353,14 +353,14 @@ mod tests {
         (pair.rate_bps, pair.line_rate_bps, pair.round_trip) =
             (Some(200_000_000), Some(200_000_000), Some(1_000_000));
         let says = ranked_by(&after).says;
-        assert_eq!(says, "A link of the path was busy: fixed sent 32.8 of 200.0 Mb/s.");
+        assert_eq!(says, "A link of the path was busy: with fixed, it sent 32.8 of 200.0 Mb/s.");
         after.queue_pairs[0].rate_bps = Some(20_000_000);
         let says = ranked_by(&after).says;
-        assert_eq!(says, "A link of the path was busy: fixed sent 20.0 of 200.0 Mb/s.");
+        assert_eq!(says, "A link of the path was busy: with fixed, it sent 20.0 of 200.0 Mb/s.");
         // What the peer acknowledged in the second watched is measured, and comes before what is allowed.
         after.queue_pairs[0].acknowledged_bytes = 3_500_000;
         let says = ranked_by(&after).says;
-        assert_eq!(says, "A link of the path was busy: fixed sent 28.0 of 200.0 Mb/s.");
+        assert_eq!(says, "A link of the path was busy: with fixed, it sent 28.0 of 200.0 Mb/s.");
         let first = ranked_by(&after);
         assert_eq!((first.name.as_str(), first.nanos), ("congested-path", 600_000_000));
         assert_eq!(first.evidence[0], "hop 1 of the path: 90000 B queued, its link 170 % full, 4.0 us ago");

@@ -1,8 +1,8 @@
 //! A core that the application runs while it polls, and a thread otherwise.
 //!
-//! The thread is in one of three modes. While *working* it runs turns and checks whether the application polls too. While *standing back*
-//! it leaves the core to the application and checks regularly that it still polls. While *asleep* it waits for the port's descriptor, a
-//! timer or a post.
+//! The thread is in one of three modes. While *working* it runs turns and checks whether the application polls too. While *paused* it
+//! leaves the core to the application and checks regularly that it still polls. While *asleep* it waits for the port's descriptor, a timer
+//! or a post.
 
 use super::core::Turn;
 use super::on_demand::{OnDemand, Running};
@@ -28,7 +28,7 @@ const ASLEEP: u32 = 2;
 const BATCH: u32 = 16;
 /// Polls during a batch from which on the application drives the core.
 const POLLS_TO_PAUSE: u64 = 4;
-/// Duration of standing back, and the polls in that time with which the application continues to drive the core.
+/// Duration of a pause, and the polls in that time with which the application continues to drive the core.
 const PAUSE: Duration = Duration::from_millis(1);
 const POLLS_TO_STAY_PAUSED: u64 = 50;
 /// Idle turns during which the thread spins, and further ones during which it yields. Then it sleeps.
@@ -108,7 +108,7 @@ impl Adaptive {
     /// Returns the core to the thread at once, because the application stops polling.
     pub(super) fn hand_over(&self) {
         self.shared.polls_at_hand_over.store(self.shared.polls.load(Ordering::Relaxed), Ordering::Relaxed);
-        // A thread that stands back now sees no current polls, or this sees its mode (see `posted`).
+        // A thread that pauses now sees no current polls, or this sees its mode (see `posted`).
         fence(Ordering::SeqCst);
         self.shared.wake_if(PAUSED);
     }

@@ -75,7 +75,7 @@ fn forward(stores: [Ordering; 2]) {
         let buffers = std::array::from_fn(|_| UnsafeCell::new(0));
         let rings =
             Arc::new(WorkerRings { received: Ring::new(stores), outgoing: Ring::new(stores), buffers });
-        let member = {
+        let worker = {
             let rings = rings.clone();
             thread::spawn(move || {
                 for _ in 0..FRAMES {
@@ -92,7 +92,7 @@ fn forward(stores: [Ordering; 2]) {
         for frame in 0..FRAMES as u32 {
             assert_eq!(rings.read(rings.outgoing.pop()), frame + 10);
         }
-        member.join().unwrap();
+        worker.join().unwrap();
     });
 }
 

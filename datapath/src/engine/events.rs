@@ -41,7 +41,7 @@ pub struct EventQueue {
 #[derive(Debug, Default)]
 struct State {
     events: VecDeque<AsyncEvent>,
-    /// Forgotten events whose count a thread has already read from the descriptor. The next threads that look for an event must find none.
+    /// Discarded events whose count a thread has already read from the descriptor. The next threads that look for an event must find none.
     read: usize,
 }
 
@@ -116,7 +116,7 @@ impl EventQueue {
 
     /// Removes and returns the oldest event without waiting. Only one thread may take events at a time.
     pub fn take(&self) -> Option<AsyncEvent> {
-        // The descriptor may count an event that was forgotten.
+        // The descriptor may count an event that was discarded.
         while self.is_readable() {
             self.descriptor.take().ok()?;
             if let Some(event) = self.pop_after_read() {
@@ -241,7 +241,7 @@ mod tests {
         [gone, there, gone].iter().for_each(|event| queue.publish(event));
         queue.discard(|event| *event == gone);
         assert_eq!([queue.take(), queue.take()], [Some(there), None]);
-        // A thread has read the descriptor when the event is forgotten: the next event is announced once.
+        // A thread has read the descriptor when the event is discarded: the next event is announced once.
         queue.publish(&gone);
         queue.descriptor.take().unwrap();
         queue.discard(|event| *event == gone);

@@ -163,7 +163,7 @@ mod tests {
         one.disarm();
         one.on_completions(false);
         assert_eq!((one.take_back(), one.take()), (0, false));
-        assert!(descriptor.take_now(), "the other bell's ring is left");
+        assert!(descriptor.take_now(), "the other notifier's signal is left");
         assert!(!descriptor.take_now());
         assert_eq!(other.take_back(), 1, "a thread has read it");
     }

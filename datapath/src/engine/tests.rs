@@ -113,7 +113,7 @@ impl PacketIo for TestPort {
     }
 
     fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
-        assert!(!self.has_in_place, "a port that lends frames is not asked for buffers");
+        assert!(!self.has_in_place, "a port with frames in place is not asked for buffers");
         assert_eq!(self.broken.load(Ordering::Relaxed), 0, "the port broke");
         self.port.receive(into);
     }

@@ -211,7 +211,10 @@ impl PeerMemory {
 /// Returns an error if it is of another kind.
 pub(super) fn check_event_fd(event_fd: &OwnedFd) -> io::Result<()> {
     if flags(event_fd)? & libc::O_NONBLOCK == 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "its bell blocks who rings it"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "its eventfd blocks writers; create it with EFD_NONBLOCK",
+        ));
     }
     Ok(())
 }

@@ -196,8 +196,8 @@ pub struct Setup {
     pub limit: Duration,
     /// Time series, if any.
     pub sampling: Option<Sampling>,
-    /// Ports of the time series, each by its node and the node at the other end of its link. Of several links between two nodes it is the
-    /// first.
+    /// Ports of the time series, each by its node and the node at the other end of its link. If several links connect two nodes, the
+    /// first counts.
     pub sampled: Vec<[usize; 2]>,
 }
 

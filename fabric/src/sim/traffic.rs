@@ -108,7 +108,7 @@ pub struct Incast {
 pub struct Arrivals {
     /// Mean share of every host's link that the flows use.
     pub load: f64,
-    /// Number of flows that a host begins at once, at least 1. Such bursts are a Poisson process; of 1, the flows are.
+    /// Number of flows that a host begins at once, at least 1. Bursts begin as a Poisson process.
     pub burst: u32,
     /// Flows begin within this time.
     pub time: Duration,

@@ -1,11 +1,11 @@
 //! Hosts and the connections between them.
 
+use super::core_group::Cores;
 use super::ledger::Ledger;
 use super::memory::{BASE, Ram};
 use super::network::mac;
 use super::plan::{Fate, Plan, Talk};
 use super::repeats::Repeats;
-use super::team::Cores;
 use super::windows::Window;
 use crate::random::Random;
 use cc::Instant;
@@ -124,7 +124,7 @@ impl Host {
             process: 0,
             numbers: roce::wire::Numbers::DEFAULT,
         };
-        let mut cores = Cores::new(number, plan.team, config, alive);
+        let mut cores = Cores::new(number, plan.cores_per_host, config, alive);
         let pd = cores.on_all(Endpoint::create_pd);
         let ends = plan.talks.iter().flat_map(|talk| talk.hosts.map(|host| (host, talk.memory())));
         let length: u64 = ends.filter(|(host, _)| *host == number).map(|(_, memory)| memory).sum();

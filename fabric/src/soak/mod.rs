@@ -8,6 +8,7 @@
 
 mod asking;
 mod connection;
+mod core_group;
 mod ledger;
 mod memory;
 mod network;
@@ -15,7 +16,6 @@ mod plan;
 mod reached;
 mod repeats;
 mod shrink;
-mod team;
 mod verdict;
 mod windows;
 mod world;
@@ -57,7 +57,7 @@ pub struct Broken {
 /// # Errors
 /// Returns the broken rule and the smallest failing run that was found.
 pub fn run(seed: u64, cores: u8) -> Result<Reached, Box<Broken>> {
-    let plan = Plan { team: cores, ..Plan::draw(seed) };
+    let plan = Plan { cores_per_host: cores, ..Plan::draw(seed) };
     attempt(&plan, false).0.map_err(|why| {
         let (smallest, frames) = shrink::smallest(&plan);
         Box::new(Broken { seed, why, smallest: format!("{smallest:#?}"), frames })

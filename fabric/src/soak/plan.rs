@@ -87,8 +87,7 @@ pub(super) struct Talk {
 pub(super) struct Plan {
     pub(super) shape: Shape,
     pub(super) cores: Vec<Core>,
-    /// Cores per host.
-    pub(super) team: u8,
+    pub(super) cores_per_host: u8,
     pub(super) rate: Rate,
     /// Delay of one link, ns.
     pub(super) delay: u64,
@@ -131,7 +130,7 @@ impl Plan {
         Self {
             shape: pick(random, &[Shape::Star, Shape::Dumbbell]),
             cores: (0..hosts).map(|_| Core::draw(random)).collect(),
-            team: 1,
+            cores_per_host: 1,
             rate,
             delay,
             queue: pick(random, &[5_000, 40_000, 1 << 20, 1 << 20]),

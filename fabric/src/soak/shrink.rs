@@ -43,7 +43,7 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
     for index in 0..plan.talks.len() {
         offer(&|plan| plan.talks.len() > 1 && !plan.talks.remove(index).requests.is_empty());
     }
-    offer(&|plan| std::mem::replace(&mut plan.team, 1) > 1);
+    offer(&|plan| std::mem::replace(&mut plan.cores_per_host, 1) > 1);
     for fault in FAULTS {
         offer(&|plan| std::mem::take(fault(&mut plan.faults)) > 0);
     }

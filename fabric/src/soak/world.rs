@@ -2,12 +2,12 @@
 
 use super::Captured;
 use super::connection::{Connection, Host};
+use super::core_group::{BURST, LONGEST};
 use super::ledger::rule;
 use super::memory::Buffer;
 use super::network::{Event, Network, mac};
 use super::plan::{Fate, Plan};
 use super::reached::Reached;
-use super::team::{BURST, LONGEST};
 use super::verdict::{self, Losses};
 use crate::random::Random;
 use cc::Instant;
@@ -177,7 +177,7 @@ impl<'p, 'c> World<'p, 'c> {
         }
     }
 
-    /// Wakes the cores that core 0 handed frames to, or core 0 after another core did.
+    /// Wakes the cores that core 0 forwarded frames to, or core 0 after another core did.
     fn wake_others(&mut self, index: usize, core: usize) {
         let others = if core == 0 { 1..self.hosts[index].cores.all.len() } else { 0..1 };
         for other in others {
@@ -199,8 +199,8 @@ impl<'p, 'c> World<'p, 'c> {
             self.wake_core(index, core, self.now);
             return Ok(());
         }
-        let (any, dealt) = host.cores.take_in(core, &mut host.ram, Instant::from_nanos(self.now));
-        if dealt {
+        let (any, distributed) = host.cores.take_in(core, &mut host.ram, Instant::from_nanos(self.now));
+        if distributed {
             if core > 0 {
                 self.reached.once("host: a stray in a core's own queue");
             }
@@ -250,7 +250,7 @@ impl<'p, 'c> World<'p, 'c> {
                 self.wake_others(index, core);
             }
         }
-        self.hosts[index].cores.all[core].way.select_next();
+        self.hosts[index].cores.all[core].port.select_next();
         Ok(())
     }
 
@@ -479,9 +479,9 @@ impl<'p, 'c> World<'p, 'c> {
             for core in &host.cores.all {
                 self.reached.counters(core.endpoint.counters());
             }
-            let handed = host.cores.close(host.is_dead)?;
-            self.reached.count("host: handed over", handed.frames);
-            self.overrun += handed.dropped;
+            let forwarded = host.cores.close(host.is_dead)?;
+            self.reached.count("host: handed over", forwarded.frames);
+            self.overrun += forwarded.dropped;
         }
         let (dropped, marked) = self.network.dropped_and_marked(self.now);
         self.reached.count("switch: dropped", dropped);

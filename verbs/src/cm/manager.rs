@@ -53,14 +53,14 @@ pub(crate) struct Manager {
 
 /// A reference to a device's manager. Dropping the last one stops the manager.
 pub(crate) struct ManagerRef {
-    // Dropped before `_last`, so that the manager is gone when its slot is free.
+    // Dropped before `_stop`, so that the manager is gone when its slot is free.
     manager: Arc<Manager>,
     _stop: StopWithLast,
 }
 
 impl std::fmt::Debug for ManagerRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("User").field(&self.manager.device.info.port).finish()
+        f.debug_tuple("ManagerRef").field(&self.manager.device.info.port).finish()
     }
 }
 

@@ -139,12 +139,12 @@ impl UdpSockets {
     /// Passes the frames of the first datagram to `take` until it refuses one. Returns true if all were passed.
     fn deliver_front(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
         let Self { receivers, at, ethernet, addresses, identifications, front, is_resumed, .. } = self;
-        let Some(receivers) = receivers.get_mut(*at) else { return false };
-        let Some(place) = receivers.front() else { return false };
+        let Some(receiver) = receivers.get_mut(*at) else { return false };
+        let Some(place) = receiver.front() else { return false };
         let all = place.pass((*ethernet, addresses), (identifications, *is_resumed), front, take);
         *is_resumed = !all;
         if all {
-            receivers.release();
+            receiver.release();
         }
         all
     }

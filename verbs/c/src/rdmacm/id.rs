@@ -62,7 +62,7 @@ pub(crate) enum State {
     AddressResolved,
     RouteResolved,
     Listening,
-    /// It has a connection, whose state is that of its link in the device's machine.
+    /// It has a connection, whose state is that of its CM connection in the device's machine.
     HasConnection,
     /// Datagrams, as the following states: the service's queue pair has been requested.
     ServiceRequested,
@@ -80,7 +80,7 @@ pub(crate) struct Connection {
     pub(crate) destination: Option<SocketAddr>,
     /// The context of its device, as a number that is only compared; 0 before the device is known. The device may lose the address.
     pub(crate) context: usize,
-    /// The communication id of its link, or 0.
+    /// The communication id of its CM connection, or 0.
     pub(crate) local: u32,
     /// Its key in [`Tables`](crate::rdmacm::tables::Tables), or 0. In requests for a service of datagrams it is the request id (IBA 12.11.1).
     pub(crate) request_id: u32,

@@ -116,7 +116,7 @@ fn a_forked_process_ends_no_connection_of_its_parent() {
     let peer: IpAddr = [10, 3, 0, 7].into();
     for (process, messages) in [(Process::other(), 0), (Process::this(), 1)] {
         let id = server.connection(peer, Phase::Established, 0x341);
-        // SAFETY: nothing else uses the identifier. The link of a parent's connection is not in the child's machine.
+        // SAFETY: nothing else uses the identifier. The parent's CM connection is not in the child's machine.
         unsafe { (*id).process = process };
         if process == Process::other() {
             // SAFETY: as above.

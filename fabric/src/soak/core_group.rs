@@ -81,7 +81,7 @@ impl PacketIo for Card {
 
 pub(super) struct Core {
     pub(super) endpoint: Endpoint,
-    pub(super) way: PortAccess<Card>,
+    pub(super) port: PortAccess<Card>,
     /// Frames that did not fit the ring to core 0.
     waiting: Burst<Buffer>,
     pub(super) wake: Option<u64>,
@@ -91,23 +91,23 @@ pub(super) struct Core {
 impl Core {
     /// Returns a buffer to send with, unless core 0 is behind with the core's frames.
     pub(super) fn alloc(&mut self) -> Option<Buffer> {
-        self.way.transmit(&mut self.waiting);
-        if self.waiting.is_empty() { self.way.alloc() } else { None }
+        self.port.transmit(&mut self.waiting);
+        if self.waiting.is_empty() { self.port.alloc() } else { None }
     }
 
     /// Returns whether the core has more to do once others have done their part.
     pub(super) fn waits(&self) -> bool {
-        !self.waiting.is_empty() || self.endpoint.may_transmit() || self.way.has_outgoing()
+        !self.waiting.is_empty() || self.endpoint.may_transmit() || self.port.has_outgoing()
     }
 
     pub(super) fn transmit(&mut self, frame: Buffer) {
         self.waiting.push(frame);
-        self.way.transmit(&mut self.waiting);
+        self.port.transmit(&mut self.waiting);
     }
 
     /// Sends the next frame of another core to the NIC. Returns whether there was one.
     pub(super) fn forward(&mut self) -> bool {
-        let frame = self.way.next_outgoing();
+        let frame = self.port.next_outgoing();
         let any = frame.is_some();
         frame.into_iter().for_each(|frame| self.transmit(frame));
         any
@@ -134,22 +134,22 @@ impl Cores {
             cores: count,
             numbers: Numbers::DEFAULT,
         };
-        let ways = match count {
+        let ports = match count {
             1 => vec![PortAccess::Single(card.clone())],
             _ => {
-                let bell = |_| EventFd::new(0).expect("a descriptor for each core");
-                PortAccess::of_all(card.clone(), &Arc::new(CoreGroup::new((0..count).map(bell))), steering)
+                let wake = |_| EventFd::new(0).expect("a descriptor for each core");
+                PortAccess::of_all(card.clone(), &Arc::new(CoreGroup::new((0..count).map(wake))), steering)
                     .expect("a card's queues open")
             }
         };
-        let core = |(index, way)| Core {
+        let core = |(index, port)| Core {
             endpoint: Endpoint::of_core(config, CoreIndex::new(index, count)),
-            way,
+            port,
             waiting: Burst::new(),
             wake: None,
             paused_until: 0,
         };
-        Self { all: (0..count).zip(ways).map(core).collect(), card, steering }
+        Self { all: (0..count).zip(ports).map(core).collect(), card, steering }
     }
 
     pub(super) const fn count(&self) -> u8 {
@@ -194,36 +194,36 @@ impl Cores {
         self.card.received.iter().for_each(|ring| ring.get().clear());
     }
 
-    /// Handles the received frames of `core` and runs its timers. Returns whether there were frames, and whether some were handed over.
+    /// Handles the received frames of `core` and runs its timers. Returns whether there were frames, and whether some were forwarded.
     pub(super) fn take_in(&mut self, core: usize, ram: &mut Ram, now: Instant) -> (bool, bool) {
-        let Core { way, endpoint, .. } = &mut self.all[core];
-        let (mut frames, before) = (Burst::new(), way.forwarded().frames);
-        way.receive(&mut frames);
+        let Core { port, endpoint, .. } = &mut self.all[core];
+        let (mut frames, before) = (Burst::new(), port.forwarded().frames);
+        port.receive(&mut frames);
         let any = !frames.is_empty();
-        way.distribute(&mut frames);
-        let dealt = way.forwarded().frames > before;
+        port.distribute(&mut frames);
+        let distributed = port.forwarded().frames > before;
         for frame in &frames {
             // The endpoint counts dropped frames by reason.
             let _ = endpoint.on_frame(now, ram, frame);
         }
-        way.recycle(&mut frames);
+        port.recycle(&mut frames);
         endpoint.on_timeout(now);
-        (any, dealt)
+        (any, distributed)
     }
 
-    /// Frees the rings between the cores with all buffers. Fails if frames are left on a live host. Returns the counts of handed-over frames.
+    /// Frees the rings between the cores with all buffers. Fails if frames are left on a live host. Returns the counts of forwarded frames.
     pub(super) fn close(&mut self, is_dead: bool) -> Result<Forwarded, String> {
         self.clear();
-        let handed = self.all[0].way.forwarded();
+        let forwarded = self.all[0].port.forwarded();
         for core in &mut self.all {
             let mut frames = Burst::new();
-            core.way.receive(&mut frames);
-            let left = frames.len() + core.waiting.len() + usize::from(core.way.has_outgoing());
+            core.port.receive(&mut frames);
+            let left = frames.len() + core.waiting.len() + usize::from(core.port.has_outgoing());
             rule(is_dead || left == 0, || format!("{left} frames were left between cores"))?;
             core.waiting.clear();
-            core.way = PortAccess::Single(self.card.clone());
+            core.port = PortAccess::Single(self.card.clone());
         }
-        Ok(handed)
+        Ok(forwarded)
     }
 }
 

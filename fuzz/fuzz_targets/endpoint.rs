@@ -118,7 +118,7 @@ impl Datagrams {
             let qpn = endpoint.create_qp(script.now, init).expect("room");
             for modify in [
                 Modify::InitDatagram { queue_key: KEY, partition_key: 0xffff },
-                Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024 },
+                Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024, feedback_key: None },
                 Modify::ReadyToSendDatagrams {
                     send_psn: Psn::new(7),
                     congestion: Congestion::new(algorithm),

@@ -40,7 +40,7 @@ fn auto() -> Congestion {
 fn open(host: &mut Host, congestion: Congestion) -> Result<(), ControlError> {
     for modify in [
         Modify::InitDatagram { queue_key: KEY, partition_key: 0xffff },
-        Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024 },
+        Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024, feedback_key: None },
         Modify::ReadyToSendDatagrams { send_psn: Psn::new(7), congestion },
     ] {
         host.endpoint.modify_qp(Instant::ZERO, host.qpn, modify)?;
@@ -48,7 +48,7 @@ fn open(host: &mut Host, congestion: Congestion) -> Result<(), ControlError> {
     Ok(())
 }
 
-fn closed(core: u8) -> Host {
+pub fn closed(core: u8) -> Host {
     let options = Options::default();
     let mut host = Host::new(core, &options);
     let init = QpInit { service: Service::Ud, ..host.init(&options) };

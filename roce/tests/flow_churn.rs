@@ -226,7 +226,7 @@ fn ready(host: &mut Host, service: Service, way: Path, peer: Qpn, options: &Opti
     let congestion = Congestion::new(options.congestion).probing(options.probe_interval);
     for modify in [
         Modify::InitDatagram { queue_key: KEY, partition_key: 0xffff },
-        Modify::ReadyToReceiveDatagrams { mtu: options.mtu },
+        Modify::ReadyToReceiveDatagrams { mtu: options.mtu, feedback_key: None },
         Modify::ReadyToSendDatagrams { send_psn: Psn::new(7), congestion },
     ] {
         host.endpoint.modify_qp(Instant::ZERO, host.qpn, modify).unwrap();

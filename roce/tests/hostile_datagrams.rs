@@ -1,15 +1,15 @@
 //! Datagram probes from unknown senders, and unsolicited responses: the answers, and the effects.
 
-use crate::datagrams::{KEY, Network, at, host, hpcc, idle};
+use crate::datagrams::{KEY, Network, at, closed, host, hpcc, idle};
 use crate::harness::{Host, path};
 use cc::{Instant, Rate};
 use core::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use roce::qp::{Congestion, FeedbackKey};
+use roce::qp::{Congestion, FeedbackKey, Modify};
 use roce::wire::telemetry::{HopRecord, Speed};
-use roce::wire::{Bth, Feedback, Header, Path, Report, emit, parse, reseal};
+use roce::wire::{Bth, Feedback, Header, Mtu, Path, Report, emit, parse, reseal};
 use roce::{Discard, Psn, Qpn};
 
 /// A receiver to which the test delivers packets of its own.
@@ -73,6 +73,34 @@ fn an_answer_returns_to_the_prober_and_is_no_longer_than_the_probe() {
         let length = emit(&way, 0, &header, 0, &mut probe).unwrap().seal();
         assert!(answer.len() <= length, "{} bytes for {length}", answer.len());
     }
+}
+
+/// A receiver need not enter RTS. If it does, its counter goes on, so that no answer looks like a replay.
+#[test]
+fn a_datagram_queue_pair_in_rtr_seals_its_answers() {
+    let feedback_key = Some(FeedbackKey([7; 16]));
+    let mut sender = UnknownSender { host: closed(2), now: at(1) };
+    let mut counters = Vec::new();
+    for (number, modifies) in (1..).zip([
+        vec![
+            Modify::InitDatagram { queue_key: KEY, partition_key: 0xffff },
+            Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024, feedback_key },
+        ],
+        vec![Modify::ReadyToSendDatagrams {
+            send_psn: Psn::new(7),
+            congestion: Congestion { feedback_key, ..hpcc() },
+        }],
+    ]) {
+        for modify in modifies {
+            sender.host.endpoint.modify_qp(sender.now, sender.host.qpn, modify).unwrap();
+        }
+        sender.probe(&path(9, 2), number, KEY).unwrap();
+        let sent = sender.sent();
+        let [answer] = &sent[..] else { panic!("{} answers", sent.len()) };
+        let Header::TelemetryResponse { feedback, .. } = parse(answer).unwrap().header else { panic!() };
+        counters.push(feedback.seal.unwrap().counter);
+    }
+    assert_eq!(counters, [1, 2]);
 }
 
 #[test]

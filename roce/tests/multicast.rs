@@ -15,7 +15,7 @@ fn datagram_qp(host: &mut Host) -> Qpn {
     let congestion = Congestion::new(Options::default().congestion);
     for modify in [
         Modify::InitDatagram { queue_key: KEY, partition_key: 0xffff },
-        Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024 },
+        Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024, feedback_key: None },
         Modify::ReadyToSendDatagrams { send_psn: Psn::new(7), congestion },
     ] {
         host.endpoint.modify_qp(NOW, qpn, modify).unwrap();

@@ -55,7 +55,7 @@ fn datagrams_paced(way: Path, congestion: Congestion) -> ([Host; 2], AddressId) 
     for host in &mut hosts {
         for modify in [
             Modify::InitDatagram { queue_key: KEY, partition_key: 0xffff },
-            Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024 },
+            Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024, feedback_key: None },
             Modify::ReadyToSendDatagrams { send_psn: Psn::new(7), congestion },
         ] {
             host.endpoint.modify_qp(NOW, host.qpn, modify).unwrap();
@@ -277,7 +277,7 @@ fn a_datagram_of_another_key_or_without_room_is_dropped() {
     b.endpoint.modify_qp(NOW, b.qpn, Modify::Reset).unwrap();
     for modify in [
         Modify::InitDatagram { queue_key: KEY, partition_key: 0xffff },
-        Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024 },
+        Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024, feedback_key: None },
     ] {
         b.endpoint.modify_qp(NOW, b.qpn, modify).unwrap();
     }
@@ -298,7 +298,7 @@ fn one_of_two_members_of_a_partition_is_a_full_one() {
             for modify in [
                 Modify::Reset,
                 Modify::InitDatagram { queue_key: KEY, partition_key },
-                Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024 },
+                Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024, feedback_key: None },
                 Modify::ReadyToSendDatagrams {
                     send_psn: Psn::new(7),
                     congestion: Congestion::new(Options::default().congestion),

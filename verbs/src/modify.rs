@@ -103,6 +103,10 @@ impl<S> QueuePair<S> {
             Modify::ReadyToSendDatagrams { send_psn, congestion } => {
                 Modify::ReadyToSendDatagrams { send_psn, congestion: self.device.in_use(congestion) }
             }
+            Modify::ReadyToReceiveDatagrams { mtu, feedback_key } => Modify::ReadyToReceiveDatagrams {
+                mtu,
+                feedback_key: feedback_key.or(self.device.feedback_key),
+            },
             Modify::ReadyToReceive(settings) => Modify::ReadyToReceive(RtrSettings {
                 loss_recovery: match self.device.selective_repeat {
                     true => settings.loss_recovery,

@@ -484,7 +484,7 @@ impl<S: Datagrams> QueuePair<S> {
     /// Returns an error if the queue pair is not for datagrams, or is already open.
     pub fn open(&mut self, congestion: Option<Congestion>) -> Result<(), Error> {
         let congestion = congestion.unwrap_or(DEFAULT_CONGESTION);
-        self.modify(Modify::ReadyToReceiveDatagrams { mtu: self.device.path_mtu() })?;
+        self.modify(Modify::ReadyToReceiveDatagrams { mtu: self.device.path_mtu(), feedback_key: None })?;
         self.modify(Modify::ReadyToSendDatagrams { send_psn: self.psn, congestion })
     }
 }

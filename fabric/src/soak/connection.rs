@@ -255,7 +255,7 @@ impl Connection {
             self.sides[side].address = Some(address);
             [
                 Modify::InitDatagram { queue_key: QUEUE_KEY, partition_key: 0xffff },
-                Modify::ReadyToReceiveDatagrams { mtu: talk.mtu },
+                Modify::ReadyToReceiveDatagrams { mtu: talk.mtu, feedback_key: None },
                 Modify::ReadyToSendDatagrams { send_psn: psn, congestion: talk.congestion },
             ]
         } else {

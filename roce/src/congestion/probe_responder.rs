@@ -33,9 +33,14 @@ pub(crate) struct ProbeResponder {
 }
 
 impl ProbeResponder {
-    /// Starts to authenticate answers with `key`, if there is one; answers nothing if `is_disabled`.
-    pub(crate) fn begin(&mut self, key: Option<FeedbackKey>, is_disabled: bool) {
-        (self.auth, self.is_disabled) = (FeedbackAuth::new(key), is_disabled);
+    /// Starts to seal answers with `key`, if there is one.
+    pub(crate) fn authenticate(&mut self, key: Option<FeedbackKey>) {
+        self.auth = core::mem::take(&mut self.auth).with_key(key);
+    }
+
+    /// Answers nothing from now on.
+    pub(crate) const fn disable(&mut self) {
+        self.is_disabled = true;
     }
 
     pub(crate) fn clear(&mut self) {

@@ -174,9 +174,16 @@ impl QueuePair {
             (State::Init, Modify::ReadyToReceive(settings), Kind::Connected) => {
                 self.ready_to_receive(&settings)?;
             }
-            (State::Init, Modify::ReadyToReceiveDatagrams { mtu: most }, Kind::Datagram { mtu, .. }) => {
+            (
+                State::Init,
+                Modify::ReadyToReceiveDatagrams { mtu: most, feedback_key },
+                Kind::Datagram { mtu, .. },
+            ) => {
                 *mtu = most.bytes();
                 common.state = State::ReadyToReceive;
+                if let Transport::Unreliable(unreliable) = &mut self.transport {
+                    unreliable.authenticate(feedback_key);
+                }
             }
             (State::Init, Modify::ReadyToReceiveRaw { longest: most }, Kind::Raw { longest }) => {
                 *longest = most;

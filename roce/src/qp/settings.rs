@@ -150,6 +150,8 @@ pub enum Modify {
     ReadyToReceiveDatagrams {
         /// Path MTU: payload bytes of the longest message.
         mtu: Mtu,
+        /// Key that seals answers to probes until RTS. From then on that of the congestion settings does.
+        feedback_key: Option<FeedbackKey>,
     },
     /// RTR to RTS, of a datagram queue pair.
     ReadyToSendDatagrams {

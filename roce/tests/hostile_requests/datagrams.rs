@@ -22,7 +22,7 @@ fn datagrams(script: &mut Script, options: &Options, destinations: u8) -> Qpn {
     let congestion = Congestion::new(options.congestion);
     for modify in [
         Modify::InitDatagram { queue_key: KEY, partition_key: 0xffff },
-        Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024 },
+        Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024, feedback_key: None },
         Modify::ReadyToSendDatagrams { send_psn: Psn::new(7), congestion },
     ] {
         endpoint.modify_qp(script.now, qpn, modify).unwrap();

@@ -5,7 +5,7 @@ use super::super::{Context, SendOperation};
 use super::send::key_of;
 use super::{Kind, Unreliable};
 use crate::Discard;
-use crate::congestion::{Congestion, Destinations, Sender};
+use crate::congestion::{Congestion, Destinations, FeedbackKey, Sender};
 use crate::wire::{Frame, Header};
 use alloc::boxed::Box;
 
@@ -31,7 +31,15 @@ impl Unreliable {
     ) {
         let qpn = common.identity.qpn;
         self.destinations = each.map(|each| Box::new(Destinations::new(each, qpn)));
-        self.probe_responder.begin(settings.feedback_key, settings.ratio_only);
+        self.authenticate(settings.feedback_key);
+        if settings.ratio_only {
+            self.probe_responder.disable();
+        }
+    }
+
+    /// Starts to seal answers with `key`, if there is one.
+    pub(in crate::qp) fn authenticate(&mut self, key: Option<FeedbackKey>) {
+        self.probe_responder.authenticate(key);
     }
 
     /// Handles a packet for a datagram queue pair that is not a message.

@@ -52,7 +52,7 @@ unsafe fn to_rtr(
     // SAFETY: guaranteed by the caller.
     let info = unsafe { Context::from(context) }?.device.query()?;
     match service {
-        Service::Ud => return Ok(Modify::ReadyToReceiveDatagrams { mtu: info.mtu }),
+        Service::Ud => return Ok(Modify::ReadyToReceiveDatagrams { mtu: info.mtu, feedback_key: None }),
         Service::Raw => {
             return Ok(Modify::ReadyToReceiveRaw { longest: info.longest_frame.ok_or(UNSUPPORTED)? });
         }

@@ -184,39 +184,56 @@ fn both_sides_use_ipv6_if_asked() {
     assert!(json["test_info"]["GID_index"].as_u64().unwrap() > 0, "{json}");
 }
 
-#[test]
-fn an_endless_run_prints_rows_until_a_signal() {
-    let folder = tempfile::tempdir().unwrap();
-    let tcp_port = free_tcp_port();
-    let _server = serve(folder.path(), &tcp_port, "write-bw");
+/// Starts the client of an endless run, which prints a row every 50 ms. Returns it with its first three rows, and its output, which stays
+/// open.
+fn endless(folder: &Path, tcp_port: &str, line: &str) -> (Child, Vec<String>, impl Sized) {
     let mut client = std::process::Command::new(assert_cmd::cargo::cargo_bin("ferroce"))
+        .args(line.split_whitespace())
         .args([
-            "write-bw",
-            "-p",
-            &tcp_port,
-            "--ip",
-            "10.7.0.2/24",
             "-s",
-            "4096",
+            "1024",
             "--run_infinitely",
             "-D",
             "50ms",
+            "-p",
+            tcp_port,
+            "--ip",
+            "10.7.0.2/24",
+            "--port",
         ])
-        .arg("--port")
-        .arg(format!("memif:{},client", folder.path().join("x.sock").display()))
+        .arg(format!("memif:{},client", folder.join("x.sock").display()))
         .arg("127.0.0.1")
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let lines = std::io::BufReader::new(client.stdout.take().unwrap()).lines();
-    let rows: Vec<String> =
-        lines.map(Result::unwrap).filter(|line| line.starts_with(" 4096 ")).take(3).collect();
+    let mut lines = std::io::BufReader::new(client.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let rows: Vec<String> = lines.by_ref().filter(|line| line.starts_with(" 1024 ")).take(3).collect();
     assert_eq!(rows.len(), 3);
+    (client, rows, lines)
+}
+
+#[test]
+fn an_endless_run_prints_rows_until_a_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let tcp_port = free_tcp_port();
+    let _server = serve(folder.path(), &tcp_port, "write-bw");
+    let (mut client, rows, _output) = endless(folder.path(), &tcp_port, "write-bw");
     assert!(rows.iter().all(|row| row.split_whitespace().nth(1).unwrap() != "0"), "{rows:?}");
     let pid = client.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     assert_eq!(client.wait().unwrap().code(), Some(130));
+}
+
+/// Datagrams do not fail when nobody receives them.
+#[test]
+fn an_endless_run_of_datagrams_ends_with_the_other_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let tcp_port = free_tcp_port();
+    let server = serve(folder.path(), &tcp_port, "send-bw -c UD");
+    let (mut client, _, _output) = endless(folder.path(), &tcp_port, "send-bw -c UD");
+    drop(server);
+    assert_eq!(client.wait().unwrap().code(), Some(1));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use super::plan::Plan;
 use crate::failure::Failure;
 use roce::Qpn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
-use verbs::cm::{self, Connection, Listener, Options};
+use std::time::{Duration, Instant};
+use verbs::cm::{self, Connection, Listener, Options, Request};
 use verbs::errors::{PostError, PostListError};
 use verbs::observe::QpReport;
 use verbs::service::Any;
@@ -14,6 +14,8 @@ use verbs::{Device, QpEndpoint, QueuePair, QueuePairBuilder, RecvRequest, SendRe
 
 /// The time limit for the connection of one queue pair.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time after which a wait for a connection looks for signals.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A queue pair by the way in which it is connected.
 #[derive(Debug)]
@@ -97,15 +99,23 @@ impl LinkedQp {
         let Self::Unconnected(qp) = self else { return Ok(self) };
         let connection = match listener {
             None => cm::connect(qp, to, options).map_err(failed)?,
-            Some(listener) => {
-                let request = listener.accept_timeout(CONNECT_TIMEOUT).map_err(failed)?;
-                let request = request.ok_or_else(|| {
-                    Failure::run("the client did not connect by rdma_cm within 60 s; check its output")
-                })?;
-                request.accept(qp, options).map_err(failed)?
-            }
+            Some(listener) => next_request(listener)?.accept(qp, options).map_err(failed)?,
         };
         Ok(Self::Managed(connection))
+    }
+}
+
+/// Waits for a connection request. A signal ends the wait.
+fn next_request(listener: &Listener) -> Result<Request, Failure> {
+    let until = Instant::now() + CONNECT_TIMEOUT;
+    loop {
+        crate::signals::check()?;
+        if let Some(request) = listener.accept_timeout(SIGNAL_INTERVAL).map_err(failed)? {
+            return Ok(request);
+        }
+        if Instant::now() >= until {
+            return Err(Failure::run("the client did not connect by rdma_cm within 60 s; check its output"));
+        }
     }
 }
 

@@ -266,9 +266,13 @@ impl<'a> Session<'a> {
                     series: self.args.output.series.as_deref().map(Series::create).transpose()?,
                 };
                 let OutputArgs { gbits, only, .. } = self.args.output;
-                let mut show = |run: &Bandwidth| match only {
-                    Some(only) => outln!("{}", report::figure(&Row::Bandwidth(*run), only, gbits)),
-                    None => outln!("{}", report::bandwidth_row(run, gbits)),
+                // Datagrams do not fail when the other side is gone.
+                let mut show = |run: &Bandwidth| {
+                    handshake.check()?;
+                    match only {
+                        Some(only) => outln!("{}", report::figure(&Row::Bandwidth(*run), only, gbits)),
+                        None => outln!("{}", report::bandwidth_row(run, gbits)),
+                    }
                 };
                 Some(bandwidth::send(&mut self.link, run, &mut show)?)
             }

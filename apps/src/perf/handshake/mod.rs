@@ -240,6 +240,22 @@ impl Handshake for JsonLines {
         true
     }
 
+    fn check(&mut self) -> Result<(), Failure> {
+        let broken = loop {
+            match self.control.take_in() {
+                Ok(true) => {}
+                Ok(false) => break None,
+                Err(why) => break Some(why),
+            }
+        };
+        // The reason that the other side sent before it closed explains more. Any other message stays for the call that expects it.
+        let line = self.control.pending.split(|&byte| byte == b'\n').next();
+        match line.map(serde_json::from_slice) {
+            Some(Ok(Message::Failed(why))) => Err(Failure::run(format!("the other side stopped: {why}"))),
+            _ => broken.map_or(Ok(()), Err),
+        }
+    }
+
     fn give_up(&mut self, why: &Failure) {
         // This side has failed already; an error of the connection adds nothing.
         let _ = self.send(&Message::Failed(why.to_string()));

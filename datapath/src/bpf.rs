@@ -1,12 +1,12 @@
 //! An assembler for eBPF programs: instructions, and forward jumps to labels.
 //!
-//! Used by the filter that keeps RoCEv2 packets from the kernel's IP layer, by the XDP program of AF_XDP ports, and by the TCP congestion
-//! control programs.
+//! Used for the filter that drops RoCEv2 packets before the kernel's IP layer, for the XDP program of AF_XDP ports, and for the TCP
+//! congestion control programs.
 
 pub(crate) mod btf;
 pub(crate) mod call;
 
-/// Registers. Loads, calls and the program return in R0; R1 to R5 are the arguments of calls; calls preserve R6 to R9.
+/// Registers. Loads, calls and the program return in R0. R1 to R5 are the arguments of calls. Calls preserve R6 to R9.
 pub(crate) const R0: u8 = 0;
 pub(crate) const R1: u8 = 1;
 pub(crate) const R2: u8 = 2;
@@ -17,7 +17,7 @@ pub(crate) const R6: u8 = 6;
 pub(crate) const R7: u8 = 7;
 pub(crate) const R8: u8 = 8;
 pub(crate) const R9: u8 = 9;
-/// The read-only frame pointer (R10). The stack lies below it.
+/// The read-only frame pointer (R10). The stack is below it.
 pub(crate) const STACK: u8 = 10;
 
 #[repr(C)]
@@ -72,8 +72,8 @@ impl Assembler {
         self.jump(0x56, value as i32, to);
     }
 
-    /// Loads a byte of the packet, counted from the Ethernet header, into R0 in host order. The program ends with 0 if the packet is too
-    /// short.
+    /// Loads a byte of the packet, at an offset from the Ethernet header, into R0 in host order. The program ends with 0 if the packet is
+    /// too short.
     pub(crate) fn byte(&mut self, at: i32) {
         self.emit(0x30, 0, 0, 0, at);
     }

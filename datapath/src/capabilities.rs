@@ -1,4 +1,4 @@
-//! Reads the capabilities of this process, and passes them on to the programs that it executes.
+//! Reads the capabilities of this process, and passes them to the programs that it executes.
 //!
 //! The dynamic loader ignores `LD_PRELOAD` in a program with file capabilities, but not in one that inherits ambient capabilities
 //! (capabilities(7)). So `ferroce run` has the file capabilities and passes them on.
@@ -38,7 +38,7 @@ struct Words {
     inheritable: u32,
 }
 
-/// Returns the effective capabilities of this process as a mask; 0 if the kernel does not report them.
+/// Returns the effective capabilities of this process as a mask, or 0 if the kernel does not report them.
 pub(crate) fn effective() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -51,8 +51,8 @@ pub fn has_net_raw() -> bool {
     effective() & NET_RAW != 0
 }
 
-/// Returns the remedy for a process that lacks `needs`, a list such as `CAP_NET_RAW,CAP_BPF`. For root that lacks capabilities, the remedy
-/// is a container's; root that has them but is refused runs in a user namespace or a sandbox.
+/// Returns the remedy for a process that lacks `needs`, a list such as `CAP_NET_RAW,CAP_BPF`. If root lacks capabilities, it runs in a
+/// container, and the remedy is for a container. If root has them but is refused, it runs in a user namespace or a sandbox.
 #[must_use]
 pub fn remedy(needs: &str) -> String {
     // SAFETY: geteuid has no preconditions and cannot fail.

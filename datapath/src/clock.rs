@@ -4,7 +4,7 @@ use cc::Instant;
 
 /// Monotonic time since the process created its first clock.
 ///
-/// A read takes about 25 ns: `CLOCK_MONOTONIC` is read through the vDSO, without a system call.
+/// A read takes about 25 ns, because `CLOCK_MONOTONIC` is read through the vDSO, without a system call.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: u64,
@@ -33,7 +33,7 @@ pub fn monotonic() -> u64 {
     // SAFETY: `time` is a valid timespec to write to.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     debug_assert_eq!(failed, 0, "every Linux has this clock");
-    // Neither is negative.
+    // Both are non-negative.
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

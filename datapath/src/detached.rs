@@ -1,8 +1,8 @@
-//! Starts a program that outlives this process and is not its child: wait(2) of this process does not return it, and SIGCHLD does not report
-//! it.
+//! Starts a program that outlives this process and is not its child: wait(2) of this process does not return it, and SIGCHLD does not
+//! report it.
 //!
 //! `siblings::guard` uses it in programs that are not ours. So their handlers of pthread_atfork(3) do not run, and their memory is not
-//! copied: the processes on the way to exec share it, as those of posix_spawn(3) do.
+//! copied. The intermediate processes before exec share it, as those of posix_spawn(3) do.
 
 use crate::signals;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -21,7 +21,7 @@ const ALIGNMENT: usize = align_of::<u128>();
 /// Bytes of the stack of a process before exec.
 const STACK: usize = 64 << 10;
 
-/// What the processes on the way to exec read and write. They allocate nothing, because other threads may hold the allocator's lock.
+/// State that the processes before exec read and write. They allocate nothing, because other threads may hold the allocator's lock.
 struct Order<'a> {
     program: &'a CStr,
     /// Ends with a null pointer.
@@ -29,13 +29,13 @@ struct Order<'a> {
     descriptors: [RawFd; DESCRIPTORS],
     /// The top of the second process's stack.
     stack: *mut c_void,
-    /// The error of the first step that failed; 0 without one.
+    /// The error of the first step that failed, or 0.
     failed: AtomicI32,
 }
 
 /// Starts `program` with its name and these arguments, an empty environment, and copies of `descriptors` as [`FIRST`] and the numbers after
-/// it. It has its own session, the root directory as its working directory, and all signals blocked except faults. Waits until the program
-/// runs.
+/// it. The program has its own session, the root directory as its working directory, and all signals blocked except faults. Waits until the
+/// program runs.
 ///
 /// # Errors
 /// Returns the error of exec, or that of the system if it cannot create a process.
@@ -70,7 +70,6 @@ pub(crate) fn start(
     })
 }
 
-/// Returns memory for a stack.
 fn stack() -> io::Result<Vec<u128>> {
     let mut memory = Vec::new();
     memory.try_reserve_exact(STACK / ALIGNMENT).map_err(|_| io::ErrorKind::OutOfMemory)?;
@@ -82,22 +81,22 @@ fn top(stack: &mut Vec<u128>) -> *mut c_void {
     stack.as_mut_ptr().wrapping_add(STACK / ALIGNMENT).cast()
 }
 
-/// Runs `body` in a process that shares this one's memory, and waits until it executes a program or ends. The process has no exit signal, so
-/// that only a wait for clone children returns it (clone(2)).
+/// Runs `body` in a process that shares this one's memory, and waits until that process executes a program or ends. It has no exit signal,
+/// so only a wait for clone children returns it (clone(2)).
 ///
 /// # Safety
-/// `stack` must be the top of [`STACK`] unused bytes, and `body` may do only what a signal handler may do.
+/// The caller must pass the top of [`STACK`] unused bytes as `stack`, and a `body` that does only what a signal handler may do.
 unsafe fn run(body: extern "C" fn(*mut c_void) -> c_int, stack: *mut c_void, order: &Order<'_>) -> c_int {
     let order = std::ptr::from_ref(order).cast_mut().cast();
     // SAFETY: the caller promises the stack. With CLONE_VFORK this thread does not run before the process has left the memory.
     unsafe { libc::clone(body, stack, libc::CLONE_VM | libc::CLONE_VFORK, order) }
 }
 
-/// The process in between, whose end leaves the program without a parent.
+/// The intermediate process. Its end leaves the program without a parent.
 extern "C" fn between(order: *mut c_void) -> c_int {
     // SAFETY: `run` passes an order, which `start` keeps until this process has ended.
     let order = unsafe { &*order.cast::<Order<'_>>() };
-    // SAFETY: the second stack is used here alone, and `execute` calls the system only.
+    // SAFETY: the second stack is used here alone, and `execute` only makes system calls.
     if unsafe { run(execute, order.stack, order) } < 0 {
         order.fail();
     }
@@ -120,22 +119,22 @@ extern "C" fn execute(order: *mut c_void) -> c_int {
 }
 
 impl Order<'_> {
-    /// Keeps the calling thread's errno, which the processes share.
+    /// Stores the calling thread's errno, which the processes share.
     fn fail(&self) {
         // SAFETY: the location is valid.
         self.failed.store(unsafe { *libc::__errno_location() }, Ordering::Relaxed);
     }
 
-    /// Leaves the program's session and directory, and places the descriptors. Returns false if a system call fails.
+    /// Starts a new session, changes to the root directory, and places the descriptors. Returns false if a system call fails.
     ///
-    /// Calls the system and no function of libc: a preloaded library may replace `dup2` or `close`, as librspreload does, and would change
-    /// what it knows of the program's descriptors.
+    /// Makes system calls directly, without functions of libc. A preloaded library may replace `dup2` or `close`, as librspreload does, and
+    /// would then lose track of the program's descriptors.
     fn prepare(&self) -> bool {
         let past = FIRST + DESCRIPTORS as RawFd;
         // SAFETY: all calls take integers or NUL-terminated strings, and change this process's own copies of the descriptors.
         unsafe {
             let null = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_RDWR);
-            // First away from the numbers that other descriptors get.
+            // Moves them first to numbers that no other descriptor gets.
             let away =
                 |descriptor: RawFd| libc::syscall(libc::SYS_fcntl, descriptor, libc::F_DUPFD, past) as RawFd;
             let place = |copy: RawFd, at: RawFd| copy >= 0 && libc::syscall(libc::SYS_dup3, copy, at, 0) >= 0;
@@ -155,7 +154,7 @@ mod tests {
     use std::io::Read;
     use std::os::fd::AsFd;
 
-    /// Starts a program with a pipe as each descriptor, and returns what it writes until it has closed them.
+    /// Starts a program with a pipe as each descriptor. Returns what the program writes until it has closed them.
     fn output(program: &CStr, arguments: &[&CStr]) -> String {
         let (mut reader, writer) = io::pipe().unwrap();
         start(program, arguments, [writer.as_fd(); DESCRIPTORS]).unwrap();

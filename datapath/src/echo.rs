@@ -1,4 +1,4 @@
-//! Sends ICMP echo requests (RFC 792, RFC 4443) through a Linux interface, to find the packet sizes that a path carries.
+//! Sends ICMP echo requests (RFC 792, RFC 4443) through a Linux interface, to determine the packet sizes that a path carries.
 
 use crate::socket_option;
 use std::io::{self, ErrorKind};
@@ -6,13 +6,13 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Number of requests, and the time to wait for an answer to each.
+/// Number of requests, and longest wait for the answer to each.
 const TRIES: u16 = 3;
 const REPLY_TIMEOUT: Duration = Duration::from_millis(400);
 /// Bytes of the ICMP header.
 const HEADER: usize = 8;
 
-/// Types of request and reply, bytes of the IP header, and bytes that a received message has in front of the reply.
+/// Types of request and reply, bytes of the IP header, and bytes before the reply in a received message.
 struct Family {
     domain: libc::c_int,
     protocol: libc::c_int,
@@ -107,7 +107,7 @@ fn checksum(packet: &[u8]) -> u16 {
     !sum as u16
 }
 
-/// Waits for a reply as long as the request. A reply to an earlier request counts too.
+/// Waits for a reply of the request's length. A reply to an earlier request also counts.
 fn is_answered(socket: &UdpSocket, family: &Family, id: u16, length: usize) -> io::Result<bool> {
     let until = Instant::now() + REPLY_TIMEOUT;
     let mut packet = vec![0; family.skipped + length + 1];

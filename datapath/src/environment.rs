@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const OURS: &str = "FERROCE_";
 
-/// Variables with which DPDK chooses the directory that the EAL creates, and the one in which it finds PCI devices.
+/// Variables that select the directory that the EAL creates, and the one in which DPDK finds PCI devices.
 #[cfg(feature = "dpdk")]
 const OF_DPDK: [&std::ffi::CStr; 3] = [c"RUNTIME_DIRECTORY", c"XDG_RUNTIME_DIR", c"SYSFS_PCI_DEVICES"];
 
@@ -31,8 +31,8 @@ pub fn is_ignored() -> bool {
     is_privileged && !OBEYS_CALLER.load(Ordering::Relaxed)
 }
 
-/// Returns the value of a variable; `None` if it is not set or the environment is ignored. Reports the first of Ferroce's variables that is
-/// ignored.
+/// Returns the value of a variable, or `None` if it is not set or the environment is ignored. Reports the first of Ferroce's variables that
+/// is ignored.
 #[must_use]
 pub fn variable(name: &str) -> Option<OsString> {
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
@@ -46,7 +46,7 @@ pub fn variable(name: &str) -> Option<OsString> {
     None
 }
 
-/// Returns the value of a variable as [`variable`] does; `None` also if it is not Unicode.
+/// Returns the value of a variable as [`variable`] does. Also returns `None` if it is not Unicode.
 #[must_use]
 pub fn text(name: &str) -> Option<String> {
     variable(name)?.into_string().ok()
@@ -58,7 +58,7 @@ pub fn temporary_folder() -> PathBuf {
     variable("TMPDIR").map_or_else(|| "/tmp".into(), PathBuf::from)
 }
 
-/// Removes the variables that DPDK reads if the environment is ignored, because DPDK reads them in privileged programs too.
+/// Removes the variables that DPDK reads if the environment is ignored, because DPDK also reads them in privileged programs.
 #[cfg(feature = "dpdk")]
 pub(crate) fn hide_from_dpdk() {
     if is_ignored() {
@@ -70,7 +70,7 @@ pub(crate) fn hide_from_dpdk() {
     }
 }
 
-/// Reports once that variables are ignored: on standard error if there is no log, because `FERROCE_LOG` is ignored too.
+/// Reports once that variables are ignored: on standard error if there is no log, because `FERROCE_LOG` is also ignored.
 fn report(name: &str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::io;
 
-/// Returns the result of a system call.
+/// Checks the result of a system call and returns it.
 ///
 /// # Errors
 /// Returns the error of the calling thread's last system call if `result` is negative.

@@ -56,7 +56,7 @@ impl EventFd {
         unsafe { libc::preadv2(self.as_raw_fd(), &raw const into, 1, -1, libc::RWF_NOWAIT) > 0 }
     }
 
-    /// Duplicates the descriptor; both share the count.
+    /// Duplicates the descriptor. Both share the count.
     ///
     /// # Errors
     /// Returns an error if the process has no descriptor left.

@@ -1,7 +1,7 @@
-//! Releases the descriptors of a device in a forked process, which has the parent's memory but neither its threads nor its network.
+//! Closes the descriptors of a device in a forked process, which has the parent's memory but neither its threads nor its network.
 //!
-//! The child's copies would keep the interface in use, and hide the parent's end from its peers. So the child closes each [`CloseOnFork`]
-//! descriptor before `fork` returns there.
+//! The child's copies would keep the interface in use, and the parent's peers would not detect that the parent has ended. So the child
+//! closes each [`CloseOnFork`] descriptor before `fork` returns there.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -16,10 +16,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Number of forks between the process that loaded the library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Descriptors that a child closes, each plus one; 0 is a free entry. If there are more, the child keeps the rest.
+/// Descriptors that a child closes, each plus one. 0 is a free entry. If there are more, the child keeps the rest.
 static CLOSED_ON_FORK: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
 
-/// A process; distinguishes it from its forked children.
+/// A process, as distinct from its forked children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
@@ -42,7 +42,8 @@ impl Process {
     }
 }
 
-/// Locks a mutex that another thread of the parent may have held during the fork. Returns `None` in a child where it is never unlocked.
+/// Locks a mutex that another thread of the parent may have held during the fork. Returns `None` in a child if the mutex is never unlocked
+/// there.
 pub fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     if GENERATION.load(Ordering::Relaxed) == 0 {
         return Some(mutex.lock().unwrap_or_else(PoisonError::into_inner));
@@ -65,8 +66,8 @@ unsafe extern "C" fn in_child() {
     for place in &CLOSED_ON_FORK {
         let fd = place.swap(0, Ordering::Relaxed) - 1;
         if fd >= 0 {
-            // Replaces the descriptor rather than closing it: code that closes the number later must not close another file of the child.
-            // If the eventfd could not be created, the child keeps its copy.
+            // Replaces the descriptor instead of closing it: code that closes the number later must not close another file of the child. If
+            // the eventfd could not be created, the child keeps its copy.
             // SAFETY: dup3 takes integers and refuses -1. It replaces the child's copy only.
             unsafe { libc::dup3(nothing, fd, libc::O_CLOEXEC) };
         }
@@ -85,19 +86,19 @@ pub fn close_on_fork(fd: RawFd) {
     }
 }
 
-/// Undoes [`close_on_fork`]. Call it before closing `fd`, whose number may be reused for another file.
+/// Undoes [`close_on_fork`]. Must be called before `fd` is closed, because its number may be reused for another file.
 pub fn keep_on_fork(fd: RawFd) {
     let is_it =
         |place: &&AtomicI32| place.compare_exchange(fd + 1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
     let _ = CLOSED_ON_FORK.iter().find(is_it);
 }
 
-/// An owned descriptor that forked children close. If the program closes all descriptors of its process, another file may get the number:
+/// An owned descriptor that forked children close. If the program closes all descriptors of its process, another file may get the number.
 /// [`CloseOnFork`] then neither uses nor closes it.
 #[derive(Debug)]
 pub struct CloseOnFork<T: AsRawFd = OwnedFd> {
     owner: ManuallyDrop<T>,
-    /// Device and inode of the file; `None` if the kernel does not report them.
+    /// Device and inode of the file, or `None` if the kernel does not report them.
     file: Option<(libc::dev_t, libc::ino_t)>,
 }
 

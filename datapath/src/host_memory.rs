@@ -1,9 +1,9 @@
 //! Access to registered memory of this process.
 //!
 //! The application may read and write registered memory at any time, as it may with memory that a NIC accesses by DMA. So no Rust reference
-//! to it is ever formed: `routines` copy bytes with instructions that are opaque to the compiler. A racing copy yields unspecified bytes,
-//! and nothing worse. The application may also unmap the memory, or truncate the file behind it: on x86-64 and arm64 the access then
-//! returns an error, through `faults`.
+//! to it is ever formed. `routines` copies bytes with instructions that are opaque to the compiler. A racing copy yields unspecified bytes,
+//! and has no other effect. The application may also unmap the memory, or truncate the file that it maps. On x86-64 and arm64 the access
+//! then returns an error, through `faults`.
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 pub(crate) mod faults;
@@ -120,7 +120,8 @@ unsafe fn place(to: *mut u8, bytes: &[u8]) -> Result<(), routines::Unmapped> {
     unsafe { routines::copy(to.add(first.len()), last.as_ptr(), last.len()) }
 }
 
-/// Returns the size of the largest aligned store that ends where `length` bytes at `address` end: 8, 4, 2, 1, or 0 if there are no bytes.
+/// Returns the size of the largest aligned store that ends at the end of `length` bytes at `address`: 8, 4, 2, 1, or 0 if there are no
+/// bytes.
 fn last_word(address: usize, length: usize) -> usize {
     let is_one_store = |size: &usize| *size <= length && (address + length).is_multiple_of(*size);
     [8, 4, 2, 1].into_iter().find(is_one_store).unwrap_or(0)
@@ -165,7 +166,7 @@ pub unsafe fn copy_out(from: *const u8, into: &mut [u8]) -> Result<(), AccessErr
 mod tests {
     use super::*;
 
-    /// Tests every length, or every 19th under Miri, which is slow.
+    /// Distance between tested lengths. Larger under Miri, which is slow.
     const STEP: usize = if cfg!(miri) { 19 } else { 1 };
 
     #[test]

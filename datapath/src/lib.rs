@@ -1,6 +1,6 @@
 //! Ports, buffers, poll-mode cores and rings. The only crate that uses DPDK.
 //!
-//! Without the feature `dpdk`, the port trait, in-process ports, neighbour resolution and the poll-mode core remain: enough to run
+//! Without the feature `dpdk`, the port trait, in-process ports, neighbour resolution and the poll-mode core remain. They are enough to run
 //! endpoints in a test.
 #![warn(clippy::disallowed_methods)]
 

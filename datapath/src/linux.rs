@@ -1,5 +1,5 @@
-//! Queries and changes Linux interfaces. Uses ioctl, because `/sys` shows the network namespace in which it was mounted rather than the
-//! thread's own.
+//! Queries and changes Linux interfaces. Uses ioctl, because `/sys` shows the network namespace in which it was mounted, which may differ
+//! from the thread's own.
 
 pub mod datagrams;
 pub mod packet;
@@ -88,13 +88,13 @@ pub fn interface(name: &str) -> io::Result<Interface> {
         mtu: mtu as u32,
         mac: Mac(mac),
         up: flags & libc::IFF_UP != 0,
-        // This flag follows the carrier with up to a second of delay.
+        // Fallback: this flag follows the carrier with a delay of up to 1 s.
         running: control.has_carrier().unwrap_or(flags & libc::IFF_RUNNING != 0),
         speed_mbps: control.speed(),
     })
 }
 
-/// Returns true if an interface with this index exists, or if this cannot be found out.
+/// Returns true if an interface with this index exists, or if this cannot be determined.
 #[must_use]
 pub fn exists(index: u32) -> bool {
     let mut name = [0; libc::IF_NAMESIZE];
@@ -104,7 +104,7 @@ pub fn exists(index: u32) -> bool {
     !name.is_null() || io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO)
 }
 
-/// Makes the kernel kill `command` when the thread that started it ends, for example with its process.
+/// Makes the kernel kill `command` when the thread that started it ends, for example because its process ends.
 pub fn die_with_parent(command: &mut Command) -> &mut Command {
     let parent = std::process::id();
     let ask = move || {
@@ -115,7 +115,7 @@ pub fn die_with_parent(command: &mut Command) -> &mut Command {
             }
             libc::getppid().cast_unsigned() != parent
         };
-        // The kernel does not signal the end of a parent that died before the prctl.
+        // The kernel sends no signal if the parent ended before the prctl.
         if is_orphan { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
     };
     // SAFETY: between fork and exec, the closure neither allocates nor locks.
@@ -243,14 +243,14 @@ impl Control {
     /// Passes `command`, an ethtool structure that begins with the command number, to the driver, which fills it in.
     ///
     /// # Safety
-    /// `command` is as long as the structure of its command number, and every content is valid for it.
+    /// The caller must pass a `command` that is as long as the structure of its command number, and for which every content is valid.
     unsafe fn ethtool<T>(&self, command: &mut T) -> io::Result<()> {
         let mut request = self.request();
         request.ifr_ifru.ifru_data = std::ptr::from_mut(command).cast();
         self.call(libc::SIOCETHTOOL, &mut request)
     }
 
-    /// Returns the driver's current carrier state; `None` if the driver does not report it.
+    /// Returns the driver's current carrier state, or `None` if the driver does not report it.
     fn has_carrier(&self) -> Option<bool> {
         const ETHTOOL_GLINK: u32 = 10;
         let mut command = [ETHTOOL_GLINK, 0];
@@ -259,7 +259,7 @@ impl Control {
         Some(command[1] != 0)
     }
 
-    /// Returns the speed in Mb/s by ETHTOOL_GSET, which all drivers with a speed still support.
+    /// Returns the speed in Mb/s by ETHTOOL_GSET, which all drivers that report a speed still support.
     fn speed(&self) -> Option<u32> {
         const ETHTOOL_GSET: u32 = 1;
         /// `struct ethtool_cmd` has 44 bytes, with the low half of the speed at offset 12 and the high half at 28.
@@ -271,7 +271,7 @@ impl Control {
         unsafe { self.ethtool(&mut command) }.ok()?;
         let half = |at: usize| u32::from(u16::from_ne_bytes([command.0[at], command.0[at + 1]]));
         let speed = half(28) << 16 | half(12);
-        // SPEED_UNKNOWN is all ones; old drivers set only the low half.
+        // SPEED_UNKNOWN is all ones. Old drivers set only the low half.
         (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
     }
 }
@@ -282,7 +282,7 @@ impl Control {
 /// Returns the kernel's error: `ENODEV` if there is no such interface, `EINVAL` if the address is not multicast.
 pub fn join_group(index: u32, group: IpAddr) -> io::Result<CloseOnFork> {
     let family = if group.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // It is not bound to a port, so it receives nothing.
+    // The socket is not bound to a port, so it receives nothing.
     // SAFETY: socket takes integers.
     let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
@@ -326,7 +326,7 @@ pub fn driver(name: &str) -> io::Result<String> {
     String::from_utf8(text).map_err(io::Error::other)
 }
 
-/// Returns the number of receive queues of the interface; `None` if its driver does not report it.
+/// Returns the number of receive queues of the interface, or `None` if its driver does not report it.
 #[must_use]
 pub fn receive_queues(name: &str) -> Option<u32> {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;

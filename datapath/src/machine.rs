@@ -9,9 +9,9 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Everything needed is there.
+    /// Every requirement is met.
     Ok,
-    /// Works, but not as well as it could.
+    /// Works, but not as well as possible.
     Warn,
     /// Does not work.
     Fail,
@@ -20,9 +20,9 @@ pub enum Status {
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was checked, in a word or two.
+    /// The name of the check, one or two words.
     pub name: String,
-    /// The result.
+    /// The status.
     pub status: Status,
     /// The finding.
     pub found: String,
@@ -51,9 +51,9 @@ const CAPABILITIES: [(u64, &str, &str); 4] = [
 pub const SEE_LOG: &str =
     "fix what the other checks report; FERROCE_LOG=dpdk=debug shows all messages of DPDK";
 
-/// DPDK's default memory.
+/// DPDK's default memory, in MiB.
 const HUGEPAGES_MB: u64 = 512;
-/// Locked memory of a port with jumbo frames on a Linux interface: one ring in each direction.
+/// Locked memory of a port with jumbo frames on a Linux interface, in MiB: one ring in each direction.
 const RINGS_MB: u64 = 16;
 
 /// Checks the machine, and each of `ports` without opening it.
@@ -195,7 +195,7 @@ mod library {
     pub(super) fn drivers(directory: &Path) -> Check {
         let there = |driver: &&&str| directory.join(format!("librte_net_{driver}.so.23")).exists();
         let (found, missing): (Vec<&str>, Vec<&str>) = DRIVERS.iter().partition(|driver| there(driver));
-        // Each driver is for one kind of port, so other kinds work.
+        // Each driver serves one kind of port, so other kinds work.
         let status = if found.is_empty() { Status::Fail } else { Status::Warn };
         let found = format!("{} in {}", found.join(", "), directory.display());
         if missing.is_empty() {

@@ -1,5 +1,5 @@
-//! Mounts in a private mount namespace of the calling thread (mount_namespaces(7)), which the programs that it executes share. `ferroce
-//! run` uses them to provide the files of RDMA devices.
+//! Mounts in a private mount namespace of the calling thread (mount_namespaces(7)), which the programs that it executes share.
+//! `ferroce run` uses them to provide the files of RDMA devices.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::null;
 
-/// A mount namespace of the calling thread alone. Only its methods mount, so no mount can reach another namespace.
+/// A mount namespace of the calling thread alone. Only its methods mount, so no mount can affect another namespace.
 #[derive(Debug)]
 pub struct PrivateMounts {
     /// Makes the type neither `Send` nor `Sync`: another thread may be in another namespace.

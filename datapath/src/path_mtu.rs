@@ -2,10 +2,10 @@
 
 use roce::wire::Mtu;
 
-/// Most bytes around a RoCEv2 payload: IPv6 40, UDP 8, BTH 12, RETH 16, ImmDt 4, ICRC 4.
+/// Most bytes of the headers and the ICRC of a RoCEv2 packet: IPv6 40, UDP 8, BTH 12, RETH 16, ImmDt 4, ICRC 4.
 pub(crate) const ROCE_OVERHEAD: u16 = 84;
 
-/// Returns the largest path MTU whose packets fit an IP MTU of `ip_mtu` bytes; 256 if none fits.
+/// Returns the largest path MTU whose packets fit an IP MTU of `ip_mtu` bytes, or 256 if none fits.
 #[must_use]
 pub fn path_mtu(ip_mtu: u32) -> Mtu {
     let fits = |mtu: &&Mtu| mtu.bytes() + u32::from(ROCE_OVERHEAD) <= ip_mtu;

@@ -1,4 +1,4 @@
-//! Finds NICs on the PCI bus, and changes their kernel drivers. DPDK drivers use most NICs through `vfio-pci`.
+//! Finds NICs on the PCI bus, and changes their kernel drivers. DPDK's drivers access most NICs through `vfio-pci`.
 //!
 //! Reads and writes sysfs as described in Linux's `Documentation/ABI/testing/sysfs-bus-pci`.
 
@@ -7,12 +7,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 const VFIO: &str = "vfio-pci";
-/// Kernel drivers with which DPDK can drive a NIC: those that give it access, and those that share the NIC with it.
+/// Kernel drivers with which DPDK can drive a NIC: those that give DPDK access to the NIC, and those that share the NIC with DPDK.
 const USABLE: [&str; 6] = [VFIO, "igb_uio", "uio_pci_generic", "mlx4_core", "mlx5_core", "mana"];
 /// The class of an Ethernet controller in sysfs, without the programming interface.
 const ETHERNET: &str = "0x0200";
 
-/// Why a NIC cannot be used or bound: one line, with the remedy.
+/// Reasons why a NIC cannot be used or bound: one line, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]
@@ -96,7 +96,7 @@ impl Nic {
         }
     }
 
-    /// Checks for an IOMMU. Without one, `vfio-pci` binds devices only in its unsafe mode, in which each has a group of its own.
+    /// Checks for an IOMMU. Without one, `vfio-pci` binds devices only in its unsafe mode, in which each has its own group.
     fn has_iommu(&self, driver: Option<&str>) -> Result<(), PciError> {
         if driver == Some(VFIO) && !self.place().join("iommu_group").exists() {
             return Err(PciError::NoIommu { address: self.address.clone() });
@@ -104,7 +104,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Binds the device to `vfio-pci` instead of its kernel driver. Does nothing if it already is.
+    /// Binds the device to `vfio-pci` instead of its kernel driver. Does nothing if it is already bound to `vfio-pci`.
     ///
     /// # Errors
     /// Returns [`PciError`] if the device is not an Ethernet controller, its interface is up, or the kernel refuses.
@@ -125,7 +125,7 @@ impl Nic {
         if driver.as_deref() == Some(VFIO) {
             return self.has_iommu(driver.as_deref());
         }
-        // Binds it to its usual driver again, so that it does not stay without one.
+        // Binds it to its usual driver again, so that it is not left without a driver.
         let _ = self.hand_to("");
         Err(PciError::Stays { address: self.address.clone(), driver: self.driver() })
     }
@@ -143,7 +143,7 @@ impl Nic {
         self.hand_to("")
     }
 
-    /// Fails if a process uses the device, because the kernel would wait until that process closes it.
+    /// Returns an error if a process uses the device, because the kernel would wait until that process closes it.
     fn is_free(&self) -> Result<(), PciError> {
         let Ok(link) = fs::read_link(self.place().join("iommu_group")) else { return Ok(()) };
         let group = link.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -194,7 +194,7 @@ fn ethernet_controllers(bus: &Path) -> String {
     if found.is_empty() { "none".into() } else { found.join(", ") }
 }
 
-/// Returns the sorted names in a directory; none if it cannot be read.
+/// Returns the sorted names in a directory, or none if it cannot be read.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(bus.says(&format!("devices/{ADDRESS}/driver_override")), "(null)");
     }
 
-    /// The directory is not the kernel's, so `vfio-pci` never binds the device, which goes back to its usual driver.
+    /// This directory is not the kernel's, so `vfio-pci` never binds the device. The device gets its usual driver back.
     #[test]
     fn a_nic_that_vfio_does_not_take_is_not_left_alone() {
         let bus = Bus::new("0x020000", Some("e1000e")).with_interface("eth7", "0x1002\n");

@@ -1,4 +1,4 @@
-//! The name of a port, as in options, the environment and files.
+//! The name of a port, as in options, environment variables and files.
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,10 +30,10 @@ const MAX_SOCKET_PATH: usize = 107;
 /// Most bytes of a ring's name. A DPDK ring name has 32 bytes with the prefixes of DPDK and Ferroce.
 const MAX_RING_NAME: usize = 16;
 
-/// The loopback interface: as a port's name, it is that of a port on UDP sockets.
+/// The loopback interface. As a port's name, it means a port on UDP sockets.
 const LOOPBACK: &str = "lo";
 
-/// A parsed port name. Whether such a port can be opened is unknown until it is opened.
+/// A parsed port name. Parsing does not check that the port can be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PortSpec {
     /// A Linux interface, shared with the kernel, through AF_PACKET.
@@ -48,34 +48,34 @@ pub enum PortSpec {
     Tap(String),
     /// memif: shared memory with another process.
     Memif {
-        /// Path of the Unix socket at which the processes meet.
+        /// Path of the Unix socket over which the processes connect.
         socket: String,
         /// Whether the port listens on the socket or connects to it.
         role: SocketRole,
-        /// Id of the interface, for several interfaces at one socket.
+        /// Id of the interface, because several interfaces may use one socket.
         id: u32,
-        /// Shares the client's packet buffers, so that the client does not copy. The peer can then write to all of the client's DPDK
+        /// Whether the client shares its packet buffers, so that it does not copy. The peer can then write to all of the client's DPDK
         /// memory.
         zero_copy: bool,
     },
     /// vhost-user: shared memory with another process, as for virtual machines.
     Virtio {
-        /// Path of the Unix socket at which the processes meet.
+        /// Path of the Unix socket over which the processes connect.
         socket: String,
-        /// The server is the device (vhost), the client the driver (virtio-user). The client shares all of its DPDK memory, which the peer
-        /// can write to.
+        /// The server is the device (vhost), the client the driver (virtio-user). The client shares all of its DPDK memory, and the peer
+        /// can write to it.
         role: SocketRole,
     },
     /// A ring within this process: a loopback, or one end of a pair.
     Ring {
-        /// The name, which both ends share.
+        /// The name, which is the same for both ends.
         name: String,
-        /// Which end it is; `None` for a loopback.
+        /// The end of the pair, or `None` for a loopback.
         end: Option<RingEnd>,
     },
     /// Drops all frames sent, and receives none.
     Null,
-    /// Capture files. Without `rx` it receives nothing; without `tx` it drops all frames sent.
+    /// Capture files. Without `rx` the port receives nothing. Without `tx` it drops all frames sent.
     Pcap {
         /// The file whose frames are received.
         rx: Option<String>,
@@ -100,7 +100,7 @@ impl PortSpec {
         )
     }
 
-    /// Returns the Linux interface that the port shares with the kernel; `None` for other ports.
+    /// Returns the Linux interface that the port shares with the kernel, or `None` for other ports.
     #[must_use]
     pub fn shared_interface(&self) -> Option<&str> {
         match self {
@@ -109,7 +109,7 @@ impl PortSpec {
         }
     }
 
-    /// Returns true if a forked child can open such a port, because it needs none of DPDK's threads, which only the parent has.
+    /// Returns true if a forked child can open such a port, because the port needs no thread of DPDK. Only the parent has these threads.
     #[cfg(feature = "dpdk")]
     pub(crate) fn opens_in_children(&self) -> bool {
         matches!(
@@ -124,10 +124,10 @@ impl PortSpec {
     }
 }
 
-/// The role of a port at a memif or vhost-user socket.
+/// The role of a port on a memif or vhost-user socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SocketRole {
-    /// The client if this user or root already listens; the server if no process does.
+    /// The client if a process of this user or of root already listens; the server if no process does.
     #[default]
     Auto,
     /// Listens on the socket.
@@ -145,7 +145,7 @@ pub enum RingEnd {
     B,
 }
 
-/// Why a string is not a port's name, and what to write: one line.
+/// The reason why a string is not a port's name, and a valid form: one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("port `{}`: {why}", given.escape_debug())]
 pub struct PortSpecError {
@@ -211,7 +211,7 @@ fn parse(given: &str) -> Result<PortSpec, String> {
             "packet" | "udp" | "xdp" | "tap" | "memif" | "virtio" | "ring" | "pcap" | "pci" | "eal" => {
                 Err(format!("`{given}:` needs something after it; a port is one of {FORMS_LINE}"))
             }
-            // It has no Ethernet address, which frames of a packet socket need.
+            // The loopback interface has no Ethernet address, which frames of a packet socket need.
             LOOPBACK => Ok(PortSpec::Udp(LOOPBACK.into())),
             _ => interface_name(given).map(PortSpec::Interface),
         };
@@ -237,7 +237,8 @@ fn interface_name(name: &str) -> Result<String, String> {
     checked_name(name).map_err(|why| format!("{why}; name one that `ip link` shows"))
 }
 
-/// Returns why it is no name of an interface, without a remedy: a port names an interface that exists, or one that it creates.
+/// Returns the name if it is valid for an interface. The error contains no remedy, because that depends on whether the port uses an
+/// existing interface or creates one.
 fn checked_name(name: &str) -> Result<String, String> {
     if name.is_empty() || name == "." || name == ".." {
         return Err("the interface's name is missing".into());
@@ -254,7 +255,7 @@ fn checked_name(name: &str) -> Result<String, String> {
     }
 }
 
-/// Returns the port `xdp:eth0` for `net_af_xdp0,iface=eth0`. With further arguments, DPDK handles them.
+/// Returns the port `xdp:eth0` for `net_af_xdp0,iface=eth0`. DPDK handles the form with further arguments.
 fn xdp_in_full(rest: &str) -> Option<PortSpec> {
     let (number, interface) = rest.strip_prefix("net_af_xdp")?.split_once(",iface=")?;
     let is_number = number.bytes().all(|digit| digit.is_ascii_digit());

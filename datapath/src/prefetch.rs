@@ -4,7 +4,7 @@ const LINE: usize = 64;
 /// Cache lines to prefetch: the headers and the start of the payload. The hardware prefetcher loads the rest.
 const LINES: usize = 4;
 
-/// Starts to load the start of a frame into the cache. Another core wrote it, so a load would miss.
+/// Starts loading the beginning of a frame into the cache. Another core wrote the frame, so a load would miss.
 #[inline]
 pub fn begin_of(frame: &[u8]) {
     for line in frame.chunks(LINE).take(LINES) {

@@ -1,7 +1,7 @@
 //! Trace points (USDT) for bpftrace, perf and SystemTap: a `nop` in the code, and an ELF note with its address and its arguments.
 //! `docs/reference/probes.md` lists them.
 //!
-//! Each has a semaphore, which a tracer raises while it is attached. Without a tracer, a probe costs a load and a branch.
+//! Each has a semaphore, which a tracer increments while it is attached. Without a tracer, a probe costs a load and a branch.
 
 use roce::qp::Completion;
 use roce::{QpFailure, TurnTrace};
@@ -25,7 +25,7 @@ macro_rules! register {
 /// tools detect prelinked files.
 macro_rules! fire {
     ($name:ident, $semaphore:path, $($argument:ident)+) => {
-        // The notes would need the register names of other processors, so these have no probes.
+        // Notes contain register names, which are defined here for these processors only. Others have no probes.
         #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
         let _ = ($($argument),+);
         // SAFETY: a `nop` has no effect, and the other sections are not code.
@@ -137,7 +137,7 @@ pub(crate) fn are_turns_traced() -> bool {
     acknowledge::is_traced() || retransmit::is_traced() || rate::is_traced()
 }
 
-/// Fires the probes for what a queue pair's turn changed.
+/// Fires the probes for the changes of a queue pair's turn.
 #[cold]
 pub(crate) fn turned(turn: &TurnTrace) {
     let qpn = turn.qpn.get().into();

@@ -1,6 +1,6 @@
 //! Memory shared between processes: memfds of a fixed size, so that no process can truncate them, and their mappings.
 //!
-//! Another process may write anything there. The contents are read by copies and atomic loads, and checked before use.
+//! Another process may write any bytes there. The contents are read by copies and atomic loads, and checked before use.
 
 use crate::host_memory;
 use std::ffi::{CStr, c_void};
@@ -17,7 +17,7 @@ pub(crate) enum Access {
     WritePresent,
 }
 
-/// The memory exceeds the process's limit on file sizes.
+/// The error for memory that exceeds the process's limit on file sizes.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "file size limit of {limit} bytes: {length} bytes of shared memory exceed it; raise it with `ulimit -f unlimited`"
@@ -90,7 +90,7 @@ pub(crate) fn seal(file: BorrowedFd<'_>, more: libc::c_int) -> io::Result<()> {
 /// Checks that memory from another process has `length` bytes and cannot be truncated.
 ///
 /// # Errors
-/// Returns an error that states which condition is not met.
+/// Returns an error that states the condition that is not met.
 pub(crate) fn check(file: BorrowedFd<'_>, length: usize) -> io::Result<()> {
     let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, why);
     // SAFETY: only reads the seals.
@@ -167,7 +167,7 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
-    /// Copies the bytes at an offset. If another process writes meanwhile, the copy has a mixture of old and new bytes.
+    /// Copies the bytes at an offset. If another process writes meanwhile, the copy contains a mixture of old and new bytes.
     pub(crate) fn copy_out(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len());
         // SAFETY: `from` is valid for `into.len()` bytes.
@@ -175,7 +175,7 @@ impl Mapping {
         assert!(copied.is_ok(), "the memory is mapped");
     }
 
-    /// Copies `bytes` to an offset. A concurrent reader may see a mixture of old and new bytes.
+    /// Copies `bytes` to an offset. A concurrent reader may read a mixture of old and new bytes.
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         // SAFETY: `to` is valid for `bytes.len()` bytes.

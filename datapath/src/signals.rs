@@ -1,4 +1,4 @@
-//! Keeps signals for the application: the library's threads block them.
+//! Reserves signals for the application: the library's threads block them.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
@@ -9,7 +9,7 @@ pub const FAULTS: [libc::c_int; 6] =
 
 /// Runs `f` with all signals except [`FAULTS`] blocked. Threads that it starts inherit the mask from their first instruction on.
 pub fn blocked<T>(f: impl FnOnce() -> T) -> T {
-    /// Restores the calling thread's mask, also if `f` panics.
+    /// Restores the calling thread's mask, even if `f` panics.
     struct Restore(libc::sigset_t);
     impl Drop for Restore {
         fn drop(&mut self) {

@@ -4,7 +4,7 @@ use crate::socket_option;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// A filter's result for a packet that is received whole. Other results are the number of bytes received.
+/// A filter's result for a packet that is received completely. Other results are the number of bytes received.
 pub(crate) const WHOLE: u32 = u32::MAX;
 /// A filter's result for a packet that is dropped.
 pub(crate) const NONE: u32 = 0;
@@ -24,7 +24,7 @@ pub(crate) fn attach(socket: &impl AsRawFd, filter: &mut [libc::sock_filter]) ->
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes the kernel drop each packet for `socket`, for good: also a process that gets the descriptor later cannot receive.
+/// Makes the kernel drop each packet for `socket`, permanently. A process that gets the descriptor later cannot receive either.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -35,13 +35,13 @@ pub(crate) fn drop_all(socket: &impl AsRawFd) -> io::Result<()> {
     socket_option::set(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &on)
 }
 
-/// Returns a filter that receives UDP whole, and at most `most` bytes of any other frame.
+/// Returns a filter that receives UDP packets completely, and at most `most` bytes of any other frame.
 pub(crate) fn limit_others(most: u32) -> [libc::sock_filter; 11] {
     let load = |size: u32| (libc::BPF_LD | libc::BPF_ABS | size) as u16;
     let jump = |test: u32| (libc::BPF_JMP | test | libc::BPF_K) as u16;
     let answer = (libc::BPF_RET | libc::BPF_K) as u16;
     [
-        // A load beyond the end of a frame would drop it.
+        // A load beyond the end of a frame would drop the frame.
         ((libc::BPF_LD | libc::BPF_W | libc::BPF_LEN) as u16, 0, 0, 0),
         (jump(libc::BPF_JGE), 0, 8, 14 + 10),
         (load(libc::BPF_H), 0, 0, 12),
@@ -68,7 +68,7 @@ mod tests {
         drop_all(&to).unwrap();
         assert!(attach(&to, &mut limit_others(100)).is_err(), "the filter stays");
         to.set_nonblocking(true).unwrap();
-        // A dropped datagram is refused at the sender of a Unix socket.
+        // The kernel reports the dropped datagram to the sender of a Unix socket.
         let _ = from.send(b"frame");
         assert_eq!(to.recv(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }

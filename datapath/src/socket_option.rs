@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 /// The value of an option.
 ///
 /// # Safety
-/// The type has no padding, and each pointer in a value is valid for what the kernel reads there.
+/// The type must have no padding, and each pointer in a value must be valid for the kernel's reads.
 pub(crate) unsafe trait Value {}
 
 // SAFETY: one number.

@@ -1,4 +1,4 @@
-//! Finds the core of a received frame, and builds filters with which the kernel passes each core's socket only that core's frames.
+//! Determines the core of a received frame, and builds the filters by which the kernel passes each core's socket only that core's frames.
 
 use crate::socket_filter::{self, NONE, WHOLE, limit_others};
 use roce::wire::{self, Mac, Numbers, Opcode};
@@ -6,14 +6,14 @@ use roce::{CoreIndex, GROUP_QPN, Qpn};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// What determines the core of a frame.
+/// The values that determine the core of a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Steering {
     /// The port's Ethernet address.
     pub mac: Mac,
     /// The top bits of this process's QPNs.
     pub process: u8,
-    /// Core 0's index.
+    /// The index of core 0.
     pub core: CoreIndex,
     /// The number of cores.
     pub cores: u8,
@@ -24,9 +24,9 @@ pub struct Steering {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CoreTarget {
     Main,
-    /// The core behind the link with this index. One byte, because an array of 32 of these accompanies a burst.
+    /// The worker core with this index. One byte, because an array of 32 of these accompanies a burst.
     Worker(u8),
-    /// All cores, because its QPN is not one of this process's.
+    /// All cores, because the QPN is not one of this process's.
     All,
 }
 
@@ -44,7 +44,7 @@ const V4_LENGTH: u32 = 14 + 20 + 8 + 12;
 const V6_LENGTH: u32 = 14 + 40 + 8 + 12;
 
 impl Steering {
-    /// Returns the core of a frame. Frames that are not packets for this port's address belong to core 0.
+    /// Returns the core of a frame. Frames that are not packets to this port's address belong to core 0.
     #[inline(always)]
     pub(crate) fn target(&self, frame: &[u8]) -> CoreTarget {
         if !frame.starts_with(&self.mac.0) {
@@ -61,12 +61,12 @@ impl Steering {
             core if (1..u32::from(self.cores)).contains(&core) && qpn != GROUP_QPN => {
                 CoreTarget::Worker(core as u8 - 1)
             }
-            // Core 0 counts frames with a QPN of no core.
+            // Core 0 counts frames whose QPN belongs to no core.
             _ => CoreTarget::Main,
         }
     }
 
-    /// Returns the core that receives a frame if each has a queue. Core 0 receives and copies a frame for all cores.
+    /// Returns the core that receives a frame if each core has a queue. Core 0 receives frames for all cores, and copies them.
     #[must_use]
     pub fn core_of(&self, frame: &[u8]) -> u8 {
         match self.target(frame) {
@@ -75,7 +75,7 @@ impl Steering {
         }
     }
 
-    /// Returns the core whose frames have this hash with [`HASH_KEY`]. Frames without a hash belong to core 0.
+    /// Returns the core of the frames with this [`HASH_KEY`] hash. Frames without a hash belong to core 0.
     pub(crate) fn core_of_hash(&self, hash: u32) -> u8 {
         let bits = (hash as u8 & 0xf).reverse_bits() >> 4;
         // With few cores, only the upper two of the four bits identify the core.
@@ -83,9 +83,9 @@ impl Steering {
         if core < self.cores { core } else { 0 }
     }
 
-    /// Makes the kernel pass `socket` only the frames of one core, 0 to `cores - 1`. Each frame passes the filter of exactly one core: that
-    /// of [`core_of`](Self::core_of) for a RoCEv2 packet without IP options or extension headers, otherwise core 0, which passes the frame
-    /// on. Core 0 receives at most `others` bytes of a frame that is not UDP.
+    /// Makes the kernel pass `socket` only the frames of one core, 0 to `cores - 1`. Each frame passes the filter of exactly one core. For
+    /// a RoCEv2 packet without IP options or extension headers, that is the core that [`core_of`](Self::core_of) returns. For other frames
+    /// it is core 0, which forwards them. Core 0 receives at most `others` bytes of a frame that is not UDP.
     ///
     /// # Errors
     /// Returns the kernel's error if it rejects the filter.
@@ -234,7 +234,7 @@ mod tests {
         [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()]
     }
 
-    /// Returns the cores whose filters the kernel lets the frame pass.
+    /// Returns the cores whose filters accept the frame in the kernel.
     fn passes(steering: &Steering, frame: &[u8]) -> Vec<u8> {
         let passes = |&core: &u8| {
             let (from, to) = UnixDatagram::pair().unwrap();

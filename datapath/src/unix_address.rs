@@ -17,7 +17,7 @@ pub fn unix_address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen
     for (to, from) in address.sun_path.iter_mut().zip(name) {
         *to = *from as libc::c_char;
     }
-    // A path is NUL-terminated; an abstract name is not, as every byte of it counts.
+    // A path is NUL-terminated. An abstract name is not, because every byte of it counts.
     let end = usize::from(name.first() != Some(&0));
     Ok((address, (offset_of!(libc::sockaddr_un, sun_path) + name.len() + end) as libc::socklen_t))
 }

@@ -23,7 +23,7 @@ pub(crate) struct Btf {
     types: Vec<usize>,
 }
 
-/// The header of a type. `size` is the id of another type for some kinds; `at` is the offset of its members.
+/// The header of a type. For some kinds, `size` is the id of another type. `at` is the offset of its members.
 #[derive(Clone, Copy)]
 struct Head {
     name: u32,
@@ -40,7 +40,7 @@ impl Btf {
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no BTF"))
     }
 
-    /// Returns `None` if `bytes` is not BTF in native byte order, or has a type of an unknown kind.
+    /// Parses BTF. Returns `None` if `bytes` is not BTF in native byte order, or has a type of an unknown kind.
     fn parse(bytes: Vec<u8>) -> Option<Self> {
         let half = bytes.first_chunk().map(|half| u16::from_ne_bytes(*half))?;
         let field = |at| word(&bytes, at).map(|value| value as usize);
@@ -122,7 +122,7 @@ impl Btf {
 }
 
 impl Head {
-    /// Returns the offset of the next type; `None` for an unknown kind.
+    /// Returns the offset of the next type, or `None` for an unknown kind.
     fn end(self) -> Option<usize> {
         let (each, more) = match self.kind {
             1 | 14 | 17 => (0, 4),
@@ -144,7 +144,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// `struct sock { struct { int first; union { int second; }; }; int third; }`, and a function.
+    /// Returns BTF of `struct sock { struct { int first; union { int second; }; }; int third; }`, and of a function.
     fn example() -> Vec<u8> {
         let names = b"\0int\0sock\0first\0second\0third\0go\0";
         let [int, sock, first, second, third, go] = [1, 5, 10, 16, 23, 29];
@@ -181,7 +181,7 @@ mod tests {
     fn damaged_types_are_refused() {
         let good = example();
         for length in 0..good.len() - 1 {
-            // A cut inside the names leaves the types intact: only the missing names are not found.
+            // A cut inside the names leaves the types intact. Only the missing names are then not found.
             let found = Btf::parse(good[..length].to_vec()).and_then(|btf| btf.structure("sock"));
             assert!(found.is_none() || length >= good.len() - 33 + 10, "{length} bytes");
         }

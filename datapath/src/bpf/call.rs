@@ -20,7 +20,7 @@ const STRUCT_OPS: u32 = 26;
 /// `BPF_F_LINK`: a link attaches this map of kind `STRUCT_OPS`.
 const LINKED: u32 = 1 << 13;
 
-/// Kinds of programs, and where they attach.
+/// Kinds of programs, and attach types.
 const SCHED_CLS: u32 = 3;
 const STRUCT_OPS_PROGRAM: u32 = 27;
 const TCX_INGRESS: u32 = 46;
@@ -50,7 +50,7 @@ struct Load {
     functions_count: [u32; 2],
     lines: u64,
     lines_count: u32,
-    /// BTF id of the kernel structure that the program implements a function of.
+    /// BTF id of the kernel structure of which the program implements a function.
     target: u32,
 }
 
@@ -127,7 +127,7 @@ fn name() -> [u8; 16] {
     name
 }
 
-/// Loads a program and attaches it to an interface's ingress. Closing the returned link detaches it.
+/// Loads a program and attaches it to an interface's ingress. Closing the returned link detaches the program.
 pub(crate) fn attach_at_ingress(program: &[Instruction], index: u32) -> io::Result<OwnedFd> {
     let program = load(program, SCHED_CLS, TCX_INGRESS, 0)?;
     let request =
@@ -226,7 +226,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
         // SAFETY: the kernel writes at most `count` keys and values of the sizes with which `new` created the map. Both slices have that
         // many elements, of [`Plain`] types. It also writes 32 bits to `next`.
         match unsafe { call(MAP_LOOKUP_BATCH, &raw mut request) } {
-            // The end of the map was reached.
+            // The kernel has reached the end of the map.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(request.count as usize),
             other => other.map(|_| request.count as usize),
         }
@@ -285,7 +285,7 @@ fn types() -> io::Result<OwnedFd> {
 }
 
 /// # Safety
-/// The caller must pass a `key` and a `value` that point to as many readable bytes as the map's keys and values have.
+/// The caller must pass a `key` and a `value` that point to at least as many readable bytes as the map's keys and values have.
 unsafe fn update(map: &OwnedFd, key: *const u8, value: *const u8) -> io::Result<()> {
     let mut request =
         Entry { map: map.as_raw_fd() as u32, padding: 0, key: key as u64, value: value as u64, flags: 0 };
@@ -296,7 +296,7 @@ unsafe fn update(map: &OwnedFd, key: *const u8, value: *const u8) -> io::Result<
 /// Runs a command that returns a file descriptor and writes nothing.
 ///
 /// # Safety
-/// The caller must fill `request` in as `command` requires, and every pointer in it must be valid for the call.
+/// The caller must fill in `request` as `command` requires, and every pointer in it must be valid for the call.
 unsafe fn opens<T>(command: libc::c_long, request: &T) -> io::Result<OwnedFd> {
     // SAFETY: these commands do not write to the request; the caller vouches for the rest.
     let fd = unsafe { call(command, std::ptr::from_ref(request).cast_mut()) }?;

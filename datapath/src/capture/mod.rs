@@ -1,7 +1,7 @@
 //! Frames captured on a core for an observer in another process: a ring in shared memory.
 //!
-//! The core never waits: it counts a frame for which the ring has no room and does not capture it. So a slow, stopped or dead observer
-//! costs the core nothing more. The ring outlives the captured process: the observer can still read what a killed process wrote.
+//! The core never waits: if the ring has no room for a frame, the core counts it and does not capture it. So a slow, stopped or ended
+//! observer has no cost for the core. The ring outlives the captured process: the observer can still read the records of a killed process.
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +23,7 @@ const DROPPED: usize = 72;
 const CLOSED: usize = 80;
 const READ_POS: usize = 128;
 const RING_AT: usize = 4096;
-/// Bytes of the ring: 6 ms of traffic at 10 Gb/s, longer than an observer with its own CPU sleeps.
+/// Bytes of the ring: 6 ms of traffic at 10 Gb/s, which is longer than an observer with its own CPU sleeps.
 const RING: usize = 8 << 20;
 const LENGTH: usize = RING_AT + RING;
 
@@ -38,9 +38,9 @@ const OUT: u32 = 1 << 31;
 /// Direction of a captured frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// The core received it.
+    /// The core received the frame.
     In,
-    /// The core sent it.
+    /// The core sent the frame.
     Out,
 }
 
@@ -49,7 +49,7 @@ pub enum Direction {
 pub struct Tap {
     memory: Mapping,
     snaplen: usize,
-    /// Bytes ever written, and bytes ever read as the observer last reported them.
+    /// Bytes ever written, and bytes ever read according to the observer's last report.
     write_pos: u64,
     read_pos: u64,
     dropped: u64,
@@ -63,7 +63,7 @@ impl Tap {
     /// Returns the system's error if it cannot provide 8 MiB of shared memory.
     pub fn new(snaplen: u32) -> io::Result<(Self, OwnedFd)> {
         let file = shared_memory::create(c"ferroce-capture", LENGTH)?;
-        // A mapping alone allocates no pages: the first write to a page that the system cannot provide would kill the process.
+        // A mapping alone allocates no pages. The first write to a page that the system cannot provide would kill the process.
         shared_memory::populate(file.as_fd(), LENGTH)?;
         shared_memory::seal(file.as_fd(), 0)?;
         let memory = Mapping::new(file.as_fd(), Access::WritePresent, 0, LENGTH)?;
@@ -111,7 +111,7 @@ impl Tap {
         if fits(self.read_pos) {
             return true;
         }
-        // The observer may write anything: accept only a count from the last known one up to what was written.
+        // The observer may write any value. Only a count from the last known one up to the bytes written is accepted.
         let read_pos = self.memory.long(READ_POS).load(Ordering::Acquire);
         let is_plausible = (self.read_pos..=self.write_pos).contains(&read_pos);
         if is_plausible && fits(read_pos) {
@@ -134,7 +134,7 @@ impl Drop for Tap {
     }
 }
 
-/// Returns the offset in the memory of ring position `at`, and how many of `length` bytes lie before the ring's end.
+/// Returns the offset in the memory of ring position `at`, and the number of the `length` bytes that are before the ring's end.
 fn halves(at: u64, length: usize) -> (usize, usize) {
     let place = (at % RING as u64) as usize;
     (RING_AT + place, length.min(RING - place))
@@ -162,7 +162,7 @@ pub struct Reader {
     epoch: u64,
     write_pos: u64,
     read_pos: u64,
-    /// The oldest unread record, if it was parsed already.
+    /// The oldest unread record, if it has been parsed.
     next: Option<Record>,
 }
 
@@ -235,7 +235,7 @@ impl Reader {
         self.memory.long(DROPPED).load(Ordering::Relaxed)
     }
 
-    /// Returns true if the core has ended the capture: nothing is added to the frames that wait now.
+    /// Returns true if the core has ended the capture. No further frames are then added to the ring.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.memory.long(CLOSED).load(Ordering::Acquire) != 0

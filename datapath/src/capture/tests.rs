@@ -33,7 +33,7 @@ fn frames_are_read_unchanged_up_to_the_snapshot_length() {
     assert!(reader.is_closed() && reader.peek().unwrap().is_none());
 }
 
-/// Writes 60,000 frames of random lengths while the reader drains the ring at random times: the captured ones arrive in order, and each gap
+/// Writes 60,000 frames of random lengths while the reader drains the ring at random times. The captured ones arrive in order, and each gap
 /// is counted at its place.
 #[test]
 fn frames_without_room_are_counted_and_the_others_stay_in_order() {

@@ -1,5 +1,5 @@
 //! The file descriptors that DPDK opens without returning them. A thread that sleeps until a frame arrives needs the packet socket of an
-//! AF_PACKET port. Programs that this process starts must inherit none of them, because DPDK's memory contains every packet.
+//! AF_PACKET port. Programs that this process starts must inherit none of the descriptors, because DPDK's memory contains every packet.
 
 use super::eal;
 use crate::{fork, socket_option};
@@ -28,7 +28,7 @@ pub(super) fn xdp_sockets() -> Vec<RawFd> {
     open().into_iter().filter(is_xdp).collect()
 }
 
-/// Kinds of descriptors that DPDK opens without `O_CLOEXEC`. Other files belong to the program.
+/// Kinds of descriptors that DPDK opens without `O_CLOEXEC`. Files of other kinds belong to the program.
 const KINDS: [&str; 7] = [
     "anon_inode:[event",
     "anon_inode:[timerfd]",
@@ -41,8 +41,8 @@ const KINDS: [&str; 7] = [
 
 /// Runs `f`, which makes DPDK open descriptors, and sets `FD_CLOEXEC` on these. The EAL must run.
 ///
-/// DPDK does not report them, so all new descriptors of DPDK's kinds count. This includes one that another thread of the program opens at
-/// the same time.
+/// DPDK does not report these descriptors, so all new descriptors of DPDK's kinds count. This includes one that another thread of the
+/// program opens at the same time.
 pub(super) fn closed_on_exec<T>(f: impl FnOnce() -> T) -> T {
     let before = inheritable();
     let result = f();
@@ -62,10 +62,10 @@ pub(in crate::dpdk) fn close_new_on_exec(before: &[RawFd]) {
     inheritable().into_iter().filter(is_ours).for_each(close_on_exec);
 }
 
-/// DPDK's timer, which its interrupt thread watches for the life of the process.
+/// DPDK's timer, which its interrupt thread watches until the process ends.
 static TIMER: OnceLock<RawFd> = OnceLock::new();
 
-/// Finds the timer of the EAL, which has just started: it is not in `before`.
+/// Finds the timer of the EAL, which has just started, so that the timer is not in `before`.
 pub(super) fn note_timer(before: &[RawFd]) {
     let is_timer = |&fd: &RawFd| !before.contains(&fd) && name(fd) == "anon_inode:[timerfd]";
     if let Some(timer) = inheritable().into_iter().find(is_timer) {
@@ -106,10 +106,10 @@ fn close_on_exec(fd: RawFd) {
     unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
 }
 
-/// Closes a packet socket in processes that are forked from this one: an open copy would go on receiving the interface's frames.
+/// Closes a packet socket in processes that are forked from this one. An open copy would continue to receive the interface's frames.
 pub(super) fn keep_to_this_process(socket: RawFd) {
     fork::close_on_fork(socket);
-    // A mapping of its rings would keep it open too.
+    // A mapping of the socket's rings would keep the socket open, too.
     for (start, length) in mappings_of(socket) {
         let start = std::ptr::with_exposed_provenance_mut(start);
         // SAFETY: the range is a mapping of this process, and the call changes only what forked children see of it.

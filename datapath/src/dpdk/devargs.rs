@@ -15,19 +15,19 @@ pub(super) fn slot_size(max_frame: usize) -> usize {
     (max_frame + SLOT_HEAD).next_power_of_two().max(2048)
 }
 
-/// Returns the bytes of a slot of an AF_PACKET ring, and the number of slots, which fill whole blocks as the kernel requires.
+/// Returns the bytes of a slot of an AF_PACKET ring, and the number of slots. The slots fill whole blocks, as the kernel requires.
 pub(super) fn packet_ring(max_frame: usize, config: &PortConfig) -> (usize, usize) {
     let slot = slot_size(max_frame);
     let per_block = BLOCK / slot;
     (slot, usize::from(config.ring_slots).next_multiple_of(per_block).max(per_block))
 }
 
-/// Returns the bytes of a memif buffer for frames of `max_frame` bytes: whole cache lines.
+/// Returns the bytes of a memif buffer for frames of `max_frame` bytes: a multiple of a cache line.
 pub(super) fn memif_buffer(max_frame: usize) -> usize {
     max_frame.next_multiple_of(64)
 }
 
-/// Features that the virtio-user driver requests: packed rings, and one buffer for each frame, which fits the largest.
+/// Features that the virtio-user driver requests: packed rings, and one buffer for each frame, with room for the largest.
 const VIRTIO_FEATURES: &str = "packed_vq=1,mrg_rxbuf=0,in_order=1";
 
 /// Returns the driver of `spec` and its arguments. `connection` is the driver's role and its memif or vhost-user socket. Rings are created by
@@ -50,9 +50,9 @@ pub(super) fn devargs(
                 ),
             )
         }
-        // No DPDK device.
+        // These use no DPDK device.
         PortSpec::Packet(_) | PortSpec::Udp(_) => device("", String::new()),
-        // `Attachment` adds the program.
+        // `Attachment` adds the arguments for the program.
         PortSpec::Xdp(name) => device("net_af_xdp", format!("iface={name},start_queue=0,queue_count=1")),
         PortSpec::Tap(name) => device("net_tap", format!("iface={name}")),
         PortSpec::Memif { id, zero_copy, .. } => {
@@ -63,7 +63,7 @@ pub(super) fn devargs(
             };
             let size = memif_buffer(max_frame);
             let slots = config.ring_slots.clamp(2, 1 << 14).next_power_of_two().ilog2();
-            // Only a client's memory can be shared.
+            // memif can share only the memory of a client.
             let zero_copy = if *zero_copy && role == "client" { ",zero-copy=yes" } else { "" };
             device(
                 "net_memif",

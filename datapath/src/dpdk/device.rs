@@ -19,7 +19,7 @@ pub(super) fn one_at_a_time() -> Option<MutexGuard<'static, ()>> {
 pub(super) struct Device {
     pub(super) id: u16,
     is_memif: bool,
-    /// Pools that its queues receive into. They outlive the device.
+    /// Pools into which its queues receive. They outlive the device.
     pools: Mutex<Vec<Arc<Pool>>>,
 }
 
@@ -38,7 +38,7 @@ impl Drop for Device {
         let _one_at_a_time = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
         let id = self.id;
         if self.is_memif {
-            // The peer may disconnect at the same time: memif's handler on the interrupt thread must not run during the close.
+            // The peer may disconnect at the same time. memif's handler on the interrupt thread must not run during the close.
             eal::on_interrupt_thread(move || close(id));
         } else {
             close(id);

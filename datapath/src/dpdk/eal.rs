@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-/// The id of a thread without a DPDK lcore id (LCORE_ID_ANY).
+/// The lcore id of a thread without one (LCORE_ID_ANY).
 const NO_LCORE: u32 = u32::MAX;
 
-/// The EAL numbers at most this many CPUs (RTE_MAX_LCORE).
+/// Most CPUs that the EAL numbers (RTE_MAX_LCORE).
 const MAX_CORES: usize = dpdk_sys::RTE_MAX_LCORE as usize;
 
 /// The kind of pages of DPDK's memory.
@@ -22,7 +22,7 @@ pub enum Hugepages {
     /// Hugepages if enough are free, otherwise ordinary pages.
     #[default]
     Auto,
-    /// Hugepages; DPDK does not start without.
+    /// Hugepages. Without them, DPDK does not start.
     Require,
     /// Ordinary pages.
     Never,
@@ -37,7 +37,7 @@ pub struct EalConfig {
     pub hugepages: Hugepages,
     /// PCI addresses (`0000:01:00.0`) of the NICs to use. If empty, DPDK does not scan the PCI bus.
     pub pci: Vec<String>,
-    /// Whether a port's peer may map that memory. Without such a peer, and without hugepages, a forked child can open ports too.
+    /// Whether a port's peer may map that memory. If not, and without hugepages, a forked child can also open ports.
     pub shared: bool,
 }
 
@@ -59,10 +59,10 @@ impl EalConfig {
     }
 }
 
-/// Why DPDK did not start.
+/// Reasons why DPDK did not start.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EalError {
-    /// The library found at run time is not the release that this was built for.
+    /// The library loaded at run time is not the release for which this crate was built.
     #[error("the DPDK loaded is `{found}`, but this build needs 22.11; install librte-eal23 22.11")]
     Version {
         /// Name and version of the library found.
@@ -74,9 +74,9 @@ pub enum EalError {
          `echo {} > /proc/sys/vm/nr_hugepages`, or run without hugepages", need_mb.div_ceil(2)
     )]
     NoHugepages {
-        /// Required MiB.
+        /// Required memory in MiB.
         need_mb: u32,
-        /// Free MiB.
+        /// Free memory in MiB.
         free_mb: u64,
     },
     /// No CPU is listed in sysfs, as in a container with an empty `/sys`.
@@ -103,10 +103,10 @@ pub enum EalError {
         has: String,
         /// The setting that the device needs.
         wants: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// An earlier start failed; DPDK starts only once in a process.
+    /// An earlier start failed. DPDK starts only once in a process.
     #[error("DPDK failed to start earlier in this process and cannot start again: {0}")]
     Before(Box<EalError>),
     /// DPDK runs in the parent, with memory that this process shares: hugepages, or memory that a port's peer maps.
@@ -121,8 +121,8 @@ pub enum EalError {
 
 enum State {
     NotStarted,
-    /// The settings, whether in hugepages, and the process: this one, or one from which it was forked. A child has a copy of memory that is
-    /// not shared.
+    /// The settings, whether the memory is in hugepages, and the process that runs DPDK: this one, or one from which it was forked. A child
+    /// has a copy of memory that is not shared.
     Running(EalConfig, bool, Process),
     Failed(EalError),
 }
@@ -134,7 +134,7 @@ static STATE: Mutex<State> = Mutex::new(State::NotStarted);
 pub struct Eal(());
 
 impl Eal {
-    /// Starts DPDK, or returns the running one if it has what `config` needs. The program may have started it.
+    /// Starts DPDK, or returns the running one if it has the settings that `config` requires. The program may have started it.
     ///
     /// The calling thread keeps its CPU affinity.
     ///
@@ -155,7 +155,7 @@ impl Eal {
             State::NotStarted => check_version()?,
         }
         if let Some(huge) = started_by_program() {
-            // Whether its memory suffices shows when a port creates its pools.
+            // Whether the memory is enough is found when a port creates its pools.
             let running = EalConfig { memory_mb: u32::MAX, ..EalConfig::default() };
             suits(&running, huge, config)?;
             let _ = STARTED_IN.set(Process::this());
@@ -178,13 +178,13 @@ impl Eal {
         }
     }
 
-    /// Registers the calling thread with DPDK until it ends, which gives it a cache in every buffer pool. Without the cache, each buffer
-    /// costs a few more atomic operations. Returns false if all 128 lcore ids are taken, and during the thread's destructors and `atexit`
-    /// handlers.
+    /// Registers the calling thread with DPDK until the thread ends, which gives it a cache in every buffer pool. Without the cache, each
+    /// buffer costs a few more atomic operations. Returns false if all 128 lcore ids are in use, and during the thread's destructors and
+    /// `atexit` handlers.
     pub fn register_thread(self) -> bool {
         // SAFETY: reads a variable of this thread.
         if unsafe { dpdk_sys::ferroce_lcore_id() } != NO_LCORE {
-            // Registered earlier, or a thread of the program's own DPDK, which keeps its id.
+            // The thread was registered earlier, or is a thread of the program's own DPDK and keeps its id.
             return true;
         }
         thread_local!(static HERE: OnceCell<Registration> = const { OnceCell::new() });
@@ -274,7 +274,7 @@ fn check_version() -> Result<(), EalError> {
     if found.starts_with("DPDK 22.11") { Ok(()) } else { Err(EalError::Version { found }) }
 }
 
-/// Returns whether the program started DPDK with hugepages; `None` if the program did not start it.
+/// Returns whether the program started DPDK with hugepages, or `None` if the program did not start it.
 fn started_by_program() -> Option<bool> {
     // SAFETY: works before the EAL starts and returns a static NUL-terminated string, which is empty until then.
     let directory = unsafe { CStr::from_ptr(dpdk_sys::rte_eal_get_runtime_dir()) };
@@ -282,7 +282,7 @@ fn started_by_program() -> Option<bool> {
     (!directory.is_empty()).then(|| unsafe { dpdk_sys::rte_eal_has_hugepages() } != 0)
 }
 
-/// Returns whether DPDK will use hugepages.
+/// Returns true if DPDK will use hugepages.
 fn check(config: &EalConfig) -> Result<bool, EalError> {
     let free_mb = machine::free_hugepage_bytes() >> 20;
     let enough = free_mb >= u64::from(config.memory_mb);
@@ -310,7 +310,7 @@ fn command_line(config: &EalConfig, huge: bool) -> Result<Vec<CString>, EalError
         .collect()
 }
 
-/// Checks that `folder` lists one of the CPUs. Otherwise DPDK would not find any, and print its usage to standard output.
+/// Checks that `folder` lists one of the CPUs. Otherwise DPDK would find none, and print its usage to standard output.
 fn check_sysfs(cores: &[usize], folder: &Path) -> Result<(), EalError> {
     let is_there = |core: &usize| folder.join(format!("cpu{core}/topology/core_id")).exists();
     if cores.iter().any(is_there) { Ok(()) } else { Err(EalError::NoSysfs { folder: folder.to_owned() }) }
@@ -381,7 +381,7 @@ fn remove_runtime_directory() {
     let directory = PathBuf::from(directory.to_string_lossy().into_owned());
     let removed = std::fs::remove_dir(&directory);
     tracing::trace!("{directory:?} removed: {removed:?}");
-    // A parent directory left in /tmp belongs to this user, and would lock other users out.
+    // A parent directory that stays in /tmp would belong to this user, and other users could not use it.
     if let Some(above) = directory.parent().filter(|above| above.starts_with("/tmp")) {
         let _ = std::fs::remove_dir(above);
     }
@@ -421,7 +421,7 @@ pub(super) fn on_interrupt_thread(f: impl FnOnce() + Send) {
     if set == 0 {
         wait.recv().expect("the call below holds the sender");
     } else if let Some(f) = call.f.take() {
-        // No memory for an alarm. Running `f` here risks the race that this function avoids, which is better than not running it.
+        // No memory for an alarm. Running `f` here risks the race that this function avoids, but not running it would be worse.
         f();
     }
 }

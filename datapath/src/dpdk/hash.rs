@@ -1,4 +1,4 @@
-//! Receive side scaling (RSS): the hash with which a NIC chooses the queue, and so the core, of a received frame.
+//! Receive side scaling (RSS): the hash by which a NIC selects the queue, and so the core, of a received frame.
 
 use crate::steering::{HASH_KEY, Steering};
 use dpdk_sys as dpdk;
@@ -11,7 +11,7 @@ const GROUP: usize = 64;
 pub(super) struct Hash {
     /// DPDK's flag for UDP over IPv4, and for UDP over IPv6 if the NIC hashes that too.
     flows: u64,
-    /// The hash key, as long as the NIC requires.
+    /// The hash key, of the length that the NIC requires.
     key: Vec<u8>,
     table: Vec<dpdk::rte_eth_rss_reta_entry64>,
 }
@@ -20,7 +20,7 @@ impl Hash {
     /// Creates the settings with which a device distributes frames over the cores of `steering`.
     ///
     /// # Errors
-    /// Returns a description of what the device lacks.
+    /// Returns a description of the capability that the device lacks.
     pub(super) fn new(device: &dpdk::rte_eth_dev_info, steering: &Steering) -> Result<Self, String> {
         let (cores, queues) = (steering.cores, device.max_rx_queues.min(device.max_tx_queues));
         if queues < cores.into() {
@@ -46,7 +46,7 @@ impl Hash {
         Ok(Self { flows, key, table: queues.chunks(GROUP).map(group).collect() })
     }
 
-    /// Writes the settings to `configuration`, which then points to the key of this value.
+    /// Writes the settings to `configuration`, which then points to the key in this value.
     pub(super) fn configure(&self, configuration: &mut dpdk::rte_eth_conf) {
         configuration.rxmode.mq_mode = dpdk::RTE_ETH_MQ_RX_RSS;
         let rss = &mut configuration.rx_adv_conf.rss_conf;

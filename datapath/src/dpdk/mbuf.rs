@@ -29,7 +29,7 @@ impl Mbuf {
         unsafe { self.0.as_ref() }
     }
 
-    /// Returns true if the buffer has one segment and one reference. Drivers deliver such buffers unless they split or share frames.
+    /// Returns true if the buffer has one segment and one reference. Buffers from drivers do, unless the driver splits or shares frames.
     pub(super) fn is_plain(&self) -> bool {
         let head = self.head();
         head.nb_segs == 1 && head.refcnt == 1
@@ -49,9 +49,9 @@ impl Deref for Mbuf {
         // SAFETY: `data_len` bytes from the start lie within the buffer. They are initialised, because a pool's memory is mapped zeroed,
         // and no other thread of this process has them. Drivers copy what a peer can write (vhost dequeues, memif's rings, af_packet's,
         // tap) before they return a buffer. A process with access to DPDK's memory (vhost-user behind virtio, memif with zero-copy) could
-        // still write to them: whoever names such a port trusts that process not to, as it could also write the pointers of this mbuf. A
-        // frame changed after its ICRC was checked gives a peer nothing that it could not have sent: the ICRC is no signature, and `roce`
-        // reads each header field once and uses that value from then on.
+        // still write to them. A user who names such a port trusts that process not to, because it could also write the pointers of this
+        // mbuf. A frame changed after its ICRC was checked gives a peer nothing that it could not have sent: the ICRC is no signature, and
+        // `roce` reads each header field once and uses that value from then on.
         unsafe { std::slice::from_raw_parts(self.start(), usize::from(self.head().data_len)) }
     }
 }

@@ -1,6 +1,6 @@
 //! Ports driven by DPDK.
 //!
-//! [`Eal`] starts DPDK in this process, once. [`Port`] opens the port of a [`PortSpec`](crate::port_spec::PortSpec) and sends and receives
+//! [`Eal`] starts DPDK in this process, once. [`Port`] opens the port of a [`PortSpec`](crate::port_spec::PortSpec), and sends and receives
 //! bursts of [`Mbuf`]s.
 
 mod descriptor;

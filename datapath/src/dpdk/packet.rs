@@ -7,7 +7,7 @@ use crate::linux::Interface;
 use crate::linux::packet::{PacketSocket, SocketConfig};
 use crate::port_spec::PortSpec;
 
-/// Most slots of a receive ring: 16 MiB, as 15 slots of 64 KiB fit a block of 1 MiB.
+/// Most slots of a receive ring: 16 MiB, because 15 slots of 64 KiB fit into a block of 1 MiB.
 const MAX_SLOTS: usize = 240;
 
 pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, PacketSocket), PortError> {
@@ -34,7 +34,7 @@ pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, Pa
     Ok((of_sockets(spec, &interface, prepared.mtu, driver), socket))
 }
 
-/// Describes a port on a socket or sockets of an interface, which has the interface's Ethernet address.
+/// Describes a port on the socket or sockets of an interface. It has the interface's Ethernet address.
 pub(super) fn of_sockets(spec: &PortSpec, interface: &Interface, ip_mtu: u16, driver: String) -> PortInfo {
     PortInfo {
         name: spec.to_string(),

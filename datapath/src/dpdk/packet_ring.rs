@@ -1,7 +1,7 @@
 //! The transmit ring of an AF_PACKET port, which the kernel and DPDK's driver share.
 //!
-//! If the next slot is in use, the driver waits for the kernel without a limit. So it is passed only as many frames as there are free
-//! slots. It fills the slots in order, one for each frame, starting at the first.
+//! If the next slot is in use, the driver waits for the kernel without a limit. So the port passes it only as many frames as there are free
+//! slots. The driver fills the slots in order, one for each frame, starting at the first.
 
 use super::descriptor::mappings_of;
 use std::os::fd::RawFd;
@@ -25,7 +25,7 @@ pub(super) struct TransmitRing {
 unsafe impl Send for TransmitRing {}
 
 impl TransmitRing {
-    /// Returns the transmit ring of a socket that has sent nothing yet: `slots` slots of `slot` bytes, the second half of the socket's
+    /// Returns the transmit ring of a socket that has sent nothing yet: `slots` slots of `slot` bytes, in the second half of the socket's
     /// mapping. Returns `None` if the mapping has another size.
     ///
     /// # Safety
@@ -37,7 +37,7 @@ impl TransmitRing {
         (length == 2 * half).then_some(Self { socket, start, slot, slots, next: 0 })
     }
 
-    /// Returns how many frames, at most `wanted`, the driver can take without waiting.
+    /// Returns the number of frames, at most `wanted`, that the driver can send without waiting.
     pub(super) fn room(&self, wanted: usize) -> usize {
         (0..wanted.min(self.slots))
             .take_while(|&ahead| self.is_free((self.next + ahead) % self.slots))

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Buffers in the cache of each registered thread; DPDK allows up to 512.
 const CACHE: u32 = 256;
 const ANY_SOCKET: i32 = -1;
-/// The mempool driver: a lock-free stack, which reuses the last freed buffer first. With a ring, if another core frees what this one sends
-/// (two ports in one process), a queue would cycle through all buffers, 40 MB or more, and find none in the CPU's caches.
+/// The mempool driver: a lock-free stack, which reuses the last freed buffer first. With a ring, if another core frees the buffers that
+/// this one sends (two ports in one process), a queue would cycle through all buffers, 40 MB or more. The CPU's caches would then contain
+/// none of them.
 const ORDER: &CStr = c"lf_stack";
 /// Debian's packages of the mempool drivers. DPDK creates each pool with the ring driver first.
 const DRIVERS: &str = "librte-mempool-stack23 and librte-mempool-ring23";
@@ -51,7 +52,7 @@ impl Pool {
         };
         NonNull::new(pool).map(Self).ok_or_else(|| {
             let why = eal::errno();
-            // DPDK returns this if the driver is not loaded.
+            // DPDK returns this error if the driver is not loaded.
             let missing = why == eal::words(libc::EINVAL);
             refused(if missing { format!("{why} (are {DRIVERS} installed?)") } else { why })
         })
@@ -68,7 +69,7 @@ impl Pool {
         Some(unsafe { Mbuf::from_raw(mbuf) })
     }
 
-    /// Fills the empty `into`: with [`BURST`] buffers, or with one if the pool has fewer, or with none.
+    /// Fills the empty `into` with [`BURST`] buffers, or with one if the pool has fewer, or with none.
     pub(super) fn alloc_burst(&self, into: &mut Burst<Mbuf>) {
         assert!(into.is_empty(), "what is in it would be lost");
         // SAFETY: the pool is allocated, and the array has room for `BURST` buffers: an `Mbuf` is a transparent pointer.

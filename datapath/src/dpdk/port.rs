@@ -28,11 +28,11 @@ use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
 
-/// An open port with one receive queue, one transmit queue and a pool of buffers. Another core's queue is another value of this type: on a
-/// PCI NIC it uses the same device, on a Linux interface and on `null` a device of its own.
+/// An open port with one receive queue, one transmit queue and a pool of buffers. The queue of each other core is another value of this
+/// type. On a PCI NIC it uses the same device; on a Linux interface and on `null` it has its own device.
 ///
-/// If the port shares a Linux interface, the kernel also sees its packets and would answer them with port-unreachable. The caller must then
-/// keep UDP port 4791 open, as [`neighbour`](crate::neighbour) does with the kernel's table.
+/// If the port shares a Linux interface, the kernel also receives its packets, and would answer them with port-unreachable. The caller must
+/// then keep UDP port 4791 open, as [`neighbour`](crate::neighbour) does with the kernel's table.
 pub struct Port {
     /// DPDK's port number; `u16::MAX` for sockets.
     id: u16,
@@ -58,7 +58,7 @@ pub struct Port {
 
 enum Link {
     Device,
-    /// By DPDK's driver, whose messages to its peer the relay forwards.
+    /// Driven by DPDK's memif driver. The relay forwards control messages between the driver and its peer.
     Memif(Relay),
     Packet(Box<PacketSocket>),
     Udp(Box<UdpSockets>),
@@ -91,13 +91,13 @@ impl Port {
         // Drivers start threads, which must not handle the program's signals.
         let make = || signals::blocked(|| Self::make(eal, spec, config));
         let (mut port, started) = descriptor::closed_on_exec(make)?;
-        // Dropping a port that did not start locks it again.
+        // Released first, because dropping a port that did not start acquires this lock again.
         drop(setup);
         port.info.mac = started?;
         Ok(port)
     }
 
-    /// Creates the port. The second result is its Ethernet address, or why it did not start.
+    /// Creates the port. The second result is its Ethernet address, or the reason why it did not start.
     fn make(
         eal: Eal,
         spec: &PortSpec,
@@ -149,7 +149,7 @@ impl Port {
         Ok((port, started))
     }
 
-    /// Creates the port on a socket or sockets of an interface. Only the buffers are DPDK's.
+    /// Creates the port on the socket or sockets of an interface. It uses only buffers of DPDK.
     fn of_sockets(
         eal: Eal,
         spec: &PortSpec,
@@ -193,13 +193,13 @@ impl Port {
         }
     }
 
-    /// Returns the number of the pool's buffers in use: by drivers, queues or the application.
+    /// Returns the number of buffers of the pool that drivers, queues or the application use.
     #[must_use]
     pub fn buffers_in_use(&self) -> u32 {
         self.pool.in_use() - self.stock.len() as u32
     }
 
-    /// Opens the queue of a core from 1 on: another device on the same interface, whose socket receives only that core's frames.
+    /// Opens the queue of worker core `core`: another device on the same interface, whose socket receives only that core's frames.
     fn open_queue(&self, steering: &Steering, core: u8) -> Result<Self, QueueError> {
         let config = self.config.of_queue(&self.spec, steering.cores);
         let mut queue = Self::open(self.eal, &self.spec, &config)?;
@@ -207,11 +207,11 @@ impl Port {
             let socket = queue.socket.ok_or("its packet socket is not found")?;
             steering.attach(&socket, core, self.max_bytes_of_others())?;
         }
-        // A large datagram arrives at the core of its first frame.
+        // A large datagram arrives at the core that its first frame is for.
         if let Link::Packet(_) = queue.link {
             queue.queue = core.into();
         }
-        // Drops frames that the socket received before it had its filter.
+        // Drops frames that the socket received before the filter was attached.
         let mut early = Burst::new();
         for _ in 0..=usize::from(config.ring_slots) / BURST {
             queue.receive(&mut early);
@@ -220,7 +220,7 @@ impl Port {
         Ok(queue)
     }
 
-    /// Returns the most bytes that the packet socket receives of a frame other than UDP.
+    /// Returns the limit on the bytes that the packet socket receives of a frame other than UDP.
     fn max_bytes_of_others(&self) -> u32 {
         match self.link {
             // Without a limit, the sockets would receive the kernel's TCP segments of up to 64 KiB.
@@ -286,7 +286,7 @@ impl Port {
         self.counters.odd_buffer += (before - from.len()) as u64;
     }
 
-    /// Drops frames whose length no driver sends, because a driver would stop at them.
+    /// Drops frames of invalid length, because a driver would stop at them.
     #[cold]
     fn drop_bad_lengths(&mut self, from: &mut Burst<Mbuf>) {
         let before = from.len();
@@ -295,7 +295,7 @@ impl Port {
         self.counters.bad_length += (before - from.len()) as u64;
     }
 
-    /// As [`poll_receive`](PacketIo::poll_receive), of a port with more than a device of DPDK.
+    /// As [`poll_receive`](PacketIo::poll_receive), for a port that is not only a DPDK device.
     #[inline(never)]
     fn poll_receive_other(&mut self, into: &mut Burst<Mbuf>) -> bool {
         match &mut self.link {
@@ -307,7 +307,7 @@ impl Port {
         !into.is_empty()
     }
 
-    /// Appends what DPDK's driver has received.
+    /// Appends the frames that DPDK's driver has received.
     #[inline(always)]
     fn receive_burst(&mut self, into: &mut Burst<Mbuf>) {
         let had = into.len();
@@ -367,7 +367,7 @@ impl PacketIo for Port {
         }
     }
 
-    /// Nearly all that an idle turn does, so it makes one comparison for the kind of link that most ports have.
+    /// An idle turn does little else, so this makes one comparison for the most common kind of link.
     fn poll_receive(&mut self, into: &mut Burst<Mbuf>) -> bool {
         if !matches!(self.link, Link::Device) {
             return self.poll_receive_other(into);
@@ -470,12 +470,12 @@ impl PacketIo for Port {
 impl Drop for Port {
     fn drop(&mut self) {
         self.socket.into_iter().for_each(fork::keep_on_fork);
-        // Stops the relay first, so that the driver does not clean up after its peer while it is closed.
+        // Stops the relay before the device is closed, so that the driver does not clean up after its peer during the close.
         self.link = Link::Device;
     }
 }
 
-/// Takes a buffer from the stock, and refills the stock from the pool.
+/// Removes a buffer from the stock, refilling the stock from the pool if it is empty.
 #[inline]
 fn from_stock(stock: &mut Burst<Mbuf>, pool: &Pool) -> Option<Mbuf> {
     if stock.is_empty() {

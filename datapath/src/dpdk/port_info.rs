@@ -4,7 +4,7 @@ use crate::port_spec::PortSpec;
 use roce::CoreIndex;
 use roce::wire::{Mac, Mtu, Numbers};
 
-/// The fewest buffers of another core's queue, in addition to those in its driver's rings.
+/// Fewest buffers of a worker core's queue, in addition to those in its driver's rings.
 const MIN_BUFFERS: u32 = 1024;
 
 /// Settings of a port to open.
@@ -14,13 +14,13 @@ pub struct PortConfig {
     pub mtu: Option<u16>,
     /// Buffers in the port's pool. Each queued frame occupies one.
     pub buffers: u32,
-    /// Slots of each ring between the port and the link, where the driver can choose it.
+    /// Slots of each ring between the port and the link, if the driver lets the user choose.
     pub ring_slots: u16,
-    /// Receives frames for all addresses, as a switch does.
+    /// Whether the port receives frames for all addresses, as a switch does.
     pub promiscuous: bool,
-    /// On a Linux interface: bypasses the queueing discipline when sending, which is faster but disables `tc`.
+    /// On a Linux interface: whether frames bypass the queueing discipline, which is faster but disables `tc`.
     pub qdisc_bypass: bool,
-    /// On an AF_XDP port: the ports and EtherTypes that distinguish its packets from the kernel's.
+    /// On an AF_XDP port: the UDP ports and EtherTypes that distinguish its packets from the kernel's.
     pub numbers: Numbers,
     /// On an AF_XDP port: a VLAN whose frames all belong to the port.
     pub vlan: Option<u16>,
@@ -34,13 +34,13 @@ impl PortConfig {
         self.buffers.saturating_add(others * self.queue_buffers(spec, cores))
     }
 
-    /// Returns the settings of another core's queue, which has its own buffers.
+    /// Returns the settings of a worker core's queue, which has its own buffers.
     pub(super) fn of_queue(&self, spec: &PortSpec, cores: u8) -> Self {
         Self { buffers: self.queue_buffers(spec, cores), ..self.clone() }
     }
 
     fn queue_buffers(&self, spec: &PortSpec, cores: u8) -> u32 {
-        // A NIC's driver keeps a buffer in each slot of its rings.
+        // A NIC's driver occupies a buffer for each slot of its rings.
         let kept = if matches!(spec, PortSpec::Pci(_)) { 2 * u32::from(self.ring_slots) } else { 0 };
         (self.buffers / u32::from(cores.max(1))).max(MIN_BUFFERS + kept)
     }
@@ -90,6 +90,6 @@ pub struct PortInfo {
     pub numa_node: Option<u8>,
     /// The interface whose addresses and neighbours the port shares. `None` if the port has its own.
     pub linux_interface: Option<LinuxInterface>,
-    /// The Ethernet address that stands for every peer, on a port on UDP sockets. `None` on a port that sends to Ethernet addresses.
+    /// The Ethernet address that represents every peer of a port on UDP sockets. `None` on a port that sends to Ethernet addresses.
     pub peer_mac: Option<Mac>,
 }

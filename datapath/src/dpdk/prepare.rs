@@ -1,4 +1,4 @@
-//! Checks made before a port is opened. Each error states the setting and the remedy.
+//! Checks before a port is opened. Each error states the setting and the remedy.
 
 use super::devargs::ETHERNET;
 use super::port_info::PortConfig;
@@ -20,7 +20,7 @@ const DEFAULT_MTU: u16 = 4500;
 /// The largest MTU of DPDK's tap driver, which stops at a longer frame.
 const TAP_MTU: u16 = 1500;
 
-/// Why a port did not open: one line, with the remedy.
+/// Reasons why a port did not open: one line, with the remedy.
 #[derive(Clone, Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum PortError {
@@ -81,7 +81,7 @@ pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, 
             let interface = interface_that_is_up(name)?;
             xdp::check_not_taken(&interface)?;
             let mtu = interface_mtu(spec, config, &interface)?;
-            // With its MTU of 64 KiB, the loopback interface has more than frames need.
+            // Frames never need the loopback interface's MTU of 64 KiB.
             let mtu = if config.mtu.is_none() && mtu == MAX_MTU { DEFAULT_MTU } else { mtu };
             Ok(prepared(mtu, Some(interface)))
         }
@@ -190,7 +190,7 @@ fn raw_sockets(spec: &PortSpec) -> Result<(), PortError> {
     Ok(())
 }
 
-/// Checks that `name` is free, so that the port can create the tap, or is a persistent tap, to which the port attaches.
+/// Checks that `name` is free, so that the port can create the tap, or is a persistent tap to which the port can attach.
 fn tap(name: &str) -> Result<(), PortError> {
     if linux::interface(name).is_ok() && !linux::is_lasting_tap(name).unwrap_or(false) {
         return Err(PortError::Interface {
@@ -216,9 +216,9 @@ fn tap(name: &str) -> Result<(), PortError> {
 
 /// Checks that `socket` is a usable path for a socket.
 ///
-/// With [`SocketRole::Auto`] a port connects to the process that listens there, which may get access to this process's memory. So that
-/// process must not belong to another user, who could have been first in a directory that both can write to. Root is exempt, as it can read
-/// that memory anyway.
+/// With [`SocketRole::Auto`], a port connects to the process that listens there, which may get access to this process's memory. So that
+/// process must not belong to another user, who could have created the socket first in a directory that both can write to. Root is exempt,
+/// because it can read that memory anyway.
 fn socket_place(socket: &str, role: SocketRole) -> Result<(), PortError> {
     let error = |why: String, remedy| PortError::Socket { socket: socket.to_owned(), why, remedy };
     // SAFETY: geteuid has no preconditions and cannot fail.

@@ -37,7 +37,7 @@ pub(super) fn take() -> io::Result<()> {
     if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Returns the address and the length of the memory; `None` unless it is one mapping.
+/// Returns the address and the length of the memory, or `None` unless it is one mapping.
 fn mapping() -> Option<(usize, usize)> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let mut found = maps.lines().filter(|line| line.contains(NAME)).filter_map(|line| {

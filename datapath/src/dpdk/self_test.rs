@@ -1,4 +1,4 @@
-//! Tests whether a port carries frames of the largest size.
+//! Tests whether a port delivers frames of the largest size.
 
 use super::mbuf::Mbuf;
 use super::port::Port;

@@ -23,13 +23,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const ANY_SOCKET: c_int = -1;
 
-/// Returns the bytes of a buffer for frames of `max_frame` bytes on a port of this kind.
+/// Returns the size in bytes of a buffer for frames of `max_frame` bytes on a port of this kind.
 pub(super) fn room(spec: &PortSpec, max_frame: usize) -> usize {
     match spec {
         // The driver refuses buffers smaller than a slot of its ring.
         PortSpec::Interface(_) => slot_size(max_frame),
         PortSpec::Xdp(_) => xdp::HEADROOM + max_frame,
-        // NICs set the buffer size in steps: the oldest in powers of two, others in KiB. They split a longer frame over several buffers.
+        // NICs round the buffer size: the oldest to powers of two, others to KiB. They split a longer frame over several buffers.
         PortSpec::Pci(_) => max_frame.next_power_of_two().max(2048),
         _ => memif_buffer(max_frame).max(2048),
     }
@@ -74,7 +74,7 @@ impl Setup<'_> {
         Some(socket)
     }
 
-    /// Closes the port's socket in forked children, and makes a packet socket promiscuous if the configuration says so.
+    /// Closes the port's socket in forked children, and makes a packet socket promiscuous if the configuration requires it.
     fn own(&self, socket: RawFd) {
         descriptor::keep_to_this_process(socket);
         let is_packet = matches!(self.spec, PortSpec::Interface(_));
@@ -201,7 +201,7 @@ impl Setup<'_> {
             unsafe { dpdk::rte_eth_promiscuous_enable(id) };
         }
         if matches!(self.spec, PortSpec::Pci(_)) {
-            // Neighbour discovery and multicast groups need them.
+            // Neighbour discovery and multicast groups require these frames.
             // SAFETY: the port is started. A driver without such a filter returns ENOTSUP.
             unsafe { dpdk::rte_eth_allmulticast_enable(id) };
         }
@@ -263,7 +263,7 @@ impl Setup<'_> {
         (speed != 0 && speed != u32::MAX).then_some(speed)
     }
 
-    /// Returns the port's Ethernet address. Gives the kernel's side of a tap a different one: behind a bridge, frames to the kernel's
+    /// Returns the port's Ethernet address. Sets a different one on the kernel's side of a tap: behind a bridge, frames to the kernel's
     /// address would be delivered to the bridge's host.
     pub(super) fn addresses(&self, id: u16) -> Result<Mac, PortError> {
         let mut address = dpdk::rte_ether_addr::default();

@@ -1,8 +1,8 @@
-//! Keeps the polling thread out of the driver while it cleans up.
+//! A gate that excludes the polling thread from the driver while the driver cleans up.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// A gate that one polling thread passes on every burst, and one other thread shuts.
+/// A gate that one polling thread enters for every burst, and another thread shuts.
 #[derive(Debug, Default)]
 pub(in crate::dpdk) struct Gate {
     shut: AtomicBool,
@@ -12,7 +12,7 @@ pub(in crate::dpdk) struct Gate {
 impl Gate {
     /// Runs `burst` unless the gate is shut. Costs two sequentially consistent stores.
     ///
-    /// Both threads store before they load, in one total order: either `shut` sees this thread inside and waits, or this thread sees the
+    /// Both threads store before they load, in one total order. Either `shut` finds this thread inside and waits, or this thread finds the
     /// gate shut.
     pub(in crate::dpdk) fn run(&self, burst: impl FnOnce() -> u16) -> u16 {
         self.inside.store(true, SeqCst);
@@ -21,7 +21,7 @@ impl Gate {
         moved
     }
 
-    /// Shuts the gate, and waits until the polling thread has left.
+    /// Shuts the gate, and waits until the polling thread is outside.
     pub(super) fn shut(&self) {
         self.shut.store(true, SeqCst);
         while self.inside.load(SeqCst) {

@@ -1,10 +1,10 @@
 //! memif's interrupts, for a thread that sleeps until a frame arrives. DPDK's driver implements them but has no API for them.
 //!
 //! Each ring has an eventfd, and a flag in shared memory with which its receiver disables interrupts. The sender's driver writes to the
-//! eventfd if the flag is not set, and the receiver's driver reads it. Both pass through the relay when the link is set up.
+//! eventfd if the flag is not set, and the receiver's driver reads it. The relay forwards both when the link is set up.
 //!
-//! The sender writes its frame to the ring and then reads the flag, without a fence in between. So it may not signal a frame sent at the
-//! moment when a receiver enables interrupts. The first sleep is therefore short.
+//! The sender writes its frame to the ring and then reads the flag, without a fence in between. So it may not signal a frame that it sends
+//! while a receiver enables interrupts. The first sleep is therefore short.
 
 use super::socket::Message;
 use std::fs::File;
@@ -50,21 +50,21 @@ impl RingInterrupt {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets whether the sender signals frames. Signals cost both drivers a system call a burst.
+    /// Sets whether the sender signals frames. Signals cost both drivers a system call for each burst.
     pub(in crate::dpdk) fn listen(&self, on: bool) {
         if let Some(ring) = &*self.ring() {
             let flags = if on { 0 } else { POLLED };
-            // On failure the ring keeps its flag; a sleeping thread wakes up regularly anyway.
+            // On failure the flag does not change. A sleeping thread wakes up regularly anyway.
             let _ = ring.memory.write_all_at(&flags.to_ne_bytes(), ring.flags_at);
         }
     }
 
-    /// Returns the descriptor that becomes readable when a frame arrives; `None` without a peer.
+    /// Returns the descriptor that becomes readable when a frame arrives, or `None` without a peer.
     pub(in crate::dpdk) fn descriptor(&self) -> Option<RawFd> {
         self.ring().as_ref().map(|_| self.set.as_raw_fd())
     }
 
-    /// Registers the ring of a new peer. Signals once, so that a thread that sleeps without a peer chooses its descriptor again.
+    /// Registers the ring of a new peer. Signals once, so that a thread that sleeps without a peer selects its descriptor again.
     fn attach(&self, ring: Ring) {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
         let one = 1_u64.to_ne_bytes();
@@ -101,7 +101,7 @@ impl LinkSetup {
     /// Records a message of a link. `server` is true if this port is the link's server.
     pub(super) fn record(&mut self, message: &Message, server: bool) {
         match message.kind() {
-            // There is one message for each region; the limit bounds a peer that sends more.
+            // There is one message for each region. The limit applies to a peer that sends more.
             ADD_REGION if self.regions.len() < 8 => {
                 self.regions.extend(message.descriptor().map(|memory| (message.word(2), memory)));
             }

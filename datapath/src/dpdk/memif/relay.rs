@@ -1,4 +1,4 @@
-//! Forwards the messages between DPDK's memif driver and its peer.
+//! The relay of a memif: forwards the messages between DPDK's memif driver and its peer.
 
 use super::gate::Gate;
 use super::interrupt::{LinkSetup, RingInterrupt};
@@ -18,12 +18,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// The memif message that ends the set-up: both sides may use the rings.
+/// The memif message that ends the link set-up. After it, both sides may use the rings.
 const CONNECTED: u16 = 7;
-/// The longest time in ms to wait for the driver's first message, and the most rounds through its interrupt thread to wait for its
-/// clean-up.
+/// Longest wait for the driver's first message, in ms, and the most rounds through its interrupt thread until its clean-up has ended.
 const DRIVER_TIMEOUT_MS: i32 = 1000;
-/// The fewest rounds through the interrupt thread after a connection ends: one for each message that the driver has not read, and one for
+/// Fewest rounds through the interrupt thread after a connection has ended: one for each message that the driver has not read, and one for
 /// the end.
 const MIN_ROUNDS: u32 = 3;
 
@@ -33,7 +32,7 @@ pub(in crate::dpdk) enum Connection {
 }
 
 impl Connection {
-    /// Connects to or listens on the socket at `name`. Removes a socket that a dead process left.
+    /// Connects to or listens on the socket at `name`. Removes a socket file whose process has ended.
     pub(in crate::dpdk) fn at(name: &str, wanted: SocketRole) -> Result<Self, PortError> {
         let path = Path::new(name);
         let error = |why: String, remedy| PortError::Socket { socket: name.to_owned(), why, remedy };
@@ -106,11 +105,11 @@ pub(in crate::dpdk) struct Relay {
     gate: Arc<Gate>,
     interrupt: Arc<RingInterrupt>,
     role: SocketRole,
-    /// The directory of the driver's socket until the driver has connected or listens.
+    /// The directory of the driver's socket, until the driver has connected or listens.
     private: Option<PrivateDirectory>,
     /// The thread's state until the thread starts.
     work: Option<Work>,
-    /// Closing it stops the thread.
+    /// Dropping this end stops the thread.
     stop: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     public: Option<PathBuf>,
@@ -231,8 +230,8 @@ impl Work {
         Ok(())
     }
 
-    /// Forwards messages until one side disconnects. Returns whether the driver sent any. Once the link is connected, the only message that
-    /// a peer sends is its last.
+    /// Forwards messages until one side disconnects. Returns whether the driver sent any. After the link is connected, the next message of
+    /// a peer is its last.
     fn forward(&self, peer: &OwnedFd, driver: &OwnedFd) -> bool {
         let (mut connected, mut driver_sent) = (false, false);
         let mut setup = LinkSetup::default();
@@ -259,7 +258,7 @@ impl Work {
         driver_sent
     }
 
-    /// Makes the driver clean up while no thread polls.
+    /// Makes the driver clean up while the gate keeps threads from polling.
     fn disconnect_driver(&self, driver: OwnedFd, driver_sent: bool, port: u16) {
         self.interrupt.detach();
         self.gate.shut();

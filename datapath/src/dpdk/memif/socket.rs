@@ -11,10 +11,10 @@ use std::path::Path;
 
 /// Bytes of every memif message.
 pub(super) const MESSAGE: usize = 128;
-/// Most descriptors in a message; memif sends one.
+/// Most descriptors in a message. memif sends one.
 const DESCRIPTORS: usize = 4;
 
-/// Control messages, aligned for their header: room for [`DESCRIPTORS`] and the sender's credentials.
+/// Buffer for control messages, aligned for their header: room for [`DESCRIPTORS`] and the sender's credentials.
 #[repr(C, align(8))]
 struct Control([u8; 128]);
 
@@ -60,7 +60,7 @@ pub(super) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(accepted) })
 }
 
-/// Waits up to `ms` milliseconds (-1: without a limit) until one of these is readable or closed by its peer. Returns which are.
+/// Waits until one of these is readable or closed by its peer, up to `ms` milliseconds (-1: without limit). Returns which are.
 pub(super) fn wait<const N: usize>(sockets: [&OwnedFd; N], ms: i32) -> io::Result<[bool; N]> {
     let mut polled = sockets.map(|s| libc::pollfd { fd: s.as_raw_fd(), events: libc::POLLIN, revents: 0 });
     loop {
@@ -101,7 +101,7 @@ impl Message {
         self.descriptors.first()?.try_clone().ok()
     }
 
-    /// Returns the next message; `None` at the end of the connection. A message of another size than memif's is an error.
+    /// Returns the next message, or `None` at the end of the connection. A message whose size is not memif's is an error.
     pub(super) fn receive(from: &OwnedFd) -> io::Result<Option<Self>> {
         let mut bytes = [0; MESSAGE];
         let mut control = Control([0; 128]);

@@ -31,7 +31,7 @@ fn failed(spec: &PortSpec, interface: &str, error: &io::Error) -> PortError {
             why: "another program or user has UDP port 4791 there".into(),
             remedy: "end it: `ss -lunp sport = :4791` shows it, unless it is the module `rdma_rxe`".into(),
         },
-        // Linux before 5.7.
+        // On Linux before 5.7.
         Some(libc::EPERM) => PortError::Permission { what: format!("port `{spec}`"), needs: "CAP_NET_RAW" },
         _ => PortError::Driver {
             port: spec.to_string(),

@@ -1,7 +1,7 @@
-//! Keeps DPDK's AF_PACKET driver from changing the interface, which would need CAP_NET_ADMIN, and from sharing frames with other ports.
+//! Prevents DPDK's AF_PACKET driver from changing the interface, which would need CAP_NET_ADMIN, and from sharing frames with other ports.
 //!
 //! When a port starts, DPDK's driver sets the interface's Ethernet address, to the one it already has, and clears its promiscuous mode. A
-//! refusal fails the start, unless its error says that the operation is not supported. So a seccomp(2) filter answers these calls with that
+//! refusal fails the start, unless its error is that the operation is not supported. So a seccomp(2) filter answers these calls with that
 //! error. It applies to a thread that only runs the start.
 //!
 //! When a device is created, the driver adds its socket to a fan-out group whose number is derived from the process id and the interface.

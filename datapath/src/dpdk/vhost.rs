@@ -1,14 +1,14 @@
-//! Chooses the role of a port at a vhost-user socket.
+//! Chooses the role of a port on a vhost-user socket.
 
 use super::prepare::PortError;
 use crate::port_spec::{PortSpec, SocketRole};
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 
-/// Returns the driver's role and socket; `None` if `spec` is another kind of port.
+/// Returns the driver's role and socket, or `None` if `spec` is another kind of port.
 ///
-/// The server's driver does not replace the socket file of a dead process, and the client's driver does not wait for a server. So this
-/// removes the file, and checks for the server.
+/// The server's driver does not replace the socket file of a process that has ended, and the client's driver does not wait for a server. So
+/// this removes the file, and checks for the server.
 pub(super) fn driver_side(spec: &PortSpec) -> Result<Option<(SocketRole, String)>, PortError> {
     let PortSpec::Virtio { socket, role } = spec else { return Ok(None) };
     let error = |why: String, remedy| PortError::Socket { socket: socket.clone(), why, remedy };
@@ -29,8 +29,8 @@ pub(super) fn driver_side(spec: &PortSpec) -> Result<Option<(SocketRole, String)
     Ok(Some((role, socket.clone())))
 }
 
-/// Returns true if a server listens on `socket`. A vhost-user server would take a connection for its next client and drop the current one,
-/// so this reads the kernel's list first. That list lacks sockets of other network namespaces.
+/// Returns true if a server listens on `socket`. A vhost-user server would accept a connection as its next client and drop the current one,
+/// so this reads the kernel's list first. The list does not contain sockets of other network namespaces.
 fn listens(socket: &str) -> bool {
     const ACCEPTS: &str = "00010000";
     let list = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();

@@ -1,7 +1,7 @@
-//! AF_XDP ports: the driver of a Linux interface passes RoCEv2 packets to this process before the kernel's network stack sees them.
+//! AF_XDP ports: the driver of a Linux interface passes RoCEv2 packets to this process before the kernel's network stack handles them.
 //!
-//! DPDK's driver attaches the XDP program and binds the socket. This module makes the checks before that, generates the program, and claims
-//! the interface so that no second process uses it.
+//! DPDK's driver attaches the XDP program and binds the socket. Before that, this module makes the checks, generates the program, and
+//! claims the interface so that no second process uses it.
 
 mod object;
 mod program;
@@ -26,12 +26,12 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 pub(super) const MAX_MTU: u16 = 3502;
 /// Bytes that the kernel reserves before a frame (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM: usize = 256;
-/// Buffers that the driver keeps: those in the fill ring, and those that were sent and not yet returned.
+/// Buffers that the driver occupies: those in the fill ring, and those that were sent and not yet returned.
 pub(super) const DRIVER_BUFFERS: u32 = 2 * 2048;
-/// The capabilities that opening such a port needs: for a raw socket, a program, and locked memory.
+/// The capabilities that opening such a port requires: for a raw socket, a program, and locked memory.
 const NEEDS: &str = "CAP_NET_ADMIN,CAP_NET_RAW,CAP_IPC_LOCK,CAP_BPF";
 const NEEDED: u64 = capabilities::NET_ADMIN | capabilities::NET_RAW | capabilities::BPF;
-/// Drivers that copy each frame. They have no hardware queue, so polling the kernel for frames is useless.
+/// Drivers that copy each frame. They have no hardware queue, so polling the kernel for frames has no effect.
 const COPYING: [&str; 2] = ["veth", "tun"];
 
 /// Resources of an open AF_XDP port other than DPDK's device.
@@ -43,7 +43,7 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
-    /// Claims the interface and generates the program for DPDK; `None` if `spec` is another kind of port.
+    /// Claims the interface and generates the program for DPDK. Returns `None` if `spec` is another kind of port.
     pub(super) fn new(
         spec: &PortSpec,
         config: &PortConfig,
@@ -65,8 +65,8 @@ impl Attachment {
         Ok(Some(Self { _claim: claim, object: object.into(), copies }))
     }
 
-    /// Returns arguments for DPDK's driver to append after the interface. By default it polls the NIC's driver whenever it finds no frame,
-    /// a system call each time. That is useless with a driver that copies.
+    /// Returns arguments for DPDK's driver to append after the interface. By default the driver polls the NIC's driver by a system call
+    /// whenever it finds no frame. That has no effect on a driver that copies.
     pub(super) fn arguments(&self) -> String {
         let budget = if self.copies { ",busy_budget=0" } else { "" };
         format!(",xdp_prog=/proc/self/fd/{}{budget}", self.object.as_raw_fd())
@@ -120,7 +120,7 @@ pub(super) fn check(spec: &PortSpec, interface: &Interface) -> Result<(), PortEr
     }
 }
 
-/// Refuses a port of another kind on an interface whose frames an AF_XDP port receives.
+/// Returns an error for a port of another kind on an interface whose frames an AF_XDP port receives.
 pub(super) fn check_not_taken(interface: &Interface) -> Result<(), PortError> {
     let held = name(interface).and_then(|name| UnixStream::connect_addr(&name)).is_ok();
     if held { Err(taken(interface)) } else { Ok(()) }
@@ -135,7 +135,7 @@ fn taken(interface: &Interface) -> PortError {
     refused(interface, why, "end that process, or let both use the port without `xdp:`, which several share")
 }
 
-/// Returns the name of an interface's claim. Abstract socket names belong to a network namespace, as interface indexes do.
+/// Returns the socket name of an interface's claim. Abstract socket names belong to a network namespace, as interface indexes do.
 fn name(interface: &Interface) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("ferroce/xdp/{}", interface.index))
 }
@@ -149,7 +149,8 @@ fn claim(interface: &Interface) -> Result<CloseOnFork, PortError> {
     Ok(OwnedFd::from(listener).into())
 }
 
-/// Detaches the program that a killed process left, as no other port has claimed the interface. Refuses if another program is attached.
+/// Detaches the program that a killed process left, because no other port has claimed the interface. Returns an error if another program is
+/// attached.
 fn remove_leftover(interface: &Interface) -> Result<(), PortError> {
     let Ok(Some(id)) = xdp::program_of(interface.index) else { return Ok(()) };
     let remedy = format!("end what uses it, or `ip link set dev {} xdp off`", interface.name);

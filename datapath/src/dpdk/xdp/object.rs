@@ -1,7 +1,7 @@
-//! Generates the ELF object with an XDP program and a map of sockets that DPDK's AF_XDP driver loads through libbpf.
+//! Generates an ELF object with an XDP program and a map of sockets, which DPDK's AF_XDP driver loads through libbpf.
 //!
-//! DPDK's own program takes every frame of a queue from the kernel. The driver accepts another program only as a file with a map `xsks_map`
-//! described by BTF, so this generates what clang would.
+//! DPDK's own program redirects every frame of a queue to the socket. The driver accepts another program only as a file with a map
+//! `xsks_map` described by BTF. So this module generates the file that clang would.
 
 use crate::bpf::Instruction;
 

@@ -1,4 +1,4 @@
-//! The XDP program of an AF_XDP port, which selects the port's frames. The kernel keeps all others: ARP, ssh, ping.
+//! The XDP program of an AF_XDP port, which selects the port's frames. All others continue to the kernel: ARP, ssh, ping.
 
 use crate::bpf::{Assembler, Instruction, Label, R0, R1, R2, R3, R4, R6};
 use roce::wire::{Mac, Numbers, ROCE_PORT};
@@ -17,14 +17,14 @@ const IPV4: u32 = 0x0800;
 const IPV6: u32 = 0x86dd;
 const HOP_BY_HOP: u32 = 0;
 const UDP: u32 = 17;
-/// IP protocol number of IFA 2.0, whose header lies between the IP header and UDP.
+/// IP protocol number of IFA 2.0, whose header is between the IP header and UDP.
 const IFA: u32 = 253;
 /// Most tags of a frame: a VLAN tag and CSIG's compact tag.
 const TAGS: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Selection {
-    /// Every frame, as a switch receives them.
+    /// Every frame, as a port of a switch.
     All,
     /// RoCEv2 packets to this address or to a multicast group, with any telemetry format, and all frames of this VLAN.
     Roce { mac: Mac, numbers: Numbers, vlan: Option<u16> },

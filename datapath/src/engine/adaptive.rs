@@ -1,8 +1,8 @@
-//! A core that the application runs while it polls, and a thread otherwise.
+//! Adaptive progress: the application runs the core while it polls, and a thread runs it otherwise.
 //!
-//! The thread is in one of three modes. While *working* it runs turns and checks whether the application polls too. While *paused* it
-//! leaves the core to the application and checks regularly that it still polls. While *asleep* it waits for the port's descriptor, a timer
-//! or a post.
+//! The thread is in one of three modes. While *working*, it runs turns and checks whether the application polls too. While *paused*, it
+//! leaves the core to the application and checks periodically that the application still polls. While *asleep*, it waits for the port's
+//! descriptor, a timer or a post.
 
 use super::core::Turn;
 use super::on_demand::{OnDemand, Running};
@@ -26,21 +26,21 @@ const ASLEEP: u32 = 2;
 
 /// Turns between two checks whether the application polls.
 const BATCH: u32 = 16;
-/// Polls during a batch from which on the application drives the core.
+/// Polls during a batch from which on the application runs the core.
 const POLLS_TO_PAUSE: u64 = 4;
-/// Duration of a pause, and the polls in that time with which the application continues to drive the core.
+/// Duration of a pause, and the polls in that time with which the application continues to run the core.
 const PAUSE: Duration = Duration::from_millis(1);
 const POLLS_TO_STAY_PAUSED: u64 = 50;
 /// Idle turns during which the thread spins, and further ones during which it yields. Then it sleeps.
 const SPIN_TURNS: u32 = 64;
 const YIELD_TURNS: u32 = 128;
-/// A yield that takes longer means that other threads want this CPU. The thread then sleeps: the kernel wakes a sleeper for a packet sooner
-/// than it returns to a thread that yields.
+/// A yield that takes longer means that other threads need this CPU. The thread then sleeps, because the kernel wakes a sleeping thread for
+/// a packet sooner than it returns to a thread that yielded.
 const SLOW_YIELD: Duration = Duration::from_micros(50);
 /// The longest sleep on a port with a descriptor, which wakes the thread.
 const MAX_SLEEP: Duration = Duration::from_millis(500);
-/// The shortest and longest sleep on a port without a descriptor, where a received packet waits for the end of the sleep. Each sleep is a
-/// quarter longer than the last: a packet waits for at most a fifth of the time since the last one.
+/// Shortest and longest sleep on a port without a descriptor, where a received packet is delayed until the sleep ends. Each sleep is a
+/// quarter longer than the last, so the delay is at most a fifth of the time since the last packet.
 const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
 /// Timer slack in ns. The kernel's default, 50 µs, is as long as the shortest sleep.
 const TIMER_SLACK_NS: libc::c_ulong = 1000;
@@ -84,21 +84,21 @@ impl Adaptive {
         let work = core.turn(status);
         drop(core);
         if work {
-            // The turn may have changed the timer or descriptor for which the thread sleeps.
+            // The turn may have changed the timer or the descriptor on which the thread sleeps.
             self.shared.wake_if(ASLEEP);
         }
         work
     }
 
-    /// Runs the core after a post if the thread sleeps, as the thread does not see the post.
+    /// Runs the core after a post if the thread sleeps, because posts do not wake the thread.
     pub(super) fn posted(&self, status: &Status) {
-        // The poster rings the doorbell, then reads the mode. The thread stores the mode, then reads the doorbells. One of them sees the
-        // other.
+        // The poster rings the doorbell, then reads the mode. The thread stores the mode, then reads the doorbells. At least one of them
+        // sees the other's write.
         fence(Ordering::SeqCst);
         if self.shared.mode.load(Ordering::Relaxed) != ASLEEP {
             return;
         }
-        // Fails while the thread runs its last turn before it sleeps, which may have missed the post. Then the thread is woken.
+        // Fails while the thread runs its last turn before it sleeps. That turn may have missed the post, so the thread is woken.
         if let Some(mut core) = self.shared.core.try_take() {
             core.turn(status);
         }
@@ -108,7 +108,7 @@ impl Adaptive {
     /// Returns the core to the thread at once, because the application stops polling.
     pub(super) fn hand_over(&self) {
         self.shared.polls_at_hand_over.store(self.shared.polls.load(Ordering::Relaxed), Ordering::Relaxed);
-        // A thread that pauses now sees no current polls, or this sees its mode (see `posted`).
+        // Either a thread that pauses now sees no current polls, or this function sees its mode (see `posted`).
         fence(Ordering::SeqCst);
         self.shared.wake_if(PAUSED);
     }
@@ -116,7 +116,7 @@ impl Adaptive {
     pub(super) fn stop(&mut self) {
         self.shared.wake.signal();
         if let Some(thread) = self.thread.take() {
-            // The status has the core's panic already.
+            // `status` already has the core's panic.
             let _ = thread.join();
         }
         self.shared.core.end();
@@ -124,7 +124,7 @@ impl Adaptive {
 }
 
 fn set_timer_slack() {
-    // SAFETY: takes integers, and affects only this thread. On failure sleeps end a little later.
+    // SAFETY: passes integers, and affects only this thread. On failure, sleeps end a little later.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
 }
 
@@ -140,7 +140,7 @@ impl Shared {
         self.polls.load(Ordering::Relaxed).wrapping_sub(self.polls_at_hand_over.load(Ordering::Relaxed))
     }
 
-    /// Ends the thread's wait if it waits in `mode`. Of several callers, one does.
+    /// Wakes the thread if it waits in `mode`. Only one of several callers signals.
     fn wake_if(&self, mode: u32) {
         if self.mode.load(Ordering::Relaxed) == mode
             && self.mode.compare_exchange(mode, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -202,7 +202,7 @@ impl Shared {
             self.mode.store(PAUSED, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if self.current_polls() < POLLS_TO_PAUSE {
-                // The application called `hand_over` meanwhile.
+                // The application has called `hand_over` since.
                 self.mode.store(WORKING, Ordering::Relaxed);
                 return;
             }
@@ -231,7 +231,7 @@ impl Shared {
         }
         drop(core);
         if !work && !status.stopping() && !self.wake.wait(descriptor, longest) {
-            // The descriptor has an error. If that persists, it would end every wait at once, so this one ignores it.
+            // The descriptor has an error. If the error persists, it ends every wait at once, so this wait omits the descriptor.
             self.wake.wait(None, nap.min(longest));
         }
         self.mode.store(WORKING, Ordering::Relaxed);
@@ -334,8 +334,8 @@ mod model {
         }
     }
 
-    /// The thread sleeps again and again while `posts` threads post one request each. A lost wake-up leaves a request unserved, which the
-    /// model reports as an endless execution.
+    /// The thread sleeps repeatedly while `posts` threads post one request each. A lost wake-up leaves a request unserved, which the model
+    /// reports as an endless execution.
     fn no_post_is_left(posts: u32) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);

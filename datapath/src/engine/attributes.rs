@@ -4,11 +4,11 @@ use crate::neighbour::GidTable;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a query of the port returns at the moment.
+/// The current results of a query of the port.
 #[derive(Debug)]
 pub(super) struct Attributes {
     gids: Mutex<GidTable>,
-    /// The largest IP packet of the port's Linux interface in bytes; 0 if it has none, or its state was not read yet.
+    /// The largest IP packet of the port's Linux interface in bytes; 0 if it has none, or its state has not been read yet.
     ip_mtu: AtomicU32,
 }
 
@@ -17,7 +17,6 @@ impl Attributes {
         Self { gids: Mutex::new(gids), ip_mtu: AtomicU32::new(0) }
     }
 
-    /// Locks the GID table.
     pub(super) fn gids(&self) -> MutexGuard<'_, GidTable> {
         self.gids.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -26,7 +25,7 @@ impl Attributes {
         Some(self.ip_mtu.load(Ordering::Relaxed)).filter(|mtu| *mtu > 0)
     }
 
-    /// Stores the interface's MTU, and returns the one before.
+    /// Stores the interface's MTU, and returns the previous one if it was known.
     pub(super) fn set_ip_mtu(&self, mtu: u32) -> Option<u32> {
         Some(self.ip_mtu.swap(mtu, Ordering::Relaxed)).filter(|mtu| *mtu > 0)
     }

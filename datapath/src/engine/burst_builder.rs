@@ -1,4 +1,4 @@
-//! A core's burst while it is filled: frames for the port, for this process itself, and for others of the interface.
+//! The burst of a core while frames are added: frames for the port, for this process, and for others of the interface.
 
 use super::core_group::{PortAccess, Routed};
 use super::pending_frames::PendingFrames;
@@ -12,32 +12,32 @@ use roce::qp::Waiting;
 use roce::wire::Mac;
 use roce::{Outbox, Qpn, TurnTrace};
 
-/// The burst that a core writes its frames to.
+/// The burst to which a core writes its frames.
 pub(super) struct BurstBuilder<'a, P: PacketIo> {
     pub(super) now: Instant,
     pub(super) port: &'a mut PortAccess<P>,
     pub(super) mac: &'a Mac,
     pub(super) outgoing: &'a mut Burst<P::Buf>,
     pub(super) hairpin: &'a mut Burst<P::Buf>,
-    /// A frame to another core, whose ring has no room yet. Later frames wait behind it.
+    /// A frame to another core whose ring is full. Later frames queue behind it.
     pub(super) deferred: &'a mut Option<P::Buf>,
-    /// Frames to other processes of the interface, whose rings have no room yet.
+    /// Frames to other processes of the interface whose rings are full.
     pub(super) pending: &'a mut PendingFrames<P::Buf>,
     pub(super) spare_buffer: &'a mut Option<P::Buf>,
     /// The other processes of the interface, if there may be any.
     pub(super) member_rings: &'a mut Option<Box<MemberRings>>,
     pub(super) tap: &'a mut Option<Box<Tap>>,
-    /// Frames are written here once the pool has been empty for too long; nothing reads them.
+    /// Buffer for frames that are dropped because the pool has been empty for too long.
     pub(super) discard_buffer: Option<&'a mut [u8]>,
-    /// Frames that were dropped there.
+    /// Frames written to `discard_buffer`.
     pub(super) discarded: usize,
     /// Frames written.
     pub(super) filled: usize,
-    /// The port's pool had no buffer.
+    /// Whether the port's pool had no buffer.
     pub(super) no_buffer: bool,
-    /// The port did not take all of the burst before.
+    /// Whether the port did not accept all frames of the previous burst.
     pub(super) is_backed_up: bool,
-    /// In this turn of a queue pair a frame did not fit the ring to its process, so the turn ends.
+    /// Whether, in this turn of a queue pair, a ring to another process had no room for a frame. The turn of the queue pair then ends.
     pub(super) is_blocked: bool,
 }
 
@@ -102,7 +102,7 @@ impl<P: PacketIo> Outbox for BurstBuilder<'_, P> {
 }
 
 impl<P: PacketIo> BurstBuilder<'_, P> {
-    /// Puts a whole frame into its burst.
+    /// Adds a complete frame to its burst.
     #[inline(always)]
     fn add_frame(&mut self, buffer: P::Buf) {
         if buffer.starts_with(&self.mac.0) {
@@ -116,7 +116,7 @@ impl<P: PacketIo> BurstBuilder<'_, P> {
         }
     }
 
-    /// Adds up to `most` outgoing frames of other cores of the port.
+    /// Adds up to `most` outgoing frames of worker cores.
     pub(super) fn forward(&mut self, most: usize) {
         let before = self.filled;
         while self.filled - before < most
@@ -140,7 +140,7 @@ impl<P: PacketIo> BurstBuilder<'_, P> {
                 if !self.pending.is_full(slot) && member_rings.push(slot, &frame, self.now) == Pushed::Done {
                     *self.spare_buffer = Some(frame);
                 } else {
-                    // A datagram queue pair has many peers, and may continue with others.
+                    // The turn of the queue pair ends. A datagram queue pair has many peers, and may continue with others.
                     *self.spare_buffer = self.pending.push(slot, frame);
                     self.is_blocked = true;
                 }
@@ -153,7 +153,7 @@ impl<P: PacketIo> BurstBuilder<'_, P> {
         }
     }
 
-    /// Delivers a frame to this process: to the core whose it is.
+    /// Delivers a frame within this process, to the core of its queue pair.
     fn route(&mut self, frame: P::Buf) {
         match self.port.route(frame) {
             Routed::Local(frame) => self.hairpin.push(frame),
@@ -163,13 +163,13 @@ impl<P: PacketIo> BurstBuilder<'_, P> {
         }
     }
 
-    /// Delivers a copy of a frame to a multicast group to this process and to others of the interface: most ports return none to them.
-    /// Without a buffer it is lost, as on a busy network.
+    /// Delivers a copy of a frame to a multicast group to this process and to others of the interface, because most ports do not loop back
+    /// such frames. The copy is lost if no buffer is free, as on a congested network.
     #[cold]
     fn copy_locally(&mut self, frame: &P::Buf) {
         let is_wanted = match roce::wire::destination(frame) {
             Some(qpn) => qpn == roce::GROUP_QPN,
-            // A raw packet, which a queue pair of this interface may take by a rule.
+            // A raw packet, for which a queue pair of this interface may have a rule.
             None => !vlan::is_resolution(frame),
         };
         if self.port.loops_back() || !is_wanted {
@@ -185,7 +185,7 @@ impl<P: PacketIo> BurstBuilder<'_, P> {
         }
     }
 
-    /// Tries again to deliver the frames that wait for room at another core or at another process of the interface.
+    /// Retries the frames for which another core or another process of the interface had no room.
     #[cold]
     pub(super) fn retry_pending(&mut self) {
         if let Some(frame) = self.deferred.take() {

@@ -26,11 +26,11 @@ pub struct CqRing {
 
 impl CqRing {
     /// Passes up to `most` completions to `take`, oldest first, and returns their number. When this returns, their work queues have room
-    /// for as many further requests.
+    /// for that many further requests.
     #[inline(always)]
     pub fn pop_each(&mut self, most: usize, take: &mut impl FnMut(&Completion)) -> usize {
         let most = most.min(self.ring.slots());
-        // Completions of one work queue often follow each other: their count is changed once.
+        // Consecutive completions are often of one work queue. Their count is then changed once.
         let (mut last, mut run) = (QueueIndex::NONE, 0);
         for _ in 0..most {
             let Ok(Entry { completion, queue_index }) = self.ring.peek() else { break };
@@ -75,13 +75,13 @@ impl CqRing {
         self.depth
     }
 
-    /// Returns the number of completions to poll.
+    /// Returns the number of completions in the ring.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.ring.slots()
     }
 
-    /// Moves the ring to the returned value, so that the caller can change its depth. Until it is put back, this one is empty.
+    /// Moves the ring out, so that the caller can change its depth. Until it is moved back, this one is empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let (_, none) = RingBuffer::new(0);
@@ -122,7 +122,7 @@ impl CqProducer {
         }
     }
 
-    /// Pushes completions of the work queue at `queue_index`. If they do not fit, they are lost and the queue overflows.
+    /// Pushes completions of the work queue at `queue_index`. If the ring has no room for them, they are lost and the queue overflows.
     #[inline]
     pub(super) fn push(&mut self, completions: &[Completion], queue_index: QueueIndex) {
         match self.ring.write_chunk_uninit(completions.len()) {
@@ -138,11 +138,11 @@ impl CqProducer {
         self.overflow.load(Ordering::Relaxed) || self.ring.is_abandoned()
     }
 
-    /// Changes the depth to at least the number of completions in `ring`, this ring's other end.
+    /// Replaces the ring by one of the given depth, which must be at least the number of completions in `ring`, this ring's other end.
     pub(super) fn resize(&mut self, ring: &mut CqRing, depth: u32) {
         let (mut producer, consumer) = RingBuffer::new(depth as usize);
         while let Ok(completion) = ring.ring.pop() {
-            // Cannot fail: the caller checked the depth.
+            // Cannot fail: the caller has checked the depth.
             let _ = producer.push(completion);
         }
         self.ring = producer;
@@ -154,7 +154,7 @@ impl CqProducer {
         self.ring.slots()
     }
 
-    /// Records an overflow and notifies the application a last time. Returns true the first time.
+    /// Records an overflow and notifies the application a last time. Returns true for the first overflow only.
     pub(super) fn overflow(&mut self) -> bool {
         let first = !self.overflow.swap(true, Ordering::Release);
         if let (true, Some(ClosingNotifier(notifier))) = (first, &self.notifier) {

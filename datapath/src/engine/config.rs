@@ -13,15 +13,15 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Progress {
-    /// The thread that polls a completion queue runs a turn each time, and control calls run turns until they have an answer. Needs no
-    /// second thread, which suits few CPUs, but peers' requests are answered only while the program polls.
+    /// The thread that polls a completion queue runs a turn with each poll, and control calls run turns until they have an answer. No
+    /// second thread is needed, which suits machines with few CPUs. Requests of peers are answered only while the program polls.
     Inline,
     /// A separate thread named `ferroce-core`.
     Dedicated {
         /// CPU to pin the thread to; `None` for no pinning. With several cores, each has the next CPU that the process may use.
         core: Option<usize>,
     },
-    /// The thread that polls runs the core, as with `Inline`. While none polls, a separate thread runs it and sleeps on the port's
+    /// The thread that polls runs the core, as with `Inline`. While none polls, a separate thread runs the core, and sleeps on the port's
     /// descriptor when idle. Suits programs that poll and programs that wait.
     Adaptive,
 }
@@ -60,15 +60,15 @@ impl fmt::Display for Progress {
     }
 }
 
-/// Behaviour of an idle core of a dedicated thread. Any work ends the idling at once.
+/// Behaviour of a dedicated thread whose core is idle. Any work ends the idle state at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Idle {
-    /// Busy-polls: the lowest latency, but needs a CPU of its own.
+    /// Busy-polls: the lowest latency, but occupies a CPU.
     Busy,
-    /// Yields the CPU, then sleeps: for cores that share a CPU.
+    /// Yields the CPU, then sleeps. Suits cores that share a CPU.
     Yield {
-        /// Longest sleep, at most 10 ms. A received packet waits for its end.
+        /// Longest sleep, at most 10 ms. A received packet is delayed until the sleep ends.
         longest_sleep: Duration,
     },
 }
@@ -88,17 +88,18 @@ pub struct CoreConfig {
     pub mac: Mac,
     /// The VLAN of the port's frames, with the priority of its address resolution; `None` for untagged frames.
     pub vlan: Option<Vlan>,
-    /// Index of the Linux interface that the port shares. The kernel then does address resolution and the core does none, except on a VLAN,
-    /// which the kernel's interface does not belong to.
+    /// Index of the Linux interface that the port shares. The kernel then does address resolution. The exception is a port on a VLAN, to
+    /// which the kernel's interface does not belong: there the core does it.
     pub interface: Option<u32>,
-    /// The Ethernet address that stands for every peer, on a port on UDP sockets: the kernel routes its packets, and delivers each received
-    /// one to one process of the interface. `None` on a port that sends to Ethernet addresses.
+    /// The Ethernet address that represents every peer of a port on UDP sockets. The kernel routes the packets of such a port, and delivers
+    /// each received one to one process of the interface. `None` on a port that sends to Ethernet addresses.
     pub peer_mac: Option<Mac>,
-    /// Local addresses. The core answers resolution requests for them if the kernel does not.
+    /// Local addresses. The core answers resolution requests for them unless the kernel does.
     pub addresses: Vec<Address>,
-    /// Whether the user has chosen `addresses` among those of the interface. Otherwise the port uses all, also those that are added later.
+    /// Whether the user has chosen `addresses` among those of the interface. Otherwise the port uses all addresses, including those that
+    /// are added later.
     pub addresses_chosen: bool,
-    /// The gateway to peers outside the addresses' prefixes, unless the kernel's routes state one.
+    /// The gateway to peers outside the addresses' prefixes, unless the kernel's routes name one.
     pub gateway: Option<IpAddr>,
     /// Which threads run the cores.
     pub progress: Progress,
@@ -110,7 +111,7 @@ pub struct CoreConfig {
     pub endpoint: EndpointConfig,
 }
 
-/// Why a core could not be started.
+/// Reasons why a core could not be started.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum StartError {
@@ -137,7 +138,7 @@ pub enum StartError {
     Netlink(#[source] std::io::Error),
 }
 
-/// A core has stopped: no call succeeds any more.
+/// The error of calls to a core that has stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the core of port {port} has stopped: {reason}")]
 pub struct Stopped {
@@ -147,7 +148,7 @@ pub struct Stopped {
     pub reason: String,
 }
 
-/// Why an address could not be resolved.
+/// Reasons why an address could not be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]

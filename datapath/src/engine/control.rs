@@ -1,4 +1,4 @@
-//! Passes control calls to a core.
+//! The channel for control calls to a core.
 
 use super::core_state::CoreState;
 use crossbeam::channel::{Receiver, Sender, unbounded};
@@ -22,7 +22,7 @@ pub(super) struct Inbox {
 }
 
 pub(super) fn channel() -> (Commands, Inbox) {
-    // Each thread waits for its call, so the channel holds at most one command for each thread.
+    // Each thread waits for its call, so the channel contains at most one command for each thread.
     let (sender, receiver) = unbounded();
     let sent = Arc::new(AtomicU32::new(0));
     (Commands { sender, sent: sent.clone() }, Inbox { receiver, sent, taken: 0 })
@@ -38,7 +38,7 @@ impl Commands {
 }
 
 impl Inbox {
-    /// Returns true if a command waits. Costs an idle turn one load.
+    /// Returns true if a command is in the channel. Costs an idle turn one load.
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
         self.sent.load(Ordering::Relaxed) != self.taken

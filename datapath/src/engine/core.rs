@@ -13,18 +13,18 @@ use cc::Instant;
 use roce::wire::Mac;
 use std::time::Duration;
 
-/// Number of frames from which on a turn sends no more.
+/// Number of frames after which a turn sends no more.
 const TRANSMIT_BUDGET: usize = 2 * BURST;
 
-/// Turns without progress of the port after which waiting frames no longer keep the thread awake: the peer may be gone permanently.
+/// Turns in which the port sent nothing, after which queued frames no longer keep the thread awake: the peer may be gone permanently.
 const MAX_STALLED_TURNS: u32 = 4096;
 
-/// Longest time for which the port may accept no frame, or have no free buffer. After that, waiting frames are dropped, as on an unplugged
+/// Longest time for which the port may accept no frame, or have no free buffer. After that, queued frames are dropped, as on an unplugged
 /// cable, so that retry timers run: these start when a frame is sent. Linux never gives up a frame that a veth dropped because its peer's
 /// MTU decreased, and sends none behind it.
 const MAX_STALL: Duration = Duration::from_millis(500);
 
-/// Bytes of the longest frame.
+/// Length of the longest frame, in bytes.
 const MAX_FRAME: usize = 16 << 10;
 
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
@@ -38,40 +38,40 @@ pub(super) struct Core<P: PacketIo> {
     outgoing: Burst<P::Buf>,
     /// Frames to the port's own address, which the port itself does not loop back.
     hairpin: Burst<P::Buf>,
-    /// A frame for another core whose ring is full. Later frames wait behind it.
+    /// A frame for another core whose ring is full. Later frames queue behind it.
     deferred: Option<P::Buf>,
     /// Frames for other processes on the interface whose rings are full.
     pending: PendingFrames<P::Buf>,
     /// An allocated buffer that no frame has used yet.
     spare_buffer: Option<P::Buf>,
-    /// The next timer after the last turn that had work.
+    /// When the next timer was due after the last turn that had work.
     next_timer: Option<Instant>,
     /// Time until which turns are idle unless frames, posts or commands arrive. 0 if the last turn left work.
     idle_until: Instant,
-    /// Consecutive turns in which a frame waited for the port and none was sent.
+    /// Consecutive turns in which a frame was queued for the port and none was sent.
     stalled_turns: u32,
     /// When the port began to accept no frames.
     stalled_since: Option<Instant>,
-    /// When the port's pool ran out of buffers while a frame waited for one.
+    /// When the port's pool ran out of buffers while a frame needed one.
     no_buffer_since: Option<Instant>,
-    /// Frames that waited too long for a buffer are written here and dropped.
+    /// Frames for which no buffer was free for too long are written here and dropped.
     discard_buffer: Box<[u8]>,
     listens: bool,
     next_fault_check: Instant,
-    /// The last field, so that it outlives the buffers above.
+    /// Last, so that it outlives the buffers above.
     port: PortAccess<P>,
 }
 
 pub(super) trait Turn: Send {
     /// Does the current work in bounded time. Returns true if there was any.
     fn turn(&mut self) -> bool;
-    /// Called after a panic with message `reason`: fails all queue pairs and delivers their completions.
+    /// Fails all queue pairs and delivers their completions. Called after a panic with the message `reason`.
     fn fail_all(&mut self, reason: &str);
     /// Returns the time until the next timer.
     fn idle_time(&self) -> Option<Duration>;
-    /// Returns true if a frame waits for the port, which neither a descriptor nor a timer reports.
+    /// Returns true if a frame is queued for the port, whose readiness neither a descriptor nor a timer signals.
     fn waits_for_port(&self) -> bool;
-    /// Sets whether the port's descriptor reports frames.
+    /// Sets whether the port's descriptor signals the arrival of frames.
     fn listen(&mut self, on: bool);
     /// Returns a descriptor that becomes readable when a frame arrives while the port listens, if the port has one.
     fn descriptor(&self) -> Option<WakeDescriptor>;
@@ -106,7 +106,7 @@ impl<P: PacketIo> Core<P> {
         let Some(command) = self.inbox.take() else { return false };
         // Only commands read these counters.
         self.state.counters.port = self.port.counters();
-        // The command must see what its caller posted before.
+        // The command must see the requests that its caller posted before.
         self.state.take_posts(now);
         command(&mut self.state, now);
         true
@@ -121,7 +121,7 @@ impl<P: PacketIo> Core<P> {
     #[inline(never)]
     fn work(&mut self) -> bool {
         faults::unblock_signals();
-        // Any thread may run this turn. Its cache of the port's pool makes turns twice as fast.
+        // Any thread may run this turn. A per-thread cache of the port's pool makes turns twice as fast.
         self.port.attach();
         let now = self.clock.now();
         let mut work = self.inbox.is_filled() && self.control(now);
@@ -162,7 +162,7 @@ impl<P: PacketIo> Core<P> {
         any | self.handle_in_place(now)
     }
 
-    /// Handles the frames that the port has in place, which arrived after those in `received`.
+    /// Handles the frames that the port has in place. They arrived after those in `received`.
     #[inline]
     fn handle_in_place(&mut self, now: Instant) -> bool {
         let Self { port, state, received, .. } = self;
@@ -191,13 +191,13 @@ impl<P: PacketIo> Core<P> {
                 break;
             }
         }
-        // Nothing reports that the port or its pool has room again, so the core must not sleep.
+        // Nothing signals that the port or its pool has room again, so the core must not sleep.
         let waits = !self.outgoing.is_empty() || self.waits_for_ring() || self.state.endpoint.may_transmit();
         self.stalled_turns = if sent == 0 && waits { self.stalled_turns.saturating_add(1) } else { 0 };
         sent > 0 || (waits && self.stalled_turns < MAX_STALLED_TURNS)
     }
 
-    /// Returns true if a frame waits for room in a ring to another core or process.
+    /// Returns true if a frame is queued for a ring to another core or process that has no room.
     const fn waits_for_ring(&self) -> bool {
         self.deferred.is_some() || !self.pending.is_empty()
     }
@@ -224,7 +224,7 @@ impl<P: PacketIo> Core<P> {
         filled
     }
 
-    /// Adds frames of other cores: at most half a burst, so that core 0's own have room.
+    /// Adds frames of worker cores: at most half a burst, so that core 0's own have room.
     #[inline(never)]
     fn forward(&mut self, now: Instant) -> usize {
         if !self.port.has_outgoing() {
@@ -234,8 +234,8 @@ impl<P: PacketIo> Core<P> {
         self.fill_by(now, |_, burst| burst.forward(BURST / 2)).0
     }
 
-    /// Receives frames as one of several cores. Returns whether this core has frames, whether frames were passed to other cores, and
-    /// whether frames of other cores wait to be sent.
+    /// Receives frames as one of several cores. Returns whether this core has frames, whether frames were forwarded to other cores, and
+    /// whether other cores have frames to send.
     #[inline(never)]
     fn receive_in_group(&mut self) -> (bool, bool, bool) {
         self.pending.set_full(self.port.share_full(self.pending.full()));
@@ -259,7 +259,7 @@ impl<P: PacketIo> Core<P> {
         now: Instant,
         write: impl FnOnce(&mut CoreState, &mut BurstBuilder<'_, P>),
     ) -> (usize, bool) {
-        // Moved out of the state, which writes the frames.
+        // Moved out of the state, which `write` borrows.
         let (mut member_rings, mut tap) = (self.state.member_rings.take(), self.state.tap.take());
         let discards = self.no_buffer_since.is_some_and(|since| now.saturating_since(since) >= MAX_STALL);
         let waits_for_ring = self.waits_for_ring();
@@ -330,7 +330,7 @@ impl<P: PacketIo> Turn for Core<P> {
     }
 
     fn listen(&mut self, on: bool) {
-        // Repeated, because the peer may have changed.
+        // Also when the state does not change, because the peer of the port may have changed.
         if on || self.listens {
             self.port.listen(on);
         }

@@ -1,14 +1,14 @@
-//! The cores behind one port, and how each of them reaches it.
+//! The cores behind one port, and the access of each core to the port.
 //!
-//! Core 0, the main core, owns the port. It forwards each received frame to the core of the destination QPN, and sends the frames of the
-//! others, the worker cores. Between it and each worker core there are three rings of buffers, none of which is copied: received frames and
-//! empty buffers to the worker, outgoing frames from it.
+//! Core 0, the main core, owns the port. It forwards each received frame to the core that the destination QPN names, and sends the outgoing
+//! frames of the others, the worker cores. Three rings of buffers connect it with each worker core: received frames and empty buffers to
+//! the worker, outgoing frames from it. No frame is copied.
 //!
-//! Some ports have a queue for each core. There the workers receive most of their frames and send by themselves, and the rings carry the
-//! rest: frames that the port cannot steer, and those to the port's own address. A fourth ring carries misdirected frames, which a NIC's
-//! hash has put into the queue of another core, to core 0, which handles them as if it had received them.
+//! Some ports have a queue for each core. There the worker cores receive most of their frames and send by themselves. The rings then carry
+//! only frames that the port cannot steer, and frames to the port's own address. A fourth ring carries misdirected frames to core 0: those
+//! that a NIC's hash put into the queue of the wrong core. Core 0 handles them as if it had received them.
 //!
-//! The poll-mode cores use it, and the soak of `fabric`, whose cores run in virtual time.
+//! Used by the poll-mode cores, and by the soak test of `fabric`, whose cores run in virtual time.
 
 pub use super::group_state::CoreGroup;
 use crate::io::{BURST, Burst, PacketBuf, PacketIo, PortCounters, QueueError, WakeDescriptor};
@@ -16,22 +16,22 @@ use crate::steering::{CoreTarget, Steering};
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use std::sync::Arc;
 
-/// The most received frames that wait for a core. More are dropped and counted, as by a NIC whose queue is full.
+/// Most received frames queued for a core. Further ones are dropped and counted, as by a NIC whose queue is full.
 const RECEIVE_RING: usize = 1024;
-/// The most frames of a core that wait for core 0. A core with a full ring waits, as it would for a port.
+/// Most frames of a worker core queued for core 0. While the ring is full, the worker keeps its frames, as with a port that accepts none.
 const SEND_RING: usize = 256;
-/// Empty buffers that core 0 keeps ready for each other core.
+/// Empty buffers that core 0 keeps in the ring to each worker core.
 const EMPTY_RING: usize = 2 * BURST;
-/// Received buffers that a core keeps to send from.
+/// Most received buffers that a worker core keeps to send from.
 const MAX_STOCK: usize = 4 * BURST;
 
-/// A core's access to the port. It is one type for all, so that a core's code is compiled once.
+/// A core's access to the port. One type for all cores, so that the code of a core is compiled once.
 pub enum PortAccess<P: PacketIo> {
     /// The port's only core.
     Single(P),
     /// Core 0 of several.
     Main(Box<MainCore<P>>),
-    /// Any other core.
+    /// A worker core.
     Worker(Box<WorkerCore<P>>),
 }
 
@@ -51,20 +51,20 @@ pub struct MainCore<P: PacketIo> {
     rings: Box<[WorkerRings<P::Buf>]>,
     /// The index of the worker whose frames are sent first in this turn.
     first: usize,
-    /// Other cores' queues may receive frames of any core.
+    /// Whether the queues of worker cores may receive frames of any core.
     may_misdirect: bool,
-    /// Frames forwarded so far, and those that found a full ring.
+    /// Counts of frames forwarded to worker cores.
     forwarded: Forwarded,
     /// Last, so that it outlives the buffers above.
     port: P,
 }
 
-/// Frames that a core forwarded to others.
+/// Counts of the frames that a core forwarded to others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Forwarded {
-    /// Frames that were forwarded.
+    /// Frames forwarded.
     pub frames: u64,
-    /// Frames that found a full ring, and were dropped.
+    /// Frames dropped because the ring was full.
     pub dropped: u64,
 }
 
@@ -78,7 +78,7 @@ impl<P: PacketIo> MainCore<P> {
         self.port.poll_receive(into)
     }
 
-    /// Appends the misdirected frames of other cores' queues: half a burst, so that the port's own frames have room.
+    /// Appends misdirected frames from the queues of worker cores: at most half a burst, so that the port's own frames have room.
     fn take_misdirected(&mut self, into: &mut Burst<P::Buf>) {
         let mut room = (BURST / 2).min(into.remaining_capacity());
         for worker in &mut self.rings {
@@ -90,18 +90,18 @@ impl<P: PacketIo> MainCore<P> {
         }
     }
 
-    /// Refills the rings of empty buffers from which the other cores send.
+    /// Refills the rings of empty buffers from which worker cores send.
     fn refill(&mut self) {
         for worker in self.rings.iter_mut().filter(|worker| worker.empty.slots() >= BURST) {
             for _ in 0..BURST {
                 let Some(buffer) = self.port.alloc() else { return };
-                // There is room.
+                // Cannot fail: the ring has room for a burst.
                 let _ = worker.empty.push(buffer);
             }
         }
     }
 
-    /// Forwards frames of other cores to them. Returns true if there were any.
+    /// Forwards frames of worker cores to them. Returns true if there were any.
     fn distribute(&mut self, frames: &mut Burst<P::Buf>) -> bool {
         let mut touched = 0_u32;
         let targets: Burst<CoreTarget> = frames.iter().map(|frame| self.steering.target(frame)).collect();
@@ -128,7 +128,7 @@ impl<P: PacketIo> MainCore<P> {
         touched != 0
     }
 
-    /// Forwards `count` frames to one core. Those without room are dropped.
+    /// Forwards `count` frames to one core. Drops those for which the ring has no room.
     #[inline]
     fn forward_run(&mut self, worker: usize, mut frames: impl Iterator<Item = P::Buf>, count: usize) {
         let received = &mut self.rings[worker].received;
@@ -145,7 +145,7 @@ impl<P: PacketIo> MainCore<P> {
         self.forward_run(worker, std::iter::once(frame), 1);
     }
 
-    /// Forwards a copy of the frame to each other core. A copy for which no buffer is free is lost, as on a busy network.
+    /// Forwards a copy of the frame to each worker core. A copy for which no buffer is free is lost, as on a congested network.
     #[cold]
     fn forward_copies(&mut self, frame: &P::Buf) {
         for worker in 0..self.rings.len() {
@@ -179,7 +179,7 @@ impl<P: PacketIo> MainCore<P> {
             || self.may_misdirect && self.rings.iter().any(|worker| !worker.misdirected.is_empty())
     }
 
-    /// Returns the next frame that another core sends.
+    /// Returns the next frame that a worker core sends.
     fn next_outgoing(&mut self) -> Option<P::Buf> {
         for _ in 0..self.rings.len() {
             if let Ok(frame) = self.rings[self.first].outgoing.pop() {
@@ -195,12 +195,12 @@ impl<P: PacketIo> MainCore<P> {
     }
 }
 
-/// A worker core's access to the port: its ends of the rings to core 0, and a queue of its own if the port has one for it.
+/// A worker core's access to the port: its ends of the rings to core 0, and its own queue if the port has one for it.
 pub struct WorkerCore<P: PacketIo> {
     group: Arc<CoreGroup>,
     steering: Steering,
     core: usize,
-    /// Misdirected frames that it passed on.
+    /// Misdirected frames forwarded to core 0.
     forwarded: Forwarded,
     /// The capacity of a buffer to send from, in bytes.
     room: usize,
@@ -229,7 +229,7 @@ impl<P: PacketIo> WorkerCore<P> {
         any
     }
 
-    /// Passes frames in place to `take`, with whether they are this core's, and the others on to core 0.
+    /// Passes each frame in place to `take`, with whether it is for this core, and forwards the frames that `take` declines to core 0.
     fn receive_in_place(&mut self, mut take: impl FnMut(bool, &[u8]) -> bool) {
         let mut misdirected = Burst::new();
         if let Some(queue) = &mut self.queue {
@@ -246,7 +246,7 @@ impl<P: PacketIo> WorkerCore<P> {
         usize::from(self.steering.core_of(frame)) == self.core
     }
 
-    /// Passes those of the frames from `at` on to core 0 that are not this core's. They are dropped and counted if there is no room.
+    /// Forwards the frames from `at` on that are for other cores to core 0. Drops and counts them if there is no room.
     #[cold]
     fn return_misdirected(&mut self, into: &mut Burst<P::Buf>, at: usize) {
         let received: Burst<_> = into.drain(at..).collect();
@@ -271,13 +271,13 @@ impl<P: PacketIo> WorkerCore<P> {
         }
         let buffer = self.empty.pop().ok();
         if buffer.is_none() {
-            // The core may sleep, and now it has buffers.
+            // Core 0 may be asleep; it refills the ring.
             self.group.wake(0);
         }
         buffer
     }
 
-    /// Keeps received buffers to send from, as far as there is room, and frees the others.
+    /// Keeps received buffers to send from, up to [`MAX_STOCK`], and frees the others.
     fn recycle(&mut self, from: &mut Burst<P::Buf>) {
         if let Some(queue) = &mut self.queue {
             return queue.recycle(from);
@@ -296,7 +296,7 @@ impl<P: PacketIo> WorkerCore<P> {
             return queue.transmit(from);
         }
         if self.outgoing.is_abandoned() {
-            // The port is gone.
+            // Core 0 has been dropped, and the port with it.
             from.clear();
         }
         let count = self.outgoing.slots().min(from.len());
@@ -308,7 +308,7 @@ impl<P: PacketIo> WorkerCore<P> {
         }
     }
 
-    /// Passes a frame to the port's own address on to core 0, which knows whose it is. Returns the frame while there is no room.
+    /// Forwards a frame to the port's own address to core 0, which routes it. Returns the frame if there is no room.
     fn send_to_main(&mut self, frame: P::Buf) -> Result<(), P::Buf> {
         self.outgoing.push(frame).map_err(|PushError::Full(frame)| frame)?;
         self.group.wake(0);
@@ -317,10 +317,10 @@ impl<P: PacketIo> WorkerCore<P> {
 }
 
 impl<P: PacketIo> PortAccess<P> {
-    /// Returns the accesses of all cores, core 0's first. There are at least two.
+    /// Returns the accesses of all cores, core 0's first. There must be at least two cores.
     ///
     /// # Errors
-    /// Returns the port's error if it has queues for the cores, and one does not open.
+    /// Returns the port's error if it has queues for the cores and one cannot be opened.
     pub fn of_all(mut port: P, group: &Arc<CoreGroup>, steering: Steering) -> Result<Vec<Self>, QueueError> {
         let room = port.caps().max_frame;
         let (mut rings, mut workers) = (Vec::new(), Vec::new());
@@ -328,7 +328,7 @@ impl<P: PacketIo> PortAccess<P> {
         for core in 1..usize::from(steering.cores) {
             let (received, received_end) = RingBuffer::new(RECEIVE_RING);
             let queue = queues.next();
-            // A queue has a pool.
+            // A core with a queue allocates from the pool of the queue.
             let (empty, empty_end) = RingBuffer::new(if queue.is_some() { 0 } else { EMPTY_RING });
             let (outgoing_end, outgoing) = RingBuffer::new(SEND_RING);
             let may_misdirect = queue.as_ref().is_some_and(P::misdirects);
@@ -372,8 +372,8 @@ impl<P: PacketIo> PortAccess<P> {
         }
     }
 
-    /// Appends received frames to `into`: those of the port, unless they are in place, or those that core 0 has forwarded. Returns true if
-    /// there are frames: in `into`, or in place.
+    /// Appends received frames to `into`: those of the port except frames in place, or those that core 0 forwarded. Returns true if there
+    /// are frames, in `into` or in place.
     #[inline(always)]
     pub fn receive(&mut self, into: &mut Burst<P::Buf>) -> bool {
         match self {
@@ -393,8 +393,8 @@ impl<P: PacketIo> PortAccess<P> {
         }
     }
 
-    /// Passes the frames in place that are this core's to `take`. If this is core 0, those of other cores are appended to `received`, to be
-    /// [distributed](Self::distribute); any other core passes them on.
+    /// Passes the frames in place that are for this core to `take`. Core 0 appends those for other cores to `received`, to be
+    /// [distributed](Self::distribute); a worker core forwards them to core 0.
     pub(super) fn receive_in_place(&mut self, received: &mut Burst<P::Buf>, mut take: impl FnMut(&[u8])) {
         let mut take_if = |is_own: bool, frame: &[u8]| {
             if is_own {
@@ -414,7 +414,7 @@ impl<P: PacketIo> PortAccess<P> {
         }
     }
 
-    /// Returns an empty buffer; `None` while there is none.
+    /// Returns an empty buffer, or `None` if there is none.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<P::Buf> {
         match self {
@@ -434,7 +434,7 @@ impl<P: PacketIo> PortAccess<P> {
         }
     }
 
-    /// Sends from the front of `from` the frames that the port, or core 0, accepts now. The rest stays, in order.
+    /// Sends frames from the front of `from`, as many as the port, or core 0, accepts now. The others stay, in order.
     #[inline(always)]
     pub fn transmit(&mut self, from: &mut Burst<P::Buf>) {
         match self {
@@ -444,7 +444,7 @@ impl<P: PacketIo> PortAccess<P> {
         }
     }
 
-    /// Returns the counts of what the port, or this core's queue of it, dropped.
+    /// Returns the counts of frames that the port, or this core's queue of it, dropped.
     pub(super) fn counters(&mut self) -> PortCounters {
         match self {
             Self::Single(port) => port.counters(),
@@ -453,7 +453,7 @@ impl<P: PacketIo> PortAccess<P> {
         }
     }
 
-    /// Returns true if the port receives all that it sends.
+    /// Returns true if the port receives every frame that it sends.
     pub(super) fn loops_back(&self) -> bool {
         match self {
             Self::Single(port) => port.loops_back(),
@@ -462,7 +462,7 @@ impl<P: PacketIo> PortAccess<P> {
         }
     }
 
-    /// Sets whether the port's descriptor, or another core, reports frames from now on.
+    /// Sets whether the port's descriptor, or another core, signals the arrival of frames from now on.
     pub(super) fn listen(&mut self, on: bool) {
         match self {
             Self::Single(port) => port.listen(on),
@@ -477,12 +477,12 @@ impl<P: PacketIo> PortAccess<P> {
         }
     }
 
-    /// Becomes readable when a frame arrives and the core listens, if there is such a descriptor.
+    /// Returns the descriptor that becomes readable when a frame arrives while the core listens, if there is one.
     pub(super) fn descriptor(&self) -> Option<WakeDescriptor> {
         match self {
             Self::Single(port) => port.descriptor(),
             Self::Main(main) => main.port.descriptor(),
-            // Core 0 ends the sleep of any core.
+            // Core 0 signals the worker's eventfd.
             Self::Worker(worker) => match &worker.queue {
                 Some(queue) => queue.descriptor(),
                 None => Some(WakeDescriptor::Reliable(worker.group.sleep_state(worker.core).descriptor())),
@@ -490,12 +490,12 @@ impl<P: PacketIo> PortAccess<P> {
         }
     }
 
-    /// Returns true if this core, which is not core 0, has a queue of the port.
+    /// Returns true if this is a worker core with a queue of the port.
     pub(super) fn has_own_queue(&self) -> bool {
         matches!(self, Self::Worker(worker) if worker.queue.is_some())
     }
 
-    /// Returns true if this core's queue may receive frames of other cores, so that they wait for it.
+    /// Returns true if this core's queue may receive frames of other cores, which are delayed until this core runs.
     pub(super) fn may_misdirect(&self) -> bool {
         matches!(self, Self::Worker(worker) if worker.queue.as_ref().is_some_and(P::misdirects))
     }
@@ -506,7 +506,7 @@ impl<P: PacketIo> PortAccess<P> {
         matches!(self, Self::Main(_))
     }
 
-    /// Returns true if other cores have frames to send, or misdirected ones.
+    /// Returns true if worker cores have frames to send, or misdirected frames.
     #[must_use]
     #[inline(always)]
     pub fn has_outgoing(&self) -> bool {
@@ -516,7 +516,8 @@ impl<P: PacketIo> PortAccess<P> {
         }
     }
 
-    /// Returns the processes of the interface without room, of which `held` are those that this core knows: core 0 informs the others.
+    /// Returns the processes of the interface whose rings are full. `held` is the set that core 0 determined; worker cores read it from the
+    /// group.
     pub(super) fn share_full(&self, held: u64) -> u64 {
         match self {
             Self::Single(_) => held,
@@ -572,7 +573,7 @@ impl<P: PacketIo> PortAccess<P> {
         }
     }
 
-    /// Records that the core ends by a defect. Returns true if it is the first of the port's cores.
+    /// Records that the core ends because of a defect. Returns true if it is the first of the port's cores.
     pub(super) fn fail(&self, reason: &str) -> bool {
         match self {
             Self::Single(_) => true,
@@ -584,12 +585,12 @@ impl<P: PacketIo> PortAccess<P> {
 
 /// The result of routing a frame to this process's own address.
 pub(super) enum Routed<B> {
-    /// It belongs to the calling core.
+    /// The frame is for the calling core.
     Local(B),
-    /// Core 0 passes it on, as the port would.
+    /// Core 0 sends it, as the port would.
     Outgoing(B),
-    /// Core 0 passes it on when there is room.
+    /// To be forwarded to core 0 when the ring has room.
     Deferred(B),
-    /// Another core has it.
+    /// Another core received it.
     Done,
 }

@@ -1,7 +1,7 @@
-//! Model of the rings between the cores of a port, which `ci/loom` runs. It follows `rtrb`, which itself cannot run under loom.
+//! Loom model of the rings between the cores of a port, run by `ci/loom`. It follows `rtrb`, which itself cannot run under loom.
 //!
-//! As in `rtrb` 0.3, only the producer stores the tail and only the consumer stores the head, both with Release, and each loads the other's
-//! with Acquire. `rtrb`'s cached copies of the other's index save loads, and order nothing.
+//! As in `rtrb` 0.3, only the producer stores the tail and only the consumer stores the head, both with Release. Each loads the other's
+//! index with Acquire. `rtrb` also caches the other's index, which saves loads and orders nothing.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -50,7 +50,7 @@ impl Ring {
     }
 }
 
-/// The rings in both directions between core 0 and another core, and the contents of the buffers.
+/// The rings in both directions between core 0 and a worker core, and the contents of the buffers.
 struct WorkerRings {
     received: Ring,
     outgoing: Ring,
@@ -69,7 +69,7 @@ impl WorkerRings {
     }
 }
 
-/// Core 0 passes frames to the other core, which answers each in the same buffer.
+/// Core 0 passes frames to the worker core, which answers each in the same buffer.
 fn forward(stores: [Ordering; 2]) {
     loom::model(move || {
         let buffers = std::array::from_fn(|_| UnsafeCell::new(0));
@@ -96,7 +96,7 @@ fn forward(stores: [Ordering; 2]) {
     });
 }
 
-/// No core accesses a buffer that the other has, and frames stay in order.
+/// No core accesses a buffer that the other core has, and frames stay in order.
 #[test]
 fn buffers_belong_to_one_core_at_a_time() {
     forward([Ordering::Release; 2]);

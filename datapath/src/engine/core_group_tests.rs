@@ -1,4 +1,4 @@
-//! Tests of several cores behind one port: commands to all, which core receives a frame, and how all end together.
+//! Tests of several cores behind one port: commands to all, the core that receives a frame, and the common end.
 
 use super::config::{CoreConfig, Progress, StartError};
 use super::tests::TestPort;
@@ -111,7 +111,7 @@ fn wrong_numbers_of_cores_are_refused() {
     assert!(error.contains("queue_pairs = 262144") && error.contains("131072"), "{error}");
 }
 
-/// Only core 0 is polled, as no queue pair belongs to core 1. Core 1's queue is still emptied.
+/// No queue pair belongs to core 1, so only core 0 is polled. The queue of core 1 is still emptied.
 #[test]
 fn polling_core_0_handles_its_frames_in_other_cores_queues() {
     for has_in_place in [false, true] {

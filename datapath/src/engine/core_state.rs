@@ -1,4 +1,4 @@
-//! The state of a core except its port, and the control calls that change it.
+//! The state of a core except its port, and the control calls that change the state.
 
 use super::CoreConfig;
 use super::completion_ring::CqRing;
@@ -31,9 +31,9 @@ pub struct CoreCounters {
     pub idle_turns: u64,
     /// Frames dropped because they are for another Ethernet address.
     pub not_for_us: u64,
-    /// Frames for other processes on the interface: dropped, or on a port on UDP sockets passed on to them.
+    /// Frames for other processes on the interface: dropped, or on a port on UDP sockets relayed to them.
     pub siblings: u64,
-    /// Frames for another process of a port on UDP sockets that were dropped because the ring to it was full.
+    /// Frames for another process of a port on UDP sockets, dropped because the ring to it was full.
     pub siblings_full: u64,
     /// Frames dropped because they belong to another VLAN, or are tagged while the port has no VLAN.
     pub other_vlan: u64,
@@ -41,17 +41,17 @@ pub struct CoreCounters {
     pub neighbour_packets: u64,
     /// ARP and neighbour discovery packets that were malformed.
     pub neighbour_malformed: u64,
-    /// Times that the port's pool had no free buffer for a frame to send.
+    /// Frames that could not be sent at once because the port's pool had no free buffer.
     pub pool_dry: u64,
-    /// Frames dropped because the port had accepted none, or had no free buffer, for half a second.
+    /// Frames dropped because the port had accepted none, or had no free buffer, for 500 ms.
     pub port_held: u64,
     /// Completion queues that overflowed.
     pub cq_overflows: u64,
-    /// Received frames that this core passed to the core of their queue pair, or to core 0 on the way there.
+    /// Received frames that this core forwarded to the core of their queue pair, or to core 0, which forwards them.
     pub handed_over: u64,
     /// Frames dropped because the ring to their core was full.
     pub hand_over_full: u64,
-    /// Frames that the port, or this core's queue of it, dropped. Updated by control calls only.
+    /// Frames that the port, or this core's queue of it, dropped. Updated only by control calls.
     pub port: PortCounters,
 }
 
@@ -107,13 +107,13 @@ pub struct CoreState {
     pub(super) memory: HostMemory,
     pub(super) peer_moves: PeerMoves,
     pub(super) other_cores: Option<Box<OtherCores>>,
-    /// Whether a peer that has moved has more queue pairs than one turn redirects, so that the next turn must continue.
+    /// Whether a peer that has moved has more queue pairs than one turn redirects, so that the next turn continues.
     pub(super) redirects: bool,
     pub(super) management: Option<Management>,
     pub(super) member_rings: Option<Box<MemberRings>>,
     /// Receives a copy of each frame while an observer captures.
     pub(super) tap: Option<Box<Tap>>,
-    /// Whether this process passes on the packets of others that the port receives.
+    /// Whether this process relays received frames to the processes that own their queue pairs.
     pub(super) relays: bool,
     pub(super) mac: Mac,
     pub(super) vlan: Option<Vlan>,
@@ -177,7 +177,7 @@ impl CoreState {
     /// Changes a completion queue's depth. Takes the queue's ring and returns it with all its completions.
     ///
     /// # Errors
-    /// As [`Endpoint::resize_cq`]. Also returns [`ControlError::CqFull`] if the new depth has no room for the completions that wait and
+    /// As [`Endpoint::resize_cq`]. Also returns [`ControlError::CqFull`] if the new depth has no room for the completions in the ring and
     /// those of outstanding sends. The ring is then unchanged.
     pub fn resize_cq(
         &mut self,
@@ -287,9 +287,9 @@ impl CoreState {
         self.management.as_mut().is_some_and(|management| management.send(path, mad))
     }
 
-    /// Sends a management datagram on behalf of a process that died, whether queue pair 1 is open or not.
+    /// Sends a management datagram on behalf of a process that has ended, whether or not queue pair 1 is open.
     pub(super) fn send_disconnect(&mut self, path: Path, mad: Mad) {
-        // A peer that does not receive it detects the end by itself.
+        // A peer that does not receive it detects the end when its own retries fail.
         self.management.get_or_insert_with(|| Management::new(None)).send(path, mad);
     }
 
@@ -299,7 +299,7 @@ impl CoreState {
     }
 
     /// Returns the Ethernet address from which the last received management datagram was sent, if `ip` sent it. An answer to that address
-    /// needs no address resolution, for which a stranger could make this side wait.
+    /// needs no address resolution, for which an unauthenticated sender could make this side wait.
     #[must_use]
     pub fn sender_mac(&self, ip: IpAddr) -> Option<Mac> {
         self.management.as_ref()?.sender_mac(ip)

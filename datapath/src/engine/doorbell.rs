@@ -1,4 +1,4 @@
-//! Doorbells, with which posters tell their core which queues have new requests.
+//! Doorbells: bits that posters set and the core clears, one for each queue with new requests.
 
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Most slots of a set of doorbells: three levels of 64-bit words.
 pub const MAX_SLOTS: usize = 64 * 64 * 64;
 
-/// A bit for each slot with new posts. With none set, a turn costs one load, however many queue pairs there are.
+/// A bit for each slot with new posts. If none is set, a turn costs one load, whatever the number of queue pairs.
 ///
-/// The poster first puts its request into the ring. Then it sets the slot's bit, and upwards the bit of the word below on each level. The
-/// core clears from the top downwards, then empties the ring. So a request in a ring always has its bits set.
+/// The poster first puts its request into the ring. Then it sets the slot's bit, and then, on each higher level, the bit of the word below.
+/// The core clears the bits from the top level down, then empties the ring. So a request in a ring always has its bits set.
 #[derive(Debug)]
 pub struct Doorbells {
     top: AtomicU64,
-    /// The middle level, if the top has fewer bits than there are words.
+    /// The middle level. Empty if the top level has a bit for each word.
     summaries: Box<[AtomicU64]>,
     words: Box<[AtomicU64]>,
 }
@@ -52,7 +52,7 @@ impl Doorbells {
         self.top.load(Ordering::Relaxed) != 0
     }
 
-    /// Calls `serve` for each slot that rang since the last call. Returns true if any may have rung.
+    /// Calls `serve` for each slot whose doorbell has rung since the last call. Returns true if any may have rung.
     pub fn take(&self, mut serve: impl FnMut(usize)) -> bool {
         // An idle turn must not write to a cache line that posters share.
         if !self.are_rung() {
@@ -124,13 +124,13 @@ mod model {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Two posters with slots in one word. The core takes once meanwhile and once afterwards, and no post is left.
+    /// Two posters have slots in one word. The core takes once concurrently and once afterwards, and no post is left.
     #[test]
     fn a_post_always_has_its_bits() {
         model(2);
     }
 
-    /// The same with three levels.
+    /// As [`a_post_always_has_its_bits`], with three levels.
     #[test]
     fn a_post_among_a_hundred_thousand_slots_always_has_its_bits() {
         model(4097);

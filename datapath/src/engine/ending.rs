@@ -2,10 +2,10 @@
 
 use std::panic::resume_unwind;
 
-/// Why the core ends.
+/// The reason why the core ends.
 pub(super) struct End(pub(super) String);
 
-/// Ends the calling core and then the others of its port, as a panic does, but without a message.
+/// Ends the calling core and then the others of its port, as a panic does, but without a panic message.
 pub(super) fn end_core(reason: String) -> ! {
     resume_unwind(Box::new(End(reason)))
 }

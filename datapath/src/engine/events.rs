@@ -20,8 +20,8 @@ pub enum AsyncEvent {
     PortDown,
     /// An address was added to the port's GID table, or removed from it.
     GidChange,
-    /// The core has ended: by a defect, or because its Linux interface was removed. Its queue pairs have completed in error, and every call
-    /// returns the reason.
+    /// The core has ended because of a defect, or because its Linux interface was removed. Its queue pairs have completed in error, and
+    /// every call returns the reason.
     CoreFailed,
 }
 
@@ -41,12 +41,12 @@ pub struct EventQueue {
 #[derive(Debug, Default)]
 struct State {
     events: VecDeque<AsyncEvent>,
-    /// Discarded events whose count a thread has already read from the descriptor. The next threads that look for an event must find none.
+    /// Discarded events whose count a thread has already read from the descriptor. That many calls of `pop_after_read` return no event.
     read: usize,
 }
 
 impl EventQueue {
-    /// Most events that wait. Further ones are dropped.
+    /// Most queued events. Further ones are dropped.
     pub const LIMIT: usize = 1 << 16;
 
     /// Creates a queue of the events for which `filter` returns true. The core calls `filter` while the queue is locked, so it must not
@@ -69,8 +69,8 @@ impl EventQueue {
         self.end_event.announce();
     }
 
-    /// Returns true if the core has stopped or the queue has [ended](Self::end), and no event is left. For a caller that has read the
-    /// descriptor and found no event: the descriptor stays readable for other callers.
+    /// Returns true if the core has stopped or the queue has [ended](Self::end), and no event is left. Call it after the descriptor was
+    /// read and no event was found. The descriptor stays readable for other callers.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.end_event.signal_if_ended() && self.lock().events.is_empty()
@@ -79,8 +79,8 @@ impl EventQueue {
     /// Removes and returns the oldest event. Waits for one if the descriptor blocks, which is the default.
     ///
     /// # Errors
-    /// Returns an error if a signal interrupts the wait, `WouldBlock` if the descriptor does not block and no event waits, or `BrokenPipe`
-    /// if the core has stopped and no event is left.
+    /// Returns an error if a signal interrupts the wait. Returns `WouldBlock` if the descriptor does not block and the queue is empty, or
+    /// `BrokenPipe` if the core has stopped and no event is left.
     pub fn wait(&self) -> io::Result<AsyncEvent> {
         loop {
             self.descriptor.take()?;
@@ -105,7 +105,8 @@ impl EventQueue {
         state.events.pop_front()
     }
 
-    /// Removes events that wait, and subtracts them from the descriptor. If the filter already refuses them, none follows.
+    /// Removes queued events for which `about` returns true, and subtracts them from the descriptor. If the filter already refuses such
+    /// events, none follows.
     pub fn discard(&self, about: impl Fn(&AsyncEvent) -> bool) {
         let mut state = self.lock();
         let before = state.events.len();
@@ -194,7 +195,7 @@ impl Subscribers {
             }
             AsyncEvent::PortUp => tracing::info!("{port}: link up"),
             AsyncEvent::PortDown => tracing::warn!("{port}: link down"),
-            // `fail_all` has logged the cause, and who changed the table has logged the address.
+            // `fail_all` has logged the cause, and the caller that changed the table has logged the address.
             AsyncEvent::CoreFailed | AsyncEvent::GidChange => {}
             AsyncEvent::Transport(
                 Event::CommunicationEstablished(_)
@@ -241,7 +242,7 @@ mod tests {
         [gone, there, gone].iter().for_each(|event| queue.publish(event));
         queue.discard(|event| *event == gone);
         assert_eq!([queue.take(), queue.take()], [Some(there), None]);
-        // A thread has read the descriptor when the event is discarded: the next event is announced once.
+        // A thread has read the descriptor before the event is discarded. The next event is signalled once.
         queue.publish(&gone);
         queue.descriptor.take().unwrap();
         queue.discard(|event| *event == gone);

@@ -1,4 +1,4 @@
-//! State that the cores of a port share: which of them sleep, which other processes have no room, and whether one has failed.
+//! State that the cores of a port share: the sleeping cores, the other processes whose rings are full, and whether a core has failed.
 
 use super::ending::end_core;
 use super::sleep_state::SleepState;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct CoreGroup {
     sleep_states: Box<[SleepState]>,
-    /// A bit for each process of the interface that has no room for frames, as core 0 knows.
+    /// A bit for each process of the interface whose ring is full, as core 0 determined.
     full: AtomicU64,
     failed: AtomicBool,
     /// Why the first core failed.
@@ -18,7 +18,7 @@ pub struct CoreGroup {
 }
 
 impl CoreGroup {
-    /// Creates the state of as many cores as there are `event_fds`, each of which ends the sleep of its core.
+    /// Creates the state of one core for each of `event_fds`, which wakes that core.
     #[must_use]
     pub fn new(event_fds: impl IntoIterator<Item = EventFd>) -> Self {
         let sleep_states = event_fds.into_iter().map(SleepState::new).collect();
@@ -34,17 +34,17 @@ impl CoreGroup {
         &self.sleep_states[core]
     }
 
-    /// Wakes a core. Called after putting something into its ring or inbox.
+    /// Wakes a core. Called after adding to its ring or inbox.
     pub(super) fn wake(&self, core: usize) {
         self.sleep_state(core).wake();
     }
 
-    /// Returns a bit for each process of the interface that has no room for frames.
+    /// Returns a bit for each process of the interface whose ring is full.
     pub(super) fn full(&self) -> u64 {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// Stores the processes without room, and wakes the other cores if one has room again. Called by core 0.
+    /// Stores the processes whose rings are full, and wakes the worker cores if one has room again. Called by core 0.
     pub(super) fn set_full(&self, full: u64) {
         let before = self.full.load(Ordering::Relaxed);
         if before != full {

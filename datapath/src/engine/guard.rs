@@ -1,4 +1,4 @@
-//! What the guard of a process does when that has ended (`siblings::guard`).
+//! The guard of a process (`siblings::guard`): it sends the disconnect notices of the process after that has ended.
 
 use super::management::{MAD_UDP_SOURCE, Management};
 use super::siblings::find;
@@ -12,13 +12,13 @@ use std::net::IpAddr;
 /// Bytes of a buffer for any management datagram with its headers.
 const FRAME: usize = 512;
 
-/// Waits for the end of the process that started this one as its guard, and sends its disconnect notices. Returns at once then, or when the interface
-/// is gone.
+/// Waits for the end of the process that started this one as its guard, then sends the disconnect notices of that process. Returns after
+/// that, or when the interface is gone.
 ///
 /// # Errors
 /// Returns an error if this process was started in another way, the kernel's neighbours cannot be read, or a frame cannot be sent.
 pub fn guard() -> io::Result<()> {
-    // Its descriptors are not for other processes of its user.
+    // Other processes of the user must not access this process's descriptors.
     // SAFETY: prctl takes integers.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
     let guarded = Guarded::inherit()?;
@@ -32,14 +32,15 @@ pub fn guard() -> io::Result<()> {
     let kernel = Kernel::open(interface, Numbers::default())?;
     let look_up = |peer| find(&kernel, peer, mac);
     let mut result = Ok(());
-    // A frame that cannot be sent does not keep the others from being sent.
+    // If a frame cannot be sent, the others are still sent.
     for frame in frames(notices, mac, look_up) {
         result = guarded.sender().send(&frame).and(result);
     }
     result
 }
 
-/// Returns the frames of the disconnect notices to peers whose Ethernet address `look_up` finds, and which are not on this host: siblings inform those.
+/// Returns the frames of the disconnect notices to peers whose Ethernet address `look_up` finds. Omits peers on this host, which siblings
+/// inform.
 fn frames(
     notices: Vec<DisconnectNotice>,
     mac: Mac,

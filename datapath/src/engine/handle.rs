@@ -1,4 +1,4 @@
-//! A caller's access to the cores of a port: commands, turns, and the errors once a core has stopped.
+//! A caller's access to the cores of a port: commands, turns, and the errors after a core has stopped.
 
 use super::adaptive::Adaptive;
 use super::control::{Command, Commands};
@@ -117,8 +117,8 @@ impl Engine {
         answers.into_iter().collect()
     }
 
-    /// Polls for the answer, and runs the core meanwhile if callers run it. A blocking receive would use thread-local storage, which is
-    /// destroyed while the thread or process ends.
+    /// Polls for the answer, and runs turns meanwhile if callers run the core. A blocking receive would use thread-local storage, which is
+    /// destroyed when the thread or process ends.
     fn wait<R>(&self, core: &Handle, answer: &Receiver<R>) -> Result<R, Stopped> {
         loop {
             match answer.try_recv() {
@@ -153,7 +153,7 @@ impl Engine {
     }
 
     /// Runs one turn of each inline or adaptive core for a polling caller. Returns true if there was work. Does nothing for dedicated
-    /// cores, and for cores that another thread runs at this moment.
+    /// cores, and for cores that another thread runs now.
     #[inline(always)]
     pub fn progress(&self) -> bool {
         !self.process.is_parent() && {
@@ -183,7 +183,7 @@ impl Engine {
         producing.fold(false, |work, (_, worker)| worker.poll() || work)
     }
 
-    /// Called after a doorbell: runs an adaptive core whose thread sleeps. Other cores see the posts in their next turn.
+    /// Runs a turn of an adaptive core whose thread sleeps. Called after a doorbell. Other cores see the posts in their next turn.
     #[inline]
     pub fn posted(&self, core: usize) {
         if core > 0 {
@@ -193,7 +193,7 @@ impl Engine {
         self.main.posted(&self.process);
     }
 
-    /// Called after a single post: runs a turn of an inline core, because the caller may never poll again.
+    /// Runs a turn of an inline core after a single post, because the caller may never poll again.
     #[inline]
     pub fn progress_after_post(&self, core: usize) {
         if self.is_inline() && !self.process.is_parent() {
@@ -204,13 +204,13 @@ impl Engine {
         }
     }
 
-    /// Returns true if only callers run the cores: nothing happens while no thread polls.
+    /// Returns true if only callers run the cores. Such cores do nothing while no thread polls.
     #[must_use]
     pub fn is_inline(&self) -> bool {
         matches!(self.main.runner, Runner::Inline(_))
     }
 
-    /// Makes the threads of adaptive cores take over at once, because the caller is about to wait without polling.
+    /// Returns adaptive cores to their threads at once, because the caller is about to wait without polling.
     pub fn hand_over(&self) {
         if self.process.is_parent() {
             return;
@@ -225,7 +225,7 @@ impl Engine {
     /// Checks that the cores run.
     ///
     /// # Errors
-    /// Returns [`Stopped`] with the reason if core 0 has stopped; all cores end together.
+    /// Returns [`Stopped`] with the reason if core 0 has stopped. All cores of a port end together.
     #[inline]
     pub fn check(&self) -> Result<(), Stopped> {
         if self.process.is_parent() || self.main.status.stopped() {
@@ -235,7 +235,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Fails in a forked child, where no thread runs the cores and their locks may never be released.
+    /// Returns an error in a forked child, where no thread runs the cores and their locks may never be released.
     #[cold]
     fn check_process(&self) -> Result<(), Stopped> {
         if self.process.is_parent() {
@@ -245,7 +245,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until all cores have stopped, so that the caller may free registered memory after this error.
+    /// Waits until all cores have stopped, and returns the error. The caller may then free registered memory.
     #[cold]
     fn stopped(&self) -> Stopped {
         for core in std::iter::once(&*self.main).chain(&**self.workers) {

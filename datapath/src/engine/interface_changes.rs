@@ -1,4 +1,4 @@
-//! What an open port does when its Linux interface changes: as Linux's `rxe` does, the GID table and the port's state follow.
+//! Follows changes of an open port's Linux interface: as with Linux's `rxe`, the GID table and the port's state follow the interface.
 
 use super::attributes::Attributes;
 use super::config::CoreConfig;
@@ -12,7 +12,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The state of an interface as the port knows it, and who learns of its changes.
+/// The last known state of an interface, and the subscribers to its changes.
 pub(super) struct InterfaceChanges {
     /// The port's name.
     name: String,
@@ -28,7 +28,7 @@ pub(super) struct InterfaceChanges {
     kernel: Option<Arc<Kernel>>,
     /// Core 0, whose neighbour table has the addresses.
     main: Commands,
-    /// Ends a sleep of core 0.
+    /// Wakes core 0.
     event_fd: EventFd,
 }
 
@@ -76,14 +76,14 @@ impl InterfaceChanges {
             Change::Gone => self.end(),
             Change::Lost => match self.read() {
                 Err(error) if error.raw_os_error() == Some(libc::ENXIO) => self.end(),
-                // The state stays as it was if it cannot be read.
+                // The last known state remains.
                 Err(error) => tracing::warn!("{}: cannot read its interface's state: {error}", self.name),
                 Ok(()) => {}
             },
         }
     }
 
-    /// Ends the cores, because nothing can be sent or received any more.
+    /// Ends the cores, because the interface can no longer send or receive.
     fn end(&mut self) {
         self.is_gone = true;
         self.set_running(false);
@@ -94,7 +94,6 @@ impl InterfaceChanges {
         self.send_to_main(Box::new(move |_, _| end_core(reason)));
     }
 
-    /// Reads the interface's present state.
     fn read(&mut self) -> io::Result<()> {
         if let Some(before) = self.addresses.clone() {
             let present = addresses_of(self.index)?;
@@ -112,7 +111,7 @@ impl InterfaceChanges {
     fn add(&mut self, address: Address) {
         let is_refused = self.chosen.as_ref().is_some_and(|chosen| !chosen.contains(&address.ip));
         let Some(addresses) = self.addresses.as_mut().filter(|_| !is_refused) else { return };
-        // The kernel repeats what it has reported.
+        // The kernel may report an address repeatedly.
         if addresses.iter().any(same_as(&address, self.chosen.is_some())) {
             return;
         }
@@ -122,7 +121,7 @@ impl InterfaceChanges {
         self.report_gid_change(added, || format!("has the address {address}"));
     }
 
-    /// Removes one of the prefixes of an address. The address goes with the last of them.
+    /// Removes one of the prefixes of an address. The address is removed with its last prefix.
     fn remove(&mut self, address: &Address) {
         let Some(addresses) = &mut self.addresses else { return };
         let Some(place) = addresses.iter().position(same_as(address, self.chosen.is_some())) else { return };
@@ -134,7 +133,6 @@ impl InterfaceChanges {
         self.report_gid_change(removed, || format!("lost the address {ip}"));
     }
 
-    /// Makes core 0 and the kernel's filter use the present addresses.
     fn use_addresses(&self) {
         let addresses = self.addresses.clone().unwrap_or_default();
         self.send_to_main(Box::new(move |state, _| state.neighbours.set_addresses(addresses)));
@@ -144,7 +142,7 @@ impl InterfaceChanges {
     }
 
     fn send_to_main(&self, command: Command) {
-        // Fails if the core has stopped, which needs no message.
+        // Fails if the core has stopped. It then needs no command.
         self.main.send(command);
         self.event_fd.signal();
     }
@@ -156,7 +154,7 @@ impl InterfaceChanges {
         }
     }
 
-    /// New connections are limited by the path MTU that the interface carries now. As with `rxe`, there is no event.
+    /// Limits new connections to the path MTU that the interface carries now. As with `rxe`, there is no event.
     fn set_mtu(&mut self, mtu: u32) {
         let before = self.attributes.set_ip_mtu(mtu);
         if before.is_some_and(|before| before != mtu) {
@@ -218,7 +216,6 @@ mod tests {
             std::iter::from_fn(|| self.events.take()).collect()
         }
 
-        /// Takes the commands to core 0, and returns their number.
         fn commands(&mut self) -> usize {
             std::iter::from_fn(|| self.inbox.take()).count()
         }

@@ -19,7 +19,7 @@ impl InterfaceWatch {
         let notifications = Notifications::open(changes.index())?;
         let stop = EventFd::new(0)?;
         let watched = stop.try_clone()?;
-        // Read after the socket listens, so that no change is missed.
+        // Read after the notifications have been subscribed to, so that no change is missed.
         changes.apply(Change::Lost);
         let body = move || {
             while waits(&notifications, &watched) {
@@ -35,7 +35,7 @@ impl Drop for InterfaceWatch {
     fn drop(&mut self) {
         self.stop.signal();
         if let Some(thread) = self.thread.take() {
-            // A panic was reported by the panic hook.
+            // The panic hook has reported a panic.
             let _ = thread.join();
         }
     }

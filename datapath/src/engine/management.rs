@@ -1,6 +1,6 @@
 //! Queue pair 1: management datagrams (MADs) between ports (IBA 13.5.1), which connection managers exchange.
 //!
-//! A core without a connection manager drops them. The state that a peer can create here is bounded.
+//! A core without a connection manager drops them. The memory that a peer can occupy here is bounded.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::event_fd::EventFd;
@@ -30,7 +30,7 @@ struct Sender {
     mac: Mac,
 }
 
-/// The management queue pair of a port. Without a `event_fd` it only sends.
+/// The management queue pair of a port. Without an `event_fd` it only sends.
 pub(super) struct Management {
     rx_queue: VecDeque<(Sender, Mad)>,
     tx_queue: VecDeque<(Path, Mad)>,
@@ -64,7 +64,7 @@ impl Management {
         self.event_fd.is_some()
     }
 
-    /// Handles a frame. Returns false if it is not a management datagram, or not accepted here.
+    /// Handles a frame. Returns false if it is not a management datagram, or this queue pair does not accept it.
     pub(super) fn on_frame(&mut self, frame: &[u8], neighbours: &Neighbours) -> bool {
         let Some(event_fd) = self.event_fd.as_ref().filter(|_| is_for_management(frame)) else {
             return false;
@@ -120,7 +120,7 @@ impl Management {
     }
 }
 
-/// Checks opcode and destination at their offsets without VLAN tag and IP options, which is all that a data packet costs.
+/// Checks opcode and destination at their offsets in a frame without VLAN tag and IP options. Data packets pay for this check only.
 #[expect(clippy::arithmetic_side_effects, reason = "the sum is an offset in the frame and 8 bytes")]
 fn is_for_management(frame: &[u8]) -> bool {
     let bth = match (frame.get(12..14), frame.get(14)) {
@@ -243,7 +243,6 @@ mod tests {
         }
     }
 
-    /// Frames of any length that are not datagrams.
     #[test]
     fn other_frames_are_left_to_others() {
         let mut management = management();

@@ -1,4 +1,4 @@
-//! The poll-mode cores of a port, and the rings between them and applications.
+//! The poll-mode cores of a port, and the rings between cores and applications.
 //!
 //! A core owns its endpoint exclusively, and core 0 also owns the port and its neighbours; for ports with several cores see the module
 //! `core_group`. Requests reach a core through a single-producer ring for each work queue and a doorbell bit for each queue pair. Completions
@@ -81,7 +81,7 @@ const RESOLVE_POLL: Duration = Duration::from_micros(200);
 
 /// A handle to the cores of a port. Dropping it stops them and waits until the port is free.
 ///
-/// A forked child does not inherit the cores: calls fail there, dropping the handle does nothing, and the parent's cores continue.
+/// A forked child does not inherit the cores. There, calls fail and dropping the handle does nothing. The cores of the parent continue.
 pub struct Engine {
     name: String,
     mac: Mac,
@@ -118,8 +118,8 @@ impl Engine {
         self.siblings.as_ref().filter(|_| !self.process.is_parent())
     }
 
-    /// Makes the core signal `descriptor`, an eventfd, when it ends for whatever reason. Signals it at once if the core has ended, or runs
-    /// in a process from which this one was forked.
+    /// Makes the core signal `descriptor`, an eventfd, when it ends for any reason. Signals it at once if the core has ended, or runs in a
+    /// process from which this one was forked.
     #[must_use]
     pub fn end_event(&self, descriptor: Arc<EventFd>) -> Arc<EndEvent> {
         let end = Arc::new(EndEvent::new(descriptor));
@@ -135,7 +135,7 @@ impl Engine {
         }
     }
 
-    /// Adds further events, and the core's end, to `queue`.
+    /// Adds future events, and the end of the core, to `queue`.
     pub fn subscribe(&self, queue: Arc<EventQueue>) {
         self.announce_end(queue.end_event());
         if !self.process.is_parent() {
@@ -151,7 +151,7 @@ impl Engine {
     }
 
     /// Joins a multicast group on the port's Linux interface: the kernel informs switches and routers, and the NIC accepts its frames.
-    /// Dropping the returned value ends the membership. Returns `None` if the port is on no interface.
+    /// Dropping the returned value ends the membership. Returns `None` if the port has no interface.
     ///
     /// # Errors
     /// Returns the kernel's error: ENODEV if the interface is gone.
@@ -159,16 +159,16 @@ impl Engine {
         self.interface.map(|index| crate::linux::join_group(index, group)).transpose()
     }
 
-    /// Returns the port's GID table, which follows the addresses of its Linux interface. Empty in a process that was forked from the
-    /// engine's.
+    /// Returns the port's GID table, which follows the addresses of its Linux interface. The table is empty in a process that was forked
+    /// from the engine's.
     #[must_use]
     pub fn gids(&self) -> GidTable {
         // Another thread may have held the lock at the fork.
         if self.process.is_parent() { GidTable::default() } else { self.attributes.gids().clone() }
     }
 
-    /// Returns the largest path MTU that the port's Linux interface carries at the moment; `None` if the port has no interface. The port's own
-    /// limit may be smaller.
+    /// Returns the largest path MTU that the port's Linux interface carries now; `None` if the port has no interface. The port's own limit
+    /// may be smaller.
     #[must_use]
     pub fn path_mtu(&self) -> Option<Mtu> {
         self.attributes.ip_mtu().map(path_mtu)
@@ -186,7 +186,7 @@ impl Engine {
         self.interface.is_none_or(|index| crate::linux::interface_at(index).is_ok_and(|it| it.running))
     }
 
-    /// Returns the Ethernet address to which packets for `address` are sent. Waits for an answer, without blocking the datapath.
+    /// Returns the Ethernet address to which packets for `address` are sent. Waits for the answer, without blocking the datapath.
     ///
     /// # Errors
     /// Returns an error if the address does not resolve, there is no route, or the core has stopped.
@@ -199,7 +199,7 @@ impl Engine {
         }
     }
 
-    /// Returns the Ethernet address to which packets for `address` are sent; `None` while the answer is outstanding, in which case call
+    /// Returns the Ethernet address to which packets for `address` are sent, or `None` while no answer has arrived. The caller then calls
     /// again.
     ///
     /// # Errors
@@ -223,15 +223,15 @@ impl Engine {
         }
     }
 
-    /// Informs the core of all processes that have come by now, if these are at the Ethernet address: frames to one that it does not know
-    /// are lost. The thread that watches the processes may be late.
+    /// Registers processes that have joined the interface with the core, if `mac` is the address that they share with this process. The
+    /// core drops frames to a process that it has not registered. The thread that watches the processes may be late.
     fn meet_processes_at(&self, mac: Mac) {
         if let Some(siblings) = self.siblings().filter(|_| mac == self.mac) {
             siblings.meet();
         }
     }
 
-    /// Waits a moment; runs a turn if callers run the cores.
+    /// Pauses before the next check: runs a turn if callers run the cores, and sleeps otherwise.
     fn pause(&self) -> Result<(), Stopped> {
         self.check()?;
         if !self.main.turn() {
@@ -256,11 +256,11 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // A child has copies of these, and nothing to stop or wait for.
+        // A child has copies of these, and nothing to stop.
         if self.process.is_parent() {
             return;
         }
-        // Members first: their buffers belong to the port, which core 0 owns.
+        // Worker cores first: their buffers belong to the port, which core 0 owns.
         self.workers.iter_mut().for_each(handle::Handle::stop);
         self.main.stop();
         // SAFETY: each is dropped only here, and nothing uses it afterwards.

@@ -1,4 +1,4 @@
-//! Notifies a sleeping thread of a new completion.
+//! Wakes a thread that waits for a completion.
 
 use crate::event_fd::EventFd;
 #[cfg(all(test, loom))]
@@ -11,7 +11,7 @@ const NOT_ARMED: u8 = 0;
 const SOLICITED: u8 = 1;
 const ANY: u8 = 2;
 
-/// Keeps an eventfd readable once its core has ended, because no later event would wake its readers.
+/// Keeps an eventfd readable after its core has ended, because no later event would wake its readers.
 #[derive(Debug)]
 pub struct EndEvent {
     has_ended: AtomicBool,
@@ -39,11 +39,11 @@ impl EndEvent {
     }
 }
 
-/// A completion queue's notification request. Once armed, it signals once: for the next completion, or for the next one that was solicited
-/// or failed.
+/// A completion queue's notification request. An armed notifier signals once: for the next completion, or for the next one that was
+/// solicited or failed.
 ///
-/// The core puts completions into the ring, then checks whether the notifier is armed. The application arms it, then checks the ring. So
-/// one of them notices each completion.
+/// The core puts completions into the ring, then checks whether the notifier is armed. The application arms the notifier, then checks the
+/// ring. So at least one of them sees each completion.
 #[derive(Debug)]
 pub struct Notifier {
     armed: AtomicU8,
@@ -78,13 +78,14 @@ impl Notifier {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes back all signals, from the descriptor too. Returns how many of them a thread has read from the descriptor but not taken yet.
+    /// Takes back all signals, also from the descriptor. Returns the number of signals that a thread has read from the descriptor but not
+    /// taken yet.
     pub fn take_back(&self) -> u32 {
         let signals = self.signals.swap(0, Ordering::AcqRel);
         (0..signals).filter(|_| !self.descriptor.take_now()).count() as u32
     }
 
-    /// Signals if requested. `solicited` is true if one of the new completions is solicited or an error.
+    /// Signals if requested. `solicited` is true if a new completion was solicited or is an error.
     pub(super) fn on_completions(&self, solicited: bool) {
         fence(Ordering::SeqCst);
         let armed = self.armed.load(Ordering::Relaxed);
@@ -104,8 +105,8 @@ mod model {
     use super::*;
     use loom::thread;
 
-    /// The core puts a completion into the ring while a thread arms the notifier and checks the ring: at least one of them notices the
-    /// other.
+    /// The core puts a completion into the ring while a thread arms the notifier and checks the ring. At least one of them sees the other's
+    /// write.
     #[test]
     fn a_completion_is_found_or_signals() {
         loom::model(|| {

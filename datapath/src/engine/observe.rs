@@ -1,4 +1,4 @@
-//! An observer's view of a core: its queue pairs, and which of them wait for the program to poll.
+//! An observer's view of a core: its queue pairs, and those whose completions the program has not polled.
 
 use super::core_state::CoreState;
 use cc::Instant;
@@ -14,9 +14,10 @@ pub struct Observed {
 }
 
 impl CoreState {
-    /// Returns up to `most` queue pairs, starting at `from`, which is 0 at first, and where to continue; `None` at the end.
+    /// Returns up to `most` queue pairs, starting at `from`, and the value of `from` for the next call, or `None` at the end. The first
+    /// call passes 0.
     ///
-    /// Also records for each queue pair with unpolled send completions that it waits for the program to poll.
+    /// Also records in the endpoint whether each of these queue pairs has unpolled send completions.
     pub fn observe(&mut self, now: Instant, from: u32, most: usize) -> (Vec<Observed>, Option<u32>) {
         let (seen, more) = self.endpoint.observe(now, from, most);
         let unpolled = |queue_pair: &Observation| self.queues.unpolled_sends(queue_pair.qpn);

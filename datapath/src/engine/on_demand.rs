@@ -1,4 +1,4 @@
-//! A core that any thread may run, one at a time.
+//! A core that any thread may run, one thread at a time.
 
 use super::core::Turn;
 use super::runner::Status;

@@ -32,7 +32,6 @@ impl OtherCores {
         self.send(0, Box::new(move |state, now| state.peer_moves.suspect(now, peer, &mut state.neighbours)));
     }
 
-    /// Sends a peer's new Ethernet address to all other cores.
     #[cold]
     pub(super) fn redirect(&self, peer: IpAddr, mac: Mac) {
         for core in (0..self.commands.len()).filter(|&core| core != self.own) {
@@ -44,7 +43,7 @@ impl OtherCores {
     }
 
     fn send(&self, core: usize, command: Command) {
-        // Fails if the core has stopped, which needs no message.
+        // Fails if the core has stopped. It then needs no command.
         self.commands[core].send(command);
         self.group.wake(core);
     }

@@ -1,7 +1,7 @@
-//! Follows peers whose Ethernet address changes while queue pairs use them: a standby takes over, a machine migrates, a router is replaced.
+//! Follows peers whose Ethernet address changes while queue pairs use it: a standby takes over, a machine migrates, a router is replaced.
 //!
-//! A queue pair that times out reports its peer (`Endpoint::poll_suspected`), long before it fails. The core resolves the address again,
-//! and redirects all queue pairs of that peer if it has changed. Packets that are answered cost nothing more.
+//! A queue pair that times out reports its peer (`Endpoint::poll_suspected`), several retries before it fails. The core resolves the
+//! address again. If the address has changed, it redirects all queue pairs of that peer. Acknowledged packets have no additional cost.
 
 use super::other_cores::OtherCores;
 use crate::neighbour::{Neighbours, Resolution};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Most peers being resolved at a time. Others are reported again at their next timeout.
 const MAX_PEERS: usize = 64;
-/// Time after a resolution for which the peer is not resolved again, because with packet loss every retransmission reports it.
+/// Time after a resolution for which the peer is not resolved again. Under packet loss, every retransmission reports the peer.
 const RESOLVE_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) struct Context<'a> {
@@ -66,7 +66,7 @@ impl PeerMoves {
         {
             neighbours.resolve_again(now, peer);
             self.resolving.push(peer);
-            // An entry that is known already is used at once.
+            // Makes the next check use an entry that is known already.
             self.answers_seen = neighbours.answers().wrapping_sub(1);
         }
     }
@@ -231,7 +231,7 @@ mod tests {
         qpn
     }
 
-    /// Retransmissions report their peer all the time: it is resolved once in [`RESOLVE_INTERVAL`].
+    /// Every retransmission reports the peer, which is resolved once in [`RESOLVE_INTERVAL`].
     #[test]
     fn a_peer_is_resolved_once_per_interval() {
         let mut scene = Scene::new(1);
@@ -252,7 +252,6 @@ mod tests {
         assert_eq!(scene.redirected(MACS[2]), 0, "it was redirected again");
     }
 
-    /// A turn redirects a bounded number of queue pairs.
     #[test]
     fn a_peer_with_many_queue_pairs_is_redirected_over_several_turns() {
         let mut scene = Scene::new(Endpoint::REDIRECTS as u32 + 10);
@@ -264,7 +263,6 @@ mod tests {
         assert_eq!(scene.redirected(MACS[1]), 0);
     }
 
-    /// The lists of peers being resolved and peers resolved recently are bounded.
     #[test]
     fn the_lists_of_peers_are_bounded() {
         let mut scene = Scene::new(1);

@@ -1,16 +1,16 @@
-//! Frames to other processes of the interface that wait for room, so that a stopped process delays no other.
+//! Queued frames to other processes of the interface whose rings are full, so that a stopped process delays no other.
 
 use crate::io::BURST;
 use crate::siblings::Pushed;
 
-/// The most frames that wait for one process: those that other cores had passed to core 0 before they learned that it is full. More are lost,
-/// as in a switch.
+/// Most frames queued for one process: those that other cores had passed to core 0 before they were informed that its ring is full. Further
+/// ones are lost, as in a switch.
 const MAX_PER_PROCESS: usize = 2 * BURST;
 
-/// Frames in order, each with the slot of its process.
+/// Frames in order, each with the slot of the process that it is for.
 pub(super) struct PendingFrames<B> {
     frames: Vec<(u8, B)>,
-    /// A bit for each slot whose process has no room. On core 0 those of the frames above; another core has them from core 0.
+    /// A bit for each slot whose process has no room. On core 0, the slots of the frames above; on a worker core, a copy of core 0's.
     full: u64,
 }
 
@@ -30,17 +30,17 @@ impl<B> PendingFrames<B> {
         self.full
     }
 
-    /// Takes over the slots that core 0 knows to be full.
+    /// Stores the full slots that core 0 has determined.
     pub(super) const fn set_full(&mut self, full: u64) {
         self.full = full;
     }
 
-    /// Returns whether the process in `slot` has no room.
+    /// Returns true if the process in `slot` has no room.
     pub(super) const fn is_full(&self, slot: u8) -> bool {
         self.full & bit(slot) != 0
     }
 
-    /// Keeps a frame for the process in `slot`. Returns it if too many wait already.
+    /// Queues a frame for the process in `slot`. Returns the frame if the limit for the process is reached.
     pub(super) fn push(&mut self, slot: u8, frame: B) -> Option<B> {
         if self.frames.iter().filter(|(waiting, _)| *waiting == slot).count() >= MAX_PER_PROCESS {
             return Some(frame);
@@ -50,7 +50,7 @@ impl<B> PendingFrames<B> {
         None
     }
 
-    /// Offers the frames to their processes by `push`, in order, and drops those that they take.
+    /// Passes the frames to `push`, in order, and removes those that it accepts.
     pub(super) fn retry(&mut self, mut push: impl FnMut(u8, &B) -> Pushed) {
         self.full = 0;
         let full = &mut self.full;

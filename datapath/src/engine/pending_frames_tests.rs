@@ -1,4 +1,4 @@
-//! A process of the interface that receives no frames, as one that is stopped, and the frames to others meanwhile.
+//! Tests with a process of the interface that receives no frames, such as a stopped one, and of frames to other destinations meanwhile.
 
 use super::config::CoreConfig;
 use super::*;
@@ -16,7 +16,7 @@ use std::sync::mpsc::{Sender, channel};
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-/// Passes on the processes that join.
+/// Sends each process that joins to the test.
 pub(super) struct Joined(pub(super) Sender<(u8, Arc<Member>)>);
 
 impl Events for Joined {
@@ -66,17 +66,17 @@ fn connect(state: &mut CoreState, now: Instant, mac: Mac, destination: Qpn) -> Q
     qpn
 }
 
-/// A process that receives no frames, and a device beside it.
+/// A process that receives no frames, and a device on the same interface.
 struct Scene {
     engine: Engine,
     network: io::Loopback,
-    /// The queue pair numbers of the process begin with its slot.
+    /// The slot of the process, which is the top of its queue pair numbers.
     slot: u8,
     _siblings: [Siblings; 2],
 }
 
 impl Scene {
-    /// Each test has an interface of its own.
+    /// Creates the scene. Each test has an interface of its own.
     fn new(test: u32, cores: u8) -> Self {
         let interface = 0x4000_0000 | test << 24 | std::process::id();
         let mut own = Siblings::join(interface, Delivery::ToAll).unwrap();
@@ -93,7 +93,7 @@ impl Scene {
         member_rings.add(slot, member);
         engine
             .call(move |state, now| {
-                // The ring is full.
+                // Fills the ring.
                 while member_rings.push(slot, &[0; 1024], now) == Pushed::Done {}
                 state.member_rings = Some(member_rings);
             })
@@ -116,7 +116,7 @@ impl Scene {
         self.engine.call_on(core, post).unwrap();
     }
 
-    /// Returns the frames that have left for the network.
+    /// Returns the number of frames that were sent to the network.
     fn left(&mut self) -> usize {
         let mut left: Burst<LoopbackBuf> = Burst::new();
         self.network.receive(&mut left);

@@ -1,10 +1,10 @@
-//! A hash of queue pair numbers for the core's own tables.
+//! A hash of queue pair numbers for tables of the core.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by queue pair number. The core chooses the numbers, so no peer can cause collisions and one multiplication suffices. The standard
-/// library's hash takes a hundred instructions for each completion.
+/// A map by queue pair number. The core chooses the numbers, so no peer can cause collisions, and one multiplication is enough. The
+/// standard library's hash costs about a hundred instructions for each completion.
 pub(super) type ByQpn<T> = HashMap<u32, T, BuildHasherDefault<QpnHasher>>;
 
 #[derive(Default)]

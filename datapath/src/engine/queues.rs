@@ -1,4 +1,4 @@
-//! The core's ends of the rings: posted requests arrive from programs; completions and room return to them.
+//! The core's ends of the rings: programs post requests to it, and it returns completions and room to them.
 
 use super::completion_ring::{self, CqProducer, CqRing};
 use super::doorbell::Doorbells;
@@ -18,7 +18,7 @@ pub(super) struct Queues {
     slots: Slots,
     /// By completion queue number.
     cqs: Vec<Option<CqProducer>>,
-    /// Number of queues that were given a slot; wraps at 2³².
+    /// Number of queues that have been assigned a slot; wraps at 2³².
     generation: u32,
     /// Slots whose posters may gain room in this turn.
     served: Vec<usize>,
@@ -94,7 +94,7 @@ impl Queues {
         self.cqs.get_mut(cq.0 as usize)?.as_mut()
     }
 
-    /// Finds a slot for [`Self::connect_qp`] or [`Self::connect_srq`].
+    /// Returns a free slot for [`Self::connect_qp`] or [`Self::connect_srq`].
     pub(super) fn free_slot(&self) -> Result<usize, ControlError> {
         self.slots.free()
     }
@@ -152,7 +152,7 @@ impl Queues {
             match &mut slots.all[slot] {
                 None => return,
                 Some(Queue::Pair(QpQueues { qpn, send, recv, .. })) => {
-                    // Receives first: a send may cause a response that needs one.
+                    // Receives first: a send may cause a response that consumes one.
                     recv.take(|requests| endpoint.take_recvs(now, *qpn, requests));
                     send.take(|requests| endpoint.take_sends(now, *qpn, requests));
                 }
@@ -170,12 +170,13 @@ impl Queues {
     }
 
     /// Moves completions to their rings and publishes new room to posters. Returns the number of completion queues that overflowed, and
-    /// whether there was anything to move.
+    /// whether there were completions.
     pub(super) fn deliver(&mut self, now: Instant, endpoint: &mut Endpoint) -> (u64, bool) {
         let Self { cqs, slots, unpolled, runs, served, .. } = self;
         let (mut overflows, mut filled) = (0, endpoint.poll_filled_cq());
         let any = filled.is_some();
-        // One move for all queues: the two work queues of a queue pair are published together, and may complete to different queues.
+        // One move for all queues: the two work queues of a queue pair are published together, and may complete to different completion
+        // queues.
         let moving = any.then(|| unpolled.begin_move());
         while let Some(cq) = filled {
             let producer = cqs.get_mut(cq.0 as usize).and_then(Option::as_mut);
@@ -190,10 +191,10 @@ impl Queues {
     }
 }
 
-/// Moves the completions of one queue during a move of the counts. Returns true if the queue overflows now.
+/// Moves the completions of one completion queue, during a move of the counts. Returns true if the queue overflows now.
 ///
-/// The order is: counts a completion as unpolled, publishes the room in its work queue, pushes the completion. So a program that polls the
-/// completion can post again.
+/// For each run of completions, this counts them as unpolled, then publishes the room in their work queue, then pushes them. So a program
+/// that has polled a completion can post again.
 fn deliver_to(
     now: Instant,
     endpoint: &mut Endpoint,
@@ -231,7 +232,7 @@ fn deliver_to(
     if is_lost {
         endpoint.overflow_cq(now, cq);
     }
-    // The endpoint itself drops completions if more arrive in a turn than the queue holds.
+    // The endpoint itself drops completions if one turn produces more than the queue has room for.
     endpoint.cq_overflowed(cq) && producer.overflow()
 }
 
@@ -241,7 +242,7 @@ enum Queue {
     Shared(SrqQueues),
 }
 
-/// The queues of programs. A queue's slot is the number with which its doorbell rings.
+/// The queues of programs. The slot of a queue is the number of its doorbell.
 struct Slots {
     all: Vec<Option<Queue>>,
     /// Every slot before this one is in use.
@@ -299,8 +300,8 @@ impl Slots {
         }
     }
 
-    /// Returns the number of outstanding send requests whose completions belong to `cq`. Unsignaled requests count, because they complete
-    /// if they fail.
+    /// Returns the number of outstanding send requests whose completions belong to `cq`. Includes unsignaled requests, which complete if
+    /// they fail.
     fn outstanding_sends(&self, cq: CqId, endpoint: &Endpoint) -> usize {
         let outstanding = |queue: &Queue| match queue {
             Queue::Pair(queues) if queues.send_cq == cq => {

@@ -1,4 +1,4 @@
-//! Tests of raw packets: which frames rules see, and how frames of a process reach itself and others.
+//! Tests of raw packets: the frames to which rules apply, and the delivery of a process's frames to itself and to others.
 
 use super::*;
 use crate::io::{self, Burst, Loopback, LoopbackBuf, PacketBuf, PacketIo};
@@ -79,7 +79,7 @@ fn put(port: &mut Loopback, frame: &[u8]) {
     port.transmit(&mut burst);
 }
 
-/// Returns the number of frames that a rule steered to the queue pair without receive requests.
+/// Returns the number of frames that a rule steered to the queue pair. They were dropped, because it has no receive requests.
 fn steered(engine: &Engine) -> u64 {
     while engine.progress() {}
     engine.call(|state, _| state.endpoint.counters().discarded(Discard::ReceiverNotReady)).unwrap()
@@ -109,7 +109,7 @@ fn rules_see_frames_of_any_address_and_tag_and_leave_resolution_its_own() {
     assert_eq!(resolved, 1, "both take it");
 }
 
-/// The same for a port that loops back no frames and one that loops back all.
+/// Covers a port that loops back no frames and one that loops back all.
 #[test]
 fn a_frame_to_a_group_is_looped_back_once_and_a_unicast_frame_is_not() {
     let (port, mut other) = io::pair(64, 2048);

@@ -1,4 +1,4 @@
-//! Frames that the kernel delivered to one process of an interface, and that are for another.
+//! Tests of relaying: frames that the kernel delivered to one process of an interface, and that are for another.
 
 use super::pending_frames_tests::Joined;
 use super::*;
@@ -34,8 +34,8 @@ fn frame(to: Mac, qpn: Qpn) -> Vec<u8> {
     frame
 }
 
-/// Returns the frames that another process receives, of those that the kernel delivered to this one, and how many this one counts as the
-/// other's.
+/// Returns the frames that another process receives, of those that the kernel delivered to this one, and the number that this one counts as
+/// relayed.
 fn relayed(test: u32, peer_mac: Option<Mac>, frames: impl Fn(u8, u8) -> Vec<Vec<u8>>) -> (Vec<Vec<u8>>, u64) {
     let interface = 0x2000_0000 | test << 24 | std::process::id();
     let (own, joined) = join(interface);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 pub(super) struct Slot<'a> {
     pub(super) index: usize,
-    /// Number of queues that were given a slot so far.
+    /// Number of queues that have been assigned a slot so far.
     pub(super) generation: u32,
     pub(super) doorbells: &'a Arc<Doorbells>,
     pub(super) unpolled: &'a Arc<Unpolled>,
@@ -33,11 +33,11 @@ impl QpRings {
         self.qpn
     }
 
-    /// Checks a send request and puts it into the ring. [`ring_doorbell`](Self::ring_doorbell) makes the core look there. The caller must
+    /// Checks a send request and puts it into the ring. The core takes it after [`ring_doorbell`](Self::ring_doorbell). The caller must
     /// check the state of the queue pair.
     ///
     /// # Errors
-    /// Returns the rule that the request breaks, or `QueueFull` if as many requests are outstanding as the queue is deep.
+    /// Returns the rule that the request breaks, or `QueueFull` if the number of outstanding requests equals the depth of the queue.
     #[inline(always)]
     pub fn push_send(&mut self, request: SendRequest) -> Result<(), PostError> {
         if probes::are_posts_traced() {
@@ -76,7 +76,7 @@ impl QpRings {
         self.rules = rules;
     }
 
-    /// Tells the core that the rings have new requests, or that the poster waits for room.
+    /// Signals to the core that the rings have new requests, or that the poster needs room.
     pub fn ring_doorbell(&self) {
         self.doorbells.ring(self.slot);
     }
@@ -93,21 +93,21 @@ pub struct SrqRings {
 }
 
 impl SrqRings {
-    /// Returns the number of the queue.
+    /// Returns the number of the shared receive queue.
     #[must_use]
     pub fn srq(&self) -> SrqId {
         self.srq
     }
 
-    /// Checks a receive request and puts it into the ring. [`ring_doorbell`](Self::ring_doorbell) makes the core look there.
+    /// Checks a receive request and puts it into the ring. The core takes it after [`ring_doorbell`](Self::ring_doorbell).
     ///
     /// # Errors
-    /// Returns the rule that the request breaks, or `QueueFull` if as many requests are outstanding as the queue is deep.
+    /// Returns the rule that the request breaks, or `QueueFull` if the number of outstanding requests equals the depth of the queue.
     pub fn push_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
         self.recv.push(self.rules.check(request)?)
     }
 
-    /// Tells the core that the ring has new requests, or that the poster waits for room.
+    /// Signals to the core that the ring has new requests, or that the poster needs room.
     pub fn ring_doorbell(&self) {
         self.doorbells.ring(self.slot);
     }

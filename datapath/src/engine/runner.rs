@@ -63,7 +63,7 @@ impl Status {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a core after a panic or [`end_core`](super::ending::end_core): its queue pairs complete in error before it is dropped.
+    /// Ends a core after a panic or [`end_core`](super::ending::end_core). Its queue pairs complete in error before the core is dropped.
     pub(super) fn end_of(&self, mut core: Box<dyn Turn>, panic: &(dyn Any + Send)) {
         let reason = match panic.downcast_ref::<End>() {
             Some(End(reason)) => reason.clone(),
@@ -74,10 +74,9 @@ impl Status {
                 format!("a defect of ferroce: its core panicked: {message}")
             }
         };
-        // The broken core may panic again during the clean-up, which must not reach the caller.
+        // The core may panic again during the clean-up. That panic must not propagate to the caller.
         let _ = catch_unwind(AssertUnwindSafe(|| core.fail_all(&reason)));
         let _ = catch_unwind(AssertUnwindSafe(|| drop(core)));
-        // Keeps the first reason.
         let _ = self.reason.set(reason);
         self.end();
     }
@@ -91,7 +90,7 @@ pub(super) enum Runner {
 }
 
 impl Runner {
-    /// Starts the core with index `index` among those of the port. `event_fd` ends its sleep.
+    /// Starts the core with this index among those of the port. `event_fd` wakes it.
     pub(super) fn start(
         core: impl Turn + 'static,
         config: &CoreConfig,
@@ -115,7 +114,7 @@ impl Runner {
             }
             let mut core = core;
             let result = catch_unwind(AssertUnwindSafe(|| run(&mut core, &status.stop, idle)));
-            // Dropped before its end is announced, so that its resources are free then.
+            // Dropped before its end is announced, so that its resources are free by then.
             match result {
                 Ok(()) => {
                     drop(core);
@@ -128,7 +127,7 @@ impl Runner {
         Ok(Self::Dedicated(Some(thread)))
     }
 
-    /// Runs one turn if polling callers run the core. Returns false if this did nothing.
+    /// Runs one turn if polling callers run the core. Returns false if it did nothing.
     #[inline]
     pub(super) fn poll(&self, status: &Status) -> bool {
         match self {
@@ -161,7 +160,7 @@ impl Runner {
     }
 }
 
-/// Returns the CPU of the core with index `index`; core 0 of the port has CPU `core`.
+/// Returns the CPU of the core with this index. Core 0 of the port has the CPU `core`.
 fn find_cpu(core: usize, index: usize) -> Result<core_affinity::CoreId, StartError> {
     let cpus = core_affinity::get_core_ids().unwrap_or_default();
     let found = cpus.iter().skip_while(|cpu| cpu.id != core).nth(index).copied();
@@ -185,7 +184,8 @@ fn run(core: &mut impl Turn, stop: &AtomicBool, idle: Idle) {
     }
 }
 
-/// Sleeps until the next timer, but at most `longest` and at most 10 ms. Only yields if the timer is closer than the kernel's timer slack.
+/// Sleeps until the next timer, but at most `longest` and at most 10 ms. If the timer is closer than the kernel's timer slack, yields
+/// instead.
 fn nap(core: &impl Turn, longest: Duration) {
     let longest = longest.min(Duration::from_millis(10));
     let sleep = core.idle_time().map_or(longest, |next| next.min(longest));

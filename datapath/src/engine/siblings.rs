@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of attempts to resolve a peer of a process that died, and the time between them.
+/// Number of attempts to resolve a peer of a process that has ended, and the time between them.
 const TRIES: u32 = 3;
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -21,14 +21,14 @@ pub(super) fn join(config: &CoreConfig) -> Result<Option<Siblings>, StartError> 
     let delivery = if config.peer_mac.is_some() { Delivery::ToOne } else { Delivery::ToAll };
     let join = |interface| Siblings::join(interface, delivery);
     let mut siblings = config.interface.map(join).transpose()?;
-    // A guard finds a peer's Ethernet address in the kernel's table, which has none of this device's VLAN.
+    // A guard looks up Ethernet addresses in the kernel's table, which has no entries for this device's VLAN.
     if let (Some(siblings), Some(interface), None) = (&mut siblings, config.interface, config.vlan) {
         siblings.prepare_guard(interface);
     }
     Ok(siblings)
 }
 
-/// Makes the core learn of processes that join, leave and die.
+/// Starts informing the core of processes that join, leave and end.
 pub(super) fn watch(
     siblings: &mut Siblings,
     config: &CoreConfig,
@@ -42,7 +42,7 @@ pub(super) fn watch(
 
 struct CoreNotifier {
     commands: Commands,
-    /// Ends a sleep of the core.
+    /// Wakes the core.
     event_fd: EventFd,
     kernel: Option<Arc<Kernel>>,
     mac: Mac,
@@ -51,13 +51,14 @@ struct CoreNotifier {
 
 impl CoreNotifier {
     fn send(&self, command: impl FnOnce(&mut CoreState) + Send + 'static) {
-        // Fails if the core has stopped, which needs no message.
+        // Fails if the core has stopped. It then needs no command.
         self.commands.send(Box::new(move |state, _| command(state)));
         self.event_fd.signal();
     }
 }
 
-/// Returns the Ethernet address of a peer from the kernel's table; `own` is the interface's. The peer has sent frames, so it is probably there.
+/// Returns the Ethernet address of a peer from the kernel's table; `own` is the interface's. The peer has sent frames, so the table
+/// probably has an entry for it.
 pub(super) fn find(kernel: &Kernel, peer: IpAddr, own: Mac) -> Option<Mac> {
     for _ in 0..TRIES {
         match kernel.resolve(peer, own) {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// The sleep of a core, and the eventfd that ends it.
 ///
-/// The sender puts a frame into the ring, then checks whether the core sleeps. The core marks itself asleep, then checks the ring. So one
-/// of them notices the frame.
+/// The sender puts a frame into the ring, then checks whether the core sleeps. The core marks itself asleep, then checks the ring. So at
+/// least one of them sees the other's write.
 #[derive(Debug)]
 pub(super) struct SleepState {
     asleep: AtomicBool,
@@ -49,7 +49,7 @@ mod model {
     use loom::sync::atomic::AtomicU32;
     use loom::thread;
 
-    /// Two senders each put a frame into the ring while its owner falls asleep: it finds both frames, or is woken.
+    /// Two senders each put a frame into the ring while its owner is about to sleep. The owner finds both frames, or is woken.
     #[test]
     fn a_core_finds_a_frame_or_is_woken() {
         loom::model(|| {

@@ -29,7 +29,7 @@ struct CoreInit {
     state: CoreState,
     inbox: control::Inbox,
     commands: Commands,
-    /// The eventfd that ends a sleep of the core.
+    /// The eventfd that wakes the core.
     event_fd: Option<EventFd>,
 }
 
@@ -115,7 +115,7 @@ impl Engine {
     }
 }
 
-/// Makes the port follow its Linux interface. Without that, which is `None`, the port works with the attributes that it has now.
+/// Starts following the port's Linux interface. If that fails, returns `None`, and the port keeps its current attributes.
 fn watch_interface(
     config: &CoreConfig,
     siblings: &Siblings,
@@ -130,7 +130,7 @@ fn watch_interface(
     watch.inspect_err(|error| tracing::warn!("{}: cannot watch its interface: {error}", config.name)).ok()
 }
 
-/// Creates the neighbour table of a core. Only core 0's resolves and answers for addresses.
+/// Creates the neighbour table of a core. Only that of core 0 resolves addresses and answers for them.
 fn neighbours(core: u8, has_kernel: bool, config: &CoreConfig) -> Neighbours {
     match (core, has_kernel) {
         (0, false) => Neighbours::standalone(config.mac, &config.addresses, config.gateway),
@@ -200,7 +200,7 @@ fn port_accesses<P: PacketIo>(
     PortAccess::of_all(port, &group, steering).map_err(StartError::Queues)
 }
 
-/// Returns a clone of the eventfd that ends a sleep of the core; creates it if there is none.
+/// Returns a clone of the eventfd that wakes the core; creates it if there is none.
 fn event_fd(init: &mut CoreInit) -> io::Result<EventFd> {
     let event_fd = init.event_fd.take().map_or_else(|| EventFd::new(libc::EFD_NONBLOCK), Ok)?;
     init.event_fd.insert(event_fd).try_clone()

@@ -1,4 +1,4 @@
-//! Tests of the engine on an in-process cable.
+//! Tests of the engine on a pair of in-process ports.
 
 use super::*;
 use crate::io::{self, Burst, Caps, Loopback, LoopbackBuf, PacketIo, QueueError};
@@ -319,10 +319,10 @@ fn more_queue_pairs_than_doorbells_are_refused() {
     assert!(error.to_string().contains("300000"), "{error}");
 }
 
-/// A port that sends nothing for a while.
+/// A port that accepts no frames for a number of turns.
 struct StalledPort {
     port: Loopback,
-    /// Calls of `transmit` that send nothing.
+    /// Further calls of `transmit` that send nothing.
     turns: u32,
 }
 

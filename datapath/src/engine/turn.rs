@@ -1,4 +1,4 @@
-//! The steps of a turn: frames in and out, timers, completions.
+//! The steps of a turn: received frames, frames to send, timers, completions.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::core_state::CoreState;
@@ -25,7 +25,7 @@ impl CoreState {
         self.queues.take_posts(now, &mut self.endpoint)
     }
 
-    /// Handles a frame that the port delivers in place: not one of another process.
+    /// Handles a frame that the port delivers in place: relays it if it is for another process only.
     #[inline]
     pub(super) fn on_frame_in_place(&mut self, now: Instant, frame: &[u8]) {
         if self.relays && self.relay(now, frame) {
@@ -34,8 +34,9 @@ impl CoreState {
         self.on_frame(now, frame);
     }
 
-    /// Passes on a frame that the kernel delivered to this process of several. Returns true if it is for another one alone. A datagram to a
-    /// group reached all; one to queue pair 1 and a direct response, whose QPN is the peer's, are for any.
+    /// Relays a frame that the kernel delivered to this process instead of the owner of its queue pair. Returns true if the frame is for
+    /// another process only. A datagram to a group was delivered to all. A datagram to queue pair 1 and a direct response, whose QPN is the
+    /// peer's, may be for any process.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
     fn relay(&mut self, now: Instant, frame: &[u8]) -> bool {
         let Some(member_rings) = &mut self.member_rings else { return false };
@@ -89,13 +90,13 @@ impl CoreState {
             }
         };
         if !self.handle_control(now, untagged) {
-            // The endpoint counts what it drops.
+            // The endpoint counts the frames that it drops.
             let _ = self.endpoint.on_frame(now, &mut self.memory, frame);
         }
     }
 
     /// Delivers a frame by the rules of raw packet queue pairs, whatever its address and tag. Returns true if it was delivered and nothing
-    /// else needs it: address resolution also handles its packets.
+    /// else needs it. Packets of address resolution are also handled elsewhere.
     #[cold]
     fn steer(&mut self, now: Instant, frame: &[u8]) -> bool {
         let delivered = self.endpoint.steer(now, &mut self.memory, frame) && !vlan::is_resolution(frame);
@@ -105,7 +106,7 @@ impl CoreState {
         delivered
     }
 
-    /// Reports a received frame to tracers, and to the observer that captures.
+    /// Passes a received frame to tracers, and to the observer that captures.
     #[inline(always)]
     fn trace_received(&mut self, now: Instant, frame: &[u8]) {
         probes::received(frame);
@@ -203,7 +204,7 @@ impl CoreState {
         reported || self.redirects || moved
     }
 
-    /// Fails all queue pairs when the core ends, and delivers their completions. Continues with the next step if one panics.
+    /// Fails all queue pairs when the core ends, and delivers their completions. If a step panics, continues with the next one.
     ///
     /// `first` is false if another core of the port failed before and has reported it.
     pub(super) fn fail_all(&mut self, now: Instant, reason: &str, first: bool) {
@@ -230,8 +231,8 @@ impl CoreState {
     }
 }
 
-/// Returns true if a frame is for our address or for a group (lowest bit of the first byte). Includes frames shorter than an address, which
-/// the endpoint counts as truncated.
+/// Returns true if a frame is for our address or for a group (lowest bit of the first byte). Also returns true for frames shorter than an
+/// address, which the endpoint counts as truncated.
 #[expect(clippy::indexing_slicing, reason = "the array has six bytes")]
 fn is_for(mac: Mac, frame: &[u8]) -> bool {
     frame.get(..6).is_none_or(|to| to == mac.0 || to[0] & 1 == 1)

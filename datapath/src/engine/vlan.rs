@@ -1,15 +1,15 @@
-//! 802.1Q tags of frames that belong to no queue pair: address resolution and management handle untagged frames only.
+//! 802.1Q tags of frames that belong to no queue pair. Address resolution and management handle untagged frames only.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::neighbour;
 use roce::wire::Vlan;
 
 const TYPE: [u8; 2] = [0x81, 0x00];
-/// Bytes of both Ethernet addresses, which the tag follows.
+/// Bytes of both Ethernet addresses, which precede the tag.
 const ADDRESSES: usize = 12;
 const LENGTH: usize = 4;
 
-/// Bytes of the largest frame of address resolution or management: 256 bytes of datagram and its headers.
+/// Bytes of the largest frame of address resolution or management: a datagram of 256 bytes and its headers.
 pub(super) const ROOM: usize = 512;
 
 pub(super) fn tag(frame: &[u8]) -> Option<Vlan> {
@@ -17,7 +17,7 @@ pub(super) fn tag(frame: &[u8]) -> Option<Vlan> {
     ([a, b] == TYPE).then_some(Vlan(u16::from_be_bytes([high, low])))
 }
 
-/// Copies a tagged frame without its tag to `room`, truncated to its size, which suffices for the protocols handled here.
+/// Copies a tagged frame without its tag to `room`, truncated to the size of `room`, which is enough for the protocols handled here.
 #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "`tag` found the tag there")]
 pub(super) fn without<'a>(frame: &[u8], room: &'a mut [u8; ROOM]) -> &'a [u8] {
     let rest = &frame[ADDRESSES + LENGTH..];

@@ -1,4 +1,4 @@
-//! Ends a wait of a core's thread.
+//! A wait of a core's thread, which other threads can end.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -25,7 +25,7 @@ mod real {
             EventFd::new(libc::EFD_NONBLOCK).map(Self)
         }
 
-        /// Ends the current wait, or the next one.
+        /// Ends the current wait, or the next one if no thread waits.
         pub fn signal(&self) {
             self.0.signal();
         }
@@ -55,8 +55,8 @@ mod real {
         }
     }
 
-    /// Reads the pending error of a socket, which would end every wait. A packet socket has one when its interface goes down; the kernel
-    /// attaches the socket again when the interface comes up.
+    /// Reads and clears the pending error of a socket, which would end every wait. A packet socket has one after its interface went down.
+    /// The kernel attaches the socket again when the interface comes up.
     fn take_error(socket: RawFd) {
         let error = socket_option::number(&socket, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
         if error != 0 {

@@ -25,12 +25,12 @@ struct Finished(AtomicU32);
 
 /// For each work queue, the number of its completions that are in a completion queue and not yet polled.
 ///
-/// A request is outstanding until its completion is polled (IBA 10.8) and until then occupies room in its queue. So a completion queue as
-/// deep as its work queues never overflows. Each word has the queue pair's generation and the count: polling completions of an earlier
-/// queue pair in the same slot changes nothing.
+/// A request is outstanding until its completion is polled (IBA 10.8), and occupies a place in its queue until then. So a completion queue
+/// as deep as its work queues never overflows. Each word contains the queue pair's generation and the count: polling completions of an
+/// earlier queue pair in the same slot changes nothing.
 ///
-/// While the core moves requests from "not finished" to "not polled" they count as both. `moves` is odd meanwhile, so that no poster
-/// mistakes its queue for full.
+/// While the core moves requests from "not finished" to "not polled", they count as both. `moves` is odd during that time, so that a poster
+/// does not consider its queue full.
 pub(super) struct Unpolled {
     counts: Box<[AtomicU64]>,
     moves: AtomicU32,
@@ -42,7 +42,7 @@ impl fmt::Debug for Unpolled {
     }
 }
 
-/// A move of requests by the core. Dropping it ends the move, also when the core panics, so that no poster keeps waiting.
+/// A move of requests by the core. Dropping it ends the move, even when the core panics, so that no poster waits permanently.
 pub(super) struct Move<'a>(&'a Unpolled);
 
 impl Drop for Move<'_> {
@@ -60,7 +60,7 @@ pub(super) struct QueueIndex {
 }
 
 impl QueueIndex {
-    /// The place of a queue that was destroyed.
+    /// The index of a queue that was destroyed.
     pub(super) const NONE: Self = Self { index: u32::MAX, generation: 0 };
 }
 
@@ -76,10 +76,10 @@ impl Unpolled {
         Move(self)
     }
 
-    /// Returns the places of a new queue pair's send and receive queues.
+    /// Returns the indices of a new queue pair's send and receive queues.
     pub(super) fn begin(&self, slot: usize, generation: u32) -> [QueueIndex; 2] {
         [2 * slot, 2 * slot + 1].map(|index| {
-            // A swap rather than a store, so that it is ordered after what a late poller removes.
+            // A swap instead of a store, so that it is ordered after a late poller's removal.
             self.counts[index].swap(u64::from(generation) << 32, Ordering::Relaxed);
             QueueIndex { index: index as u32, generation }
         })
@@ -89,7 +89,7 @@ impl Unpolled {
         self.counts[queue_index.index as usize].load(Ordering::Acquire) as u32
     }
 
-    /// Adds completions. Only the core calls this, and only for the present user of the slot.
+    /// Adds completions. Only the core calls this, and only for the current queue pair of the slot.
     pub(super) fn add(&self, queue_index: QueueIndex, completions: u32) {
         if let Some(word) = self.counts.get(queue_index.index as usize) {
             word.fetch_add(completions.into(), Ordering::Release);
@@ -154,13 +154,13 @@ impl<T> Poster<T> {
                 // The two counts may be from different moments, so only room for one is certain.
                 _ => return 1,
             }
-            // The core finishes the move soon, unless it needs this CPU.
+            // The core ends the move within a turn, unless it has no CPU to run on.
             yield_now();
         }
     }
 }
 
-/// Requests that the core takes. Dropping it removes them from the ring, also when the core panics, so that none is taken twice.
+/// Requests that the core takes. Dropping it removes them from the ring, even when the core panics, so that none is taken twice.
 struct TakenRequests<'a, T>(Option<ReadChunk<'a, T>>);
 
 impl<T> Drop for TakenRequests<'_, T> {
@@ -185,7 +185,7 @@ impl<T> WorkQueue<T> {
     pub(super) fn take(&mut self, take: impl FnOnce([&mut [T]; 2])) {
         let Self { ring, handled, .. } = self;
         let waiting = ring.slots();
-        // Never fails, as that many requests wait.
+        // Cannot fail: `waiting` requests are in the ring.
         if waiting > 0
             && let Ok(chunk) = ring.read_chunk(waiting)
         {
@@ -197,7 +197,7 @@ impl<T> WorkQueue<T> {
         }
     }
 
-    /// Returns the number of requests that are not finished, whether in the ring or in the endpoint, which has room for `room` more.
+    /// Returns the number of unfinished requests, in the ring or in the endpoint, which has room for `room` more.
     pub(super) fn outstanding(&self, room: u32) -> usize {
         self.ring.slots() + self.depth.saturating_sub(room) as usize
     }
@@ -270,7 +270,7 @@ mod tests {
         let (unpolled, queue_index) = fresh();
         let (mut poster, mut queue) = work_queue::<u64>(2, unpolled.clone(), queue_index);
         assert_eq!((poster.push(1), poster.push(2)), (Ok(()), Ok(())));
-        // The first is polled. While the second becomes finished, a third is posted.
+        // The first completion is polled. While the second request is being finished, a third is posted.
         assert_eq!((pop(&mut queue), pop(&mut queue)), (Some(1), Some(2)));
         queue.publish(1);
         let moving = unpolled.begin_move();
@@ -347,7 +347,7 @@ mod model {
 
     const FULL: Result<(), PostError> = Err(PostError::QueueFull { limit: 2 });
 
-    /// Returns a queue of two whose first request was polled, and whose second one the core has taken.
+    /// Returns a queue of depth 2 whose first request was polled, and whose second one the core has taken.
     fn half_done() -> (Arc<Unpolled>, QueueIndex, Poster<u64>, WorkQueue<u64>) {
         let unpolled = Arc::new(Unpolled::new(1));
         let [queue_index, _] = unpolled.begin(0, 1);
@@ -362,7 +362,7 @@ mod model {
         (unpolled, queue_index, poster, queue)
     }
 
-    /// Finishes the second request as the core does. `push_completion` stands for pushing its completion.
+    /// Finishes the second request as the core does. `push_completion` replaces the push of its completion.
     fn complete(
         unpolled: &Unpolled,
         queue_index: QueueIndex,
@@ -376,7 +376,7 @@ mod model {
         push_completion();
     }
 
-    /// While the second request becomes finished there is room for one more, never for two.
+    /// While the second request is being finished, there is room for one more, never for two.
     #[test]
     fn a_request_that_finishes_is_counted_once() {
         loom::model(|| {
@@ -387,7 +387,7 @@ mod model {
         });
     }
 
-    /// A thread that has polled a completion finds room for its request at any time.
+    /// A thread that has polled a completion always has room for one request.
     #[test]
     fn a_polled_request_frees_its_slot() {
         loom::model(|| {

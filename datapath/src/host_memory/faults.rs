@@ -1,8 +1,9 @@
 //! Recovers from faults on registered memory that the application unmapped, or whose file it truncated.
 //!
 //! While a core exists, this module handles SIGSEGV and SIGBUS. A fault in [`super::routines`] makes that routine return an error. All
-//! other signals are passed to the program's own handler, as the kernel would call it. If the program installs a handler later, [`reinstall`]
-//! finds it and calls it from here. Until then, at most [`PERIOD`], the program's handler receives all faults.
+//! other signals are passed to the program's own handler, as the kernel would call it. If the program installs a handler later,
+//! [`reinstall`] detects it, and this module calls it from then on. Until then, at most [`PERIOD`], the program's handler receives all
+//! faults.
 
 use super::routines;
 use libc::{
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
-/// How often cores check whether the program has installed a handler.
+/// Time between two checks whether the program has installed a handler.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
 
 const SIGNALS: [c_int; 2] = [SIGSEGV, SIGBUS];
@@ -27,7 +28,7 @@ static FIRST: [AtomicPtr<sigaction>; 2] = [const { AtomicPtr::new(null_mut()) };
 
 static CORES: AtomicUsize = AtomicUsize::new(0);
 
-/// All actions that the program had. None is freed, because a handler may run with any of them at any time.
+/// All actions that the program ever had. None is freed, because a handler may run with any of them at any time.
 static KNOWN: Mutex<Vec<&'static sigaction>> = Mutex::new(Vec::new());
 
 thread_local! {
@@ -36,7 +37,7 @@ thread_local! {
     static UNBLOCKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Enables the recovery of faults while any value of this type lives.
+/// Enables the recovery from faults while any value of this type exists.
 #[derive(Debug)]
 pub(crate) struct Recovery(());
 
@@ -65,8 +66,8 @@ impl Drop for Recovery {
 
 /// Installs our handler if the program has installed its own, which ours calls from then on. Costs two system calls.
 pub(crate) fn reinstall() {
-    // If the lock is held, another thread is doing this. If it was held during the fork that created this process, it stays so, and the
-    // handlers stay as they were inherited.
+    // If the lock is held, another thread does the same now. If it was held during the fork that created this process, it stays held, and
+    // the handlers stay as they were inherited.
     let mut known = match KNOWN.try_lock() {
         _ if CORES.load(Ordering::Acquire) == 0 => return,
         Ok(known) => known,
@@ -159,7 +160,7 @@ fn next_of(context: &mut libc::ucontext_t) -> &mut libc::c_ulonglong {
     &mut context.uc_mcontext.pc
 }
 
-/// Calls the program's handler. If that one was installed over ours and calls ours in turn, calls the one before.
+/// Calls the program's handler. If that handler was installed over ours and calls ours in turn, calls the earlier one.
 ///
 /// # Safety
 /// The caller must pass the `info` and `context` that the kernel passed for `signal`.
@@ -180,7 +181,7 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
     LAST_PASSED.set((0, 0));
 }
 
-/// Does what the kernel would do for `action`.
+/// Acts as the kernel would for `action`.
 ///
 /// # Safety
 /// The caller must pass the `info` and `context` that the kernel passed for `signal`.
@@ -205,7 +206,7 @@ unsafe fn call(
             sigaction(signal, &default, null_mut());
         }
         if matches!(program.sa_sigaction, SIG_DFL | SIG_IGN) {
-            // A fault occurs again on return and then kills the process. A signal that was sent is sent again.
+            // A fault occurs again on return and then kills the process. A signal that was sent is raised again.
             if is_sent {
                 libc::raise(signal);
             }

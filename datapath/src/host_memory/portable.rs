@@ -1,9 +1,9 @@
-//! Accesses registered memory on processors without routines of their own: with volatile loads and atomics, about which the compiler may
-//! not reason. A fault is the program's: missing memory kills it.
+//! Accesses registered memory on processors for which there are no routines, with volatile loads and atomics, which the compiler may not
+//! optimise. A fault is not recovered: missing memory kills the program.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Missing memory, which nothing here detects.
+/// The error for missing memory, which this module never returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unmapped;
 
@@ -50,7 +50,7 @@ pub(super) unsafe fn compare_swap(at: *mut u64, compare: u64, swap: u64) -> Resu
     Ok(word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|found| found))
 }
 
-/// Does nothing, as faults are not recovered here.
+/// Does nothing, because faults are not recovered here.
 pub(crate) mod faults {
     pub(crate) const PERIOD: std::time::Duration = std::time::Duration::MAX;
 

@@ -1,8 +1,8 @@
 //! The instructions that access registered memory, in one place, so that a fault in one of them is recognised by its address.
 //!
-//! Each routine is a leaf function that uses no stack and returns 0. If the memory is missing, [`super::faults`] continues at a label
-//! behind them, which returns 1. The routines are opaque to the compiler, so a race with the application is a race of hardware accesses, as
-//! with DMA.
+//! Each routine is a leaf function that uses no stack and returns 0. If the memory is missing, [`super::faults`] continues at a label after
+//! the routines, where 1 is returned. The routines are opaque to the compiler, so a race with the application is a race of hardware
+//! accesses, as with DMA.
 
 #[cfg_attr(target_arch = "aarch64", path = "routines/aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "routines/x86_64.rs")]

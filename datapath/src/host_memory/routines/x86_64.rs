@@ -199,7 +199,7 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> u32 {
     }
 }
 
-/// Returns the address at which execution continues after a fault of the instruction at `at`; `None` if that is not in these routines.
+/// Returns the address at which execution continues after a fault of the instruction at `at`, or `None` if that is not in these routines.
 pub(in crate::host_memory) fn after(at: usize) -> Option<usize> {
     let [begin, narrow, end, wide, gone] = [
         ferroce_memory_begin as *const () as usize,

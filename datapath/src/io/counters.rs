@@ -9,7 +9,7 @@ pub struct PortCounters {
     pub bad_length: u64,
     /// Received large datagrams whose lengths or headers are inconsistent.
     pub malformed: u64,
-    /// Received large segments that are not UDP: the kernel's own TCP, which shares the interface.
+    /// Received large segments that are not UDP: the kernel's own TCP on the shared interface.
     pub not_udp: u64,
     /// Received frames that were longer than the largest frame, or truncated.
     pub not_whole: u64,

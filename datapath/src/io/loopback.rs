@@ -5,7 +5,7 @@ use crossbeam::queue::ArrayQueue;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Most frames in one direction of a [`pair`]. If it is full, the sender waits.
+/// Most frames in one direction of a [`pair`]. While it is full, the sender keeps its frames.
 const WIRE: usize = 1024;
 
 type Pool = ArrayQueue<Box<[u8]>>;
@@ -28,7 +28,7 @@ pub struct LoopbackBuf {
     pool: Arc<Pool>,
 }
 
-/// Returns two connected ports, each with a pool of `buffers` buffers of `max_frame` bytes. Each receives in order what the other sends.
+/// Returns two connected ports, each with a pool of `buffers` buffers of `max_frame` bytes. Each receives the frames of the other in order.
 ///
 /// # Panics
 /// Panics if `buffers` is 0.

@@ -1,4 +1,4 @@
-//! Passes on the frames of the datagram that a port received first.
+//! Delivers the frames of the datagram that a port received first.
 
 use super::slot::DatagramSlot;
 use super::split::{BadDatagram, HEADROOM, Received};
@@ -18,8 +18,8 @@ impl Front {
         Self { max_frame, rest: None, counters: PortCounters::default() }
     }
 
-    /// Passes the frames of `slot` to `complete`, with their numbers, and then to `take`, each only during the call, until `take` refuses
-    /// one: the next call for this slot starts with that frame. Returns true if none is left.
+    /// Passes the frames of `slot` to `complete`, with their numbers, and then to `take`, each only during the call. If `take` refuses a
+    /// frame, the next call for this slot starts with that frame. Returns true if none is left.
     #[inline]
     pub(in crate::linux) fn pass(
         &mut self,

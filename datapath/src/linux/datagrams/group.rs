@@ -1,7 +1,7 @@
-//! Groups the frames of a burst to datagrams that the kernel segments into the same frames again (`VIRTIO_NET_HDR_GSO_UDP_L4`).
+//! Groups the frames of a burst into datagrams that the kernel segments into the same frames again (`VIRTIO_NET_HDR_GSO_UDP_L4`).
 //!
-//! The kernel increments the IPv4 identification from segment to segment, starting with that of the first header, and copies all other
-//! fields of the headers. It also computes the UDP checksum, which these frames lack. A RoCEv2 packet's ICRC covers everything but that
+//! The kernel increments the IPv4 identification from segment to segment, starting with that of the first header. It copies all other
+//! fields of the headers, and computes the UDP checksum, which these frames lack. A RoCEv2 packet's ICRC covers everything but that
 //! checksum, so it stays valid.
 
 use super::headers::{Headers, LONGEST};
@@ -11,8 +11,8 @@ use std::ops::Deref;
 
 /// Most segments of a datagram: `UDP_MAX_SEGMENTS` before Linux 6.9, which raised it to 128.
 pub const MAX_SEGMENTS: usize = 64;
-/// Most bytes of a datagram with its headers. It fits a receiver's slot together with the kernel's header, and most devices accept no
-/// datagram of 64 KiB or more.
+/// Most bytes of a datagram with its headers. With the kernel's header, it fits into a receiver's slot. Most devices accept no datagram of
+/// 64 KiB or more.
 pub const MAX_BYTES: usize = 65_000;
 
 /// The virtio header and the headers of a datagram.
@@ -30,14 +30,14 @@ pub struct Group {
 }
 
 impl Group {
-    /// Returns the longest group at the front of `frames`; `None` if the first frame must be sent singly.
+    /// Returns the longest group at the front of `frames`, or `None` if the first frame must be sent singly.
     #[inline]
     #[must_use]
     pub fn first_of<F: Deref<Target = [u8]>>(frames: &[F]) -> Option<Self> {
         Self::first_by(frames, |headers, first, next, after| headers.continues(first, next, after))
     }
 
-    /// As [`first_of`](Self::first_of), whatever the identifications: a UDP socket numbers the segments itself.
+    /// As [`first_of`](Self::first_of), but ignores the identifications, because a UDP socket numbers the segments itself.
     #[inline]
     pub(in crate::linux) fn first_of_socket<F: Deref<Target = [u8]>>(frames: &[F]) -> Option<Self> {
         Self::first_by(frames, |headers, first, next, _| headers.resembles(first, next))
@@ -49,7 +49,7 @@ impl Group {
         continues: impl Fn(Headers, &[u8], &[u8], u16) -> bool,
     ) -> Option<Self> {
         let [first, second, ..] = frames else { return None };
-        // Checked first: this decides for most frames that are sent singly.
+        // Checked first, because it rules out most frames that are sent singly.
         if second.len() > first.len() {
             return None;
         }
@@ -84,7 +84,6 @@ impl Group {
         self.count
     }
 
-    /// Returns the payload bytes of each frame but the last.
     pub(in crate::linux) const fn size(&self) -> u16 {
         self.size
     }

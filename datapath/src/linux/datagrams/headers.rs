@@ -27,7 +27,7 @@ pub(in crate::linux) struct Headers {
     udp: usize,
 }
 
-/// What the IP header of a UDP datagram tells the network.
+/// Fields of the IP header of a UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::linux) struct Outer {
     pub(in crate::linux) source: IpAddr,
@@ -36,18 +36,18 @@ pub(in crate::linux) struct Outer {
     pub(in crate::linux) hop_limit: u8,
 }
 
-/// Why a frame does not have such headers.
+/// Reasons why a frame does not have such headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoUdp {
     /// The frame ends within its headers.
     Short,
     /// The frame is neither IPv4 nor IPv6.
     EtherType,
-    /// The IPv4 header is not 20 bytes long, as it has options.
+    /// The IPv4 header is not 20 bytes long, because it has options.
     Options,
     /// The packet is a fragment.
     Fragment,
-    /// The protocol after the IP header is not UDP, but an IPv6 extension header, for example.
+    /// The next protocol after the IP header is not UDP; it may be an IPv6 extension header.
     Protocol,
 }
 
@@ -89,7 +89,7 @@ impl Headers {
         self.udp + UDP
     }
 
-    /// Returns the bytes of the longest frame that the IP length field can describe.
+    /// Returns the length in bytes of the longest frame that the IP length field can describe.
     pub(super) const fn longest_frame(self) -> usize {
         match self.family {
             IpVersion::V4 => self.ip + u16::MAX as usize,
@@ -97,7 +97,7 @@ impl Headers {
         }
     }
 
-    /// Returns true if the IP and UDP lengths are those of a frame of `length` bytes.
+    /// Returns true if the IP and UDP lengths match a frame of `length` bytes.
     #[inline]
     pub(in crate::linux) fn describe(self, frame: &[u8], length: usize) -> bool {
         let ip = match self.family {
@@ -107,14 +107,14 @@ impl Headers {
         ip == length && word(frame, self.udp + 4) as usize + self.udp == length
     }
 
-    /// Returns true if the sender wrote no UDP checksum.
+    /// Returns true if the UDP checksum is 0, which means none.
     #[inline]
     pub(super) fn lacks_checksum(self, frame: &[u8]) -> bool {
         word(frame, self.udp + 6) == 0
     }
 
-    /// Returns true if `next` can be the segment that the kernel creates `after` frames behind `first`: the same headers except for lengths
-    /// and checksums, and an identification that is greater by `after`.
+    /// Returns true if `next` can be the segment that the kernel creates `after` frames after `first`. It has the same headers except for
+    /// lengths and checksums, and an identification that is greater by `after`.
     #[inline]
     pub(super) fn continues(self, first: &[u8], next: &[u8], after: u16) -> bool {
         self.resembles(first, next)
@@ -138,7 +138,6 @@ impl Headers {
         }
     }
 
-    /// Returns the addresses, the traffic class and the hop limit.
     pub(in crate::linux) fn outer(self, frame: &[u8]) -> Option<Outer> {
         let rest = frame.get(self.ip..)?;
         Some(match self.family {
@@ -170,7 +169,7 @@ impl Headers {
         frame[self.udp..self.udp + 2].copy_from_slice(&port.to_be_bytes());
     }
 
-    /// Sets the identification of an IPv4 packet.
+    /// Sets the identification of an IPv4 packet and updates the header checksum.
     pub(in crate::linux) fn renumber(self, frame: &mut [u8], identification: u16) {
         if self.family == IpVersion::V4 {
             let difference = identification.wrapping_sub(word(frame, self.ip + 4));
@@ -178,7 +177,7 @@ impl Headers {
         }
     }
 
-    /// Changes `headers` to those of a frame of `length` bytes whose IPv4 identification is greater by `after`, without a UDP checksum.
+    /// Changes `headers` to those of a frame of `length` bytes, without a UDP checksum. Adds `after` to the IPv4 identification.
     #[inline]
     pub(super) fn rewrite(self, headers: &mut [u8], length: usize, after: u16) {
         let Self { family, ip, udp } = self;
@@ -202,7 +201,7 @@ impl Headers {
         put(headers, udp + 6, 0);
     }
 
-    /// Writes the sum of the pseudo-header to the UDP checksum, to which the kernel or a NIC adds the rest.
+    /// Writes the sum of the pseudo-header to the UDP checksum field. The kernel or a NIC adds the rest.
     pub(super) fn begin_checksum(self, headers: &mut [u8]) {
         let Self { family, ip, udp } = self;
         let addresses = match family {
@@ -215,7 +214,7 @@ impl Headers {
     }
 }
 
-/// Sets the identification of an IPv4 packet.
+/// Sets the identification of a frame if it is a UDP datagram over IPv4.
 pub(in crate::linux) fn renumber(frame: &mut [u8], identification: u16) {
     if let Ok(headers) = Headers::parse(frame) {
         headers.renumber(frame, identification);

@@ -1,4 +1,4 @@
-//! Delivers the frames of received datagrams: in their place, or in buffers.
+//! Delivers the frames of received datagrams: in place, or in buffers.
 
 use crate::io::{BURST, Burst, PacketBuf};
 
@@ -15,14 +15,14 @@ impl<'a, B: PacketBuf, A: FnMut() -> Option<B>, T: FnMut(&[u8]) -> bool> InPlace
         Self { others, alloc, take, taken: 0 }
     }
 
-    /// Returns true if fewer than a burst of frames were taken.
+    /// Returns true if `take` accepted fewer than a burst of frames.
     #[inline]
     pub(in crate::linux) fn wants_more(&self) -> bool {
         self.taken < BURST
     }
 
-    /// Passes a frame to `take`, and copies it to `others` if `take` refuses it. Returns false if `others` has no room or `alloc` no
-    /// buffer.
+    /// Passes a frame to `take`, and copies it to `others` if `take` refuses it. Returns false if `others` has no room or `alloc` returns
+    /// no buffer.
     #[inline]
     pub(in crate::linux) fn offer(&mut self, frame: &[u8]) -> bool {
         if (self.take)(frame) {

@@ -1,4 +1,4 @@
-//! Large UDP datagrams, which the kernel or a NIC makes of several packets of one size, or cuts into them.
+//! Large UDP datagrams, which the kernel or a NIC segments into packets of one size, or assembles from them.
 //!
 //! In the kernel, a datagram of 64 KiB costs about as much as a frame. So frames of a burst that can be the segments of one datagram are
 //! sent as one, and received datagrams are split here.

@@ -1,4 +1,4 @@
-//! A received frame or large datagram in its place.
+//! A received frame or large datagram in the buffer in which it was received.
 
 use super::split::Tag;
 use super::vnet_header::VnetHeader;

@@ -1,10 +1,10 @@
-//! Splits a received datagram in place into the frames that the kernel would have made of it.
+//! Splits a received datagram in place into the frames that the kernel would have created from it.
 //!
 //! A frame's payload stays where it was received. Its headers are written before the payload, over the end of the previous frame, so a
 //! frame is valid until the next one is requested.
 //!
-//! Only lengths and header types are used, after they were checked against each other. The UDP checksum, which the kernel has not computed
-//! for an unsegmented datagram, is set to 0 in each frame, which means none. A RoCEv2 packet has its ICRC.
+//! Only lengths and header types are used, after they have been checked against each other. The kernel has not computed the UDP checksum of
+//! an unsegmented datagram. It is set to 0 in each frame, which means none. A RoCEv2 packet has its ICRC.
 
 use super::headers::{Headers, LONGEST, NoUdp};
 use super::vnet_header::{Segmentation, VnetHeader};
@@ -21,7 +21,7 @@ const UDP_CHECKSUM: usize = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(pub [u8; 4]);
 
-/// Why a datagram cannot be split, and is dropped.
+/// Reasons why a datagram cannot be split, and is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadDatagram {
     /// Its segmentation type, `gso_type`, is not UDP.
@@ -30,9 +30,9 @@ pub enum BadDatagram {
     NoUdp(NoUdp),
     /// Its segment size is 0.
     Size,
-    /// The lengths in its headers do not match its own.
+    /// The lengths in its headers do not match its own length.
     Length,
-    /// Its virtio header states a checksum that is not UDP's.
+    /// Its virtio header refers to a checksum that is not UDP's.
     Checksum,
     /// It has more segments than the kernel creates.
     Segments(usize),
@@ -53,7 +53,7 @@ pub struct Received {
     headers: [u8; LONGEST],
     head: usize,
     received: usize,
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     length: usize,
     tag: Option<Tag>,
     kind: Kind,
@@ -68,10 +68,10 @@ enum Kind {
 }
 
 impl Received {
-    /// Checks what a packet socket received: the first `bytes` of a datagram of `length` bytes, from which the kernel removed `tag`.
+    /// Checks a received datagram: its first `bytes`, its full `length` in bytes, and the `tag` that the kernel removed from it.
     ///
     /// # Errors
-    /// Returns why the datagram cannot be split.
+    /// Returns the reason why the datagram cannot be split.
     #[inline]
     pub fn parse(
         vnet: VnetHeader,

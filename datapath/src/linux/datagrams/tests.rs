@@ -1,4 +1,4 @@
-//! Tests that bursts become datagrams and bursts again, and tests of datagrams that no kernel sends.
+//! Tests that bursts become datagrams and datagrams become bursts, and tests of datagrams that no kernel sends.
 
 use super::headers::NoUdp;
 use super::{BadDatagram, Group, HEADROOM, MAX_BYTES, MAX_SEGMENTS, Received, Segmentation, Tag, VnetHeader};
@@ -28,7 +28,7 @@ fn frame(path: &Path, identification: u16, payload: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns frames with consecutive identifications from `first` on.
+/// Returns frames with consecutive identifications, starting at `first`.
 pub(in crate::linux) fn burst(path: &Path, first: u16, payloads: &[usize]) -> Vec<Vec<u8>> {
     let one = |(at, payload): (usize, &usize)| frame(path, first.wrapping_add(at as u16), *payload);
     payloads.iter().enumerate().map(one).collect()
@@ -48,7 +48,7 @@ fn datagram(frames: &[Vec<u8>]) -> (VnetHeader, Vec<u8>) {
     (VnetHeader::parse(*vnet), headers.iter().copied().chain(payloads).collect())
 }
 
-/// Returns the frames of the received `bytes`; `None` for each that was not received completely.
+/// Returns the frames of the received `bytes`, with `None` for each that was not received completely.
 fn frames(received: &Received, bytes: &[u8]) -> Vec<Option<Vec<u8>>> {
     let mut room = [&[0xaa; HEADROOM], bytes].concat();
     let mut one = |number| {
@@ -183,7 +183,7 @@ fn an_incomplete_udp_checksum_of_a_single_frame_is_removed() {
     let lacks = VnetHeader { checksum: Some((34, 6)), ..VnetHeader::FRAME };
     assert_eq!(split(lacks, &partial).unwrap(), [whole]);
     assert_eq!(split(VnetHeader::FRAME, &partial).unwrap(), [partial.clone()], "a complete one remains");
-    // TCP's checksum, which is not touched.
+    // TCP's checksum, which is left unchanged.
     let tcp = VnetHeader { checksum: Some((34, 16)), ..VnetHeader::FRAME };
     assert_eq!(split(tcp, &partial).unwrap(), [partial]);
 }
@@ -222,7 +222,7 @@ fn a_datagram_with_a_damaged_ip_header_splits_into_damaged_frames() {
     assert!(split(vnet, &bytes).unwrap().iter().all(|frame| wire::verify(frame).is_err()));
 }
 
-/// A name, a datagram's virtio header and bytes, and the number of its frames or why it is refused.
+/// A name, a datagram's virtio header and bytes, and the number of its frames or the reason why it is refused.
 type Row = (&'static str, VnetHeader, Vec<u8>, Result<usize, BadDatagram>);
 
 #[test]
@@ -287,7 +287,7 @@ fn hostile_datagrams_are_refused_or_split_within_their_bytes() {
         let split = split(*vnet, bytes).map(|frames| frames.len());
         assert_eq!(split, *result, "{what}");
     }
-    // The header length is only the kernel's hint, and is not used.
+    // The header length is only a hint of the kernel, and is not used.
     let hint = udp(280).bytes(u16::MAX);
     assert_eq!(split(VnetHeader::parse(hint), &bytes).unwrap(), v4);
     assert!(

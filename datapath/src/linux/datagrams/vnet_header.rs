@@ -10,14 +10,14 @@ const NEEDS_CHECKSUM: u8 = 1;
 const UDP_L4: u8 = 5;
 const UDP_CHECKSUM: u16 = 6;
 
-/// How the kernel segments a datagram.
+/// The way in which the kernel segments a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segmentation {
-    /// It is a single frame.
+    /// The datagram is a single frame.
     None,
-    /// It is split into UDP datagrams with this many payload bytes each; the last may be shorter.
+    /// The datagram is split into UDP datagrams with this many payload bytes each. The last may be shorter.
     Udp(u16),
-    /// It is split in another way, `gso_type` in Linux, for example as a TCP segment.
+    /// The datagram is split in another way, `gso_type` in Linux, for example as a TCP segment.
     Other(u8),
 }
 
@@ -28,7 +28,7 @@ pub enum Segmentation {
 pub struct VnetHeader {
     /// How the datagram is segmented.
     pub segmentation: Segmentation,
-    /// Start of the bytes whose checksum is missing, and the offset of the checksum from there; `None` if none is missing.
+    /// Start of the bytes whose checksum is missing, and the offset of the checksum from there. `None` if none is missing.
     pub checksum: Option<(u16, u16)>,
 }
 

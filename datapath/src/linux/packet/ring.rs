@@ -9,10 +9,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes of a slot: the longest datagram, and the kernel's header of less than 128 bytes. It is not a power of two, so that the starts of
-/// the slots do not map to the same cache sets.
+/// Bytes of a slot: the longest datagram, and the kernel's header of less than 128 bytes. Not a power of two, so that the starts of the
+/// slots do not map to the same cache sets.
 const SLOT: usize = (64 << 10) + 192;
-/// Bytes that the kernel allocates contiguously if it can.
+/// Bytes that the kernel allocates contiguously if possible.
 const BLOCK: usize = 1 << 20;
 const SLOTS_OF_BLOCK: usize = BLOCK / SLOT;
 
@@ -22,7 +22,7 @@ pub(super) struct ReceiveRing {
     blocks: usize,
     block: usize,
     slot: usize,
-    /// The process with the mapping, which forked children do not have.
+    /// The process that has the mapping. Its forked children do not have it.
     process: Process,
 }
 
@@ -51,7 +51,7 @@ impl ReceiveRing {
         let memory = NonNull::new(memory).filter(|memory| memory.as_ptr() != libc::MAP_FAILED);
         let memory = memory.ok_or_else(io::Error::last_os_error)?.cast();
         let ring = Self { memory, blocks, block: 0, slot: 0, process: Process::this() };
-        // A forked child's mapping would keep the socket open.
+        // A mapping in a forked child would keep the socket open.
         // SAFETY: the range is this mapping, and the call changes only what forked children see of it.
         unsafe { libc::madvise(memory.as_ptr().cast(), length, libc::MADV_DONTFORK) };
         Ok(ring)

@@ -1,4 +1,4 @@
-//! A packet socket that sends frames from an interface and receives none. A process can pass it on to another that lacks CAP_NET_RAW.
+//! A packet socket that sends frames from an interface and receives none. A process can pass it to another one that lacks CAP_NET_RAW.
 
 use crate::fork::CloseOnFork;
 use crate::linux::packet::support::{address, bind_to, take_error};
@@ -7,8 +7,8 @@ use roce::wire::Mac;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The EtherType to which the socket is bound, for local experiments (IEEE 802). Without one, the kernel does not report that the interface
-/// is gone.
+/// The EtherType to which the socket is bound, for local experiments (IEEE 802). An unbound socket does not report that the interface is
+/// gone.
 const PROTOCOL: libc::c_int = 0x88b5;
 
 /// A socket of one interface.
@@ -33,11 +33,11 @@ impl SendSocket {
         Ok(Self(socket.into()))
     }
 
-    /// Returns the index and the Ethernet address of the interface; `None` if it is gone, or if this is no packet socket.
+    /// Returns the index and the Ethernet address of the interface, or `None` if the interface is gone or this is no packet socket.
     pub(crate) fn interface(&self) -> Option<(u32, Mac)> {
         let mut found = address(0, 0);
         let mut length = size_of_val(&found) as libc::socklen_t;
-        // SAFETY: there is room for the address of a packet socket, and the length says so.
+        // SAFETY: there is room for the address of a packet socket, and `length` is that room.
         let named = unsafe { libc::getsockname(self.0.as_raw_fd(), (&raw mut found).cast(), &mut length) };
         let is_packet = named == 0 && i32::from(found.sll_family) == libc::AF_PACKET;
         let mac = *found.sll_addr.first_chunk()?;
@@ -50,7 +50,7 @@ impl SendSocket {
         take_error(&self.0);
     }
 
-    /// Sends a frame, whose EtherType names its protocol.
+    /// Sends a frame. Its EtherType determines the protocol.
     ///
     /// # Errors
     /// Returns the kernel's error: `ENETDOWN` or `ENXIO` if the interface is down or gone.

@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 static FRAME: [u8; VNET_LENGTH] = [0; VNET_LENGTH];
 
 pub(super) struct Sending {
-    /// For each datagram the number of its frames, and its headers if there are several.
+    /// The number of frames of each datagram, and its headers if there are several.
     datagrams: ArrayVec<(usize, Option<(Group, Start)>), BURST>,
 }
 

@@ -18,9 +18,9 @@ pub struct SocketConfig {
     pub max_frame: usize,
     /// Slots of the receive ring, of 64 KiB each.
     pub slots: usize,
-    /// Bypasses the queueing discipline when sending.
+    /// Whether sent frames bypass the queueing discipline.
     pub qdisc_bypass: bool,
-    /// Receives frames for all addresses.
+    /// Whether the port receives frames for all addresses.
     pub promiscuous: bool,
 }
 
@@ -47,7 +47,7 @@ impl PacketSocket {
         set(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as libc::c_int)?;
         set(libc::PACKET_IGNORE_OUTGOING, 1)?;
         let bypasses = config.qdisc_bypass && set(libc::PACKET_QDISC_BYPASS, 1).is_ok();
-        // Without the filter, the ring would receive the kernel's own TCP segments of 64 KiB, which nothing here uses.
+        // Without the filter, the ring would receive the kernel's own TCP segments of 64 KiB, which this process does not use.
         socket_filter::attach(&socket, &mut socket_filter::limit_others(config.max_frame as u32))?;
         let ring = ReceiveRing::new(&socket, config.slots)?;
         support::bind(&socket, interface.index)?;
@@ -64,7 +64,7 @@ impl PacketSocket {
         })
     }
 
-    /// Returns a descriptor that is readable while a frame waits.
+    /// Returns a descriptor that is readable while a frame is in the ring.
     #[must_use]
     pub fn descriptor(&self) -> RawFd {
         self.socket.as_raw_fd()
@@ -83,22 +83,23 @@ impl PacketSocket {
         *counters
     }
 
-    /// Appends the received frames that fit to `into`. `alloc` returns buffers of at least [`max_frame`](SocketConfig::max_frame) bytes.
+    /// Appends received frames to `into`, as many as it has room for. `alloc` returns buffers of at least
+    /// [`max_frame`](SocketConfig::max_frame) bytes.
     #[inline]
     pub fn receive<B: PacketBuf>(&mut self, into: &mut Burst<B>, alloc: impl FnMut() -> Option<B>) {
         self.receive_in_place(into, alloc, |_| false);
     }
 
-    /// Returns true if a datagram waits in the ring.
+    /// Returns true if a datagram is in the ring.
     #[inline]
     #[must_use]
     pub fn has_in_place(&self) -> bool {
         self.ring.is_filled()
     }
 
-    /// Passes the frames of waiting datagrams to `take`, each only during the call, until at least a burst was taken; a datagram is passed
-    /// whole. Copies those that `take` refuses to `others`, as [`receive`](Self::receive) does, while it has room and `alloc` returns
-    /// buffers.
+    /// Passes the frames of the datagrams in the ring to `take`, each only during the call, until at least a burst was taken. A datagram is
+    /// passed completely. Copies the frames that `take` refuses to `others`, as [`receive`](Self::receive) does, while it has room and
+    /// `alloc` returns buffers.
     #[inline]
     pub fn receive_in_place<B: PacketBuf>(
         &mut self,
@@ -110,7 +111,7 @@ impl PacketSocket {
         while in_place.wants_more() && self.deliver_front(&mut |frame| in_place.offer(frame)) {}
     }
 
-    /// Passes the frames of the front slot to `take` until it refuses one. Returns true if there may be more frames.
+    /// Passes the frames of the front slot to `take` until `take` refuses one. Returns true if there may be more frames.
     #[inline]
     fn deliver_front(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
         let Some(slot) = self.ring.front() else { return false };
@@ -121,7 +122,7 @@ impl PacketSocket {
         all
     }
 
-    /// Sends frames from the front of `from`, as many as the kernel accepts now. The rest stays, in order.
+    /// Sends frames from the front of `from`, as many as the kernel accepts now. The others stay, in order.
     #[inline]
     pub fn transmit<B: PacketBuf>(&mut self, from: &mut Burst<B>) {
         while !from.is_empty() {
@@ -145,7 +146,7 @@ impl PacketSocket {
         }
     }
 
-    /// Decides what to do with a datagram of `frames` frames that the kernel refused.
+    /// Decides how to treat a datagram of `frames` frames that the kernel refused.
     #[cold]
     fn refused(&mut self, error: &io::Error, frames: usize) -> Disposition {
         match error.raw_os_error() {
@@ -162,7 +163,7 @@ impl PacketSocket {
         }
     }
 
-    /// Sends the first frame singly after ENOBUFS, which means that the kernel has no room, or that the device cannot segment: Linux
+    /// Sends the first frame singly after ENOBUFS. That error means that the kernel has no room, or that the device cannot segment: Linux
     /// segments only datagrams that do not bypass the queueing discipline. If the frame is sent, there is room, so the bypass is switched
     /// off. Returns false if the frame stays.
     #[cold]
@@ -188,13 +189,13 @@ impl AsRawFd for PacketSocket {
     }
 }
 
-/// What happens to a datagram that the kernel refused.
+/// Treatment of a datagram that the kernel refused.
 enum Disposition {
-    /// It is sent again at once, after a setting or state changed.
+    /// Send it again at once, after a setting or state changed.
     Retry,
-    /// It stays until there is room.
+    /// Keep it until there is room.
     Wait,
-    /// The kernel has no room, or the device cannot segment it.
+    /// Send its frames singly: the kernel has no room, or the device cannot segment it.
     SendSingly,
     Drop,
 }

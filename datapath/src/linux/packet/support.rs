@@ -1,4 +1,4 @@
-//! System calls of packet sockets, and what the kernel supports.
+//! System calls of packet sockets, and tests for features of the kernel.
 
 use crate::linux;
 use crate::linux::datagrams::VnetHeader;
@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 pub(super) const NO_LARGE: &str =
     "frames leave singly, because Linux before 6.2 sends no large datagrams by packet sockets";
 
-/// Opens a packet socket with virtio headers that is not bound to an interface and receives nothing.
+/// Opens a packet socket with virtio headers. It is not bound to an interface and receives nothing.
 ///
 /// # Errors
 /// Returns the kernel's error: `EPERM` without CAP_NET_RAW.
@@ -62,7 +62,7 @@ pub(super) fn take_error(socket: &OwnedFd) -> bool {
     socket_option::number(socket, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0)
 }
 
-/// Returns the number of received datagrams since the last call for which the ring had no room.
+/// Returns the number of datagrams since the last call for which the ring had no room.
 pub(super) fn ring_drops(socket: &OwnedFd) -> u32 {
     let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut length = size_of_val(&statistics) as libc::socklen_t;
@@ -80,7 +80,7 @@ pub(super) fn ring_drops(socket: &OwnedFd) -> u32 {
 }
 
 /// Returns true if the kernel accepts large datagrams from packet sockets. Tests this with a datagram that no host accepts, on the loopback
-/// interface. If that is down, returns true, and the port's first large datagram shows it.
+/// interface. If that interface is down, returns true, and the port tests it with its first large datagram.
 ///
 /// # Errors
 /// Returns the kernel's error: `EPERM` without CAP_NET_RAW.
@@ -107,7 +107,7 @@ pub(super) fn sends_large() -> io::Result<bool> {
 fn probe() -> Vec<u8> {
     let vnet = VnetHeader::of_datagram(34, 1).bytes(42);
     let ethernet = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-    // 127.0.0.1 to 127.0.0.1: 30 bytes, of which 10 are UDP to the discard port. The kernel checks no checksum of it.
+    // 127.0.0.1 to 127.0.0.1: 30 bytes, of which 10 are UDP to the discard port. The kernel does not verify its checksums.
     let ip = [0x45, 0, 0, 30, 0, 0, 0x40, 0, 1, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1];
     let udp = [0, 9, 0, 9, 0, 10, 0, 0, 0, 0];
     [&vnet[..], &ethernet, &ip, &udp].concat()

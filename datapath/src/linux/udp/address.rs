@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 /// Bytes of the longest socket address used here, `sockaddr_in6`.
 pub(super) const ROOM: usize = size_of::<libc::sockaddr_in6>();
 
-/// Writes an address. Returns its bytes, and how many of them the kernel reads. `interface` is that of a link-local address.
+/// Writes an address. Returns its bytes, and the number of bytes that the kernel reads. `interface` is the scope of a link-local address.
 pub(super) fn write(address: SocketAddr, interface: u32) -> ([u8; ROOM], usize) {
     let mut bytes = [0; ROOM];
     bytes[2..4].copy_from_slice(&address.port().to_be_bytes());

@@ -1,12 +1,12 @@
 //! Control messages of a socket (cmsg(3)), read and written as bytes.
 
-/// Most bytes of the control messages of one datagram. Those used here take 136 bytes on 64-bit machines.
+/// Most bytes of the control messages of one datagram. Those used here occupy 136 bytes on 64-bit machines.
 const ROOM: usize = 256;
 const WORD: usize = size_of::<usize>();
 const HEADER: usize = size_of::<libc::cmsghdr>();
 const _: () = assert!(HEADER >= WORD + 8);
 
-/// Control messages in a place that is aligned as the kernel demands.
+/// Control messages, aligned as the kernel requires.
 #[derive(Debug)]
 #[repr(align(8))]
 pub(super) struct ControlMessages {
@@ -38,7 +38,7 @@ impl ControlMessages {
         &self.bytes[..self.length]
     }
 
-    /// Sets all bytes, as far as there is room.
+    /// Replaces the contents by `bytes`, truncated to the room.
     pub(super) fn fill(&mut self, bytes: &[u8]) {
         self.set_length(bytes.len());
         self.bytes[..self.length].copy_from_slice(&bytes[..self.length]);
@@ -58,7 +58,7 @@ impl ControlMessages {
         self.length = at + length.next_multiple_of(WORD);
     }
 
-    /// Returns the messages: level, type and data. Ends at one that is not whole.
+    /// Returns the messages: level, type and data. Ends at the first incomplete one.
     pub(super) fn messages(&self) -> impl Iterator<Item = (libc::c_int, libc::c_int, &[u8])> {
         let mut rest = &self.bytes[..self.length];
         std::iter::from_fn(move || {
@@ -72,7 +72,7 @@ impl ControlMessages {
     }
 }
 
-/// Returns the `int` or byte with which a message's data begins.
+/// Returns the `int` or byte at the start of a message's data.
 pub(super) fn number(data: &[u8]) -> Option<libc::c_int> {
     match data.first_chunk() {
         Some(bytes) => Some(libc::c_int::from_ne_bytes(*bytes)),

@@ -1,13 +1,13 @@
-//! Finds the IPv4 identification of received packets. The ICRC covers it, and a UDP socket does not show it.
+//! Determines the IPv4 identification of received packets. The ICRC covers it, and a UDP socket does not deliver it.
 //!
-//! A packet is first tried with the identification that is expected: one more than that of the packet before it. If its ICRC is wrong, the
-//! identification is computed from the ICRC, which then has 16 bits left to find damage ([`solve_identification`]). So that is done only
-//! where the identification can be any:
+//! The expected identification of a packet is that of the previous packet plus one. If its ICRC does not match that, the identification is
+//! computed from the ICRC, which then has 16 bits left to detect damage ([`solve_identification`]). So this is done only where the
+//! identification is unknown:
 //!
-//! - Linux numbers what a UDP socket sends from 0 on, in each datagram. A peer of whose packets many in a row had a small number has such a
-//!   socket, and others of it are refused.
-//! - The packets of a large datagram are numbered in order, because one system call sent them, or GRO joined those that are. An exception
-//!   is the start of another call.
+//! - Linux numbers the packets of a UDP socket from 0 in each datagram. A peer that has sent many packets with a small number in a row has
+//!   such a socket, and packets with other numbers are refused.
+//! - The packets of a large datagram are numbered consecutively, because one system call sent them, or GRO joined consecutive ones. An
+//!   exception is the start of another call.
 
 use crate::linux::datagrams::{MAX_SEGMENTS, renumber};
 use roce::wire::solve_identification;
@@ -15,11 +15,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 
 const PEERS: usize = 256;
-/// Packets in a row with a small identification that a peer on a UDP socket is known by. A queue pair on another port has
+/// Consecutive packets with a small identification after which a peer is known to use a UDP socket. A queue pair on another port has
 /// [`MAX_SEGMENTS`] of them at its start.
 const PACKETS_TO_KNOW: u16 = 1024;
-/// Packets in a row that are refused of a known peer before it is unknown again: it may be another program now.
-/// Fewer than the tries of a queue pair.
+/// Consecutive refused packets after which a known peer is unknown again, because it may be another program. Fewer than the tries of a
+/// queue pair.
 const REFUSALS_TO_FORGET: u16 = 4;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,10 +34,10 @@ struct Peer {
 #[derive(Debug)]
 pub(super) struct Identifications {
     hasher: RandomState,
-    /// By the lowest bits of the hash of address and port. Another peer with the same bits replaces one.
+    /// Indexed by the lowest bits of the hash of address and port. A peer with the same bits replaces the earlier one.
     peers: Box<[Peer; PEERS]>,
     peer: usize,
-    /// Number of the datagram's last packet whose ICRC was right, and its identification.
+    /// Number of the datagram's last packet with a valid ICRC, and its identification.
     right: Option<(usize, u16)>,
 }
 
@@ -46,7 +46,7 @@ impl Identifications {
         Self { hasher: RandomState::new(), peers: Box::new([Peer::default(); PEERS]), peer: 0, right: None }
     }
 
-    /// Begins a datagram.
+    /// Starts a datagram.
     pub(super) fn begin(&mut self, source: SocketAddr) {
         let hash = self.hasher.hash_one((source.ip(), source.port()));
         self.peer = hash as usize % PEERS;
@@ -56,7 +56,8 @@ impl Identifications {
         }
     }
 
-    /// Gives packet `number` of the datagram the identification with which its ICRC is right. Leaves another one to a damaged packet.
+    /// Sets the identification of packet `number` of the datagram to the one with which its ICRC is valid. A damaged packet has an
+    /// identification for which it is not.
     pub(super) fn complete(&mut self, number: usize, frame: &mut [u8]) {
         let peer = &mut self.peers[self.peer];
         let is_known = peer.small >= PACKETS_TO_KNOW;

@@ -1,4 +1,4 @@
-//! Writes the headers that a UDP socket does not deliver before the payload of a received datagram.
+//! Writes headers before the payload of a received datagram, because a UDP socket does not deliver them.
 
 use super::address;
 use super::control::{ControlMessages, number};
@@ -14,11 +14,11 @@ pub(super) const LONGEST: usize = 14 + 40 + 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EthernetAddresses {
     pub(super) own: Mac,
-    /// The address that stands for all peers.
+    /// The address that represents all peers.
     pub(super) peer: Mac,
 }
 
-/// What the kernel says of a received datagram.
+/// The kernel's information about a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DatagramInfo {
     pub(super) source: SocketAddr,
@@ -36,7 +36,7 @@ impl DatagramInfo {
         let (mut destination, mut class, mut hops, mut segment) = (None, None, None, None);
         for (level, kind, data) in control.messages() {
             match (level, kind) {
-                // `struct in_pktinfo` ends with the header's destination address, `struct in6_pktinfo` begins with it.
+                // `struct in_pktinfo` ends with the destination address of the header, and `struct in6_pktinfo` begins with it.
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                     destination =
                         data.get(8..12).map(|ip| IpAddr::from(Ipv4Addr::new(ip[0], ip[1], ip[2], ip[3])));
@@ -65,7 +65,6 @@ impl DatagramInfo {
         })
     }
 
-    /// Returns the number of bytes of the headers.
     pub(super) const fn headers(&self) -> usize {
         match self.destination {
             IpAddr::V4(_) => LONGEST - 20,
@@ -73,8 +72,8 @@ impl DatagramInfo {
         }
     }
 
-    /// Writes the headers of a frame with `payload` bytes behind UDP to `into`, which has [`headers`](Self::headers) bytes. The IPv4
-    /// identification is 0, "don't fragment" is set, and the flow label is 0. Returns false if no IP packet is so long.
+    /// Writes the headers of a frame with `payload` bytes of UDP payload to `into`, which has [`headers`](Self::headers) bytes. The IPv4
+    /// identification is 0, "don't fragment" is set, and the flow label is 0. Returns false if the packet would be too long for IP.
     ///
     /// # Panics
     /// Panics if `into` has another length.

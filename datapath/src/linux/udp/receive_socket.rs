@@ -1,4 +1,4 @@
-//! Receives datagrams of a socket, several with one system call (recvmmsg(2)).
+//! Receives datagrams from a socket, several with one system call (recvmmsg(2)).
 
 use super::address;
 use super::control::{ControlMessages, number};
@@ -13,18 +13,18 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 const MAX_DATAGRAMS: usize = 16;
 /// Bytes of the longest datagram.
 const LENGTH: usize = 64 << 10;
-/// Offset of the payload in a place: room for the headers that are written before it.
+/// Offset of the payload in the buffer: room for the headers that are written before it.
 const PAYLOAD: usize = 128;
 const _: () = assert!(PAYLOAD >= HEADROOM + LONGEST);
 
-/// The place of a received datagram.
+/// The buffer of a received datagram.
 #[derive(Debug)]
 pub(super) struct ReceivedDatagram {
     room: Box<[u8]>,
     length: usize,
     name: [u8; address::ROOM],
     control: ControlMessages,
-    /// Whether the kernel delivered it and its control messages whole.
+    /// Whether the kernel delivered the datagram and its control messages without truncation.
     is_whole: bool,
 }
 
@@ -39,7 +39,7 @@ impl ReceivedDatagram {
         }
     }
 
-    /// Fills the place as the kernel does.
+    /// Fills the buffer as the kernel does.
     pub(super) fn put(&mut self, name: &[u8; address::ROOM], control: &ControlMessages, payload: &[u8]) {
         self.length = payload.len().min(LENGTH);
         self.room[PAYLOAD..PAYLOAD + self.length].copy_from_slice(&payload[..self.length]);
@@ -48,8 +48,8 @@ impl ReceivedDatagram {
         self.is_whole = true;
     }
 
-    /// Passes the frames of the datagram to `take` until it refuses one; `is_resumed` if it has refused one of this datagram before. `own` are
-    /// the port's addresses. Returns true if none is left.
+    /// Passes the frames of the datagram to `take` until `take` refuses one. `is_resumed` is true if it has refused one of this datagram
+    /// before. `own` are the port's addresses. Returns true if none is left.
     pub(super) fn pass(
         &mut self,
         (ethernet, own): (EthernetAddresses, &[Address]),
@@ -73,7 +73,8 @@ impl ReceivedDatagram {
         front.pass(slot, complete, take)
     }
 
-    /// Returns what the kernel says of the datagram, and the datagram behind the headers that this writes; `None` if something is missing.
+    /// Returns the kernel's information about the datagram, and the datagram after the headers that this writes. Returns `None` if
+    /// something is missing.
     fn slot(
         &mut self,
         ethernet: EthernetAddresses,
@@ -126,7 +127,7 @@ impl ReceiveSocket {
         self.first < self.filled
     }
 
-    /// Receives the datagrams that wait, unless earlier ones are left. Returns true if there are datagrams.
+    /// Receives the queued datagrams, unless earlier ones are left. Returns true if there are datagrams.
     #[inline]
     pub(super) fn fill(&mut self) -> bool {
         if !self.is_filled() {
@@ -173,20 +174,21 @@ impl ReceiveSocket {
         count
     }
 
-    /// Returns the place of the first datagram, if one is left.
+    /// Returns the buffer of the first datagram, if one is left.
     #[inline]
     pub(super) fn front(&mut self) -> Option<&mut ReceivedDatagram> {
         self.places[self.first..self.filled].first_mut()
     }
 
-    /// Frees the place of the first datagram.
+    /// Frees the buffer of the first datagram.
     #[inline]
     pub(super) fn release(&mut self) {
         self.first += 1;
     }
 }
 
-/// Returns how many datagrams the socket has dropped, if the kernel says so (`SO_RXQ_OVFL`): with the next one, after some were.
+/// Returns the number of datagrams that the socket has dropped, if the kernel reports it (`SO_RXQ_OVFL`), which it does with the next
+/// datagram after a drop.
 fn dropped(control: &ControlMessages) -> Option<u32> {
     let is_count =
         |(level, kind): (libc::c_int, libc::c_int)| (level, kind) == (libc::SOL_SOCKET, libc::SO_RXQ_OVFL);

@@ -1,4 +1,4 @@
-//! Sends a burst with as few system calls as possible: the kernel cuts large datagrams into packets (udp(7), `UDP_SEGMENT`).
+//! Sends a burst with as few system calls as possible. The kernel segments large datagrams into packets (udp(7), `UDP_SEGMENT`).
 
 use super::address;
 use super::control::ControlMessages;
@@ -20,20 +20,20 @@ struct Datagram {
     segment: Option<u16>,
 }
 
-/// The datagrams at the front of a burst that leave by one socket.
+/// The datagrams at the front of a burst that are sent from one socket.
 pub(super) struct Outgoing {
     datagrams: ArrayVec<Datagram, BURST>,
 }
 
-/// Returns the headers of a frame that a UDP socket can send; `None` for others.
+/// Returns the headers of a frame that a UDP socket can send, or `None` for other frames.
 pub(super) fn sendable(frame: &[u8]) -> Option<Headers> {
     let headers = Headers::parse(frame).ok()?;
     (headers.is_untagged_to(frame, ROCE_PORT) && headers.describe(frame, frame.len())).then_some(headers)
 }
 
 impl Outgoing {
-    /// Groups the frames at the front for which `is_next` returns true, and gives each the source port `port`, the identification that the
-    /// kernel will give it, and the ICRC that belongs to both. Unless `large`, each frame is a datagram.
+    /// Groups the frames at the front for which `is_next` returns true. Sets the source port of each to `port`, its identification to the
+    /// one that the kernel will assign, and the ICRC to match both. Unless `large`, each frame is a datagram.
     ///
     /// The kernel numbers the packets of one datagram from 0 on, because "don't fragment" is set and the socket is not connected
     /// (`__ip_select_ident`, `inet_gso_segment`).
@@ -59,7 +59,7 @@ impl Outgoing {
             let (own, others) = rest.split_at_mut(count);
             for (identification, frame) in (0..).zip(own) {
                 headers.renumber(frame, identification);
-                // Fails only for a packet that is too short for an ICRC, which every receiver drops.
+                // Fails only for a packet too short to have an ICRC, which every receiver drops.
                 let _ = wire::reseal(frame);
             }
             rest = others;
@@ -72,8 +72,8 @@ impl Outgoing {
         self.datagrams.first().map_or(0, |datagram| datagram.count)
     }
 
-    /// Sends the datagrams of `frames`, from which this value was created, by the interface with this index. Returns the number of frames
-    /// that the kernel accepted, at least 1.
+    /// Sends the datagrams of `frames`, from which this value was created, through the interface with this index. Returns the number of
+    /// frames that the kernel accepted, at least 1.
     ///
     /// # Errors
     /// Returns the kernel's error if it did not accept the first datagram.

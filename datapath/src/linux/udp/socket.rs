@@ -14,10 +14,10 @@ use roce::wire::{Mac, ROCE_PORT};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// Sockets of a family to send from, each with a source port of its own. The network spreads packets over equal paths by their ports.
+/// Sending sockets of an address family, each with its own source port. The network spreads packets over equal-cost paths by their ports.
 const SENDERS: usize = 4;
 
-/// A socket to send from, and its port.
+/// A sending socket and its port.
 type BoundSocket = (CloseOnFork, u16);
 
 /// UDP sockets of an interface that send and receive RoCEv2 packets as frames.
@@ -29,9 +29,9 @@ pub struct UdpSockets {
     interface: Interface,
     addresses: Vec<Address>,
     receivers: Vec<ReceiveSocket>,
-    /// The socket whose datagrams are delivered now, or were last.
+    /// The socket whose datagrams are being delivered, or were last.
     at: usize,
-    /// Whether some frames of the first datagram were delivered, and one is left.
+    /// Whether some, but not all, frames of the first datagram have been delivered.
     is_resumed: bool,
     identifications: Identifications,
     front: Front,
@@ -52,7 +52,7 @@ impl UdpSockets {
         for (family, senders) in [(AddressFamily::V4, &mut v4), (AddressFamily::V6, &mut v6)] {
             match support::receiver(family, interface.index, ROCE_PORT) {
                 Ok(socket) => receivers.push(ReceiveSocket::new(socket)),
-                // A kernel without IPv6.
+                // This kernel has no IPv6.
                 Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => continue,
                 Err(error) => return Err(error),
             }
@@ -78,7 +78,7 @@ impl UdpSockets {
         })
     }
 
-    /// Returns a descriptor that is readable while a datagram waits in the kernel.
+    /// Returns a descriptor that is readable while a datagram is queued in the kernel.
     #[must_use]
     pub fn descriptor(&self) -> RawFd {
         self.any.as_raw_fd()
@@ -91,14 +91,14 @@ impl UdpSockets {
         counters
     }
 
-    /// Receives the datagrams that wait, unless earlier ones are left. Returns true if there are datagrams for
+    /// Receives the queued datagrams, unless earlier ones are left. Returns true if there are datagrams for
     /// [`receive_in_place`](Self::receive_in_place).
     #[inline]
     pub fn fill(&mut self) -> bool {
         if self.has_in_place() {
             return true;
         }
-        // Each family in turn.
+        // Alternates between the address families.
         for _ in 0..self.receivers.len() {
             self.at = if self.at + 1 >= self.receivers.len() { 0 } else { self.at + 1 };
             if self.receivers.get_mut(self.at).is_some_and(ReceiveSocket::fill) {
@@ -115,7 +115,7 @@ impl UdpSockets {
         self.receivers.get(self.at).is_some_and(ReceiveSocket::is_filled)
     }
 
-    /// Appends the received frames that fit to `into`. `alloc` returns buffers of at least `max_frame` bytes.
+    /// Appends received frames to `into`, as many as it has room for. `alloc` returns buffers of at least `max_frame` bytes.
     pub fn receive<B: PacketBuf>(&mut self, into: &mut Burst<B>, alloc: impl FnMut() -> Option<B>) {
         self.fill();
         self.receive_in_place(into, alloc, |_| false);
@@ -136,7 +136,7 @@ impl UdpSockets {
         {}
     }
 
-    /// Passes the frames of the first datagram to `take` until it refuses one. Returns true if all were passed.
+    /// Passes the frames of the first datagram to `take` until `take` refuses one. Returns true if all were passed.
     fn deliver_front(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
         let Self { receivers, at, ethernet, addresses, identifications, front, is_resumed, .. } = self;
         let Some(receiver) = receivers.get_mut(*at) else { return false };
@@ -149,11 +149,11 @@ impl UdpSockets {
         all
     }
 
-    /// Sends frames from the front of `from`, as many as the kernel accepts now. The rest stays, in order.
+    /// Sends frames from the front of `from`, as many as the kernel accepts now. The others stay, in order.
     pub fn transmit<B: PacketBuf>(&mut self, from: &mut Burst<B>) {
         while let Some(first) = from.first() {
             let Some((socket, port)) = self.sender_of(first) else {
-                // ARP and the like: the kernel sends its own.
+                // ARP and other frames that UDP sockets cannot send. The kernel sends its own.
                 self.front.counters.refused += 1;
                 free(from, 1);
                 continue;
@@ -178,7 +178,8 @@ impl UdpSockets {
         }
     }
 
-    /// Sends the first frame alone after the kernel refused a large datagram. If it accepts the frame, it cuts no datagrams.
+    /// Sends the first frame as a single packet after the kernel refused a large datagram. If the kernel accepts the packet, it does not
+    /// support segmentation.
     #[cold]
     fn send_singly<B: PacketBuf>(&mut self, socket: RawFd, port: u16, from: &mut Burst<B>) {
         let mut is_first = true;
@@ -192,8 +193,8 @@ impl UdpSockets {
         free(from, 1);
     }
 
-    /// Returns the socket and the port from which a frame leaves: those of its source port, if there is such a socket, or of its lowest
-    /// bits. `None` for a frame that no UDP socket can send.
+    /// Returns the socket and the source port from which a frame is sent: those of the frame's source port, if there is such a socket, else
+    /// those selected by its lowest bits. Returns `None` for a frame that no UDP socket can send.
     fn sender_of(&self, frame: &[u8]) -> Option<(RawFd, u16)> {
         let headers = sendable(frame)?;
         let senders = if headers.outer(frame)?.source.is_ipv4() { &self.v4 } else { &self.v6 };

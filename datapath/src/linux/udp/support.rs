@@ -10,11 +10,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 pub(super) const NO_LARGE: &str =
     "packets leave singly, because Linux or the interface does not cut large UDP datagrams";
 
-/// Bytes of a socket's queue that are asked for. Without CAP_NET_ADMIN, Linux limits it to `net.core.rmem_max`, about six large datagrams by
+/// Requested size of a socket's queue in bytes. Without CAP_NET_ADMIN, Linux limits it to `net.core.rmem_max`, about six large datagrams by
 /// default.
 const QUEUE: libc::c_int = 8 << 20;
 
-/// `linux/udp.h`, which `libc` lacks here.
+/// From `linux/udp.h`; `libc` lacks it here.
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +60,8 @@ fn socket(family: AddressFamily, interface: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Opens a socket that receives the datagrams to UDP port `port` which arrive at an interface, with what the kernel says of each. Other
-/// processes of the user may open it too; Linux then distributes the datagrams by addresses and ports.
+/// Opens a socket that receives the datagrams to UDP port `port` of an interface, with control messages about each. Other processes of the
+/// user may open it too. Linux then distributes the datagrams by addresses and ports.
 ///
 /// # Errors
 /// Returns the kernel's error: `EADDRINUSE` if another program or user has the port.
@@ -89,7 +89,7 @@ pub(super) fn receiver(family: AddressFamily, interface: u32, port: u16) -> io::
     Ok(socket)
 }
 
-/// Opens a socket that sends from a port that the kernel chooses, and receives nothing. Returns the port, too.
+/// Opens a socket that sends from a port chosen by the kernel, and receives nothing. Also returns that port.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -106,7 +106,7 @@ pub(super) fn sender(family: AddressFamily, interface: u32) -> io::Result<(Owned
     Ok((socket, name.port()))
 }
 
-/// Returns a descriptor that is readable while one of `sockets` is.
+/// Returns a descriptor that is readable while any of `sockets` is.
 ///
 /// # Errors
 /// Returns the kernel's error if the process has no descriptor left.

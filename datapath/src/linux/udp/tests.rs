@@ -13,7 +13,7 @@ const OWN: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 const V6: [&str; 2] = ["fd00::1", "fd00::2"];
 
-/// Returns the path of frames as this port sees them.
+/// Returns the path of frames as this port receives them.
 fn seen(addresses: [&str; 2]) -> Path {
     Path { source_mac: PEER_MAC, destination_mac: OWN, traffic_class: 0x6a, hop_limit: 9, ..path(addresses) }
 }
@@ -42,7 +42,7 @@ fn name(path: &Path) -> [u8; address::ROOM] {
     address::write(SocketAddr::new(path.source, path.udp_source), 0).0
 }
 
-/// Returns the frames of a datagram whose packets are `frames`, after it was received.
+/// Returns the frames that a socket delivers after it received a datagram with the packets `frames`.
 fn received(
     identifications: &mut Identifications,
     path: &Path,
@@ -139,7 +139,7 @@ fn each_covered_bit_of_a_packet_is_checked_for_known_and_unknown_peers() {
             damaged[0][bit / 8] ^= 1 << (bit % 8);
             let frames = received(&mut identifications, &path, None, &damaged);
             assert!(wire::verify(&frames[0]).is_err(), "bit {bit}, known {is_known}");
-            // So that the peer stays known.
+            // Keeps the peer known.
             received(&mut identifications, &path, None, &whole);
         }
     }

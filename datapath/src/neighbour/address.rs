@@ -33,7 +33,7 @@ impl Address {
     }
 }
 
-/// A string that is not an address.
+/// The error for a string that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("address {0:?}: not an IP address; write 10.0.0.1, 10.0.0.1/24 or fd00::1/64")]
 pub struct AddressError(pub String);

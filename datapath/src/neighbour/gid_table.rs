@@ -1,4 +1,4 @@
-//! The GID table of a port: its addresses by index, as Linux keeps them (`drivers/infiniband/core/cache.c`).
+//! The GID table of a port: its addresses by index, in the order that Linux uses (`drivers/infiniband/core/cache.c`).
 
 use super::link_local;
 use roce::wire::Mac;
@@ -20,17 +20,17 @@ fn kind(ip: IpAddr) -> GidKind {
     }
 }
 
-/// The GIDs of a port. An address keeps its index until it is removed. A removed one leaves a hole, which the next new address fills.
+/// The GIDs of a port. An address keeps its index until it is removed. Its index is then free, and the next new address may get it.
 ///
 /// Index 0 has the default GID, the link-local address derived from the MAC. It stays even if the interface does not have that address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GidTable(Vec<Option<IpAddr>>);
 
 impl GidTable {
-    /// The number of indices: as many as the source GID index of an address handle can name.
+    /// The number of indices: as many as the source GID index of an address handle can express.
     pub const LIMIT: usize = 256;
 
-    /// Creates a table in Linux's order: the default GID, other link-local addresses, IPv4, other IPv6. Addresses beyond the
+    /// Creates a table in Linux's order: the default GID, other link-local addresses, IPv4, other IPv6. Omits addresses beyond the
     /// [limit](Self::LIMIT) are left out.
     #[must_use]
     pub fn new(mac: Mac, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
@@ -63,7 +63,7 @@ impl GidTable {
         true
     }
 
-    /// Returns the address at `index`; `None` if there is none.
+    /// Returns the address at `index`, if any.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<IpAddr> {
         self.0.get(index).copied().flatten()

@@ -25,7 +25,7 @@ fn is_special(source: Ipv6Addr) -> bool {
     source.is_unspecified() || source.is_multicast() || source.to_ipv4_mapped().is_some()
 }
 
-/// Returns true for a loopback address, unless one of `ours` is one: on the interface `lo`, loopback addresses are neighbours.
+/// Returns true for a loopback address, unless `ours` includes one: on the interface `lo`, loopback addresses are neighbours.
 fn is_foreign_loopback(ours: &[Address], source: IpAddr) -> bool {
     source.is_loopback() && !ours.iter().any(|ours| ours.ip.is_loopback())
 }

@@ -1,5 +1,5 @@
-//! Resolves IP addresses to Ethernet addresses: with the kernel's table if a port shares a Linux interface, otherwise with ARP and
-//! neighbour discovery of its own. An address is resolved when a queue pair connects, never on the data path.
+//! Resolves IP addresses to Ethernet addresses: with the kernel's table if a port shares a Linux interface, otherwise with its own ARP and
+//! neighbour discovery. An address is resolved when a queue pair connects, never on the data path.
 
 mod address;
 mod arp;
@@ -31,7 +31,7 @@ const ICMPV6: u8 = 58;
 #[error("malformed ARP or neighbour discovery packet")]
 pub struct Malformed;
 
-/// Returns the Ethernet address of a multicast group (RFC 1112 6.4, RFC 2464 7); `None` for a unicast address.
+/// Returns the Ethernet address of a multicast group (RFC 1112 6.4, RFC 2464 7), or `None` for a unicast address.
 #[must_use]
 pub fn group_mac(address: IpAddr) -> Option<Mac> {
     let [.., b, c, d] = match address {

@@ -5,7 +5,7 @@ use super::{ETHERNET, ICMPV6, IPV6_TYPE, Malformed};
 use roce::wire::Mac;
 use std::net::Ipv6Addr;
 
-/// Bytes of Ethernet and IPv6 headers, the message, and one link-layer address option.
+/// Bytes of the Ethernet and IPv6 headers, the message, and one link-layer address option.
 pub(super) const FRAME: usize = ETHERNET + 40 + 24 + 8;
 
 const SOLICITATION: u8 = 135;
@@ -20,12 +20,12 @@ pub(super) enum Message {
         /// The sender's address; `None` in duplicate address detection.
         source_mac: Option<Mac>,
     },
-    /// An answer: `target` has the address `target_mac`.
+    /// An answer: `target` has the Ethernet address `target_mac`.
     Advertisement {
         target_mac: Option<Mac>,
-        /// Solicited flag: it answers a solicitation.
+        /// Solicited flag: the message answers a solicitation.
         solicited: bool,
-        /// Override flag: it replaces a cached address.
+        /// Override flag: the message replaces a cached address.
         override_: bool,
     },
 }
@@ -39,7 +39,7 @@ pub(super) struct Ndp {
 }
 
 impl Ndp {
-    /// Parses a message, and makes the checks of RFC 4861 7.1.1 and 7.1.2.
+    /// Parses a message, with the checks of RFC 4861 7.1.1 and 7.1.2.
     #[expect(clippy::indexing_slicing, reason = "24 bytes were checked to be there")]
     pub(super) fn parse(frame: &[u8]) -> Result<Self, Malformed> {
         let ip: &[u8; 40] = frame.get(ETHERNET..).and_then(<[u8]>::first_chunk).ok_or(Malformed)?;
@@ -50,7 +50,7 @@ impl Ndp {
             bytes.into()
         };
         let (source, destination) = (address(&ip[8..24]), address(&ip[24..40]));
-        // A hop limit of 255 proves that no router forwarded it.
+        // A hop limit of 255 proves that no router has forwarded it.
         let legal = ip[0] >> 4 == 6
             && ip[6] == ICMPV6
             && ip[7] == 255
@@ -234,7 +234,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_parsed_or_refused(frame in proptest::collection::vec(any::<u8>(), 0..120)) {
-            // The checksum of random bytes is almost never right: this tests that `parse` returns.
+            // Random bytes almost never have a correct checksum. The test requires only that `parse` returns.
             prop_assert!(Ndp::parse(&frame).is_ok() || Ndp::parse(&frame) == Err(Malformed));
         }
     }

@@ -19,31 +19,31 @@ const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 /// RFC 4861 10: REACHABLE_TIME. A connection resolves an older entry again.
 const REACHABLE_TIME: Duration = Duration::from_secs(30);
-/// The age below which an entry is not resolved again after a timeout, which bounds the requests that packet loss causes.
+/// The age in which an entry is not resolved again after a timeout. It limits the requests that packet loss causes.
 const MIN_AGE: Duration = Duration::from_millis(100);
-/// The shortest time between two unsolicited changes of a neighbour's Ethernet address.
+/// Shortest time between two unsolicited changes of a neighbour's Ethernet address.
 const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_ENTRIES: usize = 1024;
-/// Most packets that wait to be sent. Further requests are not answered; their senders repeat them.
+/// Most packets queued to be sent. Further requests are not answered. Their senders repeat them.
 const MAX_QUEUED: usize = 64;
 
 const BROADCAST: Mac = Mac([0xff; 6]);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// What the table knows of an address.
+/// The result of resolving an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// Packets for it are sent to this address.
+    /// Packets for the address are sent to this Ethernet address.
     Resolved(Mac),
-    /// A request was sent: call again.
+    /// A request was sent. The caller must call again.
     Pending,
 }
 
-/// Why an address does not resolve.
+/// Reasons why an address does not resolve.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum Unresolved {
-    /// `hop` is the peer, or the router to it.
+    /// `hop` is the peer, or the router to the peer.
     #[error("no answer from {hop} after {tries} tries")]
     NoAnswer { hop: IpAddr, tries: u32 },
     #[error("no route: {0}")]
@@ -57,7 +57,7 @@ pub enum Unresolved {
 
 #[derive(Clone, Copy, Debug)]
 enum Entry {
-    /// `previous` is the previous address.
+    /// `previous` is the last known Ethernet address.
     Incomplete {
         tries: u32,
         retry_at: Instant,
@@ -79,7 +79,7 @@ enum Packet {
 /// ARP and neighbour discovery without the kernel: answers requests for local addresses, and resolves those of others.
 ///
 /// [`on_frame`](Self::on_frame) receives packets and [`poll_transmit`](Self::poll_transmit) sends them. The table has entries only for
-/// hosts that a caller asked for, so others cannot fill it.
+/// hosts that a caller has resolved, so other hosts cannot fill it.
 #[derive(Debug)]
 pub struct Neighbours {
     mac: Mac,
@@ -88,23 +88,23 @@ pub struct Neighbours {
     addresses: Vec<Address>,
     gateway: Option<IpAddr>,
     permanent: HashMap<IpAddr, Mac>,
-    /// The Ethernet address that stands for every peer.
+    /// The Ethernet address that represents every peer.
     peer_mac: Option<Mac>,
     entries: HashMap<IpAddr, Entry>,
     tx_queue: VecDeque<Packet>,
-    /// Local addresses that another host uses, with its Ethernet address. The first `reported` were reported.
+    /// Local addresses that another host uses, with its Ethernet address. The first `reported` have been reported.
     conflicts: Vec<(IpAddr, Mac)>,
     reported: usize,
     next: Option<Instant>,
-    /// Number of answers, and of requests that got none.
+    /// Number of requests that were answered or given up.
     answers: u64,
 }
 
 impl Neighbours {
-    /// Creates the table of a port without a kernel. Probes whether another host has one of `addresses`, and announces them, so that
+    /// Creates the table of a port without a kernel. Probes whether another host has one of `addresses`. Also announces them, so that
     /// switches learn the port of `mac`.
     ///
-    /// The port works without waiting for the result: see [`poll_conflict`](Self::poll_conflict).
+    /// The port works without waiting for the result, which [`poll_conflict`](Self::poll_conflict) returns.
     #[must_use]
     pub fn standalone(mac: Mac, addresses: &[Address], gateway: Option<IpAddr>) -> Self {
         let mut neighbours = Self { gateway, passive: false, ..Self::with_kernel(mac, addresses) };
@@ -115,8 +115,8 @@ impl Neighbours {
         neighbours
     }
 
-    /// Creates the table of a port on a Linux interface: the kernel answers for `addresses`, and the table learns only hosts that it asks
-    /// for.
+    /// Creates the table of a port on a Linux interface. The kernel answers for `addresses`, and the table learns only hosts that it has
+    /// sent requests for.
     #[must_use]
     pub fn with_kernel(mac: Mac, addresses: &[Address]) -> Self {
         Self {
@@ -135,13 +135,13 @@ impl Neighbours {
         }
     }
 
-    /// Sets the Ethernet address that stands for every peer, if there is one. No request is then sent.
+    /// Sets the Ethernet address that represents every peer, if there is one. Then no request is sent.
     #[must_use]
     pub fn with_peer_mac(self, peer_mac: Option<Mac>) -> Self {
         Self { peer_mac, ..self }
     }
 
-    /// Replaces the local addresses. For a table of [`with_kernel`](Self::with_kernel), because the kernel announces and defends them.
+    /// Replaces the local addresses of a table created by [`with_kernel`](Self::with_kernel). The kernel announces and defends them.
     pub fn set_addresses(&mut self, addresses: Vec<Address>) {
         self.addresses = addresses;
     }
@@ -149,7 +149,7 @@ impl Neighbours {
     /// Adds a permanent entry.
     ///
     /// # Errors
-    /// Returns [`Unresolved::TableFull`] if there are too many.
+    /// Returns [`Unresolved::TableFull`] if there are too many entries.
     pub fn set(&mut self, address: IpAddr, mac: Mac) -> Result<(), Unresolved> {
         if self.permanent.len() >= MAX_ENTRIES {
             return Err(Unresolved::TableFull { limit: MAX_ENTRIES });
@@ -164,8 +164,8 @@ impl Neighbours {
         self.permanent.get(&address).copied()
     }
 
-    /// Returns the Ethernet address to which packets for `address` are sent. Sends a request if it is unknown; the caller repeats the call
-    /// while it returns [`Resolution::Pending`].
+    /// Returns the Ethernet address to which packets for `address` are sent. Sends a request if it is unknown. The caller must repeat the
+    /// call while it returns [`Resolution::Pending`].
     ///
     /// # Errors
     /// Returns an error if the neighbour did not answer, or there is no route.
@@ -195,7 +195,7 @@ impl Neighbours {
         }
     }
 
-    /// Resolves `address` again because its packets may not arrive, unless its entry is younger than 100 ms.
+    /// Resolves `address` again because packets to it may be lost, unless its entry is younger than 100 ms.
     pub fn resolve_again(&mut self, now: Instant, address: IpAddr) {
         let Ok(hop) = self.next_hop(address) else { return };
         if let Some(Entry::Reachable { updated_at, .. }) = self.entries.get(&hop)
@@ -206,13 +206,13 @@ impl Neighbours {
         }
     }
 
-    /// Returns a count that changes whenever [`resolve`](Self::resolve) may return something new to a caller that waits.
+    /// Returns a count that changes whenever [`resolve`](Self::resolve) may return a new result to a caller that waits.
     #[must_use]
     pub const fn answers(&self) -> u64 {
         self.answers
     }
 
-    /// Returns the known Ethernet address for `address`, also while a request for it is unanswered.
+    /// Returns the last known Ethernet address for `address`, even while a request for it is unanswered.
     #[must_use]
     pub fn last_known(&self, address: IpAddr) -> Option<Mac> {
         if self.peer_mac.is_some() {
@@ -259,8 +259,8 @@ impl Neighbours {
         Ok(Resolution::Pending)
     }
 
-    /// Removes the address that has been asked for longest. A host that exists answers quickly, so addresses that a peer invents do not
-    /// keep others from being resolved. Returns false if no request is outstanding.
+    /// Removes the entry whose request has been unanswered for the longest time. An existing host answers quickly, so addresses that a peer
+    /// invents do not prevent others from being resolved. Returns false if no request is outstanding.
     fn evict_oldest(&mut self) -> bool {
         let incomplete = self.entries.iter().filter_map(|(hop, entry)| match entry {
             Entry::Incomplete { tries, retry_at, .. } => Some((Reverse(*tries), *retry_at, *hop)),
@@ -345,24 +345,24 @@ impl Neighbours {
         }
     }
 
-    /// Records that a host claims `address`, which is a conflict if the address is ours.
+    /// Records a conflict if `address`, which a host claims, is a local address.
     fn detect_conflict(&mut self, address: IpAddr, mac: Mac) {
         let is_known = |conflicts: &[(IpAddr, Mac)]| conflicts.iter().any(|&(known, _)| known == address);
-        // On a Linux interface, conflicts are the kernel's concern.
+        // On a Linux interface, the kernel detects conflicts.
         if !self.passive && mac != self.mac && self.owns(address) && !is_known(&self.conflicts) {
             self.conflicts.push((address, mac));
         }
     }
 
-    /// Returns a local address that another host uses too, with the Ethernet address of that host. Returns each address once.
+    /// Returns a local address that another host also uses, with the Ethernet address of that host. Returns each address once.
     pub fn poll_conflict(&mut self) -> Option<(IpAddr, Mac)> {
         let conflict = self.conflicts.get(self.reported).copied();
         self.reported += usize::from(conflict.is_some());
         conflict
     }
 
-    /// Returns true if another host can have sent a frame from these addresses. A frame from one of our own IP addresses must have our own
-    /// Ethernet address: it is from the port itself, or from another process on the interface.
+    /// Returns true if a host can have sent a frame from these addresses. A frame from one of our own IP addresses must have our own
+    /// Ethernet address: the port itself sent it, or another process on the interface.
     #[must_use]
     pub fn is_source(&self, address: IpAddr, mac: Mac) -> bool {
         let is_group = mac.0[0] & 1 != 0;
@@ -455,7 +455,7 @@ impl Neighbours {
         }
     }
 
-    /// Returns true if a packet waits to be sent.
+    /// Returns true if a packet is queued.
     #[inline]
     #[must_use]
     pub fn may_transmit(&self) -> bool {
@@ -480,7 +480,7 @@ impl Neighbours {
         self.next
     }
 
-    /// Repeats the requests that are due at `now`, and gives up those that were repeated often enough.
+    /// Repeats the requests that are due at `now`, and gives up those that have had all their tries.
     pub fn on_timeout(&mut self, now: Instant) {
         let mut solicit = Vec::new();
         let mut next: Option<Instant> = None;

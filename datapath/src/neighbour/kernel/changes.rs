@@ -1,4 +1,4 @@
-//! Notifications of the kernel about one interface (rtnetlink(7)): its addresses, its link, its removal.
+//! The kernel's notifications about one interface (rtnetlink(7)): its addresses, its link, its removal.
 
 use super::netlink::local_address;
 use crate::neighbour::Address;
@@ -15,15 +15,15 @@ const GROUPS: u32 = 1 | 1 << 4 | 1 << 8;
 /// A change of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// The interface has this address. Repeated, for example when duplicate address detection has ended.
+    /// The interface has this address. May be repeated, for example when duplicate address detection has ended.
     Added(Address),
     /// The interface lost this address.
     Removed(Address),
-    /// Its carrier, and the largest IP packet in bytes. Either may be as before.
+    /// Whether it has a carrier, and the largest IP packet in bytes. Either may be unchanged.
     Link { is_running: bool, mtu: Option<u32> },
     /// It was deleted, or moved to another network namespace.
     Gone,
-    /// Notifications were lost: the caller must read the present state.
+    /// Notifications were lost. The caller must read the current state.
     Lost,
 }
 
@@ -34,19 +34,19 @@ pub(crate) struct Notifications {
 }
 
 impl Notifications {
-    /// Starts to receive notifications about the interface with this index, in the calling thread's network namespace.
+    /// Starts receiving notifications about the interface with this index, in the calling thread's network namespace.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no descriptor left.
     pub(crate) fn open(index: u32) -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind(&SocketAddr::new(0, GROUPS))?;
-        // A wait that a signal ends must not become one for a notification alone.
+        // A signal may end the wait for a notification. The read must not block then.
         socket.set_non_blocking(true)?;
         Ok(Self { socket, index })
     }
 
-    /// Returns the changes of the interface in the next notification; none if no notification waits.
+    /// Returns the changes of the interface in the next notification, or none if no notification is queued.
     pub(crate) fn receive(&self) -> Vec<Change> {
         match self.socket.recv_from_full() {
             Ok((datagram, _)) => changes(&datagram, self.index),
@@ -82,7 +82,7 @@ fn changes(datagram: &[u8], index: u32) -> Vec<Change> {
 }
 
 fn change(message: &RouteNetlinkMessage, index: u32) -> Option<Change> {
-    // A bridge reports its ports by messages of its own family: one that leaves it is not deleted.
+    // A bridge reports its ports by messages of its own family. A port that leaves the bridge is not deleted.
     let is_ours = |link: &LinkMessage| {
         link.header.index == index && link.header.interface_family == AddressFamily::Unspec
     };
@@ -116,7 +116,7 @@ mod tests {
     const AF_BRIDGE: u8 = 7;
     const RUNNING: u32 = 0x40;
 
-    /// A message of type `kind` with this family's header, and attributes of these types.
+    /// Returns a message of type `kind` with this header and these attributes.
     fn message(kind: u16, header: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let mut body = header.to_vec();
         for (kind, value) in attributes {
@@ -132,7 +132,7 @@ mod tests {
         whole
     }
 
-    /// `struct ifaddrmsg`, with `IFA_ADDRESS`, and `IFA_LOCAL` for IPv4.
+    /// Returns a message with `struct ifaddrmsg`, with `IFA_ADDRESS`, and `IFA_LOCAL` for IPv4.
     fn address(kind: u16, index: u32, address: &str) -> Vec<u8> {
         let Address { ip, prefix } = address.parse().unwrap();
         let [family, bytes] = match ip {
@@ -145,7 +145,7 @@ mod tests {
         message(kind, &header, if ip.is_ipv4() { &attributes } else { &attributes[..1] })
     }
 
-    /// `struct ifinfomsg`, with `IFLA_MTU`.
+    /// Returns a message with `struct ifinfomsg`, with `IFLA_MTU`.
     fn link(kind: u16, family: u8, index: u32, flags: u32, mtu: u32) -> Vec<u8> {
         let header = [&[family, 0, 1, 0][..], &index.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 4]].concat();
         message(kind, &header, &[(4, &mtu.to_ne_bytes())])

@@ -3,7 +3,7 @@
 use crate::bpf::{Assembler, Instruction, Label, R0, R1, R6, R7};
 use std::net::IpAddr;
 
-/// Most addresses in the program. The kernel processes packets to others, which only takes longer.
+/// Most addresses in the program. The kernel's IP layer drops packets to further ones, at a higher cost.
 const MAX_ADDRESSES: usize = 32;
 
 /// Verdicts: run the next program (`TCX_NEXT`), or drop the packet (`TCX_DROP`).
@@ -17,7 +17,7 @@ const VLAN_PRESENT: i16 = 20;
 const UDP: u32 = 17;
 
 /// Returns a program that drops unfragmented UDP datagrams to one of `ports` at one of `addresses`, if they are for this host and have no
-/// VLAN tag. The kernel refuses a program with unreachable code, so it has no code for a family without addresses.
+/// VLAN tag. The kernel refuses a program with unreachable code, so a family without addresses has no code in it.
 pub(super) fn program(addresses: &[IpAddr], ports: &[u16]) -> Vec<Instruction> {
     let addresses = &addresses[..addresses.len().min(MAX_ADDRESSES)];
     let mut asm = Assembler::default();

@@ -19,12 +19,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The number of requests and the time between them, as in the table without a kernel.
+/// Number of requests and time between them, as in the table without a kernel.
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 /// Most addresses being resolved. A further one replaces the oldest.
 const MAX_ATTEMPTS: usize = 1024;
-/// The discard port. A datagram to it makes the kernel resolve the receiver.
+/// The discard port. A datagram to it makes the kernel resolve the receiver's Ethernet address.
 const DISCARD_PORT: u16 = 9;
 
 /// An interface's addresses, routes and neighbours, read through rtnetlink on the control path.
@@ -35,9 +35,9 @@ pub struct Kernel {
     pending: Mutex<HashMap<IpAddr, Attempt>>,
     /// Sockets that are never read. While they are open, the kernel sends no port-unreachable for RoCEv2 packets.
     _roce_port: Vec<CloseOnFork>,
-    /// The Ethernet address that stands for every peer, if the kernel addresses the port's packets.
+    /// The Ethernet address that represents every peer, if the kernel addresses the port's packets.
     peer_mac: Option<Mac>,
-    /// Attachment of the program that drops RoCEv2 packets before the kernel's IP layer.
+    /// The attachment of the program that drops RoCEv2 packets before the kernel's IP layer.
     ingress: Mutex<Option<CloseOnFork>>,
 }
 
@@ -72,7 +72,8 @@ impl Kernel {
         })
     }
 
-    /// Opens the interface with this index for a port on UDP sockets: the kernel finds neighbours by itself, and `peer_mac` stands for all.
+    /// Opens the interface with this index for a port on UDP sockets. The kernel resolves its neighbours, and `peer_mac` represents all of
+    /// them.
     ///
     /// # Errors
     /// Returns an error if netlink fails.
@@ -82,9 +83,9 @@ impl Kernel {
         Ok(Self { index, numbers, pending, _roce_port, peer_mac: Some(peer_mac), ingress: Mutex::default() })
     }
 
-    /// Makes the kernel drop RoCEv2 packets to the interface's present addresses early, if it supports that. Otherwise, its IP layer
-    /// processes each packet before it drops it. Call it again when the addresses have changed. Does nothing for a port on UDP sockets, which
-    /// receives from that layer.
+    /// Makes the kernel drop RoCEv2 packets to the interface's current addresses early, if it supports that. Otherwise, its IP layer
+    /// processes each packet before it drops it. Must be called again when the addresses have changed. Does nothing for a port on UDP
+    /// sockets, which receives from that layer.
     pub fn drop_ours(&self) {
         if self.peer_mac.is_some() {
             return;
@@ -108,8 +109,8 @@ impl Kernel {
         Ok(addresses)
     }
 
-    /// Returns the Ethernet address to which packets for `address` are sent; `mac` is the interface's own. Does not wait: the caller
-    /// repeats the call while it returns [`Resolution::Pending`].
+    /// Returns the Ethernet address to which packets for `address` are sent. `mac` is the interface's own. Does not wait. The caller must
+    /// repeat the call while it returns [`Resolution::Pending`].
     ///
     /// # Errors
     /// Returns an error if the neighbour did not answer, or there is no route.
@@ -139,13 +140,13 @@ impl Kernel {
     }
 
     fn next_hop(&self, netlink: &mut Netlink, address: IpAddr, is_neighbour: bool) -> io::Result<IpAddr> {
-        // Every link has its own fe80::/64, so no route needs to be looked up.
+        // Every link has its own fe80::/64, so no route lookup is needed.
         if matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
             return Ok(address);
         }
         let hop = netlink.next_hop(address, self.index, Some(self.index))?;
         if hop == address && !is_neighbour {
-            // If the interface is given, the kernel treats every host as a neighbour unless a route says otherwise.
+            // If the interface is given, the kernel treats every host as a neighbour unless a route specifies a gateway.
             return netlink.next_hop(address, self.index, None);
         }
         Ok(hop)
@@ -196,7 +197,7 @@ fn unresolved(error: &io::Error) -> Unresolved {
     }
 }
 
-/// Removes the oldest attempt if there are too many. Attempts do not end by themselves when their callers give up.
+/// Removes the oldest attempt if there are too many. An attempt does not end when its caller gives up.
 fn make_room(attempts: &mut HashMap<IpAddr, Attempt>, hop: IpAddr) {
     if attempts.len() < MAX_ATTEMPTS || attempts.contains_key(&hop) {
         return;
@@ -242,8 +243,7 @@ mod tests {
 
     const CHILD: &str = "FERROCE_WITHOUT_DESCRIPTORS";
 
-    /// Does nothing unless [`missing_descriptors_are_no_missing_route`] started it in a process of its own, because the limit applies to a
-    /// process.
+    /// Does nothing unless [`missing_descriptors_are_no_missing_route`] started this process, because the limit applies to a process.
     #[test]
     fn child_without_descriptors() {
         if crate::environment::variable(CHILD).is_none() {

@@ -14,7 +14,7 @@ use std::io;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-/// Most messages read of one answer, more than any table on a host has.
+/// Most messages read of one answer: more than any table of a host has.
 const MAX_DUMP: usize = 1 << 20;
 
 pub(super) struct Netlink {
@@ -43,7 +43,7 @@ impl Netlink {
     }
 
     /// Returns the gateway to `address`, or `address` itself if it is on the link. Fails unless the route uses the interface `index`. With
-    /// `only`, the kernel considers routes of that interface only.
+    /// `only`, the kernel considers only routes of that interface.
     pub(super) fn next_hop(&mut self, address: IpAddr, index: u32, only: Option<u32>) -> io::Result<IpAddr> {
         let mut request = RouteMessage::default();
         request.header.address_family = family(address);
@@ -81,7 +81,7 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Sends a request, and passes each message of the answer to `take` until that breaks or the answer ends.
+    /// Sends a request, and passes each message of the answer to `take` until `take` breaks or the answer ends.
     pub(super) fn request(
         &mut self,
         message: RouteNetlinkMessage,
@@ -125,7 +125,7 @@ fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// Returns the local address of a message. On a point-to-point link, `Address` is the peer's and `Local` ours; IPv6 has only `Address`.
+/// Returns the local address of a message. On a point-to-point link, `Address` is the peer's and `Local` ours. IPv6 has only `Address`.
 pub(super) fn local_address(message: &AddressMessage) -> Option<Address> {
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(ip) => Some(*ip),

@@ -7,10 +7,10 @@ use roce::wire::{Numbers, ROCE_PORT};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Opens UDP 4791, and the port of RoCEv2 packets with INT-MD, for IPv4 and IPv6. The kernel sees a peer's packets too, and without these
-/// sockets would answer with port-unreachable. A filter drops the packets before they are queued.
+/// Opens UDP 4791, and the port of RoCEv2 packets with INT-MD, for IPv4 and IPv6. The kernel also receives a peer's packets, and without
+/// these sockets would answer them with port-unreachable. A filter drops the packets before they are queued.
 ///
-/// Skips a port that another program has open there, and a disabled family: there is nothing to prevent.
+/// Skips a port that another program has open, and a disabled family: there the kernel sends no port-unreachable.
 pub(super) fn roce_port(interface: u32, numbers: Numbers) -> Vec<CloseOnFork> {
     let families = [libc::AF_INET, libc::AF_INET6].into_iter();
     families
@@ -35,7 +35,7 @@ fn reserve(interface: u32, family: libc::c_int, port: u16) -> io::Result<OwnedFd
     socket_option::set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &on)?;
     // Without this, the kernel segments a large datagram before the filter drops the segments. Supported since Linux 5.0.
     let _ = socket_option::set(&socket, libc::IPPROTO_UDP, libc::UDP_GRO, &on);
-    // Only this interface's, so that a port on another does not find UDP 4791 taken.
+    // Only on this interface, so that a port on another interface can bind UDP 4791.
     bind_to_interface(&socket, interface);
     socket_filter::drop_all(&socket)?;
     if family == libc::AF_INET6 {
@@ -55,7 +55,7 @@ fn reserve(interface: u32, family: libc::c_int, port: u16) -> io::Result<OwnedFd
     Ok(socket)
 }
 
-/// Makes the socket send and receive by this interface, if this process may set that. Otherwise, routes decide.
+/// Makes the socket send and receive only through this interface, if this process has the permission. Otherwise, routes decide.
 pub(super) fn bind_to_interface(socket: &impl AsRawFd, index: u32) {
     let index = index as libc::c_int;
     if let Err(error) = socket_option::set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &index) {

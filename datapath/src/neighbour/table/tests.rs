@@ -149,7 +149,7 @@ fn a_duplicate_address_is_reported_by_both_hosts_once() {
             a.on_frame(at(1), &announcement).unwrap();
             assert_eq!((a.poll_conflict(), b.poll_conflict()), (None, None), "once is enough");
         }
-        // Frames of its own, which a switch may return, and frames of other hosts are no conflict.
+        // The host's own frames, which a switch may return, and frames of other hosts are no conflict.
         let (mut c, mut other) =
             (host(A, &[ours]), Neighbours::standalone(B, &["10.0.0.9/24".parse().unwrap()], None));
         let mut again = Neighbours::standalone(A, &[address], None);
@@ -223,7 +223,7 @@ fn a_permanent_entry_is_not_solicited() {
     assert!(frames(&mut a).is_empty());
 }
 
-/// A host that probes from the unspecified address gets the advertisement through the group of all nodes.
+/// A host that probes from the unspecified address receives the advertisement through the all-nodes group.
 #[test]
 fn a_probe_for_a_used_address_is_answered() {
     let mut a = host(A, &["fd00::1/64"]);
